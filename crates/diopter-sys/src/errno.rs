@@ -1,0 +1,205 @@
+//! Error numbers of the kernel, with their names and their words.
+//!
+//! What an error means to a request is decided above this crate; nothing here maps an errno to
+//! an error of the engine.
+
+use std::fmt;
+
+/// An error number of the kernel, always positive (5, not -5).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(i32);
+
+/// Names by number. Linux gives several numbers two names (EAGAIN and EWOULDBLOCK, EOPNOTSUPP
+/// and ENOTSUP): the one of `errno-base.h` or `errno.h` that man pages of system calls use is
+/// here.
+const NAMES: &[(Errno, &str)] = &[
+    (Errno::EPERM, "EPERM"),
+    (Errno::ENOENT, "ENOENT"),
+    (Errno::EINTR, "EINTR"),
+    (Errno::EIO, "EIO"),
+    (Errno::ENXIO, "ENXIO"),
+    (Errno::EBADF, "EBADF"),
+    (Errno::EAGAIN, "EAGAIN"),
+    (Errno::ENOMEM, "ENOMEM"),
+    (Errno::EACCES, "EACCES"),
+    (Errno::EFAULT, "EFAULT"),
+    (Errno::EBUSY, "EBUSY"),
+    (Errno::EEXIST, "EEXIST"),
+    (Errno::ENODEV, "ENODEV"),
+    (Errno::ENOTDIR, "ENOTDIR"),
+    (Errno::EISDIR, "EISDIR"),
+    (Errno::EINVAL, "EINVAL"),
+    (Errno::ENFILE, "ENFILE"),
+    (Errno::EMFILE, "EMFILE"),
+    (Errno::ENOTTY, "ENOTTY"),
+    (Errno::ETXTBSY, "ETXTBSY"),
+    (Errno::EFBIG, "EFBIG"),
+    (Errno::ENOSPC, "ENOSPC"),
+    (Errno::EROFS, "EROFS"),
+    (Errno::ENAMETOOLONG, "ENAMETOOLONG"),
+    (Errno::ENOSYS, "ENOSYS"),
+    (Errno::ELOOP, "ELOOP"),
+    (Errno::ENODATA, "ENODATA"),
+    (Errno::EOVERFLOW, "EOVERFLOW"),
+    (Errno::EILSEQ, "EILSEQ"),
+    (Errno::EOPNOTSUPP, "EOPNOTSUPP"),
+    (Errno::ETIMEDOUT, "ETIMEDOUT"),
+    (Errno::ESTALE, "ESTALE"),
+    (Errno::EREMOTEIO, "EREMOTEIO"),
+    (Errno::EDQUOT, "EDQUOT"),
+    (Errno::ECANCELED, "ECANCELED"),
+];
+
+// One line, one number: the names are the documentation, errno(3) has the words.
+#[allow(missing_docs)]
+impl Errno {
+    pub const EPERM: Errno = Errno(libc::EPERM);
+    pub const ENOENT: Errno = Errno(libc::ENOENT);
+    pub const EINTR: Errno = Errno(libc::EINTR);
+    pub const EIO: Errno = Errno(libc::EIO);
+    pub const ENXIO: Errno = Errno(libc::ENXIO);
+    pub const EBADF: Errno = Errno(libc::EBADF);
+    pub const EAGAIN: Errno = Errno(libc::EAGAIN);
+    pub const ENOMEM: Errno = Errno(libc::ENOMEM);
+    pub const EACCES: Errno = Errno(libc::EACCES);
+    pub const EFAULT: Errno = Errno(libc::EFAULT);
+    pub const EBUSY: Errno = Errno(libc::EBUSY);
+    pub const EEXIST: Errno = Errno(libc::EEXIST);
+    pub const ENODEV: Errno = Errno(libc::ENODEV);
+    pub const ENOTDIR: Errno = Errno(libc::ENOTDIR);
+    pub const EISDIR: Errno = Errno(libc::EISDIR);
+    pub const EINVAL: Errno = Errno(libc::EINVAL);
+    pub const ENFILE: Errno = Errno(libc::ENFILE);
+    pub const EMFILE: Errno = Errno(libc::EMFILE);
+    pub const ENOTTY: Errno = Errno(libc::ENOTTY);
+    pub const ETXTBSY: Errno = Errno(libc::ETXTBSY);
+    pub const EFBIG: Errno = Errno(libc::EFBIG);
+    pub const ENOSPC: Errno = Errno(libc::ENOSPC);
+    pub const EROFS: Errno = Errno(libc::EROFS);
+    pub const ENAMETOOLONG: Errno = Errno(libc::ENAMETOOLONG);
+    pub const ENOSYS: Errno = Errno(libc::ENOSYS);
+    pub const ELOOP: Errno = Errno(libc::ELOOP);
+    pub const ENODATA: Errno = Errno(libc::ENODATA);
+    pub const EOVERFLOW: Errno = Errno(libc::EOVERFLOW);
+    pub const EILSEQ: Errno = Errno(libc::EILSEQ);
+    pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+    pub const ETIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
+    pub const ESTALE: Errno = Errno(libc::ESTALE);
+    pub const EREMOTEIO: Errno = Errno(libc::EREMOTEIO);
+    pub const EDQUOT: Errno = Errno(libc::EDQUOT);
+    pub const ECANCELED: Errno = Errno(libc::ECANCELED);
+}
+
+impl Errno {
+    /// The error with this positive number.
+    ///
+    /// # Panics
+    ///
+    /// If `number` is zero or negative: a result of the kernel was taken for its error.
+    #[must_use]
+    pub const fn from_raw(number: i32) -> Errno {
+        assert!(number > 0, "an errno is a positive number");
+        Errno(number)
+    }
+
+    /// The positive number.
+    #[must_use]
+    pub const fn raw(self) -> i32 {
+        self.0
+    }
+
+    /// The errno of this thread; call it straight after a C library call that returned -1.
+    ///
+    /// # Panics
+    ///
+    /// If no call of this thread has gone wrong yet.
+    #[must_use]
+    pub fn last() -> Errno {
+        let error = std::io::Error::last_os_error();
+        Errno::from_raw(error.raw_os_error().expect("last_os_error is always a number"))
+    }
+
+    /// The name, as in errno(3): "EIO"; "errno" for a number that has no name here.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        NAMES.iter().find(|(errno, _)| *errno == self).map_or("errno", |(_, name)| name)
+    }
+
+    /// The words of strerror(3): "Input/output error".
+    #[must_use]
+    pub fn description(self) -> String {
+        // std calls strerror_r for us (strerror is not safe among threads) and appends a suffix.
+        let text = std::io::Error::from_raw_os_error(self.0).to_string();
+        let suffix = format!(" (os error {})", self.0);
+        text.strip_suffix(&suffix).unwrap_or(&text).to_owned()
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.0)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            "errno" => write!(f, "{} (errno {})", self.description(), self.0),
+            name => write!(f, "{} ({name})", self.description()),
+        }
+    }
+}
+
+impl std::error::Error for Errno {}
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(errno: rustix::io::Errno) -> Errno {
+        Errno::from_raw(errno.raw_os_error())
+    }
+}
+
+impl From<Errno> for std::io::Error {
+    fn from(errno: Errno) -> std::io::Error {
+        std::io::Error::from_raw_os_error(errno.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn display_has_the_words_and_the_name() {
+        assert_eq!(Errno::EIO.to_string(), "Input/output error (EIO)");
+        assert_eq!(format!("{:?}", Errno::EIO), "EIO (5)");
+    }
+
+    #[test]
+    fn a_number_without_a_name_shows_its_number() {
+        let unknown = Errno::from_raw(4000);
+        assert_eq!(unknown.name(), "errno");
+        assert_eq!(unknown.to_string(), "Unknown error 4000 (errno 4000)");
+        assert_eq!(format!("{unknown:?}"), "errno (4000)");
+    }
+
+    #[test]
+    fn every_name_belongs_to_one_number() {
+        for (index, (errno, name)) in NAMES.iter().enumerate() {
+            assert_eq!(errno.name(), *name);
+            assert!(NAMES[index + 1..].iter().all(|(other, _)| other != errno), "{name} twice");
+        }
+    }
+
+    #[test]
+    fn a_conversion_keeps_the_number() {
+        assert_eq!(Errno::from(rustix::io::Errno::NOSPC), Errno::ENOSPC);
+        let error = std::io::Error::from(Errno::ENOSPC);
+        assert_eq!(error.raw_os_error(), Some(Errno::ENOSPC.raw()));
+    }
+
+    #[test]
+    fn last_is_the_error_of_the_call_before() {
+        std::fs::File::open("/no/such/file").unwrap_err();
+        assert_eq!(Errno::last(), Errno::ENOENT);
+    }
+}

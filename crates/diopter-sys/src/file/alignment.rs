@@ -1,0 +1,297 @@
+//! What direct I/O on an open file must be aligned to: the ladder of those who can tell.
+//!
+//! statx, then XFS, then the device's queue, then the page size. The first whose answer makes
+//! sense is believed; nothing is tried out on the file.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, Statx, StatxFlags};
+
+use crate::queue::BlockQueue;
+
+/// Alignments past this are taken for nonsense; the largest sectors and pages are 64 KiB.
+const ALIGNMENT_MAX: u32 = 1 << 20;
+/// Direct I/O never has a finer unit on a block device: the kernel counts in these sectors.
+const SECTOR: u32 = 512;
+
+// statx bits of linux/stat.h that rustix has no name for.
+const STATX_WRITE_ATOMIC: StatxFlags = StatxFlags::from_bits_retain(0x1_0000);
+const STATX_DIO_READ_ALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2_0000);
+
+const XFS_IOC_DIOINFO: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<[u32; 3]>(b'X', 30);
+const _: () = assert!(XFS_IOC_DIOINFO == 0x800C_581E);
+
+/// Who told the alignment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlignmentSource {
+    /// statx(2), STATX_DIOALIGN.
+    Statx,
+    /// XFS_IOC_DIOINFO.
+    XfsDioInfo,
+    /// The queue of the block device below, from sysfs.
+    BlockQueue,
+    /// Nobody; the page size is a guess that nearly every device's block size divides.
+    PageSize,
+}
+
+impl fmt::Display for AlignmentSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AlignmentSource::Statx => "statx",
+            AlignmentSource::XfsDioInfo => "xfs-dioinfo",
+            AlignmentSource::BlockQueue => "block-queue",
+            AlignmentSource::PageSize => "page-size",
+        })
+    }
+}
+
+/// What direct I/O must be aligned to, in bytes; each a power of two from 1 to 1 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alignment {
+    /// Of memory addresses.
+    pub memory: u32,
+    /// Of offset and length of a read.
+    pub offset_read: u32,
+    /// Of offset and length of a write.
+    pub offset_write: u32,
+    /// Who told it.
+    pub source: AlignmentSource,
+}
+
+/// Writes that land whole or not at all (RWF_ATOMIC), as statx tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicWrite {
+    /// Smallest, in bytes.
+    pub unit_min: u32,
+    /// Largest, in bytes.
+    pub unit_max: u32,
+    /// Most memory ranges in one.
+    pub segments_max: u32,
+}
+
+/// `None` where statx is missing or forbidden; then the ladder goes on without it.
+pub(super) fn statx_of(fd: &OwnedFd) -> Option<Statx> {
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID | StatxFlags::DIOALIGN;
+    let mask = mask | STATX_WRITE_ATOMIC | STATX_DIO_READ_ALIGN;
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, mask).ok()
+}
+
+pub(super) fn has(statx: &Statx, bit: StatxFlags) -> bool {
+    StatxFlags::from_bits_retain(statx.stx_mask).contains(bit)
+}
+
+/// Whether statx tells an alignment of 0, which is how it says no.
+pub(super) fn says_no_direct(statx: &Statx) -> bool {
+    statx_alignment(statx).is_some_and(|told| told.memory == 0 && told.offset_write == 0)
+}
+
+/// Goes down the ladder no further than it must; `page` is in bytes.
+pub(super) fn discover(
+    fd: &OwnedFd,
+    statx: Option<&Statx>,
+    is_xfs: bool,
+    device: u64,
+    page: u32,
+) -> Alignment {
+    let told = statx.and_then(statx_alignment);
+    let xfs = if is_xfs && !is_usable(told) { xfs_alignment(fd) } else { None };
+    let is_known = is_usable(told) || is_usable(xfs);
+    let queue = if is_known { None } else { queue_alignment(device, page) };
+    choose(told, xfs, queue, page)
+}
+
+/// An alignment as told, not yet believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    memory: u32,
+    offset_read: u32,
+    offset_write: u32,
+}
+
+fn statx_alignment(statx: &Statx) -> Option<Told> {
+    let offset = statx.stx_dio_offset_align;
+    let read = match statx.stx_dio_read_offset_align {
+        read if has(statx, STATX_DIO_READ_ALIGN) && is_alignment(read) => read,
+        _ => offset,
+    };
+    let memory = statx.stx_dio_mem_align;
+    has(statx, StatxFlags::DIOALIGN).then_some(Told {
+        memory,
+        offset_read: read,
+        offset_write: offset,
+    })
+}
+
+pub(super) fn atomic_write_of(statx: &Statx) -> Option<AtomicWrite> {
+    let unit_max = statx.stx_atomic_write_unit_max;
+    (has(statx, STATX_WRITE_ATOMIC) && unit_max > 0).then_some(AtomicWrite {
+        unit_min: statx.stx_atomic_write_unit_min,
+        unit_max,
+        segments_max: statx.stx_atomic_write_segments_max,
+    })
+}
+
+fn xfs_alignment(fd: &OwnedFd) -> Option<Told> {
+    // SAFETY: XFS_IOC_DIOINFO writes `struct dioattr`, three u32 (xfs_fs.h).
+    let control = unsafe { rustix::ioctl::Getter::<XFS_IOC_DIOINFO, [u32; 3]>::new() };
+    // SAFETY: the opcode and the type belong together (line above).
+    let [memory, unit, _max] = unsafe { rustix::ioctl::ioctl(fd, control) }.ok()?;
+    Some(Told { memory, offset_read: unit, offset_write: unit })
+}
+
+fn queue_alignment(device: u64, page: u32) -> Option<Told> {
+    told_by_queue(&BlockQueue::of_device(device)?, page)
+}
+
+fn told_by_queue(queue: &BlockQueue, page: u32) -> Option<Told> {
+    let unit = u32::try_from(queue.logical_block_size?).ok()?.max(SECTOR);
+    let mask = queue.dma_alignment.and_then(|mask| u32::try_from(mask).ok());
+    let memory = mask.and_then(|mask| mask.checked_add(1)).unwrap_or(page);
+    Some(Told { memory, offset_read: unit, offset_write: unit })
+}
+
+fn is_alignment(bytes: u32) -> bool {
+    bytes.is_power_of_two() && bytes <= ALIGNMENT_MAX
+}
+
+fn is_usable(told: Option<Told>) -> bool {
+    told.is_some_and(|told| {
+        [told.memory, told.offset_read, told.offset_write].into_iter().all(is_alignment)
+    })
+}
+
+/// The first of the ladder that is usable; the page size where none is.
+fn choose(statx: Option<Told>, xfs: Option<Told>, queue: Option<Told>, page: u32) -> Alignment {
+    let ladder = [
+        (statx, AlignmentSource::Statx),
+        (xfs, AlignmentSource::XfsDioInfo),
+        (queue, AlignmentSource::BlockQueue),
+    ];
+    let last = Told { memory: page, offset_read: page, offset_write: page };
+    let (told, source) = ladder
+        .into_iter()
+        .find(|(told, _)| is_usable(*told))
+        .map_or((last, AlignmentSource::PageSize), |(told, source)| (told.unwrap_or(last), source));
+    let Told { memory, offset_read, offset_write } = told;
+    Alignment { memory, offset_read, offset_write, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: Option<Told> = Some(Told { memory: 4, offset_read: 512, offset_write: 4096 });
+
+    fn same(bytes: u32) -> Option<Told> {
+        Some(Told { memory: bytes, offset_read: bytes, offset_write: bytes })
+    }
+
+    fn check(steps: [Option<Told>; 3], expected: (u32, u32, u32, &str)) {
+        let [statx, xfs, queue] = steps;
+        let got = choose(statx, xfs, queue, 4096);
+        let source = got.source.to_string();
+        assert_eq!((got.memory, got.offset_read, got.offset_write, source.as_str()), expected);
+    }
+
+    #[test]
+    fn the_first_step_that_answers_is_believed() {
+        check([GOOD, same(512), same(512)], (4, 512, 4096, "statx"));
+        check([None, GOOD, same(512)], (4, 512, 4096, "xfs-dioinfo"));
+        check([None, None, GOOD], (4, 512, 4096, "block-queue"));
+        check([None, None, None], (4096, 4096, 4096, "page-size"));
+    }
+
+    #[test]
+    fn nonsense_falls_through_to_the_next_step() {
+        for bytes in [0, 3, 513, 2 << 20, u32::MAX] {
+            check([same(bytes), GOOD, None], (4, 512, 4096, "xfs-dioinfo"));
+            check([same(bytes), same(bytes), same(bytes)], (4096, 4096, 4096, "page-size"));
+        }
+        let without_memory = Some(Told { memory: 0, ..GOOD.unwrap() });
+        check([without_memory, None, GOOD], (4, 512, 4096, "block-queue"));
+    }
+
+    #[test]
+    fn the_limits_of_sense_are_1_byte_and_1_mib() {
+        check([same(1), None, None], (1, 1, 1, "statx"));
+        check([same(1 << 20), None, None], (1 << 20, 1 << 20, 1 << 20, "statx"));
+    }
+
+    /// What this machine tells of an ordinary file, with the alignment fields changed.
+    fn statx(mask: StatxFlags, memory: u32, offset: u32, read: u32) -> Statx {
+        let fd = OwnedFd::from(tempfile::tempfile().unwrap());
+        let mut statx = statx_of(&fd).expect("statx is older than every kernel we support");
+        statx.stx_mask = mask.bits();
+        statx.stx_dio_mem_align = memory;
+        statx.stx_dio_offset_align = offset;
+        statx.stx_dio_read_offset_align = read;
+        statx
+    }
+
+    #[test]
+    fn a_read_alignment_counts_only_if_it_is_told_and_sensible() {
+        let both = StatxFlags::DIOALIGN | STATX_DIO_READ_ALIGN;
+        for (mask, read, expected) in [
+            (both, 512, 512),
+            (both, 0, 4096),
+            (both, 700, 4096),
+            (StatxFlags::DIOALIGN, 512, 4096),
+        ] {
+            let told = statx_alignment(&statx(mask, 4, 4096, read)).unwrap();
+            assert_eq!((told.offset_read, told.offset_write), (expected, 4096), "{read}");
+        }
+    }
+
+    #[test]
+    fn statx_says_no_by_two_zeros_and_by_nothing_else() {
+        assert!(says_no_direct(&statx(StatxFlags::DIOALIGN, 0, 0, 0)));
+        assert!(!says_no_direct(&statx(StatxFlags::DIOALIGN, 512, 512, 0)));
+        assert!(!says_no_direct(&statx(StatxFlags::DIOALIGN, 0, 512, 0)));
+        assert!(!says_no_direct(&statx(StatxFlags::empty(), 0, 0, 0)));
+    }
+
+    #[test]
+    fn atomic_writes_need_the_bit_and_a_unit() {
+        let mut told = statx(STATX_WRITE_ATOMIC, 0, 0, 0);
+        told.stx_atomic_write_unit_min = 4096;
+        told.stx_atomic_write_unit_max = 16384;
+        told.stx_atomic_write_segments_max = 1;
+        let expected = AtomicWrite { unit_min: 4096, unit_max: 16384, segments_max: 1 };
+        assert_eq!(atomic_write_of(&told), Some(expected));
+        told.stx_mask = 0;
+        assert_eq!(atomic_write_of(&told), None);
+        told.stx_mask = STATX_WRITE_ATOMIC.bits();
+        told.stx_atomic_write_unit_max = 0;
+        assert_eq!(atomic_write_of(&told), None);
+    }
+
+    #[test]
+    fn a_queue_tells_its_block_size_and_the_page_where_it_has_no_dma_mask() {
+        let mut queue = BlockQueue { logical_block_size: Some(4096), ..BlockQueue::default() };
+        let told = |queue: &BlockQueue| told_by_queue(queue, 16384).unwrap();
+        assert_eq!((told(&queue).memory, told(&queue).offset_write), (16384, 4096));
+        queue.dma_alignment = Some(3);
+        queue.logical_block_size = Some(256);
+        assert_eq!((told(&queue).memory, told(&queue).offset_read), (4, 512));
+    }
+
+    #[test]
+    fn a_device_without_a_queue_tells_nothing() {
+        assert_eq!(queue_alignment(0, 4096), None);
+    }
+
+    #[test]
+    fn without_statx_the_queue_of_the_device_is_asked() {
+        let fd = OwnedFd::from(tempfile::tempfile().unwrap());
+        let Some(entry) = std::fs::read_dir("/sys/dev/block").unwrap().next() else {
+            // A machine without a block device.
+            return;
+        };
+        let number = entry.unwrap().file_name().into_string().unwrap();
+        let (major, minor) = number.split_once(':').unwrap();
+        let device = rustix::fs::makedev(major.parse().unwrap(), minor.parse().unwrap());
+        assert_eq!(discover(&fd, None, true, device, 4096).source, AlignmentSource::BlockQueue);
+        assert_eq!(discover(&fd, None, true, 0, 4096).source, AlignmentSource::PageSize);
+    }
+}

@@ -1,0 +1,314 @@
+//! Thin calls on a file's space: allocation, size, holes, cache advice, clones, range locks.
+//!
+//! One system call each, interrupted ones repeated; no policy.
+
+use std::num::NonZeroU64;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::fs::{Advice, FallocateFlags, SeekFrom};
+use rustix::io::retry_on_intr;
+
+use crate::errno::Errno;
+
+/// Allocates `length` bytes from `offset` and leaves the size as it is; they read as zeros.
+///
+/// # Errors
+///
+/// ENOSPC, EDQUOT: no room. EOPNOTSUPP: the file system cannot. EINVAL: `length` is 0. EFBIG: the
+/// range ends past the largest file. EBADF: not open for writing.
+pub fn fallocate_keep_size(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
+    fallocate(fd, FallocateFlags::KEEP_SIZE, offset, length)
+}
+
+/// Allocates `length` bytes from `offset` and grows the file to hold them; they read as zeros.
+///
+/// # Errors
+///
+/// As [`fallocate_keep_size`].
+pub fn fallocate_extend(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
+    fallocate(fd, FallocateFlags::empty(), offset, length)
+}
+
+/// Sets the file's size in bytes, cutting it or adding a hole.
+///
+/// # Errors
+///
+/// EFBIG or EINVAL: larger than the file system holds, or not a regular file open for writing.
+pub fn set_len(fd: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
+    signed(size)?;
+    Ok(retry_on_intr(|| rustix::fs::ftruncate(fd, size))?)
+}
+
+/// Asks the kernel to drop the clean cached pages that lie whole in the range; 0 bytes: to the end.
+///
+/// Dirty pages stay: call [`sync_file_range_wait`] or fdatasync first.
+///
+/// # Errors
+///
+/// EINVAL or ESPIPE: not a file with a page cache. EOVERFLOW: past 2^63.
+pub fn advise_dont_need(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
+    signed(offset)?;
+    signed(length)?;
+    Ok(rustix::fs::fadvise(fd, offset, NonZeroU64::new(length), Advice::DontNeed)?)
+}
+
+/// Writes the dirty pages of the range back and waits for them; 0 bytes: to the end of the file.
+///
+/// This is no fdatasync: neither metadata nor the device's cache is flushed (sync_file_range(2)).
+///
+/// # Errors
+///
+/// EIO, ENOSPC: from the write-back. EINVAL: the range ends past 2^63. EOVERFLOW: it begins there.
+pub fn sync_file_range_wait(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
+    let (offset, length) = (signed(offset)?, signed(length)?);
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    until_not_interrupted(|| {
+        // SAFETY: no memory is passed, and the descriptor is open while `fd` is borrowed.
+        unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, length, flags) }
+    })
+}
+
+/// Offset of the first byte at or after `offset` that is data; `None` when only a hole follows.
+///
+/// Moves the file cursor, which diopter never uses; so does [`seek_hole`].
+///
+/// # Errors
+///
+/// EOVERFLOW: `offset` is past 2^63. EINVAL or ESPIPE: not a file with holes.
+pub fn seek_data(fd: BorrowedFd<'_>, offset: u64) -> Result<Option<u64>, Errno> {
+    signed(offset)?;
+    match rustix::fs::seek(fd, SeekFrom::Data(offset)) {
+        Ok(found) => Ok(Some(found)),
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Offset of the first byte at or after `offset` that is in a hole; the end of the file is one.
+///
+/// # Errors
+///
+/// ENXIO: `offset` is at or past the end of the file. Others as [`seek_data`].
+pub fn seek_hole(fd: BorrowedFd<'_>, offset: u64) -> Result<u64, Errno> {
+    signed(offset)?;
+    Ok(rustix::fs::seek(fd, SeekFrom::Hole(offset))?)
+}
+
+/// Makes `target` share all of `source`'s blocks (FICLONE); it has the same bytes afterwards.
+///
+/// # Errors
+///
+/// EOPNOTSUPP: the file system cannot share blocks. EXDEV: two file systems. EBADF: `target` is
+/// not open for writing, or `source` not for reading. EINVAL: one of them is not a regular file.
+pub fn reflink(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Errno> {
+    Ok(rustix::fs::ioctl_ficlone(target, source)?)
+}
+
+/// Locks a range of bytes for this open file description; `false` when another one holds it.
+///
+/// `exclusive` needs `fd` open for writing, shared for reading. A `length` of 0, or one past
+/// 2^63, locks to the end of all offsets. With `wait` the answer is always `true`. Duplicates of
+/// `fd` share the lock, and it goes when the last of them is closed (fcntl(2), F_OFD_SETLK).
+///
+/// # Errors
+///
+/// EBADF: `fd` is not open for this. EOVERFLOW: `offset` is past 2^63. ENOLCK: no more locks.
+pub fn lock_range(
+    fd: BorrowedFd<'_>,
+    exclusive: bool,
+    offset: u64,
+    length: u64,
+    wait: bool,
+) -> Result<bool, Errno> {
+    let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+    let command = if wait { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK };
+    match set_lock(fd, command, kind, offset, length) {
+        Ok(()) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) if !wait => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Unlocks a range of bytes that this open file description locked, in whole or in part.
+///
+/// # Errors
+///
+/// As [`lock_range`].
+pub fn unlock_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
+    set_lock(fd, libc::F_OFD_SETLK, libc::F_UNLCK, offset, length)
+}
+
+fn fallocate(
+    fd: BorrowedFd<'_>,
+    flags: FallocateFlags,
+    offset: u64,
+    length: u64,
+) -> Result<(), Errno> {
+    signed(offset)?;
+    signed(length)?;
+    Ok(retry_on_intr(|| rustix::fs::fallocate(fd, flags, offset, length))?)
+}
+
+fn set_lock(
+    fd: BorrowedFd<'_>,
+    command: libc::c_int,
+    kind: libc::c_int,
+    offset: u64,
+    length: u64,
+) -> Result<(), Errno> {
+    let start = signed(offset)?;
+    // The kernel counts 0 as "to the largest offset" and refuses any range that ends past it.
+    let past_the_end = offset.checked_add(length).is_none_or(|end| i64::try_from(end).is_err());
+    let length = if past_the_end { 0 } else { signed(length)? };
+    let lock = libc::flock {
+        l_type: libc::c_short::try_from(kind).expect("lock kinds are 0, 1 and 2"),
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).expect("SEEK_SET is 0"),
+        l_start: start,
+        l_len: length,
+        l_pid: 0,
+    };
+    until_not_interrupted(|| {
+        // SAFETY: the OFD commands read a `struct flock` (with l_pid 0), which lives in this frame
+        // until the call has returned.
+        unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw const lock) }
+    })
+}
+
+/// The kernel's offsets are signed; one past 2^63 - 1 would reach it as a negative number.
+fn signed(number: u64) -> Result<i64, Errno> {
+    i64::try_from(number).map_err(|_| Errno::EOVERFLOW)
+}
+
+fn until_not_interrupted(mut call: impl FnMut() -> libc::c_int) -> Result<(), Errno> {
+    loop {
+        if call() != -1 {
+            return Ok(());
+        }
+        match Errno::last() {
+            Errno::EINTR => {}
+            errno => return Err(errno),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{File, OpenOptions};
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    /// Two open file descriptions of one file.
+    fn twice() -> (tempfile::NamedTempFile, File) {
+        let first = tempfile::NamedTempFile::new().unwrap();
+        let second = OpenOptions::new().read(true).write(true).open(first.path()).unwrap();
+        (first, second)
+    }
+
+    #[test]
+    fn fallocate_keep_size_takes_blocks_without_growing_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        fallocate_keep_size(file.as_fd(), 0, 1 << 20).unwrap();
+        let metadata = file.metadata().unwrap();
+        assert_eq!(metadata.size(), 0);
+        assert!(metadata.blocks() * 512 >= 1 << 20);
+    }
+
+    #[test]
+    fn fallocate_extend_grows_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        fallocate_extend(file.as_fd(), 4096, 4096).unwrap();
+        assert_eq!(file.metadata().unwrap().size(), 8192);
+    }
+
+    #[test]
+    fn set_len_cuts_and_grows() {
+        let file = tempfile::tempfile().unwrap();
+        for size in [10_000, 100, 0] {
+            set_len(file.as_fd(), size).unwrap();
+            assert_eq!(file.metadata().unwrap().size(), size);
+        }
+    }
+
+    #[test]
+    fn data_and_holes_are_found() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[1; 4096], 1 << 20).unwrap();
+        set_len(file.as_fd(), 4 << 20).unwrap();
+        assert_eq!(seek_data(file.as_fd(), 0), Ok(Some(1 << 20)));
+        assert_eq!(seek_hole(file.as_fd(), 1 << 20), Ok((1 << 20) + 4096));
+        assert_eq!(seek_data(file.as_fd(), 2 << 20), Ok(None));
+        assert_eq!(seek_hole(file.as_fd(), 4 << 20), Err(Errno::ENXIO));
+    }
+
+    #[test]
+    fn a_number_past_2_to_the_63_never_reaches_the_kernel() {
+        let file = tempfile::tempfile().unwrap();
+        let fd = file.as_fd();
+        assert_eq!(set_len(fd, u64::MAX), Err(Errno::EOVERFLOW));
+        assert_eq!(fallocate_extend(fd, 0, u64::MAX), Err(Errno::EOVERFLOW));
+        assert_eq!(advise_dont_need(fd, u64::MAX, 0), Err(Errno::EOVERFLOW));
+        assert_eq!(sync_file_range_wait(fd, u64::MAX, 0), Err(Errno::EOVERFLOW));
+        assert_eq!(seek_data(fd, u64::MAX), Err(Errno::EOVERFLOW));
+        assert_eq!(lock_range(fd, true, u64::MAX, 1, false), Err(Errno::EOVERFLOW));
+    }
+
+    #[test]
+    fn a_bad_descriptor_of_the_other_kind_is_an_error() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert!(sync_file_range_wait(reader.as_fd(), 0, 0).is_err());
+        assert!(advise_dont_need(reader.as_fd(), 0, 0).is_err());
+        assert!(seek_hole(reader.as_fd(), 0).is_err());
+        assert!(reflink(reader.as_fd(), reader.as_fd()).is_err());
+    }
+
+    #[test]
+    fn an_exclusive_lock_keeps_the_other_out_until_it_is_unlocked() {
+        let (first, second) = twice();
+        assert_eq!(lock_range(first.as_fd(), true, 0, 100, false), Ok(true));
+        assert_eq!(lock_range(second.as_fd(), true, 99, 1, false), Ok(false));
+        assert_eq!(lock_range(second.as_fd(), false, 99, 1, false), Ok(false));
+        assert_eq!(lock_range(second.as_fd(), true, 100, 1, false), Ok(true));
+        unlock_range(first.as_fd(), 0, 100).unwrap();
+        assert_eq!(lock_range(second.as_fd(), true, 99, 1, true), Ok(true));
+    }
+
+    #[test]
+    fn shared_locks_live_together() {
+        let (first, second) = twice();
+        assert_eq!(lock_range(first.as_fd(), false, 0, 100, true), Ok(true));
+        assert_eq!(lock_range(second.as_fd(), false, 0, 100, false), Ok(true));
+        assert_eq!(lock_range(second.as_fd(), true, 0, 100, false), Ok(false));
+    }
+
+    #[test]
+    fn a_range_past_2_to_the_63_is_locked_to_the_end() {
+        let (first, second) = twice();
+        let last = i64::MAX.cast_unsigned();
+        assert_eq!(lock_range(first.as_fd(), true, 10, u64::MAX, false), Ok(true));
+        assert_eq!(lock_range(second.as_fd(), true, last, 1, false), Ok(false));
+        assert_eq!(lock_range(second.as_fd(), true, 9, 1, false), Ok(true));
+        unlock_range(first.as_fd(), 10, u64::MAX).unwrap();
+        assert_eq!(lock_range(second.as_fd(), true, last, 1, false), Ok(true));
+    }
+
+    #[test]
+    fn a_lock_waits_for_the_other_to_go() {
+        let (first, second) = twice();
+        assert_eq!(lock_range(first.as_fd(), true, 0, 1, false), Ok(true));
+        let inode = format!(":{} ", second.metadata().unwrap().ino());
+        let waiter = std::thread::spawn(move || lock_range(second.as_fd(), true, 0, 1, true));
+        // /proc/locks marks one that waits with an arrow.
+        let is_waiting = || {
+            let locks = std::fs::read_to_string("/proc/locks").unwrap();
+            locks.lines().any(|line| line.contains("->") && line.contains(&inode))
+        };
+        while !waiter.is_finished() && !is_waiting() {
+            std::thread::yield_now();
+        }
+        unlock_range(first.as_fd(), 0, 1).unwrap();
+        assert_eq!(waiter.join().unwrap(), Ok(true));
+    }
+}
