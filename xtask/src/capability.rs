@@ -1,0 +1,167 @@
+//! What this machine can do that a lane may need, found by trying it, and what must not be missing
+//! (`DIOPTER_REQUIRE`). It knows no lanes.
+
+use crate::repo;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Size of the file that the loop probe attaches: any whole number of sectors would do.
+const LOOP_PROBE_BYTES: u64 = 1 << 20;
+
+/// Something a lane may need and a machine may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capability {
+    Loop,
+    Ext4,
+    Xfs,
+    Uring,
+    Threads,
+}
+
+impl Capability {
+    pub const ALL: [Capability; 5] = [
+        Capability::Loop,
+        Capability::Ext4,
+        Capability::Xfs,
+        Capability::Uring,
+        Capability::Threads,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Capability::Loop => "loop",
+            Capability::Ext4 => "ext4",
+            Capability::Xfs => "xfs",
+            Capability::Uring => "uring",
+            Capability::Threads => "threads",
+        }
+    }
+}
+
+/// The answer to one probe: `None` if the capability is there, else why it is not.
+pub struct Probe {
+    pub capability: Capability,
+    pub missing: Option<String>,
+}
+
+/// Tries each capability once.
+pub fn probe_all() -> Vec<Probe> {
+    Capability::ALL
+        .into_iter()
+        .map(|capability| Probe { capability, missing: probe(capability).err() })
+        .collect()
+}
+
+/// The value of `DIOPTER_HAVE`: the names of what was found.
+pub fn have(probes: &[Probe]) -> String {
+    let found = probes.iter().filter(|probe| probe.missing.is_none());
+    found.map(|probe| probe.capability.name()).collect::<Vec<_>>().join(",")
+}
+
+/// What `DIOPTER_REQUIRE` names.
+pub fn required() -> Result<Vec<Capability>, String> {
+    let list = std::env::var("DIOPTER_REQUIRE").unwrap_or_default();
+    parse(&list)
+}
+
+fn parse(list: &str) -> Result<Vec<Capability>, String> {
+    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
+    names
+        .map(|name| {
+            let known = Capability::ALL.into_iter().find(|capability| capability.name() == name);
+            known.ok_or_else(|| {
+                let all = Capability::ALL.map(Capability::name).join(", ");
+                format!("DIOPTER_REQUIRE names `{name}`; the capabilities are {all}")
+            })
+        })
+        .collect()
+}
+
+fn probe(capability: Capability) -> Result<(), String> {
+    match capability {
+        Capability::Loop => attach_and_detach(),
+        Capability::Ext4 => file_system("ext4"),
+        Capability::Xfs => file_system("xfs"),
+        Capability::Uring => uring_allowed(),
+        Capability::Threads => Ok(()),
+    }
+}
+
+fn attach_and_detach() -> Result<(), String> {
+    if !repo::is_root() {
+        return Err("attaching a loop device needs root".to_owned());
+    }
+    let losetup = repo::tool("losetup").ok_or("losetup is not installed")?;
+    let backing = LoopFile::create()?;
+    let device =
+        repo::output_of(Command::new(&losetup).args(["--find", "--show"]).arg(&backing.path))?;
+    repo::output_of(Command::new(&losetup).args(["--detach", &device]))?;
+    Ok(())
+}
+
+fn file_system(name: &str) -> Result<(), String> {
+    let mkfs = format!("mkfs.{name}");
+    repo::tool(&mkfs).ok_or_else(|| format!("{mkfs} is not installed"))?;
+    let list = std::fs::read_to_string("/proc/filesystems")
+        .map_err(|error| format!("/proc/filesystems: {error}"))?;
+    if list.lines().any(|line| line.trim_start() == name) {
+        return Ok(());
+    }
+    Err(format!("this kernel lists no {name} in /proc/filesystems; `modprobe {name}` may add it"))
+}
+
+/// The sysctl came with Linux 6.6; without it, nothing forbids the rings. A container may still
+/// forbid them, which only a real set-up shows: the tests do that and print their own skips.
+fn uring_allowed() -> Result<(), String> {
+    match std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled") {
+        Ok(value) if value.trim() != "0" => {
+            Err(format!("kernel.io_uring_disabled is {}", value.trim()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A file in the temporary folder that goes away with its owner.
+struct LoopFile {
+    path: PathBuf,
+}
+
+impl LoopFile {
+    fn create() -> Result<LoopFile, String> {
+        let path = std::env::temp_dir().join(format!("diopter-loop-probe-{}", std::process::id()));
+        let message = |error| format!("{}: {error}", path.display());
+        let file = std::fs::File::create(&path).map_err(message)?;
+        file.set_len(LOOP_PROBE_BYTES).map_err(message)?;
+        Ok(LoopFile { path })
+    }
+}
+
+impl Drop for LoopFile {
+    fn drop(&mut self) {
+        // Nothing can be done about it here, and the file is 1 MiB of nothing.
+        std::fs::remove_file(&self.path).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_capabilities_is_read_and_a_wrong_name_is_told() {
+        let loop_and_xfs = Ok(vec![Capability::Loop, Capability::Xfs]);
+        assert_eq!(parse("loop, xfs,"), loop_and_xfs);
+        assert_eq!(parse(""), Ok(Vec::new()));
+        assert!(parse("loop,zfs").is_err_and(|message| message.contains("`zfs`")));
+    }
+
+    #[test]
+    fn what_was_found_is_listed_by_name() {
+        let probes = [
+            Probe { capability: Capability::Loop, missing: Some("no".to_owned()) },
+            Probe { capability: Capability::Ext4, missing: None },
+            Probe { capability: Capability::Threads, missing: None },
+        ];
+        assert_eq!(have(&probes), "ext4,threads");
+    }
+}

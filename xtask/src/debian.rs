@@ -1,0 +1,74 @@
+//! The packages that lanes want, and how they come onto a Debian machine. Installs only what is
+//! missing, and only as root on Debian; elsewhere it says what to install.
+
+use crate::capability::Capability;
+use crate::repo;
+use std::path::Path;
+use std::process::Command;
+
+/// One tool, the package that ships it, and who wants it.
+struct Tool {
+    name: &'static str,
+    package: &'static str,
+    wanted_by: Capability,
+}
+
+const TOOLS: [Tool; 5] = [
+    // Debian builds losetup from util-linux's source and ships it in the package `mount`.
+    Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
+    Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
+    Tool { name: "blkid", package: "util-linux", wanted_by: Capability::Loop },
+    Tool { name: "mkfs.ext4", package: "e2fsprogs", wanted_by: Capability::Ext4 },
+    Tool { name: "mkfs.xfs", package: "xfsprogs", wanted_by: Capability::Xfs },
+];
+
+/// Makes the tools of these capabilities available where that can be done, and says what is
+/// missing where it cannot. A package that does not install is a message here and a missing
+/// capability later.
+pub fn provide(wanted: &[Capability]) {
+    let packages = missing(wanted, |tool| repo::tool(tool).is_some());
+    if packages.is_empty() {
+        return;
+    }
+    let names = packages.join(" ");
+    if !repo::is_root() || !Path::new("/etc/debian_version").exists() {
+        println!("to install (names as in Debian): {names}");
+        return;
+    }
+    println!("installing: {names}");
+    if let Err(first) = install(&packages) {
+        // The lists of packages may be missing or old, as in a fresh container.
+        let updated = repo::output_of(Command::new("apt-get").arg("update"));
+        if let Err(error) = updated.and_then(|_| install(&packages)) {
+            println!("to install by hand: {names} ({first}; then {error})");
+        }
+    }
+}
+
+fn missing(wanted: &[Capability], is_there: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let absent = |tool: &&Tool| wanted.contains(&tool.wanted_by) && !is_there(tool.name);
+    let mut packages: Vec<&str> = TOOLS.iter().filter(absent).map(|tool| tool.package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+fn install(packages: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("apt-get");
+    command.args(["install", "-y"]).args(packages).env("DEBIAN_FRONTEND", "noninteractive");
+    repo::output_of(&mut command).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_packages_of_missing_tools_that_somebody_wants_are_named() {
+        let has_blkid = |tool: &str| tool == "blkid";
+        let all = [Capability::Loop, Capability::Xfs];
+        assert_eq!(missing(&all, has_blkid), ["mount", "xfsprogs"]);
+        assert!(missing(&[], |_| false).is_empty());
+        assert!(missing(&all, |_| true).is_empty());
+    }
+}

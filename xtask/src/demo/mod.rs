@@ -1,0 +1,142 @@
+//! `cargo xtask demo`: one file copied by dio, cp and dd, interleaved, on this machine's own disk.
+//! This file holds the order of events; how one tool runs and is measured is in `tool.rs`, the
+//! table in `table.rs`.
+
+mod options;
+mod source;
+mod table;
+mod tool;
+
+use crate::{Outcome, repo, run};
+use options::Options;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use table::Row;
+use tool::{Files, TOOLS};
+
+/// Room to leave on the disk beside the two files.
+const ROOM_LEFT_BYTES: u64 = 1 << 30;
+
+/// Runs the demo and removes the scratch folder however it ends.
+///
+/// The standard library has no signal handling, and this crate no dependencies, so the shell does
+/// it: `xtask demo` becomes this shell, the demo is its child. Ctrl-C reaches both. The child and
+/// its copies die of it; the shell waits for the child, then its traps run. The second `rm` is for
+/// a copy that takes a moment longer to die than the demo that started it.
+const GUARD: &str = r#"
+scratch=$1
+shift
+clean() { rm -rf -- "$scratch" || { sleep 1; rm -rf -- "$scratch"; }; }
+trap clean EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+"$@"
+code=$?
+exit $code
+"#;
+
+/// `cargo xtask demo`: makes the scratch folder and hands over to the guard.
+pub fn run(arguments: &[String]) -> Outcome {
+    let options = options::parse(arguments)?;
+    let folder = options.folder.clone().unwrap_or_else(|| repo::root().join("scratch"));
+    let scratch = folder.join(format!("demo-{}", std::process::id()));
+    std::fs::create_dir_all(&scratch)
+        .map_err(|error| format!("{}: {error}; give --dir DIR", scratch.display()))?;
+    let this = std::env::current_exe().map_err(|error| format!("the path of xtask: {error}"))?;
+    let mut guard = Command::new("sh");
+    guard.args(["-c", GUARD, "demo"]).arg(&scratch).arg(this).arg("demo-inner");
+    guard.arg(&scratch).args(options.as_arguments());
+    // On success this does not return: the process is the shell from here on.
+    let error = guard.exec();
+    std::fs::remove_dir(&scratch).ok();
+    Err(format!("sh does not start: {error}"))
+}
+
+/// The demo itself, inside the guard: `demo-inner SCRATCH [OPTIONS]`.
+pub fn run_inner(arguments: &[String]) -> Outcome {
+    let Some((scratch, rest)) = arguments.split_first() else {
+        return Err("demo-inner is started by `cargo xtask demo`".to_owned());
+    };
+    let options = options::parse(rest)?;
+    let scratch = Path::new(scratch);
+    check_room(scratch, options.size)?;
+    build()?;
+    let files = Files::below(scratch, repo::target_dir().join("release/dio"), options.size);
+    println!("writing {} random bytes", options.size);
+    source::write(&files.source, options.size)?;
+    files.make_cold()?;
+
+    let mut verified = Command::new(&files.dio);
+    verified.args(["cp", "--verify"]).arg(&files.source).arg(&files.target);
+    println!("\ndio cp --verify, under its own progress bar");
+    let verified = match verified.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("dio cp --verify: {status}, see above")),
+        Err(error) => Err(format!("dio does not start: {error}")),
+    };
+    if let Err(message) = &verified {
+        println!("{message}");
+    }
+    let rows = measure(&files, &options)?;
+    table::print(&rows, &options);
+    Ok(verified.is_ok() && rows.iter().all(|row| row.failure.is_none()))
+}
+
+fn check_room(scratch: &Path, size: u64) -> Result<(), String> {
+    let mut df = Command::new("df");
+    let answer = repo::output_of(df.args(["--output=avail", "-B1"]).arg(scratch))?;
+    let available: u64 = answer
+        .lines()
+        .last()
+        .and_then(|line| line.trim().parse().ok())
+        .ok_or_else(|| format!("df answers `{answer}`, which is no number of bytes"))?;
+    let wanted = size.saturating_mul(2).saturating_add(ROOM_LEFT_BYTES);
+    if available >= wanted {
+        return Ok(());
+    }
+    Err(format!(
+        "{} has {} MiB free and the demo wants {} MiB (two files and 1 GiB to spare); \
+         give --size or --dir",
+        scratch.display(),
+        available >> 20,
+        wanted >> 20
+    ))
+}
+
+fn build() -> Result<(), String> {
+    let mut command = repo::cargo();
+    command.args(["build", "--release", "-p", "diopter-cli"]);
+    println!("{}", run::shown(&command));
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("dio does not build: {status}")),
+        Err(error) => Err(format!("cargo does not start: {error}")),
+    }
+}
+
+/// Every tool in every round, each round beginning with another tool, so that no tool always runs
+/// after the same neighbour.
+fn measure(files: &Files, options: &Options) -> Result<Vec<Row>, String> {
+    let mut rows: Vec<Row> = TOOLS.iter().map(|tool| Row::new(tool.name)).collect();
+    for round in 0..options.rounds {
+        for turn in 0..TOOLS.len() {
+            let index = (round + turn) % TOOLS.len();
+            println!("round {} of {}: {}", round + 1, options.rounds, TOOLS[index].name);
+            files.remove_target()?;
+            files.make_cold()?;
+            match TOOLS[index].run(files) {
+                Ok(took) => rows[index].add(took, files.cached_bytes()),
+                Err(message) => rows[index].failure = Some(message),
+            }
+            if round == 0
+                && rows[index].failure.is_none()
+                && let Err(message) = files.compare()
+            {
+                rows[index].failure = Some(message);
+            }
+        }
+    }
+    files.remove_target()?;
+    Ok(rows)
+}

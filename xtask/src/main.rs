@@ -1,0 +1,66 @@
+//! `cargo xtask`: what CI runs, a laptop runs. This file reads the command line and calls; the work
+//! of each command lives in the module of its name. Nothing here is needed to build the product.
+
+#![forbid(unsafe_code)]
+
+mod capability;
+mod debian;
+mod demo;
+mod lanes;
+mod repo;
+mod run;
+mod soak;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  ci [LANE...]                       run the lanes in order; without LANE, all of them
+  lanes                              list the lanes and what each one needs
+  tidy                               check the rules of docs/style.md that a machine can check
+  bless                              rewrite the golden files from what the code prints now
+  soak [--seed N] [--seconds S]      long seeded runs of model, contract, kernel and cp
+  demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
+
+Environment
+  DIOPTER_REQUIRE=loop,ext4,xfs,uring,threads   capabilities whose absence is a failure, not a skip
+  DIOPTER_SEED=N                                the seed of every seeded test
+";
+
+/// How a command ended; an `Err` is a message for a person.
+pub type Outcome = Result<bool, String>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn dispatch(arguments: &[String]) -> Outcome {
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", arguments),
+    };
+    match command {
+        "ci" => lanes::run(rest),
+        "lanes" => Ok(lanes::list()),
+        "tidy" => tidy::run(),
+        "bless" => soak::bless(),
+        "soak" => soak::run(rest),
+        "demo" => demo::run(rest),
+        "demo-inner" => demo::run_inner(rest),
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            Ok(true)
+        }
+        other => Err(format!("no command `{other}`; `cargo xtask help` lists them")),
+    }
+}

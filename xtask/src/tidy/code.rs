@@ -1,0 +1,264 @@
+//! The rules about code: banned words, unsafe, the length of functions, printing, and the only
+//! doors to time and threads. They read masked source, so a string is never a finding.
+
+use super::mask::{balanced_end, is_word_byte, words};
+use super::{Finding, Source};
+
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Words that may not stand in code, and what to do instead.
+const BANNED: [(&str, &str); 6] = [
+    ("todo!(", "finish it, or write an issue and take the code out"),
+    ("unimplemented!(", "finish it, or take the code out"),
+    ("dbg!(", "take it out"),
+    ("#[ignore", "print `SKIP <capability>: <why>`, or make the test fit to run"),
+    ("#[should_panic", "check the panic's message with catch_unwind"),
+    ("thread::sleep", "wait for what you wait for, or move the virtual clock"),
+];
+
+/// Reasons that say nothing about the line they stand at.
+const EMPTY_REASONS: [&str; 3] = ["values are valid", "this is safe", "safe because it is safe"];
+
+/// Crate roots that must forbid unsafe code.
+const WITHOUT_UNSAFE: [&str; 3] =
+    ["crates/diopter/src/lib.rs", "crates/diopter-cli/src/main.rs", "xtask/src/main.rs"];
+
+/// What only `sync.rs` may import.
+const THREAD_PATHS: [&str; 3] = ["std::thread", "std::sync", "core::sync"];
+
+const ENGINE: &str = "crates/diopter/src/";
+const KERNEL: &str = "crates/diopter-sys/";
+
+/// The rules of this file, over one Rust file.
+pub fn check(source: &Source, findings: &mut Vec<Finding>) {
+    check_words(source, findings);
+    check_unsafe(source, findings);
+    check_functions(source, findings);
+    check_doors(source, findings);
+    check_printing(source, findings);
+}
+
+/// The crate roots that do not exist: what `check` cannot see.
+pub fn check_roots(paths: &[&str], findings: &mut Vec<Finding>) {
+    for root in WITHOUT_UNSAFE.iter().filter(|root| !paths.contains(root)) {
+        let what = "the file is missing; it must hold `#![forbid(unsafe_code)]`".to_owned();
+        findings.push(Finding { path: (*root).to_owned(), line: 1, what });
+    }
+}
+
+fn check_words(source: &Source, findings: &mut Vec<Finding>) {
+    for (word, instead) in BANNED {
+        for (at, _) in source.code().match_indices(word) {
+            let before = source.code()[..at].bytes().next_back();
+            if !before.is_some_and(is_word_byte) {
+                findings.push(source.finding_at(at, format!("`{word}` is banned; {instead}")));
+            }
+        }
+    }
+    let leftover = concat!("FIX", "ME");
+    for at in words(source.prose(), leftover) {
+        let what = format!("`{leftover}` is left; mend it, or write TODO(#n) with an issue");
+        findings.push(source.finding_at(at, what));
+    }
+}
+
+fn check_unsafe(source: &Source, findings: &mut Vec<Finding>) {
+    if !source.path.starts_with(KERNEL) {
+        for at in words(source.code(), "unsafe") {
+            let what = "unsafe outside diopter-sys; move it there, behind a safe function";
+            findings.push(source.finding_at(at, what.to_owned()));
+        }
+    }
+    if WITHOUT_UNSAFE.contains(&source.path.as_str())
+        && !source.code().contains("#![forbid(unsafe_code)]")
+    {
+        let what = "`#![forbid(unsafe_code)]` is missing; write it below the module's text";
+        findings.push(source.finding(1, what.to_owned()));
+    }
+    for (index, line) in source.prose().lines().enumerate().filter(|line| line.1.contains("//")) {
+        let line = line.to_ascii_lowercase();
+        if let Some(phrase) = EMPTY_REASONS.iter().find(|phrase| line.contains(**phrase)) {
+            let what = format!("\"{phrase}\" is no reason; write why it holds at this line");
+            findings.push(source.finding(index + 1, what));
+        }
+    }
+}
+
+fn check_functions(source: &Source, findings: &mut Vec<Finding>) {
+    let code = source.code();
+    for at in words(code, "fn") {
+        let Some((open, end)) = body_of(code.as_bytes(), at + 2) else { continue };
+        let lines = source.line_of(end) + 1 - source.line_of(open);
+        if lines > FUNCTION_LINES_MAX {
+            let what = format!(
+                "a function of {lines} lines, and {FUNCTION_LINES_MAX} at most; give a part a name"
+            );
+            findings.push(source.finding_at(at, what));
+        }
+    }
+}
+
+/// The opening and the closing brace of the function whose name follows at `from`; none for a
+/// declaration or a pointer's type.
+fn body_of(code: &[u8], from: usize) -> Option<(usize, usize)> {
+    let mut at = from;
+    while code.get(at)?.is_ascii_whitespace() {
+        at += 1;
+    }
+    if !is_word_byte(code[at]) {
+        return None;
+    }
+    loop {
+        match code.get(at)? {
+            b'{' => return Some((at, balanced_end(code, at) - 1)),
+            b';' => return None,
+            b'(' | b'[' => at = balanced_end(code, at),
+            _ => at += 1,
+        }
+    }
+}
+
+fn check_doors(source: &Source, findings: &mut Vec<Finding>) {
+    let Some(file) = source.path.strip_prefix(ENGINE) else { return };
+    let mut tell = |at, what: &str| findings.push(source.finding_at(at, what.to_owned()));
+    if file != "clock.rs" {
+        for word in ["Instant::now", "SystemTime"] {
+            for at in words(source.code(), word) {
+                tell(at, "the clock is read outside clock.rs; ask crate::clock");
+            }
+        }
+    }
+    if file != "sync.rs" {
+        let uses = source.uses().iter().map(|(at, path)| (*at, path.as_str()));
+        let inline = THREAD_PATHS
+            .into_iter()
+            .flat_map(|path| words(source.code(), path).map(move |at| (at, path)));
+        let mut lines_told = Vec::new();
+        for (at, path) in uses.chain(inline) {
+            let is_below = |door: &str| {
+                path.strip_prefix(door)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+            };
+            let line = source.line_of(at);
+            if THREAD_PATHS.into_iter().any(is_below) && !lines_told.contains(&line) {
+                lines_told.push(line);
+                tell(at, "threads and locks outside sync.rs; import them from crate::sync");
+            }
+        }
+    }
+}
+
+fn check_printing(source: &Source, findings: &mut Vec<Finding>) {
+    let printing_ends = [ENGINE, "crates/diopter-sys/src/"];
+    if !printing_ends.iter().any(|folder| source.path.starts_with(folder)) || source.is_test() {
+        return;
+    }
+    for word in ["println!", "eprintln!", "print!", "eprint!"] {
+        for (at, _) in source.code_without_tests().match_indices(word) {
+            let before = source.code()[..at].bytes().next_back();
+            if !before.is_some_and(is_word_byte) {
+                let what = format!("`{word}` in a library; return a value that the caller prints");
+                findings.push(source.finding_at(at, what));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::findings_of;
+
+    fn check(path: &str, text: &str, expected: usize) {
+        let found = findings_of(super::check, path, text);
+        assert_eq!(found.len(), expected, "{path}: {text:?}: {found:?}");
+    }
+
+    const ENGINE_FILE: &str = "crates/diopter/src/bio/builder.rs";
+
+    #[test]
+    fn banned_words_are_found_in_code_and_not_in_strings() {
+        for bad in [
+            "fn a() { todo!() }",
+            "fn a() { unimplemented!() }",
+            "fn a() { dbg!(b); }",
+            "#[ignore = \"slow\"] fn a() {}",
+            "#[should_panic] fn a() {}",
+            "fn a() { std::thread::sleep(b) }",
+        ] {
+            check("xtask/src/a.rs", bad, 1);
+        }
+        check("xtask/src/a.rs", "const A: &str = \"todo!( dbg!( #[ignore\"; fn my_dbg() {}", 0);
+    }
+
+    #[test]
+    fn a_leftover_is_found_in_a_comment() {
+        check("xtask/src/a.rs", concat!("// FIX", "ME: later"), 1);
+        check("xtask/src/a.rs", "// TODO(#12): later", 0);
+    }
+
+    #[test]
+    fn unsafe_stands_only_in_the_kernel_crate() {
+        check("crates/diopter-sys/src/buf.rs", "unsafe fn a() {}", 0);
+        check(ENGINE_FILE, "unsafe fn a() {}", 1);
+        check(ENGINE_FILE, "// unsafe is not written here\n", 0);
+    }
+
+    #[test]
+    fn a_crate_without_unsafe_forbids_it() {
+        check("crates/diopter/src/lib.rs", "//! a\n#![forbid(unsafe_code)]\n", 0);
+        check("crates/diopter/src/lib.rs", "//! a\n//! #![forbid(unsafe_code)]\n", 1);
+    }
+
+    #[test]
+    fn an_empty_reason_for_unsafe_is_found() {
+        let file = "crates/diopter-sys/src/buf.rs";
+        check(file, "// SAFETY: the slot owns the page until the completion is reaped.", 0);
+        check(file, "// SAFETY: This is safe.", 1);
+        check(file, "// SAFETY: the values are valid here", 1);
+    }
+
+    #[test]
+    fn a_function_has_seventy_lines_at_most() {
+        let function =
+            |lines: usize| format!("fn a(b: [u8; 2]) {{\n{}}}\n", "    c();\n".repeat(lines));
+        check("a.rs", &function(68), 0);
+        check("a.rs", &function(69), 1);
+        check("a.rs", &format!("type A = fn(u8);\ntrait B {{\n{}}}\n", "fn c();\n".repeat(90)), 0);
+    }
+
+    #[test]
+    fn the_clock_is_read_in_one_file() {
+        check("crates/diopter/src/clock.rs", "fn a() { Instant::now(); }", 0);
+        check(ENGINE_FILE, "fn a() { Instant::now(); }", 1);
+        check(
+            "crates/diopter-cli/src/main.rs",
+            "#![forbid(unsafe_code)]\nfn a() { Instant::now(); }",
+            0,
+        );
+    }
+
+    #[test]
+    fn threads_and_locks_come_through_one_file() {
+        check("crates/diopter/src/sync.rs", "use std::sync::Mutex;", 0);
+        check(ENGINE_FILE, "use crate::sync::Mutex;", 0);
+        check(ENGINE_FILE, "use std::sync::Mutex;", 1);
+        check(ENGINE_FILE, "use std::{io, sync::{Arc, Mutex}};", 1);
+        check(ENGINE_FILE, "fn a() { std::thread::spawn(b); }", 1);
+    }
+
+    #[test]
+    fn a_library_does_not_print() {
+        check(ENGINE_FILE, "fn a() { eprintln!(); }", 1);
+        check(ENGINE_FILE, "fn a() { b(); }\n#[cfg(test)] mod tests { fn c() { println!(); } }", 0);
+        check("crates/diopter/benches/engine.rs", "fn a() { println!(); }", 0);
+    }
+
+    #[test]
+    fn a_missing_crate_root_is_a_finding() {
+        let mut findings = Vec::new();
+        super::check_roots(&super::WITHOUT_UNSAFE, &mut findings);
+        assert!(findings.is_empty());
+        super::check_roots(&["xtask/src/main.rs"], &mut findings);
+        assert_eq!(findings.len(), 2);
+    }
+}

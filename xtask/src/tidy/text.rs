@@ -1,0 +1,122 @@
+//! The rules about text: what any committed file may hold, and the form of a source file's lines.
+
+use super::{Finding, Source};
+
+const COLUMNS_MAX: usize = 100;
+const FILE_LINES_MAX: usize = 800;
+
+/// Folders that exist on one machine only. In two parts, so that this file passes its own rule.
+const MACHINE_FOLDERS: [(&str, &str); 3] = [("/wo", "rk/"), ("/fa", "rm/"), ("/ro", "ot/")];
+const HOMES: (&str, &str) = ("/ho", "me/");
+
+/// The rules of this file, over one file.
+pub fn check(source: &Source, findings: &mut Vec<Finding>) {
+    for (index, line) in source.text.lines().enumerate() {
+        let mut tell = |what: String| findings.push(source.finding(index + 1, what));
+        if source.has_code_form() && line.chars().count() > COLUMNS_MAX {
+            tell(format!("the line is longer than {COLUMNS_MAX} columns; break it"));
+        }
+        if source.is_rust() && line.contains('\t') {
+            tell("a tab; indent with spaces, as rustfmt does".to_owned());
+        }
+        if source.is_prose_or_code()
+            && let Some(odd) = line.chars().find(|character| !character.is_ascii())
+        {
+            let code = u32::from(odd);
+            tell(format!("U+{code:04X} is not ASCII; write it with ASCII characters"));
+        }
+        if let Some(path) = machine_path(line) {
+            tell(format!("`{path}` is a path of one machine; write a path any reader has"));
+        }
+    }
+    if source.is_rust() {
+        check_whole(source, findings);
+    }
+}
+
+fn check_whole(source: &Source, findings: &mut Vec<Finding>) {
+    let lines = source.text.lines().count();
+    if lines > FILE_LINES_MAX {
+        let what = format!("{lines} lines, and {FILE_LINES_MAX} at most; split the file by topic");
+        findings.push(source.finding(lines, what));
+    }
+    if !source.text.starts_with("//!") {
+        let what = "the file does not open with `//!`; say what lives here, and what may not";
+        findings.push(source.finding(1, what.to_owned()));
+    }
+}
+
+fn machine_path(line: &str) -> Option<String> {
+    let fixed = MACHINE_FOLDERS.iter().map(|(first, second)| format!("{first}{second}"));
+    fixed.into_iter().find(|folder| starts_of(line, folder).next().is_some()).or_else(|| {
+        let homes = format!("{}{}", HOMES.0, HOMES.1);
+        let at = starts_of(line, &homes).find(|&at| names_a_folder(&line[at + homes.len()..]))?;
+        Some(line[at..].split_inclusive('/').take(3).collect())
+    })
+}
+
+/// Where an absolute path begins with `folder`: not where a longer path goes on with it.
+fn starts_of<'a>(line: &'a str, folder: &'a str) -> impl Iterator<Item = usize> + 'a {
+    line.match_indices(folder).map(|(at, _)| at).filter(move |&at| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|before| before.is_ascii_alphanumeric() || "_-./".contains(before))
+    })
+}
+
+fn names_a_folder(rest: &str) -> bool {
+    let name = rest.split('/').next().unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    rest.contains('/') && !name.is_empty() && name.chars().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::findings_of;
+
+    fn check(path: &str, text: &str, expected: usize) {
+        assert_eq!(findings_of(super::check, path, text).len(), expected, "{path}: {text:?}");
+    }
+
+    #[test]
+    fn a_line_has_a_hundred_columns_at_most() {
+        check("a.rs", &format!("//! {}\n", "x".repeat(96)), 0);
+        check("a.rs", &format!("//! {}\n", "x".repeat(97)), 1);
+        check("a.md", &"x".repeat(200), 0);
+    }
+
+    #[test]
+    fn source_and_prose_are_ascii() {
+        check("README.md", "a - b", 0);
+        check("README.md", "a \u{2014} b", 1);
+        check("a.rs", "//! caf\u{e9}\n", 1);
+        check("golden.txt", "\u{2014}", 0);
+    }
+
+    #[test]
+    fn source_is_indented_with_spaces() {
+        check("a.rs", "//! a\nfn a() {\n    b();\n}\n", 0);
+        check("a.rs", "//! a\nfn a() {\n\tb();\n}\n", 1);
+        check("Makefile", "a:\n\tb\n", 0);
+    }
+
+    #[test]
+    fn a_file_opens_by_saying_what_it_is() {
+        check("a.rs", "//! What lives here.\n", 0);
+        check("a.rs", "// What lives here.\n", 1);
+    }
+
+    #[test]
+    fn a_file_has_eight_hundred_lines_at_most() {
+        check("a.rs", &"//! a\n".repeat(800), 0);
+        check("a.rs", &"//! a\n".repeat(801), 1);
+    }
+
+    #[test]
+    fn a_path_of_one_machine_is_found_in_any_text() {
+        let (root, home) = (["/ro", "ot/"].concat(), ["/ho", "me/"].concat());
+        check("a.toml", &format!("path = \"{root}x\""), 1);
+        check("a.txt", &format!("{home}somebody/x"), 1);
+        check("a.txt", &format!("{home}<name>/x, and {home} alone"), 0);
+        check("a.txt", &format!("target{root}x"), 0);
+    }
+}
