@@ -18,13 +18,16 @@ const NAMES: &[(Errno, &str)] = &[
     (Errno::EINTR, "EINTR"),
     (Errno::EIO, "EIO"),
     (Errno::ENXIO, "ENXIO"),
+    (Errno::E2BIG, "E2BIG"),
     (Errno::EBADF, "EBADF"),
     (Errno::EAGAIN, "EAGAIN"),
     (Errno::ENOMEM, "ENOMEM"),
     (Errno::EACCES, "EACCES"),
     (Errno::EFAULT, "EFAULT"),
+    (Errno::ENOTBLK, "ENOTBLK"),
     (Errno::EBUSY, "EBUSY"),
     (Errno::EEXIST, "EEXIST"),
+    (Errno::EXDEV, "EXDEV"),
     (Errno::ENODEV, "ENODEV"),
     (Errno::ENOTDIR, "ENOTDIR"),
     (Errno::EISDIR, "EISDIR"),
@@ -35,11 +38,16 @@ const NAMES: &[(Errno, &str)] = &[
     (Errno::ETXTBSY, "ETXTBSY"),
     (Errno::EFBIG, "EFBIG"),
     (Errno::ENOSPC, "ENOSPC"),
+    (Errno::ESPIPE, "ESPIPE"),
     (Errno::EROFS, "EROFS"),
+    (Errno::EPIPE, "EPIPE"),
+    (Errno::ERANGE, "ERANGE"),
     (Errno::ENAMETOOLONG, "ENAMETOOLONG"),
+    (Errno::ENOLCK, "ENOLCK"),
     (Errno::ENOSYS, "ENOSYS"),
     (Errno::ELOOP, "ELOOP"),
     (Errno::ENODATA, "ENODATA"),
+    (Errno::ETIME, "ETIME"),
     (Errno::EOVERFLOW, "EOVERFLOW"),
     (Errno::EILSEQ, "EILSEQ"),
     (Errno::EOPNOTSUPP, "EOPNOTSUPP"),
@@ -58,13 +66,16 @@ impl Errno {
     pub const EINTR: Errno = Errno(libc::EINTR);
     pub const EIO: Errno = Errno(libc::EIO);
     pub const ENXIO: Errno = Errno(libc::ENXIO);
+    pub const E2BIG: Errno = Errno(libc::E2BIG);
     pub const EBADF: Errno = Errno(libc::EBADF);
     pub const EAGAIN: Errno = Errno(libc::EAGAIN);
     pub const ENOMEM: Errno = Errno(libc::ENOMEM);
     pub const EACCES: Errno = Errno(libc::EACCES);
     pub const EFAULT: Errno = Errno(libc::EFAULT);
+    pub const ENOTBLK: Errno = Errno(libc::ENOTBLK);
     pub const EBUSY: Errno = Errno(libc::EBUSY);
     pub const EEXIST: Errno = Errno(libc::EEXIST);
+    pub const EXDEV: Errno = Errno(libc::EXDEV);
     pub const ENODEV: Errno = Errno(libc::ENODEV);
     pub const ENOTDIR: Errno = Errno(libc::ENOTDIR);
     pub const EISDIR: Errno = Errno(libc::EISDIR);
@@ -75,11 +86,16 @@ impl Errno {
     pub const ETXTBSY: Errno = Errno(libc::ETXTBSY);
     pub const EFBIG: Errno = Errno(libc::EFBIG);
     pub const ENOSPC: Errno = Errno(libc::ENOSPC);
+    pub const ESPIPE: Errno = Errno(libc::ESPIPE);
     pub const EROFS: Errno = Errno(libc::EROFS);
+    pub const EPIPE: Errno = Errno(libc::EPIPE);
+    pub const ERANGE: Errno = Errno(libc::ERANGE);
     pub const ENAMETOOLONG: Errno = Errno(libc::ENAMETOOLONG);
+    pub const ENOLCK: Errno = Errno(libc::ENOLCK);
     pub const ENOSYS: Errno = Errno(libc::ENOSYS);
     pub const ELOOP: Errno = Errno(libc::ELOOP);
     pub const ENODATA: Errno = Errno(libc::ENODATA);
+    pub const ETIME: Errno = Errno(libc::ETIME);
     pub const EOVERFLOW: Errno = Errno(libc::EOVERFLOW);
     pub const EILSEQ: Errno = Errno(libc::EILSEQ);
     pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
