@@ -1,0 +1,192 @@
+//! `IoBuf`: the exclusive owner of an aligned allocation that is excluded from fork. No sharing, no growing.
+
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use crate::errno::Errno;
+
+/// Pages behind a buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// The system's base pages.
+    #[default]
+    Base,
+    /// Transparent huge pages where the kernel grants them: fewer segments per bio. A hint, never an error.
+    Huge,
+}
+
+/// Huge page size on the machines that diopter runs on; only used to align a huge allocation.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Memory for direct I/O: page-aligned, zeroed, excluded from fork (`MADV_DONTFORK`), freed on drop.
+///
+/// A child of `fork` can't read it: the addresses are not mapped there.
+pub struct IoBuf {
+    base: NonNull<u8>,
+    /// Bytes mapped, a multiple of the page size; at least one page even for an empty buffer.
+    mapped: usize,
+    /// Bytes that `Deref` shows.
+    length: usize,
+    /// Which ring has it registered, and under which index.
+    pub(crate) registration: Option<Registration>,
+}
+
+/// A buffer's place in a ring's table of registered buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Registration {
+    pub ring: u64,
+    pub index: u16,
+}
+
+// SAFETY: `IoBuf` is the only owner of its mapping and has no interior sharing; a mapping belongs to the
+// process, not to the thread that made it, so moving the owner moves the right to use and unmap it.
+unsafe impl Send for IoBuf {}
+// SAFETY: through `&IoBuf` only `&[u8]` can be had; nothing writes while it is shared, because a buffer that
+// the kernel may write to has been moved into a slab.
+unsafe impl Sync for IoBuf {}
+
+impl IoBuf {
+    /// A zeroed buffer of `length` bytes, aligned to the page size.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the mapping is refused or `length` rounds past the address space.
+    pub fn new(length: usize) -> Result<IoBuf, Errno> {
+        IoBuf::with_pages(length, Pages::Base)
+    }
+
+    /// Like [`IoBuf::new`], with a choice of pages.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the mapping is refused or `length` rounds past the address space.
+    pub fn with_pages(length: usize, pages: Pages) -> Result<IoBuf, Errno> {
+        let unit = match pages {
+            Pages::Base => rustix::param::page_size(),
+            Pages::Huge => HUGE_PAGE_BYTES,
+        };
+        let mapped = length.max(1).checked_next_multiple_of(unit).ok_or(Errno::ENOMEM)?;
+        // SAFETY: a new anonymous private mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                mapped,
+                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+                rustix::mm::MapFlags::PRIVATE,
+            )
+        }
+        .map_err(Errno::from)?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::ENOMEM)?;
+        let buf = IoBuf { base, mapped, length, registration: None };
+        buf.advise(rustix::mm::Advice::LinuxDontFork)?;
+        if pages == Pages::Huge {
+            // A kernel without transparent huge pages answers EINVAL; base pages serve as well.
+            buf.advise(rustix::mm::Advice::LinuxHugepage).unwrap_or(());
+        }
+        Ok(buf)
+    }
+
+    fn advise(&self, advice: rustix::mm::Advice) -> Result<(), Errno> {
+        // SAFETY: the range is exactly the mapping that `self` owns, and neither DONTFORK nor HUGEPAGE changes
+        // its content.
+        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped, advice) }
+            .map_err(Errno::from)
+    }
+
+    /// Shortens what `Deref` shows to `length` bytes; the mapping stays. Longer than now changes nothing.
+    pub fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+
+    /// Shows `length` bytes again after [`IoBuf::truncate`], at most what is mapped.
+    pub fn restore(&mut self, length: usize) {
+        self.length = length.min(self.mapped);
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    pub(crate) fn mapped(&self) -> usize {
+        self.mapped
+    }
+}
+
+impl Deref for IoBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `length <= mapped` bytes from `base` are mapped, initialised (zeroed by mmap) and owned by
+        // `self`, which is borrowed for as long as the slice.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.length) }
+    }
+}
+
+impl DerefMut for IoBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes this the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for IoBuf {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `with_pages`, is owned by `self` alone, and no slice outlives `self`.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };
+        debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
+    }
+}
+
+impl std::fmt::Debug for IoBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IoBuf").field("length", &self.length).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_buffer_is_zeroed_page_aligned_and_of_the_length_asked() {
+        for length in [0, 1, 4096, 4097, 1 << 20] {
+            let buf = IoBuf::new(length).expect("memory");
+            assert_eq!(buf.len(), length);
+            assert_eq!(buf.as_ptr() as usize % rustix::param::page_size(), 0);
+            assert!(buf.iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn a_length_past_the_address_space_is_enomem_not_a_panic() {
+        assert_eq!(IoBuf::new(usize::MAX).map(|_| ()), Err(Errno::ENOMEM));
+        assert_eq!(IoBuf::new(usize::MAX / 2).map(|_| ()), Err(Errno::ENOMEM));
+    }
+
+    #[test]
+    fn truncate_hides_bytes_and_restore_shows_them_again() {
+        let mut buf = IoBuf::new(100).expect("memory");
+        buf[99] = 7;
+        buf.truncate(10);
+        assert_eq!(buf.len(), 10);
+        buf.restore(100);
+        assert_eq!(buf[99], 7);
+    }
+
+    #[test]
+    fn the_mapping_carries_the_dontfork_flag() {
+        let buf = IoBuf::new(8192).expect("memory");
+        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+        let start = format!("{:x}-", buf.as_ptr() as usize);
+        let mut in_range = false;
+        let mut flags = None;
+        for line in smaps.lines() {
+            if line.contains('-') && line.split(' ').next().is_some_and(|w| w.contains('-')) {
+                in_range = line.starts_with(&start);
+            }
+            if in_range && line.starts_with("VmFlags:") {
+                flags = Some(line.to_owned());
+            }
+        }
+        let flags = flags.expect("an own line, since DONTFORK splits it from its neighbours");
+        assert!(flags.contains(" dc"), "{flags}");
+    }
+}

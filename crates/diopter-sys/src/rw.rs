@@ -1,0 +1,112 @@
+//! One bio as one system call on the calling thread: preadv2, pwritev2, fdatasync, fsync. No retries.
+
+use std::os::fd::RawFd;
+
+use crate::errno::Errno;
+use crate::op::{BioId, BioResult, BioSpec, Op};
+use crate::slab::Slab;
+
+/// Runs a built bio now, on this thread, and returns its result. Afterwards the bio is done.
+///
+/// # Panics
+/// For a bio that is not freshly built.
+#[must_use]
+pub fn run_now(slab: &Slab, id: BioId) -> BioResult {
+    let spec = slab.hold(id);
+    let (iovecs, count) = slab.iovecs(id);
+    // SAFETY: the bio is held until `finish` below, so the segments and the memory they name stay in the slab
+    // for the whole of the synchronous call.
+    let result = unsafe { call(&spec, iovecs, count) };
+    slab.finish(id);
+    result
+}
+
+/// A held bio on its way to a worker thread. Dropping it unrun leaves the bio held for ever, which leaks.
+pub struct HeldBio {
+    slab: u64,
+    id: BioId,
+    spec: BioSpec,
+    iovecs: *const libc::iovec,
+    count: u32,
+}
+
+// SAFETY: the pointer names the slab's segment arena, which is neither freed nor rewritten while the bio is
+// held (the slab leaks it if it is dropped first); the memory behind it is not touched by the slab's thread.
+unsafe impl Send for HeldBio {}
+
+/// The proof that a [`HeldBio`] was run: the kernel is done with its memory.
+pub struct FinishedBio {
+    slab: u64,
+    id: BioId,
+    result: BioResult,
+}
+
+impl HeldBio {
+    /// Runs the bio on this thread; blocks until the kernel is done.
+    #[must_use]
+    pub fn run(self) -> FinishedBio {
+        // SAFETY: `self` is proof that the bio is held, and is consumed: the segments stay valid for the call.
+        let result = unsafe { call(&self.spec, self.iovecs, self.count) };
+        FinishedBio { slab: self.slab, id: self.id, result }
+    }
+}
+
+impl Slab {
+    /// Holds a built bio for another thread.
+    ///
+    /// # Panics
+    /// For a bio that is not freshly built.
+    #[must_use]
+    pub fn hold_for_thread(&self, id: BioId) -> HeldBio {
+        let spec = self.hold(id);
+        let (iovecs, count) = self.iovecs(id);
+        HeldBio { slab: self.serial(), id, spec, iovecs, count }
+    }
+
+    /// Takes the proof back; the bio is done.
+    ///
+    /// # Panics
+    /// For a bio of another slab.
+    pub fn give_back(&self, finished: FinishedBio) -> (BioId, BioResult) {
+        assert_eq!(finished.slab, self.serial(), "a bio returns to its own slab");
+        self.finish(finished.id);
+        (finished.id, finished.result)
+    }
+}
+
+/// # Safety
+/// `iovecs` points to `count` segments that, with the memory they name, stay valid during the call.
+unsafe fn call(spec: &BioSpec, iovecs: *const libc::iovec, count: u32) -> BioResult {
+    let fd: RawFd = spec.object.raw_fd();
+    // An offset that the kernel's type can't hold is one that no file has.
+    let offset = libc::off_t::try_from(spec.offset).map_err(|_| Errno::EOVERFLOW)?;
+    let flags = spec.flags.raw();
+    let count = i32::try_from(count).map_err(|_| Errno::EINVAL)?;
+    let moved = match spec.op {
+        // One plain segment: pread and pwrite skip the kernel's import of the vector.
+        Op::Read if count == 1 && flags == 0 => {
+            // SAFETY: `count` is 1, so there is a first segment to read.
+            let only = unsafe { iovecs.read() };
+            // SAFETY: the segment's memory is valid and writable for the call, by this function's contract.
+            unsafe { libc::pread(fd, only.iov_base, only.iov_len, offset) }
+        }
+        Op::Write if count == 1 && flags == 0 => {
+            // SAFETY: `count` is 1, so there is a first segment to read.
+            let only = unsafe { iovecs.read() };
+            // SAFETY: the segment's memory is valid for the call, by this function's contract.
+            unsafe { libc::pwrite(fd, only.iov_base, only.iov_len, offset) }
+        }
+        // SAFETY: segments and memory are valid for the call, by this function's contract.
+        Op::Read => unsafe { libc::preadv2(fd, iovecs, count, offset, flags) },
+        // SAFETY: segments and memory are valid for the call, by this function's contract.
+        Op::Write => unsafe { libc::pwritev2(fd, iovecs, count, offset, flags) },
+        // SAFETY: no memory is involved; a bad descriptor is an errno.
+        Op::SyncData => unsafe { libc::fdatasync(fd) as isize },
+        // SAFETY: no memory is involved; a bad descriptor is an errno.
+        Op::SyncAll => unsafe { libc::fsync(fd) as isize },
+    };
+    if moved < 0 {
+        return Err(Errno::last());
+    }
+    u32::try_from(moved).map_err(|_| Errno::EOVERFLOW)
+}

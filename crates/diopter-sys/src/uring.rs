@@ -1,0 +1,427 @@
+//! `Ring`: io_uring for bios of a slab. Each optional feature is tried, and dropped by itself when the kernel
+//! refuses it. No retries of I/O.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
+
+use crate::buf::{IoBuf, Registration};
+use crate::errno::Errno;
+use crate::op::{BioId, BioResult, BioSpec, ObjectHandle, Op};
+use crate::rw;
+use crate::slab::Slab;
+
+/// `user_data` of cancel requests, whose own completions carry nothing. No bio has it: an index is below
+/// the number of slots.
+const CANCEL_USER_DATA: u64 = u64::MAX;
+
+/// Registered file slots of one ring.
+const FIXED_FILES: u32 = 64;
+
+/// Rounds of cancel-and-reap on drop; each waits up to [`DRAIN_WAIT`]. What is held after that is leaked.
+const DRAIN_ROUNDS: u32 = 50;
+const DRAIN_WAIT: Duration = Duration::from_millis(100);
+
+/// Which optional features to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingWanted {
+    /// `IORING_SETUP_SINGLE_ISSUER` (Linux 6.0).
+    pub single_issuer: bool,
+    /// `IORING_SETUP_DEFER_TASKRUN` (Linux 6.1); needs `single_issuer`.
+    pub defer_taskrun: bool,
+    /// `IORING_SETUP_COOP_TASKRUN` (Linux 5.19).
+    pub coop_taskrun: bool,
+    /// The ring's own descriptor registered (Linux 5.18).
+    pub registered_ring: bool,
+    /// A table of registered files (Linux 5.19 for sparse tables).
+    pub registered_files: bool,
+    /// Registered buffers are allowed.
+    pub registered_buffers: bool,
+}
+
+impl RingWanted {
+    /// Everything.
+    pub const ALL: RingWanted = RingWanted {
+        single_issuer: true,
+        defer_taskrun: true,
+        coop_taskrun: true,
+        registered_ring: true,
+        registered_files: true,
+        registered_buffers: true,
+    };
+    /// A plain ring, as Linux 5.6 had it.
+    pub const PLAIN: RingWanted = RingWanted {
+        single_issuer: false,
+        defer_taskrun: false,
+        coop_taskrun: false,
+        registered_ring: false,
+        registered_files: false,
+        registered_buffers: false,
+    };
+}
+
+/// What is in force after set-up: the same fields as [`RingWanted`], and how many buffers are registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingFeatures {
+    /// What the kernel granted of what was wanted.
+    pub granted: RingWanted,
+    /// Buffers registered now.
+    pub buffers: u16,
+}
+
+/// An io_uring whose operations are bios of one slab. Stays on the thread that made it.
+pub struct Ring {
+    /// Dropped by hand: a ring that can't be drained must not be unmapped under its own completions.
+    ring: ManuallyDrop<IoUring>,
+    slab: Slab,
+    serial: u64,
+    features: RingFeatures,
+    /// Accepted bios whose completion was not reaped yet.
+    held: u32,
+    /// Registered file slots: which object is in which slot.
+    files: Vec<Option<ObjectHandle>>,
+}
+
+impl Ring {
+    /// A ring with room for `entries` bios. Features that the kernel refuses are dropped one by one.
+    ///
+    /// # Errors
+    /// The errno of a plain `io_uring_setup`: `EPERM` or `ENOSYS` where io_uring is forbidden or absent,
+    /// `EMFILE`, `ENOMEM`.
+    pub fn new(slab: &Slab, entries: u32, wanted: RingWanted) -> Result<Ring, Errno> {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        let (mut ring, mut granted) = set_up(entries, wanted)?;
+        if granted.registered_ring {
+            granted.registered_ring = ring.submitter().register_ring_fd().is_ok();
+        }
+        if granted.registered_files {
+            granted.registered_files =
+                ring.submitter().register_files_sparse(FIXED_FILES).is_ok();
+        }
+        let slots = if granted.registered_files { FIXED_FILES as usize } else { 0 };
+        Ok(Ring {
+            ring: ManuallyDrop::new(ring),
+            slab: slab.clone(),
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            features: RingFeatures { granted, buffers: 0 },
+            held: 0,
+            files: vec![None; slots],
+        })
+    }
+
+    /// What is in force.
+    #[must_use]
+    pub fn features(&self) -> RingFeatures {
+        self.features
+    }
+
+    /// Accepted bios that were not reaped yet.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Registers buffers with the kernel, which pins them once instead of for each bio. Once per ring.
+    ///
+    /// # Errors
+    /// `ENOMEM` past RLIMIT_MEMLOCK, `EBUSY` when buffers are registered already; nothing changes then.
+    pub fn register_buffers(&mut self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
+        if !self.features.granted.registered_buffers {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let count = u16::try_from(buffers.len()).map_err(|_| Errno::EINVAL)?;
+        let iovecs: Vec<libc::iovec> = buffers
+            .iter()
+            .map(|buf| libc::iovec { iov_base: buf.as_raw().cast(), iov_len: buf.mapped() })
+            .collect();
+        // SAFETY: the kernel pins the pages of each mapping itself; a mapping that goes away later leaves the
+        // pinned pages to the ring alone, so no other owner of that memory is ever written to.
+        let registered = unsafe { self.ring.submitter().register_buffers(&iovecs) };
+        if let Err(error) = registered {
+            self.features.granted.registered_buffers = false;
+            return Err(errno_of(&error));
+        }
+        self.features.buffers = count;
+        for (index, buf) in (0..count).zip(buffers.iter_mut()) {
+            buf.registration = Some(Registration { ring: self.serial, index });
+        }
+        Ok(())
+    }
+
+    /// Puts a file into the ring's table; bios of that object skip the descriptor look-up from then on. The
+    /// ring keeps the file open until [`Ring::unregister_file`] or its own end.
+    ///
+    /// # Errors
+    /// `ENOSPC` when the table is full, `EOPNOTSUPP` where the kernel granted none; nothing changes then.
+    pub fn register_file(&mut self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        if !self.features.granted.registered_files {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let object = ObjectHandle::of_fd(fd);
+        let slot = self.files.iter().position(Option::is_none).ok_or(Errno::ENOSPC)?;
+        self.update_file(slot, object.raw_fd())?;
+        self.files[slot] = Some(object);
+        Ok(())
+    }
+
+    /// Takes a file out of the table, before its descriptor is closed.
+    pub fn unregister_file(&mut self, object: ObjectHandle) {
+        while let Some(slot) = self.files.iter().position(|file| *file == Some(object)) {
+            self.files[slot] = None;
+            if self.update_file(slot, -1).is_err() {
+                // The slot is not reused: `files` would have to trust an entry the kernel did not clear.
+                self.features.granted.registered_files = false;
+            }
+        }
+    }
+
+    fn update_file(&self, slot: usize, fd: i32) -> Result<(), Errno> {
+        let slot = u32::try_from(slot).map_err(|_| Errno::EINVAL)?;
+        let updated = self.ring.submitter().register_files_update(slot, &[fd]);
+        updated.map(|_| ()).map_err(|error| errno_of(&error))
+    }
+
+    /// Accepts a built bio, or answers `false` when the submission queue is full; nothing changed then.
+    ///
+    /// # Panics
+    /// For a bio that is not freshly built.
+    pub fn queue(&mut self, id: BioId) -> bool {
+        if self.ring.submission().is_full() {
+            return false;
+        }
+        let spec = self.slab.hold(id);
+        let entry = self.entry(id, &spec).user_data(id.to_user_data());
+        // SAFETY: the bio is held until its completion is reaped, so segments and memory stay in the slab for
+        // as long as the kernel may use them.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        assert!(pushed.is_ok(), "there was room, and only this thread pushes");
+        self.held += 1;
+        true
+    }
+
+    fn entry(&self, id: BioId, spec: &BioSpec) -> squeue::Entry {
+        match self.files.iter().position(|file| *file == Some(spec.object)) {
+            Some(slot) => {
+                let slot = u32::try_from(slot).expect("below FIXED_FILES");
+                self.entry_for(id, spec, Target::Fixed(types::Fixed(slot)))
+            }
+            None => self.entry_for(id, spec, Target::Fd(types::Fd(spec.object.raw_fd()))),
+        }
+    }
+
+    fn entry_for(&self, id: BioId, spec: &BioSpec, target: Target) -> squeue::Entry {
+        let (iovecs, count) = self.slab.iovecs(id);
+        let flags = spec.flags.raw();
+        let registered = spec
+            .span
+            .and_then(|span| self.slab.registration(span.memory))
+            .filter(|registration| registration.ring == self.serial && count == 1);
+        let only = || {
+            // SAFETY: a read or write has at least one segment, and the bio is held.
+            unsafe { iovecs.read() }
+        };
+        match (spec.op, registered) {
+            (Op::Read, Some(registration)) => {
+                let (base, length) = (only().iov_base.cast(), spec.length());
+                with_target!(target, t => opcode::ReadFixed::new(t, base, length, registration.index)
+                    .offset(spec.offset).rw_flags(flags).build())
+            }
+            (Op::Write, Some(registration)) => {
+                let (base, length) = (only().iov_base.cast_const().cast(), spec.length());
+                with_target!(target, t => opcode::WriteFixed::new(t, base, length, registration.index)
+                    .offset(spec.offset).rw_flags(flags).build())
+            }
+            (Op::Read, None) if count == 1 => {
+                let base = only().iov_base.cast();
+                with_target!(target, t => opcode::Read::new(t, base, spec.length())
+                    .offset(spec.offset).rw_flags(flags).build())
+            }
+            (Op::Write, None) if count == 1 => {
+                let base = only().iov_base.cast_const().cast();
+                with_target!(target, t => opcode::Write::new(t, base, spec.length())
+                    .offset(spec.offset).rw_flags(flags).build())
+            }
+            (Op::Read, None) => with_target!(target, t => opcode::Readv::new(t, iovecs, count)
+                .offset(spec.offset).rw_flags(flags).build()),
+            (Op::Write, None) => with_target!(target, t => opcode::Writev::new(t, iovecs, count)
+                .offset(spec.offset).rw_flags(flags).build()),
+            (Op::SyncData, _) => with_target!(target, t => opcode::Fsync::new(t)
+                .flags(types::FsyncFlags::DATASYNC).build()),
+            (Op::SyncAll, _) => with_target!(target, t => opcode::Fsync::new(t).build()),
+        }
+    }
+
+    /// Submits what was queued, waits for at least `want` completions but no longer than `timeout`, and
+    /// appends every completion at hand to `done`. One system call unless interrupted.
+    ///
+    /// # Errors
+    /// The errno of `io_uring_enter` when the ring itself is broken. Interruption (`EINTR`), a full completion
+    /// queue and a time-out are not errors: `done` just holds what there is.
+    pub fn turn(
+        &mut self,
+        want: u32,
+        timeout: Option<Duration>,
+        done: &mut Vec<(BioId, BioResult)>,
+    ) -> Result<(), Errno> {
+        if self.held == 0 {
+            return Ok(());
+        }
+        let entered = self.enter(want.min(self.held), timeout);
+        self.reap(done);
+        match entered {
+            Ok(()) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY | Errno::ETIME) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn enter(&self, want: u32, timeout: Option<Duration>) -> Result<(), Errno> {
+        let submitter = self.ring.submitter();
+        let want = want as usize;
+        let entered = match timeout {
+            Some(limit) if want > 0 => {
+                let limit = types::Timespec::from(limit);
+                submitter.submit_with_args(want, &types::SubmitArgs::new().timespec(&limit))
+            }
+            None if want > 0 => submitter.submit_and_wait(want),
+            // GETEVENTS although nothing is waited for: with DEFER_TASKRUN completions are posted only then.
+            _ => {
+                let queued = self.sq_len();
+                let flags = EnterFlags::GETEVENTS.bits();
+                // SAFETY: `queued` entries were pushed, each with memory held in the slab; no argument is passed.
+                unsafe { submitter.enter::<libc::sigset_t>(queued, 0, flags, None) }
+            }
+        };
+        entered.map(|_| ()).map_err(|error| errno_of(&error))
+    }
+
+    fn sq_len(&self) -> u32 {
+        // SAFETY: only this thread uses the submission queue, and no other handle to it is alive here.
+        let queue = unsafe { self.ring.submission_shared() };
+        u32::try_from(queue.len()).expect("at most `entries`")
+    }
+
+    fn reap(&mut self, done: &mut Vec<(BioId, BioResult)>) {
+        for completion in self.ring.completion() {
+            if completion.user_data() == CANCEL_USER_DATA {
+                continue;
+            }
+            let id = BioId::from_user_data(completion.user_data());
+            // A completion entry is the kernel's word that it is done with the bio's memory.
+            self.slab.finish(id);
+            self.held -= 1;
+            done.push((id, result_of(completion.result())));
+        }
+    }
+
+    /// Asks the kernel to cancel a bio. Best effort: the bio's own completion tells what became of it.
+    pub fn cancel(&mut self, id: BioId) {
+        if !self.slab.is_held(id) {
+            return;
+        }
+        let entry = opcode::AsyncCancel::new(id.to_user_data()).build().user_data(CANCEL_USER_DATA);
+        // SAFETY: a cancel names no memory. A full queue drops the request, which best effort allows.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        if pushed.is_ok() {
+            self.enter(0, None).unwrap_or(());
+        }
+    }
+
+    /// Runs one bio synchronously, past the ring.
+    #[must_use]
+    pub fn run_now(&mut self, id: BioId) -> BioResult {
+        rw::run_now(&self.slab, id)
+    }
+
+    /// Cancels and waits until no bio is held; `false` if that could not be proven in bounded time.
+    fn drain(&mut self) -> bool {
+        let mut done = Vec::new();
+        for _ in 0..DRAIN_ROUNDS {
+            if self.held == 0 {
+                return true;
+            }
+            let all = types::CancelBuilder::any();
+            // An old kernel has no synchronous cancel; waiting alone serves too.
+            self.ring.submitter().register_sync_cancel(Some(types::Timespec::new()), all).unwrap_or(());
+            if self.turn(1, Some(DRAIN_WAIT), &mut done).is_err() {
+                return false;
+            }
+        }
+        self.held == 0
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.drain() {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.ring) };
+        }
+        // Otherwise the ring leaks: its completions may still arrive, and the slab keeps the memory.
+    }
+}
+
+enum Target {
+    Fd(types::Fd),
+    Fixed(types::Fixed),
+}
+
+/// io-uring's builders take a plain or a registered descriptor by type; this picks by value.
+macro_rules! with_target {
+    ($target:expr, $t:ident => $build:expr) => {
+        match $target {
+            Target::Fd($t) => $build,
+            Target::Fixed($t) => $build,
+        }
+    };
+}
+use with_target;
+
+fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingWanted), Errno> {
+    let mut granted = wanted;
+    loop {
+        let mut builder = IoUring::builder();
+        builder.dontfork().setup_clamp();
+        if granted.single_issuer {
+            builder.setup_single_issuer();
+        }
+        if granted.defer_taskrun && granted.single_issuer {
+            builder.setup_defer_taskrun();
+        } else {
+            granted.defer_taskrun = false;
+        }
+        if granted.coop_taskrun {
+            builder.setup_coop_taskrun();
+        }
+        let error = match builder.build(entries) {
+            Ok(ring) => return Ok((ring, granted)),
+            Err(error) => errno_of(&error),
+        };
+        // Newest first; each is dropped by itself. An errno other than EINVAL is not about flags.
+        let dropped = [
+            &mut granted.defer_taskrun,
+            &mut granted.single_issuer,
+            &mut granted.coop_taskrun,
+        ]
+        .into_iter()
+        .find(|flag| **flag);
+        match dropped {
+            Some(flag) if error == Errno::EINVAL => *flag = false,
+            _ => return Err(error),
+        }
+    }
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn result_of(raw: i32) -> BioResult {
+    u32::try_from(raw).map_err(|_| Errno::from_raw(raw.wrapping_neg()))
+}
+
+#[cfg(test)]
+#[path = "uring_tests.rs"]
+mod tests;

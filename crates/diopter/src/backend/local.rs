@@ -1,0 +1,68 @@
+//! An object that is a local file or block device.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use diopter_sys::file::{FileKind, reopen_buffered, stat_size};
+use diopter_sys::{Errno, ObjectHandle, space};
+
+use crate::backend::Port;
+use crate::sync::OnceLock;
+
+/// A descriptor opened with O_DIRECT, and one without, opened on demand.
+pub struct LocalObject {
+    direct: OwnedFd,
+    buffered: OnceLock<OwnedFd>,
+    kind: FileKind,
+    read: bool,
+    write: bool,
+}
+
+impl LocalObject {
+    /// From an open descriptor.
+    #[must_use]
+    pub fn new(direct: OwnedFd, kind: FileKind, read: bool, write: bool) -> LocalObject {
+        LocalObject { direct, buffered: OnceLock::new(), kind, read, write }
+    }
+
+    /// The direct descriptor.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.direct.as_fd()
+    }
+}
+
+impl Port for LocalObject {
+    fn direct(&self) -> ObjectHandle {
+        ObjectHandle::of_fd(self.direct.as_fd())
+    }
+
+    fn buffered(&self) -> Result<ObjectHandle, Errno> {
+        if let Some(fd) = self.buffered.get() {
+            return Ok(ObjectHandle::of_fd(fd.as_fd()));
+        }
+        // Two threads may both open one; the loser's closes again at once.
+        let fd = reopen_buffered(self.direct.as_fd(), self.read, self.write)?;
+        Ok(ObjectHandle::of_fd(self.buffered.get_or_init(|| fd).as_fd()))
+    }
+
+    fn buffered_if_open(&self) -> Option<ObjectHandle> {
+        self.buffered.get().map(|fd| ObjectHandle::of_fd(fd.as_fd()))
+    }
+
+    fn size(&self) -> Result<u64, Errno> {
+        stat_size(self.direct.as_fd(), self.kind)
+    }
+
+    fn set_size(&self, size: u64) -> Result<(), Errno> {
+        space::set_len(self.direct.as_fd(), size)
+    }
+
+    fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {
+        space::lock_range(self.direct.as_fd(), true, start, end - start, false)
+    }
+
+    fn unlock(&self, start: u64, end: u64) {
+        // A lock that can't be given back goes with the descriptor; there is nobody to tell.
+        space::unlock_range(self.direct.as_fd(), start, end - start).unwrap_or(());
+    }
+}

@@ -1,0 +1,143 @@
+//! The seam: one trait for kernel and simulator, and its contract in words. Nothing kernel here.
+//!
+//! The contract, asserted by [`Checked`] in both directions and run over every backend by `tests/contract.rs`:
+//!
+//! 1. Every accepted bio comes back through `turn` exactly once, whatever happened to it. `queue` never
+//!    completes a bio.
+//! 2. `queue` accepts a prefix of what it is given and answers how long that is. What did not fit is untouched.
+//! 3. The slab owns a bio's memory from `queue` to its completion. Dropping a backend waits for the device, or
+//!    leaks; forgetting one leaks as well.
+//! 4. A completed bio is the queued one: the same id, generation included.
+//! 5. A result is bytes moved, at most the length, or an errno. Short is reported, not repaired.
+//! 6. `held() <= depth_max`, and a `turn` returns within its `Wait` (plus what one system call takes).
+//! 7. `run_now` returns one bio's result directly, and leaves what is queued alone.
+
+pub mod checked;
+pub mod ladder;
+pub mod local;
+pub mod sim;
+pub mod threads;
+pub mod uring;
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use diopter_sys::{BioId, BioResult, Errno, IoBuf, ObjectHandle};
+
+use crate::clock::Nanos;
+use crate::error::BackendError;
+
+pub use checked::Checked;
+pub use ladder::{BackendKind, Choice, Ladder};
+
+/// What a backend can do; fixed for its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Its name: `uring`, `threads`, `sim`.
+    pub name: &'static str,
+    /// Bios it holds at most.
+    pub depth_max: u32,
+}
+
+/// How long a turn waits for a first completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    Poll,
+    /// Up to this long, of the backend's own time.
+    Block(Duration),
+}
+
+/// Bios that came back in one turn. Reused, so that reaping allocates nothing.
+pub type Completions = Vec<(BioId, BioResult)>;
+
+/// Moves bios. See the module for the contract.
+pub trait Backend {
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Accepts a prefix of `ids`, freshly built bios, and answers how many.
+    fn queue(&mut self, ids: &[BioId]) -> u32;
+
+    /// Submits what is queued, waits for at least one completion as `wait` says, and appends all there are.
+    ///
+    /// # Errors
+    /// [`BackendError`] when the queue itself is broken.
+    fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError>;
+
+    /// Runs one freshly built bio now, on this thread.
+    fn run_now(&mut self, id: BioId) -> BioResult;
+
+    /// Bios accepted and not come back.
+    fn held(&self) -> u32;
+
+    /// Asks for a bio to be given up. Best effort: its completion tells what became of it.
+    fn cancel(&mut self, id: BioId);
+
+    /// The backend's clock: the machine's, or virtual time.
+    fn now(&self) -> Nanos {
+        crate::clock::now()
+    }
+
+    /// Registers a file and buffers with the kernel where that makes bios cheaper. Refusal is an answer.
+    ///
+    /// # Errors
+    /// The errno of the refusal; nothing changes then.
+    fn register(&mut self, what: Register<'_>) -> Result<(), Errno> {
+        match what {
+            Register::File(_) | Register::Buffers(_) => Err(Errno::EOPNOTSUPP),
+            Register::Forget(_) => Ok(()),
+        }
+    }
+
+    /// Optional features in force, in words, for `probe`.
+    fn features(&self) -> Vec<(&'static str, bool)> {
+        Vec::new()
+    }
+}
+
+/// What to register.
+pub enum Register<'a> {
+    /// A file; it stays open until forgotten.
+    File(BorrowedFd<'a>),
+    /// Buffers, once for a backend's life.
+    Buffers(&'a mut [&'a mut IoBuf]),
+    /// A file that was registered and is about to be closed.
+    Forget(ObjectHandle),
+}
+
+/// An object as the engine sees it, whatever it lies on.
+pub trait Port: Send + Sync {
+    /// The handle for direct I/O.
+    fn direct(&self) -> ObjectHandle;
+
+    /// The handle through the page cache, opened when first asked for.
+    ///
+    /// # Errors
+    /// When it can't be opened.
+    fn buffered(&self) -> Result<ObjectHandle, Errno>;
+
+    /// The buffered handle if it was ever opened; its write-back errors are its own.
+    fn buffered_if_open(&self) -> Option<ObjectHandle>;
+
+    /// Bytes in the object now.
+    ///
+    /// # Errors
+    /// The errno of `fstat` or its relatives.
+    fn size(&self) -> Result<u64, Errno>;
+
+    /// Makes the object this long.
+    ///
+    /// # Errors
+    /// The errno of `ftruncate`.
+    fn set_size(&self, size: u64) -> Result<(), Errno>;
+
+    /// Locks a byte range against other processes; `false` when it is taken.
+    ///
+    /// # Errors
+    /// The errno of `fcntl`.
+    fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno>;
+
+    /// Unlocks what [`Port::try_lock`] locked.
+    fn unlock(&self, start: u64, end: u64);
+}

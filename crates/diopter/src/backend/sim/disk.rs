@@ -1,0 +1,214 @@
+//! Simulated media: what is live, what would survive a crash, and which sectors are bad. Pristine: faults are
+//! kept beside the bytes and can be switched off to ask "would it have been right?".
+
+use std::collections::BTreeSet;
+
+use diopter_sys::{Errno, ObjectHandle};
+
+use crate::backend::Port;
+use crate::prng::Prng;
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::units::{align_down, align_up, to_u64, to_usize};
+
+/// Bytes that a crash keeps or loses as one.
+pub const SECTOR: u64 = 512;
+
+/// The page of the simulated page cache.
+pub const PAGE: u64 = 4096;
+
+/// One simulated file.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    /// Sectors that answer `EIO`.
+    bad: BTreeSet<u64>,
+    /// Bytes that fit; a write past it answers `ENOSPC`.
+    capacity: u64,
+    /// What direct I/O must be a multiple of.
+    pub(super) block: u32,
+    /// What memory addresses must be a multiple of.
+    pub(super) memory: u32,
+}
+
+impl Disk {
+    /// An empty file with room for `capacity` bytes that wants direct I/O in multiples of `block`, from
+    /// memory at multiples of `memory`.
+    #[must_use]
+    pub fn new(capacity: u64, block: u32, memory: u32) -> Disk {
+        let (live, durable, bad) = (Vec::new(), Vec::new(), BTreeSet::new());
+        Disk { live, durable, bad, capacity, block, memory }
+    }
+
+    /// What a read would return now.
+    #[must_use]
+    pub fn live(&self) -> &[u8] {
+        &self.live
+    }
+
+    /// Heals every bad sector.
+    pub fn heal(&mut self) {
+        self.bad.clear();
+    }
+
+    /// Loses power: each sector that was not flushed keeps its old or its new content, at random.
+    pub fn crash(&mut self, prng: &mut Prng) {
+        let (shorter, longer) = (self.durable.len().min(self.live.len()), self.live.len());
+        let keeps_new_size = prng.one_in(2);
+        let mut after = self.durable.clone();
+        after.resize(if keeps_new_size { longer } else { after.len() }, 0);
+        let end = after.len().min(self.live.len());
+        for start in (0..end).step_by(to_usize(SECTOR)) {
+            let sector = start..(start + to_usize(SECTOR)).min(end);
+            if start >= shorter || prng.one_in(2) {
+                after[sector.clone()].copy_from_slice(&self.live[sector]);
+            }
+        }
+        self.durable.clone_from(&after);
+        self.live = after;
+    }
+
+    pub(super) fn turn_bad(&mut self, offset: u64) {
+        self.bad.insert(offset / SECTOR);
+    }
+
+    pub(super) fn is_bad(&self, offset: u64, length: u64) -> bool {
+        let first = offset / SECTOR;
+        let last = (offset + length.max(1) - 1) / SECTOR;
+        self.bad.range(first..=last).next().is_some()
+    }
+
+    pub(super) fn fits(&self, offset: u64, length: u64) -> bool {
+        offset.checked_add(length).is_some_and(|end| end <= self.capacity)
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        to_u64(self.live.len())
+    }
+
+    pub(super) fn set_size(&mut self, size: u64) -> Result<(), Errno> {
+        if size > self.capacity {
+            return Err(Errno::EFBIG);
+        }
+        self.live.resize(to_usize(size), 0);
+        Ok(())
+    }
+
+    /// The bytes at `offset`, at most `length`, fewer at the end.
+    pub(super) fn read(&self, offset: u64, length: u64) -> &[u8] {
+        let end = offset.saturating_add(length).min(self.size());
+        if offset >= end { &[] } else { &self.live[to_usize(offset)..to_usize(end)] }
+    }
+
+    pub(super) fn write(&mut self, offset: u64, data: &[u8]) {
+        let end = to_usize(offset) + data.len();
+        if self.live.len() < end {
+            self.live.resize(end, 0);
+        }
+        self.live[to_usize(offset)..end].copy_from_slice(data);
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.durable.clone_from(&self.live);
+    }
+
+    /// The pages around a range, as the page cache reads them before it changes a part.
+    pub(super) fn pages(&self, offset: u64, length: u64) -> (u64, Vec<u8>) {
+        let (start, end) = (align_down(offset, PAGE), align_up(offset + length, PAGE));
+        let mut pages = self.read(start, end - start).to_vec();
+        pages.resize(to_usize(end - start), 0);
+        (start, pages)
+    }
+}
+
+/// The disks of a simulation, shared by ports and backends.
+#[derive(Clone)]
+pub struct World(Arc<Mutex<Vec<Disk>>>);
+
+impl World {
+    /// With these disks, numbered from 0.
+    #[must_use]
+    pub fn new(disks: Vec<Disk>) -> World {
+        World(Arc::new(Mutex::new(disks)))
+    }
+
+    /// Access to one disk.
+    ///
+    /// # Panics
+    /// For a number that does not exist.
+    pub fn with_disk<R>(&self, number: u32, f: impl FnOnce(&mut Disk) -> R) -> R {
+        f(&mut self.disks()[number as usize])
+    }
+
+    /// The port of one disk.
+    #[must_use]
+    pub fn port(&self, number: u32) -> SimPort {
+        SimPort { world: self.clone(), number }
+    }
+
+    pub(super) fn disks(&self) -> MutexGuard<'_, Vec<Disk>> {
+        lock(&self.0)
+    }
+}
+
+/// A simulated file as the engine sees it: handle `2 n` is direct, `2 n + 1` goes through a page cache.
+pub struct SimPort {
+    world: World,
+    number: u32,
+}
+
+/// Which disk a handle names, and whether through the page cache.
+pub(super) fn resolve(handle: ObjectHandle) -> (usize, bool) {
+    let raw = handle.as_simulated();
+    ((raw / 2) as usize, raw % 2 == 1)
+}
+
+impl Port for SimPort {
+    fn direct(&self) -> ObjectHandle {
+        ObjectHandle::simulated(2 * self.number)
+    }
+
+    fn buffered(&self) -> Result<ObjectHandle, Errno> {
+        Ok(ObjectHandle::simulated(2 * self.number + 1))
+    }
+
+    fn buffered_if_open(&self) -> Option<ObjectHandle> {
+        None
+    }
+
+    fn size(&self) -> Result<u64, Errno> {
+        Ok(self.world.with_disk(self.number, |disk| disk.size()))
+    }
+
+    fn set_size(&self, size: u64) -> Result<(), Errno> {
+        self.world.with_disk(self.number, |disk| disk.set_size(size))
+    }
+
+    fn try_lock(&self, _start: u64, _end: u64) -> Result<bool, Errno> {
+        Ok(true)
+    }
+
+    fn unlock(&self, _start: u64, _end: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_crash_a_flushed_sector_is_there_and_an_unflushed_one_is_old_or_new() {
+        let mut seen = BTreeSet::new();
+        for seed in 0..64 {
+            let mut disk = Disk::new(1 << 20, 512, 512);
+            disk.write(0, &[1; 1024]);
+            disk.flush();
+            disk.write(512, &[2; 512]);
+            disk.crash(&mut Prng::new(seed));
+            assert!(disk.live()[..512].iter().all(|byte| *byte == 1));
+            let second = disk.live()[512];
+            assert!(disk.live()[512..].iter().all(|byte| *byte == second), "sectors do not tear");
+            seen.insert(second);
+        }
+        assert_eq!(seen, BTreeSet::from([1, 2]));
+    }
+}

@@ -1,0 +1,273 @@
+//! The simulator: seeded latency and faults in virtual time, on simulated media. Deterministic: one thread, own
+//! generator, no real time. The same seed gives the same events.
+
+pub mod disk;
+pub mod fault;
+pub mod null;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use diopter_sys::{BioId, BioResult, BioSpec, Errno, LocalBio, Op, Slab};
+
+use crate::backend::{Backend, Capabilities, Completions, Wait};
+use crate::clock::Nanos;
+use crate::error::BackendError;
+use crate::prng::Prng;
+use crate::units::{align_down, is_aligned, to_u64, to_usize};
+
+pub use disk::{Disk, SimPort, World};
+pub use fault::Faults;
+use fault::{Answer, Fate};
+pub use null::Null;
+
+/// A device's temper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimConfig {
+    /// Everything random comes from it.
+    pub seed: u64,
+    /// Bios it holds.
+    pub depth_max: u32,
+    /// The least time a bio takes, in nanoseconds.
+    pub latency_min_ns: u64,
+    /// How much longer it may take, in nanoseconds: what reorders bios.
+    pub latency_spread_ns: u64,
+    /// What goes wrong.
+    pub faults: Faults,
+}
+
+/// When a bio comes back: time, then order of arrival.
+type Due = (u64, u64);
+
+/// Never, by itself.
+const NEVER: u64 = u64::MAX;
+
+struct Event {
+    bio: LocalBio,
+    answer: Answer,
+    /// A buffered write's pages as they were when it started.
+    pages: Option<(u64, Vec<u8>)>,
+}
+
+/// A simulated device.
+pub struct Sim {
+    slab: Slab,
+    world: World,
+    config: SimConfig,
+    latency: Prng,
+    fates: Prng,
+    now: u64,
+    arrivals: u64,
+    events: BTreeMap<Due, Event>,
+}
+
+impl Sim {
+    /// A device for the bios of `slab` on the disks of `world`.
+    #[must_use]
+    pub fn new(slab: &Slab, world: &World, config: SimConfig) -> Sim {
+        let prng = Prng::new(config.seed);
+        Sim {
+            slab: slab.clone(),
+            world: world.clone(),
+            config,
+            latency: prng.fork("latency"),
+            fates: prng.fork("faults"),
+            now: 0,
+            arrivals: 0,
+            events: BTreeMap::new(),
+        }
+    }
+
+    /// How long a bio takes, and how it will end.
+    fn fate(&mut self) -> (u64, Answer) {
+        let Fate { answer, slow } = self.config.faults.draw(&mut self.fates);
+        let spread = self.latency.below(self.config.latency_spread_ns.saturating_add(1));
+        let takes = self.config.latency_min_ns + spread;
+        (if slow { takes.saturating_mul(1000) } else { takes }, answer)
+    }
+
+    fn start(&mut self, id: BioId) {
+        let (takes, answer) = self.fate();
+        let due = if answer == Answer::Never { NEVER } else { self.now.saturating_add(takes) };
+        let bio = self.slab.hold_local(id);
+        let pages = self.pages_before(&bio.spec());
+        self.events.insert((due, self.arrivals), Event { bio, answer, pages });
+        self.arrivals += 1;
+    }
+
+    /// A buffered write reads its pages now and writes them back whole when it ends: what happens to them in
+    /// between is lost, as on a real kernel with a dirty page.
+    fn pages_before(&self, spec: &BioSpec) -> Option<(u64, Vec<u8>)> {
+        let (number, is_buffered) = disk::resolve(spec.object);
+        let disks = self.world.disks();
+        (is_buffered && spec.op == Op::Write)
+            .then(|| disks[number].pages(spec.offset, u64::from(spec.length())))
+    }
+
+    fn end(&mut self, event: Event) -> (BioId, BioResult) {
+        let Event { bio, answer, pages } = event;
+        let result = self.perform(&bio, answer, pages);
+        bio.finish(result)
+    }
+
+    fn perform(
+        &mut self,
+        bio: &LocalBio,
+        answer: Answer,
+        pages: Option<(u64, Vec<u8>)>,
+    ) -> BioResult {
+        let spec = bio.spec();
+        let (number, is_buffered) = disk::resolve(spec.object);
+        let mut disks = self.world.disks();
+        let disk = &mut disks[number];
+        let length = u64::from(spec.length());
+        if spec.op.is_sync() {
+            return match answer {
+                Answer::FailsMidway(errno) | Answer::MovesNothing(errno) => Err(errno),
+                _ => {
+                    disk.flush();
+                    Ok(0)
+                }
+            };
+        }
+        if !is_buffered && !is_aligned_for(disk, bio) {
+            return Err(Errno::EINVAL);
+        }
+        if answer == Answer::TurnsBad {
+            disk.turn_bad(spec.offset);
+        }
+        if disk.is_bad(spec.offset, length) {
+            return Err(Errno::EIO);
+        }
+        if spec.op == Op::Write && (answer == Answer::NoSpace || !disk.fits(spec.offset, length)) {
+            return Err(Errno::ENOSPC);
+        }
+        let moves = match answer {
+            Answer::MovesNothing(errno) => return Err(errno),
+            Answer::Short | Answer::FailsMidway(_) => {
+                let unit = if is_buffered { 1 } else { u64::from(disk.block) };
+                align_down(self.fates.below(length), unit)
+            }
+            _ => length,
+        };
+        let moved = transfer(disk, bio, moves, pages);
+        match answer {
+            Answer::FailsMidway(errno) => Err(errno),
+            _ => Ok(moved),
+        }
+    }
+
+    /// The next due time within the wait, or where the clock then stands without one.
+    fn next_due(&self, wait: Wait) -> Result<u64, u64> {
+        let limit = match wait {
+            Wait::Poll => self.now,
+            Wait::Block(timeout) => self.now.saturating_add(nanos(timeout)),
+        };
+        match self.events.first_key_value() {
+            Some(((due, _), _)) if *due <= limit && *due != NEVER => Ok((*due).max(self.now)),
+            _ => Err(limit),
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn is_aligned_for(disk: &Disk, bio: &LocalBio) -> bool {
+    let spec = bio.spec();
+    let block = u64::from(disk.block);
+    is_aligned(spec.offset, block)
+        && is_aligned(u64::from(spec.length()), block)
+        && is_aligned(to_u64(bio.address_bits()), u64::from(disk.memory))
+}
+
+/// Moves the first `moves` bytes of a bio; answers how many that were.
+fn transfer(disk: &mut Disk, bio: &LocalBio, moves: u64, pages: Option<(u64, Vec<u8>)>) -> u32 {
+    let spec = bio.spec();
+    let moved = if spec.op == Op::Read {
+        let data = disk.read(spec.offset, moves);
+        bio.fill(0, data);
+        to_u64(data.len())
+    } else {
+        let mut data = vec![0; to_usize(moves)];
+        bio.take(0, &mut data);
+        if let Some((start, mut pages)) = pages {
+            let at = to_usize(spec.offset - start);
+            pages[at..at + data.len()].copy_from_slice(&data);
+            // Only up to the end of the file: a page's tail past it is not data.
+            let end = disk.size().max(spec.offset + moves).min(start + to_u64(pages.len()));
+            disk.write(start, &pages[..to_usize(end - start)]);
+        } else {
+            disk.write(spec.offset, &data);
+        }
+        moves
+    };
+    u32::try_from(moved).expect("at most the bio's length")
+}
+
+impl Backend for Sim {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { name: "sim", depth_max: self.config.depth_max }
+    }
+
+    fn queue(&mut self, ids: &[BioId]) -> u32 {
+        let room = self.config.depth_max as usize - self.events.len();
+        for id in ids.iter().take(room) {
+            self.start(*id);
+        }
+        u32::try_from(ids.len().min(room)).expect("at most `depth_max`")
+    }
+
+    fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
+        match self.next_due(wait) {
+            Ok(due) => self.now = due,
+            Err(limit) => {
+                // Time passes only while there is something to wait for.
+                self.now = if self.events.is_empty() { self.now } else { limit };
+                return Ok(());
+            }
+        }
+        while let Some(entry) = self.events.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let event = entry.remove();
+            let ended = self.end(event);
+            done.push(ended);
+        }
+        Ok(())
+    }
+
+    /// A synchronous call always returns, so `never` is not drawn here.
+    fn run_now(&mut self, id: BioId) -> BioResult {
+        let (takes, answer) = self.fate();
+        let answer = if answer == Answer::Never { Answer::Well } else { answer };
+        let bio = self.slab.hold_local(id);
+        let pages = self.pages_before(&bio.spec());
+        self.now = self.now.saturating_add(takes);
+        self.end(Event { bio, answer, pages }).1
+    }
+
+    fn held(&self) -> u32 {
+        u32::try_from(self.events.len()).expect("at most `depth_max`")
+    }
+
+    /// A bio that never comes back is given up: at random before or after it reached the media.
+    fn cancel(&mut self, id: BioId) {
+        let found = self.events.iter().find(|(due, event)| event.bio.id() == id && due.0 == NEVER);
+        let Some(key) = found.map(|(key, _)| *key) else { return };
+        let mut event = self.events.remove(&key).expect("found above");
+        let reached = self.fates.one_in(2);
+        event.answer = if reached {
+            Answer::FailsMidway(Errno::ECANCELED)
+        } else {
+            Answer::MovesNothing(Errno::ECANCELED)
+        };
+        self.events.insert((self.now, key.1), event);
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.now)
+    }
+}

@@ -1,0 +1,50 @@
+//! Bios: one contiguous object range each, the unit of submission. Drafts here; the slab holds those in flight.
+
+pub mod builder;
+pub mod plan;
+
+use crate::extent::ObjectIndex;
+use crate::units::{FileRange, ObjectOffset};
+
+/// What ended a bio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EndedBy {
+    /// The request, or the part of it that goes one way, ends here.
+    EndOfRequest,
+    /// Metadata must be read to go on.
+    Boundary,
+    /// What follows lies elsewhere.
+    Discontiguous,
+    /// No more bytes fit.
+    SizeLimit,
+    /// No more segments fit.
+    SegmentLimit,
+}
+
+impl EndedBy {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            EndedBy::EndOfRequest => "end-of-request",
+            EndedBy::Boundary => "boundary",
+            EndedBy::Discontiguous => "discontiguous",
+            EndedBy::SizeLimit => "size-limit",
+            EndedBy::SegmentLimit => "segment-limit",
+        }
+    }
+}
+
+/// A bio before it has memory: a contiguous range of one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// Which bytes of the file it moves.
+    pub range: FileRange,
+    /// On which object.
+    pub object: ObjectIndex,
+    /// Where in the object it starts.
+    pub object_offset: ObjectOffset,
+    /// Why it is not longer.
+    pub ended_by: EndedBy,
+}

@@ -1,0 +1,23 @@
+//! The only door to time.
+
+use std::time::Instant;
+
+/// A point in time, in nanoseconds since an arbitrary start of this process (or of the simulation).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// Nanoseconds from `earlier` to here; 0 when it is later.
+    #[must_use]
+    pub fn since(self, earlier: Nanos) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Now, by the monotonic clock.
+#[must_use]
+pub fn now() -> Nanos {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    let elapsed = START.get_or_init(Instant::now).elapsed();
+    Nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,303 @@
+//! Errors, four enums by time: set-up, admission, I/O, and a broken queue. Each says what failed, on what, and
+//! what to do. Errno becomes an [`IoErrorKind`] in one function, here.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use diopter_sys::Errno;
+
+use crate::units::FileRange;
+
+/// Opening, probing or setting up failed; no byte was moved.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct SetupError {
+    /// What was tried, for example `open for writing`.
+    pub what: &'static str,
+    /// On what.
+    pub path: Option<PathBuf>,
+    /// The system's answer.
+    pub errno: Errno,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)?;
+        if let Some(path) = &self.path {
+            write!(f, " {}", path.display())?;
+        }
+        write!(f, ": {}", self.errno)?;
+        with_remedy(f, self.remedy)
+    }
+}
+
+impl std::error::Error for SetupError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.errno)
+    }
+}
+
+/// Why a request was refused before anything of it was queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AdmitErrorKind {
+    /// The file was not opened for this operation.
+    NotOpenedForThis,
+    /// The range ends past 2^63 - 1, the largest offset a file can have.
+    TooFar,
+    /// The file is strict and part of the request would be buffered.
+    WouldBuffer,
+    /// The engine holds as many requests as it can; take finished ones first.
+    Full,
+    /// Not possible as one atomic write on this file.
+    NotAtomic,
+    /// The request carries no memory, or memory for the wrong direction.
+    WrongMemory,
+}
+
+/// The caller's request was refused before anything of it was queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AdmitError {
+    /// Why.
+    pub kind: AdmitErrorKind,
+    /// The range asked for.
+    pub range: FileRange,
+    /// In words, with what to do.
+    pub why: &'static str,
+}
+
+impl fmt::Display for AdmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request for {} refused: {}", self.range, self.why)
+    }
+}
+
+impl std::error::Error for AdmitError {}
+
+/// What an I/O error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum IoErrorKind {
+    /// The device could not read or write (`EIO` and its relatives).
+    Device,
+    /// No space, or over quota.
+    NoSpace,
+    /// The file would become too large.
+    TooLarge,
+    /// Memory for the request could not be had.
+    OutOfMemory,
+    /// The kernel refused access, for example a sealed or immutable file.
+    Permission,
+    /// The request was cancelled.
+    Cancelled,
+    /// Writes to the same blocks, in flight on another thread, did not finish in time.
+    Busy,
+    /// The device kept answering without moving anything.
+    NoProgress,
+    /// The backend broke while the request was in flight.
+    BackendLost,
+    /// Anything else; `errno` tells.
+    Other,
+}
+
+/// A request that was admitted failed. The ranges that are done nevertheless are in its `Outcome`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IoError {
+    /// What it is about.
+    pub kind: IoErrorKind,
+    /// The first error, as the kernel gave it.
+    pub errno: Errno,
+    /// The range of the bio that failed first.
+    pub range: FileRange,
+    /// What was being done, for example `write`.
+    pub what: &'static str,
+}
+
+impl IoError {
+    /// From an errno: the only place where one becomes an error.
+    #[must_use]
+    pub fn new(errno: Errno, range: FileRange, what: &'static str) -> IoError {
+        let kind = match errno {
+            Errno::ENOSPC | Errno::EDQUOT => IoErrorKind::NoSpace,
+            Errno::EFBIG | Errno::EOVERFLOW => IoErrorKind::TooLarge,
+            Errno::ENOMEM => IoErrorKind::OutOfMemory,
+            Errno::EPERM | Errno::EACCES | Errno::EROFS | Errno::ETXTBSY => IoErrorKind::Permission,
+            Errno::ECANCELED => IoErrorKind::Cancelled,
+            Errno::EBUSY | Errno::ETIMEDOUT => IoErrorKind::Busy,
+            Errno::EAGAIN | Errno::EINTR => IoErrorKind::NoProgress,
+            Errno::EIO | Errno::ENXIO | Errno::ENODEV | Errno::ENODATA => IoErrorKind::Device,
+            _ => IoErrorKind::Other,
+        };
+        IoError { kind, errno, range, what }
+    }
+
+    /// The same error as another kind, where the errno alone does not tell.
+    #[must_use]
+    pub(crate) fn of_kind(mut self, kind: IoErrorKind) -> IoError {
+        self.kind = kind;
+        self
+    }
+
+    fn remedy(&self) -> &'static str {
+        match self.kind {
+            IoErrorKind::NoSpace => "free space on the file system, or raise the quota",
+            IoErrorKind::OutOfMemory => "raise the memory limit or lower the depth",
+            IoErrorKind::Busy => {
+                "another thread or process holds these blocks: let it take its finished requests"
+            }
+            IoErrorKind::Device => "the kernel log names the device and the sector",
+            IoErrorKind::BackendLost => "open a new engine; what is done is in the outcome",
+            _ => "",
+        }
+    }
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of bytes {}: {}", self.what, self.range, self.errno)?;
+        with_remedy(f, self.remedy())
+    }
+}
+
+impl std::error::Error for IoError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.errno)
+    }
+}
+
+/// The queue itself is broken; the engine latches and every pending request ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackendError {
+    /// Which backend.
+    pub backend: &'static str,
+    /// The system's answer.
+    pub errno: Errno,
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "backend {} is lost: {}; open a new engine", self.backend, self.errno)
+    }
+}
+
+impl std::error::Error for BackendError {}
+
+/// Any of the four, for calls that can fail at any time. Converts into `std::io::Error`.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// Before there was a file or an engine.
+    Setup(SetupError),
+    /// Before anything was queued.
+    Admit(AdmitError),
+    /// After admission.
+    Io(IoError),
+    /// The queue broke.
+    Backend(BackendError),
+}
+
+impl Error {
+    /// The errno behind it, as the system call would have given it.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Error::Setup(error) => error.errno,
+            Error::Admit(error) => match error.kind {
+                AdmitErrorKind::NotOpenedForThis => Errno::EBADF,
+                AdmitErrorKind::TooFar => Errno::EFBIG,
+                AdmitErrorKind::WouldBuffer => Errno::EOPNOTSUPP,
+                AdmitErrorKind::Full => Errno::EAGAIN,
+                AdmitErrorKind::NotAtomic | AdmitErrorKind::WrongMemory => Errno::EINVAL,
+            },
+            Error::Io(error) => error.errno,
+            Error::Backend(error) => error.errno,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Setup(error) => error.fmt(f),
+            Error::Admit(error) => error.fmt(f),
+            Error::Io(error) => error.fmt(f),
+            Error::Backend(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Setup(error) => Some(error),
+            Error::Admit(error) => Some(error),
+            Error::Io(error) => Some(error),
+            Error::Backend(error) => Some(error),
+        }
+    }
+}
+
+impl From<SetupError> for Error {
+    fn from(error: SetupError) -> Error {
+        Error::Setup(error)
+    }
+}
+
+impl From<AdmitError> for Error {
+    fn from(error: AdmitError) -> Error {
+        Error::Admit(error)
+    }
+}
+
+impl From<IoError> for Error {
+    fn from(error: IoError) -> Error {
+        Error::Io(error)
+    }
+}
+
+impl From<BackendError> for Error {
+    fn from(error: BackendError) -> Error {
+        Error::Backend(error)
+    }
+}
+
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> std::io::Error {
+        let kind = std::io::Error::from_raw_os_error(error.errno().raw()).kind();
+        std::io::Error::new(kind, error)
+    }
+}
+
+/// A result of diopter's.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn with_remedy(f: &mut fmt::Formatter<'_>, remedy: &str) -> fmt::Result {
+    if remedy.is_empty() { Ok(()) } else { write!(f, "; {remedy}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_what_failed_on_what_and_what_to_do() {
+        let error = IoError::new(Errno::ENOSPC, FileRange::new(0, 4096), "write");
+        let text = Error::from(error).to_string();
+        assert!(text.starts_with("write of bytes [0, 4096): "), "{text}");
+        assert!(text.contains("ENOSPC") && text.ends_with("or raise the quota"), "{text}");
+    }
+
+    #[test]
+    fn an_error_becomes_an_io_error_of_the_same_kind_and_keeps_itself_inside() {
+        let error = IoError::new(Errno::ENOSPC, FileRange::new(0, 1), "write");
+        let io = std::io::Error::from(Error::from(error));
+        assert_eq!(io.kind(), std::io::ErrorKind::StorageFull);
+        let inner = io.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+        assert_eq!(inner.map(Error::errno), Some(Errno::ENOSPC));
+    }
+}

@@ -1,0 +1,54 @@
+//! `Extent`: a file range with one state and, if it is mapped, one contiguous range of one object.
+
+use crate::units::{FileRange, ObjectOffset};
+
+/// Which object of a file: 0 for a plain file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectIndex(pub u16);
+
+/// What lies behind a file range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExtentState {
+    /// Bytes in the object.
+    Mapped,
+    /// Allocated, reads as zeros.
+    Unwritten,
+    /// Nothing, reads as zeros.
+    Hole,
+    /// Bytes in the object that another file uses too.
+    Shared,
+}
+
+impl ExtentState {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ExtentState::Mapped => "mapped",
+            ExtentState::Unwritten => "unwritten",
+            ExtentState::Hole => "hole",
+            ExtentState::Shared => "shared",
+        }
+    }
+
+    /// Whether a read needs the device.
+    #[must_use]
+    pub fn has_bytes(self) -> bool {
+        matches!(self, ExtentState::Mapped | ExtentState::Shared)
+    }
+}
+
+/// A file range with one state. Extents of a mapper follow each other without gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// Which bytes of the file.
+    pub range: FileRange,
+    /// On which object.
+    pub object: ObjectIndex,
+    /// Where in the object the range starts; meaningless for a hole.
+    pub object_offset: ObjectOffset,
+    /// What lies there.
+    pub state: ExtentState,
+    /// Whether a metadata read stands between this extent and what follows.
+    pub boundary: bool,
+}

@@ -1,0 +1,22 @@
+//! `Mapper`: file range -> extents, each on one object. Knows nothing of bios.
+
+pub mod identity;
+pub mod table;
+
+use crate::extent::Extent;
+use crate::units::FileRange;
+
+pub use identity::Identity;
+pub use table::Table;
+
+/// Where a file's bytes live.
+pub trait Mapper: Send + Sync {
+    /// The extent at the start of `range`: it starts there, ends at most at the range's end, and is not empty.
+    ///
+    /// # Panics
+    /// For an empty range.
+    fn map(&self, range: FileRange) -> Extent;
+
+    /// Its name, for `explain`.
+    fn name(&self) -> &'static str;
+}

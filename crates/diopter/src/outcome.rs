@@ -1,0 +1,249 @@
+//! What became of a request: `Outcome` (which ranges), `Route` (which way), `Timing` (when). Inline values for
+//! the common case, a list only where there is something to tell.
+
+use diopter_sys::Errno;
+
+use crate::clock::Nanos;
+use crate::units::FileRange;
+
+/// What became of one range of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeState {
+    /// Read, or written.
+    Done,
+    /// Tried and failed. A write may have reached the device in part.
+    Failed(Errno),
+    /// Never handed to the device.
+    NotTried,
+    /// Handed to the device and cancelled, or lost with its backend: done or not, nobody knows.
+    Unknown,
+}
+
+/// A range and what became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeOutcome {
+    /// Which bytes of the file.
+    pub range: FileRange,
+    /// What became of them.
+    pub state: RangeState,
+}
+
+/// What became of every byte of a request, in file order and without gaps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The whole range in one state.
+    Whole(RangeOutcome),
+    /// Several ranges; neighbours differ in state.
+    Parts(Vec<RangeOutcome>),
+}
+
+impl Outcome {
+    /// The ranges, in file order.
+    #[must_use]
+    pub fn ranges(&self) -> &[RangeOutcome] {
+        match self {
+            Outcome::Whole(only) => std::slice::from_ref(only),
+            Outcome::Parts(parts) => parts,
+        }
+    }
+
+    /// Whether every byte is done.
+    #[must_use]
+    pub fn is_all_done(&self) -> bool {
+        self.ranges().iter().all(|part| part.state == RangeState::Done)
+    }
+
+    /// Of one range.
+    pub(crate) fn whole(range: FileRange, state: RangeState) -> Outcome {
+        Outcome::Whole(RangeOutcome { range, state })
+    }
+
+    /// From parts in any order that cover `range` once; what they leave out was not tried.
+    pub(crate) fn of_parts(range: FileRange, mut parts: Vec<RangeOutcome>) -> Outcome {
+        parts.retain(|part| !part.range.is_empty());
+        parts.sort_by_key(|part| part.range.start());
+        let mut merged: Vec<RangeOutcome> = Vec::with_capacity(parts.len() + 1);
+        let mut at = range.start();
+        for part in parts {
+            if part.range.start() > at {
+                push(&mut merged, FileRange::new(at, part.range.start()), RangeState::NotTried);
+            }
+            push(&mut merged, part.range, part.state);
+            at = at.max(part.range.end());
+        }
+        if at < range.end() || merged.is_empty() {
+            push(&mut merged, FileRange::new(at, range.end()), RangeState::NotTried);
+        }
+        match merged.as_slice() {
+            [only] => Outcome::Whole(*only),
+            _ => Outcome::Parts(merged),
+        }
+    }
+}
+
+fn push(merged: &mut Vec<RangeOutcome>, range: FileRange, state: RangeState) {
+    match merged.last_mut() {
+        Some(last) if last.state == state && last.range.end() == range.start() => {
+            last.range = FileRange::new(last.range.start(), range.end());
+        }
+        _ => merged.push(RangeOutcome { range, state }),
+    }
+}
+
+/// Why bytes did not go straight between the caller's memory and the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DetourReason {
+    /// The memory's address is not a multiple of what the device needs; bounced.
+    MisalignedMemory,
+    /// The range does not start or end on a block; its edge blocks are read, changed and written; bounced.
+    MisalignedRange,
+    /// The range ends past the end of the file and not on a block: buffered, so the file never is too long.
+    UnalignedEndOfFile,
+    /// An edge block can't be read because the file is open for writing only; buffered.
+    WriteOnly,
+    /// The end of the file is not on a block, or the length is not: the kernel appends it, buffered.
+    UnalignedAppend,
+    /// The file system has no direct I/O for this file; buffered.
+    NoDirectIo,
+    /// The kernel buffers direct writes on this file system (btrfs with data checksums).
+    KernelBuffers,
+    /// The route policy says buffered.
+    Policy,
+}
+
+impl DetourReason {
+    /// Every reason, in the order of [`Route`]'s counters.
+    pub const ALL: [DetourReason; 8] = [
+        DetourReason::MisalignedMemory,
+        DetourReason::MisalignedRange,
+        DetourReason::UnalignedEndOfFile,
+        DetourReason::WriteOnly,
+        DetourReason::UnalignedAppend,
+        DetourReason::NoDirectIo,
+        DetourReason::KernelBuffers,
+        DetourReason::Policy,
+    ];
+
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            DetourReason::MisalignedMemory => "misaligned-memory",
+            DetourReason::MisalignedRange => "misaligned-range",
+            DetourReason::UnalignedEndOfFile => "unaligned-end-of-file",
+            DetourReason::WriteOnly => "write-only",
+            DetourReason::UnalignedAppend => "unaligned-append",
+            DetourReason::NoDirectIo => "no-direct-io",
+            DetourReason::KernelBuffers => "kernel-buffers",
+            DetourReason::Policy => "policy",
+        }
+    }
+
+    fn bit(self) -> u8 {
+        match self {
+            DetourReason::MisalignedMemory => 1,
+            DetourReason::MisalignedRange => 2,
+            DetourReason::UnalignedEndOfFile => 4,
+            DetourReason::WriteOnly => 8,
+            DetourReason::UnalignedAppend => 16,
+            DetourReason::NoDirectIo => 32,
+            DetourReason::KernelBuffers => 64,
+            DetourReason::Policy => 128,
+        }
+    }
+}
+
+/// A set of reasons.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DetourReasons(u8);
+
+impl DetourReasons {
+    /// Adds one.
+    pub(crate) fn insert(&mut self, reason: DetourReason) {
+        self.0 |= reason.bit();
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Each reason in it.
+    pub fn iter(self) -> impl Iterator<Item = DetourReason> {
+        DetourReason::ALL.into_iter().filter(move |reason| self.0 & reason.bit() != 0)
+    }
+}
+
+/// Which way the bytes of a request went. The three counts add up to the bytes moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// Bytes between the caller's memory and the device.
+    pub direct: u64,
+    /// Bytes that went direct through an aligned buffer of diopter's.
+    pub bounced: u64,
+    /// Bytes through the page cache.
+    pub buffered: u64,
+    /// Why any were not direct.
+    pub why: DetourReasons,
+}
+
+impl Route {
+    /// Whether no byte touched the page cache.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.buffered == 0
+    }
+}
+
+/// When a request passed its stages. Zero stamps for a request that was not timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// Admitted.
+    pub started: Nanos,
+    /// Its first bio was handed to the device.
+    pub submitted: Nanos,
+    /// Its last bio came back.
+    pub reaped: Nanos,
+    /// Its completion ran.
+    pub finished: Nanos,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(start: u64, end: u64, state: RangeState) -> RangeOutcome {
+        RangeOutcome { range: FileRange::new(start, end), state }
+    }
+
+    #[test]
+    fn parts_are_sorted_merged_and_gaps_are_not_tried() {
+        let whole = FileRange::new(0, 5);
+        let parts = vec![
+            part(3, 4, RangeState::Done),
+            part(1, 2, RangeState::Failed(Errno::EIO)),
+            part(0, 1, RangeState::Done),
+        ];
+        let outcome = Outcome::of_parts(whole, parts);
+        assert_eq!(
+            outcome.ranges(),
+            [
+                part(0, 1, RangeState::Done),
+                part(1, 2, RangeState::Failed(Errno::EIO)),
+                part(2, 3, RangeState::NotTried),
+                part(3, 4, RangeState::Done),
+                part(4, 5, RangeState::NotTried),
+            ]
+        );
+        assert!(!outcome.is_all_done());
+    }
+
+    #[test]
+    fn one_state_over_the_whole_range_is_inline() {
+        let parts = vec![part(2, 4, RangeState::Done), part(0, 2, RangeState::Done)];
+        let outcome = Outcome::of_parts(FileRange::new(0, 4), parts);
+        assert_eq!(outcome, Outcome::whole(FileRange::new(0, 4), RangeState::Done));
+    }
+}

@@ -1,0 +1,187 @@
+//! Quantities that must not be confused, and the only casts. No `From<u64>`, no `Deref`.
+
+use std::fmt;
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(u64);
+
+/// A byte's place in a file, as the caller counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileOffset(u64);
+
+/// A byte's place in an object: the file that a backend reads and writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectOffset(u64);
+
+impl Bytes {
+    /// No bytes.
+    pub const ZERO: Bytes = Bytes(0);
+
+    /// `n` bytes.
+    #[must_use]
+    pub const fn new(n: u64) -> Bytes {
+        Bytes(n)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} B", self.0)
+    }
+}
+
+impl FileOffset {
+    /// Byte `n` of the file.
+    #[must_use]
+    pub const fn new(n: u64) -> FileOffset {
+        FileOffset(n)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for FileOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl ObjectOffset {
+    /// Byte `n` of the object.
+    #[must_use]
+    pub const fn new(n: u64) -> ObjectOffset {
+        ObjectOffset(n)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// A range of a file: `start..end` in bytes, never backwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FileRange {
+    start: u64,
+    end: u64,
+}
+
+impl FileRange {
+    /// `start..end`; empty when `end` is not past `start`.
+    #[must_use]
+    pub const fn new(start: u64, end: u64) -> FileRange {
+        FileRange { start, end: if end < start { start } else { end } }
+    }
+
+    /// First byte.
+    #[must_use]
+    pub const fn start(self) -> u64 {
+        self.start
+    }
+
+    /// One past the last byte.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.end
+    }
+
+    /// Bytes in it.
+    #[must_use]
+    pub const fn length(self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether it holds no byte.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
+    /// The smallest range of whole blocks around it; stops at `u64::MAX` rounded down.
+    #[must_use]
+    pub fn blocks(self, block: u64) -> FileRange {
+        FileRange::new(align_down(self.start, block), align_up(self.end, block))
+    }
+}
+
+impl fmt::Display for FileRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}, {})", self.start, self.end)
+    }
+}
+
+/// The multiple of `block` (a power of two) at or below `n`.
+#[must_use]
+pub const fn align_down(n: u64, block: u64) -> u64 {
+    n & !(block - 1)
+}
+
+/// The multiple of `block` (a power of two) at or above `n`; the largest one there is when that overflows.
+#[must_use]
+pub const fn align_up(n: u64, block: u64) -> u64 {
+    match n.checked_add(block - 1) {
+        Some(sum) => align_down(sum, block),
+        None => align_down(u64::MAX, block),
+    }
+}
+
+/// Whether `n` is a multiple of `block`, a power of two.
+#[must_use]
+pub const fn is_aligned(n: u64, block: u64) -> bool {
+    n & (block - 1) == 0
+}
+
+/// A memory length as a file length. diopter runs on 64-bit Linux only (asserted in `limits`).
+#[must_use]
+pub const fn to_u64(n: usize) -> u64 {
+    n as u64
+}
+
+/// A file length that is known to fit memory.
+///
+/// # Panics
+/// When it does not, which the caller has excluded.
+#[must_use]
+pub fn to_usize(n: u64) -> usize {
+    usize::try_from(n).expect("a length that was checked against memory")
+}
+
+/// A length that is known to be at most one bio's.
+///
+/// # Panics
+/// When it is not, which the caller has excluded.
+#[must_use]
+pub fn to_u32(n: u64) -> u32 {
+    u32::try_from(n).expect("a length that was checked against the limits of a bio")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_stops_at_the_largest_block_instead_of_wrapping() {
+        assert_eq!(align_up(u64::MAX, 4096), u64::MAX - 4095);
+        assert_eq!(align_up(u64::MAX - 4095, 4096), u64::MAX - 4095);
+        assert_eq!(align_up(1, 512), 512);
+        assert_eq!(align_down(511, 512), 0);
+    }
+
+    #[test]
+    fn a_backward_range_is_empty() {
+        assert!(FileRange::new(10, 5).is_empty());
+        assert_eq!(FileRange::new(10, 5).start(), 10);
+    }
+}
