@@ -1,4 +1,5 @@
-//! `IoBuf`: the exclusive owner of an aligned allocation that is excluded from fork. No sharing, no growing.
+//! `IoBuf`: the exclusive owner of an aligned allocation that is excluded from fork. No sharing, no
+//! growing.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -11,14 +12,16 @@ pub enum Pages {
     /// The system's base pages.
     #[default]
     Base,
-    /// Transparent huge pages where the kernel grants them: fewer segments per bio. A hint, never an error.
+    /// Transparent huge pages where the kernel grants them: fewer segments per bio. A hint, never
+    /// an error.
     Huge,
 }
 
 /// Huge page size on the machines that diopter runs on; only used to align a huge allocation.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Memory for direct I/O: page-aligned, zeroed, excluded from fork (`MADV_DONTFORK`), freed on drop.
+/// Memory for direct I/O: page-aligned, zeroed, excluded from fork (`MADV_DONTFORK`), freed on
+/// drop.
 ///
 /// A child of `fork` can't read it: the addresses are not mapped there.
 pub struct IoBuf {
@@ -38,11 +41,12 @@ pub(crate) struct Registration {
     pub index: u16,
 }
 
-// SAFETY: `IoBuf` is the only owner of its mapping and has no interior sharing; a mapping belongs to the
-// process, not to the thread that made it, so moving the owner moves the right to use and unmap it.
+// SAFETY: `IoBuf` is the only owner of its mapping and has no interior sharing; a mapping belongs
+// to the process, not to the thread that made it, so moving the owner moves the right to use and
+// unmap it.
 unsafe impl Send for IoBuf {}
-// SAFETY: through `&IoBuf` only `&[u8]` can be had; nothing writes while it is shared, because a buffer that
-// the kernel may write to has been moved into a slab.
+// SAFETY: through `&IoBuf` only `&[u8]` can be had; nothing writes while it is shared, because a
+// buffer that the kernel may write to has been moved into a slab.
 unsafe impl Sync for IoBuf {}
 
 impl IoBuf {
@@ -64,7 +68,8 @@ impl IoBuf {
             Pages::Huge => HUGE_PAGE_BYTES,
         };
         let mapped = length.max(1).checked_next_multiple_of(unit).ok_or(Errno::ENOMEM)?;
-        // SAFETY: a new anonymous private mapping at an address of the kernel's choice aliases nothing.
+        // SAFETY: a new anonymous private mapping at an address of the kernel's choice aliases
+        // nothing.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -85,13 +90,14 @@ impl IoBuf {
     }
 
     fn advise(&self, advice: rustix::mm::Advice) -> Result<(), Errno> {
-        // SAFETY: the range is exactly the mapping that `self` owns, and neither DONTFORK nor HUGEPAGE changes
-        // its content.
+        // SAFETY: the range is exactly the mapping that `self` owns, and neither DONTFORK nor
+        // HUGEPAGE changes its content.
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped, advice) }
             .map_err(Errno::from)
     }
 
-    /// Shortens what `Deref` shows to `length` bytes; the mapping stays. Longer than now changes nothing.
+    /// Shortens what `Deref` shows to `length` bytes; the mapping stays. Longer than now changes
+    /// nothing.
     pub fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }
@@ -114,8 +120,8 @@ impl Deref for IoBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `length <= mapped` bytes from `base` are mapped, initialised (zeroed by mmap) and owned by
-        // `self`, which is borrowed for as long as the slice.
+        // SAFETY: `length <= mapped` bytes from `base` are mapped, initialised (zeroed by mmap) and
+        // owned by `self`, which is borrowed for as long as the slice.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.length) }
     }
 }
@@ -129,7 +135,8 @@ impl DerefMut for IoBuf {
 
 impl Drop for IoBuf {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `with_pages`, is owned by `self` alone, and no slice outlives `self`.
+        // SAFETY: the mapping was made by `with_pages`, is owned by `self` alone, and no slice
+        // outlives `self`.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };
         debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
     }

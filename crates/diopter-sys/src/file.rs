@@ -17,6 +17,9 @@ mod btrfs;
 
 pub use alignment::{Alignment, AlignmentSource, AtomicWrite};
 
+/// `O_DIRECT` of open(2) on this architecture.
+pub const O_DIRECT: i32 = libc::O_DIRECT;
+
 const BLKGETSIZE64: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<usize>(0x12, 114);
 
 // Numbers of fstatfs(2), from linux/magic.h.

@@ -4,7 +4,8 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Generations handed out by this process's ancestry; copied by fork, which is what makes them grow.
+/// Generations handed out by this process's ancestry; copied by fork, which is what makes them
+/// grow.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// A page that reads as zero in a child (`MADV_WIPEONFORK`, Linux 4.14). Never unmapped.
@@ -18,7 +19,8 @@ unsafe impl Sync for WipedPage {}
 fn page() -> Option<&'static AtomicU64> {
     static PAGE: OnceLock<Option<WipedPage>> = OnceLock::new();
     let page = PAGE.get_or_init(map_page).as_ref()?;
-    // SAFETY: the mapping is page-aligned, at least eight bytes, zero-initialised and never unmapped.
+    // SAFETY: the mapping is page-aligned, at least eight bytes, zero-initialised and never
+    // unmapped.
     Some(unsafe { page.0.as_ref() })
 }
 
@@ -34,14 +36,16 @@ fn map_page() -> Option<WipedPage> {
         )
     }
     .ok()?;
-    // SAFETY: the range is the mapping just made; WIPEONFORK has no effect on this process's content.
+    // SAFETY: the range is the mapping just made; WIPEONFORK has no effect on this process's
+    // content.
     unsafe { rustix::mm::madvise(base, length, rustix::mm::Advice::LinuxWipeOnFork) }.ok()?;
     NonNull::new(base.cast()).map(WipedPage)
 }
 
 /// A number that is the same for the life of a process and differs in each child of `fork`.
 ///
-/// Where the kernel has no `MADV_WIPEONFORK` (before 4.14) the process id serves, at the price of a system call.
+/// Where the kernel has no `MADV_WIPEONFORK` (before 4.14) the process id serves, at the price of a
+/// system call.
 #[must_use]
 pub fn generation() -> u64 {
     let Some(page) = page() else {

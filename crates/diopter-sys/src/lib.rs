@@ -1,33 +1,35 @@
-//! The kernel and memory under diopter, and the one safety argument of the engine. No policy lives here:
-//! nothing in this crate retries, counts, or knows what a request is.
+//! The kernel and memory under diopter, and the one safety argument of the engine. No policy lives
+//! here: nothing in this crate retries, counts, or knows what a request is.
 //!
 //! # Who owns which memory, and when
 //!
-//! The kernel writes into memory after the system call that named it has returned. Rust's borrow checker
-//! does not see that, so one type does: the [`Slab`].
+//! The kernel writes into memory after the system call that named it has returned. Rust's borrow
+//! checker does not see that, so one type does: the [`Slab`].
 //!
-//! 1. **Memory enters a slab whole.** Either it is *adopted* (an [`IoBuf`] moves in and moves out again) or
-//!    *lent* (a `&mut [u8]`, for the run of a closure, see [`Slab::lend`]). While it is inside, no Rust
-//!    reference to it exists: an adopted buffer is unreachable, a lent one is mutably borrowed by the call.
-//!    The slab and the kernel use raw pointers only.
-//! 2. **A bio is a range of memory in a slab**, and moves `Built -> Held -> Done -> free`. *Held* means that
-//!    somebody other than the slab may touch the memory: the kernel (through [`Ring`] or [`HeldBio`]) or the
-//!    simulator (through [`LocalBio`]). Each memory counts its held bios.
-//! 3. **Only proof of completion ends Held**: a completion entry with the bio's id and generation, the return
-//!    of the synchronous system call, or the consumed token. Safe code can't forge any of the three. A token
-//!    that is dropped unused leaves its bio held for ever, which leaks and never frees.
-//! 4. **Memory leaves only when none of its bios is held.** [`Slab::release`] refuses otherwise. A slab that is
-//!    dropped with held bios leaks its memory and its segment arena. Forgetting anything leaks as well, so
-//!    safety never rests on a `Drop` that runs.
-//! 5. **Lent memory can't leak, so it waits.** `lend` returns or unwinds only when no bio of the memory is
-//!    held. If the backend is lost and can't prove that the kernel is done, the process aborts: the
-//!    alternative is the kernel writing into a stack frame that is gone.
-//! 6. **fork.** [`IoBuf`] and ring mappings are excluded from fork, so copy-on-write never moves a page under
-//!    the device, and a child can't reach what its parent has in flight. [`fork::generation`] changes in a
-//!    child; the engine compares it before it touches a ring.
+//! 1. **Memory enters a slab whole.** Either it is *adopted* (an [`IoBuf`] moves in and moves out
+//!    again) or *lent* (a `&mut [u8]`, for the run of a closure, see [`Slab::lend`]). While it is
+//!    inside, no Rust reference to it exists: an adopted buffer is unreachable, a lent one is
+//!    mutably borrowed by the call. The slab and the kernel use raw pointers only.
+//! 2. **A bio is a range of memory in a slab**, and moves `Built -> Held -> Done -> free`. *Held*
+//!    means that somebody other than the slab may touch the memory: the kernel (through [`Ring`] or
+//!    [`HeldBio`]) or the simulator (through [`LocalBio`]). Each memory counts its held bios.
+//! 3. **Only proof of completion ends Held**: a completion entry with the bio's id and generation,
+//!    the return of the synchronous system call, or the consumed token. Safe code can't forge any
+//!    of the three. A token that is dropped unused leaves its bio held for ever, which leaks and
+//!    never frees.
+//! 4. **Memory leaves only when none of its bios is held.** [`Slab::release`] refuses otherwise. A
+//!    slab that is dropped with held bios leaks its memory and its segment arena. Forgetting
+//!    anything leaks as well, so safety never rests on a `Drop` that runs.
+//! 5. **Lent memory can't leak, so it waits.** `lend` returns or unwinds only when no bio of the
+//!    memory is held. If the backend is lost and can't prove that the kernel is done, the process
+//!    aborts: the alternative is the kernel writing into a stack frame that is gone.
+//! 6. **fork.** [`IoBuf`] and ring mappings are excluded from fork, so copy-on-write never moves a
+//!    page under the device, and a child can't reach what its parent has in flight.
+//!    [`fork::generation`] changes in a child; the engine compares it before it touches a ring.
 //!
-//! File descriptors travel as plain numbers ([`ObjectHandle`]); whoever builds a bio keeps the descriptor open
-//! until the bio is done. A mistake there reads or writes the wrong file, it does not break memory safety.
+//! File descriptors travel as plain numbers ([`ObjectHandle`]); whoever builds a bio keeps the
+//! descriptor open until the bio is done. A mistake there reads or writes the wrong file, it does
+//! not break memory safety.
 
 pub mod buf;
 pub mod errno;

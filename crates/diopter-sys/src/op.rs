@@ -26,12 +26,14 @@ impl Op {
     }
 }
 
-/// How a backend reaches an object: a file descriptor for the kernel, a disk number for the simulator.
+/// How a backend reaches an object: a file descriptor for the kernel, a disk number for the
+/// simulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectHandle(i32);
 
 impl ObjectHandle {
-    /// The object behind a descriptor. The caller keeps it open until every bio that names it is done.
+    /// The object behind a descriptor. The caller keeps it open until every bio that names it is
+    /// done.
     #[must_use]
     pub fn of_fd(fd: BorrowedFd<'_>) -> ObjectHandle {
         ObjectHandle(fd.as_raw_fd())

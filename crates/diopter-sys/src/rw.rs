@@ -1,4 +1,5 @@
-//! One bio as one system call on the calling thread: preadv2, pwritev2, fdatasync, fsync. No retries.
+//! One bio as one system call on the calling thread: preadv2, pwritev2, fdatasync, fsync. No
+//! retries.
 
 use std::os::fd::RawFd;
 
@@ -10,18 +11,18 @@ use crate::slab::Slab;
 ///
 /// # Panics
 /// For a bio that is not freshly built.
-#[must_use]
 pub fn run_now(slab: &Slab, id: BioId) -> BioResult {
     let spec = slab.hold(id);
     let (iovecs, count) = slab.iovecs(id);
-    // SAFETY: the bio is held until `finish` below, so the segments and the memory they name stay in the slab
-    // for the whole of the synchronous call.
+    // SAFETY: the bio is held until `finish` below, so the segments and the memory they name stay
+    // in the slab for the whole of the synchronous call.
     let result = unsafe { call(&spec, iovecs, count) };
     slab.finish(id);
     result
 }
 
-/// A held bio on its way to a worker thread. Dropping it unrun leaves the bio held for ever, which leaks.
+/// A held bio on its way to a worker thread. Dropping it unrun leaves the bio held for ever, which
+/// leaks.
 pub struct HeldBio {
     slab: u64,
     id: BioId,
@@ -30,8 +31,9 @@ pub struct HeldBio {
     count: u32,
 }
 
-// SAFETY: the pointer names the slab's segment arena, which is neither freed nor rewritten while the bio is
-// held (the slab leaks it if it is dropped first); the memory behind it is not touched by the slab's thread.
+// SAFETY: the pointer names the slab's segment arena, which is neither freed nor rewritten while
+// the bio is held (the slab leaks it if it is dropped first); the memory behind it is not touched
+// by the slab's thread.
 unsafe impl Send for HeldBio {}
 
 /// The proof that a [`HeldBio`] was run: the kernel is done with its memory.
@@ -45,7 +47,8 @@ impl HeldBio {
     /// Runs the bio on this thread; blocks until the kernel is done.
     #[must_use]
     pub fn run(self) -> FinishedBio {
-        // SAFETY: `self` is proof that the bio is held, and is consumed: the segments stay valid for the call.
+        // SAFETY: `self` is proof that the bio is held, and is consumed: the segments stay valid
+        // for the call.
         let result = unsafe { call(&self.spec, self.iovecs, self.count) };
         FinishedBio { slab: self.slab, id: self.id, result }
     }
@@ -87,7 +90,8 @@ unsafe fn call(spec: &BioSpec, iovecs: *const libc::iovec, count: u32) -> BioRes
         Op::Read if count == 1 && flags == 0 => {
             // SAFETY: `count` is 1, so there is a first segment to read.
             let only = unsafe { iovecs.read() };
-            // SAFETY: the segment's memory is valid and writable for the call, by this function's contract.
+            // SAFETY: the segment's memory is valid and writable for the call, by this function's
+            // contract.
             unsafe { libc::pread(fd, only.iov_base, only.iov_len, offset) }
         }
         Op::Write if count == 1 && flags == 0 => {

@@ -1,5 +1,5 @@
-//! `Slab`: bios in flight and the memory they use, in preallocated tables. The promise of the crate's first
-//! page is kept here: memory leaves only when nobody else may touch it.
+//! `Slab`: bios in flight and the memory they use, in preallocated tables. The promise of the
+//! crate's first page is kept here: memory leaves only when nobody else may touch it.
 
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,8 +21,9 @@ pub struct SlabShape {
     pub memories: u32,
 }
 
-/// All addresses, and all lengths but the last, of a range's segments, or-ed: they are multiples of a power of
-/// two `n` if the bits below `n` are 0. The caller knows the length of the range, and so of the last segment.
+/// All addresses, and all lengths but the last, of a range's segments, or-ed: they are multiples of
+/// a power of two `n` if the bits below `n` are 0. The caller knows the length of the range, and so
+/// of the last segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlignmentBits {
     /// Addresses.
@@ -59,7 +60,8 @@ pub(crate) struct Inner {
     held: Cell<u32>,
 }
 
-/// Bios in flight and their memory; a cheap handle, shared by an engine and its backend on one thread.
+/// Bios in flight and their memory; a cheap handle, shared by an engine and its backend on one
+/// thread.
 #[derive(Clone)]
 pub struct Slab(Rc<Inner>);
 
@@ -114,7 +116,8 @@ impl Slab {
         self.0.serial
     }
 
-    // --- memory ------------------------------------------------------------------------------------------
+    // --- memory
+    // ------------------------------------------------------------------------------------------
 
     /// Takes a buffer in. It is unreachable until [`Slab::release`].
     ///
@@ -175,7 +178,10 @@ impl Slab {
         let source = live(&memories, from.0);
         let target = live(&memories, to.0);
         assert!(target.writable, "copy into memory that was lent for a write");
-        assert!(from.1 + length <= source.length && to.1 + length <= target.length, "copy in bounds");
+        assert!(
+            from.1 + length <= source.length && to.1 + length <= target.length,
+            "copy in bounds"
+        );
         let mut targets = target.pieces(to.1, length);
         let mut into = targets.next();
         for piece in source.pieces(from.1, length) {
@@ -183,8 +189,8 @@ impl Slab {
             while done < piece.length {
                 let here = into.as_mut().expect("both ranges have `length` bytes");
                 let step = here.length.min(piece.length - done);
-                // SAFETY: both pieces lie inside live memory of this slab (checked above), `step` is at most
-                // what is left of either, and `copy` allows overlap.
+                // SAFETY: both pieces lie inside live memory of this slab (checked above), `step`
+                // is at most what is left of either, and `copy` allows overlap.
                 unsafe { std::ptr::copy(piece.base.wrapping_add(done), here.base, step) };
                 done += step;
                 here.base = here.base.wrapping_add(step);
@@ -211,9 +217,10 @@ impl Slab {
         }
     }
 
-    /// Lends memory for the run of `scope`. Returns or unwinds only when no bio of it is held any more: while
-    /// one is, `drain` is called, which reaps; it answers `false` when it can't prove that the kernel is done,
-    /// and then the process aborts. There is no guard to forget: the closure is the scope.
+    /// Lends memory for the run of `scope`. Returns or unwinds only when no bio of it is held any
+    /// more: while one is, `drain` is called, which reaps; it answers `false` when it can't prove
+    /// that the kernel is done, and then the process aborts. There is no guard to forget: the
+    /// closure is the scope.
     ///
     /// # Errors
     /// [`SlabFull`] when every place is taken; `scope` did not run.
@@ -251,13 +258,14 @@ impl Slab {
         live.then(|| f(memory))
     }
 
-    // --- bios --------------------------------------------------------------------------------------------
+    // --- bios
+    // --------------------------------------------------------------------------------------------
 
     /// Makes a bio. `None` when every slot is taken: full is an answer.
     ///
     /// # Panics
-    /// When the span is stale, out of bounds, longer than the segments of one bio, or when a read names memory
-    /// that was lent for a write.
+    /// When the span is stale, out of bounds, longer than the segments of one bio, or when a read
+    /// names memory that was lent for a write.
     #[must_use]
     pub fn build(&self, spec: BioSpec) -> Option<BioId> {
         let index = self.0.free.borrow_mut().pop()?;
@@ -285,8 +293,8 @@ impl Slab {
             assert!(count < self.0.shape.segments_per_bio, "segments fit one bio");
             let iovec = libc::iovec { iov_base: piece.base.cast(), iov_len: piece.length };
             let cell = &self.0.iovecs[base + count as usize];
-            // SAFETY: the slot is free, so neither the kernel nor a token reads its part of the arena, and
-            // the slab is used by one thread.
+            // SAFETY: the slot is free, so neither the kernel nor a token reads its part of the
+            // arena, and the slab is used by one thread.
             unsafe { cell.get().write(iovec) };
             count += 1;
         }
@@ -357,6 +365,14 @@ impl Slab {
         }
     }
 
+    /// Every bio that is held now; for cancelling, not for the hot path.
+    #[must_use]
+    pub fn held_bios(&self) -> Vec<BioId> {
+        let slots = (0..self.0.shape.bios).zip(&self.0.slots);
+        let held = slots.filter(|(_, slot)| slot.state.get() == State::Held);
+        held.map(|(index, slot)| BioId { index, generation: slot.generation.get() }).collect()
+    }
+
     pub(crate) fn is_held(&self, id: BioId) -> bool {
         let slot = &self.0.slots[id.index as usize];
         slot.generation.get() == id.generation && slot.state.get() == State::Held
@@ -411,7 +427,8 @@ fn live_mut(memories: &mut [Memory], id: MemoryId) -> &mut Memory {
 #[cold]
 fn abort_with_lent_memory() -> ! {
     // Written without allocation or locks: the process is in an unknown state.
-    let message = b"diopter: the kernel may still write to lent memory and can't be stopped; aborting\n";
+    let message =
+        b"diopter: the kernel may still write to lent memory and can't be stopped; aborting\n";
     // SAFETY: the pointer and length are those of a static slice; a failed write changes nothing.
     let _written = unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
     std::process::abort()
@@ -431,7 +448,8 @@ impl Drop for Inner {
     }
 }
 
-/// A held bio whose bytes are moved by safe code on the slab's thread. Dropping it unfinished leaks.
+/// A held bio whose bytes are moved by safe code on the slab's thread. Dropping it unfinished
+/// leaks.
 pub struct LocalBio {
     slab: Slab,
     id: BioId,
@@ -468,8 +486,8 @@ impl LocalBio {
         assert_eq!(self.spec.op, Op::Read, "only a read fills memory");
         let mut done = 0;
         self.each_piece(at, data.len(), |base, length| {
-            // SAFETY: the piece lies inside the bio's memory, which stays in the slab while the bio is held;
-            // `data` is a live reference and therefore elsewhere.
+            // SAFETY: the piece lies inside the bio's memory, which stays in the slab while the bio
+            // is held; `data` is a live reference and therefore elsewhere.
             unsafe { std::ptr::copy_nonoverlapping(data[done..].as_ptr(), base, length) };
             done += length;
         });

@@ -1,8 +1,8 @@
-//! `Ring`: io_uring for bios of a slab. Each optional feature is tried, and dropped by itself when the kernel
-//! refuses it. No retries of I/O.
+//! `Ring`: io_uring for bios of a slab. Each optional feature is tried, and dropped by itself when
+//! the kernel refuses it. No retries of I/O.
 
 use std::mem::ManuallyDrop;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -14,16 +14,27 @@ use crate::op::{BioId, BioResult, BioSpec, ObjectHandle, Op};
 use crate::rw;
 use crate::slab::Slab;
 
-/// `user_data` of cancel requests, whose own completions carry nothing. No bio has it: an index is below
-/// the number of slots.
+/// `user_data` of cancel requests, whose own completions carry nothing. No bio has it: an index is
+/// below the number of slots.
 const CANCEL_USER_DATA: u64 = u64::MAX;
 
 /// Registered file slots of one ring.
 const FIXED_FILES: u32 = 64;
 
-/// Rounds of cancel-and-reap on drop; each waits up to [`DRAIN_WAIT`]. What is held after that is leaked.
+/// Rounds of cancel-and-reap on drop; each waits up to [`DRAIN_WAIT`]. What is held after that is
+/// leaked.
 const DRAIN_ROUNDS: u32 = 50;
 const DRAIN_WAIT: Duration = Duration::from_millis(100);
+
+/// io-uring's builders take a plain or a registered descriptor by type; this picks by value.
+macro_rules! with_target {
+    ($target:expr, $t:ident => $build:expr) => {
+        match $target {
+            Target::Fd($t) => $build,
+            Target::Fixed($t) => $build,
+        }
+    };
+}
 
 /// Which optional features to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +74,8 @@ impl RingWanted {
     };
 }
 
-/// What is in force after set-up: the same fields as [`RingWanted`], and how many buffers are registered.
+/// What is in force after set-up: the same fields as [`RingWanted`], and how many buffers are
+/// registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingFeatures {
     /// What the kernel granted of what was wanted.
@@ -74,10 +86,13 @@ pub struct RingFeatures {
 
 /// An io_uring whose operations are bios of one slab. Stays on the thread that made it.
 pub struct Ring {
-    /// Dropped by hand: a ring that can't be drained must not be unmapped under its own completions.
+    /// Dropped by hand: a ring that can't be drained must not be unmapped under its own
+    /// completions.
     ring: ManuallyDrop<IoUring>,
     slab: Slab,
     serial: u64,
+    /// The ring's index among this thread's registered rings.
+    enter_index: Option<u32>,
     features: RingFeatures,
     /// Accepted bios whose completion was not reaped yet.
     held: u32,
@@ -86,26 +101,27 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring with room for `entries` bios. Features that the kernel refuses are dropped one by one.
+    /// A ring with room for `entries` bios. Features that the kernel refuses are dropped one by
+    /// one.
     ///
     /// # Errors
-    /// The errno of a plain `io_uring_setup`: `EPERM` or `ENOSYS` where io_uring is forbidden or absent,
-    /// `EMFILE`, `ENOMEM`.
+    /// The errno of a plain `io_uring_setup`: `EPERM` or `ENOSYS` where io_uring is forbidden or
+    /// absent, `EMFILE`, `ENOMEM`.
     pub fn new(slab: &Slab, entries: u32, wanted: RingWanted) -> Result<Ring, Errno> {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
-        let (mut ring, mut granted) = set_up(entries, wanted)?;
-        if granted.registered_ring {
-            granted.registered_ring = ring.submitter().register_ring_fd().is_ok();
-        }
+        let (ring, mut granted) = set_up(entries, wanted)?;
+        let registered = granted.registered_ring.then(|| register_ring(ring.as_raw_fd()));
+        let enter_index = registered.and_then(Result::ok);
+        granted.registered_ring = enter_index.is_some();
         if granted.registered_files {
-            granted.registered_files =
-                ring.submitter().register_files_sparse(FIXED_FILES).is_ok();
+            granted.registered_files = ring.submitter().register_files_sparse(FIXED_FILES).is_ok();
         }
         let slots = if granted.registered_files { FIXED_FILES as usize } else { 0 };
         Ok(Ring {
             ring: ManuallyDrop::new(ring),
             slab: slab.clone(),
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            enter_index,
             features: RingFeatures { granted, buffers: 0 },
             held: 0,
             files: vec![None; slots],
@@ -124,10 +140,12 @@ impl Ring {
         self.held
     }
 
-    /// Registers buffers with the kernel, which pins them once instead of for each bio. Once per ring.
+    /// Registers buffers with the kernel, which pins them once instead of for each bio. Once per
+    /// ring.
     ///
     /// # Errors
-    /// `ENOMEM` past RLIMIT_MEMLOCK, `EBUSY` when buffers are registered already; nothing changes then.
+    /// `ENOMEM` past RLIMIT_MEMLOCK, `EBUSY` when buffers are registered already; nothing changes
+    /// then.
     pub fn register_buffers(&mut self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
         if !self.features.granted.registered_buffers {
             return Err(Errno::EOPNOTSUPP);
@@ -137,8 +155,9 @@ impl Ring {
             .iter()
             .map(|buf| libc::iovec { iov_base: buf.as_raw().cast(), iov_len: buf.mapped() })
             .collect();
-        // SAFETY: the kernel pins the pages of each mapping itself; a mapping that goes away later leaves the
-        // pinned pages to the ring alone, so no other owner of that memory is ever written to.
+        // SAFETY: the kernel pins the pages of each mapping itself; a mapping that goes away later
+        // leaves the pinned pages to the ring alone, so no other owner of that memory is ever
+        // written to.
         let registered = unsafe { self.ring.submitter().register_buffers(&iovecs) };
         if let Err(error) = registered {
             self.features.granted.registered_buffers = false;
@@ -151,11 +170,12 @@ impl Ring {
         Ok(())
     }
 
-    /// Puts a file into the ring's table; bios of that object skip the descriptor look-up from then on. The
-    /// ring keeps the file open until [`Ring::unregister_file`] or its own end.
+    /// Puts a file into the ring's table; bios of that object skip the descriptor look-up from then
+    /// on. The ring keeps the file open until [`Ring::unregister_file`] or its own end.
     ///
     /// # Errors
-    /// `ENOSPC` when the table is full, `EOPNOTSUPP` where the kernel granted none; nothing changes then.
+    /// `ENOSPC` when the table is full, `EOPNOTSUPP` where the kernel granted none; nothing changes
+    /// then.
     pub fn register_file(&mut self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         if !self.features.granted.registered_files {
             return Err(Errno::EOPNOTSUPP);
@@ -172,7 +192,8 @@ impl Ring {
         while let Some(slot) = self.files.iter().position(|file| *file == Some(object)) {
             self.files[slot] = None;
             if self.update_file(slot, -1).is_err() {
-                // The slot is not reused: `files` would have to trust an entry the kernel did not clear.
+                // The slot is not reused: `files` would have to trust an entry the kernel did not
+                // clear.
                 self.features.granted.registered_files = false;
             }
         }
@@ -184,7 +205,8 @@ impl Ring {
         updated.map(|_| ()).map_err(|error| errno_of(&error))
     }
 
-    /// Accepts a built bio, or answers `false` when the submission queue is full; nothing changed then.
+    /// Accepts a built bio, or answers `false` when the submission queue is full; nothing changed
+    /// then.
     ///
     /// # Panics
     /// For a bio that is not freshly built.
@@ -194,8 +216,8 @@ impl Ring {
         }
         let spec = self.slab.hold(id);
         let entry = self.entry(id, &spec).user_data(id.to_user_data());
-        // SAFETY: the bio is held until its completion is reaped, so segments and memory stay in the slab for
-        // as long as the kernel may use them.
+        // SAFETY: the bio is held until its completion is reaped, so segments and memory stay in
+        // the slab for as long as the kernel may use them.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         assert!(pushed.is_ok(), "there was room, and only this thread pushes");
         self.held += 1;
@@ -224,14 +246,14 @@ impl Ring {
             unsafe { iovecs.read() }
         };
         match (spec.op, registered) {
-            (Op::Read, Some(registration)) => {
-                let (base, length) = (only().iov_base.cast(), spec.length());
-                with_target!(target, t => opcode::ReadFixed::new(t, base, length, registration.index)
+            (Op::Read, Some(Registration { index, .. })) => {
+                let base = only().iov_base.cast();
+                with_target!(target, t => opcode::ReadFixed::new(t, base, spec.length(), index)
                     .offset(spec.offset).rw_flags(flags).build())
             }
-            (Op::Write, Some(registration)) => {
-                let (base, length) = (only().iov_base.cast_const().cast(), spec.length());
-                with_target!(target, t => opcode::WriteFixed::new(t, base, length, registration.index)
+            (Op::Write, Some(Registration { index, .. })) => {
+                let base = only().iov_base.cast_const().cast();
+                with_target!(target, t => opcode::WriteFixed::new(t, base, spec.length(), index)
                     .offset(spec.offset).rw_flags(flags).build())
             }
             (Op::Read, None) if count == 1 => {
@@ -254,12 +276,12 @@ impl Ring {
         }
     }
 
-    /// Submits what was queued, waits for at least `want` completions but no longer than `timeout`, and
-    /// appends every completion at hand to `done`. One system call unless interrupted.
+    /// Submits what was queued, waits for at least `want` completions but no longer than `timeout`,
+    /// and appends every completion at hand to `done`. One system call unless interrupted.
     ///
     /// # Errors
-    /// The errno of `io_uring_enter` when the ring itself is broken. Interruption (`EINTR`), a full completion
-    /// queue and a time-out are not errors: `done` just holds what there is.
+    /// The errno of `io_uring_enter` when the ring itself is broken. Interruption (`EINTR`), a full
+    /// completion queue and a time-out are not errors: `done` just holds what there is.
     pub fn turn(
         &mut self,
         want: u32,
@@ -277,28 +299,49 @@ impl Ring {
         }
     }
 
+    /// One `io_uring_enter`. GETEVENTS also when nothing is waited for: with DEFER_TASKRUN
+    /// completions are posted only then.
     fn enter(&self, want: u32, timeout: Option<Duration>) -> Result<(), Errno> {
-        let submitter = self.ring.submitter();
-        let want = want as usize;
-        let entered = match timeout {
-            Some(limit) if want > 0 => {
-                let limit = types::Timespec::from(limit);
-                submitter.submit_with_args(want, &types::SubmitArgs::new().timespec(&limit))
-            }
-            None if want > 0 => submitter.submit_and_wait(want),
-            // GETEVENTS although nothing is waited for: with DEFER_TASKRUN completions are posted only then.
-            _ => {
-                let queued = self.sq_len();
-                let flags = EnterFlags::GETEVENTS.bits();
-                // SAFETY: `queued` entries were pushed, each with memory held in the slab; no argument is passed.
-                unsafe { submitter.enter::<libc::sigset_t>(queued, 0, flags, None) }
-            }
+        let limit = timeout.filter(|_| want > 0).map(types::Timespec::from);
+        let argument = EventsArgument {
+            sigmask: 0,
+            sigmask_bytes: 0,
+            min_wait_us: 0,
+            timespec: limit.as_ref().map_or(std::ptr::null(), |limit| limit),
         };
-        entered.map(|_| ()).map_err(|error| errno_of(&error))
+        let mut flags = EnterFlags::GETEVENTS.bits();
+        let argument_bytes = if limit.is_some() {
+            flags |= EnterFlags::EXT_ARG.bits();
+            size_of::<EventsArgument>()
+        } else {
+            0
+        };
+        let ring = match self.enter_index {
+            Some(index) => {
+                flags |= ENTER_REGISTERED_RING;
+                index
+            }
+            None => self.ring.as_raw_fd().cast_unsigned(),
+        };
+        // SAFETY: every entry pushed names memory that is held in the slab; the argument and the
+        // time it points to live until the call returns, and are read only if EXT_ARG is set.
+        let entered = unsafe {
+            libc::syscall(
+                libc::SYS_io_uring_enter,
+                ring,
+                self.sq_len(),
+                want,
+                flags,
+                if argument_bytes == 0 { std::ptr::null() } else { &raw const argument },
+                argument_bytes,
+            )
+        };
+        if entered < 0 { Err(Errno::last()) } else { Ok(()) }
     }
 
     fn sq_len(&self) -> u32 {
-        // SAFETY: only this thread uses the submission queue, and no other handle to it is alive here.
+        // SAFETY: only this thread uses the submission queue, and no other handle to it is alive
+        // here.
         let queue = unsafe { self.ring.submission_shared() };
         u32::try_from(queue.len()).expect("at most `entries`")
     }
@@ -316,21 +359,41 @@ impl Ring {
         }
     }
 
-    /// Asks the kernel to cancel a bio. Best effort: the bio's own completion tells what became of it.
+    /// Asks the kernel to cancel a bio. Best effort: the bio's own completion tells what became of
+    /// it.
     pub fn cancel(&mut self, id: BioId) {
         if !self.slab.is_held(id) {
             return;
         }
         let entry = opcode::AsyncCancel::new(id.to_user_data()).build().user_data(CANCEL_USER_DATA);
-        // SAFETY: a cancel names no memory. A full queue drops the request, which best effort allows.
+        // SAFETY: a cancel names no memory. A full queue drops the request, which best effort
+        // allows.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_ok() {
             self.enter(0, None).unwrap_or(());
         }
     }
 
+    /// Sends a NOP through the ring and waits for it: proof that submission and completion work
+    /// here.
+    ///
+    /// # Errors
+    /// The errno of `io_uring_enter`, `ETIMEDOUT` when nothing came back, `EBUSY` while bios are
+    /// held.
+    pub fn nop(&mut self, timeout: Duration) -> Result<(), Errno> {
+        if self.held > 0 {
+            return Err(Errno::EBUSY);
+        }
+        let entry = opcode::Nop::new().build().user_data(CANCEL_USER_DATA);
+        // SAFETY: a NOP names no memory.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.map_err(|_full| Errno::EBUSY)?;
+        self.enter(1, Some(timeout))?;
+        let came_back = self.ring.completion().any(|entry| entry.user_data() == CANCEL_USER_DATA);
+        if came_back { Ok(()) } else { Err(Errno::ETIMEDOUT) }
+    }
+
     /// Runs one bio synchronously, past the ring.
-    #[must_use]
     pub fn run_now(&mut self, id: BioId) -> BioResult {
         rw::run_now(&self.slab, id)
     }
@@ -344,7 +407,10 @@ impl Ring {
             }
             let all = types::CancelBuilder::any();
             // An old kernel has no synchronous cancel; waiting alone serves too.
-            self.ring.submitter().register_sync_cancel(Some(types::Timespec::new()), all).unwrap_or(());
+            self.ring
+                .submitter()
+                .register_sync_cancel(Some(types::Timespec::new()), all)
+                .unwrap_or(());
             if self.turn(1, Some(DRAIN_WAIT), &mut done).is_err() {
                 return false;
             }
@@ -356,10 +422,16 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         if self.drain() {
+            if let Some(index) = self.enter_index.take() {
+                // Registered, the ring would outlive its descriptor. Failing leaks it until the
+                // thread ends.
+                unregister_ring(self.ring.as_raw_fd(), index);
+            }
             // SAFETY: dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.ring) };
         }
-        // Otherwise the ring leaks: its completions may still arrive, and the slab keeps the memory.
+        // Otherwise the ring leaks: its completions may still arrive, and the slab keeps the
+        // memory.
     }
 }
 
@@ -368,16 +440,51 @@ enum Target {
     Fixed(types::Fixed),
 }
 
-/// io-uring's builders take a plain or a registered descriptor by type; this picks by value.
-macro_rules! with_target {
-    ($target:expr, $t:ident => $build:expr) => {
-        match $target {
-            Target::Fd($t) => $build,
-            Target::Fixed($t) => $build,
-        }
-    };
+/// `struct io_uring_getevents_arg`, linux/io_uring.h.
+#[repr(C)]
+struct EventsArgument {
+    sigmask: u64,
+    sigmask_bytes: u32,
+    min_wait_us: u32,
+    timespec: *const types::Timespec,
 }
-use with_target;
+
+/// `struct io_uring_rsrc_update`, linux/io_uring.h.
+#[repr(C)]
+struct ResourceUpdate {
+    offset: u32,
+    reserved: u32,
+    data: u64,
+}
+
+// Of linux/io_uring.h. The io-uring crate registers a ring with a `Submitter` that borrows it, so
+// the index can't be kept beside the ring.
+const ENTER_REGISTERED_RING: u32 = 1 << 4;
+const REGISTER_RING_FDS: u32 = 20;
+const UNREGISTER_RING_FDS: u32 = 21;
+
+/// Registers a ring for this thread (at most 16 of them); answers its index.
+fn register_ring(fd: RawFd) -> Result<u32, Errno> {
+    let data = u64::from(fd.cast_unsigned());
+    let mut update = ResourceUpdate { offset: u32::MAX, reserved: 0, data };
+    update_ring_fds(fd, REGISTER_RING_FDS, &mut update)?;
+    Ok(update.offset)
+}
+
+fn unregister_ring(fd: RawFd, index: u32) {
+    let mut update = ResourceUpdate { offset: index, reserved: 0, data: 0 };
+    update_ring_fds(fd, UNREGISTER_RING_FDS, &mut update).unwrap_or(());
+}
+
+fn update_ring_fds(fd: RawFd, opcode: u32, update: &mut ResourceUpdate) -> Result<(), Errno> {
+    // SAFETY: the kernel reads and writes one `io_uring_rsrc_update`, which `update` is, during the
+    // call only.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_io_uring_register, fd, opcode, std::ptr::from_mut(update), 1)
+    };
+    // The answer is the number of rings that were updated.
+    if answer == 1 { Ok(()) } else { Err(Errno::last()) }
+}
 
 fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingWanted), Errno> {
     let mut granted = wanted;
@@ -400,13 +507,10 @@ fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingWanted), Err
             Err(error) => errno_of(&error),
         };
         // Newest first; each is dropped by itself. An errno other than EINVAL is not about flags.
-        let dropped = [
-            &mut granted.defer_taskrun,
-            &mut granted.single_issuer,
-            &mut granted.coop_taskrun,
-        ]
-        .into_iter()
-        .find(|flag| **flag);
+        let dropped =
+            [&mut granted.defer_taskrun, &mut granted.single_issuer, &mut granted.coop_taskrun]
+                .into_iter()
+                .find(|flag| **flag);
         match dropped {
             Some(flag) if error == Errno::EINVAL => *flag = false,
             _ => return Err(error),

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use crate::sync::OnceLock;
+
 /// A point in time, in nanoseconds since an arbitrary start of this process (or of the simulation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nanos(pub u64);
@@ -17,7 +19,7 @@ impl Nanos {
 /// Now, by the monotonic clock.
 #[must_use]
 pub fn now() -> Nanos {
-    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    static START: OnceLock<Instant> = OnceLock::new();
     let elapsed = START.get_or_init(Instant::now).elapsed();
     Nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
 }

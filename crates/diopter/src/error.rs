@@ -1,5 +1,5 @@
-//! Errors, four enums by time: set-up, admission, I/O, and a broken queue. Each says what failed, on what, and
-//! what to do. Errno becomes an [`IoErrorKind`] in one function, here.
+//! Errors, four enums by time: set-up, admission, I/O, and a broken queue. Each says what failed,
+//! on what, and what to do. Errno becomes an [`IoErrorKind`] in one function, here.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -97,6 +97,8 @@ pub enum IoErrorKind {
     Busy,
     /// The device kept answering without moving anything.
     NoProgress,
+    /// The file ended before the memory of a `read_exact_at` was full.
+    UnexpectedEnd,
     /// The backend broke while the request was in flight.
     BackendLost,
     /// Anything else; `errno` tells.

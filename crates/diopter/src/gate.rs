@@ -1,16 +1,18 @@
-//! One gate per inode: writes on whole blocks pass it side by side, a read-modify-write of an edge block has
-//! its blocks for itself. So no write of diopter's loses another's bytes, from any thread.
+//! One gate per inode: writes on whole blocks pass it side by side, a read-modify-write of an edge
+//! block has its blocks for itself. So no write of diopter's loses another's bytes, from any
+//! thread.
 //!
-//! The common case must be cheap. A whole-block write adds 1 to a counter of its own shard (a cache line that
-//! few threads share) and loads `exclusive`; nobody exclusive, nobody to talk to. An exclusive writer first
-//! announces itself, then waits until every shard is 0: from then on whole-block writers see the announcement
-//! and take the slow way, where ranges are compared. Both sides write before they read, sequentially
-//! consistent, so at least one of them sees the other (Dekker). One load alone would not do: the exclusive
-//! writer has to learn of a whole-block write that is already under way.
+//! The common case must be cheap. A whole-block write adds 1 to a counter of its own shard (a cache
+//! line that few threads share) and loads `exclusive`; nobody exclusive, nobody to talk to. An
+//! exclusive writer first announces itself, then waits until every shard is 0: from then on
+//! whole-block writers see the announcement and take the slow way, where ranges are compared. Both
+//! sides write before they read, sequentially consistent, so at least one of them sees the other
+//! (Dekker). One load alone would not do: the exclusive writer has to learn of a whole-block write
+//! that is already under way.
 
 use std::time::Duration;
 
-use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, lock};
+use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, lock, wait_timeout};
 use crate::units::FileRange;
 
 const SHARDS: usize = if cfg!(loom) { 2 } else { 8 };
@@ -83,8 +85,8 @@ impl Gate {
         Ok(Pass::Shared(range))
     }
 
-    /// Says that an exclusive writer comes; from here on whole-block writers compare ranges. Ends with
-    /// [`Gate::retract`], or with [`Gate::leave`] once entered.
+    /// Says that an exclusive writer comes; from here on whole-block writers compare ranges. Ends
+    /// with [`Gate::retract`], or with [`Gate::leave`] once entered.
     pub fn announce(&self) {
         self.exclusive.fetch_add(1, Ordering::SeqCst);
     }
@@ -133,7 +135,8 @@ impl Gate {
     fn leave_shard(&self, seat: usize) {
         self.shards[seat].0.fetch_sub(1, Ordering::SeqCst);
         if self.exclusive.load(Ordering::SeqCst) != 0 {
-            // Under the lock, so that a waiter that saw the old count is asleep by now and gets the wake-up.
+            // Under the lock, so that a waiter that saw the old count is asleep by now and gets the
+            // wake-up.
             lock(&self.state).changes += 1;
             self.changed.notify_all();
         }
@@ -143,12 +146,14 @@ impl Gate {
     pub fn wait(&self, seen: &NotNow, timeout: Duration) {
         let state = lock(&self.state);
         if state.changes == seen.changes {
-            drop(
-                self.changed
-                    .wait_timeout(state, timeout)
-                    .unwrap_or_else(std::sync::PoisonError::into_inner),
-            );
+            drop(wait_timeout(&self.changed, state, timeout));
         }
+    }
+
+    /// Sleeps until a pass is left, or `timeout` passed: for a wait whose end nobody here
+    /// announces.
+    pub fn pause(&self, timeout: Duration) {
+        drop(wait_timeout(&self.changed, lock(&self.state), timeout));
     }
 }
 

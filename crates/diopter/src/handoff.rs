@@ -1,9 +1,10 @@
-//! A bounded queue between threads, with wake: for thread workers and deferred completions. No domain types.
+//! A bounded queue between threads, with wake: for thread workers and deferred completions. No
+//! domain types.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::sync::{Condvar, Mutex, lock};
+use crate::sync::{Condvar, Mutex, lock, wait_timeout};
 
 /// What a pop found.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,7 +48,8 @@ impl<T> Handoff<T> {
         Ok(())
     }
 
-    /// Takes the oldest item, waiting up to `timeout` for one. A closed queue gives out what it holds first.
+    /// Takes the oldest item, waiting up to `timeout` for one. A closed queue gives out what it
+    /// holds first.
     pub fn pop(&self, timeout: Duration) -> Popped<T> {
         let mut state = lock(&self.state);
         loop {
@@ -61,19 +63,17 @@ impl<T> Handoff<T> {
                 return Popped::Empty;
             }
             state.sleepers += 1;
-            let (woken, result) = self
-                .changed
-                .wait_timeout(state, timeout)
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let (woken, timed_out) = wait_timeout(&self.changed, state, timeout);
             state = woken;
             state.sleepers -= 1;
-            if result.timed_out() && state.items.is_empty() && !state.closed {
+            if timed_out && state.items.is_empty() && !state.closed {
                 return Popped::Empty;
             }
         }
     }
 
-    /// Consumers that sleep and items that wait for one: more items than sleepers asks for more consumers.
+    /// Consumers that sleep and items that wait for one: more items than sleepers asks for more
+    /// consumers.
     pub fn waiting(&self) -> (usize, usize) {
         let state = lock(&self.state);
         (state.sleepers, state.items.len())

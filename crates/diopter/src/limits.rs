@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The most one `pread` or `pwrite` moves: `MAX_RW_COUNT` of linux/fs.h, rounded down to 1 GiB so that every
-/// power-of-two alignment divides it.
+/// The most one `pread` or `pwrite` moves: `MAX_RW_COUNT` of linux/fs.h, rounded down to 1 GiB so
+/// that every power-of-two alignment divides it.
 pub const BIO_BYTES_MAX: u32 = 1 << 30;
 
 /// Segments of one bio of a thread's engine. Vectored calls with more ranges become several bios.
@@ -18,8 +18,8 @@ pub const REQUESTS_MAX: u32 = 128;
 /// Memories in one slab: one per request, and one bounce buffer per request at most.
 pub const MEMORIES_MAX: u32 = 2 * REQUESTS_MAX;
 
-/// Bytes of a bounce buffer: large enough that a misaligned stream runs at device speed, small enough that a
-/// thousand threads may have one.
+/// Bytes of a bounce buffer: large enough that a misaligned stream runs at device speed, small
+/// enough that a thousand threads may have one.
 pub const BOUNCE_BYTES: u64 = 1 << 20;
 
 /// What a bounce buffer shrinks to when memory is short, step by step.
@@ -34,17 +34,20 @@ pub const ALIGNMENT_MAX: u64 = 1 << 20;
 /// The largest file offset the kernel knows: `loff_t` is signed.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
-/// Attempts in a row that move nothing (`EINTR`, `EAGAIN`, a write of 0 bytes) before a request gives up.
+/// Attempts in a row that move nothing (`EINTR`, `EAGAIN`, a write of 0 bytes) before a request
+/// gives up.
 pub const ATTEMPTS_MAX: u32 = 10_000;
 
-/// How long a write, a `set_len` or a close waits for writes to the same blocks that another thread has in
-/// flight and does not reap.
+/// How long a write, a `set_len` or a close waits for writes to the same blocks that another thread
+/// has in flight and does not reap.
 pub const GATE_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// One wait inside a bounded or repeated wait, so that other engines of the thread are served meanwhile.
+/// One wait inside a bounded or repeated wait, so that other engines of the thread are served
+/// meanwhile.
 pub const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// Worker threads of one engine's thread pool; a queue depth beyond it gains nothing on a blocking backend.
+/// Worker threads of one engine's thread pool; a queue depth beyond it gains nothing on a blocking
+/// backend.
 pub const WORKERS_MAX: usize = 16;
 
 /// How long an idle worker thread stays.
@@ -54,7 +57,9 @@ pub const WORKER_IDLE: Duration = Duration::from_secs(2);
 pub const TEARDOWN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(size_of::<usize>() == 8, "64-bit only: lengths are u64 and usize alike");
-const _: () = assert!(BOUNCE_BYTES >= ALIGNMENT_MAX, "a bounce buffer holds a block of any alignment");
-const _: () = assert!(BIO_BYTES_MAX as u64 % ALIGNMENT_MAX == 0, "a full bio ends on a block");
+const _: () =
+    assert!(BOUNCE_BYTES >= ALIGNMENT_MAX, "a bounce buffer holds a block of any alignment");
+const _: () =
+    assert!((BIO_BYTES_MAX as u64).is_multiple_of(ALIGNMENT_MAX), "a full bio ends on a block");
 const _: () = assert!(SEGMENTS_MAX <= 1024, "IOV_MAX");
 const _: () = assert!(MEMORIES_MAX >= 2 * REQUESTS_MAX, "a request and its bounce buffer");

@@ -1,5 +1,5 @@
-//! What became of a request: `Outcome` (which ranges), `Route` (which way), `Timing` (when). Inline values for
-//! the common case, a list only where there is something to tell.
+//! What became of a request: `Outcome` (which ranges), `Route` (which way), `Timing` (when). Inline
+//! values for the common case, a list only where there is something to tell.
 
 use diopter_sys::Errno;
 
@@ -96,13 +96,16 @@ fn push(merged: &mut Vec<RangeOutcome>, range: FileRange, state: RangeState) {
 pub enum DetourReason {
     /// The memory's address is not a multiple of what the device needs; bounced.
     MisalignedMemory,
-    /// The range does not start or end on a block; its edge blocks are read, changed and written; bounced.
+    /// The range does not start or end on a block; its edge blocks are read, changed and written;
+    /// bounced.
     MisalignedRange,
-    /// The range ends past the end of the file and not on a block: buffered, so the file never is too long.
+    /// The range ends past the end of the file and not on a block: buffered, so the file never is
+    /// too long.
     UnalignedEndOfFile,
     /// An edge block can't be read because the file is open for writing only; buffered.
     WriteOnly,
-    /// The end of the file is not on a block, or the length is not: the kernel appends it, buffered.
+    /// The end of the file is not on a block, or the length is not: the kernel appends it,
+    /// buffered.
     UnalignedAppend,
     /// The file system has no direct I/O for this file; buffered.
     NoDirectIo,

@@ -1,5 +1,5 @@
-//! The only door to randomness. A seed means the same for ever, so the generator is ours: splitmix64
-//! (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
+//! The only door to randomness. A seed means the same for ever, so the generator is ours:
+//! splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
 
 /// A seeded generator. The same seed gives the same numbers in every version of diopter.
 #[derive(Clone, Debug)]

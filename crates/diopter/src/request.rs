@@ -1,4 +1,5 @@
-//! What a caller asks (`Request`) and gets back (`FinishedRequest`). No kernel types but the memory.
+//! What a caller asks (`Request`) and gets back (`FinishedRequest`). No kernel types but the
+//! memory.
 
 use diopter_sys::{IoBuf, RwFlags};
 
@@ -32,7 +33,8 @@ impl RequestOp {
     }
 }
 
-/// What a caller asks of an engine, with owned memory. The range is `[offset, offset + memory.len())`.
+/// What a caller asks of an engine, with owned memory. The range is `[offset, offset +
+/// memory.len())`.
 #[derive(Debug)]
 pub struct Request {
     /// What to do.
@@ -58,7 +60,8 @@ impl Request {
         Request::with_memory(RequestOp::Write, offset, memory)
     }
 
-    /// Makes earlier writes durable: those whose result was returned, and this engine's started before.
+    /// Makes earlier writes durable: those whose result was returned, and this engine's started
+    /// before.
     #[must_use]
     pub fn sync_data() -> Request {
         let offset = FileOffset::new(0);
@@ -92,7 +95,8 @@ pub struct FinishedRequest {
     pub op: RequestOp,
     /// The range asked for.
     pub range: FileRange,
-    /// The memory back; `None` for a sync, for lent memory, and for memory that was lost with its backend.
+    /// The memory back; `None` for a sync, for lent memory, and for memory that was lost with its
+    /// backend.
     pub memory: Option<IoBuf>,
     /// Bytes moved, or the first error.
     pub result: Result<Bytes, IoError>,

@@ -17,9 +17,21 @@ pub(crate) use loom::{
     thread,
 };
 
-pub(crate) use std::sync::OnceLock;
+pub(crate) use std::sync::{Mutex as StaticMutex, OnceLock, Weak};
 
-/// Locks, also after a panic elsewhere: every critical section here leaves its state whole before it can panic.
+/// Locks, also after a panic elsewhere: every critical section here leaves its state whole before
+/// it can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Sleeps on a condition; the flag says that the time passed. As [`lock`] after a panic elsewhere.
+pub(crate) fn wait_timeout<'a, T>(
+    condition: &Condvar,
+    guard: MutexGuard<'a, T>,
+    timeout: std::time::Duration,
+) -> (MutexGuard<'a, T>, bool) {
+    let (guard, result) =
+        condition.wait_timeout(guard, timeout).unwrap_or_else(std::sync::PoisonError::into_inner);
+    (guard, result.timed_out())
 }

@@ -128,7 +128,8 @@ pub const fn align_down(n: u64, block: u64) -> u64 {
     n & !(block - 1)
 }
 
-/// The multiple of `block` (a power of two) at or above `n`; the largest one there is when that overflows.
+/// The multiple of `block` (a power of two) at or above `n`; the largest one there is when that
+/// overflows.
 #[must_use]
 pub const fn align_up(n: u64, block: u64) -> u64 {
     match n.checked_add(block - 1) {

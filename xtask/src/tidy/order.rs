@@ -6,10 +6,10 @@ use super::{Finding, Source, mask};
 const ENGINE: &str = "crates/diopter/src/";
 
 /// From the first to the last. A submodule counts as its parent; `lib.rs` stands outside.
-const ORDER: [&str; 21] = [
-    "units", "limits", "error", "clock", "prng", "sync", "handoff", "gate", "policy", "request",
-    "outcome", "extent", "stripe", "map", "bio", "backend", "engine", "layout", "trace", "probe",
-    "file",
+const ORDER: [&str; 22] = [
+    "units", "limits", "error", "sync", "clock", "prng", "handoff", "gate", "policy", "outcome",
+    "request", "extent", "stripe", "map", "bio", "backend", "engine", "layout", "trace", "plan",
+    "probe", "file",
 ];
 
 /// The rule, over one Rust file.

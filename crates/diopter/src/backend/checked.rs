@@ -1,4 +1,5 @@
-//! A decorator that asserts the contract of `backend` in both directions. Wraps every backend in every test.
+//! A decorator that asserts the contract of `backend` in both directions. Wraps every backend in
+//! every test.
 
 use std::collections::BTreeMap;
 
@@ -83,7 +84,7 @@ impl Backend for Checked {
         self.inner.now()
     }
 
-    fn register(&mut self, what: Register<'_>) -> Result<(), Errno> {
+    fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
         self.inner.register(what)
     }
 

@@ -1,6 +1,6 @@
 //! An object that is a local file or block device.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use diopter_sys::file::{FileKind, reopen_buffered, stat_size};
 use diopter_sys::{Errno, ObjectHandle, space};
@@ -10,7 +10,7 @@ use crate::sync::OnceLock;
 
 /// A descriptor opened with O_DIRECT, and one without, opened on demand.
 pub struct LocalObject {
-    direct: OwnedFd,
+    direct: std::fs::File,
     buffered: OnceLock<OwnedFd>,
     kind: FileKind,
     read: bool,
@@ -21,13 +21,20 @@ impl LocalObject {
     /// From an open descriptor.
     #[must_use]
     pub fn new(direct: OwnedFd, kind: FileKind, read: bool, write: bool) -> LocalObject {
+        let direct = std::fs::File::from(direct);
         LocalObject { direct, buffered: OnceLock::new(), kind, read, write }
     }
 
     /// The direct descriptor.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.direct.as_fd()
+    pub fn file(&self) -> &std::fs::File {
+        &self.direct
+    }
+
+    /// A file or a block device.
+    #[must_use]
+    pub fn kind(&self) -> FileKind {
+        self.kind
     }
 }
 

@@ -1,15 +1,18 @@
 //! The seam: one trait for kernel and simulator, and its contract in words. Nothing kernel here.
 //!
-//! The contract, asserted by [`Checked`] in both directions and run over every backend by `tests/contract.rs`:
+//! The contract, asserted by [`Checked`] in both directions and run over every backend by
+//! `tests/contract.rs`:
 //!
-//! 1. Every accepted bio comes back through `turn` exactly once, whatever happened to it. `queue` never
-//!    completes a bio.
-//! 2. `queue` accepts a prefix of what it is given and answers how long that is. What did not fit is untouched.
-//! 3. The slab owns a bio's memory from `queue` to its completion. Dropping a backend waits for the device, or
-//!    leaks; forgetting one leaks as well.
+//! 1. Every accepted bio comes back through `turn` exactly once, whatever happened to it. `queue`
+//!    never completes a bio.
+//! 2. `queue` accepts a prefix of what it is given and answers how long that is. What did not fit
+//!    is untouched.
+//! 3. The slab owns a bio's memory from `queue` to its completion. Dropping a backend waits for the
+//!    device, or leaks; forgetting one leaks as well.
 //! 4. A completed bio is the queued one: the same id, generation included.
 //! 5. A result is bytes moved, at most the length, or an errno. Short is reported, not repaired.
-//! 6. `held() <= depth_max`, and a `turn` returns within its `Wait` (plus what one system call takes).
+//! 6. `held() <= depth_max`, and a `turn` returns within its `Wait` (plus what one system call
+//!    takes).
 //! 7. `run_now` returns one bio's result directly, and leaves what is queued alone.
 
 pub mod checked;
@@ -59,7 +62,8 @@ pub trait Backend {
     /// Accepts a prefix of `ids`, freshly built bios, and answers how many.
     fn queue(&mut self, ids: &[BioId]) -> u32;
 
-    /// Submits what is queued, waits for at least one completion as `wait` says, and appends all there are.
+    /// Submits what is queued, waits for at least one completion as `wait` says, and appends all
+    /// there are.
     ///
     /// # Errors
     /// [`BackendError`] when the queue itself is broken.
@@ -79,11 +83,12 @@ pub trait Backend {
         crate::clock::now()
     }
 
-    /// Registers a file and buffers with the kernel where that makes bios cheaper. Refusal is an answer.
+    /// Registers a file and buffers with the kernel where that makes bios cheaper. Refusal is an
+    /// answer.
     ///
     /// # Errors
     /// The errno of the refusal; nothing changes then.
-    fn register(&mut self, what: Register<'_>) -> Result<(), Errno> {
+    fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
         match what {
             Register::File(_) | Register::Buffers(_) => Err(Errno::EOPNOTSUPP),
             Register::Forget(_) => Ok(()),
@@ -97,11 +102,11 @@ pub trait Backend {
 }
 
 /// What to register.
-pub enum Register<'a> {
+pub enum Register<'a, 'b> {
     /// A file; it stays open until forgotten.
     File(BorrowedFd<'a>),
     /// Buffers, once for a backend's life.
-    Buffers(&'a mut [&'a mut IoBuf]),
+    Buffers(&'a mut [&'b mut IoBuf]),
     /// A file that was registered and is about to be closed.
     Forget(ObjectHandle),
 }

@@ -1,5 +1,5 @@
-//! preadv2 and pwritev2 in worker threads, for hosts without io_uring. Works everywhere, without descriptors of
-//! its own. Threads start when there is work and leave when there is none.
+//! preadv2 and pwritev2 in worker threads, for hosts without io_uring. Works everywhere, without
+//! descriptors of its own. Threads start when there is work and leave when there is none.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -65,8 +65,8 @@ impl Threads {
         }
     }
 
-    /// A worker that left for want of work may miss a bio that was queued at that moment, when no other could
-    /// be started: this thread runs it instead.
+    /// A worker that left for want of work may miss a bio that was queued at that moment, when no
+    /// other could be started: this thread runs it instead.
     fn help_if_nobody_works(&mut self, done: &mut Completions) {
         if self.shared.workers.load(Ordering::Acquire) > 0 {
             return;
@@ -95,14 +95,15 @@ fn work(shared: &Shared) {
         match shared.work.pop(WORKER_IDLE) {
             Popped::Item(bio) => {
                 let finished = bio.run();
-                // Room is certain: at most `depth_max` bios are held. A closed queue means that the engine
-                // is gone; then the slab has leaked the memory and nobody waits.
+                // Room is certain: at most `depth_max` bios are held. A closed queue means that the
+                // engine is gone; then the slab has leaked the memory and nobody waits.
                 drop(shared.done.push(finished));
             }
             Popped::Closed => return,
             Popped::Empty => {
                 shared.workers.fetch_sub(1, Ordering::AcqRel);
-                // Between the empty pop and the decrement a bio may have been queued for this worker.
+                // Between the empty pop and the decrement a bio may have been queued for this
+                // worker.
                 if shared.work.waiting().1 == 0 {
                     return;
                 }
@@ -166,7 +167,8 @@ impl Backend for Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // Bios of this thread were never started: the slab keeps them as built, nobody touches their memory.
+        // Bios of this thread were never started: the slab keeps them as built, nobody touches
+        // their memory.
         self.held -= u32::try_from(self.own.len()).unwrap_or(self.held);
         self.shared.work.close();
         let mut done = Vec::new();

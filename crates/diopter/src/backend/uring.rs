@@ -60,7 +60,7 @@ impl Backend for Uring {
         self.ring.cancel(id);
     }
 
-    fn register(&mut self, what: Register<'_>) -> Result<(), Errno> {
+    fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
         match what {
             Register::File(fd) => self.ring.register_file(fd),
             Register::Buffers(buffers) => self.ring.register_buffers(buffers),

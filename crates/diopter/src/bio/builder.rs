@@ -1,5 +1,5 @@
-//! Extents and memory -> bios, each as large as it can be. The only reader of [`BoundaryPolicy`]. Knows no
-//! backend.
+//! Extents and memory -> bios, each as large as it can be. The only reader of [`BoundaryPolicy`].
+//! Knows no backend.
 
 use crate::bio::{Draft, EndedBy};
 use crate::extent::Extent;
@@ -37,8 +37,9 @@ pub struct Builder<'m> {
 }
 
 impl Builder<'_> {
-    /// The piece at the start of `range`: as long as the extents, the limits and `fits` allow. `fits(n)` is how
-    /// many of the first `n` bytes of the range have memory within the segments of one bio.
+    /// The piece at the start of `range`: as long as the extents, the limits and `fits` allow.
+    /// `fits(n)` is how many of the first `n` bytes of the range have memory within the segments of
+    /// one bio.
     ///
     /// # Panics
     /// For an empty range.
@@ -58,7 +59,8 @@ impl Builder<'_> {
         })
     }
 
-    /// The first extent with what follows it on the same object, up to the range's end or the byte limit.
+    /// The first extent with what follows it on the same object, up to the range's end or the byte
+    /// limit.
     fn grow(&self, first: Extent, range: FileRange) -> (Extent, EndedBy) {
         let mut extent = first;
         loop {
@@ -80,8 +82,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Every policy ends a bio at a boundary; they differ in which sections before it stand alone, which only
-    /// a mapper that reads metadata page by page can tell.
+    /// Every policy ends a bio at a boundary; they differ in which sections before it stand alone,
+    /// which only a mapper that reads metadata page by page can tell.
     fn ends_at_a_boundary(&self) -> bool {
         match self.boundary {
             BoundaryPolicy::V3_8

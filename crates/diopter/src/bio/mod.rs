@@ -1,4 +1,5 @@
-//! Bios: one contiguous object range each, the unit of submission. Drafts here; the slab holds those in flight.
+//! Bios: one contiguous object range each, the unit of submission. Drafts here; the slab holds
+//! those in flight.
 
 pub mod builder;
 pub mod plan;

@@ -1,15 +1,16 @@
-//! Which way each part of a request goes: a pure function from where the request stands to its next window.
-//! The only reader of [`RoutePolicy`].
+//! Which way each part of a request goes: a pure function from where the request stands to its next
+//! window. The only reader of [`RoutePolicy`].
 //!
-//! A request is served window by window, in file order. Within a window all bios go one way and are waited for
-//! once. An aligned request is one window; a misaligned one has edges.
+//! A request is served window by window, in file order. Within a window all bios go one way and are
+//! waited for once. An aligned request is one window; a misaligned one has edges.
 
 use crate::limits::{BOUNCE_BYTES, FILE_SIZE_MAX};
 use crate::outcome::DetourReason;
 use crate::policy::RoutePolicy;
 use crate::units::{FileRange, align_down, align_up, is_aligned};
 
-/// Requests up to this size with a misaligned end are bounced whole: one bio and a small copy beat three bios.
+/// Requests up to this size with a misaligned end are bounced whole: one bio and a small copy beat
+/// three bios.
 const BOUNCE_WHOLE_BYTES: u64 = 64 << 10;
 
 /// Which way.
@@ -38,7 +39,8 @@ pub(crate) struct Course<F: Fn(u64) -> bool> {
     pub block: u64,
     /// Bytes that a bounce buffer holds; at least two blocks, or one for a window within one block.
     pub bounce: u64,
-    /// For a write: the file's size. Exact only under an exclusive pass, which a misaligned write has.
+    /// For a write: the file's size. Exact only under an exclusive pass, which a misaligned write
+    /// has.
     pub size: u64,
     /// Whether edge blocks can be read.
     pub readable: bool,
@@ -117,7 +119,8 @@ impl<F: Fn(u64) -> bool> Course<F> {
         self.bounce_to(end)
     }
 
-    /// The first, partial block alone if direct I/O can follow, else as much as a bounce buffer holds.
+    /// The first, partial block alone if direct I/O can follow, else as much as a bounce buffer
+    /// holds.
     fn head(&self, end: u64) -> Window {
         let next_block = align_up(self.at(), self.block);
         if next_block < end && (self.memory_is_aligned_from)(next_block) {
@@ -136,7 +139,8 @@ impl<F: Fn(u64) -> bool> Course<F> {
             };
         }
         let tail = self.tail_detour();
-        // How far whole blocks may be written: a tail that can't be a whole block is left for the page cache.
+        // How far whole blocks may be written: a tail that can't be a whole block is left for the
+        // page cache.
         let blocks_end = if tail.is_some() { align_down(end, self.block) } else { end };
         if at >= blocks_end {
             return self.to(end, Way::Buffered(tail.unwrap_or(DetourReason::UnalignedEndOfFile)));
@@ -159,8 +163,8 @@ impl<F: Fn(u64) -> bool> Course<F> {
         self.bounce_to(blocks_end)
     }
 
-    /// Why the last, partial block can't be written whole, if so: the file would become longer than what was
-    /// written, or what is there can't be read.
+    /// Why the last, partial block can't be written whole, if so: the file would become longer than
+    /// what was written, or what is there can't be read.
     fn tail_detour(&self) -> Option<DetourReason> {
         if is_aligned(self.end(), self.block) {
             None
@@ -187,8 +191,15 @@ mod tests {
     const WRITE_ONLY: Way = Way::Buffered(DetourReason::WriteOnly);
     const MIB: u64 = 1 << 20;
 
-    /// All windows of a request; `skew` is how far the memory of byte 0 of the file is from a 512 multiple.
-    fn windows(is_write: bool, range: (u64, u64), size: u64, skew: u64, readable: bool) -> Vec<(u64, Way)> {
+    /// All windows of a request; `skew` is how far the memory of byte 0 of the file is from a 512
+    /// multiple.
+    fn windows(
+        is_write: bool,
+        range: (u64, u64),
+        size: u64,
+        skew: u64,
+        readable: bool,
+    ) -> Vec<(u64, Way)> {
         let mut windows = Vec::new();
         let mut at = range.0;
         while at < range.1 {
@@ -252,8 +263,9 @@ mod tests {
 
     #[test]
     fn a_write_that_ends_exactly_at_the_end_of_an_odd_file_is_buffered_not_padded() {
-        // Its last block is partly past the end; writing it whole would be right only because the file ends
-        // there, and would be read back whole. The size decides: end <= size, so the block is rewritten in place.
+        // Its last block is partly past the end; writing it whole would be right only because the
+        // file ends there, and would be read back whole. The size decides: end <= size, so the
+        // block is rewritten in place.
         assert_eq!(writes((0, 5000), 5000, 0), [(5000, MISALIGNED)]);
     }
 

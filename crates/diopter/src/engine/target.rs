@@ -1,5 +1,5 @@
-//! `Target`: all that the engine needs to know of an open file. Shared by threads, changed by none but for its
-//! gate and its latched flush error.
+//! `Target`: all that the engine needs to know of an open file. Shared by threads, changed by none
+//! but for its gate and its latched flush error.
 
 use diopter_sys::{Errno, ObjectHandle, RwFlags, fork};
 
@@ -10,7 +10,8 @@ use crate::outcome::DetourReason;
 use crate::sync::{Arc, AtomicI32, OnceLock, Ordering};
 use crate::units::FileRange;
 
-/// Generations of fork that get a gate of their own; a process forked more often than that shares one again.
+/// Generations of fork that get a gate of their own; a process forked more often than that shares
+/// one again.
 const GATES: usize = 8;
 
 /// How much of the file's I/O can be direct.
@@ -56,7 +57,7 @@ pub struct Access {
 
 /// A file as the engine sees it.
 pub struct Target {
-    pub(crate) port: Box<dyn Port>,
+    pub(crate) port: Arc<dyn Port>,
     pub(crate) mapper: Box<dyn Mapper>,
     pub(crate) blocks: Blocks,
     pub(crate) directness: Directness,
@@ -67,6 +68,16 @@ pub struct Target {
     flush_error: AtomicI32,
 }
 
+/// A target to start requests on, for files that are no `File`: simulated ones.
+#[derive(Clone)]
+pub struct TargetRef(Arc<Target>);
+
+impl AsRef<Arc<Target>> for TargetRef {
+    fn as_ref(&self) -> &Arc<Target> {
+        &self.0
+    }
+}
+
 /// Where a target finds the gate that it shares with other targets of its inode.
 type GateSource = Box<dyn Fn() -> Arc<Gate> + Send + Sync>;
 
@@ -74,17 +85,18 @@ impl Target {
     /// A target that is the only one of its inode, such as a simulated file.
     #[must_use]
     pub fn alone(
-        port: Box<dyn Port>,
-        mapper: Box<dyn Mapper>,
+        port: impl Port + 'static,
+        mapper: impl Mapper + 'static,
         blocks: Blocks,
         access: Access,
-    ) -> Target {
+    ) -> TargetRef {
         let source = Box::new(|| Arc::new(Gate::new()));
-        Target::new(port, mapper, blocks, access, source)
+        let target = Target::new(Arc::new(port), Box::new(mapper), blocks, access, source);
+        TargetRef(Arc::new(target))
     }
 
     pub(crate) fn new(
-        port: Box<dyn Port>,
+        port: Arc<dyn Port>,
         mapper: Box<dyn Mapper>,
         blocks: Blocks,
         access: Access,
@@ -101,13 +113,15 @@ impl Target {
         self
     }
 
-    /// The gate in this process: a child of fork must not wait for passes that only its parent can leave.
+    /// The gate in this process: a child of fork must not wait for passes that only its parent can
+    /// leave.
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         let generation = usize::try_from(fork::generation()).unwrap_or(0);
         self.gates[generation % GATES].get_or_init(|| (self.gate_source)())
     }
 
-    /// What a write of `range` may touch beyond its bytes: whole blocks, and whole pages of the page cache.
+    /// What a write of `range` may touch beyond its bytes: whole blocks, and whole pages of the
+    /// page cache.
     pub(crate) fn touched(&self, range: FileRange) -> FileRange {
         range.blocks(self.blocks.write.max(self.blocks.page))
     }
@@ -125,15 +139,11 @@ impl Target {
         }
     }
 
-    /// Keeps the first flush error: data may be lost, and a later flush that finds nothing to do must not say
-    /// otherwise.
+    /// Keeps the first flush error: data may be lost, and a later flush that finds nothing to do
+    /// must not say otherwise.
     pub(crate) fn latch_flush_error(&self, errno: Errno) {
-        let latched = self.flush_error.compare_exchange(
-            0,
-            errno.raw(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        let latched =
+            self.flush_error.compare_exchange(0, errno.raw(), Ordering::AcqRel, Ordering::Acquire);
         debug_assert!(latched.is_ok() || self.flush_error().is_some());
     }
 

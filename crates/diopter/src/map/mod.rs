@@ -11,7 +11,8 @@ pub use table::Table;
 
 /// Where a file's bytes live.
 pub trait Mapper: Send + Sync {
-    /// The extent at the start of `range`: it starts there, ends at most at the range's end, and is not empty.
+    /// The extent at the start of `range`: it starts there, ends at most at the range's end, and is
+    /// not empty.
     ///
     /// # Panics
     /// For an empty range.

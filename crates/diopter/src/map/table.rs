@@ -82,7 +82,10 @@ mod tests {
     fn an_extent_is_cut_to_the_range_and_loses_its_boundary_when_its_end_is_cut() {
         let table = Table::new(vec![extent(10, 20, 100, true)]).expect("no overlap");
         let cut = table.map(FileRange::new(12, 15));
-        assert_eq!((cut.range, cut.object_offset.get(), cut.boundary), (FileRange::new(12, 15), 102, false));
+        assert_eq!(
+            (cut.range, cut.object_offset.get(), cut.boundary),
+            (FileRange::new(12, 15), 102, false)
+        );
         assert!(table.map(FileRange::new(12, 99)).boundary);
     }
 

@@ -1,5 +1,5 @@
-//! Simulated media: what is live, what would survive a crash, and which sectors are bad. Pristine: faults are
-//! kept beside the bytes and can be switched off to ask "would it have been right?".
+//! Simulated media: what is live, what would survive a crash, and which sectors are bad. Pristine:
+//! faults are kept beside the bytes and can be switched off to ask "would it have been right?".
 
 use std::collections::BTreeSet;
 
@@ -32,8 +32,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An empty file with room for `capacity` bytes that wants direct I/O in multiples of `block`, from
-    /// memory at multiples of `memory`.
+    /// An empty file with room for `capacity` bytes that wants direct I/O in multiples of `block`,
+    /// from memory at multiples of `memory`.
     #[must_use]
     pub fn new(capacity: u64, block: u32, memory: u32) -> Disk {
         let (live, durable, bad) = (Vec::new(), Vec::new(), BTreeSet::new());
@@ -151,7 +151,8 @@ impl World {
     }
 }
 
-/// A simulated file as the engine sees it: handle `2 n` is direct, `2 n + 1` goes through a page cache.
+/// A simulated file as the engine sees it: handle `2 n` is direct, `2 n + 1` goes through a page
+/// cache.
 pub struct SimPort {
     world: World,
     number: u32,

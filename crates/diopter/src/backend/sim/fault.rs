@@ -1,4 +1,5 @@
-//! What goes wrong, and how often. Plain values and one draw per bio; the media knows nothing of it.
+//! What goes wrong, and how often. Plain values and one draw per bio; the media knows nothing of
+//! it.
 
 use diopter_sys::Errno;
 
@@ -7,7 +8,8 @@ use crate::prng::Prng;
 /// Fault rates: each `n` means once in `n` bios on average, 0 means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// The bio fails with `EIO`; the next try may succeed. A write may have reached the media in part.
+    /// The bio fails with `EIO`; the next try may succeed. A write may have reached the media in
+    /// part.
     pub eio_once: u64,
     /// The bio's first sector turns bad and answers `EIO` from then on.
     pub eio_sticky: u64,
@@ -25,17 +27,11 @@ pub struct Faults {
 
 impl Faults {
     /// None.
-    pub const NONE: Faults = Faults {
-        eio_once: 0,
-        eio_sticky: 0,
-        short: 0,
-        no_space: 0,
-        again: 0,
-        never: 0,
-        slow: 0,
-    };
+    pub const NONE: Faults =
+        Faults { eio_once: 0, eio_sticky: 0, short: 0, no_space: 0, again: 0, never: 0, slow: 0 };
 
-    /// A random subset of the kinds at random rates: each run of a campaign meets other combinations.
+    /// A random subset of the kinds at random rates: each run of a campaign meets other
+    /// combinations.
     #[must_use]
     pub fn swarm(prng: &mut Prng) -> Faults {
         let mut rate = |least: u64| if prng.one_in(2) { least + prng.below(40) } else { 0 };

@@ -1,5 +1,5 @@
-//! The simulator: seeded latency and faults in virtual time, on simulated media. Deterministic: one thread, own
-//! generator, no real time. The same seed gives the same events.
+//! The simulator: seeded latency and faults in virtual time, on simulated media. Deterministic: one
+//! thread, own generator, no real time. The same seed gives the same events.
 
 pub mod disk;
 pub mod fault;
@@ -95,8 +95,8 @@ impl Sim {
         self.arrivals += 1;
     }
 
-    /// A buffered write reads its pages now and writes them back whole when it ends: what happens to them in
-    /// between is lost, as on a real kernel with a dirty page.
+    /// A buffered write reads its pages now and writes them back whole when it ends: what happens
+    /// to them in between is lost, as on a real kernel with a dirty page.
     fn pages_before(&self, spec: &BioSpec) -> Option<(u64, Vec<u8>)> {
         let (number, is_buffered) = disk::resolve(spec.object);
         let disks = self.world.disks();

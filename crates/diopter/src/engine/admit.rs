@@ -1,0 +1,254 @@
+//! Admission: a request is taken whole or refused whole, before anything of it is queued; and the
+//! pass that a write needs before it touches its blocks.
+
+use diopter_sys::{Errno, RwFlags};
+
+use crate::clock::Nanos;
+use crate::engine::pending::{Pending, State};
+use crate::engine::route::is_buffered_by_policy;
+use crate::engine::target::Target;
+use crate::error::{AdmitError, AdmitErrorKind};
+use crate::gate::NotNow;
+use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX};
+use crate::outcome::DetourReason;
+use crate::policy::{Policies, RoutePolicy};
+use crate::request::RequestOp;
+use crate::units::{FileRange, align_up, is_aligned};
+
+/// The range of a request, cut or refused where no file has bytes.
+///
+/// # Errors
+/// `NotOpenedForThis`, `TooFar` for a write past 2^63 - 1, `WouldBuffer` on a strict file.
+pub(crate) fn check(
+    target: &Target,
+    op: RequestOp,
+    range: (u64, u64),
+    route: RoutePolicy,
+) -> Result<FileRange, AdmitError> {
+    let (offset, length) = range;
+    let end = offset.saturating_add(length);
+    let asked = FileRange::new(offset, end);
+    let refuse = |kind, why| Err(AdmitError { kind, range: asked, why });
+    let (opened, why) = match op {
+        RequestOp::Read => {
+            (target.access.read, "the file is not open for reading; open it with read")
+        }
+        RequestOp::Write => {
+            let writable = target.access.write || target.access.append;
+            (writable, "the file is not open for writing; open it with write or append")
+        }
+        RequestOp::SyncData | RequestOp::SyncAll => (true, ""),
+    };
+    if !opened {
+        return refuse(AdmitErrorKind::NotOpenedForThis, why);
+    }
+    let is_write = op == RequestOp::Write;
+    if is_write && end > FILE_SIZE_MAX && length > 0 {
+        return refuse(AdmitErrorKind::TooFar, "no file is longer than 2^63 - 1 bytes");
+    }
+    // Past the largest offset there are no bytes to read: the end of the file, as pread has it.
+    let admitted = FileRange::new(offset.min(FILE_SIZE_MAX), end.min(FILE_SIZE_MAX));
+    if target.access.strict && would_buffer(target, is_write, admitted, route) {
+        let why = "the file is strict and part of this request would go through the page cache; \
+                   align its end to the block, write inside the file, or open without strict";
+        return refuse(AdmitErrorKind::WouldBuffer, why);
+    }
+    Ok(admitted)
+}
+
+fn would_buffer(target: &Target, is_write: bool, range: FileRange, route: RoutePolicy) -> bool {
+    if range.is_empty() {
+        return false;
+    }
+    if buffered(target, is_write, range.length(), route).is_some() {
+        return true;
+    }
+    if !is_write {
+        return false;
+    }
+    let block = target.blocks.write;
+    if target.access.append {
+        let size_is_aligned = target.port.size().is_ok_and(|size| is_aligned(size, block));
+        return !(size_is_aligned && is_aligned(range.length(), block));
+    }
+    let is_whole = is_aligned(range.start(), block) && is_aligned(range.end(), block);
+    if is_whole {
+        return false;
+    }
+    let ends_inside = target.port.size().is_ok_and(|size| range.end() <= size);
+    !target.access.read || !(ends_inside || is_aligned(range.end(), block))
+}
+
+/// Why the whole of a request goes through the page cache, if it does.
+pub(crate) fn buffered(
+    target: &Target,
+    is_write: bool,
+    length: u64,
+    route: RoutePolicy,
+) -> Option<DetourReason> {
+    target
+        .never_direct(is_write)
+        .or_else(|| is_buffered_by_policy(route, is_write, length).then_some(DetourReason::Policy))
+}
+
+/// What a write must have before it may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needs {
+    /// Nothing: the kernel orders buffered writes, and nothing else writes this file.
+    Nothing,
+    /// Its place among whole-block writes.
+    Shared,
+    /// Its blocks for itself.
+    Exclusive,
+}
+
+fn needs(target: &Target, pending: &Pending, route: RoutePolicy) -> Needs {
+    if target.never_direct(true).is_some() {
+        return Needs::Nothing;
+    }
+    let rest = pending.rest();
+    let block = target.blocks.write;
+    let is_whole = is_aligned(rest.start(), block) && is_aligned(rest.end(), block);
+    let is_plain = is_whole
+        && !target.access.append
+        && !target.access.shared_writers
+        && buffered(target, true, pending.range.length(), route).is_none();
+    if is_plain { Needs::Shared } else { Needs::Exclusive }
+}
+
+/// What a request waits for.
+#[derive(Debug)]
+pub(crate) enum Obstacle {
+    /// Another writer of this process.
+    Gate(NotNow),
+    /// Another process.
+    Lock,
+}
+
+/// Gets a write its pass. `None` when it has one and goes on (or has ended with an error).
+pub(crate) fn enter(
+    pending: &mut Pending,
+    target: &Target,
+    policies: &Policies,
+    seat: usize,
+    now: impl Fn() -> Nanos,
+) -> Option<Obstacle> {
+    let range = if target.access.append {
+        FileRange::new(0, FILE_SIZE_MAX)
+    } else {
+        target.touched(pending.rest())
+    };
+    let entered = match needs(target, pending, policies.route) {
+        Needs::Nothing => Ok(()),
+        Needs::Shared => target.gate().enter_shared(range, seat).map(|pass| {
+            pending.pass = Some(pass);
+        }),
+        Needs::Exclusive => enter_exclusive(pending, target, range),
+    };
+    let obstacle = match entered {
+        Ok(()) => lock_against_others(pending, target, range),
+        Err(not_now) => Some(Obstacle::Gate(not_now)),
+    };
+    if obstacle.is_none() {
+        if pending.state == State::AwaitsPass {
+            pending.state = State::NextWindow;
+        }
+        return None;
+    }
+    let now = now();
+    if pending.waits_since == Nanos::default() {
+        pending.waits_since = now;
+    }
+    if u128::from(now.since(pending.waits_since)) > GATE_WAIT_MAX.as_nanos() {
+        pending.fail(Errno::EBUSY, pending.rest());
+        return None;
+    }
+    obstacle
+}
+
+fn enter_exclusive(pending: &mut Pending, target: &Target, range: FileRange) -> Result<(), NotNow> {
+    if pending.pass.is_none() {
+        if !pending.is_announced {
+            target.gate().announce();
+            pending.is_announced = true;
+        }
+        pending.pass = Some(target.gate().enter_exclusive(range)?);
+        // From here on the announcement belongs to the pass.
+        pending.is_announced = false;
+    }
+    match target.port.size() {
+        Ok(size) => pending.size = size,
+        Err(errno) => pending.fail(errno, pending.rest()),
+    }
+    Ok(())
+}
+
+fn lock_against_others(
+    pending: &mut Pending,
+    target: &Target,
+    range: FileRange,
+) -> Option<Obstacle> {
+    let needs_lock = target.access.shared_writers && pending.locked.is_none();
+    if !needs_lock || pending.state == State::Ended {
+        return None;
+    }
+    match target.port.try_lock(range.start(), range.end()) {
+        Ok(true) => {
+            pending.locked = Some(range);
+            // Another process may have changed the size until now.
+            match target.port.size() {
+                Ok(size) => pending.size = size,
+                Err(errno) => pending.fail(errno, pending.rest()),
+            }
+            None
+        }
+        Ok(false) => Some(Obstacle::Lock),
+        Err(errno) => {
+            pending.fail(errno, pending.rest());
+            None
+        }
+    }
+}
+
+/// Gives back what [`enter`] got.
+pub(crate) fn leave(pending: &mut Pending, target: &Target) {
+    if let Some(range) = pending.locked.take() {
+        target.port.unlock(range.start(), range.end());
+    }
+    if let Some(pass) = pending.pass.take() {
+        target.gate().leave(pass);
+    }
+    if std::mem::take(&mut pending.is_announced) {
+        target.gate().retract();
+    }
+    pending.waits_since = Nanos::default();
+}
+
+/// Whether an atomic write is possible: one bio, a power of two within the file's units, naturally
+/// aligned.
+///
+/// # Errors
+/// `NotAtomic` with the rule that is broken.
+pub(crate) fn check_atomic(
+    range: FileRange,
+    unit_min: u64,
+    unit_max: u64,
+) -> Result<(), AdmitError> {
+    let length = range.length();
+    let why = if unit_max == 0 {
+        "this file offers no atomic writes (statx says so)"
+    } else if !length.is_power_of_two() || length < unit_min || length > unit_max {
+        "an atomic write's length is a power of two between the file's unit_min and unit_max"
+    } else if align_up(range.start(), length) != range.start() {
+        "an atomic write starts at a multiple of its length"
+    } else {
+        return Ok(());
+    };
+    Err(AdmitError { kind: AdmitErrorKind::NotAtomic, range, why })
+}
+
+/// The flags of a write's bios.
+pub(crate) fn write_flags(pending: &Pending, target: &Target) -> RwFlags {
+    let flags = pending.flags.with(target.access.durability);
+    if target.access.append { flags.with(RwFlags::APPEND) } else { flags }
+}

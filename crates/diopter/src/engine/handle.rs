@@ -1,0 +1,266 @@
+//! `Engine`: the queued front door. A handle on a `Core`; stays on its thread.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use diopter_sys::{Errno, IoBuf, ObjectHandle, Slab};
+
+use crate::backend::{Backend, BackendKind, Checked, Ladder, Register};
+use crate::engine::pending::Order;
+use crate::engine::target::Target;
+use crate::engine::wait::{Deadline, turn_wait};
+use crate::engine::{Core, GATE_SLICE, SLAB_SHAPE, admit, reap_this_thread, thread};
+use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
+use crate::limits::DEPTH_MAX;
+use crate::policy::Policies;
+use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
+use crate::sync::Arc;
+use crate::units::{FileRange, to_u64};
+
+/// How an engine is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Which backend.
+    pub backend: BackendKind,
+    /// The policies.
+    pub policies: Policies,
+    /// Assert the backend's contract on every bio.
+    pub checked: bool,
+}
+
+impl EngineOptions {
+    /// The best backend there is, the default policies, no extra checks.
+    pub const DEFAULT: EngineOptions = EngineOptions {
+        backend: BackendKind::Auto,
+        policies: Policies {
+            boundary: crate::policy::BoundaryPolicy::V5_12,
+            submit: crate::policy::SubmitPolicy::AllThenWait,
+            completion: crate::policy::CompletionPolicy::Auto,
+            depth: crate::policy::DepthPolicy::Auto,
+            wait: crate::policy::WaitPolicy::Block,
+            short: crate::policy::ShortPolicy::Resubmit,
+            route: crate::policy::RoutePolicy::Direct,
+        },
+        checked: false,
+    };
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions::DEFAULT
+    }
+}
+
+/// Which backend an engine has, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendChoice {
+    /// Its name.
+    pub name: &'static str,
+    /// Why this one.
+    pub why: String,
+    /// Optional features, and whether each is in force.
+    pub features: Vec<(&'static str, bool)>,
+}
+
+/// Many requests in flight from one thread: `start` some, `wait` for any, get the memory back with
+/// the result.
+///
+/// Dropping an engine cancels and waits for what it has in flight; memory that the kernel may still
+/// write is leaked, never freed.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data");
+/// use std::time::Duration;
+/// let file = diopter::File::create(&path)?;
+/// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
+/// let mut memory = diopter::IoBuf::new(5000)?;
+/// memory.fill(7);
+/// engine.start(&file, diopter::Request::write(3, memory)).map_err(|refused| refused.error)?;
+/// let done = engine.wait(Duration::from_secs(10))?.expect("one is in flight");
+/// assert_eq!(done.result?.get(), 5000);
+/// assert!(done.outcome.is_all_done());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Engine {
+    core: Rc<RefCell<Core>>,
+    choice: BackendChoice,
+}
+
+impl Engine {
+    /// Sets a backend up.
+    ///
+    /// # Errors
+    /// [`SetupError`] when the backend asked for can't be had; `Auto` always finds one.
+    pub fn new(options: EngineOptions) -> Result<Engine, SetupError> {
+        let slab = Slab::new(SLAB_SHAPE);
+        let ladder = Ladder::set_up(&slab, DEPTH_MAX, options.backend)?;
+        let name = ladder.capabilities().name;
+        let choice = BackendChoice { name, why: ladder.why(), features: ladder.features() };
+        let backend: Box<dyn Backend> = if options.checked {
+            Box::new(Checked::new(Box::new(ladder), &slab))
+        } else {
+            Box::new(ladder)
+        };
+        let core = Core::new(slab, backend, options.policies);
+        Ok(Engine::from_core(core, choice))
+    }
+
+    /// An engine on a backend of the caller's, whose bios are those of `slab`: for the simulator.
+    #[must_use]
+    pub fn on_backend(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Engine {
+        let name = backend.capabilities().name;
+        let choice = BackendChoice { name, why: "given".to_owned(), features: Vec::new() };
+        Engine::from_core(Core::new(slab, backend, policies), choice)
+    }
+
+    /// A slab of the shape that an engine needs.
+    #[must_use]
+    pub fn slab() -> Slab {
+        Slab::new(SLAB_SHAPE)
+    }
+
+    fn from_core(core: Core, choice: BackendChoice) -> Engine {
+        let core = Rc::new(RefCell::new(core));
+        thread::enlist(Rc::downgrade(&core));
+        Engine { core, choice }
+    }
+
+    /// Which backend, and why.
+    #[must_use]
+    pub fn backend(&self) -> BackendChoice {
+        self.choice.clone()
+    }
+
+    /// Takes a request in. It is admitted whole or comes back whole.
+    ///
+    /// # Errors
+    /// [`Refused`] with the reason and the request: the engine is full (take finished requests
+    /// first), the file is not open for this, the range ends past 2^63 - 1, or the file is strict
+    /// and would be buffered.
+    pub fn start(
+        &self,
+        target: impl AsRef<Arc<Target>>,
+        request: Request,
+    ) -> Result<RequestId, Box<Refused>> {
+        start_on(&mut self.core.borrow_mut(), target.as_ref(), request)
+    }
+
+    /// The next finished request, waiting up to `timeout` for one. `None` when none finished in
+    /// time, and at once when none is in flight.
+    ///
+    /// # Errors
+    /// [`BackendError`] when the backend is lost and every result has been taken.
+    pub fn wait(&self, timeout: Duration) -> Result<Option<FinishedRequest>, BackendError> {
+        let mut core = self.core.borrow_mut();
+        if let Some(finished) = core.take_finished() {
+            return Ok(Some(finished));
+        }
+        // The backend's own time: virtual in the simulator.
+        let deadline = Deadline::after(timeout);
+        let started = core.backend().now();
+        loop {
+            let passed = Duration::from_nanos(core.backend().now().since(started));
+            let left = deadline.left().min(timeout.saturating_sub(passed));
+            let wait = turn_wait(core.policies().wait, left);
+            core.tick(wait);
+            if let Some(finished) = core.take_finished() {
+                return Ok(Some(finished));
+            }
+            if let Some(error) = core.broken() {
+                return Err(error);
+            }
+            if core.live() == 0 || left.is_zero() {
+                return Ok(None);
+            }
+            if core.backend().held() == 0 && !core.has_backlog() && !reap_this_thread() {
+                core.pause(GATE_SLICE);
+            }
+        }
+    }
+
+    /// One round without waiting: steps, submits, reaps. Finished requests are kept for
+    /// [`Engine::wait`].
+    pub fn tick(&self) {
+        self.core.borrow_mut().tick(crate::backend::Wait::Poll);
+    }
+
+    /// Gives a request up, best effort. It still finishes, and its outcome says of each range
+    /// whether it was done, not tried, or unknown. A finished or unknown id changes nothing.
+    pub fn cancel(&self, id: RequestId) {
+        self.core.borrow_mut().cancel(id);
+    }
+
+    /// Requests that were started and not returned by [`Engine::wait`] yet.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.core.borrow().unreturned()
+    }
+
+    /// Registers a file with the kernel, which makes each of its bios a little cheaper. It stays
+    /// open until [`Engine::forget_file`] or the engine's end.
+    ///
+    /// # Errors
+    /// The errno of the refusal; nothing changes then, and nothing else depends on it.
+    pub fn register_file(&self, file: &impl std::os::fd::AsFd) -> Result<(), Errno> {
+        self.core.borrow_mut().backend().register(Register::File(file.as_fd()))
+    }
+
+    /// Undoes [`Engine::register_file`], before the file is closed.
+    ///
+    /// # Errors
+    /// The errno of the refusal.
+    pub fn forget_file(&self, file: &impl std::os::fd::AsFd) -> Result<(), Errno> {
+        let object = ObjectHandle::of_fd(file.as_fd());
+        self.core.borrow_mut().backend().register(Register::Forget(object))
+    }
+
+    /// Registers buffers with the kernel, once per engine: it pins them now instead of for each
+    /// bio.
+    ///
+    /// # Errors
+    /// The errno of the refusal (`ENOMEM` past RLIMIT_MEMLOCK); nothing changes then.
+    pub fn register_buffers(&self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
+        self.core.borrow_mut().backend().register(Register::Buffers(buffers))
+    }
+}
+
+/// Admits a request into an engine.
+pub(crate) fn start_on(
+    core: &mut Core,
+    target: &Arc<Target>,
+    mut request: Request,
+) -> Result<RequestId, Box<Refused>> {
+    let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
+    let offset = request.offset.get();
+    let range = FileRange::new(offset, offset.saturating_add(length));
+    let refused = |kind, why| AdmitError { kind, range, why };
+    let is_sync = matches!(request.op, RequestOp::SyncData | RequestOp::SyncAll);
+    let admitted = if is_sync != request.memory.is_none() {
+        let why = "a read or write carries memory, a sync carries none";
+        Err(refused(AdmitErrorKind::WrongMemory, why))
+    } else if core.broken().is_some() || !core.has_room() {
+        Err(refused(AdmitErrorKind::Full, "the engine is full; take finished requests first"))
+    } else {
+        admit::check(target, request.op, (offset, length), core.policies().route)
+    };
+    let range = match admitted {
+        Ok(range) => range,
+        Err(error) => return Err(Box::new(Refused { error, request })),
+    };
+    let memory = match request.memory.take().map(|buf| core.slab().adopt(buf)) {
+        None => None,
+        Some(Ok(memory)) => Some(memory),
+        Some(Err(buf)) => {
+            request.memory = Some(buf);
+            let error = refused(AdmitErrorKind::Full, "every place for memory is taken");
+            return Err(Box::new(Refused { error, request }));
+        }
+    };
+    let order = Order { op: request.op, range, memory, flags: request.flags, is_blocking: false };
+    let place = core.take_in(target, &order);
+    Ok(core.id_at(place))
+}

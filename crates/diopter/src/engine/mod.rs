@@ -1,0 +1,594 @@
+//! The engine of one thread: a table of requests, the bios in flight, a backend. `Core` is the only
+//! place that calls the stages; a stage calls none.
+
+pub(crate) mod admit;
+pub(crate) mod complete;
+mod handle;
+pub(crate) mod pending;
+pub(crate) mod route;
+pub(crate) mod submit;
+pub mod target;
+mod thread;
+pub(crate) mod wait;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use diopter_sys::{BioId, Errno, MemoryId, RwFlags, Slab, SlabShape};
+
+use crate::backend::sim::Null;
+use crate::backend::{Backend, Completions, Wait};
+use crate::error::BackendError;
+use crate::limits::{
+    DEPTH_MAX, FILE_SIZE_MAX, GATE_WAIT_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX, WAIT_SLICE,
+};
+use crate::outcome::{RangeOutcome, RangeState};
+use crate::policy::Policies;
+use crate::request::{FinishedRequest, RequestId, RequestOp};
+use crate::sync::Arc;
+use crate::units::FileRange;
+use admit::Obstacle;
+use pending::{BouncePool, Failure, Order, Pending, State};
+use submit::{BioNote, Flight, Opened};
+use target::Target;
+use wait::Deadline;
+
+pub(crate) use handle::start_on;
+pub use handle::{BackendChoice, Engine, EngineOptions};
+pub use thread::use_for_this_thread;
+pub(crate) use thread::{if_thread_engine, reap_this_thread, seat, with_thread_engine};
+
+/// The bounds of a thread's slab.
+pub(crate) const SLAB_SHAPE: SlabShape =
+    SlabShape { bios: DEPTH_MAX, segments_per_bio: SEGMENTS_MAX, memories: MEMORIES_MAX };
+
+/// How far one step brought a request.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Its bios are in flight, or in the backlog.
+    InFlight,
+    /// It waits for something that is not its own.
+    Waits(Option<Obstacle>),
+    /// It is over; [`Core::finish`] takes it out.
+    Ended,
+}
+
+/// An engine without its handle.
+pub(crate) struct Core {
+    flight: Flight,
+    backend: Box<dyn Backend>,
+    policies: Policies,
+    table: Vec<Pending>,
+    free: Vec<usize>,
+    /// Requests that could not go on; each is stepped once per tick.
+    waiting: Vec<usize>,
+    finished: VecDeque<FinishedRequest>,
+    completions: Completions,
+    pool: BouncePool,
+    next_id: u64,
+    seat: usize,
+    broken: Option<BackendError>,
+}
+
+impl Core {
+    pub fn new(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Core {
+        let bios = slab.shape().bios as usize;
+        let requests = REQUESTS_MAX as usize;
+        Core {
+            flight: Flight {
+                slab,
+                notes: vec![BioNote::default(); bios],
+                backlog: VecDeque::with_capacity(bios),
+            },
+            backend,
+            policies,
+            table: (0..requests).map(|_| Pending::vacant()).collect(),
+            free: (0..requests).rev().collect(),
+            waiting: Vec::with_capacity(requests),
+            finished: VecDeque::with_capacity(requests),
+            completions: Vec::with_capacity(bios),
+            pool: BouncePool::new(),
+            next_id: 1,
+            seat: seat(),
+            broken: None,
+        }
+    }
+
+    pub fn slab(&self) -> &Slab {
+        &self.flight.slab
+    }
+
+    pub fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    pub fn backend(&mut self) -> &mut dyn Backend {
+        &mut *self.backend
+    }
+
+    /// Whether a request can be taken in; finished ones that nobody took count too, so memory stays
+    /// bounded.
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty() && self.finished.len() + self.live() < REQUESTS_MAX as usize
+    }
+
+    /// Whether a blocking call finds a place; what it finishes is handed back at once.
+    pub fn has_place(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether a request is in the table or finished and not taken.
+    pub fn knows(&self, id: RequestId) -> bool {
+        self.place_of(id).is_some() || self.finished.iter().any(|finished| finished.id == id)
+    }
+
+    /// Lets a request finish without a taker.
+    pub fn discard(&mut self, id: RequestId) {
+        if self.take_finished_of(id).is_none()
+            && let Some(place) = self.place_of(id)
+        {
+            self.table[place].is_discarded = true;
+        }
+    }
+
+    /// One round, or a short sleep when everything waits for somebody else.
+    pub fn tick_or_pause(&mut self, wait: Wait) {
+        self.tick(wait);
+        if self.backend.held() == 0 && !self.has_backlog() && !reap_this_thread() {
+            self.pause(GATE_SLICE);
+        }
+    }
+
+    /// Requests in the table.
+    pub fn live(&self) -> usize {
+        self.table.len() - self.free.len()
+    }
+
+    pub fn broken(&self) -> Option<BackendError> {
+        self.broken
+    }
+
+    pub fn take_finished(&mut self) -> Option<FinishedRequest> {
+        self.finished.pop_front()
+    }
+
+    /// The result of one request, if it has finished.
+    pub fn take_finished_of(&mut self, id: RequestId) -> Option<FinishedRequest> {
+        let index = self.finished.iter().position(|finished| finished.id == id)?;
+        self.finished.remove(index)
+    }
+
+    /// Takes an admitted request in; the caller has seen [`Core::has_room`]. Answers its place in
+    /// the table.
+    pub fn take_in(&mut self, target: &Arc<Target>, order: &Order) -> usize {
+        let place = self.free.pop().expect("the caller has seen room");
+        let id = self.next_id;
+        self.next_id += 1;
+        self.table[place].occupy(id, Arc::clone(target), order);
+        if !order.is_blocking {
+            self.table[place].timing.started = self.backend.now();
+            self.waiting.push(place);
+        }
+        place
+    }
+
+    pub fn id_at(&self, place: usize) -> RequestId {
+        RequestId(self.table[place].id)
+    }
+
+    /// One round: steps what can go on, submits, reaps, steps what came back.
+    pub fn tick(&mut self, wait: Wait) {
+        self.step_waiting();
+        let wait = if self.finished.is_empty() { wait } else { Wait::Poll };
+        self.turn(wait);
+    }
+
+    fn step_waiting(&mut self) {
+        for _ in 0..self.waiting.len() {
+            let place = self.waiting.swap_remove(0);
+            self.advance(place);
+        }
+    }
+
+    /// Steps a queued request and files it by where it stands then.
+    fn advance(&mut self, place: usize) {
+        let target = self.table[place].target.clone().expect("an occupied place");
+        match self.step(place, &target) {
+            Step::InFlight => {}
+            Step::Waits(_) => self.waiting.push(place),
+            Step::Ended => self.file_finished(place),
+        }
+    }
+
+    fn file_finished(&mut self, place: usize) {
+        let target = self.table[place].target.clone();
+        let is_discarded = self.table[place].is_discarded;
+        let finished = self.finish(place);
+        match (is_discarded, target) {
+            (true, Some(target)) => note_unseen(&finished, &target),
+            _ => self.finished.push_back(finished),
+        }
+    }
+
+    /// Submits what is built, waits for completions, and files each.
+    fn turn(&mut self, wait: Wait) {
+        if self.broken.is_some() {
+            return self.fail_all();
+        }
+        self.flight.hand_over(&mut *self.backend, self.policies.depth);
+        // With nothing in the device there is nothing to wait for.
+        let wait = if self.backend.held() == 0 { Wait::Poll } else { wait };
+        let mut completions = std::mem::take(&mut self.completions);
+        let turned = self.backend.turn(wait, &mut completions);
+        let now = if completions.is_empty() { None } else { Some(self.backend.now()) };
+        for (id, result) in completions.drain(..) {
+            let note = self.flight.notes[id.index()];
+            self.flight.slab.retire(id);
+            let pending = &mut self.table[note.request];
+            complete::note_bio(pending, note.range, result);
+            pending.timing.reaped = now.unwrap_or_default();
+            if pending.outstanding == 0 && !pending.is_blocking {
+                self.advance(note.request);
+            }
+        }
+        self.completions = completions;
+        if let Err(error) = turned {
+            self.broken = Some(error);
+            self.fail_all();
+        }
+    }
+
+    /// Brings a request of `target` as far as it can go without waiting.
+    fn step(&mut self, place: usize, target: &Target) -> Step {
+        loop {
+            let pending = &mut self.table[place];
+            match pending.state {
+                State::Ended => return Step::Ended,
+                State::AwaitsEarlier => {
+                    if self.has_earlier_writes(place) {
+                        return Step::Waits(None);
+                    }
+                    self.begin_sync(place, target);
+                }
+                State::AwaitsPass => {
+                    if pending.is_cancelled {
+                        pending.fail(Errno::ECANCELED, pending.rest());
+                        continue;
+                    }
+                    let backend = &*self.backend;
+                    let now = || backend.now();
+                    let obstacle = admit::enter(pending, target, &self.policies, self.seat, now);
+                    if obstacle.is_some() {
+                        return Step::Waits(obstacle);
+                    }
+                }
+                State::NextWindow | State::AwaitsBounce => {
+                    if !self.next_window(place, target) {
+                        return Step::Waits(None);
+                    }
+                }
+                State::ReadsEdges | State::Transfers => match self.serve_window(place, target) {
+                    Some(step) => return step,
+                    None => continue,
+                },
+            }
+        }
+    }
+
+    /// Opens the next window, if there is one; false while its bounce buffer is in use elsewhere.
+    fn next_window(&mut self, place: usize, target: &Target) -> bool {
+        let pending = &mut self.table[place];
+        if pending.rest().is_empty() {
+            pending.state = State::Ended;
+            return true;
+        }
+        if pending.is_cancelled {
+            pending.fail(Errno::ECANCELED, pending.rest());
+            return true;
+        }
+        let (pool, route) = (&mut self.pool, self.policies.route);
+        match submit::open_window(pending, target, &self.flight, pool, route) {
+            Opened::Yes => {}
+            Opened::NoBounceYet => {
+                pending.state = State::AwaitsBounce;
+                return false;
+            }
+            Opened::NeedsPass => {
+                // A short write left it within a block: its pass for whole blocks does not do any
+                // more.
+                admit::leave(pending, target);
+                pending.state = State::AwaitsPass;
+            }
+        }
+        true
+    }
+
+    /// Builds and runs the window's bios. `None` when the window is closed and the request can go
+    /// on.
+    fn serve_window(&mut self, place: usize, target: &Target) -> Option<Step> {
+        let pending = &mut self.table[place];
+        let is_built = submit::build(place, pending, target, &mut self.flight, &self.policies);
+        if pending.is_blocking && is_built && pending.outstanding == 1 && pending.ends.is_empty() {
+            // A window of one bio, waited for on the spot: one system call on this thread.
+            if let Some(id) = self.flight.backlog.pop_back() {
+                self.run_now(place, id);
+            }
+        }
+        let pending = &mut self.table[place];
+        if pending.outstanding > 0 {
+            return Some(if is_built { Step::InFlight } else { Step::Waits(None) });
+        }
+        if !is_built {
+            return Some(Step::Waits(None));
+        }
+        complete::close_window(pending, target, &self.flight, self.policies.short);
+        None
+    }
+
+    fn run_now(&mut self, place: usize, id: BioId) {
+        debug_assert_eq!(self.flight.notes[id.index()].request, place);
+        let result = self.backend.run_now(id);
+        let range = self.flight.notes[id.index()].range;
+        self.flight.slab.retire(id);
+        complete::note_bio(&mut self.table[place], range, result);
+    }
+
+    fn has_earlier_writes(&self, place: usize) -> bool {
+        let sync = &self.table[place];
+        self.table.iter().any(|other| {
+            other.is_write() && other.id < sync.id && same_target(&other.target, &sync.target)
+        })
+    }
+
+    fn begin_sync(&mut self, place: usize, target: &Target) {
+        let pending = &mut self.table[place];
+        if pending.is_cancelled {
+            return pending.fail(Errno::ECANCELED, pending.range);
+        }
+        if let Some(errno) = target.flush_error() {
+            return pending.fail(errno, pending.range);
+        }
+        pending.built_to = 0;
+        pending.state = State::Transfers;
+    }
+
+    /// Takes an ended request out of the table, with its result.
+    pub fn finish(&mut self, place: usize) -> FinishedRequest {
+        let pending = &mut self.table[place];
+        debug_assert_eq!(pending.outstanding, 0, "no bio is left behind");
+        let target = pending.target.take().expect("an occupied place");
+        admit::leave(pending, &target);
+        if let Some(bounce) = pending.bounce.take() {
+            self.pool.put(&self.flight, bounce);
+        }
+        let (result, outcome) = complete::conclude(pending);
+        let memory = pending.memory.take();
+        let memory = if pending.is_blocking {
+            None
+        } else {
+            pending.timing.finished = self.backend.now();
+            memory.and_then(|memory| self.flight.slab.release(memory))
+        };
+        self.free.push(place);
+        FinishedRequest {
+            id: RequestId(pending.id),
+            op: pending.op,
+            range: pending.range,
+            memory,
+            result,
+            outcome,
+            route: pending.route,
+            timing: pending.timing,
+        }
+    }
+
+    /// Runs one request to its end on this thread, for a caller that lent the memory `memory`.
+    pub fn run_blocking(&mut self, target: &Arc<Target>, order: &Order) -> FinishedRequest {
+        let place = self.take_in(target, order);
+        loop {
+            match self.step(place, target) {
+                Step::Ended => return self.finish(place),
+                Step::InFlight => self.turn(self.blocking_wait()),
+                Step::Waits(obstacle) => self.wait_for(target, obstacle.as_ref()),
+            }
+        }
+    }
+
+    /// Runs `f` while no write of `target` is in flight in this process, this engine's included.
+    ///
+    /// # Errors
+    /// `EBUSY` when other threads do not take their finished writes for [`GATE_WAIT_MAX`].
+    pub fn exclusively<R>(&mut self, target: &Target, f: impl FnOnce() -> R) -> Result<R, Errno> {
+        let deadline = Deadline::after(GATE_WAIT_MAX);
+        target.gate().announce();
+        loop {
+            match target.gate().enter_exclusive(FileRange::new(0, FILE_SIZE_MAX)) {
+                Ok(pass) => {
+                    let result = f();
+                    target.gate().leave(pass);
+                    return Ok(result);
+                }
+                Err(_) if deadline.left().is_zero() => {
+                    target.gate().retract();
+                    return Err(Errno::EBUSY);
+                }
+                Err(seen) => self.wait_for(target, Some(&Obstacle::Gate(seen))),
+            }
+        }
+    }
+
+    fn blocking_wait(&self) -> Wait {
+        wait::turn_wait(self.policies.wait, WAIT_SLICE)
+    }
+
+    /// Waits for what is not the request's own: this engine's other requests, other engines of this
+    /// thread, other threads, other processes.
+    fn wait_for(&mut self, target: &Target, obstacle: Option<&Obstacle>) {
+        self.step_waiting();
+        let is_busy = self.backend.held() > 0 || !self.flight.backlog.is_empty();
+        match obstacle {
+            None if is_busy => self.turn(self.blocking_wait()),
+            // An earlier request of this engine is itself in somebody's way.
+            None => target.gate().pause(GATE_SLICE),
+            // What is in the way may be in this very engine, or in another one of this thread.
+            Some(_) if is_busy => self.turn(wait::turn_wait(self.policies.wait, GATE_SLICE)),
+            Some(Obstacle::Gate(seen)) => {
+                if !reap_this_thread() {
+                    target.gate().wait(seen, GATE_SLICE);
+                }
+            }
+            Some(Obstacle::Lock) => target.gate().pause(LOCK_SLICE),
+        }
+    }
+
+    /// Gives a request up, as far as that is possible.
+    pub fn cancel(&mut self, id: RequestId) {
+        let Some(place) = self.place_of(id) else { return };
+        let pending = &mut self.table[place];
+        pending.is_cancelled = true;
+        let Flight { slab, notes, backlog } = &mut self.flight;
+        backlog.retain(|bio| {
+            let is_its = notes[bio.index()].request == place;
+            if is_its {
+                // Never tried: nobody has seen it.
+                slab.retire(*bio);
+                pending.outstanding -= 1;
+                pending.failure.get_or_insert(Failure {
+                    errno: Errno::ECANCELED,
+                    range: notes[bio.index()].range,
+                    lost_backend: false,
+                });
+            }
+            !is_its
+        });
+        if pending.outstanding == 0 {
+            self.waiting.retain(|waiting| *waiting != place);
+            return self.advance(place);
+        }
+        pending.built_to = pending.span.end().max(pending.built_to);
+        for bio in self.flight.slab.held_bios() {
+            if self.flight.notes[bio.index()].request == place {
+                self.backend.cancel(bio);
+            }
+        }
+    }
+
+    fn place_of(&self, id: RequestId) -> Option<usize> {
+        self.table.iter().position(|pending| pending.target.is_some() && pending.id == id.0)
+    }
+
+    /// Whether a request of `target` is in the table.
+    pub fn serves(&self, target: &Arc<Target>) -> bool {
+        self.table
+            .iter()
+            .any(|pending| pending.target.as_ref().is_some_and(|its| Arc::ptr_eq(its, target)))
+    }
+
+    /// The backend is lost: every request ends; what was in the device is unknown, its memory
+    /// leaks.
+    fn fail_all(&mut self) {
+        self.flight.backlog.clear();
+        self.waiting.clear();
+        for place in 0..self.table.len() {
+            let pending = &mut self.table[place];
+            if pending.target.is_none() {
+                continue;
+            }
+            let (range, window) = (pending.rest(), pending.window.range);
+            if pending.outstanding > 0 {
+                let unknown = RangeOutcome { range: window, state: RangeState::Unknown };
+                pending.parts.push(unknown);
+            }
+            let failure = Failure { errno: Errno::EIO, range, lost_backend: true };
+            pending.failure = Some(failure);
+            pending.outstanding = 0;
+            pending.state = State::Ended;
+            if !pending.is_blocking {
+                self.file_finished(place);
+            }
+        }
+    }
+
+    /// Reaps until nothing is held: for memory that is about to be taken back. False when that
+    /// can't be proven.
+    pub fn drain(&mut self) -> bool {
+        for bio in self.flight.slab.held_bios() {
+            self.backend.cancel(bio);
+        }
+        if self.broken.is_none() {
+            self.turn(Wait::Block(WAIT_SLICE));
+        }
+        if self.broken.is_none() {
+            return true;
+        }
+        self.drop_backend();
+        self.flight.slab.held() == 0
+    }
+
+    /// Dropping a backend waits for its device; what is held afterwards is held for ever.
+    fn drop_backend(&mut self) {
+        let none = Null::new(&self.flight.slab, 0);
+        drop(std::mem::replace(&mut self.backend, Box::new(none)));
+    }
+
+    /// Whether bios wait for room in the backend.
+    pub fn has_backlog(&self) -> bool {
+        !self.flight.backlog.is_empty()
+    }
+
+    /// Requests whose result was not taken yet.
+    pub fn unreturned(&self) -> usize {
+        self.live() + self.finished.len()
+    }
+
+    /// Sleeps a little, less when a writer of the first waiting request's file goes.
+    pub fn pause(&self, timeout: Duration) {
+        let waiting = self.waiting.first().and_then(|place| self.table[*place].target.as_ref());
+        if let Some(target) = waiting {
+            target.gate().pause(timeout);
+        }
+    }
+}
+
+impl Drop for Core {
+    /// Waits for the device before the passes go: until then nobody else may write those blocks.
+    fn drop(&mut self) {
+        self.drop_backend();
+        for pending in &mut self.table {
+            if let Some(target) = pending.target.take() {
+                admit::leave(pending, &target);
+            }
+        }
+    }
+}
+
+/// A write that failed without a taker leaves a trace: the next flush must not say that all is
+/// well.
+fn note_unseen(finished: &FinishedRequest, target: &Target) {
+    if let (RequestOp::Write, Err(error)) = (finished.op, &finished.result) {
+        target.latch_flush_error(error.errno);
+    }
+}
+
+/// How long a blocked writer sleeps before it looks after this thread's other engines again.
+const GATE_SLICE: Duration = Duration::from_millis(5);
+
+/// How often a lock of another process is tried.
+const LOCK_SLICE: Duration = Duration::from_micros(200);
+
+fn same_target(one: &Option<Arc<Target>>, other: &Option<Arc<Target>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        _ => false,
+    }
+}
+
+/// The order of a blocking call.
+pub(crate) fn blocking_order(
+    op: RequestOp,
+    range: FileRange,
+    memory: Option<MemoryId>,
+    flags: RwFlags,
+) -> Order {
+    Order { op, range, memory, flags, is_blocking: true }
+}

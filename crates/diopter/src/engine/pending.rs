@@ -1,0 +1,224 @@
+//! The bounded table of requests in an engine, and where each stands.
+
+use diopter_sys::{Errno, IoBuf, MemoryId, RwFlags};
+
+use crate::clock::Nanos;
+use crate::engine::route::{Way, Window};
+use crate::engine::target::Target;
+use crate::gate::Pass;
+use crate::outcome::{DetourReason, RangeOutcome, Route, Timing};
+use crate::request::RequestOp;
+use crate::sync::Arc;
+use crate::units::FileRange;
+
+/// Where a request stands. It moves forwards, except that a served window leads back to
+/// `NextWindow`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// A sync waits for the writes that were started before it.
+    AwaitsEarlier,
+    /// A write waits for its pass.
+    AwaitsPass,
+    /// Ready for its next window.
+    NextWindow,
+    /// A bounced window waits for a buffer.
+    AwaitsBounce,
+    /// The edge blocks of a bounced write are being read.
+    ReadsEdges,
+    /// A window's bios are being built or are in flight.
+    Transfers,
+    /// Nothing is left to do but to hand it back.
+    Ended,
+}
+
+/// A bio of the window that came back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BioEnd {
+    pub range: FileRange,
+    pub result: Result<u32, Errno>,
+}
+
+/// A bounce buffer on loan to a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounce {
+    pub memory: MemoryId,
+    /// Bytes it holds.
+    pub bytes: u64,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub errno: Errno,
+    pub range: FileRange,
+    pub lost_backend: bool,
+}
+
+/// A request in the engine.
+pub(crate) struct Pending {
+    pub id: u64,
+    /// The file; `None` for a free place.
+    pub target: Option<Arc<Target>>,
+    pub op: RequestOp,
+    pub range: FileRange,
+    pub memory: Option<MemoryId>,
+    pub flags: RwFlags,
+    /// Waited for on the spot by a caller that lent the memory.
+    pub is_blocking: bool,
+    pub state: State,
+    /// Everything before it is done.
+    pub at: u64,
+    pub window: Window,
+    /// What the window's bios cover: the window, or the whole blocks around it.
+    pub span: FileRange,
+    /// Bios of the window exist up to here.
+    pub built_to: u64,
+    /// Bios of the window that did not come back yet.
+    pub outstanding: u32,
+    /// Bios of the window that came back.
+    pub ends: Vec<BioEnd>,
+    /// The first error of the window, in order of arrival.
+    pub failure: Option<Failure>,
+    /// Ranges to report beside "done up to `at`".
+    pub parts: Vec<RangeOutcome>,
+    pub bounce: Option<Bounce>,
+    pub pass: Option<Pass>,
+    pub is_announced: bool,
+    /// The range locked against other processes.
+    pub locked: Option<FileRange>,
+    /// The file's size, sampled when a misaligned write got its pass.
+    pub size: u64,
+    /// Windows in a row that moved nothing.
+    pub attempts: u32,
+    pub is_cancelled: bool,
+    /// Nobody waits for its result.
+    pub is_discarded: bool,
+    pub route: Route,
+    pub timing: Timing,
+    /// When it began to wait for its pass.
+    pub waits_since: Nanos,
+}
+
+impl Pending {
+    pub fn vacant() -> Pending {
+        let nothing = FileRange::new(0, 0);
+        Pending {
+            id: 0,
+            target: None,
+            op: RequestOp::Read,
+            range: nothing,
+            memory: None,
+            flags: RwFlags::NONE,
+            is_blocking: false,
+            state: State::Ended,
+            at: 0,
+            window: Window { range: nothing, way: Way::Direct },
+            span: nothing,
+            built_to: 0,
+            outstanding: 0,
+            ends: Vec::new(),
+            failure: None,
+            parts: Vec::new(),
+            bounce: None,
+            pass: None,
+            is_announced: false,
+            locked: None,
+            size: 0,
+            attempts: 0,
+            is_cancelled: false,
+            is_discarded: false,
+            route: Route::default(),
+            timing: Timing::default(),
+            waits_since: Nanos::default(),
+        }
+    }
+
+    /// Fills a free place; vectors keep their capacity.
+    pub fn occupy(&mut self, id: u64, target: Arc<Target>, order: &Order) {
+        debug_assert!(self.target.is_none() && self.outstanding == 0);
+        self.id = id;
+        self.target = Some(target);
+        self.op = order.op;
+        self.range = order.range;
+        self.memory = order.memory;
+        self.flags = order.flags;
+        self.is_blocking = order.is_blocking;
+        self.state = match order.op {
+            RequestOp::Read => State::NextWindow,
+            RequestOp::Write => State::AwaitsPass,
+            RequestOp::SyncData | RequestOp::SyncAll => State::AwaitsEarlier,
+        };
+        self.at = order.range.start();
+        self.ends.clear();
+        self.parts.clear();
+        self.failure = None;
+        self.size = 0;
+        self.attempts = 0;
+        self.is_cancelled = false;
+        self.is_discarded = false;
+        self.route = Route::default();
+        self.timing = Timing::default();
+    }
+
+    pub fn is_write(&self) -> bool {
+        self.op == RequestOp::Write
+    }
+
+    pub fn is_sync(&self) -> bool {
+        matches!(self.op, RequestOp::SyncData | RequestOp::SyncAll)
+    }
+
+    /// From where the request stands to its end.
+    pub fn rest(&self) -> FileRange {
+        FileRange::new(self.at, self.range.end())
+    }
+
+    /// Ends the request with an error that no bio had: now, or once its bios are back.
+    pub fn fail(&mut self, errno: Errno, range: FileRange) {
+        let failure = Failure { errno, range, lost_backend: false };
+        self.failure.get_or_insert(failure);
+        if self.outstanding == 0 {
+            self.state = State::Ended;
+        } else {
+            self.built_to = self.span.end();
+        }
+    }
+
+    /// Counts `bytes` of the current window as moved its way.
+    pub fn count(&mut self, bytes: u64) {
+        let reason = match self.window.way {
+            Way::Direct => {
+                self.route.direct += bytes;
+                return;
+            }
+            Way::Bounced(reason) => {
+                self.route.bounced += bytes;
+                reason
+            }
+            Way::Buffered(reason) => {
+                self.route.buffered += bytes;
+                reason
+            }
+        };
+        self.note(reason);
+    }
+
+    fn note(&mut self, reason: DetourReason) {
+        self.route.why.insert(reason);
+    }
+}
+
+/// A request as the engine takes it in: admitted, its memory in the slab.
+pub(crate) struct Order {
+    pub op: RequestOp,
+    pub range: FileRange,
+    pub memory: Option<MemoryId>,
+    pub flags: RwFlags,
+    pub is_blocking: bool,
+}
+
+/// Bounce buffers of one engine.
+pub(crate) struct BouncePool {
+    pub idle: Vec<IoBuf>,
+    pub made: usize,
+}

@@ -1,0 +1,120 @@
+//! Each thread's own engine, for blocking calls and `File::request`; and the list of the other
+//! engines that live on the thread, so that a blocked writer can reap what it waits for.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Weak;
+
+use diopter_sys::{Slab, fork};
+
+use crate::backend::{Checked, Ladder, Wait};
+use crate::engine::handle::EngineOptions;
+use crate::engine::{Core, SLAB_SHAPE};
+use crate::limits::DEPTH_MAX;
+use crate::sync::{AtomicU32, Ordering};
+
+/// A thread's engine, and in which process it was made.
+struct Own {
+    core: Box<Core>,
+    generation: u64,
+}
+
+thread_local! {
+    /// Empty while a call uses it, before the first one, and after a panic in one.
+    static OWN: Cell<Option<Own>> = const { Cell::new(None) };
+    static OPTIONS: Cell<EngineOptions> = const { Cell::new(EngineOptions::DEFAULT) };
+    static OTHERS: RefCell<Vec<Weak<RefCell<Core>>>> = const { RefCell::new(Vec::new()) };
+    static SEAT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// A small number of this thread, to spread threads over the shards of a gate.
+pub(crate) fn seat() -> usize {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let draw = || NEXT.fetch_add(1, Ordering::Relaxed) as usize;
+    SEAT.try_with(|seat| {
+        if seat.get() == usize::MAX {
+            seat.set(draw());
+        }
+        seat.get()
+    })
+    .unwrap_or_else(|_| draw())
+}
+
+/// Runs `f` on this thread's engine, made on first use. A child of fork makes its own and never
+/// touches the inherited one; so does a call while the thread is being torn down. A panic in `f`
+/// drops the engine, which waits for what it has in flight.
+pub(crate) fn with_thread_engine<R>(f: impl FnOnce(&mut Core) -> R) -> R {
+    let generation = fork::generation();
+    let found = OWN.try_with(Cell::take).ok().flatten();
+    let mut own = match found {
+        Some(own) if own.generation == generation => own,
+        Some(inherited) => {
+            // Its ring is the parent's: not even its drop may run here.
+            std::mem::forget(inherited);
+            make(generation)
+        }
+        None => make(generation),
+    };
+    let result = f(&mut own.core);
+    // While the thread is being torn down there is no cell any more, and the engine goes now.
+    OWN.try_with(|cell| cell.set(Some(own))).unwrap_or(());
+    result
+}
+
+/// Runs `f` on this thread's engine if there is one of this process.
+pub(crate) fn if_thread_engine(f: impl FnOnce(&mut Core)) {
+    let Ok(Some(mut own)) = OWN.try_with(Cell::take) else { return };
+    if own.generation == fork::generation() {
+        f(&mut own.core);
+    }
+    OWN.try_with(|cell| cell.set(Some(own))).unwrap_or(());
+}
+
+fn make(generation: u64) -> Own {
+    let options = OPTIONS.try_with(Cell::get).unwrap_or(EngineOptions::DEFAULT);
+    let slab = Slab::new(SLAB_SHAPE);
+    let ladder = Box::new(Ladder::lazy(&slab, DEPTH_MAX, options.backend));
+    let backend: Box<dyn crate::backend::Backend> =
+        if options.checked { Box::new(Checked::new(ladder, &slab)) } else { ladder };
+    Own { core: Box::new(Core::new(slab, backend, options.policies)), generation }
+}
+
+/// Decides how this thread's blocking calls are served from now on: backend, policies, checks.
+pub fn use_for_this_thread(options: EngineOptions) {
+    OPTIONS.set(options);
+    drop(OWN.take());
+}
+
+/// Adds an engine of this thread, so that [`reap_this_thread`] finds it.
+pub(super) fn enlist(core: Weak<RefCell<Core>>) {
+    // A thread that is being torn down has no other writer to wait for it.
+    OTHERS
+        .try_with(|others| {
+            let mut others = others.borrow_mut();
+            others.retain(|other| other.strong_count() > 0);
+            others.push(core);
+        })
+        .unwrap_or(());
+}
+
+/// One round of every engine of this thread that is not in use by the caller: true when one of them
+/// had something in flight.
+pub(crate) fn reap_this_thread() -> bool {
+    let mut had_some = false;
+    let mut reap = |core: &mut Core| {
+        if core.live() > 0 {
+            core.tick(Wait::Poll);
+            had_some = true;
+        }
+    };
+    OTHERS
+        .try_with(|others| {
+            for other in others.borrow().iter().filter_map(Weak::upgrade) {
+                if let Ok(mut core) = other.try_borrow_mut() {
+                    reap(&mut core);
+                }
+            }
+        })
+        .unwrap_or(());
+    if_thread_engine(|core| reap(core));
+    had_some
+}

@@ -1,0 +1,57 @@
+//! A request on this thread's engine, on its way.
+
+use std::marker::PhantomData;
+
+use crate::backend::Wait;
+use crate::engine::{Core, if_thread_engine, with_thread_engine};
+use crate::limits::WAIT_SLICE;
+use crate::request::{FinishedRequest, RequestId};
+
+/// A request that was started by `File::request`. Dropping it lets the request finish and discards
+/// its result; a write that fails then makes the next flush of its file fail.
+#[derive(Debug)]
+#[must_use = "the result, and the memory, come with `wait`"]
+pub struct InFlight {
+    id: RequestId,
+    is_taken: bool,
+    /// It belongs to the engine of its thread.
+    on_this_thread: PhantomData<*const ()>,
+}
+
+impl InFlight {
+    pub(super) fn new(id: RequestId) -> InFlight {
+        InFlight { id, is_taken: false, on_this_thread: PhantomData }
+    }
+
+    /// Waits for the request.
+    ///
+    /// # Panics
+    /// When the thread's engine was replaced (`use_for_this_thread`) while the request was in
+    /// flight.
+    #[must_use]
+    pub fn wait(mut self) -> FinishedRequest {
+        self.is_taken = true;
+        with_thread_engine(|core| {
+            loop {
+                if let Some(finished) = core.take_finished_of(self.id) {
+                    return finished;
+                }
+                assert!(core.knows(self.id), "the engine that took the request in is still there");
+                core.tick_or_pause(Wait::Block(WAIT_SLICE));
+            }
+        })
+    }
+
+    /// Gives the request up, best effort; [`InFlight::wait`] tells what became of it.
+    pub fn cancel(&self) {
+        with_thread_engine(|core| core.cancel(self.id));
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            if_thread_engine(|core: &mut Core| core.discard(self.id));
+        }
+    }
+}

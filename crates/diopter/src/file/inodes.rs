@@ -1,0 +1,53 @@
+//! One gate per inode, shared by every open file of it in this process.
+
+use std::collections::BTreeMap;
+
+use diopter_sys::fork;
+
+use crate::gate::Gate;
+use crate::sync::{Arc, StaticMutex, Weak};
+
+/// Tables by generation of fork: a child must not meet a mutex that another thread of its parent
+/// held.
+const TABLES: usize = 8;
+
+type Table = BTreeMap<InodeKey, Weak<Gate>>;
+
+/// An inode in this system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct InodeKey {
+    pub device: u64,
+    /// `None` for a block device, which may have several nodes.
+    pub inode: Option<u64>,
+}
+
+/// The gate of an inode.
+pub(super) fn gate_of(key: InodeKey) -> Arc<Gate> {
+    static TABLE: [StaticMutex<Table>; TABLES] =
+        [const { StaticMutex::new(BTreeMap::new()) }; TABLES];
+    let generation = usize::try_from(fork::generation()).unwrap_or(0);
+    let mut table =
+        TABLE[generation % TABLES].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(gate) = table.get(&key).and_then(Weak::upgrade) {
+        return gate;
+    }
+    // Bounded by the files that are open.
+    table.retain(|_, gate| gate.strong_count() > 0);
+    let gate = Arc::new(Gate::new());
+    table.insert(key, Arc::downgrade(&gate));
+    gate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_files_of_one_inode_share_a_gate_and_others_do_not() {
+        let key = InodeKey { device: u64::MAX, inode: Some(1) };
+        let (one, same) = (gate_of(key), gate_of(key));
+        let other = gate_of(InodeKey { device: u64::MAX, inode: Some(2) });
+        assert!(Arc::ptr_eq(&one, &same));
+        assert!(!Arc::ptr_eq(&one, &other));
+    }
+}

@@ -1,0 +1,381 @@
+//! `File`: the blocking front door, named as in std's `FileExt`. Convenience over an engine; no
+//! second I/O path.
+
+mod in_flight;
+mod inodes;
+mod options;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use diopter_sys::file::{Alignment, AtomicWrite, DirectSupport, FileKind};
+use diopter_sys::{Errno, Lent, RwFlags, space};
+
+use crate::backend::local::LocalObject;
+use crate::backend::{Port, Wait};
+use crate::engine::admit;
+use crate::engine::target::Target;
+use crate::engine::wait::Deadline;
+use crate::engine::{Core, blocking_order, if_thread_engine, start_on, with_thread_engine};
+use crate::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind, Result};
+use crate::limits::{GATE_WAIT_MAX, WAIT_SLICE};
+use crate::plan::{Plan, PlanQuery};
+use crate::request::{Refused, Request, RequestOp};
+use crate::sync::Arc;
+use crate::units::{FileRange, to_u64, to_usize};
+
+pub use in_flight::InFlight;
+pub use options::OpenOptions;
+pub use std::fs::Metadata;
+
+/// A file or block device, open for direct I/O at any offset, with any length, from any address.
+///
+/// Clones share the open file. All methods take `&self` and may be called from any thread; each
+/// thread's calls run on an engine of its own. Within one process no write loses another's bytes,
+/// aligned or not. What is promised beyond that, and what is not, is in `docs/semantics.md`.
+#[derive(Clone)]
+pub struct File {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    target: Arc<Target>,
+    object: Arc<LocalObject>,
+    facts: Facts,
+}
+
+/// What opening found out.
+#[derive(Clone, Copy)]
+struct Facts {
+    alignment: Alignment,
+    atomic_write: Option<AtomicWrite>,
+    direct: DirectSupport,
+}
+
+impl File {
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// `SetupError` with the path, the errno and what to do.
+    pub fn open(path: impl AsRef<Path>) -> Result<File> {
+        OpenOptions::new().read(true).open(path)
+    }
+
+    /// Opens a file for reading and writing, creating it or cutting it to 0 bytes.
+    ///
+    /// # Errors
+    /// As [`File::open`].
+    pub fn create(path: impl AsRef<Path>) -> Result<File> {
+        OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
+    }
+
+    /// Options for opening, as std's.
+    #[must_use]
+    pub fn options() -> OpenOptions {
+        OpenOptions::new()
+    }
+
+    /// Reads into `buf` from byte `offset` on; returns how many bytes, fewer than asked only at the
+    /// end of the file, 0 past it. Holes and unwritten ranges read as zeros.
+    ///
+    /// # Errors
+    /// `Io` with the first error of the device, `Admit` on a file that is not open for reading.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let length = to_u64(buf.len());
+        self.transfer(RequestOp::Read, Lent::Fill(buf), (offset, length), RwFlags::NONE)
+    }
+
+    /// Fills `buf` from byte `offset` on.
+    ///
+    /// # Errors
+    /// As [`File::read_at`], and `UnexpectedEnd` when the file ends first; `buf` then holds what
+    /// there was.
+    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let wanted = buf.len();
+        let n = self.read_at(buf, offset)?;
+        if n == wanted {
+            return Ok(());
+        }
+        let missing =
+            FileRange::new(offset.saturating_add(to_u64(n)), offset.saturating_add(to_u64(wanted)));
+        let error = IoError::new(Errno::ENODATA, missing, "read past the end of the file");
+        Err(error.of_kind(IoErrorKind::UnexpectedEnd).into())
+    }
+
+    /// Reads into several buffers in order; as [`File::read_at`] otherwise.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        let length = bufs.iter().map(|buf| to_u64(buf.len())).sum();
+        self.transfer(RequestOp::Read, Lent::FillVectored(bufs), (offset, length), RwFlags::NONE)
+    }
+
+    /// Writes `buf` at byte `offset`, all of it; on a file opened with `append`, at its end
+    /// instead. Returns `buf.len()`.
+    ///
+    /// The file never becomes longer than what was written: an end that is no multiple of the block
+    /// and lies past the end of the file goes through the page cache.
+    ///
+    /// # Errors
+    /// `Io` with the first error of the device: part of the range may be written. `Admit` when the
+    /// file is not open for writing, the range ends past 2^63 - 1, or the file is strict and would
+    /// be buffered.
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        let range = (offset, to_u64(buf.len()));
+        self.transfer(RequestOp::Write, Lent::Take(buf), range, RwFlags::NONE)
+    }
+
+    /// [`File::write_at`] without the count: writes are whole or an error.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.write_at(buf, offset).map(|_| ())
+    }
+
+    /// Writes several buffers in order; as [`File::write_at`] otherwise.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<usize> {
+        let length = bufs.iter().map(|buf| to_u64(buf.len())).sum();
+        self.transfer(RequestOp::Write, Lent::TakeVectored(bufs), (offset, length), RwFlags::NONE)
+    }
+
+    /// Writes `buf` so that after a power failure all of it is there or none (`RWF_ATOMIC`, Linux
+    /// 6.11), where [`File::atomic_write`] says that the file offers it.
+    ///
+    /// # Errors
+    /// `NotAtomic` when length or offset break the file's rule; otherwise as [`File::write_at`].
+    pub fn write_atomic_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let range = FileRange::new(offset, offset.saturating_add(to_u64(buf.len())));
+        let units = self.inner.facts.atomic_write;
+        let (least, most) = units.map_or((0, 0), |units| (units.unit_min, units.unit_max));
+        admit::check_atomic(range, u64::from(least), u64::from(most))?;
+        let memory = self.inner.target.blocks.memory;
+        if !to_u64(buf.as_ptr().addr()).is_multiple_of(memory) {
+            let why = "an atomic write's memory is aligned as direct I/O wants it";
+            return Err(AdmitError { kind: AdmitErrorKind::NotAtomic, range, why }.into());
+        }
+        let range = (offset, to_u64(buf.len()));
+        self.transfer(RequestOp::Write, Lent::Take(buf), range, RwFlags::ATOMIC).map(|_| ())
+    }
+
+    fn transfer(
+        &self,
+        op: RequestOp,
+        lent: Lent<'_, '_>,
+        (offset, length): (u64, u64),
+        flags: RwFlags,
+    ) -> Result<usize> {
+        let target = &self.inner.target;
+        with_thread_engine(|core| {
+            let range = admit::check(target, op, (offset, length), core.policies().route)?;
+            let slab = core.slab().clone();
+            let run = |core: &mut Core, memory| {
+                core.run_blocking(target, &blocking_order(op, range, Some(memory), flags))
+            };
+            let finished =
+                if core.has_place() { slab.lend(lent, core, run, Core::drain).ok() } else { None };
+            let finished = finished.ok_or_else(|| full(range))?;
+            Ok(to_usize(finished.result?.get()))
+        })
+    }
+
+    /// Makes durable every write whose result was returned, from any thread, and every write of
+    /// this thread's engine that was started before: their data, and the metadata needed to read
+    /// it. Errors of every descriptor behind the file are seen. A failed flush stays: every later
+    /// one fails as well.
+    ///
+    /// # Errors
+    /// `Io` with the errno of the flush; data may be lost.
+    pub fn sync_data(&self) -> Result<()> {
+        self.sync(RequestOp::SyncData)
+    }
+
+    /// [`File::sync_data`] with all metadata.
+    ///
+    /// # Errors
+    /// As [`File::sync_data`].
+    pub fn sync_all(&self) -> Result<()> {
+        self.sync(RequestOp::SyncAll)
+    }
+
+    fn sync(&self, op: RequestOp) -> Result<()> {
+        let range = FileRange::new(0, 0);
+        with_thread_engine(|core| {
+            if !core.has_place() {
+                return Err(full(range).into());
+            }
+            let order = blocking_order(op, range, None, RwFlags::NONE);
+            core.run_blocking(&self.inner.target, &order).result?;
+            Ok(())
+        })
+    }
+
+    /// Cuts the file, or extends it with a hole, after waiting for every write in flight in this
+    /// process.
+    ///
+    /// # Errors
+    /// `Io`: the errno of `ftruncate`, or `Busy` when another thread does not take its finished
+    /// writes.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        let target = &self.inner.target;
+        let range = FileRange::new(size, size);
+        let cut =
+            with_thread_engine(|core| core.exclusively(target, || target.port.set_size(size)));
+        let cut = cut.and_then(|done| done);
+        cut.map_err(|errno| IoError::new(errno, range, "set_len").into())
+    }
+
+    /// Reserves space for `[offset, offset + length)` without changing the size of the file.
+    ///
+    /// # Errors
+    /// `Io` with the errno of `fallocate`: `ENOSPC`, or `EOPNOTSUPP` where the file system can't.
+    pub fn allocate(&self, offset: u64, length: u64) -> Result<()> {
+        if length == 0 {
+            return Ok(());
+        }
+        let range = FileRange::new(offset, offset.saturating_add(length));
+        let allocated = space::fallocate_keep_size(self.as_fd(), offset, length);
+        allocated.map_err(|errno| IoError::new(errno, range, "allocate").into())
+    }
+
+    /// As std's.
+    ///
+    /// # Errors
+    /// `Io` with the errno of `fstat`.
+    pub fn metadata(&self) -> Result<Metadata> {
+        self.inner.object.file().metadata().map_err(|error| {
+            let errno = Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO.raw()));
+            IoError::new(errno, FileRange::new(0, 0), "metadata").into()
+        })
+    }
+
+    /// Bytes in the file, or on the block device.
+    ///
+    /// # Errors
+    /// `Io` with the errno of `fstat` or `BLKGETSIZE64`.
+    pub fn size(&self) -> Result<u64> {
+        let size = self.inner.object.size();
+        size.map_err(|errno| IoError::new(errno, FileRange::new(0, 0), "size").into())
+    }
+
+    /// A regular file or a block device.
+    #[must_use]
+    pub fn kind(&self) -> FileKind {
+        self.inner.object.kind()
+    }
+
+    /// What the kernel wants direct I/O to be a multiple of, and who said so.
+    #[must_use]
+    pub fn alignment(&self) -> Alignment {
+        self.inner.facts.alignment
+    }
+
+    /// Atomic writes, where the file offers them.
+    #[must_use]
+    pub fn atomic_write(&self) -> Option<AtomicWrite> {
+        self.inner.facts.atomic_write
+    }
+
+    /// Whether the file has direct I/O at all.
+    #[must_use]
+    pub fn direct_support(&self) -> DirectSupport {
+        self.inner.facts.direct
+    }
+
+    /// What a request would become, without making it. Looks at the file's extents, which a request
+    /// never does.
+    ///
+    /// # Errors
+    /// `Admit` as the request itself would be refused.
+    pub fn plan(&self, query: &PlanQuery) -> Result<Plan> {
+        crate::plan::plan(&self.inner.target, self.as_fd(), query)
+    }
+
+    /// Starts a request on this thread's engine, with owned memory that comes back with the result.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = diopter::File::create(folder.path().join("data"))?;
+    /// let memory = diopter::IoBuf::new(4096)?;
+    /// let done = file.request(diopter::Request::write(0, memory)).map_err(|r| r.error)?.wait();
+    /// println!("{:?} {:?} {:?}", done.outcome, done.route, done.timing);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Refused`] with the reason and the request.
+    pub fn request(&self, request: Request) -> std::result::Result<InFlight, Box<Refused>> {
+        with_thread_engine(|core| start_on(core, &self.inner.target, request)).map(InFlight::new)
+    }
+
+    /// Waits for this thread's requests on the file, makes everything durable and closes it (other
+    /// clones stay open).
+    ///
+    /// # Errors
+    /// As [`File::sync_all`]. Dropping a file closes it without a flush, as std does.
+    pub fn close(self) -> Result<()> {
+        self.sync_all()
+    }
+}
+
+fn full(range: FileRange) -> AdmitError {
+    let why = "this thread's engine is full of requests whose results nobody took";
+    AdmitError { kind: AdmitErrorKind::Full, range, why }
+}
+
+impl Inner {
+    fn drain(&self) {
+        if_thread_engine(|core| {
+            let deadline = Deadline::after(GATE_WAIT_MAX);
+            while core.serves(&self.target) && !deadline.left().is_zero() {
+                core.tick(Wait::Block(WAIT_SLICE));
+            }
+        });
+    }
+}
+
+impl Drop for Inner {
+    /// What this thread has in flight on the file ends first.
+    fn drop(&mut self) {
+        self.drain();
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.object.file().as_fd()
+    }
+}
+
+impl AsRef<Arc<Target>> for File {
+    fn as_ref(&self) -> &Arc<Target> {
+        &self.inner.target
+    }
+}
+
+impl FileExt for File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        Ok(File::read_at(self, buf, offset)?)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> std::io::Result<usize> {
+        Ok(File::write_at(self, buf, offset)?)
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File")
+            .field("fd", &self.inner.object.file())
+            .field("alignment", &self.inner.facts.alignment)
+            .finish_non_exhaustive()
+    }
+}

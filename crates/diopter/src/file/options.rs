@@ -1,0 +1,202 @@
+//! How a file is opened, as std's `OpenOptions` with what direct I/O adds.
+
+use std::path::Path;
+
+use diopter_sys::file::{self, BufferedReason, DirectSupport, FileKind, OpenedFile};
+use diopter_sys::{Errno, RwFlags};
+
+use crate::backend::local::LocalObject;
+use crate::engine::target::{Access, Blocks, Directness, Target};
+use crate::error::{Result, SetupError};
+use crate::file::inodes::{InodeKey, gate_of};
+use crate::file::{Facts, File, Inner};
+use crate::map::Identity;
+use crate::sync::Arc;
+
+/// Options for opening a [`File`]; every one is off at first.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    sys: file::OpenOptions,
+    access: Access,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions::new()
+    }
+}
+
+impl OpenOptions {
+    /// Nothing set.
+    #[must_use]
+    pub fn new() -> OpenOptions {
+        let sys = file::OpenOptions { read: false, mode: 0o666, ..file::OpenOptions::default() };
+        OpenOptions { sys, access: Access::default() }
+    }
+
+    /// For reading.
+    #[must_use]
+    pub fn read(mut self, read: bool) -> OpenOptions {
+        self.access.read = read;
+        self
+    }
+
+    /// For writing.
+    #[must_use]
+    pub fn write(mut self, write: bool) -> OpenOptions {
+        self.access.write = write;
+        self
+    }
+
+    /// For writing at the end of the file, whatever the offset says; atomic between processes.
+    #[must_use]
+    pub fn append(mut self, append: bool) -> OpenOptions {
+        self.access.append = append;
+        self
+    }
+
+    /// Creates the file if it is not there.
+    #[must_use]
+    pub fn create(mut self, create: bool) -> OpenOptions {
+        self.sys.create = create;
+        self
+    }
+
+    /// Creates the file, and refuses one that is there.
+    #[must_use]
+    pub fn create_new(mut self, create_new: bool) -> OpenOptions {
+        self.sys.create_new = create_new;
+        self
+    }
+
+    /// Cuts the file to 0 bytes.
+    #[must_use]
+    pub fn truncate(mut self, truncate: bool) -> OpenOptions {
+        self.sys.truncate = truncate;
+        self
+    }
+
+    /// Permission bits of a file that is created, before the umask; 0o666 at first.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> OpenOptions {
+        self.sys.mode = mode;
+        self
+    }
+
+    /// Refuses, before any byte moves, every request that would go through the page cache even in
+    /// part, and refuses to open a file that has no direct I/O.
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> OpenOptions {
+        self.access.strict = strict;
+        self
+    }
+
+    /// Other processes write the same blocks, and open with this option too: writes lock their
+    /// blocks.
+    #[must_use]
+    pub fn shared_writers(mut self, shared: bool) -> OpenOptions {
+        self.access.shared_writers = shared;
+        self
+    }
+
+    /// Every write is durable when its result is returned, with the metadata needed to read it
+    /// (`RWF_DSYNC`).
+    #[must_use]
+    pub fn dsync(mut self, dsync: bool) -> OpenOptions {
+        self.access.durability = if dsync { RwFlags::DSYNC } else { RwFlags::NONE };
+        self
+    }
+
+    /// Every write is durable with all metadata when its result is returned (`RWF_SYNC`).
+    #[must_use]
+    pub fn sync(mut self, sync: bool) -> OpenOptions {
+        self.access.durability = if sync { RwFlags::SYNC } else { RwFlags::NONE };
+        self
+    }
+
+    /// Refuses a block device that is mounted or otherwise held (`O_EXCL`).
+    #[must_use]
+    pub fn exclusive(mut self, exclusive: bool) -> OpenOptions {
+        self.sys.exclusive = exclusive;
+        self
+    }
+
+    /// Refuses a symbolic link as the last part of the path.
+    #[must_use]
+    pub fn no_follow(mut self, no_follow: bool) -> OpenOptions {
+        self.sys.no_follow = no_follow;
+        self
+    }
+
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// `SetupError` with the path, the errno and what to do.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        let path = path.as_ref();
+        let fail =
+            |what, errno, remedy| SetupError { what, path: Some(path.to_owned()), errno, remedy };
+        let writes = self.access.write || self.access.append;
+        if !self.access.read && !writes {
+            let remedy = "set read, write or append";
+            return Err(fail("open", Errno::EINVAL, remedy).into());
+        }
+        let sys = file::OpenOptions { read: self.access.read, write: writes, ..self.sys.clone() };
+        let opened = file::open(path, &sys)
+            .map_err(|failure| fail(failure.what, failure.errno, remedy_of(failure.errno)))?;
+        if let (true, DirectSupport::None(reason)) = (self.access.strict, opened.direct) {
+            let what = match reason {
+                BufferedReason::MemoryFileSystem => "a memory file system has no direct I/O: open",
+                BufferedReason::RefusedByOpen => "this file system refuses O_DIRECT: open",
+                BufferedReason::StatxSaysNo => "this file has no direct I/O: open",
+            };
+            return Err(fail(what, Errno::EOPNOTSUPP, "open it without strict").into());
+        }
+        Ok(self.assemble(opened, writes))
+    }
+
+    fn assemble(&self, opened: OpenedFile, writes: bool) -> File {
+        let facts = Facts {
+            alignment: opened.alignment,
+            atomic_write: opened.atomic_write,
+            direct: opened.direct,
+        };
+        let blocks = Blocks {
+            read: u64::from(opened.alignment.offset_read),
+            write: u64::from(opened.alignment.offset_write),
+            memory: u64::from(opened.alignment.memory),
+            page: u64::from(opened.page_size),
+        };
+        let directness = match opened.direct {
+            DirectSupport::Full => Directness::Full,
+            DirectSupport::ReadsOnly => Directness::ReadsOnly,
+            DirectSupport::None(_) => Directness::None,
+        };
+        let inode = (opened.kind == FileKind::Regular).then_some(opened.inode);
+        let key = InodeKey { device: opened.device, inode };
+        let read = self.access.read;
+        let object = Arc::new(LocalObject::new(opened.fd, opened.kind, read, writes));
+        let port = Arc::clone(&object);
+        let mapper = Box::new(Identity);
+        let gate = Box::new(move || gate_of(key));
+        let target = Target::new(port, mapper, blocks, self.access, gate);
+        let target = Arc::new(target.with_directness(directness));
+        // The gate is found now, so that opening, not the first write, pays for it.
+        target.gate();
+        File { inner: Arc::new(Inner { target, object, facts }) }
+    }
+}
+
+fn remedy_of(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOENT => "check the path",
+        Errno::EACCES | Errno::EPERM => "check the permissions of the file and its folder",
+        Errno::EISDIR => "name a file",
+        Errno::EMFILE => "close files, or raise RLIMIT_NOFILE (ulimit -n)",
+        Errno::ENOSPC => "free space on the file system",
+        Errno::EROFS => "the file system is mounted read-only",
+        Errno::EBUSY => "it is mounted or in use: unmount it",
+        Errno::EEXIST => "remove it, or open it without create_new",
+        _ => "",
+    }
+}

@@ -1,0 +1,249 @@
+//! What one request would become, without making it: the same router and the same builder as the
+//! engine's, on memory that is only an address.
+
+use std::os::fd::BorrowedFd;
+
+use diopter_sys::fiemap::fiemap;
+use diopter_sys::residency::residency;
+
+use crate::bio::Draft;
+use crate::bio::builder::{BioLimits, Builder, Piece};
+use crate::engine::admit;
+use crate::engine::route::{Course, Way, Window};
+use crate::engine::target::Target;
+use crate::error::Result;
+use crate::extent::Extent;
+use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES};
+use crate::outcome::Route;
+use crate::policy::{CompletionPolicy, Policies, SubmitPolicy};
+use crate::request::RequestOp;
+use crate::units::{FileRange, align_down, is_aligned};
+
+/// Bios that a plan lists at most; what follows is more of the same.
+const BIOS_MAX: usize = 1 << 20;
+
+/// A request to plan.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanQuery {
+    /// A write, or a read.
+    pub is_write: bool,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Address of the memory; only its remainder by the memory alignment matters.
+    pub address: u64,
+    /// The policies.
+    pub policies: Policies,
+    /// A smaller limit for one bio than the engine's, in bytes.
+    pub bio_bytes_max: Option<u64>,
+}
+
+/// One bio of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedBio {
+    /// Where it goes and what ended it.
+    pub draft: Draft,
+    /// Memory segments.
+    pub segments: u32,
+    /// `direct`, `bounced` or `buffered`.
+    pub way: &'static str,
+    /// It reads an edge block that a write changes in part.
+    pub is_edge_read: bool,
+}
+
+/// What a request would become.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Which way the bytes would go.
+    pub route: Route,
+    /// What the mapper says.
+    pub extents: Vec<Extent>,
+    /// The bios, in the order of submission.
+    pub bios: Vec<PlannedBio>,
+    /// How often the submitter would wait.
+    pub waits: u32,
+    /// Where the completion would run, and why.
+    pub completion: (&'static str, &'static str),
+}
+
+/// Plans a request on a target whose descriptor is `fd`.
+pub(crate) fn plan(target: &Target, fd: BorrowedFd<'_>, query: &PlanQuery) -> Result<Plan> {
+    let op = if query.is_write { RequestOp::Write } else { RequestOp::Read };
+    let route = query.policies.route;
+    let range = admit::check(target, op, (query.offset, query.length), route)?;
+    let size = target.port.size().unwrap_or(0);
+    let facts = Facts::look(fd, range, size);
+    let mut plan = Plan {
+        route: Route::default(),
+        extents: extents(target, range),
+        bios: Vec::new(),
+        waits: 0,
+        completion: completion_context(query, facts),
+    };
+    // A read stops at the end of the file.
+    let end = if query.is_write { range.end() } else { range.end().min(size.max(range.start())) };
+    let mut at = range.start();
+    while at < end && plan.bios.len() < BIOS_MAX {
+        let window = next_window(target, query, size, FileRange::new(at, end));
+        add_window(&mut plan, target, query, (window, size));
+        at = window.range.end();
+    }
+    Ok(plan)
+}
+
+fn extents(target: &Target, range: FileRange) -> Vec<Extent> {
+    let mut extents = Vec::new();
+    let mut at = range.start();
+    while at < range.end() && extents.len() < BIOS_MAX {
+        let extent = target.mapper.map(FileRange::new(at, range.end()));
+        at = extent.range.end();
+        extents.push(extent);
+    }
+    extents
+}
+
+fn block_of(target: &Target, query: &PlanQuery) -> u64 {
+    if query.is_write { target.blocks.write } else { target.blocks.read }
+}
+
+fn next_window(target: &Target, query: &PlanQuery, size: u64, rest: FileRange) -> Window {
+    Course {
+        is_write: query.is_write,
+        rest,
+        block: block_of(target, query),
+        bounce: BOUNCE_BYTES,
+        size,
+        readable: target.access.read,
+        buffered: admit::buffered(target, query.is_write, query.length, query.policies.route),
+        memory_is_aligned_from: |offset: u64| {
+            let address = query.address.wrapping_add(offset.wrapping_sub(query.offset));
+            is_aligned(address, target.blocks.memory)
+        },
+    }
+    .next_window()
+}
+
+fn add_window(plan: &mut Plan, target: &Target, query: &PlanQuery, at: (Window, u64)) {
+    let (window, size) = at;
+    let block = block_of(target, query);
+    let (way, span) = match window.way {
+        Way::Direct => ("direct", window.range),
+        Way::Bounced(_) => ("bounced", window.range.blocks(block)),
+        Way::Buffered(_) => ("buffered", window.range),
+    };
+    count(&mut plan.route, window);
+    let limit = query.bio_bytes_max.unwrap_or(u64::from(BIO_BYTES_MAX));
+    let limits = BioLimits { bytes_max: align_down(limit, block).max(block), block };
+    let builder = Builder { mapper: &*target.mapper, limits, boundary: query.policies.boundary };
+    let edges =
+        if query.is_write && way == "bounced" { edges(window.range, span, block) } else { vec![] };
+    let before = plan.bios.len();
+    for edge in edges.into_iter().filter(|edge| edge.start() < size) {
+        add_bios(&mut plan.bios, &builder, edge, (way, true));
+    }
+    plan.waits += u32::from(plan.bios.len() > before);
+    let before = plan.bios.len();
+    add_bios(&mut plan.bios, &builder, span, (way, false));
+    let made = plan.bios.len() - before;
+    plan.waits += match query.policies.submit {
+        SubmitPolicy::AllThenWait => u32::from(made > 0),
+        SubmitPolicy::EachThenWait => u32::try_from(made).unwrap_or(u32::MAX),
+    };
+}
+
+fn edges(range: FileRange, span: FileRange, block: u64) -> Vec<FileRange> {
+    let head = FileRange::new(span.start(), span.start() + block);
+    let tail = FileRange::new(span.end() - block, span.end());
+    let has_head = range.start() > span.start();
+    let has_tail = range.end() < span.end() && !(has_head && tail == head);
+    [has_head.then_some(head), has_tail.then_some(tail)].into_iter().flatten().collect()
+}
+
+fn add_bios(
+    bios: &mut Vec<PlannedBio>,
+    builder: &Builder<'_>,
+    span: FileRange,
+    (way, is_edge_read): (&'static str, bool),
+) {
+    let mut at = span.start();
+    while at < span.end() && bios.len() < BIOS_MAX {
+        at = match builder.next(FileRange::new(at, span.end()), |n| n) {
+            Piece::Zeros(hole) => hole.end(),
+            Piece::Bio(draft) => {
+                bios.push(PlannedBio { draft, segments: 1, way, is_edge_read });
+                draft.range.end()
+            }
+        };
+    }
+}
+
+fn count(route: &mut Route, window: Window) {
+    let bytes = window.range.length();
+    match window.way {
+        Way::Direct => route.direct += bytes,
+        Way::Bounced(reason) => {
+            route.bounced += bytes;
+            route.why.insert(reason);
+        }
+        Way::Buffered(reason) => {
+            route.buffered += bytes;
+            route.why.insert(reason);
+        }
+    }
+}
+
+/// What decides where a kernel would complete the request, as far as it can be told beforehand.
+#[derive(Clone, Copy)]
+struct Facts {
+    extends: bool,
+    allocates: bool,
+    has_cached_pages: bool,
+}
+
+/// Extents that are looked at to find an unwritten one or a hole.
+const EXTENTS_MAX: usize = 4096;
+
+impl Facts {
+    fn look(fd: BorrowedFd<'_>, range: FileRange, size: u64) -> Facts {
+        let extents = fiemap(fd, range.start(), range.length().max(1), false, EXTENTS_MAX);
+        let allocates = extents.is_ok_and(|extents| {
+            let mapped = extents.iter().map(|extent| {
+                extent.end().min(range.end()).saturating_sub(extent.logical.max(range.start()))
+            });
+            mapped.sum::<u64>() < range.length() || extents.iter().any(|it| it.is_unwritten())
+        });
+        let cached = residency(fd, 0, 0, size).is_ok_and(|cache| cache.pages_cached > 0);
+        Facts { extends: range.end() > size, allocates, has_cached_pages: cached }
+    }
+}
+
+/// Where the completion of an asynchronous request would run. The historical rows say what that
+/// kernel does.
+fn completion_context(query: &PlanQuery, facts: Facts) -> (&'static str, &'static str) {
+    let Policies { completion, .. } = query.policies;
+    match completion {
+        CompletionPolicy::Inline => ("inline", "the policy says so"),
+        CompletionPolicy::Deferred => ("worker", "the policy says so"),
+        _ if !query.is_write => ("inline", "a read finishes where it is reaped"),
+        CompletionPolicy::Linux5_5 => ("worker", "this kernel defers every write"),
+        CompletionPolicy::Linux4_15 if facts.has_cached_pages => {
+            ("worker", "the file has cached pages")
+        }
+        CompletionPolicy::Linux4_15 if facts.allocates => ("worker", "unwritten blocks"),
+        CompletionPolicy::Linux4_15 => ("inline", "no cached pages"),
+        CompletionPolicy::Linux7_0 if facts.extends => ("worker", "the write extends the file"),
+        CompletionPolicy::Linux7_0 if facts.allocates => {
+            ("worker", "new or unwritten blocks need a metadata update")
+        }
+        CompletionPolicy::Linux7_0 if facts.has_cached_pages => {
+            ("worker", "the file has cached pages")
+        }
+        CompletionPolicy::Linux7_0 => ("inline", "overwrite of mapped blocks"),
+        CompletionPolicy::Auto if facts.allocates || facts.extends => (
+            "inline",
+            "nothing in this engine's completion blocks; the kernel updates metadata itself",
+        ),
+        CompletionPolicy::Auto => ("inline", "overwrite of mapped blocks"),
+    }
+}
