@@ -124,25 +124,26 @@ impl Backend for Threads {
             if self.held == self.depth_max {
                 break;
             }
-            self.held += 1;
-            accepted += 1;
             if self.staff() {
                 let pushed = self.shared.work.push(self.slab.hold_for_thread(*id));
                 assert!(pushed.is_ok(), "there is room for `depth_max` bios");
             } else {
                 self.own.push_back(*id);
             }
+            self.held += 1;
+            accepted += 1;
         }
         accepted
     }
 
     fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
+        let before = done.len();
         while let Some(id) = self.own.pop_front() {
             done.push((id, rw::run_now(&self.slab, id)));
             self.held -= 1;
         }
         self.help_if_nobody_works(done);
-        if self.held > 0 && done.is_empty() {
+        if self.held > 0 && done.len() == before {
             let timeout = match wait {
                 Wait::Poll => Duration::ZERO,
                 Wait::Block(timeout) => timeout,
