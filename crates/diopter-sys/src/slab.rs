@@ -179,7 +179,7 @@ impl Slab {
         let target = live(&memories, to.0);
         assert!(target.writable, "copy into memory that was lent for a write");
         assert!(
-            from.1 + length <= source.length && to.1 + length <= target.length,
+            fits(from.1, length, source.length) && fits(to.1, length, target.length),
             "copy in bounds"
         );
         let mut targets = target.pieces(to.1, length);
@@ -210,7 +210,7 @@ impl Slab {
         let memories = self.0.memories.borrow();
         let memory = live(&memories, id);
         assert!(memory.writable, "zeros into memory that was lent for a write");
-        assert!(start + length <= memory.length, "zeros in bounds");
+        assert!(fits(start, length, memory.length), "zeros in bounds");
         for piece in memory.pieces(start, length) {
             // SAFETY: the piece lies inside live writable memory of this slab.
             unsafe { std::ptr::write_bytes(piece.base, 0, piece.length) };
@@ -285,7 +285,7 @@ impl Slab {
         let memories = self.0.memories.borrow();
         let memory = live(&memories, span.memory);
         let length = span.length as usize;
-        assert!(span.start + length <= memory.length, "a bio's span lies in its memory");
+        assert!(fits(span.start, length, memory.length), "a bio's span lies in its memory");
         assert!(memory.writable || spec.op == Op::Write, "a read fills memory that may be written");
         let base = index as usize * self.0.shape.segments_per_bio as usize;
         let mut count = 0;
@@ -410,6 +410,11 @@ fn alignment_bits(memory: &Memory, start: usize, length: usize) -> AlignmentBits
     bits
 }
 
+/// Whether `length` bytes from `start` on lie in `whole` bytes; an end past `usize::MAX` does not.
+fn fits(start: usize, length: usize, whole: usize) -> bool {
+    start.checked_add(length).is_some_and(|end| end <= whole)
+}
+
 fn live(memories: &[Memory], id: MemoryId) -> &Memory {
     let memory = &memories[id.index as usize];
     assert_eq!(memory.generation, id.generation, "a memory id that is in use");
@@ -512,7 +517,7 @@ impl LocalBio {
             assert_eq!(length, 0, "a sync has no memory");
             return;
         };
-        assert!(at + length <= span.length as usize, "in the bounds of the bio");
+        assert!(fits(at, length, span.length as usize), "in the bounds of the bio");
         let memories = self.slab.0.memories.borrow();
         for piece in live(&memories, span.memory).pieces(span.start + at, length) {
             f(piece.base, piece.length);
