@@ -43,6 +43,9 @@ pub mod residency;
 pub mod rw;
 pub mod slab;
 pub mod space;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
 pub mod uring;
 
 pub use buf::IoBuf;

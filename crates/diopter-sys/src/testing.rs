@@ -1,0 +1,319 @@
+//! What tests of a process's life need and safe code can't do: fork, limits, another user, a seccomp
+//! filter, a storm of signals, the table of signal actions. For tests only, behind a feature.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitStatus;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::errno::Errno;
+
+/// `IORING_REGISTER_BUFFERS`, linux/io_uring.h.
+pub const REGISTER_BUFFERS: u32 = 0;
+/// `IORING_REGISTER_FILES2`, linux/io_uring.h: a sparse table of files.
+pub const REGISTER_FILES: u32 = 13;
+/// `IORING_REGISTER_RING_FDS`, linux/io_uring.h.
+pub const REGISTER_RING: u32 = 20;
+
+/// How a forked child exits when what it ran panicked.
+const CHILD_PANICKED: i32 = 101;
+
+/// The real-time signals, `SIGRTMAX` included.
+const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+
+/// A child of [`fork`].
+#[must_use]
+pub struct Forked {
+    pid: libc::pid_t,
+}
+
+/// Forks. The child runs `body` and exits as a program does, with the thread's destructors; the status
+/// is 0, or 101 after a panic.
+///
+/// A lock that another thread of this process holds stays locked in the child.
+///
+/// # Errors
+/// Those of fork.
+pub fn fork(body: impl FnOnce()) -> io::Result<Forked> {
+    // SAFETY: the child has this thread's whole state. It goes on in ordinary code, as the programs do
+    // whose life is tested; the C library keeps its allocator usable across a fork.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            let ended = catch_unwind(AssertUnwindSafe(body));
+            std::process::exit(if ended.is_ok() { 0 } else { CHILD_PANICKED })
+        }
+        pid => Ok(Forked { pid }),
+    }
+}
+
+impl Forked {
+    /// Waits for the child's end.
+    ///
+    /// # Errors
+    /// Those of waitpid.
+    pub fn wait(self) -> io::Result<ExitStatus> {
+        let mut status = 0;
+        loop {
+            // SAFETY: `status` is a live integer that the call fills.
+            let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+            if waited == self.pid {
+                return Ok(ExitStatus::from_raw(status));
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Ends this process by `SIGALRM` after so many seconds, so that a test that hangs fails instead.
+pub fn end_after(seconds: u32) {
+    // SAFETY: arming the process's alarm clock touches no memory.
+    unsafe { libc::alarm(seconds) };
+}
+
+/// A limit of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// `RLIMIT_NOFILE`, descriptors.
+    OpenFiles,
+    /// `RLIMIT_MEMLOCK`, bytes.
+    LockedMemory,
+    /// `RLIMIT_AS`, bytes.
+    AddressSpace,
+}
+
+/// Sets a soft limit; the hard limit stays.
+///
+/// # Errors
+/// Those of setrlimit.
+pub fn set_limit(limit: Limit, value: u64) -> io::Result<()> {
+    let resource = match limit {
+        Limit::OpenFiles => libc::RLIMIT_NOFILE,
+        Limit::LockedMemory => libc::RLIMIT_MEMLOCK,
+        Limit::AddressSpace => libc::RLIMIT_AS,
+    };
+    let mut both = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `both` is a live `rlimit` that the call fills.
+    check(unsafe { libc::getrlimit(resource, &raw mut both) })?;
+    both.rlim_cur = value.min(both.rlim_max);
+    // SAFETY: `both` is a live `rlimit` that the call reads.
+    check(unsafe { libc::setrlimit(resource, &raw const both) })
+}
+
+/// Makes this process one of the user and group `id`, without capabilities and other groups.
+///
+/// # Errors
+/// `EPERM` for anyone but root.
+pub fn become_user(id: u32) -> io::Result<()> {
+    // SAFETY: with a count of 0 the list is not read.
+    check(unsafe { libc::setgroups(0, std::ptr::null()) })?;
+    // SAFETY: numbers in, no memory.
+    check(unsafe { libc::setresgid(id, id, id) })?;
+    // SAFETY: numbers in, no memory.
+    check(unsafe { libc::setresuid(id, id, id) })
+}
+
+/// Whether this process is root's.
+#[must_use]
+pub fn is_root() -> bool {
+    // SAFETY: no arguments, and it can't fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// From here on the kernel answers every io_uring call of this process with `errno`, as a container's
+/// seccomp filter does. There is no way back.
+///
+/// # Errors
+/// Those of seccomp.
+pub fn refuse_uring(errno: Errno) -> io::Result<()> {
+    let numbers = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    let [setup, enter, register] = numbers.map(number);
+    install(&mut [
+        load(SECCOMP_NUMBER),
+        jump_if_equal(setup, 3, 0),
+        jump_if_equal(enter, 2, 0),
+        jump_if_equal(register, 1, 0),
+        answer(libc::SECCOMP_RET_ALLOW),
+        answer(refusal(errno)),
+    ])
+}
+
+/// From here on the kernel answers the registration `opcode` of any ring with `errno`, as a kernel does
+/// that is too old for it. There is no way back.
+///
+/// # Errors
+/// Those of seccomp.
+pub fn refuse_uring_registration(opcode: u32, errno: Errno) -> io::Result<()> {
+    install(&mut [
+        load(SECCOMP_NUMBER),
+        jump_if_equal(number(libc::SYS_io_uring_register), 0, 2),
+        load(SECCOMP_SECOND_ARGUMENT),
+        jump_if_equal(opcode, 1, 0),
+        answer(libc::SECCOMP_RET_ALLOW),
+        answer(refusal(errno)),
+    ])
+}
+
+/// Offset of the system call's number in `struct seccomp_data`, linux/seccomp.h.
+const SECCOMP_NUMBER: u32 = 0;
+/// Offset of the low half of the second argument.
+const SECCOMP_SECOND_ARGUMENT: u32 = if cfg!(target_endian = "little") { 24 } else { 28 };
+
+fn number(call: libc::c_long) -> u32 {
+    u32::try_from(call).expect("numbers of system calls are small")
+}
+
+fn refusal(errno: Errno) -> u32 {
+    libc::SECCOMP_RET_ERRNO | errno.raw().unsigned_abs()
+}
+
+fn load(offset: u32) -> libc::sock_filter {
+    filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, (0, 0))
+}
+
+fn jump_if_equal(value: u32, equal: u8, other: u8) -> libc::sock_filter {
+    filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, (equal, other))
+}
+
+fn answer(value: u32) -> libc::sock_filter {
+    filter(libc::BPF_RET | libc::BPF_K, value, (0, 0))
+}
+
+fn filter(code: u32, k: u32, (jt, jf): (u8, u8)) -> libc::sock_filter {
+    let code = u16::try_from(code).expect("codes have 16 bits");
+    libc::sock_filter { code, jt, jf, k }
+}
+
+fn install(program: &mut [libc::sock_filter]) -> io::Result<()> {
+    let length = u16::try_from(program.len()).expect("a few instructions");
+    let program = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
+    // SAFETY: numbers in, no memory.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    // SAFETY: `program` names `len` instructions that live until the call returns; the kernel copies them.
+    let installed = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_TSYNC,
+            &raw const program,
+        )
+    };
+    if installed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn check(answer: i32) -> io::Result<()> {
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+static SIGNALS_SEEN: AtomicU64 = AtomicU64::new(0);
+
+/// Signals to the thread that started the storm, at a fixed rate, with a handler that does not restart
+/// system calls. The handler stays for the life of the process.
+pub struct SignalStorm {
+    timer: libc::timer_t,
+    seen_before: u64,
+}
+
+impl SignalStorm {
+    /// Starts signalling this thread every `interval`.
+    ///
+    /// # Errors
+    /// Those of sigaction and timer_create.
+    pub fn start(interval: Duration) -> io::Result<SignalStorm> {
+        static HANDLER: Once = Once::new();
+        HANDLER.call_once(|| install_handler().expect("SIGUSR1 can be handled"));
+        // SAFETY: an all-zero `sigevent` is one: integers and a pointer that is not followed.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = libc::SIGUSR1;
+        // SAFETY: no arguments, and it can't fail.
+        event.sigev_notify_thread_id = unsafe { libc::gettid() };
+        let mut timer: libc::timer_t = std::ptr::null_mut();
+        // SAFETY: `event` is read and `timer` filled during the call only.
+        check(unsafe {
+            libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer)
+        })?;
+        let storm = SignalStorm { timer, seen_before: SIGNALS_SEEN.load(Ordering::Relaxed) };
+        let nanos = i64::from(interval.subsec_nanos());
+        let every = libc::timespec { tv_sec: 0, tv_nsec: nanos };
+        let times = libc::itimerspec { it_interval: every, it_value: every };
+        // SAFETY: the timer was made above; `times` is read during the call only.
+        check(unsafe { libc::timer_settime(timer, 0, &raw const times, std::ptr::null_mut()) })?;
+        Ok(storm)
+    }
+
+    /// Signals handled since the start, in the whole process.
+    #[must_use]
+    pub fn seen(&self) -> u64 {
+        SIGNALS_SEEN.load(Ordering::Relaxed) - self.seen_before
+    }
+}
+
+impl Drop for SignalStorm {
+    fn drop(&mut self) {
+        // SAFETY: the timer was made by `start` and is deleted once.
+        let deleted = unsafe { libc::timer_delete(self.timer) };
+        debug_assert_eq!(deleted, 0, "an own timer can be deleted");
+    }
+}
+
+extern "C" fn count_signal(_signal: libc::c_int) {
+    SIGNALS_SEEN.fetch_add(1, Ordering::Relaxed);
+}
+
+fn install_handler() -> io::Result<()> {
+    let handler: extern "C" fn(libc::c_int) = count_signal;
+    // SAFETY: an all-zero `sigaction` is one: no flags (so no SA_RESTART), an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    // SAFETY: the handler only adds to an atomic, which is allowed in a handler; `action` is read
+    // during the call only.
+    check(unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) })
+}
+
+/// What this process does on a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalAction {
+    /// Which signal.
+    pub signal: i32,
+    /// Address of the handler, or one of `SIG_DFL` and `SIG_IGN`.
+    pub handler: usize,
+    /// Its flags.
+    pub flags: i32,
+}
+
+/// What this process does on each signal that a program can handle.
+#[must_use]
+pub fn signal_actions() -> Vec<SignalAction> {
+    let action_of = |signal| {
+        // SAFETY: an all-zero `sigaction` is one.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: without a new action the call only fills `action`.
+        let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+        let (handler, flags) = (action.sa_sigaction, action.sa_flags);
+        (asked == 0).then_some(SignalAction { signal, handler, flags })
+    };
+    SIGNALS.filter_map(action_of).collect()
+}
+
+/// Bytes of `[start, start + length)` that are mapped in this process.
+///
+/// # Panics
+/// Without /proc.
+#[must_use]
+pub fn mapped_bytes(start: usize, length: usize) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+    let overlap = |line: &str| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        let from = usize::from_str_radix(from, 16).ok()?.max(start);
+        let to = usize::from_str_radix(to, 16).ok()?.min(start + length);
+        Some(to.saturating_sub(from))
+    };
+    maps.lines().filter_map(overlap).sum()
+}
