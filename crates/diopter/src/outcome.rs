@@ -58,30 +58,47 @@ impl Outcome {
         Outcome::Whole(RangeOutcome { range, state })
     }
 
-    /// From parts in any order that cover `range` once; what they leave out was not tried.
-    pub(crate) fn of_parts(range: FileRange, mut parts: Vec<RangeOutcome>) -> Outcome {
-        parts.retain(|part| !part.range.is_empty());
-        parts.sort_by_key(|part| part.range.start());
-        let mut merged: Vec<RangeOutcome> = Vec::with_capacity(parts.len() + 1);
+    /// From what [`paint`] collected; what it leaves out of `range` was not tried.
+    pub(crate) fn of_parts(range: FileRange, parts: &[RangeOutcome]) -> Outcome {
+        let mut whole: Vec<RangeOutcome> = Vec::with_capacity(2 * parts.len() + 1);
         let mut at = range.start();
         for part in parts {
-            if part.range.start() > at {
-                push(&mut merged, FileRange::new(at, part.range.start()), RangeState::NotTried);
-            }
-            push(&mut merged, part.range, part.state);
-            at = at.max(part.range.end());
+            push(&mut whole, FileRange::new(at, part.range.start()), RangeState::NotTried);
+            push(&mut whole, part.range, part.state);
+            at = part.range.end();
         }
-        if at < range.end() || merged.is_empty() {
-            push(&mut merged, FileRange::new(at, range.end()), RangeState::NotTried);
-        }
-        match merged.as_slice() {
+        push(&mut whole, FileRange::new(at, range.end()), RangeState::NotTried);
+        match whole.as_slice() {
+            [] => Outcome::whole(range, RangeState::NotTried),
             [only] => Outcome::Whole(*only),
-            _ => Outcome::Parts(merged),
+            _ => Outcome::Parts(whole),
         }
     }
 }
 
+/// Lays a part over those collected so far, sorted and without overlap: the latest news of a byte
+/// counts.
+pub(crate) fn paint(parts: &mut Vec<RangeOutcome>, part: RangeOutcome) {
+    if part.range.is_empty() {
+        return;
+    }
+    let (start, end) = (part.range.start(), part.range.end());
+    let first = parts.partition_point(|old| old.range.end() <= start);
+    let last = parts.partition_point(|old| old.range.start() < end);
+    let cut = |old: &RangeOutcome, from: u64, to: u64| {
+        let range = FileRange::new(from, to);
+        (!range.is_empty()).then_some(RangeOutcome { range, state: old.state })
+    };
+    let under = &parts[first..last];
+    let before = under.first().and_then(|old| cut(old, old.range.start(), start));
+    let after = under.last().and_then(|old| cut(old, end, old.range.end()));
+    parts.splice(first..last, before.into_iter().chain([part]).chain(after));
+}
+
 fn push(merged: &mut Vec<RangeOutcome>, range: FileRange, state: RangeState) {
+    if range.is_empty() {
+        return;
+    }
     match merged.last_mut() {
         Some(last) if last.state == state && last.range.end() == range.start() => {
             last.range = FileRange::new(last.range.start(), range.end());
@@ -223,13 +240,15 @@ mod tests {
 
     #[test]
     fn parts_are_sorted_merged_and_gaps_are_not_tried() {
-        let whole = FileRange::new(0, 5);
-        let parts = vec![
+        let mut parts = Vec::new();
+        for news in [
             part(3, 4, RangeState::Done),
             part(1, 2, RangeState::Failed(Errno::EIO)),
             part(0, 1, RangeState::Done),
-        ];
-        let outcome = Outcome::of_parts(whole, parts);
+        ] {
+            paint(&mut parts, news);
+        }
+        let outcome = Outcome::of_parts(FileRange::new(0, 5), &parts);
         assert_eq!(
             outcome.ranges(),
             [
@@ -245,8 +264,22 @@ mod tests {
 
     #[test]
     fn one_state_over_the_whole_range_is_inline() {
-        let parts = vec![part(2, 4, RangeState::Done), part(0, 2, RangeState::Done)];
-        let outcome = Outcome::of_parts(FileRange::new(0, 4), parts);
+        let mut parts = vec![part(2, 4, RangeState::Done)];
+        paint(&mut parts, part(0, 2, RangeState::Done));
+        let outcome = Outcome::of_parts(FileRange::new(0, 4), &parts);
         assert_eq!(outcome, Outcome::whole(FileRange::new(0, 4), RangeState::Done));
+    }
+
+    #[test]
+    fn the_latest_news_of_a_byte_counts() {
+        let mut parts = vec![part(0, 10, RangeState::Done)];
+        paint(&mut parts, part(3, 5, RangeState::Unknown));
+        paint(&mut parts, part(4, 12, RangeState::Failed(Errno::EIO)));
+        let expected = [
+            part(0, 3, RangeState::Done),
+            part(3, 4, RangeState::Unknown),
+            part(4, 12, RangeState::Failed(Errno::EIO)),
+        ];
+        assert_eq!(parts, expected);
     }
 }

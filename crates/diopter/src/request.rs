@@ -77,6 +77,14 @@ impl Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub(crate) u64);
 
+impl RequestId {
+    /// As a number, for logs.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// A refused request: the reason, and the request back.
 #[derive(Debug)]
 pub struct Refused {

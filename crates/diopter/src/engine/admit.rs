@@ -75,7 +75,8 @@ fn would_buffer(target: &Target, is_write: bool, range: FileRange, route: RouteP
     if is_whole {
         return false;
     }
-    let ends_inside = target.port.size().is_ok_and(|size| range.end() <= size);
+    let last_block_end = align_up(range.end(), block);
+    let ends_inside = target.port.size().is_ok_and(|size| last_block_end <= size);
     !target.access.read || !(ends_inside || is_aligned(range.end(), block))
 }
 

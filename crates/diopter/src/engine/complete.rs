@@ -9,7 +9,7 @@ use crate::engine::submit::{Flight, copy_in, copy_out};
 use crate::engine::target::Target;
 use crate::error::{IoError, IoErrorKind};
 use crate::limits::ATTEMPTS_MAX;
-use crate::outcome::{Outcome, RangeOutcome, RangeState};
+use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
 use crate::policy::ShortPolicy;
 use crate::units::{Bytes, FileRange, is_aligned, to_usize};
 
@@ -63,6 +63,9 @@ pub(crate) fn close_window(
         pending.attempts = 0;
     }
     let is_whole = pending.at == window.end();
+    if !is_whole && pending.is_write() {
+        note_parts(pending, end);
+    }
     if !is_whole && is_the_end(pending, target, end, short) {
         pending.state = State::Ended;
     } else if useful > 0 {
@@ -170,28 +173,33 @@ fn contiguous_end(pending: &mut Pending) -> u64 {
 
 /// The window failed: each bio's range is reported for itself, in the caller's bytes.
 fn report_parts(pending: &mut Pending) {
-    let window = pending.window.range;
-    let clip =
-        |start: u64, end: u64| FileRange::new(start.max(window.start()), end.min(window.end()));
-    let mut done = 0;
-    for bio in &pending.ends {
-        let (range, state) = (bio.range, RangeState::NotTried);
-        match bio.result {
-            Ok(moved) => {
-                let moved_to = range.start() + u64::from(moved);
-                let whole = clip(range.start(), moved_to);
-                done += whole.length();
-                pending.parts.push(RangeOutcome { range: whole, state: RangeState::Done });
-                pending.parts.push(RangeOutcome { range: clip(moved_to, range.end()), state });
-            }
-            Err(errno) => {
-                let state = failed_state(errno);
-                pending.parts.push(RangeOutcome { range: clip(range.start(), range.end()), state });
-            }
-        }
-    }
+    let done = note_parts(pending, pending.window.range.start());
     pending.count(done);
     pending.state = State::Ended;
+}
+
+/// Notes what became of the window's bios from `from` on; answers how many of the caller's bytes
+/// are done. What a bio left over was not tried, which needs no note.
+fn note_parts(pending: &mut Pending, from: u64) -> u64 {
+    let window = pending.window.range;
+    let clip = |start: u64, end: u64| {
+        FileRange::new(start.max(window.start()).max(from), end.min(window.end()))
+    };
+    let mut done = 0;
+    for bio in &pending.ends {
+        let (start, end) = (bio.range.start(), bio.range.end());
+        let (range, state) = match bio.result {
+            Ok(moved) => (clip(start, start + u64::from(moved)), RangeState::Done),
+            Err(errno) => (clip(start, end), failed_state(errno)),
+        };
+        if state == RangeState::Done {
+            done += range.length();
+        }
+        if state != RangeState::NotTried {
+            paint(&mut pending.parts, RangeOutcome { range, state });
+        }
+    }
+    done
 }
 
 fn failed_state(errno: Errno) -> RangeState {
@@ -212,10 +220,8 @@ pub(crate) fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcom
             Outcome::whole(pending.range, RangeState::Done)
         } else {
             // A read that met the end of the file.
-            Outcome::of_parts(
-                pending.range,
-                vec![RangeOutcome { range: done, state: RangeState::Done }],
-            )
+            let part = RangeOutcome { range: done, state: RangeState::Done };
+            Outcome::of_parts(pending.range, &[part])
         };
         return (Ok(Bytes::new(done.length())), outcome);
     };
@@ -225,7 +231,12 @@ pub(crate) fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcom
         let state = failed_state(failure.errno);
         return (Err(error), Outcome::whole(pending.range, state));
     }
-    let mut parts = std::mem::take(&mut pending.parts);
-    parts.push(RangeOutcome { range: done, state: RangeState::Done });
-    (Err(error), Outcome::of_parts(pending.range, parts))
+    paint(&mut pending.parts, RangeOutcome { range: done, state: RangeState::Done });
+    let outcome = Outcome::of_parts(pending.range, &pending.parts);
+    if pending.is_write() && outcome.is_all_done() {
+        // What failed, or was given up, is a repetition of what an earlier attempt had done
+        // already.
+        return (Ok(Bytes::new(pending.range.length())), outcome);
+    }
+    (Err(error), outcome)
 }

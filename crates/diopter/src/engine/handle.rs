@@ -200,6 +200,13 @@ impl Engine {
         self.core.borrow().unreturned()
     }
 
+    /// Bios in the device, and memories lent or adopted: both 0 once every result has been taken.
+    #[must_use]
+    pub fn held(&self) -> (u32, usize) {
+        let core = self.core.borrow();
+        (core.slab().held(), core.slab().memories())
+    }
+
     /// Registers a file with the kernel, which makes each of its bios a little cheaper. It stays
     /// open until [`Engine::forget_file`] or the engine's end.
     ///

@@ -22,7 +22,7 @@ use crate::error::BackendError;
 use crate::limits::{
     DEPTH_MAX, FILE_SIZE_MAX, GATE_WAIT_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX, WAIT_SLICE,
 };
-use crate::outcome::{RangeOutcome, RangeState};
+use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::sync::Arc;
@@ -61,7 +61,7 @@ pub(crate) struct Core {
     table: Vec<Pending>,
     free: Vec<usize>,
     /// Requests that could not go on; each is stepped once per tick.
-    waiting: Vec<usize>,
+    waiting: VecDeque<usize>,
     finished: VecDeque<FinishedRequest>,
     completions: Completions,
     pool: BouncePool,
@@ -84,7 +84,7 @@ impl Core {
             policies,
             table: (0..requests).map(|_| Pending::vacant()).collect(),
             free: (0..requests).rev().collect(),
-            waiting: Vec::with_capacity(requests),
+            waiting: VecDeque::with_capacity(requests),
             finished: VecDeque::with_capacity(requests),
             completions: Vec::with_capacity(bios),
             pool: BouncePool::new(),
@@ -167,7 +167,7 @@ impl Core {
         self.table[place].occupy(id, Arc::clone(target), order);
         if !order.is_blocking {
             self.table[place].timing.started = self.backend.now();
-            self.waiting.push(place);
+            self.set_waiting(place);
         }
         place
     }
@@ -185,7 +185,8 @@ impl Core {
 
     fn step_waiting(&mut self) {
         for _ in 0..self.waiting.len() {
-            let place = self.waiting.swap_remove(0);
+            let Some(place) = self.waiting.pop_front() else { return };
+            self.table[place].is_waiting = false;
             self.advance(place);
         }
     }
@@ -195,9 +196,14 @@ impl Core {
         let target = self.table[place].target.clone().expect("an occupied place");
         match self.step(place, &target) {
             Step::InFlight => {}
-            Step::Waits(_) => self.waiting.push(place),
+            Step::Waits(_) => self.set_waiting(place),
             Step::Ended => self.file_finished(place),
         }
+    }
+
+    fn set_waiting(&mut self, place: usize) {
+        self.table[place].is_waiting = true;
+        self.waiting.push_back(place);
     }
 
     fn file_finished(&mut self, place: usize) {
@@ -227,7 +233,8 @@ impl Core {
             let pending = &mut self.table[note.request];
             complete::note_bio(pending, note.range, result);
             pending.timing.reaped = now.unwrap_or_default();
-            if pending.outstanding == 0 && !pending.is_blocking {
+            // One that waits is stepped with the next round.
+            if pending.outstanding == 0 && !pending.is_blocking && !pending.is_waiting {
                 self.advance(note.request);
             }
         }
@@ -447,25 +454,29 @@ impl Core {
         let pending = &mut self.table[place];
         pending.is_cancelled = true;
         let Flight { slab, notes, backlog } = &mut self.flight;
+        let built = backlog.len();
         backlog.retain(|bio| {
             let is_its = notes[bio.index()].request == place;
             if is_its {
                 // Never tried: nobody has seen it.
                 slab.retire(*bio);
                 pending.outstanding -= 1;
-                pending.failure.get_or_insert(Failure {
-                    errno: Errno::ECANCELED,
-                    range: notes[bio.index()].range,
-                    lost_backend: false,
-                });
             }
             !is_its
         });
-        if pending.outstanding == 0 {
-            self.waiting.retain(|waiting| *waiting != place);
-            return self.advance(place);
+        let is_open = matches!(pending.state, State::ReadsEdges | State::Transfers);
+        if is_open && (backlog.len() < built || pending.built_to < pending.span.end()) {
+            // What of the window is not in the device will not be; what is there may yet be done.
+            let (errno, range) = (Errno::ECANCELED, pending.window.range);
+            pending.failure.get_or_insert(Failure { errno, range, lost_backend: false });
+            pending.built_to = pending.span.end();
         }
-        pending.built_to = pending.span.end().max(pending.built_to);
+        if pending.outstanding == 0 {
+            if !pending.is_waiting {
+                self.set_waiting(place);
+            }
+            return;
+        }
         for bio in self.flight.slab.held_bios() {
             if self.flight.notes[bio.index()].request == place {
                 self.backend.cancel(bio);
@@ -497,7 +508,7 @@ impl Core {
             let (range, window) = (pending.rest(), pending.window.range);
             if pending.outstanding > 0 {
                 let unknown = RangeOutcome { range: window, state: RangeState::Unknown };
-                pending.parts.push(unknown);
+                paint(&mut pending.parts, unknown);
             }
             let failure = Failure { errno: Errno::EIO, range, lost_backend: true };
             pending.failure = Some(failure);
@@ -543,7 +554,7 @@ impl Core {
 
     /// Sleeps a little, less when a writer of the first waiting request's file goes.
     pub fn pause(&self, timeout: Duration) {
-        let waiting = self.waiting.first().and_then(|place| self.table[*place].target.as_ref());
+        let waiting = self.waiting.front().and_then(|place| self.table[*place].target.as_ref());
         if let Some(target) = waiting {
             target.gate().pause(timeout);
         }

@@ -91,6 +91,8 @@ pub(crate) struct Pending {
     /// Windows in a row that moved nothing.
     pub attempts: u32,
     pub is_cancelled: bool,
+    /// In the engine's list of those that could not go on.
+    pub is_waiting: bool,
     /// Nobody waits for its result.
     pub is_discarded: bool,
     pub route: Route,
@@ -126,6 +128,7 @@ impl Pending {
             size: 0,
             attempts: 0,
             is_cancelled: false,
+            is_waiting: false,
             is_discarded: false,
             route: Route::default(),
             timing: Timing::default(),
@@ -155,6 +158,7 @@ impl Pending {
         self.size = 0;
         self.attempts = 0;
         self.is_cancelled = false;
+        self.is_waiting = false;
         self.is_discarded = false;
         self.route = Route::default();
         self.timing = Timing::default();

@@ -168,7 +168,7 @@ impl<F: Fn(u64) -> bool> Course<F> {
     fn tail_detour(&self) -> Option<DetourReason> {
         if is_aligned(self.end(), self.block) {
             None
-        } else if self.end() > self.size {
+        } else if align_up(self.end(), self.block) > self.size {
             Some(DetourReason::UnalignedEndOfFile)
         } else if self.readable {
             None
@@ -262,11 +262,9 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_ends_exactly_at_the_end_of_an_odd_file_is_buffered_not_padded() {
-        // Its last block is partly past the end; writing it whole would be right only because the
-        // file ends there, and would be read back whole. The size decides: end <= size, so the
-        // block is rewritten in place.
-        assert_eq!(writes((0, 5000), 5000, 0), [(5000, MISALIGNED)]);
+    fn a_write_within_the_last_partial_block_is_buffered_not_padded() {
+        assert_eq!(writes((0, 5000), 5000, 0), [(4608, Way::Direct), (5000, PAST_END)]);
+        assert_eq!(writes((4700, 4800), 5000, 0), [(4800, PAST_END)]);
     }
 
     #[test]

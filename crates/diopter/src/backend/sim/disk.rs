@@ -46,6 +46,12 @@ impl Disk {
         &self.live
     }
 
+    /// Replaces the content, live and durable.
+    pub fn load(&mut self, content: &[u8]) {
+        self.live = content.to_vec();
+        self.flush();
+    }
+
     /// Heals every bad sector.
     pub fn heal(&mut self) {
         self.bad.clear();

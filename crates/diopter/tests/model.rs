@@ -1,0 +1,305 @@
+//! The engine on the simulator against a reference file, with faults: random requests, several in
+//! flight, cancelled ones, a crash at the end. `DIOPTER_SEED=n` replays from seed n;
+//! `DIOPTER_SOAK=1` runs 10 000 seeds (and more until `DIOPTER_SOAK_SECONDS` have passed), without
+//! it a share.
+
+#[path = "model/file_model.rs"]
+mod file_model;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use diopter::backend::Checked;
+use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter::extent::{Extent, ExtentState, ObjectIndex};
+use diopter::map::Table;
+use diopter::prng::Prng;
+use diopter::{
+    Access, Blocks, DepthPolicy, Engine, FileRange, FinishedRequest, IoBuf, ObjectOffset, Policies,
+    Request, RequestId, RequestOp, SubmitPolicy, Target, TargetRef,
+};
+use file_model::FileModel;
+
+/// Bytes of the largest file.
+const CAPACITY: u64 = 24 << 10;
+/// Requests of one run; tags are bytes, and each write has its own.
+const REQUESTS: u64 = 60;
+/// Virtual time after which what did not come back is taken for lost.
+const LOST_AFTER: Duration = Duration::from_secs(5);
+
+fn env_number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// What was started and has not finished.
+struct Started {
+    op: RequestOp,
+    range: FileRange,
+    size_at_start: u64,
+}
+
+struct Run {
+    prng: Prng,
+    world: World,
+    engine: Engine,
+    target: TargetRef,
+    model: FileModel,
+    started: BTreeMap<RequestId, Started>,
+    next_tag: u8,
+    trace: String,
+}
+
+/// A mapper with boundaries, so that windows have several bios.
+fn boundaries(prng: &mut Prng) -> Table {
+    let mut extents = Vec::new();
+    let mut at = 0;
+    while at < CAPACITY {
+        let end = (at + 4096 * (1 + prng.below(3))).min(CAPACITY);
+        extents.push(Extent {
+            range: FileRange::new(at, end),
+            object: ObjectIndex(0),
+            object_offset: ObjectOffset::new(at),
+            state: ExtentState::Mapped,
+            boundary: true,
+        });
+        at = end;
+    }
+    Table::new(extents).expect("no overlap")
+}
+
+impl Run {
+    fn new(seed: u64, faults: Option<Faults>) -> Run {
+        let root = Prng::new(seed);
+        let mut prng = root.fork("set-up");
+        let block: u32 = if prng.one_in(2) { 512 } else { 4096 };
+        let mut disk = Disk::new(CAPACITY, block, 512);
+        let mut content = vec![0; usize::try_from(prng.below(CAPACITY)).expect("small")];
+        content.iter_mut().for_each(|byte| *byte = 255);
+        disk.load(&content);
+        let world = World::new(vec![disk]);
+        let faults = faults.unwrap_or_else(|| Faults::swarm(&mut prng));
+        let config = SimConfig {
+            seed,
+            depth_max: 1 + u32::try_from(prng.below(16)).expect("small"),
+            latency_min_ns: 1_000,
+            latency_spread_ns: prng.below(100_000),
+            faults,
+        };
+        let policies = Policies {
+            submit: if prng.one_in(3) {
+                SubmitPolicy::EachThenWait
+            } else {
+                SubmitPolicy::AllThenWait
+            },
+            depth: if prng.one_in(2) { DepthPolicy::Auto } else { DepthPolicy::Fixed(2) },
+            ..Policies::default()
+        };
+        let slab = Engine::slab();
+        let sim = Box::new(Sim::new(&slab, &world, config));
+        let engine = Engine::on_backend(slab.clone(), Box::new(Checked::new(sim, &slab)), policies);
+        let access = Access { read: true, write: true, ..Access::default() };
+        let block = u64::from(block);
+        let blocks = Blocks { read: block, write: block, memory: 512, page: 4096 };
+        let target = Target::alone(world.port(0), boundaries(&mut prng), blocks, access);
+        let model = FileModel::new(&content, usize::try_from(CAPACITY).expect("small"));
+        let started = BTreeMap::new();
+        let mut trace = String::new();
+        writeln!(trace, "{config:?} {policies:?} block {block} size {}", content.len())
+            .expect("a string takes it");
+        let prng = root.fork("requests");
+        Run { prng, world, engine, target, model, started, next_tag: 1, trace }
+    }
+
+    fn note(&mut self, line: &str) {
+        self.trace.push_str(line);
+        self.trace.push('\n');
+    }
+
+    /// Offsets near block edges, few enough to collide.
+    fn range(&mut self) -> FileRange {
+        let near = |prng: &mut Prng| {
+            let edge = 512 * prng.below(CAPACITY / 512 + 1);
+            let skew = [0, 0, 1, 511, 7, 100][usize::try_from(prng.below(6)).expect("small")];
+            (edge + skew).min(CAPACITY)
+        };
+        let start = near(&mut self.prng);
+        let end = if self.prng.one_in(3) {
+            (start + self.prng.below(1500)).min(CAPACITY)
+        } else {
+            near(&mut self.prng).max(start)
+        };
+        FileRange::new(start, end)
+    }
+
+    fn start_one(&mut self) {
+        let draw = self.prng.below(20);
+        let range = self.range();
+        let length = usize::try_from(range.length()).expect("small");
+        let mut memory = IoBuf::new(length).expect("memory");
+        let (request, op) = match draw {
+            0 => (Request::sync_data(), RequestOp::SyncData),
+            1..=8 => (Request::read(range.start(), memory), RequestOp::Read),
+            _ => {
+                memory.fill(self.next_tag);
+                (Request::write(range.start(), memory), RequestOp::Write)
+            }
+        };
+        let Ok(id) = self.engine.start(&self.target, request) else { return };
+        self.note(&format!("start {id:?} {op:?} {range}"));
+        match op {
+            RequestOp::Write => {
+                self.model.start_write(key(id), range, self.next_tag);
+                self.next_tag += 1;
+            }
+            _ => self.model.start_watch(key(id)),
+        }
+        let size_at_start = self.model.size_min();
+        self.started.insert(id, Started { op, range, size_at_start });
+    }
+
+    fn end_one(&mut self, finished: &FinishedRequest) -> Result<(), String> {
+        let id = finished.id;
+        self.note(&format!("end {id:?} {:?} {:?}", finished.result, finished.outcome));
+        let started = self.started.remove(&id).ok_or(format!("{id:?} finished twice"))?;
+        check_cover(finished)?;
+        let moved = finished.result.map(|bytes| bytes.get());
+        match (started.op, moved) {
+            (RequestOp::Write, moved) => {
+                self.model.end_write(key(id), finished.outcome.ranges());
+                if moved.is_ok_and(|moved| moved != started.range.length()) {
+                    return Err(format!("{id:?} wrote {moved:?} of {}", started.range));
+                }
+                if moved.is_ok() != finished.outcome.is_all_done() {
+                    return Err(format!("{id:?}: result and outcome disagree"));
+                }
+            }
+            (RequestOp::Read, Ok(moved)) => {
+                let memory = finished.memory.as_ref().ok_or("memory comes back")?;
+                let data = &memory[..usize::try_from(moved).expect("small")];
+                let least = started.range.end().min(started.size_at_start);
+                if started.range.start() + moved < least {
+                    return Err(format!("{id:?} read {moved} bytes of {}", started.range));
+                }
+                self.model.end_read(key(id), started.range, data)?;
+            }
+            (RequestOp::Read, Err(_)) => self.model.end_failed_read(key(id)),
+            (_, Ok(_)) => self.model.end_sync(key(id), started.size_at_start),
+            (_, Err(_)) => self.model.end_failed_read(key(id)),
+        }
+        self.check_size()
+    }
+
+    /// The file is never longer than what was written to it.
+    fn check_size(&self) -> Result<(), String> {
+        let size = self.world.with_disk(0, |disk| disk.live().len());
+        let most = self.model.size_max();
+        if u64::try_from(size).expect("small") > most {
+            return Err(format!("the file has {size} bytes, but at most {most} were written"));
+        }
+        Ok(())
+    }
+
+    /// Takes results; after a long virtual silence gives up what is left, which must then finish.
+    fn take(&mut self, until_in_flight: usize) -> Result<(), String> {
+        let mut has_given_up = false;
+        while self.engine.in_flight() > until_in_flight {
+            match self.engine.wait(LOST_AFTER).map_err(|error| error.to_string())? {
+                Some(finished) => self.end_one(&finished)?,
+                None if has_given_up => return Err("a cancelled request never ended".to_owned()),
+                None => {
+                    let ids: Vec<RequestId> = self.started.keys().copied().collect();
+                    ids.into_iter().for_each(|id| self.engine.cancel(id));
+                    has_given_up = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn go(&mut self) -> Result<(), String> {
+        for _ in 0..REQUESTS {
+            self.start_one();
+            if self.prng.one_in(8)
+                && let Some(id) = self.started.keys().next().copied()
+            {
+                self.note(&format!("cancel {id:?}"));
+                self.engine.cancel(id);
+            }
+            let most = usize::try_from(self.prng.below(12)).expect("small");
+            self.take(most)?;
+        }
+        self.take(0)?;
+        if !self.started.is_empty() {
+            return Err(format!("{} requests without a result", self.started.len()));
+        }
+        let held = self.engine.held();
+        if held != (0, 0) {
+            return Err(format!("bios and memories held at the end: {held:?}"));
+        }
+        let media = self.world.with_disk(0, |disk| disk.live().to_vec());
+        self.model.check_live(&media)?;
+        let mut crash = self.prng.fork("crash");
+        self.world.with_disk(0, |disk| disk.crash(&mut crash));
+        let media = self.world.with_disk(0, |disk| disk.live().to_vec());
+        self.model.check_crashed(&media)
+    }
+}
+
+/// An outcome covers its request once, in order, without gaps.
+fn check_cover(finished: &FinishedRequest) -> Result<(), String> {
+    let mut at = finished.range.start();
+    for part in finished.outcome.ranges() {
+        if part.range.start() != at {
+            return Err(format!("{:?}: the outcome has a gap at {at}", finished.id));
+        }
+        at = part.range.end();
+    }
+    if at == finished.range.end() { Ok(()) } else { Err("the outcome ends early".to_owned()) }
+}
+
+fn key(id: RequestId) -> u64 {
+    id.number()
+}
+
+fn check(seed: u64) {
+    let mut run = Run::new(seed, None);
+    if let Err(what) = run.go() {
+        panic!("seed {seed}: {what}\nreplay: DIOPTER_SEED={seed} DIOPTER_SEEDS=1\n{}", run.trace);
+    }
+}
+
+#[test]
+fn random_requests_with_faults_agree_with_the_reference_file() {
+    let first = env_number("DIOPTER_SEED").unwrap_or(1);
+    let is_soak = std::env::var_os("DIOPTER_SOAK").is_some();
+    let seeds = env_number("DIOPTER_SEEDS").unwrap_or(if is_soak { 10_000 } else { 1_000 });
+    println!("seeds {first} to {}", first.wrapping_add(seeds));
+    for seed in 0..seeds {
+        check(first.wrapping_add(seed));
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_events() {
+    for seed in [7, 42] {
+        let traces = [(); 2].map(|()| {
+            let mut run = Run::new(seed, None);
+            run.go().expect("a run that agrees");
+            run.trace
+        });
+        assert_eq!(traces[0], traces[1]);
+        assert!(traces[0].lines().count() > 60, "{}", traces[0]);
+    }
+}
+
+#[test]
+fn without_faults_every_request_succeeds() {
+    for seed in 0..50 {
+        let mut run = Run::new(seed, Some(Faults::NONE));
+        run.go().expect("a run that agrees");
+        let failures = run.trace.lines().filter(|line| line.contains("Err("));
+        let unexpected: Vec<&str> = failures.filter(|line| !line.contains("ECANCELED")).collect();
+        assert_eq!(unexpected, Vec::<&str>::new(), "seed {seed}");
+    }
+}

@@ -1,0 +1,200 @@
+//! The reference: each byte of a file with the set of values that it may hold. A write in flight
+//! adds its tag; when it completes it rules out what was settled before it started. Two writes that
+//! overlapped in time may leave either. A failed write rules out nothing. A read is right if each
+//! byte's value was allowed at some moment between its start and its finish. That is all that
+//! direct I/O promises.
+
+use std::collections::BTreeMap;
+
+use diopter::{FileRange, RangeOutcome, RangeState};
+
+/// The values that one byte may hold.
+type Values = [u64; 4];
+
+fn with(mut values: Values, tag: u8) -> Values {
+    values[usize::from(tag / 64)] |= 1 << (tag % 64);
+    values
+}
+
+fn allows(values: &Values, value: u8) -> bool {
+    values[usize::from(value / 64)] & (1 << (value % 64)) != 0
+}
+
+fn union(one: &Values, other: &Values) -> Values {
+    std::array::from_fn(|word| one[word] | other[word])
+}
+
+struct Write {
+    range: FileRange,
+    tag: u8,
+    /// Per byte of the range: what was settled when the write started.
+    before: Vec<Values>,
+}
+
+/// A file as it may be.
+pub struct FileModel {
+    bytes: Vec<Values>,
+    writes: BTreeMap<u64, Write>,
+    /// Reads and flushes under way: what each byte may have held since they started.
+    watchers: BTreeMap<u64, Vec<Values>>,
+    /// What each byte may hold after a crash.
+    durable: Vec<Values>,
+    /// The size is at least this: the furthest end of a completed write.
+    size_min: u64,
+    /// And at most this: the furthest end of any write that was started.
+    size_max: u64,
+    size_durable: u64,
+}
+
+fn contains(range: FileRange, at: usize) -> bool {
+    (index(range.start())..index(range.end())).contains(&at)
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("a small file")
+}
+
+impl FileModel {
+    /// Of a file that holds `content`, flushed, and can grow to `capacity` bytes.
+    pub fn new(content: &[u8], capacity: usize) -> FileModel {
+        let byte = |at: usize| with([0; 4], content.get(at).copied().unwrap_or(0));
+        let bytes: Vec<Values> = (0..capacity).map(byte).collect();
+        let size = u64::try_from(content.len()).expect("a small file");
+        FileModel {
+            durable: bytes.clone(),
+            bytes,
+            writes: BTreeMap::new(),
+            watchers: BTreeMap::new(),
+            size_min: size,
+            size_max: size,
+            size_durable: size,
+        }
+    }
+
+    pub fn size_max(&self) -> u64 {
+        self.size_max
+    }
+
+    pub fn start_write(&mut self, id: u64, range: FileRange, tag: u8) {
+        let span = index(range.start())..index(range.end());
+        let before = span.clone().map(|at| self.settled(at)).collect();
+        for at in span {
+            self.bytes[at] = with(self.bytes[at], tag);
+            self.durable[at] = with(self.durable[at], tag);
+            for watched in self.watchers.values_mut() {
+                watched[at] = with(watched[at], tag);
+            }
+        }
+        if !range.is_empty() {
+            self.size_max = self.size_max.max(range.end());
+        }
+        self.writes.insert(id, Write { range, tag, before });
+    }
+
+    /// What a byte may hold that no write in flight brings.
+    fn settled(&self, at: usize) -> Values {
+        let mut values = self.bytes[at];
+        for write in self.writes.values().filter(|write| contains(write.range, at)) {
+            values[usize::from(write.tag / 64)] &= !(1 << (write.tag % 64));
+        }
+        values
+    }
+
+    /// Settles a write by its outcome.
+    pub fn end_write(&mut self, id: u64, parts: &[RangeOutcome]) {
+        let write = self.writes.remove(&id).expect("a write that was started");
+        for part in parts {
+            match part.state {
+                RangeState::Done => self.settle(&write, part.range, true),
+                RangeState::NotTried => self.settle(&write, part.range, false),
+                RangeState::Failed(_) | RangeState::Unknown => {}
+            }
+            if part.state == RangeState::Done && !part.range.is_empty() {
+                self.size_min = self.size_min.max(part.range.end());
+            }
+        }
+    }
+
+    /// A done range rules out what was there before it started; one that was not tried rules out
+    /// the tag.
+    fn settle(&mut self, write: &Write, range: FileRange, is_done: bool) {
+        for offset in range.start()..range.end() {
+            let at = index(offset);
+            let before = write.before[index(offset - write.range.start())];
+            let ruled_out = if is_done { before } else { with([0; 4], write.tag) };
+            let keep = if is_done { with([0; 4], write.tag) } else { before };
+            for word in 0..4 {
+                self.bytes[at][word] &= !ruled_out[word] | keep[word];
+            }
+            // Writes that are still in flight may land later, or may have landed in between.
+            for other in self.writes.values().filter(|other| contains(other.range, at)) {
+                self.bytes[at] = with(self.bytes[at], other.tag);
+            }
+        }
+    }
+
+    /// From here on a reader, or a flush, sees what the file may hold.
+    pub fn start_watch(&mut self, id: u64) {
+        self.watchers.insert(id, self.bytes.clone());
+    }
+
+    /// What a read returned, against what each byte may have held while it was under way.
+    pub fn end_read(&mut self, id: u64, range: FileRange, data: &[u8]) -> Result<(), String> {
+        let watched = self.watchers.remove(&id).expect("a read that was started");
+        let end = range.start() + u64::try_from(data.len()).expect("a small file");
+        if end > range.end().min(self.size_max.max(range.start())) {
+            return Err(format!("read of {range} ended at {end}, past what was written"));
+        }
+        check(&watched, range.start(), data)
+    }
+
+    /// The size is at least this.
+    pub fn size_min(&self) -> u64 {
+        self.size_min
+    }
+
+    pub fn end_failed_read(&mut self, id: u64) {
+        self.watchers.remove(&id);
+    }
+
+    /// A flush that succeeded: what was settled before it started is durable.
+    pub fn end_sync(&mut self, id: u64, size_at_start: u64) {
+        self.durable = self.watchers.remove(&id).expect("a flush that was started");
+        self.size_durable = size_at_start;
+    }
+
+    /// What the media hold, against what they may hold.
+    pub fn check_live(&self, media: &[u8]) -> Result<(), String> {
+        let size = u64::try_from(media.len()).expect("a small file");
+        if size < self.size_min || size > self.size_max {
+            let (least, most) = (self.size_min, self.size_max);
+            return Err(format!("the file has {size} bytes, expected {least} to {most}"));
+        }
+        check(&self.bytes, 0, media)
+    }
+
+    /// What the media hold after a crash: everything acknowledged after a flush is there.
+    pub fn check_crashed(&self, media: &[u8]) -> Result<(), String> {
+        let size = u64::try_from(media.len()).expect("a small file");
+        if size < self.size_durable {
+            return Err(format!(
+                "after the crash {size} bytes, {} were flushed",
+                self.size_durable
+            ));
+        }
+        let may_hold: Vec<Values> =
+            self.durable.iter().zip(&self.bytes).map(|(one, other)| union(one, other)).collect();
+        // A sector past the flushed size may also come back as it was before it was ever written.
+        let end = index(self.size_durable.min(size));
+        check(&may_hold, 0, &media[..end])
+    }
+}
+
+fn check(allowed: &[Values], start: u64, data: &[u8]) -> Result<(), String> {
+    for (at, value) in (index(start)..).zip(data) {
+        if !allows(&allowed[at], *value) {
+            return Err(format!("byte {at} is {value}, which no write may have left there"));
+        }
+    }
+    Ok(())
+}
