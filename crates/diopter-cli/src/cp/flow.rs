@@ -1,0 +1,251 @@
+//! The state of one transfer: what to read next, what is in flight, how far it is. No I/O but the
+//! search for the next segment.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use diopter::{DetourReason, Errno, File, IoBuf, RequestId, Route};
+
+use super::content::ContentHash;
+use super::segments::Segments;
+
+/// What becomes of blocks that are all zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeros {
+    /// They are written.
+    Written,
+    /// They are left out, and the target has a hole there.
+    Skipped,
+}
+
+/// Whether the content is hashed as it passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hashing {
+    /// No.
+    Off,
+    /// BLAKE3, in file order.
+    Blake3,
+}
+
+/// One pass over a file.
+pub struct Transfer<'a> {
+    /// What is read.
+    pub source: &'a File,
+    /// What is written; `None` for a pass that only reads.
+    pub target: Option<&'a File>,
+    /// Which ranges have data.
+    pub segments: Segments,
+    /// Bytes of the source; it may not have more or fewer.
+    pub size: u64,
+    /// Bytes before this one are in the target already.
+    pub write_from: u64,
+    /// Whether the content is hashed.
+    pub hashing: Hashing,
+    /// What becomes of zeros.
+    pub zeros: Zeros,
+    /// Bytes after which what was written is flushed meanwhile; `None` for not at all.
+    pub flush_every: Option<u64>,
+}
+
+/// Which way bytes went, over many requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteTotals {
+    /// Bytes between our buffers and the device.
+    pub direct: u64,
+    /// Bytes that took a second, aligned buffer.
+    pub bounced: u64,
+    /// Bytes through the page cache.
+    pub buffered: u64,
+    /// Why any were not direct.
+    pub why: BTreeSet<&'static str>,
+}
+
+/// What a transfer has moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes read, and their ways.
+    pub reads: RouteTotals,
+    /// Bytes written, and their ways.
+    pub writes: RouteTotals,
+    /// BLAKE3 of the source, if it was hashed.
+    pub hash: Option<blake3::Hash>,
+}
+
+/// A range that is being read, or was read and waits for its turn.
+pub struct Reading {
+    /// The request that reads it.
+    pub id: RequestId,
+    /// Which bytes.
+    pub range: Range<u64>,
+    /// What was read; `None` while it is in flight.
+    pub memory: Option<IoBuf>,
+}
+
+/// A range that is being written.
+pub struct Writing {
+    /// The request that writes a part of it.
+    pub id: RequestId,
+    /// Which bytes.
+    pub range: Range<u64>,
+    /// Bytes of the range that are dealt with once this request is done.
+    pub dealt_with: usize,
+}
+
+/// A flush of what was written so far.
+pub struct Flushing {
+    /// The request.
+    pub id: RequestId,
+    /// Every byte before this one was written when it started.
+    pub covers: u64,
+}
+
+/// A transfer on its way.
+pub struct Flow<'a> {
+    /// What it is to do.
+    pub transfer: Transfer<'a>,
+    /// In file order.
+    pub readings: VecDeque<Reading>,
+    /// In no order; fewer than the depth.
+    pub writings: Vec<Writing>,
+    /// At most one at a time.
+    pub flushing: Option<Flushing>,
+    /// What it has moved so far.
+    pub moved: Moved,
+    /// Every byte before this one is on the device.
+    pub flushed: u64,
+    hash: Option<ContentHash>,
+    /// What is left of the segment that is being read.
+    segment: Range<u64>,
+    has_all_segments: bool,
+    /// Start of the first range that was read and could not be handed on for writing.
+    lost_from: u64,
+}
+
+impl RouteTotals {
+    /// Adds one request.
+    pub fn add(&mut self, route: &Route) {
+        self.direct += route.direct;
+        self.bounced += route.bounced;
+        self.buffered += route.buffered;
+        self.why.extend(route.why.iter().map(DetourReason::name));
+    }
+
+    /// Adds what another pass has moved.
+    pub fn merge(&mut self, other: &RouteTotals) {
+        self.direct += other.direct;
+        self.bounced += other.bounced;
+        self.buffered += other.buffered;
+        self.why.extend(&other.why);
+    }
+
+    /// Bytes of all ways.
+    pub fn bytes(&self) -> u64 {
+        self.direct + self.bounced + self.buffered
+    }
+}
+
+impl<'a> Flow<'a> {
+    /// Nothing in flight yet.
+    pub fn new(transfer: Transfer<'a>) -> Flow<'a> {
+        let hash = match transfer.hashing {
+            Hashing::Off => None,
+            Hashing::Blake3 => Some(ContentHash::default()),
+        };
+        Flow {
+            transfer,
+            readings: VecDeque::new(),
+            writings: Vec::new(),
+            flushing: None,
+            moved: Moved::default(),
+            flushed: 0,
+            hash,
+            segment: 0..0,
+            has_all_segments: false,
+            lost_from: u64::MAX,
+        }
+    }
+
+    /// The next range to read, which ends on a multiple of `block` or with its segment; `None`
+    /// after the last.
+    pub fn next_range(&mut self, block: u64) -> Result<Option<Range<u64>>, Errno> {
+        let Transfer { source, write_from, .. } = self.transfer;
+        loop {
+            if self.segment.is_empty() {
+                match self.transfer.segments.next(source.as_fd())? {
+                    Some(segment) => self.segment = segment,
+                    None => {
+                        self.has_all_segments = true;
+                        return Ok(None);
+                    }
+                }
+            }
+            let Range { start, end } = self.segment;
+            if start < write_from && self.hash.is_none() {
+                // It is in the target, and nobody wants to look at it.
+                self.segment.start = end.min(write_from);
+                continue;
+            }
+            let mut end = end.min((start / block + 1).saturating_mul(block));
+            if start < write_from {
+                end = end.min(write_from);
+            }
+            self.segment.start = end;
+            return Ok(Some(start..end));
+        }
+    }
+
+    /// Every byte before this one is dealt with: read, hashed and written, whatever was asked for.
+    pub fn done_to(&self) -> u64 {
+        let not_begun = match (self.segment.is_empty(), self.has_all_segments) {
+            (false, _) => self.segment.start,
+            (true, false) => self.segment.end,
+            (true, true) => self.transfer.size,
+        };
+        let reading = self.readings.front().map(|reading| reading.range.start);
+        let writing = self.writings.iter().map(|writing| writing.range.start).min();
+        let lost = self.lost_from;
+        not_begun.min(lost).min(reading.unwrap_or(u64::MAX)).min(writing.unwrap_or(u64::MAX))
+    }
+
+    /// Notes a range that is on no list any more and was not written: nothing after it counts as
+    /// done.
+    pub fn lose(&mut self, range: &Range<u64>) {
+        self.lost_from = self.lost_from.min(range.start);
+    }
+
+    /// Buffers in use.
+    pub fn buffers(&self) -> usize {
+        self.readings.len() + self.writings.len()
+    }
+
+    /// Whether everything is done.
+    pub fn is_over(&self) -> bool {
+        self.has_all_segments && self.buffers() == 0 && self.flushing.is_none()
+    }
+
+    /// Takes the memory of a range into the hash; ranges come in file order.
+    pub fn hash(&mut self, range: &Range<u64>, memory: &IoBuf) {
+        if let Some(hash) = &mut self.hash {
+            hash.update(range.start, &memory[..length_of(range)]);
+        }
+    }
+
+    /// The first range in file order whose bytes are there, if it is the next one.
+    pub fn next_in_order(&mut self) -> Option<(Range<u64>, IoBuf)> {
+        self.readings.front()?.memory.as_ref()?;
+        let reading = self.readings.pop_front()?;
+        Some((reading.range, reading.memory?))
+    }
+
+    /// What it has moved in all.
+    pub fn finish(self) -> Moved {
+        let size = self.transfer.size;
+        Moved { hash: self.hash.map(|hash| hash.finish(size)), ..self.moved }
+    }
+}
+
+/// Bytes of a range that fits a buffer.
+pub fn length_of(range: &Range<u64>) -> usize {
+    usize::try_from(range.end - range.start).expect("a range fits a buffer")
+}

@@ -1,0 +1,432 @@
+//! The copy of one file: into a temporary that becomes the target, or in place onto a device.
+
+use std::fs::Metadata;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use diopter::sys::file::FileKind;
+use diopter::sys::space;
+use diopter::{Errno, File};
+
+use super::copier::Copier;
+use super::device;
+use super::failure::{Failure, Mismatch, Step, Stop};
+use super::flow::{Hashing, Moved, Transfer, Zeros};
+use super::pipeline::{Interruption, Milestone};
+use super::place::{self, Existing};
+use super::preserve;
+use super::record::{Record, Recorder, SourceIdentity};
+use super::segments::{Holes, Segments};
+use super::temporary::{Temporary, Wanted};
+use super::{Reflink, Sparse};
+
+/// With `--resume`, what is written is flushed after so many bytes, so that a power failure loses
+/// no more. A flush costs a few milliseconds, which is well below one percent of the time that
+/// these bytes take.
+const FLUSH_EVERY: u64 = 1 << 30;
+
+/// An open source.
+pub struct Source {
+    /// Open for reading.
+    pub file: File,
+    /// From before it was read.
+    pub metadata: Metadata,
+    /// Bytes of its content.
+    pub size: u64,
+    /// Its path, for messages.
+    pub path: PathBuf,
+}
+
+/// What a pass over the bytes of one file has told.
+struct Passed {
+    moved: Moved,
+    /// Bytes that an earlier run had written.
+    resumed: u64,
+    is_reflinked: bool,
+}
+
+impl Source {
+    /// Opens a file or a block device; never waits for anybody, and opens nothing else.
+    pub fn open(path: &Path) -> Result<Source, Failure> {
+        let file = File::open(path).map_err(|error| Failure::of_engine("opening", path, &error))?;
+        let failed = |error: diopter::Error| Failure::of_engine("looking at", path, &error);
+        let metadata = file.metadata().map_err(failed)?;
+        let size = file.size().map_err(failed)?;
+        Ok(Source { file, metadata, size, path: path.to_owned() })
+    }
+
+    fn identity(&self) -> SourceIdentity {
+        SourceIdentity::of(&self.metadata, self.size)
+    }
+
+    /// Whether it is what it was when it was opened.
+    fn is_unchanged(&self) -> bool {
+        match (self.file.metadata(), self.file.size()) {
+            (Ok(metadata), Ok(size)) => SourceIdentity::of(&metadata, size) == self.identity(),
+            _ => false,
+        }
+    }
+
+    fn has_changed(&self) -> Failure {
+        let cause = "the source changed while it was copied";
+        let remedy = "end what writes to it, or copy a snapshot";
+        Failure::of_rule("copying", &self.path, cause, remedy)
+    }
+
+    fn is_device(&self) -> bool {
+        self.file.kind() == FileKind::BlockDevice
+    }
+}
+
+impl Copier<'_> {
+    /// Copies one file or block device to `target`, whatever is there.
+    pub fn copy_file(&mut self, source: &Path, target: &Path) -> Step<()> {
+        let source = Source::open(source)?;
+        let place = place::of_file(target)?;
+        refuse_same(&source, &place.existing)?;
+        match place.existing {
+            Existing::Device(metadata) => self.write_device(&source, &place.path, &metadata),
+            Existing::File(_) | Existing::Nothing => self.replace_file(&source, &place.path),
+        }
+    }
+
+    fn write_device(&mut self, source: &Source, target: &Path, metadata: &Metadata) -> Step<()> {
+        let refused = |cause, remedy| Failure::of_rule("writing the device", target, cause, remedy);
+        if !self.options.overwrite {
+            let remedy = "look twice that it is the right one, then add --overwrite";
+            return Err(refused("all that is on it would be lost", remedy).into());
+        }
+        if self.options.resume {
+            let cause = "a device is written in place, with nothing to go on from";
+            return Err(refused(cause, "leave --resume out").into());
+        }
+        let file = device::open(target, metadata, source.size)?;
+        self.progress.begin("", &source.path, source.size);
+        // Holes too: what is on the device shows through whatever is not written.
+        let transfer = Transfer {
+            source: &source.file,
+            target: Some(&file),
+            segments: Segments::new(Holes::Filled, source.size, 1),
+            size: source.size,
+            write_from: 0,
+            hashing: self.hashing(),
+            zeros: Zeros::Written,
+            flush_every: None,
+        };
+        let (progress, signals) = (&self.progress, &self.signals);
+        let moved = self.pipeline.run(transfer, &mut |milestone| {
+            if let Milestone::Done(position) = milestone {
+                progress.at(position);
+            }
+            signals.arrived()
+        });
+        let moved = moved.map_err(|why| stopped(why, source, target))?;
+        if !source.is_unchanged() {
+            return Err(source.has_changed().into());
+        }
+        self.flush(&file, target)?;
+        let passed = Passed { moved, resumed: 0, is_reflinked: false };
+        self.read_back(source, &file, target, &passed)?;
+        self.count(source, &passed);
+        Ok(())
+    }
+
+    fn replace_file(&mut self, source: &Source, target: &Path) -> Step<()> {
+        let identity = source.identity();
+        let boot = self.boot.clone();
+        let wanted = Wanted { source: &identity, boot: &boot };
+        let wanted = self.options.resume.then_some(&wanted);
+        let temporary = Temporary::take(target, wanted, &source.metadata)?;
+        let mut recorder = Recorder::new(identity, &boot, temporary.start);
+        match self.fill_and_finish(source, &temporary, &mut recorder, target) {
+            Ok(passed) => {
+                temporary.publish(target)?;
+                self.flush_folder(place::folder_of(target))?;
+                self.count(source, &passed);
+                Ok(())
+            }
+            Err(stop) => {
+                let is_usable = match stop {
+                    Stop::Differs(_) => false,
+                    Stop::Failed(_) | Stop::Signal(_) => source.is_unchanged(),
+                };
+                let is_kept = self.options.resume
+                    && is_usable
+                    && recorder.has_progress()
+                    && recorder.write(temporary.file.as_fd());
+                if !is_kept {
+                    temporary.discard();
+                }
+                Err(stop)
+            }
+        }
+    }
+
+    /// Everything up to the rename.
+    fn fill_and_finish(
+        &mut self,
+        source: &Source,
+        temporary: &Temporary,
+        recorder: &mut Recorder,
+        target: &Path,
+    ) -> Step<Passed> {
+        let passed = self.fill(source, temporary, recorder)?;
+        if !source.is_unchanged() {
+            return Err(source.has_changed().into());
+        }
+        let file = &temporary.file;
+        if self.options.verify {
+            self.flush(file, target)?;
+            self.read_back(source, file, target, &passed)?;
+        }
+        preserve::copy(source.file.as_fd(), &source.metadata, file.as_fd(), target)?;
+        Record::remove(file.as_fd())
+            .map_err(|errno| Failure::of_errno("removing the record", target, errno))?;
+        self.flush(file, target)?;
+        match self.signals.arrived() {
+            Some(signal) => Err(Stop::Signal(signal)),
+            None => Ok(passed),
+        }
+    }
+
+    /// Puts the content into the temporary.
+    fn fill(
+        &mut self,
+        source: &Source,
+        temporary: &Temporary,
+        recorder: &mut Recorder,
+    ) -> Step<Passed> {
+        let fd = temporary.file.as_fd();
+        let resumed = temporary.start;
+        self.progress.begin("", &source.path, source.size);
+        let is_reflinked = resumed == 0 && self.reflink(source, &temporary.file)?;
+        let holes = self.holes_of(source);
+        let alignment = block_of(source, &temporary.file);
+        let segments = Segments::new(holes, source.size, alignment);
+        if !is_reflinked {
+            self.reserve(source, temporary, segments.clone())?;
+        }
+        let target = (!is_reflinked).then_some(&temporary.file);
+        if is_reflinked && !self.options.verify {
+            self.progress.at(source.size);
+            return Ok(Passed { moved: Moved::default(), resumed, is_reflinked });
+        }
+        let transfer = Transfer {
+            source: &source.file,
+            target,
+            segments,
+            size: source.size,
+            write_from: resumed,
+            hashing: self.hashing(),
+            zeros: self.zeros(),
+            flush_every: self.options.resume.then_some(FLUSH_EVERY),
+        };
+        if self.hashing() == Hashing::Off {
+            self.progress.start_at(resumed);
+        }
+        let (progress, signals) = (&self.progress, &self.signals);
+        let moved = self.pipeline.run(transfer, &mut |milestone| {
+            match milestone {
+                Milestone::Done(position) => {
+                    progress.at(position);
+                    if target.is_some() {
+                        recorder.note(fd, position);
+                    }
+                }
+                Milestone::Flushed(position) => recorder.note_flushed(fd, position),
+            }
+            signals.arrived()
+        });
+        let moved = moved.map_err(|why| stopped(why, source, temporary.path()))?;
+        Ok(Passed { moved, resumed, is_reflinked })
+    }
+
+    /// Shares the source's blocks where the file system can, unless told how holes are to be.
+    fn reflink(&self, source: &Source, temporary: &File) -> Step<bool> {
+        let is_wanted = self.options.reflink == Reflink::Auto
+            && self.options.sparse == Sparse::Auto
+            && !source.is_device()
+            && source.size > 0;
+        // Whatever the refusal is (EOPNOTSUPP, EXDEV, EINVAL, ETXTBSY ...), copying either works or
+        // tells why.
+        if !is_wanted || space::reflink(source.file.as_fd(), temporary.as_fd()).is_err() {
+            return Ok(false);
+        }
+        let size = temporary.size();
+        let size = size.map_err(|error| Failure::of_engine("measuring", &source.path, &error))?;
+        if size != source.size {
+            return Err(source.has_changed().into());
+        }
+        Ok(true)
+    }
+
+    /// Gives the temporary its final size and its blocks. A file that grows with each write has its
+    /// writes done one at a time by the kernel, and a disk that is too small says so at once.
+    fn reserve(
+        &self,
+        source: &Source,
+        temporary: &Temporary,
+        mut segments: Segments,
+    ) -> Result<(), Failure> {
+        let fd = temporary.file.as_fd();
+        let failed = |what| move |errno| Failure::of_errno(what, temporary.path(), errno);
+        space::set_len(fd, source.size).map_err(failed("setting the size"))?;
+        if self.zeros() == Zeros::Skipped {
+            // Blocks that are reserved are no hole.
+            return Ok(());
+        }
+        let unreadable = |errno| Failure::of_errno("looking for holes", &source.path, errno);
+        while let Some(range) = segments.next(source.file.as_fd()).map_err(unreadable)? {
+            match space::fallocate_keep_size(fd, range.start, range.end - range.start) {
+                Ok(()) => {}
+                // The blocks then come with the writes.
+                Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL) => return Ok(()),
+                Err(errno) => return Err(failed("reserving space")(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// With `--verify`, reads the flushed copy back and compares.
+    fn read_back(
+        &mut self,
+        source: &Source,
+        copy: &File,
+        target: &Path,
+        passed: &Passed,
+    ) -> Step<()> {
+        let Some(source_hash) = passed.moved.hash else { return Ok(()) };
+        self.progress.begin("verifying ", target, source.size);
+        let holes = if source.is_device() { Holes::Filled } else { Holes::Kept };
+        let transfer = Transfer {
+            source: copy,
+            target: None,
+            segments: Segments::new(holes, source.size, block_of(source, copy)),
+            size: source.size,
+            write_from: 0,
+            hashing: Hashing::Blake3,
+            zeros: Zeros::Written,
+            flush_every: None,
+        };
+        let (progress, signals) = (&self.progress, &self.signals);
+        let moved = self.pipeline.run(transfer, &mut |milestone| {
+            if let Milestone::Done(position) = milestone {
+                progress.at(position);
+            }
+            signals.arrived()
+        });
+        let moved = moved.map_err(|why| match why {
+            Interruption::Signal(signal) => Stop::Signal(signal),
+            Interruption::SourceChanged => {
+                let cause = "the copy ends before its content does";
+                let remedy = "look for somebody else who writes to it, and copy again";
+                Failure::of_rule("verify", target, cause, remedy).into()
+            }
+            why => stopped(why, source, target),
+        })?;
+        let is_direct = moved.reads.buffered == 0;
+        if !is_direct {
+            let why: Vec<&str> = moved.reads.why.iter().copied().collect();
+            self.tell_buffered(target, moved.reads.buffered, &why.join(", "));
+        }
+        self.counts.verify.merge(&moved.reads);
+        let target_hash = moved.hash.expect("the pass hashes");
+        let verdict = compare(source_hash, target_hash, target);
+        match &verdict {
+            Ok(()) => self.counts.note_verified(target, source_hash, is_direct),
+            Err(mismatch) => self.counts.note_mismatch(mismatch, is_direct),
+        }
+        verdict.map_err(Stop::Differs)
+    }
+
+    fn flush(&mut self, file: &File, target: &Path) -> Result<(), Failure> {
+        let flushed = self.pipeline.sync_all(file);
+        flushed.map_err(|error| Failure::of_engine("flushing", target, &error))?;
+        // The last, partial page went through the page cache; clean now, it can leave. A device or
+        // file system without a page cache has nothing to drop.
+        space::advise_dont_need(file.as_fd(), 0, 0).unwrap_or(());
+        Ok(())
+    }
+
+    fn count(&mut self, source: &Source, passed: &Passed) {
+        let Passed { moved, resumed, is_reflinked } = passed;
+        let counts = &mut self.counts;
+        counts.files += 1;
+        counts.bytes += source.size;
+        counts.read.merge(&moved.reads);
+        counts.write.merge(&moved.writes);
+        counts.resumed_bytes += resumed;
+        if *is_reflinked {
+            counts.reflinked += 1;
+        } else {
+            counts.hole_bytes += (source.size - resumed).saturating_sub(moved.writes.bytes());
+        }
+    }
+
+    fn hashing(&self) -> Hashing {
+        if self.options.verify { Hashing::Blake3 } else { Hashing::Off }
+    }
+
+    fn zeros(&self) -> Zeros {
+        match self.options.sparse {
+            Sparse::Always => Zeros::Skipped,
+            Sparse::Auto | Sparse::Never => Zeros::Written,
+        }
+    }
+
+    fn holes_of(&self, source: &Source) -> Holes {
+        if self.options.sparse == Sparse::Never || source.is_device() {
+            Holes::Filled
+        } else {
+            Holes::Kept
+        }
+    }
+}
+
+/// Whether what was read back is what was copied.
+fn compare(
+    source_hash: blake3::Hash,
+    target_hash: blake3::Hash,
+    target: &Path,
+) -> Result<(), Mismatch> {
+    if source_hash == target_hash {
+        return Ok(());
+    }
+    Err(Mismatch { target: target.to_owned(), source_hash, target_hash })
+}
+
+/// Ranges are multiples of this, so that no write has to change a part of a block.
+fn block_of(source: &Source, target: &File) -> u64 {
+    let (source, target) = (source.file.alignment(), target.alignment());
+    u64::from(source.offset_read.max(target.offset_read).max(target.offset_write).max(1))
+}
+
+fn refuse_same(source: &Source, existing: &Existing) -> Result<(), Failure> {
+    let is_same = match existing {
+        Existing::Nothing => false,
+        Existing::File(found) => {
+            (found.dev(), found.ino()) == (source.metadata.dev(), source.metadata.ino())
+        }
+        Existing::Device(found) => source.is_device() && found.rdev() == source.metadata.rdev(),
+    };
+    if !is_same {
+        return Ok(());
+    }
+    let cause = "source and target are the same file";
+    Err(Failure::of_rule("copying", &source.path, cause, "name another target"))
+}
+
+fn stopped(why: Interruption, source: &Source, target: &Path) -> Stop {
+    let failure = match why {
+        Interruption::Signal(signal) => return Stop::Signal(signal),
+        Interruption::SourceChanged => source.has_changed(),
+        Interruption::Read(error) => Failure::of_engine("reading", &source.path, &error),
+        Interruption::Write(error) => Failure::of_engine("writing", target, &error),
+        Interruption::Flush(error) => Failure::of_engine("flushing", target, &error),
+        Interruption::Seek(errno) => Failure::of_errno("looking for holes", &source.path, errno),
+        Interruption::Memory(errno) => Failure::of_errno("making a buffer", &source.path, errno),
+        Interruption::Backend(error) => Failure::of_engine("copying", &source.path, &error.into()),
+    };
+    Stop::Failed(failure)
+}

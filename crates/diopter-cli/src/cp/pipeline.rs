@@ -1,0 +1,331 @@
+//! A bounded ring of buffers between two files: a buffer is read into, written from, and read into
+//! again, so that reads and writes overlap. One thread, one engine; nothing here opens, names or
+//! finishes a file.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use diopter::{
+    BackendChoice, BackendError, Engine, EngineOptions, Errno, Error, File, FileOffset,
+    FinishedRequest, IoBuf, Request, RequestId, RequestOp, RwFlags, SetupError,
+};
+
+use super::content::next_data;
+use super::flow::{Flow, Flushing, Moved, Reading, Transfer, Writing, Zeros, length_of};
+use super::shape::Shape;
+use super::signals::Signal;
+
+/// Longest wait for a request before signals are looked at.
+const WAIT_SLICE: Duration = Duration::from_millis(100);
+
+/// Files from this size on have their buffers pinned once, and not for each request. Below, pinning
+/// them all costs more than it saves.
+const REGISTERED_BYTES_MIN: u64 = 64 << 20;
+
+/// How far a transfer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Milestone {
+    /// Every byte before this one is done.
+    Done(u64),
+    /// Every byte before this one is on the device.
+    Flushed(u64),
+}
+
+/// Whoever follows a transfer; ends it by answering a signal.
+pub type Watch<'w> = &'w mut dyn FnMut(Milestone) -> Option<Signal>;
+
+/// Why a transfer ended early. Nothing of it is in flight any more, unless the backend is lost.
+#[derive(Debug)]
+pub enum Interruption {
+    /// The source could not be read.
+    Read(Error),
+    /// The target could not be written.
+    Write(Error),
+    /// What was written could not be flushed.
+    Flush(Error),
+    /// The source's data and holes could not be told apart.
+    Seek(Errno),
+    /// There was no memory for a single buffer.
+    Memory(Errno),
+    /// The queue broke.
+    Backend(BackendError),
+    /// The source has more or fewer bytes than at the start.
+    SourceChanged,
+    /// A signal arrived.
+    Signal(Signal),
+}
+
+/// The engine and the buffers of one run of the command.
+pub struct Pipeline {
+    engine: Engine,
+    shape: Shape,
+    /// Buffers of a whole block that nobody uses.
+    free: Vec<IoBuf>,
+    has_registered: bool,
+}
+
+impl Pipeline {
+    /// An engine and no buffers yet.
+    pub fn new(options: EngineOptions, shape: Shape) -> Result<Pipeline, SetupError> {
+        let engine = Engine::new(options)?;
+        Ok(Pipeline { engine, shape, free: Vec::new(), has_registered: false })
+    }
+
+    /// The backend that moves the bytes.
+    pub fn backend(&self) -> BackendChoice {
+        self.engine.backend()
+    }
+
+    /// Runs a transfer to its end.
+    pub fn run(&mut self, transfer: Transfer<'_>, watch: Watch<'_>) -> Result<Moved, Interruption> {
+        let files = [Some(transfer.source), transfer.target];
+        let is_large = transfer.size >= REGISTERED_BYTES_MIN;
+        if is_large {
+            self.register(&files);
+        }
+        let mut flow = Flow::new(transfer);
+        let ended = self.pump(&mut flow, watch);
+        if ended.is_err() {
+            self.drain(&mut flow);
+            // What was written meanwhile counts: a later run goes on after it.
+            watch(Milestone::Done(flow.done_to()));
+        }
+        if is_large {
+            for file in files.into_iter().flatten() {
+                // Where registering was refused so is this, and nothing is lost by it.
+                self.engine.forget_file(file).unwrap_or(());
+            }
+        }
+        ended.map(|()| flow.finish())
+    }
+
+    /// Makes every write to `file` durable, with all metadata.
+    pub fn sync_all(&mut self, file: &File) -> Result<(), Error> {
+        let offset = FileOffset::new(0);
+        let flags = RwFlags::NONE;
+        let request = Request { op: RequestOp::SyncAll, offset, memory: None, flags };
+        let id = self.engine.start(file, request).map_err(|refused| refused.error)?;
+        loop {
+            let finished = self.engine.wait(WAIT_SLICE).map_err(Error::Backend)?;
+            if let Some(finished) = finished.filter(|finished| finished.id == id) {
+                return finished.result.map(drop).map_err(Error::Io);
+            }
+        }
+    }
+
+    /// Pins buffers and files where the kernel lets us; without, each request does it for itself.
+    fn register(&mut self, files: &[Option<&File>]) {
+        for file in files.iter().flatten() {
+            self.engine.register_file(*file).unwrap_or(());
+        }
+        if self.has_registered {
+            return;
+        }
+        // Once per engine, so a refusal is not asked for again.
+        self.has_registered = true;
+        while self.free.len() < self.depth() {
+            match IoBuf::new(self.shape.block_length()) {
+                Ok(memory) => self.free.push(memory),
+                Err(_) => return,
+            }
+        }
+        let mut buffers: Vec<&mut IoBuf> = self.free.iter_mut().collect();
+        self.engine.register_buffers(&mut buffers).unwrap_or(());
+    }
+
+    fn depth(&self) -> usize {
+        usize::try_from(self.shape.depth).expect("at most IODEPTH_MAX")
+    }
+
+    fn pump(&mut self, flow: &mut Flow<'_>, watch: Watch<'_>) -> Result<(), Interruption> {
+        loop {
+            self.read_ahead(flow)?;
+            if let Some(signal) = watch(Milestone::Done(flow.done_to())) {
+                return Err(Interruption::Signal(signal));
+            }
+            if flow.is_over() {
+                return Ok(());
+            }
+            let Some(finished) = self.engine.wait(WAIT_SLICE).map_err(Interruption::Backend)?
+            else {
+                continue;
+            };
+            match finished.op {
+                RequestOp::Read => self.take_read(flow, finished)?,
+                RequestOp::Write => self.take_write(flow, finished)?,
+                RequestOp::SyncData | RequestOp::SyncAll => {
+                    take_flush(flow, finished)?;
+                    watch(Milestone::Flushed(flow.flushed));
+                }
+            }
+            self.flush_now_and_then(flow)?;
+        }
+    }
+
+    /// Starts reads as long as there are a buffer and something to read.
+    fn read_ahead(&mut self, flow: &mut Flow<'_>) -> Result<(), Interruption> {
+        while flow.buffers() < self.depth() {
+            if self.free.is_empty() {
+                match IoBuf::new(self.shape.block_length()) {
+                    Ok(memory) => self.free.push(memory),
+                    Err(errno) if flow.buffers() == 0 => return Err(Interruption::Memory(errno)),
+                    // It goes on with the buffers it has.
+                    Err(_) => return Ok(()),
+                }
+            }
+            let next = flow.next_range(self.shape.block).map_err(Interruption::Seek)?;
+            let (Some(range), Some(mut memory)) = (next, self.free.pop()) else { return Ok(()) };
+            memory.truncate(self.length_to_read(flow, &range));
+            let request = Request::read(range.start, memory);
+            let started = self.engine.start(flow.transfer.source, request);
+            let id = started.map_err(|refused| Interruption::Read(refused.error.into()))?;
+            flow.readings.push_back(Reading { id, range, memory: None });
+        }
+        Ok(())
+    }
+
+    /// The end of a file is asked for with the whole block around it: aligned, the read is direct,
+    /// and more bytes than expected tell that the file has grown.
+    fn length_to_read(&self, flow: &Flow<'_>, range: &Range<u64>) -> usize {
+        let length = range.end - range.start;
+        if range.end < flow.transfer.size {
+            return length_of(range);
+        }
+        let unit = u64::from(flow.transfer.source.alignment().offset_read).max(1);
+        let whole = length.next_multiple_of(unit).min(self.shape.block);
+        usize::try_from(whole).expect("at most a block")
+    }
+
+    fn take_read(
+        &mut self,
+        flow: &mut Flow<'_>,
+        finished: FinishedRequest,
+    ) -> Result<(), Interruption> {
+        let bytes = finished.result.map_err(|error| Interruption::Read(error.into()))?.get();
+        flow.moved.reads.add(&finished.route);
+        let reading = flow.readings.iter_mut().find(|reading| reading.id == finished.id);
+        let reading = reading.expect("every read in flight is on the list");
+        if bytes != reading.range.end - reading.range.start {
+            self.free.extend(finished.memory.map(|memory| self.whole(memory)));
+            return Err(Interruption::SourceChanged);
+        }
+        reading.memory = finished.memory;
+        while let Some((range, mut memory)) = flow.next_in_order() {
+            memory.restore(self.shape.block_length());
+            flow.hash(&range, &memory);
+            let is_written = range.end <= flow.transfer.write_from;
+            match flow.transfer.target {
+                Some(target) if !is_written => self.write(flow, target, (range, memory, 0))?,
+                _ => self.free.push(memory),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what follows byte `from` of a range, or gives its buffer back when nothing does.
+    fn write(
+        &mut self,
+        flow: &mut Flow<'_>,
+        target: &File,
+        (range, mut memory, from): (Range<u64>, IoBuf, usize),
+    ) -> Result<(), Interruption> {
+        let length = length_of(&range);
+        let run = match flow.transfer.zeros {
+            Zeros::Written => Some(from..length).filter(|run| !run.is_empty()),
+            Zeros::Skipped => next_data(&memory[..length], from),
+        };
+        let Some(run) = run else {
+            self.free.push(memory);
+            return Ok(());
+        };
+        if run.start > 0 {
+            // A request takes its buffer from the start; what stood there is dealt with.
+            memory.copy_within(run.clone(), 0);
+        }
+        memory.truncate(run.len());
+        let skipped = u64::try_from(run.start).expect("lengths have 64 bits");
+        let started = self.engine.start(target, Request::write(range.start + skipped, memory));
+        let id = started.map_err(|refused| {
+            flow.lose(&range);
+            Interruption::Write(refused.error.into())
+        })?;
+        flow.writings.push(Writing { id, range, dealt_with: run.end });
+        Ok(())
+    }
+
+    fn take_write(
+        &mut self,
+        flow: &mut Flow<'_>,
+        finished: FinishedRequest,
+    ) -> Result<(), Interruption> {
+        finished.result.map_err(|error| Interruption::Write(error.into()))?;
+        flow.moved.writes.add(&finished.route);
+        let Writing { range, dealt_with, .. } = take_writing(flow, finished.id);
+        let target = flow.transfer.target.expect("only a transfer with a target writes");
+        let memory = finished.memory.expect("memory comes back from a write that went well");
+        let memory = self.whole(memory);
+        self.write(flow, target, (range, memory, dealt_with))
+    }
+
+    fn flush_now_and_then(&mut self, flow: &mut Flow<'_>) -> Result<(), Interruption> {
+        let (Some(target), Some(every)) = (flow.transfer.target, flow.transfer.flush_every) else {
+            return Ok(());
+        };
+        let done = flow.done_to();
+        if flow.flushing.is_some() || done - flow.flushed.min(done) < every {
+            return Ok(());
+        }
+        let started = self.engine.start(target, Request::sync_data());
+        let id = started.map_err(|refused| Interruption::Flush(refused.error.into()))?;
+        flow.flushing = Some(Flushing { id, covers: done });
+        Ok(())
+    }
+
+    /// Takes back what is in flight, whatever its result. Ranges that were not written stay on the
+    /// lists, so that [`Flow::done_to`] holds.
+    fn drain(&mut self, flow: &mut Flow<'_>) {
+        for reading in &mut flow.readings {
+            self.free.extend(reading.memory.take().map(|memory| whole(memory, self.shape)));
+        }
+        while self.engine.in_flight() > 0 {
+            let finished = match self.engine.wait(WAIT_SLICE) {
+                Ok(Some(finished)) => finished,
+                Ok(None) => continue,
+                // The memory is lost with the backend; so is the run.
+                Err(_) => return,
+            };
+            if finished.op == RequestOp::Write && finished.result.is_ok() {
+                flow.moved.writes.add(&finished.route);
+                let place = flow.writings.iter().position(|writing| {
+                    writing.id == finished.id && writing.dealt_with == length_of(&writing.range)
+                });
+                if let Some(place) = place {
+                    flow.writings.swap_remove(place);
+                }
+            }
+            self.free.extend(finished.memory.map(|memory| self.whole(memory)));
+        }
+    }
+
+    fn whole(&self, memory: IoBuf) -> IoBuf {
+        whole(memory, self.shape)
+    }
+}
+
+fn whole(mut memory: IoBuf, shape: Shape) -> IoBuf {
+    memory.restore(shape.block_length());
+    memory
+}
+
+fn take_writing(flow: &mut Flow<'_>, id: RequestId) -> Writing {
+    let place = flow.writings.iter().position(|writing| writing.id == id);
+    flow.writings.swap_remove(place.expect("every write in flight is on the list"))
+}
+
+fn take_flush(flow: &mut Flow<'_>, finished: FinishedRequest) -> Result<(), Interruption> {
+    finished.result.map_err(|error| Interruption::Flush(error.into()))?;
+    if let Some(flushing) = flow.flushing.take_if(|flushing| flushing.id == finished.id) {
+        flow.flushed = flushing.covers;
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! The bar on the terminal: one for all bytes of a run, with the name of the file that is on its
+//! way. Prints to standard error only; knows nothing of what is copied.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::ProgressMode;
+use super::failure::shown;
+
+/// Name first, so that it is what is left of a line on a narrow terminal.
+const TEMPLATE: &str =
+    "{msg:.40} [{wide_bar}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go";
+
+/// Often enough to look alive between two slow requests.
+const TICK: Duration = Duration::from_millis(250);
+
+/// A bar, or nothing where nobody looks.
+#[derive(Debug)]
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    /// Bytes of the passes that are over.
+    base: u64,
+    /// Bytes of the pass that is on its way.
+    size: u64,
+}
+
+impl Progress {
+    /// A bar if it is wanted and standard error is a terminal.
+    pub fn new(mode: ProgressMode) -> Progress {
+        let is_shown = mode == ProgressMode::OnTerminal && std::io::stderr().is_terminal();
+        let bar = is_shown.then(|| {
+            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+            let style =
+                ProgressStyle::with_template(TEMPLATE).expect("the template is well formed");
+            bar.set_style(style.progress_chars("=> "));
+            bar
+        });
+        Progress { bar, base: 0, size: 0 }
+    }
+
+    /// Whether anybody looks, so that it is worth adding up what there is to do.
+    pub fn is_shown(&self) -> bool {
+        self.bar.is_some()
+    }
+
+    /// Sets the bytes of all passes together.
+    pub fn set_total(&self, bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(bytes);
+            bar.enable_steady_tick(TICK);
+        }
+    }
+
+    /// A pass over `size` bytes of a file begins; the one before it is over.
+    pub fn begin(&mut self, doing: &str, path: &Path, size: u64) {
+        self.base += self.size;
+        self.size = size;
+        if let Some(bar) = &self.bar {
+            let name = path.file_name().map_or(path, Path::new);
+            bar.set_message(format!("{doing}{}", shown(name)));
+            if bar.length().unwrap_or(0) < self.base + size {
+                // A file has grown since the bytes were added up.
+                bar.set_length(self.base + size);
+            }
+            bar.set_position(self.base);
+        }
+    }
+
+    /// The first `position` bytes of the pass are done.
+    pub fn at(&self, position: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.base + position);
+        }
+    }
+
+    /// `position` bytes of the pass were done before it began; they say nothing about the rate.
+    pub fn start_at(&self, position: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.base + position);
+            bar.reset_eta();
+        }
+    }
+
+    /// Prints a line to standard error, above the bar.
+    pub fn tell(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_terminal_there_is_no_bar_and_nothing_breaks() {
+        let mut progress = Progress::new(ProgressMode::Never);
+        assert!(!progress.is_shown());
+        progress.set_total(10);
+        progress.begin("", Path::new("a"), 10);
+        progress.start_at(3);
+        progress.at(5);
+        progress.finish();
+    }
+
+    #[test]
+    fn the_template_is_well_formed() {
+        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+    }
+}

@@ -1,0 +1,230 @@
+//! How far a temporary has come, kept on the temporary itself in an extended attribute, so that a
+//! later run can go on from there. Nothing here decides what to copy.
+
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use diopter::Errno;
+use rustix::fs::XattrFlags;
+use serde::{Deserialize, Serialize};
+
+/// The attribute on the temporary; never on a finished copy.
+pub const RECORD_NAME: &str = "user.diopter.cp";
+
+/// Version of the record's fields; another one is not understood.
+const VERSION: u32 = 1;
+
+/// A record is written again after so many bytes: at most this much is copied twice after `kill
+/// -9`.
+const BYTES_BETWEEN: u64 = 64 << 20;
+
+/// A record is written again after this long, for slow devices.
+const TIME_BETWEEN: Duration = Duration::from_millis(500);
+
+/// Longest record that is read; ours have about 250 bytes.
+const RECORD_BYTES_MAX: usize = 4096;
+
+/// Which content a temporary is a part of. A file that was changed has another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceIdentity {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified_s: i64,
+    modified_ns: i64,
+}
+
+/// What the attribute holds, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    version: u32,
+    source: SourceIdentity,
+    /// Boot that `written` holds for: after a crash of the machine only what was flushed is there.
+    boot: String,
+    /// Every byte before this one is written.
+    written: u64,
+    /// Every byte before this one is on the device.
+    flushed: u64,
+}
+
+/// Writes the record of one temporary, seldom enough to cost nothing.
+pub struct Recorder {
+    record: Record,
+    noted: u64,
+    noted_at: Instant,
+    /// Whether the file system keeps the attribute; without it there is no resume.
+    works: bool,
+}
+
+impl SourceIdentity {
+    /// Of an open source; `size` is of the content, which a device's metadata does not tell.
+    pub fn of(metadata: &std::fs::Metadata, size: u64) -> SourceIdentity {
+        SourceIdentity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size,
+            modified_s: metadata.mtime(),
+            modified_ns: metadata.mtime_nsec(),
+        }
+    }
+}
+
+impl Record {
+    /// The record on a file; `None` when there is none, or none that is understood.
+    pub fn read(fd: BorrowedFd<'_>) -> Option<Record> {
+        let mut bytes = vec![0; RECORD_BYTES_MAX];
+        let length = rustix::fs::fgetxattr(fd, RECORD_NAME, &mut bytes[..]).ok()?;
+        let record: Record = serde_json::from_slice(&bytes[..length]).ok()?;
+        (record.version == VERSION).then_some(record)
+    }
+
+    /// Where a copy of `source` goes on, if this is a part of it.
+    pub fn start_for(&self, source: &SourceIdentity, boot: &str) -> Option<u64> {
+        if self.source != *source {
+            return None;
+        }
+        let is_same_boot = !boot.is_empty() && self.boot == boot;
+        let start = if is_same_boot { self.written } else { self.flushed };
+        (start <= source.size).then_some(start)
+    }
+
+    /// Takes the record off a file, where there is one.
+    pub fn remove(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        match rustix::fs::fremovexattr(fd, RECORD_NAME) {
+            Ok(()) => Ok(()),
+            Err(errno) => match Errno::from(errno) {
+                Errno::ENODATA | Errno::EOPNOTSUPP => Ok(()),
+                errno => Err(errno),
+            },
+        }
+    }
+}
+
+impl Recorder {
+    /// For a copy that starts at `start`: everything before it is there already.
+    pub fn new(source: SourceIdentity, boot: &str, start: u64) -> Recorder {
+        let boot = boot.to_owned();
+        let record = Record { version: VERSION, source, boot, written: start, flushed: 0 };
+        Recorder { record, noted: start, noted_at: Instant::now(), works: true }
+    }
+
+    /// Tells how far the copy has come; writes the record when enough has changed.
+    pub fn note(&mut self, fd: BorrowedFd<'_>, written: u64) {
+        // Never backwards: what an earlier run wrote is only read again for its hash.
+        self.record.written = self.record.written.max(written);
+        let bytes = written.saturating_sub(self.noted);
+        if bytes >= BYTES_BETWEEN || (bytes > 0 && self.noted_at.elapsed() >= TIME_BETWEEN) {
+            self.write(fd);
+        }
+    }
+
+    /// Tells that everything before `flushed` is on the device.
+    pub fn note_flushed(&mut self, fd: BorrowedFd<'_>, flushed: u64) {
+        self.record.flushed = flushed;
+        self.write(fd);
+    }
+
+    /// Whether there is anything that a later run could go on from.
+    pub fn has_progress(&self) -> bool {
+        self.record.written > 0
+    }
+
+    /// Writes the record now; whether a later run can go on from it.
+    pub fn write(&mut self, fd: BorrowedFd<'_>) -> bool {
+        if !self.works {
+            return false;
+        }
+        let text = serde_json::to_vec(&self.record).expect("numbers and a string are JSON");
+        let answer = rustix::fs::fsetxattr(fd, RECORD_NAME, &text, XattrFlags::empty());
+        // EOPNOTSUPP on file systems without attributes, ENOSPC where there is no room for one: the
+        // copy is as good without, it just starts over when it is interrupted.
+        self.works = answer.is_ok();
+        self.noted = self.record.written;
+        self.noted_at = Instant::now();
+        self.works
+    }
+}
+
+/// An id of this run of the kernel; empty where /proc does not tell, and then no two boots are the
+/// same.
+pub fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn identity(size: u64) -> SourceIdentity {
+        SourceIdentity { device: 1, inode: 2, size, modified_s: 3, modified_ns: 4 }
+    }
+
+    fn record(written: u64, flushed: u64) -> Record {
+        let boot = "here".to_owned();
+        Record { version: VERSION, source: identity(100), boot, written, flushed }
+    }
+
+    #[test]
+    fn the_same_boot_trusts_what_was_written_and_another_only_what_was_flushed() {
+        assert_eq!(record(80, 50).start_for(&identity(100), "here"), Some(80));
+        assert_eq!(record(80, 50).start_for(&identity(100), "there"), Some(50));
+    }
+
+    #[test]
+    fn an_unknown_boot_is_never_the_same() {
+        let mut unknown = record(80, 50);
+        unknown.boot = String::new();
+        assert_eq!(unknown.start_for(&identity(100), ""), Some(50));
+    }
+
+    #[test]
+    fn a_source_that_was_changed_starts_over() {
+        assert_eq!(record(80, 50).start_for(&identity(101), "here"), None);
+        let mut later = identity(100);
+        later.modified_ns += 1;
+        assert_eq!(record(80, 50).start_for(&later, "here"), None);
+    }
+
+    #[test]
+    fn a_start_past_the_end_is_not_believed() {
+        assert_eq!(record(101, 0).start_for(&identity(100), "here"), None);
+    }
+
+    #[test]
+    fn a_record_is_written_read_and_removed() {
+        let file = tempfile::tempfile().unwrap();
+        let mut recorder = Recorder::new(identity(100), "here", 0);
+        recorder.note(file.as_fd(), 1);
+        assert_eq!(Record::read(file.as_fd()), None, "one byte is not worth a record");
+        recorder.record.written = 80;
+        if !recorder.write(file.as_fd()) {
+            eprintln!("SKIP xattr: the temporary folder keeps no user attributes");
+            return;
+        }
+        assert_eq!(Record::read(file.as_fd()), Some(record(80, 0)));
+        recorder.note_flushed(file.as_fd(), 70);
+        assert_eq!(Record::read(file.as_fd()), Some(record(80, 70)));
+        recorder.note(file.as_fd(), BYTES_BETWEEN + 80);
+        assert_eq!(Record::read(file.as_fd()), Some(record(BYTES_BETWEEN + 80, 70)));
+        Record::remove(file.as_fd()).unwrap();
+        Record::remove(file.as_fd()).unwrap();
+        assert_eq!(Record::read(file.as_fd()), None);
+    }
+
+    #[test]
+    fn a_record_of_another_version_or_no_record_at_all_is_not_understood() {
+        let file = tempfile::tempfile().unwrap();
+        for text in ["{}", "", "\0\0", "{\"version\":1}"] {
+            let set =
+                rustix::fs::fsetxattr(&file, RECORD_NAME, text.as_bytes(), XattrFlags::empty());
+            if set.is_err() {
+                eprintln!("SKIP xattr: the temporary folder keeps no user attributes");
+                return;
+            }
+            assert_eq!(Record::read(file.as_fd()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What a run has done, counted as it goes along, and the JSON document that tells it. Nothing is
+//! measured or printed here.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::failure::{Failure, Mismatch, shown};
+use super::flow::RouteTotals;
+use super::signals::Signal;
+
+/// Lists in the document are cut here, so that a tree of any size fits the bound on memory.
+pub const LIST_LENGTH_MAX: usize = 10_000;
+
+/// What `dio cp --json` prints. Bytes and nanoseconds; fields are only ever added.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Report {
+    /// `diopter.cp/1`.
+    pub schema: &'static str,
+    /// The exit status: 0 done, 1 verify found a difference, 2 something failed, 128+n ended by
+    /// signal n.
+    pub exit_status: u8,
+    /// Which backend moved the bytes.
+    pub backend: BackendReport,
+    /// Files whose content was copied.
+    pub files: u64,
+    /// Folders that were made or found.
+    pub folders: u64,
+    /// Symbolic links and fifos that were made anew.
+    pub others: u64,
+    /// Of `files`: those that share their blocks with the source.
+    pub reflinked: u64,
+    /// Bytes of all files, holes included.
+    pub bytes: u64,
+    /// Of `bytes`: those that the target has a hole for.
+    pub hole_bytes: u64,
+    /// Of `bytes`: those that an earlier, interrupted run had written.
+    pub resumed_bytes: u64,
+    /// From the first look at a source to the last flush.
+    pub elapsed_ns: u64,
+    /// Which way the bytes went.
+    pub route: RouteReport,
+    /// With `--verify`: one entry for each file, in the order of copying.
+    pub verified: Vec<VerifyReport>,
+    /// What was not copied, and why.
+    pub failures: Vec<FailureReport>,
+    /// Entries that `verified` and `failures` leave out, since they hold 10000 at most.
+    pub left_out: u64,
+}
+
+/// The backend.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct BackendReport {
+    /// Its name.
+    pub name: String,
+    /// Why this one.
+    pub why: String,
+}
+
+/// Ways of the three kinds of passes.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct RouteReport {
+    /// Reading the sources.
+    pub read: WayReport,
+    /// Writing the targets.
+    pub write: WayReport,
+    /// Reading the targets back.
+    pub verify: WayReport,
+}
+
+/// Bytes by the way they went.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct WayReport {
+    /// Between the buffers of the copy and the device.
+    pub direct: u64,
+    /// Direct, by way of a second, aligned buffer.
+    pub bounced: u64,
+    /// Through the page cache.
+    pub buffered: u64,
+    /// Why any were not direct.
+    pub why: Vec<String>,
+}
+
+/// A file that was read back.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct VerifyReport {
+    /// The target.
+    pub path: String,
+    /// Whether both hashes are the same.
+    pub is_same: bool,
+    /// BLAKE3 of what was read from the source, in hex.
+    pub source_blake3: String,
+    /// BLAKE3 of what was read back, in hex.
+    pub target_blake3: String,
+    /// Whether it was read back from the device, and not from the page cache.
+    pub is_direct: bool,
+}
+
+/// Something that was not copied.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct FailureReport {
+    /// What failed.
+    pub what: String,
+    /// On what.
+    pub path: String,
+    /// Why.
+    pub cause: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// The counts of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// See [`Report::files`].
+    pub files: u64,
+    /// See [`Report::folders`].
+    pub folders: u64,
+    /// See [`Report::others`].
+    pub others: u64,
+    /// See [`Report::reflinked`].
+    pub reflinked: u64,
+    /// See [`Report::bytes`].
+    pub bytes: u64,
+    /// See [`Report::hole_bytes`].
+    pub hole_bytes: u64,
+    /// See [`Report::resumed_bytes`].
+    pub resumed_bytes: u64,
+    /// Reading the sources.
+    pub read: RouteTotals,
+    /// Writing the targets.
+    pub write: RouteTotals,
+    /// Reading the targets back.
+    pub verify: RouteTotals,
+    verified: Vec<VerifyReport>,
+    failures: Vec<FailureReport>,
+    failed: u64,
+    differing: u64,
+    left_out: u64,
+}
+
+impl Counts {
+    /// Counts a failure.
+    pub fn note_failure(&mut self, failure: &Failure) {
+        self.failed += 1;
+        let entry = FailureReport {
+            what: failure.what.to_owned(),
+            path: shown(&failure.on),
+            cause: failure.cause.clone(),
+            remedy: failure.remedy.clone(),
+        };
+        push(&mut self.failures, &mut self.left_out, entry);
+    }
+
+    /// Counts a file whose content differs.
+    pub fn note_mismatch(&mut self, mismatch: &Mismatch, is_direct: bool) {
+        self.differing += 1;
+        let entry = VerifyReport {
+            path: shown(&mismatch.target),
+            is_same: false,
+            source_blake3: mismatch.source_hash.to_string(),
+            target_blake3: mismatch.target_hash.to_string(),
+            is_direct,
+        };
+        push(&mut self.verified, &mut self.left_out, entry);
+    }
+
+    /// Counts a file that is what it should be.
+    pub fn note_verified(&mut self, target: &std::path::Path, hash: blake3::Hash, is_direct: bool) {
+        let entry = VerifyReport {
+            path: shown(target),
+            is_same: true,
+            source_blake3: hash.to_string(),
+            target_blake3: hash.to_string(),
+            is_direct,
+        };
+        push(&mut self.verified, &mut self.left_out, entry);
+    }
+
+    /// The exit status that contract.md gives for these counts.
+    pub fn exit_status(&self, signal: Option<Signal>) -> u8 {
+        match signal {
+            Some(signal) => signal.exit_status(),
+            None if self.failed > 0 => 2,
+            None if self.differing > 0 => 1,
+            None => 0,
+        }
+    }
+
+    /// The document.
+    pub fn report(
+        self,
+        backend: BackendReport,
+        elapsed: Duration,
+        signal: Option<Signal>,
+    ) -> Report {
+        Report {
+            schema: "diopter.cp/1",
+            exit_status: self.exit_status(signal),
+            backend,
+            files: self.files,
+            folders: self.folders,
+            others: self.others,
+            reflinked: self.reflinked,
+            bytes: self.bytes,
+            hole_bytes: self.hole_bytes,
+            resumed_bytes: self.resumed_bytes,
+            elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+            route: RouteReport {
+                read: way_of(&self.read),
+                write: way_of(&self.write),
+                verify: way_of(&self.verify),
+            },
+            verified: self.verified,
+            failures: self.failures,
+            left_out: self.left_out,
+        }
+    }
+}
+
+fn way_of(totals: &RouteTotals) -> WayReport {
+    WayReport {
+        direct: totals.direct,
+        bounced: totals.bounced,
+        buffered: totals.buffered,
+        why: totals.why.iter().map(|why| (*why).to_owned()).collect(),
+    }
+}
+
+fn push<T>(list: &mut Vec<T>, left_out: &mut u64, entry: T) {
+    if list.len() < LIST_LENGTH_MAX {
+        list.push(entry);
+    } else {
+        *left_out += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::{Path, PathBuf};
+
+    fn mismatch() -> Mismatch {
+        let (source_hash, target_hash) = (blake3::hash(b"a"), blake3::hash(b"b"));
+        Mismatch { target: PathBuf::from("t"), source_hash, target_hash }
+    }
+
+    #[test]
+    fn a_failure_outweighs_a_difference_and_a_signal_both() {
+        let mut counts = Counts::default();
+        assert_eq!(counts.exit_status(None), 0);
+        counts.note_mismatch(&mismatch(), true);
+        assert_eq!(counts.exit_status(None), 1);
+        counts.note_failure(&Failure::of_rule("a", Path::new("b"), "c", "d"));
+        assert_eq!(counts.exit_status(None), 2);
+        assert_eq!(counts.exit_status(Some(Signal { number: 2 })), 130);
+    }
+
+    #[test]
+    fn lists_are_cut_and_say_by_how_much() {
+        let mut counts = Counts::default();
+        for _ in 0..LIST_LENGTH_MAX + 3 {
+            counts.note_mismatch(&mismatch(), true);
+        }
+        let report = counts.report(BackendReport::default(), Duration::ZERO, None);
+        assert_eq!((report.verified.len(), report.left_out), (LIST_LENGTH_MAX, 3));
+    }
+
+    #[test]
+    fn hashes_are_told_in_hex_as_b3sum_prints_them() {
+        let mut counts = Counts::default();
+        counts.note_verified(Path::new("t"), blake3::hash(b""), true);
+        let report = counts.report(BackendReport::default(), Duration::from_nanos(7), None);
+        assert!(report.verified[0].source_blake3.starts_with("af1349b9f5f9a1a6"));
+        assert_eq!(report.elapsed_ns, 7);
+    }
+}

@@ -1,0 +1,113 @@
+//! How large the blocks of a copy are and how many are in flight, within a bound on memory.
+
+use std::path::Path;
+
+use super::failure::Failure;
+
+/// Bytes of all buffers together. The process has about 15 MiB besides, so that the whole stays
+/// under 128 MiB with room to spare.
+pub const BUFFERS_BYTES_MAX: u64 = 64 << 20;
+
+/// Blocks in flight at most: what an engine holds, less the flushes that run beside them.
+pub const IODEPTH_MAX: u32 = 120;
+
+/// Every device writes multiples of this; a block of another size would be read back and merged
+/// each time.
+const BLOCK_UNIT: u64 = 512;
+
+/// What `--bs` and `--iodepth` are when they are not given: see docs/benchmarking.md, "dio cp".
+const BLOCK_BYTES: u64 = 1 << 20;
+const IODEPTH: u32 = 16;
+
+/// Size and number of the buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of one request.
+    pub block: u64,
+    /// Requests in flight at most.
+    pub depth: u32,
+}
+
+impl Shape {
+    /// From what the command line says; what it leaves open is fitted to what it says and to the
+    /// bound.
+    pub fn new(block: Option<u64>, depth: Option<u32>) -> Result<Shape, Failure> {
+        let wrong = |option: &str, cause: &str, remedy: &str| {
+            Err(Failure::of_rule("reading the options", Path::new(option), cause, remedy))
+        };
+        if block.is_some_and(|block| block == 0 || !block.is_multiple_of(BLOCK_UNIT)) {
+            let cause = "it is no multiple of 512 bytes";
+            return wrong("--bs", cause, "give a multiple of 512, such as 1M");
+        }
+        if depth.is_some_and(|depth| depth == 0 || depth > IODEPTH_MAX) {
+            let cause = format!("it is not between 1 and {IODEPTH_MAX}");
+            return wrong("--iodepth", &cause, "give a smaller number, or auto");
+        }
+        let least = u64::from(depth.unwrap_or(1));
+        let given = block.unwrap_or(BLOCK_UNIT);
+        if given.checked_mul(least).is_none_or(|bytes| bytes > BUFFERS_BYTES_MAX) {
+            let cause = format!(
+                "{given} bytes x {least} is more than {BUFFERS_BYTES_MAX}, the bound of the buffers"
+            );
+            return wrong("--bs and --iodepth", &cause, "lower one of them");
+        }
+        let block = block.unwrap_or_else(|| {
+            let share = BUFFERS_BYTES_MAX / least;
+            BLOCK_BYTES.min(share - share % BLOCK_UNIT)
+        });
+        let depth = depth.unwrap_or_else(|| {
+            let fitting = BUFFERS_BYTES_MAX / block;
+            u32::try_from(fitting).unwrap_or(IODEPTH).clamp(1, IODEPTH)
+        });
+        Ok(Shape { block, depth })
+    }
+
+    /// Bytes of one request, as a length of memory.
+    pub fn block_length(self) -> usize {
+        usize::try_from(self.block).expect("at most BUFFERS_BYTES_MAX")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn check(block: Option<u64>, depth: Option<u32>, expected: (u64, u32)) {
+        let shape = Shape::new(block, depth).unwrap();
+        assert_eq!((shape.block, shape.depth), expected, "{block:?} {depth:?}");
+        assert!(shape.block * u64::from(shape.depth) <= BUFFERS_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_is_not_given_is_fitted_to_what_is() {
+        check(None, None, (BLOCK_BYTES, IODEPTH));
+        check(Some(4096), None, (4096, IODEPTH));
+        check(Some(64 * MIB), None, (64 * MIB, 1));
+        check(Some(8 * MIB), None, (8 * MIB, 8));
+        check(None, Some(1), (BLOCK_BYTES, 1));
+        check(None, Some(IODEPTH_MAX), (BUFFERS_BYTES_MAX / 120 / 512 * 512, IODEPTH_MAX));
+        check(Some(512), Some(IODEPTH_MAX), (512, IODEPTH_MAX));
+    }
+
+    #[test]
+    fn more_memory_than_the_bound_is_refused_and_the_bound_is_told() {
+        for (block, depth) in
+            [(Some(65 * MIB), None), (Some(u64::MAX - 511), Some(2)), (Some(8 * MIB), Some(9))]
+        {
+            let failure = Shape::new(block, depth).unwrap_err();
+            assert!(failure.cause.contains("67108864"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_no_device_writes_are_refused() {
+        for block in [0, 1, 511, 513] {
+            assert!(Shape::new(Some(block), None).is_err(), "{block}");
+        }
+        for depth in [0, IODEPTH_MAX + 1, u32::MAX] {
+            assert!(Shape::new(None, Some(depth)).is_err(), "{depth}");
+        }
+    }
+}

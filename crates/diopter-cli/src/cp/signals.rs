@@ -1,0 +1,106 @@
+//! SIGINT, SIGTERM and SIGHUP become a flag that the copy looks at between two requests.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use diopter::Errno;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+
+/// A signal that asked for the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    /// Its number.
+    pub number: u8,
+}
+
+/// The signals that end a copy, each with its number as the flag holds it.
+const ENDING: [(i32, u8); 3] = [(SIGINT, 2), (SIGTERM, 15), (SIGHUP, 1)];
+
+/// What has arrived so far.
+#[derive(Clone, Debug, Default)]
+pub struct Signals {
+    /// Number of the first one; 0 for none.
+    arrived: Arc<AtomicUsize>,
+}
+
+impl Signal {
+    /// The exit status of a command that it ended.
+    pub fn exit_status(self) -> u8 {
+        128 + self.number
+    }
+
+    /// As kill(1) calls it.
+    pub fn name(self) -> &'static str {
+        match self.number {
+            1 => "SIGHUP",
+            2 => "SIGINT",
+            15 => "SIGTERM",
+            _ => "a signal",
+        }
+    }
+}
+
+impl Signals {
+    /// Starts to listen. A second signal ends the process at once: the device may hang.
+    ///
+    /// A signal that the parent had set to be ignored (nohup, a background job of sh) stays
+    /// ignored.
+    pub fn listen() -> Result<Signals, Errno> {
+        let signals = Signals::default();
+        let ignored =
+            ignored_mask(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
+        let told = |error: std::io::Error| {
+            error.raw_os_error().filter(|number| *number > 0).map_or(Errno::EINVAL, Errno::from_raw)
+        };
+        for (signal, number) in ENDING {
+            if ignored & (1 << (number - 1)) != 0 {
+                continue;
+            }
+            let is_second = Arc::new(AtomicBool::new(false));
+            let status = 128 + signal;
+            // The order matters: the first signal finds the flag down, and the second finds it up.
+            signal_hook::flag::register_conditional_shutdown(signal, status, is_second.clone())
+                .map_err(told)?;
+            signal_hook::flag::register(signal, is_second).map_err(told)?;
+            let flag = Arc::clone(&signals.arrived);
+            signal_hook::flag::register_usize(signal, flag, usize::from(number)).map_err(told)?;
+        }
+        // Past `ulimit -f` the kernel kills the process unless the signal is caught; caught, the
+        // write answers EFBIG and the temporary is removed.
+        signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(told)?;
+        Ok(signals)
+    }
+
+    /// The signal that arrived, if one did.
+    pub fn arrived(&self) -> Option<Signal> {
+        match u8::try_from(self.arrived.load(Ordering::Relaxed)) {
+            Ok(0) | Err(_) => None,
+            Ok(number) => Some(Signal { number }),
+        }
+    }
+}
+
+/// The mask of `SigIgn` in /proc/self/status: bit 0 is signal 1.
+fn ignored_mask(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_status() {
+        assert_eq!(ignored_mask("Name:\tdio\nSigIgn:\t0000000000000003\n"), 3);
+        assert_eq!(ignored_mask("nothing of the kind"), 0);
+    }
+
+    #[test]
+    fn a_signal_ends_with_128_and_its_number() {
+        for (signal, number) in ENDING {
+            assert_eq!(signal, i32::from(number));
+            assert_eq!(i32::from(Signal { number }.exit_status()), 128 + signal);
+        }
+    }
+}
