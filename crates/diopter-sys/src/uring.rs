@@ -160,7 +160,8 @@ impl Ring {
         // written to.
         let registered = unsafe { self.ring.submitter().register_buffers(&iovecs) };
         if let Err(error) = registered {
-            self.features.granted.registered_buffers = false;
+            // What was registered before stays in force.
+            self.features.granted.registered_buffers = self.features.buffers > 0;
             return Err(errno_of(&error));
         }
         self.features.buffers = count;
