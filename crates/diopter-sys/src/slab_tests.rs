@@ -1,5 +1,5 @@
-//! The slab's promise, from outside and from inside: states, generations, what leaves and what leaks,
-//! copies in bounds. What lending promises is tested in `tests/lend.rs`.
+//! The slab's promise, from outside and from inside: states, generations, what leaves and what
+//! leaks, copies in bounds. What lending promises is tested in `tests/lend.rs`.
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;

@@ -1,10 +1,11 @@
-//! What tests of a process's life need and safe code can't do: fork, limits, another user, a seccomp
-//! filter, a storm of signals, the table of signal actions. For tests only, behind a feature.
+//! What tests of a process's life need and safe code can't do: fork, limits, another user, a
+//! seccomp filter, a storm of signals, the table of signal actions. For tests only, behind a
+//! feature.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus, Output};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,22 +25,70 @@ const CHILD_PANICKED: i32 = 101;
 /// The real-time signals, `SIGRTMAX` included.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
+/// What the process of [`in_own_process`] finds in its environment: the name of its test.
+const OWN_PROCESS: &str = "DIOPTER_OWN_PROCESS";
+
+/// The longest life of such a process, in seconds.
+const OWN_PROCESS_SECONDS: u32 = 50;
+
+/// Runs `body` in a process of its own: this test binary again, with the test `name` of `module`
+/// (`module_path!()`) alone. Answers the output here, and `None` there.
+///
+/// # Panics
+/// When the test binary can't be run again.
+pub fn in_own_process(module: &str, name: &str, body: impl FnOnce()) -> Option<Output> {
+    let full_name = match module.split_once("::") {
+        Some((_crate, modules)) => format!("{modules}::{name}"),
+        None => name.to_owned(),
+    };
+    if std::env::var_os(OWN_PROCESS).is_some_and(|its| its.to_str() == Some(&full_name)) {
+        end_after(OWN_PROCESS_SECONDS);
+        body();
+        return None;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("/proc"));
+    command.args(["--exact", &full_name, "--nocapture", "--test-threads=1"]);
+    command.env(OWN_PROCESS, &full_name).env("RUST_BACKTRACE", "0");
+    Some(command.output().expect("the test binary runs again"))
+}
+
+/// [`in_own_process`] for a `body` that must not fail. What it skipped is told here too.
+///
+/// # Panics
+/// When `body` did there, with what it printed; when there is no such test.
+pub fn check_in_own_process(module: &str, name: &str, body: impl FnOnce()) {
+    let Some(output) = in_own_process(module, name, body) else { return };
+    let [stdout, stderr] =
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success(), "{name}: {}\n{stdout}\n{stderr}", output.status);
+    assert!(stdout.contains("1 passed"), "no test is called {name}: {stdout}");
+    for skip in stderr.lines().filter_map(|line| line.split_once("SKIP ")) {
+        print_skip(skip.1);
+    }
+}
+
+/// Says that a test did not do all it could here: `capability: why`.
+pub fn print_skip(what: &str) {
+    // Who can't be told can't be told that either.
+    writeln!(io::stderr(), "SKIP {what}").unwrap_or(());
+}
+
 /// A child of [`fork`].
 #[must_use]
 pub struct Forked {
     pid: libc::pid_t,
 }
 
-/// Forks. The child runs `body` and exits as a program does, with the thread's destructors; the status
-/// is 0, or 101 after a panic.
+/// Forks. The child runs `body` and exits as a program does, with the thread's destructors; the
+/// status is 0, or 101 after a panic.
 ///
 /// A lock that another thread of this process holds stays locked in the child.
 ///
 /// # Errors
 /// Those of fork.
 pub fn fork(body: impl FnOnce()) -> io::Result<Forked> {
-    // SAFETY: the child has this thread's whole state. It goes on in ordinary code, as the programs do
-    // whose life is tested; the C library keeps its allocator usable across a fork.
+    // SAFETY: the child has this thread's whole state. It goes on in ordinary code, as the programs
+    // do whose life is tested; the C library keeps its allocator usable across a fork.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -126,8 +175,8 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// From here on the kernel answers every io_uring call of this process with `errno`, as a container's
-/// seccomp filter does. There is no way back.
+/// From here on the kernel answers every io_uring call of this process with `errno`, as a
+/// container's seccomp filter does. There is no way back.
 ///
 /// # Errors
 /// Those of seccomp.
@@ -144,8 +193,8 @@ pub fn refuse_uring(errno: Errno) -> io::Result<()> {
     ])
 }
 
-/// From here on the kernel answers the registration `opcode` of any ring with `errno`, as a kernel does
-/// that is too old for it. There is no way back.
+/// From here on the kernel answers the registration `opcode` of any ring with `errno`, as a kernel
+/// does that is too old for it. There is no way back.
 ///
 /// # Errors
 /// Those of seccomp.
@@ -195,7 +244,8 @@ fn install(program: &mut [libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
     // SAFETY: numbers in, no memory.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
-    // SAFETY: `program` names `len` instructions that live until the call returns; the kernel copies them.
+    // SAFETY: `program` names `len` instructions that live until the call returns; the kernel
+    // copies them.
     let installed = unsafe {
         libc::syscall(
             libc::SYS_seccomp,
@@ -213,8 +263,8 @@ fn check(answer: i32) -> io::Result<()> {
 
 static SIGNALS_SEEN: AtomicU64 = AtomicU64::new(0);
 
-/// Signals to the thread that started the storm, at a fixed rate, with a handler that does not restart
-/// system calls. The handler stays for the life of the process.
+/// Signals to the thread that started the storm, at a fixed rate, with a handler that does not
+/// restart system calls. The handler stays for the life of the process.
 pub struct SignalStorm {
     timer: libc::timer_t,
     seen_before: u64,

@@ -1,9 +1,8 @@
-//! What lending promises: no bio outlives the loan, a panic drains first, memory lent for a write is
-//! never written, and where the end of a bio can't be proven the process ends.
+//! What lending promises: no bio outlives the loan, a panic drains first, memory lent for a write
+//! is never written, and where the end of a bio can't be proven the process ends.
 
 use std::os::unix::process::ExitStatusExt;
 use std::panic::panic_any;
-use std::process::Command;
 
 use super::*;
 
@@ -149,7 +148,7 @@ fn memory_that_is_lent_for_a_write_is_never_written() {
 
 #[test]
 fn a_loan_whose_bios_can_not_be_proven_done_aborts_the_process() {
-    in_own_process("a_loan_whose_bios_can_not_be_proven_done_aborts_the_process", || {
+    check_aborts("a_loan_whose_bios_can_not_be_proven_done_aborts_the_process", || {
         let (slab, file) = (slab(3, 1, 1), file_of(b"a"));
         let (mut memory, mut out) = ([0; 3], Out::default());
         let scope = |out: &mut Out, id| hold_reads(&slab, &file, id, out);
@@ -160,7 +159,7 @@ fn a_loan_whose_bios_can_not_be_proven_done_aborts_the_process() {
 
 #[test]
 fn a_panic_while_a_loan_is_drained_aborts_the_process() {
-    in_own_process("a_panic_while_a_loan_is_drained_aborts_the_process", || {
+    check_aborts("a_panic_while_a_loan_is_drained_aborts_the_process", || {
         let (slab, file) = (slab(3, 1, 1), file_of(b"a"));
         let (mut memory, mut out) = ([0; 3], Out::default());
         let scope = |out: &mut Out, id| hold_reads(&slab, &file, id, out);
@@ -170,18 +169,9 @@ fn a_panic_while_a_loan_is_drained_aborts_the_process() {
     });
 }
 
-/// Runs `body` in this test's own process: the test binary again, with this test alone. It must abort,
-/// with its reason on stderr.
-fn in_own_process(name: &str, body: impl FnOnce()) {
-    const MARK: &str = "DIOPTER_SYS_OWN_PROCESS";
-    if std::env::var_os(MARK).is_some() {
-        body();
-        return;
-    }
-    let mut command = Command::new(std::env::current_exe().expect("/proc"));
-    let full_name = format!("slab::tests::lend::{name}");
-    command.args(["--exact", &full_name, "--nocapture", "--test-threads=1"]).env(MARK, "1");
-    let output = command.output().expect("the test binary runs");
+/// Runs `body` in a process of its own, which must abort with its reason on stderr.
+fn check_aborts(name: &str, body: impl FnOnce()) {
+    let Some(output) = testing::in_own_process(module_path!(), name, body) else { return };
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{:?} {stderr}", output.status);
     assert!(stderr.contains("may still write to lent memory"), "{stderr}");

@@ -1,0 +1,254 @@
+//! How a ring waits, is interrupted, cancels and ends, with reads of a pipe that never complete by
+//! themselves.
+
+use std::io::{PipeReader, PipeWriter, Write, pipe};
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::time::Instant;
+
+use super::*;
+use crate::testing::SignalStorm;
+
+const SHORT: Duration = Duration::from_millis(20);
+
+/// A read that waits for as long as the writing end is open and silent.
+fn never(memory: MemoryId, start: usize) -> (BioSpec, PipeReader, PipeWriter) {
+    let (reader, writer) = pipe().expect("a pipe");
+    (spec(Op::Read, &reader, 0, span(memory, start, 1)), reader, writer)
+}
+
+fn start(ring: &mut Ring, spec: BioSpec) -> BioId {
+    let id = ring.slab.build(spec).expect("a slot");
+    assert!(ring.queue(id), "there is room");
+    id
+}
+
+fn cancel_and_reap(ring: &mut Ring) -> bool {
+    for id in ring.slab.held_bios() {
+        ring.cancel(id);
+    }
+    ring.turn(1, Some(LONG), &mut Vec::new()).is_ok()
+}
+
+#[test]
+fn a_turn_ends_with_its_time_when_nothing_completes() {
+    let slab = slab();
+    let memory = adopted(&slab, &[0; 1]);
+    for wanted in [RingWanted::ALL, RingWanted::PLAIN] {
+        let Some(mut ring) = ring_of(&slab, 4, wanted) else { return };
+        let (bio, _reader, mut writer) = never(memory, 0);
+        let id = start(&mut ring, bio);
+        let (mut done, started) = (Vec::new(), Instant::now());
+        assert_eq!(ring.turn(1, Some(SHORT), &mut done), Ok(()));
+        assert!((SHORT..LONG).contains(&started.elapsed()), "{:?}", started.elapsed());
+        let started = Instant::now();
+        assert_eq!(ring.turn(0, None, &mut done), Ok(()), "a poll does not wait");
+        assert!(started.elapsed() < SHORT * 10);
+        assert_eq!((done.len(), ring.held()), (0, 1));
+        writer.write_all(b"x").expect("a reader is there");
+        assert_eq!(ring.turn(1, None, &mut done), Ok(()));
+        assert_eq!((done, ring.held()), (vec![(id, Ok(1))], 0));
+    }
+    assert_eq!(released(&slab, memory), b"x");
+}
+
+#[test]
+fn a_turn_with_nothing_held_returns_at_once() {
+    let slab = slab();
+    let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };
+    let started = Instant::now();
+    assert_eq!(ring.turn(1, None, &mut Vec::new()), Ok(()));
+    assert!(started.elapsed() < LONG);
+}
+
+#[test]
+fn a_panic_while_lent_memory_is_held_by_a_bio_that_never_completes_cancels_and_unwinds() {
+    let slab = slab();
+    let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };
+    let (mut lent, mut drains, mut ends) = ([7; 2], 0, None);
+    let scope = |ring: &mut Ring, memory| {
+        let (bio, reader, writer) = never(memory, 0);
+        start(ring, bio);
+        ring.turn(0, None, &mut Vec::new()).expect("the ring works");
+        let (queued, other_reader, _) = never(memory, 1);
+        start(ring, queued);
+        ends = Some((reader, other_reader, writer));
+        panic_any("the scope's panic");
+    };
+    let drain = |ring: &mut Ring| {
+        drains += 1;
+        assert!(ring.held() > 0, "asked only while a bio is held");
+        cancel_and_reap(ring)
+    };
+    let lend = || slab.lend(Lent::Fill(&mut lent), &mut ring, scope, drain);
+    let panic = catch_unwind(AssertUnwindSafe(lend)).expect_err("the scope's panic");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"the scope's panic"));
+    assert_eq!((ring.held(), slab.held(), drains > 0), (0, 0, true));
+    let (_reader, _other, mut writer) = ends.expect("it was queued");
+    writer.write_all(b"x").expect("a reader is there");
+    assert_eq!(lent, [7; 2], "nobody writes it any more");
+}
+
+#[test]
+fn a_cancelled_bio_comes_back_once_and_its_memory_leaves() {
+    let slab = slab();
+    let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };
+    let memory = adopted(&slab, &[0; 2]);
+    let (one, _reader, _writer) = never(memory, 0);
+    let (other, _other_reader, _other_writer) = never(memory, 1);
+    let [one, other] = [one, other].map(|bio| start(&mut ring, bio));
+    let mut done = Vec::new();
+    ring.turn(0, None, &mut done).expect("the ring works");
+    ring.cancel(one);
+    while done.is_empty() {
+        ring.turn(1, Some(LONG), &mut done).expect("the ring works");
+    }
+    assert_eq!((done, ring.held()), (vec![(one, Err(Errno::ECANCELED))], 1));
+    assert!(slab.release(memory).is_none(), "the other bio is held");
+    ring.cancel(one);
+    slab.retire(one);
+    ring.cancel(one);
+    let mut done = Vec::new();
+    ring.turn(1, Some(SHORT), &mut done).expect("the ring works");
+    assert_eq!((&done[..], ring.held()), (&[][..], 1), "a stale id cancels nothing");
+    ring.cancel(other);
+    ring.turn(1, Some(LONG), &mut done).expect("the ring works");
+    assert_eq!(done, [(other, Err(Errno::ECANCELED))]);
+    assert_eq!(released(&slab, memory), [0; 2]);
+}
+
+#[test]
+fn a_dropped_ring_cancels_what_never_completes_and_the_memory_can_leave() {
+    let slab = slab();
+    for wanted in [RingWanted::ALL, RingWanted::PLAIN] {
+        let Some(mut ring) = ring_of(&slab, 4, wanted) else { return };
+        let memory = adopted(&slab, &[0; 2]);
+        let (submitted, _reader, mut writer) = never(memory, 0);
+        start(&mut ring, submitted);
+        ring.turn(0, None, &mut Vec::new()).expect("the ring works");
+        let (queued, _other_reader, mut other_writer) = never(memory, 1);
+        start(&mut ring, queued);
+        let started = Instant::now();
+        drop(ring);
+        assert!(started.elapsed() < DRAIN_WAIT * DRAIN_ROUNDS, "{:?}", started.elapsed());
+        assert_eq!(slab.held(), 0);
+        for writer in [&mut writer, &mut other_writer] {
+            writer.write_all(b"x").expect("a reader is there");
+        }
+        assert_eq!(released(&slab, memory), [0; 2], "nobody writes it any more");
+    }
+}
+
+#[test]
+fn a_forgotten_ring_keeps_the_memory_of_its_bios() {
+    let slab = slab();
+    let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };
+    let memory = adopted(&slab, &[0; 1]);
+    let (bio, _reader, _writer) = never(memory, 0);
+    start(&mut ring, bio);
+    ring.turn(0, None, &mut Vec::new()).expect("the ring works");
+    std::mem::forget(ring);
+    assert!(slab.release(memory).is_none());
+}
+
+#[test]
+fn more_bios_than_completion_entries_all_come_back() {
+    let slab = slab();
+    let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };
+    let memory = adopted(&slab, &[0; 100]);
+    let (reader, writer) = pipe().expect("a pipe");
+    let mut done = Vec::new();
+    let mut queued = Vec::new();
+    for start in 0..100 {
+        let read = spec(Op::Read, &reader, 0, span(memory, start, 1));
+        let id = slab.build(read).expect("a slot");
+        while !ring.queue(id) {
+            ring.turn(0, None, &mut done).expect("the ring works");
+        }
+        queued.push(id);
+    }
+    ring.turn(0, None, &mut done).expect("the ring works");
+    assert_eq!((ring.held(), done.len()), (100, 0));
+    drop(writer);
+    while ring.held() > 0 {
+        ring.turn(1, Some(LONG), &mut done).expect("the ring works");
+    }
+    done.sort_by_key(|(id, _)| *id);
+    queued.sort();
+    assert_eq!(done, queued.into_iter().map(|id| (id, Ok(0))).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_slot_of_a_registered_ring_is_given_back() {
+    let slab = slab();
+    let Some(first) = ring_of(&slab, 2, RingWanted::ALL) else { return };
+    if !first.features().granted.registered_ring {
+        return testing::print_skip("uring: this kernel registers no rings");
+    }
+    drop(first);
+    for round in 0..100 {
+        let ring = ring_of(&slab, 2, RingWanted::ALL).expect("as before");
+        assert!(ring.features().granted.registered_ring, "round {round}");
+    }
+    // A thread has 16 slots; the rings beyond do without.
+    let mut rings: Vec<Ring> =
+        (0..17).map(|_| ring_of(&slab, 2, RingWanted::ALL).expect("as before")).collect();
+    let without = |ring: &&mut Ring| !ring.features().granted.registered_ring;
+    assert_eq!(rings.iter_mut().filter(without).count(), 1);
+    for ring in &mut rings {
+        check_round_trip(&slab, ring);
+    }
+}
+
+#[test]
+fn a_nop_comes_back_except_while_bios_are_held() {
+    let slab = slab();
+    let memory = adopted(&slab, &[0; 1]);
+    for wanted in [RingWanted::ALL, RingWanted::PLAIN] {
+        let Some(mut ring) = ring_of(&slab, 4, wanted) else { return };
+        for _ in 0..20 {
+            assert_eq!(ring.nop(LONG), Ok(()));
+        }
+        let (bio, _reader, _writer) = never(memory, 0);
+        start(&mut ring, bio);
+        assert_eq!(ring.nop(LONG), Err(Errno::EBUSY));
+    }
+}
+
+#[test]
+fn under_a_storm_of_signals_every_bio_comes_back_once_and_without_an_error() {
+    const BIOS_MIN: usize = 20_000;
+    let slab = slab();
+    let file = file_of(&(0..=255).collect::<Vec<u8>>());
+    let memory = adopted(&slab, &[0; 64]);
+    for wanted in [RingWanted::ALL, RingWanted::PLAIN] {
+        let Some(mut ring) = ring_of(&slab, 32, wanted) else { return };
+        let (waiting, _reader, _writer) = never(memory, 63);
+        let waiting = start(&mut ring, waiting);
+        let storm = SignalStorm::start(Duration::from_micros(100)).expect("a timer");
+        let (mut done, mut finished, mut turns) = (Vec::new(), 0, 0);
+        while finished < BIOS_MIN || storm.seen() < 1000 {
+            let ids: Vec<BioId> =
+                (0..31).map(|n| start(&mut ring, read_of(&file, memory, n))).collect();
+            let mut back = Vec::new();
+            while back.len() < ids.len() {
+                // Asks for one more than can come, so that each turn waits until a signal comes.
+                ring.turn(32, Some(LONG), &mut done).expect("the ring works");
+                back.append(&mut done);
+                turns += 1;
+            }
+            back.sort_by_key(|(id, _)| *id);
+            let mut expected: Vec<_> = ids.iter().map(|id| (*id, Ok(1))).collect();
+            expected.sort_by_key(|(id, _)| *id);
+            assert_eq!(back, expected);
+            ids.iter().for_each(|id| slab.retire(*id));
+            finished += ids.len();
+            assert_eq!(ring.nop(LONG), Err(Errno::EBUSY));
+        }
+        assert!(turns >= finished / 31 && slab.held_bios() == [waiting]);
+    }
+    assert!(slab.release(memory).is_some_and(|buf| (0..31).all(|n| usize::from(buf[n]) == n)));
+}
+
+fn read_of(file: &File, memory: MemoryId, n: u8) -> BioSpec {
+    spec(Op::Read, file, u64::from(n), span(memory, usize::from(n), 1))
+}
