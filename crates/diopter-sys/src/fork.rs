@@ -16,6 +16,7 @@ unsafe impl Send for WipedPage {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for WipedPage {}
 
+#[inline]
 fn page() -> Option<&'static AtomicU64> {
     static PAGE: OnceLock<Option<WipedPage>> = OnceLock::new();
     let page = PAGE.get_or_init(map_page).as_ref()?;
@@ -46,6 +47,7 @@ fn map_page() -> Option<WipedPage> {
 ///
 /// Where the kernel has no `MADV_WIPEONFORK` (before 4.14) the process id serves, at the price of a
 /// system call.
+#[inline]
 #[must_use]
 pub fn generation() -> u64 {
     let Some(page) = page() else {

@@ -11,6 +11,7 @@ use crate::slab::Slab;
 ///
 /// # Panics
 /// For a bio that is not freshly built.
+#[inline]
 pub fn run_now(slab: &Slab, id: BioId) -> BioResult {
     let spec = slab.hold(id);
     let (iovecs, count) = slab.iovecs(id);

@@ -102,14 +102,22 @@ impl Slab {
 
     /// Bios that the kernel or a backend may touch now.
     #[must_use]
+    #[inline]
     pub fn held(&self) -> u32 {
         self.0.held.get()
     }
 
     /// Bios that [`Slab::build`] would still take.
     #[must_use]
+    #[inline]
     pub fn vacancies(&self) -> usize {
         self.0.free.borrow().len()
+    }
+
+    /// Memories that are adopted or lent now.
+    #[must_use]
+    pub fn memories(&self) -> usize {
+        self.0.shape.memories as usize - self.0.memories_free.borrow().len()
     }
 
     pub(crate) fn serial(&self) -> u64 {
@@ -123,6 +131,7 @@ impl Slab {
     ///
     /// # Errors
     /// The buffer, when every place is taken.
+    #[inline]
     pub fn adopt(&self, buf: IoBuf) -> Result<MemoryId, IoBuf> {
         let Some(index) = self.0.memories_free.borrow_mut().pop() else {
             return Err(buf);
@@ -134,6 +143,7 @@ impl Slab {
 
     /// Gives an adopted buffer back; `None` while a bio of it is held, and for a stale or lent id.
     #[must_use]
+    #[inline]
     pub fn release(&self, id: MemoryId) -> Option<IoBuf> {
         let mut memories = self.0.memories.borrow_mut();
         let memory = memories.get_mut(id.index as usize)?;
@@ -155,12 +165,14 @@ impl Slab {
 
     /// How a range of memory is aligned.
     #[must_use]
+    #[inline]
     pub fn alignment(&self, id: MemoryId, start: usize, length: usize) -> AlignmentBits {
         self.with_memory(id, |memory| alignment_bits(memory, start, length)).unwrap_or_default()
     }
 
     /// The longest prefix of `[start, start + length)` that fits one bio's segments.
     #[must_use]
+    #[inline]
     pub fn prefix_in_segments(&self, id: MemoryId, start: usize, length: usize) -> usize {
         let most = self.0.shape.segments_per_bio as usize;
         self.with_memory(id, |memory| {
@@ -224,6 +236,7 @@ impl Slab {
     ///
     /// # Errors
     /// [`SlabFull`] when every place is taken; `scope` did not run.
+    #[inline]
     pub fn lend<C: ?Sized, R>(
         &self,
         lent: Lent<'_, '_>,
@@ -251,6 +264,7 @@ impl Slab {
         result.map_err(|panic| resume_unwind(panic))
     }
 
+    #[inline]
     fn with_memory<R>(&self, id: MemoryId, f: impl FnOnce(&Memory) -> R) -> Option<R> {
         let memories = self.0.memories.borrow();
         let memory = memories.get(id.index as usize)?;
@@ -267,6 +281,7 @@ impl Slab {
     /// When the span is stale, out of bounds, longer than the segments of one bio, or when a read
     /// names memory that was lent for a write.
     #[must_use]
+    #[inline]
     pub fn build(&self, spec: BioSpec) -> Option<BioId> {
         let index = self.0.free.borrow_mut().pop()?;
         let slot = &self.0.slots[index as usize];
@@ -277,6 +292,7 @@ impl Slab {
         Some(BioId { index, generation: slot.generation.get() })
     }
 
+    #[inline]
     fn write_segments(&self, index: u32, spec: &BioSpec) -> u32 {
         let Some(span) = spec.span else {
             assert!(spec.op.is_sync(), "reads and writes name memory");
@@ -306,6 +322,7 @@ impl Slab {
     /// # Panics
     /// For an id that is not in use.
     #[must_use]
+    #[inline]
     pub fn spec(&self, id: BioId) -> BioSpec {
         self.slot(id).spec.get().expect("a bio in use has a spec")
     }
@@ -323,6 +340,7 @@ impl Slab {
     ///
     /// # Panics
     /// For a bio that is held, and for a stale id.
+    #[inline]
     pub fn retire(&self, id: BioId) {
         let slot = self.slot(id);
         assert!(matches!(slot.state.get(), State::Built | State::Done), "a held bio stays");
@@ -332,6 +350,7 @@ impl Slab {
         self.0.free.borrow_mut().push(id.index);
     }
 
+    #[inline]
     fn slot(&self, id: BioId) -> &Slot {
         let slot = &self.0.slots[id.index as usize];
         assert_eq!(slot.generation.get(), id.generation, "a bio id that is in use");
@@ -339,6 +358,7 @@ impl Slab {
     }
 
     /// Built -> Held: from here on somebody else may touch the memory.
+    #[inline]
     pub(crate) fn hold(&self, id: BioId) -> BioSpec {
         let slot = self.slot(id);
         assert_eq!(slot.state.get(), State::Built, "only a built bio can be held");
@@ -354,6 +374,7 @@ impl Slab {
     }
 
     /// Held -> Done. The caller has the proof: nobody touches the memory any more.
+    #[inline]
     pub(crate) fn finish(&self, id: BioId) {
         let slot = self.slot(id);
         assert_eq!(slot.state.get(), State::Held, "a bio finishes once");
@@ -379,6 +400,7 @@ impl Slab {
     }
 
     /// The bio's segments for the kernel; valid while the bio is held.
+    #[inline]
     pub(crate) fn iovecs(&self, id: BioId) -> (*const libc::iovec, u32) {
         let base = id.index as usize * self.0.shape.segments_per_bio as usize;
         (self.0.iovecs[base].get().cast_const(), self.slot(id).segments.get())
@@ -393,6 +415,7 @@ impl Slab {
     /// # Panics
     /// For a bio that is not freshly built.
     #[must_use]
+    #[inline]
     pub fn hold_local(&self, id: BioId) -> LocalBio {
         let spec = self.hold(id);
         LocalBio { slab: self.clone(), id, spec }
@@ -525,6 +548,7 @@ impl LocalBio {
     }
 
     /// Finishes the bio; its memory may leave the slab again.
+    #[inline]
     pub fn finish(self, result: BioResult) -> (BioId, BioResult) {
         self.slab.finish(self.id);
         (self.id, result)

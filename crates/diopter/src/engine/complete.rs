@@ -3,7 +3,7 @@
 
 use diopter_sys::{BioResult, Errno};
 
-use crate::engine::pending::{BioEnd, Failure, Pending, State};
+use crate::engine::pending::{BioEnd, Failure, Order, Pending, State};
 use crate::engine::route::Way;
 use crate::engine::submit::{Flight, copy_in, copy_out};
 use crate::engine::target::Target;
@@ -11,6 +11,7 @@ use crate::error::{IoError, IoErrorKind};
 use crate::limits::ATTEMPTS_MAX;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
 use crate::policy::ShortPolicy;
+use crate::request::RequestOp;
 use crate::units::{Bytes, FileRange, is_aligned, to_usize};
 
 /// Notes a bio's end. First error wins.
@@ -22,6 +23,26 @@ pub(crate) fn note_bio(pending: &mut Pending, range: FileRange, result: BioResul
     {
         let failure = Failure { errno, range, lost_backend: false };
         pending.failure.get_or_insert(failure);
+    }
+}
+
+/// What a request of a single bio ended with; `None` when there is more to do.
+#[inline]
+pub(crate) fn single(
+    target: &Target,
+    order: &Order,
+    result: BioResult,
+) -> Option<Result<Bytes, IoError>> {
+    match result {
+        Ok(moved) => {
+            let moved = u64::from(moved);
+            // A read that ends within a block, or reads nothing, has met the end of the file.
+            let is_end = order.op == RequestOp::Read
+                && (moved == 0 || !is_aligned(moved, target.blocks.read));
+            (moved == order.range.length() || is_end).then_some(Ok(Bytes::new(moved)))
+        }
+        Err(errno) if is_again(errno) => None,
+        Err(errno) => Some(Err(IoError::new(errno, order.range, order.op.name()))),
     }
 }
 
@@ -210,6 +231,14 @@ fn failed_state(errno: Errno) -> RangeState {
     } else {
         RangeState::Failed(errno)
     }
+}
+
+/// The request's result alone: a success needs no outcome to be worked out.
+pub(crate) fn result(pending: &mut Pending) -> Result<Bytes, IoError> {
+    if pending.failure.is_none() {
+        return Ok(Bytes::new(pending.at - pending.range.start()));
+    }
+    conclude(pending).0
 }
 
 /// The request's result and outcome, from everything that was noted.

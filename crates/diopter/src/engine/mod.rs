@@ -18,7 +18,8 @@ use diopter_sys::{BioId, Errno, MemoryId, RwFlags, Slab, SlabShape};
 
 use crate::backend::sim::Null;
 use crate::backend::{Backend, Completions, Wait};
-use crate::error::BackendError;
+use crate::clock::Nanos;
+use crate::error::{BackendError, IoError};
 use crate::limits::{
     DEPTH_MAX, FILE_SIZE_MAX, GATE_WAIT_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX, WAIT_SLICE,
 };
@@ -26,7 +27,7 @@ use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::sync::Arc;
-use crate::units::FileRange;
+use crate::units::{Bytes, FileRange};
 use admit::Obstacle;
 use pending::{BouncePool, Failure, Order, Pending, State};
 use submit::{BioNote, Flight, Opened};
@@ -62,11 +63,14 @@ pub(crate) struct Core {
     free: Vec<usize>,
     /// Requests that could not go on; each is stepped once per tick.
     waiting: VecDeque<usize>,
-    finished: VecDeque<FinishedRequest>,
+    /// Places of requests that are over and whose result was not taken yet.
+    finished: VecDeque<usize>,
     completions: Completions,
     pool: BouncePool,
     next_id: u64,
     seat: usize,
+    /// The backend's clock, read once before a round's bios go out and once when some came back.
+    now: Nanos,
     broken: Option<BackendError>,
 }
 
@@ -90,6 +94,7 @@ impl Core {
             pool: BouncePool::new(),
             next_id: 1,
             seat: seat(),
+            now: Nanos::default(),
             broken: None,
         }
     }
@@ -106,28 +111,24 @@ impl Core {
         &mut *self.backend
     }
 
-    /// Whether a request can be taken in; finished ones that nobody took count too, so memory stays
-    /// bounded.
+    /// Whether a request can be taken in. Finished ones that nobody took keep their places, so
+    /// memory stays bounded.
     pub fn has_room(&self) -> bool {
-        !self.free.is_empty() && self.finished.len() + self.live() < REQUESTS_MAX as usize
-    }
-
-    /// Whether a blocking call finds a place; what it finishes is handed back at once.
-    pub fn has_place(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Whether a request is in the table or finished and not taken.
+    /// Whether a request is in the table, on its way or finished and not taken.
     pub fn knows(&self, id: RequestId) -> bool {
-        self.place_of(id).is_some() || self.finished.iter().any(|finished| finished.id == id)
+        self.place_of(id).is_some()
     }
 
     /// Lets a request finish without a taker.
     pub fn discard(&mut self, id: RequestId) {
-        if self.take_finished_of(id).is_none()
-            && let Some(place) = self.place_of(id)
-        {
+        if let Some(place) = self.place_of(id) {
             self.table[place].is_discarded = true;
+            if self.take_finished_of(id).is_none() {
+                return;
+            }
         }
     }
 
@@ -139,8 +140,13 @@ impl Core {
         }
     }
 
-    /// Requests in the table.
+    /// Requests on their way.
     pub fn live(&self) -> usize {
+        self.unreturned() - self.finished.len()
+    }
+
+    /// Requests whose result was not taken yet.
+    pub fn unreturned(&self) -> usize {
         self.table.len() - self.free.len()
     }
 
@@ -149,13 +155,15 @@ impl Core {
     }
 
     pub fn take_finished(&mut self) -> Option<FinishedRequest> {
-        self.finished.pop_front()
+        let place = self.finished.pop_front()?;
+        Some(self.take_out(place))
     }
 
     /// The result of one request, if it has finished.
     pub fn take_finished_of(&mut self, id: RequestId) -> Option<FinishedRequest> {
-        let index = self.finished.iter().position(|finished| finished.id == id)?;
-        self.finished.remove(index)
+        let index = self.finished.iter().position(|place| self.table[*place].id == id.0)?;
+        let place = self.finished.remove(index)?;
+        Some(self.take_out(place))
     }
 
     /// Takes an admitted request in; the caller has seen [`Core::has_room`]. Answers its place in
@@ -166,7 +174,6 @@ impl Core {
         self.next_id += 1;
         self.table[place].occupy(id, Arc::clone(target), order);
         if !order.is_blocking {
-            self.table[place].timing.started = self.backend.now();
             self.set_waiting(place);
         }
         place
@@ -178,6 +185,7 @@ impl Core {
 
     /// One round: steps what can go on, submits, reaps, steps what came back.
     pub fn tick(&mut self, wait: Wait) {
+        self.now = self.backend.now();
         self.step_waiting();
         let wait = if self.finished.is_empty() { wait } else { Wait::Poll };
         self.turn(wait);
@@ -186,15 +194,22 @@ impl Core {
     fn step_waiting(&mut self) {
         for _ in 0..self.waiting.len() {
             let Some(place) = self.waiting.pop_front() else { return };
-            self.table[place].is_waiting = false;
+            let pending = &mut self.table[place];
+            pending.is_waiting = false;
+            if pending.timing.started == Nanos::default() {
+                pending.timing.started = self.now;
+            }
             self.advance(place);
         }
     }
 
     /// Steps a queued request and files it by where it stands then.
     fn advance(&mut self, place: usize) {
-        let target = self.table[place].target.clone().expect("an occupied place");
-        match self.step(place, &target) {
+        // Borrowed from its place for the step: no count is touched.
+        let target = self.table[place].target.take().expect("an occupied place");
+        let step = self.step(place, &target);
+        self.table[place].target = Some(target);
+        match step {
             Step::InFlight => {}
             Step::Waits(_) => self.set_waiting(place),
             Step::Ended => self.file_finished(place),
@@ -206,14 +221,18 @@ impl Core {
         self.waiting.push_back(place);
     }
 
+    /// Files an ended request for whoever takes its result. What it held goes now, its place stays.
     fn file_finished(&mut self, place: usize) {
-        let target = self.table[place].target.clone();
-        let is_discarded = self.table[place].is_discarded;
-        let finished = self.finish(place);
-        match (is_discarded, target) {
-            (true, Some(target)) => note_unseen(&finished, &target),
-            _ => self.finished.push_back(finished),
+        let target = self.table[place].target.take().expect("an occupied place");
+        self.release(place, &target);
+        let pending = &mut self.table[place];
+        pending.timing.finished = self.now;
+        if !pending.is_discarded {
+            self.finished.push_back(place);
+            return;
         }
+        let finished = self.take_out(place);
+        note_unseen(&finished, &target);
     }
 
     /// Submits what is built, waits for completions, and files each.
@@ -221,18 +240,25 @@ impl Core {
         if self.broken.is_some() {
             return self.fail_all();
         }
-        self.flight.hand_over(&mut *self.backend, self.policies.depth);
+        self.flight.hand_over(&mut *self.backend, self.policies.depth, |request| {
+            let timing = &mut self.table[request].timing;
+            if timing.submitted == Nanos::default() {
+                timing.submitted = self.now;
+            }
+        });
         // With nothing in the device there is nothing to wait for.
         let wait = if self.backend.held() == 0 { Wait::Poll } else { wait };
         let mut completions = std::mem::take(&mut self.completions);
         let turned = self.backend.turn(wait, &mut completions);
-        let now = if completions.is_empty() { None } else { Some(self.backend.now()) };
+        if !completions.is_empty() {
+            self.now = self.backend.now();
+        }
         for (id, result) in completions.drain(..) {
             let note = self.flight.notes[id.index()];
             self.flight.slab.retire(id);
             let pending = &mut self.table[note.request];
             complete::note_bio(pending, note.range, result);
-            pending.timing.reaped = now.unwrap_or_default();
+            pending.timing.reaped = self.now;
             // One that waits is stepped with the next round.
             if pending.outstanding == 0 && !pending.is_blocking && !pending.is_waiting {
                 self.advance(note.request);
@@ -252,7 +278,7 @@ impl Core {
             match pending.state {
                 State::Ended => return Step::Ended,
                 State::AwaitsEarlier => {
-                    if self.has_earlier_writes(place) {
+                    if self.has_earlier_writes(place, target) {
                         return Step::Waits(None);
                     }
                     self.begin_sync(place, target);
@@ -340,10 +366,11 @@ impl Core {
         complete::note_bio(&mut self.table[place], range, result);
     }
 
-    fn has_earlier_writes(&self, place: usize) -> bool {
-        let sync = &self.table[place];
+    fn has_earlier_writes(&self, place: usize, target: &Target) -> bool {
+        let id = self.table[place].id;
         self.table.iter().any(|other| {
-            other.is_write() && other.id < sync.id && same_target(&other.target, &sync.target)
+            let is_same = other.target.as_deref().is_some_and(|its| std::ptr::eq(its, target));
+            is_same && other.is_write() && other.id < id
         })
     }
 
@@ -359,29 +386,28 @@ impl Core {
         pending.state = State::Transfers;
     }
 
-    /// Takes an ended request out of the table, with its result.
-    pub fn finish(&mut self, place: usize) -> FinishedRequest {
+    /// Gives back what an ended request holds, but for its memory and its place.
+    fn release(&mut self, place: usize, target: &Target) {
         let pending = &mut self.table[place];
         debug_assert_eq!(pending.outstanding, 0, "no bio is left behind");
-        let target = pending.target.take().expect("an occupied place");
-        admit::leave(pending, &target);
+        admit::leave(pending, target);
         if let Some(bounce) = pending.bounce.take() {
             self.pool.put(&self.flight, bounce);
         }
+    }
+
+    /// Takes an ended request out of the table, with its result.
+    fn take_out(&mut self, place: usize) -> FinishedRequest {
+        self.free.push(place);
+        let pending = &mut self.table[place];
         let (result, outcome) = complete::conclude(pending);
         let memory = pending.memory.take();
-        let memory = if pending.is_blocking {
-            None
-        } else {
-            pending.timing.finished = self.backend.now();
-            memory.and_then(|memory| self.flight.slab.release(memory))
-        };
-        self.free.push(place);
+        let id = RequestId(std::mem::take(&mut pending.id));
         FinishedRequest {
-            id: RequestId(pending.id),
+            id,
             op: pending.op,
             range: pending.range,
-            memory,
+            memory: memory.and_then(|memory| self.flight.slab.release(memory)),
             result,
             outcome,
             route: pending.route,
@@ -389,16 +415,48 @@ impl Core {
         }
     }
 
-    /// Runs one request to its end on this thread, for a caller that lent the memory `memory`.
-    pub fn run_blocking(&mut self, target: &Arc<Target>, order: &Order) -> FinishedRequest {
+    /// Runs one request of a single bio past the table: admitted, aligned, direct, in one system
+    /// call. `None` when it is not of that kind, or when there is more to do than one call did;
+    /// nothing is lost then by running it the long way.
+    pub fn run_single(&mut self, target: &Target, order: &Order) -> Option<Result<Bytes, IoError>> {
+        let is_write = order.op == RequestOp::Write;
+        let memory = order.memory?;
+        let draft = submit::single_bio(target, order, &self.flight.slab, &self.policies)?;
+        let pass = if is_write {
+            Some(target.gate().enter_shared(target.touched(order.range), self.seat).ok()?)
+        } else {
+            None
+        };
+        let id = submit::build_single(target, order, memory, &draft, &self.flight.slab);
+        let result = self.backend.run_now(id);
+        self.flight.slab.retire(id);
+        if let Some(pass) = pass {
+            target.gate().leave(pass);
+        }
+        complete::single(target, order, result)
+    }
+
+    /// Runs one request to its end on this thread, for a caller that lent the memory. Its outcome
+    /// is told only by an error.
+    pub fn run_blocking(&mut self, target: &Arc<Target>, order: &Order) -> Result<Bytes, IoError> {
+        if let Some(result) = self.run_single(target, order) {
+            return result;
+        }
         let place = self.take_in(target, order);
         loop {
             match self.step(place, target) {
-                Step::Ended => return self.finish(place),
+                Step::Ended => break,
                 Step::InFlight => self.turn(self.blocking_wait()),
                 Step::Waits(obstacle) => self.wait_for(target, obstacle.as_ref()),
             }
         }
+        self.release(place, target);
+        self.free.push(place);
+        let pending = &mut self.table[place];
+        pending.target = None;
+        pending.memory = None;
+        pending.id = 0;
+        complete::result(pending)
     }
 
     /// Runs `f` while no write of `target` is in flight in this process, this engine's included.
@@ -452,6 +510,10 @@ impl Core {
     pub fn cancel(&mut self, id: RequestId) {
         let Some(place) = self.place_of(id) else { return };
         let pending = &mut self.table[place];
+        if pending.target.is_none() {
+            // Over already, and not taken.
+            return;
+        }
         pending.is_cancelled = true;
         let Flight { slab, notes, backlog } = &mut self.flight;
         let built = backlog.len();
@@ -485,7 +547,7 @@ impl Core {
     }
 
     fn place_of(&self, id: RequestId) -> Option<usize> {
-        self.table.iter().position(|pending| pending.target.is_some() && pending.id == id.0)
+        self.table.iter().position(|pending| pending.id == id.0)
     }
 
     /// Whether a request of `target` is in the table.
@@ -547,11 +609,6 @@ impl Core {
         !self.flight.backlog.is_empty()
     }
 
-    /// Requests whose result was not taken yet.
-    pub fn unreturned(&self) -> usize {
-        self.live() + self.finished.len()
-    }
-
     /// Sleeps a little, less when a writer of the first waiting request's file goes.
     pub fn pause(&self, timeout: Duration) {
         let waiting = self.waiting.front().and_then(|place| self.table[*place].target.as_ref());
@@ -586,13 +643,6 @@ const GATE_SLICE: Duration = Duration::from_millis(5);
 
 /// How often a lock of another process is tried.
 const LOCK_SLICE: Duration = Duration::from_micros(200);
-
-fn same_target(one: &Option<Arc<Target>>, other: &Option<Arc<Target>>) -> bool {
-    match (one, other) {
-        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-        _ => false,
-    }
-}
 
 /// The order of a blocking call.
 pub(crate) fn blocking_order(

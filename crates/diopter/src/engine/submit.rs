@@ -3,12 +3,13 @@
 
 use std::collections::VecDeque;
 
-use diopter_sys::{BioId, BioSpec, Errno, IoBuf, ObjectHandle, Op, RwFlags, Slab, Span};
+use diopter_sys::{BioId, BioSpec, Errno, IoBuf, MemoryId, ObjectHandle, Op, RwFlags, Slab, Span};
 
 use crate::backend::Backend;
+use crate::bio::Draft;
 use crate::bio::builder::{BioLimits, Builder, Piece};
 use crate::engine::admit::{buffered, write_flags};
-use crate::engine::pending::{BioEnd, Bounce, BouncePool, Pending, State};
+use crate::engine::pending::{BioEnd, Bounce, BouncePool, Order, Pending, State};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER};
@@ -150,6 +151,62 @@ fn append_window(pending: &Pending, target: &Target, memory_is_aligned: bool) ->
     Window { range: rest, way }
 }
 
+/// The bio of an aligned request that is just one: what the long way would make of it.
+#[inline]
+pub(crate) fn single_bio(
+    target: &Target,
+    order: &Order,
+    slab: &Slab,
+    policies: &Policies,
+) -> Option<Draft> {
+    let range = order.range;
+    let is_write = order.op == RequestOp::Write;
+    let block = if is_write { target.blocks.write } else { target.blocks.read };
+    let is_plain = range.length() <= u64::from(BIO_BYTES_MAX)
+        && !range.is_empty()
+        && is_aligned(range.start() | range.end(), block)
+        && !(is_write && (target.access.append || target.access.shared_writers))
+        && buffered(target, is_write, range.length(), policies.route).is_none();
+    if !is_plain || slab.vacancies() == 0 {
+        return None;
+    }
+    let memory = order.memory?;
+    let bits = slab.alignment(memory, 0, to_usize(range.length()));
+    let is_memory_aligned = is_aligned(to_u64(bits.addresses), target.blocks.memory)
+        && is_aligned(to_u64(bits.lengths), block);
+    if !is_memory_aligned {
+        return None;
+    }
+    let limits = BioLimits { bytes_max: u64::from(BIO_BYTES_MAX), block };
+    let builder = Builder { mapper: &*target.mapper, limits, boundary: policies.boundary };
+    let fits = |n: u64| to_u64(slab.prefix_in_segments(memory, 0, to_usize(n)));
+    match builder.next(range, fits) {
+        Piece::Bio(draft) if draft.range == range => Some(draft),
+        Piece::Bio(_) | Piece::Zeros(_) => None,
+    }
+}
+
+/// Builds the bio of [`single_bio`].
+#[inline]
+pub(crate) fn build_single(
+    target: &Target,
+    order: &Order,
+    memory: MemoryId,
+    draft: &Draft,
+    slab: &Slab,
+) -> BioId {
+    let (op, flags) = if order.op == RequestOp::Write {
+        (Op::Write, order.flags.with(target.access.durability))
+    } else {
+        (Op::Read, order.flags)
+    };
+    let object = target.port.direct();
+    let span = Some(Span { memory, start: 0, length: to_u32(draft.range.length()) });
+    let offset = draft.object_offset.get();
+    let id = slab.build(BioSpec { op, object, offset, span, flags });
+    id.expect("a vacancy was seen")
+}
+
 /// Copies the window's bytes from the caller's memory into the bounce buffer.
 pub(crate) fn copy_in(pending: &Pending, flight: &Flight) {
     let (memory, bounce) = both(pending);
@@ -167,7 +224,7 @@ pub(crate) fn copy_out(pending: &Pending, flight: &Flight, length: u64) {
     flight.slab.copy((bounce.memory, from), (memory, to), to_usize(length));
 }
 
-fn both(pending: &Pending) -> (diopter_sys::MemoryId, Bounce) {
+fn both(pending: &Pending) -> (MemoryId, Bounce) {
     let memory = pending.memory.expect("reads and writes have memory");
     (memory, pending.bounce.expect("a bounced window has a buffer"))
 }
@@ -310,7 +367,7 @@ fn object_and_unit(pending: &mut Pending, target: &Target) -> Option<(ObjectHand
 fn read_zeros(
     pending: &mut Pending,
     flight: &Flight,
-    (memory, start): (diopter_sys::MemoryId, usize),
+    (memory, start): (MemoryId, usize),
     hole: FileRange,
 ) {
     if pending.is_write() {
@@ -338,8 +395,14 @@ impl Flight {
         pending.outstanding += 1;
     }
 
-    /// Hands built bios to the backend, oldest first, as many as depth and backend take.
-    pub fn hand_over(&mut self, backend: &mut dyn Backend, depth: DepthPolicy) {
+    /// Hands built bios to the backend, oldest first, as many as depth and backend take; `told`
+    /// hears the place of each one's request.
+    pub fn hand_over(
+        &mut self,
+        backend: &mut dyn Backend,
+        depth: DepthPolicy,
+        mut told: impl FnMut(usize),
+    ) {
         let depth = match depth {
             DepthPolicy::Fixed(depth) => depth.max(1).min(backend.capabilities().depth_max),
             DepthPolicy::Auto => backend.capabilities().depth_max,
@@ -349,9 +412,11 @@ impl Flight {
             let (front, _) = self.backlog.as_slices();
             let offered = &front[..front.len().min(room)];
             let accepted = backend.queue(offered) as usize;
-            self.backlog.drain(..accepted);
             if accepted == 0 {
                 return;
+            }
+            for id in self.backlog.drain(..accepted) {
+                told(self.notes[id.index()].request);
             }
         }
     }

@@ -179,9 +179,9 @@ impl File {
                 core.run_blocking(target, &blocking_order(op, range, Some(memory), flags))
             };
             let finished =
-                if core.has_place() { slab.lend(lent, core, run, Core::drain).ok() } else { None };
+                if core.has_room() { slab.lend(lent, core, run, Core::drain).ok() } else { None };
             let finished = finished.ok_or_else(|| full(range))?;
-            Ok(to_usize(finished.result?.get()))
+            Ok(to_usize(finished?.get()))
         })
     }
 
@@ -207,11 +207,11 @@ impl File {
     fn sync(&self, op: RequestOp) -> Result<()> {
         let range = FileRange::new(0, 0);
         with_thread_engine(|core| {
-            if !core.has_place() {
+            if !core.has_room() {
                 return Err(full(range).into());
             }
             let order = blocking_order(op, range, None, RwFlags::NONE);
-            core.run_blocking(&self.inner.target, &order).result?;
+            core.run_blocking(&self.inner.target, &order)?;
             Ok(())
         })
     }

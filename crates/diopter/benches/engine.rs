@@ -1,0 +1,237 @@
+//! What the engine itself costs: work per bio on a device that takes no time, and one blocking
+//! request against the bare system call on the same descriptor. `--smoke` runs a short share, to
+//! see that it still works.
+
+use std::hint::black_box;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use diopter::backend::sim::{Disk, Null, World};
+use diopter::map::Identity;
+use diopter::{
+    Access, Blocks, Engine, EngineOptions, File, IoBuf, Policies, Request, Target, TargetRef,
+};
+
+/// Requests in flight of the null row.
+const DEPTH: usize = 64;
+const BLOCK: usize = 4096;
+
+/// How much is run.
+struct Scale {
+    rounds: usize,
+    null_bios: u32,
+    blocking_calls: u32,
+}
+
+fn main() {
+    let is_smoke = std::env::args().any(|argument| argument == "--smoke");
+    let scale = if is_smoke {
+        Scale { rounds: 5, null_bios: 20_000, blocking_calls: 200 }
+    } else {
+        Scale { rounds: 21, null_bios: 1_000_000, blocking_calls: 20_000 }
+    };
+    null_row(&scale);
+    match Zram::set_up() {
+        Ok(zram) => blocking_rows(&scale, zram.mount(), "ext4 on zram"),
+        Err(why) => {
+            println!("blocking 4 KiB on zram: not measured ({why}); the temporary folder instead:");
+            blocking_rows(&scale, &std::env::temp_dir(), "temporary folder");
+        }
+    }
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+fn nanos_each(total: Duration, count: u32) -> f64 {
+    total.as_secs_f64() * 1e9 / f64::from(count)
+}
+
+/// Engine, target and buffers of the null row.
+struct NullRow {
+    engine: Engine,
+    target: TargetRef,
+    idle: Vec<IoBuf>,
+}
+
+impl NullRow {
+    fn new() -> NullRow {
+        let slab = Engine::slab();
+        let null = Box::new(Null::new(&slab, 64));
+        let engine = Engine::on_backend(slab, null, Policies::default());
+        let world = World::new(vec![Disk::new(1 << 30, 512, 512)]);
+        let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
+        let access = Access { read: true, write: true, ..Access::default() };
+        let target = Target::alone(world.port(0), Identity, blocks, access);
+        let idle = (0..DEPTH).map(|_| IoBuf::new(BLOCK).expect("memory")).collect();
+        NullRow { engine, target, idle }
+    }
+
+    /// Starts and finishes `bios` reads of one bio each, keeping the queue full.
+    fn run(&mut self, bios: u32) {
+        let mut left = bios;
+        while left > 0 {
+            while let Some(memory) = self.idle.pop() {
+                let request = Request::read(u64::from(left) * 4096, memory);
+                self.engine.start(&self.target, request).expect("there is room");
+            }
+            while let Some(done) = self.engine.wait(Duration::ZERO).expect("nothing breaks") {
+                assert!(done.result.is_ok(), "{:?}", done.result);
+                self.idle.push(done.memory.expect("memory comes back"));
+                left = left.saturating_sub(1);
+            }
+        }
+    }
+}
+
+fn null_row(scale: &Scale) {
+    let mut row = NullRow::new();
+    row.run(scale.null_bios / 10);
+    let mut samples = Vec::new();
+    for _ in 0..scale.rounds {
+        let start = Instant::now();
+        row.run(scale.null_bios);
+        samples.push(nanos_each(start.elapsed(), scale.null_bios));
+    }
+    let allocations = allocation_counter::measure(|| row.run(10_000));
+    assert_eq!(allocations.count_total, 0, "the path allocates nothing once it is warm");
+    let each = median(samples);
+    println!("null device, depth {DEPTH}: {each:.1} ns per bio, goal 100, 0 allocations");
+}
+
+fn blocking_rows(scale: &Scale, folder: &Path, device: &str) {
+    let path = folder.join("diopter-bench");
+    let file = File::create(&path).expect("a file in the bench folder");
+    let size = 64 << 20;
+    let mut content = vec![0; 1 << 20];
+    for at in 0..(size >> 20) {
+        content.iter_mut().zip(0u8..=255).for_each(|(byte, tag)| *byte = tag ^ 0x5a);
+        file.write_all_at(&content, at << 20).expect("room for the bench file");
+    }
+    file.sync_all().expect("the bench file is flushed");
+    diopter::use_for_this_thread(EngineOptions::default());
+    let bare = std::fs::File::from(file.as_fd().try_clone_to_owned().expect("a descriptor"));
+    let mut memory = IoBuf::new(BLOCK).expect("memory");
+    let calls = scale.blocking_calls;
+    let offset = |call: u32| u64::from(call.wrapping_mul(2_654_435_761) % (64 << 8)) * 4096;
+    let mut ours_read = |memory: &mut IoBuf| {
+        (0..calls).for_each(|call| {
+            black_box(file.read_at(memory, offset(call)).expect("a read"));
+        });
+    };
+    let mut bare_read = |memory: &mut IoBuf| {
+        (0..calls).for_each(|call| {
+            black_box(bare.read_at(memory, offset(call)).expect("a read"));
+        });
+    };
+    compare((device, "read"), (scale.rounds, calls), &mut memory, (&mut ours_read, &mut bare_read));
+    let mut ours_write = |memory: &mut IoBuf| {
+        (0..calls).for_each(|call| {
+            black_box(file.write_at(memory, offset(call)).expect("a write"));
+        });
+    };
+    let mut bare_write = |memory: &mut IoBuf| {
+        (0..calls).for_each(|call| {
+            black_box(bare.write_at(memory, offset(call)).expect("a write"));
+        });
+    };
+    compare(
+        (device, "write"),
+        (scale.rounds, calls),
+        &mut memory,
+        (&mut ours_write, &mut bare_write),
+    );
+    std::fs::remove_file(&path).expect("the bench file goes");
+}
+
+type Side<'a> = &'a mut dyn FnMut(&mut IoBuf);
+
+/// Both sides in turns, each round in the other order (ABBA); medians and their ratio.
+fn compare(
+    (device, op): (&str, &str),
+    (rounds, calls): (usize, u32),
+    memory: &mut IoBuf,
+    (ours, bare): (Side<'_>, Side<'_>),
+) {
+    let (mut ours_samples, mut bare_samples, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    ours(memory);
+    bare(memory);
+    for round in 0..rounds {
+        let mut time = |side: &mut dyn FnMut(&mut IoBuf)| {
+            let start = Instant::now();
+            side(memory);
+            nanos_each(start.elapsed(), calls)
+        };
+        let (one, other) = if round % 2 == 0 {
+            let one = time(ours);
+            (one, time(bare))
+        } else {
+            let other = time(bare);
+            (time(ours), other)
+        };
+        ours_samples.push(one);
+        bare_samples.push(other);
+        ratios.push(one / other);
+    }
+    let (ours, bare, ratio) = (median(ours_samples), median(bare_samples), median(ratios));
+    println!(
+        "blocking 4 KiB {op} on {device}: {ours:.0} ns, bare {bare:.0} ns, ratio {ratio:.3} \
+         (median of paired ratios), goal 1.05 at most"
+    );
+}
+
+/// ext4 on a zram device of its own, gone when dropped.
+struct Zram {
+    number: String,
+    mount: PathBuf,
+}
+
+impl Zram {
+    fn set_up() -> Result<Zram, String> {
+        let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
+        let number = std::fs::read_to_string("/sys/class/zram-control/hot_add")
+            .map_err(say("no zram device can be added"))?
+            .trim()
+            .to_owned();
+        let mount = std::env::temp_dir().join(format!("diopter-bench-zram{number}"));
+        let zram = Zram { number, mount };
+        std::fs::write(format!("/sys/block/zram{}/disksize", zram.number), "512M")
+            .map_err(say("zram disksize"))?;
+        std::fs::create_dir_all(&zram.mount).map_err(say("mount point"))?;
+        let device = format!("/dev/zram{}", zram.number);
+        command("mkfs.ext4", &["-q", "-F", &device])?;
+        command("mount", &[&device, &zram.mount.to_string_lossy()])?;
+        Ok(zram)
+    }
+
+    fn mount(&self) -> &Path {
+        &self.mount
+    }
+}
+
+fn command(name: &str, arguments: &[&str]) -> Result<(), String> {
+    let status = Command::new(name).args(arguments).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{name} ended with {status}")),
+        Err(error) => Err(format!("{name}: {error}")),
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        if let Err(why) = command("umount", &[&self.mount.to_string_lossy()]) {
+            eprintln!("left mounted: {why}");
+        }
+        std::fs::remove_dir(&self.mount).unwrap_or(());
+        let removed = std::fs::write("/sys/class/zram-control/hot_remove", &self.number);
+        if let Err(error) = removed {
+            eprintln!("zram{} stays: {error}", self.number);
+        }
+    }
+}
