@@ -1,2 +1,50 @@
-//! stub
-fn main(){}
+//! `dio`: parses, calls, prints. This file is the outline of every run; it holds no logic.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod cmd;
+mod cp;
+mod env;
+mod log;
+mod output;
+mod size;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use args::{Job, Work};
+use output::Look;
+
+fn main() -> ExitCode {
+    let cli = match args::parse(std::env::args_os().collect()) {
+        Ok(cli) => cli,
+        Err(instead) => return ExitCode::from(cmd::tell_instead(&instead)),
+    };
+    let environment = env::Environment::read();
+    let is_terminal = std::io::stdout().is_terminal();
+    let status = match args::resolve(cli, &environment, is_terminal) {
+        Ok(job) => run(job),
+        Err(error) => {
+            log::say(&error.to_string());
+            output::TROUBLE
+        }
+    };
+    ExitCode::from(status)
+}
+
+fn run(job: Job) -> u8 {
+    let Job { settings, work } = job;
+    for warning in settings.warnings {
+        settings.filter.tell("args", log::Level::Warn, || warning);
+    }
+    let look = Look::of_stdout(settings.is_coloured);
+    match work {
+        Work::Cp(options) => cp::run(&options, &mut std::io::stdout().lock()),
+        Work::Explain(options) => cmd::explain::run(&options, &settings.filter, &look),
+        Work::Probe(options) => cmd::probe::run(&options, &settings.filter, &look),
+        Work::Man { command, out } => cmd::generate::man(command.as_deref(), out.as_deref()),
+        Work::Completions(shell) => cmd::generate::completions(shell),
+        Work::Schema(document) => cmd::generate::schema(document),
+    }
+}

@@ -1,1 +1,299 @@
-//! stub
+//! What the kernel, the file system and the device allow on one name, and what slows direct I/O
+//! down there. Facts are gathered here and judged in `findings`; nothing is changed, nothing
+//! printed.
+
+mod extents;
+mod findings;
+mod machine;
+mod mounts;
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use diopter_sys::Errno;
+use diopter_sys::fiemap::fiemap;
+use diopter_sys::file::{self, Alignment, AtomicWrite, DirectSupport, OpenedFile};
+use diopter_sys::queue::BlockQueue;
+use diopter_sys::residency::{Residency, residency};
+
+use crate::backend::BackendKind;
+use crate::backend::ladder::probe_uring;
+use crate::engine::{BackendChoice, Engine, EngineOptions};
+use crate::error::SetupError;
+
+pub use extents::{ExtentShare, ExtentSummary};
+pub use findings::{Finding, Severity, findings, size_text};
+pub use machine::{Kernel, MemoryLock};
+pub use mounts::Mount;
+
+/// Extents that are looked at; more than that is fragmented whatever follows.
+pub const EXTENTS_MAX: usize = 100_000;
+
+/// What a name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameKind {
+    /// A regular file.
+    File,
+    /// A block device, or a partition of one.
+    BlockDevice,
+    /// A directory: its file system and device can be probed.
+    Directory,
+}
+
+impl NameKind {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            NameKind::File => "file",
+            NameKind::BlockDevice => "block-device",
+            NameKind::Directory => "directory",
+        }
+    }
+}
+
+/// What direct I/O on an open file or device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectFacts {
+    /// How far O_DIRECT means direct.
+    pub support: DirectSupport,
+    /// What it must be aligned to, and who says so.
+    pub alignment: Alignment,
+    /// Whole-or-nothing writes, where there are any.
+    pub atomic_write: Option<AtomicWrite>,
+}
+
+/// Why io_uring does not serve here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UringRefusal {
+    /// What was tried when it was refused: "set-up".
+    pub step: &'static str,
+    /// The answer.
+    pub errno: Errno,
+    /// `kernel.io_uring_disabled`: 0 allows it, 1 to a group, 2 to nobody; `None` where there is
+    /// none.
+    pub sysctl: Option<u64>,
+}
+
+/// Everything that was found out about one name.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The name.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: NameKind,
+    /// Bytes in it; `None` for a directory.
+    pub size: Option<u64>,
+    /// The running kernel.
+    pub kernel: Kernel,
+    /// Where the file system is mounted, and how; `None` for a device.
+    pub mount: Option<Mount>,
+    /// Places where the device itself, or a partition of it, is mounted.
+    pub device_mounts: Vec<PathBuf>,
+    /// Limits of the block device below; `None` where there is no single one.
+    pub queue: Option<BlockQueue>,
+    /// Direct I/O on it; `None` for a directory.
+    pub direct: Option<DirectFacts>,
+    /// Which backend serves it, and why.
+    pub backend: BackendChoice,
+    /// Why io_uring does not work in this process, if it does not.
+    pub uring_refusal: Option<UringRefusal>,
+    /// Its extents; `None` where the file system tells none.
+    pub extents: Option<ExtentSummary>,
+    /// How much of it is in the page cache; `None` where the kernel does not tell.
+    pub cache: Option<Residency>,
+    /// How much memory this process may lock for registered buffers.
+    pub memory_lock: MemoryLock,
+}
+
+/// Facts about one name, and what follows from them.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// What was found out.
+    pub facts: Facts,
+    /// What slows direct I/O down, the worst first.
+    pub findings: Vec<Finding>,
+}
+
+/// Looks at `path`, a file, a block device or a directory, opening it for reading only.
+///
+/// # Errors
+/// [`SetupError`]: the name can't be opened, or the backend asked for by name does not work here.
+pub fn probe(path: &Path, backend: BackendKind) -> Result<Probe, SetupError> {
+    let facts = gather(path, backend)?;
+    let findings = findings(&facts);
+    Ok(Probe { facts, findings })
+}
+
+fn gather(path: &Path, backend: BackendKind) -> Result<Facts, SetupError> {
+    let metadata = std::fs::metadata(path).map_err(|error| refused("look at", path, &error))?;
+    let options = EngineOptions { backend, ..EngineOptions::default() };
+    let mut facts = Facts {
+        path: path.to_owned(),
+        kind: NameKind::Directory,
+        size: None,
+        kernel: Kernel::running(),
+        mount: None,
+        device_mounts: Vec::new(),
+        queue: None,
+        direct: None,
+        backend: Engine::new(options)?.backend(),
+        uring_refusal: uring_refusal(),
+        extents: None,
+        cache: None,
+        memory_lock: MemoryLock::of_this_process(),
+    };
+    let mounts = mounts::all();
+    if metadata.is_dir() {
+        let directory = File::open(path).map_err(|error| refused("open", path, &error))?;
+        facts.mount = mounts::of_descriptor(&mounts, directory.as_fd());
+        facts.queue = queue_of(metadata.dev(), facts.mount.as_ref());
+        return Ok(facts);
+    }
+    let opened = file::open(path, &file::OpenOptions::default()).map_err(|failure| {
+        let errno = failure.errno;
+        SetupError {
+            what: failure.what,
+            path: Some(path.to_owned()),
+            errno,
+            remedy: remedy_of(errno),
+        }
+    })?;
+    if metadata.file_type().is_block_device() {
+        facts.kind = NameKind::BlockDevice;
+        facts.device_mounts = mounts::of_device(&mounts, metadata.rdev());
+        facts.queue = BlockQueue::of_device(metadata.rdev());
+    } else {
+        facts.kind = NameKind::File;
+        facts.mount = mounts::of_descriptor(&mounts, opened.fd.as_fd());
+        facts.queue = queue_of(metadata.dev(), facts.mount.as_ref());
+    }
+    add_open_facts(&mut facts, &opened);
+    Ok(facts)
+}
+
+fn add_open_facts(facts: &mut Facts, opened: &OpenedFile) {
+    let fd = opened.fd.as_fd();
+    let size = file::stat_size(fd, opened.kind).ok();
+    facts.size = size;
+    facts.direct = Some(DirectFacts {
+        support: opened.direct,
+        alignment: opened.alignment,
+        atomic_write: opened.atomic_write,
+    });
+    let size = size.unwrap_or(0);
+    if facts.kind == NameKind::File {
+        facts.extents = extents_of(fd, size);
+        facts.cache = residency(fd, 0, 0, size).ok();
+    }
+}
+
+fn extents_of(fd: BorrowedFd<'_>, size: u64) -> Option<ExtentSummary> {
+    if size == 0 {
+        return Some(ExtentSummary::default());
+    }
+    // Without a write-back first: a probe changes nothing.
+    let extents = fiemap(fd, 0, size, false, EXTENTS_MAX).ok()?;
+    Some(ExtentSummary::of(&extents, size, EXTENTS_MAX))
+}
+
+/// The queue under a file system: by its device number, or by the device that it was mounted from
+/// where the number is the file system's own (btrfs).
+fn queue_of(device: u64, mount: Option<&Mount>) -> Option<BlockQueue> {
+    BlockQueue::of_device(device).or_else(|| {
+        let source = std::fs::metadata(&mount?.source).ok()?;
+        source.file_type().is_block_device().then(|| BlockQueue::of_device(source.rdev()))?
+    })
+}
+
+fn uring_refusal() -> Option<UringRefusal> {
+    let choice = probe_uring().err()?;
+    let sysctl = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
+    let sysctl = sysctl.and_then(|text| text.trim().parse().ok());
+    Some(UringRefusal { step: choice.step, errno: choice.errno, sysctl })
+}
+
+fn refused(what: &'static str, path: &Path, error: &std::io::Error) -> SetupError {
+    let errno =
+        Errno::from_raw(error.raw_os_error().filter(|n| *n > 0).unwrap_or(Errno::EINVAL.raw()));
+    SetupError { what, path: Some(path.to_owned()), errno, remedy: remedy_of(errno) }
+}
+
+fn remedy_of(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOENT | Errno::ENOTDIR => "check the path",
+        Errno::EACCES | Errno::EPERM => "run as its owner, or as root",
+        Errno::EINVAL => "name a file, a block device or a directory",
+        Errno::ELOOP => "the symbolic links go round in circles: name the file itself",
+        _ => "",
+    }
+}
+
+/// The mount of an open descriptor is the kernel's own answer: paths can be mounted over.
+fn mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    told.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    fn probe_default(path: &Path) -> Probe {
+        probe(path, BackendKind::Auto).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_told_with_its_mount_its_extents_and_its_cached_pages() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().write_all_at(&[1; 100_000], 0).unwrap();
+        file.as_file().sync_all().unwrap();
+        let facts = probe_default(file.path()).facts;
+        assert_eq!((facts.kind, facts.size), (NameKind::File, Some(100_000)));
+        let mount = facts.mount.unwrap();
+        assert!(file.path().canonicalize().unwrap().starts_with(&mount.point));
+        assert!(facts.direct.is_some());
+        if let Some(cache) = facts.cache {
+            assert!(cache.pages_cached > 0);
+        }
+    }
+
+    #[test]
+    fn a_directory_is_told_by_its_file_system_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let facts = probe_default(directory.path()).facts;
+        assert_eq!((facts.kind, facts.size), (NameKind::Directory, None));
+        assert!(facts.mount.is_some() && facts.direct.is_none() && facts.extents.is_none());
+    }
+
+    #[test]
+    fn a_missing_name_is_an_error_that_names_it() {
+        let error = probe(Path::new("/nowhere/at/all"), BackendKind::Auto).unwrap_err();
+        assert_eq!(error.errno, Errno::ENOENT);
+        assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+    }
+
+    #[test]
+    fn what_is_neither_file_nor_device_is_refused() {
+        let error = probe(Path::new("/dev/null"), BackendKind::Auto).unwrap_err();
+        assert_eq!(error.errno, Errno::EINVAL);
+        assert!(error.to_string().contains("name a file"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_file_has_no_extents_and_no_hole() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(probe_default(file.path()).facts.extents, Some(ExtentSummary::default()));
+    }
+
+    #[test]
+    fn the_backend_asked_for_is_the_one_that_is_told() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let told = probe(file.path(), BackendKind::Threads).unwrap();
+        assert_eq!(told.facts.backend.name, "threads");
+        assert!(told.findings.iter().all(|finding| finding.id != "uring-unavailable"));
+    }
+}

@@ -1,0 +1,250 @@
+//! What the command line means, together with the environment and the terminal. Flag over
+//! environment over default; nothing is opened here.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use clap_complete::Shell;
+use diopter::BackendKind;
+
+use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
+use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
+use crate::cmd::explain::ExplainOptions;
+use crate::cmd::probe::ProbeOptions;
+use crate::cp::{CpOptions, ProgressMode};
+use crate::env::{BACKEND, Environment, LOG};
+use crate::log::Filter;
+
+/// What to do, and how.
+pub struct Job {
+    /// What holds for every command.
+    pub settings: Settings,
+    /// Which command, resolved.
+    pub work: Work,
+}
+
+/// What holds for every command.
+pub struct Settings {
+    /// Whether standard output is coloured.
+    pub is_coloured: bool,
+    /// What is told on standard error.
+    pub filter: Filter,
+    /// Told first: names in the environment that nobody knows.
+    pub warnings: Vec<String>,
+}
+
+/// A command, resolved.
+pub enum Work {
+    /// `dio cp`.
+    Cp(CpOptions),
+    /// `dio explain`.
+    Explain(ExplainOptions),
+    /// `dio probe`.
+    Probe(ProbeOptions),
+    /// `dio man`.
+    Man {
+        /// Which page; `None` for dio's own.
+        command: Option<String>,
+        /// Folder for all pages.
+        out: Option<PathBuf>,
+    },
+    /// `dio completions`.
+    Completions(Shell),
+    /// `dio schema`.
+    Schema(Document),
+}
+
+/// Why a well-formed command line can't be done: what is wrong, where it was said, what to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+/// Resolves what was typed. `is_terminal`: standard output is one.
+///
+/// # Errors
+/// [`UsageError`] for a value that this build can't serve, wherever it was said.
+pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result<Job, UsageError> {
+    let backend = backend_of(&cli.common, environment)?;
+    let settings = Settings {
+        is_coloured: is_coloured(cli.common.color, environment, is_terminal),
+        filter: filter_of(&cli.common, environment)?,
+        warnings: environment.warnings(),
+    };
+    let work = match cli.command {
+        Command::Cp(cp) => Work::Cp(cp_of(cp, backend)),
+        Command::Explain(explain) => Work::Explain(explain_of(explain, backend)),
+        Command::Probe(probe) => {
+            Work::Probe(ProbeOptions { names: probe.names, backend, is_json: probe.json })
+        }
+        Command::Man(man) => Work::Man { command: man.command, out: man.out },
+        Command::Completions(completions) => Work::Completions(completions.shell),
+        Command::Schema(schema) => Work::Schema(schema.document),
+    };
+    Ok(Job { settings, work })
+}
+
+fn backend_of(common: &CommonArgs, environment: &Environment) -> Result<BackendKind, UsageError> {
+    let (name, said) = match (common.backend, &environment.backend) {
+        (Some(name), _) => (name, "--backend"),
+        (None, Some(text)) => (backend_named(text)?, BACKEND),
+        (None, None) => return Ok(BackendKind::Auto),
+    };
+    match name {
+        BackendName::Auto => Ok(BackendKind::Auto),
+        BackendName::Uring => Ok(BackendKind::Uring),
+        BackendName::Threads => Ok(BackendKind::Threads),
+        BackendName::Aio => Err(UsageError(format!(
+            "{said}: this build has no aio backend yet; use auto, uring or threads"
+        ))),
+    }
+}
+
+fn backend_named(text: &str) -> Result<BackendName, UsageError> {
+    BackendName::from_str(text, false).map_err(|_| {
+        UsageError(format!("{BACKEND}: `{text}` is no backend; use auto, uring or threads"))
+    })
+}
+
+fn filter_of(common: &CommonArgs, environment: &Environment) -> Result<Filter, UsageError> {
+    let (text, said) = match (&common.log, &environment.log) {
+        (Some(text), _) => (text, "--log"),
+        (None, Some(text)) => (text, LOG),
+        (None, None) => return Ok(Filter::default()),
+    };
+    Filter::parse(text).map_err(|error| UsageError(format!("{said}: {error}")))
+}
+
+fn is_coloured(when: ColorWhen, environment: &Environment, is_terminal: bool) -> bool {
+    match when {
+        ColorWhen::Always => true,
+        ColorWhen::Never => false,
+        ColorWhen::Auto => is_terminal && !environment.has_no_color && !environment.is_dumb,
+    }
+}
+
+fn explain_of(explain: ExplainArgs, backend: BackendKind) -> ExplainOptions {
+    let mut policies = explain.preset.policies();
+    policies.boundary = explain.boundary.unwrap_or(policies.boundary);
+    policies.submit = explain.submit.unwrap_or(policies.submit);
+    policies.completion = explain.completion.unwrap_or(policies.completion);
+    ExplainOptions {
+        operation: explain.operation,
+        name: explain.name,
+        offset: explain.offset,
+        length: explain.length,
+        preset: explain.preset,
+        policies,
+        bio_bytes_max: explain.bio_bytes_max,
+        address: explain.address,
+        backend,
+        is_json: explain.json,
+    }
+}
+
+fn cp_of(cp: CpArgs, backend: BackendKind) -> CpOptions {
+    CpOptions {
+        sources: cp.sources,
+        target: cp.target,
+        recursive: cp.recursive,
+        verify: cp.verify,
+        resume: cp.resume,
+        sparse: cp.sparse,
+        reflink: cp.reflink,
+        overwrite: cp.overwrite,
+        bs: cp.bs,
+        iodepth: match cp.iodepth {
+            IoDepth::Auto => None,
+            IoDepth::Fixed(depth) => Some(depth),
+        },
+        backend,
+        progress: match cp.progress {
+            ProgressWhen::Auto => ProgressMode::OnTerminal,
+            ProgressWhen::Never => ProgressMode::Never,
+        },
+        json: cp.json,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::parse;
+
+    fn resolved(line: &str, environment: &Environment) -> Result<Job, UsageError> {
+        let words = line.split(' ').map(Into::into).collect();
+        resolve(parse(words).unwrap(), environment, true)
+    }
+
+    fn backend(line: &str, variable: Option<&str>) -> Result<BackendKind, String> {
+        let environment =
+            Environment { backend: variable.map(str::to_owned), ..Environment::default() };
+        match resolved(line, &environment) {
+            Ok(Job { work: Work::Probe(probe), .. }) => Ok(probe.backend),
+            Ok(_) => panic!("probe was typed"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn the_flag_comes_before_the_environment_before_the_default() {
+        assert_eq!(backend("dio probe f", None), Ok(BackendKind::Auto));
+        assert_eq!(backend("dio probe f", Some("threads")), Ok(BackendKind::Threads));
+        let both = backend("dio probe f --backend uring", Some("threads"));
+        assert_eq!(both, Ok(BackendKind::Uring));
+        let wrong = backend("dio probe f --backend uring", Some("nonsense"));
+        assert_eq!(wrong, Ok(BackendKind::Uring), "what is overridden is not judged");
+    }
+
+    #[test]
+    fn a_backend_that_this_build_lacks_is_refused_wherever_it_was_said() {
+        let told = ": this build has no aio backend yet; use auto, uring or threads";
+        assert_eq!(backend("dio probe f --backend aio", None), Err(format!("--backend{told}")));
+        assert_eq!(backend("dio probe f", Some("aio")), Err(format!("DIOPTER_BACKEND{told}")));
+        let unknown = backend("dio probe f", Some("spdk")).unwrap_err();
+        assert_eq!(unknown, "DIOPTER_BACKEND: `spdk` is no backend; use auto, uring or threads");
+    }
+
+    #[test]
+    fn colours_need_a_terminal_that_wants_them_unless_they_are_forced() {
+        let quiet = Environment { has_no_color: true, ..Environment::default() };
+        let dumb = Environment { is_dumb: true, ..Environment::default() };
+        let plain = Environment::default();
+        for (when, environment, is_terminal, expected) in [
+            (ColorWhen::Auto, &plain, true, true),
+            (ColorWhen::Auto, &plain, false, false),
+            (ColorWhen::Auto, &quiet, true, false),
+            (ColorWhen::Auto, &dumb, true, false),
+            (ColorWhen::Always, &quiet, false, true),
+            (ColorWhen::Never, &plain, true, false),
+        ] {
+            assert_eq!(is_coloured(when, environment, is_terminal), expected);
+        }
+    }
+
+    #[test]
+    fn a_policy_flag_changes_one_policy_of_the_preset() {
+        let line = "dio explain read f --offset 0 --length 1 --preset linux-3.8 --boundary v5.12";
+        let Ok(Job { work: Work::Explain(explain), .. }) = resolved(line, &Environment::default())
+        else {
+            panic!("explain was typed")
+        };
+        assert_eq!(explain.policies.boundary.name(), "v5.12");
+        assert_eq!(explain.policies.completion, explain.preset.policies().completion);
+    }
+
+    #[test]
+    fn a_wrong_filter_names_where_it_was_said() {
+        let environment = Environment { log: Some("loud".to_owned()), ..Environment::default() };
+        let told = resolved("dio probe f", &environment).err().map(|error| error.to_string());
+        assert!(told.is_some_and(|told| told.starts_with("DIOPTER_LOG: `loud` is no level")));
+        assert!(resolved("dio probe f --log debug", &environment).is_ok());
+    }
+}

@@ -1,0 +1,301 @@
+//! What can be typed, with its help. No side effects: nothing is opened, read or resolved here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
+
+use diopter::{BoundaryPolicy, CompletionPolicy, Preset, SubmitPolicy};
+
+use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
+use crate::cp::{Reflink, Sparse};
+use crate::size;
+
+const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nbackends: uring, threads, sim");
+
+const ABOUT_SIZES: &str = "\
+Sizes:
+  4096, 4k, 1M, 2G, 4KiB, 1MiB are bytes and powers of 1024; 4kB, 1MB, 2GB are powers of 1000.
+  What has two readings, such as 1mi or 4KB, is refused.";
+
+const ABOUT_ALL: &str = "\
+Environment:
+  DIOPTER_BACKEND  which backend; --backend comes first
+  DIOPTER_LOG      what is told on standard error; --log comes first
+  NO_COLOR         no colours, unless --color=always
+
+Exit status:
+  0  done
+  1  there is a difference: what was verified is not what was written
+  2  usage or I/O error; the message says what failed, on what, and what to do
+  3  inconclusive
+  128+n  ended by signal n, with nothing half done under the final name";
+
+/// Direct I/O on Linux: copy, explain, probe
+///
+/// Moves files by direct I/O at any offset, length and address, says what one request would become
+/// before it is made, and what slows direct I/O down on this machine.
+#[derive(Debug, Parser)]
+#[command(
+    name = "dio",
+    version,
+    long_version = LONG_VERSION,
+    after_long_help = format!("{ABOUT_SIZES}\n\n{ABOUT_ALL}"),
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// What holds for every command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Which command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Common options")]
+pub struct CommonArgs {
+    /// Which backend moves the bytes [env: DIOPTER_BACKEND]
+    ///
+    /// `auto` tries io_uring by using it (a ring, a NOP and a direct read), and falls back to
+    /// worker threads where a container, a sysctl or the kernel says no. `aio` is not in this
+    /// build.
+    #[arg(long, global = true, value_enum, value_name = "NAME")]
+    pub backend: Option<BackendName>,
+    /// When to colour the output
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorWhen,
+    /// What to tell on standard error [env: DIOPTER_LOG]
+    ///
+    /// `off`, `error`, `warn` (the default), `info` or `debug`; for one part of the command alone
+    /// as in `explain=debug`; several with commas between.
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Cp(CpArgs),
+    Explain(ExplainArgs),
+    Probe(ProbeArgs),
+    Man(ManArgs),
+    Completions(CompletionsArgs),
+    Schema(SchemaArgs),
+}
+
+/// Copy files by direct I/O, past the page cache
+///
+/// Writes beside the target under a temporary name, flushes, renames, and flushes the folder: the
+/// target's name holds the old content or the whole new one at every moment. Holes are kept, as are
+/// mode, times, ownership and extended attributes.
+#[derive(Debug, Args)]
+#[command(after_long_help = ABOUT_SIZES)]
+pub struct CpArgs {
+    /// Files, block devices or, with -r, folders to copy
+    #[arg(required = true, value_name = "SRC")]
+    pub sources: Vec<PathBuf>,
+    /// Where to: a file, a folder, or with --overwrite a block device
+    #[arg(value_name = "DST")]
+    pub target: PathBuf,
+    /// Copy folders with all that is in them
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Read the copy back from the device and compare BLAKE3 hashes
+    ///
+    /// A difference is exit status 1, and the target stays as it was.
+    #[arg(long)]
+    pub verify: bool,
+    /// Go on with the temporary that an interrupted copy left
+    #[arg(long)]
+    pub resume: bool,
+    /// Holes in the copy: where the source has them, wherever there are zeros, or none
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub sparse: Sparse,
+    /// Share the blocks of the source where the file system offers it
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub reflink: Reflink,
+    /// Allow a block device as the target, which is written in place
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Bytes of one request [default: 1M]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub bs: Option<u64>,
+    /// Requests in flight, or auto
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = values::iodepth)]
+    pub iodepth: IoDepth,
+    /// Show progress on standard error: on a terminal, or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub progress: ProgressWhen,
+    /// Print one JSON document (docs/schema/cp.json) on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Say what one request would become, without making it
+///
+/// The request goes through the same router and the same builder as a real one: which bytes go
+/// direct, bounced or buffered and why, which bios that makes and what ended each, how often the
+/// submitter waits, and where the completion runs. Nothing is read or written.
+#[derive(Debug, Args)]
+#[command(after_long_help = ABOUT_SIZES)]
+pub struct ExplainArgs {
+    /// What the request does
+    #[arg(value_enum, value_name = "read|write", hide_possible_values = true)]
+    pub operation: Operation,
+    /// The file or block device
+    #[arg(value_name = "NAME")]
+    pub name: PathBuf,
+    /// First byte of the request
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_negative_numbers = true)]
+    pub offset: u64,
+    /// Bytes of the request
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_negative_numbers = true)]
+    pub length: u64,
+    /// A system of the past, or the default, as a set of policies
+    #[arg(long, value_name = "PRESET", default_value = "diopter", value_parser = values::preset())]
+    pub preset: Preset,
+    /// Where a bio ends when metadata must be read to go on [default: the preset's]
+    #[arg(long, value_name = "POLICY", value_parser = values::boundary())]
+    pub boundary: Option<BoundaryPolicy>,
+    /// Whether the bios of the request are waited for one by one [default: the preset's]
+    #[arg(long, value_name = "POLICY", value_parser = values::submit())]
+    pub submit: Option<SubmitPolicy>,
+    /// Where the completion of the request runs [default: the preset's]
+    #[arg(long, value_name = "POLICY", value_parser = values::completion())]
+    pub completion: Option<CompletionPolicy>,
+    /// A smaller limit for one bio than the engine's 1 GiB
+    #[arg(long, value_name = "SIZE", value_parser = values::positive_size)]
+    pub bio_bytes_max: Option<u64>,
+    /// Address of the memory; only its remainder by the alignment matters
+    #[arg(long, value_name = "ADDRESS", default_value = "0", value_parser = size::parse)]
+    pub address: u64,
+    /// Print one JSON document (docs/schema/explain.json) on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Say what direct I/O can do on a name, and what slows it down there
+///
+/// Shows the kernel, the file system, the limits of the device's queue, the alignments and who told
+/// them, the backend and why, the extents and the cached pages. Then come findings, each with what
+/// was seen, what it means, and a remedy. Nothing is changed.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// Files, block devices or folders
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<PathBuf>,
+    /// Print one JSON document (docs/schema/probe.json) on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print a man page, or write all of them into a folder
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct ManArgs {
+    /// The command; without one, the page of dio itself
+    #[arg(value_name = "COMMAND")]
+    pub command: Option<String>,
+    /// Write dio.1 and a page for each command into this folder
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    pub out: Option<PathBuf>,
+}
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct CompletionsArgs {
+    /// Which shell
+    #[arg(value_enum, value_name = "SHELL")]
+    pub shell: Shell,
+}
+
+/// Print the JSON Schema of a command's --json document
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct SchemaArgs {
+    /// Which command's
+    #[arg(value_enum, value_name = "COMMAND", action = ArgAction::Set)]
+    pub document: Document,
+}
+
+/// Takes the command line apart.
+///
+/// # Errors
+/// clap's: a wrong command line, or help and version, which are printed in its place.
+pub fn parse(words: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let command = Cli::command().color(color_of(&words));
+    Cli::from_arg_matches(&command.try_get_matches_from(words)?)
+}
+
+/// How help and errors of the command line are coloured. They are printed before `--color` is
+/// parsed, so it is looked for by hand; clap itself honours NO_COLOR.
+fn color_of(words: &[OsString]) -> ColorChoice {
+    let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+    let joined = words.iter().filter_map(|word| word.strip_prefix("--color="));
+    let split = words.windows(2).filter(|pair| pair[0] == "--color").map(|pair| pair[1]);
+    match joined.chain(split).last() {
+        Some("always") => ColorChoice::Always,
+        Some("never") => ColorChoice::Never,
+        _ => ColorChoice::Auto,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    fn refusal(line: &str) -> String {
+        parse(words(line)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_definitions_hold_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn colours_are_decided_before_the_line_is_parsed() {
+        assert_eq!(color_of(&words("dio --color never --help")), ColorChoice::Never);
+        assert_eq!(color_of(&words("dio cp --color=always --nonsense")), ColorChoice::Always);
+        assert_eq!(color_of(&words("dio --color=always --color=never")), ColorChoice::Never);
+        assert_eq!(color_of(&words("dio --help")), ColorChoice::Auto);
+    }
+
+    #[test]
+    fn common_options_stand_before_or_after_the_command() {
+        for line in ["dio --backend threads probe f", "dio probe f --backend threads"] {
+            let cli = parse(words(line)).unwrap();
+            assert_eq!(cli.common.backend, Some(BackendName::Threads), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_last_name_of_cp_is_the_target() {
+        let Command::Cp(cp) = parse(words("dio cp a b c")).unwrap().command else {
+            panic!("cp was typed")
+        };
+        assert_eq!(cp.sources, [PathBuf::from("a"), PathBuf::from("b")]);
+        assert_eq!(cp.target, PathBuf::from("c"));
+        assert!(refusal("dio cp a").contains("DST"));
+    }
+
+    #[test]
+    fn an_unclear_size_is_refused_with_its_readings() {
+        let told = refusal("dio explain read f --offset 1mi --length 4k");
+        assert!(told.contains("`1mi` could mean 1 MiB (1048576 B) or 1 MB (1000000 B)"), "{told}");
+        let told = refusal("dio cp a b --bs 4x");
+        assert!(told.contains("`4x` could mean 4 B or 4 KiB (4096 B)"), "{told}");
+        let told = refusal("dio explain read f --offset -5 --length 4k");
+        assert!(told.contains("`-5` is negative"), "{told}");
+    }
+}

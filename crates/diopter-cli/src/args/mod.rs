@@ -1,0 +1,10 @@
+//! The command line, in two steps: `low` says what was typed, `high` what it means. Only `high`
+//! looks at the environment and the terminal, and nothing here does any work.
+
+mod high;
+mod low;
+mod values;
+
+pub use high::{Job, Work, resolve};
+pub use low::{Cli, parse};
+pub use values::{Document, Operation};

@@ -1,0 +1,109 @@
+//! `dio explain`: what one request would become. Asks the library for the plan, and prints it; the
+//! request is never made.
+
+mod document;
+mod text;
+
+use std::path::PathBuf;
+
+use diopter::{
+    BackendChoice, BackendKind, Engine, EngineOptions, Errno, Error, File, Plan, PlanQuery,
+    Policies, Preset,
+};
+
+use crate::args::Operation;
+use crate::cmd;
+use crate::log::{self, Filter, Level};
+use crate::output::{self, DONE, Look, TROUBLE};
+
+/// What the command line says.
+pub struct ExplainOptions {
+    /// Read or write.
+    pub operation: Operation,
+    /// A file or block device.
+    pub name: PathBuf,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The preset that was named, or the default.
+    pub preset: Preset,
+    /// The preset's policies with what the flags change.
+    pub policies: Policies,
+    /// A smaller limit for one bio than the engine's, in bytes.
+    pub bio_bytes_max: Option<u64>,
+    /// Of the memory.
+    pub address: u64,
+    /// Which backend would serve it.
+    pub backend: BackendKind,
+    /// One JSON document on standard output.
+    pub is_json: bool,
+}
+
+/// All that is known when the plan stands.
+struct Explained<'a> {
+    options: &'a ExplainOptions,
+    file: File,
+    plan: Plan,
+    backend: BackendChoice,
+}
+
+/// Explains, and gives the exit status.
+pub fn run(options: &ExplainOptions, filter: &Filter, look: &Look) -> u8 {
+    match explain(options, filter) {
+        Ok(explained) => {
+            let document = document::of(&explained);
+            if options.is_json {
+                cmd::print_json(&document, DONE)
+            } else {
+                output::print(&text::of(&document, look), DONE)
+            }
+        }
+        Err(error) => {
+            log::fail("explain", &error.to_string());
+            TROUBLE
+        }
+    }
+}
+
+/// The JSON Schema of the document.
+pub fn json_schema() -> schemars::Schema {
+    schemars::schema_for!(document::Explain)
+}
+
+fn explain<'a>(options: &'a ExplainOptions, filter: &Filter) -> diopter::Result<Explained<'a>> {
+    let file = open(options, filter)?;
+    let plan = file.plan(&PlanQuery {
+        is_write: options.operation == Operation::Write,
+        offset: options.offset,
+        length: options.length,
+        address: options.address,
+        policies: options.policies,
+        bio_bytes_max: options.bio_bytes_max,
+    })?;
+    let engine = EngineOptions {
+        backend: options.backend,
+        policies: options.policies,
+        ..EngineOptions::default()
+    };
+    let backend = Engine::new(engine)?.backend();
+    Ok(Explained { options, file, plan, backend })
+}
+
+/// For reading, and for a write as its writer would open it: whether the edges of an unaligned
+/// write can be read decides which way they go. Where it may not be written, reading has to do.
+fn open(options: &ExplainOptions, filter: &Filter) -> diopter::Result<File> {
+    let is_write = options.operation == Operation::Write;
+    let opened = File::options().read(true).write(is_write).open(&options.name);
+    match opened {
+        Err(Error::Setup(error)) if is_write && is_write_refusal(error.errno) => {
+            filter.tell("explain", Level::Info, || format!("{error}; opened for reading instead"));
+            File::open(&options.name)
+        }
+        answer => answer,
+    }
+}
+
+fn is_write_refusal(errno: Errno) -> bool {
+    [Errno::EACCES, Errno::EPERM, Errno::EROFS, Errno::ETXTBSY, Errno::EBUSY].contains(&errno)
+}

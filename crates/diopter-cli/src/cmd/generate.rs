@@ -1,0 +1,72 @@
+//! What is generated from the command line's own definitions: man pages, completions, JSON Schemas.
+
+use std::io;
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::args::{Cli, Document};
+use crate::output::{self, DONE, TROUBLE};
+use crate::{cmd, cp, log};
+
+/// `dio man`: one page on standard output, or all of them in a folder.
+pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
+    let mut all = Cli::command();
+    all.build();
+    if let Some(folder) = out {
+        return match write_pages(&all, folder) {
+            Ok(()) => DONE,
+            Err(error) => {
+                let folder = folder.display();
+                log::fail("man", &format!("write pages into {folder}: {error}; name a folder"));
+                TROUBLE
+            }
+        };
+    }
+    let page = match command {
+        None => &all,
+        Some(name) => match all.find_subcommand(name) {
+            Some(found) => found,
+            None => {
+                log::fail("man", &format!("dio has no command `{name}`; dio --help lists them"));
+                return TROUBLE;
+            }
+        },
+    };
+    let mut text = Vec::new();
+    page_of(page).render(&mut text).expect("memory takes every byte");
+    output::print(&String::from_utf8_lossy(&text), DONE)
+}
+
+fn write_pages(all: &Command, folder: &Path) -> io::Result<()> {
+    let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
+    for command in std::iter::once(all).chain(commands) {
+        page_of(command).generate_to(folder)?;
+    }
+    Ok(())
+}
+
+fn page_of(command: &Command) -> Man {
+    Man::new(command.clone())
+        .source(concat!("dio ", env!("CARGO_PKG_VERSION")))
+        .manual("diopter: direct I/O on Linux")
+}
+
+/// `dio completions`: the script on standard output.
+pub fn completions(shell: Shell) -> u8 {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "dio", &mut text);
+    output::print(&String::from_utf8_lossy(&text), DONE)
+}
+
+/// `dio schema`: the schema of a command's document on standard output.
+pub fn schema(document: Document) -> u8 {
+    let schema = match document {
+        Document::Cp => cp::json_schema(),
+        Document::Explain => cmd::explain::json_schema(),
+        Document::Probe => cmd::probe::json_schema(),
+    };
+    cmd::print_json(&schema, DONE)
+}

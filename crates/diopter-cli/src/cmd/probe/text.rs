@@ -1,0 +1,222 @@
+//! The document of `dio probe` as text for people. Every number of bytes is told in its unit too.
+
+use super::document::{Device, Direct, Document, Extents, FindingText, Name, Share};
+use crate::output::{self, Look, Tone, put};
+use crate::size::size_text;
+
+/// Column in which values begin.
+const INDENT: usize = 15;
+/// The same, within a finding.
+const INDENT_FINDING: usize = 10;
+
+/// The text: one block for each name.
+pub fn of(document: &Document, look: &Look) -> String {
+    let blocks: Vec<String> = document.names.iter().map(|name| block_of(name, look)).collect();
+    blocks.join("\n")
+}
+
+fn block_of(name: &Name, look: &Look) -> String {
+    let mut text = String::new();
+    let size = name.size.map_or(String::new(), |size| format!(", {}", size_text(size)));
+    let title = look.paint(Tone::Head, &output::shown(&name.name));
+    put(&mut text, &format!("{title}: {}{size}\n", name.kind.replace('-', " ")));
+    for (label, value) in rows_of(name) {
+        text.push_str(&look.entry(INDENT, label, &value));
+    }
+    put(&mut text, "");
+    if name.findings.is_empty() {
+        let none = look.paint(Tone::Good, "nothing here slows direct I/O down");
+        text.push_str(&look.entry(INDENT, "findings", &none));
+        return text;
+    }
+    text.push_str(&look.entry(INDENT, "findings", &counts(&name.findings)));
+    for finding in &name.findings {
+        put(&mut text, "");
+        add_finding(&mut text, finding, look);
+    }
+    text
+}
+
+fn rows_of(name: &Name) -> Vec<(&'static str, String)> {
+    let mut rows = vec![("kernel", format!("Linux {}", name.kernel.release))];
+    if let Some(system) = &name.file_system {
+        let where_ = format!("{} on {} at {}", system.kind, system.source, system.mount_point);
+        rows.push(("file system", where_));
+        rows.push(("", system.options.join(", ")));
+    }
+    if !name.mounted_at.is_empty() {
+        rows.push(("mounted at", name.mounted_at.join(", ")));
+    }
+    match &name.device {
+        Some(device) => add_device(&mut rows, device),
+        None => rows.push(("device", "no single block device below".to_owned())),
+    }
+    if let Some(direct) = &name.direct {
+        add_direct(&mut rows, direct);
+    }
+    rows.push(("backend", format!("{}: {}", name.backend.name, name.backend.why)));
+    if !name.backend.features.is_empty() {
+        rows.push(("", features(name)));
+    }
+    if name.kind == "file" {
+        rows.push(("extents", name.extents.as_ref().map_or("not told".to_owned(), extents)));
+        rows.push(("page cache", page_cache(name)));
+    }
+    rows.push(("locked memory", locked_memory(name)));
+    rows
+}
+
+fn add_device(rows: &mut Vec<(&'static str, String)>, device: &Device) {
+    let size = |bytes: Option<u64>| bytes.map_or("not told".to_owned(), size_text);
+    let model = device.model.as_ref().map_or(String::new(), |model| format!(", {model}"));
+    let spins = if device.rotational == Some(true) { ", rotational" } else { "" };
+    rows.push(("device", format!("{}{model}{spins}", device.name)));
+    let (logical, physical) = (size(device.logical_block_size), size(device.physical_block_size));
+    rows.push(("", format!("blocks of {logical}, physical {physical}")));
+    let mut transfers = format!("transfers up to {}", size(device.transfer_bytes_max));
+    if device.transfer_bytes_max_hardware > device.transfer_bytes_max {
+        transfers.push_str(&format!("; hardware {}", size(device.transfer_bytes_max_hardware)));
+    }
+    rows.push(("", transfers));
+    let mut limits = Vec::new();
+    limits.extend(device.segments_max.map(|segments| format!("{segments} segments each")));
+    for (label, bytes) in [
+        ("virt boundary", device.virt_boundary),
+        ("chunks of", device.chunk_bytes),
+        ("best at", device.optimal_io_size),
+    ] {
+        limits
+            .extend(bytes.filter(|bytes| *bytes > 0).map(|b| format!("{label} {}", size_text(b))));
+    }
+    limits.extend(device.nr_requests.map(|requests| format!("queue of {requests}")));
+    limits.extend(device.scheduler.as_ref().map(|name| format!("scheduler {name}")));
+    limits.extend(device.io_poll.filter(|polls| *polls).map(|_| "polled queues".to_owned()));
+    rows.push(("", limits.join(", ")));
+    let cache = match (device.write_cache.as_deref(), device.fua) {
+        (Some("write back"), Some(true)) => {
+            "write back with FUA: durable writes go without a flush"
+        }
+        (Some("write back"), _) => "write back, no FUA: durable writes flush it",
+        (Some("write through"), _) => "write through: what is written is durable",
+        _ => "not told",
+    };
+    rows.push(("write cache", cache.to_owned()));
+}
+
+fn add_direct(rows: &mut Vec<(&'static str, String)>, direct: &Direct) {
+    let told = match (direct.reads, direct.writes) {
+        (true, true) => "reads and writes",
+        (true, false) => "reads only",
+        _ => "no",
+    };
+    let why = direct.why.as_ref().map_or(String::new(), |why| format!(": {why}"));
+    rows.push(("direct I/O", format!("{told}{why}")));
+    if !direct.reads {
+        return;
+    }
+    let [memory, read, write] = [direct.memory, direct.offset_read, direct.offset_write]
+        .map(|bytes| size_text(bytes.into()));
+    let source = &direct.source;
+    rows.push((
+        "alignment",
+        format!("memory {memory}, reads {read}, writes {write}; told by {source}"),
+    ));
+    let atomic = direct.atomic_write.as_ref().map_or("none".to_owned(), |atomic| {
+        let [least, most] = [atomic.unit_min, atomic.unit_max].map(|bytes| size_text(bytes.into()));
+        format!("from {least} to {most}, {} segments", atomic.segments_max)
+    });
+    rows.push(("atomic writes", atomic));
+}
+
+fn features(name: &Name) -> String {
+    let named = |is_on: bool| {
+        let all = name.backend.features.iter().filter(|feature| feature.is_on == is_on);
+        all.map(|feature| feature.name).collect::<Vec<_>>().join(", ")
+    };
+    let (on, off) = (named(true), named(false));
+    match (on.is_empty(), off.is_empty()) {
+        (false, true) => format!("in force: {on}"),
+        (true, _) => format!("refused: {off}"),
+        (false, false) => format!("in force: {on}; refused: {off}"),
+    }
+}
+
+fn extents(extents: &Extents) -> String {
+    let least = if extents.is_cut { "at least " } else { "" };
+    if extents.count == 0 && extents.holes.count == 0 {
+        return "none".to_owned();
+    }
+    let mut told = vec![format!(
+        "{least}{} in {} of {} on average",
+        number(extents.count, "extent"),
+        number(extents.pieces, "piece"),
+        size_text(extents.piece_bytes_mean)
+    )];
+    let share = |label: &str, share: Share| {
+        (share.count > 0).then(|| format!("{} {label}, {}", share.count, size_text(share.bytes)))
+    };
+    told.extend(share("unwritten", extents.unwritten));
+    told.extend(share("shared", extents.shared));
+    told.extend(share("delayed", extents.delayed));
+    told.extend(share("encoded", extents.encoded));
+    told.extend(share("inline", extents.inline));
+    told.extend(share(if extents.holes.count == 1 { "hole" } else { "holes" }, extents.holes));
+    told.join("; ")
+}
+
+fn page_cache(name: &Name) -> String {
+    let Some(cache) = &name.page_cache else { return "not told".to_owned() };
+    let page = u64::from(cache.page_size);
+    let pages = name.size.unwrap_or(0).div_ceil(page);
+    let dirty = match cache.pages_dirty {
+        None | Some(0) => String::new(),
+        Some(dirty) => format!(", {dirty} dirty"),
+    };
+    let bytes = size_text(cache.pages.saturating_mul(page));
+    format!("{} of {pages} pages cached, {bytes}{dirty}; told by {}", cache.pages, cache.source)
+}
+
+fn locked_memory(name: &Name) -> String {
+    let Some(limit) = name.memory_lock_bytes_max else { return "no limit".to_owned() };
+    let limit = size_text(limit);
+    if name.memory_lock_is_exempt {
+        format!("no limit: CAP_IPC_LOCK lifts that of {limit}")
+    } else {
+        format!("at most {limit}")
+    }
+}
+
+fn counts(findings: &[FindingText]) -> String {
+    let count = |severity: &str| findings.iter().filter(|it| it.severity == severity).count();
+    let all = ["severe", "warning", "notice"].map(|severity| (count(severity), severity));
+    let told: Vec<String> = all
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, severity)| match severity {
+            "severe" => format!("{count} severe"),
+            word => number(u64::try_from(count).unwrap_or(u64::MAX), word),
+        })
+        .collect();
+    told.join(", ")
+}
+
+fn add_finding(text: &mut String, finding: &FindingText, look: &Look) {
+    let tone = match finding.severity {
+        "severe" => Tone::Severe,
+        "warning" => Tone::Warning,
+        _ => Tone::Head,
+    };
+    let id = look.paint(tone, finding.id);
+    put(text, &format!("  {id} ({})", finding.severity));
+    for (label, value) in [
+        ("    seen", finding.evidence.as_str()),
+        ("    means", finding.cause),
+        ("    do", &finding.remedy),
+    ] {
+        text.push_str(&look.entry(INDENT_FINDING, label, value));
+    }
+}
+
+fn number(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}

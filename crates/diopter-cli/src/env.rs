@@ -1,0 +1,106 @@
+//! The environment that `dio` reads: which names there are, and those that nobody knows. The only
+//! place where a name that begins with `DIOPTER_` is spelled out.
+
+use std::ffi::OsString;
+
+/// Which backend; `--backend` comes first.
+pub const BACKEND: &str = "DIOPTER_BACKEND";
+/// What is logged; `--log` comes first.
+pub const LOG: &str = "DIOPTER_LOG";
+
+/// Names for whoever uses `dio`.
+const NAMES: [&str; 2] = [BACKEND, LOG];
+
+/// Names that only the tests of this project read; they are no mistake, and do nothing here.
+const TEST_NAMES: [&str; 6] = [
+    "DIOPTER_BLESS",
+    "DIOPTER_HAVE",
+    "DIOPTER_REQUIRE",
+    "DIOPTER_SEED",
+    "DIOPTER_SOAK",
+    "DIOPTER_SOAK_SECONDS",
+];
+
+/// What the environment says, read once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// Value of [`BACKEND`].
+    pub backend: Option<String>,
+    /// Value of [`LOG`].
+    pub log: Option<String>,
+    /// `NO_COLOR` is set and not empty (no-color.org).
+    pub has_no_color: bool,
+    /// `TERM` is `dumb`: a terminal that knows no colours.
+    pub is_dumb: bool,
+    /// Names with the prefix that nobody knows, sorted.
+    pub unknown: Vec<String>,
+}
+
+impl Environment {
+    /// Of this process.
+    pub fn read() -> Environment {
+        Environment::of(std::env::vars_os())
+    }
+
+    fn of(variables: impl Iterator<Item = (OsString, OsString)>) -> Environment {
+        let mut told = Environment::default();
+        for (name, value) in variables {
+            let (name, value) = (name.to_string_lossy(), value.to_string_lossy().into_owned());
+            // An empty value counts as none, as in a shell's `NAME= command`.
+            let is_set = !value.is_empty();
+            match &*name {
+                BACKEND => told.backend = is_set.then_some(value),
+                LOG => told.log = is_set.then_some(value),
+                "NO_COLOR" => told.has_no_color = is_set,
+                "TERM" => told.is_dumb = value == "dumb",
+                known if TEST_NAMES.contains(&known) => {}
+                unknown if unknown.starts_with("DIOPTER_") => told.unknown.push(name.into_owned()),
+                _ => {}
+            }
+        }
+        told.unknown.sort();
+        told
+    }
+
+    /// A warning for each name that nobody knows: a misspelled one would be silently without
+    /// effect.
+    pub fn warnings(&self) -> Vec<String> {
+        let known = NAMES.join(" and ");
+        let warning = |name: &String| {
+            format!("{name} in the environment is unknown and has no effect; dio reads {known}")
+        };
+        self.unknown.iter().map(warning).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(&str, &str)]) -> Environment {
+        Environment::of(pairs.iter().map(|(name, value)| (name.into(), value.into())))
+    }
+
+    #[test]
+    fn known_names_are_read_and_an_empty_value_is_none() {
+        let told = of(&[(BACKEND, "threads"), (LOG, ""), ("NO_COLOR", "1"), ("TERM", "dumb")]);
+        assert_eq!((told.backend.as_deref(), told.log), (Some("threads"), None));
+        assert!(told.has_no_color && told.is_dumb);
+        assert!(!of(&[("NO_COLOR", "")]).has_no_color);
+    }
+
+    #[test]
+    fn an_unknown_name_is_warned_about_and_a_test_name_is_not() {
+        let told =
+            of(&[("DIOPTER_SEED", "1"), ("DIOPTER_Z", "1"), ("DIOPTER_A", ""), ("HOME", "/")]);
+        assert_eq!(told.unknown, ["DIOPTER_A", "DIOPTER_Z"]);
+        let expected = "DIOPTER_A in the environment is unknown and has no effect; dio reads \
+                        DIOPTER_BACKEND and DIOPTER_LOG";
+        assert_eq!(told.warnings().first().map(String::as_str), Some(expected));
+    }
+
+    #[test]
+    fn without_the_prefix_there_is_no_warning() {
+        assert!(of(&[("DIOPTER", "1"), ("MY_DIOPTER_X", "1")]).warnings().is_empty());
+    }
+}

@@ -1,0 +1,96 @@
+//! From facts to findings: a pure function. A finding stands only on evidence that is there; what
+//! was not found out is never a finding.
+
+mod file;
+mod system;
+
+use super::Facts;
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Direct I/O does not happen, or must not.
+    Severe,
+    /// Direct I/O is slower than this machine could be.
+    Warning,
+    /// Worth knowing when a number looks odd.
+    Notice,
+}
+
+impl Severity {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Severe => "severe",
+            Severity::Warning => "warning",
+            Severity::Notice => "notice",
+        }
+    }
+}
+
+/// One thing that slows direct I/O down, or keeps it from happening.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// A name that scripts may rely on.
+    pub id: &'static str,
+    /// How much it matters.
+    pub severity: Severity,
+    /// What was seen, with its numbers.
+    pub evidence: String,
+    /// What it does to direct I/O.
+    pub cause: &'static str,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// What follows from the facts, the worst first.
+#[must_use]
+pub fn findings(facts: &Facts) -> Vec<Finding> {
+    let rules: [fn(&Facts) -> Option<Finding>; 16] = [
+        file::no_direct_io,
+        file::kernel_buffers_writes,
+        system::mounted_device,
+        system::uring_unavailable,
+        system::deferred_completions,
+        file::cached_pages,
+        file::unwritten_extents,
+        file::shared_extents,
+        file::fragmented,
+        file::encoded_extents,
+        file::alignment_guessed,
+        system::small_max_sectors,
+        system::volatile_write_cache_without_fua,
+        system::memlock_low,
+        system::rotational,
+        file::delayed_extents,
+    ];
+    let mut found: Vec<Finding> = rules.into_iter().filter_map(|rule| rule(facts)).collect();
+    // Stable: within a severity they stay in the order of the rules.
+    found.sort_by_key(|finding| finding.severity);
+    found
+}
+
+/// A number of bytes for people: `4 KiB (4096 B)`, `1.5 GiB (1610612737 B)`, `512 B`. The figure in
+/// front is rounded down to a tenth; the one in brackets is exact.
+#[must_use]
+pub fn size_text(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut found = None;
+    for (power, unit) in (1..).zip(UNITS) {
+        let scale = 1u64 << (10 * power);
+        if bytes < scale {
+            break;
+        }
+        found = Some((scale, unit));
+    }
+    let Some((scale, unit)) = found else { return format!("{bytes} B") };
+    let tenths = u128::from(bytes) * 10 / u128::from(scale);
+    match (tenths / 10, tenths % 10) {
+        (whole, 0) => format!("{whole} {unit} ({bytes} B)"),
+        (whole, tenth) => format!("{whole}.{tenth} {unit} ({bytes} B)"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

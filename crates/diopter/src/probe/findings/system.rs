@@ -1,0 +1,159 @@
+//! Findings about what is around a name: the kernel, the device, the limits of this process.
+
+use diopter_sys::Errno;
+use diopter_sys::file::DirectSupport;
+
+use crate::probe::{Facts, Finding, NameKind, Severity, UringRefusal, size_text};
+
+/// File systems that write through fs/iomap, and since which kernel.
+const IOMAP_WRITERS: [(&str, (u32, u32)); 6] = [
+    ("ext2", (6, 5)),
+    ("ext3", (5, 5)),
+    ("ext4", (5, 5)),
+    ("f2fs", (5, 17)),
+    ("gfs2", (4, 19)),
+    ("xfs", (4, 10)),
+];
+
+/// The first kernel that ends plain overwrites inline.
+const INLINE_SINCE: (u32, u32) = (6, 19);
+
+/// A transfer of this size is cut by a smaller `max_sectors_kb`; larger ones gain nothing on most
+/// devices.
+const TRANSFER_KB: u64 = 1024;
+
+/// Buffers that `dio cp` registers when it may: its ring of 16 buffers of 1 MiB.
+const REGISTERED_BYTES: u64 = 16 << 20;
+
+pub(super) fn mounted_device(facts: &Facts) -> Option<Finding> {
+    if facts.kind != NameKind::BlockDevice || facts.device_mounts.is_empty() {
+        return None;
+    }
+    let points: Vec<String> =
+        facts.device_mounts.iter().map(|point| point.display().to_string()).collect();
+    Some(Finding {
+        id: "mounted-device",
+        severity: Severity::Severe,
+        evidence: format!("it, or a partition of it, is mounted at {}", points.join(", ")),
+        cause: "a write to a mounted device corrupts the file system, whose cache does not see it; \
+                a read may be older than what its files hold",
+        remedy: "read or write the files instead, or unmount it first".to_owned(),
+    })
+}
+
+pub(super) fn uring_unavailable(facts: &Facts) -> Option<Finding> {
+    let UringRefusal { step, errno, sysctl } = facts.uring_refusal?;
+    let mut evidence = format!("io_uring: {step} answered {errno}");
+    if let Some(value) = sysctl {
+        evidence.push_str(&format!("; kernel.io_uring_disabled is {value}"));
+    }
+    let remedy = match (errno, sysctl) {
+        (Errno::EPERM, Some(1 | 2)) => "sysctl kernel.io_uring_disabled=0",
+        (Errno::EPERM | Errno::EACCES, _) => {
+            "a seccomp filter forbids it: let the container's profile allow io_uring_setup, \
+             io_uring_enter and io_uring_register"
+        }
+        (Errno::ENOSYS, _) => "a kernel built with CONFIG_IO_URING",
+        (Errno::ENOMEM, _) => "raise RLIMIT_MEMLOCK (ulimit -l) or the memory limit",
+        (Errno::EMFILE | Errno::ENFILE, _) => "raise RLIMIT_NOFILE (ulimit -n)",
+        _ => "--backend threads chooses the fallback openly",
+    };
+    Some(Finding {
+        id: "uring-unavailable",
+        severity: Severity::Warning,
+        evidence,
+        cause: "each bio in flight takes a worker thread, and two context switches",
+        remedy: remedy.to_owned(),
+    })
+}
+
+pub(super) fn deferred_completions(facts: &Facts) -> Option<Finding> {
+    let version = facts.kernel.version()?;
+    let kind = facts.mount.as_ref()?.file_system.as_str();
+    let (_, since) = IOMAP_WRITERS.into_iter().find(|(name, _)| *name == kind)?;
+    let is_direct = facts.direct.is_none_or(|direct| direct.support == DirectSupport::Full);
+    if version < since || version >= INLINE_SINCE || !is_direct {
+        return None;
+    }
+    Some(Finding {
+        id: "deferred-completions",
+        severity: Severity::Warning,
+        evidence: format!("{kind} on Linux {}", facts.kernel.release),
+        cause: "async writes complete in a worker on this kernel: each one costs a hand-over and a \
+                wake-up, which shows in small writes at depth (4 KiB: up to a fifth); reads and \
+                blocking calls are not affected",
+        remedy:
+            "Linux 6.19 or newer completes plain overwrites inline; until then use larger writes \
+                 (from 16 KiB on it is lost in the noise)"
+                .to_owned(),
+    })
+}
+
+pub(super) fn small_max_sectors(facts: &Facts) -> Option<Finding> {
+    let queue = facts.queue.as_ref()?;
+    let (now, most) = (queue.max_sectors_kb?, queue.max_hw_sectors_kb?);
+    if now >= TRANSFER_KB || most <= now {
+        return None;
+    }
+    Some(Finding {
+        id: "small-max-sectors",
+        severity: Severity::Warning,
+        evidence: format!("max_sectors_kb is {now}; the device takes {most} (max_hw_sectors_kb)"),
+        cause: "the kernel cuts every larger bio into transfers of that size",
+        remedy: format!(
+            "echo {} > /sys/block/DISK/queue/max_sectors_kb, DISK being that of {}",
+            most.min(TRANSFER_KB),
+            queue.name
+        ),
+    })
+}
+
+pub(super) fn volatile_write_cache_without_fua(facts: &Facts) -> Option<Finding> {
+    let queue = facts.queue.as_ref()?;
+    if queue.write_cache.as_deref() != Some("write back") || queue.fua != Some(false) {
+        return None;
+    }
+    Some(Finding {
+        id: "volatile-write-cache-without-fua",
+        severity: Severity::Notice,
+        evidence: format!("{}: write_cache is \"write back\", fua is 0", queue.name),
+        cause: "a durable write (dsync) cannot be marked as such: each one flushes the device's \
+                whole cache",
+        remedy: "flush once after many writes (sync_data) where the application allows it"
+            .to_owned(),
+    })
+}
+
+pub(super) fn memlock_low(facts: &Facts) -> Option<Finding> {
+    let limit = facts.memory_lock.bytes_max?;
+    if facts.memory_lock.is_exempt || facts.backend.name != "uring" || limit >= REGISTERED_BYTES {
+        return None;
+    }
+    Some(Finding {
+        id: "memlock-low",
+        severity: Severity::Notice,
+        evidence: format!(
+            "RLIMIT_MEMLOCK is {}; dio cp registers {}",
+            size_text(limit),
+            size_text(REGISTERED_BYTES)
+        ),
+        cause: "buffers past the limit are not registered with the kernel, which then pins their \
+                pages for every bio",
+        remedy: format!(
+            "ulimit -l {} (or memlock in limits.conf, LimitMEMLOCK= of a service)",
+            REGISTERED_BYTES >> 10
+        ),
+    })
+}
+
+pub(super) fn rotational(facts: &Facts) -> Option<Finding> {
+    let queue = facts.queue.as_ref().filter(|queue| queue.rotational == Some(true))?;
+    Some(Finding {
+        id: "rotational",
+        severity: Severity::Notice,
+        evidence: format!("{}: the queue says rotational", queue.name),
+        cause: "on a spindle every jump costs milliseconds, and depth hides little of it; a \
+                virtual disk often says so without one",
+        remedy: "use large requests in file order; on a virtual disk, ignore it".to_owned(),
+    })
+}
