@@ -122,13 +122,12 @@ impl Core {
         self.place_of(id).is_some()
     }
 
-    /// Lets a request finish without a taker.
-    pub fn discard(&mut self, id: RequestId) {
-        if let Some(place) = self.place_of(id) {
+    /// Lets a request of `target` finish without a taker.
+    pub fn discard(&mut self, id: RequestId, target: &Target) {
+        if let Some(finished) = self.take_finished_of(id) {
+            note_unseen(&finished, target);
+        } else if let Some(place) = self.place_of(id) {
             self.table[place].is_discarded = true;
-            if self.take_finished_of(id).is_none() {
-                return;
-            }
         }
     }
 

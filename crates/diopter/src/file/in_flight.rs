@@ -3,24 +3,26 @@
 use std::marker::PhantomData;
 
 use crate::backend::Wait;
+use crate::engine::target::Target;
 use crate::engine::{Core, if_thread_engine, with_thread_engine};
 use crate::limits::WAIT_SLICE;
 use crate::request::{FinishedRequest, RequestId};
+use crate::sync::Arc;
 
 /// A request that was started by `File::request`. Dropping it lets the request finish and discards
 /// its result; a write that fails then makes the next flush of its file fail.
-#[derive(Debug)]
 #[must_use = "the result, and the memory, come with `wait`"]
 pub struct InFlight {
     id: RequestId,
+    target: Arc<Target>,
     is_taken: bool,
     /// It belongs to the engine of its thread.
     on_this_thread: PhantomData<*const ()>,
 }
 
 impl InFlight {
-    pub(super) fn new(id: RequestId) -> InFlight {
-        InFlight { id, is_taken: false, on_this_thread: PhantomData }
+    pub(super) fn new(id: RequestId, target: Arc<Target>) -> InFlight {
+        InFlight { id, target, is_taken: false, on_this_thread: PhantomData }
     }
 
     /// Waits for the request.
@@ -51,7 +53,13 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         if !self.is_taken {
-            if_thread_engine(|core: &mut Core| core.discard(self.id));
+            if_thread_engine(|core: &mut Core| core.discard(self.id, &self.target));
         }
+    }
+}
+
+impl std::fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InFlight").field("id", &self.id).finish_non_exhaustive()
     }
 }

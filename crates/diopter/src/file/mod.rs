@@ -313,7 +313,9 @@ impl File {
     /// # Errors
     /// [`Refused`] with the reason and the request.
     pub fn request(&self, request: Request) -> std::result::Result<InFlight, Box<Refused>> {
-        with_thread_engine(|core| start_on(core, &self.inner.target, request)).map(InFlight::new)
+        let target = &self.inner.target;
+        with_thread_engine(|core| start_on(core, target, request))
+            .map(|id| InFlight::new(id, Arc::clone(target)))
     }
 
     /// Waits for this thread's requests on the file, makes everything durable and closes it (other
