@@ -80,6 +80,10 @@ pub(crate) fn close_window(
     }
     pending.count(useful);
     pending.at = window.start() + useful;
+    if pending.is_write() && target.access.append {
+        // Where the next window's bio goes.
+        pending.size += useful;
+    }
     if useful > 0 {
         pending.attempts = 0;
     }

@@ -16,7 +16,7 @@ use crate::limits::{BIO_BYTES_MAX, BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTE
 use crate::outcome::DetourReason;
 use crate::policy::{DepthPolicy, Policies, RoutePolicy, SubmitPolicy};
 use crate::request::RequestOp;
-use crate::units::{FileRange, is_aligned, to_u32, to_u64, to_usize};
+use crate::units::{FileRange, align_down, is_aligned, to_u32, to_u64, to_usize};
 
 /// What the engine remembers of a bio while the slab has it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,7 +122,7 @@ fn next_window(pending: &Pending, target: &Target, slab: &Slab, route: RoutePoli
     };
     let is_write = pending.is_write();
     if is_write && target.access.append {
-        return append_window(pending, target, is_aligned_from(rest.start()));
+        return append_window(pending, target, slab, is_aligned_from(rest.start()));
     }
     Course {
         is_write,
@@ -138,17 +138,27 @@ fn next_window(pending: &Pending, target: &Target, slab: &Slab, route: RoutePoli
 }
 
 /// The kernel appends: direct when the file ends on a block and so will the write, else through the
-/// page cache.
-fn append_window(pending: &Pending, target: &Target, memory_is_aligned: bool) -> Window {
+/// page cache. One bio at a time: the kernel puts each where the file ends when it gets to it.
+fn append_window(
+    pending: &Pending,
+    target: &Target,
+    slab: &Slab,
+    memory_is_aligned: bool,
+) -> Window {
     let rest = pending.rest();
     let block = target.blocks.write;
     let is_whole = is_aligned(pending.size, block) && is_aligned(rest.length(), block);
-    let way = match target.never_direct(true) {
-        Some(reason) => Way::Buffered(reason),
-        None if is_whole && memory_is_aligned => Way::Direct,
-        None => Way::Buffered(DetourReason::UnalignedAppend),
+    let (way, unit) = match target.never_direct(true) {
+        Some(reason) => (Way::Buffered(reason), 1),
+        None if is_whole && memory_is_aligned => (Way::Direct, block),
+        None => (Way::Buffered(DetourReason::UnalignedAppend), 1),
     };
-    Window { range: rest, way }
+    let memory = pending.memory.expect("a write has memory");
+    let start = to_usize(rest.start() - pending.range.start());
+    let length = rest.length().min(u64::from(BIO_BYTES_MAX));
+    let fitting = to_u64(slab.prefix_in_segments(memory, start, to_usize(length)));
+    let end = rest.start() + align_down(fitting, unit);
+    Window { range: FileRange::new(rest.start(), end), way }
 }
 
 /// The bio of an aligned request that is just one: what the long way would make of it.
@@ -337,7 +347,9 @@ fn build_transfers(
             Piece::Bio(draft) => {
                 let length = to_u32(draft.range.length());
                 let span = Some(Span { memory, start, length });
-                let offset = draft.object_offset.get();
+                let appends = pending.is_write() && target.access.append;
+                // The kernel does not write where an append says, but checks its alignment.
+                let offset = if appends { pending.size } else { draft.object_offset.get() };
                 flight.add(
                     place,
                     pending,
