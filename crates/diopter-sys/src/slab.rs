@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::buf::{IoBuf, Registration};
-use crate::memory::{Kind, Lent, Memory, MemoryId};
+use crate::memory::{Kind, Lent, Memory, MemoryId, Piece};
 use crate::op::{BioId, BioResult, BioSpec, Op};
 
 /// How much a slab holds; fixed at construction, so nothing is allocated per bio.
@@ -176,6 +176,9 @@ impl Slab {
     pub fn prefix_in_segments(&self, id: MemoryId, start: usize, length: usize) -> usize {
         let most = self.0.shape.segments_per_bio as usize;
         self.with_memory(id, |memory| {
+            if memory.rest.is_empty() {
+                return length.min(memory.length.saturating_sub(start));
+            }
             memory.pieces(start, length).take(most).map(|piece| piece.length).sum()
         })
         .unwrap_or(0)
@@ -304,17 +307,27 @@ impl Slab {
         assert!(fits(span.start, length, memory.length), "a bio's span lies in its memory");
         assert!(memory.writable || spec.op == Op::Write, "a read fills memory that may be written");
         let base = index as usize * self.0.shape.segments_per_bio as usize;
+        if memory.rest.is_empty() && length > 0 {
+            // The common case, without the walk.
+            let from = memory.first.base.wrapping_add(span.start);
+            self.write_segment(base, Piece { base: from, length });
+            return 1;
+        }
         let mut count = 0;
         for piece in memory.pieces(span.start, length) {
             assert!(count < self.0.shape.segments_per_bio, "segments fit one bio");
-            let iovec = libc::iovec { iov_base: piece.base.cast(), iov_len: piece.length };
-            let cell = &self.0.iovecs[base + count as usize];
-            // SAFETY: the slot is free, so neither the kernel nor a token reads its part of the
-            // arena, and the slab is used by one thread.
-            unsafe { cell.get().write(iovec) };
+            self.write_segment(base + count as usize, piece);
             count += 1;
         }
         count
+    }
+
+    #[inline]
+    fn write_segment(&self, at: usize, piece: Piece) {
+        let iovec = libc::iovec { iov_base: piece.base.cast(), iov_len: piece.length };
+        // SAFETY: the slot is free, so neither the kernel nor a token reads its part of the arena,
+        // and the slab is used by one thread.
+        unsafe { self.0.iovecs[at].get().write(iovec) };
     }
 
     /// What a bio says.
@@ -422,8 +435,13 @@ impl Slab {
     }
 }
 
+#[inline]
 fn alignment_bits(memory: &Memory, start: usize, length: usize) -> AlignmentBits {
     let mut bits = AlignmentBits::default();
+    if memory.rest.is_empty() {
+        bits.addresses = memory.first.base.addr().wrapping_add(start);
+        return bits;
+    }
     let mut before: usize = 0;
     for piece in memory.pieces(start, length) {
         bits.addresses |= piece.base.addr();

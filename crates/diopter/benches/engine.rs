@@ -33,7 +33,15 @@ fn main() {
     } else {
         Scale { rounds: 21, null_bios: 1_000_000, blocking_calls: 20_000 }
     };
-    null_row(&scale);
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let runs = |row: &str| wanted.is_empty() || wanted.iter().any(|name| row.contains(name));
+    if runs("null") {
+        null_row(&scale);
+    }
+    if !runs("blocking") {
+        return;
+    }
     match Zram::set_up() {
         Ok(zram) => blocking_rows(&scale, zram.mount(), "ext4 on zram"),
         Err(why) => {

@@ -3,7 +3,7 @@
 
 use diopter_sys::{BioResult, Errno};
 
-use crate::engine::pending::{BioEnd, Failure, Order, Pending, State};
+use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
 use crate::engine::submit::{Flight, copy_in, copy_out};
 use crate::engine::target::Target;
@@ -30,20 +30,36 @@ pub(crate) fn note_bio(pending: &mut Pending, range: FileRange, result: BioResul
 #[inline]
 pub(crate) fn single(
     target: &Target,
-    order: &Order,
+    op: RequestOp,
+    range: FileRange,
     result: BioResult,
 ) -> Option<Result<Bytes, IoError>> {
     match result {
         Ok(moved) => {
             let moved = u64::from(moved);
             // A read that ends within a block, or reads nothing, has met the end of the file.
-            let is_end = order.op == RequestOp::Read
-                && (moved == 0 || !is_aligned(moved, target.blocks.read));
-            (moved == order.range.length() || is_end).then_some(Ok(Bytes::new(moved)))
+            let is_end =
+                op == RequestOp::Read && (moved == 0 || !is_aligned(moved, target.blocks.read));
+            (moved == range.length() || is_end).then_some(Ok(Bytes::new(moved)))
         }
         Err(errno) if is_again(errno) => None,
-        Err(errno) => Some(Err(IoError::new(errno, order.range, order.op.name()))),
+        Err(errno) => Some(Err(IoError::new(errno, range, op.name()))),
     }
+}
+
+/// Closes a queued request of a single bio that moved all its bytes; anything else goes the long
+/// way.
+#[inline]
+pub(crate) fn close_single(pending: &mut Pending, result: BioResult) -> bool {
+    let length = pending.range.length();
+    if result != Ok(u32::try_from(length).unwrap_or(0)) {
+        return false;
+    }
+    pending.outstanding = 0;
+    pending.at = pending.range.end();
+    pending.route.direct = length;
+    pending.state = State::Ended;
+    true
 }
 
 /// Errors that only say "not this time".

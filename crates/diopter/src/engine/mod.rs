@@ -172,10 +172,32 @@ impl Core {
         let id = self.next_id;
         self.next_id += 1;
         self.table[place].occupy(id, Arc::clone(target), order);
-        if !order.is_blocking {
+        if !order.is_blocking && !self.begin_single(place, target, order) {
             self.set_waiting(place);
         }
         place
+    }
+
+    /// Builds the bio of a queued request that is a single one right away; false for any other
+    /// request.
+    fn begin_single(&mut self, place: usize, target: &Target, order: &Order) -> bool {
+        let flight = &mut self.flight;
+        let Some(draft) = submit::single_bio(target, order, &flight.slab, &self.policies) else {
+            return false;
+        };
+        let pass = if order.op == RequestOp::Write {
+            match target.gate().enter_shared(target.touched(order.range), self.seat) {
+                Ok(pass) => Some(pass),
+                Err(_) => return false,
+            }
+        } else {
+            None
+        };
+        let pending = &mut self.table[place];
+        pending.become_single(pass);
+        let spec = submit::single_spec(target, order, &draft);
+        flight.add(place, pending, spec, order.range);
+        true
     }
 
     pub fn id_at(&self, place: usize) -> RequestId {
@@ -243,6 +265,8 @@ impl Core {
             let timing = &mut self.table[request].timing;
             if timing.submitted == Nanos::default() {
                 timing.submitted = self.now;
+                timing.started =
+                    if timing.started == Nanos::default() { self.now } else { timing.started };
             }
         });
         // With nothing in the device there is nothing to wait for.
@@ -256,8 +280,12 @@ impl Core {
             let note = self.flight.notes[id.index()];
             self.flight.slab.retire(id);
             let pending = &mut self.table[note.request];
-            complete::note_bio(pending, note.range, result);
             pending.timing.reaped = self.now;
+            if pending.state == State::Single && complete::close_single(pending, result) {
+                self.file_finished(note.request);
+                continue;
+            }
+            complete::note_bio(pending, note.range, result);
             // One that waits is stepped with the next round.
             if pending.outstanding == 0 && !pending.is_blocking && !pending.is_waiting {
                 self.advance(note.request);
@@ -299,10 +327,12 @@ impl Core {
                         return Step::Waits(None);
                     }
                 }
-                State::ReadsEdges | State::Transfers => match self.serve_window(place, target) {
-                    Some(step) => return step,
-                    None => continue,
-                },
+                State::ReadsEdges | State::Transfers | State::Single => {
+                    match self.serve_window(place, target) {
+                        Some(step) => return step,
+                        None => continue,
+                    }
+                }
             }
         }
     }
@@ -419,20 +449,21 @@ impl Core {
     /// nothing is lost then by running it the long way.
     pub fn run_single(&mut self, target: &Target, order: &Order) -> Option<Result<Bytes, IoError>> {
         let is_write = order.op == RequestOp::Write;
-        let memory = order.memory?;
-        let draft = submit::single_bio(target, order, &self.flight.slab, &self.policies)?;
+        let slab = &self.flight.slab;
+        let draft = submit::single_bio(target, order, slab, &self.policies)?;
         let pass = if is_write {
             Some(target.gate().enter_shared(target.touched(order.range), self.seat).ok()?)
         } else {
             None
         };
-        let id = submit::build_single(target, order, memory, &draft, &self.flight.slab);
+        let id = slab.build(submit::single_spec(target, order, &draft));
+        let id = id.expect("a vacancy was seen");
         let result = self.backend.run_now(id);
-        self.flight.slab.retire(id);
+        slab.retire(id);
         if let Some(pass) = pass {
             target.gate().leave(pass);
         }
-        complete::single(target, order, result)
+        complete::single(target, order.op, order.range, result)
     }
 
     /// Runs one request to its end on this thread, for a caller that lent the memory. Its outcome
@@ -525,7 +556,7 @@ impl Core {
             }
             !is_its
         });
-        let is_open = matches!(pending.state, State::ReadsEdges | State::Transfers);
+        let is_open = matches!(pending.state, State::ReadsEdges | State::Transfers | State::Single);
         if is_open && (backlog.len() < built || pending.built_to < pending.span.end()) {
             // What of the window is not in the device will not be; what is there may yet be done.
             let (errno, range) = (Errno::ECANCELED, pending.window.range);

@@ -27,6 +27,8 @@ pub(crate) enum State {
     ReadsEdges,
     /// A window's bios are being built or are in flight.
     Transfers,
+    /// The one bio of a request that is a single one is on its way.
+    Single,
     /// Nothing is left to do but to hand it back.
     Ended,
 }
@@ -162,6 +164,15 @@ impl Pending {
         self.is_discarded = false;
         self.route = Route::default();
         self.timing = Timing::default();
+    }
+
+    /// Makes the request its own only window, direct, all built.
+    pub fn become_single(&mut self, pass: Option<Pass>) {
+        self.pass = pass;
+        self.window = Window { range: self.range, way: Way::Direct };
+        self.span = self.range;
+        self.built_to = self.range.end();
+        self.state = State::Single;
     }
 
     pub fn is_write(&self) -> bool {

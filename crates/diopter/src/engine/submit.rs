@@ -196,25 +196,18 @@ pub(crate) fn single_bio(
     }
 }
 
-/// Builds the bio of [`single_bio`].
+/// The bio of [`single_bio`].
 #[inline]
-pub(crate) fn build_single(
-    target: &Target,
-    order: &Order,
-    memory: MemoryId,
-    draft: &Draft,
-    slab: &Slab,
-) -> BioId {
+pub(crate) fn single_spec(target: &Target, order: &Order, draft: &Draft) -> BioSpec {
     let (op, flags) = if order.op == RequestOp::Write {
         (Op::Write, order.flags.with(target.access.durability))
     } else {
         (Op::Read, order.flags)
     };
-    let object = target.port.direct();
+    let memory = order.memory.expect("reads and writes have memory");
     let span = Some(Span { memory, start: 0, length: to_u32(draft.range.length()) });
-    let offset = draft.object_offset.get();
-    let id = slab.build(BioSpec { op, object, offset, span, flags });
-    id.expect("a vacancy was seen")
+    let object = target.port.direct();
+    BioSpec { op, object, offset: draft.object_offset.get(), span, flags }
 }
 
 /// Copies the window's bytes from the caller's memory into the bounce buffer.
@@ -400,7 +393,7 @@ fn read_zeros(
 
 impl Flight {
     /// Builds one bio and puts it into the backlog.
-    fn add(&mut self, place: usize, pending: &mut Pending, spec: BioSpec, range: FileRange) {
+    pub fn add(&mut self, place: usize, pending: &mut Pending, spec: BioSpec, range: FileRange) {
         let id = self.slab.build(spec).expect("the caller has seen a vacancy");
         self.notes[id.index()] = BioNote { request: place, range };
         self.backlog.push_back(id);
