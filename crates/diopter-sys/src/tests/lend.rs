@@ -74,7 +74,7 @@ fn a_panic_between_queue_and_reap_drains_first_and_goes_on_with_its_payload() {
     assert_eq!(panic.downcast_ref::<Payload>(), Some(&Payload(42)));
     assert_eq!((out.drains, slab.held(), slab.vacancies()), (3, 0, 3));
     assert_eq!(memory, [b'a'; 3]);
-    let again = slab.lend(Lent::Fill(&mut memory), &mut (), |(), _| 1, |()| true);
+    let again = slab.lend(Lent::Fill(&mut memory), &mut (), |(), _| 1, nothing_is_held);
     assert_eq!(again, Ok(1), "the place is free again");
 }
 
@@ -87,7 +87,7 @@ fn loans_nest_and_each_waits_for_its_own_bios() {
         let first = slab.hold_for_thread(first);
         let within = |out: &mut Out, inner_id| {
             assert_ne!(outer_id, inner_id);
-            let full = slab.lend(Lent::Take(b""), &mut (), |(), _| (), |()| true);
+            let full = slab.lend(Lent::Take(b""), &mut (), |(), _| (), nothing_is_held);
             assert_eq!(full, Err(SlabFull), "the third of two");
             slab.copy((inner_id, 2), (outer_id, 1), 2);
             hold_one(&slab, spec(Op::Read, &file, inner_id, (1, 3)), out);
@@ -111,7 +111,7 @@ fn hold_one(slab: &Slab, spec: BioSpec, out: &mut Out) {
 fn a_full_slab_lends_nothing_and_does_not_run_the_scope() {
     let slab = slab(1, 1, 1);
     let memory = adopted(&slab, b"a");
-    let refused = slab.lend(Lent::Take(b"b"), &mut (), |(), _| unreachable!(), |()| true);
+    let refused = slab.lend(Lent::Take(b"b"), &mut (), |(), _| unreachable!(), nothing_is_held);
     assert_eq!(refused, Err::<(), _>(SlabFull));
     assert!(slab.release(memory).is_some());
 }
@@ -133,6 +133,7 @@ fn memory_that_is_lent_for_a_write_is_never_written() {
             check_panics("a read fills memory that may be written", || {
                 slab.build(spec(Op::Read, &file, id, (0, 4)))
             });
+            assert!(slab.release(id).is_none(), "lent memory is nobody's to take");
             slab.copy((id, 0), (source, 0), 2);
             let write = slab.build(spec(Op::Write, &file, id, (0, 4))).expect("a slot");
             let bio = slab.hold_local(write);
@@ -140,7 +141,7 @@ fn memory_that_is_lent_for_a_write_is_never_written() {
             assert_eq!(bio.finish(Ok(0)).0, write);
             slab.retire(write);
         };
-        assert_eq!(slab.lend(lent, &mut (), scope, |()| true), Ok(()));
+        assert_eq!(slab.lend(lent, &mut (), scope, nothing_is_held), Ok(()));
     }
     assert_eq!(bytes, b"kept");
     assert_eq!(slab.release(source).expect("nothing is held")[..], b"keyy"[..]);

@@ -45,7 +45,9 @@ fn a_turn_ends_with_its_time_when_nothing_completes() {
         assert!(started.elapsed() < SHORT * 10);
         assert_eq!((done.len(), ring.held()), (0, 1));
         writer.write_all(b"x").expect("a reader is there");
-        assert_eq!(ring.turn(1, None, &mut done), Ok(()));
+        let started = Instant::now();
+        assert_eq!(ring.turn(9, Some(LONG), &mut done), Ok(()), "asks for more than is held");
+        assert!(started.elapsed() < LONG);
         assert_eq!((done, ring.held()), (vec![(id, Ok(1))], 0));
     }
     assert_eq!(released(&slab, memory), b"x");
