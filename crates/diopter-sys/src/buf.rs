@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::errno::Errno;
+use crate::fork;
 
 /// Pages behind a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct IoBuf {
     mapped: usize,
     /// Bytes that `Deref` shows.
     length: usize,
+    /// The process that mapped it, by generation of fork.
+    generation: u64,
     /// Which ring has it registered, and under which index.
     pub(crate) registration: Option<Registration>,
 }
@@ -80,7 +83,8 @@ impl IoBuf {
         }
         .map_err(Errno::from)?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::ENOMEM)?;
-        let buf = IoBuf { base, mapped, length, registration: None };
+        let buf =
+            IoBuf { base, mapped, length, generation: fork::generation(), registration: None };
         buf.advise(rustix::mm::Advice::LinuxDontFork)?;
         if pages == Pages::Huge {
             // A kernel without transparent huge pages answers EINVAL; base pages serve as well.
@@ -135,6 +139,10 @@ impl DerefMut for IoBuf {
 
 impl Drop for IoBuf {
     fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            // A child of fork: not mapped here, and the address may be somebody else's by now.
+            return;
+        }
         // SAFETY: the mapping was made by `with_pages`, is owned by `self` alone, and no slice
         // outlives `self`.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };

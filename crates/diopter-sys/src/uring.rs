@@ -10,6 +10,7 @@ use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 
 use crate::buf::{IoBuf, Registration};
 use crate::errno::Errno;
+use crate::fork;
 use crate::op::{BioId, BioResult, BioSpec, ObjectHandle, Op};
 use crate::rw;
 use crate::slab::Slab;
@@ -98,6 +99,8 @@ pub struct Ring {
     held: u32,
     /// Registered file slots: which object is in which slot.
     files: Vec<Option<ObjectHandle>>,
+    /// The process that set it up, by generation of fork.
+    generation: u64,
 }
 
 impl Ring {
@@ -125,6 +128,7 @@ impl Ring {
             features: RingFeatures { granted, buffers: 0 },
             held: 0,
             files: vec![None; slots],
+            generation: fork::generation(),
         })
     }
 
@@ -422,6 +426,10 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            // A child of fork: the ring is the parent's, and its queues are not mapped here.
+            return;
+        }
         if self.drain() {
             if let Some(index) = self.enter_index.take() {
                 // Registered, the ring would outlive its descriptor. Failing leaks it until the

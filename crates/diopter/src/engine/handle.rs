@@ -1,6 +1,6 @@
 //! `Engine`: the queued front door. A handle on a `Core`; stays on its thread.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -69,6 +69,9 @@ pub struct BackendChoice {
 /// Dropping an engine cancels and waits for what it has in flight; memory that the kernel may still
 /// write is leaked, never freed.
 ///
+/// A child of fork may not use its parent's engines: there they answer with errors. It makes its
+/// own.
+///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
@@ -129,6 +132,13 @@ impl Engine {
         Engine { core, choice }
     }
 
+    /// The core; in a child of fork, without anything of the parent's.
+    fn core(&self) -> RefMut<'_, Core> {
+        let mut core = self.core.borrow_mut();
+        core.disown_inherited();
+        core
+    }
+
     /// Which backend, and why.
     #[must_use]
     pub fn backend(&self) -> BackendChoice {
@@ -146,7 +156,7 @@ impl Engine {
         target: impl AsRef<Arc<Target>>,
         request: Request,
     ) -> Result<RequestId, Box<Refused>> {
-        start_on(&mut self.core.borrow_mut(), target.as_ref(), request)
+        start_on(&mut self.core(), target.as_ref(), request)
     }
 
     /// The next finished request, waiting up to `timeout` for one. `None` when none finished in
@@ -155,7 +165,7 @@ impl Engine {
     /// # Errors
     /// [`BackendError`] when the backend is lost and every result has been taken.
     pub fn wait(&self, timeout: Duration) -> Result<Option<FinishedRequest>, BackendError> {
-        let mut core = self.core.borrow_mut();
+        let mut core = self.core();
         if let Some(finished) = core.take_finished() {
             return Ok(Some(finished));
         }
@@ -185,25 +195,25 @@ impl Engine {
     /// One round without waiting: steps, submits, reaps. Finished requests are kept for
     /// [`Engine::wait`].
     pub fn tick(&self) {
-        self.core.borrow_mut().tick(crate::backend::Wait::Poll);
+        self.core().tick(crate::backend::Wait::Poll);
     }
 
     /// Gives a request up, best effort. It still finishes, and its outcome says of each range
     /// whether it was done, not tried, or unknown. A finished or unknown id changes nothing.
     pub fn cancel(&self, id: RequestId) {
-        self.core.borrow_mut().cancel(id);
+        self.core().cancel(id);
     }
 
     /// Requests that were started and not returned by [`Engine::wait`] yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.core.borrow().unreturned()
+        self.core().unreturned()
     }
 
     /// Bios in the device, and memories lent or adopted: both 0 once every result has been taken.
     #[must_use]
     pub fn held(&self) -> (u32, usize) {
-        let core = self.core.borrow();
+        let core = self.core();
         (core.slab().held(), core.slab().memories())
     }
 
@@ -213,7 +223,7 @@ impl Engine {
     /// # Errors
     /// The errno of the refusal; nothing changes then, and nothing else depends on it.
     pub fn register_file(&self, file: &impl std::os::fd::AsFd) -> Result<(), Errno> {
-        self.core.borrow_mut().backend().register(Register::File(file.as_fd()))
+        self.core().backend().register(Register::File(file.as_fd()))
     }
 
     /// Undoes [`Engine::register_file`], before the file is closed.
@@ -222,7 +232,7 @@ impl Engine {
     /// The errno of the refusal.
     pub fn forget_file(&self, file: &impl std::os::fd::AsFd) -> Result<(), Errno> {
         let object = ObjectHandle::of_fd(file.as_fd());
-        self.core.borrow_mut().backend().register(Register::Forget(object))
+        self.core().backend().register(Register::Forget(object))
     }
 
     /// Registers buffers with the kernel, once per engine: it pins them now instead of for each
@@ -231,7 +241,7 @@ impl Engine {
     /// # Errors
     /// The errno of the refusal (`ENOMEM` past RLIMIT_MEMLOCK); nothing changes then.
     pub fn register_buffers(&self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
-        self.core.borrow_mut().backend().register(Register::Buffers(buffers))
+        self.core().backend().register(Register::Buffers(buffers))
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) mod wait;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use diopter_sys::{BioId, Errno, MemoryId, RwFlags, Slab, SlabShape};
+use diopter_sys::{BioId, Errno, MemoryId, RwFlags, Slab, SlabShape, fork};
 
 use crate::backend::sim::Null;
 use crate::backend::{Backend, Completions, Wait};
@@ -72,6 +72,8 @@ pub(crate) struct Core {
     /// The backend's clock, read once before a round's bios go out and once when some came back.
     now: Nanos,
     broken: Option<BackendError>,
+    /// The process that made it, by generation of fork.
+    generation: u64,
 }
 
 impl Core {
@@ -96,7 +98,33 @@ impl Core {
             seat: seat(),
             now: Nanos::default(),
             broken: None,
+            generation: fork::generation(),
         }
+    }
+
+    /// Whether this is a fork's child, and the backend and all that is in it are the parent's.
+    pub fn is_inherited(&self) -> bool {
+        self.generation != fork::generation()
+    }
+
+    /// In a child of fork: lets go of everything of the parent's without touching it, and is
+    /// broken from then on. Its rings and buffers are not mapped here, its workers do not run
+    /// here, and only the parent leaves its passes and locks.
+    pub fn disown_inherited(&mut self) {
+        if !self.is_inherited() {
+            return;
+        }
+        let backend = self.backend.capabilities().name;
+        let none = Box::new(Null::new(&self.flight.slab, 0));
+        std::mem::forget(std::mem::replace(&mut self.backend, none));
+        self.table.fill_with(Pending::vacant);
+        self.free = (0..self.table.len()).rev().collect();
+        self.waiting.clear();
+        self.finished.clear();
+        self.flight.backlog.clear();
+        self.pool = BouncePool::new();
+        self.broken = Some(BackendError { backend, errno: Errno::EBADF });
+        self.generation = fork::generation();
     }
 
     pub fn slab(&self) -> &Slab {
@@ -651,6 +679,7 @@ impl Core {
 impl Drop for Core {
     /// Waits for the device before the passes go: until then nobody else may write those blocks.
     fn drop(&mut self) {
+        self.disown_inherited();
         self.drop_backend();
         for pending in &mut self.table {
             if let Some(target) = pending.target.take() {

@@ -10,7 +10,7 @@ use crate::backend::{Checked, Ladder, Wait};
 use crate::engine::handle::EngineOptions;
 use crate::engine::{Core, SLAB_SHAPE};
 use crate::limits::DEPTH_MAX;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{Ordering, StaticCounter};
 
 /// A thread's engine, and in which process it was made.
 struct Own {
@@ -28,7 +28,7 @@ thread_local! {
 
 /// A small number of this thread, to spread threads over the shards of a gate.
 pub(crate) fn seat() -> usize {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
+    static NEXT: StaticCounter = StaticCounter::new(0);
     let draw = || NEXT.fetch_add(1, Ordering::Relaxed) as usize;
     SEAT.try_with(|seat| {
         if seat.get() == usize::MAX {
@@ -101,7 +101,7 @@ pub(super) fn enlist(core: Weak<RefCell<Core>>) {
 pub(crate) fn reap_this_thread() -> bool {
     let mut had_some = false;
     let mut reap = |core: &mut Core| {
-        if core.live() > 0 {
+        if core.live() > 0 && !core.is_inherited() {
             core.tick(Wait::Poll);
             had_some = true;
         }
