@@ -12,7 +12,7 @@ use crate::limits::ATTEMPTS_MAX;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
 use crate::policy::ShortPolicy;
 use crate::request::RequestOp;
-use crate::units::{Bytes, FileRange, is_aligned, to_usize};
+use crate::units::{Bytes, FileRange, align_up, is_aligned, to_usize};
 
 /// Notes a bio's end. First error wins.
 pub(crate) fn note_bio(pending: &mut Pending, range: FileRange, result: BioResult) {
@@ -43,6 +43,8 @@ pub(crate) fn single(
             (moved == range.length() || is_end).then_some(Ok(Bytes::new(moved)))
         }
         Err(errno) if is_again(errno) => None,
+        // Perhaps only past the end of the file; the long way looks.
+        Err(Errno::EIO) if op == RequestOp::Read => None,
         Err(errno) => Some(Err(IoError::new(errno, range, op.name()))),
     }
 }
@@ -85,6 +87,10 @@ pub(crate) fn close_window(
         if is_lost_race_to_append(pending, target, failure) {
             pending.failure = None;
             return try_again(pending, State::AwaitsPass);
+        }
+        if reaches_past_the_end(pending, target, failure) {
+            pending.failure = None;
+            return try_again(pending, State::NextWindow);
         }
         return report_parts(pending);
     }
@@ -140,6 +146,23 @@ fn try_again(pending: &mut Pending, state: State) {
     if pending.attempts > ATTEMPTS_MAX {
         pending.fail(Errno::EAGAIN, pending.window.range);
     }
+}
+
+/// XFS keeps space reserved behind the end of a file that grew through the page cache, and since
+/// fs/iomap goes by iterators (Linux 5.15) a direct read that runs on into it is `EIO`, where it
+/// should end with the file. So the read is cut at the block in which the file ends.
+fn reaches_past_the_end(pending: &mut Pending, target: &Target, failure: Failure) -> bool {
+    let is_direct_read = !pending.is_write() && !matches!(pending.window.way, Way::Buffered(_));
+    if !is_direct_read || failure.errno != Errno::EIO {
+        return false;
+    }
+    let Ok(size) = target.port.size() else { return false };
+    let end = align_up(size, target.blocks.read);
+    let reaches = pending.span.start() < end && end < pending.span.end();
+    if reaches {
+        pending.read_end = end;
+    }
+    reaches
 }
 
 /// Another process appended between the look at the size and the write, so the end is on no block

@@ -90,6 +90,8 @@ pub(crate) struct Pending {
     pub locked: Option<FileRange>,
     /// The file's size, sampled when a misaligned write got its pass.
     pub size: u64,
+    /// For a read: where its windows are cut, past the end of the file.
+    pub read_end: u64,
     /// Windows in a row that moved nothing.
     pub attempts: u32,
     pub is_cancelled: bool,
@@ -128,6 +130,7 @@ impl Pending {
             is_announced: false,
             locked: None,
             size: 0,
+            read_end: u64::MAX,
             attempts: 0,
             is_cancelled: false,
             is_waiting: false,
@@ -158,6 +161,7 @@ impl Pending {
         self.parts.clear();
         self.failure = None;
         self.size = 0;
+        self.read_end = u64::MAX;
         self.attempts = 0;
         self.is_cancelled = false;
         self.is_waiting = false;

@@ -111,7 +111,10 @@ fn has_edges(pending: &Pending, block: u64) -> bool {
 }
 
 fn next_window(pending: &Pending, target: &Target, slab: &Slab, route: RoutePolicy) -> Window {
-    let rest = pending.rest();
+    let mut rest = pending.rest();
+    if rest.start() < pending.read_end {
+        rest = FileRange::new(rest.start(), rest.end().min(pending.read_end));
+    }
     let block = block_of(pending, target);
     let memory = pending.memory.expect("reads and writes have memory");
     let is_aligned_from = |offset: u64| {
