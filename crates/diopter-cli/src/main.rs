@@ -6,6 +6,9 @@ mod args;
 mod cmd;
 mod cp;
 mod env;
+#[cfg(test)]
+#[path = "../tests/golden_file/mod.rs"]
+mod golden_file;
 mod log;
 mod output;
 mod size;

@@ -180,21 +180,37 @@ pub fn status_of_lost_output(error: &io::Error) -> u8 {
     TROUBLE
 }
 
-/// Words in lines of at most `width` columns; a longer word has a line of its own.
+/// Words in lines of at most `width` columns; a longer word has a line of its own. A size stays on
+/// one line with its unit.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
+    let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {
+        match words.last_mut() {
+            Some(last) if belongs_to_number(last, word) => last.extend([" ", word]),
+            _ => words.push(word.to_owned()),
+        }
+    }
+    let mut lines = vec![String::new()];
+    for word in words {
         let line = lines.last_mut().expect("never empty");
         if line.is_empty() {
-            line.push_str(word);
+            line.push_str(&word);
         } else if line.chars().count() + 1 + word.chars().count() <= width {
-            line.push(' ');
-            line.push_str(word);
+            line.extend([" ", &word]);
         } else {
-            lines.push(word.to_owned());
+            lines.push(word);
         }
     }
     lines
+}
+
+/// Whether `word` is the unit, or the bytes in brackets, of the number before it.
+fn belongs_to_number(before: &str, word: &str) -> bool {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let is_number = before.ends_with(|last: char| last.is_ascii_digit());
+    let is_unit = UNITS.contains(&word.trim_end_matches([')', ',', ';', ':', '.']));
+    let is_bracket = word.strip_prefix('(').is_some_and(|rest| rest.parse::<u64>().is_ok());
+    is_number && is_unit || before.ends_with("iB") && is_bracket
 }
 
 #[cfg(test)]
@@ -208,6 +224,14 @@ mod tests {
         let told = PLAIN.entry(6, "why", "one two three four averyveryverylongword end");
         let expected = "why   one two three\n      four\n      averyveryverylongword\n      end\n";
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_size_is_not_torn_apart() {
+        let told = PLAIN.entry(0, "", "10 to 4 KiB (4096 B), then more");
+        assert_eq!(told, "10 to\n4 KiB (4096 B), then\nmore\n");
+        let told = PLAIN.entry(0, "", "twenty columns in 5 B; more");
+        assert_eq!(told, "twenty columns in\n5 B; more\n");
     }
 
     #[test]

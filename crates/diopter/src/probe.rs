@@ -152,15 +152,8 @@ fn gather(path: &Path, backend: BackendKind) -> Result<Facts, SetupError> {
         facts.queue = queue_of(metadata.dev(), facts.mount.as_ref());
         return Ok(facts);
     }
-    let opened = file::open(path, &file::OpenOptions::default()).map_err(|failure| {
-        let errno = failure.errno;
-        SetupError {
-            what: failure.what,
-            path: Some(path.to_owned()),
-            errno,
-            remedy: remedy_of(errno),
-        }
-    })?;
+    let opened = file::open(path, &file::OpenOptions::default())
+        .map_err(|failure| setup_error("open", path, failure.errno))?;
     if metadata.file_type().is_block_device() {
         facts.kind = NameKind::BlockDevice;
         facts.device_mounts = mounts::of_device(&mounts, metadata.rdev());
@@ -216,8 +209,11 @@ fn uring_refusal() -> Option<UringRefusal> {
 }
 
 fn refused(what: &'static str, path: &Path, error: &std::io::Error) -> SetupError {
-    let errno =
-        Errno::from_raw(error.raw_os_error().filter(|n| *n > 0).unwrap_or(Errno::EINVAL.raw()));
+    let number = error.raw_os_error().filter(|number| *number > 0);
+    setup_error(what, path, number.map_or(Errno::EINVAL, Errno::from_raw))
+}
+
+fn setup_error(what: &'static str, path: &Path, errno: Errno) -> SetupError {
     SetupError { what, path: Some(path.to_owned()), errno, remedy: remedy_of(errno) }
 }
 

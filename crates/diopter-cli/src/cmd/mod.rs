@@ -4,6 +4,7 @@ pub mod explain;
 pub mod generate;
 pub mod probe;
 
+use diopter::{Error, SetupError};
 use serde::Serialize;
 
 use crate::output::{self, TROUBLE};
@@ -16,6 +17,25 @@ pub fn tell_instead(instead: &clap::Error) -> u8 {
         Err(error) if !instead.use_stderr() => output::status_of_lost_output(&error),
         // A message on standard error that nobody can read is lost; the exit status still tells.
         _ => status,
+    }
+}
+
+/// An error of the library for people. Whatever step of opening a name went wrong, it is the
+/// opening that failed; and a name that this build cannot read yet says so.
+fn told(error: &Error) -> String {
+    match error {
+        Error::Setup(SetupError { path: Some(path), errno, remedy, .. }) => {
+            let name = path.display().to_string();
+            let remedy = if name.contains("::/") {
+                "this build does not read files inside images (IMAGE::/PATH) yet"
+            } else if remedy.is_empty() {
+                "dio probe tells what the file system allows"
+            } else {
+                remedy
+            };
+            format!("open {}: {errno}; {remedy}", output::shown(&name))
+        }
+        other => other.to_string(),
     }
 }
 

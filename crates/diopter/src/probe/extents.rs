@@ -16,8 +16,8 @@ pub struct ExtentShare {
 pub struct ExtentSummary {
     /// Every extent.
     pub all: ExtentShare,
-    /// Contiguous pieces on the device: neighbours in the file that are neighbours there count
-    /// once.
+    /// What one bio can cover: neighbours in the file that are neighbours on the device, and of one
+    /// state, count once.
     pub pieces: u64,
     /// Allocated, and reads as zeros.
     pub unwritten: ExtentShare,
@@ -47,18 +47,20 @@ impl ExtentSummary {
     pub(super) fn of(extents: &[FiemapExtent], size: u64, limit: usize) -> ExtentSummary {
         let mut summary = ExtentSummary { is_cut: extents.len() >= limit, ..Default::default() };
         let mut covered = 0;
-        let mut device_end = None;
+        let mut follower = None;
         for extent in extents {
             if extent.logical > covered {
                 summary.holes.add(extent.logical - covered);
-                device_end = None;
+                follower = None;
             }
             summary.count(extent);
             let is_placed = !(extent.is_unknown() || extent.is_delalloc() || extent.is_inline());
-            if !is_placed || device_end != Some(extent.physical) {
+            let states = [extent.is_unwritten(), extent.is_shared(), extent.is_encoded()];
+            if !is_placed || follower != Some((extent.physical, states)) {
                 summary.pieces += 1;
             }
-            device_end = is_placed.then(|| extent.physical.saturating_add(extent.length));
+            let end = extent.physical.saturating_add(extent.length);
+            follower = is_placed.then_some((end, states));
             covered = covered.max(extent.end());
         }
         if covered < size && !summary.is_cut {
@@ -114,6 +116,12 @@ mod tests {
     }
 
     #[test]
+    fn neighbours_of_another_state_are_another_piece() {
+        let list = [extent(0, 0, 10, 0), extent(10, 10, 10, UNWRITTEN), extent(20, 20, 10, 0)];
+        assert_eq!(ExtentSummary::of(&list, 30, 9).pieces, 3);
+    }
+
+    #[test]
     fn holes_lie_before_between_and_after_and_end_a_piece() {
         let list = [extent(10, 110, 10, 0), extent(30, 120, 10, 0)];
         let summary = ExtentSummary::of(&list, 100, 9);
@@ -134,7 +142,7 @@ mod tests {
         assert_eq!(summary.unwritten, share(1, 10));
         assert_eq!(summary.shared, share(1, 20));
         assert_eq!(summary.delayed, share(2, 70));
-        assert_eq!(summary.pieces, 3, "what has no place on the device has no neighbour there");
+        assert_eq!(summary.pieces, 4, "what has no place on the device has no neighbour there");
     }
 
     #[test]

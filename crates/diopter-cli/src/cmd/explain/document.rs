@@ -267,16 +267,16 @@ fn bio_of(bio: &diopter::PlannedBio) -> Bio {
 
 fn device_extents(explained: &Explained<'_>) -> (Option<Vec<DeviceExtent>>, bool) {
     let ExplainOptions { offset, length, .. } = *explained.options;
-    if length == 0 {
+    // Past the end of the file there is nothing to read, and for a write nothing yet.
+    let size = explained.file.size().unwrap_or(u64::MAX);
+    let end = offset.saturating_add(length).min(size);
+    if end <= offset {
         return (Some(Vec::new()), false);
     }
     // Without a write-back first: explaining changes nothing.
-    let found = fiemap(explained.file.as_fd(), offset, length, false, DEVICE_EXTENTS_MAX);
+    let found = fiemap(explained.file.as_fd(), offset, end - offset, false, DEVICE_EXTENTS_MAX);
     let Ok(found) = found else { return (None, false) };
     let is_cut = found.len() >= DEVICE_EXTENTS_MAX;
-    let size = explained.file.size().unwrap_or(u64::MAX);
-    // Past the end of the file there is nothing to read, and for a write nothing yet.
-    let end = offset.saturating_add(length).min(size.max(offset));
     (Some(clipped(&found, offset, end, is_cut)), is_cut)
 }
 

@@ -7,8 +7,8 @@ mod text;
 use std::path::PathBuf;
 
 use diopter::{
-    BackendChoice, BackendKind, Engine, EngineOptions, Errno, Error, File, Plan, PlanQuery,
-    Policies, Preset,
+    AdmitErrorKind, BackendChoice, BackendKind, Engine, EngineOptions, Errno, Error, File, Plan,
+    PlanQuery, Policies, Preset,
 };
 
 use crate::args::Operation;
@@ -60,7 +60,7 @@ pub fn run(options: &ExplainOptions, filter: &Filter, look: &Look) -> u8 {
             }
         }
         Err(error) => {
-            log::fail("explain", &error.to_string());
+            log::fail("explain", &cmd::told(&error));
             TROUBLE
         }
     }
@@ -72,7 +72,7 @@ pub fn json_schema() -> schemars::Schema {
 }
 
 fn explain<'a>(options: &'a ExplainOptions, filter: &Filter) -> diopter::Result<Explained<'a>> {
-    let file = open(options, filter)?;
+    let (file, refusal) = open(options, filter)?;
     let plan = file.plan(&PlanQuery {
         is_write: options.operation == Operation::Write,
         offset: options.offset,
@@ -80,7 +80,15 @@ fn explain<'a>(options: &'a ExplainOptions, filter: &Filter) -> diopter::Result<
         address: options.address,
         policies: options.policies,
         bio_bytes_max: options.bio_bytes_max,
-    })?;
+    });
+    let plan = match (plan, refusal) {
+        (Err(Error::Admit(error)), Some(refusal))
+            if error.kind == AdmitErrorKind::NotOpenedForThis =>
+        {
+            return Err(refusal);
+        }
+        (plan, _) => plan?,
+    };
     let engine = EngineOptions {
         backend: options.backend,
         policies: options.policies,
@@ -91,16 +99,17 @@ fn explain<'a>(options: &'a ExplainOptions, filter: &Filter) -> diopter::Result<
 }
 
 /// For reading, and for a write as its writer would open it: whether the edges of an unaligned
-/// write can be read decides which way they go. Where it may not be written, reading has to do.
-fn open(options: &ExplainOptions, filter: &Filter) -> diopter::Result<File> {
+/// write can be read decides which way they go. Where it may not be written, reading has to do; the
+/// refusal is given along, should a plan need more.
+fn open(options: &ExplainOptions, filter: &Filter) -> diopter::Result<(File, Option<Error>)> {
     let is_write = options.operation == Operation::Write;
     let opened = File::options().read(true).write(is_write).open(&options.name);
     match opened {
-        Err(Error::Setup(error)) if is_write && is_write_refusal(error.errno) => {
+        Err(error) if is_write && is_write_refusal(error.errno()) => {
             filter.tell("explain", Level::Info, || format!("{error}; opened for reading instead"));
-            File::open(&options.name)
+            Ok((File::open(&options.name)?, Some(error)))
         }
-        answer => answer,
+        answer => Ok((answer?, None)),
     }
 }
 

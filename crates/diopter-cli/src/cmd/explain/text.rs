@@ -209,7 +209,7 @@ fn bios_table(document: &Explain) -> Table {
 }
 
 fn way(bio: &Bio) -> String {
-    if bio.is_edge_read { format!("{}, reads an edge", bio.way) } else { bio.way.to_owned() }
+    if bio.is_edge_read { "edge read".to_owned() } else { bio.way.to_owned() }
 }
 
 fn device_table(document: &Explain) -> Table {
@@ -230,4 +230,136 @@ fn device_table(document: &Explain) -> Table {
         table.row(vec![offset, offset_unit, length, length_unit, device, device_unit, state]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cmd::explain::document::{
+        Alignment, Backend, Completion, DeviceExtent, Extent, PolicyNames, RouteBytes,
+    };
+    use crate::golden_file;
+
+    const LOOK: Look = Look { is_coloured: false, width: 80 };
+
+    fn extent(file_offset: u64, length: u64, object_offset: u64, boundary: bool) -> Extent {
+        Extent { file_offset, length, object: 0, object_offset, state: "mapped", boundary }
+    }
+
+    fn bio(file_offset: u64, length: u64, object_offset: u64, ended_by: &'static str) -> Bio {
+        Bio {
+            object: 0,
+            object_offset,
+            length,
+            segments: 1,
+            ended_by,
+            file_offset,
+            way: "direct",
+            is_edge_read: false,
+        }
+    }
+
+    /// 52 KiB across the first boundary of a file of indirect blocks.
+    fn across_a_boundary() -> Explain {
+        Explain {
+            schema: "diopter.explain/1",
+            name: "data.bin".to_owned(),
+            op: "write",
+            offset: 0,
+            length: 53248,
+            preset: "diopter",
+            policies: PolicyNames {
+                boundary: "v5.12",
+                submit: "all-then-wait",
+                completion: "auto",
+                depth: "auto".to_owned(),
+                wait: "block",
+                short: "resubmit",
+                route: "direct",
+            },
+            backend: Backend { name: "uring", why: "a ring was tried".to_owned() },
+            alignment: Alignment {
+                memory: 512,
+                offset_read: 512,
+                offset_write: 4096,
+                source: "statx".to_owned(),
+            },
+            route: RouteBytes { direct: 53248, bounced: 0, buffered: 0, why: Vec::new() },
+            extents: vec![extent(0, 49152, 8192, true), extent(49152, 4096, 61440, false)],
+            bios: vec![bio(0, 49152, 8192, "boundary"), bio(49152, 4096, 61440, "end-of-request")],
+            waits: 1,
+            completion: Completion { context: "inline", why: "overwrite of mapped blocks" },
+            device_extents: None,
+            device_extents_are_cut: false,
+            cached_pages: Some(0),
+            page_size: 4096,
+            address: 0,
+            bio_bytes_max: None,
+        }
+    }
+
+    /// An unaligned write that is cut into many bios, on a file that is partly cached.
+    fn in_many_pieces() -> Explain {
+        let route = RouteBytes {
+            direct: 0,
+            bounced: 409_600,
+            buffered: 7,
+            why: vec!["misaligned-range", "unaligned-end-of-file"],
+        };
+        let mut bios: Vec<Bio> =
+            (0..30).map(|at| bio(at * 4096, 4096, at * 4096, "size-limit")).collect();
+        bios[0].is_edge_read = true;
+        bios[0].way = "bounced";
+        let device = |file_offset, length, device_offset, state| DeviceExtent {
+            file_offset,
+            length,
+            device_offset,
+            state,
+        };
+        Explain {
+            offset: 3,
+            length: 409_607,
+            route,
+            extents: vec![extent(3, 409_607, 3, false)],
+            bios,
+            waits: 3,
+            device_extents: Some(vec![
+                device(3, 4093, Some(1 << 40), "mapped"),
+                device(4096, 1 << 20, None, "hole"),
+            ]),
+            device_extents_are_cut: true,
+            cached_pages: Some(12),
+            ..across_a_boundary()
+        }
+    }
+
+    #[test]
+    fn a_request_across_a_boundary_is_told_as_it_was() {
+        let told = of(&across_a_boundary(), &LOOK);
+        golden_file::check(&golden_file::golden("explain-boundary.txt"), &told);
+    }
+
+    #[test]
+    fn a_request_in_many_pieces_is_told_as_it_was_and_cut() {
+        let told = of(&in_many_pieces(), &LOOK);
+        golden_file::check(&golden_file::golden("explain-pieces.txt"), &told);
+    }
+
+    #[test]
+    fn a_request_that_moves_nothing_says_so() {
+        let route = RouteBytes { direct: 0, bounced: 0, buffered: 0, why: Vec::new() };
+        let nothing =
+            Explain { length: 0, route, bios: Vec::new(), waits: 0, ..across_a_boundary() };
+        let told = of(&nothing, &LOOK);
+        assert!(told.contains("no byte would move") && told.contains("0: there is nothing"));
+    }
+
+    #[test]
+    fn a_request_that_waits_for_each_bio_says_so() {
+        let mut document = across_a_boundary();
+        document.policies.submit = "each-then-wait";
+        document.waits = 2;
+        let told = of(&document, &LOOK);
+        assert!(told.contains("2: each bio is waited for before the next"), "{told}");
+    }
 }

@@ -32,7 +32,7 @@ pub fn run(options: &ProbeOptions, filter: &Filter, look: &Look) -> u8 {
         match probe(name, options.backend) {
             Ok(probe) => probes.push(probe),
             Err(error) => {
-                log::fail("probe", &error.to_string());
+                log::fail("probe", &cmd::told(&error.into()));
                 status = TROUBLE;
             }
         }

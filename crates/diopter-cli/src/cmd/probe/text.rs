@@ -123,7 +123,7 @@ fn add_direct(rows: &mut Vec<(&'static str, String)>, direct: &Direct) {
     ));
     let atomic = direct.atomic_write.as_ref().map_or("none".to_owned(), |atomic| {
         let [least, most] = [atomic.unit_min, atomic.unit_max].map(|bytes| size_text(bytes.into()));
-        format!("from {least} to {most}, {} segments", atomic.segments_max)
+        format!("from {least} to {most}, {}", number(atomic.segments_max.into(), "segment"))
     });
     rows.push(("atomic writes", atomic));
 }
@@ -219,4 +219,130 @@ fn add_finding(text: &mut String, finding: &FindingText, look: &Look) {
 
 fn number(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use diopter::probe::{
+        DirectFacts, ExtentShare, ExtentSummary, Facts, Kernel, MemoryLock, Mount, NameKind, Probe,
+        findings,
+    };
+    use diopter::sys::file::{Alignment, AlignmentSource, AtomicWrite, DirectSupport};
+    use diopter::sys::queue::BlockQueue;
+    use diopter::sys::residency::{Residency, ResidencySource};
+
+    use super::*;
+    use crate::cmd::probe::document;
+    use crate::golden_file;
+
+    const LOOK: Look = Look { is_coloured: false, width: 80 };
+
+    fn disk() -> BlockQueue {
+        BlockQueue {
+            name: "nvme0n1p2".to_owned(),
+            logical_block_size: Some(512),
+            physical_block_size: Some(4096),
+            max_sectors_kb: Some(128),
+            max_hw_sectors_kb: Some(512),
+            max_segments: Some(127),
+            virt_boundary_mask: Some(4095),
+            dma_alignment: Some(3),
+            nr_requests: Some(1023),
+            chunk_sectors: Some(0),
+            optimal_io_size: Some(0),
+            write_cache: Some("write back".to_owned()),
+            fua: Some(true),
+            rotational: Some(false),
+            scheduler: Some("none".to_owned()),
+            io_poll: Some(true),
+            model: Some("Samsung SSD 980".to_owned()),
+        }
+    }
+
+    fn direct() -> DirectFacts {
+        let source = AlignmentSource::Statx;
+        let alignment = Alignment { memory: 4, offset_read: 512, offset_write: 512, source };
+        let atomic_write = AtomicWrite { unit_min: 512, unit_max: 16384, segments_max: 1 };
+        let support = DirectSupport::Full;
+        DirectFacts { support, alignment, atomic_write: Some(atomic_write) }
+    }
+
+    /// A database's file on an older kernel.
+    fn file() -> Facts {
+        Facts {
+            path: PathBuf::from("/srv/db/table 1"),
+            kind: NameKind::File,
+            size: Some(1 << 30),
+            kernel: Kernel { release: "6.12.9-generic".to_owned() },
+            mount: Some(Mount {
+                id: 31,
+                device: "259:2".to_owned(),
+                file_system: "xfs".to_owned(),
+                point: PathBuf::from("/srv"),
+                source: PathBuf::from("/dev/nvme0n1p2"),
+                options: ["rw", "relatime", "inode64", "noquota"].map(str::to_owned).to_vec(),
+            }),
+            device_mounts: Vec::new(),
+            queue: Some(disk()),
+            direct: Some(direct()),
+            backend: diopter::BackendChoice {
+                name: "uring",
+                why: "a ring was tried".to_owned(),
+                features: vec![("single-issuer", true), ("registered-buffers", false)],
+            },
+            uring_refusal: None,
+            extents: Some(ExtentSummary {
+                all: ExtentShare { count: 2000, bytes: 1 << 29 },
+                pieces: 1999,
+                unwritten: ExtentShare { count: 3, bytes: 12288 },
+                holes: ExtentShare { count: 1, bytes: 1 << 29 },
+                ..ExtentSummary::default()
+            }),
+            cache: Some(Residency {
+                pages_cached: 300,
+                pages_dirty: Some(4),
+                pages_writeback: Some(1),
+                page_size: 4096,
+                source: ResidencySource::Cachestat,
+            }),
+            memory_lock: MemoryLock { bytes_max: Some(8 << 20), is_exempt: false },
+        }
+    }
+
+    /// The device below it, all of whose facts are as one wishes.
+    fn device() -> Facts {
+        Facts {
+            path: PathBuf::from("/dev/nvme0n1"),
+            kind: NameKind::BlockDevice,
+            size: Some(1_000_204_886_016),
+            mount: None,
+            queue: Some(BlockQueue { max_sectors_kb: Some(2048), ..disk() }),
+            extents: None,
+            cache: None,
+            memory_lock: MemoryLock { bytes_max: None, is_exempt: false },
+            ..file()
+        }
+    }
+
+    #[test]
+    fn names_are_told_as_they_were() {
+        let judged = |facts: Facts| Probe { findings: findings(&facts), facts };
+        let told = of(&document::of(&[judged(file()), judged(device())]), &LOOK);
+        golden_file::check(&golden_file::golden("probe.txt"), &told);
+    }
+
+    #[test]
+    fn findings_are_counted_by_severity() {
+        let of = |severity| FindingText {
+            id: "a",
+            severity,
+            evidence: String::new(),
+            cause: "",
+            remedy: String::new(),
+        };
+        let all = ["severe", "notice", "warning", "notice"].map(of);
+        assert_eq!(counts(&all), "1 severe, 1 warning, 2 notices");
+    }
 }
