@@ -243,6 +243,24 @@ fn a_file_beyond_the_table_is_refused_until_another_leaves() {
 }
 
 #[test]
+fn an_unregistered_file_is_closed_with_its_last_descriptor() {
+    let slab = slab();
+    let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    if let Err(Errno::EOPNOTSUPP) = ring.register_file(writer.as_fd()) {
+        return testing::print_skip("uring: this kernel registers no files");
+    }
+    ring.unregister_file(ObjectHandle::of_fd(writer.as_fd()));
+    drop(writer);
+    let memory = adopted(&slab, &[0; 1]);
+    let read = slab.build(spec(Op::Read, &reader, 0, span(memory, 0, 1))).expect("a slot");
+    assert!(ring.queue(read));
+    let mut done = Vec::new();
+    ring.turn(1, Some(LONG), &mut done).expect("the ring works");
+    assert_eq!(done, [(read, Ok(0))], "nobody can write any more");
+}
+
+#[test]
 fn a_registered_buffer_is_what_the_kernel_reads_and_writes() {
     let slab = slab();
     let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
