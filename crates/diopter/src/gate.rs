@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, lock, wait_timeout};
+use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, keep_total_order, lock, wait_timeout};
 use crate::units::FileRange;
 
 const SHARDS: usize = if cfg!(loom) { 2 } else { 8 };
@@ -73,6 +73,7 @@ impl Gate {
     pub fn enter_shared(&self, range: FileRange, seat: usize) -> Result<Pass, NotNow> {
         let seat = seat % SHARDS;
         self.shards[seat].0.fetch_add(1, Ordering::SeqCst);
+        keep_total_order();
         if self.exclusive.load(Ordering::SeqCst) == 0 {
             return Ok(Pass::Fast(seat));
         }
@@ -89,6 +90,7 @@ impl Gate {
     /// with [`Gate::retract`], or with [`Gate::leave`] once entered.
     pub fn announce(&self) {
         self.exclusive.fetch_add(1, Ordering::SeqCst);
+        keep_total_order();
     }
 
     /// Takes an announcement back that did not lead to a pass.
@@ -134,6 +136,7 @@ impl Gate {
 
     fn leave_shard(&self, seat: usize) {
         self.shards[seat].0.fetch_sub(1, Ordering::SeqCst);
+        keep_total_order();
         if self.exclusive.load(Ordering::SeqCst) != 0 {
             // Under the lock, so that a waiter that saw the old count is asleep by now and gets the
             // wake-up.

@@ -2,7 +2,7 @@
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard,
+    Condvar, Mutex, MutexGuard,
     atomic::{AtomicI32, AtomicU32, Ordering},
 };
 #[cfg(not(loom))]
@@ -11,16 +11,26 @@ pub(crate) use std::thread;
 #[cfg(loom)]
 pub(crate) use loom::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard,
+        Condvar, Mutex, MutexGuard,
         atomic::{AtomicI32, AtomicU32, Ordering},
     },
     thread,
 };
 
-pub(crate) use std::sync::{Mutex as StaticMutex, OnceLock, Weak};
+// What no model looks at: sharing by count, and what lives in statics, which loom can't have.
+pub(crate) use std::sync::{
+    Arc, Mutex as StaticMutex, OnceLock, Weak, atomic::AtomicU32 as StaticCounter,
+};
 
-/// Locks, also after a panic elsewhere: every critical section here leaves its state whole before
-/// it can panic.
+/// Stands between a write and a read of two `SeqCst` atomics. All `SeqCst` operations have one total
+/// order, so nothing is needed; loom takes them for acquire-release and needs the fence.
+pub(crate) fn keep_total_order() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Locks, also after a panic elsewhere: every critical section here leaves its state whole before it
+/// can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

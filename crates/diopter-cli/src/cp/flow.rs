@@ -36,7 +36,7 @@ pub struct Transfer<'a> {
     pub target: Option<&'a File>,
     /// Which ranges have data.
     pub segments: Segments,
-    /// Bytes of the source; it may not have more or fewer.
+    /// Bytes of the source that matter; it may not have fewer.
     pub size: u64,
     /// Bytes before this one are in the target already.
     pub write_from: u64,

@@ -49,7 +49,7 @@ pub enum Interruption {
     Memory(Errno),
     /// The queue broke.
     Backend(BackendError),
-    /// The source has more or fewer bytes than at the start.
+    /// The source has fewer bytes than at the start.
     SourceChanged,
     /// A signal arrived.
     Signal(Signal),
@@ -124,7 +124,7 @@ impl Pipeline {
         // Once per engine, so a refusal is not asked for again.
         self.has_registered = true;
         while self.free.len() < self.depth() {
-            match IoBuf::new(self.shape.block_length()) {
+            match self.shape.buffer() {
                 Ok(memory) => self.free.push(memory),
                 Err(_) => return,
             }
@@ -166,7 +166,7 @@ impl Pipeline {
     fn read_ahead(&mut self, flow: &mut Flow<'_>) -> Result<(), Interruption> {
         while flow.buffers() < self.depth() {
             if self.free.is_empty() {
-                match IoBuf::new(self.shape.block_length()) {
+                match self.shape.buffer() {
                     Ok(memory) => self.free.push(memory),
                     Err(errno) if flow.buffers() == 0 => return Err(Interruption::Memory(errno)),
                     // It goes on with the buffers it has.
@@ -184,8 +184,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// The end of a file is asked for with the whole block around it: aligned, the read is direct,
-    /// and more bytes than expected tell that the file has grown.
+    /// The end of a file is asked for with the whole block around it: aligned, the read is direct.
     fn length_to_read(&self, flow: &Flow<'_>, range: &Range<u64>) -> usize {
         let length = range.end - range.start;
         if range.end < flow.transfer.size {
@@ -205,7 +204,8 @@ impl Pipeline {
         flow.moved.reads.add(&finished.route);
         let reading = flow.readings.iter_mut().find(|reading| reading.id == finished.id);
         let reading = reading.expect("every read in flight is on the list");
-        if bytes != reading.range.end - reading.range.start {
+        // There may be more: the file has grown, which is noticed in the end, or it is a device.
+        if bytes < reading.range.end - reading.range.start {
             self.free.extend(finished.memory.map(|memory| self.whole(memory)));
             return Err(Interruption::SourceChanged);
         }

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use diopter::sys::buf::Pages;
+use diopter::{Errno, IoBuf};
+
 use super::failure::Failure;
 
 /// Bytes of all buffers together. The process has about 15 MiB besides, so that the whole stays
@@ -16,8 +19,15 @@ pub const IODEPTH_MAX: u32 = 120;
 const BLOCK_UNIT: u64 = 512;
 
 /// What `--bs` and `--iodepth` are when they are not given: see docs/benchmarking.md, "dio cp".
-const BLOCK_BYTES: u64 = 1 << 20;
+const BLOCK_BYTES: u64 = 2 << 20;
 const IODEPTH: u32 = 16;
+
+/// What a huge page has on the machines that have them.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// Blocks from this size on lie in huge pages: a block of 4 KiB pages has one segment for each, and a device
+/// with 254 segments (virtio) gets 1 MiB as two requests, one of them tiny.
+const HUGE_BLOCK_BYTES_MIN: u64 = 512 << 10;
 
 /// Size and number of the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +72,19 @@ impl Shape {
         Ok(Shape { block, depth })
     }
 
+    /// A buffer for one request.
+    pub fn buffer(self) -> Result<IoBuf, Errno> {
+        IoBuf::with_pages(self.block_length(), self.pages())
+    }
+
+    /// Pages that a buffer lies in: huge ones unless all buffers, each rounded up to them, would break the
+    /// bound.
+    fn pages(self) -> Pages {
+        let rounded = self.block.next_multiple_of(HUGE_PAGE_BYTES);
+        let fits = rounded * u64::from(self.depth) <= BUFFERS_BYTES_MAX;
+        if fits && self.block >= HUGE_BLOCK_BYTES_MIN { Pages::Huge } else { Pages::Base }
+    }
+
     /// Bytes of one request, as a length of memory.
     pub fn block_length(self) -> usize {
         usize::try_from(self.block).expect("at most BUFFERS_BYTES_MAX")
@@ -89,6 +112,19 @@ mod tests {
         check(None, Some(1), (BLOCK_BYTES, 1));
         check(None, Some(IODEPTH_MAX), (BUFFERS_BYTES_MAX / 120 / 512 * 512, IODEPTH_MAX));
         check(Some(512), Some(IODEPTH_MAX), (512, IODEPTH_MAX));
+    }
+
+    #[test]
+    fn huge_pages_do_not_break_the_bound() {
+        for (block, depth, expected) in [
+            (None, None, Pages::Huge),
+            (Some(4096), Some(120), Pages::Base),
+            (Some(MIB), Some(16), Pages::Huge),
+            (Some(MIB), Some(64), Pages::Base),
+            (Some(64 * MIB), None, Pages::Huge),
+        ] {
+            assert_eq!(Shape::new(block, depth).unwrap().pages(), expected, "{block:?} {depth:?}");
+        }
     }
 
     #[test]

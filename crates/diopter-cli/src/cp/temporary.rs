@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use diopter::sys::space;
 use diopter::{Errno, File};
@@ -26,6 +27,12 @@ const HASH_DIGITS: usize = 16;
 /// Rounds of opening and locking. One suffices but when other copies end or begin at the same
 /// moment.
 const ATTEMPTS_MAX: u32 = 16;
+
+/// How long a lock is waited for. Of a process that was killed, the kernel keeps the files of its io_uring open
+/// until what was in flight has ended (a few ms, on Linux 6.18, after the process is gone), and with them the
+/// lock: so whoever has the lock also knows that no late write of another process will come.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(3);
+const LOCK_WAIT_SLICE: Duration = Duration::from_millis(10);
 
 /// A target that is being written. It stays where it is when dropped.
 pub struct Temporary {
@@ -137,7 +144,14 @@ fn make(path: &Path) -> Result<Attempt, Failure> {
 
 /// Locks an open temporary; the lock says that somebody is writing it.
 fn lock(path: &Path, file: File, start: u64) -> Result<Attempt, Failure> {
-    match space::lock_range(file.as_fd(), true, 0, 0, false) {
+    let deadline = Instant::now() + LOCK_WAIT_MAX;
+    let mut locked = space::lock_range(file.as_fd(), true, 0, 0, false);
+    while locked == Ok(false) && Instant::now() < deadline {
+        // The kernel has no way to wait for a lock that ends after some time.
+        std::thread::park_timeout(LOCK_WAIT_SLICE);
+        locked = space::lock_range(file.as_fd(), true, 0, 0, false);
+    }
+    match locked {
         Ok(true) => {}
         Ok(false) => return Err(is_busy(path)),
         // A file system without locks (some FUSE, NFS without lockd): two copies to one target at

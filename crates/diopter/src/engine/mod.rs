@@ -20,6 +20,7 @@ use crate::backend::sim::Null;
 use crate::backend::{Backend, Completions, Wait};
 use crate::clock::Nanos;
 use crate::error::{BackendError, IoError};
+use crate::gate::Gate;
 use crate::limits::{
     DEPTH_MAX, FILE_SIZE_MAX, GATE_WAIT_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX, WAIT_SLICE,
 };
@@ -37,7 +38,7 @@ use wait::Deadline;
 pub(crate) use handle::start_on;
 pub use handle::{BackendChoice, Engine, EngineOptions};
 pub use thread::use_for_this_thread;
-pub(crate) use thread::{if_thread_engine, reap_this_thread, seat, with_thread_engine};
+pub(crate) use thread::{others_have_writes_at, if_thread_engine, reap_this_thread, seat, with_thread_engine};
 
 /// The bounds of a thread's slab.
 pub(crate) const SLAB_SHAPE: SlabShape =
@@ -517,12 +518,25 @@ impl Core {
         complete::result(pending)
     }
 
-    /// Runs `f` while no write of `target` is in flight in this process, this engine's included.
+    /// Runs `f` while no write of `target` is in flight in this process, and after every write that
+    /// this thread started before, on this engine or another.
     ///
     /// # Errors
     /// `EBUSY` when other threads do not take their finished writes for [`GATE_WAIT_MAX`].
     pub fn exclusively<R>(&mut self, target: &Target, f: impl FnOnce() -> R) -> Result<R, Errno> {
         let deadline = Deadline::after(GATE_WAIT_MAX);
+        loop {
+            if self.has_writes_at(target.gate()) {
+                self.tick_or_pause(self.blocking_wait());
+            } else if others_have_writes_at(target.gate()) {
+                reap_this_thread();
+            } else {
+                break;
+            }
+            if deadline.left().is_zero() {
+                return Err(Errno::EBUSY);
+            }
+        }
         target.gate().announce();
         loop {
             match target.gate().enter_exclusive(FileRange::new(0, FILE_SIZE_MAX)) {
@@ -606,6 +620,14 @@ impl Core {
 
     fn place_of(&self, id: RequestId) -> Option<usize> {
         self.table.iter().position(|pending| pending.id == id.0)
+    }
+
+    /// Whether a write to the inode of `gate` is in the table.
+    pub fn has_writes_at(&self, gate: &Arc<Gate>) -> bool {
+        self.table.iter().any(|pending| {
+            let target = pending.target.as_ref();
+            pending.is_write() && target.is_some_and(|target| Arc::ptr_eq(target.gate(), gate))
+        })
     }
 
     /// Whether a request of `target` is in the table.

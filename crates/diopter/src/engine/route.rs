@@ -104,6 +104,10 @@ impl<F: Fn(u64) -> bool> Course<F> {
 
     fn next_read(&self) -> Window {
         let (at, end) = (self.at(), self.end());
+        if align_up(end, self.block) > FILE_SIZE_MAX {
+            // The whole block would end past the largest offset, and the kernel refuses it.
+            return self.to(end, Way::Buffered(DetourReason::UnalignedEndOfFile));
+        }
         let whole = align_up(end, self.block) - align_down(at, self.block);
         let is_ragged = !self.range_is_aligned();
         if is_ragged && whole <= BOUNCE_WHOLE_BYTES.min(self.bounce) {

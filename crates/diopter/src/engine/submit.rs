@@ -58,6 +58,11 @@ pub(crate) fn open_window(
     if pending.is_write() && needs_exclusive(pending, target, &window) && !has_exclusive(pending) {
         return Opened::NeedsPass;
     }
+    if target.access.strict && matches!(window.way, Way::Buffered(_)) {
+        // What admission can't see: the address of an append's memory, a size that changed since.
+        pending.fail(Errno::EOPNOTSUPP, pending.rest());
+        return Opened::Yes;
+    }
     let block = block_of(pending, target);
     if matches!(window.way, Way::Bounced(_)) && pending.bounce.is_none() {
         match pool.take(flight, block) {

@@ -9,8 +9,9 @@ use diopter_sys::{Slab, fork};
 use crate::backend::{Checked, Ladder, Wait};
 use crate::engine::handle::EngineOptions;
 use crate::engine::{Core, SLAB_SHAPE};
+use crate::gate::Gate;
 use crate::limits::DEPTH_MAX;
-use crate::sync::{Ordering, StaticCounter};
+use crate::sync::{Arc, Ordering, StaticCounter};
 
 /// A thread's engine, and in which process it was made.
 struct Own {
@@ -94,6 +95,21 @@ pub(super) fn enlist(core: Weak<RefCell<Core>>) {
             others.push(core);
         })
         .unwrap_or(());
+}
+
+/// Whether an engine of this thread that is not in use by the caller has writes to the inode of
+/// `gate` that are not over.
+pub(crate) fn others_have_writes_at(gate: &Arc<Gate>) -> bool {
+    OTHERS
+        .try_with(|others| {
+            let others = others.borrow();
+            let mut live = others.iter().filter_map(Weak::upgrade);
+            live.any(|other| {
+                let other = other.try_borrow();
+                other.is_ok_and(|core| !core.is_inherited() && core.has_writes_at(gate))
+            })
+        })
+        .unwrap_or(false)
 }
 
 /// One round of every engine of this thread that is not in use by the caller: true when one of them

@@ -38,7 +38,7 @@ pub(super) fn gate_of(key: InodeKey) -> Arc<Gate> {
     gate
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -46,3 +46,11 @@ pub fn has_uring() -> bool {
         }
     }
 }
+
+/// Bytes of memory that can be had without swapping, as the kernel reckons.
+pub fn memory_available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
