@@ -1,0 +1,219 @@
+//! `dio cp` that is ended on its way: the target has the old content or the whole new one, and `--resume` goes
+//! on.
+
+mod cp_support;
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use cp_support::*;
+use rustix::process::Signal;
+
+const OLD: &[u8] = b"what was here before";
+
+/// Moments at which a copy is killed: a share of them in every run, all of them in a soak.
+const MOMENTS: u64 = 20;
+const MOMENTS_OF_A_SOAK: u64 = 200;
+
+/// A folder with a source that takes a while, and a target that is there already.
+fn prepared(seed: u64, size: u64) -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    make_file(&source, seed, size);
+    std::fs::write(&target, OLD).unwrap();
+    (folder, source, target)
+}
+
+fn assert_ended_by(child: Child, signal: Signal, status: i32) -> String {
+    send(&child, signal);
+    let output = child.wait_with_output().unwrap();
+    let text = message(&output);
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    text
+}
+
+#[test]
+fn a_signal_leaves_the_old_target_and_nothing_else() {
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let (folder, source, target) = prepared(1, SLOW_BYTES);
+        let copy = start_slowly(&[], &source, &target);
+        wait_for_record(&target);
+        let text = assert_ended_by(copy, signal, status);
+        assert!(text.contains("--resume"), "{text}");
+        assert_eq!(std::fs::read(&target).unwrap(), OLD);
+        assert_eq!(names(folder.path()), ["source", "target"]);
+    }
+}
+
+#[test]
+fn a_signal_with_resume_leaves_what_the_next_run_goes_on_from() {
+    let (folder, source, target) = prepared(2, SLOW_BYTES + 7);
+    let copy = start_slowly(&["--resume"], &source, &target);
+    wait_for_record(&target);
+    assert_ended_by(copy, Signal::INT, 130);
+    assert_eq!(std::fs::read(&target).unwrap(), OLD);
+    assert_eq!(names(folder.path()), [".target.dio-part", "source", "target"]);
+    let told = cp_told(&["--resume"], &source, &target);
+    let resumed = told["resumed_bytes"].as_u64().unwrap();
+    assert!(resumed > 0 && resumed < SLOW_BYTES, "{resumed}");
+    let written = told["route"]["write"]["direct"].as_u64().unwrap();
+    assert_eq!(written, SLOW_BYTES - resumed, "what was there is not written again");
+    assert_same(&source, &target);
+    assert_eq!(names(folder.path()), ["source", "target"]);
+    let left = rustix::fs::getxattr(&target, "user.diopter.cp", &mut [0u8; 4096][..]);
+    assert_eq!(left, Err(rustix::io::Errno::NODATA));
+}
+
+#[test]
+fn a_resumed_copy_is_verified_whole() {
+    let (_folder, source, target) = prepared(3, SLOW_BYTES);
+    let copy = start_slowly(&["--resume", "--verify"], &source, &target);
+    wait_for_record(&target);
+    assert_ended_by(copy, Signal::INT, 130);
+    // What the first run wrote went bad meanwhile.
+    let temporary = File::options().write(true).open(temporary_of(&target)).unwrap();
+    temporary.write_all_at(b"rot", 0).unwrap();
+    drop(temporary);
+    let output = cp(&["--resume", "--verify"], &source, &target);
+    assert_eq!(output.status.code(), Some(1), "{}", message(&output));
+    assert_eq!(std::fs::read(&target).unwrap(), OLD);
+    // The bad part is gone, so the next run has nothing to go on from and is right.
+    let told = cp_told(&["--resume", "--verify"], &source, &target);
+    assert_eq!(told["resumed_bytes"], 0);
+    let hash = blake3::hash(&std::fs::read(&source).unwrap()).to_string();
+    assert_eq!(told["verified"][0]["source_blake3"], hash);
+    assert_same(&source, &target);
+}
+
+#[test]
+fn a_resumed_copy_that_is_verified_has_the_hash_of_the_whole_source() {
+    let (_folder, source, target) = prepared(4, SLOW_BYTES + 1);
+    let copy = start_slowly(&["--resume"], &source, &target);
+    wait_for_record(&target);
+    assert_ended_by(copy, Signal::INT, 130);
+    let told = cp_told(&["--resume", "--verify"], &source, &target);
+    assert!(told["resumed_bytes"].as_u64().unwrap() > 0);
+    let hash = blake3::hash(&std::fs::read(&source).unwrap()).to_string();
+    assert_eq!(told["verified"][0]["source_blake3"], hash);
+}
+
+#[test]
+fn holes_are_kept_across_a_resume() {
+    let (_folder, source, target) = prepared(5, SLOW_BYTES);
+    let file = File::options().write(true).open(&source).unwrap();
+    file.set_len(4 * SLOW_BYTES).unwrap();
+    file.write_all_at(&content(6, 1 << 20), 3 * SLOW_BYTES).unwrap();
+    leave_cache(&file);
+    let copy = start_slowly(&["--resume"], &source, &target);
+    wait_for_record(&target);
+    assert_ended_by(copy, Signal::TERM, 143);
+    cp_told(&["--resume"], &source, &target);
+    assert_same(&source, &target);
+    assert_eq!(data_of(&target), data_of(&source));
+}
+
+#[test]
+fn a_source_that_was_changed_between_two_runs_is_copied_from_the_start() {
+    let (_folder, source, target) = prepared(7, SLOW_BYTES);
+    let copy = start_slowly(&["--resume"], &source, &target);
+    wait_for_record(&target);
+    assert_ended_by(copy, Signal::INT, 130);
+    make_file(&source, 8, SLOW_BYTES);
+    let told = cp_told(&["--resume"], &source, &target);
+    assert_eq!(told["resumed_bytes"], 0);
+    assert_same(&source, &target);
+}
+
+#[test]
+fn a_plain_copy_starts_over_and_leaves_nothing_of_an_interrupted_one() {
+    let (folder, source, target) = prepared(9, SLOW_BYTES);
+    let copy = start_slowly(&["--resume"], &source, &target);
+    wait_for_record(&target);
+    assert_ended_by(copy, Signal::INT, 130);
+    let other = folder.path().join("other");
+    make_file(&other, 10, 5000);
+    let told = cp_told(&[], &other, &target);
+    assert_eq!(told["resumed_bytes"], 0);
+    assert_same(&other, &target);
+    assert_eq!(names(folder.path()), ["other", "source", "target"]);
+}
+
+#[test]
+fn a_signal_in_a_tree_leaves_whole_files_only() {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    for seed in 0..8 {
+        make_file(&source.join(seed.to_string()), seed, SLOW_BYTES / 4);
+    }
+    let copy = start_slowly(&["-r"], &source, &target);
+    let is_begun = || std::fs::read_dir(&target).is_ok_and(|entries| entries.count() >= 3);
+    wait_for("the third file", is_begun);
+    assert_ended_by(copy, Signal::INT, 130);
+    let copied = names(&target);
+    assert!((1..8).contains(&copied.len()), "{copied:?}");
+    for name in copied {
+        assert_same(&source.join(&name), &target.join(&name));
+    }
+}
+
+#[test]
+fn an_ignored_signal_stays_ignored() {
+    let (_folder, source, target) = prepared(11, SLOW_BYTES / 4);
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_dio"), "cp"]);
+    let copy = command.args(SLOWLY).args([&source, &target]).spawn().unwrap();
+    wait_for_start(&target, SLOW_BYTES / 4);
+    send(&copy, Signal::HUP);
+    let output = copy.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_same(&source, &target);
+}
+
+/// The target has the old content, or all of the new one.
+fn assert_old_or_new(source: &Path, target: &Path) {
+    if target.metadata().unwrap().size() == u64::try_from(OLD.len()).unwrap() {
+        assert_eq!(std::fs::read(target).unwrap(), OLD);
+    } else {
+        assert_same(source, target);
+    }
+}
+
+#[test]
+fn kill_9_at_any_moment_leaves_the_old_or_the_new_target_and_resume_completes_it() {
+    let size = 96 << 20;
+    let (folder, source, target) = prepared(12, size);
+    let started = Instant::now();
+    let plain = ["--bs=256k", "--iodepth=4", "--reflink=never"];
+    let options = [&plain[..], &["--resume"]].concat();
+    cp_well(&options, &source, &target);
+    let whole = started.elapsed();
+    let mut numbers = Numbers::new(seed());
+    let is_soak = std::env::var_os("DIOPTER_SOAK").is_some();
+    let (mut completed, mut resumed) = (0, 0);
+    for turn in 0..if is_soak { MOMENTS_OF_A_SOAK } else { MOMENTS } {
+        std::fs::remove_file(&target).unwrap();
+        std::fs::write(&target, OLD).unwrap();
+        // A little longer than the whole copy, so that its end is met too.
+        let nanoseconds = u64::try_from(whole.as_nanos()).unwrap() * 11 / 10;
+        let moment = Duration::from_nanos(numbers.next() % nanoseconds);
+        // Whoever did not think of --resume at first can go on as well.
+        let first = if turn % 2 == 0 { &options[..] } else { &plain };
+        let mut copy = dio().args(first).args([&source, &target]).spawn().unwrap();
+        let begun = Instant::now();
+        wait_for("the moment", || begun.elapsed() >= moment);
+        copy.kill().unwrap();
+        copy.wait().unwrap();
+        assert_old_or_new(&source, &target);
+        let is_new = target.metadata().unwrap().size() == size;
+        completed += u64::from(is_new);
+        let told = cp_told(&options, &source, &target);
+        resumed += u64::from(told["resumed_bytes"].as_u64().unwrap() > 0);
+        assert_same(&source, &target);
+        assert_eq!(names(folder.path()), ["source", "target"]);
+    }
+    tell(&format!("killed: {completed} had completed, {resumed} were gone on with"));
+}

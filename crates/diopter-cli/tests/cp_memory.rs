@@ -1,0 +1,56 @@
+//! How much memory `dio cp` takes: under 128 MiB, whatever it is told.
+
+mod cp_support;
+
+use std::process::Child;
+
+use cp_support::*;
+
+const RESIDENT_BYTES_MAX: u64 = 128 << 20;
+
+/// The most memory a process has had, in bytes, as long as it runs.
+fn peak_of(child: &Child) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+fn check(options: &[&str], size: u64) {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    make_file(&source, 1, size);
+    let mut copy = dio().args(options).args([&source, &target]).spawn().unwrap();
+    let mut peak = 0;
+    wait_for("the copy to end", || {
+        peak = peak.max(peak_of(&copy).unwrap_or(0));
+        copy.try_wait().unwrap().is_some()
+    });
+    assert!(copy.wait().unwrap().success());
+    assert_same(&source, &target);
+    tell(&format!("{options:?}: at most {} KiB resident", peak / 1024));
+    assert!(peak > 1 << 20, "it was looked at while it ran");
+    assert!(peak < RESIDENT_BYTES_MAX, "{options:?}: {peak} bytes resident");
+}
+
+#[test]
+fn a_large_file_does_not_take_more_than_a_small_one() {
+    check(&["--verify", "--reflink=never"], 1 << 30);
+}
+
+#[test]
+fn the_largest_buffers_that_are_allowed_are_within_the_bound() {
+    for options in [
+        ["--bs=64M", "--iodepth=1"],
+        ["--bs=4M", "--iodepth=16"],
+        ["--bs=1536k", "--iodepth=32"],
+        ["--bs=512k", "--iodepth=120"],
+    ] {
+        check(&options, 192 << 20);
+    }
+}
+
+#[test]
+fn the_threads_take_no_more() {
+    check(&["--backend=threads", "--reflink=never"], 192 << 20);
+}

@@ -1,0 +1,267 @@
+//! What `dio cp` refuses: one message, exit status 2, nothing lost, nothing left.
+
+mod cp_support;
+
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use cp_support::*;
+use rustix::fs::{CWD, FileType, Mode};
+
+#[test]
+fn a_missing_source() {
+    let folder = folder();
+    let target = folder.path().join("target");
+    std::fs::write(&target, b"old").unwrap();
+    let output = cp(&[], &folder.path().join("missing"), &target);
+    assert_refused(&output, &["missing", "ENOENT", "check the path"]);
+    assert_eq!(std::fs::read(&target).unwrap(), b"old");
+    assert_eq!(names(folder.path()), ["target"]);
+}
+
+#[test]
+fn a_folder_without_r() {
+    let folder = folder();
+    let source = folder.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    let output = cp(&[], &source, &folder.path().join("target"));
+    assert_refused(&output, &["source", "-r"]);
+    assert_eq!(names(folder.path()), ["source"]);
+}
+
+#[test]
+fn a_fifo_or_a_terminal_as_the_source_and_nobody_waits() {
+    let folder = folder();
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from_bits_truncate(0o600), 0).unwrap();
+    for source in [fifo.as_path(), Path::new("/dev/null"), Path::new("/dev/tty")] {
+        let output = cp(&[], source, &folder.path().join("target"));
+        assert_refused(&output, &["neither a file nor a block device"]);
+    }
+    assert_eq!(names(folder.path()), ["fifo"]);
+}
+
+#[test]
+fn a_pipe_or_a_terminal_as_the_target() {
+    let folder = folder();
+    let [source, fifo] = ["source", "fifo"].map(|name| folder.path().join(name));
+    std::fs::write(&source, b"abc").unwrap();
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from_bits_truncate(0o600), 0).unwrap();
+    for target in [fifo.as_path(), Path::new("/dev/null")] {
+        assert_refused(&cp(&[], &source, target), &["neither a file nor a block device"]);
+    }
+    assert_eq!(names(folder.path()), ["fifo", "source"]);
+}
+
+#[test]
+fn source_and_target_the_same_file_by_whatever_name() {
+    let folder = folder();
+    let [source, link, hard] = ["source", "link", "hard"].map(|name| folder.path().join(name));
+    std::fs::write(&source, b"abc").unwrap();
+    symlink("source", &link).unwrap();
+    std::fs::hard_link(&source, &hard).unwrap();
+    for (from, to) in [(&source, &source), (&link, &source), (&source, &link), (&source, &hard)] {
+        assert_refused(&cp(&[], from, to), &["the same file"]);
+    }
+    assert_refused(&cp(&[], &source, folder.path()), &["the same file"]);
+    assert_eq!(std::fs::read(&source).unwrap(), b"abc");
+    assert_eq!(names(folder.path()), ["hard", "link", "source"]);
+}
+
+#[test]
+fn a_target_that_is_a_link_to_nothing() {
+    let folder = folder();
+    let [source, link] = ["source", "link"].map(|name| folder.path().join(name));
+    std::fs::write(&source, b"abc").unwrap();
+    symlink("nothing", &link).unwrap();
+    assert_refused(&cp(&[], &source, &link), &["link to nothing"]);
+    assert_eq!(names(folder.path()), ["link", "source"]);
+}
+
+#[test]
+fn several_sources_into_what_is_no_folder() {
+    let folder = folder();
+    let [one, two, target] = ["one", "two", "target"].map(|name| folder.path().join(name));
+    for path in [&one, &two, &target] {
+        std::fs::write(path, b"abc").unwrap();
+    }
+    let output = dio().args([&one, &two]).arg(&target).output().unwrap();
+    let text = message(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.lines().all(|line| line.contains("several sources")), "{text}");
+    assert_eq!(names(folder.path()), ["one", "target", "two"]);
+}
+
+#[test]
+fn two_sources_of_one_name() {
+    let folder = folder();
+    let target = folder.path().join("target");
+    std::fs::create_dir(&target).unwrap();
+    let sources = ["a", "b"].map(|name| {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+        let source = folder.path().join(name).join("same");
+        std::fs::write(&source, name).unwrap();
+        source
+    });
+    let output = dio().args(&sources).arg(&target).output().unwrap();
+    assert_refused(&output, &["b/same", "the same name"]);
+    assert_eq!(std::fs::read(target.join("same")).unwrap(), b"a");
+}
+
+#[test]
+fn a_target_folder_that_is_not_there() {
+    let folder = folder();
+    let source = folder.path().join("source");
+    std::fs::write(&source, b"abc").unwrap();
+    let target = folder.path().join("missing/target");
+    assert_refused(&cp(&[], &source, &target), &["missing", "ENOENT"]);
+    assert_refused(&cp(&[], &source, &folder.path().join("new/")), &["no such folder"]);
+    assert_eq!(names(folder.path()), ["source"]);
+}
+
+#[test]
+fn more_memory_than_the_bound_and_sizes_that_mean_nothing() {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    std::fs::write(&source, b"abc").unwrap();
+    for options in [
+        ["--bs=1G", "--iodepth=1"],
+        ["--bs=64M", "--iodepth=2"],
+        ["--bs=1M", "--iodepth=100000"],
+        ["--bs=100", "--iodepth=1"],
+    ] {
+        let output = cp(&options, &source, &target);
+        assert_refused(&output, &["--"]);
+    }
+    assert_refused(&cp(&["--bs=64M", "--iodepth=2"], &source, &target), &["67108864"]);
+    assert_eq!(names(folder.path()), ["source"]);
+}
+
+/// Runs as somebody who has no rights here, if we are the administrator; as ourselves otherwise.
+fn as_a_stranger(source: &Path, target: &Path) -> Option<std::process::Output> {
+    let mut command = dio();
+    if is_root() {
+        command.uid(65_534).gid(65_534);
+    }
+    match command.arg(source).arg(target).output() {
+        Ok(output) => Some(output),
+        Err(error) => {
+            skip("root", &format!("another user may not run the test's dio: {error}"));
+            None
+        }
+    }
+}
+
+#[test]
+fn a_source_that_may_not_be_read_and_a_folder_that_may_not_be_written() {
+    let folder = folder();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let [source, open, closed] = ["source", "open", "closed"].map(|name| folder.path().join(name));
+    std::fs::write(&source, b"abc").unwrap();
+    for (path, mode) in [(&open, 0o777), (&closed, 0o555)] {
+        std::fs::create_dir(path).unwrap();
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    std::fs::set_permissions(&source, Permissions::from_mode(0o000)).unwrap();
+    let Some(output) = as_a_stranger(&source, &open.join("target")) else { return };
+    assert_refused(&output, &["opening", "source", "EACCES"]);
+    std::fs::set_permissions(&source, Permissions::from_mode(0o644)).unwrap();
+    let Some(output) = as_a_stranger(&source, &closed.join("target")) else { return };
+    assert_refused(&output, &["closed", "EACCES"]);
+    let Some(output) = as_a_stranger(&source, &open.join("target")) else { return };
+    assert!(output.status.success(), "{}", message(&output));
+    assert_eq!(names(&open), ["target"]);
+    assert_eq!(names(&closed).len(), 0);
+}
+
+#[test]
+fn a_file_larger_than_the_limit_of_the_shell() {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    make_file(&source, 1, 9 << 20);
+    let mut command = std::process::Command::new("sh");
+    // In units of 512 bytes in dash, of 1024 in bash: 2 or 4 MiB.
+    command.args(["-c", "ulimit -f 4096 && exec \"$0\" cp \"$1\" \"$2\""]);
+    command.arg(env!("CARGO_BIN_EXE_dio")).args([&source, &target]);
+    let output = command.output().unwrap();
+    assert_refused(&output, &["EFBIG", "ulimit -f"]);
+    assert_eq!(names(folder.path()), ["source"]);
+}
+
+#[test]
+fn a_source_that_grows_or_shrinks_on_the_way() {
+    for (new_size, options) in [(SLOW_BYTES + 1, &[][..]), (SLOW_BYTES / 2, &["--resume"][..])] {
+        let folder = folder();
+        let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+        make_file(&source, 2, SLOW_BYTES);
+        std::fs::write(&target, b"old").unwrap();
+        let copy = start_slowly(options, &source, &target);
+        wait_for_start(&target, SLOW_BYTES);
+        File::options().write(true).open(&source).unwrap().set_len(new_size).unwrap();
+        let output = copy.wait_with_output().unwrap();
+        assert_refused(&output, &["changed while it was copied"]);
+        assert_eq!(std::fs::read(&target).unwrap(), b"old");
+        assert_eq!(names(folder.path()), ["source", "target"]);
+    }
+}
+
+#[test]
+fn a_copy_that_is_not_what_was_written() {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    make_file(&source, 3, SLOW_BYTES);
+    std::fs::write(&target, b"old").unwrap();
+    let mut copy = start_slowly(&["--verify", "--json"], &source, &target);
+    wait_for_start(&target, SLOW_BYTES);
+    // Somebody writes to the temporary all the time, as bad memory or a bad disk would.
+    let vandal = File::options().write(true).open(temporary_of(&target)).unwrap();
+    wait_for("the copy to end", || {
+        vandal.write_all_at(b"vandal", 4096).unwrap();
+        copy.try_wait().unwrap().is_some()
+    });
+    let output = copy.wait_with_output().unwrap();
+    let text = message(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let hash = blake3::hash(&std::fs::read(&source).unwrap()).to_string();
+    assert!(text.contains(&hash) && text.contains("verify failed on"), "{text}");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&told["exit_status"], &told["verified"][0]["is_same"]), (&1.into(), &false.into()));
+    assert_eq!(std::fs::read(&target).unwrap(), b"old");
+    assert_eq!(names(folder.path()), ["source", "target"]);
+}
+
+#[test]
+fn a_second_copy_to_the_same_target() {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    make_file(&source, 4, SLOW_BYTES);
+    let first = start_slowly(&[], &source, &target);
+    wait_for_start(&target, SLOW_BYTES);
+    assert_refused(&cp(&[], &source, &target), &["another `dio cp`", "wait"]);
+    assert_refused(&cp(&["--resume"], &source, &target), &["another `dio cp`"]);
+    let output = first.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", message(&output));
+    assert_same(&source, &target);
+    assert_eq!(names(folder.path()), ["source", "target"]);
+}
+
+#[test]
+fn a_temporary_is_never_longer_than_the_file_will_be() {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let size = (16 << 20) + 7;
+    make_file(&source, 5, size);
+    let mut copy = start_slowly(&[], &source, &target);
+    let temporary = temporary_of(&target);
+    let mut longest = 0;
+    wait_for("the copy to end", || {
+        for path in [&temporary, &target] {
+            longest = longest.max(std::fs::metadata(path).map_or(0, |found| found.len()));
+        }
+        copy.try_wait().unwrap().is_some()
+    });
+    assert_eq!(longest, size);
+    assert_same(&source, &target);
+}
