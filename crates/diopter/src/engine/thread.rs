@@ -2,6 +2,7 @@
 //! engines that live on the thread, so that a blocked writer can reap what it waits for.
 
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::rc::Weak;
 
 use diopter_sys::{Slab, fork};
@@ -22,6 +23,9 @@ struct Own {
 thread_local! {
     /// Empty while a call uses it, before the first one, and after a panic in one.
     static OWN: Cell<Option<Own>> = const { Cell::new(None) };
+    /// Where an engine stays between calls while the thread is being torn down, `OWN` is gone, and
+    /// requests of it are on their way. It has no destructor, so it outlives every other.
+    static LAST: Cell<Option<ManuallyDrop<Own>>> = const { Cell::new(None) };
     static OPTIONS: Cell<EngineOptions> = const { Cell::new(EngineOptions::DEFAULT) };
     static OTHERS: RefCell<Vec<Weak<RefCell<Core>>>> = const { RefCell::new(Vec::new()) };
     static SEAT: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -41,12 +45,12 @@ pub(crate) fn seat() -> usize {
 }
 
 /// Runs `f` on this thread's engine, made on first use. A child of fork makes its own and never
-/// touches the inherited one; so does a call while the thread is being torn down. A panic in `f`
-/// drops the engine, which waits for what it has in flight.
+/// touches the inherited one. While the thread is being torn down, an engine lives only as long as
+/// requests of it are on their way. A panic in `f` drops the engine, which waits for what it has in
+/// flight.
 pub(crate) fn with_thread_engine<R>(f: impl FnOnce(&mut Core) -> R) -> R {
     let generation = fork::generation();
-    let found = OWN.try_with(Cell::take).ok().flatten();
-    let mut own = match found {
+    let mut own = match take() {
         Some(own) if own.generation == generation => own,
         Some(inherited) => {
             // Its ring is the parent's: not even its drop may run here.
@@ -56,18 +60,28 @@ pub(crate) fn with_thread_engine<R>(f: impl FnOnce(&mut Core) -> R) -> R {
         None => make(generation),
     };
     let result = f(&mut own.core);
-    // While the thread is being torn down there is no cell any more, and the engine goes now.
-    OWN.try_with(|cell| cell.set(Some(own))).unwrap_or(());
+    put_back(own);
     result
+}
+
+fn take() -> Option<Own> {
+    OWN.try_with(Cell::take).unwrap_or_else(|_| LAST.take().map(ManuallyDrop::into_inner))
+}
+
+fn put_back(own: Own) {
+    let mut own = Some(own);
+    if OWN.try_with(|cell| cell.set(own.take())).is_err() {
+        LAST.set(own.filter(|own| own.core.unreturned() > 0).map(ManuallyDrop::new));
+    }
 }
 
 /// Runs `f` on this thread's engine if there is one of this process.
 pub(crate) fn if_thread_engine(f: impl FnOnce(&mut Core)) {
-    let Ok(Some(mut own)) = OWN.try_with(Cell::take) else { return };
+    let Some(mut own) = take() else { return };
     if own.generation == fork::generation() {
         f(&mut own.core);
     }
-    OWN.try_with(|cell| cell.set(Some(own))).unwrap_or(());
+    put_back(own);
 }
 
 fn make(generation: u64) -> Own {
