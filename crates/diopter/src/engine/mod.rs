@@ -38,7 +38,9 @@ use wait::Deadline;
 pub(crate) use handle::start_on;
 pub use handle::{BackendChoice, Engine, EngineOptions};
 pub use thread::use_for_this_thread;
-pub(crate) use thread::{others_have_writes_at, if_thread_engine, reap_this_thread, seat, with_thread_engine};
+pub(crate) use thread::{
+    if_thread_engine, others_have_writes_at, reap_this_thread, seat, with_thread_engine,
+};
 
 /// The bounds of a thread's slab.
 pub(crate) const SLAB_SHAPE: SlabShape =
