@@ -55,6 +55,7 @@ const LANES: &[Lane] = &[
         uses: BACKENDS,
         ..plain("contract", &[test(&["test", "-p", "diopter", "--test", "contract"])])
     },
+    plain("engine", &[test(&["test", "-p", "diopter", "--test", "engine"])]),
     plain("model", &[test(&["test", "-p", "diopter", "--test", "model"])]),
     plain("process", &[test(&["test", "-p", "diopter", "--test", "process"])]),
     plain(

@@ -16,10 +16,10 @@ impl Nanos {
     }
 }
 
-/// Now, by the monotonic clock.
+/// Now, by the monotonic clock. Never 0: a stamp of 0 means that there is none.
 #[must_use]
 pub fn now() -> Nanos {
     static START: OnceLock<Instant> = OnceLock::new();
     let elapsed = START.get_or_init(Instant::now).elapsed();
-    Nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
+    Nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX).saturating_add(1))
 }

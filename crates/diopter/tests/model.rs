@@ -184,7 +184,15 @@ impl Run {
                 self.model.end_read(key(id), started.range, data)?;
             }
             (RequestOp::Read, Err(_)) => self.model.end_failed_read(key(id)),
-            (_, Ok(_)) => self.model.end_sync(key(id), started.size_at_start),
+            (_, Ok(_)) => {
+                let mut left = self.started.iter();
+                if let Some((write, _)) =
+                    left.find(|(other, its)| **other < id && its.op == RequestOp::Write)
+                {
+                    return Err(format!("{id:?} did not wait for {write:?}, started before it"));
+                }
+                self.model.end_sync(key(id), started.size_at_start);
+            }
             (_, Err(_)) => self.model.end_failed_read(key(id)),
         }
         self.check_size()

@@ -258,6 +258,11 @@ pub(crate) fn build(
     flight: &mut Flight,
     policies: &Policies,
 ) -> bool {
+    if pending.failure.is_some() {
+        // What is in the device is waited for; nothing more is tried.
+        pending.built_to = pending.span.end();
+        return true;
+    }
     match (pending.op, pending.state) {
         (RequestOp::SyncData | RequestOp::SyncAll, _) => {
             build_syncs(place, pending, target, flight)

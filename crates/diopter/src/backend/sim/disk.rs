@@ -74,7 +74,8 @@ impl Disk {
         self.live = after;
     }
 
-    pub(super) fn turn_bad(&mut self, offset: u64) {
+    /// Makes the sector at `offset` answer `EIO` from now on.
+    pub fn turn_bad(&mut self, offset: u64) {
         self.bad.insert(offset / SECTOR);
     }
 

@@ -72,7 +72,8 @@ impl Sim {
             config,
             latency: prng.fork("latency"),
             fates: prng.fork("faults"),
-            now: 0,
+            // A stamp of 0 means that there is none.
+            now: 1,
             arrivals: 0,
             events: BTreeMap::new(),
         }
