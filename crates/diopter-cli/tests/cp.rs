@@ -185,8 +185,8 @@ fn an_access_list_of_the_folder_is_not_given_to_a_source_without_one() {
     let folder = folder();
     let (source, target) = (folder.path().join("source"), folder.path().join("in/target"));
     std::fs::create_dir(folder.path().join("in")).unwrap();
-    // posix_acl_xattr of linux/posix_acl_xattr.h: version 2, then (tag, permissions, id) of each entry: owner,
-    // user 12345, group, mask, others.
+    // posix_acl_xattr of linux/posix_acl_xattr.h: version 2, then (tag, permissions, id) of each
+    // entry: owner, user 12345, group, mask, others.
     let none = [0xff; 4];
     let entries = [
         (1u16, 7u16, none),

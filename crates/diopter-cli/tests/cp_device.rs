@@ -1,5 +1,5 @@
-//! `dio cp` on file systems and devices of its own, made on loop devices: full disks, mounted devices, copies in
-//! place, unreadable sectors, reflinks. Needs the administrator.
+//! `dio cp` on file systems and devices of its own, made on loop devices: full disks, mounted
+//! devices, copies in place, unreadable sectors, reflinks. Needs the administrator.
 
 mod cp_support;
 

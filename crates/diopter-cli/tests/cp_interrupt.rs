@@ -1,5 +1,5 @@
-//! `dio cp` that is ended on its way: the target has the old content or the whole new one, and `--resume` goes
-//! on.
+//! `dio cp` that is ended on its way: the target has the old content or the whole new one, and
+//! `--resume` goes on.
 
 mod cp_support;
 

@@ -527,6 +527,12 @@ fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingWanted), Err
     }
 }
 
+/// Descriptors that this process may have open (`RLIMIT_NOFILE`).
+#[must_use]
+pub fn descriptors_max() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }

@@ -50,6 +50,10 @@ pub const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// backend.
 pub const WORKERS_MAX: usize = 16;
 
+/// One in so many of the descriptors that the process may have can be a ring's: a thousand threads
+/// must leave some to files.
+pub const DESCRIPTORS_PER_RING: u64 = 2;
+
 /// How long an idle worker thread stays.
 pub const WORKER_IDLE: Duration = Duration::from_secs(2);
 

@@ -22,15 +22,15 @@ pub(crate) use std::sync::{
     Arc, Mutex as StaticMutex, OnceLock, Weak, atomic::AtomicU32 as StaticCounter,
 };
 
-/// Stands between a write and a read of two `SeqCst` atomics. All `SeqCst` operations have one total
-/// order, so nothing is needed; loom takes them for acquire-release and needs the fence.
+/// Stands between a write and a read of two `SeqCst` atomics. All `SeqCst` operations have one
+/// total order, so nothing is needed; loom takes them for acquire-release and needs the fence.
 pub(crate) fn keep_total_order() {
     #[cfg(loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Locks, also after a panic elsewhere: every critical section here leaves its state whole before it
-/// can panic.
+/// Locks, also after a panic elsewhere: every critical section here leaves its state whole before
+/// it can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -159,7 +159,8 @@ proptest! {
         let mut at = offset;
         for bio in transfers(&plan.bios) {
             let range = bio.draft.range;
-            prop_assert!(range.start() <= at && at < range.end(), "{:?} does not go on at {at}", bio);
+            let goes_on = range.start() <= at && at < range.end();
+            prop_assert!(goes_on, "{:?} does not go on at {at}", bio);
             if bio.way != "buffered" {
                 prop_assert!(range.start() % block == 0 && range.end() % block == 0);
             }

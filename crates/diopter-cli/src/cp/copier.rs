@@ -96,8 +96,8 @@ impl<'a> Copier<'a> {
     pub fn tell_buffered(&self, target: &Path, bytes: u64, why: &str) {
         let target = shown(target);
         self.progress.tell(&format!(
-            "dio cp: verify read {bytes} bytes of {target} through the page cache ({why}), which does not \
-             prove what the device holds"
+            "dio cp: verify read {bytes} bytes of {target} through the page cache ({why}), \
+             which does not prove what the device holds"
         ));
     }
 

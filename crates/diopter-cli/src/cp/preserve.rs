@@ -133,11 +133,7 @@ fn is_tolerable(errno: Errno) -> bool {
 }
 
 fn times_of(metadata: &Metadata) -> Timestamps {
-    // Nanoseconds of a file time are below 10^9, which fits any width the platform has for them.
-    let time = |seconds: i64, nanoseconds: i64| Timespec {
-        tv_sec: seconds,
-        tv_nsec: nanoseconds.try_into().unwrap_or(0),
-    };
+    let time = |tv_sec: i64, tv_nsec: i64| Timespec { tv_sec, tv_nsec };
     Timestamps {
         last_access: time(metadata.atime(), metadata.atime_nsec()),
         last_modification: time(metadata.mtime(), metadata.mtime_nsec()),

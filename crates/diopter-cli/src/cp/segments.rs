@@ -83,36 +83,35 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn all(file: &File, mut segments: Segments) -> Vec<Range<u64>> {
+    /// Start and end of each segment.
+    fn all(file: &File, mut segments: Segments) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         while let Some(range) = segments.next(file.as_fd()).unwrap() {
-            found.push(range);
+            found.push((range.start, range.end));
         }
         found
     }
 
-    fn with_data_at(size: u64, ranges: &[Range<u64>]) -> File {
+    /// A file with data from `start` to `end` of each pair.
+    fn with_data_at(size: u64, pairs: &[(u64, u64)]) -> File {
         let file = tempfile::tempfile().unwrap();
         file.set_len(size).unwrap();
-        for range in ranges {
-            let bytes = vec![1; usize::try_from(range.end - range.start).unwrap()];
-            file.write_all_at(&bytes, range.start).unwrap();
+        for (start, end) in pairs {
+            let bytes = vec![1; usize::try_from(end - start).unwrap()];
+            file.write_all_at(&bytes, *start).unwrap();
         }
         file
     }
 
-    fn check(size: u64, ranges: &[Range<u64>], expected: &[Range<u64>]) {
-        let file = with_data_at(size, ranges);
+    fn check(size: u64, pairs: &[(u64, u64)], expected: &[(u64, u64)]) {
+        let file = with_data_at(size, pairs);
         assert_eq!(all(&file, Segments::new(Holes::Kept, size, 4096)), expected);
     }
 
     #[test]
     fn holes_at_the_start_the_middle_and_the_end_are_left_out() {
-        check(
-            4 * MIB,
-            &[MIB..MIB + 4096, 2 * MIB..2 * MIB + 1],
-            &[MIB..MIB + 4096, 2 * MIB..2 * MIB + 4096],
-        );
+        let data = [(MIB, MIB + 4096), (2 * MIB, 2 * MIB + 1)];
+        check(4 * MIB, &data, &[(MIB, MIB + 4096), (2 * MIB, 2 * MIB + 4096)]);
     }
 
     #[test]
@@ -123,27 +122,27 @@ mod tests {
 
     #[test]
     fn the_last_segment_ends_where_the_file_ends() {
-        check(MIB + 7, &[MIB..MIB + 7], &[MIB..MIB + 7]);
+        check(MIB + 7, &[(MIB, MIB + 7)], &[(MIB, MIB + 7)]);
     }
 
     #[test]
     fn filled_holes_make_one_segment() {
-        let file = with_data_at(4 * MIB, &[MIB..MIB + 1]);
-        assert_eq!(all(&file, Segments::new(Holes::Filled, 4 * MIB, 4096)), [0..4 * MIB]);
+        let file = with_data_at(4 * MIB, &[(MIB, MIB + 1)]);
+        assert_eq!(all(&file, Segments::new(Holes::Filled, 4 * MIB, 4096)), [(0, 4 * MIB)]);
     }
 
     #[test]
     fn segments_that_share_a_block_after_rounding_do_not_overlap() {
-        let file = with_data_at(MIB, &[0..4096, 8192..12288, 32768..36864]);
+        let file = with_data_at(MIB, &[(0, 4096), (8192, 12288), (32768, 36864)]);
         let found = all(&file, Segments::new(Holes::Kept, MIB, 16384));
-        assert_eq!(found, [0..16384, 32768..49152]);
+        assert_eq!(found, [(0, 16384), (32768, 49152)]);
     }
 
     #[test]
     fn a_file_that_was_cut_since_has_no_segment_past_its_end() {
-        let file = with_data_at(4 * MIB, &[0..4 * MIB]);
+        let file = with_data_at(4 * MIB, &[(0, 4 * MIB)]);
         let segments = Segments::new(Holes::Kept, 4 * MIB, 4096);
         file.set_len(MIB).unwrap();
-        assert_eq!(all(&file, segments), [0..MIB]);
+        assert_eq!(all(&file, segments), [(0, MIB)]);
     }
 }

@@ -25,8 +25,8 @@ const IODEPTH: u32 = 16;
 /// What a huge page has on the machines that have them.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// Blocks from this size on lie in huge pages: a block of 4 KiB pages has one segment for each, and a device
-/// with 254 segments (virtio) gets 1 MiB as two requests, one of them tiny.
+/// Blocks from this size on lie in huge pages: a block of 4 KiB pages has one segment for each, and
+/// a device with 254 segments (virtio) gets 1 MiB as two requests, one of them tiny.
 const HUGE_BLOCK_BYTES_MIN: u64 = 512 << 10;
 
 /// Size and number of the buffers.
@@ -77,8 +77,8 @@ impl Shape {
         IoBuf::with_pages(self.block_length(), self.pages())
     }
 
-    /// Pages that a buffer lies in: huge ones unless all buffers, each rounded up to them, would break the
-    /// bound.
+    /// Pages that a buffer lies in: huge ones unless all buffers, each rounded up to them, would
+    /// break the bound.
     fn pages(self) -> Pages {
         let rounded = self.block.next_multiple_of(HUGE_PAGE_BYTES);
         let fits = rounded * u64::from(self.depth) <= BUFFERS_BYTES_MAX;

@@ -28,9 +28,10 @@ const HASH_DIGITS: usize = 16;
 /// moment.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// How long a lock is waited for. Of a process that was killed, the kernel keeps the files of its io_uring open
-/// until what was in flight has ended (a few ms, on Linux 6.18, after the process is gone), and with them the
-/// lock: so whoever has the lock also knows that no late write of another process will come.
+/// How long a lock is waited for. Of a process that was killed, the kernel keeps the files of its
+/// io_uring open until what was in flight has ended (a few ms, on Linux 6.18, after the process is
+/// gone), and with them the lock: so whoever has the lock also knows that no late write of another
+/// process will come.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(3);
 const LOCK_WAIT_SLICE: Duration = Duration::from_millis(10);
 

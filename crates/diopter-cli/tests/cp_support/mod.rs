@@ -1,5 +1,5 @@
-//! What the tests of `dio cp` share: a folder on a real disk, content by seed, the command, and how its files
-//! are looked at. No test stands here.
+//! What the tests of `dio cp` share: a folder on a real disk, content by seed, the command, and how
+//! its files are looked at. No test stands here.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -58,7 +58,7 @@ pub fn seed() -> u64 {
 
 /// Prints a line past the capture of the test harness, where xtask looks for it.
 pub fn tell(line: &str) {
-    writeln!(std::io::stderr(), "{line}").unwrap();
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
 /// Says that a test cannot run here.
@@ -77,7 +77,8 @@ pub fn content(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes a file of `content(seed, length)` piece by piece, and leaves none of it in the page cache.
+/// Writes a file of `content(seed, length)` piece by piece, and leaves none of it in the page
+/// cache.
 pub fn make_file(path: &Path, seed: u64, length: u64) {
     let file = File::create(path).unwrap();
     let piece = content(seed, 16 * MIB);

@@ -1,9 +1,12 @@
 //! io_uring: a thin adapter to `diopter_sys::Ring`. No policy, no retries, no statistics.
 
+use diopter_sys::uring::descriptors_max;
 use diopter_sys::{BioId, BioResult, Errno, Ring, RingWanted, Slab};
 
 use crate::backend::{Backend, Capabilities, Completions, Register, Wait};
 use crate::error::BackendError;
+use crate::limits::DESCRIPTORS_PER_RING;
+use crate::sync::{Ordering, StaticCounter};
 
 const NAME: &str = "uring";
 
@@ -11,15 +14,39 @@ const NAME: &str = "uring";
 pub struct Uring {
     ring: Ring,
     depth_max: u32,
+    /// After the ring: its descriptor is closed by then.
+    _counted: Counted,
+}
+
+/// One of the rings of this process.
+struct Counted;
+
+/// The rings of this process.
+static RINGS: StaticCounter = StaticCounter::new(0);
+
+impl Counted {
+    fn new() -> Option<Counted> {
+        let others = RINGS.fetch_add(1, Ordering::Relaxed);
+        // Dropped, and no longer counted, when it is one too many.
+        Some(Counted).filter(|_| u64::from(others) < descriptors_max() / DESCRIPTORS_PER_RING)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        RINGS.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Uring {
     /// Sets a ring up for the bios of `slab`.
     ///
     /// # Errors
-    /// The errno of a plain `io_uring_setup`.
+    /// The errno of a plain `io_uring_setup`; `EMFILE` when half of the descriptors that this
+    /// process may have are those of rings.
     pub fn new(slab: &Slab, depth_max: u32, wanted: RingWanted) -> Result<Uring, Errno> {
-        Ok(Uring { ring: Ring::new(slab, depth_max, wanted)?, depth_max })
+        let counted = Counted::new().ok_or(Errno::EMFILE)?;
+        Ok(Uring { ring: Ring::new(slab, depth_max, wanted)?, depth_max, _counted: counted })
     }
 }
 
