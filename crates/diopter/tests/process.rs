@@ -1,0 +1,10 @@
+//! The life of a process around the engine: fork, threads that end, limits, refusals of the kernel,
+//! signals, and requests in flight when somebody goes. Most tests run in a process of their own,
+//! because what they change belongs to the whole process.
+
+#[path = "process/bytes.rs"]
+mod bytes;
+#[path = "process/fork.rs"]
+mod fork;
+#[path = "process/threads.rs"]
+mod threads;

@@ -1,0 +1,190 @@
+//! A child of fork: it has engines of its own and never touches those of its parent.
+
+use std::cell::Cell;
+use std::fs::read_to_string;
+use std::time::{Duration, Instant};
+
+use diopter::{
+    BackendKind, Engine, EngineOptions, File, InFlight, IoBuf, Request, use_for_this_thread,
+};
+use diopter_sys::testing::{check_in_own_process, fork, mapped_bytes};
+
+use crate::bytes::{
+    BACKENDS, LONG, bytes, check_blocking_calls, check_engine, check_reads, content, engine,
+    file_of, folder, memory, start_reads,
+};
+
+const MIB: usize = 1 << 20;
+const PIECE: usize = 256 << 10;
+const READS: [u64; 16] = {
+    let mut offsets = [0; 16];
+    let mut n = 1;
+    while n < 16 {
+        offsets[n] = offsets[n - 1] + (256 << 10);
+        n += 1;
+    }
+    offsets
+};
+
+/// Runs `child` in a child of this process, and `parent` meanwhile; both must end well.
+fn check_fork(child: impl FnOnce(), parent: impl FnOnce()) {
+    let forked = fork(child).expect("fork");
+    parent();
+    let status = forked.wait().expect("waitpid");
+    assert!(status.success(), "the child: {status}");
+}
+
+fn ring_mappings() -> usize {
+    let maps = read_to_string("/proc/self/maps").expect("/proc");
+    maps.lines().filter(|line| line.contains("[io_uring]")).count()
+}
+
+#[test]
+fn a_child_uses_the_same_file_while_its_parents_requests_finish() {
+    let name = "a_child_uses_the_same_file_while_its_parents_requests_finish";
+    check_in_own_process(module_path!(), name, || {
+        let folder = folder();
+        let file = file_of(&folder, 8 * MIB);
+        let parents = engine(BACKENDS[0]);
+        start_reads(&parents, &file, &READS, PIECE);
+        let on_this_thread = file.request(Request::read(1, IoBuf::new(PIECE).expect("memory")));
+        let on_this_thread = Cell::new(Some(on_this_thread.expect("room")));
+        let kept = memory(5, MIB);
+        let address = kept.as_ptr().addr();
+        let child = || {
+            assert_eq!(mapped_bytes(address, MIB), 0, "the parent's memory is not here");
+            assert_eq!(ring_mappings(), 0, "nor is a ring");
+            check_blocking_calls(&file, 5 << 20, 1);
+            check_engine(&engine(BACKENDS[0]), &file, 6 << 20, 2);
+            let written = file.request(Request::write(7 << 20, memory(3, 5000))).expect("room");
+            assert!(written.wait().result.is_ok());
+        };
+        check_fork(child, || check_reads(&parents, READS.len()));
+        let done = on_this_thread.take().expect("nobody took it").wait();
+        assert_eq!(done.memory.expect("it comes back")[..], bytes(1, PIECE)[..]);
+        check_blocking_calls(&file, 4 << 20, 4);
+        assert_eq!(kept[..], bytes(5, MIB)[..]);
+        let now = content(&folder);
+        for (start, seed, length) in [(5, 1, 65536), (7, 3, 5000), (4, 4, 65536)] {
+            let start = start * MIB;
+            assert_eq!(now[start..start + length], bytes(seed, length), "at {start}");
+        }
+    });
+}
+
+/// What a parent has in flight when it forks: on the thread's own engine, and on another.
+struct Parent {
+    file: Cell<Option<File>>,
+    engine: Cell<Option<Engine>>,
+    in_flight: Cell<Option<InFlight>>,
+}
+
+impl Parent {
+    fn new(file: &File, backend: BackendKind) -> Parent {
+        use_for_this_thread(EngineOptions { backend, ..EngineOptions::DEFAULT });
+        let engine = engine(backend);
+        start_reads(&engine, file, &READS, PIECE);
+        let read = |length| Request::read(1, IoBuf::new(length).expect("memory"));
+        let in_flight = file.request(read(PIECE)).expect("room");
+        // The thread's own engine submits when it waits; the short read is back before the other.
+        assert!(file.request(read(1)).expect("room").wait().result.is_ok());
+        Parent {
+            file: Cell::new(Some(file.clone())),
+            engine: Cell::new(Some(engine)),
+            in_flight: Cell::new(Some(in_flight)),
+        }
+    }
+
+    fn check_finishes(&self) {
+        let engine = self.engine.take().expect("the parent's");
+        check_reads(&engine, READS.len());
+        let done = self.in_flight.take().expect("the parent's").wait();
+        assert_eq!(done.memory.expect("it comes back")[..], bytes(1, PIECE)[..]);
+    }
+}
+
+#[test]
+fn a_child_that_exits_leaves_the_inherited_engines_alone() {
+    let name = "a_child_that_exits_leaves_the_inherited_engines_alone";
+    check_in_own_process(module_path!(), name, || {
+        let folder = folder();
+        let file = file_of(&folder, 8 * MIB);
+        for backend in BACKENDS {
+            let parent = Parent::new(&file, backend);
+            let started = Instant::now();
+            check_fork(|| (), || ());
+            assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+            parent.check_finishes();
+        }
+    });
+}
+
+#[test]
+fn a_child_that_drops_what_it_inherited_leaves_it_to_its_parent() {
+    let name = "a_child_that_drops_what_it_inherited_leaves_it_to_its_parent";
+    check_in_own_process(module_path!(), name, || {
+        let folder = folder();
+        let file = file_of(&folder, 8 * MIB);
+        for backend in BACKENDS {
+            let parent = Parent::new(&file, backend);
+            let child = || {
+                let own: Vec<IoBuf> = (0..64).map(|n| memory(n, MIB)).collect();
+                drop((parent.in_flight.take(), parent.file.take(), parent.engine.take()));
+                for (n, buf) in (0..).zip(&own) {
+                    assert!(buf[..] == bytes(n, MIB)[..], "memory of the child's is still there");
+                }
+                check_blocking_calls(&file, 5 << 20, 1);
+                check_engine(&engine(backend), &file, 6 << 20, 2);
+            };
+            let started = Instant::now();
+            check_fork(child, || ());
+            assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+            parent.check_finishes();
+        }
+    });
+}
+
+#[test]
+fn a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines() {
+    let name = "a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines";
+    check_in_own_process(module_path!(), name, || {
+        let folder = folder();
+        let file = file_of(&folder, 8 * MIB);
+        for backend in BACKENDS {
+            let parent = Parent::new(&file, backend);
+            let child = || {
+                let own = engine(backend);
+                own.start(&file, Request::write(5 << 20, memory(5 << 20, 4096))).expect("room");
+                own.tick();
+                file.write_all_at(b"between", (5 << 20) + 5000).expect("a write");
+                assert!(own.wait(LONG).is_ok_and(|done| done.is_some()));
+            };
+            check_fork(child, || ());
+            parent.check_finishes();
+        }
+        let now = content(&folder);
+        assert_eq!(now[(5 << 20) + 5000..][..7], *b"between");
+    });
+}
+
+#[test]
+fn an_inherited_engine_answers_a_child_with_an_error() {
+    let name = "an_inherited_engine_answers_a_child_with_an_error";
+    check_in_own_process(module_path!(), name, || {
+        let folder = folder();
+        let file = file_of(&folder, 8 * MIB);
+        for backend in BACKENDS {
+            let parent = Parent::new(&file, backend);
+            let child = || {
+                let inherited = parent.engine.take().expect("the parent's");
+                let refused = inherited.start(&file, Request::read(0, memory(7, 4096)));
+                let back = refused.expect_err("refused").request.memory.expect("it comes back");
+                assert_eq!(back[..], bytes(7, 4096)[..]);
+                inherited.tick();
+                assert!(inherited.wait(LONG).is_err());
+            };
+            check_fork(child, || ());
+            parent.check_finishes();
+        }
+    });
+}
