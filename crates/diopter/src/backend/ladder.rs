@@ -14,8 +14,9 @@ use diopter_sys::{
 use crate::backend::threads::Threads;
 use crate::backend::uring::Uring;
 use crate::backend::{Backend, Capabilities, Completions, Register, Wait};
+use crate::clock;
 use crate::error::{BackendError, SetupError};
-use crate::sync::OnceLock;
+use crate::sync::{OnceLock, StaticMutex};
 
 /// A choice of backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -71,14 +72,31 @@ pub struct Choice {
 const PROBE_WAIT: Duration = Duration::from_secs(5);
 
 /// Whether io_uring works in this process, by doing what it will be used for. Cached: a seccomp
-/// filter or a sysctl does not come and go; a ring that can't be had later, for want of descriptors
-/// or memory, is another matter and falls back by itself.
+/// filter or a sysctl does not come and go. Want of descriptors or memory does, and is not.
 ///
 /// # Errors
 /// The step that failed, and its errno.
 pub fn probe_uring() -> Result<(), Choice> {
     static PROBED: OnceLock<Result<(), Choice>> = OnceLock::new();
-    *PROBED.get_or_init(try_uring)
+    static PROBING: StaticMutex<()> = StaticMutex::new(());
+    if let Some(known) = PROBED.get() {
+        return *known;
+    }
+    // One thread at a time: a thousand rings of a thousand probes would take every descriptor.
+    let _alone = PROBING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(known) = PROBED.get() {
+        return *known;
+    }
+    let tried = try_uring();
+    if tried.is_err_and(|choice| is_of_this_moment(choice.errno)) {
+        return tried;
+    }
+    *PROBED.get_or_init(|| tried)
+}
+
+/// Want of descriptors or memory: it says nothing of the next attempt.
+fn is_of_this_moment(errno: Errno) -> bool {
+    [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EAGAIN].contains(&errno)
 }
 
 fn try_uring() -> Result<(), Choice> {
@@ -106,7 +124,11 @@ fn try_uring() -> Result<(), Choice> {
     if !ring.queue(id) {
         return Err(Choice { step: "direct read", errno: Errno::EBUSY });
     }
-    ring.turn(1, Some(PROBE_WAIT), &mut done).map_err(at("direct read"))?;
+    let (started, most) = (clock::now(), PROBE_WAIT.as_nanos());
+    // A signal ends a turn early.
+    while done.is_empty() && u128::from(clock::now().since(started)) < most {
+        ring.turn(1, Some(PROBE_WAIT), &mut done).map_err(at("direct read"))?;
+    }
     match done.first() {
         Some((_, Ok(_))) => Ok(()),
         Some((_, Err(errno))) => Err(Choice { step: "direct read", errno: *errno }),
