@@ -31,6 +31,12 @@ const OWN_PROCESS: &str = "DIOPTER_OWN_PROCESS";
 /// The longest life of such a process, in seconds.
 const OWN_PROCESS_SECONDS: u32 = 50;
 
+/// Whether this process runs one test alone, for [`in_own_process`].
+#[must_use]
+pub fn is_own_process() -> bool {
+    std::env::var_os(OWN_PROCESS).is_some()
+}
+
 /// Runs `body` in a process of its own: this test binary again, with the test `name` of `module`
 /// (`module_path!()`) alone. Answers the output here, and `None` there.
 ///

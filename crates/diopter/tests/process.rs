@@ -6,5 +6,9 @@
 mod bytes;
 #[path = "process/fork.rs"]
 mod fork;
+#[path = "process/limits.rs"]
+mod limits;
+#[path = "process/signals.rs"]
+mod signals;
 #[path = "process/threads.rs"]
 mod threads;

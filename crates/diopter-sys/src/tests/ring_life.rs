@@ -54,6 +54,25 @@ fn a_turn_ends_with_its_time_when_nothing_completes() {
 }
 
 #[test]
+fn a_poll_finds_what_has_completed() {
+    let slab = slab();
+    let memory = adopted(&slab, &[0; 1]);
+    for wanted in [RingWanted::ALL, RingWanted::PLAIN] {
+        let Some(mut ring) = ring_of(&slab, 4, wanted) else { return };
+        let (bio, _reader, mut writer) = never(memory, 0);
+        let id = start(&mut ring, bio);
+        let (mut done, started) = (Vec::new(), Instant::now());
+        ring.turn(0, None, &mut done).expect("the ring works");
+        writer.write_all(b"x").expect("a reader is there");
+        while done.is_empty() {
+            ring.turn(0, None, &mut done).expect("the ring works");
+            assert!(started.elapsed() < LONG);
+        }
+        assert_eq!(done, [(id, Ok(1))]);
+    }
+}
+
+#[test]
 fn a_turn_with_nothing_held_returns_at_once() {
     let slab = slab();
     let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };

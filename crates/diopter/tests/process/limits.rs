@@ -1,0 +1,236 @@
+//! Limits of the process: descriptors, locked memory, address space, and its memory cgroup.
+
+use std::fs::{self, File as StdFile, Permissions};
+use std::io::IoSliceMut;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::parent_id;
+use std::path::{Path, PathBuf};
+
+use diopter::{
+    BackendKind, EngineOptions, Errno, Error, File, IoBuf, IoErrorKind, Request,
+    use_for_this_thread,
+};
+use diopter_sys::testing::{
+    Limit, become_user, check_in_own_process, is_own_process, is_root, print_skip, set_limit,
+};
+use tempfile::TempDir;
+
+use crate::bytes::{
+    BACKENDS, LONG, bytes, check_blocking_calls, check_engine, engine, file_of, folder, memory,
+};
+
+const MIB: usize = 1 << 20;
+
+/// `nobody` on every Linux.
+const NOBODY: u32 = 65534;
+
+/// A read of so many pieces apart in memory that it takes several bios.
+fn check_several_bios(file: &File) {
+    let mut buf = IoBuf::new(130 * 8192).expect("memory");
+    let mut pieces: Vec<_> =
+        buf.chunks_mut(8192).map(|piece| IoSliceMut::new(&mut piece[..4096])).collect();
+    assert_eq!(file.read_vectored_at(&mut pieces, 4096).expect("a read"), 130 * 4096);
+    for (n, piece) in (1..).zip(buf.chunks(8192)) {
+        assert_eq!(piece[..4096], bytes(n * 4096, 4096)[..]);
+    }
+}
+
+#[test]
+fn without_a_free_descriptor_threads_serve_and_later_a_ring_does() {
+    let name = "without_a_free_descriptor_threads_serve_and_later_a_ring_does";
+    check_in_own_process(module_path!(), name, || {
+        let folder = folder();
+        let file = file_of(&folder, MIB);
+        set_limit(Limit::OpenFiles, 32).expect("setrlimit");
+        let mut taken = Vec::new();
+        while let Ok(file) = StdFile::open("/") {
+            taken.push(file);
+        }
+        check_several_bios(&file);
+        let without = engine(BackendKind::Auto);
+        let backend = without.backend();
+        assert_eq!(backend.name, "threads", "{}", backend.why);
+        assert!(backend.why.contains("EMFILE"), "{}", backend.why);
+        check_engine(&without, &file, 0, 1);
+        drop(taken);
+        // The lack was of that moment: an engine made now has a ring, where rings are allowed.
+        match engine(BackendKind::Auto).backend() {
+            with if with.name == "uring" => {}
+            with if with.why.contains("EPERM") || with.why.contains("ENOSYS") => {
+                print_skip(&format!("uring: {}", with.why));
+            }
+            with => panic!("{}: {}", with.name, with.why),
+        }
+    });
+}
+
+#[test]
+fn an_ordinary_user_with_little_locked_memory_has_no_registered_buffers_and_all_the_rest() {
+    let name =
+        "an_ordinary_user_with_little_locked_memory_has_no_registered_buffers_and_all_the_rest";
+    if !is_root() {
+        return print_skip("root: becoming another user");
+    }
+    check_in_own_process(module_path!(), name, || {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("its owner");
+        set_limit(Limit::LockedMemory, 64 << 10).expect("setrlimit");
+        become_user(NOBODY).expect("root may");
+        let file = file_of(&folder, 4 * MIB);
+        for backend in BACKENDS {
+            let engine = engine(backend);
+            let mut large = memory(7, MIB);
+            let refused = engine.register_buffers(&mut [&mut large]);
+            let is_uring = engine.backend().name == "uring";
+            let expected = if is_uring { Errno::ENOMEM } else { Errno::EOPNOTSUPP };
+            assert_eq!(refused, Err(expected));
+            engine.start(&file, Request::write(2 << 20, large)).expect("room");
+            let done = engine.wait(LONG).expect("it works").expect("in flight");
+            assert_eq!(done.result.map(|moved| moved.get()), Ok(1 << 20));
+            check_engine(&engine, &file, 0, 1);
+            check_blocking_calls(&file, 1 << 20, 2);
+            check_several_bios_of(&file, 2 << 20, 7);
+        }
+    });
+}
+
+/// As [`check_several_bios`], on the bytes of `seed` from `start` on.
+fn check_several_bios_of(file: &File, start: u64, seed: u64) {
+    let mut read = vec![0; 100_000];
+    let mut pieces: Vec<_> = read.chunks_mut(1000).map(IoSliceMut::new).collect();
+    assert_eq!(file.read_vectored_at(&mut pieces, start).expect("a read"), 100_000);
+    assert!(read == bytes(seed, 100_000));
+}
+
+/// Bytes of address space in use.
+fn address_space() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").expect("/proc");
+    let pages: u64 = statm.split(' ').next().expect("a number").parse().expect("a number");
+    pages * 4096
+}
+
+#[test]
+fn without_memory_for_a_bounce_buffer_smaller_ones_serve_and_then_it_is_an_error() {
+    let name = "without_memory_for_a_bounce_buffer_smaller_ones_serve_and_then_it_is_an_error";
+    check_in_own_process(module_path!(), name, || {
+        let folder = folder();
+        let file = file_of(&folder, 4 * MIB);
+        let (mut aligned, mut unaligned) = (memory(0, 65536), vec![0; 300_000]);
+        // From here on the thread has its engine, and no bounce buffer.
+        file.read_exact_at(&mut aligned, 65536).expect("a read");
+        let before = address_space();
+        let mut outcome = Vec::new();
+        for room in [0, 40 << 10, 200 << 10, 2 << 20] {
+            set_limit(Limit::AddressSpace, before + room).expect("setrlimit");
+            outcome.push(file.read_exact_at(&mut unaligned, 1001));
+            file.read_exact_at(&mut aligned, 0).expect("an aligned read needs no memory");
+            file.write_all_at(&aligned, 0).expect("an aligned write needs no memory");
+            set_limit(Limit::AddressSpace, u64::MAX).expect("setrlimit");
+        }
+        assert!(unaligned == bytes(1001, 300_000));
+        let refused = outcome.remove(0).expect_err("no room at all");
+        let Error::Io(error) = refused else { panic!("{refused}") };
+        assert_eq!((error.kind, error.errno), (IoErrorKind::OutOfMemory, Errno::ENOMEM));
+        assert!(outcome.iter().all(Result::is_ok), "{outcome:?}");
+    });
+}
+
+#[test]
+fn without_memory_for_a_ring_or_a_thread_the_caller_serves_itself() {
+    let name = "without_memory_for_a_ring_or_a_thread_the_caller_serves_itself";
+    check_in_own_process(module_path!(), name, || {
+        let folder = folder();
+        let file = file_of(&folder, 4 * MIB);
+        let mut buf = IoBuf::new(130 * 8192).expect("memory");
+        let mut pieces: Vec<_> =
+            buf.chunks_mut(8192).map(|piece| IoSliceMut::new(&mut piece[..4096])).collect();
+        file.read_exact_at(&mut pieces[0], 0).expect("a read");
+        set_limit(Limit::AddressSpace, address_space()).expect("setrlimit");
+        let read = file.read_vectored_at(&mut pieces, 4096);
+        set_limit(Limit::AddressSpace, u64::MAX).expect("setrlimit");
+        assert_eq!(read.expect("a read"), 130 * 4096);
+        for (n, piece) in (1..).zip(buf.chunks(8192)) {
+            assert_eq!(piece[..4096], bytes(n * 4096, 4096)[..]);
+        }
+    });
+}
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// A memory cgroup, removed with its owner.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// A group that may have `bytes` of memory, or why there is none.
+    fn new(bytes: usize) -> Result<Cgroup, String> {
+        let path = Cgroup::path_of(std::process::id());
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let group = Cgroup(path);
+        let limit = group.0.join(if Cgroup::is_version_2() {
+            "memory.max"
+        } else {
+            "memory.limit_in_bytes"
+        });
+        let limited = fs::write(&limit, bytes.to_string());
+        limited.map_err(|error| format!("{}: {error}", limit.display()))?;
+        Ok(group)
+    }
+
+    fn is_version_2() -> bool {
+        Path::new(CGROUPS).join("cgroup.controllers").exists()
+    }
+
+    /// The group that the process `id` made.
+    fn path_of(id: u32) -> PathBuf {
+        let root = Path::new(CGROUPS);
+        let root = if Cgroup::is_version_2() { root.to_owned() } else { root.join("memory") };
+        root.join(format!("diopter-{id}"))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Empty by now; if not, nobody is harmed by one that stays.
+        fs::remove_dir(&self.0).unwrap_or(());
+    }
+}
+
+#[test]
+fn a_copy_of_unaligned_pieces_fits_a_memory_cgroup_of_32_mib() {
+    let name = "a_copy_of_unaligned_pieces_fits_a_memory_cgroup_of_32_mib";
+    // The group goes with the test's own process, and the copy runs in a child of that.
+    let group = if is_own_process() { None } else { Some(Cgroup::new(32 * MIB)) };
+    if let Some(Err(why)) = group {
+        return print_skip(&format!("cgroup: {why}"));
+    }
+    check_in_own_process(module_path!(), name, || {
+        let group = Cgroup::path_of(parent_id());
+        fs::write(group.join("cgroup.procs"), std::process::id().to_string()).expect("its owner");
+        let folder = folder();
+        let file = file_of(&folder, 0);
+        for backend in BACKENDS {
+            use_for_this_thread(EngineOptions { backend, ..EngineOptions::DEFAULT });
+            copy_unaligned(&folder, &file);
+        }
+    });
+}
+
+/// Writes 96 MiB in unaligned pieces, several at a time, and reads them again.
+fn copy_unaligned(folder: &TempDir, file: &File) {
+    const PIECE: usize = MIB + 13;
+    let at = |n: usize| u64::try_from(n * PIECE).expect("small");
+    for round in 0..24 {
+        let starts = [0, 1, 2, 3].map(|n| at(round * 4 + n));
+        let writes = starts.map(|start| file.request(Request::write(start, memory(start, PIECE))));
+        for write in writes {
+            assert!(write.expect("room").wait().result.is_ok());
+        }
+    }
+    let mut piece = vec![0; PIECE];
+    for n in 0..96 {
+        file.read_exact_at(&mut piece, at(n)).expect("a read");
+        assert!(piece == bytes(at(n), PIECE), "piece {n}");
+    }
+    let length = fs::metadata(folder.path().join("data")).expect("it is there").len();
+    assert_eq!(length, at(96));
+}
