@@ -259,7 +259,7 @@ pub(crate) fn start_on(
     let admitted = if is_sync != request.memory.is_none() {
         let why = "a read or write carries memory, a sync carries none";
         Err(refused(AdmitErrorKind::WrongMemory, why))
-    } else if core.broken().is_some() || !core.has_room() {
+    } else if core.broken().is_some() || !core.make_room() {
         Err(refused(AdmitErrorKind::Full, "the engine is full; take finished requests first"))
     } else {
         admit::check(target, request.op, (offset, length), core.policies().route)

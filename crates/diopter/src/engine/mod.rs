@@ -148,6 +148,16 @@ impl Core {
         !self.free.is_empty()
     }
 
+    /// [`Core::has_room`], once requests whose results nobody takes are out of the way. Each of
+    /// them ends within the bounds of its own waits.
+    pub fn make_room(&mut self) -> bool {
+        let is_discarded = |pending: &Pending| pending.is_discarded && pending.target.is_some();
+        while !self.has_room() && self.table.iter().any(is_discarded) {
+            self.tick_or_pause(Wait::Block(WAIT_SLICE));
+        }
+        self.has_room()
+    }
+
     /// Whether a request is in the table, on its way or finished and not taken.
     pub fn knows(&self, id: RequestId) -> bool {
         self.place_of(id).is_some()

@@ -69,6 +69,10 @@ fn take() -> Option<Own> {
 }
 
 fn put_back(own: Own) {
+    if own.core.broken().is_some() && own.core.unreturned() == 0 {
+        // The next call makes another, on what works by then.
+        return;
+    }
     let mut own = Some(own);
     if OWN.try_with(|cell| cell.set(own.take())).is_err() {
         LAST.set(own.filter(|own| own.core.unreturned() > 0).map(ManuallyDrop::new));

@@ -179,7 +179,7 @@ impl File {
                 core.run_blocking(target, &blocking_order(op, range, Some(memory), flags))
             };
             let finished =
-                if core.has_room() { slab.lend(lent, core, run, Core::drain).ok() } else { None };
+                if core.make_room() { slab.lend(lent, core, run, Core::drain).ok() } else { None };
             let finished = finished.ok_or_else(|| full(range))?;
             Ok(to_usize(finished?.get()))
         })
@@ -207,7 +207,7 @@ impl File {
     fn sync(&self, op: RequestOp) -> Result<()> {
         let range = FileRange::new(0, 0);
         with_thread_engine(|core| {
-            if !core.has_room() {
+            if !core.make_room() {
                 return Err(full(range).into());
             }
             let order = blocking_order(op, range, None, RwFlags::NONE);
