@@ -4,10 +4,14 @@
 
 #[path = "process/bytes.rs"]
 mod bytes;
+#[path = "process/ends.rs"]
+mod ends;
 #[path = "process/fork.rs"]
 mod fork;
 #[path = "process/limits.rs"]
 mod limits;
+#[path = "process/refused.rs"]
+mod refused;
 #[path = "process/signals.rs"]
 mod signals;
 #[path = "process/threads.rs"]

@@ -1,0 +1,124 @@
+//! Where io_uring is forbidden: by a seccomp filter, by the sysctl, or from some moment on.
+
+use std::fs;
+use std::io::IoSliceMut;
+
+use diopter::{BackendKind, Engine, EngineOptions, Errno, IoBuf, IoErrorKind, Request};
+use diopter_sys::testing::{
+    check_in_own_process, is_own_process, is_root, print_skip, refuse_uring,
+};
+
+use crate::bytes::{
+    LONG, bytes, check_blocking_calls, check_engine, engine, file_of, folder, memory,
+};
+
+const MIB: usize = 1 << 20;
+const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
+
+/// With io_uring refused by `errno`, threads serve everything, and it is told why.
+fn check_refused(errno: Errno, name: &str) {
+    let folder = folder();
+    let file = file_of(&folder, MIB);
+    let queued = engine(BackendKind::Auto);
+    let backend = queued.backend();
+    assert_eq!(backend.name, "threads");
+    assert!(backend.why.contains(name), "{}", backend.why);
+    check_engine(&queued, &file, 0, 1);
+    check_blocking_calls(&file, 65536, 2);
+    let mut read = vec![0; 100_000];
+    let mut pieces: Vec<_> = read.chunks_mut(1000).map(IoSliceMut::new).collect();
+    assert_eq!(file.read_vectored_at(&mut pieces, 200_000).expect("a read"), 100_000);
+    assert!(read == bytes(200_000, 100_000));
+    let written = file.request(Request::write(500_001, memory(3, 5000))).expect("room").wait();
+    assert!(written.result.is_ok());
+
+    let options = EngineOptions { backend: BackendKind::Uring, ..EngineOptions::DEFAULT };
+    let refused = Engine::new(options).map(|_| ()).expect_err("asked for by name");
+    assert_eq!(refused.errno, errno);
+    assert!(refused.to_string().contains(name), "{refused}");
+    file.close().expect("a flush");
+}
+
+#[test]
+fn under_a_seccomp_filter_threads_serve_and_say_why() {
+    check_in_own_process(
+        module_path!(),
+        "under_a_seccomp_filter_threads_serve_and_say_why",
+        || {
+            refuse_uring(Errno::EPERM).expect("seccomp");
+            check_refused(Errno::EPERM, "EPERM");
+        },
+    );
+}
+
+#[test]
+fn on_a_kernel_without_io_uring_threads_serve_and_say_why() {
+    let name = "on_a_kernel_without_io_uring_threads_serve_and_say_why";
+    check_in_own_process(module_path!(), name, || {
+        refuse_uring(Errno::ENOSYS).expect("seccomp");
+        check_refused(Errno::ENOSYS, "ENOSYS");
+    });
+}
+
+/// The sysctl at 2, which refuses io_uring to everybody; as it was, with its owner.
+struct Disabled {
+    before: String,
+}
+
+impl Disabled {
+    fn new() -> std::io::Result<Disabled> {
+        let before = fs::read_to_string(SYSCTL)?;
+        fs::write(SYSCTL, "2")?;
+        Ok(Disabled { before })
+    }
+}
+
+impl Drop for Disabled {
+    fn drop(&mut self) {
+        fs::write(SYSCTL, &self.before).expect("it could be written before");
+    }
+}
+
+#[test]
+fn with_the_sysctl_at_2_threads_serve_and_say_why() {
+    // It changes the whole machine, so nothing else may run: xtask runs one lane at a time.
+    if !is_root() || std::env::var_os("DIOPTER_HAVE").is_none() {
+        return print_skip("sysctl: only as root, and only under `cargo xtask ci process`");
+    }
+    let disabled = if is_own_process() { None } else { Some(Disabled::new()) };
+    if let Some(Err(error)) = disabled {
+        return print_skip(&format!("sysctl: {SYSCTL}: {error}"));
+    }
+    check_in_own_process(module_path!(), "with_the_sysctl_at_2_threads_serve_and_say_why", || {
+        check_refused(Errno::EPERM, "EPERM");
+    });
+}
+
+#[test]
+fn a_ring_that_is_forbidden_while_in_use_is_lost_and_the_next_calls_do_without() {
+    let name = "a_ring_that_is_forbidden_while_in_use_is_lost_and_the_next_calls_do_without";
+    check_in_own_process(module_path!(), name, || {
+        let folder = folder();
+        let file = file_of(&folder, MIB);
+        let queued = engine(BackendKind::Auto);
+        if queued.backend().name != "uring" {
+            return print_skip(&format!("uring: {}", queued.backend().why));
+        }
+        // The thread's own engine gets its ring from a request that has to wait.
+        let read = || Request::read(1, IoBuf::new(1000).expect("memory"));
+        assert!(file.request(read()).expect("room").wait().result.is_ok());
+        refuse_uring(Errno::EPERM).expect("seccomp");
+
+        queued.start(&file, read()).expect("room");
+        let lost = queued.wait(LONG).expect("a result comes first").expect("in flight");
+        assert_eq!(lost.result.map_err(|error| error.kind), Err(IoErrorKind::BackendLost));
+        let error = queued.wait(LONG).expect_err("the queue is broken");
+        assert_eq!((error.backend, error.errno), ("uring", Errno::EPERM));
+
+        let lost = file.request(read()).expect("room").wait();
+        assert_eq!(lost.result.map_err(|error| error.kind), Err(IoErrorKind::BackendLost));
+        check_blocking_calls(&file, 0, 1);
+        assert!(file.request(read()).expect("room").wait().result.is_ok());
+        check_engine(&engine(BackendKind::Auto), &file, 65536, 2);
+    });
+}
