@@ -221,8 +221,8 @@ mod tests {
 
     #[test]
     fn text_is_wrapped_beside_its_label() {
-        let told = PLAIN.entry(6, "why", "one two three four averyveryverylongword end");
-        let expected = "why   one two three\n      four\n      averyveryverylongword\n      end\n";
+        let told = PLAIN.entry(6, "why", "one two three x averyveryverylongword end");
+        let expected = "why   one two three\n      x\n      averyveryverylongword\n      end\n";
         assert_eq!(told, expected);
     }
 

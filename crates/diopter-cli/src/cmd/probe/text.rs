@@ -342,7 +342,7 @@ mod tests {
             cause: "",
             remedy: String::new(),
         };
-        let all = ["severe", "notice", "warning", "notice"].map(of);
-        assert_eq!(counts(&all), "1 severe, 1 warning, 2 notices");
+        let all = ["severe", "notice", "warning", "severe", "notice"].map(of);
+        assert_eq!(counts(&all), "2 severe, 1 warning, 2 notices");
     }
 }
