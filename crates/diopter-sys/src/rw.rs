@@ -4,7 +4,7 @@
 use std::os::fd::RawFd;
 
 use crate::errno::Errno;
-use crate::op::{BioId, BioResult, BioSpec, Op};
+use crate::op::{BioId, BioResult, BioSpec, ObjectHandle, Op, RwFlags};
 use crate::slab::Slab;
 
 /// Runs a built bio now, on this thread, and returns its result. Afterwards the bio is done.
@@ -20,6 +20,59 @@ pub fn run_now(slab: &Slab, id: BioId) -> BioResult {
     let result = unsafe { call(&spec, iovecs, count) };
     slab.finish(id);
     result
+}
+
+/// Memory that a caller lends for one synchronous call.
+pub enum LentOnce<'m> {
+    /// A read fills it.
+    Fill(&'m mut [u8]),
+    /// A write takes from it.
+    Take(&'m [u8]),
+}
+
+impl LentOnce<'_> {
+    /// Its address.
+    #[inline]
+    #[must_use]
+    pub fn address(&self) -> usize {
+        match self {
+            LentOnce::Fill(range) => range.as_ptr().addr(),
+            LentOnce::Take(range) => range.as_ptr().addr(),
+        }
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    #[must_use]
+    pub fn length(&self) -> usize {
+        match self {
+            LentOnce::Fill(range) => range.len(),
+            LentOnce::Take(range) => range.len(),
+        }
+    }
+}
+
+/// Runs one read or write of an object on lent memory as one system call on this thread. The borrow
+/// lasts as long as the call, so no slab has to hold the memory.
+///
+/// # Errors
+/// The errno of the call.
+#[inline]
+pub fn run_lent(
+    object: ObjectHandle,
+    offset: u64,
+    flags: RwFlags,
+    memory: LentOnce<'_>,
+) -> BioResult {
+    let (op, base, length) = match memory {
+        LentOnce::Fill(range) => (Op::Read, range.as_mut_ptr(), range.len()),
+        LentOnce::Take(range) => (Op::Write, range.as_ptr().cast_mut(), range.len()),
+    };
+    let iovec = libc::iovec { iov_base: base.cast(), iov_len: length };
+    let spec = BioSpec { op, object, offset, span: None, flags };
+    // SAFETY: the one segment is the borrowed range, valid (and for a read writable) for the whole of
+    // the synchronous call; a write never writes through the pointer.
+    unsafe { call(&spec, &raw const iovec, 1) }
 }
 
 /// A held bio on its way to a worker thread. Dropping it unrun leaves the bio held for ever, which

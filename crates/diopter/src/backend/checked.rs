@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use diopter_sys::{BioId, BioResult, BioSpec, Errno, Slab};
 
-use crate::backend::{Backend, Capabilities, Completions, Register, Wait};
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::clock::Nanos;
 use crate::error::BackendError;
 
@@ -69,6 +69,16 @@ impl Backend for Checked {
         let result = self.inner.run_now(id);
         assert_eq!(self.inner.held(), held, "run_now leaves what is queued alone");
         Checked::check_result(&spec, result);
+        result
+    }
+
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        let held = self.inner.held();
+        let length = bio.memory.length();
+        let result = self.inner.run_lent(bio);
+        assert_eq!(self.inner.held(), held, "run_lent leaves what is queued alone");
+        let moved = result.map_or(0, |moved| moved as usize);
+        assert!(moved <= length, "at most the length is moved: {moved} of {length}");
         result
     }
 

@@ -13,7 +13,7 @@ use diopter_sys::{
 
 use crate::backend::threads::Threads;
 use crate::backend::uring::Uring;
-use crate::backend::{Backend, Capabilities, Completions, Register, Wait};
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::clock;
 use crate::error::{BackendError, SetupError};
 use crate::sync::{OnceLock, StaticMutex};
@@ -232,6 +232,10 @@ impl Backend for Ladder {
             Some(inner) => inner.run_now(id),
             None => rw::run_now(&self.slab, id),
         }
+    }
+
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        rw::run_lent(bio.object, bio.offset, bio.flags, bio.memory)
     }
 
     fn held(&self) -> u32 {

@@ -13,7 +13,7 @@
 //! 5. A result is bytes moved, at most the length, or an errno. Short is reported, not repaired.
 //! 6. `held() <= depth_max`, and a `turn` returns within its `Wait` (plus what one system call
 //!    takes).
-//! 7. `run_now` returns one bio's result directly, and leaves what is queued alone.
+//! 7. `run_now` and `run_lent` return one bio's result directly, and leave what is queued alone.
 
 pub mod checked;
 pub mod ladder;
@@ -25,7 +25,7 @@ pub mod uring;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use diopter_sys::{BioId, BioResult, Errno, IoBuf, ObjectHandle};
+use diopter_sys::{BioId, BioResult, Errno, IoBuf, LentOnce, ObjectHandle, RwFlags};
 
 use crate::clock::Nanos;
 use crate::error::BackendError;
@@ -72,6 +72,10 @@ pub trait Backend {
     /// Runs one freshly built bio now, on this thread.
     fn run_now(&mut self, id: BioId) -> BioResult;
 
+    /// Runs one bio now, on this thread and on memory that the caller lends for the call: the same as
+    /// `run_now`, without a slab to hold the memory.
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult;
+
     /// Bios accepted and not come back.
     fn held(&self) -> u32;
 
@@ -99,6 +103,18 @@ pub trait Backend {
     fn features(&self) -> Vec<(&'static str, bool)> {
         Vec::new()
     }
+}
+
+/// A bio on memory that is lent for one call: a read fills it, a write takes from it.
+pub struct LentBio<'m> {
+    /// On which object.
+    pub object: ObjectHandle,
+    /// Where in the object.
+    pub offset: u64,
+    /// Per-bio flags.
+    pub flags: RwFlags,
+    /// The memory.
+    pub memory: LentOnce<'m>,
 }
 
 /// What to register.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use diopter_sys::{BioId, BioResult, FinishedBio, HeldBio, Slab, rw};
 
-use crate::backend::{Backend, Capabilities, Completions, Wait};
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::error::BackendError;
 use crate::handoff::{Handoff, Popped};
 use crate::limits::{TEARDOWN_WAIT_MAX, WORKER_IDLE, WORKERS_MAX};
@@ -156,6 +156,10 @@ impl Backend for Threads {
 
     fn run_now(&mut self, id: BioId) -> BioResult {
         rw::run_now(&self.slab, id)
+    }
+
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        rw::run_lent(bio.object, bio.offset, bio.flags, bio.memory)
     }
 
     fn held(&self) -> u32 {

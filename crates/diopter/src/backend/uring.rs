@@ -1,9 +1,9 @@
 //! io_uring: a thin adapter to `diopter_sys::Ring`. No policy, no retries, no statistics.
 
 use diopter_sys::uring::descriptors_max;
-use diopter_sys::{BioId, BioResult, Errno, Ring, RingWanted, Slab};
+use diopter_sys::{BioId, BioResult, Errno, Ring, RingWanted, Slab, rw};
 
-use crate::backend::{Backend, Capabilities, Completions, Register, Wait};
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::error::BackendError;
 use crate::limits::DESCRIPTORS_PER_RING;
 use crate::sync::{Ordering, StaticCounter};
@@ -77,6 +77,10 @@ impl Backend for Uring {
 
     fn run_now(&mut self, id: BioId) -> BioResult {
         self.ring.run_now(id)
+    }
+
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        rw::run_lent(bio.object, bio.offset, bio.flags, bio.memory)
     }
 
     fn held(&self) -> u32 {

@@ -14,10 +14,12 @@ pub(crate) mod wait;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use diopter_sys::{BioId, Errno, MemoryId, RwFlags, Slab, SlabShape, fork};
+use diopter_sys::{
+    AlignmentBits, BioId, Errno, LentOnce, MemoryId, RwFlags, Slab, SlabShape, fork,
+};
 
 use crate::backend::sim::Null;
-use crate::backend::{Backend, Completions, Wait};
+use crate::backend::{Backend, Completions, LentBio, Wait};
 use crate::clock::Nanos;
 use crate::error::{BackendError, IoError};
 use crate::gate::Gate;
@@ -485,34 +487,41 @@ impl Core {
         }
     }
 
-    /// Runs one request of a single bio past the table: admitted, aligned, direct, in one system
-    /// call. `None` when it is not of that kind, or when there is more to do than one call did;
+    /// Runs one admitted request that is a single direct bio as one system call, past table and
+    /// slab. `None` when it is not of that kind, or when there is more to do than one call did;
     /// nothing is lost then by running it the long way.
-    pub fn run_single(&mut self, target: &Target, order: &Order) -> Option<Result<Bytes, IoError>> {
-        let is_write = order.op == RequestOp::Write;
-        let slab = &self.flight.slab;
-        let draft = submit::single_bio(target, order, slab, &self.policies)?;
-        let pass = if is_write {
-            Some(target.gate().enter_shared(target.touched(order.range), self.seat).ok()?)
+    #[inline]
+    pub fn run_single(
+        &mut self,
+        target: &Target,
+        range: FileRange,
+        memory: LentOnce<'_>,
+        flags: RwFlags,
+    ) -> Option<Result<Bytes, IoError>> {
+        let (op, flags) = match memory {
+            LentOnce::Fill(_) => (RequestOp::Read, flags),
+            LentOnce::Take(_) => (RequestOp::Write, flags.with(target.access.durability)),
+        };
+        let bits = AlignmentBits { addresses: memory.address(), lengths: 0 };
+        let fits = || range.length();
+        let draft = submit::single_draft(target, (op, range), (bits, fits), &self.policies)?;
+        let pass = if op == RequestOp::Write {
+            Some(target.gate().enter_shared(target.touched(range), self.seat).ok()?)
         } else {
             None
         };
-        let id = slab.build(submit::single_spec(target, order, &draft));
-        let id = id.expect("a vacancy was seen");
-        let result = self.backend.run_now(id);
-        slab.retire(id);
+        let object = target.port.direct();
+        let offset = draft.object_offset.get();
+        let result = self.backend.run_lent(LentBio { object, offset, flags, memory });
         if let Some(pass) = pass {
             target.gate().leave(pass);
         }
-        complete::single(target, order.op, order.range, result)
+        complete::single(target, op, range, result)
     }
 
     /// Runs one request to its end on this thread, for a caller that lent the memory. Its outcome
     /// is told only by an error.
     pub fn run_blocking(&mut self, target: &Arc<Target>, order: &Order) -> Result<Bytes, IoError> {
-        if let Some(result) = self.run_single(target, order) {
-            return result;
-        }
         let place = self.take_in(target, order);
         loop {
             match self.step(place, target) {

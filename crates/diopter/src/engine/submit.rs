@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use diopter_sys::{BioId, BioSpec, Errno, IoBuf, MemoryId, ObjectHandle, Op, RwFlags, Slab, Span};
+use diopter_sys::{
+    AlignmentBits, BioId, BioSpec, Errno, IoBuf, MemoryId, ObjectHandle, Op, RwFlags, Slab, Span,
+};
 
 use crate::backend::Backend;
 use crate::bio::Draft;
@@ -177,28 +179,38 @@ pub(crate) fn single_bio(
     slab: &Slab,
     policies: &Policies,
 ) -> Option<Draft> {
-    let range = order.range;
-    let is_write = order.op == RequestOp::Write;
-    let block = if is_write { target.blocks.write } else { target.blocks.read };
-    let is_plain = range.length() <= u64::from(BIO_BYTES_MAX)
-        && !range.is_empty()
-        && is_aligned(range.start() | range.end(), block)
-        && !(is_write && (target.access.append || target.access.shared_writers))
-        && buffered(target, is_write, range.length(), policies.route).is_none();
-    if !is_plain || slab.vacancies() == 0 {
+    if slab.vacancies() == 0 {
         return None;
     }
     let memory = order.memory?;
-    let bits = slab.alignment(memory, 0, to_usize(range.length()));
-    let is_memory_aligned = is_aligned(to_u64(bits.addresses), target.blocks.memory)
-        && is_aligned(to_u64(bits.lengths), block);
-    if !is_memory_aligned {
+    let length = to_usize(order.range.length());
+    let bits = slab.alignment(memory, 0, length);
+    let fits = || to_u64(slab.prefix_in_segments(memory, 0, length));
+    single_draft(target, (order.op, order.range), (bits, fits), policies)
+}
+
+/// As [`single_bio`], for memory of which only the alignment and what fits one bio are known.
+#[inline]
+pub(crate) fn single_draft(
+    target: &Target,
+    (op, range): (RequestOp, FileRange),
+    (bits, fits): (AlignmentBits, impl Fn() -> u64),
+    policies: &Policies,
+) -> Option<Draft> {
+    let is_write = op == RequestOp::Write;
+    let block = if is_write { target.blocks.write } else { target.blocks.read };
+    let is_plain = range.length() <= u64::from(BIO_BYTES_MAX)
+        && !range.is_empty()
+        && is_aligned(range.start() | range.end() | to_u64(bits.lengths), block)
+        && is_aligned(to_u64(bits.addresses), target.blocks.memory)
+        && !(is_write && (target.access.append || target.access.shared_writers))
+        && buffered(target, is_write, range.length(), policies.route).is_none();
+    if !is_plain {
         return None;
     }
     let limits = BioLimits { bytes_max: u64::from(BIO_BYTES_MAX), block };
     let builder = Builder { mapper: &*target.mapper, limits, boundary: policies.boundary };
-    let fits = |n: u64| to_u64(slab.prefix_in_segments(memory, 0, to_usize(n)));
-    match builder.next(range, fits) {
+    match builder.next(range, |n| n.min(fits())) {
         Piece::Bio(draft) if draft.range == range => Some(draft),
         Piece::Bio(_) | Piece::Zeros(_) => None,
     }

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use diopter_sys::file::{Alignment, AtomicWrite, DirectSupport, FileKind};
-use diopter_sys::{Errno, Lent, RwFlags, space};
+use diopter_sys::{Errno, Lent, LentOnce, RwFlags, space};
 
 use crate::backend::local::LocalObject;
 use crate::backend::{Port, Wait};
@@ -167,13 +167,18 @@ impl File {
     fn transfer(
         &self,
         op: RequestOp,
-        lent: Lent<'_, '_>,
+        mut lent: Lent<'_, '_>,
         (offset, length): (u64, u64),
         flags: RwFlags,
     ) -> Result<usize> {
         let target = &self.inner.target;
         with_thread_engine(|core| {
             let range = admit::check(target, op, (offset, length), core.policies().route)?;
+            if let Some(once) = once(&mut lent, range)
+                && let Some(result) = core.run_single(target, range, once, flags)
+            {
+                return Ok(to_usize(result?.get()));
+            }
             let slab = core.slab().clone();
             let run = |core: &mut Core, memory| {
                 core.run_blocking(target, &blocking_order(op, range, Some(memory), flags))
@@ -326,6 +331,16 @@ impl File {
     pub fn close(self) -> Result<()> {
         self.sync_all()
     }
+}
+
+/// The memory of a call that has one range, for one bio; `None` when the request was cut.
+fn once<'a>(lent: &'a mut Lent<'_, '_>, range: FileRange) -> Option<LentOnce<'a>> {
+    let once = match lent {
+        Lent::Fill(memory) => LentOnce::Fill(memory),
+        Lent::Take(memory) => LentOnce::Take(memory),
+        Lent::FillVectored(_) | Lent::TakeVectored(_) => return None,
+    };
+    (to_u64(once.length()) == range.length()).then_some(once)
 }
 
 fn full(range: FileRange) -> AdmitError {

@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use diopter::backend::{Completions, Wait};
+use diopter::backend::{Completions, LentBio, Wait};
 use diopter::prng::Prng;
-use diopter::sys::{Errno, Lent, ObjectHandle, Op};
+use diopter::sys::{Errno, IoBuf, Lent, LentOnce, ObjectHandle, Op, RwFlags};
 
 use crate::bench::{BLOCK, BLOCK_BYTES, BLOCKS, Bench, DEPTH, Kind, initial, on_every_backend};
 use crate::env;
@@ -219,6 +219,31 @@ fn run_now_leaves_what_is_queued_alone() {
         let done = bench.reap_all();
         assert!(queued.iter().all(|id| done.iter().any(|(its, _)| its == id)));
         assert!(done.iter().all(|(id, _)| *id != now));
+    });
+}
+
+#[test]
+fn a_bio_on_lent_memory_moves_the_same_bytes_and_leaves_what_is_queued_alone() {
+    on_every_backend(|bench| {
+        let memory = bench.memory(1, 0);
+        let queued = [bench.bio(Op::Read, 0, memory)];
+        bench.queue_all(&queued);
+        let (object, flags) = (bench.object(), RwFlags::NONE);
+        let (mut written, mut read) =
+            (IoBuf::new(BLOCK_BYTES).unwrap(), IoBuf::new(BLOCK_BYTES).unwrap());
+        written.fill(0xa5);
+        for _ in 0..20 {
+            let memory = LentOnce::Take(&written);
+            let wrote = bench.backend.run_lent(LentBio { object, offset: 0, flags, memory });
+            let memory = LentOnce::Fill(&mut read);
+            let result = bench.backend.run_lent(LentBio { object, offset: 0, flags, memory });
+            if bench.kind.moves_data() {
+                assert_eq!((wrote, result), (Ok(BLOCK), Ok(BLOCK)));
+                assert!(read[..] == written[..]);
+            }
+        }
+        assert_eq!(bench.backend.held(), 1);
+        assert_eq!(bench.reap_all().len(), 1);
     });
 }
 

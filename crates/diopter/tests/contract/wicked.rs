@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use diopter::BackendError;
 use diopter::backend::sim::Null;
-use diopter::backend::{Backend, Capabilities, Checked, Completions, Wait};
+use diopter::backend::{Backend, Capabilities, Checked, Completions, LentBio, Wait};
 use diopter::sys::{
-    BioId, BioResult, BioSpec, IoBuf, ObjectHandle, Op, RwFlags, Slab, SlabShape, Span,
+    BioId, BioResult, BioSpec, IoBuf, LentOnce, ObjectHandle, Op, RwFlags, Slab, SlabShape, Span,
 };
 
 /// What a backend does wrong.
@@ -29,6 +29,8 @@ enum Vice {
     MovesTooMuch,
     /// More bytes than the bio has, in `run_now`.
     MovesTooMuchNow,
+    /// More bytes than the memory has, in `run_lent`.
+    MovesTooMuchLent,
     /// Another bio in the slot of the one that was queued.
     Substitutes,
     /// `run_now` drops what is queued.
@@ -102,6 +104,14 @@ impl Backend for Wicked {
         }
     }
 
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        let result = self.inner.run_lent(bio);
+        match self.vice {
+            Vice::MovesTooMuchLent => result.map(|moved| moved + 1),
+            _ => result,
+        }
+    }
+
     fn held(&self) -> u32 {
         self.inner.held() - self.hidden
     }
@@ -126,6 +136,10 @@ fn exercise(vice: Vice) {
     let mut checked = Checked::new(Box::new(wicked), &slab);
     assert_eq!(checked.queue(&queued), 2);
     assert_eq!(checked.run_now(now), Ok(512));
+    let (object, mut fill) = (ObjectHandle::simulated(0), [0; 512]);
+    let memory = LentOnce::Fill(&mut fill);
+    let lent = LentBio { object, offset: 0, flags: RwFlags::NONE, memory };
+    assert_eq!(checked.run_lent(lent), Ok(512));
     let mut done = Completions::new();
     checked.turn(Wait::Poll, &mut done).unwrap();
     assert_eq!(done.len(), 2);
@@ -181,6 +195,7 @@ fn a_backend_that_loses_a_bio_is_caught() {
 fn a_backend_that_moves_more_than_the_length_is_caught() {
     check(Vice::MovesTooMuch, "at most the length is moved");
     check(Vice::MovesTooMuchNow, "at most the length is moved");
+    check(Vice::MovesTooMuchLent, "at most the length is moved");
 }
 
 #[test]

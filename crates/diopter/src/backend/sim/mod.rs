@@ -8,9 +8,9 @@ pub mod null;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use diopter_sys::{BioId, BioResult, BioSpec, Errno, LocalBio, Op, Slab};
+use diopter_sys::{BioId, BioResult, BioSpec, Errno, Lent, LentOnce, LocalBio, Op, Slab, Span};
 
-use crate::backend::{Backend, Capabilities, Completions, Wait};
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::clock::Nanos;
 use crate::error::BackendError;
 use crate::prng::Prng;
@@ -250,6 +250,26 @@ impl Backend for Sim {
         let pages = self.pages_before(&bio.spec());
         self.now = self.now.saturating_add(takes);
         self.end(Event { bio, answer, pages }).1
+    }
+
+    /// Through the slab like any other bio, so that it meets the same faults.
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        let LentBio { object, offset, flags, memory } = bio;
+        let length = u32::try_from(memory.length()).map_err(|_| Errno::EINVAL)?;
+        let (op, lent) = match memory {
+            LentOnce::Fill(range) => (Op::Read, Lent::Fill(range)),
+            LentOnce::Take(range) => (Op::Write, Lent::Take(range)),
+        };
+        let slab = self.slab.clone();
+        let run = |sim: &mut Sim, memory| {
+            let span = Some(Span { memory, start: 0, length });
+            let id = slab.build(BioSpec { op, object, offset, span, flags });
+            let id = id.ok_or(Errno::EAGAIN)?;
+            let result = sim.run_now(id);
+            slab.retire(id);
+            result
+        };
+        slab.lend(lent, self, run, |_| false).map_err(|_full| Errno::EAGAIN)?
     }
 
     fn held(&self) -> u32 {
