@@ -12,11 +12,15 @@ pub const LOG: &str = "DIOPTER_LOG";
 const NAMES: [&str; 2] = [BACKEND, LOG];
 
 /// Names that only the tests of this project read; they are no mistake, and do nothing here.
-const TEST_NAMES: [&str; 6] = [
+const TEST_NAMES: [&str; 10] = [
     "DIOPTER_BLESS",
+    "DIOPTER_CHECK",
     "DIOPTER_HAVE",
+    "DIOPTER_ORACLE_COUNT",
+    "DIOPTER_OWN_PROCESS",
     "DIOPTER_REQUIRE",
     "DIOPTER_SEED",
+    "DIOPTER_SEEDS",
     "DIOPTER_SOAK",
     "DIOPTER_SOAK_SECONDS",
 ];

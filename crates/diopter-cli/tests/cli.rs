@@ -349,7 +349,7 @@ fn an_unknown_variable_is_warned_about_and_changes_nothing() {
                  dio reads DIOPTER_BACKEND and DIOPTER_LOG\n";
     assert_eq!(with(&[("DIOPTER_BACKEN", "threads")]), words);
     assert_eq!(with(&[("DIOPTER_BACKEN", "threads"), ("DIOPTER_LOG", "error")]), "");
-    let tests = ["BLESS", "HAVE", "REQUIRE", "SEED", "SOAK", "SOAK_SECONDS"];
+    let tests = ["BLESS", "CHECK", "HAVE", "REQUIRE", "SEED", "SEEDS", "SOAK"];
     let tests: Vec<String> = tests.iter().map(|name| format!("DIOPTER_{name}")).collect();
     let pairs: Vec<(&str, &str)> = tests.iter().map(|name| (name.as_str(), "1")).collect();
     assert_eq!(with(&pairs), "");

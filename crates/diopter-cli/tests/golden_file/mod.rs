@@ -1,5 +1,5 @@
-//! Golden files: what the command prints, kept as text beside the tests. `cargo xtask bless` rewrites
-//! them from what it prints now. No test stands here.
+//! Golden files: what the command prints, kept as text beside the tests. `cargo xtask bless`
+//! rewrites them from what it prints now. No test stands here.
 
 use std::path::{Path, PathBuf};
 
