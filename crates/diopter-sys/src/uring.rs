@@ -1,6 +1,7 @@
 //! `Ring`: io_uring for bios of a slab. Each optional feature is tried, and dropped by itself when
 //! the kernel refuses it. No retries of I/O.
 
+use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,6 +98,10 @@ pub struct Ring {
     features: RingFeatures,
     /// Accepted bios whose completion was not reaped yet.
     held: u32,
+    /// What was pushed and not taken by the kernel yet, oldest first; `None` for what is no bio.
+    unsent: VecDeque<Option<BioId>>,
+    /// The errno with which the kernel refused the ring. It is not entered again.
+    refused: Option<Errno>,
     /// Registered file slots: which object is in which slot.
     files: Vec<Option<ObjectHandle>>,
     /// The process that set it up, by generation of fork.
@@ -120,6 +125,7 @@ impl Ring {
             granted.registered_files = ring.submitter().register_files_sparse(FIXED_FILES).is_ok();
         }
         let slots = if granted.registered_files { FIXED_FILES as usize } else { 0 };
+        let unsent_max = ring.params().sq_entries() as usize;
         Ok(Ring {
             ring: ManuallyDrop::new(ring),
             slab: slab.clone(),
@@ -127,6 +133,8 @@ impl Ring {
             enter_index,
             features: RingFeatures { granted, buffers: 0 },
             held: 0,
+            unsent: VecDeque::with_capacity(unsent_max),
+            refused: None,
             files: vec![None; slots],
             generation: fork::generation(),
         })
@@ -225,6 +233,7 @@ impl Ring {
         // the slab for as long as the kernel may use them.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         assert!(pushed.is_ok(), "there was room, and only this thread pushes");
+        self.unsent.push_back(Some(id));
         self.held += 1;
         true
     }
@@ -285,8 +294,9 @@ impl Ring {
     /// and appends every completion at hand to `done`. One system call unless interrupted.
     ///
     /// # Errors
-    /// The errno of `io_uring_enter` when the ring itself is broken. Interruption (`EINTR`), a full
-    /// completion queue and a time-out are not errors: `done` just holds what there is.
+    /// The errno of `io_uring_enter` when the ring itself is broken; bios that the kernel has not
+    /// seen are in `done` with that errno. Interruption (`EINTR`), a full completion queue and a
+    /// time-out are not errors: `done` just holds what there is.
     pub fn turn(
         &mut self,
         want: u32,
@@ -300,13 +310,30 @@ impl Ring {
         self.reap(done);
         match entered {
             Ok(()) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY | Errno::ETIME) => Ok(()),
-            Err(errno) => Err(errno),
+            Err(errno) => {
+                self.refused = Some(errno);
+                self.take_back(errno, done);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Ends the bios that the kernel has not seen: it never will, as a refused ring is not entered
+    /// again.
+    fn take_back(&mut self, errno: Errno, done: &mut Vec<(BioId, BioResult)>) {
+        for id in self.unsent.drain(..).flatten() {
+            self.slab.finish(id);
+            self.held -= 1;
+            done.push((id, Err(errno)));
         }
     }
 
     /// One `io_uring_enter`. GETEVENTS also when nothing is waited for: with DEFER_TASKRUN
     /// completions are posted only then.
-    fn enter(&self, want: u32, timeout: Option<Duration>) -> Result<(), Errno> {
+    fn enter(&mut self, want: u32, timeout: Option<Duration>) -> Result<(), Errno> {
+        if let Some(errno) = self.refused {
+            return Err(errno);
+        }
         let limit = timeout.filter(|_| want > 0).map(types::Timespec::from);
         let argument = EventsArgument {
             sigmask: 0,
@@ -341,7 +368,11 @@ impl Ring {
                 argument_bytes,
             )
         };
-        if entered < 0 { Err(Errno::last()) } else { Ok(()) }
+        let entered = if entered < 0 { Err(Errno::last()) } else { Ok(()) };
+        while self.unsent.len() > self.sq_len() as usize {
+            self.unsent.pop_front();
+        }
+        entered
     }
 
     fn sq_len(&self) -> u32 {
@@ -375,6 +406,7 @@ impl Ring {
         // allows.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_ok() {
+            self.unsent.push_back(None);
             self.enter(0, None).unwrap_or(());
         }
     }
@@ -393,6 +425,7 @@ impl Ring {
         // SAFETY: a NOP names no memory.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|_full| Errno::EBUSY)?;
+        self.unsent.push_back(None);
         self.enter(1, Some(timeout))?;
         let came_back = self.ring.completion().any(|entry| entry.user_data() == CANCEL_USER_DATA);
         if came_back { Ok(()) } else { Err(Errno::ETIMEDOUT) }

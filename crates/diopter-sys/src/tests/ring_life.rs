@@ -172,6 +172,32 @@ fn a_forgotten_ring_keeps_the_memory_of_its_bios() {
 }
 
 #[test]
+fn a_ring_that_is_refused_in_use_gives_back_the_bios_that_the_kernel_has_not_seen() {
+    let name = "a_ring_that_is_refused_in_use_gives_back_the_bios_that_the_kernel_has_not_seen";
+    testing::check_in_own_process(module_path!(), name, || {
+        let slab = slab();
+        let [seen, unseen] = [(); 2].map(|()| adopted(&slab, &[0; 2]));
+        let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
+        let (in_kernel, _reader, _writer) = never(seen, 0);
+        let in_kernel = start(&mut ring, in_kernel);
+        ring.turn(0, None, &mut Vec::new()).expect("the ring works");
+        testing::refuse_uring(Errno::EPERM).expect("seccomp");
+        let file = file_of(b"content");
+        ring.cancel(in_kernel);
+        let ids = [0, 1].map(|n| start(&mut ring, spec(Op::Read, &file, 0, span(unseen, n, 1))));
+        let mut done = Vec::new();
+        assert_eq!(ring.turn(1, Some(LONG), &mut done), Err(Errno::EPERM));
+        assert_eq!(done, ids.map(|id| (id, Err(Errno::EPERM))));
+        assert_eq!((ring.held(), slab.held_bios()), (1, vec![in_kernel]));
+        assert_eq!(ring.turn(1, Some(LONG), &mut done), Err(Errno::EPERM));
+        assert_eq!(done.len(), 2, "each comes back once");
+        drop(ring);
+        assert_eq!(released(&slab, unseen), [0; 2]);
+        assert!(slab.release(seen).is_none(), "nothing proves that the kernel is done with it");
+    });
+}
+
+#[test]
 fn more_bios_than_completion_entries_all_come_back() {
     let slab = slab();
     let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };
