@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::IoSliceMut;
 
-use diopter::{BackendKind, Engine, EngineOptions, Errno, IoBuf, IoErrorKind, Request};
+use diopter::{BackendKind, Engine, EngineOptions, Errno, IoBuf, Request};
 use diopter_sys::testing::{
     check_in_own_process, is_own_process, is_root, print_skip, refuse_uring,
 };
@@ -109,14 +109,19 @@ fn a_ring_that_is_forbidden_while_in_use_is_lost_and_the_next_calls_do_without()
         assert!(file.request(read()).expect("room").wait().result.is_ok());
         refuse_uring(Errno::EPERM).expect("seccomp");
 
+        let mut memory = IoBuf::new(130 * 8192).expect("memory");
+        let mut pieces: Vec<_> =
+            memory.chunks_mut(8192).map(|piece| IoSliceMut::new(&mut piece[..4096])).collect();
+        file.read_vectored_at(&mut pieces, 0).expect_err("several bios, and no ring for them");
+        file.read_vectored_at(&mut pieces, 0).expect("by threads now");
+
         queued.start(&file, read()).expect("room");
         let lost = queued.wait(LONG).expect("a result comes first").expect("in flight");
-        assert_eq!(lost.result.map_err(|error| error.kind), Err(IoErrorKind::BackendLost));
+        assert_eq!(lost.result.map_err(|error| error.errno), Err(Errno::EPERM));
+        assert_eq!(lost.memory.map(|buf| buf.len()), Some(1000), "the kernel never had it");
         let error = queued.wait(LONG).expect_err("the queue is broken");
         assert_eq!((error.backend, error.errno), ("uring", Errno::EPERM));
 
-        let lost = file.request(read()).expect("room").wait();
-        assert_eq!(lost.result.map_err(|error| error.kind), Err(IoErrorKind::BackendLost));
         check_blocking_calls(&file, 0, 1);
         assert!(file.request(read()).expect("room").wait().result.is_ok());
         check_engine(&engine(BackendKind::Auto), &file, 65536, 2);
