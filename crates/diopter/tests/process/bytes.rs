@@ -1,8 +1,11 @@
 //! Folders, files and bytes for the tests of a process's life.
 
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use diopter::{BackendKind, Engine, EngineOptions, File, IoBuf, Request};
+use diopter_sys::testing::check_in_own_process;
 use tempfile::TempDir;
 
 /// No wait of these tests is longer when the code is right.
@@ -11,9 +14,46 @@ pub const LONG: Duration = Duration::from_secs(30);
 /// Both backends.
 pub const BACKENDS: [BackendKind; 2] = [BackendKind::Auto, BackendKind::Threads];
 
+/// Shared by all tests but the one that changes the whole machine.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+fn shared_machine() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The machine for one test alone, as far as this test binary goes.
+pub fn machine_alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the test `name` of `module` in a process of its own; see [`check_in_own_process`].
+pub fn own_process(module: &str, name: &str, body: impl FnOnce()) {
+    let _shared = shared_machine();
+    check_in_own_process(module, name, body);
+}
+
+/// A folder with the file of a test.
+pub struct Folder {
+    folder: TempDir,
+    _shared: RwLockReadGuard<'static, ()>,
+}
+
+impl Folder {
+    /// The file, to which [`file_of`] gave its bytes.
+    pub fn file(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+}
+
 /// A folder that goes with its owner, on a disk rather than in memory.
-pub fn folder() -> TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
+pub fn folder() -> Folder {
+    folder_in(Path::new(env!("CARGO_TARGET_TMPDIR")))
+}
+
+/// A folder in `parent`.
+pub fn folder_in(parent: &Path) -> Folder {
+    let folder = tempfile::tempdir_in(parent).expect("a folder");
+    Folder { folder, _shared: shared_machine() }
 }
 
 /// The byte that a test's file has at `offset`; runs of them differ wherever they are cut.
@@ -28,8 +68,8 @@ pub fn bytes(offset: u64, length: usize) -> Vec<u8> {
 }
 
 /// A new file of `length` such bytes.
-pub fn file_of(folder: &TempDir, length: usize) -> File {
-    let path = folder.path().join("data");
+pub fn file_of(folder: &Folder, length: usize) -> File {
+    let path = folder.file();
     std::fs::write(&path, bytes(0, length)).expect("space");
     let file = File::options().read(true).write(true).open(path).expect("it is there");
     file.sync_all().expect("a flush");
@@ -37,8 +77,8 @@ pub fn file_of(folder: &TempDir, length: usize) -> File {
 }
 
 /// The file's bytes as anybody else reads them.
-pub fn content(folder: &TempDir) -> Vec<u8> {
-    std::fs::read(folder.path().join("data")).expect("it is there")
+pub fn content(folder: &Folder) -> Vec<u8> {
+    std::fs::read(folder.file()).expect("it is there")
 }
 
 /// Memory with such bytes.

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use diopter::{
     BackendKind, Engine, EngineOptions, File, InFlight, IoBuf, Request, use_for_this_thread,
 };
-use diopter_sys::testing::{check_in_own_process, fork, mapped_bytes};
+use diopter_sys::testing::{fork, mapped_bytes};
 
 use crate::bytes::{
     BACKENDS, LONG, bytes, check_blocking_calls, check_engine, check_reads, content, engine,
-    file_of, folder, memory, start_reads,
+    file_of, folder, memory, own_process, start_reads,
 };
 
 const MIB: usize = 1 << 20;
@@ -42,7 +42,7 @@ fn ring_mappings() -> usize {
 #[test]
 fn a_child_uses_the_same_file_while_its_parents_requests_finish() {
     let name = "a_child_uses_the_same_file_while_its_parents_requests_finish";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
         let parents = engine(BACKENDS[0]);
@@ -106,7 +106,7 @@ impl Parent {
 #[test]
 fn a_child_that_exits_leaves_the_inherited_engines_alone() {
     let name = "a_child_that_exits_leaves_the_inherited_engines_alone";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
         for backend in BACKENDS {
@@ -122,7 +122,7 @@ fn a_child_that_exits_leaves_the_inherited_engines_alone() {
 #[test]
 fn a_child_that_drops_what_it_inherited_leaves_it_to_its_parent() {
     let name = "a_child_that_drops_what_it_inherited_leaves_it_to_its_parent";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
         for backend in BACKENDS {
@@ -147,7 +147,7 @@ fn a_child_that_drops_what_it_inherited_leaves_it_to_its_parent() {
 #[test]
 fn a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines() {
     let name = "a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
         for backend in BACKENDS {
@@ -170,7 +170,7 @@ fn a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines() 
 #[test]
 fn an_inherited_engine_answers_a_child_with_an_error() {
     let name = "an_inherited_engine_answers_a_child_with_an_error";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
         for backend in BACKENDS {

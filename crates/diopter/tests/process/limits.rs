@@ -10,13 +10,11 @@ use diopter::{
     BackendKind, EngineOptions, Errno, Error, File, IoBuf, IoErrorKind, Request,
     use_for_this_thread,
 };
-use diopter_sys::testing::{
-    Limit, become_user, check_in_own_process, is_own_process, is_root, print_skip, set_limit,
-};
-use tempfile::TempDir;
+use diopter_sys::testing::{Limit, become_user, is_own_process, is_root, print_skip, set_limit};
 
 use crate::bytes::{
-    BACKENDS, LONG, bytes, check_blocking_calls, check_engine, engine, file_of, folder, memory,
+    BACKENDS, Folder, LONG, bytes, check_blocking_calls, check_engine, engine, file_of, folder,
+    folder_in, memory, own_process,
 };
 
 const MIB: usize = 1 << 20;
@@ -38,7 +36,7 @@ fn check_several_bios(file: &File) {
 #[test]
 fn without_a_free_descriptor_threads_serve_and_later_a_ring_does() {
     let name = "without_a_free_descriptor_threads_serve_and_later_a_ring_does";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, MIB);
         set_limit(Limit::OpenFiles, 32).expect("setrlimit");
@@ -71,9 +69,10 @@ fn an_ordinary_user_with_little_locked_memory_has_no_registered_buffers_and_all_
     if !is_root() {
         return print_skip("root: becoming another user");
     }
-    check_in_own_process(module_path!(), name, || {
-        let folder = tempfile::tempdir().expect("a folder");
-        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("its owner");
+    own_process(module_path!(), name, || {
+        let folder = folder_in(&std::env::temp_dir());
+        let parent = folder.file().parent().expect("a folder").to_owned();
+        fs::set_permissions(parent, Permissions::from_mode(0o777)).expect("its owner");
         set_limit(Limit::LockedMemory, 64 << 10).expect("setrlimit");
         become_user(NOBODY).expect("root may");
         let file = file_of(&folder, 4 * MIB);
@@ -112,7 +111,7 @@ fn address_space() -> u64 {
 #[test]
 fn without_memory_for_a_bounce_buffer_smaller_ones_serve_and_then_it_is_an_error() {
     let name = "without_memory_for_a_bounce_buffer_smaller_ones_serve_and_then_it_is_an_error";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 4 * MIB);
         let (mut aligned, mut unaligned) = (memory(0, 65536), vec![0; 300_000]);
@@ -138,7 +137,7 @@ fn without_memory_for_a_bounce_buffer_smaller_ones_serve_and_then_it_is_an_error
 #[test]
 fn without_memory_for_a_ring_or_a_thread_the_caller_serves_itself() {
     let name = "without_memory_for_a_ring_or_a_thread_the_caller_serves_itself";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 4 * MIB);
         let mut buf = IoBuf::new(130 * 8192).expect("memory");
@@ -203,7 +202,7 @@ fn a_copy_of_unaligned_pieces_fits_a_memory_cgroup_of_32_mib() {
     if let Some(Err(why)) = group {
         return print_skip(&format!("cgroup: {why}"));
     }
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         let group = Cgroup::path_of(parent_id());
         fs::write(group.join("cgroup.procs"), std::process::id().to_string()).expect("its owner");
         let folder = folder();
@@ -216,7 +215,7 @@ fn a_copy_of_unaligned_pieces_fits_a_memory_cgroup_of_32_mib() {
 }
 
 /// Writes 96 MiB in unaligned pieces, several at a time, and reads them again.
-fn copy_unaligned(folder: &TempDir, file: &File) {
+fn copy_unaligned(folder: &Folder, file: &File) {
     const PIECE: usize = MIB + 13;
     let at = |n: usize| u64::try_from(n * PIECE).expect("small");
     for round in 0..24 {
@@ -231,6 +230,6 @@ fn copy_unaligned(folder: &TempDir, file: &File) {
         file.read_exact_at(&mut piece, at(n)).expect("a read");
         assert!(piece == bytes(at(n), PIECE), "piece {n}");
     }
-    let length = fs::metadata(folder.path().join("data")).expect("it is there").len();
+    let length = fs::metadata(folder.file()).expect("it is there").len();
     assert_eq!(length, at(96));
 }

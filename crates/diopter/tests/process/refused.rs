@@ -9,7 +9,8 @@ use diopter_sys::testing::{
 };
 
 use crate::bytes::{
-    LONG, bytes, check_blocking_calls, check_engine, engine, file_of, folder, memory,
+    LONG, bytes, check_blocking_calls, check_engine, engine, file_of, folder, machine_alone,
+    memory, own_process,
 };
 
 const MIB: usize = 1 << 20;
@@ -41,20 +42,16 @@ fn check_refused(errno: Errno, name: &str) {
 
 #[test]
 fn under_a_seccomp_filter_threads_serve_and_say_why() {
-    check_in_own_process(
-        module_path!(),
-        "under_a_seccomp_filter_threads_serve_and_say_why",
-        || {
-            refuse_uring(Errno::EPERM).expect("seccomp");
-            check_refused(Errno::EPERM, "EPERM");
-        },
-    );
+    own_process(module_path!(), "under_a_seccomp_filter_threads_serve_and_say_why", || {
+        refuse_uring(Errno::EPERM).expect("seccomp");
+        check_refused(Errno::EPERM, "EPERM");
+    });
 }
 
 #[test]
 fn on_a_kernel_without_io_uring_threads_serve_and_say_why() {
     let name = "on_a_kernel_without_io_uring_threads_serve_and_say_why";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         refuse_uring(Errno::ENOSYS).expect("seccomp");
         check_refused(Errno::ENOSYS, "ENOSYS");
     });
@@ -81,10 +78,12 @@ impl Drop for Disabled {
 
 #[test]
 fn with_the_sysctl_at_2_threads_serve_and_say_why() {
-    // It changes the whole machine, so nothing else may run: xtask runs one lane at a time.
+    // It changes the whole machine: of this binary nothing else runs meanwhile, and under xtask,
+    // which runs one lane at a time, nothing else of the others.
     if !is_root() || std::env::var_os("DIOPTER_HAVE").is_none() {
         return print_skip("sysctl: only as root, and only under `cargo xtask ci process`");
     }
+    let _alone = if is_own_process() { None } else { Some(machine_alone()) };
     let disabled = if is_own_process() { None } else { Some(Disabled::new()) };
     if let Some(Err(error)) = disabled {
         return print_skip(&format!("sysctl: {SYSCTL}: {error}"));
@@ -97,7 +96,7 @@ fn with_the_sysctl_at_2_threads_serve_and_say_why() {
 #[test]
 fn a_ring_that_is_forbidden_while_in_use_is_lost_and_the_next_calls_do_without() {
     let name = "a_ring_that_is_forbidden_while_in_use_is_lost_and_the_next_calls_do_without";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, MIB);
         let queued = engine(BackendKind::Auto);

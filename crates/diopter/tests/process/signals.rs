@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use diopter::{EngineOptions, use_for_this_thread};
-use diopter_sys::testing::{SignalStorm, check_in_own_process, print_skip, signal_actions};
+use diopter_sys::testing::{SignalStorm, print_skip, signal_actions};
 
 use crate::bytes::{
-    BACKENDS, check_blocking_calls, check_engine, check_reads, engine, file_of, folder, start_reads,
+    BACKENDS, check_blocking_calls, check_engine, check_reads, engine, file_of, folder,
+    own_process, start_reads,
 };
 
 const MIB: usize = 1 << 20;
 
 #[test]
 fn the_library_installs_no_signal_handler() {
-    check_in_own_process(module_path!(), "the_library_installs_no_signal_handler", || {
+    own_process(module_path!(), "the_library_installs_no_signal_handler", || {
         let before = signal_actions();
         let folder = folder();
         for backend in BACKENDS {
@@ -32,7 +33,7 @@ fn the_library_installs_no_signal_handler() {
 #[test]
 fn a_storm_of_signals_from_the_first_call_on_changes_nothing() {
     let name = "a_storm_of_signals_from_the_first_call_on_changes_nothing";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
         let storm = SignalStorm::start(Duration::from_micros(50)).expect("a timer");

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use diopter::{File, Request};
-use diopter_sys::testing::{Limit, check_in_own_process, set_limit};
+use diopter_sys::testing::{Limit, set_limit};
 
 use crate::bytes::{
     BACKENDS, bytes, check_blocking_calls, check_engine, content, engine, file_of, folder, memory,
+    own_process,
 };
 
 const MIB: usize = 1 << 20;
@@ -58,7 +59,7 @@ impl Drop for LastWords {
 
 #[test]
 fn an_engine_serves_while_its_thread_is_torn_down() {
-    check_in_own_process(module_path!(), "an_engine_serves_while_its_thread_is_torn_down", || {
+    own_process(module_path!(), "an_engine_serves_while_its_thread_is_torn_down", || {
         let folder = folder();
         let file = file_of(&folder, 4 * MIB);
         let speak_at_the_end = |start| {
@@ -96,7 +97,7 @@ fn a_thousand_threads_with_few_descriptors_all_get_their_bytes() {
     const THREADS: usize = 1000;
     const SHARE: usize = 10_001;
     let name = "a_thousand_threads_with_few_descriptors_all_get_their_bytes";
-    check_in_own_process(module_path!(), name, || {
+    own_process(module_path!(), name, || {
         end_with_any_thread();
         let folder = folder();
         let file = file_of(&folder, 0);
