@@ -193,6 +193,7 @@ fn short_return_hands_a_short_transfer_to_the_caller() {
     let finished = bench.run(Request::write(0, memory(MIB, 1)));
     let moved = finished.result.expect("short is no error").get();
     assert!(moved < MIB, "{moved}");
+    assert!(!finished.outcome.is_all_done(), "{:?}", finished.outcome);
 }
 
 #[test]

@@ -8,12 +8,12 @@ use crate::engine::pending::{Pending, State};
 use crate::engine::route::is_buffered_by_policy;
 use crate::engine::target::Target;
 use crate::error::{AdmitError, AdmitErrorKind};
-use crate::gate::NotNow;
+use crate::gate::{NotNow, Pass};
 use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX};
 use crate::outcome::DetourReason;
 use crate::policy::{Policies, RoutePolicy};
 use crate::request::RequestOp;
-use crate::units::{FileRange, align_up, is_aligned};
+use crate::units::{FileRange, align_down, align_up, is_aligned};
 
 /// The range of a request, cut or refused where no file has bytes.
 ///
@@ -134,21 +134,29 @@ pub(crate) fn enter(
     seat: usize,
     now: impl Fn() -> Nanos,
 ) -> Option<Obstacle> {
-    let range = if target.access.append {
-        FileRange::new(0, FILE_SIZE_MAX)
-    } else {
-        target.touched(pending.rest())
-    };
-    let entered = match needs(target, pending, policies.route) {
-        Needs::Nothing => Ok(()),
-        Needs::Shared => target.gate().enter_shared(range, seat).map(|pass| {
-            pending.pass = Some(pass);
-        }),
-        Needs::Exclusive => enter_exclusive(pending, target, range),
-    };
-    let obstacle = match entered {
-        Ok(()) => lock_against_others(pending, target, range),
-        Err(not_now) => Some(Obstacle::Gate(not_now)),
+    // Ends: each round widens the range downwards.
+    let obstacle = loop {
+        let range = if target.access.append {
+            FileRange::new(0, FILE_SIZE_MAX)
+        } else {
+            let rest = pending.rest();
+            target.touched(FileRange::new(rest.start().min(pending.touches_from), rest.end()))
+        };
+        let entered = match needs(target, pending, policies.route) {
+            Needs::Nothing => Ok(()),
+            Needs::Shared => target.gate().enter_shared(range, seat).map(|pass| {
+                pending.pass = Some(pass);
+            }),
+            Needs::Exclusive => enter_exclusive(pending, target, range),
+        };
+        let obstacle = match entered {
+            Ok(()) => lock_against_others(pending, target, range),
+            Err(not_now) => Some(Obstacle::Gate(not_now)),
+        };
+        if obstacle.is_some() || !touches_more(pending, target, range) {
+            break obstacle;
+        }
+        leave(pending, target);
     };
     if obstacle.is_none() {
         if pending.state == State::AwaitsPass {
@@ -165,6 +173,23 @@ pub(crate) fn enter(
         return None;
     }
     obstacle
+}
+
+/// Whether a write that has its pass touches more than `range`: behind the end of the file, with a
+/// hole before it, the kernel fills the block in which the file ended with zeros, and that through
+/// the page cache (ext4 on Linux 6.18). A direct write to that page at the same time
+/// would be lost, or its flush fail.
+fn touches_more(pending: &mut Pending, target: &Target, range: FileRange) -> bool {
+    let last_page = align_down(pending.size, target.blocks.page);
+    let has_size = matches!(pending.pass, Some(Pass::Exclusive(_)));
+    let is_more = has_size
+        && pending.state != State::Ended
+        && pending.rest().end() > pending.size
+        && last_page < range.start();
+    if is_more {
+        pending.touches_from = last_page;
+    }
+    is_more
 }
 
 fn enter_exclusive(pending: &mut Pending, target: &Target, range: FileRange) -> Result<(), NotNow> {

@@ -284,17 +284,24 @@ pub(crate) fn result(pending: &mut Pending) -> Result<Bytes, IoError> {
     conclude(pending).0
 }
 
-/// The request's result and outcome, from everything that was noted.
+/// The request's result and outcome.
+#[inline]
 pub(crate) fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
+    if pending.failure.is_none() && pending.at == pending.range.end() {
+        let whole = Outcome::whole(pending.range, RangeState::Done);
+        return (Ok(Bytes::new(pending.range.length())), whole);
+    }
+    work_out(pending)
+}
+
+/// The result and outcome of a request that is short or failed, from everything that was noted.
+#[cold]
+fn work_out(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
     let done = FileRange::new(pending.range.start(), pending.at);
     let Some(failure) = pending.failure else {
-        let outcome = if pending.is_write() || pending.at == pending.range.end() {
-            Outcome::whole(pending.range, RangeState::Done)
-        } else {
-            // A read that met the end of the file.
-            let part = RangeOutcome { range: done, state: RangeState::Done };
-            Outcome::of_parts(pending.range, &[part])
-        };
+        // A read that met the end of the file, or a short transfer that the policy returns.
+        let part = RangeOutcome { range: done, state: RangeState::Done };
+        let outcome = Outcome::of_parts(pending.range, &[part]);
         return (Ok(Bytes::new(done.length())), outcome);
     };
     let error = IoError::new(failure.errno, failure.range, pending.op.name());

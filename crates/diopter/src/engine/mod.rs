@@ -510,7 +510,7 @@ impl Core {
         } else {
             None
         };
-        let object = target.port.direct();
+        let object = target.direct;
         let offset = draft.object_offset.get();
         let result = self.backend.run_lent(LentBio { object, offset, flags, memory });
         if let Some(pass) = pass {

@@ -90,6 +90,8 @@ pub(crate) struct Pending {
     pub locked: Option<FileRange>,
     /// The file's size, sampled when a misaligned write got its pass.
     pub size: u64,
+    /// For a write: what else it touches in front of its range.
+    pub touches_from: u64,
     /// For a read: where its windows are cut, past the end of the file.
     pub read_end: u64,
     /// Windows in a row that moved nothing.
@@ -130,6 +132,7 @@ impl Pending {
             is_announced: false,
             locked: None,
             size: 0,
+            touches_from: u64::MAX,
             read_end: u64::MAX,
             attempts: 0,
             is_cancelled: false,
@@ -161,6 +164,7 @@ impl Pending {
         self.parts.clear();
         self.failure = None;
         self.size = 0;
+        self.touches_from = u64::MAX;
         self.read_end = u64::MAX;
         self.attempts = 0;
         self.is_cancelled = false;

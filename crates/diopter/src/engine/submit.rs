@@ -226,7 +226,7 @@ pub(crate) fn single_spec(target: &Target, order: &Order, draft: &Draft) -> BioS
     };
     let memory = order.memory.expect("reads and writes have memory");
     let span = Some(Span { memory, start: 0, length: to_u32(draft.range.length()) });
-    let object = target.port.direct();
+    let object = target.direct;
     BioSpec { op, object, offset: draft.object_offset.get(), span, flags }
 }
 
@@ -322,7 +322,7 @@ fn build_edges(place: usize, pending: &mut Pending, target: &Target, flight: &mu
         let span = Span { memory: bounce.memory, start, length: to_u32(edge.length()) };
         let spec = BioSpec {
             op: Op::Read,
-            object: target.port.direct(),
+            object: target.direct,
             offset: edge.start(),
             span: Some(span),
             flags: RwFlags::NONE,
@@ -383,7 +383,7 @@ fn build_transfers(
 
 fn object_and_unit(pending: &mut Pending, target: &Target) -> Option<(ObjectHandle, u64)> {
     match pending.window.way {
-        Way::Direct | Way::Bounced(_) => Some((target.port.direct(), block_of(pending, target))),
+        Way::Direct | Way::Bounced(_) => Some((target.direct, block_of(pending, target))),
         Way::Buffered(_) => match target.port.buffered() {
             Ok(object) => Some((object, 1)),
             Err(errno) => {

@@ -58,6 +58,8 @@ pub struct Access {
 /// A file as the engine sees it.
 pub struct Target {
     pub(crate) port: Arc<dyn Port>,
+    /// The port's direct handle, which stays the same: asked for once, not for each bio.
+    pub(crate) direct: ObjectHandle,
     pub(crate) mapper: Box<dyn Mapper>,
     pub(crate) blocks: Blocks,
     pub(crate) directness: Directness,
@@ -105,7 +107,8 @@ impl Target {
         let gates = std::array::from_fn(|_| OnceLock::new());
         let flush_error = AtomicI32::new(0);
         let directness = Directness::Full;
-        Target { port, mapper, blocks, directness, access, gates, gate_source, flush_error }
+        let direct = port.direct();
+        Target { port, direct, mapper, blocks, directness, access, gates, gate_source, flush_error }
     }
 
     pub(crate) fn with_directness(mut self, directness: Directness) -> Target {
@@ -128,7 +131,7 @@ impl Target {
 
     /// Every handle whose write-back errors must be looked at by a flush.
     pub(crate) fn flush_handles(&self) -> impl Iterator<Item = ObjectHandle> {
-        std::iter::once(self.port.direct()).chain(self.port.buffered_if_open())
+        std::iter::once(self.direct).chain(self.port.buffered_if_open())
     }
 
     /// The flush error that stays, if there was one.
