@@ -3,12 +3,13 @@
 mod cp_support;
 
 use std::fs::{File, Permissions};
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use cp_support::*;
 use rustix::fs::{CWD, FileType, Mode};
+use rustix::process::Signal;
 
 #[test]
 fn a_missing_source() {
@@ -215,10 +216,12 @@ fn a_copy_that_is_not_what_was_written() {
     std::fs::write(&target, b"old").unwrap();
     let mut copy = start_slowly(&["--verify", "--json"], &source, &target);
     wait_for_start(&target, SLOW_BYTES);
-    // Somebody writes to the temporary all the time, as bad memory or a bad disk would.
-    let vandal = File::options().write(true).open(temporary_of(&target)).unwrap();
+    // Somebody writes to the temporary all the time, as bad memory or a bad disk would. By direct
+    // I/O: where buffered and direct writes meet, Linux fails the next flush with EIO.
+    let vandal = diopter::File::options().read(true).write(true);
+    let vandal = vandal.open(temporary_of(&target)).unwrap();
     wait_for("the copy to end", || {
-        vandal.write_all_at(b"vandal", 4096).unwrap();
+        vandal.write_all_at(&[b'v'; 4096], 4096).unwrap();
         copy.try_wait().unwrap().is_some()
     });
     let output = copy.wait_with_output().unwrap();
@@ -239,8 +242,11 @@ fn a_second_copy_to_the_same_target() {
     make_file(&source, 4, SLOW_BYTES);
     let first = start_slowly(&[], &source, &target);
     wait_for_start(&target, SLOW_BYTES);
+    // Held, since the second one waits a little before it gives up.
+    send(&first, Signal::STOP);
     assert_refused(&cp(&[], &source, &target), &["another `dio cp`", "wait"]);
     assert_refused(&cp(&["--resume"], &source, &target), &["another `dio cp`"]);
+    send(&first, Signal::CONT);
     let output = first.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", message(&output));
     assert_same(&source, &target);

@@ -6,6 +6,7 @@ use std::fs::{DirBuilder, Metadata};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use diopter::Errno;
 use rustix::fs::{CWD, FileType, Mode};
 use walkdir::{DirEntry, WalkDir};
 
@@ -36,6 +37,8 @@ pub struct Copier<'a> {
     pub counts: Counts,
     /// The id of this boot.
     pub boot: String,
+    /// The device that is being written, or was when the run ended.
+    pub written_in_place: Option<PathBuf>,
     /// Folders that are open in the walk; each is flushed when it is left, and not after each file
     /// in it.
     folders: Vec<OpenFolder>,
@@ -64,6 +67,7 @@ impl<'a> Copier<'a> {
             progress,
             counts: Counts::default(),
             boot: super::record::boot_id(),
+            written_in_place: None,
             folders: Vec::new(),
         }
     }
@@ -76,7 +80,8 @@ impl<'a> Copier<'a> {
         for source in &self.options.sources {
             let target = place::path_for(source, &self.options.target, has_one_source);
             let done = match target {
-                Ok(target) if !targets.insert(target.clone()) => {
+                // "a/." and "b/." both go into the folder itself.
+                Ok(target) if target != self.options.target && !targets.insert(target.clone()) => {
                     let cause = "another source of this command has the same name";
                     let remedy = "copy them into two folders";
                     Err(Failure::of_rule("copying", source, cause, remedy).into())
@@ -107,7 +112,13 @@ impl<'a> Copier<'a> {
             return Ok(());
         }
         let flushed = std::fs::File::open(folder).and_then(|opened| opened.sync_all());
-        flushed.map_err(|error| Failure::of_io("flushing the folder", folder, &error))
+        match flushed {
+            // Some file systems (FUSE, SMB) flush no folders: they have no more to give.
+            Err(error) if error.raw_os_error() == Some(Errno::EINVAL.raw()) => Ok(()),
+            flushed => {
+                flushed.map_err(|error| Failure::of_io("flushing the folder", folder, &error))
+            }
+        }
     }
 
     /// Tells and counts what went wrong. A signal is handed on, since it ends the run.

@@ -30,6 +30,8 @@ pub struct Mismatch {
     pub source_hash: blake3::Hash,
     /// BLAKE3 of what was read back.
     pub target_hash: blake3::Hash,
+    /// Whether what was read back is there to stay, on a device.
+    pub is_in_place: bool,
 }
 
 /// How the copy of one thing ends early.
@@ -88,10 +90,12 @@ impl fmt::Display for Failure {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (source, target) = (self.source_hash.to_hex(), self.target_hash.to_hex());
+        let now =
+            if self.is_in_place { "the device keeps that" } else { "the target is as it was" };
         write!(
             f,
             "verify failed on {}: the source has BLAKE3 {source}, what was read back has {target}; \
-             the target is as it was: look for a failing disk or memory, and copy again",
+             {now}: look for a failing disk or memory, and copy again",
             shown(&self.target)
         )
     }
@@ -163,6 +167,7 @@ mod tests {
             target: PathBuf::from("t"),
             source_hash: blake3::hash(b"a"),
             target_hash: blake3::hash(b"b"),
+            is_in_place: false,
         };
         let text = mismatch.to_string();
         assert!(text.contains(&*mismatch.source_hash.to_hex()), "{text}");

@@ -172,6 +172,9 @@ impl<'a> Flow<'a> {
         let Transfer { source, write_from, .. } = self.transfer;
         loop {
             if self.segment.is_empty() {
+                if self.has_all_segments {
+                    return Ok(None);
+                }
                 match self.transfer.segments.next(source.as_fd())? {
                     Some(segment) => self.segment = segment,
                     None => {
@@ -191,6 +194,8 @@ impl<'a> Flow<'a> {
                 end = end.min(write_from);
             }
             self.segment.start = end;
+            // A segment that ends with the file is the last one; no need to look for another.
+            self.has_all_segments = self.segment.end == self.transfer.size;
             return Ok(Some(start..end));
         }
     }
@@ -214,6 +219,11 @@ impl<'a> Flow<'a> {
         self.lost_from = self.lost_from.min(range.start);
     }
 
+    /// Whether there is nothing left to begin.
+    pub fn has_begun_all(&self) -> bool {
+        self.has_all_segments && self.segment.is_empty()
+    }
+
     /// Buffers in use.
     pub fn buffers(&self) -> usize {
         self.readings.len() + self.writings.len()
@@ -221,7 +231,7 @@ impl<'a> Flow<'a> {
 
     /// Whether everything is done.
     pub fn is_over(&self) -> bool {
-        self.has_all_segments && self.buffers() == 0 && self.flushing.is_none()
+        self.has_begun_all() && self.buffers() == 0 && self.flushing.is_none()
     }
 
     /// Takes the memory of a range into the hash; ranges come in file order.

@@ -108,7 +108,7 @@ pub fn run(options: &CpOptions, output: &mut dyn Write) -> u8 {
             let signal = copier.run();
             copier.progress.finish();
             if let Some(signal) = signal {
-                tell_signal(options, signal);
+                tell_signal(&copier, signal);
             }
             let backend = copier.pipeline.backend();
             let backend = BackendReport { name: backend.name.to_owned(), why: backend.why };
@@ -145,13 +145,18 @@ fn set_up(options: &CpOptions, progress: Progress) -> Result<Copier<'_>, Failure
     Ok(Copier::new(options, pipeline, signals, progress))
 }
 
-fn tell_signal(options: &CpOptions, signal: Signal) {
-    let remedy = if options.resume {
+fn tell_signal(copier: &Copier<'_>, signal: Signal) {
+    let name = signal.name();
+    if let Some(device) = &copier.written_in_place {
+        let device = failure::shown(device);
+        eprintln!("dio cp: ended by {name}, and {device} is partly written; run it again");
+        return;
+    }
+    let remedy = if copier.options.resume {
         "run the same command again to go on"
     } else {
-        "run it again; --resume makes the next one go on"
+        "run it again; with --resume it could be gone on with"
     };
-    let name = signal.name();
     eprintln!("dio cp: ended by {name}, the target in work is as it was; {remedy}");
 }
 

@@ -16,7 +16,7 @@ use super::flow::{Hashing, Moved, Transfer, Zeros};
 use super::pipeline::{Interruption, Milestone};
 use super::place::{self, Existing};
 use super::preserve;
-use super::record::{Record, Recorder, SourceIdentity};
+use super::record::{Record, Recorder, SourceIdentity, session_of};
 use super::segments::{Holes, Segments};
 use super::temporary::{Temporary, Wanted};
 use super::{Reflink, Sparse};
@@ -103,6 +103,7 @@ impl Copier<'_> {
         }
         let file = device::open(target, metadata, source.size)?;
         self.progress.begin("", &source.path, source.size);
+        self.written_in_place = Some(target.to_owned());
         // Holes too: what is on the device shows through whatever is not written.
         let transfer = Transfer {
             source: &source.file,
@@ -127,7 +128,9 @@ impl Copier<'_> {
         }
         self.flush(&file, target)?;
         let passed = Passed { moved, resumed: 0, is_reflinked: false };
-        self.read_back(source, &file, target, &passed)?;
+        let verdict = self.read_back(source, &file, target, &passed);
+        self.written_in_place = None;
+        verdict?;
         self.count(source, &passed);
         Ok(())
     }
@@ -138,7 +141,8 @@ impl Copier<'_> {
         let wanted = Wanted { source: &identity, boot: &boot };
         let wanted = self.options.resume.then_some(&wanted);
         let temporary = Temporary::take(target, wanted, &source.metadata)?;
-        let mut recorder = Recorder::new(identity, &boot, temporary.start);
+        let session = session_of(&boot, temporary.file.as_fd());
+        let mut recorder = Recorder::new(identity, session, temporary.start);
         match self.fill_and_finish(source, &temporary, &mut recorder, target) {
             Ok(passed) => {
                 temporary.publish(target)?;
@@ -147,19 +151,34 @@ impl Copier<'_> {
                 Ok(())
             }
             Err(stop) => {
-                let is_usable = match stop {
-                    Stop::Differs(_) => false,
-                    Stop::Failed(_) | Stop::Signal(_) => source.is_unchanged(),
-                };
-                let is_kept = self.options.resume
-                    && is_usable
-                    && recorder.has_progress()
-                    && recorder.write(temporary.file.as_fd());
-                if !is_kept {
-                    temporary.discard();
-                }
+                self.leave(source, temporary, recorder, &stop);
                 Err(stop)
             }
+        }
+    }
+
+    /// Removes the temporary of a copy that came to no end, unless a later run is to go on from it.
+    fn leave(
+        &mut self,
+        source: &Source,
+        temporary: Temporary,
+        mut recorder: Recorder,
+        stop: &Stop,
+    ) {
+        let is_usable = match stop {
+            Stop::Differs(_) => false,
+            Stop::Failed(_) | Stop::Signal(_) => source.is_unchanged(),
+        };
+        if !self.options.resume || !is_usable || !recorder.has_progress() {
+            return temporary.discard();
+        }
+        // So that it is good after the next boot too. If it cannot be flushed it still is in this
+        // one.
+        if self.pipeline.sync_all(&temporary.file).is_ok() {
+            recorder.note_all_flushed();
+        }
+        if !recorder.write(temporary.file.as_fd()) {
+            temporary.discard();
         }
     }
 
@@ -332,7 +351,8 @@ impl Copier<'_> {
         }
         self.counts.verify.merge(&moved.reads);
         let target_hash = moved.hash.expect("the pass hashes");
-        let verdict = compare(source_hash, target_hash, target);
+        let is_in_place = self.written_in_place.is_some();
+        let verdict = compare(source_hash, target_hash, target, is_in_place);
         match &verdict {
             Ok(()) => self.counts.note_verified(target, source_hash, is_direct),
             Err(mismatch) => self.counts.note_mismatch(mismatch, is_direct),
@@ -389,11 +409,12 @@ fn compare(
     source_hash: blake3::Hash,
     target_hash: blake3::Hash,
     target: &Path,
+    is_in_place: bool,
 ) -> Result<(), Mismatch> {
     if source_hash == target_hash {
         return Ok(());
     }
-    Err(Mismatch { target: target.to_owned(), source_hash, target_hash })
+    Err(Mismatch { target: target.to_owned(), source_hash, target_hash, is_in_place })
 }
 
 /// Ranges are multiples of this, so that no write has to change a part of a block.

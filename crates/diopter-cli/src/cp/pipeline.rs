@@ -164,7 +164,7 @@ impl Pipeline {
 
     /// Starts reads as long as there are a buffer and something to read.
     fn read_ahead(&mut self, flow: &mut Flow<'_>) -> Result<(), Interruption> {
-        while flow.buffers() < self.depth() {
+        while flow.buffers() < self.depth() && !flow.has_begun_all() {
             if self.free.is_empty() {
                 match self.shape.buffer() {
                     Ok(memory) => self.free.push(memory),
@@ -174,7 +174,8 @@ impl Pipeline {
                 }
             }
             let next = flow.next_range(self.shape.block).map_err(Interruption::Seek)?;
-            let (Some(range), Some(mut memory)) = (next, self.free.pop()) else { return Ok(()) };
+            let Some(range) = next else { return Ok(()) };
+            let mut memory = self.free.pop().expect("one was there, or was just made");
             memory.truncate(self.length_to_read(flow, &range));
             let request = Request::read(range.start, memory);
             let started = self.engine.start(flow.transfer.source, request);

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use diopter::Errno;
-use rustix::fs::XattrFlags;
+use rustix::fs::{AtFlags, StatxFlags, XattrFlags};
 use serde::{Deserialize, Serialize};
 
 /// The attribute on the temporary; never on a finished copy.
@@ -40,8 +40,9 @@ pub struct SourceIdentity {
 pub struct Record {
     version: u32,
     source: SourceIdentity,
-    /// Boot that `written` holds for: after a crash of the machine only what was flushed is there.
-    boot: String,
+    /// Session that `written` holds for: after a crash of the machine, or when the disk was pulled
+    /// out and put back, only what was flushed is there.
+    session: String,
     /// Every byte before this one is written.
     written: u64,
     /// Every byte before this one is on the device.
@@ -80,12 +81,12 @@ impl Record {
     }
 
     /// Where a copy of `source` goes on, if this is a part of it.
-    pub fn start_for(&self, source: &SourceIdentity, boot: &str) -> Option<u64> {
+    pub fn start_for(&self, source: &SourceIdentity, session: &str) -> Option<u64> {
         if self.source != *source {
             return None;
         }
-        let is_same_boot = !boot.is_empty() && self.boot == boot;
-        let start = if is_same_boot { self.written } else { self.flushed };
+        let is_same_session = !session.is_empty() && self.session == session;
+        let start = if is_same_session { self.written } else { self.flushed };
         (start <= source.size).then_some(start)
     }
 
@@ -103,9 +104,8 @@ impl Record {
 
 impl Recorder {
     /// For a copy that starts at `start`: everything before it is there already.
-    pub fn new(source: SourceIdentity, boot: &str, start: u64) -> Recorder {
-        let boot = boot.to_owned();
-        let record = Record { version: VERSION, source, boot, written: start, flushed: 0 };
+    pub fn new(source: SourceIdentity, session: String, start: u64) -> Recorder {
+        let record = Record { version: VERSION, source, session, written: start, flushed: 0 };
         Recorder { record, noted: start, noted_at: Instant::now(), works: true }
     }
 
@@ -123,6 +123,11 @@ impl Recorder {
     pub fn note_flushed(&mut self, fd: BorrowedFd<'_>, flushed: u64) {
         self.record.flushed = flushed;
         self.write(fd);
+    }
+
+    /// Tells that all that was noted as written is on the device.
+    pub fn note_all_flushed(&mut self) {
+        self.record.flushed = self.record.written;
     }
 
     /// Whether there is anything that a later run could go on from.
@@ -146,8 +151,23 @@ impl Recorder {
     }
 }
 
-/// An id of this run of the kernel; empty where /proc does not tell, and then no two boots are the
-/// same.
+/// Names the time for which what is written to a file stays written without a flush: this boot, and
+/// this mount. Empty where the kernel does not tell, and then no two sessions are the same.
+pub fn session_of(boot: &str, fd: BorrowedFd<'_>) -> String {
+    // STATX_MNT_ID_UNIQUE of linux/stat.h (Linux 6.8) is never used again; the older STATX_MNT_ID
+    // (5.8) may be, though hardly for the same disk.
+    let unique = StatxFlags::from_bits_retain(0x4000);
+    let asked = [unique, StatxFlags::MNT_ID].into_iter().find_map(|flag| {
+        let told = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, flag).ok()?;
+        (told.stx_mask & flag.bits() != 0).then_some(told.stx_mnt_id)
+    });
+    match asked {
+        Some(mount) if !boot.is_empty() => format!("{boot}/{mount}"),
+        _ => String::new(),
+    }
+}
+
+/// An id of this run of the kernel; empty where /proc does not tell.
 pub fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
@@ -163,21 +183,31 @@ mod tests {
     }
 
     fn record(written: u64, flushed: u64) -> Record {
-        let boot = "here".to_owned();
-        Record { version: VERSION, source: identity(100), boot, written, flushed }
+        let session = "here".to_owned();
+        Record { version: VERSION, source: identity(100), session, written, flushed }
     }
 
     #[test]
-    fn the_same_boot_trusts_what_was_written_and_another_only_what_was_flushed() {
+    fn the_same_session_trusts_what_was_written_and_another_only_what_was_flushed() {
         assert_eq!(record(80, 50).start_for(&identity(100), "here"), Some(80));
         assert_eq!(record(80, 50).start_for(&identity(100), "there"), Some(50));
     }
 
     #[test]
-    fn an_unknown_boot_is_never_the_same() {
+    fn an_unknown_session_is_never_the_same() {
         let mut unknown = record(80, 50);
-        unknown.boot = String::new();
+        unknown.session = String::new();
         assert_eq!(unknown.start_for(&identity(100), ""), Some(50));
+    }
+
+    #[test]
+    fn a_session_is_the_same_for_one_mount_and_another_for_another() {
+        let file = tempfile::tempfile().unwrap();
+        let session = session_of("boot", file.as_fd());
+        assert_eq!(session_of("boot", file.as_fd()), session);
+        assert_eq!(session_of("", file.as_fd()), "");
+        let proc = std::fs::File::open("/proc/self/status").unwrap();
+        assert!(session.is_empty() || session_of("boot", proc.as_fd()) != session);
     }
 
     #[test]
@@ -196,7 +226,7 @@ mod tests {
     #[test]
     fn a_record_is_written_read_and_removed() {
         let file = tempfile::tempfile().unwrap();
-        let mut recorder = Recorder::new(identity(100), "here", 0);
+        let mut recorder = Recorder::new(identity(100), "here".to_owned(), 0);
         recorder.note(file.as_fd(), 1);
         assert_eq!(Record::read(file.as_fd()), None, "one byte is not worth a record");
         recorder.record.written = 80;

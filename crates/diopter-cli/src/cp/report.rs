@@ -33,7 +33,7 @@ pub struct Report {
     pub reflinked: u64,
     /// Bytes of all files, holes included.
     pub bytes: u64,
-    /// Of `bytes`: those that the target has a hole for.
+    /// Of `bytes`: those that this run did not write because they are holes.
     pub hole_bytes: u64,
     /// Of `bytes`: those that an earlier, interrupted run had written.
     pub resumed_bytes: u64,
@@ -243,7 +243,7 @@ mod tests {
 
     fn mismatch() -> Mismatch {
         let (source_hash, target_hash) = (blake3::hash(b"a"), blake3::hash(b"b"));
-        Mismatch { target: PathBuf::from("t"), source_hash, target_hash }
+        Mismatch { target: PathBuf::from("t"), source_hash, target_hash, is_in_place: false }
     }
 
     #[test]

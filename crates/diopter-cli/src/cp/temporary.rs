@@ -13,7 +13,7 @@ use diopter::sys::space;
 use diopter::{Errno, File};
 
 use super::failure::Failure;
-use super::record::{Record, SourceIdentity};
+use super::record::{Record, SourceIdentity, session_of};
 
 const SUFFIX: &str = ".dio-part";
 
@@ -216,7 +216,8 @@ fn start_of(file: &File, wanted: &Wanted<'_>) -> Option<u64> {
     if !is_ours || metadata.nlink() != 1 {
         return None;
     }
-    Record::read(file.as_fd())?.start_for(wanted.source, wanted.boot)
+    let session = session_of(wanted.boot, file.as_fd());
+    Record::read(file.as_fd())?.start_for(wanted.source, &session)
 }
 
 /// Whether the path leads to this open file.
