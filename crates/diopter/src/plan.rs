@@ -71,7 +71,7 @@ pub struct Plan {
 pub(crate) fn plan(target: &Target, fd: BorrowedFd<'_>, query: &PlanQuery) -> Result<Plan> {
     let op = if query.is_write { RequestOp::Write } else { RequestOp::Read };
     let route = query.policies.route;
-    let range = admit::check(target, op, (query.offset, query.length), route)?;
+    let range = admit::check_range(target, op, (query.offset, query.length), route)?;
     let size = target.port.size().unwrap_or(0);
     let facts = Facts::look(fd, range, size);
     let mut plan = Plan {
@@ -211,7 +211,8 @@ impl Facts {
             let mapped = extents.iter().map(|extent| {
                 extent.end().min(range.end()).saturating_sub(extent.logical.max(range.start()))
             });
-            mapped.sum::<u64>() < range.length() || extents.iter().any(|it| it.is_unwritten())
+            mapped.sum::<u64>() < range.length()
+                || extents.iter().any(|it| it.is_unwritten() || it.is_delalloc())
         });
         let cached = residency(fd, 0, 0, size).is_ok_and(|cache| cache.pages_cached > 0);
         Facts { extends: range.end() > size, allocates, has_cached_pages: cached }

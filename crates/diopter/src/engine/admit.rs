@@ -26,9 +26,7 @@ pub(crate) fn check(
     route: RoutePolicy,
 ) -> Result<FileRange, AdmitError> {
     let (offset, length) = range;
-    let end = offset.saturating_add(length);
-    let asked = FileRange::new(offset, end);
-    let refuse = |kind, why| Err(AdmitError { kind, range: asked, why });
+    let asked = FileRange::new(offset, offset.saturating_add(length));
     let (opened, why) = match op {
         RequestOp::Read => {
             (target.access.read, "the file is not open for reading; open it with read")
@@ -40,8 +38,21 @@ pub(crate) fn check(
         RequestOp::SyncData | RequestOp::SyncAll => (true, ""),
     };
     if !opened {
-        return refuse(AdmitErrorKind::NotOpenedForThis, why);
+        return Err(AdmitError { kind: AdmitErrorKind::NotOpenedForThis, range: asked, why });
     }
+    check_range(target, op, range, route)
+}
+
+/// [`check`] without the question what the file was opened for: enough for a plan.
+pub(crate) fn check_range(
+    target: &Target,
+    op: RequestOp,
+    (offset, length): (u64, u64),
+    route: RoutePolicy,
+) -> Result<FileRange, AdmitError> {
+    let end = offset.saturating_add(length);
+    let asked = FileRange::new(offset, end);
+    let refuse = |kind, why| Err(AdmitError { kind, range: asked, why });
     let is_write = op == RequestOp::Write;
     if is_write && end > FILE_SIZE_MAX && length > 0 {
         return refuse(AdmitErrorKind::TooFar, "no file is longer than 2^63 - 1 bytes");
