@@ -70,8 +70,8 @@ pub fn run_lent(
     };
     let iovec = libc::iovec { iov_base: base.cast(), iov_len: length };
     let spec = BioSpec { op, object, offset, span: None, flags };
-    // SAFETY: the one segment is the borrowed range, valid (and for a read writable) for the whole of
-    // the synchronous call; a write never writes through the pointer.
+    // SAFETY: the one segment is the borrowed range, valid (and for a read writable) for the whole
+    // of the synchronous call; a write never writes through the pointer.
     unsafe { call(&spec, &raw const iovec, 1) }
 }
 

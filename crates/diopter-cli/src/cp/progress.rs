@@ -10,9 +10,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::ProgressMode;
 use super::failure::shown;
 
-/// Name first, so that it is what is left of a line on a narrow terminal.
-const TEMPLATE: &str =
-    "{msg:.40} [{wide_bar}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go";
+/// Name first, so that it is what is left of a line on a narrow terminal. No colour: it would have to
+/// be asked for.
+const TEMPLATE: &str = "{msg} [{wide_bar}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go";
+
+/// Characters of a name that are shown; the bar needs its place too.
+const NAME_LENGTH_MAX: usize = 40;
 
 /// Often enough to look alive between two slow requests.
 const TICK: Duration = Duration::from_millis(250);
@@ -60,7 +63,7 @@ impl Progress {
         self.size = size;
         if let Some(bar) = &self.bar {
             let name = path.file_name().map_or(path, Path::new);
-            bar.set_message(format!("{doing}{}", shown(name)));
+            bar.set_message(format!("{doing}{}", shortened(&shown(name))));
             if bar.length().unwrap_or(0) < self.base + size {
                 // A file has grown since the bytes were added up.
                 bar.set_length(self.base + size);
@@ -100,9 +103,29 @@ impl Progress {
     }
 }
 
+/// A name that is too long, with its middle left out.
+fn shortened(name: &str) -> String {
+    let length = name.chars().count();
+    if length <= NAME_LENGTH_MAX {
+        return name.to_owned();
+    }
+    let half = (NAME_LENGTH_MAX - 3) / 2;
+    let start: String = name.chars().take(half).collect();
+    let end: String = name.chars().skip(length - half).collect();
+    format!("{start}...{end}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_name_loses_its_middle_and_no_half_of_a_character() {
+        assert_eq!(shortened("short"), "short");
+        let long = "\u{20ac}".repeat(100);
+        assert_eq!(shortened(&long).chars().count(), 39);
+        assert!(shortened(&format!("{long}.bin")).ends_with(".bin"));
+    }
 
     #[test]
     fn without_a_terminal_there_is_no_bar_and_nothing_breaks() {

@@ -72,8 +72,8 @@ pub trait Backend {
     /// Runs one freshly built bio now, on this thread.
     fn run_now(&mut self, id: BioId) -> BioResult;
 
-    /// Runs one bio now, on this thread and on memory that the caller lends for the call: the same as
-    /// `run_now`, without a slab to hold the memory.
+    /// Runs one bio now, on this thread and on memory that the caller lends for the call: the same
+    /// as `run_now`, without a slab to hold the memory.
     fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult;
 
     /// Bios accepted and not come back.
