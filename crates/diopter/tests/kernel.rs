@@ -1,0 +1,88 @@
+//! diopter on the real kernel: file systems and raw devices on loop devices, under both backends.
+//! Needs root. What is missing is skipped by name; `DIOPTER_REQUIRE` names what must not be.
+//!
+//! One test per ground sets it up once and runs every check on it by name, under io_uring and under
+//! threads; the others have grounds of their own. `DIOPTER_CHECK=word` runs the checks of a ground
+//! whose name holds the word, `DIOPTER_ORACLE_COUNT=n` sets the number of random requests.
+
+#[path = "kernel/access.rs"]
+mod access;
+#[path = "kernel/edges.rs"]
+mod edges;
+#[path = "kernel/ends.rs"]
+mod ends;
+#[path = "support/env.rs"]
+mod env;
+#[path = "support/machine.rs"]
+mod machine;
+#[path = "support/memory.rs"]
+mod memory;
+#[path = "kernel/oracle.rs"]
+mod oracle;
+#[path = "kernel/row.rs"]
+mod row;
+#[path = "kernel/space.rs"]
+mod space;
+#[path = "kernel/writers.rs"]
+mod writers;
+
+use row::{Check, Ground};
+
+/// On every ground.
+const EVERYWHERE: &[&[Check]] = &[
+    &[("no difference from plain calls", oracle::no_difference_from_plain_calls)],
+    writers::EVERYWHERE,
+];
+
+/// On file systems.
+const ON_FILES: &[&[Check]] =
+    &[ends::ON_FILES, access::ON_FILES, space::ON_FILES, writers::ON_FILES];
+
+/// On file systems with direct I/O.
+const ON_DIRECT_FILES: &[&[Check]] = &[access::ON_DIRECT_FILES, edges::ON_DIRECT_FILES];
+
+const ON_DEVICES: &[&[Check]] =
+    &[&[("a device ends where pread says", ends::a_device_ends_where_pread_says)]];
+
+const ON_EXT4_IN_4K_BLOCKS: &[&[Check]] =
+    &[&[("a request of more than 2 GiB is whole", ends::a_request_of_more_than_2_gib_is_whole)]];
+
+const ON_TMPFS: &[&[Check]] = &[&[(
+    "a strict open of a file without direct I/O is refused",
+    access::a_strict_open_of_a_file_without_direct_io_is_refused,
+)]];
+
+fn run(ground: Ground, lists: &[&[&[Check]]]) {
+    row::run(ground, &lists.concat().concat());
+}
+
+#[test]
+fn ext4_in_1k_blocks() {
+    run(Ground::Ext4In1kBlocks, &[ON_FILES, ON_DIRECT_FILES, EVERYWHERE]);
+}
+
+#[test]
+fn ext4_in_4k_blocks() {
+    let lists = [ON_FILES, ON_DIRECT_FILES, ON_EXT4_IN_4K_BLOCKS, EVERYWHERE];
+    run(Ground::Ext4In4kBlocks, &lists);
+}
+
+#[test]
+fn xfs() {
+    run(Ground::Xfs, &[ON_FILES, ON_DIRECT_FILES, EVERYWHERE]);
+}
+
+#[test]
+fn a_raw_device_in_512_byte_sectors() {
+    run(Ground::RawIn512, &[ON_DEVICES, EVERYWHERE]);
+}
+
+#[test]
+fn a_raw_device_in_4096_byte_sectors() {
+    run(Ground::RawIn4096, &[ON_DEVICES, EVERYWHERE]);
+}
+
+#[test]
+fn tmpfs() {
+    run(Ground::Tmpfs, &[ON_FILES, ON_TMPFS, EVERYWHERE]);
+}

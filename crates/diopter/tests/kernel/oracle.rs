@@ -1,0 +1,545 @@
+//! The oracle: random requests at random alignments by diopter, the same ones by plain buffered
+//! calls on a second file in memory, and no difference between the two.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use diopter::prng::Prng;
+use diopter::sys::space::{advise_dont_need, sync_file_range_wait};
+use diopter::{Engine, File, FinishedRequest, InFlight, IoBuf, Request, Route};
+
+use crate::env;
+use crate::memory::{Skewed, difference};
+use crate::row::{Row, both_ways};
+
+/// Requests of one row, unless the environment says otherwise.
+const COUNT: u64 = 2_000;
+const COUNT_SOAK: u64 = 100_000;
+
+/// Bytes that a file may grow to.
+const SIZE_MAX: u64 = 4 << 20;
+
+/// Far above what any request here takes.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Operations kept to be printed with a failure.
+const HISTORY_MAX: usize = 40;
+
+/// Lengths around the edges of segments, blocks, pages and small bounces.
+const LENGTHS: [u64; 22] = [
+    0, 1, 2, 7, 100, 511, 512, 513, 1000, 1023, 1024, 1536, 2048, 4095, 4096, 4097, 5000, 8192,
+    12_288, 65_536, 65_537, 70_000,
+];
+
+/// Distances from the start of a block.
+const DELTAS: [i64; 10] = [0, 0, 0, 1, -1, 7, -100, 256, 511, 513];
+
+/// How a file of diopter's is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Both,
+    ReadOnly,
+    WriteOnly,
+    Append,
+    Dsync,
+    SharedWriters,
+}
+
+/// Two files that must stay the same.
+struct Oracle<'r> {
+    row: &'r Row,
+    path: PathBuf,
+    engine: Engine,
+    handles: Vec<(Access, File)>,
+    reference: fs::File,
+    /// Never read or written: what the kernel notes of the file is told to it.
+    witness: fs::File,
+    size_max: u64,
+    prng: Prng,
+    requests: u64,
+    route: Route,
+    history: VecDeque<String>,
+}
+
+/// Random requests of every kind, on one file of the row.
+pub fn no_difference_from_plain_calls(row: &Row) {
+    let default = if env::is_soak() { COUNT_SOAK } else { COUNT };
+    let count = env::number("DIOPTER_ORACLE_COUNT").unwrap_or(default);
+    let mut oracle = Oracle::new(row);
+    while oracle.requests < count {
+        oracle.step();
+        oracle.must_have_no_error();
+        if oracle.requests.is_multiple_of(64) {
+            oracle.compare();
+        }
+    }
+    oracle.compare();
+    oracle.compare_past_diopter();
+    let Route { direct, bounced, buffered, .. } = oracle.route;
+    let requests = oracle.requests;
+    eprintln!(
+        "  {}: {requests} requests; queued bytes: {direct} direct, {bounced} bounced, \
+         {buffered} buffered",
+        row.name()
+    );
+}
+
+impl Oracle<'_> {
+    fn new(row: &Row) -> Oracle<'_> {
+        let path = row.path();
+        let reference = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile());
+        let reference = reference.unwrap();
+        let mut size_max = SIZE_MAX;
+        let both = both_ways().open(&path).unwrap();
+        if row.is_raw() {
+            size_max = both.size().unwrap().min(SIZE_MAX);
+            both.write_all_at(&vec![0; usize::try_from(size_max).unwrap()], 0).unwrap();
+            reference.set_len(size_max).unwrap();
+        }
+        let prng = Prng::new(env::seed()).fork(&row.name());
+        let mut oracle = Oracle {
+            row,
+            engine: row.engine(),
+            handles: vec![(Access::Both, both)],
+            reference,
+            witness: fs::File::open(&path).unwrap(),
+            path,
+            size_max,
+            prng,
+            requests: 0,
+            route: Route::default(),
+            history: VecDeque::new(),
+        };
+        let others = [
+            Access::ReadOnly,
+            Access::WriteOnly,
+            Access::Append,
+            Access::Dsync,
+            Access::SharedWriters,
+        ];
+        for access in others.into_iter().filter(|access| !row.is_raw() || *access != Access::Append)
+        {
+            let file = oracle.open(access);
+            oracle.handles.push((access, file));
+        }
+        oracle
+    }
+
+    fn open(&self, access: Access) -> File {
+        let options = File::options();
+        let options = match access {
+            Access::Both => options.read(true).write(true),
+            Access::ReadOnly => options.read(true),
+            Access::WriteOnly => options.write(true),
+            Access::Append => options.read(true).append(true),
+            Access::Dsync => options.read(true).write(true).dsync(true),
+            Access::SharedWriters => options.read(true).write(true).shared_writers(true),
+        };
+        options.open(&self.path).unwrap()
+    }
+
+    /// No page could not be written back, and none was in the way of a direct write: the kernel
+    /// notes both at the file, for the next flush. A range past the end waits for nothing, and asks.
+    fn must_have_no_error(&self) {
+        let noted = sync_file_range_wait(self.witness.as_fd(), 1 << 40, 1);
+        assert_eq!(noted, Ok(()), "{}: the kernel noted an error", self.row.name());
+    }
+
+    /// One random operation; a batch counts as many.
+    fn step(&mut self) {
+        let is_raw = self.row.is_raw();
+        match self.prng.below(100) {
+            0..30 => self.read(),
+            30..35 => self.read_vectored(),
+            35..62 => self.write(),
+            62..67 => self.write_vectored(),
+            67..72 if !is_raw => self.append(),
+            72..76 if !is_raw => self.set_len(),
+            76..78 if !is_raw => self.allocate(),
+            78..82 => self.sync(),
+            82..84 => self.reopen(),
+            84..92 => self.batch_on_the_engine(),
+            92..98 => self.batch_on_the_thread(),
+            98 => self.compare_past_diopter(),
+            _ => self.read(),
+        }
+    }
+
+    fn note(&mut self, what: String) {
+        self.requests += 1;
+        if self.history.len() == HISTORY_MAX {
+            self.history.pop_front();
+        }
+        self.history.push_back(format!("{}: {what}", self.requests));
+    }
+
+    fn size(&self) -> u64 {
+        self.reference.metadata().unwrap().len()
+    }
+
+    fn handle(&mut self, fits: impl Fn(Access) -> bool) -> (Access, File) {
+        let fitting: Vec<_> = self.handles.iter().filter(|(access, _)| fits(*access)).collect();
+        let index = usize::try_from(self.prng.below(fitting.len() as u64)).unwrap();
+        let (access, file) = fitting[index];
+        (*access, file.clone())
+    }
+
+    fn reader(&mut self) -> (Access, File) {
+        self.handle(|access| access != Access::WriteOnly)
+    }
+
+    fn writer(&mut self) -> (Access, File) {
+        self.handle(|access| !matches!(access, Access::ReadOnly | Access::Append))
+    }
+
+    /// How far from a page the memory of `offset` begins: at times as far as the offset itself, so
+    /// that the whole blocks in between can go direct.
+    fn skew(&mut self, offset: u64) -> usize {
+        let skews = [0, 0, 1, 4, 64, 511, 512, 1024, 4095];
+        match self.prng.below(3 * skews.len() as u64) {
+            n if n < skews.len() as u64 => skews[usize::try_from(n).unwrap()],
+            n if n < 2 * skews.len() as u64 => 0,
+            _ => usize::try_from(offset % 4096).unwrap(),
+        }
+    }
+
+    /// A random range, at most to `end_max`.
+    fn range(&mut self, end_max: u64) -> (u64, usize) {
+        let offset = match self.prng.below(10) {
+            0..6 => {
+                let unit = [512, 1024, 4096][usize::try_from(self.prng.below(3)).unwrap()];
+                let delta = DELTAS[usize::try_from(self.prng.below(10)).unwrap()];
+                (self.prng.below(24) * unit).saturating_add_signed(delta)
+            }
+            6..8 => self.size().saturating_sub(5000) + self.prng.below(10_000),
+            _ => self.prng.below(end_max + 1),
+        };
+        let mut offset = offset.min(end_max);
+        let is_whole = self.prng.one_in(6);
+        if is_whole {
+            offset -= offset % 4096;
+        }
+        let length = match self.prng.below(40) {
+            0 => 1_000_000 + self.prng.below(600_000),
+            1..10 => self.prng.below(10_000),
+            n => LENGTHS[usize::try_from(n % 22).unwrap()],
+        };
+        let length = length.min(end_max - offset);
+        let length = if is_whole { length - length % 512 } else { length };
+        (offset, usize::try_from(length).unwrap())
+    }
+
+    fn expected(&self, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        let mut n = 0;
+        while n < length {
+            let at = offset + n as u64;
+            match self.reference.read_at(&mut bytes[n..], at).unwrap() {
+                0 => break,
+                more => n += more,
+            }
+        }
+        bytes.truncate(n);
+        bytes
+    }
+
+    fn read(&mut self) {
+        let (access, file) = self.reader();
+        // Past the end as well, but not past the end of a device.
+        let beyond = if self.row.is_raw() { 0 } else { 10_000 };
+        let (offset, length) = self.range(self.size() + beyond);
+        let skew = self.skew(offset);
+        self.note(format!("read {access:?} {offset}+{length} skew {skew}"));
+        let mut memory = Skewed::new(length, skew);
+        let n = file.read_at(memory.as_mut(), offset).unwrap();
+        self.must_be(&memory[..n], offset, length);
+    }
+
+    fn must_be(&self, got: &[u8], offset: u64, length: usize) {
+        let expected = self.expected(offset, length);
+        if let Some(difference) = difference(got, &expected) {
+            panic!("{} {offset}+{length}: {difference}", self.row.name());
+        }
+    }
+
+    /// Cuts a length into random pieces, at times more than a bio has segments.
+    fn pieces(&mut self, length: usize) -> Vec<usize> {
+        let most = if self.prng.one_in(6) { 150 } else { 5 };
+        let count = 1 + self.prng.below(most);
+        let mut left = length as u64;
+        let mut pieces = Vec::new();
+        for n in (1..=count).rev() {
+            let unit = if self.prng.one_in(2) { 512 } else { 1 };
+            let piece = if n == 1 { left } else { self.prng.below(2 * left / n + 1) / unit * unit };
+            pieces.push(usize::try_from(piece).unwrap());
+            left -= piece;
+        }
+        pieces
+    }
+
+    fn read_vectored(&mut self) {
+        let (access, file) = self.reader();
+        let (offset, length) = self.range(self.size());
+        let pieces = self.pieces(length);
+        let skew = self.skew(offset);
+        self.note(format!("read vectored {access:?} {offset}+{length} in {pieces:?} skew {skew}"));
+        let mut parts: Vec<_> = pieces.iter().map(|piece| Skewed::new(*piece, skew)).collect();
+        let mut slices: Vec<_> =
+            parts.iter_mut().map(|part| IoSliceMut::new(part.as_mut())).collect();
+        let n = file.read_vectored_at(&mut slices, offset).unwrap();
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        self.must_be(&bytes[..n], offset, length);
+    }
+
+    fn write(&mut self) {
+        let (access, file) = self.writer();
+        let (offset, length) = self.range(self.size_max);
+        let skew = self.skew(offset);
+        self.note(format!("write {access:?} {offset}+{length} skew {skew}"));
+        let memory = Skewed::random(length, skew, &mut self.prng);
+        assert_eq!(file.write_at(&memory, offset).unwrap(), length);
+        self.reference.write_all_at(&memory, offset).unwrap();
+    }
+
+    fn write_vectored(&mut self) {
+        let (access, file) = self.writer();
+        let (offset, length) = self.range(self.size_max);
+        let pieces = self.pieces(length);
+        let skew = self.skew(offset);
+        self.note(format!("write vectored {access:?} {offset}+{length} in {pieces:?} skew {skew}"));
+        let parts = self.random_parts(&pieces, skew);
+        let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        assert_eq!(file.write_vectored_at(&slices, offset).unwrap(), length);
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        self.reference.write_all_at(&bytes, offset).unwrap();
+    }
+
+    fn random_parts(&mut self, pieces: &[usize], skew: usize) -> Vec<Skewed> {
+        pieces.iter().map(|piece| Skewed::random(*piece, skew, &mut self.prng)).collect()
+    }
+
+    fn append(&mut self) {
+        let (_, file) = self.handle(|access| access == Access::Append);
+        let size = self.size();
+        let (offset, length) = self.range(self.size_max - size);
+        let (pieces, skew) = (self.pieces(length), self.skew(size));
+        self.note(format!("append {length} in {pieces:?} at {size}, saying {offset}, skew {skew}"));
+        let parts = self.random_parts(&pieces, skew);
+        let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        assert_eq!(file.write_vectored_at(&slices, offset).unwrap(), length);
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        self.reference.write_all_at(&bytes, size).unwrap();
+    }
+
+    fn set_len(&mut self) {
+        let (access, file) = self.writer();
+        let (mut size, _) = self.range(self.size_max);
+        if self.prng.one_in(2) {
+            size %= 70_000;
+        }
+        self.note(format!("set_len {access:?} {size}"));
+        file.set_len(size).unwrap();
+        self.reference.set_len(size).unwrap();
+    }
+
+    fn allocate(&mut self) {
+        let (access, file) = self.writer();
+        let (offset, length) = self.range(self.size_max);
+        self.note(format!("allocate {access:?} {offset}+{length}"));
+        file.allocate(offset, length as u64).unwrap();
+    }
+
+    fn sync(&mut self) {
+        let (access, file) = self.handle(|_| true);
+        let all = self.prng.one_in(2);
+        self.note(format!("sync {access:?}, all: {all}"));
+        if all { file.sync_all() } else { file.sync_data() }.unwrap();
+    }
+
+    fn reopen(&mut self) {
+        let index = usize::try_from(self.prng.below(self.handles.len() as u64)).unwrap();
+        let access = self.handles[index].0;
+        self.note(format!("open {access:?} again"));
+        self.handles[index].1 = self.open(access);
+    }
+
+    /// Requests on ranges that do not overlap, so that any order gives the same. Reads stay within
+    /// the file, whose end moves meanwhile.
+    fn batch(&mut self) -> Vec<(Access, File, Option<Vec<u8>>, (u64, usize))> {
+        let mut batch: Vec<(Access, File, Option<Vec<u8>>, (u64, usize))> = Vec::new();
+        for _ in 0..=self.prng.below(9) {
+            let is_write = self.prng.one_in(2);
+            let (access, file) = if is_write { self.writer() } else { self.reader() };
+            let (offset, length) = self.range(if is_write { self.size_max } else { self.size() });
+            let end = offset + length as u64;
+            let is_free = batch
+                .iter()
+                .all(|(.., (from, length))| end <= *from || offset >= *from + *length as u64);
+            if is_free && length > 0 {
+                let bytes = is_write.then(|| {
+                    let mut bytes = vec![0; length];
+                    self.prng.fill(&mut bytes);
+                    bytes
+                });
+                batch.push((access, file, bytes, (offset, length)));
+            }
+        }
+        batch
+    }
+
+    fn request(bytes: Option<&Vec<u8>>, (offset, length): (u64, usize)) -> Request {
+        let mut memory = IoBuf::new(length).unwrap();
+        match bytes {
+            Some(bytes) => {
+                memory.copy_from_slice(bytes);
+                Request::write(offset, memory)
+            }
+            None => Request::read(offset, memory),
+        }
+    }
+
+    fn batch_on_the_engine(&mut self) {
+        let batch = self.batch();
+        let mut ids = Vec::new();
+        for (access, file, bytes, range) in &batch {
+            let kind = if bytes.is_some() { "write" } else { "read" };
+            self.note(format!("queue {kind} {access:?} {}+{}", range.0, range.1));
+            let request = Oracle::request(bytes.as_ref(), *range);
+            ids.push(self.engine.start(file, request).unwrap());
+            if self.prng.one_in(4) {
+                self.engine.tick();
+            }
+        }
+        if self.prng.one_in(4) {
+            let (access, file) = self.handle(|_| true);
+            self.note(format!("queue sync {access:?}"));
+            self.engine.start(&file, Request::sync_data()).unwrap();
+        }
+        if self.prng.one_in(3) {
+            // A blocking call of the same thread, on another engine and next to what is queued.
+            self.blocking_beside(&batch);
+        }
+        let mut finished = Vec::new();
+        while self.engine.in_flight() > 0 {
+            let next = self.engine.wait(WAIT_MAX).unwrap();
+            finished.push(next.expect("a queued request finishes"));
+        }
+        for (.., bytes, range) in &batch {
+            if let Some(bytes) = bytes {
+                self.reference.write_all_at(bytes, range.0).unwrap();
+            }
+        }
+        for ((.., bytes, range), id) in batch.iter().zip(ids) {
+            let index = finished.iter().position(|finished| finished.id == id).unwrap();
+            self.must_be_done(finished.swap_remove(index), bytes.is_none(), *range);
+        }
+        assert!(finished.iter().all(|sync| sync.result.is_ok()));
+    }
+
+    fn blocking_beside(&mut self, batch: &[(Access, File, Option<Vec<u8>>, (u64, usize))]) {
+        let end = batch.iter().map(|(.., range)| range.0 + range.1 as u64).max().unwrap_or(0);
+        let length = usize::try_from((self.size_max - end).min(777)).unwrap();
+        self.note(format!("write Both {end}+{length} beside them"));
+        let bytes = Skewed::random(length, 1, &mut self.prng);
+        let (_, file) = self.handle(|access| access == Access::Both);
+        file.write_all_at(&bytes, end).unwrap();
+        self.reference.write_all_at(&bytes, end).unwrap();
+    }
+
+    fn batch_on_the_thread(&mut self) {
+        let batch = self.batch();
+        let mut in_flight: Vec<InFlight> = Vec::new();
+        for (access, file, bytes, range) in &batch {
+            let kind = if bytes.is_some() { "write" } else { "read" };
+            self.note(format!("thread's queue: {kind} {access:?} {}+{}", range.0, range.1));
+            let request = Oracle::request(bytes.as_ref(), *range);
+            in_flight.push(file.request(request).unwrap());
+        }
+        if self.prng.one_in(3) {
+            self.blocking_beside(&batch);
+        }
+        let mut finished = Vec::new();
+        while !in_flight.is_empty() {
+            // In any order.
+            let index = usize::try_from(self.prng.below(in_flight.len() as u64)).unwrap();
+            finished.push((index, in_flight.remove(index).wait()));
+        }
+        for (.., bytes, range) in &batch {
+            if let Some(bytes) = bytes {
+                self.reference.write_all_at(bytes, range.0).unwrap();
+            }
+        }
+        let mut left: Vec<_> = batch.iter().collect();
+        for (index, finished) in finished {
+            let (.., bytes, range) = left.remove(index);
+            self.must_be_done(finished, bytes.is_none(), *range);
+        }
+    }
+
+    fn must_be_done(&mut self, finished: FinishedRequest, is_read: bool, range: (u64, usize)) {
+        let (offset, length) = range;
+        assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(length as u64));
+        assert!(finished.outcome.is_all_done());
+        let Route { direct, bounced, buffered, why } = finished.route;
+        assert_eq!(direct + bounced + buffered, length as u64, "{why:?}");
+        assert_eq!(direct == length as u64, why.is_empty());
+        assert!(self.row.is_direct() || buffered == length as u64);
+        self.route.direct += direct;
+        self.route.bounced += bounced;
+        self.route.buffered += buffered;
+        let memory = finished.memory.expect("the memory comes back");
+        assert_eq!(memory.len(), length);
+        if is_read {
+            self.must_be(&memory, offset, length);
+        }
+    }
+
+    /// The whole file through diopter.
+    fn compare(&mut self) {
+        let (_, file) = self.reader();
+        let beyond = if self.row.is_raw() { 0 } else { 100 };
+        let size = self.size();
+        let length = usize::try_from(size + beyond).unwrap();
+        let mut memory = Skewed::new(length, self.skew(0));
+        let n = file.read_at(memory.as_mut(), 0).unwrap();
+        self.must_be(&memory[..n], 0, length);
+        if !self.row.is_raw() {
+            assert_eq!(file.size().unwrap(), size);
+            assert_eq!(file.metadata().unwrap().len(), size);
+        }
+    }
+
+    /// The whole file through the page cache, which at times is dropped first or afterwards.
+    fn compare_past_diopter(&mut self) {
+        self.note("compare past diopter".to_owned());
+        let plain = fs::File::open(&self.path).unwrap();
+        if self.prng.one_in(2) {
+            plain.sync_data().unwrap();
+            advise_dont_need(plain.as_fd(), 0, 0).unwrap();
+        }
+        let mut bytes = vec![0; usize::try_from(self.size()).unwrap()];
+        plain.read_exact_at(&mut bytes, 0).unwrap();
+        let mut rest = [0];
+        assert!(self.row.is_raw() || plain.read_at(&mut rest, self.size()).unwrap() == 0);
+        self.must_be(&bytes, 0, bytes.len());
+        if self.prng.one_in(2) {
+            advise_dont_need(plain.as_fd(), 0, 0).unwrap();
+        }
+    }
+}
+
+impl Drop for Oracle<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}: the last operations before the difference:", self.row.name());
+            for line in &self.history {
+                eprintln!("    {line}");
+            }
+        }
+    }
+}

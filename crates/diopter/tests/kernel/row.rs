@@ -1,0 +1,219 @@
+//! A row of the table: one ground (file system or raw device) under one backend. Sets the ground up
+//! once, runs checks on it one after the other, takes it down and has it checked.
+
+use std::cell::Cell;
+use std::fs;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use diopter::sys::space::advise_dont_need;
+use diopter::{BackendKind, Engine, EngineOptions, File, OpenOptions, use_for_this_thread};
+
+use crate::env;
+use crate::machine::{self, FileSystem, Loop, Mount};
+
+const MIB: u64 = 1 << 20;
+
+/// What files or blocks lie on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    Ext4In1kBlocks,
+    Ext4In4kBlocks,
+    Xfs,
+    RawIn512,
+    RawIn4096,
+    Tmpfs,
+}
+
+impl Ground {
+    pub fn name(self) -> &'static str {
+        match self {
+            Ground::Ext4In1kBlocks => "ext4-1k",
+            Ground::Ext4In4kBlocks => "ext4-4k",
+            Ground::Xfs => "xfs",
+            Ground::RawIn512 => "raw-512",
+            Ground::RawIn4096 => "raw-4096",
+            Ground::Tmpfs => "tmpfs",
+        }
+    }
+
+    fn file_system(self) -> Option<FileSystem> {
+        match self {
+            Ground::Ext4In1kBlocks => Some(FileSystem::Ext4 { block: 1024, extra: &[] }),
+            Ground::Ext4In4kBlocks => Some(FileSystem::Ext4 { block: 4096, extra: &[] }),
+            Ground::Xfs => Some(FileSystem::Xfs),
+            _ => None,
+        }
+    }
+
+    /// Whether everything it needs is here; says what is not.
+    fn is_possible(self) -> bool {
+        if let Some(why) = machine::loop_missing() {
+            env::skip("loop", why);
+            return false;
+        }
+        if let Some((capability, why)) = self.file_system().and_then(FileSystem::missing) {
+            env::skip(capability, why);
+            return false;
+        }
+        true
+    }
+}
+
+/// One fact, and the function that shows it.
+pub type Check = (&'static str, fn(&Row));
+
+/// A ground and a backend.
+pub struct Row {
+    pub ground: Ground,
+    pub backend: BackendKind,
+    base: Base,
+    files: Cell<u32>,
+}
+
+enum Base {
+    Mounted(Mount),
+    Device(Loop),
+}
+
+impl Row {
+    /// The options of every engine of the row.
+    pub fn options(&self) -> EngineOptions {
+        EngineOptions { backend: self.backend, checked: true, ..EngineOptions::DEFAULT }
+    }
+
+    /// Makes this thread's blocking calls run on the row's backend.
+    pub fn enter(&self) {
+        use_for_this_thread(self.options());
+    }
+
+    /// An engine on the row's backend.
+    pub fn engine(&self) -> Engine {
+        Engine::new(self.options()).unwrap()
+    }
+
+    /// A path that no other check uses; on a raw device always the device.
+    pub fn path(&self) -> PathBuf {
+        match &self.base {
+            Base::Device(device) => device.device().to_owned(),
+            Base::Mounted(mount) => {
+                self.files.set(self.files.get() + 1);
+                mount.path().join(format!("file-{}", self.files.get()))
+            }
+        }
+    }
+
+    /// The device below; a tmpfs has none.
+    pub fn device(&self) -> &Loop {
+        match &self.base {
+            Base::Device(device) => device,
+            Base::Mounted(mount) => mount.device(),
+        }
+    }
+
+    pub fn is_raw(&self) -> bool {
+        matches!(self.base, Base::Device(_))
+    }
+
+    pub fn is_direct(&self) -> bool {
+        self.ground != Ground::Tmpfs
+    }
+
+    /// Short, for messages.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.ground.name(), self.backend)
+    }
+}
+
+/// The row's way to open a file for everything: created when it is a regular one.
+pub fn both_ways() -> OpenOptions {
+    File::options().read(true).write(true).create(true)
+}
+
+/// A new file of the row with `content`, written past diopter and not in the page cache.
+pub fn file_with(row: &Row, content: &[u8]) -> PathBuf {
+    let path = row.path();
+    fs::write(&path, content).unwrap();
+    uncache(&path);
+    path
+}
+
+/// Writes back and drops what the page cache has of a file.
+pub fn uncache(path: &Path) {
+    let file = fs::File::open(path).unwrap();
+    file.sync_all().unwrap();
+    advise_dont_need(file.as_fd(), 0, 0).unwrap();
+}
+
+/// Runs the checks on a ground under each backend that works here.
+///
+/// `DIOPTER_CHECK` runs only the checks whose name contains it.
+pub fn run(ground: Ground, checks: &[Check]) {
+    let alone = machine::alone();
+    eprintln!("seed {} (DIOPTER_SEED)", env::seed());
+    if !ground.is_possible() {
+        return;
+    }
+    let mut failures = Vec::new();
+    let mut base = set_up(ground);
+    for backend in [BackendKind::Uring, BackendKind::Threads] {
+        if backend == BackendKind::Uring && !env::has_uring() {
+            continue;
+        }
+        let row = Row { ground, backend, base, files: Cell::new(0) };
+        for check in checks {
+            failures.extend(run_check(&row, check));
+        }
+        base = row.base;
+        empty(&base);
+    }
+    if let Base::Mounted(mount) = base {
+        failures.extend(mount.finish().err());
+    }
+    drop(alone);
+    assert!(failures.is_empty(), "{}:\n{}", ground.name(), failures.join("\n"));
+}
+
+fn set_up(ground: Ground) -> Base {
+    let device = |sector| Loop::new(ground.name(), 16 * MIB, sector).unwrap();
+    match ground {
+        Ground::RawIn512 => Base::Device(device(512)),
+        Ground::RawIn4096 => Base::Device(device(4096)),
+        Ground::Tmpfs => Base::Mounted(Mount::tmpfs(512 * MIB).unwrap()),
+        Ground::Ext4In1kBlocks | Ground::Ext4In4kBlocks | Ground::Xfs => {
+            let kind = ground.file_system().unwrap();
+            Base::Mounted(Mount::new(kind, 512 * MIB, "defaults").unwrap())
+        }
+    }
+}
+
+/// Runs one check on a thread of its own, whose engine ends with it; answers how it failed.
+fn run_check(row: &Row, (name, check): &Check) -> Option<String> {
+    if std::env::var("DIOPTER_CHECK").is_ok_and(|only| !name.contains(&only)) {
+        return None;
+    }
+    let started = Instant::now();
+    let row = AssertUnwindSafe(row);
+    let ended = catch_unwind(|| {
+        row.enter();
+        check(&row);
+    });
+    use_for_this_thread(EngineOptions::DEFAULT);
+    let took = started.elapsed().as_secs_f64();
+    let verdict = if ended.is_ok() { "ok" } else { "FAILED" };
+    eprintln!("  {}: {name}: {verdict} in {took:.2} s", row.name());
+    ended.is_err().then(|| format!("{}: {name}", row.name()))
+}
+
+/// Removes what one backend's checks left, for the next.
+fn empty(base: &Base) {
+    let Base::Mounted(mount) = base else { return };
+    for entry in fs::read_dir(mount.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs::remove_file(path).unwrap();
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Loop devices, file systems and mounts with owners: they go away when the owner does, also in a
+//! panic, and those of a killed run go away at the next run. Spawns processes, so the caller has
+//! no I/O in flight.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What every folder of ours in the temporary folder is called, with the process's id behind it.
+const PREFIX: &str = "diopter-kernel-";
+
+/// How long an unmount is tried: a ring's last reference to a file goes shortly after the ring.
+const UNMOUNT_WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// Attempts to find a free loop device while others look for one too.
+const ATTACH_ATTEMPTS_MAX: u32 = 20;
+
+/// The machine for one test alone: no test spawns a process while another has I/O in flight, and
+/// none is disturbed by another's load. The first one cleans up after killed runs.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    static ONCE: Once = Once::new();
+    let guard = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    ONCE.call_once(remove_stale);
+    guard
+}
+
+/// Runs a program to its end; its output, or everything there is to say of its failure.
+pub fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let said = Command::new(program).args(arguments).output();
+    let said = said.map_err(|error| format!("{program}: {error}"))?;
+    if said.status.success() {
+        return Ok(String::from_utf8_lossy(&said.stdout).into_owned());
+    }
+    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    Err(format!("{program} {}: {}\n{out}{err}", arguments.join(" "), said.status))
+}
+
+/// A folder in the temporary folder, removed with its owner.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Result<Folder, String> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = format!("{PREFIX}{}-{number}-{name}", std::process::id());
+        let path = temporary().join(folder);
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Folder(path))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // There is nobody to tell; the next run tries again.
+        fs::remove_dir_all(&self.0).unwrap_or(());
+    }
+}
+
+/// A loop device over a sparse file.
+pub struct Loop {
+    device: PathBuf,
+    backing: PathBuf,
+    /// Removed after the device is detached.
+    _folder: Option<Folder>,
+}
+
+impl Loop {
+    /// Over a new sparse file of `bytes`, with sectors of `sector` bytes.
+    pub fn new(name: &str, bytes: u64, sector: u32) -> Result<Loop, String> {
+        let folder = Folder::new(name)?;
+        let backing = folder.path().join("backing");
+        let mut attached = Loop::over(&backing, bytes, sector)?;
+        attached._folder = Some(folder);
+        Ok(attached)
+    }
+
+    /// Over a new sparse file `backing` of `bytes`.
+    pub fn over(backing: &Path, bytes: u64, sector: u32) -> Result<Loop, String> {
+        let file = fs::File::create(backing).map_err(|error| error.to_string())?;
+        file.set_len(bytes).map_err(|error| error.to_string())?;
+        drop(file);
+        let sector = sector.to_string();
+        let path = text(backing);
+        let arguments = ["--find", "--show", "--sector-size", &sector, path];
+        let mut attached = run("losetup", &arguments);
+        for _ in 1..ATTACH_ATTEMPTS_MAX {
+            if attached.is_ok() {
+                break;
+            }
+            attached = run("losetup", &arguments);
+        }
+        let device = PathBuf::from(attached?.trim());
+        Ok(Loop { device, backing: backing.to_owned(), _folder: None })
+    }
+
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    pub fn backing(&self) -> &Path {
+        &self.backing
+    }
+
+    /// Flushes that the device has completed: field 16 of /sys/block/*/stat
+    /// (Documentation/block/stat.rst).
+    pub fn flushes(&self) -> u64 {
+        let name = self.device.file_name().unwrap().to_str().unwrap();
+        let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+        stat.split_whitespace().nth(15).map_or(0, |field| field.parse().unwrap())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        if let Err(message) = run("losetup", &["--detach", text(&self.device)]) {
+            eprintln!("{message}");
+        }
+    }
+}
+
+/// A file system to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystem {
+    Ext4 { block: u32, extra: &'static [&'static str] },
+    Xfs,
+}
+
+impl FileSystem {
+    fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 { .. } => "ext4",
+            FileSystem::Xfs => "xfs",
+        }
+    }
+
+    fn make(self, device: &Path) -> Result<(), String> {
+        let device = text(device);
+        let made = match self {
+            FileSystem::Ext4 { block, extra } => {
+                let block = block.to_string();
+                let lazy = "lazy_itable_init=0,lazy_journal_init=0";
+                let mut arguments = vec!["-q", "-F", "-b", &block, "-E", lazy];
+                arguments.extend(extra);
+                arguments.push(device);
+                run("mkfs.ext4", &arguments)
+            }
+            FileSystem::Xfs => run("mkfs.xfs", &["-q", "-f", device]),
+        };
+        made.map(|_| ())
+    }
+
+    /// Why the tools or the kernel can't do it, by capability.
+    pub fn missing(self) -> Option<(&'static str, String)> {
+        let name = self.name();
+        let kernel = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        if !kernel.lines().any(|line| line.trim() == name) {
+            let loaded = run("modprobe", &[name]);
+            if let Err(why) = loaded {
+                return Some((name, format!("this kernel has no {name}: {why}")));
+            }
+        }
+        let help = run(&format!("mkfs.{name}"), &["-V"]);
+        help.err().map(|why| (name, format!("mkfs.{name} does not run: {why}")))
+    }
+}
+
+/// A mounted file system on a loop device of its own, or a tmpfs.
+pub struct Mount {
+    at: PathBuf,
+    kind: Option<FileSystem>,
+    is_mounted: bool,
+    // Dropped in this order: the mount is gone by then.
+    device: Option<Loop>,
+    _folder: Folder,
+}
+
+impl Mount {
+    /// Makes a file system of `bytes` and mounts it.
+    pub fn new(kind: FileSystem, bytes: u64, options: &str) -> Result<Mount, String> {
+        Mount::on(Loop::new(kind.name(), bytes, 512)?, kind, options)
+    }
+
+    /// Makes a file system on `device` and mounts it.
+    pub fn on(device: Loop, kind: FileSystem, options: &str) -> Result<Mount, String> {
+        kind.make(device.device())?;
+        let folder = Folder::new("mount")?;
+        let at = folder.path().join("mnt");
+        fs::create_dir(&at).map_err(|error| error.to_string())?;
+        let name = text(device.device());
+        run("mount", &["-t", kind.name(), "-o", options, name, text(&at)])?;
+        Ok(Mount { at, kind: Some(kind), is_mounted: true, device: Some(device), _folder: folder })
+    }
+
+    /// Mounts a tmpfs of `bytes`.
+    pub fn tmpfs(bytes: u64) -> Result<Mount, String> {
+        let folder = Folder::new("tmpfs")?;
+        let at = folder.path().join("mnt");
+        fs::create_dir(&at).map_err(|error| error.to_string())?;
+        let size = format!("size={bytes}");
+        run("mount", &["-t", "tmpfs", "-o", &size, "diopter", text(&at)])?;
+        Ok(Mount { at, kind: None, is_mounted: true, device: None, _folder: folder })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+
+    pub fn device(&self) -> &Loop {
+        self.device.as_ref().expect("a tmpfs has no device")
+    }
+
+    /// Unmounts and checks the file system.
+    pub fn finish(mut self) -> Result<(), String> {
+        self.unmount()?;
+        let Some(device) = &self.device else { return Ok(()) };
+        let checked = match self.kind {
+            Some(FileSystem::Ext4 { .. }) => run("e2fsck", &["-fn", text(device.device())]),
+            Some(FileSystem::Xfs) => run("xfs_repair", &["-n", text(device.device())]),
+            None => Ok(String::new()),
+        };
+        checked.map(|_| ())
+    }
+
+    fn unmount(&mut self) -> Result<(), String> {
+        let started = Instant::now();
+        loop {
+            match run("umount", &[text(&self.at)]) {
+                Ok(_) => break,
+                Err(message) if started.elapsed() > UNMOUNT_WAIT_MAX => return Err(message),
+                Err(_) => {}
+            }
+        }
+        self.is_mounted = false;
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.is_mounted
+            && let Err(message) = self.unmount()
+        {
+            eprintln!("{message}");
+            run("umount", &["--lazy", text(&self.at)]).map_or_else(|why| eprintln!("{why}"), drop);
+        }
+    }
+}
+
+/// Why loop devices can't be had here.
+pub fn loop_missing() -> Option<String> {
+    let probe = Loop::new("probe", 1 << 20, 512).map(drop);
+    probe.err()
+}
+
+/// Unmounts, detaches and removes what processes left that are gone.
+fn remove_stale() {
+    let ours = temporary();
+    let is_stale = |path: &str| {
+        let name = Path::new(path).strip_prefix(&ours).ok()?.to_str()?.strip_prefix(PREFIX)?;
+        let pid = name.split('-').next()?;
+        Some(!Path::new("/proc").join(pid).exists())
+    };
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for at in mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)) {
+        if is_stale(at) == Some(true) {
+            run("umount", &["--lazy", at]).map_or_else(|why| eprintln!("{why}"), drop);
+        }
+    }
+    let loops = run("losetup", &["--list", "--noheadings", "--output", "NAME,BACK-FILE"]);
+    for line in loops.unwrap_or_default().lines() {
+        let mut fields = line.split_whitespace();
+        if let (Some(device), Some(backing)) = (fields.next(), fields.next())
+            && is_stale(backing) == Some(true)
+        {
+            run("losetup", &["--detach", device]).map_or_else(|why| eprintln!("{why}"), drop);
+        }
+    }
+    for entry in fs::read_dir(&ours).into_iter().flatten().flatten() {
+        if entry.path().to_str().and_then(is_stale) == Some(true) {
+            fs::remove_dir_all(entry.path()).unwrap_or(());
+        }
+    }
+}
+
+/// The temporary folder by the name that the kernel uses.
+fn temporary() -> PathBuf {
+    let folder = std::env::temp_dir();
+    folder.canonicalize().unwrap_or(folder)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("the temporary folder has a name in UTF-8")
+}
