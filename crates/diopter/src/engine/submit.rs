@@ -8,8 +8,8 @@ use diopter_sys::{
 };
 
 use crate::backend::Backend;
-use crate::bio::Draft;
 use crate::bio::builder::{BioLimits, Builder, Piece};
+use crate::bio::{Draft, EndedBy};
 use crate::engine::admit::{buffered, write_flags};
 use crate::engine::pending::{BioEnd, Bounce, BouncePool, Order, Pending, State};
 use crate::engine::route::{Course, Way, Window};
@@ -208,12 +208,15 @@ pub(crate) fn single_draft(
     if !is_plain {
         return None;
     }
-    let limits = BioLimits { bytes_max: u64::from(BIO_BYTES_MAX), block };
-    let builder = Builder { mapper: &*target.mapper, limits, boundary: policies.boundary };
-    match builder.next(range, |n| n.min(fits())) {
-        Piece::Bio(draft) if draft.range == range => Some(draft),
-        Piece::Bio(_) | Piece::Zeros(_) => None,
-    }
+    // One extent within the limits of one bio: there is nothing to build.
+    let extent = target.mapper.map(range);
+    let is_one = extent.range == range && extent.state.has_bytes() && fits() == range.length();
+    is_one.then_some(Draft {
+        range,
+        object: extent.object,
+        object_offset: extent.object_offset,
+        ended_by: EndedBy::EndOfRequest,
+    })
 }
 
 /// The bio of [`single_bio`].
