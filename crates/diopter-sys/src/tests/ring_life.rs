@@ -198,6 +198,40 @@ fn a_ring_that_is_refused_in_use_gives_back_the_bios_that_the_kernel_has_not_see
 }
 
 #[test]
+fn rings_dropped_in_a_child_of_fork_stay_their_parents() {
+    let name = "rings_dropped_in_a_child_of_fork_stay_their_parents";
+    testing::check_in_own_process(module_path!(), name, || {
+        let slab = slab();
+        let memory = adopted(&slab, &[0; 1]);
+        let Some(mut ring) = ring_of(&slab, 64, RingWanted::ALL) else { return };
+        let (bio, _reader, mut writer) = never(memory, 0);
+        let id = start(&mut ring, bio);
+        ring.turn(0, None, &mut Vec::new()).expect("the ring works");
+        let idle = ring_of(&slab, 64, RingWanted::ALL).expect("as before");
+        let mut rings = Some((ring, idle));
+        let child = testing::fork(|| {
+            // These get the addresses that the rings' queues have in the parent.
+            let own: Vec<IoBuf> = [4096, 8192, 16384].repeat(16).into_iter().map(filled).collect();
+            drop(rings.take());
+            assert!(own.iter().all(|buf| buf.iter().all(|byte| *byte == 7)));
+        });
+        assert!(child.and_then(testing::Forked::wait).expect("fork").success());
+        writer.write_all(b"x").expect("a reader is there");
+        let ((mut ring, mut idle), mut done) = (rings.expect("the parent's"), Vec::new());
+        ring.turn(1, Some(LONG), &mut done).expect("the ring works");
+        assert_eq!(done, [(id, Ok(1))]);
+        check_round_trip(&slab, &mut idle);
+        assert_eq!(released(&slab, memory), b"x");
+    });
+}
+
+fn filled(length: usize) -> IoBuf {
+    let mut buf = IoBuf::new(length).expect("memory");
+    buf.fill(7);
+    buf
+}
+
+#[test]
 fn more_bios_than_completion_entries_all_come_back() {
     let slab = slab();
     let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };

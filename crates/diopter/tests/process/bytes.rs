@@ -102,11 +102,11 @@ pub fn start_reads(engine: &Engine, file: &File, offsets: &[u64], length: usize)
     engine.tick();
 }
 
-/// Takes `count` finished reads of a file that still has its first bytes.
+/// Takes `count` finished requests of a file that still has its first bytes.
 pub fn check_reads(engine: &Engine, count: usize) {
     for _ in 0..count {
         let done = engine.wait(LONG).expect("the engine works").expect("one is in flight");
-        let (start, length) = (done.range.start(), done.result.expect("a read").get());
+        let (start, length) = (done.range.start(), done.result.expect("a result").get());
         assert_eq!(length, done.range.length());
         let buf = done.memory.expect("the memory comes back");
         assert_eq!(buf[..], bytes(start, buf.len())[..], "at {start}");

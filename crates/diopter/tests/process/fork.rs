@@ -26,6 +26,9 @@ const READS: [u64; 16] = {
     offsets
 };
 
+/// Whole blocks, and not.
+const WRITES: [(u64, usize); 2] = [(9 << 19, 65536), ((9 << 19) + 100_001, 3000)];
+
 /// Runs `child` in a child of this process, and `parent` meanwhile; both must end well.
 fn check_fork(child: impl FnOnce(), parent: impl FnOnce()) {
     let forked = fork(child).expect("fork");
@@ -49,11 +52,16 @@ fn a_child_uses_the_same_file_while_its_parents_requests_finish() {
         start_reads(&parents, &file, &READS, PIECE);
         let on_this_thread = file.request(Request::read(1, IoBuf::new(PIECE).expect("memory")));
         let on_this_thread = Cell::new(Some(on_this_thread.expect("room")));
-        let kept = memory(5, MIB);
-        let address = kept.as_ptr().addr();
+        let kept = Cell::new(Some(memory(5, MIB)));
+        let of_child = Cell::new(Some(memory(6, MIB)));
+        let address = address_in(&of_child);
         let child = || {
             assert_eq!(mapped_bytes(address, MIB), 0, "the parent's memory is not here");
             assert_eq!(ring_mappings(), 0, "nor is a ring");
+            // One of these gets the address that the buffer has in the parent.
+            let own: Vec<IoBuf> = (0..8).map(|n| memory(n, MIB)).collect();
+            drop(of_child.take());
+            assert!((0..).zip(&own).all(|(n, buf)| buf[..] == bytes(n, MIB)[..]));
             check_blocking_calls(&file, 5 << 20, 1);
             check_engine(&engine(BACKENDS[0]), &file, 6 << 20, 2);
             let written = file.request(Request::write(7 << 20, memory(3, 5000))).expect("room");
@@ -63,13 +71,21 @@ fn a_child_uses_the_same_file_while_its_parents_requests_finish() {
         let done = on_this_thread.take().expect("nobody took it").wait();
         assert_eq!(done.memory.expect("it comes back")[..], bytes(1, PIECE)[..]);
         check_blocking_calls(&file, 4 << 20, 4);
-        assert_eq!(kept[..], bytes(5, MIB)[..]);
+        let [kept, of_child] = [kept, of_child].map(|buf| buf.take().expect("the parent's"));
+        assert_eq!((&kept[..], &of_child[..]), (&bytes(5, MIB)[..], &bytes(6, MIB)[..]));
         let now = content(&folder);
         for (start, seed, length) in [(5, 1, 65536), (7, 3, 5000), (4, 4, 65536)] {
             let start = start * MIB;
             assert_eq!(now[start..start + length], bytes(seed, length), "at {start}");
         }
     });
+}
+
+fn address_in(buf: &Cell<Option<IoBuf>>) -> usize {
+    let taken = buf.take().expect("a buffer");
+    let address = taken.as_ptr().addr();
+    buf.set(Some(taken));
+    address
 }
 
 /// What a parent has in flight when it forks: on the thread's own engine, and on another.
@@ -88,6 +104,11 @@ impl Parent {
         let in_flight = file.request(read(PIECE)).expect("room");
         // The thread's own engine submits when it waits; the short read is back before the other.
         assert!(file.request(read(1)).expect("room").wait().result.is_ok());
+        // The bytes that are there. The passes of these are left when their results are seen.
+        for (offset, length) in WRITES {
+            engine.start(file, Request::write(offset, memory(offset, length))).expect("room");
+        }
+        engine.tick();
         Parent {
             file: Cell::new(Some(file.clone())),
             engine: Cell::new(Some(engine)),
@@ -97,7 +118,7 @@ impl Parent {
 
     fn check_finishes(&self) {
         let engine = self.engine.take().expect("the parent's");
-        check_reads(&engine, READS.len());
+        check_reads(&engine, READS.len() + WRITES.len());
         let done = self.in_flight.take().expect("the parent's").wait();
         assert_eq!(done.memory.expect("it comes back")[..], bytes(1, PIECE)[..]);
     }
@@ -155,7 +176,6 @@ fn a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines() 
             let child = || {
                 let own = engine(backend);
                 own.start(&file, Request::write(5 << 20, memory(5 << 20, 4096))).expect("room");
-                own.tick();
                 file.write_all_at(b"between", (5 << 20) + 5000).expect("a write");
                 assert!(own.wait(LONG).is_ok_and(|done| done.is_some()));
             };
