@@ -75,8 +75,8 @@ pub fn check_in_own_process(module: &str, name: &str, body: impl FnOnce()) {
 
 /// Says that a test did not do all it could here: `capability: why`.
 pub fn print_skip(what: &str) {
-    // Who can't be told can't be told that either.
-    writeln!(io::stderr(), "SKIP {what}").unwrap_or(());
+    // One write, so that lines of other threads stay apart. Who can't be told can't be told that.
+    io::stderr().write_all(format!("SKIP {what}\n").as_bytes()).unwrap_or(());
 }
 
 /// A child of [`fork`].
