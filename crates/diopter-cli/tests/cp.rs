@@ -285,6 +285,7 @@ fn next_to_nothing_of_source_and_target_stays_in_the_page_cache() {
     let told = cp_told(&["--verify", "--reflink=never"], &source, &target);
     let cached = cached_bytes(&source) + cached_bytes(&target);
     assert!(cached <= 2 * size / 100, "{cached} bytes are cached");
+    assert_eq!(cached_bytes(&target), 0, "the last page leaves once it is on the device");
     assert_eq!(told["route"]["write"]["why"], serde_json::json!(["unaligned-end-of-file"]));
     assert_eq!(told["route"]["read"]["buffered"], 0);
     assert_eq!(told["verified"][0]["is_direct"], true);

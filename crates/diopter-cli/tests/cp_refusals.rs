@@ -45,6 +45,14 @@ fn a_fifo_or_a_terminal_as_the_source_and_nobody_waits() {
 }
 
 #[test]
+fn a_file_that_does_not_tell_its_size() {
+    let folder = folder();
+    let output = cp(&[], Path::new("/proc/self/status"), &folder.path().join("target"));
+    assert_refused(&output, &["does not tell how much"]);
+    assert_eq!(names(folder.path()).len(), 0);
+}
+
+#[test]
 fn a_pipe_or_a_terminal_as_the_target() {
     let folder = folder();
     let [source, fifo] = ["source", "fifo"].map(|name| folder.path().join(name));

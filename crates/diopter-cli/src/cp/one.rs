@@ -53,6 +53,14 @@ impl Source {
         let failed = |error: diopter::Error| Failure::of_engine("looking at", path, &error);
         let metadata = file.metadata().map_err(failed)?;
         let size = file.size().map_err(failed)?;
+        let is_secretive = size == 0
+            && metadata.is_file()
+            && rustix::io::pread(&file, &mut [0u8; 1][..], 0).is_ok_and(|bytes| bytes > 0);
+        if is_secretive {
+            // As in /proc: an empty copy would be taken for the content.
+            let cause = "the file has content and does not tell how much";
+            return Err(Failure::of_rule("opening", path, cause, "`cat` reads it to its end"));
+        }
         Ok(Source { file, metadata, size, path: path.to_owned() })
     }
 
@@ -82,6 +90,7 @@ impl Source {
 impl Copier<'_> {
     /// Copies one file or block device to `target`, whatever is there.
     pub fn copy_file(&mut self, source: &Path, target: &Path) -> Step<()> {
+        self.written_in_place = None;
         let source = Source::open(source)?;
         let place = place::of_file(target)?;
         refuse_same(&source, &place.existing)?;

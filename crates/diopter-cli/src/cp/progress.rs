@@ -10,8 +10,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::ProgressMode;
 use super::failure::shown;
 
-/// Name first, so that it is what is left of a line on a narrow terminal. No colour: it would have to
-/// be asked for.
+/// Name first, so that it is what is left of a line on a narrow terminal. No colour: it would have
+/// to be asked for.
 const TEMPLATE: &str = "{msg} [{wide_bar}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go";
 
 /// Characters of a name that are shown; the bar needs its place too.
