@@ -7,12 +7,24 @@
 
 #[path = "kernel/access.rs"]
 mod access;
+#[path = "kernel/cancel.rs"]
+mod cancel;
+#[path = "kernel/child.rs"]
+mod child;
+#[path = "kernel/coherence.rs"]
+mod coherence;
+#[path = "kernel/durability.rs"]
+mod durability;
 #[path = "kernel/edges.rs"]
 mod edges;
 #[path = "kernel/ends.rs"]
 mod ends;
 #[path = "support/env.rs"]
 mod env;
+#[path = "kernel/faults.rs"]
+mod faults;
+#[path = "kernel/growth.rs"]
+mod growth;
 #[path = "support/machine.rs"]
 mod machine;
 #[path = "support/memory.rs"]
@@ -35,14 +47,24 @@ const EVERYWHERE: &[&[Check]] = &[
 ];
 
 /// On file systems.
-const ON_FILES: &[&[Check]] =
-    &[ends::ON_FILES, access::ON_FILES, space::ON_FILES, writers::ON_FILES];
+const ON_FILES: &[&[Check]] = &[
+    ends::ON_FILES,
+    access::ON_FILES,
+    space::ON_FILES,
+    writers::ON_FILES,
+    cancel::ON_FILES,
+    growth::ON_FILES,
+    coherence::ON_FILES,
+];
 
 /// On file systems with direct I/O.
-const ON_DIRECT_FILES: &[&[Check]] = &[access::ON_DIRECT_FILES, edges::ON_DIRECT_FILES];
+const ON_DIRECT_FILES: &[&[Check]] =
+    &[access::ON_DIRECT_FILES, edges::ON_DIRECT_FILES, durability::ON_DEVICES_BELOW];
 
-const ON_DEVICES: &[&[Check]] =
-    &[&[("a device ends where pread says", ends::a_device_ends_where_pread_says)]];
+const ON_DEVICES: &[&[Check]] = &[
+    &[("a device ends where pread says", ends::a_device_ends_where_pread_says)],
+    durability::ON_DEVICES_BELOW,
+];
 
 const ON_EXT4_IN_4K_BLOCKS: &[&[Check]] =
     &[&[("a request of more than 2 GiB is whole", ends::a_request_of_more_than_2_gib_is_whole)]];
@@ -85,4 +107,16 @@ fn a_raw_device_in_4096_byte_sectors() {
 #[test]
 fn tmpfs() {
     run(Ground::Tmpfs, &[ON_FILES, ON_TMPFS, EVERYWHERE]);
+}
+
+/// What the children of other tests run; without a role there is nothing to do.
+#[test]
+fn child() {
+    let Some((role, path)) = child::role() else { return };
+    match role.as_str() {
+        growth::ROLE => growth::extend(&path),
+        coherence::WRITE_ROLE => coherence::write_odd_stripes(&path),
+        coherence::APPEND_ROLE => coherence::append_as_the_other(&path),
+        _ => panic!("no child does {role}"),
+    }
 }

@@ -1,17 +1,19 @@
 //! The oracle: random requests at random alignments by diopter, the same ones by plain buffered
 //! calls on a second file in memory, and no difference between the two.
 
+#[path = "batch.rs"]
+mod batch;
+
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use diopter::prng::Prng;
 use diopter::sys::space::{advise_dont_need, sync_file_range_wait};
-use diopter::{Engine, File, FinishedRequest, InFlight, IoBuf, Request, Route};
+use diopter::{Engine, File, Route};
 
 use crate::env;
 use crate::memory::{Skewed, difference};
@@ -23,9 +25,6 @@ const COUNT_SOAK: u64 = 100_000;
 
 /// Bytes that a file may grow to.
 const SIZE_MAX: u64 = 4 << 20;
-
-/// Far above what any request here takes.
-const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Operations kept to be printed with a failure.
 const HISTORY_MAX: usize = 40;
@@ -144,7 +143,8 @@ impl Oracle<'_> {
     }
 
     /// No page could not be written back, and none was in the way of a direct write: the kernel
-    /// notes both at the file, for the next flush. A range past the end waits for nothing, and asks.
+    /// notes both at the file, for the next flush. A range past the end waits for nothing, and
+    /// asks.
     fn must_have_no_error(&self) {
         let noted = sync_file_range_wait(self.witness.as_fd(), 1 << 40, 1);
         assert_eq!(noted, Ok(()), "{}: the kernel noted an error", self.row.name());
@@ -366,137 +366,6 @@ impl Oracle<'_> {
         let access = self.handles[index].0;
         self.note(format!("open {access:?} again"));
         self.handles[index].1 = self.open(access);
-    }
-
-    /// Requests on ranges that do not overlap, so that any order gives the same. Reads stay within
-    /// the file, whose end moves meanwhile.
-    fn batch(&mut self) -> Vec<(Access, File, Option<Vec<u8>>, (u64, usize))> {
-        let mut batch: Vec<(Access, File, Option<Vec<u8>>, (u64, usize))> = Vec::new();
-        for _ in 0..=self.prng.below(9) {
-            let is_write = self.prng.one_in(2);
-            let (access, file) = if is_write { self.writer() } else { self.reader() };
-            let (offset, length) = self.range(if is_write { self.size_max } else { self.size() });
-            let end = offset + length as u64;
-            let is_free = batch
-                .iter()
-                .all(|(.., (from, length))| end <= *from || offset >= *from + *length as u64);
-            if is_free && length > 0 {
-                let bytes = is_write.then(|| {
-                    let mut bytes = vec![0; length];
-                    self.prng.fill(&mut bytes);
-                    bytes
-                });
-                batch.push((access, file, bytes, (offset, length)));
-            }
-        }
-        batch
-    }
-
-    fn request(bytes: Option<&Vec<u8>>, (offset, length): (u64, usize)) -> Request {
-        let mut memory = IoBuf::new(length).unwrap();
-        match bytes {
-            Some(bytes) => {
-                memory.copy_from_slice(bytes);
-                Request::write(offset, memory)
-            }
-            None => Request::read(offset, memory),
-        }
-    }
-
-    fn batch_on_the_engine(&mut self) {
-        let batch = self.batch();
-        let mut ids = Vec::new();
-        for (access, file, bytes, range) in &batch {
-            let kind = if bytes.is_some() { "write" } else { "read" };
-            self.note(format!("queue {kind} {access:?} {}+{}", range.0, range.1));
-            let request = Oracle::request(bytes.as_ref(), *range);
-            ids.push(self.engine.start(file, request).unwrap());
-            if self.prng.one_in(4) {
-                self.engine.tick();
-            }
-        }
-        if self.prng.one_in(4) {
-            let (access, file) = self.handle(|_| true);
-            self.note(format!("queue sync {access:?}"));
-            self.engine.start(&file, Request::sync_data()).unwrap();
-        }
-        if self.prng.one_in(3) {
-            // A blocking call of the same thread, on another engine and next to what is queued.
-            self.blocking_beside(&batch);
-        }
-        let mut finished = Vec::new();
-        while self.engine.in_flight() > 0 {
-            let next = self.engine.wait(WAIT_MAX).unwrap();
-            finished.push(next.expect("a queued request finishes"));
-        }
-        for (.., bytes, range) in &batch {
-            if let Some(bytes) = bytes {
-                self.reference.write_all_at(bytes, range.0).unwrap();
-            }
-        }
-        for ((.., bytes, range), id) in batch.iter().zip(ids) {
-            let index = finished.iter().position(|finished| finished.id == id).unwrap();
-            self.must_be_done(finished.swap_remove(index), bytes.is_none(), *range);
-        }
-        assert!(finished.iter().all(|sync| sync.result.is_ok()));
-    }
-
-    fn blocking_beside(&mut self, batch: &[(Access, File, Option<Vec<u8>>, (u64, usize))]) {
-        let end = batch.iter().map(|(.., range)| range.0 + range.1 as u64).max().unwrap_or(0);
-        let length = usize::try_from((self.size_max - end).min(777)).unwrap();
-        self.note(format!("write Both {end}+{length} beside them"));
-        let bytes = Skewed::random(length, 1, &mut self.prng);
-        let (_, file) = self.handle(|access| access == Access::Both);
-        file.write_all_at(&bytes, end).unwrap();
-        self.reference.write_all_at(&bytes, end).unwrap();
-    }
-
-    fn batch_on_the_thread(&mut self) {
-        let batch = self.batch();
-        let mut in_flight: Vec<InFlight> = Vec::new();
-        for (access, file, bytes, range) in &batch {
-            let kind = if bytes.is_some() { "write" } else { "read" };
-            self.note(format!("thread's queue: {kind} {access:?} {}+{}", range.0, range.1));
-            let request = Oracle::request(bytes.as_ref(), *range);
-            in_flight.push(file.request(request).unwrap());
-        }
-        if self.prng.one_in(3) {
-            self.blocking_beside(&batch);
-        }
-        let mut finished = Vec::new();
-        while !in_flight.is_empty() {
-            // In any order.
-            let index = usize::try_from(self.prng.below(in_flight.len() as u64)).unwrap();
-            finished.push((index, in_flight.remove(index).wait()));
-        }
-        for (.., bytes, range) in &batch {
-            if let Some(bytes) = bytes {
-                self.reference.write_all_at(bytes, range.0).unwrap();
-            }
-        }
-        let mut left: Vec<_> = batch.iter().collect();
-        for (index, finished) in finished {
-            let (.., bytes, range) = left.remove(index);
-            self.must_be_done(finished, bytes.is_none(), *range);
-        }
-    }
-
-    fn must_be_done(&mut self, finished: FinishedRequest, is_read: bool, range: (u64, usize)) {
-        let (offset, length) = range;
-        assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(length as u64));
-        assert!(finished.outcome.is_all_done());
-        let Route { direct, bounced, buffered, why } = finished.route;
-        assert_eq!(direct + bounced + buffered, length as u64, "{why:?}");
-        assert_eq!(direct == length as u64, why.is_empty());
-        assert!(self.row.is_direct() || buffered == length as u64);
-        self.route.direct += direct;
-        self.route.bounced += bounced;
-        self.route.buffered += buffered;
-        let memory = finished.memory.expect("the memory comes back");
-        assert_eq!(memory.len(), length);
-        if is_read {
-            self.must_be(&memory, offset, length);
-        }
     }
 
     /// The whole file through diopter.

@@ -81,7 +81,7 @@ enum Base {
 impl Row {
     /// The options of every engine of the row.
     pub fn options(&self) -> EngineOptions {
-        EngineOptions { backend: self.backend, checked: true, ..EngineOptions::DEFAULT }
+        options(self.backend)
     }
 
     /// Makes this thread's blocking calls run on the row's backend.
@@ -124,6 +124,23 @@ impl Row {
     /// Short, for messages.
     pub fn name(&self) -> String {
         format!("{} {}", self.ground.name(), self.backend)
+    }
+}
+
+/// Options of an engine on one backend.
+pub fn options(backend: BackendKind) -> EngineOptions {
+    EngineOptions { backend, checked: true, ..EngineOptions::DEFAULT }
+}
+
+/// Runs a test that has a ground of its own under each backend that works here, with this thread's
+/// engine on it.
+pub fn each_backend(test: impl Fn(BackendKind)) {
+    for backend in [BackendKind::Uring, BackendKind::Threads] {
+        if backend == BackendKind::Threads || env::has_uring() {
+            use_for_this_thread(options(backend));
+            test(backend);
+            use_for_this_thread(EngineOptions::DEFAULT);
+        }
     }
 }
 
