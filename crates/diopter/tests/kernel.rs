@@ -120,3 +120,32 @@ fn child() {
         _ => panic!("no child does {role}"),
     }
 }
+
+/// Each sentence of docs/semantics.md names the checks that show it, and each check stands there.
+#[test]
+fn every_promise_names_checks_and_every_check_is_a_promise() {
+    let text = include_str!("../../../docs/semantics.md");
+    let (promises, _) = text.split_once("## Not promised").expect("the last section");
+    let words = promises.split_whitespace().collect::<Vec<_>>().join(" ");
+    let named: Vec<&str> = words.split('"').skip(1).step_by(2).collect();
+    let lists = [EVERYWHERE, ON_FILES, ON_DIRECT_FILES, ON_DEVICES, ON_EXT4_IN_4K_BLOCKS, ON_TMPFS];
+    let checks: Vec<&str> = lists.concat().concat().iter().map(|(name, _)| *name).collect();
+    for name in &named {
+        assert!(checks.contains(name), "no check is called \"{name}\"");
+    }
+    for check in &checks {
+        assert!(named.contains(check), "\"{check}\" shows no sentence");
+    }
+    let files = [
+        ("faults::", include_str!("kernel/faults.rs")),
+        ("durability::", include_str!("kernel/durability.rs")),
+    ];
+    for (module, source) in files {
+        let code = words.split('`').skip(1).step_by(2);
+        let tests: Vec<&str> = code.filter_map(|code| code.strip_prefix(module)).collect();
+        for test in &tests {
+            assert!(source.contains(&format!("fn {test}()")), "no test is called {module}{test}");
+        }
+        assert_eq!(source.matches("#[test]").count(), tests.len(), "{module} tests of no sentence");
+    }
+}
