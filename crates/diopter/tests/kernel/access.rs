@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use diopter::sys::residency::residency;
 use diopter::{
-    AdmitErrorKind, DetourReason, Error, File, IoBuf, OpenOptions, Request, RequestOp, Route,
+    AdmitErrorKind, BackendKind, DetourReason, Error, File, IoBuf, OpenOptions, Request, RequestOp,
+    Route,
 };
 
 use crate::memory::{Skewed, difference};
@@ -17,6 +19,7 @@ pub const ON_FILES: &[Check] = &[
     ("a read only file is not written", a_read_only_file_is_not_written),
     ("a write only file is written anywhere and not read", a_write_only_file_is_written_anywhere),
     ("the route adds up and says why", the_route_adds_up_and_says_why),
+    ("registered files and buffers change nothing", registered_ones_change_nothing),
 ];
 
 pub const ON_DIRECT_FILES: &[Check] = &[
@@ -146,6 +149,37 @@ fn the_route_adds_up_and_says_why(row: &Row) {
         [8192, 100, 100, 4096, 100].map(|bytes| (0, 0, bytes, vec![DetourReason::NoDirectIo]))
     };
     assert_eq!(got, expected);
+}
+
+fn registered_ones_change_nothing(row: &Row) {
+    let mut expected = bytes(300_000, 0);
+    let path = file_with(row, &expected);
+    let file = both_ways().open(&path).unwrap();
+    let engine = row.engine();
+    let (mut one, mut other) = (IoBuf::new(65_536).unwrap(), IoBuf::new(65_536).unwrap());
+    let files = engine.register_file(&file);
+    let buffers = engine.register_buffers(&mut [&mut one, &mut other]);
+    if row.backend == BackendKind::Threads {
+        assert!(files.is_err() && buffers.is_err(), "there is nothing to register with");
+    }
+    let run = |request| {
+        engine.start(&file, request).unwrap();
+        let finished = engine.wait(Duration::from_secs(60)).unwrap().unwrap();
+        assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(65_536));
+        finished.memory.expect("the memory comes back")
+    };
+    for (n, offset) in (1_u8..).zip([0, 4096, 77, 200_001]) {
+        one.fill(n);
+        let start = usize::try_from(offset).unwrap();
+        expected[start..start + 65_536].fill(n);
+        one = run(Request::write(offset, one));
+        other = run(Request::read(offset + 10, other));
+        assert_eq!(difference(&other, &expected[start + 10..start + 10 + 65_536]), None);
+    }
+    engine.forget_file(&file).unwrap();
+    one = run(Request::read(5, one));
+    assert_eq!(difference(&one, &expected[5..5 + 65_536]), None);
+    assert_eq!(difference(&fs::read(&path).unwrap(), &expected), None);
 }
 
 fn strict(options: OpenOptions) -> OpenOptions {

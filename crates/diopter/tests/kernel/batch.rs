@@ -146,7 +146,7 @@ impl Oracle<'_> {
         assert!(finished.outcome.is_all_done());
         let Route { direct, bounced, buffered, why } = finished.route;
         assert_eq!(direct + bounced + buffered, length as u64, "{why:?}");
-        assert_eq!(direct == length as u64, why.is_empty());
+        assert_eq!(direct == length as u64, why.is_empty(), "{why:?}");
         assert!(self.row.is_direct() || buffered == length as u64);
         self.route.direct += direct;
         self.route.bounced += bounced;

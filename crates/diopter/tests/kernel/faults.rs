@@ -229,6 +229,45 @@ fn in_the_inode(path: &PathBuf) {
 }
 
 #[test]
+fn a_mounted_device_is_refused_when_asked_to_be_exclusive() {
+    let _alone = machine::alone();
+    if !has(Some(EXT4)) {
+        return;
+    }
+    let mount = Mount::new(EXT4, 24 * MIB, "defaults").unwrap();
+    let device = mount.device().device();
+    let refused = File::options().read(true).exclusive(true).open(device).unwrap_err();
+    assert_eq!(refused.errno(), Errno::EBUSY);
+    assert!(refused.to_string().contains("unmount"), "{refused}");
+    File::options().read(true).open(device).unwrap();
+    mount.finish().unwrap();
+}
+
+#[test]
+fn a_read_only_device_is_read_and_not_written() {
+    let _alone = machine::alone();
+    if !has(None) {
+        return;
+    }
+    each_backend(|_| {
+        let device = Loop::read_only("read-only", MIB).unwrap();
+        let file = File::open(device.device()).unwrap();
+        file.read_exact_at(&mut [1; 1000], 77).unwrap();
+        match both_ways().open(device.device()) {
+            Err(Error::Setup(error)) => {
+                assert!([Errno::EROFS, Errno::EPERM, Errno::EACCES].contains(&error.errno));
+            }
+            Err(other) => panic!("{other}"),
+            Ok(file) => {
+                let error = file.write_at(&[1; 1000], 77).unwrap_err();
+                let Error::Io(error) = error else { panic!("{error}") };
+                assert_eq!(error.kind, IoErrorKind::Permission, "{error}");
+            }
+        }
+    });
+}
+
+#[test]
 fn an_atomic_write_is_done_where_offered_and_refused_where_it_breaks_the_rule() {
     let _alone = machine::alone();
     if !has(Some(FileSystem::Xfs)) {

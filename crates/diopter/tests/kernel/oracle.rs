@@ -13,7 +13,10 @@ use std::path::PathBuf;
 
 use diopter::prng::Prng;
 use diopter::sys::space::{advise_dont_need, sync_file_range_wait};
-use diopter::{Engine, File, Route};
+use diopter::{
+    BackendKind, DepthPolicy, Engine, EngineOptions, File, Policies, Route, RoutePolicy,
+    SubmitPolicy, WaitPolicy, use_for_this_thread,
+};
 
 use crate::env;
 use crate::memory::{Skewed, difference};
@@ -166,6 +169,7 @@ impl Oracle<'_> {
             84..92 => self.batch_on_the_engine(),
             92..98 => self.batch_on_the_thread(),
             98 => self.compare_past_diopter(),
+            99 => self.change_policies(),
             _ => self.read(),
         }
     }
@@ -365,7 +369,39 @@ impl Oracle<'_> {
         let index = usize::try_from(self.prng.below(self.handles.len() as u64)).unwrap();
         let access = self.handles[index].0;
         self.note(format!("open {access:?} again"));
+        self.engine.forget_file(&self.handles[index].1).unwrap();
         self.handles[index].1 = self.open(access);
+        if self.prng.one_in(2) {
+            // Refused under threads, which changes nothing.
+            let registered = self.engine.register_file(&self.handles[index].1);
+            assert!(registered.is_ok() || self.row.backend == BackendKind::Threads);
+        }
+    }
+
+    /// Other policies for both engines: none of them changes what a request does.
+    fn change_policies(&mut self) {
+        let route = match self.prng.below(4) {
+            0 => RoutePolicy::Buffered,
+            1 => RoutePolicy::Hybrid { read_bytes_min: 3000, write_bytes_min: 2000 },
+            _ => RoutePolicy::Direct,
+        };
+        let depth = match self.prng.below(3) {
+            0 => DepthPolicy::Auto,
+            n => DepthPolicy::Fixed(u32::try_from(n).unwrap()),
+        };
+        let submit = match self.prng.below(3) {
+            0 => SubmitPolicy::EachThenWait,
+            _ => SubmitPolicy::AllThenWait,
+        };
+        let wait = match self.prng.below(4) {
+            0 => WaitPolicy::Spin,
+            _ => WaitPolicy::Block,
+        };
+        let policies = Policies { route, depth, submit, wait, ..Policies::default() };
+        self.note(format!("policies {route:?} {depth:?} {submit:?} {wait:?}"));
+        let options = EngineOptions { policies, ..self.row.options() };
+        self.engine = Engine::new(options).unwrap();
+        use_for_this_thread(options);
     }
 
     /// The whole file through diopter.

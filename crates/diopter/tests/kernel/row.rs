@@ -194,10 +194,12 @@ pub fn run(ground: Ground, checks: &[Check]) {
 }
 
 fn set_up(ground: Ground) -> Base {
-    let device = |sector| Loop::new(ground.name(), 16 * MIB, sector).unwrap();
     match ground {
-        Ground::RawIn512 => Base::Device(device(512)),
-        Ground::RawIn4096 => Base::Device(device(4096)),
+        // It ends within a page.
+        Ground::RawIn512 => {
+            Base::Device(Loop::new(ground.name(), 16 * MIB + 3 * 512, 512).unwrap())
+        }
+        Ground::RawIn4096 => Base::Device(Loop::new(ground.name(), 16 * MIB, 4096).unwrap()),
         Ground::Tmpfs => Base::Mounted(Mount::tmpfs(512 * MIB).unwrap()),
         Ground::Ext4In1kBlocks | Ground::Ext4In4kBlocks | Ground::Xfs => {
             let kind = ground.file_system().unwrap();

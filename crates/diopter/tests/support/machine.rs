@@ -82,14 +82,25 @@ impl Loop {
         Ok(attached)
     }
 
+    /// As [`Loop::new`], in sectors of 512 bytes, and refusing writes.
+    pub fn read_only(name: &str, bytes: u64) -> Result<Loop, String> {
+        let folder = Folder::new(name)?;
+        let backing = folder.path().join("backing");
+        let mut attached = Loop::attach(&backing, bytes, &["--read-only"])?;
+        attached._folder = Some(folder);
+        Ok(attached)
+    }
+
     /// Over a new sparse file `backing` of `bytes`.
     pub fn over(backing: &Path, bytes: u64, sector: u32) -> Result<Loop, String> {
+        Loop::attach(backing, bytes, &["--sector-size", &sector.to_string()])
+    }
+
+    fn attach(backing: &Path, bytes: u64, how: &[&str]) -> Result<Loop, String> {
         let file = fs::File::create(backing).map_err(|error| error.to_string())?;
         file.set_len(bytes).map_err(|error| error.to_string())?;
         drop(file);
-        let sector = sector.to_string();
-        let path = text(backing);
-        let arguments = ["--find", "--show", "--sector-size", &sector, path];
+        let arguments = [&["--find", "--show"], how, &[text(backing)]].concat();
         let mut attached = run("losetup", &arguments);
         for _ in 1..ATTACH_ATTEMPTS_MAX {
             if attached.is_ok() {
