@@ -203,7 +203,10 @@ fn set_up(ground: Ground) -> Base {
         Ground::Tmpfs => Base::Mounted(Mount::tmpfs(512 * MIB).unwrap()),
         Ground::Ext4In1kBlocks | Ground::Ext4In4kBlocks | Ground::Xfs => {
             let kind = ground.file_system().unwrap();
-            Base::Mounted(Mount::new(kind, 512 * MIB, "defaults").unwrap())
+            // In a soak a file of more than 2 GiB is written.
+            let is_large = env::is_soak() && ground == Ground::Ext4In4kBlocks;
+            let bytes = if is_large { 3 << 30 } else { 512 * MIB };
+            Base::Mounted(Mount::new(kind, bytes, "defaults").unwrap())
         }
     }
 }
