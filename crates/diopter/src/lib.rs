@@ -43,6 +43,7 @@ mod request;
 pub mod bio;
 pub mod extent;
 pub mod map;
+pub mod stripe;
 
 pub mod backend;
 mod engine;

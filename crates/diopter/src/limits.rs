@@ -31,6 +31,9 @@ pub const BOUNCE_BUFFERS_MAX: usize = 4;
 /// Alignments above this are refused by the probe, so a bounce buffer always holds two blocks.
 pub const ALIGNMENT_MAX: u64 = 1 << 20;
 
+/// Objects of one striped file: Lustre's limit.
+pub const OBJECTS_MAX: u16 = 2000;
+
 /// The largest file offset the kernel knows: `loff_t` is signed.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 

@@ -1,0 +1,362 @@
+//! RAID-0 over objects, in Lustre's numbers (lustre/lov/lov_offset.c): which byte of a file is
+//! which byte of which object. Arithmetic only.
+
+use crate::extent::ObjectIndex;
+use crate::limits::{FILE_SIZE_MAX, OBJECTS_MAX};
+use crate::units::{FileOffset, FileRange, ObjectOffset};
+
+/// How a file is dealt out to its objects: stripes of equal size, in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Striping {
+    stripe_size: u64,
+    object_count: u16,
+}
+
+/// File ranges that follow each other in one object: equal runs at equal distances, of which the
+/// first may start late and the last may end early. A contiguous range is one run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Runs {
+    start: u64,
+    /// Bytes in all.
+    length: u64,
+    /// Bytes of the first run; the whole length when there is only one.
+    head: u64,
+    /// Bytes of each further run, but perhaps the last.
+    run: u64,
+    /// From the start of a whole run to the next one's.
+    period: u64,
+}
+
+impl Striping {
+    /// Stripes of `stripe_size` bytes over `object_count` objects; `None` when either is 0, there
+    /// are more objects than [`OBJECTS_MAX`], or a round over all objects is longer than any file.
+    #[must_use]
+    pub fn new(stripe_size: u64, object_count: usize) -> Option<Striping> {
+        let object_count = u16::try_from(object_count).ok().filter(|n| *n <= OBJECTS_MAX)?;
+        let width = stripe_size.checked_mul(u64::from(object_count))?;
+        (1..=FILE_SIZE_MAX).contains(&width).then_some(Striping { stripe_size, object_count })
+    }
+
+    /// Bytes of a stripe.
+    #[must_use]
+    pub fn stripe_size(self) -> u64 {
+        self.stripe_size
+    }
+
+    /// How many objects there are.
+    #[must_use]
+    pub fn object_count(self) -> usize {
+        usize::from(self.object_count)
+    }
+
+    /// Every object, in order.
+    pub fn objects(self) -> impl Iterator<Item = ObjectIndex> {
+        (0..self.object_count).map(ObjectIndex)
+    }
+
+    /// Bytes of one stripe of each object.
+    #[must_use]
+    pub fn width(self) -> u64 {
+        self.stripe_size * u64::from(self.object_count)
+    }
+
+    /// Where a byte of the file lies.
+    #[must_use]
+    pub fn locate(self, offset: FileOffset) -> (ObjectIndex, ObjectOffset) {
+        let (row, in_row) = (offset.get() / self.width(), offset.get() % self.width());
+        let object = u16::try_from(in_row / self.stripe_size).expect("below the object count");
+        let at = row * self.stripe_size + in_row % self.stripe_size;
+        (ObjectIndex(object), ObjectOffset::new(at))
+    }
+
+    /// Which byte of the file a byte of an object is. Stops at `u64::MAX`, past every file.
+    #[must_use]
+    pub fn file_offset(self, object: ObjectIndex, at: ObjectOffset) -> FileOffset {
+        let (row, in_stripe) = (at.get() / self.stripe_size, at.get() % self.stripe_size);
+        let in_row = u64::from(object.0) * self.stripe_size + in_stripe;
+        FileOffset::new(row.saturating_mul(self.width()).saturating_add(in_row))
+    }
+
+    /// The size of the file that an object of `size` bytes speaks for; the file's is the largest of
+    /// all objects'.
+    #[must_use]
+    pub fn file_size(self, object: ObjectIndex, size: u64) -> u64 {
+        match size.checked_sub(1) {
+            None => 0,
+            Some(last) => self.file_offset(object, ObjectOffset::new(last)).get().saturating_add(1),
+        }
+    }
+
+    /// How many bytes of an object lie before byte `size` of the file: what a file of that size
+    /// keeps of it.
+    #[must_use]
+    pub fn object_size(self, object: ObjectIndex, size: u64) -> u64 {
+        let (row, in_row) = (size / self.width(), size % self.width());
+        let before = u64::from(object.0) * self.stripe_size;
+        row * self.stripe_size + in_row.saturating_sub(before).min(self.stripe_size)
+    }
+
+    /// What of a file range lies on an object, in the object's order; empty when nothing does.
+    #[must_use]
+    pub fn runs(self, object: ObjectIndex, range: FileRange) -> Runs {
+        let from = self.object_size(object, range.start());
+        let length = self.object_size(object, range.end()) - from;
+        if self.object_count == 1 || length == 0 {
+            return Runs::one(FileRange::new(range.start(), range.start() + length));
+        }
+        let start = self.file_offset(object, ObjectOffset::new(from)).get();
+        let head = self.stripe_size - from % self.stripe_size;
+        Runs { start, length, head, run: self.stripe_size, period: self.width() }.normal()
+    }
+}
+
+impl Runs {
+    /// A contiguous range.
+    #[must_use]
+    pub const fn one(range: FileRange) -> Runs {
+        let length = range.length();
+        Runs { start: range.start(), length, head: length, run: length, period: length }
+    }
+
+    /// One run has one form, so that equal runs are equal.
+    fn normal(self) -> Runs {
+        if self.head < self.length {
+            return self;
+        }
+        Runs::one(FileRange::new(self.start, self.start + self.length))
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether there is no byte.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The first byte's place in the file.
+    #[must_use]
+    pub const fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// One past the last byte's place in the file.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        if self.is_empty() { self.start } else { self.at(self.length - 1) + 1 }
+    }
+
+    /// The first run.
+    #[must_use]
+    pub const fn first(&self) -> FileRange {
+        FileRange::new(self.start, self.start + self.head)
+    }
+
+    /// How many runs there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        1 + (self.length - self.head).div_ceil(self.run)
+    }
+
+    /// The place in the file of byte `n`.
+    ///
+    /// # Panics
+    /// When there are not so many bytes.
+    #[must_use]
+    pub fn at(&self, n: u64) -> u64 {
+        assert!(n < self.length, "a byte of these runs");
+        if n < self.head {
+            return self.start + n;
+        }
+        let past = n - self.head;
+        self.second() + past / self.run * self.period + past % self.run
+    }
+
+    /// Where the second run starts, if there is one.
+    const fn second(&self) -> u64 {
+        // The first run ends where a whole one would.
+        (self.start + self.head).wrapping_sub(self.run).wrapping_add(self.period)
+    }
+
+    /// The first `n` bytes.
+    #[must_use]
+    pub fn take(&self, n: u64) -> Runs {
+        let length = n.min(self.length);
+        Runs { length, head: self.head.min(length), ..*self }.normal()
+    }
+
+    /// All but the first `n` bytes.
+    #[must_use]
+    pub fn skip(&self, n: u64) -> Runs {
+        if n >= self.length {
+            return Runs::one(FileRange::new(self.end(), self.end()));
+        }
+        let start = self.at(n);
+        let head =
+            if n < self.head { self.head - n } else { self.run - (n - self.head) % self.run };
+        let length = self.length - n;
+        Runs { start, length, head: head.min(length), ..*self }.normal()
+    }
+
+    /// Each run's range, in order.
+    pub fn ranges(self) -> impl Iterator<Item = FileRange> {
+        let mut rest = self;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let first = rest.first();
+            rest = rest.skip(first.length());
+            Some(first)
+        })
+    }
+
+    /// The shape of the runs, as distances from the first byte: the first run's bytes, each
+    /// further one's, and from the start of one whole run to the next; `None` for a single run.
+    #[must_use]
+    pub fn comb(&self) -> Option<(u64, u64, u64)> {
+        (self.head < self.length).then_some((self.head, self.run, self.period))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn striping(stripe_size: u64, objects: usize) -> Striping {
+        Striping::new(stripe_size, objects).expect("a striping")
+    }
+
+    #[test]
+    fn a_byte_lies_where_lustre_puts_it() {
+        let layouts = [striping(MIB, 4), striping(MIB, 3), striping(64 << 10, 5)];
+        // File offset; object and object offset in each of the layouts.
+        let table = [
+            (0, [(0, 0), (0, 0), (0, 0)]),
+            (1_048_575, [(0, 1_048_575), (0, 1_048_575), (0, 262_143)]),
+            (1_048_576, [(1, 0), (1, 0), (1, 196_608)]),
+            (3_145_733, [(3, 5), (0, 1_048_581), (3, 589_829)]),
+            (4_194_304, [(0, 1_048_576), (1, 1_048_576), (4, 786_432)]),
+            (4_194_305, [(0, 1_048_577), (1, 1_048_577), (4, 786_433)]),
+            (10_485_883, [(2, 2_097_275), (1, 3_145_851), (0, 2_097_275)]),
+            (1_099_511_627_783, [(0, 274_877_906_951), (1, 366_503_526_407), (1, 219_902_312_455)]),
+        ];
+        for (offset, expected) in table {
+            for (layout, (object, at)) in layouts.iter().zip(expected) {
+                let place = (ObjectIndex(object), ObjectOffset::new(at));
+                assert_eq!(layout.locate(FileOffset::new(offset)), place, "{layout:?} {offset}");
+                assert_eq!(layout.file_offset(place.0, place.1).get(), offset);
+            }
+        }
+    }
+
+    #[test]
+    fn an_objects_size_implies_the_files() {
+        let layout = striping(MIB, 4);
+        let table = [
+            (0, 2, 0),
+            (1, 0, 1),
+            (1, 3, 3_145_729),
+            (MIB, 0, 1_048_576),
+            (MIB, 3, 4_194_304),
+            (MIB + 1, 1, 5_242_881),
+            (5 * MIB, 2, 19_922_944),
+            (5 * MIB + 77, 2, 23_068_749),
+        ];
+        for (size, object, expected) in table {
+            assert_eq!(layout.file_size(ObjectIndex(object), size), expected, "{size} {object}");
+        }
+    }
+
+    /// Lustre's own three-way formula, term by term.
+    fn kept(layout: Striping, object: u16, size: u64) -> u64 {
+        let (stripe, width) = (layout.stripe_size(), layout.width());
+        let (q, t, n) = (size / width, size % width, u64::from(object));
+        if n * stripe >= t {
+            q * stripe
+        } else if (n + 1) * stripe <= t {
+            q * stripe + stripe
+        } else {
+            q * stripe + (t - n * stripe)
+        }
+    }
+
+    #[test]
+    fn what_a_truncated_file_keeps_of_an_object_is_lustres_formula() {
+        for objects in 1..=5 {
+            let layout = striping(4, objects);
+            for size in 0..100 {
+                for object in layout.objects() {
+                    let expected = kept(layout, object.0, size);
+                    assert_eq!(layout.object_size(object, size), expected);
+                    let on_it =
+                        (0..size).filter(|at| layout.locate(FileOffset::new(*at)).0 == object);
+                    assert_eq!(on_it.count(), usize::try_from(expected).unwrap());
+                }
+                let objects = layout.objects();
+                let sizes = objects.map(|n| layout.file_size(n, layout.object_size(n, size)));
+                assert_eq!(sizes.max(), Some(size), "cut to {size} and derived again");
+            }
+        }
+    }
+
+    #[test]
+    fn every_byte_of_a_range_is_in_the_runs_of_its_object_and_in_order() {
+        for objects in 1..=5 {
+            let layout = striping(3, objects);
+            for start in 0..20 {
+                for end in start..40 {
+                    let range = FileRange::new(start, end);
+                    for object in layout.objects() {
+                        let expected: Vec<u64> = (start..end)
+                            .filter(|at| layout.locate(FileOffset::new(*at)).0 == object)
+                            .collect();
+                        check_runs(layout.runs(object, range), &expected);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_runs(runs: Runs, expected: &[u64]) {
+        let listed: Vec<u64> = runs.ranges().flat_map(|it| it.start()..it.end()).collect();
+        assert_eq!(listed, expected, "{runs:?}");
+        let single: Vec<u64> = (0..runs.length()).map(|n| runs.at(n)).collect();
+        assert_eq!(single, expected, "{runs:?}");
+        assert_eq!(runs.count(), runs.ranges().count().try_into().unwrap());
+        assert_eq!(runs.end(), expected.last().map_or(runs.start(), |last| last + 1));
+        for cut in 0..=runs.length() {
+            let (left, right) = expected.split_at(usize::try_from(cut).unwrap());
+            let bytes = |runs: Runs| (0..runs.length()).map(move |n| runs.at(n));
+            assert!(bytes(runs.take(cut)).eq(left.iter().copied()), "{runs:?} {cut}");
+            assert!(bytes(runs.skip(cut)).eq(right.iter().copied()), "{runs:?} {cut}");
+        }
+    }
+
+    #[test]
+    fn one_object_is_one_run_and_a_single_run_has_one_form() {
+        let range = FileRange::new(5, 1000);
+        assert_eq!(striping(7, 1).runs(ObjectIndex(0), range), Runs::one(range));
+        let inside = FileRange::new(1, 3);
+        assert_eq!(striping(4, 3).runs(ObjectIndex(0), inside), Runs::one(inside));
+        assert_eq!(striping(4, 3).runs(ObjectIndex(0), inside).comb(), None);
+    }
+
+    #[test]
+    fn a_striping_of_nothing_or_of_more_than_a_file_is_none() {
+        assert_eq!(Striping::new(0, 4), None);
+        assert_eq!(Striping::new(4096, 0), None);
+        assert_eq!(Striping::new(4096, usize::from(OBJECTS_MAX) + 1), None);
+        assert_eq!(Striping::new(1 << 62, 4), None);
+        assert!(Striping::new(1 << 62, 1).is_some());
+    }
+}
