@@ -1,6 +1,7 @@
 //! `Mapper`: file range -> extents, each on one object. Knows nothing of bios.
 
 pub mod identity;
+pub mod image;
 pub mod table;
 
 use crate::extent::Extent;
