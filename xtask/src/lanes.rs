@@ -56,6 +56,7 @@ const LANES: &[Lane] = &[
         ..plain("contract", &[test(&["test", "-p", "diopter", "--test", "contract"])])
     },
     plain("engine", &[test(&["test", "-p", "diopter", "--test", "engine"])]),
+    plain("striped", &[test(&["test", "-p", "diopter", "--test", "striped"])]),
     plain("model", &[test(&["test", "-p", "diopter", "--test", "model"])]),
     plain("process", &[test(&["test", "-p", "diopter", "--test", "process"])]),
     plain(

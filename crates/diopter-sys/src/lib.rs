@@ -51,7 +51,7 @@ pub mod uring;
 pub use buf::IoBuf;
 pub use errno::Errno;
 pub use memory::{Lent, MemoryId};
-pub use op::{BioId, BioResult, BioSpec, ObjectHandle, Op, RwFlags, Span};
+pub use op::{BioId, BioResult, BioSpec, Comb, ObjectHandle, Op, RwFlags, Span};
 pub use rw::{FinishedBio, HeldBio, LentOnce};
 pub use slab::{AlignmentBits, LocalBio, Slab, SlabShape};
 pub use uring::{Ring, RingFeatures, RingWanted};

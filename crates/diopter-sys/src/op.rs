@@ -16,13 +16,21 @@ pub enum Op {
     SyncData,
     /// `fsync`: the data and all metadata.
     SyncAll,
+    /// `fallocate` with `FALLOC_FL_KEEP_SIZE`: space for so many bytes, without touching the size.
+    Allocate(u64),
 }
 
 impl Op {
-    /// Whether the operation moves no bytes.
+    /// Whether the operation makes earlier writes durable.
     #[must_use]
     pub fn is_sync(self) -> bool {
         matches!(self, Op::SyncData | Op::SyncAll)
+    }
+
+    /// Whether the operation moves bytes between memory and an object.
+    #[must_use]
+    pub fn is_transfer(self) -> bool {
+        matches!(self, Op::Read | Op::Write)
     }
 }
 
@@ -92,7 +100,8 @@ impl RwFlags {
     }
 }
 
-/// A range of one memory in a slab: `length` bytes from byte `start`.
+/// The memory of a bio, in the order of its bytes: `length` bytes of one memory from byte `start`
+/// on, in one run or, with a comb, in several with gaps between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Whose memory.
@@ -101,6 +110,45 @@ pub struct Span {
     pub start: usize,
     /// Bytes; below 2 GiB, the most one system call moves.
     pub length: u32,
+    /// The runs, when there are several.
+    pub comb: Option<Comb>,
+}
+
+/// Equal runs at equal distances, of which the first may start late and the last end early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Comb {
+    /// Bytes of the first run, at most `run`; more than 0, as are all three.
+    pub head: usize,
+    /// Bytes of each further run, but perhaps the last.
+    pub run: usize,
+    /// From the start of a whole run to the next one's; at least `run`.
+    pub period: usize,
+}
+
+impl Span {
+    /// One run.
+    #[must_use]
+    pub const fn new(memory: MemoryId, start: usize, length: u32) -> Span {
+        Span { memory, start, length, comb: None }
+    }
+
+    /// Each run: its first byte in the memory, and its bytes. Stops at an end past `usize::MAX`.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let Comb { head, run, period } =
+            self.comb.unwrap_or(Comb { head: self.length as usize, run: 0, period: 0 });
+        let mut at = Some(self.start);
+        let mut next = head;
+        let mut rest = self.length as usize;
+        std::iter::from_fn(move || {
+            let start = at.filter(|_| rest > 0)?;
+            let length = next.min(rest);
+            rest -= length;
+            // A run that starts late ends where a whole one would.
+            at = start.checked_add(next).and_then(|end| end.checked_add(period.wrapping_sub(run)));
+            next = run;
+            Some((start, length))
+        })
+    }
 }
 
 /// Everything a backend needs to know of a bio.
@@ -112,14 +160,14 @@ pub struct BioSpec {
     pub object: ObjectHandle,
     /// Byte offset in the object.
     pub offset: u64,
-    /// The memory; `None` for a sync.
+    /// The memory; `None` for what moves no bytes.
     pub span: Option<Span>,
     /// Per-bio flags.
     pub flags: RwFlags,
 }
 
 impl BioSpec {
-    /// Bytes to move; 0 for a sync.
+    /// Bytes to move; 0 for what moves none.
     #[must_use]
     pub fn length(&self) -> u32 {
         self.span.map_or(0, |span| span.length)

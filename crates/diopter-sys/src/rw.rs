@@ -1,5 +1,5 @@
-//! One bio as one system call on the calling thread: preadv2, pwritev2, fdatasync, fsync. No
-//! retries.
+//! One bio as one system call on the calling thread: preadv2, pwritev2, fdatasync, fsync,
+//! fallocate. No retries.
 
 use std::os::fd::RawFd;
 
@@ -162,6 +162,12 @@ unsafe fn call(spec: &BioSpec, iovecs: *const libc::iovec, count: u32) -> BioRes
         Op::SyncData => unsafe { libc::fdatasync(fd) as isize },
         // SAFETY: no memory is involved; a bad descriptor is an errno.
         Op::SyncAll => unsafe { libc::fsync(fd) as isize },
+        Op::Allocate(length) => {
+            let length = libc::off_t::try_from(length).map_err(|_| Errno::EFBIG)?;
+            let mode = libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: no memory is involved; a bad descriptor is an errno.
+            unsafe { libc::fallocate(fd, mode, offset, length) as isize }
+        }
     };
     if moved < 0 {
         return Err(Errno::last());

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::buf::{IoBuf, Registration};
 use crate::memory::{Kind, Lent, Memory, MemoryId, Piece};
-use crate::op::{BioId, BioResult, BioSpec, Op};
+use crate::op::{BioId, BioResult, BioSpec, Op, Span};
 
 /// How much a slab holds; fixed at construction, so nothing is allocated per bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,16 +170,16 @@ impl Slab {
         self.with_memory(id, |memory| alignment_bits(memory, start, length)).unwrap_or_default()
     }
 
-    /// The longest prefix of `[start, start + length)` that fits one bio's segments.
+    /// How many bytes of the span, from its start, fit one bio's segments.
     #[must_use]
     #[inline]
-    pub fn prefix_in_segments(&self, id: MemoryId, start: usize, length: usize) -> usize {
+    pub fn prefix_in_segments(&self, span: &Span) -> usize {
         let most = self.0.shape.segments_per_bio as usize;
-        self.with_memory(id, |memory| {
-            if memory.rest.is_empty() {
-                return length.min(memory.length.saturating_sub(start));
+        self.with_memory(span.memory, |memory| {
+            if memory.rest.is_empty() && span.comb.is_none() {
+                return (span.length as usize).min(memory.length.saturating_sub(span.start));
             }
-            memory.pieces(start, length).take(most).map(|piece| piece.length).sum()
+            pieces_of(memory, span).take(most).map(|piece| piece.length).sum()
         })
         .unwrap_or(0)
     }
@@ -298,23 +298,23 @@ impl Slab {
     #[inline]
     fn write_segments(&self, index: u32, spec: &BioSpec) -> u32 {
         let Some(span) = spec.span else {
-            assert!(spec.op.is_sync(), "reads and writes name memory");
+            assert!(!spec.op.is_transfer(), "reads and writes name memory");
             return 0;
         };
         let memories = self.0.memories.borrow();
         let memory = live(&memories, span.memory);
         let length = span.length as usize;
-        assert!(fits(span.start, length, memory.length), "a bio's span lies in its memory");
+        assert!(lies_in(&span, memory), "a bio's span lies in its memory");
         assert!(memory.writable || spec.op == Op::Write, "a read fills memory that may be written");
         let base = index as usize * self.0.shape.segments_per_bio as usize;
-        if memory.rest.is_empty() && length > 0 {
+        if memory.rest.is_empty() && span.comb.is_none() && length > 0 {
             // The common case, without the walk.
             let from = memory.first.base.wrapping_add(span.start);
             self.write_segment(base, Piece { base: from, length });
             return 1;
         }
         let mut count = 0;
-        for piece in memory.pieces(span.start, length) {
+        for piece in pieces_of(memory, &span) {
             assert!(count < self.0.shape.segments_per_bio, "segments fit one bio");
             self.write_segment(base + count as usize, piece);
             count += 1;
@@ -451,6 +451,25 @@ fn alignment_bits(memory: &Memory, start: usize, length: usize) -> AlignmentBits
     bits
 }
 
+/// The non-empty pieces of a span, in order.
+fn pieces_of<'a>(memory: &'a Memory, span: &Span) -> impl Iterator<Item = Piece> + use<'a> {
+    span.runs().flat_map(|(start, length)| memory.pieces(start, length))
+}
+
+/// Whether all of a span's bytes are the memory's: no run past its end, and none cut short.
+fn lies_in(span: &Span, memory: &Memory) -> bool {
+    let Some(comb) = span.comb else {
+        return fits(span.start, span.length as usize, memory.length);
+    };
+    assert!(comb.head > 0 && comb.run >= comb.head && comb.period >= comb.run, "runs in order");
+    let mut bytes = 0;
+    let all_fit = span.runs().all(|(start, length)| {
+        bytes += length;
+        fits(start, length, memory.length)
+    });
+    all_fit && bytes == span.length as usize
+}
+
 /// Whether `length` bytes from `start` on lie in `whole` bytes; an end past `usize::MAX` does not.
 fn fits(start: usize, length: usize, whole: usize) -> bool {
     start.checked_add(length).is_some_and(|end| end <= whole)
@@ -518,10 +537,9 @@ impl LocalBio {
     /// The addresses of its segments, or-ed; 0 for a sync.
     #[must_use]
     pub fn address_bits(&self) -> usize {
-        let span = self.spec.span;
-        span.map_or(0, |span| {
-            self.slab.alignment(span.memory, span.start, span.length as usize).addresses
-        })
+        let mut bits = 0;
+        self.each_piece(0, self.spec.length() as usize, |base, _| bits |= base.addr());
+        bits
     }
 
     /// A read's bytes: copies `data` into the bio's memory from its byte `at` on.
@@ -560,8 +578,15 @@ impl LocalBio {
         };
         assert!(fits(at, length, span.length as usize), "in the bounds of the bio");
         let memories = self.slab.0.memories.borrow();
-        for piece in live(&memories, span.memory).pieces(span.start + at, length) {
-            f(piece.base, piece.length);
+        let (mut skipped, mut rest) = (at, length);
+        for piece in pieces_of(live(&memories, span.memory), &span) {
+            let skips = skipped.min(piece.length);
+            skipped -= skips;
+            let here = rest.min(piece.length - skips);
+            rest -= here;
+            if here > 0 {
+                f(piece.base.wrapping_add(skips), here);
+            }
         }
     }
 

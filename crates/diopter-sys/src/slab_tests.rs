@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use super::*;
 use crate::errno::Errno;
-use crate::op::{ObjectHandle, RwFlags, Span};
+use crate::op::{Comb, ObjectHandle, RwFlags, Span};
 use crate::rw::{self, HeldBio};
 use crate::testing;
 
@@ -48,7 +48,7 @@ fn spec(op: Op, file: &impl AsFd, memory: MemoryId, (start, length): (usize, u32
         op,
         object: ObjectHandle::of_fd(file.as_fd()),
         offset: 0,
-        span: Some(Span { memory, start, length }),
+        span: Some(Span::new(memory, start, length)),
         flags: RwFlags::NONE,
     }
 }
@@ -375,9 +375,9 @@ fn a_bio_has_one_segment_for_each_piece_and_no_more_than_fit() {
     let mut slices = [&mut a, &mut b, &mut c].map(|slice| std::io::IoSliceMut::new(slice));
     let scope = |(): &mut (), memory| {
         assert_eq!(slab.memory_length(memory), 9);
-        assert_eq!(slab.prefix_in_segments(memory, 0, 9), 6);
-        assert_eq!(slab.prefix_in_segments(memory, 2, 7), 4);
-        assert_eq!(slab.prefix_in_segments(memory, 3, 2), 2);
+        assert_eq!(slab.prefix_in_segments(&Span::new(memory, 0, 9)), 6);
+        assert_eq!(slab.prefix_in_segments(&Span::new(memory, 2, 7)), 4);
+        assert_eq!(slab.prefix_in_segments(&Span::new(memory, 3, 2)), 2);
         let request = |span| spec(Op::Read, &file, memory, span);
         check_panics("segments fit one bio", || slab.build(request((0, 9))));
         let crossing = slab.build(request((2, 4))).expect("a slot");
@@ -411,4 +411,39 @@ fn a_local_bio_moves_bytes_within_its_range_only() {
     check_panics("in the bounds of the bio", || bio.take(1, &mut bytes));
     assert_eq!(bio.finish(Err(Errno::EIO)), (id, Err(Errno::EIO)));
     assert_eq!(slab.release(memory).expect("nothing is held")[..], b"...abcde.."[..]);
+}
+
+#[test]
+fn a_bio_on_a_comb_has_a_segment_for_each_run_in_the_order_of_its_bytes() {
+    let (slab, file) = (slab(9, 3, 1), file_of(b"abcdefgh"));
+    let memory = adopted(&slab, &[b'.'; 12]);
+    let comb = |length| {
+        let comb = Some(Comb { head: 1, run: 2, period: 5 });
+        Span { memory, start: 1, length, comb }
+    };
+    // Runs: [1, 2), [5, 7), [10, 12).
+    assert_eq!(slab.prefix_in_segments(&comb(4)), 4);
+    assert_eq!(comb(5).runs().collect::<Vec<_>>(), [(1, 1), (5, 2), (10, 2)]);
+    let request = |span| BioSpec { span: Some(span), ..spec(Op::Read, &file, memory, (0, 0)) };
+    check_panics("a bio's span lies in its memory", || slab.build(request(comb(6))));
+    let id = slab.build(request(comb(4))).expect("a slot");
+    assert_eq!(slab.segments(id), 3);
+    assert_eq!(rw::run_now(&slab, id), Ok(4));
+    slab.retire(id);
+    let id = slab.build(request(comb(5))).expect("a slot");
+    let bio = slab.hold_local(id);
+    bio.fill(2, b"XYZ");
+    assert_eq!(bio.finish(Ok(5)).1, Ok(5));
+    assert_eq!(slab.release(memory).expect("nothing is held")[..], *b".a...bX...YZ");
+}
+
+#[test]
+fn a_comb_of_more_runs_than_segments_fits_in_part() {
+    let slab = slab(1, 2, 1);
+    let memory = adopted(&slab, &[0; 100]);
+    let comb = Some(Comb { head: 3, run: 4, period: 10 });
+    assert_eq!(slab.prefix_in_segments(&Span { memory, start: 0, length: 12, comb }), 7);
+    let beyond = Comb { head: 4, run: 4, period: usize::MAX - 1 };
+    let span = Span { memory, start: 0, length: 8, comb: Some(beyond) };
+    assert_eq!(slab.prefix_in_segments(&span), 4, "a run past the memory has no pieces");
 }

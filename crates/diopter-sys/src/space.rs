@@ -29,6 +29,16 @@ pub fn fallocate_extend(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<
     fallocate(fd, FallocateFlags::empty(), offset, length)
 }
 
+/// Bytes that the file system of an open file could still give to this caller.
+///
+/// # Errors
+///
+/// The errno of fstatvfs.
+pub fn free_bytes(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let stat = rustix::fs::fstatvfs(fd)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 /// Sets the file's size in bytes, cutting it or adding a hole.
 ///
 /// # Errors

@@ -287,6 +287,10 @@ impl Ring {
             (Op::SyncData, _) => with_target!(target, t => opcode::Fsync::new(t)
                 .flags(types::FsyncFlags::DATASYNC).build()),
             (Op::SyncAll, _) => with_target!(target, t => opcode::Fsync::new(t).build()),
+            (Op::Allocate(length), _) => {
+                with_target!(target, t => opcode::Fallocate::new(t, length)
+                .offset(spec.offset).mode(libc::FALLOC_FL_KEEP_SIZE).build())
+            }
         }
     }
 

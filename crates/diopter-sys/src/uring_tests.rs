@@ -62,7 +62,7 @@ fn spec(op: Op, file: &impl AsFd, offset: u64, span: Option<Span>) -> BioSpec {
 }
 
 fn span(memory: MemoryId, start: usize, length: u32) -> Option<Span> {
-    Some(Span { memory, start, length })
+    Some(Span::new(memory, start, length))
 }
 
 /// How a loan is drained whose scope leaves no bio held; asked, it ends the process.

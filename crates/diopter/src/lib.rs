@@ -63,8 +63,8 @@ pub use file::{File, InFlight, Metadata, OpenOptions};
 pub use outcome::{DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing};
 pub use plan::{Plan, PlanQuery, PlannedBio};
 pub use policy::{
-    BoundaryPolicy, CompletionPolicy, DepthPolicy, Policies, Preset, RoutePolicy, ShortPolicy,
-    SubmitPolicy, WaitPolicy,
+    BoundaryPolicy, CompletionPolicy, DepthPolicy, MergePolicy, Policies, Preset, RoutePolicy,
+    ShortPolicy, SubmitPolicy, WaitPolicy,
 };
 pub use request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 pub use units::{Bytes, FileOffset, FileRange, ObjectOffset};

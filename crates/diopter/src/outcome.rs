@@ -33,7 +33,8 @@ pub struct RangeOutcome {
 pub enum Outcome {
     /// The whole range in one state.
     Whole(RangeOutcome),
-    /// Several ranges; neighbours differ in state.
+    /// Several ranges. Neighbours differ in state; of a striped file they may also just lie on
+    /// different objects, as none goes beyond its stripe.
     Parts(Vec<RangeOutcome>),
 }
 
@@ -58,8 +59,9 @@ impl Outcome {
         Outcome::Whole(RangeOutcome { range, state })
     }
 
-    /// From what [`paint`] collected; what it leaves out of `range` was not tried.
-    pub(crate) fn of_parts(range: FileRange, parts: &[RangeOutcome]) -> Outcome {
+    /// From what [`paint`] collected; what it leaves out of `range` was not tried. With a stripe
+    /// size other than 0 no part goes beyond its stripe.
+    pub(crate) fn of_parts(range: FileRange, parts: &[RangeOutcome], stripe_size: u64) -> Outcome {
         let mut whole: Vec<RangeOutcome> = Vec::with_capacity(2 * parts.len() + 1);
         let mut at = range.start();
         for part in parts {
@@ -68,12 +70,27 @@ impl Outcome {
             at = part.range.end();
         }
         push(&mut whole, FileRange::new(at, range.end()), RangeState::NotTried);
+        if stripe_size > 0 && whole.len() > 1 {
+            whole = whole.into_iter().flat_map(|part| split(part, stripe_size)).collect();
+        }
         match whole.as_slice() {
             [] => Outcome::whole(range, RangeState::NotTried),
             [only] => Outcome::Whole(*only),
             _ => Outcome::Parts(whole),
         }
     }
+}
+
+/// A part, stripe by stripe.
+fn split(part: RangeOutcome, stripe_size: u64) -> impl Iterator<Item = RangeOutcome> {
+    let RangeOutcome { range, state } = part;
+    let mut at = range.start();
+    std::iter::from_fn(move || {
+        let end = (at - at % stripe_size).saturating_add(stripe_size).min(range.end());
+        let stripe = RangeOutcome { range: FileRange::new(at, end), state };
+        at = end;
+        (!stripe.range.is_empty()).then_some(stripe)
+    })
 }
 
 /// Lays a part over those collected so far, sorted and without overlap: the latest news of a byte
@@ -248,7 +265,7 @@ mod tests {
         ] {
             paint(&mut parts, news);
         }
-        let outcome = Outcome::of_parts(FileRange::new(0, 5), &parts);
+        let outcome = Outcome::of_parts(FileRange::new(0, 5), &parts, 0);
         assert_eq!(
             outcome.ranges(),
             [
@@ -266,7 +283,7 @@ mod tests {
     fn one_state_over_the_whole_range_is_inline() {
         let mut parts = vec![part(2, 4, RangeState::Done)];
         paint(&mut parts, part(0, 2, RangeState::Done));
-        let outcome = Outcome::of_parts(FileRange::new(0, 4), &parts);
+        let outcome = Outcome::of_parts(FileRange::new(0, 4), &parts, 0);
         assert_eq!(outcome, Outcome::whole(FileRange::new(0, 4), RangeState::Done));
     }
 

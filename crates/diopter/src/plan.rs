@@ -8,15 +8,17 @@ use diopter_sys::residency::residency;
 
 use crate::bio::Draft;
 use crate::bio::builder::{BioLimits, Builder, Piece};
+use crate::bio::lanes::Lanes;
 use crate::engine::admit;
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
 use crate::error::Result;
 use crate::extent::Extent;
-use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES};
+use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES, SEGMENTS_MAX};
 use crate::outcome::Route;
 use crate::policy::{CompletionPolicy, Policies, SubmitPolicy};
 use crate::request::RequestOp;
+use crate::stripe::Runs;
 use crate::units::{FileRange, align_down, is_aligned};
 
 /// Bios that a plan lists at most; what follows is more of the same.
@@ -72,7 +74,7 @@ pub(crate) fn plan(target: &Target, fd: BorrowedFd<'_>, query: &PlanQuery) -> Re
     let op = if query.is_write { RequestOp::Write } else { RequestOp::Read };
     let route = query.policies.route;
     let range = admit::check_range(target, op, (query.offset, query.length), route)?;
-    let size = target.port.size().unwrap_or(0);
+    let size = target.size().unwrap_or(0);
     let facts = Facts::look(fd, range, size);
     let mut plan = Plan {
         route: Route::default(),
@@ -140,11 +142,15 @@ fn add_window(plan: &mut Plan, target: &Target, query: &PlanQuery, at: (Window, 
         if query.is_write && way == "bounced" { edges(window.range, span, block) } else { vec![] };
     let before = plan.bios.len();
     for edge in edges.into_iter().filter(|edge| edge.start() < size) {
-        add_bios(&mut plan.bios, &builder, edge, (way, true));
+        let mut lane = Lanes::default();
+        lane.fill(&*target.mapper, edge, query.policies.merge);
+        add_bios(&mut plan.bios, &builder, &mut lane, (way, true));
     }
     plan.waits += u32::from(plan.bios.len() > before);
     let before = plan.bios.len();
-    add_bios(&mut plan.bios, &builder, span, (way, false));
+    let mut lanes = Lanes::default();
+    lanes.fill(&*target.mapper, span, query.policies.merge);
+    add_bios(&mut plan.bios, &builder, &mut lanes, (way, false));
     let made = plan.bios.len() - before;
     plan.waits += match query.policies.submit {
         SubmitPolicy::AllThenWait => u32::from(made > 0),
@@ -163,19 +169,27 @@ fn edges(range: FileRange, span: FileRange, block: u64) -> Vec<FileRange> {
 fn add_bios(
     bios: &mut Vec<PlannedBio>,
     builder: &Builder<'_>,
-    span: FileRange,
+    lanes: &mut Lanes,
     (way, is_edge_read): (&'static str, bool),
 ) {
-    let mut at = span.start();
-    while at < span.end() && bios.len() < BIOS_MAX {
-        at = match builder.next(FileRange::new(at, span.end()), |n| n) {
-            Piece::Zeros(hole) => hole.end(),
+    while let Some(lane) = lanes.front()
+        && bios.len() < BIOS_MAX
+    {
+        match builder.next(lane, in_segments) {
+            Piece::Zeros(hole) => lanes.advance(hole.length()),
             Piece::Bio(draft) => {
-                bios.push(PlannedBio { draft, segments: 1, way, is_edge_read });
-                draft.range.end()
+                let segments = u32::try_from(draft.runs.count()).unwrap_or(u32::MAX);
+                bios.push(PlannedBio { draft, segments, way, is_edge_read });
+                lanes.advance(draft.runs.length());
             }
-        };
+        }
     }
+}
+
+/// How many bytes of the runs fit the segments of one bio, each run being one of memory that is in
+/// one piece.
+fn in_segments(runs: &Runs) -> u64 {
+    runs.ranges().take(SEGMENTS_MAX as usize).map(FileRange::length).sum()
 }
 
 fn count(route: &mut Route, window: Window) {

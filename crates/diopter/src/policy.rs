@@ -27,6 +27,17 @@ pub enum SubmitPolicy {
     AllThenWait,
 }
 
+/// Do pieces of a striped file that follow each other on one object become one bio? Read by
+/// `bio/lanes.rs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MergePolicy {
+    /// One bio a stripe, in file order: Lustre's chunks.
+    PerStripe,
+    /// One bio an object, as large as it can be.
+    #[default]
+    PerObject,
+}
+
 /// Where a finished request's completion runs. Read by `engine/complete.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CompletionPolicy {
@@ -101,6 +112,8 @@ pub struct Policies {
     pub boundary: BoundaryPolicy,
     /// When the submitter waits.
     pub submit: SubmitPolicy,
+    /// Bios of a striped file.
+    pub merge: MergePolicy,
     /// Where completions run.
     pub completion: CompletionPolicy,
     /// Bios in flight.
@@ -189,9 +202,15 @@ impl Preset {
             },
             Preset::Linux5_5 => Policies { completion: CompletionPolicy::Linux5_5, ..base },
             Preset::Linux7_0 => Policies { completion: CompletionPolicy::Linux7_0, ..base },
-            Preset::Lustre2_13 => Policies { submit: SubmitPolicy::EachThenWait, ..base },
-            Preset::Lustre2_14 | Preset::Diopter => base,
+            Preset::Lustre2_13 => Policies {
+                submit: SubmitPolicy::EachThenWait,
+                merge: MergePolicy::PerStripe,
+                ..base
+            },
+            Preset::Lustre2_14 => Policies { merge: MergePolicy::PerStripe, ..base },
+            Preset::Diopter => base,
             Preset::Lustre2_17 => Policies {
+                merge: MergePolicy::PerStripe,
                 route: RoutePolicy::Hybrid { read_bytes_min: 8 << 20, write_bytes_min: 2 << 20 },
                 ..base
             },
@@ -220,6 +239,17 @@ impl SubmitPolicy {
         match self {
             SubmitPolicy::EachThenWait => "each-then-wait",
             SubmitPolicy::AllThenWait => "all-then-wait",
+        }
+    }
+}
+
+impl MergePolicy {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            MergePolicy::PerStripe => "per-stripe",
+            MergePolicy::PerObject => "per-object",
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::extent::ObjectIndex;
 use crate::limits::{FILE_SIZE_MAX, OBJECTS_MAX};
-use crate::units::{FileOffset, FileRange, ObjectOffset};
+use crate::units::{FileOffset, FileRange, ObjectOffset, is_aligned};
 
 /// How a file is dealt out to its objects: stripes of equal size, in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +94,20 @@ impl Striping {
         let (row, in_row) = (size / self.width(), size % self.width());
         let before = u64::from(object.0) * self.stripe_size;
         row * self.stripe_size + in_row.saturating_sub(before).min(self.stripe_size)
+    }
+
+    /// A file range around `range` that is whole blocks of objects; `block` is a power of two.
+    /// Where stripes are not whole blocks, a block of an object lies in several stripes.
+    #[must_use]
+    pub fn object_blocks(self, range: FileRange, block: u64) -> FileRange {
+        if is_aligned(self.stripe_size, block) {
+            return range.blocks(block);
+        }
+        // As many stripes as whole blocks take, on every object.
+        let stripes = block >> self.stripe_size.trailing_zeros().min(block.trailing_zeros());
+        let unit = self.width().saturating_mul(stripes);
+        let end = range.end().div_ceil(unit).saturating_mul(unit);
+        FileRange::new(range.start() - range.start() % unit, end)
     }
 
     /// What of a file range lies on an object, in the object's order; empty when nothing does.
@@ -339,6 +353,25 @@ mod tests {
             let bytes = |runs: Runs| (0..runs.length()).map(move |n| runs.at(n));
             assert!(bytes(runs.take(cut)).eq(left.iter().copied()), "{runs:?} {cut}");
             assert!(bytes(runs.skip(cut)).eq(right.iter().copied()), "{runs:?} {cut}");
+        }
+    }
+
+    #[test]
+    fn whole_blocks_of_objects_share_no_block_with_what_is_outside() {
+        for (stripe_size, objects, block) in [(1, 2, 4), (6, 3, 4), (4, 2, 4), (8, 3, 2), (3, 2, 8)]
+        {
+            let layout = striping(stripe_size, objects);
+            for start in 0..60 {
+                for end in start + 1..start + 9 {
+                    let whole = layout.object_blocks(FileRange::new(start, end), block);
+                    assert!(whole.start() <= start && end <= whole.end());
+                    for object in layout.objects() {
+                        for edge in [whole.start(), whole.end()] {
+                            assert_eq!(layout.object_size(object, edge) % block, 0, "{layout:?}");
+                        }
+                    }
+                }
+            }
         }
     }
 

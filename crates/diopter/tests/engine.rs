@@ -64,6 +64,8 @@ impl Plan {
             latency_min_ns: MIB,
             latency_spread_ns: 0,
             faults: self.faults,
+            faulty: None,
+            mebibyte_ns: 0,
         };
         let sim = Box::new(Sim::new(&slab, &world, config));
         let backend = Box::new(Checked::new(sim, &slab));

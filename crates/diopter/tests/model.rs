@@ -8,16 +8,19 @@ mod file_model;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::backend::Checked;
 use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter::backend::{Checked, Port};
 use diopter::extent::{Extent, ExtentState, ObjectIndex};
 use diopter::map::Table;
 use diopter::prng::Prng;
+use diopter::stripe::Striping;
 use diopter::{
-    Access, Blocks, DepthPolicy, Engine, FileRange, FinishedRequest, IoBuf, ObjectOffset, Policies,
-    Request, RequestId, RequestOp, SubmitPolicy, Target, TargetRef,
+    Access, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest, IoBuf, MergePolicy,
+    ObjectOffset, Policies, RangeOutcome, RangeState, Request, RequestId, RequestOp, SubmitPolicy,
+    Target, TargetRef,
 };
 use file_model::FileModel;
 
@@ -42,6 +45,8 @@ struct Started {
 struct Run {
     prng: Prng,
     world: World,
+    /// How the file is dealt out to the disks of the world; `None`: it is disk 0.
+    striping: Option<Striping>,
     engine: Engine,
     target: TargetRef,
     model: FileModel,
@@ -68,25 +73,64 @@ fn boundaries(prng: &mut Prng) -> Table {
     Table::new(extents).expect("no overlap")
 }
 
+/// What a run is made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Plain,
+    /// Over several disks, of which one has faults.
+    Striped,
+}
+
+impl Shape {
+    fn striping(self, prng: &mut Prng, block: u64) -> Option<Striping> {
+        let objects = [1, 2, 3, 5, 16][usize::try_from(prng.below(5)).expect("small")];
+        let stripe_size = block * (1 + prng.below(3));
+        (self == Shape::Striped).then(|| Striping::new(stripe_size, objects).expect("a striping"))
+    }
+}
+
+/// The disks of a file with this content.
+fn disks(striping: Option<Striping>, block: u32, content: &[u8]) -> Vec<Disk> {
+    let Some(striping) = striping else {
+        let mut disk = Disk::new(CAPACITY, block, 512);
+        disk.load(content);
+        return vec![disk];
+    };
+    let size = u64::try_from(content.len()).expect("small");
+    let each = striping.objects().map(|object| {
+        let runs = striping.runs(object, FileRange::new(0, size));
+        let bytes: Vec<u8> =
+            runs.ranges().flat_map(|run| &content[indices(run)]).copied().collect();
+        let mut disk = Disk::new(CAPACITY, block, 512);
+        disk.load(&bytes);
+        disk
+    });
+    each.collect()
+}
+
+fn indices(range: FileRange) -> std::ops::Range<usize> {
+    let index = |at| usize::try_from(at).expect("small");
+    index(range.start())..index(range.end())
+}
+
 impl Run {
-    fn new(seed: u64, faults: Option<Faults>) -> Run {
+    fn new(seed: u64, shape: Shape, faults: Option<Faults>) -> Run {
         let root = Prng::new(seed);
         let mut prng = root.fork("set-up");
         let block: u32 = if prng.one_in(2) { 512 } else { 4096 };
-        let mut disk = Disk::new(CAPACITY, block, 512);
         let mut content = vec![0; usize::try_from(prng.below(CAPACITY)).expect("small")];
         content.iter_mut().for_each(|byte| *byte = 255);
-        disk.load(&content);
-        let world = World::new(vec![disk]);
         let faults = faults.unwrap_or_else(|| Faults::swarm(&mut prng));
-        let config = SimConfig {
+        let mut config = SimConfig {
             seed,
             depth_max: 1 + u32::try_from(prng.below(16)).expect("small"),
             latency_min_ns: 1_000,
             latency_spread_ns: prng.below(100_000),
             faults,
+            faulty: None,
+            mebibyte_ns: 0,
         };
-        let policies = Policies {
+        let mut policies = Policies {
             submit: if prng.one_in(3) {
                 SubmitPolicy::EachThenWait
             } else {
@@ -95,20 +139,68 @@ impl Run {
             depth: if prng.one_in(2) { DepthPolicy::Auto } else { DepthPolicy::Fixed(2) },
             ..Policies::default()
         };
+        let access = Access { read: true, write: true, ..Access::default() };
+        let bytes = u64::from(block);
+        let blocks = Blocks { read: bytes, write: bytes, memory: 512, page: 4096 };
+        let mapper = boundaries(&mut prng);
+        let striping = shape.striping(&mut prng, bytes);
+        let world = World::new(disks(striping, block, &content));
+        let target = match striping {
+            None => Target::alone(world.port(0), mapper, blocks, access),
+            Some(striping) => {
+                let count = u32::try_from(striping.object_count()).expect("small");
+                config.faulty = Some(u32::try_from(prng.below(u64::from(count))).expect("small"));
+                if prng.one_in(3) {
+                    policies.merge = MergePolicy::PerStripe;
+                }
+                let port = |number| Arc::new(world.port(number)) as Arc<dyn Port>;
+                Target::striped((0..count).map(port).collect(), striping, blocks, access)
+            }
+        };
         let slab = Engine::slab();
         let sim = Box::new(Sim::new(&slab, &world, config));
         let engine = Engine::on_backend(slab.clone(), Box::new(Checked::new(sim, &slab)), policies);
-        let access = Access { read: true, write: true, ..Access::default() };
-        let block = u64::from(block);
-        let blocks = Blocks { read: block, write: block, memory: 512, page: 4096 };
-        let target = Target::alone(world.port(0), boundaries(&mut prng), blocks, access);
         let model = FileModel::new(&content, usize::try_from(CAPACITY).expect("small"));
         let started = BTreeMap::new();
         let mut trace = String::new();
-        writeln!(trace, "{config:?} {policies:?} block {block} size {}", content.len())
+        let size = content.len();
+        writeln!(trace, "{config:?} {policies:?} {striping:?} block {block} size {size}")
             .expect("a string takes it");
         let prng = root.fork("requests");
-        Run { prng, world, engine, target, model, started, next_tag: 1, trace }
+        Run { prng, world, striping, engine, target, model, started, next_tag: 1, trace }
+    }
+
+    fn disk<R>(&self, number: usize, f: impl FnOnce(&mut Disk) -> R) -> R {
+        self.world.with_disk(u32::try_from(number).expect("small"), f)
+    }
+
+    /// Bytes in the file on the media now.
+    fn size(&self) -> u64 {
+        let length =
+            |number| self.disk(number, |disk| u64::try_from(disk.live().len()).expect("small"));
+        let Some(striping) = self.striping else { return length(0) };
+        let sizes = striping.objects().map(|n| striping.file_size(n, length(usize::from(n.0))));
+        sizes.max().expect("an object")
+    }
+
+    /// What the file holds on the media now.
+    fn media(&self) -> Vec<u8> {
+        let Some(striping) = self.striping else {
+            return self.disk(0, |disk| disk.live().to_vec());
+        };
+        let whole = FileRange::new(0, self.size());
+        let mut media = vec![0; indices(whole).end];
+        for object in striping.objects() {
+            self.disk(usize::from(object.0), |disk| {
+                let mut rest = disk.live();
+                for run in striping.runs(object, whole).ranges() {
+                    let (here, after) = rest.split_at(indices(run).len().min(rest.len()));
+                    media[indices(run)][..here.len()].copy_from_slice(here);
+                    rest = after;
+                }
+            });
+        }
+        media
     }
 
     fn note(&mut self, line: &str) {
@@ -167,10 +259,15 @@ impl Run {
         match (started.op, moved) {
             (RequestOp::Write, moved) => {
                 self.model.end_write(key(id), finished.outcome.ranges());
-                if moved.is_ok_and(|moved| moved != started.range.length()) {
-                    return Err(format!("{id:?} wrote {moved:?} of {}", started.range));
-                }
-                if moved.is_ok() != finished.outcome.is_all_done() {
+                let expected = match moved {
+                    Ok(moved) if moved != started.range.length() => {
+                        self.check_ran_out(finished, moved)?;
+                        false
+                    }
+                    Ok(_) => true,
+                    Err(_) => false,
+                };
+                if expected != finished.outcome.is_all_done() {
                     return Err(format!("{id:?}: result and outcome disagree"));
                 }
             }
@@ -198,11 +295,29 @@ impl Run {
         self.check_size()
     }
 
+    /// Only a striped file's write that ran out of space is short: its result is what stands before
+    /// the first range without space, and nothing behind it was tried.
+    fn check_ran_out(&self, finished: &FinishedRequest, moved: u64) -> Result<(), String> {
+        let end = finished.range.start() + moved;
+        let is_right = |part: &RangeOutcome| match part.state {
+            RangeState::Done => part.range.end() <= end,
+            RangeState::Failed(Errno::ENOSPC) | RangeState::NotTried => part.range.start() >= end,
+            _ => false,
+        };
+        let is_prefix = moved > 0 && finished.outcome.ranges().iter().all(is_right);
+        if self.striping.is_some() && is_prefix {
+            return Ok(());
+        }
+        Err(format!(
+            "{:?} wrote {moved} of {}: {:?}",
+            finished.id, finished.range, finished.outcome
+        ))
+    }
+
     /// The file is never longer than what was written to it.
     fn check_size(&self) -> Result<(), String> {
-        let size = self.world.with_disk(0, |disk| disk.live().len());
-        let most = self.model.size_max();
-        if u64::try_from(size).expect("small") > most {
+        let (size, most) = (self.size(), self.model.size_max());
+        if size > most {
             return Err(format!("the file has {size} bytes, but at most {most} were written"));
         }
         Ok(())
@@ -245,12 +360,12 @@ impl Run {
         if held != (0, 0) {
             return Err(format!("bios and memories held at the end: {held:?}"));
         }
-        let media = self.world.with_disk(0, |disk| disk.live().to_vec());
-        self.model.check_live(&media)?;
+        self.model.check_live(&self.media())?;
         let mut crash = self.prng.fork("crash");
-        self.world.with_disk(0, |disk| disk.crash(&mut crash));
-        let media = self.world.with_disk(0, |disk| disk.live().to_vec());
-        self.model.check_crashed(&media)
+        for number in 0..self.striping.map_or(1, Striping::object_count) {
+            self.disk(number, |disk| disk.crash(&mut crash));
+        }
+        self.model.check_crashed(&self.media())
     }
 }
 
@@ -270,29 +385,38 @@ fn key(id: RequestId) -> u64 {
     id.number()
 }
 
-fn check(seed: u64) {
-    let mut run = Run::new(seed, None);
+fn check(seed: u64, shape: Shape) {
+    let mut run = Run::new(seed, shape, None);
     if let Err(what) = run.go() {
         panic!("seed {seed}: {what}\nreplay: DIOPTER_SEED={seed} DIOPTER_SEEDS=1\n{}", run.trace);
     }
 }
 
-#[test]
-fn random_requests_with_faults_agree_with_the_reference_file() {
+fn check_seeds(shape: Shape) {
     let first = env_number("DIOPTER_SEED").unwrap_or(1);
     let is_soak = std::env::var_os("DIOPTER_SOAK").is_some();
     let seeds = env_number("DIOPTER_SEEDS").unwrap_or(if is_soak { 10_000 } else { 1_000 });
     println!("seeds {first} to {}", first.wrapping_add(seeds));
     for seed in 0..seeds {
-        check(first.wrapping_add(seed));
+        check(first.wrapping_add(seed), shape);
     }
 }
 
 #[test]
+fn random_requests_with_faults_agree_with_the_reference_file() {
+    check_seeds(Shape::Plain);
+}
+
+#[test]
+fn random_requests_on_a_striped_file_with_one_bad_object_agree_with_the_reference_file() {
+    check_seeds(Shape::Striped);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_events() {
-    for seed in [7, 42] {
+    for (seed, shape) in [(7, Shape::Plain), (42, Shape::Plain), (7, Shape::Striped)] {
         let traces = [(); 2].map(|()| {
-            let mut run = Run::new(seed, None);
+            let mut run = Run::new(seed, shape, None);
             run.go().expect("a run that agrees");
             run.trace
         });
@@ -303,8 +427,9 @@ fn the_same_seed_gives_the_same_events() {
 
 #[test]
 fn without_faults_every_request_succeeds() {
-    for seed in 0..50 {
-        let mut run = Run::new(seed, Some(Faults::NONE));
+    for seed in 0..100 {
+        let shape = if seed < 50 { Shape::Plain } else { Shape::Striped };
+        let mut run = Run::new(seed, shape, Some(Faults::NONE));
         run.go().expect("a run that agrees");
         let failures = run.trace.lines().filter(|line| line.contains("Err("));
         let unexpected: Vec<&str> = failures.filter(|line| !line.contains("ECANCELED")).collect();

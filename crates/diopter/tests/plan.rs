@@ -7,6 +7,7 @@ use diopter::bio::builder::{BioLimits, Builder, Piece};
 use diopter::bio::{Draft, EndedBy, plan::to_text};
 use diopter::extent::{Extent, ExtentState, ObjectIndex};
 use diopter::map::{Identity, Mapper, Table};
+use diopter::stripe::Runs;
 use diopter::{BoundaryPolicy, File, FileRange, ObjectOffset, PlanQuery, PlannedBio, Policies};
 use proptest::prelude::*;
 
@@ -41,11 +42,13 @@ fn drafts(mapper: &dyn Mapper, range: FileRange, bytes_max: u64, fits: u64) -> V
     let builder = Builder { mapper, limits, boundary: BoundaryPolicy::V5_12 };
     let (mut at, mut drafts) = (range.start(), Vec::new());
     while at < range.end() {
-        at = match builder.next(FileRange::new(at, range.end()), |n| n.min(fits)) {
+        at = match builder
+            .next(Runs::one(FileRange::new(at, range.end())), |runs| runs.length().min(fits))
+        {
             Piece::Zeros(hole) => hole.end(),
             Piece::Bio(draft) => {
                 drafts.push(draft);
-                draft.range.end()
+                draft.runs.end()
             }
         };
     }
@@ -97,15 +100,15 @@ proptest! {
         let range = FileRange::new(start, (start + cut.1 * BLOCK).min(size));
         let mut expected = blocks(&table, range).into_iter().filter(|it| it.state.has_bytes());
         for draft in drafts(&table, range, bytes_max * BLOCK, u64::MAX) {
-            prop_assert!(draft.range.length() <= bytes_max * BLOCK);
-            prop_assert!(draft.range.start() % BLOCK == 0 && draft.range.end() % BLOCK == 0);
+            prop_assert!(draft.runs.length() <= bytes_max * BLOCK);
+            prop_assert!(draft.runs.start() % BLOCK == 0 && draft.runs.end() % BLOCK == 0);
             let mut at = draft.object_offset.get();
-            for file_offset in (draft.range.start()..draft.range.end()).step_by(512) {
+            for file_offset in (draft.runs.start()..draft.runs.end()).step_by(512) {
                 let block = expected.next().expect("no bio beyond what is mapped");
                 prop_assert_eq!(block.range.start(), file_offset);
                 prop_assert_eq!(block.object_offset.get(), at);
                 at += BLOCK;
-                let is_last = file_offset + BLOCK == draft.range.end();
+                let is_last = file_offset + BLOCK == draft.runs.end();
                 prop_assert!(is_last || !block.boundary, "a bio crosses a boundary");
             }
         }
@@ -124,10 +127,10 @@ proptest! {
     fn a_segment_limit_cuts_on_blocks_and_loses_nothing(blocks in 1..100u64, fits in 512..9000u64) {
         let range = FileRange::new(0, blocks * BLOCK);
         let made = drafts(&Identity, range, 1 << 20, fits);
-        let total: u64 = made.iter().map(|draft| draft.range.length()).sum();
+        let total: u64 = made.iter().map(|draft| draft.runs.length()).sum();
         prop_assert_eq!(total, range.length());
         for draft in &made {
-            prop_assert!(draft.range.length() <= fits && draft.range.length() % BLOCK == 0);
+            prop_assert!(draft.runs.length() <= fits && draft.runs.length() % BLOCK == 0);
         }
     }
 }
@@ -158,7 +161,7 @@ proptest! {
         let block = u64::from(block);
         let mut at = offset;
         for bio in transfers(&plan.bios) {
-            let range = bio.draft.range;
+            let range = bio.draft.runs;
             let goes_on = range.start() <= at && at < range.end();
             prop_assert!(goes_on, "{:?} does not go on at {at}", bio);
             if bio.way != "buffered" {
@@ -224,6 +227,6 @@ fn fifty_two_kibibytes_are_two_bios_of_48_and_4() {
     let table = Table::new(vec![mapped(0, 49152, 8192, true), mapped(49152, 53248, 61440, false)]);
     let made = drafts(&table.expect("no overlap"), FileRange::new(0, 53248), 1 << 20, u64::MAX);
     let shape: Vec<(u64, EndedBy)> =
-        made.iter().map(|draft| (draft.range.length(), draft.ended_by)).collect();
+        made.iter().map(|draft| (draft.runs.length(), draft.ended_by)).collect();
     assert_eq!(shape, [(49152, EndedBy::Boundary), (4096, EndedBy::EndOfRequest)]);
 }

@@ -116,7 +116,7 @@ fn try_uring() -> Result<(), Choice> {
         op: Op::Read,
         object: ObjectHandle::of_fd(file.as_fd()),
         offset: 0,
-        span: Some(Span { memory, start: 0, length: 4096 }),
+        span: Some(Span::new(memory, 0, 4096)),
         flags: RwFlags::NONE,
     };
     let id = slab.build(spec).ok_or(Errno::ENOMEM).map_err(at("direct read"))?;

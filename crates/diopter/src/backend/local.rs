@@ -2,11 +2,15 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use diopter_sys::fiemap::{FiemapExtent, fiemap};
 use diopter_sys::file::{FileKind, reopen_buffered, stat_size};
 use diopter_sys::{Errno, ObjectHandle, space};
 
 use crate::backend::Port;
 use crate::sync::OnceLock;
+
+/// Extents that are asked for in one question about space.
+const EXTENTS_MAX: usize = 4096;
 
 /// A descriptor opened with O_DIRECT, and one without, opened on demand.
 pub struct LocalObject {
@@ -62,6 +66,21 @@ impl Port for LocalObject {
 
     fn set_size(&self, size: u64) -> Result<(), Errno> {
         space::set_len(self.direct.as_fd(), size)
+    }
+
+    fn allocated(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        if self.kind == FileKind::BlockDevice {
+            return vec![(start, end)];
+        }
+        let extents = fiemap(self.direct.as_fd(), start, end - start, false, EXTENTS_MAX);
+        let own = |extent: &FiemapExtent| !extent.is_shared() && !extent.is_inline();
+        let cut = |extent: FiemapExtent| (extent.logical.max(start), extent.end().min(end));
+        // A file system that does not answer leaves it unknown.
+        extents.map(|all| all.into_iter().filter(own).map(cut).collect()).unwrap_or_default()
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        space::free_bytes(self.direct.as_fd()).ok()
     }
 
     fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {

@@ -153,6 +153,17 @@ pub trait Port: Send + Sync {
     /// The errno of `ftruncate`.
     fn set_size(&self, size: u64) -> Result<(), Errno>;
 
+    /// Parts of `[start, end)` that have space of their own, as far as that can be told, in order:
+    /// a write to them needs none.
+    fn allocated(&self, _start: u64, _end: u64) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
+
+    /// Bytes that its file system could still give to the object; `None` where nobody knows.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Locks a byte range against other processes; `false` when it is taken.
     ///
     /// # Errors

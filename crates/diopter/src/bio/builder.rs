@@ -5,6 +5,7 @@ use crate::bio::{Draft, EndedBy};
 use crate::extent::Extent;
 use crate::map::Mapper;
 use crate::policy::BoundaryPolicy;
+use crate::stripe::Runs;
 use crate::units::{FileRange, ObjectOffset, align_down};
 
 /// What a device takes in one bio.
@@ -16,7 +17,7 @@ pub struct BioLimits {
     pub block: u64,
 }
 
-/// What stands at the start of a range.
+/// What stands at the start of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// Bytes on an object.
@@ -25,7 +26,7 @@ pub enum Piece {
     Zeros(FileRange),
 }
 
-/// Makes bios of a range, front to back.
+/// Makes bios of a lane, front to back.
 #[derive(Clone, Copy)]
 pub struct Builder<'m> {
     /// Where the file's bytes live.
@@ -37,48 +38,52 @@ pub struct Builder<'m> {
 }
 
 impl Builder<'_> {
-    /// The piece at the start of `range`: as long as the extents, the limits and `fits` allow.
-    /// `fits(n)` is how many of the first `n` bytes of the range have memory within the segments of
-    /// one bio.
+    /// The piece at the start of a lane: as long as the extents, the limits and `fits` allow.
+    /// `fits(runs)` is how many bytes of `runs`, from their start, have memory within the segments
+    /// of one bio.
     ///
     /// # Panics
-    /// For an empty range.
-    pub fn next(&self, range: FileRange, fits: impl Fn(u64) -> u64) -> Piece {
-        let first = self.mapper.map(range);
-        debug_assert!(!first.range.is_empty() && first.range.start() == range.start());
+    /// For an empty lane.
+    pub fn next(&self, lane: Runs, fits: impl Fn(&Runs) -> u64) -> Piece {
+        let first = self.mapper.map(lane.first());
+        debug_assert!(!first.range.is_empty() && first.range.start() == lane.start());
         if !first.state.has_bytes() {
             return Piece::Zeros(first.range);
         }
-        let (extent, ended_by) = self.grow(first, range);
-        let (length, ended_by) = self.cut(extent.range.length(), ended_by, fits);
+        let (length, ended_by) = self.grow(&first, lane);
+        let (runs, ended_by) = self.cut(lane.take(length), ended_by, fits);
         Piece::Bio(Draft {
-            range: FileRange::new(range.start(), range.start() + length),
-            object: extent.object,
-            object_offset: extent.object_offset,
+            runs,
+            object: first.object,
+            object_offset: first.object_offset,
             ended_by,
         })
     }
 
-    /// The first extent with what follows it on the same object, up to the range's end or the byte
-    /// limit.
-    fn grow(&self, first: Extent, range: FileRange) -> (Extent, EndedBy) {
-        let mut extent = first;
+    /// How many bytes from the lane's start follow each other on one object, up to the lane's end
+    /// or past the byte limit.
+    fn grow(&self, first: &Extent, lane: Runs) -> (u64, EndedBy) {
+        let mut extent = *first;
+        let mut length = extent.range.length();
         loop {
-            if extent.range.end() == range.end() {
-                return (extent, EndedBy::EndOfRequest);
+            if length == lane.length() {
+                return (length, EndedBy::EndOfRequest);
             }
             if extent.boundary && self.ends_at_a_boundary() {
-                return (extent, EndedBy::Boundary);
+                return (length, EndedBy::Boundary);
             }
-            if extent.range.length() >= self.limits.bytes_max {
-                return (extent, EndedBy::SizeLimit);
+            if length >= self.limits.bytes_max {
+                return (length, EndedBy::SizeLimit);
             }
-            let next = self.mapper.map(FileRange::new(extent.range.end(), range.end()));
+            let next = self.mapper.map(lane.skip(length).first());
+            if next.object != extent.object && next.state.has_bytes() {
+                return (length, EndedBy::Stripe);
+            }
             if !follows(&extent, &next) {
-                return (extent, EndedBy::Discontiguous);
+                return (length, EndedBy::Discontiguous);
             }
-            extent.range = FileRange::new(extent.range.start(), next.range.end());
-            extent.boundary = next.boundary;
+            length += next.range.length();
+            extent = next;
         }
     }
 
@@ -94,19 +99,19 @@ impl Builder<'_> {
         }
     }
 
-    fn cut(&self, length: u64, ended_by: EndedBy, fits: impl Fn(u64) -> u64) -> (u64, EndedBy) {
-        let (length, ended_by) = if length > self.limits.bytes_max {
-            (self.limits.bytes_max, EndedBy::SizeLimit)
+    fn cut(&self, runs: Runs, ended_by: EndedBy, fits: impl Fn(&Runs) -> u64) -> (Runs, EndedBy) {
+        let (runs, ended_by) = if runs.length() > self.limits.bytes_max {
+            (runs.take(self.limits.bytes_max), EndedBy::SizeLimit)
         } else {
-            (length, ended_by)
+            (runs, ended_by)
         };
-        let fitting = fits(length);
-        if fitting >= length {
-            return (length, ended_by);
+        let fitting = fits(&runs);
+        if fitting >= runs.length() {
+            return (runs, ended_by);
         }
         let cut = align_down(fitting, self.limits.block);
         assert!(cut > 0, "a bio's segments hold at least one block");
-        (cut, EndedBy::SegmentLimit)
+        (runs.take(cut), EndedBy::SegmentLimit)
     }
 }
 
@@ -140,10 +145,10 @@ mod tests {
         let mut at = range.0;
         let mut bios = Vec::new();
         while at < range.1 {
-            at = match builder.next(FileRange::new(at, range.1), |n| n) {
+            at = match builder.next(Runs::one(FileRange::new(at, range.1)), Runs::length) {
                 Piece::Bio(draft) => {
-                    bios.push((draft.range.length(), draft.ended_by));
-                    draft.range.end()
+                    bios.push((draft.runs.length(), draft.ended_by));
+                    draft.runs.end()
                 }
                 Piece::Zeros(hole) => hole.end(),
             };
@@ -185,8 +190,9 @@ mod tests {
     fn a_bio_that_runs_out_of_segments_is_cut_on_a_block() {
         let limits = BioLimits { bytes_max: 1 << 20, block: 512 };
         let builder = Builder { mapper: &Identity, limits, boundary: BoundaryPolicy::V5_12 };
-        let piece = builder.next(FileRange::new(0, 4096), |n| n.min(1500));
+        let piece =
+            builder.next(Runs::one(FileRange::new(0, 4096)), |runs| runs.length().min(1500));
         let Piece::Bio(draft) = piece else { panic!("identity has no holes: {piece:?}") };
-        assert_eq!((draft.range.length(), draft.ended_by), (1024, EndedBy::SegmentLimit));
+        assert_eq!((draft.runs.length(), draft.ended_by), (1024, EndedBy::SegmentLimit));
     }
 }

@@ -2,10 +2,12 @@
 //! those in flight.
 
 pub mod builder;
+pub mod lanes;
 pub mod plan;
 
 use crate::extent::ObjectIndex;
-use crate::units::{FileRange, ObjectOffset};
+use crate::stripe::Runs;
+use crate::units::ObjectOffset;
 
 /// What ended a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +23,8 @@ pub enum EndedBy {
     SizeLimit,
     /// No more segments fit.
     SegmentLimit,
+    /// What follows in the file lies on another object.
+    Stripe,
 }
 
 impl EndedBy {
@@ -33,6 +37,7 @@ impl EndedBy {
             EndedBy::Discontiguous => "discontiguous",
             EndedBy::SizeLimit => "size-limit",
             EndedBy::SegmentLimit => "segment-limit",
+            EndedBy::Stripe => "stripe",
         }
     }
 }
@@ -41,7 +46,7 @@ impl EndedBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draft {
     /// Which bytes of the file it moves.
-    pub range: FileRange,
+    pub runs: Runs,
     /// On which object.
     pub object: ObjectIndex,
     /// Where in the object it starts.

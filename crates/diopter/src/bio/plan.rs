@@ -14,7 +14,7 @@ pub fn to_text(drafts: &[Draft]) -> String {
             "object {} at {:>12} length {:>10} ended by {}",
             draft.object.0,
             draft.object_offset.get(),
-            draft.range.length(),
+            draft.runs.length(),
             draft.ended_by.name(),
         );
         debug_assert!(line.is_ok(), "writing to a string can't fail");

@@ -13,7 +13,7 @@ use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX};
 use crate::outcome::DetourReason;
 use crate::policy::{Policies, RoutePolicy};
 use crate::request::RequestOp;
-use crate::units::{FileRange, align_down, align_up, is_aligned};
+use crate::units::{FileRange, align_up, is_aligned};
 
 /// The range of a request, cut or refused where no file has bytes.
 ///
@@ -58,7 +58,15 @@ pub(crate) fn check_range(
         return refuse(AdmitErrorKind::TooFar, "no file is longer than 2^63 - 1 bytes");
     }
     // Past the largest offset there are no bytes to read: the end of the file, as pread has it.
-    let admitted = FileRange::new(offset.min(FILE_SIZE_MAX), end.min(FILE_SIZE_MAX));
+    let mut most = FILE_SIZE_MAX;
+    if let Some(fixed) = target.size_fixed() {
+        if is_write && end > fixed && length > 0 && !target.access.append {
+            let why = "a striped file on devices has a fixed size; write inside it";
+            return refuse(AdmitErrorKind::TooFar, why);
+        }
+        most = fixed;
+    }
+    let admitted = FileRange::new(offset.min(most), end.min(most));
     if target.access.strict && would_buffer(target, is_write, admitted, route) {
         let why = "the file is strict and part of this request would go through the page cache; \
                    align its end to the block, write inside the file, or open without strict";
@@ -79,7 +87,7 @@ fn would_buffer(target: &Target, is_write: bool, range: FileRange, route: RouteP
     }
     let block = target.blocks.write;
     if target.access.append {
-        let size_is_aligned = target.port.size().is_ok_and(|size| is_aligned(size, block));
+        let size_is_aligned = target.size().is_ok_and(|size| is_aligned(size, block));
         return !(size_is_aligned && is_aligned(range.length(), block));
     }
     let is_whole = is_aligned(range.start(), block) && is_aligned(range.end(), block);
@@ -87,7 +95,7 @@ fn would_buffer(target: &Target, is_write: bool, range: FileRange, route: RouteP
         return false;
     }
     let last_block_end = align_up(range.end(), block);
-    let ends_inside = target.port.size().is_ok_and(|size| last_block_end <= size);
+    let ends_inside = target.size().is_ok_and(|size| last_block_end <= size);
     !target.access.read || !(ends_inside || is_aligned(range.end(), block))
 }
 
@@ -164,6 +172,9 @@ pub(crate) fn enter(
             Ok(()) => lock_against_others(pending, target, range),
             Err(not_now) => Some(Obstacle::Gate(not_now)),
         };
+        if obstacle.is_none() && target.access.append && !target.kernel_appends() {
+            append_at(pending, pending.size);
+        }
         if obstacle.is_some() || !touches_more(pending, target, range) {
             break obstacle;
         }
@@ -172,6 +183,7 @@ pub(crate) fn enter(
     if obstacle.is_none() {
         if pending.state == State::AwaitsPass {
             pending.state = State::NextWindow;
+            make_way(pending, target);
         }
         return None;
     }
@@ -186,21 +198,48 @@ pub(crate) fn enter(
     obstacle
 }
 
-/// Whether a write that has its pass touches more than `range`: behind the end of the file, with a
-/// hole before it, the kernel fills the block in which the file ended with zeros, and that through
-/// the page cache (ext4 on Linux 6.18). A direct write to that page at the same time
-/// would be lost, or its flush fail.
-fn touches_more(pending: &mut Pending, target: &Target, range: FileRange) -> bool {
-    let last_page = align_down(pending.size, target.blocks.page);
-    let has_size = matches!(pending.pass, Some(Pass::Exclusive(_)));
-    let is_more = has_size
-        && pending.state != State::Ended
-        && pending.rest().end() > pending.size
-        && last_page < range.start();
-    if is_more {
-        pending.touches_from = last_page;
+/// The kernel can't append to a file of several objects: with everything else kept away, the
+/// write goes to where the file ends now.
+fn append_at(pending: &mut Pending, end: u64) {
+    let length = pending.range.length();
+    if end > FILE_SIZE_MAX - length.min(FILE_SIZE_MAX) {
+        return pending.fail(Errno::EFBIG, pending.rest());
     }
-    is_more
+    if pending.at == pending.range.start() {
+        pending.range = FileRange::new(end, end + length);
+        pending.at = end;
+    }
+}
+
+/// What the file keeps on record of its size goes before the write outgrows it; devices are never
+/// outgrown.
+fn make_way(pending: &mut Pending, target: &Target) {
+    let rest = pending.rest();
+    if target.size_fixed().is_some_and(|fixed| rest.end() > fixed) {
+        pending.fail(Errno::ENOSPC, rest);
+    } else if let Err(errno) = target.before_write_to(rest.end()) {
+        pending.fail(errno, rest);
+    }
+}
+
+/// Whether a write that has its pass touches more than `range`: what the kernel fills with zeros
+/// in front of it. A direct write to that page at the same time would be lost, or its flush fail.
+fn touches_more(pending: &mut Pending, target: &Target, range: FileRange) -> bool {
+    let has_size = matches!(pending.pass, Some(Pass::Exclusive(_)));
+    if !has_size || pending.state == State::Ended {
+        return false;
+    }
+    match target.filled_before(pending.rest(), pending.size) {
+        Ok(from) if from < range.start() => {
+            pending.touches_from = from;
+            true
+        }
+        Ok(_) => false,
+        Err(errno) => {
+            pending.fail(errno, pending.rest());
+            false
+        }
+    }
 }
 
 fn enter_exclusive(pending: &mut Pending, target: &Target, range: FileRange) -> Result<(), NotNow> {
@@ -213,7 +252,7 @@ fn enter_exclusive(pending: &mut Pending, target: &Target, range: FileRange) -> 
         // From here on the announcement belongs to the pass.
         pending.is_announced = false;
     }
-    match target.port.size() {
+    match target.size() {
         Ok(size) => pending.size = size,
         Err(errno) => pending.fail(errno, pending.rest()),
     }
@@ -225,15 +264,16 @@ fn lock_against_others(
     target: &Target,
     range: FileRange,
 ) -> Option<Obstacle> {
-    let needs_lock = target.access.shared_writers && pending.locked.is_none();
+    let appends_here = target.access.append && !target.kernel_appends();
+    let needs_lock = (target.access.shared_writers || appends_here) && pending.locked.is_none();
     if !needs_lock || pending.state == State::Ended {
         return None;
     }
-    match target.port.try_lock(range.start(), range.end()) {
+    match target.try_lock(range.start(), range.end()) {
         Ok(true) => {
             pending.locked = Some(range);
             // Another process may have changed the size until now.
-            match target.port.size() {
+            match target.size() {
                 Ok(size) => pending.size = size,
                 Err(errno) => pending.fail(errno, pending.rest()),
             }
@@ -250,7 +290,7 @@ fn lock_against_others(
 /// Gives back what [`enter`] got.
 pub(crate) fn leave(pending: &mut Pending, target: &Target) {
     if let Some(range) = pending.locked.take() {
-        target.port.unlock(range.start(), range.end());
+        target.unlock(range.start(), range.end());
     }
     if let Some(pass) = pending.pass.take() {
         target.gate().leave(pass);
@@ -287,5 +327,5 @@ pub(crate) fn check_atomic(
 /// The flags of a write's bios.
 pub(crate) fn write_flags(pending: &Pending, target: &Target) -> RwFlags {
     let flags = pending.flags.with(target.access.durability);
-    if target.access.append { flags.with(RwFlags::APPEND) } else { flags }
+    if target.kernel_appends() { flags.with(RwFlags::APPEND) } else { flags }
 }

@@ -5,23 +5,26 @@ use diopter_sys::{BioResult, Errno};
 
 use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
-use crate::engine::submit::{Flight, copy_in, copy_out};
+use crate::engine::submit::{self, Flight, copy_in, copy_out, memory_and_base};
 use crate::engine::target::Target;
 use crate::error::{IoError, IoErrorKind};
 use crate::limits::ATTEMPTS_MAX;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
-use crate::policy::ShortPolicy;
+use crate::policy::{MergePolicy, Policies, ShortPolicy};
 use crate::request::RequestOp;
+use crate::stripe::Runs;
 use crate::units::{Bytes, FileRange, align_up, is_aligned, to_usize};
 
 /// Notes a bio's end. First error wins.
-pub(crate) fn note_bio(pending: &mut Pending, range: FileRange, result: BioResult) {
+pub(crate) fn note_bio(pending: &mut Pending, runs: Runs, result: BioResult) {
     pending.outstanding -= 1;
-    pending.ends.push(BioEnd { range, result });
+    pending.ends.push(BioEnd { runs, result });
     if let Err(errno) = result
         && !is_again(errno)
+        // Without space it goes another way, not wrong.
+        && pending.state != State::Reserves
     {
-        let failure = Failure { errno, range, lost_backend: false };
+        let failure = Failure { errno, range: runs.first(), lost_backend: false };
         pending.failure.get_or_insert(failure);
     }
 }
@@ -37,9 +40,10 @@ pub(crate) fn single(
     match result {
         Ok(moved) => {
             let moved = u64::from(moved);
-            // A read that ends within a block, or reads nothing, has met the end of the file.
-            let is_end =
-                op == RequestOp::Read && (moved == 0 || !is_aligned(moved, target.blocks.read));
+            // A read that ends within a block, or reads nothing, has met the end of its object.
+            let is_end = op == RequestOp::Read
+                && target.striping().is_none()
+                && (moved == 0 || !is_aligned(moved, target.blocks.read));
             (moved == range.length() || is_end).then_some(Ok(Bytes::new(moved)))
         }
         Err(errno) if is_again(errno) => None,
@@ -75,13 +79,14 @@ pub(crate) fn close_window(
     pending: &mut Pending,
     target: &Target,
     flight: &Flight,
-    short: ShortPolicy,
+    policies: &Policies,
 ) {
-    if pending.is_sync() {
-        return close_syncs(pending, target);
-    }
-    if pending.state == State::ReadsEdges {
-        return close_edges(pending, target, flight);
+    let short = policies.short;
+    match pending.state {
+        _ if pending.is_sync() => return close_syncs(pending, target),
+        State::Reserves => return close_reserves(pending, target, policies.merge),
+        State::ReadsEdges => return close_edges(pending, target, flight),
+        _ => {}
     }
     if let Some(failure) = pending.failure {
         if is_lost_race_to_append(pending, target, failure) {
@@ -92,17 +97,23 @@ pub(crate) fn close_window(
             pending.failure = None;
             return try_again(pending, State::NextWindow);
         }
-        return report_parts(pending);
+        if !ran_out_of_space(pending, failure) {
+            return report_parts(pending);
+        }
+        pending.failure = None;
     }
-    let end = contiguous_end(pending);
+    let end = match end_of_moved(pending, target, flight) {
+        Ok(end) => end,
+        Err(errno) => return pending.fail(errno, pending.window.range),
+    };
     let window = pending.window.range;
-    let useful = end.clamp(window.start(), window.end()) - window.start();
+    let useful = end.at.clamp(window.start(), window.end()) - window.start();
     if !pending.is_write() && useful > 0 && matches!(pending.window.way, Way::Bounced(_)) {
         copy_out(pending, flight, useful);
     }
     pending.count(useful);
     pending.at = window.start() + useful;
-    if pending.is_write() && target.access.append {
+    if pending.is_write() && target.kernel_appends() {
         // Where the next window's bio goes.
         pending.size += useful;
     }
@@ -111,7 +122,7 @@ pub(crate) fn close_window(
     }
     let is_whole = pending.at == window.end();
     if !is_whole && pending.is_write() {
-        note_parts(pending, end);
+        note_parts(pending, end.at);
     }
     if !is_whole && is_the_end(pending, target, end, short) {
         pending.state = State::Ended;
@@ -122,13 +133,28 @@ pub(crate) fn close_window(
     }
 }
 
+/// Where the bytes moved without a gap end.
+#[derive(Clone, Copy)]
+struct MovedTo {
+    at: u64,
+    /// Whether the file was seen to end there.
+    is_end_of_file: bool,
+}
+
 /// Whether a window that is not whole is the last one all the same.
-fn is_the_end(pending: &Pending, target: &Target, end: u64, short: ShortPolicy) -> bool {
+fn is_the_end(pending: &Pending, target: &Target, end: MovedTo, short: ShortPolicy) -> bool {
+    let out_of_space = |bio: &BioEnd| bio.result.is_err_and(is_no_space);
+    if end.is_end_of_file || pending.ends.iter().any(out_of_space) {
+        return true;
+    }
     if pending.ends.iter().any(|bio| bio.result.is_err()) {
         return false;
     }
     if short == ShortPolicy::Return {
         return true;
+    }
+    if target.striping().is_some() {
+        return false;
     }
     // A read that ends within a block has met the end of the file: more can't be asked for at that
     // offset. One that ends on a block may just be short; asking again tells, and an end of file
@@ -137,7 +163,7 @@ fn is_the_end(pending: &Pending, target: &Target, end: u64, short: ShortPolicy) 
         Way::Direct | Way::Bounced(_) => target.blocks.read,
         Way::Buffered(_) => 1,
     };
-    !pending.is_write() && (end == pending.span.start() || !is_aligned(end, unit))
+    !pending.is_write() && (end.at == pending.span.start() || !is_aligned(end.at, unit))
 }
 
 fn try_again(pending: &mut Pending, state: State) {
@@ -150,26 +176,45 @@ fn try_again(pending: &mut Pending, state: State) {
 
 /// XFS keeps space reserved behind the end of a file that grew through the page cache, and since
 /// fs/iomap goes by iterators (Linux 5.15) a direct read that runs on into it is `EIO`, where it
-/// should end with the file. So the read is cut at the block in which the file ends.
+/// should end with the file. So the read is made again with no bio that runs past the block in
+/// which its object ends.
 fn reaches_past_the_end(pending: &mut Pending, target: &Target, failure: Failure) -> bool {
     let is_direct_read = !pending.is_write() && !matches!(pending.window.way, Way::Buffered(_));
-    if !is_direct_read || failure.errno != Errno::EIO {
+    if !is_direct_read || failure.errno != Errno::EIO || pending.stops_at_ends {
         return false;
     }
-    let Ok(size) = target.port.size() else { return false };
-    let end = align_up(size, target.blocks.read);
-    let reaches = pending.span.start() < end && end < pending.span.end();
-    if reaches {
-        pending.read_end = end;
-    }
-    reaches
+    pending.stops_at_ends = pending.ends.iter().any(|bio| {
+        let is_it = bio.result == Err(Errno::EIO) && !bio.runs.is_empty();
+        let block = target.blocks.read;
+        is_it && bytes_there(target, bio.runs).is_ok_and(|n| align_up(n, block) < bio.runs.length())
+    });
+    pending.stops_at_ends
+}
+
+/// How many bytes of runs on one object it has, from their start.
+pub(crate) fn bytes_there(target: &Target, runs: Runs) -> Result<u64, Errno> {
+    let extent = target.mapper.map(runs.first());
+    let size = target.object_size(extent.object)?;
+    Ok(size.saturating_sub(extent.object_offset.get()).min(runs.length()))
+}
+
+/// Without sure space a write goes bio by bio, and what was written before the space ran out is its
+/// result.
+fn ran_out_of_space(pending: &Pending, failure: Failure) -> bool {
+    let first = pending.ends.iter().map(|bio| bio.runs.start()).min();
+    let has_some = pending.at > pending.range.start() || first < Some(failure.range.start());
+    pending.is_serial && is_no_space(failure.errno) && has_some
+}
+
+fn is_no_space(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
 }
 
 /// Another process appended between the look at the size and the write, so the end is on no block
 /// any more.
 fn is_lost_race_to_append(pending: &Pending, target: &Target, failure: Failure) -> bool {
     let is_direct = pending.window.way == Way::Direct;
-    target.access.append && pending.is_write() && is_direct && failure.errno == Errno::EINVAL
+    target.kernel_appends() && pending.is_write() && is_direct && failure.errno == Errno::EINVAL
 }
 
 fn close_syncs(pending: &mut Pending, target: &Target) {
@@ -178,11 +223,37 @@ fn close_syncs(pending: &mut Pending, target: &Target) {
         pending.state = State::Ended;
     } else if pending.ends.iter().any(|bio| bio.result.is_err()) {
         pending.ends.clear();
-        pending.built_to = 0;
+        pending.syncs_built = 0;
+        pending.is_built = false;
         try_again(pending, State::Transfers);
     } else {
         pending.state = State::Ended;
     }
+}
+
+/// The objects have been asked for space: with all of it the bios go side by side, without it one
+/// by one. A file system that can't be asked says at least how much is free.
+fn close_reserves(pending: &mut Pending, target: &Target, merge: MergePolicy) {
+    let mut is_sure = true;
+    let mut unasked = 0;
+    for bio in &pending.ends {
+        let extent = target.mapper.map(bio.runs.first());
+        match bio.result {
+            Ok(_) => {
+                let start = extent.object_offset.get();
+                target.note_space(extent.object, (start, start + bio.runs.length()));
+            }
+            Err(Errno::EOPNOTSUPP) => {
+                // Objects may share a file system: all of it is asked of each.
+                unasked += bio.runs.length();
+                is_sure &= target.free_bytes(extent.object).is_some_and(|free| free > 2 * unasked);
+            }
+            Err(_) => is_sure = false,
+        }
+    }
+    pending.ends.clear();
+    pending.is_serial = !is_sure;
+    submit::begin_transfer(pending, target, merge);
 }
 
 /// The edge blocks are read: what lies past the end of the file is zeros, the caller's bytes go in
@@ -194,45 +265,71 @@ fn close_edges(pending: &mut Pending, target: &Target, flight: &Flight) {
         return report_parts(pending);
     }
     let bounce = pending.bounce.expect("a bounced window has a buffer");
+    let size = pending.size;
     let is_short = pending.ends.iter().any(|bio| {
-        let expected = bio.range.end().min(pending.size).saturating_sub(bio.range.start());
+        let expected = match target.striping() {
+            // What an object does not have is a hole.
+            Some(_) => bytes_there(target, bio.runs).unwrap_or(bio.runs.length()),
+            None => bio.runs.end().min(size).saturating_sub(bio.runs.start()),
+        };
         bio.result.map_or(true, |moved| u64::from(moved) < expected)
     });
     if is_short {
         // Not this time, or the file shrank: look at its size again.
-        match target.port.size() {
+        match target.size() {
             Ok(size) => pending.size = size,
             Err(errno) => return pending.fail(errno, pending.window.range),
         }
         return try_again(pending, State::NextWindow);
     }
     for bio in &pending.ends {
-        let moved = u64::from(bio.result.unwrap_or(0));
-        let start = bio.range.start() - pending.span.start() + moved;
-        let length = bio.range.length() - moved;
-        flight.slab.fill_zero(bounce.memory, to_usize(start), to_usize(length));
+        // An edge is one block: one run.
+        let missing = bio.missing();
+        let start = to_usize(missing.start() - pending.span.start());
+        flight.slab.fill_zero(bounce.memory, start, to_usize(missing.length()));
     }
     copy_in(pending, flight);
     pending.ends.clear();
-    pending.built_to = pending.span.start();
     pending.state = State::Transfers;
+    pending.is_built = false;
 }
 
-/// Where the bytes moved without a gap end, from the window's span on.
-fn contiguous_end(pending: &mut Pending) -> u64 {
-    pending.ends.sort_unstable_by_key(|bio| bio.range.start());
-    let mut end = pending.span.start();
+/// Where the bytes moved without a gap end, from the window's span on. A read of a striped file
+/// goes on behind the end of an object as long as another one goes further: what lies between is a
+/// hole, and is filled with zeros here.
+fn end_of_moved(pending: &Pending, target: &Target, flight: &Flight) -> Result<MovedTo, Errno> {
+    let missing = pending.ends.iter().map(BioEnd::missing).filter(|runs| !runs.is_empty());
+    let Some(at) = missing.map(|runs| runs.start()).min() else {
+        return Ok(MovedTo { at: pending.span.end(), is_end_of_file: false });
+    };
+    if pending.is_write() || target.striping().is_none() {
+        return Ok(MovedTo { at, is_end_of_file: false });
+    }
+    let size = target.size()?;
+    let mut at = pending.span.end().min(size);
     for bio in &pending.ends {
-        if bio.range.start() != end {
-            break;
+        let missing = bio.missing();
+        if missing.is_empty() {
+            continue;
         }
-        let Ok(moved) = bio.result else { break };
-        end += u64::from(moved);
-        if end != bio.range.end() {
-            break;
+        if bio.result.is_ok() && bytes_there(target, missing)? == 0 {
+            fill_hole(pending, flight, missing, size);
+        } else {
+            // Just short, or grown since: there is more to read.
+            at = at.min(missing.start());
         }
     }
-    end
+    Ok(MovedTo { at, is_end_of_file: at == size })
+}
+
+/// Zeros over what of the runs lies before the end of the file.
+fn fill_hole(pending: &Pending, flight: &Flight, runs: Runs, size: u64) {
+    let (memory, base) = memory_and_base(pending);
+    for run in runs.ranges() {
+        let length = run.end().min(size).saturating_sub(run.start());
+        let start = to_usize(run.start() - base);
+        flight.slab.fill_zero(memory, start, to_usize(length));
+    }
 }
 
 /// The window failed: each bio's range is reported for itself, in the caller's bytes.
@@ -251,15 +348,18 @@ fn note_parts(pending: &mut Pending, from: u64) -> u64 {
     };
     let mut done = 0;
     for bio in &pending.ends {
-        let (start, end) = (bio.range.start(), bio.range.end());
-        let (range, state) = match bio.result {
-            Ok(moved) => (clip(start, start + u64::from(moved)), RangeState::Done),
-            Err(errno) => (clip(start, end), failed_state(errno)),
+        let (runs, state) = match bio.result {
+            Ok(_) => (bio.runs.take(bio.moved()), RangeState::Done),
+            Err(errno) => (bio.runs, failed_state(errno)),
         };
-        if state == RangeState::Done {
-            done += range.length();
+        if state == RangeState::NotTried {
+            continue;
         }
-        if state != RangeState::NotTried {
+        for run in runs.ranges() {
+            let range = clip(run.start(), run.end());
+            if state == RangeState::Done {
+                done += range.length();
+            }
             paint(&mut pending.parts, RangeOutcome { range, state });
         }
     }
@@ -298,10 +398,12 @@ pub(crate) fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcom
 #[cold]
 fn work_out(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
     let done = FileRange::new(pending.range.start(), pending.at);
+    let stripe_size = pending.stripe_size;
     let Some(failure) = pending.failure else {
-        // A read that met the end of the file, or a short transfer that the policy returns.
-        let part = RangeOutcome { range: done, state: RangeState::Done };
-        let outcome = Outcome::of_parts(pending.range, &[part]);
+        // A read that met the end of the file, a short transfer that the policy returns, or a write
+        // that ran out of space.
+        paint(&mut pending.parts, RangeOutcome { range: done, state: RangeState::Done });
+        let outcome = Outcome::of_parts(pending.range, &pending.parts, stripe_size);
         return (Ok(Bytes::new(done.length())), outcome);
     };
     let error = IoError::new(failure.errno, failure.range, pending.op.name());
@@ -311,7 +413,7 @@ fn work_out(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
         return (Err(error), Outcome::whole(pending.range, state));
     }
     paint(&mut pending.parts, RangeOutcome { range: done, state: RangeState::Done });
-    let outcome = Outcome::of_parts(pending.range, &pending.parts);
+    let outcome = Outcome::of_parts(pending.range, &pending.parts, stripe_size);
     if pending.is_write() && outcome.is_all_done() {
         // What failed, or was given up, is a repetition of what an earlier attempt had done
         // already.

@@ -10,7 +10,7 @@ use crate::backend::{Backend, BackendKind, Checked, Ladder, Register};
 use crate::engine::pending::Order;
 use crate::engine::target::Target;
 use crate::engine::wait::{Deadline, turn_wait};
-use crate::engine::{Core, GATE_SLICE, SLAB_SHAPE, admit, reap_this_thread, thread};
+use crate::engine::{Core, SLAB_SHAPE, admit, thread};
 use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
 use crate::limits::DEPTH_MAX;
 use crate::policy::Policies;
@@ -36,6 +36,7 @@ impl EngineOptions {
         policies: Policies {
             boundary: crate::policy::BoundaryPolicy::V5_12,
             submit: crate::policy::SubmitPolicy::AllThenWait,
+            merge: crate::policy::MergePolicy::PerObject,
             completion: crate::policy::CompletionPolicy::Auto,
             depth: crate::policy::DepthPolicy::Auto,
             wait: crate::policy::WaitPolicy::Block,
@@ -176,7 +177,7 @@ impl Engine {
             let passed = Duration::from_nanos(core.backend().now().since(started));
             let left = deadline.left().min(timeout.saturating_sub(passed));
             let wait = turn_wait(core.policies().wait, left);
-            core.tick(wait);
+            let came_back = core.tick(wait);
             if let Some(finished) = core.take_finished() {
                 return Ok(Some(finished));
             }
@@ -186,9 +187,7 @@ impl Engine {
             if core.live() == 0 || left.is_zero() {
                 return Ok(None);
             }
-            if core.backend().held() == 0 && !core.has_backlog() && !reap_this_thread() {
-                core.pause(GATE_SLICE);
-            }
+            core.pause_unless(came_back);
         }
     }
 

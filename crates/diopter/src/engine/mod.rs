@@ -6,6 +6,7 @@ pub(crate) mod complete;
 mod handle;
 pub(crate) mod pending;
 pub(crate) mod route;
+mod space;
 pub(crate) mod submit;
 pub mod target;
 mod thread;
@@ -90,6 +91,7 @@ impl Core {
                 slab,
                 notes: vec![BioNote::default(); bios],
                 backlog: VecDeque::with_capacity(bios),
+                shares: Vec::with_capacity(bios),
             },
             backend,
             policies,
@@ -176,8 +178,14 @@ impl Core {
 
     /// One round, or a short sleep when everything waits for somebody else.
     pub fn tick_or_pause(&mut self, wait: Wait) {
-        self.tick(wait);
-        if self.backend.held() == 0 && !self.has_backlog() && !reap_this_thread() {
+        let came_back = self.tick(wait);
+        self.pause_unless(came_back);
+    }
+
+    /// After a round in which nothing came back and nothing is on its way: a short sleep.
+    pub fn pause_unless(&mut self, came_back: bool) {
+        let is_idle = !came_back && self.backend.held() == 0 && !self.has_backlog();
+        if is_idle && !reap_this_thread() {
             self.pause(GATE_SLICE);
         }
     }
@@ -239,7 +247,7 @@ impl Core {
         let pending = &mut self.table[place];
         pending.become_single(pass);
         let spec = submit::single_spec(target, order, &draft);
-        flight.add(place, pending, spec, order.range);
+        flight.add(place, pending, spec, draft.runs);
         true
     }
 
@@ -247,12 +255,13 @@ impl Core {
         RequestId(self.table[place].id)
     }
 
-    /// One round: steps what can go on, submits, reaps, steps what came back.
-    pub fn tick(&mut self, wait: Wait) {
+    /// One round: steps what can go on, submits, reaps, steps what came back. Answers whether
+    /// anything did: what waits may then go on.
+    pub fn tick(&mut self, wait: Wait) -> bool {
         self.now = self.backend.now();
         self.step_waiting();
         let wait = if self.finished.is_empty() { wait } else { Wait::Poll };
-        self.turn(wait);
+        self.turn(wait)
     }
 
     fn step_waiting(&mut self) {
@@ -299,10 +308,11 @@ impl Core {
         note_unseen(&finished, &target);
     }
 
-    /// Submits what is built, waits for completions, and files each.
-    fn turn(&mut self, wait: Wait) {
+    /// Submits what is built, waits for completions, and files each. Answers whether any came back.
+    fn turn(&mut self, wait: Wait) -> bool {
         if self.broken.is_some() {
-            return self.fail_all();
+            self.fail_all();
+            return true;
         }
         self.flight.hand_over(&mut *self.backend, self.policies.depth, |request| {
             let timing = &mut self.table[request].timing;
@@ -316,19 +326,19 @@ impl Core {
         let wait = if self.backend.held() == 0 { Wait::Poll } else { wait };
         let mut completions = std::mem::take(&mut self.completions);
         let turned = self.backend.turn(wait, &mut completions);
-        if !completions.is_empty() {
+        let came_back = !completions.is_empty();
+        if came_back {
             self.now = self.backend.now();
         }
         for (id, result) in completions.drain(..) {
-            let note = self.flight.notes[id.index()];
-            self.flight.slab.retire(id);
+            let note = self.flight.retire(id);
             let pending = &mut self.table[note.request];
             pending.timing.reaped = self.now;
             if pending.state == State::Single && complete::close_single(pending, result) {
                 self.file_finished(note.request);
                 continue;
             }
-            complete::note_bio(pending, note.range, result);
+            complete::note_bio(pending, note.runs, result);
             // One that waits is stepped with the next round.
             if pending.outstanding == 0 && !pending.is_blocking && !pending.is_waiting {
                 self.advance(note.request);
@@ -338,7 +348,9 @@ impl Core {
         if let Err(error) = turned {
             self.broken = Some(error);
             self.fail_all();
+            return true;
         }
+        came_back
     }
 
     /// Brings a request of `target` as far as it can go without waiting.
@@ -370,7 +382,7 @@ impl Core {
                         return Step::Waits(None);
                     }
                 }
-                State::ReadsEdges | State::Transfers | State::Single => {
+                State::Reserves | State::ReadsEdges | State::Transfers | State::Single => {
                     match self.serve_window(place, target) {
                         Some(step) => return step,
                         None => continue,
@@ -391,8 +403,8 @@ impl Core {
             pending.fail(Errno::ECANCELED, pending.rest());
             return true;
         }
-        let (pool, route) = (&mut self.pool, self.policies.route);
-        match submit::open_window(pending, target, &self.flight, pool, route) {
+        let pool = &mut self.pool;
+        match submit::open_window(pending, target, &self.flight, pool, &self.policies) {
             Opened::Yes => {}
             Opened::NoBounceYet => {
                 pending.state = State::AwaitsBounce;
@@ -426,16 +438,15 @@ impl Core {
         if !is_built {
             return Some(Step::Waits(None));
         }
-        complete::close_window(pending, target, &self.flight, self.policies.short);
+        complete::close_window(pending, target, &self.flight, &self.policies);
         None
     }
 
     fn run_now(&mut self, place: usize, id: BioId) {
         debug_assert_eq!(self.flight.notes[id.index()].request, place);
         let result = self.backend.run_now(id);
-        let range = self.flight.notes[id.index()].range;
-        self.flight.slab.retire(id);
-        complete::note_bio(&mut self.table[place], range, result);
+        let note = self.flight.retire(id);
+        complete::note_bio(&mut self.table[place], note.runs, result);
     }
 
     fn has_earlier_writes(&self, place: usize, target: &Target) -> bool {
@@ -454,7 +465,8 @@ impl Core {
         if let Some(errno) = target.flush_error() {
             return pending.fail(errno, pending.range);
         }
-        pending.built_to = 0;
+        pending.syncs_built = 0;
+        pending.is_built = false;
         pending.state = State::Transfers;
     }
 
@@ -510,7 +522,7 @@ impl Core {
         } else {
             None
         };
-        let object = target.direct;
+        let object = target.direct(draft.object);
         let offset = draft.object_offset.get();
         let result = self.backend.run_lent(LentBio { object, offset, flags, memory });
         if let Some(pass) = pass {
@@ -526,7 +538,9 @@ impl Core {
         loop {
             match self.step(place, target) {
                 Step::Ended => break,
-                Step::InFlight => self.turn(self.blocking_wait()),
+                Step::InFlight => {
+                    self.turn(self.blocking_wait());
+                }
                 Step::Waits(obstacle) => self.wait_for(target, obstacle.as_ref()),
             }
         }
@@ -585,11 +599,15 @@ impl Core {
         self.step_waiting();
         let is_busy = self.backend.held() > 0 || !self.flight.backlog.is_empty();
         match obstacle {
-            None if is_busy => self.turn(self.blocking_wait()),
+            None if is_busy => {
+                self.turn(self.blocking_wait());
+            }
             // An earlier request of this engine is itself in somebody's way.
             None => target.gate().pause(GATE_SLICE),
             // What is in the way may be in this very engine, or in another one of this thread.
-            Some(_) if is_busy => self.turn(wait::turn_wait(self.policies.wait, GATE_SLICE)),
+            Some(_) if is_busy => {
+                self.turn(wait::turn_wait(self.policies.wait, GATE_SLICE));
+            }
             Some(Obstacle::Gate(seen)) => {
                 if !reap_this_thread() {
                     target.gate().wait(seen, GATE_SLICE);
@@ -608,23 +626,18 @@ impl Core {
             return;
         }
         pending.is_cancelled = true;
-        let Flight { slab, notes, backlog } = &mut self.flight;
-        let built = backlog.len();
-        backlog.retain(|bio| {
-            let is_its = notes[bio.index()].request == place;
-            if is_its {
-                // Never tried: nobody has seen it.
-                slab.retire(*bio);
-                pending.outstanding -= 1;
-            }
-            !is_its
-        });
-        let is_open = matches!(pending.state, State::ReadsEdges | State::Transfers | State::Single);
-        if is_open && (backlog.len() < built || pending.built_to < pending.span.end()) {
+        // Never tried: nobody has seen them.
+        let untried = self.flight.take_from_backlog(place);
+        pending.outstanding -= untried;
+        let is_open = matches!(
+            pending.state,
+            State::Reserves | State::ReadsEdges | State::Transfers | State::Single
+        );
+        if is_open && (untried > 0 || !pending.is_built) {
             // What of the window is not in the device will not be; what is there may yet be done.
             let (errno, range) = (Errno::ECANCELED, pending.window.range);
             pending.failure.get_or_insert(Failure { errno, range, lost_backend: false });
-            pending.built_to = pending.span.end();
+            pending.is_built = true;
         }
         if pending.outstanding == 0 {
             if !pending.is_waiting {
@@ -662,6 +675,7 @@ impl Core {
     /// leaks.
     fn fail_all(&mut self) {
         self.flight.backlog.clear();
+        self.flight.shares.clear();
         self.waiting.clear();
         for place in 0..self.table.len() {
             let pending = &mut self.table[place];

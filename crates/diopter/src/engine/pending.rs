@@ -2,12 +2,14 @@
 
 use diopter_sys::{Errno, IoBuf, MemoryId, RwFlags};
 
+use crate::bio::lanes::Lanes;
 use crate::clock::Nanos;
 use crate::engine::route::{Way, Window};
 use crate::engine::target::Target;
 use crate::gate::Pass;
 use crate::outcome::{DetourReason, RangeOutcome, Route, Timing};
 use crate::request::RequestOp;
+use crate::stripe::{Runs, Striping};
 use crate::sync::Arc;
 use crate::units::FileRange;
 
@@ -23,6 +25,8 @@ pub(crate) enum State {
     NextWindow,
     /// A bounced window waits for a buffer.
     AwaitsBounce,
+    /// A write to several objects makes sure of its space.
+    Reserves,
     /// The edge blocks of a bounced write are being read.
     ReadsEdges,
     /// A window's bios are being built or are in flight.
@@ -36,8 +40,25 @@ pub(crate) enum State {
 /// A bio of the window that came back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BioEnd {
-    pub range: FileRange,
+    pub runs: Runs,
     pub result: Result<u32, Errno>,
+}
+
+impl BioEnd {
+    /// Bytes moved.
+    pub fn moved(&self) -> u64 {
+        self.result.map_or(0, u64::from)
+    }
+
+    /// Whether it moved all its bytes.
+    pub fn is_whole(&self) -> bool {
+        self.moved() == self.runs.length()
+    }
+
+    /// What it did not move.
+    pub fn missing(&self) -> Runs {
+        self.runs.skip(self.moved())
+    }
 }
 
 /// A bounce buffer on loan to a request.
@@ -73,8 +94,12 @@ pub(crate) struct Pending {
     pub window: Window,
     /// What the window's bios cover: the window, or the whole blocks around it.
     pub span: FileRange,
-    /// Bios of the window exist up to here.
-    pub built_to: u64,
+    /// What of the window has no bio yet.
+    pub lanes: Lanes,
+    /// Every bio of the window's stage exists.
+    pub is_built: bool,
+    /// How many bios of a sync exist.
+    pub syncs_built: usize,
     /// Bios of the window that did not come back yet.
     pub outstanding: u32,
     /// Bios of the window that came back.
@@ -92,8 +117,12 @@ pub(crate) struct Pending {
     pub size: u64,
     /// For a write: what else it touches in front of its range.
     pub touches_from: u64,
-    /// For a read: where its windows are cut, past the end of the file.
-    pub read_end: u64,
+    /// For a read: no bio of it runs past the end of its object.
+    pub stops_at_ends: bool,
+    /// For a write to several objects: space is not sure, so its bios go one by one in file order.
+    pub is_serial: bool,
+    /// Bytes of a stripe, which no part of the outcome goes beyond; 0 for a file of one object.
+    pub stripe_size: u64,
     /// Windows in a row that moved nothing.
     pub attempts: u32,
     pub is_cancelled: bool,
@@ -122,7 +151,9 @@ impl Pending {
             at: 0,
             window: Window { range: nothing, way: Way::Direct },
             span: nothing,
-            built_to: 0,
+            lanes: Lanes::default(),
+            is_built: true,
+            syncs_built: 0,
             outstanding: 0,
             ends: Vec::new(),
             failure: None,
@@ -133,7 +164,9 @@ impl Pending {
             locked: None,
             size: 0,
             touches_from: u64::MAX,
-            read_end: u64::MAX,
+            stops_at_ends: false,
+            is_serial: false,
+            stripe_size: 0,
             attempts: 0,
             is_cancelled: false,
             is_waiting: false,
@@ -148,6 +181,7 @@ impl Pending {
     pub fn occupy(&mut self, id: u64, target: Arc<Target>, order: &Order) {
         debug_assert!(self.target.is_none() && self.outstanding == 0);
         self.id = id;
+        self.stripe_size = target.striping().map_or(0, Striping::stripe_size);
         self.target = Some(target);
         self.op = order.op;
         self.range = order.range;
@@ -165,7 +199,8 @@ impl Pending {
         self.failure = None;
         self.size = 0;
         self.touches_from = u64::MAX;
-        self.read_end = u64::MAX;
+        self.stops_at_ends = false;
+        self.is_serial = false;
         self.attempts = 0;
         self.is_cancelled = false;
         self.is_waiting = false;
@@ -179,7 +214,8 @@ impl Pending {
         self.pass = pass;
         self.window = Window { range: self.range, way: Way::Direct };
         self.span = self.range;
-        self.built_to = self.range.end();
+        self.lanes.clear();
+        self.is_built = true;
         self.state = State::Single;
     }
 
@@ -203,7 +239,7 @@ impl Pending {
         if self.outstanding == 0 {
             self.state = State::Ended;
         } else {
-            self.built_to = self.span.end();
+            self.is_built = true;
         }
     }
 

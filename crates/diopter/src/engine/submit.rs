@@ -4,21 +4,25 @@
 use std::collections::VecDeque;
 
 use diopter_sys::{
-    AlignmentBits, BioId, BioSpec, Errno, IoBuf, MemoryId, ObjectHandle, Op, RwFlags, Slab, Span,
+    AlignmentBits, BioId, BioSpec, Comb, Errno, IoBuf, MemoryId, ObjectHandle, Op, RwFlags, Slab,
+    Span,
 };
 
 use crate::backend::Backend;
 use crate::bio::builder::{BioLimits, Builder, Piece};
 use crate::bio::{Draft, EndedBy};
 use crate::engine::admit::{buffered, write_flags};
+use crate::engine::complete;
 use crate::engine::pending::{BioEnd, Bounce, BouncePool, Order, Pending, State};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
+use crate::extent::ObjectIndex;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER};
 use crate::outcome::DetourReason;
-use crate::policy::{DepthPolicy, Policies, RoutePolicy, SubmitPolicy};
+use crate::policy::{DepthPolicy, MergePolicy, Policies, RoutePolicy, SubmitPolicy};
 use crate::request::RequestOp;
-use crate::units::{FileRange, align_down, is_aligned, to_u32, to_u64, to_usize};
+use crate::stripe::{Runs, Striping};
+use crate::units::{FileRange, align_down, align_up, is_aligned, to_u32, to_u64, to_usize};
 
 /// What the engine remembers of a bio while the slab has it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +30,9 @@ pub(crate) struct BioNote {
     /// Place of its request in the table.
     pub request: usize,
     /// Which bytes of the file it moves.
-    pub range: FileRange,
+    pub runs: Runs,
+    /// Whether it counts against its object's share of the engine.
+    pub has_share: bool,
 }
 
 /// Bios between building and completion.
@@ -36,6 +42,8 @@ pub(crate) struct Flight {
     pub notes: Vec<BioNote>,
     /// Built and not accepted by the backend yet.
     pub backlog: VecDeque<BioId>,
+    /// Bios of each object of a striped file: a slow one must not take every place.
+    pub shares: Vec<(ObjectHandle, u32)>,
 }
 
 /// Whether a window could be opened.
@@ -54,8 +62,9 @@ pub(crate) fn open_window(
     target: &Target,
     flight: &Flight,
     pool: &mut BouncePool,
-    route: RoutePolicy,
+    policies: &Policies,
 ) -> Opened {
+    let route = policies.route;
     let mut window = next_window(pending, target, &flight.slab, route);
     if pending.is_write() && needs_exclusive(pending, target, &window) && !has_exclusive(pending) {
         return Opened::NeedsPass;
@@ -84,14 +93,42 @@ pub(crate) fn open_window(
     };
     pending.window = window;
     pending.span = span;
-    pending.built_to = span.start();
     pending.ends.clear();
-    let reads_edges = pending.is_write() && has_edges(pending, block);
-    pending.state = if reads_edges { State::ReadsEdges } else { State::Transfers };
-    if pending.is_write() && !reads_edges && matches!(window.way, Way::Bounced(_)) {
+    pending.is_serial =
+        target.striping().is_some() && policies.submit == SubmitPolicy::EachThenWait;
+    let may_run_out = pending.is_write() && target.striping().is_some() && !pending.is_serial;
+    if may_run_out && !has_space(pending, target) {
+        pending.state = State::Reserves;
+        pending.is_built = false;
+    } else {
+        begin_transfer(pending, target, policies.merge);
+    }
+    if pending.is_write() && matches!(window.way, Way::Bounced(_)) && !has_edges(pending, block) {
         copy_in(pending, flight);
     }
     Opened::Yes
+}
+
+/// Whether the window can't run out of space halfway: its bios go to one object, or there is space
+/// for all of it. If not, the lanes are what to reserve.
+fn has_space(pending: &mut Pending, target: &Target) -> bool {
+    pending.lanes.fill(&*target.mapper, pending.span, MergePolicy::PerObject);
+    let has_space = |lane: Runs| {
+        let extent = target.mapper.map(lane.first());
+        let start = extent.object_offset.get();
+        target.has_space(extent.object, (start, start + lane.length()))
+    };
+    pending.lanes.len() <= 1 || pending.lanes.iter().all(has_space)
+}
+
+/// The window's bytes can move, once its edges are known. Bios that must go one by one do so in
+/// file order.
+pub(crate) fn begin_transfer(pending: &mut Pending, target: &Target, merge: MergePolicy) {
+    let merge = if pending.is_serial { MergePolicy::PerStripe } else { merge };
+    pending.lanes.fill(&*target.mapper, pending.span, merge);
+    let reads_edges = pending.is_write() && has_edges(pending, block_of(pending, target));
+    pending.state = if reads_edges { State::ReadsEdges } else { State::Transfers };
+    pending.is_built = false;
 }
 
 fn needs_exclusive(pending: &Pending, target: &Target, window: &Window) -> bool {
@@ -118,10 +155,7 @@ fn has_edges(pending: &Pending, block: u64) -> bool {
 }
 
 fn next_window(pending: &Pending, target: &Target, slab: &Slab, route: RoutePolicy) -> Window {
-    let mut rest = pending.rest();
-    if rest.start() < pending.read_end {
-        rest = FileRange::new(rest.start(), rest.end().min(pending.read_end));
-    }
+    let rest = pending.rest();
     let block = block_of(pending, target);
     let memory = pending.memory.expect("reads and writes have memory");
     let is_aligned_from = |offset: u64| {
@@ -131,7 +165,7 @@ fn next_window(pending: &Pending, target: &Target, slab: &Slab, route: RoutePoli
             && is_aligned(to_u64(bits.lengths), block)
     };
     let is_write = pending.is_write();
-    if is_write && target.access.append {
+    if is_write && target.kernel_appends() {
         return append_window(pending, target, slab, is_aligned_from(rest.start()));
     }
     Course {
@@ -165,8 +199,8 @@ fn append_window(
     };
     let memory = pending.memory.expect("a write has memory");
     let start = to_usize(rest.start() - pending.range.start());
-    let length = rest.length().min(u64::from(BIO_BYTES_MAX));
-    let fitting = to_u64(slab.prefix_in_segments(memory, start, to_usize(length)));
+    let length = to_u32(rest.length().min(u64::from(BIO_BYTES_MAX)));
+    let fitting = to_u64(slab.prefix_in_segments(&Span::new(memory, start, length)));
     let end = rest.start() + align_down(fitting, unit);
     Window { range: FileRange::new(rest.start(), end), way }
 }
@@ -183,9 +217,9 @@ pub(crate) fn single_bio(
         return None;
     }
     let memory = order.memory?;
-    let length = to_usize(order.range.length());
-    let bits = slab.alignment(memory, 0, length);
-    let fits = || to_u64(slab.prefix_in_segments(memory, 0, length));
+    let length = order.range.length();
+    let bits = slab.alignment(memory, 0, to_usize(length));
+    let fits = || to_u64(slab.prefix_in_segments(&Span::new(memory, 0, to_u32(length))));
     single_draft(target, (order.op, order.range), (bits, fits), policies)
 }
 
@@ -204,6 +238,7 @@ pub(crate) fn single_draft(
         && is_aligned(range.start() | range.end() | to_u64(bits.lengths), block)
         && is_aligned(to_u64(bits.addresses), target.blocks.memory)
         && !(is_write && (target.access.append || target.access.shared_writers))
+        && !(is_write && target.outgrows_seal(range.end()))
         && buffered(target, is_write, range.length(), policies.route).is_none();
     if !is_plain {
         return None;
@@ -212,7 +247,7 @@ pub(crate) fn single_draft(
     let extent = target.mapper.map(range);
     let is_one = extent.range == range && extent.state.has_bytes() && fits() == range.length();
     is_one.then_some(Draft {
-        range,
+        runs: Runs::one(range),
         object: extent.object,
         object_offset: extent.object_offset,
         ended_by: EndedBy::EndOfRequest,
@@ -228,8 +263,8 @@ pub(crate) fn single_spec(target: &Target, order: &Order, draft: &Draft) -> BioS
         (Op::Read, order.flags)
     };
     let memory = order.memory.expect("reads and writes have memory");
-    let span = Some(Span { memory, start: 0, length: to_u32(draft.range.length()) });
-    let object = target.direct;
+    let span = Some(Span::new(memory, 0, to_u32(draft.runs.length())));
+    let object = target.direct(draft.object);
     BioSpec { op, object, offset: draft.object_offset.get(), span, flags }
 }
 
@@ -275,38 +310,63 @@ pub(crate) fn build(
 ) -> bool {
     if pending.failure.is_some() {
         // What is in the device is waited for; nothing more is tried.
-        pending.built_to = pending.span.end();
-        return true;
+        pending.is_built = true;
     }
-    match (pending.op, pending.state) {
-        (RequestOp::SyncData | RequestOp::SyncAll, _) => {
-            build_syncs(place, pending, target, flight)
-        }
-        (_, State::ReadsEdges) => build_edges(place, pending, target, flight),
-        _ => build_transfers(place, pending, target, flight, policies),
+    if !pending.is_built {
+        pending.is_built = match (pending.op, pending.state) {
+            (RequestOp::SyncData | RequestOp::SyncAll, _) => {
+                build_syncs(place, pending, target, flight)
+            }
+            (_, State::Reserves) => build_reserves(place, pending, target, flight),
+            (_, State::ReadsEdges) => build_edges(place, pending, target, flight),
+            _ => build_transfers(place, pending, target, flight, policies),
+        };
     }
+    pending.is_built
 }
 
 fn build_syncs(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
-    if pending.built_to > 0 {
-        return true;
-    }
-    if flight.slab.vacancies() < target.flush_handles().count() {
-        return false;
-    }
     let op = if pending.op == RequestOp::SyncAll { Op::SyncAll } else { Op::SyncData };
-    for object in target.flush_handles() {
+    let whole = Runs::one(FileRange::new(0, 0));
+    for object in target.flush_handles().skip(pending.syncs_built) {
+        if flight.slab.vacancies() == 0 {
+            return false;
+        }
         let spec = BioSpec { op, object, offset: 0, span: None, flags: RwFlags::NONE };
-        flight.add(place, pending, spec, FileRange::new(0, 0));
+        flight.add(place, pending, spec, whole);
+        pending.syncs_built += 1;
     }
-    pending.built_to = 1;
     true
 }
 
-fn build_edges(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
-    if pending.built_to > pending.span.start() {
-        return true;
+/// One allocation a lane.
+fn build_reserves(
+    place: usize,
+    pending: &mut Pending,
+    target: &Target,
+    flight: &mut Flight,
+) -> bool {
+    let mut lanes = std::mem::take(&mut pending.lanes);
+    while let Some(lane) = lanes.front() {
+        if flight.slab.vacancies() == 0 {
+            break;
+        }
+        let extent = target.mapper.map(lane.first());
+        let spec = BioSpec {
+            op: Op::Allocate(lane.length()),
+            object: target.direct(extent.object),
+            offset: extent.object_offset.get(),
+            span: None,
+            flags: RwFlags::NONE,
+        };
+        flight.add(place, pending, spec, lane);
+        lanes.advance(lane.length());
     }
+    pending.lanes = lanes;
+    pending.lanes.is_empty()
+}
+
+fn build_edges(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
     if flight.slab.vacancies() < 2 {
         return false;
     }
@@ -318,21 +378,20 @@ fn build_edges(place: usize, pending: &mut Pending, target: &Target, flight: &mu
     for edge in [first, second].into_iter().flatten() {
         if edge.start() >= pending.size {
             // Nothing there yet.
-            pending.ends.push(BioEnd { range: edge, result: Ok(0) });
+            pending.ends.push(BioEnd { runs: Runs::one(edge), result: Ok(0) });
             continue;
         }
         let start = to_usize(edge.start() - pending.span.start());
-        let span = Span { memory: bounce.memory, start, length: to_u32(edge.length()) };
+        let extent = target.mapper.map(edge);
         let spec = BioSpec {
             op: Op::Read,
-            object: target.direct,
-            offset: edge.start(),
-            span: Some(span),
+            object: target.direct(extent.object),
+            offset: extent.object_offset.get(),
+            span: Some(Span::new(bounce.memory, start, to_u32(edge.length()))),
             flags: RwFlags::NONE,
         };
-        flight.add(place, pending, spec, edge);
+        flight.add(place, pending, spec, Runs::one(edge));
     }
-    pending.built_to = pending.span.end();
     true
 }
 
@@ -343,89 +402,206 @@ fn build_transfers(
     flight: &mut Flight,
     policies: &Policies,
 ) -> bool {
-    let Some((object, unit)) = object_and_unit(pending, target) else { return true };
-    let (memory, base) = match (pending.bounce, pending.window.way) {
-        (Some(bounce), Way::Bounced(_)) => (bounce.memory, pending.span.start()),
-        _ => (pending.memory.expect("reads and writes have memory"), pending.range.start()),
-    };
-    let (op, flags) = if pending.is_write() {
-        (Op::Write, write_flags(pending, target))
-    } else {
-        (Op::Read, pending.flags)
-    };
+    let unit =
+        if matches!(pending.window.way, Way::Buffered(_)) { 1 } else { block_of(pending, target) };
+    let (memory, base) = memory_and_base(pending);
     let limits = BioLimits { bytes_max: u64::from(BIO_BYTES_MAX), block: unit };
     let builder = Builder { mapper: &*target.mapper, limits, boundary: policies.boundary };
-    while pending.built_to < pending.span.end() {
-        let must_wait = policies.submit == SubmitPolicy::EachThenWait && pending.outstanding > 0;
-        if must_wait || flight.slab.vacancies() == 0 {
+    let is_each = policies.submit == SubmitPolicy::EachThenWait || pending.is_serial;
+    let share = target.striping().map(|striping| share_of(policies, flight, striping));
+    let mut full = 0;
+    while let Some(lane) = pending.lanes.front() {
+        if pending.is_write() && pending.is_serial && !pending.ends.iter().all(BioEnd::is_whole) {
+            // Nothing is written behind what is missing.
+            return true;
+        }
+        if (is_each && pending.outstanding > 0) || flight.slab.vacancies() == 0 {
             return false;
         }
-        let rest = FileRange::new(pending.built_to, pending.span.end());
-        let start = to_usize(pending.built_to - base);
-        let fits = |n: u64| to_u64(flight.slab.prefix_in_segments(memory, start, to_usize(n)));
-        match builder.next(rest, fits) {
-            Piece::Zeros(hole) => read_zeros(pending, flight, (memory, start), hole),
-            Piece::Bio(draft) => {
-                let length = to_u32(draft.range.length());
-                let span = Some(Span { memory, start, length });
-                let appends = pending.is_write() && target.access.append;
-                // The kernel does not write where an append says, but checks its alignment.
-                let offset = if appends { pending.size } else { draft.object_offset.get() };
-                flight.add(
-                    place,
-                    pending,
-                    BioSpec { op, object, offset, span, flags },
-                    draft.range,
-                );
-                pending.built_to = draft.range.end();
+        let fits =
+            |runs: &Runs| to_u64(flight.slab.prefix_in_segments(&span_of(memory, base, runs)));
+        let draft = match builder.next(lane, fits) {
+            Piece::Zeros(hole) => {
+                read_zeros(pending, flight, (memory, base), hole);
+                continue;
             }
+            Piece::Bio(draft) => draft,
+        };
+        let object = match object_of(pending, target, draft.object) {
+            Ok(object) => object,
+            Err(errno) => {
+                pending.fail(errno, pending.window.range);
+                return true;
+            }
+        };
+        if share.is_some_and(|share| flight.share_of(object) >= share) {
+            full += 1;
+            if full >= pending.lanes.len() {
+                return false;
+            }
+            pending.lanes.pass();
+            continue;
+        }
+        full = 0;
+        pending.lanes.advance(draft.runs.length());
+        let (runs, past) = stop_at_end(pending, target, draft.runs);
+        pending.ends.extend(past.map(|runs| BioEnd { runs, result: Ok(0) }));
+        if !runs.is_empty() {
+            let spec = spec_of(pending, target, &draft, span_of(memory, base, &runs));
+            flight.add_to(place, pending, BioSpec { object, ..spec }, (runs, share.is_some()));
         }
     }
     true
 }
 
-fn object_and_unit(pending: &mut Pending, target: &Target) -> Option<(ObjectHandle, u64)> {
+/// How many bios of the engine one object of a striped file may have: its part of the depth.
+fn share_of(policies: &Policies, flight: &Flight, striping: Striping) -> u32 {
+    let bios = flight.slab.shape().bios;
+    let depth = match policies.depth {
+        DepthPolicy::Fixed(depth) => depth.min(bios),
+        DepthPolicy::Auto => bios,
+    };
+    let objects = u32::try_from(striping.object_count()).unwrap_or(u32::MAX);
+    depth.div_ceil(objects).max(1)
+}
+
+/// The memory that a window's bios move, and which byte of the file its first byte is.
+pub(crate) fn memory_and_base(pending: &Pending) -> (MemoryId, u64) {
+    match (pending.bounce, pending.window.way) {
+        (Some(bounce), Way::Bounced(_)) => (bounce.memory, pending.span.start()),
+        _ => (pending.memory.expect("reads and writes have memory"), pending.range.start()),
+    }
+}
+
+/// The memory of runs of the file, of which `memory` holds what starts at byte `base`.
+fn span_of(memory: MemoryId, base: u64, runs: &Runs) -> Span {
+    let (start, length) = (to_usize(runs.start() - base), to_u32(runs.length()));
+    let comb = runs.comb().map(|(head, run, period)| Comb {
+        head: to_usize(head),
+        run: to_usize(run),
+        period: to_usize(period),
+    });
+    Span { memory, start, length, comb }
+}
+
+/// A read that stops at the ends of objects: what of the runs is read, and what is past the end.
+fn stop_at_end(pending: &Pending, target: &Target, runs: Runs) -> (Runs, Option<Runs>) {
+    if !pending.stops_at_ends {
+        return (runs, None);
+    }
+    let there = complete::bytes_there(target, runs).unwrap_or(runs.length());
+    let there = align_up(there, target.blocks.read).min(runs.length());
+    (runs.take(there), Some(runs.skip(there)).filter(|past| !past.is_empty()))
+}
+
+fn spec_of(pending: &Pending, target: &Target, draft: &Draft, span: Span) -> BioSpec {
+    let (op, flags) = if pending.is_write() {
+        (Op::Write, write_flags(pending, target))
+    } else {
+        (Op::Read, pending.flags)
+    };
+    let appends = pending.is_write() && target.kernel_appends();
+    // The kernel does not write where an append says, but checks its alignment.
+    let offset = if appends { pending.size } else { draft.object_offset.get() };
+    let object = target.direct(draft.object);
+    BioSpec { op, object, offset, span: Some(span), flags }
+}
+
+fn object_of(
+    pending: &Pending,
+    target: &Target,
+    object: ObjectIndex,
+) -> Result<ObjectHandle, Errno> {
     match pending.window.way {
-        Way::Direct | Way::Bounced(_) => Some((target.direct, block_of(pending, target))),
-        Way::Buffered(_) => match target.port.buffered() {
-            Ok(object) => Some((object, 1)),
-            Err(errno) => {
-                pending.fail(errno, pending.window.range);
-                None
-            }
-        },
+        Way::Direct | Way::Bounced(_) => Ok(target.direct(object)),
+        Way::Buffered(_) => target.buffered(object),
     }
 }
 
 fn read_zeros(
     pending: &mut Pending,
     flight: &Flight,
-    (memory, start): (MemoryId, usize),
+    (memory, base): (MemoryId, u64),
     hole: FileRange,
 ) {
     if pending.is_write() {
-        pending.fail(Errno::EOPNOTSUPP, hole);
-        pending.built_to = pending.span.end();
-        return;
+        return pending.fail(Errno::EOPNOTSUPP, hole);
     }
+    let start = to_usize(hole.start() - base);
     flight.slab.fill_zero(memory, start, to_usize(hole.length()));
     let mut from = hole.start();
     while from < hole.end() {
         let to = hole.end().min(from + u64::from(BIO_BYTES_MAX));
         let range = FileRange::new(from, to);
-        pending.ends.push(BioEnd { range, result: Ok(to_u32(range.length())) });
+        let result = Ok(to_u32(range.length()));
+        pending.ends.push(BioEnd { runs: Runs::one(range), result });
         from = to;
     }
-    pending.built_to = hole.end();
+    pending.lanes.advance(hole.length());
 }
 
 impl Flight {
     /// Builds one bio and puts it into the backlog.
-    pub fn add(&mut self, place: usize, pending: &mut Pending, spec: BioSpec, range: FileRange) {
+    pub fn add(&mut self, place: usize, pending: &mut Pending, spec: BioSpec, runs: Runs) {
+        self.add_to(place, pending, spec, (runs, false));
+    }
+
+    /// As [`Flight::add`], for an object that has a share of the engine.
+    fn add_to(
+        &mut self,
+        place: usize,
+        pending: &mut Pending,
+        spec: BioSpec,
+        (runs, has_share): (Runs, bool),
+    ) {
         let id = self.slab.build(spec).expect("the caller has seen a vacancy");
-        self.notes[id.index()] = BioNote { request: place, range };
+        self.notes[id.index()] = BioNote { request: place, runs, has_share };
         self.backlog.push_back(id);
         pending.outstanding += 1;
+        if !has_share {
+            return;
+        }
+        match self.shares.iter_mut().find(|(object, _)| *object == spec.object) {
+            Some((_, bios)) => *bios += 1,
+            None => self.shares.push((spec.object, 1)),
+        }
+    }
+
+    /// Bios of an object with a share that did not end yet.
+    fn share_of(&self, object: ObjectHandle) -> u32 {
+        let found = self.shares.iter().find(|(its, _)| *its == object);
+        found.map_or(0, |(_, bios)| *bios)
+    }
+
+    /// Frees the place of a bio that came back or was never tried; answers what it was.
+    pub fn retire(&mut self, id: BioId) -> BioNote {
+        let note = self.notes[id.index()];
+        if note.has_share {
+            let object = self.slab.spec(id).object;
+            let at = self.shares.iter().position(|(its, _)| *its == object);
+            let at = at.expect("counted when it was added");
+            self.shares[at].1 -= 1;
+            if self.shares[at].1 == 0 {
+                self.shares.swap_remove(at);
+            }
+        }
+        self.slab.retire(id);
+        note
+    }
+
+    /// Takes the bios of the request at `place` back out of the backlog; answers how many.
+    pub fn take_from_backlog(&mut self, place: usize) -> u32 {
+        let mut taken = 0;
+        for _ in 0..self.backlog.len() {
+            let Some(id) = self.backlog.pop_front() else { break };
+            if self.notes[id.index()].request == place {
+                self.retire(id);
+                taken += 1;
+            } else {
+                self.backlog.push_back(id);
+            }
+        }
+        taken
     }
 
     /// Hands built bios to the backend, oldest first, as many as depth and backend take; `told`

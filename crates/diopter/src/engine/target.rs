@@ -4,11 +4,14 @@
 use diopter_sys::{Errno, ObjectHandle, RwFlags, fork};
 
 use crate::backend::Port;
+use crate::engine::space::{SPACE_LOOK, Space};
+use crate::extent::ObjectIndex;
 use crate::gate::Gate;
-use crate::map::Mapper;
+use crate::map::{Mapper, Striped};
 use crate::outcome::DetourReason;
-use crate::sync::{Arc, AtomicI32, OnceLock, Ordering};
-use crate::units::FileRange;
+use crate::stripe::Striping;
+use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, lock};
+use crate::units::{FileOffset, FileRange, ObjectOffset, align_down, align_up, is_aligned};
 
 /// Generations of fork that get a gate of their own; a process forked more often than that shares
 /// one again.
@@ -55,19 +58,39 @@ pub struct Access {
     pub durability: RwFlags,
 }
 
-/// A file as the engine sees it.
+/// A file as the engine sees it: one object, or several that it is dealt out to.
 pub struct Target {
-    pub(crate) port: Arc<dyn Port>,
-    /// The port's direct handle, which stays the same: asked for once, not for each bio.
-    pub(crate) direct: ObjectHandle,
+    objects: Box<[Object]>,
     pub(crate) mapper: Box<dyn Mapper>,
+    /// How it is dealt out, where there is more than one way: asked of the mapper once.
+    striping: Option<Striping>,
+    /// Bytes that it never outgrows: those of its devices.
+    size_fixed: Option<u64>,
     pub(crate) blocks: Blocks,
     pub(crate) directness: Directness,
     pub(crate) access: Access,
+    /// What is to be done before it grows for the first time.
+    seal: Option<Seal>,
     gates: [OnceLock<Arc<Gate>>; GATES],
     gate_source: GateSource,
     /// The errno of the first flush that failed; 0 for none.
     flush_error: AtomicI32,
+}
+
+/// One object of a target.
+struct Object {
+    port: Arc<dyn Port>,
+    /// The port's direct handle, which stays the same: asked for once, not for each bio.
+    direct: ObjectHandle,
+    /// Ranges that are known to have space.
+    space: Mutex<Space>,
+}
+
+/// A record of the file's size that must go before the file outgrows it.
+pub(crate) struct Seal {
+    /// The size; `u64::MAX` once the record is gone.
+    size: AtomicU64,
+    unseal: Box<dyn Fn() -> Result<(), Errno> + Send + Sync>,
 }
 
 /// A target to start requests on, for files that are no `File`: simulated ones.
@@ -93,27 +116,203 @@ impl Target {
         access: Access,
     ) -> TargetRef {
         let source = Box::new(|| Arc::new(Gate::new()));
-        let target = Target::new(Arc::new(port), Box::new(mapper), blocks, access, source);
+        let target = Target::new(vec![Arc::new(port)], Box::new(mapper), blocks, access, source);
         TargetRef(Arc::new(target))
     }
 
+    /// A striped target over objects in the order of their stripes, the only one of its file.
+    ///
+    /// # Panics
+    /// When there are not as many objects as the striping says.
+    #[must_use]
+    pub fn striped(
+        ports: Vec<Arc<dyn Port>>,
+        striping: Striping,
+        blocks: Blocks,
+        access: Access,
+    ) -> TargetRef {
+        let source = Box::new(|| Arc::new(Gate::new()));
+        let mapper = Box::new(Striped(striping));
+        TargetRef(Arc::new(Target::new(ports, mapper, blocks, access, source)))
+    }
+
     pub(crate) fn new(
-        port: Arc<dyn Port>,
+        ports: Vec<Arc<dyn Port>>,
         mapper: Box<dyn Mapper>,
         blocks: Blocks,
         access: Access,
         gate_source: GateSource,
     ) -> Target {
-        let gates = std::array::from_fn(|_| OnceLock::new());
-        let flush_error = AtomicI32::new(0);
-        let directness = Directness::Full;
-        let direct = port.direct();
-        Target { port, direct, mapper, blocks, directness, access, gates, gate_source, flush_error }
+        let striping = mapper.striping();
+        let count = striping.map_or(1, Striping::object_count);
+        assert_eq!(ports.len(), count, "as many objects as the mapper says");
+        let object = |port: Arc<dyn Port>| {
+            let direct = port.direct();
+            Object { port, direct, space: Mutex::new(Space::default()) }
+        };
+        Target {
+            objects: ports.into_iter().map(object).collect(),
+            mapper,
+            striping,
+            size_fixed: None,
+            blocks,
+            directness: Directness::Full,
+            access,
+            seal: None,
+            gates: std::array::from_fn(|_| OnceLock::new()),
+            gate_source,
+            flush_error: AtomicI32::new(0),
+        }
     }
 
     pub(crate) fn with_directness(mut self, directness: Directness) -> Target {
         self.directness = directness;
         self
+    }
+
+    /// A file on devices, which never outgrows them.
+    #[expect(dead_code, reason = "striped files on disk come next")]
+    pub(crate) fn with_size_fixed(mut self, size: Option<u64>) -> Target {
+        self.size_fixed = size;
+        self
+    }
+
+    #[expect(dead_code, reason = "striped files on disk come next")]
+    /// A file of `size` bytes whose size is on record; `unseal` takes the record back.
+    pub(crate) fn with_seal(
+        mut self,
+        size: u64,
+        unseal: impl Fn() -> Result<(), Errno> + Send + Sync + 'static,
+    ) -> Target {
+        self.seal = Some(Seal { size: AtomicU64::new(size), unseal: Box::new(unseal) });
+        self
+    }
+
+    /// The handle for direct I/O on an object.
+    #[inline]
+    pub(crate) fn direct(&self, object: ObjectIndex) -> ObjectHandle {
+        self.objects[usize::from(object.0)].direct
+    }
+
+    /// The handle for I/O through the page cache on an object.
+    pub(crate) fn buffered(&self, object: ObjectIndex) -> Result<ObjectHandle, Errno> {
+        self.port(object).buffered()
+    }
+
+    fn port(&self, object: ObjectIndex) -> &dyn Port {
+        &*self.objects[usize::from(object.0)].port
+    }
+
+    /// How the file is dealt out to several objects; `None` for a file that is its own only one.
+    #[inline]
+    pub(crate) fn striping(&self) -> Option<Striping> {
+        self.striping
+    }
+
+    /// Whether the kernel can be asked to append: it knows only the ends of objects.
+    pub(crate) fn kernel_appends(&self) -> bool {
+        self.access.append && self.striping.is_none()
+    }
+
+    /// Bytes that the file never outgrows, where it lies on devices.
+    pub(crate) fn size_fixed(&self) -> Option<u64> {
+        self.size_fixed
+    }
+
+    /// Bytes in the file now. A striped file's follow from those of its objects.
+    pub(crate) fn size(&self) -> Result<u64, Errno> {
+        let Some(striping) = self.striping else { return self.port(ObjectIndex(0)).size() };
+        if let Some(size) = self.size_fixed {
+            return Ok(size);
+        }
+        striping.objects().try_fold(0, |size, object| {
+            Ok(striping.file_size(object, self.port(object).size()?).max(size))
+        })
+    }
+
+    /// Bytes in an object now.
+    pub(crate) fn object_size(&self, object: ObjectIndex) -> Result<u64, Errno> {
+        self.port(object).size()
+    }
+
+    /// Makes the file this long: each object exactly as long as the file's size says, the last byte
+    /// first when it grows, so that a failure leaves the size or sets it.
+    pub(crate) fn set_size(&self, size: u64) -> Result<(), Errno> {
+        let Some(striping) = self.striping else { return self.port(ObjectIndex(0)).set_size(size) };
+        if self.size_fixed.is_some_and(|fixed| fixed != size) {
+            return Err(Errno::EINVAL);
+        }
+        if self.size_fixed.is_some() {
+            return Ok(());
+        }
+        self.unseal()?;
+        for object in &self.objects {
+            lock(&object.space).forget();
+        }
+        let last = size.checked_sub(1).map(|last| striping.locate(FileOffset::new(last)).0);
+        for object in last.into_iter().chain(striping.objects()) {
+            let keeps = striping.object_size(object, size);
+            if self.port(object).size()? != keeps {
+                self.port(object).set_size(keeps)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes way for a write up to byte `end`: a record of the size that it outgrows goes first.
+    pub(crate) fn before_write_to(&self, end: u64) -> Result<(), Errno> {
+        if self.outgrows_seal(end) { self.unseal() } else { Ok(()) }
+    }
+
+    /// Whether a write up to byte `end` outgrows a record of the size.
+    #[inline]
+    pub(crate) fn outgrows_seal(&self, end: u64) -> bool {
+        self.seal.as_ref().is_some_and(|seal| end > seal.size.load(Ordering::Acquire))
+    }
+
+    fn unseal(&self) -> Result<(), Errno> {
+        let Some(seal) = &self.seal else { return Ok(()) };
+        if seal.size.load(Ordering::Acquire) != u64::MAX {
+            // Two threads may both come here; taking the record back twice is taking it back.
+            (seal.unseal)()?;
+            seal.size.store(u64::MAX, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether an object's range has space of its own, as far as that is known or soon found out.
+    pub(crate) fn has_space(&self, object: ObjectIndex, (start, end): (u64, u64)) -> bool {
+        let place = &self.objects[usize::from(object.0)];
+        let mut space = lock(&place.space);
+        if !space.covers(start, end) {
+            // Looked at in one piece with what is around, so that small writes do not each look.
+            let (from, to) = (align_down(start, SPACE_LOOK), align_up(end, SPACE_LOOK));
+            for (start, end) in place.port.allocated(from, to) {
+                space.add(start, end);
+            }
+        }
+        space.covers(start, end)
+    }
+
+    /// An object's range was given space.
+    pub(crate) fn note_space(&self, object: ObjectIndex, (start, end): (u64, u64)) {
+        lock(&self.objects[usize::from(object.0)].space).add(start, end);
+    }
+
+    /// Bytes that could still be given to an object.
+    pub(crate) fn free_bytes(&self, object: ObjectIndex) -> Option<u64> {
+        self.port(object).free_bytes()
+    }
+
+    /// Locks a byte range against other processes; `false` when it is taken. A striped file's locks
+    /// are its first object's.
+    pub(crate) fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {
+        self.port(ObjectIndex(0)).try_lock(start, end)
+    }
+
+    /// Unlocks what [`Target::try_lock`] locked.
+    pub(crate) fn unlock(&self, start: u64, end: u64) {
+        self.port(ObjectIndex(0)).unlock(start, end);
     }
 
     /// The gate in this process: a child of fork must not wait for passes that only its parent can
@@ -125,13 +324,43 @@ impl Target {
 
     /// What a write of `range` may touch beyond its bytes: whole blocks, and whole pages of the
     /// page cache.
+    #[inline]
     pub(crate) fn touched(&self, range: FileRange) -> FileRange {
-        range.blocks(self.blocks.write.max(self.blocks.page))
+        let unit = self.blocks.write.max(self.blocks.page);
+        match self.striping {
+            None => range.blocks(unit),
+            Some(striping) => striping.object_blocks(range, unit),
+        }
+    }
+
+    /// Where the first page starts that a write of `range` touches in front of it. Behind the end
+    /// of an object, with a hole before it, the kernel fills the block in which the object ended
+    /// with zeros, and that through the page cache (ext4 on Linux 6.18).
+    pub(crate) fn filled_before(&self, range: FileRange, size: u64) -> Result<u64, Errno> {
+        let page = self.blocks.page;
+        let Some(striping) = self.striping else {
+            let is_behind = range.end() > size;
+            return Ok(if is_behind { align_down(size, page) } else { range.start() });
+        };
+        let mut from = range.start();
+        for object in striping.objects() {
+            let runs = striping.runs(object, range);
+            let Some(last) = runs.length().checked_sub(1) else { continue };
+            let (_, last) = striping.locate(FileOffset::new(runs.at(last)));
+            let size = self.object_size(object)?;
+            if last.get() >= size && !is_aligned(size, page) {
+                let page = ObjectOffset::new(align_down(size, page));
+                from = from.min(striping.file_offset(object, page).get());
+            }
+        }
+        Ok(from)
     }
 
     /// Every handle whose write-back errors must be looked at by a flush.
     pub(crate) fn flush_handles(&self) -> impl Iterator<Item = ObjectHandle> {
-        std::iter::once(self.direct).chain(self.port.buffered_if_open())
+        let both =
+            |object: &Object| std::iter::once(object.direct).chain(object.port.buffered_if_open());
+        self.objects.iter().flat_map(both)
     }
 
     /// The flush error that stays, if there was one.

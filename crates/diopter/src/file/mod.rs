@@ -230,8 +230,7 @@ impl File {
     pub fn set_len(&self, size: u64) -> Result<()> {
         let target = &self.inner.target;
         let range = FileRange::new(size, size);
-        let cut =
-            with_thread_engine(|core| core.exclusively(target, || target.port.set_size(size)));
+        let cut = with_thread_engine(|core| core.exclusively(target, || target.set_size(size)));
         let cut = cut.and_then(|done| done);
         cut.map_err(|errno| IoError::new(errno, range, "set_len").into())
     }

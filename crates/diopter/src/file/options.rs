@@ -5,6 +5,7 @@ use std::path::Path;
 use diopter_sys::file::{self, BufferedReason, DirectSupport, FileKind, OpenedFile};
 use diopter_sys::{Errno, RwFlags};
 
+use crate::backend::Port;
 use crate::backend::local::LocalObject;
 use crate::engine::target::{Access, Blocks, Directness, Target};
 use crate::error::{Result, SetupError};
@@ -176,10 +177,10 @@ impl OpenOptions {
         let key = InodeKey { device: opened.device, inode };
         let read = self.access.read;
         let object = Arc::new(LocalObject::new(opened.fd, opened.kind, read, writes));
-        let port = Arc::clone(&object);
+        let port: Arc<dyn Port> = Arc::clone(&object) as Arc<dyn Port>;
         let mapper = Box::new(Identity);
         let gate = Box::new(move || gate_of(key));
-        let target = Target::new(port, mapper, blocks, self.access, gate);
+        let target = Target::new(vec![port], mapper, blocks, self.access, gate);
         let target = Arc::new(target.with_directness(directness));
         // The gate is found now, so that opening, not the first write, pays for it.
         target.gate();

@@ -178,7 +178,7 @@ impl Bench {
         (op, offset): (Op, u64),
         (memory, start, length): (MemoryId, usize, u32),
     ) -> BioId {
-        let span = (!op.is_sync()).then_some(Span { memory, start, length });
+        let span = op.is_transfer().then_some(Span::new(memory, start, length));
         let spec = BioSpec { op, object, offset, span, flags: RwFlags::NONE };
         self.slab.build(spec).expect("the slab has room")
     }
@@ -228,8 +228,15 @@ fn backend(kind: Kind, slab: &Slab, object: &Object) -> Box<dyn Backend> {
     let sim = |seed, faults| {
         let Object::Disk(world) = object else { panic!("the simulator has a disk") };
         let (latency_min_ns, latency_spread_ns) = (1_000, 100_000);
-        let config =
-            SimConfig { seed, depth_max: DEPTH, latency_min_ns, latency_spread_ns, faults };
+        let config = SimConfig {
+            seed,
+            depth_max: DEPTH,
+            latency_min_ns,
+            latency_spread_ns,
+            faults,
+            faulty: None,
+            mebibyte_ns: 0,
+        };
         Box::new(Sim::new(slab, world, config))
     };
     match kind {
@@ -248,14 +255,21 @@ fn backend(kind: Kind, slab: &Slab, object: &Object) -> Box<dyn Backend> {
 /// Writes the first content through a simulator without faults: a disk has no other way in.
 fn fill_disk(world: &World, slab: &Slab, bytes: &[u8]) {
     let faults = Faults::NONE;
-    let config =
-        SimConfig { seed: 0, depth_max: 1, latency_min_ns: 0, latency_spread_ns: 0, faults };
+    let config = SimConfig {
+        seed: 0,
+        depth_max: 1,
+        latency_min_ns: 0,
+        latency_spread_ns: 0,
+        faults,
+        faulty: None,
+        mebibyte_ns: 0,
+    };
     let mut sim = Sim::new(slab, world, config);
     let mut buf = IoBuf::new(bytes.len()).unwrap();
     buf.copy_from_slice(bytes);
     let memory = slab.adopt(buf).unwrap();
     let length = u32::try_from(bytes.len()).unwrap();
-    let span = Some(Span { memory, start: 0, length });
+    let span = Some(Span::new(memory, 0, length));
     let object = ObjectHandle::simulated(0);
     let spec = BioSpec { op: Op::Write, object, offset: 0, span, flags: RwFlags::NONE };
     let id = slab.build(spec).unwrap();

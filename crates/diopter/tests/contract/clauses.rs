@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use diopter::backend::{Completions, LentBio, Wait};
 use diopter::prng::Prng;
-use diopter::sys::{Errno, IoBuf, Lent, LentOnce, ObjectHandle, Op, RwFlags};
+use diopter::sys::{BioSpec, Comb, Errno, IoBuf, Lent, LentOnce, ObjectHandle, Op, RwFlags, Span};
 
 use crate::bench::{BLOCK, BLOCK_BYTES, BLOCKS, Bench, DEPTH, Kind, initial, on_every_backend};
 use crate::env;
@@ -25,9 +25,10 @@ fn every_accepted_bio_comes_back_once() {
             for _ in 0..=prng.below(u64::from(DEPTH) - 1) {
                 let memory = bench.memory(1, 7);
                 let block = u32::try_from(prng.below(u64::from(BLOCKS))).unwrap();
-                let op = match prng.below(8) {
+                let op = match prng.below(9) {
                     0 => Op::SyncData,
                     1 => Op::SyncAll,
+                    8 => Op::Allocate(u64::from(BLOCK)),
                     2..=4 => Op::Read,
                     _ => Op::Write,
                 };
@@ -46,6 +47,42 @@ fn every_accepted_bio_comes_back_once() {
             }
         }
         assert_eq!(bench.slab.held(), 0);
+    });
+}
+
+#[test]
+fn a_bio_on_a_comb_moves_its_runs_in_order() {
+    on_every_backend(|bench| {
+        let run = BLOCK_BYTES;
+        let memory = bench.slab.adopt(IoBuf::new(8 * run).unwrap()).unwrap();
+        let comb = Some(Comb { head: run, run: 2 * run, period: 3 * run });
+        let span = Span { memory, start: run, length: 5 * BLOCK, comb };
+        let spec = |op, offset| BioSpec {
+            op,
+            object: bench.object(),
+            offset,
+            span: Some(span),
+            flags: RwFlags::NONE,
+        };
+        let read = bench.slab.build(spec(Op::Read, 0)).unwrap();
+        let write = bench.slab.build(spec(Op::Write, 8 * u64::from(BLOCK))).unwrap();
+        for id in [read, write] {
+            bench.queue_all(&[id]);
+            let done = bench.reap_all();
+            assert_eq!(done, [(id, Ok(5 * BLOCK))]);
+            bench.retire(&done);
+        }
+        if !bench.kind.moves_data() {
+            return;
+        }
+        let bytes = bench.slab.release(memory).unwrap();
+        let in_memory = [1, 3, 4, 6, 7].map(|block| bytes[block * run]);
+        assert_eq!(in_memory, [0, 1, 2, 3, 4].map(|block| initial(block * run)));
+        assert_eq!([bytes[0], bytes[2 * run], bytes[5 * run]], [0; 3], "the gaps are left alone");
+        let content = bench.content();
+        for block in 0..5 {
+            assert_eq!(content[(8 + block) * run], initial(block * run));
+        }
     });
 }
 

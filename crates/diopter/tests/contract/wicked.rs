@@ -124,7 +124,7 @@ fn exercise(vice: Vice) {
     let slab = Slab::new(SlabShape { bios: 8, segments_per_bio: 1, memories: 1 });
     let memory = slab.adopt(IoBuf::new(4096).unwrap()).unwrap();
     let build = |offset| {
-        let span = Some(Span { memory, start: 0, length: 512 });
+        let span = Some(Span::new(memory, 0, 512));
         let object = ObjectHandle::simulated(0);
         slab.build(BioSpec { op: Op::Read, object, offset, span, flags: RwFlags::NONE }).unwrap()
     };
@@ -212,7 +212,7 @@ fn a_backend_whose_run_now_disturbs_the_queue_is_caught() {
 fn a_bio_that_is_queued_twice_is_caught() {
     let slab = Slab::new(SlabShape { bios: 1, segments_per_bio: 1, memories: 1 });
     let memory = slab.adopt(IoBuf::new(512).unwrap()).unwrap();
-    let span = Some(Span { memory, start: 0, length: 512 });
+    let span = Some(Span::new(memory, 0, 512));
     let object = ObjectHandle::simulated(0);
     let spec = BioSpec { op: Op::Read, object, offset: 0, span, flags: RwFlags::NONE };
     let id = slab.build(spec).unwrap();

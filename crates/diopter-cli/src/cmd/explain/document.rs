@@ -256,10 +256,10 @@ fn bio_of(bio: &diopter::PlannedBio) -> Bio {
     Bio {
         object: bio.draft.object.0,
         object_offset: bio.draft.object_offset.get(),
-        length: bio.draft.range.length(),
+        length: bio.draft.runs.length(),
         segments: bio.segments,
         ended_by: bio.draft.ended_by.name(),
-        file_offset: bio.draft.range.start(),
+        file_offset: bio.draft.runs.start(),
         way: bio.way,
         is_edge_read: bio.is_edge_read,
     }

@@ -192,6 +192,11 @@ impl Port for SimPort {
         self.world.with_disk(self.number, |disk| disk.set_size(size))
     }
 
+    fn allocated(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let size = self.world.with_disk(self.number, |disk| disk.size());
+        if start < size { vec![(start, end.min(size))] } else { Vec::new() }
+    }
+
     fn try_lock(&self, _start: u64, _end: u64) -> Result<bool, Errno> {
         Ok(true)
     }

@@ -32,8 +32,12 @@ pub struct SimConfig {
     pub latency_min_ns: u64,
     /// How much longer it may take, in nanoseconds: what reorders bios.
     pub latency_spread_ns: u64,
+    /// How much longer each MiB of it takes, in nanoseconds.
+    pub mebibyte_ns: u64,
     /// What goes wrong.
     pub faults: Faults,
+    /// The only disk where it does; `None`: everywhere.
+    pub faulty: Option<u32>,
 }
 
 /// When a bio comes back: time, then order of arrival.
@@ -80,15 +84,21 @@ impl Sim {
     }
 
     /// How long a bio takes, and how it will end.
-    fn fate(&mut self) -> (u64, Answer) {
-        let Fate { answer, slow } = self.config.faults.draw(&mut self.fates);
+    fn fate(&mut self, spec: &BioSpec) -> (u64, Answer) {
+        let object = spec.object;
+        let Fate { mut answer, mut slow } = self.config.faults.draw(&mut self.fates);
+        let (number, _) = disk::resolve(object);
+        if self.config.faulty.is_some_and(|faulty| faulty as usize != number) {
+            (answer, slow) = (Answer::Well, false);
+        }
         let spread = self.latency.below(self.config.latency_spread_ns.saturating_add(1));
-        let takes = self.config.latency_min_ns + spread;
+        let moves = self.config.mebibyte_ns.saturating_mul(u64::from(spec.length())) >> 20;
+        let takes = self.config.latency_min_ns + spread + moves;
         (if slow { takes.saturating_mul(1000) } else { takes }, answer)
     }
 
     fn start(&mut self, id: BioId) {
-        let (takes, answer) = self.fate();
+        let (takes, answer) = self.fate(&self.slab.spec(id));
         let due = if answer == Answer::Never { NEVER } else { self.now.saturating_add(takes) };
         let bio = self.slab.hold_local(id);
         let pages = self.pages_before(&bio.spec());
@@ -122,13 +132,11 @@ impl Sim {
         let mut disks = self.world.disks();
         let disk = &mut disks[number];
         let length = u64::from(spec.length());
-        if spec.op.is_sync() {
+        if !spec.op.is_transfer() {
             return match answer {
                 Answer::FailsMidway(errno) | Answer::MovesNothing(errno) => Err(errno),
-                _ => {
-                    disk.flush();
-                    Ok(0)
-                }
+                Answer::NoSpace if !spec.op.is_sync() => Err(Errno::ENOSPC),
+                _ => no_transfer(disk, &spec),
             };
         }
         if !is_buffered && !is_aligned_for(disk, bio) {
@@ -169,6 +177,17 @@ impl Sim {
         match self.events.first_key_value() {
             Some(((due, _), _)) if *due <= limit && *due != NEVER => Ok((*due).max(self.now)),
             _ => Err(limit),
+        }
+    }
+}
+
+fn no_transfer(disk: &mut Disk, spec: &BioSpec) -> BioResult {
+    match spec.op {
+        Op::Allocate(length) if !disk.fits(spec.offset, length) => Err(Errno::ENOSPC),
+        Op::Allocate(_) => Ok(0),
+        Op::SyncData | Op::SyncAll | Op::Read | Op::Write => {
+            disk.flush();
+            Ok(0)
         }
     }
 }
@@ -244,7 +263,7 @@ impl Backend for Sim {
 
     /// A synchronous call always returns, so `never` is not drawn here.
     fn run_now(&mut self, id: BioId) -> BioResult {
-        let (takes, answer) = self.fate();
+        let (takes, answer) = self.fate(&self.slab.spec(id));
         let answer = if answer == Answer::Never { Answer::Well } else { answer };
         let bio = self.slab.hold_local(id);
         let pages = self.pages_before(&bio.spec());
@@ -262,7 +281,7 @@ impl Backend for Sim {
         };
         let slab = self.slab.clone();
         let run = |sim: &mut Sim, memory| {
-            let span = Some(Span { memory, start: 0, length });
+            let span = Some(Span::new(memory, 0, length));
             let id = slab.build(BioSpec { op, object, offset, span, flags });
             let id = id.ok_or(Errno::EAGAIN)?;
             let result = sim.run_now(id);

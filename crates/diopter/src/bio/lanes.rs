@@ -1,0 +1,124 @@
+//! What is still to be built of a range, as lanes that are filled in turn: one for each object of
+//! a striped file, so that the first bios reach every object. The only reader of [`MergePolicy`].
+
+use std::collections::VecDeque;
+
+use crate::map::Mapper;
+use crate::policy::MergePolicy;
+use crate::stripe::Runs;
+use crate::units::{FileOffset, FileRange};
+
+/// Lanes with something left, the next one's turn in front.
+#[derive(Debug, Default)]
+pub struct Lanes(VecDeque<Runs>);
+
+impl Lanes {
+    /// Starts anew with a range. A striped file has a lane for each object that the range touches,
+    /// in the order in which it touches them, or one lane in file order where each stripe is to be
+    /// a bio of its own. Any other file has one lane.
+    pub fn fill(&mut self, mapper: &dyn Mapper, range: FileRange, merge: MergePolicy) {
+        self.0.clear();
+        if range.is_empty() {
+            return;
+        }
+        match (mapper.striping(), merge) {
+            (None, _) | (Some(_), MergePolicy::PerStripe) => self.0.push_back(Runs::one(range)),
+            (Some(striping), MergePolicy::PerObject) => {
+                let (first, _) = striping.locate(FileOffset::new(range.start()));
+                let objects = striping.objects();
+                let (before, from) = (objects.take(usize::from(first.0)), striping.objects());
+                for object in from.skip(usize::from(first.0)).chain(before) {
+                    let runs = striping.runs(object, range);
+                    if runs.is_empty() {
+                        // Objects are touched in turn: nor is any later one.
+                        return;
+                    }
+                    self.0.push_back(runs);
+                }
+            }
+        }
+    }
+
+    /// With nothing left.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Whether nothing is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many have something left.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What is left of each.
+    pub fn iter(&self) -> impl Iterator<Item = Runs> {
+        self.0.iter().copied()
+    }
+
+    /// What is left of the lane whose turn it is.
+    #[must_use]
+    pub fn front(&self) -> Option<Runs> {
+        self.0.front().copied()
+    }
+
+    /// The first `n` bytes of the front lane are built; it is the next one's turn.
+    pub fn advance(&mut self, n: u64) {
+        let rest = self.0.pop_front().map(|front| front.skip(n));
+        self.0.extend(rest.filter(|rest| !rest.is_empty()));
+    }
+
+    /// The front lane can't go on for now; it is the next one's turn.
+    pub fn pass(&mut self) {
+        if !self.0.is_empty() {
+            self.0.rotate_left(1);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::map::{Identity, Striped};
+    use crate::stripe::Striping;
+
+    fn starts(mapper: &dyn Mapper, range: (u64, u64), merge: MergePolicy) -> Vec<(u64, u64)> {
+        let mut lanes = Lanes::default();
+        lanes.fill(mapper, FileRange::new(range.0, range.1), merge);
+        lanes.0.iter().map(|runs| (runs.start(), runs.length())).collect()
+    }
+
+    #[test]
+    fn a_striped_range_has_a_lane_for_each_object_in_the_order_of_its_bytes() {
+        let mapper = Striped(Striping::new(10, 3).expect("a striping"));
+        let all = starts(&mapper, (15, 62), MergePolicy::PerObject);
+        assert_eq!(all, [(15, 15), (20, 20), (30, 12)]);
+        assert_eq!(starts(&mapper, (15, 22), MergePolicy::PerObject), [(15, 5), (20, 2)]);
+        assert_eq!(starts(&mapper, (25, 32), MergePolicy::PerObject), [(25, 5), (30, 2)]);
+        assert_eq!(starts(&mapper, (15, 62), MergePolicy::PerStripe), [(15, 47)]);
+    }
+
+    #[test]
+    fn any_other_file_is_one_lane_and_an_empty_range_none() {
+        assert_eq!(starts(&Identity, (5, 9), MergePolicy::PerObject), [(5, 4)]);
+        assert_eq!(starts(&Identity, (5, 5), MergePolicy::PerObject), []);
+    }
+
+    #[test]
+    fn lanes_take_turns_until_each_is_empty() {
+        let mapper = Striped(Striping::new(10, 2).expect("a striping"));
+        let mut lanes = Lanes::default();
+        lanes.fill(&mapper, FileRange::new(0, 30), MergePolicy::PerObject);
+        let mut order = Vec::new();
+        while let Some(front) = lanes.front() {
+            order.push((front.start(), front.first().length()));
+            lanes.advance(front.first().length());
+        }
+        assert_eq!(order, [(0, 10), (10, 10), (20, 10)]);
+    }
+}

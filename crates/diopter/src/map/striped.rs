@@ -1,0 +1,40 @@
+//! RAID-0 over objects: each stripe is an extent of its object. The objects are files or devices;
+//! what lies in their stripes is the kernel's business.
+
+use crate::extent::{Extent, ExtentState};
+use crate::map::Mapper;
+use crate::stripe::Striping;
+use crate::units::{FileOffset, FileRange};
+
+/// One extent a stripe; the whole range where there is one object.
+#[derive(Clone, Copy, Debug)]
+pub struct Striped(pub Striping);
+
+impl Mapper for Striped {
+    fn map(&self, range: FileRange) -> Extent {
+        assert!(!range.is_empty(), "there is something to map");
+        let Striped(striping) = *self;
+        let (object, object_offset) = striping.locate(FileOffset::new(range.start()));
+        let end = if striping.object_count() == 1 {
+            range.end()
+        } else {
+            let stripe = striping.stripe_size();
+            range.end().min(range.start() - range.start() % stripe + stripe)
+        };
+        Extent {
+            range: FileRange::new(range.start(), end),
+            object,
+            object_offset,
+            state: ExtentState::Mapped,
+            boundary: false,
+        }
+    }
+
+    fn striping(&self) -> Option<Striping> {
+        Some(self.0)
+    }
+
+    fn name(&self) -> &'static str {
+        "striped"
+    }
+}
