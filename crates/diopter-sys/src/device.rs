@@ -1,4 +1,4 @@
-//! Which block device it is, whatever its name is today: the best stable id that sysfs has.
+//! Which block device it is, whatever its name is today: the stable ids that sysfs has.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ pub struct DeviceId {
 /// Longest id in bytes: a path.
 const ID_BYTES_MAX: usize = 4096;
 
-/// A disk's own id: the first file that has one.
+/// The files that may have a disk's own id, the best one first.
 const OF_A_DISK: [(&str, DeviceIdKind); 8] = [
     ("wwid", DeviceIdKind::Wwid),
     ("device/wwid", DeviceIdKind::Wwid),
@@ -74,35 +74,40 @@ impl DeviceIdKind {
     }
 }
 
-/// The id of the block device with this number (`st_rdev`); `None` when it has none.
+/// The ids of the block device with this number (`st_rdev`), the best one first; none when it has
+/// none.
 #[must_use]
-pub fn id_of(device: u64) -> Option<DeviceId> {
+pub fn ids_of(device: u64) -> Vec<DeviceId> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    id_in(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
+    ids_in(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
 }
 
-fn id_in(folder: &Path) -> Option<DeviceId> {
-    let Some(number) = line_of(&folder.join("partition")) else { return id_of_disk(folder) };
+fn ids_in(folder: &Path) -> Vec<DeviceId> {
+    let Some(number) = line_of(&folder.join("partition")) else { return ids_of_disk(folder) };
     // In uevent since Linux 6.7.
     let events = fs::read_to_string(folder.join("uevent")).unwrap_or_default();
     let id = events.lines().find_map(|line| line.strip_prefix("PARTUUID="));
-    if let Some(id) = id.filter(|id| !id.is_empty()) {
-        return Some(DeviceId { kind: DeviceIdKind::PartitionUuid, text: id.to_owned() });
-    }
+    let own = id.filter(|id| !id.is_empty() && id.len() <= ID_BYTES_MAX);
+    let own = own.map(|id| DeviceId { kind: DeviceIdKind::PartitionUuid, text: id.to_owned() });
     // The folder of a partition lies in its disk's.
-    let disk = id_of_disk(&folder.canonicalize().ok()?.join(".."))?;
-    let text = format!("{}-part{number}", disk.text);
-    Some(DeviceId { kind: DeviceIdKind::DiskAndPartition, text })
+    let disk = folder.canonicalize().map(|folder| ids_of_disk(&folder.join("..")));
+    let of_disk = disk.unwrap_or_default().into_iter().map(|disk| {
+        let text = format!("{}-part{number}", disk.text);
+        DeviceId { kind: DeviceIdKind::DiskAndPartition, text }
+    });
+    own.into_iter().chain(of_disk).collect()
 }
 
-fn id_of_disk(folder: &Path) -> Option<DeviceId> {
-    let (kind, mut text) =
-        OF_A_DISK.iter().find_map(|(file, kind)| Some((*kind, line_of(&folder.join(file))?)))?;
-    if kind == DeviceIdKind::BackingFile {
-        let offset = line_of(&folder.join("loop/offset")).filter(|offset| offset != "0");
-        text.extend(offset.map(|offset| format!("@{offset}")));
-    }
-    Some(DeviceId { kind, text })
+fn ids_of_disk(folder: &Path) -> Vec<DeviceId> {
+    let of_file = |(file, kind): (&str, DeviceIdKind)| {
+        let mut text = line_of(&folder.join(file))?;
+        if kind == DeviceIdKind::BackingFile {
+            let offset = line_of(&folder.join("loop/offset")).filter(|offset| offset != "0");
+            text.extend(offset.map(|offset| format!("@{offset}")));
+        }
+        Some(DeviceId { kind, text })
+    };
+    OF_A_DISK.into_iter().filter_map(of_file).collect()
 }
 
 /// The line of a file of sysfs, trimmed; `None` without the file or with nothing in it.
@@ -123,7 +128,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         }
-        let found = id_in(&folder.path().join(below));
+        let found = ids_in(&folder.path().join(below)).into_iter().next();
         let expected = expected.map(|(kind, text)| DeviceId { kind, text: text.to_owned() });
         assert_eq!(found, expected, "{files:?}");
     }
@@ -157,6 +162,15 @@ mod tests {
         let of_disk = Some((DeviceIdKind::DiskAndPartition, "naa.5-part2"));
         check(&[number, disk], "disk/part", of_disk);
         check(&[number, ("disk/size", "8\n")], "disk/part", None);
+    }
+
+    #[test]
+    fn the_other_ids_are_told_too() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("wwid"), "eui.01\n").unwrap();
+        fs::write(folder.path().join("serial"), "abc\n").unwrap();
+        let kinds: Vec<DeviceIdKind> = ids_in(folder.path()).iter().map(|id| id.kind).collect();
+        assert_eq!(kinds, [DeviceIdKind::Wwid, DeviceIdKind::Serial]);
     }
 
     #[test]

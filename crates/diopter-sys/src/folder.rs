@@ -24,6 +24,8 @@ pub struct Document {
     pub bytes: Vec<u8>,
     /// Number of the user it belongs to.
     pub owner: u32,
+    /// Number of its group.
+    pub group: u32,
     /// Permission bits.
     pub mode: u32,
 }
@@ -86,7 +88,7 @@ impl Folder {
         if u64::try_from(bytes.len()).is_ok_and(|length| length > bytes_max) {
             return Err(Errno::EFBIG);
         }
-        Ok(Document { bytes, owner: stat.st_uid, mode: stat.st_mode & 0o7777 })
+        Ok(Document { bytes, owner: stat.st_uid, group: stat.st_gid, mode: stat.st_mode & 0o7777 })
     }
 
     /// Makes a file that must not exist, open for buffered reading and writing.
