@@ -77,6 +77,17 @@ fn the_text_is_this_one() {
 }
 
 #[test]
+fn the_example_of_the_documentation_is_one() {
+    let page = include_str!("../../../../docs/striped-files.md");
+    let from = page.find("    {\n      \"diopter_layout\"").unwrap();
+    let example = page[from..].lines().take_while(|line| line.starts_with("    "));
+    let text: Vec<&str> = example.map(|line| &line[4..]).collect();
+    let manifest = Manifest::from_bytes(text.join("\n").as_bytes()).unwrap();
+    assert_eq!(manifest.mark(ObjectIndex(0)), format!("{} 0", manifest.uuid()));
+    assert!(page.contains(&manifest.mark(ObjectIndex(0))));
+}
+
+#[test]
 fn white_space_behind_the_prefix_does_not_count() {
     let text = String::from_utf8(small().to_bytes().unwrap()).unwrap();
     let (head, rest) = text.split_at(MANIFEST_HEAD_BYTES);
