@@ -1,7 +1,7 @@
 //! Which block device it is, whatever its name is today: the stable ids that sysfs has.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where an id comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +35,9 @@ pub struct DeviceId {
 
 /// Longest id in bytes: a path.
 const ID_BYTES_MAX: usize = 4096;
+
+/// Block devices that [`find`] looks at: more than any machine has.
+const DEVICES_MAX: usize = 65_536;
 
 /// The files that may have a disk's own id, the best one first.
 const OF_A_DISK: [(&str, DeviceIdKind); 8] = [
@@ -80,6 +83,25 @@ impl DeviceIdKind {
 pub fn ids_of(device: u64) -> Vec<DeviceId> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     ids_in(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
+}
+
+/// The path in /dev of the only block device with this id and size in bytes, by the name that it
+/// has today; `None` when there is none or more than one.
+#[must_use]
+pub fn find(id: &DeviceId, size: u64) -> Option<PathBuf> {
+    find_in(Path::new("/sys/dev/block"), id, size)
+}
+
+fn find_in(devices: &Path, id: &DeviceId, size: u64) -> Option<PathBuf> {
+    let folders = fs::read_dir(devices).ok()?.flatten().take(DEVICES_MAX);
+    let mut found = folders.map(|entry| entry.path()).filter(|folder| {
+        let sectors = line_of(&folder.join("size")).and_then(|line| line.parse::<u64>().ok());
+        sectors.and_then(|n| n.checked_mul(512)) == Some(size) && ids_in(folder).contains(id)
+    });
+    let (only, another) = (found.next()?, found.next());
+    let events = fs::read_to_string(only.join("uevent")).ok()?;
+    let name = events.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
+    another.is_none().then(|| Path::new("/dev").join(name))
 }
 
 fn ids_in(folder: &Path) -> Vec<DeviceId> {
@@ -171,6 +193,28 @@ mod tests {
         fs::write(folder.path().join("serial"), "abc\n").unwrap();
         let kinds: Vec<DeviceIdKind> = ids_in(folder.path()).iter().map(|id| id.kind).collect();
         assert_eq!(kinds, [DeviceIdKind::Wwid, DeviceIdKind::Serial]);
+    }
+
+    #[test]
+    fn the_only_device_of_an_id_and_a_size_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        for (number, name, serial, sectors) in
+            [("8:0", "sda", "a", "8"), ("8:16", "sdb", "b", "8"), ("8:32", "sdc", "a", "16")]
+        {
+            let device = folder.path().join(number);
+            fs::create_dir(&device).unwrap();
+            fs::write(device.join("serial"), serial).unwrap();
+            fs::write(device.join("size"), sectors).unwrap();
+            fs::write(device.join("uevent"), format!("MAJOR=8\nDEVNAME={name}\n")).unwrap();
+        }
+        let id = |text: &str| DeviceId { kind: DeviceIdKind::Serial, text: text.to_owned() };
+        let find = |text, size| find_in(folder.path(), &id(text), size);
+        assert_eq!(find("a", 4096), Some("/dev/sda".into()));
+        assert_eq!(find("a", 8192), Some("/dev/sdc".into()));
+        assert_eq!(find("b", 8192), None);
+        assert_eq!(find("c", 4096), None);
+        fs::write(folder.path().join("8:16/serial"), "a").unwrap();
+        assert_eq!(find("a", 4096), None, "two of them");
     }
 
     #[test]

@@ -173,7 +173,7 @@ impl LayoutError {
             Kind::SealedSize { .. } => {
                 "restore the object, or unseal the layout to take it as it is"
             }
-            Kind::OtherDevice { .. } => "attach the device of the manifest under this path",
+            Kind::OtherDevice { .. } => "attach the device of the manifest, under any name",
             Kind::NotAllowed { .. } => "become the owner of the manifest if you trust it",
             Kind::Size { size_max: Some(_), .. } => "choose a smaller size",
             Kind::Size { size_max: None, .. } => "leave the size out: files grow",

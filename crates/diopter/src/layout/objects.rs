@@ -105,13 +105,30 @@ impl Layout {
         self.verify(mark, object, self.open_unverified(object, access)?)
     }
 
-    /// Opens what has the object's path, whatever it is.
+    /// Opens what has the object's path, whatever it is; or, where that is another device by now,
+    /// the one with the id in the manifest.
     fn open_unverified(
         &self,
         object: &Object,
         access: ObjectAccess,
     ) -> Result<OpenedObject, LayoutError> {
-        let path = self.object_path(object);
+        let found = self.open_path(Path::new(&object.path), access);
+        let ObjectKind::Device(DeviceIdentity { size, id: Some(id) }) = &object.kind else {
+            return found;
+        };
+        let is_it = |found: &OpenedObject| {
+            found.size == *size && device::ids_of(found.opened.device).contains(id)
+        };
+        if found.as_ref().is_ok_and(is_it) {
+            return found;
+        }
+        match device::find(id, *size) {
+            Some(path) => self.open_path(&path, access),
+            None => found,
+        }
+    }
+
+    fn open_path(&self, path: &Path, access: ObjectAccess) -> Result<OpenedObject, LayoutError> {
         let options = file::OpenOptions {
             read: access.read,
             write: access.write,
@@ -119,8 +136,9 @@ impl Layout {
             no_follow: true,
             ..file::OpenOptions::default()
         };
-        let opened = file::open_at(self.folder.as_fd(), Path::new(&object.path), &options)
-            .map_err(|failure| refused(failure, &path))?;
+        let opened = file::open_at(self.folder.as_fd(), path, &options);
+        let path = self.folder().join(path);
+        let opened = opened.map_err(|failure| refused(failure, &path))?;
         let size = file::stat_size(opened.fd.as_fd(), opened.kind)
             .map_err(system("look up the size of object", &path))?;
         Ok(OpenedObject { opened, path, size })

@@ -84,22 +84,41 @@ fn a_size_that_does_not_fit_and_a_device_named_twice_are_refused() {
 }
 
 #[test]
-fn another_device_under_the_path_is_refused() {
+fn a_device_that_has_another_name_by_now_is_found() {
     let _alone = alone();
     let (Some(folder), Some((a, b))) = (folder(), devices()) else { return };
     let path = folder.path().join("data");
     Layout::create(&path, &over(&[a.device()], None)).unwrap();
     let text = fs::read_to_string(&path).unwrap();
-    let (from, to) = (a.device().to_str().unwrap(), b.device().to_str().unwrap());
+    let quoted = |path: &Path| format!("\"{}\"", path.display());
+    for other in [b.device(), Path::new("/dev/diopter-none"), &path] {
+        fs::write(&path, &text).unwrap();
+        forge(&path, &text.replace(&quoted(a.device()), &quoted(other)));
+        let objects = Layout::open(&path).unwrap().open_objects(ObjectAccess::BOTH).unwrap();
+        assert_eq!(objects[0].path, a.device(), "{}", other.display());
+    }
+}
+
+#[test]
+fn another_device_under_the_path_is_refused() {
+    let _alone = alone();
+    let (Some(folder), Some((a, b))) = (folder(), devices()) else { return };
+    let path = folder.path().join("data");
+    let device = a.device().to_owned();
+    let backing = a.backing().to_str().unwrap().to_owned();
+    Layout::create(&path, &over(&[&device], None)).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    // The same device after it lost bytes.
+    forge(&path, &text.replace(&DEVICE_BYTES.to_string(), &(DEVICE_BYTES + 512).to_string()));
+    let is_other = |kind: &LayoutErrorKind| matches!(kind, LayoutErrorKind::OtherDevice { .. });
+    check(&refusal(&Layout::open(&path).unwrap()), &device, is_other);
+    // It is not there any more.
+    drop(a);
+    let (from, to) = (device.to_str().unwrap(), b.device().to_str().unwrap());
     forge(&path, &text.replace(&format!("\"{from}\""), &format!("\"{to}\"")));
     let error = refusal(&Layout::open(&path).unwrap());
-    check(&error, b.device(), |kind| matches!(kind, LayoutErrorKind::OtherDevice { .. }));
-    assert!(error.to_string().contains(a.backing().to_str().unwrap()), "{error}");
-    // The same device after it lost bytes.
-    fs::write(&path, &text).unwrap();
-    forge(&path, &text.replace(&DEVICE_BYTES.to_string(), &(DEVICE_BYTES + 512).to_string()));
-    let error = refusal(&Layout::open(&path).unwrap());
-    check(&error, a.device(), |kind| matches!(kind, LayoutErrorKind::OtherDevice { .. }));
+    check(&error, b.device(), is_other);
+    assert!(error.to_string().contains(&backing), "{error}");
 }
 
 #[test]
