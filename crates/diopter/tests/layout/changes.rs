@@ -119,3 +119,42 @@ fn removing_takes_the_layouts_objects_and_leaves_the_others() {
     assert_eq!(names(folder.path()), ["data.1"]);
     assert_eq!(fs::read(&one).unwrap(), b"precious");
 }
+
+#[test]
+fn of_many_replacements_at_a_time_none_is_lost_and_nothing_is_left_over() {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = 4;
+    let Some(folder) = folder() else { return };
+    let path = three(folder.path()).path().to_owned();
+    // What each committed replacement replaced: a chain without forks has every layout once.
+    let replace = || {
+        let mut replaced = Vec::new();
+        for _ in 0..10_000 {
+            if replaced.len() == ROUNDS {
+                return replaced;
+            }
+            let mut layout = Layout::open(&path).unwrap();
+            let old = layout.manifest().uuid();
+            let committed = layout.replace().and_then(|new| new.commit());
+            match committed.map_err(|error| error.kind) {
+                Ok(left) => {
+                    assert_eq!(left, vec![]);
+                    replaced.push(old);
+                }
+                Err(LayoutErrorKind::Changed | LayoutErrorKind::Missing) => {}
+                Err(kind) => panic!("{kind:?}"),
+            }
+        }
+        panic!("10000 attempts and no end");
+    };
+    let mut replaced: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(replace)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    replaced.sort();
+    replaced.dedup();
+    assert_eq!(replaced.len(), THREADS * ROUNDS);
+    assert_eq!(names(folder.path()).len(), 4);
+    let last = Layout::open(&path).unwrap();
+    assert_eq!(last.open_objects(ObjectAccess::BOTH).unwrap().len(), 3);
+}
