@@ -146,7 +146,8 @@ impl Folder {
             // File systems without the flag (NFS) have links, which replace nothing either.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
                 rustix::fs::linkat(&self.fd, from, &self.fd, to, AtFlags::empty())?;
-                self.remove(from)
+                // One name or the other, as a rename has it.
+                self.remove(from).inspect_err(|_| self.remove(to).unwrap_or(()))
             }
             answer => Ok(answer?),
         }

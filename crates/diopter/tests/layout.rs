@@ -104,12 +104,14 @@ fn a_layout_is_found_through_a_link_and_by_a_bare_name() {
 }
 
 #[test]
-fn objects_have_the_permissions_asked_for() {
+fn manifest_and_objects_have_the_permissions_asked_for() {
     let Some(folder) = folder() else { return };
     let strict = CreateOptions { mode: 0o600, ..options(&[folder.path()]) };
     Layout::create(folder.path().join("data"), &strict).unwrap();
-    let mode = fs::metadata(folder.path().join("data.0")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
+    for name in ["data", "data.0"] {
+        let mode = fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
 }
 
 #[test]

@@ -14,7 +14,8 @@ use diopter_sys::{Errno, xattr};
 use super::manifest::size_max;
 use super::objects::{Met, check_stripe_size, identify};
 use super::{
-    Layout, Manifest, OBJECT_ATTRIBUTE, Object, ObjectKind, Uuid, folder_of, system, write_beside,
+    Layout, Manifest, OBJECT_ATTRIBUTE, Object, ObjectKind, Permissions, Uuid, folder_of, system,
+    write_beside,
 };
 use crate::error::{LayoutError, LayoutErrorKind};
 use crate::stripe::Striping;
@@ -41,7 +42,7 @@ pub struct CreateOptions {
     pub stripe_size: u64,
     /// The fixed size of a file with a device among its objects: the most that fits without it.
     pub size: Option<u64>,
-    /// Permission bits of the objects, before the umask; 0o666 at first.
+    /// Permission bits of the manifest and the objects, before the umask; 0o666 at first.
     pub mode: u32,
 }
 
@@ -115,7 +116,7 @@ impl Layout {
             }
         }
         made.sync_folders()?;
-        publish(&folder, OsStr::new(name), &bytes).map_err(system(WHAT, path))?;
+        publish(&folder, OsStr::new(name), &bytes, options.mode).map_err(system(WHAT, path))?;
         made.keep();
         Layout::open(path)
     }
@@ -165,8 +166,8 @@ fn open_device(path: &Path) -> Result<OpenedFile, LayoutError> {
 }
 
 /// Gives the manifest its name, which nothing has, and makes that durable.
-fn publish(folder: &Folder, name: &OsStr, bytes: &[u8]) -> Result<(), Errno> {
-    let temporary = write_beside(folder, name, bytes, None)?;
+fn publish(folder: &Folder, name: &OsStr, bytes: &[u8], mode: u32) -> Result<(), Errno> {
+    let temporary = write_beside(folder, name, bytes, &Permissions::New(mode))?;
     let published = folder.rename_new(&temporary, name);
     // There is nobody to tell beside the first reason.
     published.inspect_err(|_| folder.remove(&temporary).unwrap_or(()))?;

@@ -159,22 +159,32 @@ impl Layout {
     }
 }
 
-/// Writes a file beside its final name and makes it durable; its name. With `like`, it belongs to
-/// whom that one belongs, so that no change makes a manifest trusted that was not.
+/// Whose a new manifest is, and who may do what with it.
+enum Permissions<'a> {
+    /// The caller's; these bits, before the umask.
+    New(u32),
+    /// As of this one, so that no change makes a manifest trusted that was not.
+    Like(&'a Document),
+}
+
+/// Writes a file beside its final name and makes it durable; its name.
 fn write_beside(
     folder: &Folder,
     name: &OsStr,
     bytes: &[u8],
-    like: Option<&Document>,
+    permissions: &Permissions<'_>,
 ) -> Result<OsString, Errno> {
     let random = Uuid::new_v4().simple().to_string();
     let mut temporary = OsString::from(".");
     temporary.push(name);
     temporary.push(format!(".{}", &random[..8]));
-    let mode = if like.is_some() { 0o600 } else { 0o666 };
+    let mode = match permissions {
+        Permissions::New(mode) => *mode,
+        Permissions::Like(_) => 0o600,
+    };
     let mut file = folder.create(&temporary, mode)?;
     let write = |file: &mut std::fs::File| {
-        if let Some(like) = like {
+        if let Permissions::Like(like) = permissions {
             take_after(file, like.owner, like.group, like.mode)?;
         }
         file.write_all(bytes)?;

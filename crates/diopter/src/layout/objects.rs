@@ -71,7 +71,8 @@ impl Met {
 impl Layout {
     /// Opens every object, each only if it is what the manifest says: a file with this layout's
     /// mark and, in a sealed layout, of the size written down; or a device of that id and size. No
-    /// symbolic link as the last part of a path is followed, and nothing is written.
+    /// symbolic link as the last part of a path is followed, and nothing is written. The
+    /// caller must be allowed to read a file even if it is opened for writing only, for its mark.
     ///
     /// # Errors
     /// `Missing`, `WrongKind`, `Foreign`, `SealedSize`, `OtherDevice`, `Duplicate`, `StripeSize`,

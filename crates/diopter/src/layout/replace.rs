@@ -13,8 +13,8 @@ use diopter_sys::folder::{Folder, errno_of};
 
 use super::create::{NewObject, NewObjects, sync};
 use super::{
-    Layout, Manifest, Object, ObjectAccess, ObjectKind, OpenedObject, Uuid, system, take_after,
-    write_beside,
+    Layout, Manifest, Object, ObjectAccess, ObjectKind, OpenedObject, Permissions, Uuid, system,
+    take_after, write_beside,
 };
 use crate::error::{LayoutError, LayoutErrorKind};
 use crate::extent::ObjectIndex;
@@ -66,8 +66,8 @@ impl Layout {
     /// this layout's: the answer names each with the reason.
     ///
     /// # Errors
-    /// Then nothing is removed. `NotAllowed`; `Changed` and `Busy`: another process was faster;
-    /// `System`.
+    /// Then no object is removed. `NotAllowed`; `Changed` and `Busy`: another process was faster;
+    /// `System`, of which only a failed flush of the folder leaves no manifest either.
     pub fn remove(self) -> Result<Vec<LayoutError>, LayoutError> {
         let what = "remove layout";
         for object in self.manifest.objects() {
@@ -145,7 +145,8 @@ impl Layout {
         let bytes = manifest.to_bytes();
         let bytes = bytes.map_err(|kind| LayoutError::new(kind, what, &self.path))?;
         let fail = system(what, &self.path);
-        let temporary = write_beside(&self.folder, &self.name, &bytes, Some(&self.document));
+        let permissions = Permissions::Like(&self.document);
+        let temporary = write_beside(&self.folder, &self.name, &bytes, &permissions);
         let temporary = temporary.map_err(&fail)?;
         if let Err(errno) = self.folder.replace(&temporary, &self.name) {
             // There is nobody to tell beside the first reason.
