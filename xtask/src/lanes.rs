@@ -58,6 +58,10 @@ const LANES: &[Lane] = &[
     plain("engine", &[test(&["test", "-p", "diopter", "--test", "engine"])]),
     plain("striped", &[test(&["test", "-p", "diopter", "--test", "striped"])]),
     plain("model", &[test(&["test", "-p", "diopter", "--test", "model"])]),
+    Lane {
+        uses: &[Capability::Loop, Capability::Ext4],
+        ..plain("layout", &[test(&["test", "-p", "diopter", "--test", "layout"])])
+    },
     plain("process", &[test(&["test", "-p", "diopter", "--test", "process"])]),
     plain(
         "loom",

@@ -32,9 +32,11 @@
 //! not break memory safety.
 
 pub mod buf;
+pub mod device;
 pub mod errno;
 pub mod fiemap;
 pub mod file;
+pub mod folder;
 pub mod fork;
 pub mod memory;
 pub mod op;
@@ -47,6 +49,7 @@ pub mod space;
 #[doc(hidden)]
 pub mod testing;
 pub mod uring;
+pub mod xattr;
 
 pub use buf::IoBuf;
 pub use errno::Errno;

@@ -1,5 +1,6 @@
-//! Errors, four enums by time: set-up, admission, I/O, and a broken queue. Each says what failed,
-//! on what, and what to do. Errno becomes an [`IoErrorKind`] in one function, here.
+//! Errors, four enums by time: set-up, admission, I/O, and a broken queue; and one for the layouts
+//! of striped files. Each says what failed, on what, and what to do. Errno becomes an
+//! [`IoErrorKind`] in one function, here.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,6 +8,10 @@ use std::path::PathBuf;
 use diopter_sys::Errno;
 
 use crate::units::FileRange;
+
+mod layout;
+
+pub use layout::{LayoutError, LayoutErrorKind};
 
 /// Opening, probing or setting up failed; no byte was moved.
 #[derive(Debug)]
@@ -189,7 +194,7 @@ impl fmt::Display for BackendError {
 
 impl std::error::Error for BackendError {}
 
-/// Any of the four, for calls that can fail at any time. Converts into `std::io::Error`.
+/// Any of them, for calls that can fail at any time. Converts into `std::io::Error`.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -201,6 +206,8 @@ pub enum Error {
     Io(IoError),
     /// The queue broke.
     Backend(BackendError),
+    /// The layout of a striped file.
+    Layout(LayoutError),
 }
 
 impl Error {
@@ -218,6 +225,7 @@ impl Error {
             },
             Error::Io(error) => error.errno,
             Error::Backend(error) => error.errno,
+            Error::Layout(error) => error.errno(),
         }
     }
 }
@@ -229,6 +237,7 @@ impl fmt::Display for Error {
             Error::Admit(error) => error.fmt(f),
             Error::Io(error) => error.fmt(f),
             Error::Backend(error) => error.fmt(f),
+            Error::Layout(error) => error.fmt(f),
         }
     }
 }
@@ -240,6 +249,7 @@ impl std::error::Error for Error {
             Error::Admit(error) => Some(error),
             Error::Io(error) => Some(error),
             Error::Backend(error) => Some(error),
+            Error::Layout(error) => Some(error),
         }
     }
 }

@@ -48,6 +48,7 @@ pub mod stripe;
 pub mod backend;
 mod engine;
 mod file;
+pub mod layout;
 mod plan;
 pub mod probe;
 
@@ -57,7 +58,8 @@ pub use diopter_sys::{Errno, IoBuf, RwFlags};
 pub use engine::target::{Access, Blocks, Target, TargetRef};
 pub use engine::{BackendChoice, Engine, EngineOptions, use_for_this_thread};
 pub use error::{
-    AdmitError, AdmitErrorKind, BackendError, Error, IoError, IoErrorKind, Result, SetupError,
+    AdmitError, AdmitErrorKind, BackendError, Error, IoError, IoErrorKind, LayoutError,
+    LayoutErrorKind, Result, SetupError,
 };
 pub use file::{File, InFlight, Metadata, OpenOptions};
 pub use outcome::{DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing};

@@ -49,6 +49,10 @@ pub const GATE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// meanwhile.
 pub const WAIT_SLICE: Duration = Duration::from_millis(100);
 
+/// How long a change of a layout waits for another process's in the same folder; one takes a few
+/// flushes.
+pub const LAYOUT_WAIT_MAX: Duration = Duration::from_secs(3);
+
 /// Worker threads of one engine's thread pool; a queue depth beyond it gains nothing on a blocking
 /// backend.
 pub const WORKERS_MAX: usize = 16;

@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(listed, expected, "{runs:?}");
         let single: Vec<u64> = (0..runs.length()).map(|n| runs.at(n)).collect();
         assert_eq!(single, expected, "{runs:?}");
-        assert_eq!(runs.count(), runs.ranges().count().try_into().unwrap());
+        assert_eq!(usize::try_from(runs.count()), Ok(runs.ranges().count()));
         assert_eq!(runs.end(), expected.last().map_or(runs.start(), |last| last + 1));
         for cut in 0..=runs.length() {
             let (left, right) = expected.split_at(usize::try_from(cut).unwrap());

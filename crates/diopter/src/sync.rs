@@ -45,3 +45,8 @@ pub(crate) fn wait_timeout<'a, T>(
         condition.wait_timeout(guard, timeout).unwrap_or_else(std::sync::PoisonError::into_inner);
     (guard, result.timed_out())
 }
+
+/// Sleeps, in a wait that no model looks at: for another process, which tells nobody.
+pub(crate) fn pause(time: std::time::Duration) {
+    std::thread::park_timeout(time);
+}

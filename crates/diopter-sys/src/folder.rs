@@ -1,0 +1,261 @@
+//! An open folder and the names in it: small files read whole, names given, changed and taken
+//! away. Everything is relative to the open folder, wherever it is moved meanwhile.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::io::retry_on_intr;
+
+use crate::errno::Errno;
+
+/// An open folder.
+#[derive(Debug)]
+pub struct Folder {
+    fd: OwnedFd,
+}
+
+/// A small file, read whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// Its content.
+    pub bytes: Vec<u8>,
+    /// Number of the user it belongs to.
+    pub owner: u32,
+    /// Number of its group.
+    pub group: u32,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// Number of the user that this process acts as.
+#[must_use]
+pub fn effective_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+impl Folder {
+    /// Opens a folder.
+    ///
+    /// # Errors
+    ///
+    /// ENOTDIR: it is something else. Else what open(2) answers.
+    pub fn open(path: &Path) -> Result<Folder, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = retry_on_intr(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))?;
+        Ok(Folder { fd })
+    }
+
+    /// Opens a folder by its path from here.
+    ///
+    /// # Errors
+    ///
+    /// As [`Folder::open`].
+    pub fn open_below(&self, path: &Path) -> Result<Folder, Errno> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = retry_on_intr(|| rustix::fs::openat(&self.fd, path, flags, Mode::empty()))?;
+        Ok(Folder { fd })
+    }
+
+    /// Reads a regular file whole. Follows no symbolic link and waits for nobody.
+    ///
+    /// # Errors
+    ///
+    /// EFBIG: it has more than `bytes_max` bytes. EINVAL: not a regular file. ELOOP: a symbolic
+    /// link. Else what open(2) and read(2) answer.
+    pub fn read(&self, name: &OsStr, bytes_max: u64) -> Result<Document, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        // Looked at first, because opening a device may do something to it.
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Symlink => return Err(Errno::ELOOP),
+            FileType::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        let call = || rustix::fs::openat(&self.fd, name, flags | OFlags::NOCTTY, Mode::empty());
+        let fd = retry_on_intr(call)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Errno::EINVAL);
+        }
+        let mut bytes = Vec::new();
+        let mut file = std::fs::File::from(fd).take(bytes_max + 1);
+        file.read_to_end(&mut bytes).map_err(|error| errno_of(&error))?;
+        if u64::try_from(bytes.len()).is_ok_and(|length| length > bytes_max) {
+            return Err(Errno::EFBIG);
+        }
+        Ok(Document { bytes, owner: stat.st_uid, group: stat.st_gid, mode: stat.st_mode & 0o7777 })
+    }
+
+    /// Makes a file that must not exist, open for buffered reading and writing.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST: the name is taken. Else what open(2) answers.
+    pub fn create(&self, name: &OsStr, mode: u32) -> Result<std::fs::File, Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::from_bits(mode).ok_or(Errno::EINVAL)?;
+        let fd = retry_on_intr(|| rustix::fs::openat(&self.fd, name, flags, mode))?;
+        Ok(std::fs::File::from(fd))
+    }
+
+    /// Whether something has this name.
+    ///
+    /// # Errors
+    ///
+    /// What stat(2) answers, ENOENT aside.
+    pub fn has(&self, name: &OsStr) -> Result<bool, Errno> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(rustix::io::Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Whether the name leads to this open file.
+    #[must_use]
+    pub fn is_name_of(&self, name: &OsStr, fd: BorrowedFd<'_>) -> bool {
+        let there = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+        match (there, rustix::fs::fstat(fd)) {
+            (Ok(there), Ok(open)) => (there.st_dev, there.st_ino) == (open.st_dev, open.st_ino),
+            _ => false,
+        }
+    }
+
+    /// Gives a file another name, in place of what has that name.
+    ///
+    /// # Errors
+    ///
+    /// What rename(2) answers.
+    pub fn replace(&self, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
+        Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
+    }
+
+    /// Gives a file another name that nothing has.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST: something has it. Else what rename(2) and link(2) answer.
+    pub fn rename_new(&self, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
+        let flags = RenameFlags::NOREPLACE;
+        match rustix::fs::renameat_with(&self.fd, from, &self.fd, to, flags) {
+            // File systems without the flag (NFS) have links, which replace nothing either.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+                rustix::fs::linkat(&self.fd, from, &self.fd, to, AtFlags::empty())?;
+                // One name or the other, as a rename has it.
+                self.remove(from).inspect_err(|_| self.remove(to).unwrap_or(()))
+            }
+            answer => Ok(answer?),
+        }
+    }
+
+    /// Takes a name away from a file.
+    ///
+    /// # Errors
+    ///
+    /// What unlink(2) answers.
+    pub fn remove(&self, name: &OsStr) -> Result<(), Errno> {
+        Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
+    }
+
+    /// Makes names given and taken durable.
+    ///
+    /// # Errors
+    ///
+    /// What fsync(2) answers.
+    pub fn sync(&self) -> Result<(), Errno> {
+        Ok(retry_on_intr(|| rustix::fs::fsync(&self.fd))?)
+    }
+
+    /// Locks the folder against others that lock it (flock(2)), until this `Folder` is dropped;
+    /// `false` when another one holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// The file system has no locks: EBADF, ENOLCK, EOPNOTSUPP, EINVAL or ENOSYS.
+    pub fn try_lock(&self) -> Result<bool, Errno> {
+        match rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The errno of an error of std's; EIO where it has none.
+#[must_use]
+pub fn errno_of(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, Folder) {
+        let at = tempfile::tempdir().unwrap();
+        let folder = Folder::open(at.path()).unwrap();
+        (at, folder)
+    }
+
+    fn name(text: &str) -> &OsStr {
+        OsStr::new(text)
+    }
+
+    #[test]
+    fn only_a_regular_file_of_bounded_size_is_read() {
+        let (at, folder) = folder();
+        std::fs::write(at.path().join("a"), b"1234").unwrap();
+        std::os::unix::fs::symlink("a", at.path().join("link")).unwrap();
+        std::fs::create_dir(at.path().join("below")).unwrap();
+        let fifo = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(&folder, "fifo", FileType::Fifo, fifo, 0).unwrap();
+        assert_eq!(folder.read(name("a"), 4).unwrap().bytes, b"1234");
+        assert_eq!(folder.read(name("a"), 3), Err(Errno::EFBIG));
+        assert_eq!(folder.read(name("link"), 4), Err(Errno::ELOOP));
+        assert_eq!(folder.read(name("fifo"), 4), Err(Errno::EINVAL));
+        assert_eq!(folder.read(name("below"), 4), Err(Errno::EISDIR));
+        assert_eq!(folder.read(name("none"), 4), Err(Errno::ENOENT));
+        let below = folder.open_below(Path::new("below")).unwrap();
+        assert_eq!(below.has(name("a")), Ok(false));
+        assert_eq!(folder.open_below(Path::new("")).unwrap().has(name("a")), Ok(true));
+        assert_eq!(folder.open_below(Path::new("a")).unwrap_err(), Errno::ENOTDIR);
+    }
+
+    #[test]
+    fn a_new_name_replaces_nothing_and_a_replacing_one_does() {
+        let (_at, folder) = folder();
+        folder.create(name("a"), 0o600).unwrap();
+        let second = folder.create(name("b"), 0o600).unwrap();
+        assert_eq!(folder.create(name("a"), 0o600).unwrap_err(), Errno::EEXIST);
+        assert_eq!(folder.rename_new(name("b"), name("a")), Err(Errno::EEXIST));
+        assert!(!folder.is_name_of(name("a"), second.as_fd()));
+        folder.rename_new(name("b"), name("c")).unwrap();
+        assert_eq!((folder.has(name("b")), folder.has(name("c"))), (Ok(false), Ok(true)));
+        folder.replace(name("c"), name("a")).unwrap();
+        assert!(folder.is_name_of(name("a"), second.as_fd()));
+        folder.sync().unwrap();
+        folder.remove(name("a")).unwrap();
+        assert_eq!(folder.has(name("a")), Ok(false));
+    }
+
+    #[test]
+    fn one_at_a_time_has_the_lock() {
+        let (at, folder) = folder();
+        let other = Folder::open(at.path()).unwrap();
+        assert_eq!(folder.try_lock(), Ok(true));
+        assert_eq!(other.try_lock(), Ok(false));
+        drop(folder);
+        assert_eq!(other.try_lock(), Ok(true));
+    }
+}

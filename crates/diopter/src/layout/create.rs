@@ -1,0 +1,269 @@
+//! Making a striped file: its objects first, its manifest last, and all or nothing.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use diopter_sys::file::{self, OpenedFile};
+use diopter_sys::folder::{Folder, errno_of};
+use diopter_sys::{Errno, xattr};
+
+use super::manifest::size_max;
+use super::objects::{Met, check_stripe_size, identify};
+use super::{
+    Layout, Manifest, OBJECT_ATTRIBUTE, Object, ObjectKind, Permissions, Uuid, folder_of, system,
+    write_beside,
+};
+use crate::error::{LayoutError, LayoutErrorKind};
+use crate::stripe::Striping;
+use crate::sync::Arc;
+
+const WHAT: &str = "create layout";
+const WHAT_OBJECT: &str = "create object";
+
+/// Where an object is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectPlace {
+    /// A new file in this folder, named as the manifest with `.` and the object's number behind.
+    Folder(PathBuf),
+    /// This block device; what is on it is overwritten when the file is written.
+    Device(PathBuf),
+}
+
+/// How a striped file is made.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Where each object is to be, in order; a folder may be named several times.
+    pub objects: Vec<ObjectPlace>,
+    /// Bytes of a stripe, a multiple of what direct I/O on each object needs; 1 MiB at first.
+    pub stripe_size: u64,
+    /// The fixed size of a file with a device among its objects: the most that fits without it.
+    pub size: Option<u64>,
+    /// Permission bits of the manifest and the objects, before the umask; 0o666 at first.
+    pub mode: u32,
+}
+
+impl Default for CreateOptions {
+    fn default() -> CreateOptions {
+        CreateOptions { objects: Vec::new(), stripe_size: 1 << 20, size: None, mode: 0o666 }
+    }
+}
+
+impl ObjectPlace {
+    /// In the folder or on the device that has this path.
+    ///
+    /// # Errors
+    /// `WrongKind`: it is neither. `System`: it is not there.
+    pub fn of(path: impl AsRef<Path>) -> Result<ObjectPlace, LayoutError> {
+        let path = path.as_ref();
+        let found = path.metadata();
+        let found = found.map_err(|error| system("look up", path)(errno_of(&error)))?;
+        if found.is_dir() {
+            return Ok(ObjectPlace::Folder(path.to_owned()));
+        }
+        if found.file_type().is_block_device() {
+            return Ok(ObjectPlace::Device(path.to_owned()));
+        }
+        let kind = LayoutErrorKind::WrongKind("neither a folder nor a block device");
+        Err(LayoutError::new(kind, WHAT_OBJECT, path))
+    }
+}
+
+impl Layout {
+    /// Makes a striped file with empty objects; all of it is durable when it is returned, and when
+    /// it fails nothing of it stays. Nothing is written to devices.
+    ///
+    /// # Errors
+    /// `Exists`: the manifest or an object. `Name`: a path that is not UTF-8. `StripeSize`,
+    /// `ObjectCount`, `Size`, `Duplicate`, `WrongKind`, `NoAttributes`, `NoSpace`, `System`.
+    pub fn create(path: impl AsRef<Path>, options: &CreateOptions) -> Result<Layout, LayoutError> {
+        let path = path.as_ref();
+        let fail = |kind| LayoutError::new(kind, WHAT, path);
+        let odd = || fail(LayoutErrorKind::Name("the path does not end in a name"));
+        let name = path.file_name().ok_or_else(odd)?;
+        let name = name.to_str().ok_or_else(|| fail(not_utf8()))?;
+        let home = folder_of(path);
+        let home = home.canonicalize().map_err(|error| system(WHAT, &home)(errno_of(&error)))?;
+        let folder = Folder::open(&home).map_err(system(WHAT, &home))?;
+        if folder.has(OsStr::new(name)).map_err(system(WHAT, path))? {
+            return Err(fail(LayoutErrorKind::Exists));
+        }
+        let mut met = Met::default();
+        let places = options.objects.iter().enumerate();
+        let objects: Result<Vec<Object>, LayoutError> = places
+            .map(|(index, place)| {
+                let name = format!("{name}.{index}");
+                place.object(&name, &home, options.stripe_size, &mut met)
+            })
+            .collect();
+        let objects = objects?;
+        let size = options.size.or_else(|| {
+            let striping = Striping::new(options.stripe_size, objects.len())?;
+            size_max(striping, &objects)
+        });
+        let manifest = Manifest::new(Uuid::new_v4(), options.stripe_size, objects, size);
+        let manifest = manifest.map_err(fail)?;
+        let bytes = manifest.to_bytes().map_err(fail)?;
+
+        let mut made = NewObjects::default();
+        for index in manifest.striping().objects() {
+            if let ObjectKind::File { .. } = manifest.objects()[usize::from(index.0)].kind {
+                let object = NewObject { manifest: &manifest, index, mode: options.mode };
+                made.add(&folder, &home, object)?;
+            }
+        }
+        made.sync_folders()?;
+        publish(&folder, OsStr::new(name), &bytes, options.mode).map_err(system(WHAT, path))?;
+        made.keep();
+        Layout::open(path)
+    }
+}
+
+impl ObjectPlace {
+    /// The object that will be here: devices are looked at, folders are not yet.
+    fn object(
+        &self,
+        name: &str,
+        home: &Path,
+        stripe_size: u64,
+        met: &mut Met,
+    ) -> Result<Object, LayoutError> {
+        let given = match self {
+            ObjectPlace::Folder(path) | ObjectPlace::Device(path) => path,
+        };
+        let path = given.canonicalize();
+        let path = path.map_err(|error| system(WHAT_OBJECT, given)(errno_of(&error)))?;
+        let fail = |kind| LayoutError::new(kind, WHAT_OBJECT, given);
+        if let ObjectPlace::Folder(_) = self {
+            let path = path.strip_prefix(home).unwrap_or(&path).join(name);
+            let path = path.to_str().ok_or_else(|| fail(not_utf8()))?.to_owned();
+            return Ok(Object { path, kind: ObjectKind::File { sealed_size: None } });
+        }
+        let opened = open_device(&path)?;
+        let size = file::stat_size(opened.fd.as_fd(), opened.kind);
+        let size = size.map_err(system("look up the size of", &path))?;
+        met.check(&opened, &path).map_err(fail)?;
+        check_stripe_size(stripe_size, &opened).map_err(fail)?;
+        let path = path.to_str().ok_or_else(|| fail(not_utf8()))?.to_owned();
+        Ok(Object { path, kind: ObjectKind::Device(identify(&opened, size)) })
+    }
+}
+
+/// Opens a device that nobody else holds.
+fn open_device(path: &Path) -> Result<OpenedFile, LayoutError> {
+    let options =
+        file::OpenOptions { exclusive: true, no_follow: true, ..file::OpenOptions::default() };
+    let opened = file::open(path, &options);
+    let opened = opened.map_err(|failure| LayoutError::system(failure.errno, "open", path))?;
+    if opened.kind == file::FileKind::BlockDevice {
+        return Ok(opened);
+    }
+    let kind = LayoutErrorKind::WrongKind("not a block device");
+    Err(LayoutError::new(kind, WHAT_OBJECT, path))
+}
+
+/// Gives the manifest its name, which nothing has, and makes that durable.
+fn publish(folder: &Folder, name: &OsStr, bytes: &[u8], mode: u32) -> Result<(), Errno> {
+    let temporary = write_beside(folder, name, bytes, &Permissions::New(mode))?;
+    let published = folder.rename_new(&temporary, name);
+    // There is nobody to tell beside the first reason.
+    published.inspect_err(|_| folder.remove(&temporary).unwrap_or(()))?;
+    folder.sync().inspect_err(|_| folder.remove(name).unwrap_or(()))
+}
+
+fn not_utf8() -> LayoutErrorKind {
+    LayoutErrorKind::Name("the path is not UTF-8 and can't be written into a manifest")
+}
+
+/// One object to be made.
+pub(super) struct NewObject<'a> {
+    pub manifest: &'a Manifest,
+    pub index: crate::extent::ObjectIndex,
+    /// Permission bits, before the umask.
+    pub mode: u32,
+}
+
+/// Object files that were just made; they go away again when this is dropped and not kept.
+#[derive(Debug, Default)]
+pub(super) struct NewObjects {
+    made: Vec<(Arc<Folder>, OsString)>,
+    /// By path, so that 2000 objects do not need 2000 open folders.
+    folders: BTreeMap<PathBuf, Arc<Folder>>,
+}
+
+impl NewObjects {
+    /// Makes an empty object with its mark. `home` is the path of `folder`, the manifest's.
+    pub(super) fn add(
+        &mut self,
+        folder: &Folder,
+        home: &Path,
+        object: NewObject<'_>,
+    ) -> Result<OpenedFile, LayoutError> {
+        let relative = Path::new(&object.manifest.objects()[usize::from(object.index.0)].path);
+        let path = home.join(relative);
+        let fail = system(WHAT_OBJECT, &path);
+        let name = relative.file_name().expect("a manifest's paths end in a name");
+        let parent = relative.parent().unwrap_or(Path::new(""));
+        let parent = match self.folders.get(parent) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let opened = Arc::new(folder.open_below(parent).map_err(&fail)?);
+                self.folders.insert(parent.to_owned(), Arc::clone(&opened));
+                opened
+            }
+        };
+        let options = file::OpenOptions {
+            write: true,
+            create_new: true,
+            no_follow: true,
+            mode: object.mode,
+            ..file::OpenOptions::default()
+        };
+        let opened = file::open_at(parent.as_fd(), Path::new(name), &options);
+        let opened = opened.map_err(|failure| fail(failure.errno))?;
+        self.made.push((parent, name.to_owned()));
+        let mark = object.manifest.mark(object.index);
+        match xattr::set_new(opened.fd.as_fd(), OBJECT_ATTRIBUTE, mark.as_bytes()) {
+            Ok(()) => {}
+            Err(Errno::EOPNOTSUPP) => {
+                return Err(LayoutError::new(LayoutErrorKind::NoAttributes, WHAT_OBJECT, &path));
+            }
+            Err(errno) => return Err(LayoutError::system(errno, "set user.diopter of", &path)),
+        }
+        check_stripe_size(object.manifest.striping().stripe_size(), &opened)
+            .map_err(|kind| LayoutError::new(kind, WHAT_OBJECT, &path))?;
+        sync(&opened).map_err(&fail)?;
+        Ok(opened)
+    }
+
+    /// Makes the names of the objects durable.
+    pub(super) fn sync_folders(&self) -> Result<(), LayoutError> {
+        for (path, folder) in &self.folders {
+            folder.sync().map_err(system("flush folder", path))?;
+        }
+        Ok(())
+    }
+
+    /// The objects stay.
+    pub(super) fn keep(mut self) {
+        self.made.clear();
+    }
+}
+
+impl Drop for NewObjects {
+    fn drop(&mut self) {
+        for (folder, name) in &self.made {
+            // There is nobody to tell beside the reason for which they go.
+            folder.remove(name).unwrap_or(());
+        }
+    }
+}
+
+/// Makes an object's bytes, size and attributes durable.
+pub(super) fn sync(opened: &OpenedFile) -> Result<(), Errno> {
+    let file = opened.fd.try_clone().map(File::from);
+    file.and_then(|file| file.sync_all()).map_err(|error| errno_of(&error))
+}

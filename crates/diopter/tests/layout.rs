@@ -1,0 +1,373 @@
+//! Striped files on the machine's own file system: made, opened, sealed, replaced and removed; and
+//! everything that must be refused. Without user attributes there the tests skip themselves.
+
+#[path = "layout/changes.rs"]
+mod changes;
+#[path = "layout/devices.rs"]
+mod devices;
+#[allow(dead_code)]
+#[path = "support/env.rs"]
+mod env;
+#[allow(dead_code)]
+#[path = "support/machine.rs"]
+mod machine;
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use diopter::layout::{CreateOptions, Layout, OBJECT_ATTRIBUTE, ObjectAccess, ObjectPlace};
+use diopter::{LayoutError, LayoutErrorKind};
+use diopter_sys::file::DirectSupport;
+use diopter_sys::{Errno, xattr};
+
+const STRIPE_SIZE: u64 = 64 << 10;
+
+/// A folder with user attributes; `None`, and says so, where there are none.
+fn folder() -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = tempfile::tempfile_in(folder.path()).unwrap();
+    match xattr::set_new(file.as_fd(), OBJECT_ATTRIBUTE, b"probe") {
+        Ok(()) => Some(folder),
+        Err(errno) => {
+            env::skip("xattr", format!("user attributes in {}: {errno}", folder.path().display()));
+            None
+        }
+    }
+}
+
+fn options(folders: &[&Path]) -> CreateOptions {
+    let objects = folders.iter().map(|folder| ObjectPlace::Folder(folder.to_path_buf())).collect();
+    CreateOptions { objects, stripe_size: STRIPE_SIZE, ..CreateOptions::default() }
+}
+
+/// A layout `data` over three objects in its own folder.
+fn three(folder: &Path) -> Layout {
+    Layout::create(folder.join("data"), &options(&[folder; 3])).unwrap()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn refusal(layout: &Layout) -> LayoutError {
+    layout.open_objects(ObjectAccess::BOTH).unwrap_err()
+}
+
+/// Says what is refused and that the message names the path.
+fn check(error: &LayoutError, path: &Path, is_expected: impl Fn(&LayoutErrorKind) -> bool) {
+    assert!(is_expected(&error.kind), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains(path.to_str().unwrap()), "{text}");
+    assert!(text.contains("; "), "no remedy: {text}");
+}
+
+#[test]
+fn a_layout_that_was_made_is_opened_with_all_objects() {
+    let Some(folder) = folder() else { return };
+    let below = folder.path().join("below");
+    let far = tempfile::tempdir().unwrap();
+    fs::create_dir(&below).unwrap();
+    let path = folder.path().join("data");
+    Layout::create(&path, &options(&[folder.path(), &below, far.path()])).unwrap();
+    assert_eq!(names(folder.path()), ["below", "data", "data.0"]);
+    assert_eq!((names(&below), names(far.path())), (vec!["data.1".into()], vec!["data.2".into()]));
+    let layout = Layout::open(&path).unwrap();
+    let written: Vec<&str> =
+        layout.manifest().objects().iter().map(|object| object.path.as_str()).collect();
+    assert_eq!(written[..2], ["data.0", "below/data.1"]);
+    assert!(written[2].starts_with('/'));
+    let objects = layout.open_objects(ObjectAccess::BOTH).unwrap();
+    let sizes: Vec<u64> = objects.iter().map(|object| object.size).collect();
+    assert_eq!((sizes.len(), layout.file_size(&sizes)), (3, 0));
+    fs::File::options().write(true).open(below.join("data.1")).unwrap().set_len(5).unwrap();
+    let objects = layout.open_objects(ObjectAccess::READ).unwrap();
+    let sizes: Vec<u64> = objects.iter().map(|object| object.size).collect();
+    assert_eq!(layout.file_size(&sizes), STRIPE_SIZE + 5);
+}
+
+#[test]
+fn a_layout_is_found_through_a_link_and_by_a_bare_name() {
+    let Some(folder) = folder() else { return };
+    three(folder.path());
+    let elsewhere = tempfile::tempdir().unwrap();
+    let link = elsewhere.path().join("link");
+    symlink(folder.path().join("data"), &link).unwrap();
+    let layout = Layout::open(&link).unwrap();
+    assert_eq!(layout.path().file_name().unwrap(), "data");
+    assert_eq!(layout.open_objects(ObjectAccess::READ).unwrap().len(), 3);
+}
+
+#[test]
+fn manifest_and_objects_have_the_permissions_asked_for() {
+    let Some(folder) = folder() else { return };
+    let strict = CreateOptions { mode: 0o600, ..options(&[folder.path()]) };
+    Layout::create(folder.path().join("data"), &strict).unwrap();
+    for name in ["data", "data.0"] {
+        let mode = fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+#[test]
+fn what_can_not_be_made_leaves_nothing_behind() {
+    let Some(folder) = folder() else { return };
+    let path = folder.path().join("data");
+    let create = |options: &CreateOptions| Layout::create(&path, options).unwrap_err();
+    let good = options(&[folder.path(); 3]);
+
+    let odd = CreateOptions { stripe_size: 1000, ..good.clone() };
+    let probe = folder.path().join("probe");
+    fs::write(&probe, b"").unwrap();
+    let opened = diopter_sys::file::open(&probe, &Default::default()).unwrap();
+    fs::remove_file(&probe).unwrap();
+    if !matches!(opened.direct, DirectSupport::None(_)) && opened.alignment.offset_write > 8 {
+        let error = create(&odd);
+        check(&error, &folder.path().join("data.0"), |kind| {
+            matches!(kind, LayoutErrorKind::StripeSize { stripe_size: 1000, alignment: 512.. })
+        });
+    }
+    let none = CreateOptions { stripe_size: 0, ..good.clone() };
+    check(&create(&none), &path, |kind| matches!(kind, LayoutErrorKind::StripeSize { .. }));
+    let empty = options(&[]);
+    check(&create(&empty), &path, |kind| *kind == LayoutErrorKind::ObjectCount(0));
+    let sized = CreateOptions { size: Some(5), ..good.clone() };
+    check(&create(&sized), &path, |kind| {
+        *kind == LayoutErrorKind::Size { size: 5, size_max: None }
+    });
+    let nowhere = options(&[folder.path(), &folder.path().join("none")]);
+    check(&create(&nowhere), &folder.path().join("none"), |kind| {
+        *kind == LayoutErrorKind::System(Errno::ENOENT)
+    });
+    let error = Layout::create(folder.path().join(".."), &good).unwrap_err();
+    check(&error, folder.path(), |kind| matches!(kind, LayoutErrorKind::Name(_)));
+    assert_eq!(names(folder.path()), Vec::<String>::new());
+
+    fs::write(folder.path().join("data.2"), b"other").unwrap();
+    check(&create(&good), &folder.path().join("data.2"), |kind| *kind == LayoutErrorKind::Exists);
+    assert_eq!(names(folder.path()), ["data.2"]);
+    assert_eq!(fs::read(folder.path().join("data.2")).unwrap(), b"other");
+}
+
+#[test]
+fn nothing_that_is_there_is_replaced_by_a_new_layout() {
+    let Some(folder) = folder() else { return };
+    let path = folder.path().join("data");
+    fs::write(&path, b"other").unwrap();
+    let error = Layout::create(&path, &options(&[folder.path()])).unwrap_err();
+    check(&error, &path, |kind| *kind == LayoutErrorKind::Exists);
+    assert_eq!(
+        (names(folder.path()), fs::read(&path).unwrap()),
+        (vec!["data".into()], b"other".into())
+    );
+}
+
+#[test]
+fn a_name_that_is_no_text_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let Some(folder) = folder() else { return };
+    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"\xff"));
+    let error = Layout::create(&odd, &options(&[folder.path()])).unwrap_err();
+    assert!(matches!(error.kind, LayoutErrorKind::Name(_)), "{error:?}");
+    fs::create_dir(&odd).unwrap();
+    let error = Layout::create(folder.path().join("data"), &options(&[&odd])).unwrap_err();
+    assert!(matches!(error.kind, LayoutErrorKind::Name(_)), "{error:?}");
+    // Beside the manifest an object is named without its folder.
+    Layout::create(odd.join("data"), &options(&[&odd])).unwrap();
+    assert_eq!(Layout::open(odd.join("data")).unwrap().manifest().objects()[0].path, "data.0");
+}
+
+#[test]
+fn what_is_no_manifest_is_refused() {
+    let Some(folder) = folder() else { return };
+    let path = folder.path().join("data");
+    for content in [&b""[..], b"plain", b"{}"] {
+        fs::write(&path, content).unwrap();
+        let error = Layout::open(&path).unwrap_err();
+        check(&error, &path, |kind| *kind == LayoutErrorKind::NotAManifest);
+    }
+    let error = Layout::open(folder.path()).unwrap_err();
+    check(&error, folder.path(), |kind| *kind == LayoutErrorKind::System(Errno::EISDIR));
+    let error = Layout::open(folder.path().join("none")).unwrap_err();
+    check(&error, folder.path(), |kind| *kind == LayoutErrorKind::System(Errno::ENOENT));
+}
+
+#[test]
+fn a_manifest_that_was_changed_is_refused() {
+    let Some(folder) = folder() else { return };
+    let path = three(folder.path()).path().to_owned();
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("data.1", "data.7")).unwrap();
+    let error = Layout::open(&path).unwrap_err();
+    check(&error, &path, |kind| matches!(kind, LayoutErrorKind::WrongChecksum { .. }));
+    fs::write(&path, text.replace("_layout\": 1", "_layout\": 2")).unwrap();
+    let error = Layout::open(&path).unwrap_err();
+    check(&error, &path, |kind| *kind == LayoutErrorKind::Newer { version: 2 });
+    fs::write(&path, &text[..text.len() / 2]).unwrap();
+    let error = Layout::open(&path).unwrap_err();
+    check(&error, &path, |kind| matches!(kind, LayoutErrorKind::Damaged(_)));
+}
+
+#[test]
+fn an_object_that_is_gone_or_something_else_is_refused() {
+    let Some(folder) = folder() else { return };
+    let layout = three(folder.path());
+    let (object, kept) = (folder.path().join("data.1"), folder.path().join("kept"));
+    fs::rename(&object, &kept).unwrap();
+    check(&refusal(&layout), &object, |kind| *kind == LayoutErrorKind::Missing);
+    fs::create_dir(&object).unwrap();
+    let is_wrong = |kind: &LayoutErrorKind| matches!(kind, LayoutErrorKind::WrongKind(_));
+    check(&refusal(&layout), &object, is_wrong);
+    fs::remove_dir(&object).unwrap();
+    symlink(&kept, &object).unwrap();
+    check(&refusal(&layout), &object, is_wrong);
+    fs::remove_file(&object).unwrap();
+    let socket = std::os::unix::net::UnixListener::bind(&object).unwrap();
+    check(&refusal(&layout), &object, is_wrong);
+    drop(socket);
+    fs::remove_file(&object).unwrap();
+    machine::run("mkfifo", &[object.to_str().unwrap()]).unwrap();
+    check(&refusal(&layout), &object, is_wrong);
+    fs::remove_file(&object).unwrap();
+    fs::rename(&kept, &object).unwrap();
+    assert_eq!(layout.open_objects(ObjectAccess::BOTH).unwrap().len(), 3);
+}
+
+#[test]
+fn a_file_that_is_not_the_layouts_at_this_place_is_refused() {
+    let Some(folder) = folder() else { return };
+    let layout = three(folder.path());
+    let [zero, one, two] = ["data.0", "data.1", "data.2"].map(|name| folder.path().join(name));
+    let is_foreign = |kind: &LayoutErrorKind| matches!(kind, LayoutErrorKind::Foreign { .. });
+    // Two objects in each other's place.
+    let aside = folder.path().join("aside");
+    fs::rename(&one, &aside).unwrap();
+    fs::rename(&two, &one).unwrap();
+    fs::rename(&aside, &two).unwrap();
+    check(&refusal(&layout), &one, is_foreign);
+    // Another layout's object.
+    fs::remove_file(&one).unwrap();
+    let other = folder.path().join("other");
+    Layout::create(&other, &options(&[folder.path(); 2])).unwrap();
+    fs::rename(folder.path().join("other.1"), &one).unwrap();
+    check(&refusal(&layout), &one, is_foreign);
+    // Nobody's.
+    fs::write(&one, b"precious").unwrap();
+    fs::remove_file(&one).unwrap();
+    fs::write(&one, b"precious").unwrap();
+    check(&refusal(&layout), &one, |kind| {
+        matches!(kind, LayoutErrorKind::Foreign { found: None, .. })
+    });
+    // One of a value that is no mark.
+    let file = fs::File::open(&zero).unwrap();
+    let mark = xattr::get(file.as_fd(), OBJECT_ATTRIBUTE).unwrap().unwrap();
+    assert_eq!(mark, format!("{} 0", layout.manifest().uuid()).into_bytes());
+    let file = fs::File::open(&one).unwrap();
+    xattr::set_new(file.as_fd(), OBJECT_ATTRIBUTE, &[b'a'; 300]).unwrap();
+    check(&refusal(&layout), &one, is_foreign);
+    assert_eq!(fs::read(&one).unwrap(), b"precious");
+}
+
+/// Writes a manifest of this text with the checksum put right.
+fn forge(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    let error = Layout::open(path).unwrap_err();
+    let LayoutErrorKind::WrongChecksum { recorded, computed } = error.kind else {
+        panic!("{error:?}")
+    };
+    fs::write(path, text.replace(&recorded, &computed)).unwrap();
+}
+
+#[test]
+fn one_file_under_two_names_is_refused() {
+    let Some(folder) = folder() else { return };
+    let path = three(folder.path()).path().to_owned();
+    let [zero, one] = ["data.0", "data.1"].map(|name| object(folder.path(), name));
+    fs::remove_file(&one).unwrap();
+    fs::hard_link(&zero, &one).unwrap();
+    check(&refusal(&Layout::open(&path).unwrap()), &one, |kind| {
+        *kind == LayoutErrorKind::Duplicate { other: zero.canonicalize().unwrap() }
+    });
+    let text = fs::read_to_string(&path).unwrap();
+    forge(&path, &text.replace("data.1", "data.0"));
+    let error = Layout::open(&path).unwrap_err();
+    check(&error, &path, |kind| matches!(kind, LayoutErrorKind::Duplicate { .. }));
+}
+
+#[test]
+fn a_manifest_of_somebody_else_reaches_no_further_than_its_folder() {
+    let Some(folder) = folder() else { return };
+    let below = folder.path().join("below");
+    fs::create_dir(&below).unwrap();
+    let path = folder.path().join("data");
+    let near = Layout::create(folder.path().join("near"), &options(&[folder.path()])).unwrap();
+    Layout::create(&path, &options(&[folder.path(), &below])).unwrap();
+    let given = [&path, &near.path().to_owned()]
+        .map(|path| std::os::unix::fs::chown(path, Some(54_321), None));
+    if given.iter().any(Result::is_err) {
+        return env::skip("root", "no file can be given to somebody else");
+    }
+    let layout = Layout::open(&path).unwrap();
+    check(&refusal(&layout), &below.join("data.1"), |kind| {
+        *kind == LayoutErrorKind::NotAllowed { owner: 54_321 }
+    });
+    let refused = Layout::open(&path).unwrap().remove().unwrap_err();
+    check(&refused, &below.join("data.1"), |kind| {
+        matches!(kind, LayoutErrorKind::NotAllowed { .. })
+    });
+    assert!(path.exists() && below.join("data.1").exists());
+    let mut near = Layout::open(near.path()).unwrap();
+    assert_eq!(near.open_objects(ObjectAccess::BOTH).unwrap().len(), 1);
+    // A change by root does not make the manifest root's.
+    near.seal().unwrap();
+    let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(near.path()).unwrap());
+    assert_eq!(owner, 54_321);
+}
+
+/// A file system in memory that has no user attributes.
+struct Ramfs(machine::Folder);
+
+impl Ramfs {
+    fn new() -> Result<Ramfs, String> {
+        let folder = machine::Folder::new("ramfs")?;
+        let at = folder.path().to_str().unwrap();
+        machine::run("mount", &["-t", "ramfs", "diopter", at])?;
+        Ok(Ramfs(folder))
+    }
+}
+
+impl Drop for Ramfs {
+    fn drop(&mut self) {
+        let unmounted = machine::run("umount", &[self.0.path().to_str().unwrap()]);
+        unmounted.map_or_else(|why| eprintln!("{why}"), drop);
+    }
+}
+
+#[test]
+fn a_file_system_without_user_attributes_is_told() {
+    let _alone = machine::alone();
+    let Some(folder) = folder() else { return };
+    let without = match Ramfs::new() {
+        Ok(mounted) => mounted,
+        Err(why) => return env::skip("root", why),
+    };
+    let path = folder.path().join("data");
+    let far = without.0.path();
+    let error = Layout::create(&path, &options(&[folder.path(), far])).unwrap_err();
+    check(&error, &far.join("data.1"), |kind| *kind == LayoutErrorKind::NoAttributes);
+    assert_eq!((names(folder.path()), names(far)), (vec![], vec![]));
+}
+
+/// The path of an object.
+fn object(folder: &Path, name: &str) -> PathBuf {
+    folder.join(name)
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    fs::File::options().write(true).open(path).unwrap().write_all_at(bytes, 0).unwrap();
+}
