@@ -3,6 +3,7 @@
 
 pub mod builder;
 pub mod plan;
+pub mod section;
 
 use crate::extent::ObjectIndex;
 use crate::units::{FileRange, ObjectOffset};
