@@ -18,7 +18,7 @@ use crate::map::Mapper;
 use crate::policy::BoundaryPolicy;
 use crate::units::{FileRange, ObjectOffset, align_down, is_aligned};
 
-/// Bytes of a page of memory: no section and no vec crosses a multiple of it.
+/// Bytes of a page of memory: no vec crosses a multiple of it, and no section unless a block does.
 pub const PAGE_BYTES: u64 = 4096;
 
 /// What a device takes in one bio.
@@ -113,6 +113,10 @@ pub enum Event {
 
 /// The machine: its events, in order. Nothing happens before it is asked for the next event, so a
 /// bio is in the caller's hands before the mapping call that follows it.
+///
+/// # Panics
+/// When a mapping does not start where it was asked for, is empty, or does not end on a block
+/// within what was asked for.
 pub struct Machine<'m> {
     transfer: Transfer,
     mapper: &'m dyn Mapper,
@@ -233,6 +237,7 @@ impl<'m> Machine<'m> {
         assert!(extent.range.start() == asked.start(), "a mapping starts where it was asked for");
         assert!(!extent.range.is_empty(), "a mapping is not empty");
         assert!(extent.range.end() <= asked.end(), "a mapping ends within what was asked for");
+        assert!(is_aligned(extent.range.end(), self.transfer.block), "a mapping ends on a block");
         self.events.push_back(Event::Map { asked, extent });
         if extent.state.has_bytes() {
             self.mapping = Some(extent);
@@ -248,7 +253,7 @@ impl<'m> Machine<'m> {
     fn zero(&mut self, hole: FileRange) {
         let length = match self.transfer.boundary {
             BoundaryPolicy::V5_12 => hole.length(),
-            _ => hole.length().min(self.transfer.block),
+            _ => self.transfer.block,
         };
         self.position = hole.start() + length;
         self.events.push_back(Event::Zeros(FileRange::new(hole.start(), self.position)));
@@ -257,8 +262,9 @@ impl<'m> Machine<'m> {
     /// Takes in the section at `position`: to the end of its page or of the mapping.
     fn take_from(&mut self, mapping: Extent) {
         let start = self.position;
-        let page_end = start + PAGE_BYTES - self.memory_at(start) % PAGE_BYTES;
-        let end = page_end.min(mapping.range.end());
+        let section_bytes = self.section_bytes();
+        let section_end = start + section_bytes - self.memory_at(start) % section_bytes;
+        let end = section_end.min(mapping.range.end());
         let skipped = start - mapping.range.start();
         let is_last = end == mapping.range.end();
         // The first patch, and all after it: only the last section carries the flag.
@@ -299,9 +305,10 @@ impl<'m> Machine<'m> {
     }
 
     fn grow(&mut self, new: &Run) -> bool {
-        let page = self.page_of(new.range.start());
         let Some(mut section) = self.section else { return false };
-        if self.page_of(section.range.start()) != page || !section.is_followed_by(new) {
+        // Then the one held back is complete: it reaches to here, or does not touch this one.
+        let is_first = self.memory_at(new.range.start()).is_multiple_of(self.section_bytes());
+        if is_first || !section.is_followed_by(new) {
             return false;
         }
         section.extend(new);
@@ -340,8 +347,8 @@ impl<'m> Machine<'m> {
         matches!(self.transfer.boundary, BoundaryPolicy::V3_8 | BoundaryPolicy::Patch1)
     }
 
-    /// The kernels add a section whole, to a new bio if need be. Each round submits a bio, which
-    /// holds a block at least if it was new, so the blocks of the section bound the rounds.
+    /// The kernels add a section whole, to a new bio if need be. A new bio takes a block at least,
+    /// so the blocks of the section bound the rounds.
     fn add(&mut self, section: Run) {
         let mut rest = section;
         loop {
@@ -411,6 +418,11 @@ impl<'m> Machine<'m> {
     /// A byte's place in memory, from the start of the first page.
     fn memory_at(&self, position: u64) -> u64 {
         self.transfer.page_offset + (position - self.transfer.range.start())
+    }
+
+    /// A page, or a block where that is larger: those kernels knew no such block, and none is cut.
+    fn section_bytes(&self) -> u64 {
+        self.transfer.block.max(PAGE_BYTES)
     }
 
     fn page_of(&self, position: u64) -> u64 {

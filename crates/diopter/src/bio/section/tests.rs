@@ -334,6 +334,23 @@ fn a_section_larger_than_a_bio_is_cut_whatever_the_policy() {
 }
 
 #[test]
+fn a_block_larger_than_a_page_is_never_cut() {
+    let extents = vec![mapped((0, 6 * BLOCK), 0, true), mapped((6 * BLOCK, 10 * BLOCK), 0, false)];
+    let table = Table::new(extents).unwrap();
+    for policy in POLICIES {
+        let limits = Limits { bytes_max: 7 * BLOCK, vecs_max: 5 };
+        let whole = transfer(0, 10 * BLOCK, policy, 5);
+        let bios = bios(&table, Transfer { block: 2 * BLOCK, limits, ..whole });
+        let moved: u64 = bios.iter().map(|bio| bio.range.length()).sum();
+        assert_eq!(moved, 10 * BLOCK, "{}", policy.name());
+        for bio in bios {
+            assert!(is_aligned(bio.range.start(), 2 * BLOCK), "{} {bio:?}", policy.name());
+            assert!(is_aligned(bio.range.end(), 2 * BLOCK), "{} {bio:?}", policy.name());
+        }
+    }
+}
+
+#[test]
 fn a_hole_is_zeros_to_a_read_and_the_end_of_a_write() {
     let table =
         Table::new(vec![mapped((0, 4096), 0, false), mapped((12288, 16384), 4096, false)]).unwrap();
