@@ -4,6 +4,7 @@
 pub mod builder;
 pub mod lanes;
 pub mod plan;
+pub mod section;
 
 use crate::extent::ObjectIndex;
 use crate::stripe::Runs;

@@ -1,0 +1,447 @@
+//! The section machine of fs/direct-io.c: mapping calls and pages of memory -> bios, step by step,
+//! by the rules of each [`BoundaryPolicy`]. Pure: knows no backend, touches no memory.
+//!
+//! A *section* is what one mapping call and one page of memory have in common. The machine holds
+//! back the last section, because the next one may grow it, and the bio that is being built,
+//! because the next section may be added to it. A flagged mapping says that the mapping call after
+//! it reads metadata; the policies differ in what of those two is submitted before that call.
+//!
+//! The policies up to [`BoundaryPolicy::V3_10`] do what those kernels did, detours included.
+//! [`BoundaryPolicy::V5_12`] is that kernel's rule with as few bios and mapping calls as there can
+//! be: it cuts a section that fits a bio in part, and takes a hole in one step.
+
+use std::collections::VecDeque;
+use std::iter::FusedIterator;
+
+use crate::extent::{Extent, ObjectIndex};
+use crate::map::Mapper;
+use crate::policy::BoundaryPolicy;
+use crate::units::{FileRange, ObjectOffset, align_down, is_aligned};
+
+/// Bytes of a page of memory: no vec crosses a multiple of it, and no section unless a block does.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// What a device takes in one bio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes, at least a block.
+    pub bytes_max: u64,
+    /// Vecs, each of at most a page; at least a block's worth of pages.
+    pub vecs_max: u32,
+}
+
+/// What a hole does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtHole {
+    /// Zeros, and on: a read.
+    Zeros,
+    /// What was mapped is submitted and the rest is not done: a write.
+    Stop,
+}
+
+/// One contiguous range of a file and of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Which bytes of the file.
+    pub range: FileRange,
+    /// Where in its page of memory the first byte lies.
+    pub page_offset: u64,
+    /// A bio starts and ends on a multiple of so many bytes (a power of two).
+    pub block: u64,
+    /// What one bio may be.
+    pub limits: Limits,
+    /// What a boundary does.
+    pub boundary: BoundaryPolicy,
+    /// What a hole does.
+    pub at_hole: AtHole,
+}
+
+/// What ended a bio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BioEnd {
+    /// The transfer ends here.
+    EndOfRequest,
+    /// Metadata must be read to go on.
+    Boundary,
+    /// What follows lies elsewhere, or nowhere.
+    Discontiguous,
+    /// No more bytes fit.
+    SizeLimit,
+    /// No more vecs fit.
+    SegmentLimit,
+    /// A boundary that lies one or more pages further on.
+    Page,
+}
+
+/// A bio as the machine submits it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SectionBio {
+    /// Which bytes of the file.
+    pub range: FileRange,
+    /// On which object.
+    pub object: ObjectIndex,
+    /// Where in the object it starts.
+    pub object_offset: ObjectOffset,
+    /// Pages of memory that it touches.
+    pub vecs: u32,
+    /// Why it is not longer.
+    pub ended_by: BioEnd,
+}
+
+/// What the machine did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It asked where a range lives, and was answered for the start of it.
+    Map {
+        /// All that is left.
+        asked: FileRange,
+        /// The answer.
+        extent: Extent,
+    },
+    /// It met a part of a hole, which reads as zeros.
+    Zeros(FileRange),
+    /// It took a section in, to be submitted later.
+    Section {
+        /// Which bytes of the file.
+        range: FileRange,
+        /// In which page of the memory, counted from 0.
+        page: u64,
+    },
+    /// It submitted a bio.
+    Submit(SectionBio),
+}
+
+/// The machine: its events, in order. Nothing happens before it is asked for the next event, so a
+/// bio is in the caller's hands before the mapping call that follows it.
+///
+/// # Panics
+/// When a mapping does not start where it was asked for, is empty, or does not end on a block
+/// within what was asked for.
+pub struct Machine<'m> {
+    transfer: Transfer,
+    mapper: &'m dyn Mapper,
+    /// What lies before it is mapped and taken in.
+    position: u64,
+    /// The mapping that `position` lies in.
+    mapping: Option<Extent>,
+    /// Where the flagged mapping ends that nothing has been submitted for. Forgotten whenever a bio
+    /// is begun or submitted, as in the kernels: that is how V3_10 misses boundaries.
+    boundary: Option<u64>,
+    /// The last section taken in.
+    section: Option<Run>,
+    /// The bio that is being built.
+    bio: Option<Run>,
+    /// Done but not told: the events of one step, which takes at most a page.
+    events: VecDeque<Event>,
+    is_finished: bool,
+}
+
+/// A contiguous range of the file that is a contiguous range of an object. Memory is contiguous
+/// along the file, so the range says where in memory, too.
+#[derive(Clone, Copy)]
+struct Run {
+    range: FileRange,
+    object: ObjectIndex,
+    object_offset: ObjectOffset,
+}
+
+impl BioEnd {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            BioEnd::EndOfRequest => "end-of-request",
+            BioEnd::Boundary => "boundary",
+            BioEnd::Discontiguous => "discontiguous",
+            BioEnd::SizeLimit => "size-limit",
+            BioEnd::SegmentLimit => "segment-limit",
+            BioEnd::Page => "page",
+        }
+    }
+}
+
+impl Event {
+    /// The bio, if one was submitted.
+    #[must_use]
+    pub fn submitted(self) -> Option<SectionBio> {
+        match self {
+            Event::Submit(bio) => Some(bio),
+            Event::Map { .. } | Event::Zeros(_) | Event::Section { .. } => None,
+        }
+    }
+}
+
+impl Run {
+    fn is_followed_by(&self, next: &Run) -> bool {
+        next.range.start() == self.range.end()
+            && next.object == self.object
+            && next.object_offset.get() == self.object_offset.get() + self.range.length()
+    }
+
+    fn extend(&mut self, next: &Run) {
+        self.range = FileRange::new(self.range.start(), next.range.end());
+    }
+
+    /// What lies before byte `at` of the file, and the rest.
+    fn split(&self, at: u64) -> (Run, Run) {
+        let before = at - self.range.start();
+        let object_offset = ObjectOffset::new(self.object_offset.get() + before);
+        (
+            Run { range: FileRange::new(self.range.start(), at), ..*self },
+            Run { range: FileRange::new(at, self.range.end()), object_offset, ..*self },
+        )
+    }
+}
+
+impl<'m> Machine<'m> {
+    /// A machine that has done nothing yet.
+    ///
+    /// # Panics
+    /// When the block is no power of two, the range or the page offset is no multiple of it, the
+    /// page offset is past the page, or the limits do not hold one block.
+    #[must_use]
+    pub fn new(transfer: Transfer, mapper: &'m dyn Mapper) -> Machine<'m> {
+        let Transfer { range, page_offset, block, limits, .. } = transfer;
+        assert!(block.is_power_of_two(), "a block is a power of two");
+        assert!(is_aligned(range.start(), block), "a transfer starts on a block");
+        assert!(is_aligned(range.end(), block), "a transfer ends on a block");
+        assert!(page_offset < PAGE_BYTES, "a byte of a page");
+        assert!(is_aligned(page_offset, block), "memory is aligned to blocks");
+        assert!(limits.bytes_max >= block, "a bio's bytes hold a block");
+        assert!(u64::from(limits.vecs_max) * PAGE_BYTES >= block, "a bio's vecs hold a block");
+        Machine {
+            transfer,
+            mapper,
+            position: range.start(),
+            mapping: None,
+            boundary: None,
+            section: None,
+            bio: None,
+            events: VecDeque::new(),
+            is_finished: false,
+        }
+    }
+
+    fn step(&mut self) {
+        match self.mapping {
+            _ if self.position == self.transfer.range.end() => self.finish(),
+            Some(mapping) => self.take_from(mapping),
+            None => self.map(),
+        }
+    }
+
+    /// Asks for all that is left; the mapper may answer for less.
+    fn map(&mut self) {
+        let asked = FileRange::new(self.position, self.transfer.range.end());
+        let extent = self.mapper.map(asked);
+        assert!(extent.range.start() == asked.start(), "a mapping starts where it was asked for");
+        assert!(!extent.range.is_empty(), "a mapping is not empty");
+        assert!(extent.range.end() <= asked.end(), "a mapping ends within what was asked for");
+        assert!(is_aligned(extent.range.end(), self.transfer.block), "a mapping ends on a block");
+        self.events.push_back(Event::Map { asked, extent });
+        if extent.state.has_bytes() {
+            self.mapping = Some(extent);
+            return;
+        }
+        match self.transfer.at_hole {
+            AtHole::Stop => self.finish(),
+            AtHole::Zeros => self.zero(extent.range),
+        }
+    }
+
+    /// The kernels zero one block, and ask again.
+    fn zero(&mut self, hole: FileRange) {
+        let length = match self.transfer.boundary {
+            BoundaryPolicy::V5_12 => hole.length(),
+            _ => self.transfer.block,
+        };
+        self.position = hole.start() + length;
+        self.events.push_back(Event::Zeros(FileRange::new(hole.start(), self.position)));
+    }
+
+    /// Takes in the section at `position`: to the end of its page or of the mapping.
+    fn take_from(&mut self, mapping: Extent) {
+        let start = self.position;
+        let section_bytes = self.section_bytes();
+        let section_end = start + section_bytes - self.memory_at(start) % section_bytes;
+        let end = section_end.min(mapping.range.end());
+        let skipped = start - mapping.range.start();
+        let is_last = end == mapping.range.end();
+        // The first patch, and all after it: only the last section carries the flag.
+        if is_last || self.transfer.boundary == BoundaryPolicy::V3_8 {
+            self.boundary = mapping.boundary.then_some(mapping.range.end());
+        }
+        self.position = end;
+        self.mapping = (!is_last).then_some(mapping);
+        let range = FileRange::new(start, end);
+        self.events.push_back(Event::Section { range, page: self.page_of(start) });
+        self.queue(Run {
+            range,
+            object: mapping.object,
+            object_offset: ObjectOffset::new(mapping.object_offset.get() + skipped),
+        });
+    }
+
+    /// Grows the section that is held back, or sends it and holds back the new one instead. Then
+    /// the boundary.
+    fn queue(&mut self, new: Run) {
+        let flagged = self.boundary;
+        let has_grown = self.grow(&new);
+        if !has_grown {
+            self.send();
+            self.section = Some(new);
+        }
+        match self.transfer.boundary {
+            // Sent, but not submitted.
+            BoundaryPolicy::V3_8 | BoundaryPolicy::Patch1 | BoundaryPolicy::Patch2V1 => {
+                if has_grown && self.boundary.is_some() {
+                    self.send();
+                }
+            }
+            // Sending the section before may have made the machine forget.
+            BoundaryPolicy::V3_10 => self.submit_all_before(self.boundary),
+            BoundaryPolicy::V5_12 => self.submit_all_before(flagged),
+        }
+    }
+
+    fn grow(&mut self, new: &Run) -> bool {
+        let Some(mut section) = self.section else { return false };
+        // Then the one held back is complete: it reaches to here, or does not touch this one.
+        let is_first = self.memory_at(new.range.start()).is_multiple_of(self.section_bytes());
+        if is_first || !section.is_followed_by(new) {
+            return false;
+        }
+        section.extend(new);
+        self.section = Some(section);
+        true
+    }
+
+    fn submit_all_before(&mut self, boundary: Option<u64>) {
+        if let Some(boundary) = boundary {
+            self.send();
+            self.submit_before(boundary);
+        }
+    }
+
+    /// Puts the section that is held back into the bio, or into a new one.
+    fn send(&mut self) {
+        let Some(section) = self.section.take() else { return };
+        if let Some(bio) = self.bio {
+            if !bio.is_followed_by(&section) {
+                self.submit(BioEnd::Discontiguous);
+            } else if self.submits_before_adding()
+                && let Some(boundary) = self.boundary
+            {
+                self.submit_before(boundary);
+            }
+        }
+        self.add(section);
+        if self.transfer.boundary == BoundaryPolicy::Patch2V1
+            && let Some(boundary) = self.boundary
+        {
+            self.submit_before(boundary);
+        }
+    }
+
+    fn submits_before_adding(&self) -> bool {
+        matches!(self.transfer.boundary, BoundaryPolicy::V3_8 | BoundaryPolicy::Patch1)
+    }
+
+    /// The kernels add a section whole, to a new bio if need be. A new bio takes a block at least,
+    /// so the blocks of the section bound the rounds.
+    fn add(&mut self, section: Run) {
+        let mut rest = section;
+        loop {
+            let start = self.bio.map_or(rest.range.start(), |bio| bio.range.start());
+            let (full, full_end) = self.full_at(start);
+            if rest.range.end() <= full_end {
+                self.append(rest);
+                return;
+            }
+            let may_cut = self.bio.is_none() || self.transfer.boundary == BoundaryPolicy::V5_12;
+            if may_cut && rest.range.start() < full_end {
+                let (fitting, over) = rest.split(full_end);
+                self.append(fitting);
+                rest = over;
+            }
+            self.submit(full);
+        }
+    }
+
+    /// Where a bio that starts at `start` must end, and why.
+    fn full_at(&self, start: u64) -> (BioEnd, u64) {
+        let Transfer { limits, block, .. } = self.transfer;
+        let in_page = self.memory_at(start) % PAGE_BYTES;
+        let vec_bytes = u64::from(limits.vecs_max) * PAGE_BYTES - in_page;
+        let full =
+            if limits.bytes_max <= vec_bytes { BioEnd::SizeLimit } else { BioEnd::SegmentLimit };
+        (full, start + align_down(limits.bytes_max.min(vec_bytes), block))
+    }
+
+    fn append(&mut self, run: Run) {
+        match &mut self.bio {
+            Some(bio) => bio.extend(&run),
+            None => {
+                self.boundary = None;
+                self.bio = Some(run);
+            }
+        }
+    }
+
+    fn submit_before(&mut self, boundary: u64) {
+        let is_there = self.bio.is_some_and(|bio| bio.range.end() == boundary);
+        self.submit(if is_there { BioEnd::Boundary } else { BioEnd::Page });
+    }
+
+    fn submit(&mut self, ended_by: BioEnd) {
+        let Some(bio) = self.bio.take() else { return };
+        self.boundary = None;
+        let is_end = bio.range.end() == self.transfer.range.end();
+        let ended_by = if is_end { BioEnd::EndOfRequest } else { ended_by };
+        let vecs = self.page_of(bio.range.end() - 1) - self.page_of(bio.range.start()) + 1;
+        self.events.push_back(Event::Submit(SectionBio {
+            range: bio.range,
+            object: bio.object,
+            object_offset: bio.object_offset,
+            vecs: u32::try_from(vecs).expect("no more than the limit"),
+            ended_by,
+        }));
+    }
+
+    fn finish(&mut self) {
+        self.send();
+        // Unless the request ends here, a hole follows.
+        self.submit(BioEnd::Discontiguous);
+        self.is_finished = true;
+    }
+
+    /// A byte's place in memory, from the start of the first page.
+    fn memory_at(&self, position: u64) -> u64 {
+        self.transfer.page_offset + (position - self.transfer.range.start())
+    }
+
+    /// A page, or a block where that is larger: those kernels knew no such block, and none is cut.
+    fn section_bytes(&self) -> u64 {
+        self.transfer.block.max(PAGE_BYTES)
+    }
+
+    fn page_of(&self, position: u64) -> u64 {
+        self.memory_at(position) / PAGE_BYTES
+    }
+}
+
+impl Iterator for Machine<'_> {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        while self.events.is_empty() && !self.is_finished {
+            self.step();
+        }
+        self.events.pop_front()
+    }
+}
+
+impl FusedIterator for Machine<'_> {}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
