@@ -47,6 +47,7 @@ pub mod space;
 #[doc(hidden)]
 pub mod testing;
 pub mod uring;
+pub mod xattr;
 
 pub use buf::IoBuf;
 pub use errno::Errno;

@@ -1,0 +1,76 @@
+//! Extended attributes of an open file or folder: one value read or written whole. What a value
+//! means is decided above.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::XattrFlags;
+use rustix::io::retry_on_intr;
+
+use crate::errno::Errno;
+
+/// The largest value that Linux has, in bytes: XATTR_SIZE_MAX of linux/limits.h, told by xattr(7).
+pub const VALUE_BYTES_MAX: usize = 65536;
+
+/// The value of attribute `name`, such as `user.color`; `None` where there is none, or where the
+/// file system keeps no attributes of that kind (ENODATA, EOPNOTSUPP).
+///
+/// # Errors
+///
+/// EACCES, EPERM: not for this process. ERANGE or E2BIG: longer than [`VALUE_BYTES_MAX`]. EIO and
+/// others of the file system.
+pub fn get(fd: BorrowedFd<'_>, name: &str) -> Result<Option<Vec<u8>>, Errno> {
+    let mut value = vec![0; VALUE_BYTES_MAX];
+    let read = retry_on_intr(|| rustix::fs::fgetxattr(fd, name, &mut value[..]));
+    match read.map_err(Errno::from) {
+        Ok(length) => {
+            value.truncate(length);
+            value.shrink_to_fit();
+            Ok(Some(value))
+        }
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Sets attribute `name` to `value`, whether it was there or not.
+///
+/// # Errors
+///
+/// EOPNOTSUPP: no attributes of that kind here. ENOSPC, EDQUOT, ERANGE, E2BIG: no room for it.
+/// EACCES, EPERM, EROFS: not allowed.
+pub fn set(fd: BorrowedFd<'_>, name: &str, value: &[u8]) -> Result<(), Errno> {
+    Ok(retry_on_intr(|| rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_value_comes_back_as_it_was_set() {
+        let file = tempfile::tempfile().unwrap();
+        if set(file.as_fd(), "user.color", b"red") == Err(Errno::EOPNOTSUPP) {
+            eprintln!("SKIP xattr: the temporary folder keeps no user attributes");
+            return;
+        }
+        assert_eq!(get(file.as_fd(), "user.color"), Ok(Some(b"red".to_vec())));
+        set(file.as_fd(), "user.color", b"").unwrap();
+        assert_eq!(get(file.as_fd(), "user.color"), Ok(Some(Vec::new())));
+    }
+
+    #[test]
+    fn what_is_not_there_or_not_of_this_file_system_is_none() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(get(file.as_fd(), "user.nothing"), Ok(None));
+        assert_eq!(get(file.as_fd(), "lustre.lov"), Ok(None));
+        assert_eq!(get(file.as_fd(), "ceph.file.layout"), Ok(None));
+    }
+
+    #[test]
+    fn a_name_that_no_attribute_can_have_is_an_error() {
+        let file = tempfile::tempfile().unwrap();
+        let name = format!("user.{}", "n".repeat(300));
+        assert_eq!(get(file.as_fd(), &name), Err(Errno::ERANGE));
+    }
+}
