@@ -48,6 +48,7 @@ pub mod stripe;
 pub mod backend;
 mod engine;
 mod file;
+pub mod layout;
 mod plan;
 pub mod probe;
 
