@@ -1,7 +1,7 @@
 //! Layouts of Lustre files: what the attribute `lustre.lov` tells, plain or composite (PFL, FLR).
 //!
 //! Offsets and numbers are those of include/uapi/linux/lustre/lustre_user.h. The value is read in
-//! [`read`], bytes are found in [`place`], and `text` tells it to people. What is not understood is
+//! `read`, bytes are found in `place`, and `text` tells it to people. What is not understood is
 //! refused, never guessed.
 
 mod place;

@@ -75,6 +75,49 @@ fn a_byte_of_a_plain_layout_is_found_to_the_end_of_its_stripe() {
     assert_eq!(place(&layout, u64::MAX - 1).length, 1);
 }
 
+/// A plain layout of so many objects, each on the target of its own number.
+fn plain(stripe_size: u32, count: u16) -> LustreLayout {
+    let mut value = with(V1, 24, &stripe_size.to_le_bytes());
+    value[28..30].copy_from_slice(&count.to_le_bytes());
+    value.truncate(32);
+    for target in 0..u32::from(count) {
+        value.extend([9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        value.extend(target.to_le_bytes());
+    }
+    parse(&value).unwrap()
+}
+
+#[test]
+fn a_byte_lies_on_the_object_where_lustre_puts_it() {
+    let layouts = [plain(1 << 20, 4), plain(1 << 20, 3), plain(64 << 10, 5)];
+    // File offset; stripe and object offset in each of the layouts.
+    let table = [
+        (0, [(0, 0), (0, 0), (0, 0)]),
+        (1_048_575, [(0, 1_048_575), (0, 1_048_575), (0, 262_143)]),
+        (1_048_576, [(1, 0), (1, 0), (1, 196_608)]),
+        (3_145_733, [(3, 5), (0, 1_048_581), (3, 589_829)]),
+        (4_194_304, [(0, 1_048_576), (1, 1_048_576), (4, 786_432)]),
+        (4_194_305, [(0, 1_048_577), (1, 1_048_577), (4, 786_433)]),
+        (10_485_883, [(2, 2_097_275), (1, 3_145_851), (0, 2_097_275)]),
+        (1_099_511_627_783, [(0, 274_877_906_951), (1, 366_503_526_407), (1, 219_902_312_455)]),
+    ];
+    for (offset, expected) in table {
+        for (layout, (stripe, at)) in layouts.iter().zip(expected) {
+            let found = place(layout, offset);
+            assert_eq!((found.stripe, found.object_offset), (stripe, at), "{offset}");
+            assert_eq!(found.target, u32::from(stripe));
+        }
+    }
+}
+
+#[test]
+fn as_many_stripes_as_there_may_be_are_read() {
+    let layout = plain(0xffff_0000, 2000);
+    assert_eq!(layout.request_shape(1).unwrap().width, 2000 * 0xffff_0000);
+    let found = place(&layout, u64::MAX - 1);
+    assert!(found.stripe < 2000 && found.length > 0);
+}
+
 #[test]
 fn a_composite_tells_its_components_and_where_there_are_objects() {
     let value = bytes(COMPOSITE);
