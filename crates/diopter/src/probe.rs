@@ -107,8 +107,8 @@ pub struct Facts {
     pub cache: Option<Residency>,
     /// How much memory this process may lock for registered buffers.
     pub memory_lock: MemoryLock,
-    /// How a distributed file system has laid the name out; `None` where none has. A directory's
-    /// is that of new files in it.
+    /// How a distributed file system has laid the file out; `None` where none has. What a directory
+    /// gives to new files is not looked at: it is a wish with gaps, and no layout.
     pub layout: Option<Result<ForeignLayout, ForeignError>>,
 }
 
@@ -155,7 +155,6 @@ fn gather(path: &Path, backend: BackendKind) -> Result<Facts, SetupError> {
         let directory = File::open(path).map_err(|error| refused("open", path, &error))?;
         facts.mount = mounts::of_descriptor(&mounts, directory.as_fd());
         facts.queue = queue_of(metadata.dev(), facts.mount.as_ref());
-        facts.layout = layout_of(directory.as_fd());
         return Ok(facts);
     }
     let opened = file::open(path, &file::OpenOptions::default())

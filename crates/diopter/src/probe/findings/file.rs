@@ -213,12 +213,11 @@ pub(super) fn striped_file(facts: &Facts) -> Option<Finding> {
     if shape.stripe_count < 2 {
         return None;
     }
-    let what = if facts.kind == NameKind::Directory { "a new file here" } else { "this file" };
     Some(Finding {
         id: "striped-file",
         severity: Severity::Notice,
         evidence: format!(
-            "{what} is striped {} over {} objects ({})",
+            "this file is striped {} over {} objects ({})",
             size_text(shape.stripe_size),
             shape.stripe_count,
             layout.name()
