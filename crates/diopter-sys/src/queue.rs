@@ -28,7 +28,10 @@ pub struct BlockQueue {
     pub nr_requests: Option<u64>,
     /// Device line a transfer should not cross, in 512-byte sectors; 0 for none.
     pub chunk_sectors: Option<u64>,
-    /// Preferred transfer size, in bytes; 0 for none.
+    /// Smallest transfer without a read first or a lost turn, in bytes: the chunk of a RAID (md,
+    /// dm-stripe), else the physical block.
+    pub minimum_io_size: Option<u64>,
+    /// Preferred transfer size, in bytes: the full stripe of a RAID; 0 for none.
     pub optimal_io_size: Option<u64>,
     /// "write back" (a flush is needed) or "write through".
     pub write_cache: Option<String>,
@@ -73,6 +76,7 @@ impl BlockQueue {
             dma_alignment: number("dma_alignment"),
             nr_requests: number("nr_requests"),
             chunk_sectors: number("chunk_sectors"),
+            minimum_io_size: number("minimum_io_size"),
             optimal_io_size: number("optimal_io_size"),
             write_cache: text(&queue.join("write_cache")),
             fua: flag("fua"),
@@ -152,6 +156,22 @@ mod tests {
         assert_eq!(queue.name, "sda1");
         assert_eq!(queue.logical_block_size, Some(4096));
         assert_eq!(queue.model.as_deref(), Some("Brick 3000"));
+    }
+
+    #[test]
+    fn a_raid_tells_its_chunk_and_its_full_stripe() {
+        let root = tempfile::tempdir().unwrap();
+        let queue = root.path().join("md0/queue");
+        fs::create_dir_all(&queue).unwrap();
+        let files =
+            [("minimum_io_size", "524288"), ("optimal_io_size", "1572864"), ("chunk_sectors", "0")];
+        for (file, content) in files {
+            fs::write(queue.join(file), content).unwrap();
+        }
+        let queue = BlockQueue::read_at(&root.path().join("md0")).unwrap();
+        assert_eq!(queue.minimum_io_size, Some(524_288));
+        assert_eq!(queue.optimal_io_size, Some(1_572_864));
+        assert_eq!(queue.chunk_sectors, Some(0));
     }
 
     #[test]

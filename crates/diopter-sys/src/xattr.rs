@@ -1,4 +1,5 @@
-//! Extended attributes of an open file. What one means is decided elsewhere.
+//! Extended attributes of an open file or folder: one value read or written whole. What a value
+//! means is decided above.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,24 +8,26 @@ use rustix::io::retry_on_intr;
 
 use crate::errno::Errno;
 
-/// The most bytes of a value that [`get`] takes.
-pub const VALUE_BYTES_MAX: usize = 256;
+/// The largest value that Linux has, in bytes: XATTR_SIZE_MAX of linux/limits.h, told by xattr(7).
+pub const VALUE_BYTES_MAX: usize = 65536;
 
-/// The value of an attribute; `None` when the file has no attribute of that name.
+/// The value of attribute `name`, such as `user.color`; `None` where there is none.
 ///
 /// # Errors
 ///
-/// ERANGE: more than [`VALUE_BYTES_MAX`] bytes. EOPNOTSUPP: the file system has no such
-/// attributes. EACCES: the file may not be read.
+/// EOPNOTSUPP: the file system keeps no attributes of that kind. EACCES, EPERM: not for this process. ERANGE or E2BIG: longer than [`VALUE_BYTES_MAX`]. EIO and
+/// others of the file system.
 pub fn get(fd: BorrowedFd<'_>, name: &str) -> Result<Option<Vec<u8>>, Errno> {
     let mut value = vec![0; VALUE_BYTES_MAX];
-    match retry_on_intr(|| rustix::fs::fgetxattr(fd, name, &mut value[..])) {
+    let read = retry_on_intr(|| rustix::fs::fgetxattr(fd, name, &mut value[..]));
+    match read.map_err(Errno::from) {
         Ok(length) => {
             value.truncate(length);
+            value.shrink_to_fit();
             Ok(Some(value))
         }
-        Err(rustix::io::Errno::NODATA) => Ok(None),
-        Err(errno) => Err(errno.into()),
+        Err(Errno::ENODATA) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -32,8 +35,8 @@ pub fn get(fd: BorrowedFd<'_>, name: &str) -> Result<Option<Vec<u8>>, Errno> {
 ///
 /// # Errors
 ///
-/// EEXIST: it has one of that name. EOPNOTSUPP: the file system has no such attributes. ENOSPC,
-/// EDQUOT: no room for it.
+/// EEXIST: it has one of that name. EOPNOTSUPP: no attributes of that kind here. ENOSPC, EDQUOT,
+/// ERANGE, E2BIG: no room for it. EACCES, EPERM, EROFS: not allowed.
 pub fn set_new(fd: BorrowedFd<'_>, name: &str, value: &[u8]) -> Result<(), Errno> {
     Ok(retry_on_intr(|| rustix::fs::fsetxattr(fd, name, value, XattrFlags::CREATE))?)
 }
@@ -43,20 +46,30 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    const NAME: &str = "user.diopter-test";
-
     #[test]
     fn an_attribute_is_what_was_set_and_is_set_once() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let fd = file.as_file().as_fd();
-        match get(fd, NAME) {
-            Err(Errno::EOPNOTSUPP) => return eprintln!("SKIP xattr: not on this file system"),
-            answer => assert_eq!(answer, Ok(None)),
+        let file = tempfile::tempfile().unwrap();
+        if set_new(file.as_fd(), "user.color", b"red") == Err(Errno::EOPNOTSUPP) {
+            eprintln!("SKIP xattr: the temporary folder keeps no user attributes");
+            return;
         }
-        set_new(fd, NAME, b"value").unwrap();
-        assert_eq!(get(fd, NAME), Ok(Some(b"value".to_vec())));
-        assert_eq!(set_new(fd, NAME, b"other"), Err(Errno::EEXIST));
-        set_new(fd, "user.diopter-long", &[b'a'; VALUE_BYTES_MAX + 1]).unwrap();
-        assert_eq!(get(fd, "user.diopter-long"), Err(Errno::ERANGE));
+        assert_eq!(get(file.as_fd(), "user.color"), Ok(Some(b"red".to_vec())));
+        assert_eq!(set_new(file.as_fd(), "user.color", b"blue"), Err(Errno::EEXIST));
+        set_new(file.as_fd(), "user.nothing", b"").unwrap();
+        assert_eq!(get(file.as_fd(), "user.nothing"), Ok(Some(Vec::new())));
+    }
+
+    #[test]
+    fn what_is_not_there_is_none_and_what_can_not_be_there_an_error() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(get(file.as_fd(), "user.nothing"), Ok(None));
+        assert_eq!(get(file.as_fd(), "lustre.lov"), Err(Errno::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn a_name_that_no_attribute_can_have_is_an_error() {
+        let file = tempfile::tempfile().unwrap();
+        let name = format!("user.{}", "n".repeat(300));
+        assert_eq!(get(file.as_fd(), &name), Err(Errno::ERANGE));
     }
 }

@@ -22,6 +22,7 @@ use crate::backend::BackendKind;
 use crate::backend::ladder::probe_uring;
 use crate::engine::{BackendChoice, Engine, EngineOptions};
 use crate::error::SetupError;
+use crate::layout::foreign::{self, ForeignError, ForeignLayout};
 
 pub use extents::{ExtentShare, ExtentSummary};
 pub use findings::{Finding, Severity, findings, size_text};
@@ -106,6 +107,9 @@ pub struct Facts {
     pub cache: Option<Residency>,
     /// How much memory this process may lock for registered buffers.
     pub memory_lock: MemoryLock,
+    /// How a distributed file system has laid the file out; `None` where none has. What a directory
+    /// gives to new files is not looked at: it is a wish with gaps, and no layout.
+    pub layout: Option<Result<ForeignLayout, ForeignError>>,
 }
 
 /// Facts about one name, and what follows from them.
@@ -144,6 +148,7 @@ fn gather(path: &Path, backend: BackendKind) -> Result<Facts, SetupError> {
         extents: None,
         cache: None,
         memory_lock: MemoryLock::of_this_process(),
+        layout: None,
     };
     let mounts = mounts::all();
     if metadata.is_dir() {
@@ -180,7 +185,12 @@ fn add_open_facts(facts: &mut Facts, opened: &OpenedFile) {
     if facts.kind == NameKind::File {
         facts.extents = extents_of(fd, size);
         facts.cache = residency(fd, 0, 0, size).ok();
+        facts.layout = layout_of(fd);
     }
+}
+
+fn layout_of(fd: BorrowedFd<'_>) -> Option<Result<ForeignLayout, ForeignError>> {
+    foreign::of_descriptor(fd).transpose()
 }
 
 fn extents_of(fd: BorrowedFd<'_>, size: u64) -> Option<ExtentSummary> {

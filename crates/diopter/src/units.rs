@@ -168,6 +168,27 @@ pub fn to_u32(n: u64) -> u32 {
     u32::try_from(n).expect("a length that was checked against the limits of a bio")
 }
 
+/// A number of bytes for people: `4 KiB (4096 B)`, `1.5 GiB (1610612737 B)`, `512 B`. The figure in
+/// front is rounded down to a tenth; the one in brackets is exact.
+#[must_use]
+pub fn size_text(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut found = None;
+    for (power, unit) in (1..).zip(UNITS) {
+        let scale = 1u64 << (10 * power);
+        if bytes < scale {
+            break;
+        }
+        found = Some((scale, unit));
+    }
+    let Some((scale, unit)) = found else { return format!("{bytes} B") };
+    let tenths = u128::from(bytes) * 10 / u128::from(scale);
+    match (tenths / 10, tenths % 10) {
+        (whole, 0) => format!("{whole} {unit} ({bytes} B)"),
+        (whole, tenth) => format!("{whole}.{tenth} {unit} ({bytes} B)"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

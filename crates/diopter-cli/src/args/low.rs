@@ -122,7 +122,7 @@ pub struct CpArgs {
     /// Allow a block device as the target, which is written in place
     #[arg(long)]
     pub overwrite: bool,
-    /// Bytes of one request [default: 1M]
+    /// Bytes of one request [default: 2M, or what fits the stripes of the file or device]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub bs: Option<u64>,
     /// Requests in flight, or auto

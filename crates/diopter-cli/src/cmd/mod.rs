@@ -2,6 +2,7 @@
 
 pub mod explain;
 pub mod generate;
+mod layout;
 pub mod probe;
 
 use diopter::{Error, SetupError};

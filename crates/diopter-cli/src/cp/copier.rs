@@ -12,6 +12,7 @@ use walkdir::{DirEntry, WalkDir};
 
 use super::CpOptions;
 use super::failure::{Failure, Step, Stop, shown};
+use super::fit::Wishes;
 use super::pipeline::Pipeline;
 use super::place;
 use super::preserve;
@@ -42,6 +43,8 @@ pub struct Copier<'a> {
     /// Folders that are open in the walk; each is flushed when it is left, and not after each file
     /// in it.
     folders: Vec<OpenFolder>,
+    /// Which sizes of request files want.
+    pub wishes: Wishes,
 }
 
 /// A folder that is being filled.
@@ -69,6 +72,7 @@ impl<'a> Copier<'a> {
             boot: super::record::boot_id(),
             written_in_place: None,
             folders: Vec::new(),
+            wishes: Wishes::default(),
         }
     }
 

@@ -8,6 +8,7 @@ mod content;
 mod copier;
 mod device;
 mod failure;
+mod fit;
 mod flow;
 mod one;
 mod pipeline;

@@ -18,8 +18,9 @@ use super::place::{self, Existing};
 use super::preserve;
 use super::record::{Record, Recorder, SourceIdentity, session_of};
 use super::segments::{Holes, Segments};
+use super::shape::Shape;
 use super::temporary::{Temporary, Wanted};
-use super::{Reflink, Sparse};
+use super::{CpOptions, Reflink, Sparse};
 
 /// With `--resume`, what is written is flushed after so many bytes, so that a power failure loses
 /// no more. A flush costs a few milliseconds, which is well below one percent of the time that
@@ -111,6 +112,7 @@ impl Copier<'_> {
             return Err(refused(cause, "leave --resume out").into());
         }
         let file = device::open(target, metadata, source.size)?;
+        self.reshape(source, &file)?;
         self.progress.begin("", &source.path, source.size);
         self.written_in_place = Some(target.to_owned());
         // Holes too: what is on the device shows through whatever is not written.
@@ -240,6 +242,7 @@ impl Copier<'_> {
             self.progress.at(source.size);
             return Ok(Passed { moved: Moved::default(), resumed, is_reflinked });
         }
+        self.reshape(source, &temporary.file)?;
         let transfer = Transfer {
             source: &source.file,
             target,
@@ -268,6 +271,22 @@ impl Copier<'_> {
         });
         let moved = moved.map_err(|why| stopped(why, source, temporary.path()))?;
         Ok(Passed { moved, resumed, is_reflinked })
+    }
+
+    /// Fits the requests to what the target wants, or else the source.
+    fn reshape(&mut self, source: &Source, target: &File) -> Result<(), Failure> {
+        let CpOptions { bs, iodepth, .. } = *self.options;
+        let usual = Shape::new(bs, iodepth)?;
+        let mut wish = None;
+        if bs.is_none() && !usual.is_one_block(source.size) {
+            let size = source.size;
+            wish = self.wishes.of(target, size).or_else(|| self.wishes.of(&source.file, size));
+        }
+        let shape = Shape::fitted(bs, iodepth, wish)?;
+        self.pipeline.reshape(shape).map_err(|error| {
+            let error = diopter::Error::from(error);
+            Failure::of_engine("setting up for", &source.path, &error)
+        })
     }
 
     /// Shares the source's blocks where the file system can, unless told how holes are to be.

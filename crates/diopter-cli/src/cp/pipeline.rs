@@ -58,6 +58,7 @@ pub enum Interruption {
 /// The engine and the buffers of one run of the command.
 pub struct Pipeline {
     engine: Engine,
+    options: EngineOptions,
     shape: Shape,
     /// Buffers of a whole block that nobody uses.
     free: Vec<IoBuf>,
@@ -68,7 +69,22 @@ impl Pipeline {
     /// An engine and no buffers yet.
     pub fn new(options: EngineOptions, shape: Shape) -> Result<Pipeline, SetupError> {
         let engine = Engine::new(options)?;
-        Ok(Pipeline { engine, shape, free: Vec::new(), has_registered: false })
+        Ok(Pipeline { engine, options, shape, free: Vec::new(), has_registered: false })
+    }
+
+    /// Moves what follows in another shape. Nothing may be in flight.
+    pub fn reshape(&mut self, shape: Shape) -> Result<(), SetupError> {
+        if shape == self.shape {
+            return Ok(());
+        }
+        self.free.clear();
+        self.shape = shape;
+        if self.has_registered {
+            // Buffers are registered once in an engine's life, and stay pinned for the rest of it.
+            self.engine = Engine::new(self.options)?;
+            self.has_registered = false;
+        }
+        Ok(())
     }
 
     /// The backend that moves the bytes.
@@ -329,4 +345,50 @@ fn take_flush(flow: &mut Flow<'_>, finished: FinishedRequest) -> Result<(), Inte
         flow.flushed = flushing.covers;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::io::Write;
+
+    use super::*;
+    use crate::cp::fit::Wish;
+    use crate::cp::flow::{Hashing, Zeros};
+    use crate::cp::segments::{Holes, Segments};
+
+    /// Hashes a file, and so reads all of it.
+    fn hash(pipeline: &mut Pipeline, file: &File) -> blake3::Hash {
+        let size = file.size().unwrap();
+        let transfer = Transfer {
+            source: file,
+            target: None,
+            segments: Segments::new(Holes::Filled, size, 4096),
+            size,
+            write_from: 0,
+            hashing: Hashing::Blake3,
+            zeros: Zeros::Written,
+            flush_every: None,
+        };
+        pipeline.run(transfer, &mut |_| None).unwrap().hash.unwrap()
+    }
+
+    #[test]
+    fn a_pipeline_goes_on_in_another_shape_with_new_buffers() {
+        let mut content = vec![0; usize::try_from(REGISTERED_BYTES_MIN).unwrap() + 4096];
+        diopter::prng::Prng::new(1).fill(&mut content);
+        let mut named = tempfile::NamedTempFile::new().unwrap();
+        named.write_all(&content).unwrap();
+        let file = File::open(named.path()).unwrap();
+        let usual = Shape::new(None, None).unwrap();
+        let mut pipeline = Pipeline::new(EngineOptions::default(), usual).unwrap();
+        for width in [2 << 20, 8 << 20, 3 << 20] {
+            let wish = Wish { width, stripe: 1 << 20 };
+            pipeline.reshape(Shape::fitted(None, None, Some(wish)).unwrap()).unwrap();
+            assert_eq!(hash(&mut pipeline, &file), blake3::hash(&content));
+            let lengths = pipeline.free.iter().map(|memory| memory.len());
+            let length = usize::try_from(width).unwrap();
+            assert_eq!(lengths.collect::<BTreeSet<_>>(), BTreeSet::from([length]));
+        }
+    }
 }

@@ -6,6 +6,7 @@ use diopter::sys::buf::Pages;
 use diopter::{Errno, IoBuf};
 
 use super::failure::Failure;
+use super::fit::Wish;
 
 /// Bytes of all buffers together. The process has about 15 MiB besides, so that the whole stays
 /// under 128 MiB with room to spare.
@@ -21,6 +22,14 @@ const BLOCK_UNIT: u64 = 512;
 /// What `--bs` and `--iodepth` are when they are not given: see docs/benchmarking.md, "dio cp".
 const BLOCK_BYTES: u64 = 2 << 20;
 const IODEPTH: u32 = 16;
+
+/// Blocks that are made larger than usual leave room for so many in flight, so that reads, writes
+/// and the device's own queue overlap.
+const FITTED_DEPTH: u32 = 4;
+
+/// A block that is fitted to a wish is a multiple of this, the size of a page and of every common
+/// device block; some devices prefer sizes that nothing else fits to.
+const FITTED_UNIT: u64 = 4096;
 
 /// What a huge page has on the machines that have them.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -72,6 +81,30 @@ impl Shape {
         Ok(Shape { block, depth })
     }
 
+    /// As [`Shape::new`], for a file that wishes for a size of request: where the size is left
+    /// open it becomes what is wished for, or a multiple, within the bound. A size that is given
+    /// stays.
+    pub fn fitted(
+        block: Option<u64>,
+        depth: Option<u32>,
+        wish: Option<Wish>,
+    ) -> Result<Shape, Failure> {
+        let usual = Shape::new(block, depth)?;
+        let Some(wish) = wish.filter(|_| block.is_none()) else { return Ok(usual) };
+        let most = BUFFERS_BYTES_MAX / u64::from(depth.unwrap_or(FITTED_DEPTH));
+        let fits = |unit: &u64| *unit > 0 && unit.is_multiple_of(FITTED_UNIT) && *unit <= most;
+        let Some(unit) = [wish.width, wish.stripe].into_iter().find(fits) else {
+            return Ok(usual);
+        };
+        let block = unit.max(usual.block - usual.block % unit);
+        Shape::new(Some(block), depth)
+    }
+
+    /// Whether a file of `size` bytes is one request whatever it wishes for.
+    pub fn is_one_block(self, size: u64) -> bool {
+        size <= self.block
+    }
+
     /// A buffer for one request.
     pub fn buffer(self) -> Result<IoBuf, Errno> {
         IoBuf::with_pages(self.block_length(), self.pages())
@@ -112,6 +145,32 @@ mod tests {
         check(None, Some(1), (BLOCK_BYTES, 1));
         check(None, Some(IODEPTH_MAX), (BUFFERS_BYTES_MAX / 120 / 512 * 512, IODEPTH_MAX));
         check(Some(512), Some(IODEPTH_MAX), (512, IODEPTH_MAX));
+    }
+
+    #[test]
+    fn blocks_fit_the_stripes_of_a_file_within_the_bound() {
+        let check = |block, depth, (width, stripe), expected: (u64, u32)| {
+            let shape = Shape::fitted(block, depth, Some(Wish { width, stripe })).unwrap();
+            assert_eq!((shape.block, shape.depth), expected, "{width} {stripe}");
+            assert!(shape.block * u64::from(shape.depth) <= BUFFERS_BYTES_MAX);
+        };
+        // The full width where it is no less than usual and leaves four in flight.
+        check(None, None, (8 * MIB, MIB), (8 * MIB, 8));
+        check(None, None, (16 * MIB, 4 * MIB), (16 * MIB, 4));
+        check(None, None, (3 * MIB, MIB), (3 * MIB, 16));
+        // As many of a smaller width as fit the usual block.
+        check(None, None, (192 << 10, 64 << 10), (1920 << 10, 16));
+        check(None, None, (1536 << 10, 512 << 10), (1536 << 10, 16));
+        // Stripe by stripe where the width is too much, as usual where that is as well.
+        check(None, None, (400 * MIB, 4 * MIB), (4 * MIB, 16));
+        check(None, None, (400 * MIB, 100 * MIB), (BLOCK_BYTES, IODEPTH));
+        // What no request could be is no wish.
+        check(None, None, (65535 * 512, 512), (BLOCK_BYTES, IODEPTH));
+        check(None, None, (0, 0), (BLOCK_BYTES, IODEPTH));
+        // What was said stands.
+        check(Some(MIB), None, (8 * MIB, MIB), (MIB, 16));
+        check(None, Some(1), (32 * MIB, MIB), (32 * MIB, 1));
+        check(None, Some(32), (8 * MIB, 3 * MIB), (2 * MIB, 32));
     }
 
     #[test]

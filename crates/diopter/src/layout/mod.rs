@@ -10,9 +10,17 @@
 //! the change, and refuses (`Changed`) when the manifest is not the one that was read. So of two
 //! changes at the same time one is refused and none is lost. On a file system without such locks
 //! only the second half holds, and two changes within microseconds may lose one.
+//!
+//! Beside it the layouts that others have written down (`foreign`): read, never followed.
+
+pub mod ceph;
+pub mod foreign;
+pub mod lustre;
 
 mod create;
 mod manifest;
+#[cfg(all(test, not(loom)))]
+mod mutation;
 mod objects;
 mod replace;
 

@@ -6,6 +6,8 @@ mod system;
 
 use super::Facts;
 
+pub use crate::units::size_text;
+
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
@@ -47,7 +49,7 @@ pub struct Finding {
 /// What follows from the facts, the worst first.
 #[must_use]
 pub fn findings(facts: &Facts) -> Vec<Finding> {
-    let rules: [fn(&Facts) -> Option<Finding>; 16] = [
+    let rules: [fn(&Facts) -> Option<Finding>; 18] = [
         file::no_direct_io,
         file::kernel_buffers_writes,
         system::mounted_device,
@@ -64,32 +66,13 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
         system::memlock_low,
         system::rotational,
         file::delayed_extents,
+        file::striped_file,
+        system::striped_device,
     ];
     let mut found: Vec<Finding> = rules.into_iter().filter_map(|rule| rule(facts)).collect();
     // Stable: within a severity they stay in the order of the rules.
     found.sort_by_key(|finding| finding.severity);
     found
-}
-
-/// A number of bytes for people: `4 KiB (4096 B)`, `1.5 GiB (1610612737 B)`, `512 B`. The figure in
-/// front is rounded down to a tenth; the one in brackets is exact.
-#[must_use]
-pub fn size_text(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut found = None;
-    for (power, unit) in (1..).zip(UNITS) {
-        let scale = 1u64 << (10 * power);
-        if bytes < scale {
-            break;
-        }
-        found = Some((scale, unit));
-    }
-    let Some((scale, unit)) = found else { return format!("{bytes} B") };
-    let tenths = u128::from(bytes) * 10 / u128::from(scale);
-    match (tenths / 10, tenths % 10) {
-        (whole, 0) => format!("{whole} {unit} ({bytes} B)"),
-        (whole, tenth) => format!("{whole}.{tenth} {unit} ({bytes} B)"),
-    }
 }
 
 #[cfg(test)]

@@ -3,13 +3,15 @@
 
 use std::os::fd::AsFd;
 
+use diopter::layout::foreign;
 use diopter::sys::fiemap::{FiemapExtent, fiemap};
 use diopter::sys::residency::residency;
-use diopter::{DepthPolicy, Policies, RoutePolicy, ShortPolicy, WaitPolicy};
+use diopter::{DepthPolicy, File, Policies, RoutePolicy, ShortPolicy, WaitPolicy};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{ExplainOptions, Explained};
+use crate::cmd::layout::{self, Layout};
 
 /// Extents of the device that are listed; a request that touches more is listed as far as that.
 const DEVICE_EXTENTS_MAX: usize = 4096;
@@ -59,6 +61,8 @@ pub struct Explain {
     pub address: u64,
     /// The limit of one bio that was asked for; null for the engine's own.
     pub bio_bytes_max: Option<u64>,
+    /// How a distributed file system has laid the file out; null where none has.
+    pub layout: Option<Layout>,
 }
 
 /// A value of each policy.
@@ -212,7 +216,13 @@ pub fn of(explained: &Explained<'_>) -> Explain {
         page_size,
         address: options.address,
         bio_bytes_max: options.bio_bytes_max,
+        layout: layout_of(file),
     }
+}
+
+fn layout_of(file: &File) -> Option<Layout> {
+    let read = foreign::of_descriptor(file.as_fd()).transpose()?;
+    Some(layout::of(&read, file.size().ok()))
 }
 
 fn names_of(policies: &Policies) -> PolicyNames {

@@ -45,6 +45,9 @@ pub fn of(document: &Explain, look: &Look) -> String {
     let completion = &document.completion;
     entry(&mut text, "completion", &format!("{}: {}", completion.context, completion.why));
     entry(&mut text, "page cache", &cached(document));
+    if let Some(layout) = &document.layout {
+        text.push_str(&layout.text(INDENT, look));
+    }
     section(&mut text, look, ("extents", document.extents.len()), extents_table(document));
     section(&mut text, look, ("bios", document.bios.len()), bios_table(document));
     match &document.device_extents {
@@ -234,6 +237,8 @@ fn device_table(document: &Explain) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use diopter::layout::foreign::of_attributes;
+
     use super::*;
     use crate::cmd::explain::document::{
         Alignment, Backend, Completion, DeviceExtent, Extent, PolicyNames, RouteBytes,
@@ -295,6 +300,7 @@ mod tests {
             page_size: 4096,
             address: 0,
             bio_bytes_max: None,
+            layout: None,
         }
     }
 
@@ -343,6 +349,16 @@ mod tests {
     fn a_request_in_many_pieces_is_told_as_it_was_and_cut() {
         let told = of(&in_many_pieces(), &LOOK);
         golden_file::check(&golden_file::golden("explain-pieces.txt"), &told);
+    }
+
+    #[test]
+    fn a_foreign_layout_is_told_after_the_page_cache() {
+        let text = b"stripe_unit=65536 stripe_count=3 object_size=262144 pool=data".to_vec();
+        let read = of_attributes(|name| Ok((name == "ceph.file.layout").then(|| text.clone())));
+        let layout = read.transpose().map(|read| crate::cmd::layout::of(&read, None));
+        let told = of(&Explain { layout, ..across_a_boundary() }, &LOOK);
+        assert!(told.contains("\nlayout       ceph: stripes of 64 KiB"), "{told}");
+        assert!(told.contains("best in requests of 192 KiB"), "{told}");
     }
 
     #[test]

@@ -8,6 +8,8 @@ use diopter::sys::residency::{Residency, ResidencySource};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::cmd::layout::{self, Layout};
+
 /// What was found out about each name. Bytes everywhere.
 #[derive(Serialize, JsonSchema)]
 #[schemars(title = "diopter.probe/1")]
@@ -49,6 +51,8 @@ pub struct Name {
     pub memory_lock_is_exempt: bool,
     /// What slows direct I/O down, the worst first.
     pub findings: Vec<FindingText>,
+    /// How a distributed file system has laid it out; null where none has.
+    pub layout: Option<Layout>,
 }
 
 /// A kernel.
@@ -108,6 +112,8 @@ pub struct Device {
     pub rotational: Option<bool>,
     /// Whether completions can be polled for.
     pub io_poll: Option<bool>,
+    /// Smallest transfer without a read first or a lost turn, in bytes: the chunk of a RAID.
+    pub minimum_io_size: Option<u64>,
 }
 
 /// Direct I/O on a file or device.
@@ -254,6 +260,7 @@ fn name_of(probe: &Probe) -> Name {
         memory_lock_bytes_max: facts.memory_lock.bytes_max,
         memory_lock_is_exempt: facts.memory_lock.is_exempt,
         findings: probe.findings.iter().map(finding_of).collect(),
+        layout: facts.layout.as_ref().map(|read| layout::of(read, facts.size)),
     }
 }
 
@@ -288,6 +295,7 @@ fn device_of(queue: &BlockQueue) -> Device {
         fua: queue.fua,
         rotational: queue.rotational,
         io_poll: queue.io_poll,
+        minimum_io_size: queue.minimum_io_size,
     }
 }
 

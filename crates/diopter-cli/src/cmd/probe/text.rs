@@ -23,6 +23,9 @@ fn block_of(name: &Name, look: &Look) -> String {
     for (label, value) in rows_of(name) {
         text.push_str(&look.entry(INDENT, label, &value));
     }
+    if let Some(layout) = &name.layout {
+        text.push_str(&layout.text(INDENT, look));
+    }
     put(&mut text, "");
     if name.findings.is_empty() {
         let none = look.paint(Tone::Good, "nothing here slows direct I/O down");
@@ -80,9 +83,12 @@ fn add_device(rows: &mut Vec<(&'static str, String)>, device: &Device) {
     rows.push(("", transfers));
     let mut limits = Vec::new();
     limits.extend(device.segments_max.map(|segments| format!("{segments} segments each")));
+    // A RAID's chunk is more than a block of the device.
+    let least = device.minimum_io_size.filter(|bytes| Some(*bytes) > device.physical_block_size);
     for (label, bytes) in [
         ("virt boundary", device.virt_boundary),
         ("chunks of", device.chunk_bytes),
+        ("at least", least),
         ("best at", device.optimal_io_size),
     ] {
         limits
@@ -225,6 +231,7 @@ fn number(count: u64, noun: &str) -> String {
 mod tests {
     use std::path::PathBuf;
 
+    use diopter::layout::foreign::of_attributes;
     use diopter::probe::{
         DirectFacts, ExtentShare, ExtentSummary, Facts, Kernel, MemoryLock, Mount, NameKind, Probe,
         findings,
@@ -251,6 +258,7 @@ mod tests {
             dma_alignment: Some(3),
             nr_requests: Some(1023),
             chunk_sectors: Some(0),
+            minimum_io_size: Some(4096),
             optimal_io_size: Some(0),
             write_cache: Some("write back".to_owned()),
             fua: Some(true),
@@ -308,6 +316,22 @@ mod tests {
                 source: ResidencySource::Cachestat,
             }),
             memory_lock: MemoryLock { bytes_max: Some(8 << 20), is_exempt: false },
+            layout: None,
+        }
+    }
+
+    /// A file of another one's cluster.
+    fn striped() -> Facts {
+        let text = "stripe_unit=1048576 stripe_count=8 object_size=4194304 pool=fast";
+        let layout =
+            of_attributes(
+                |name| Ok((name == "ceph.file.layout").then(|| text.as_bytes().to_vec())),
+            );
+        Facts {
+            path: PathBuf::from("/mnt/big"),
+            kind: NameKind::File,
+            layout: layout.transpose(),
+            ..device()
         }
     }
 
@@ -331,6 +355,13 @@ mod tests {
         let judged = |facts: Facts| Probe { findings: findings(&facts), facts };
         let told = of(&document::of(&[judged(file()), judged(device())]), &LOOK);
         golden_file::check(&golden_file::golden("probe.txt"), &told);
+    }
+
+    #[test]
+    fn a_foreign_layout_is_told_with_its_finding() {
+        let facts = Facts { queue: None, size: Some(1 << 30), ..striped() };
+        let told = of(&document::of(&[Probe { findings: findings(&facts), facts }]), &LOOK);
+        golden_file::check(&golden_file::golden("probe-striped.txt"), &told);
     }
 
     #[test]

@@ -206,3 +206,27 @@ pub(super) fn alignment_guessed(facts: &Facts) -> Option<Finding> {
         remedy: "Linux 6.1 or newer tells the alignment by statx".to_owned(),
     })
 }
+
+pub(super) fn striped_file(facts: &Facts) -> Option<Finding> {
+    let Some(Ok(layout)) = &facts.layout else { return None };
+    let shape = layout.request_shape(facts.size.unwrap_or(u64::MAX))?;
+    if shape.stripe_count < 2 {
+        return None;
+    }
+    Some(Finding {
+        id: "striped-file",
+        severity: Severity::Notice,
+        evidence: format!(
+            "this file is striped {} over {} objects ({})",
+            size_text(shape.stripe_size),
+            shape.stripe_count,
+            layout.name()
+        ),
+        cause: "a request that is smaller keeps some of the objects' servers idle, and one that \
+                begins within a stripe asks its server twice",
+        remedy: format!(
+            "requests of {} fill all of them; begin them at a multiple of that",
+            size_text(shape.width)
+        ),
+    })
+}

@@ -25,6 +25,9 @@ const TRANSFER_KB: u64 = 1024;
 /// Buffers that `dio cp` registers when it may: its ring of 16 buffers of 1 MiB.
 const REGISTERED_BYTES: u64 = 16 << 20;
 
+/// Chunks from this size on are a RAID's; what is smaller is a block of one disk.
+const CHUNK_BYTES_MIN: u64 = 16 << 10;
+
 pub(super) fn mounted_device(facts: &Facts) -> Option<Finding> {
     if facts.kind != NameKind::BlockDevice || facts.device_mounts.is_empty() {
         return None;
@@ -155,5 +158,30 @@ pub(super) fn rotational(facts: &Facts) -> Option<Finding> {
         cause: "on a spindle every jump costs milliseconds, and depth hides little of it; a \
                 virtual disk often says so without one",
         remedy: "use large requests in file order; on a virtual disk, ignore it".to_owned(),
+    })
+}
+
+pub(super) fn striped_device(facts: &Facts) -> Option<Finding> {
+    let queue = facts.queue.as_ref()?;
+    let (chunk, full) = (queue.minimum_io_size?, queue.optimal_io_size?);
+    // A disk may prefer a size as well; stripes are whole chunks, and more than one.
+    if chunk == 0 || full <= chunk || !full.is_multiple_of(chunk) || chunk < CHUNK_BYTES_MIN {
+        return None;
+    }
+    Some(Finding {
+        id: "striped-device",
+        severity: Severity::Notice,
+        evidence: format!(
+            "{} is striped: chunks of {}, a full stripe of {}",
+            queue.name,
+            size_text(chunk),
+            size_text(full)
+        ),
+        cause: "a smaller request leaves disks idle; on RAID 5 and 6 a write of less than a full \
+                stripe first reads what the parity needs",
+        remedy: format!(
+            "requests of {}, or a multiple, that begin at a multiple of that",
+            size_text(full)
+        ),
     })
 }

@@ -9,6 +9,7 @@ use diopter_sys::residency::{Residency, ResidencySource};
 
 use super::*;
 use crate::engine::BackendChoice;
+use crate::layout::foreign;
 use crate::probe::{
     DirectFacts, ExtentShare, ExtentSummary, Kernel, MemoryLock, Mount, NameKind, UringRefusal,
 };
@@ -57,6 +58,7 @@ fn quiet() -> Facts {
         }),
         cache: Some(residency(0, 0)),
         memory_lock: MemoryLock { bytes_max: None, is_exempt: false },
+        layout: None,
     }
 }
 
@@ -376,5 +378,51 @@ fn a_path_in_a_remedy_is_one_word_of_a_shell() {
         ("a\u{1b}b", "FILE"),
     ] {
         assert_eq!(file::shell_word(&PathBuf::from(path)), expected);
+    }
+}
+
+/// A file of `CephFS`, `count` objects wide.
+fn on_ceph(facts: &mut Facts, count: u64) {
+    let text = format!("stripe_unit=1048576 stripe_count={count} object_size=4194304 pool=data");
+    facts.layout = foreign::of_attributes(|name| {
+        Ok((name == "ceph.file.layout").then(|| text.clone().into_bytes()))
+    })
+    .transpose();
+}
+
+#[test]
+fn a_striped_file_tells_the_request_that_fills_all_objects() {
+    let finding = only(|facts| on_ceph(facts, 8));
+    assert_eq!((finding.id, finding.severity), ("striped-file", Severity::Notice));
+    assert!(finding.evidence.contains("striped 1 MiB (1048576 B) over 8 objects"), "{finding:?}");
+    assert!(finding.remedy.contains("requests of 8 MiB"), "{finding:?}");
+    check(|facts| on_ceph(facts, 1), &[]);
+}
+
+#[test]
+fn a_layout_that_is_not_understood_is_no_finding() {
+    check(
+        |facts| {
+            let read = foreign::of_attributes(|_| Ok(Some(b"nonsense".to_vec())));
+            assert!(read.is_err());
+            facts.layout = read.transpose();
+        },
+        &[],
+    );
+}
+
+#[test]
+fn a_raid_tells_its_full_stripe_and_a_lone_disk_has_none() {
+    let sizes = |chunk, full| {
+        move |facts: &mut Facts| {
+            queue(facts).minimum_io_size = Some(chunk);
+            queue(facts).optimal_io_size = Some(full);
+        }
+    };
+    let finding = only(sizes(512 << 10, 1536 << 10));
+    assert_eq!((finding.id, finding.severity), ("striped-device", Severity::Notice));
+    assert!(finding.remedy.contains("requests of 1.5 MiB"), "{finding:?}");
+    for (chunk, full) in [(512, 0), (4096, 1 << 20), (1 << 19, 1 << 19), (1 << 19, (1 << 19) + 1)] {
+        check(sizes(chunk, full), &[]);
     }
 }

@@ -1,0 +1,109 @@
+//! How a distributed file system has laid a file out, as `dio probe` and `dio explain` tell it.
+
+use diopter::layout::foreign::{ForeignError, ForeignLayout};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::output::Look;
+use crate::size::size_text;
+
+/// A layout that a distributed file system made. Numbers are of the part that has most of the file,
+/// and null where the layout does not tell.
+#[derive(Serialize, JsonSchema)]
+pub struct Layout {
+    /// Whose it is: `lustre`, `ceph`; null where it was not understood.
+    pub kind: Option<&'static str>,
+    /// Bytes of a stripe.
+    pub stripe_size: Option<u64>,
+    /// Objects that the stripes go over.
+    pub stripe_count: Option<u64>,
+    /// Bytes of a request that fills all of them, and what it should begin at a multiple of.
+    pub request_bytes: Option<u64>,
+    /// Why the objects alone do not have the content; null where they have. The file system serves
+    /// it either way.
+    pub obstacle: Option<&'static str>,
+    /// The whole layout in words.
+    pub lines: Vec<String>,
+    /// Why it was not understood; null where it was.
+    pub trouble: Option<String>,
+}
+
+/// The layout of a file of `size` bytes, as far as it was understood.
+pub fn of(read: &Result<ForeignLayout, ForeignError>, size: Option<u64>) -> Layout {
+    let layout = match read {
+        Ok(layout) => layout,
+        Err(error) => {
+            return Layout {
+                kind: None,
+                stripe_size: None,
+                stripe_count: None,
+                request_bytes: None,
+                obstacle: None,
+                lines: Vec::new(),
+                trouble: Some(error.to_string()),
+            };
+        }
+    };
+    let shape = layout.request_shape(size.unwrap_or(u64::MAX));
+    Layout {
+        kind: Some(layout.name()),
+        stripe_size: shape.map(|shape| shape.stripe_size),
+        stripe_count: shape.map(|shape| shape.stripe_count),
+        request_bytes: shape.map(|shape| shape.width),
+        obstacle: layout.obstacle(),
+        lines: layout.lines(),
+        trouble: None,
+    }
+}
+
+impl Layout {
+    /// Its lines in the text of a command, in a column of `indent`.
+    pub fn text(&self, indent: usize, look: &Look) -> String {
+        let mut rows = self.lines.clone();
+        if let (Some(first), Some(kind)) = (rows.first_mut(), self.kind) {
+            *first = format!("{kind}: {first}");
+        }
+        rows.extend(
+            self.request_bytes.map(|bytes| format!("best in requests of {}", size_text(bytes))),
+        );
+        rows.extend(
+            self.obstacle.map(|why| format!("{why}: only the file system reads all of it")),
+        );
+        rows.extend(self.trouble.clone());
+        let labels = std::iter::once("layout").chain(std::iter::repeat(""));
+        labels.zip(rows).map(|(label, row)| look.entry(indent, label, &row)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use diopter::layout::foreign::of_attributes;
+
+    use super::*;
+
+    const LOOK: Look = Look { is_coloured: false, width: 80 };
+
+    fn layout(name: &str, value: &[u8]) -> Layout {
+        let read = of_attributes(|asked| Ok((asked == name).then(|| value.to_vec())));
+        of(&read.transpose().unwrap(), Some(1 << 30))
+    }
+
+    #[test]
+    fn a_layout_is_told_with_the_request_that_fits_it() {
+        let text = b"stripe_unit=1048576 stripe_count=8 object_size=4194304 pool=fast";
+        let layout = layout("ceph.file.layout", text);
+        assert_eq!((layout.kind, layout.stripe_count), (Some("ceph"), Some(8)));
+        assert_eq!(layout.request_bytes, Some(8 << 20));
+        let told = layout.text(10, &LOOK);
+        assert!(told.starts_with("layout    ceph: stripes of 1 MiB (1048576 B) over 8"), "{told}");
+        assert!(told.ends_with("          best in requests of 8 MiB (8388608 B)\n"), "{told}");
+    }
+
+    #[test]
+    fn a_layout_that_is_not_understood_is_told_with_its_trouble() {
+        let layout = layout("lustre.lov", b"nonsense");
+        assert_eq!((layout.kind, layout.request_bytes), (None, None));
+        let told = layout.text(10, &LOOK);
+        assert!(told.starts_with("layout    layout lustre.lov: it begins"), "{told}");
+    }
+}
