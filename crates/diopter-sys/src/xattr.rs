@@ -15,8 +15,8 @@ pub const VALUE_BYTES_MAX: usize = 65536;
 ///
 /// # Errors
 ///
-/// EOPNOTSUPP: the file system keeps no attributes of that kind. EACCES, EPERM: not for this process. ERANGE or E2BIG: longer than [`VALUE_BYTES_MAX`]. EIO and
-/// others of the file system.
+/// EOPNOTSUPP: the file system keeps no attributes of that kind. EACCES, EPERM: not for this
+/// process. ERANGE or E2BIG: longer than [`VALUE_BYTES_MAX`]. EIO and others of the file system.
 pub fn get(fd: BorrowedFd<'_>, name: &str) -> Result<Option<Vec<u8>>, Errno> {
     let mut value = vec![0; VALUE_BYTES_MAX];
     let read = retry_on_intr(|| rustix::fs::fgetxattr(fd, name, &mut value[..]));

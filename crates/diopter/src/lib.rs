@@ -61,7 +61,7 @@ pub use error::{
     AdmitError, AdmitErrorKind, BackendError, Error, IoError, IoErrorKind, LayoutError,
     LayoutErrorKind, Result, SetupError,
 };
-pub use file::{File, InFlight, Metadata, OpenOptions};
+pub use file::{File, InFlight, Metadata, OpenAs, OpenOptions, StripedFile};
 pub use outcome::{DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing};
 pub use plan::{Plan, PlanQuery, PlannedBio};
 pub use policy::{

@@ -1,11 +1,13 @@
 //! What one request would become, without making it: the same router and the same builder as the
 //! engine's, on memory that is only an address.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 
 use diopter_sys::fiemap::fiemap;
 use diopter_sys::residency::residency;
 
+use crate::backend::Port;
+use crate::backend::local::LocalObject;
 use crate::bio::Draft;
 use crate::bio::builder::{BioLimits, Builder, Piece};
 use crate::bio::lanes::Lanes;
@@ -16,9 +18,10 @@ use crate::error::Result;
 use crate::extent::Extent;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES, SEGMENTS_MAX};
 use crate::outcome::Route;
-use crate::policy::{CompletionPolicy, Policies, SubmitPolicy};
+use crate::policy::{CompletionPolicy, MergePolicy, Policies, SubmitPolicy};
 use crate::request::RequestOp;
 use crate::stripe::Runs;
+use crate::sync::Arc;
 use crate::units::{FileRange, align_down, is_aligned};
 
 /// Bios that a plan lists at most; what follows is more of the same.
@@ -69,13 +72,17 @@ pub struct Plan {
     pub completion: (&'static str, &'static str),
 }
 
-/// Plans a request on a target whose descriptor is `fd`.
-pub(crate) fn plan(target: &Target, fd: BorrowedFd<'_>, query: &PlanQuery) -> Result<Plan> {
+/// Plans a request on a target and its objects.
+pub(crate) fn plan(
+    target: &Target,
+    objects: &[Arc<LocalObject>],
+    query: &PlanQuery,
+) -> Result<Plan> {
     let op = if query.is_write { RequestOp::Write } else { RequestOp::Read };
     let route = query.policies.route;
     let range = admit::check_range(target, op, (query.offset, query.length), route)?;
     let size = target.size().unwrap_or(0);
-    let facts = Facts::look(fd, range, size);
+    let facts = Facts::look(target, objects, range);
     let mut plan = Plan {
         route: Route::default(),
         extents: extents(target, range),
@@ -219,17 +226,33 @@ struct Facts {
 const EXTENTS_MAX: usize = 4096;
 
 impl Facts {
-    fn look(fd: BorrowedFd<'_>, range: FileRange, size: u64) -> Facts {
+    fn look(target: &Target, objects: &[Arc<LocalObject>], range: FileRange) -> Facts {
+        let mut facts = Facts { extends: false, allocates: false, has_cached_pages: false };
+        let mut lanes = Lanes::default();
+        lanes.fill(&*target.mapper, range, MergePolicy::PerObject);
+        for lane in lanes.iter() {
+            let extent = target.mapper.map(lane.first());
+            let start = extent.object_offset.get();
+            let on_object = FileRange::new(start, start + lane.length());
+            facts.add(&objects[usize::from(extent.object.0)], on_object);
+        }
+        facts
+    }
+
+    /// Looks at one object and the range of it that the request touches.
+    fn add(&mut self, object: &LocalObject, range: FileRange) {
+        let (fd, size) = (object.file().as_fd(), object.size().unwrap_or(0));
         let extents = fiemap(fd, range.start(), range.length().max(1), false, EXTENTS_MAX);
-        let allocates = extents.is_ok_and(|extents| {
+        self.allocates |= extents.is_ok_and(|extents| {
             let mapped = extents.iter().map(|extent| {
                 extent.end().min(range.end()).saturating_sub(extent.logical.max(range.start()))
             });
             mapped.sum::<u64>() < range.length()
                 || extents.iter().any(|it| it.is_unwritten() || it.is_delalloc())
         });
-        let cached = residency(fd, 0, 0, size).is_ok_and(|cache| cache.pages_cached > 0);
-        Facts { extends: range.end() > size, allocates, has_cached_pages: cached }
+        self.has_cached_pages |=
+            residency(fd, 0, 0, size).is_ok_and(|cache| cache.pages_cached > 0);
+        self.extends |= range.end() > size;
     }
 }
 

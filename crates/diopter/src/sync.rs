@@ -19,7 +19,8 @@ pub(crate) use loom::{
 
 // What no model looks at: sharing by count, and what lives in statics, which loom can't have.
 pub(crate) use std::sync::{
-    Arc, Mutex as StaticMutex, OnceLock, Weak, atomic::AtomicU32 as StaticCounter,
+    Arc, Mutex as StaticMutex, MutexGuard as StaticGuard, OnceLock, Weak,
+    atomic::AtomicU32 as StaticCounter,
 };
 
 /// Stands between a write and a read of two `SeqCst` atomics. All `SeqCst` operations have one
@@ -32,6 +33,11 @@ pub(crate) fn keep_total_order() {
 /// Locks, also after a panic elsewhere: every critical section here leaves its state whole before
 /// it can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// [`lock`] for what lives in statics or is shared by open files.
+pub(crate) fn lock_static<T>(mutex: &StaticMutex<T>) -> StaticGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 

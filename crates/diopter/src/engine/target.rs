@@ -86,10 +86,10 @@ struct Object {
     space: Mutex<Space>,
 }
 
-/// A record of the file's size that must go before the file outgrows it.
-pub(crate) struct Seal {
-    /// The size; `u64::MAX` once the record is gone.
-    size: AtomicU64,
+/// A record of the objects' sizes that must go before one of them changes.
+struct Seal {
+    /// A write up to here changes none; `u64::MAX` once the record is gone.
+    full_to: AtomicU64,
     unseal: Box<dyn Fn() -> Result<(), Errno> + Send + Sync>,
 }
 
@@ -171,20 +171,19 @@ impl Target {
     }
 
     /// A file on devices, which never outgrows them.
-    #[expect(dead_code, reason = "striped files on disk come next")]
     pub(crate) fn with_size_fixed(mut self, size: Option<u64>) -> Target {
         self.size_fixed = size;
         self
     }
 
-    #[expect(dead_code, reason = "striped files on disk come next")]
-    /// A file of `size` bytes whose size is on record; `unseal` takes the record back.
+    /// A file whose objects' sizes are on record: a write past byte `full_to` may make one larger,
+    /// and `unseal` takes the record back.
     pub(crate) fn with_seal(
         mut self,
-        size: u64,
+        full_to: u64,
         unseal: impl Fn() -> Result<(), Errno> + Send + Sync + 'static,
     ) -> Target {
-        self.seal = Some(Seal { size: AtomicU64::new(size), unseal: Box::new(unseal) });
+        self.seal = Some(Seal { full_to: AtomicU64::new(full_to), unseal: Box::new(unseal) });
         self
     }
 
@@ -259,23 +258,23 @@ impl Target {
         Ok(())
     }
 
-    /// Makes way for a write up to byte `end`: a record of the size that it outgrows goes first.
+    /// Makes way for a write up to byte `end`: a record of sizes that it changes goes first.
     pub(crate) fn before_write_to(&self, end: u64) -> Result<(), Errno> {
         if self.outgrows_seal(end) { self.unseal() } else { Ok(()) }
     }
 
-    /// Whether a write up to byte `end` outgrows a record of the size.
+    /// Whether a write up to byte `end` may change a size that is on record.
     #[inline]
     pub(crate) fn outgrows_seal(&self, end: u64) -> bool {
-        self.seal.as_ref().is_some_and(|seal| end > seal.size.load(Ordering::Acquire))
+        self.seal.as_ref().is_some_and(|seal| end > seal.full_to.load(Ordering::Acquire))
     }
 
     fn unseal(&self) -> Result<(), Errno> {
         let Some(seal) = &self.seal else { return Ok(()) };
-        if seal.size.load(Ordering::Acquire) != u64::MAX {
+        if seal.full_to.load(Ordering::Acquire) != u64::MAX {
             // Two threads may both come here; taking the record back twice is taking it back.
             (seal.unseal)()?;
-            seal.size.store(u64::MAX, Ordering::Release);
+            seal.full_to.store(u64::MAX, Ordering::Release);
         }
         Ok(())
     }

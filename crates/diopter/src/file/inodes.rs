@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use diopter_sys::fork;
 
 use crate::gate::Gate;
-use crate::sync::{Arc, StaticMutex, Weak};
+use crate::sync::{Arc, StaticMutex, Weak, lock_static};
 
 /// Tables by generation of fork: a child must not meet a mutex that another thread of its parent
 /// held.
@@ -13,12 +13,16 @@ const TABLES: usize = 8;
 
 type Table = BTreeMap<InodeKey, Weak<Gate>>;
 
-/// An inode in this system.
+/// What has a gate: an inode in this system, or a striped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct InodeKey {
-    pub device: u64,
-    /// `None` for a block device, which may have several nodes.
-    pub inode: Option<u64>,
+pub(super) enum InodeKey {
+    OfFile {
+        device: u64,
+        /// `None` for a block device, which may have several nodes.
+        inode: Option<u64>,
+    },
+    /// By the id of its layout, which is the same by whatever path it is found.
+    OfLayout(u128),
 }
 
 /// The gate of an inode.
@@ -26,8 +30,7 @@ pub(super) fn gate_of(key: InodeKey) -> Arc<Gate> {
     static TABLE: [StaticMutex<Table>; TABLES] =
         [const { StaticMutex::new(BTreeMap::new()) }; TABLES];
     let generation = usize::try_from(fork::generation()).unwrap_or(0);
-    let mut table =
-        TABLE[generation % TABLES].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut table = lock_static(&TABLE[generation % TABLES]);
     if let Some(gate) = table.get(&key).and_then(Weak::upgrade) {
         return gate;
     }
@@ -44,9 +47,9 @@ mod tests {
 
     #[test]
     fn open_files_of_one_inode_share_a_gate_and_others_do_not() {
-        let key = InodeKey { device: u64::MAX, inode: Some(1) };
+        let key = InodeKey::OfFile { device: u64::MAX, inode: Some(1) };
         let (one, same) = (gate_of(key), gate_of(key));
-        let other = gate_of(InodeKey { device: u64::MAX, inode: Some(2) });
+        let other = gate_of(InodeKey::OfFile { device: u64::MAX, inode: Some(2) });
         assert!(Arc::ptr_eq(&one, &same));
         assert!(!Arc::ptr_eq(&one, &other));
     }

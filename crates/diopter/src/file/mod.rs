@@ -4,6 +4,7 @@
 mod in_flight;
 mod inodes;
 mod options;
+mod striped;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,8 +14,9 @@ use std::path::Path;
 use diopter_sys::file::{Alignment, AtomicWrite, DirectSupport, FileKind};
 use diopter_sys::{Errno, Lent, LentOnce, RwFlags, space};
 
+use crate::backend::Wait;
 use crate::backend::local::LocalObject;
-use crate::backend::{Port, Wait};
+use crate::bio::lanes::Lanes;
 use crate::engine::admit;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
@@ -22,13 +24,18 @@ use crate::engine::{Core, blocking_order, if_thread_engine, start_on, with_threa
 use crate::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind, Result};
 use crate::limits::{GATE_WAIT_MAX, WAIT_SLICE};
 use crate::plan::{Plan, PlanQuery};
+use crate::policy::MergePolicy;
 use crate::request::{Refused, Request, RequestOp};
+use crate::stripe::Striping;
 use crate::sync::Arc;
 use crate::units::{FileRange, to_u64, to_usize};
 
 pub use in_flight::InFlight;
-pub use options::OpenOptions;
+pub use options::{OpenAs, OpenOptions};
 pub use std::fs::Metadata;
+pub use striped::StripedFile;
+
+use striped::SharedLayout;
 
 /// A file or block device, open for direct I/O at any offset, with any length, from any address.
 ///
@@ -42,7 +49,10 @@ pub struct File {
 
 struct Inner {
     target: Arc<Target>,
-    object: Arc<LocalObject>,
+    /// Where its bytes are: the file itself, or the objects of a striped one.
+    objects: Box<[Arc<LocalObject>]>,
+    /// What makes it a striped file.
+    layout: Option<SharedLayout>,
     facts: Facts,
 }
 
@@ -119,6 +129,9 @@ impl File {
     /// The file never becomes longer than what was written: an end that is no multiple of the block
     /// and lies past the end of the file goes through the page cache.
     ///
+    /// A striped file that runs out of space returns fewer bytes: those before the first stripe
+    /// without space, and nothing behind them was written.
+    ///
     /// # Errors
     /// `Io` with the first error of the device: part of the range may be written. `Admit` when the
     /// file is not open for writing, the range ends past 2^63 - 1, or the file is strict and would
@@ -128,12 +141,22 @@ impl File {
         self.transfer(RequestOp::Write, Lent::Take(buf), range, RwFlags::NONE)
     }
 
-    /// [`File::write_at`] without the count: writes are whole or an error.
+    /// [`File::write_at`] without the count: all of it, or an error.
     ///
     /// # Errors
     /// As [`File::write_at`].
     pub fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.write_at(buf, offset).map(|_| ())
+        let mut done = self.write_at(buf, offset)?;
+        while done < buf.len() {
+            // Only out of space is short, and the rest says so.
+            let more = self.write_at(&buf[done..], offset.saturating_add(to_u64(done)))?;
+            if more == 0 {
+                let rest = FileRange::new(offset.saturating_add(to_u64(done)), u64::MAX);
+                return Err(IoError::new(Errno::ENOSPC, rest, "write").into());
+            }
+            done += more;
+        }
+        Ok(())
     }
 
     /// Writes several buffers in order; as [`File::write_at`] otherwise.
@@ -240,20 +263,25 @@ impl File {
     /// # Errors
     /// `Io` with the errno of `fallocate`: `ENOSPC`, or `EOPNOTSUPP` where the file system can't.
     pub fn allocate(&self, offset: u64, length: u64) -> Result<()> {
-        if length == 0 {
-            return Ok(());
-        }
         let range = FileRange::new(offset, offset.saturating_add(length));
-        let allocated = space::fallocate_keep_size(self.as_fd(), offset, length);
-        allocated.map_err(|errno| IoError::new(errno, range, "allocate").into())
+        let mut lanes = Lanes::default();
+        lanes.fill(&*self.inner.target.mapper, range, MergePolicy::PerObject);
+        for lane in lanes.iter() {
+            let extent = self.inner.target.mapper.map(lane.first());
+            let object = self.inner.objects[usize::from(extent.object.0)].file();
+            let (start, length) = (extent.object_offset.get(), lane.length());
+            let allocated = space::fallocate_keep_size(object.as_fd(), start, length);
+            allocated.map_err(|errno| IoError::new(errno, range, "allocate"))?;
+        }
+        Ok(())
     }
 
-    /// As std's.
+    /// As std's; of a striped file its manifest's, but for the size ([`File::size`]).
     ///
     /// # Errors
     /// `Io` with the errno of `fstat`.
     pub fn metadata(&self) -> Result<Metadata> {
-        self.inner.object.file().metadata().map_err(|error| {
+        self.inner.named().metadata().map_err(|error| {
             let errno = Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO.raw()));
             IoError::new(errno, FileRange::new(0, 0), "metadata").into()
         })
@@ -264,14 +292,26 @@ impl File {
     /// # Errors
     /// `Io` with the errno of `fstat` or `BLKGETSIZE64`.
     pub fn size(&self) -> Result<u64> {
-        let size = self.inner.object.size();
+        let size = self.inner.target.size();
         size.map_err(|errno| IoError::new(errno, FileRange::new(0, 0), "size").into())
     }
 
     /// A regular file or a block device.
     #[must_use]
     pub fn kind(&self) -> FileKind {
-        self.inner.object.kind()
+        if self.inner.layout.is_some() { FileKind::Regular } else { self.inner.objects[0].kind() }
+    }
+
+    /// How a striped file is dealt out to its objects; `None` for any other file.
+    #[must_use]
+    pub fn striping(&self) -> Option<Striping> {
+        self.inner.target.striping()
+    }
+
+    /// The descriptors of the objects in which the bytes lie, in the order of their stripes: the
+    /// file's own, unless it is striped.
+    pub fn object_descriptors(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
+        self.inner.objects.iter().map(|object| object.file().as_fd())
     }
 
     /// What the kernel wants direct I/O to be a multiple of, and who said so.
@@ -298,7 +338,7 @@ impl File {
     /// # Errors
     /// `Admit` as the request itself would be refused.
     pub fn plan(&self, query: &PlanQuery) -> Result<Plan> {
-        crate::plan::plan(&self.inner.target, self.as_fd(), query)
+        crate::plan::plan(&self.inner.target, &self.inner.objects, query)
     }
 
     /// Starts a request on this thread's engine, with owned memory that comes back with the result.
@@ -348,6 +388,11 @@ fn full(range: FileRange) -> AdmitError {
 }
 
 impl Inner {
+    /// What the path named: the file, or the manifest.
+    fn named(&self) -> &std::fs::File {
+        self.layout.as_ref().map_or_else(|| self.objects[0].file(), SharedLayout::file)
+    }
+
     fn drain(&self) {
         if_thread_engine(|core| {
             let deadline = Deadline::after(GATE_WAIT_MAX);
@@ -366,8 +411,9 @@ impl Drop for Inner {
 }
 
 impl AsFd for File {
+    /// What the path named: of a striped file the manifest, open for reading.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.object.file().as_fd()
+        self.inner.named().as_fd()
     }
 }
 
@@ -390,7 +436,8 @@ impl FileExt for File {
 impl std::fmt::Debug for File {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("File")
-            .field("fd", &self.inner.object.file())
+            .field("fd", &self.inner.named())
+            .field("striping", &self.striping())
             .field("alignment", &self.inner.facts.alignment)
             .finish_non_exhaustive()
     }

@@ -10,15 +10,26 @@ use crate::backend::local::LocalObject;
 use crate::engine::target::{Access, Blocks, Directness, Target};
 use crate::error::{Result, SetupError};
 use crate::file::inodes::{InodeKey, gate_of};
-use crate::file::{Facts, File, Inner};
+use crate::file::{Facts, File, Inner, striped};
 use crate::map::Identity;
 use crate::sync::Arc;
+
+/// What a path names whose content is the manifest of a striped file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OpenAs {
+    /// The striped file.
+    #[default]
+    Striped,
+    /// The manifest, as the file that it is.
+    Plain,
+}
 
 /// Options for opening a [`File`]; every one is off at first.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    sys: file::OpenOptions,
-    access: Access,
+    pub(super) sys: file::OpenOptions,
+    pub(super) access: Access,
+    open_as: OpenAs,
 }
 
 impl Default for OpenOptions {
@@ -32,7 +43,7 @@ impl OpenOptions {
     #[must_use]
     pub fn new() -> OpenOptions {
         let sys = file::OpenOptions { read: false, mode: 0o666, ..file::OpenOptions::default() };
-        OpenOptions { sys, access: Access::default() }
+        OpenOptions { sys, access: Access::default(), open_as: OpenAs::default() }
     }
 
     /// For reading.
@@ -129,12 +140,28 @@ impl OpenOptions {
         self
     }
 
+    /// What the manifest of a striped file is opened as; the striped file at first. To know one, a
+    /// regular file of at most 16 MiB is looked at, with one direct read.
+    #[must_use]
+    pub fn open_as(mut self, open_as: OpenAs) -> OpenOptions {
+        self.open_as = open_as;
+        self
+    }
+
     /// Opens the file.
     ///
     /// # Errors
-    /// `SetupError` with the path, the errno and what to do.
+    /// `SetupError` with the path, the errno and what to do; `LayoutError` for a striped file.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
+        if self.open_as == OpenAs::Striped && !self.sys.create_new && striped::is_manifest_at(path)
+        {
+            return striped::open(self, path);
+        }
+        self.open_plain(path)
+    }
+
+    pub(super) fn open_plain(&self, path: &Path) -> Result<File> {
         let fail =
             |what, errno, remedy| SetupError { what, path: Some(path.to_owned()), errno, remedy };
         let writes = self.access.write || self.access.append;
@@ -168,13 +195,9 @@ impl OpenOptions {
             memory: u64::from(opened.alignment.memory),
             page: u64::from(opened.page_size),
         };
-        let directness = match opened.direct {
-            DirectSupport::Full => Directness::Full,
-            DirectSupport::ReadsOnly => Directness::ReadsOnly,
-            DirectSupport::None(_) => Directness::None,
-        };
+        let directness = directness_of(opened.direct);
         let inode = (opened.kind == FileKind::Regular).then_some(opened.inode);
-        let key = InodeKey { device: opened.device, inode };
+        let key = InodeKey::OfFile { device: opened.device, inode };
         let read = self.access.read;
         let object = Arc::new(LocalObject::new(opened.fd, opened.kind, read, writes));
         let port: Arc<dyn Port> = Arc::clone(&object) as Arc<dyn Port>;
@@ -184,7 +207,16 @@ impl OpenOptions {
         let target = Arc::new(target.with_directness(directness));
         // The gate is found now, so that opening, not the first write, pays for it.
         target.gate();
-        File { inner: Arc::new(Inner { target, object, facts }) }
+        let objects = Box::new([object]);
+        File { inner: Arc::new(Inner { target, objects, layout: None, facts }) }
+    }
+}
+
+pub(super) fn directness_of(direct: DirectSupport) -> Directness {
+    match direct {
+        DirectSupport::Full => Directness::Full,
+        DirectSupport::ReadsOnly => Directness::ReadsOnly,
+        DirectSupport::None(_) => Directness::None,
     }
 }
 

@@ -1,0 +1,265 @@
+//! Striped files: a layout's objects put together to one `File`. The layout is `layout`'s, the
+//! bytes are the engine's.
+
+use std::ops::Deref;
+use std::path::Path;
+
+use diopter_sys::Errno;
+use diopter_sys::file::{Alignment, DirectSupport};
+
+use crate::backend::Port;
+use crate::backend::local::LocalObject;
+use crate::engine::target::{Blocks, Directness, Target};
+use crate::error::{LayoutErrorKind, Result, SetupError};
+use crate::file::inodes::{InodeKey, gate_of};
+use crate::file::options::directness_of;
+use crate::file::{Facts, File, Inner, OpenAs, OpenOptions};
+use crate::layout::{
+    CreateOptions, Layout, MANIFEST_BYTES_MAX, MANIFEST_BYTES_MIN, MANIFEST_HEAD_BYTES, Manifest,
+    ObjectAccess, OpenedObject, is_manifest,
+};
+use crate::map::Striped;
+use crate::stripe::Striping;
+use crate::sync::{Arc, StaticMutex, lock_static};
+use crate::units::{ObjectOffset, to_u64};
+
+/// A file whose bytes are dealt out to several objects, RAID-0: files on one or more file systems,
+/// or whole devices. It is a [`File`]; what is only a striped file's is here.
+///
+/// ```
+/// use diopter::layout::{CreateOptions, ObjectPlace};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// let places = [(); 4].map(|()| ObjectPlace::Folder(folder.path().into()));
+/// let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
+/// let wide = diopter::StripedFile::create(folder.path().join("dataset.dio"), &options)?;
+/// wide.write_all_at(&vec![7; 10 << 20], 1)?;
+/// let same = diopter::File::open(folder.path().join("dataset.dio"))?;
+/// assert_eq!(same.size()?, 1 + (10 << 20));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct StripedFile(File);
+
+/// The layout of an open striped file, and its manifest as a file.
+pub(super) struct SharedLayout {
+    manifest: Manifest,
+    layout: Arc<StaticMutex<Layout>>,
+    file: std::fs::File,
+}
+
+impl SharedLayout {
+    pub fn file(&self) -> &std::fs::File {
+        &self.file
+    }
+}
+
+impl StripedFile {
+    /// Makes a striped file and its objects, and opens it for reading and writing. Nothing that is
+    /// there is replaced.
+    ///
+    /// # Errors
+    /// `LayoutError` with what is in the way, and where; nothing is left behind then.
+    pub fn create(path: impl AsRef<Path>, options: &CreateOptions) -> Result<StripedFile> {
+        Layout::create(path.as_ref(), options)?;
+        StripedFile::open_with(path, &OpenOptions::new().read(true).write(true))
+    }
+
+    /// Opens a striped file for reading.
+    ///
+    /// # Errors
+    /// As [`StripedFile::open_with`].
+    pub fn open(path: impl AsRef<Path>) -> Result<StripedFile> {
+        StripedFile::open_with(path, &OpenOptions::new().read(true))
+    }
+
+    /// Opens a striped file.
+    ///
+    /// # Errors
+    /// `LayoutError`: the manifest or an object is not what it must be; `SetupError`.
+    pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<StripedFile> {
+        open(options, path.as_ref()).map(StripedFile)
+    }
+
+    /// The layout as it was when the file was opened.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        let layout = self.0.inner.layout.as_ref();
+        &layout.expect("a striped file has a layout").manifest
+    }
+
+    /// Makes everything durable and writes the objects' sizes into the manifest: from then on an
+    /// object of another size is found when the file is opened. The first write that makes one
+    /// larger takes them out again.
+    ///
+    /// # Errors
+    /// `Io` of the flush, `LayoutError` of the manifest.
+    pub fn seal(self) -> Result<()> {
+        self.0.sync_all()?;
+        let layout = self.0.inner.layout.as_ref().expect("a striped file has a layout");
+        Ok(lock_static(&layout.layout).seal()?)
+    }
+
+    /// Bytes in each object, in the order of their stripes.
+    ///
+    /// # Errors
+    /// `Io` with the errno of `fstat`.
+    pub fn object_sizes(&self) -> Result<Vec<u64>> {
+        let sizes = self.0.inner.objects.iter().map(|object| object.size());
+        let sizes: std::result::Result<_, Errno> = sizes.collect();
+        sizes.map_err(|errno| {
+            let none = crate::units::FileRange::new(0, 0);
+            crate::error::IoError::new(errno, none, "size").into()
+        })
+    }
+
+    /// As a file among others.
+    #[must_use]
+    pub fn into_file(self) -> File {
+        self.0
+    }
+}
+
+impl Deref for StripedFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+/// Whether a path names a regular file that begins as a manifest does. What can't be looked at is
+/// none: opening it tells why.
+pub(super) fn is_manifest_at(path: &Path) -> bool {
+    let may_be = std::fs::metadata(path).is_ok_and(|metadata| {
+        let sizes = to_u64(MANIFEST_BYTES_MIN)..=MANIFEST_BYTES_MAX;
+        metadata.is_file() && sizes.contains(&metadata.len())
+    });
+    let look = || {
+        // Past the page cache: looking at a file must not change how it is served.
+        let file = OpenOptions::new().read(true).open_as(OpenAs::Plain).open_plain(path)?;
+        let mut head = [0; MANIFEST_HEAD_BYTES];
+        file.read_exact_at(&mut head, 0)?;
+        Ok::<bool, crate::error::Error>(is_manifest(&head))
+    };
+    may_be && look().unwrap_or(false)
+}
+
+/// Opens the striped file whose manifest is at `path`.
+pub(super) fn open(options: &OpenOptions, path: &Path) -> Result<File> {
+    let access = options.access;
+    let layout = Layout::open(path)?;
+    let writes = access.write || access.append;
+    let wanted =
+        ObjectAccess { read: access.read, write: writes, exclusive: options.sys.exclusive };
+    let fail =
+        |what, errno, remedy| SetupError { what, path: Some(path.to_owned()), errno, remedy };
+    if !access.read && !writes {
+        return Err(fail("open", Errno::EINVAL, "set read, write or append").into());
+    }
+    let opened = layout.open_objects(wanted)?;
+    let direct = least_direct(&opened);
+    if let (true, DirectSupport::None(_)) = (access.strict, direct) {
+        let what = "an object of this striped file has no direct I/O: open";
+        return Err(fail(what, Errno::EOPNOTSUPP, "open it without strict").into());
+    }
+    let file = std::fs::File::open(layout.path()).map_err(|error| {
+        let errno = Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO.raw()));
+        fail("open the manifest", errno, "check its permissions")
+    })?;
+    let file = assemble(options, layout, opened, file, direct);
+    if options.sys.truncate && writes {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+fn assemble(
+    options: &OpenOptions,
+    layout: Layout,
+    opened: Vec<OpenedObject>,
+    file: std::fs::File,
+    direct: DirectSupport,
+) -> File {
+    let manifest = layout.manifest().clone();
+    let striping = manifest.striping();
+    let alignment = strictest(&opened);
+    let blocks = Blocks {
+        read: u64::from(alignment.offset_read),
+        write: u64::from(alignment.offset_write),
+        memory: u64::from(alignment.memory),
+        page: opened.iter().map(|object| u64::from(object.opened.page_size)).max().unwrap_or(1),
+    };
+    let full_to = manifest.is_sealed().then(|| full_to(striping, &opened));
+    let access = options.access;
+    let objects: Box<[Arc<LocalObject>]> = opened
+        .into_iter()
+        .map(|object| {
+            let OpenedObject { opened, .. } = object;
+            let writes = access.write || access.append;
+            Arc::new(LocalObject::new(opened.fd, opened.kind, access.read, writes))
+        })
+        .collect();
+    let ports = objects.iter().map(|object| Arc::clone(object) as Arc<dyn Port>).collect();
+    let key = InodeKey::OfLayout(manifest.uuid().as_u128());
+    let gate = Box::new(move || gate_of(key));
+    let layout = Arc::new(StaticMutex::new(layout));
+    let target = Target::new(ports, Box::new(Striped(striping)), blocks, access, gate)
+        .with_directness(directness_of(direct))
+        .with_size_fixed(manifest.size());
+    let target = match full_to {
+        None => target,
+        Some(full_to) => {
+            let layout = Arc::clone(&layout);
+            target.with_seal(full_to, move || unseal(&layout))
+        }
+    };
+    let target = Arc::new(target);
+    target.gate();
+    let facts = Facts { alignment, atomic_write: None, direct };
+    let layout = Some(SharedLayout { manifest, layout, file });
+    File { inner: Arc::new(Inner { target, objects, layout, facts }) }
+}
+
+/// Up to where a write makes no object larger: the first byte of the file that its object does not
+/// have.
+fn full_to(striping: Striping, opened: &[OpenedObject]) -> u64 {
+    let firsts = striping
+        .objects()
+        .zip(opened)
+        .map(|(object, opened)| striping.file_offset(object, ObjectOffset::new(opened.size)).get());
+    firsts.min().unwrap_or(0)
+}
+
+/// Takes the sizes out of the manifest. When it is another one by now, somebody did so already, or
+/// these objects are no longer its: either way there is nothing to take back.
+fn unseal(layout: &StaticMutex<Layout>) -> std::result::Result<(), Errno> {
+    match lock_static(layout).unseal() {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind == LayoutErrorKind::Changed => Ok(()),
+        Err(error) => Err(error.errno()),
+    }
+}
+
+fn least_direct(opened: &[OpenedObject]) -> DirectSupport {
+    let rank = |direct: DirectSupport| match directness_of(direct) {
+        Directness::None => 0,
+        Directness::ReadsOnly => 1,
+        Directness::Full => 2,
+    };
+    let all = opened.iter().map(|object| object.opened.direct);
+    all.min_by_key(|direct| rank(*direct)).unwrap_or(DirectSupport::Full)
+}
+
+/// What every object's direct I/O is content with.
+fn strictest(opened: &[OpenedObject]) -> Alignment {
+    let all = opened.iter().map(|object| object.opened.alignment);
+    all.reduce(|one, other| Alignment {
+        memory: one.memory.max(other.memory),
+        offset_read: one.offset_read.max(other.offset_read),
+        offset_write: one.offset_write.max(other.offset_write),
+        source: if other.offset_write > one.offset_write { other.source } else { one.source },
+    })
+    .expect("a layout has objects")
+}
