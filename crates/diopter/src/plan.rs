@@ -3,6 +3,7 @@
 
 use std::os::fd::AsFd;
 
+use diopter_sys::Errno;
 use diopter_sys::fiemap::fiemap;
 use diopter_sys::residency::residency;
 
@@ -11,10 +12,11 @@ use crate::backend::local::LocalObject;
 use crate::bio::Draft;
 use crate::bio::builder::{BioLimits, Builder, Piece};
 use crate::bio::lanes::Lanes;
+use crate::bio::pieces::Pieces;
 use crate::engine::admit;
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
-use crate::error::Result;
+use crate::error::{IoError, Result};
 use crate::extent::Extent;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES, SEGMENTS_MAX};
 use crate::outcome::Route;
@@ -83,9 +85,10 @@ pub(crate) fn plan(
     let range = admit::check_range(target, op, (query.offset, query.length), route)?;
     let size = target.size().unwrap_or(0);
     let facts = Facts::look(target, objects, range);
+    let unmapped = |errno| IoError::new(errno, range, "map");
     let mut plan = Plan {
         route: Route::default(),
-        extents: extents(target, range),
+        extents: extents(target, range).map_err(unmapped)?,
         bios: Vec::new(),
         waits: 0,
         completion: completion_context(query, facts),
@@ -95,21 +98,21 @@ pub(crate) fn plan(
     let mut at = range.start();
     while at < end && plan.bios.len() < BIOS_MAX {
         let window = next_window(target, query, size, FileRange::new(at, end));
-        add_window(&mut plan, target, query, (window, size));
+        add_window(&mut plan, target, query, (window, size)).map_err(unmapped)?;
         at = window.range.end();
     }
     Ok(plan)
 }
 
-fn extents(target: &Target, range: FileRange) -> Vec<Extent> {
+fn extents(target: &Target, range: FileRange) -> std::result::Result<Vec<Extent>, Errno> {
     let mut extents = Vec::new();
     let mut at = range.start();
     while at < range.end() && extents.len() < BIOS_MAX {
-        let extent = target.mapper.map(FileRange::new(at, range.end()));
+        let extent = target.mapper.map(FileRange::new(at, range.end()))?;
         at = extent.range.end();
         extents.push(extent);
     }
-    extents
+    Ok(extents)
 }
 
 fn block_of(target: &Target, query: &PlanQuery) -> u64 {
@@ -133,7 +136,12 @@ fn next_window(target: &Target, query: &PlanQuery, size: u64, rest: FileRange) -
     .next_window()
 }
 
-fn add_window(plan: &mut Plan, target: &Target, query: &PlanQuery, at: (Window, u64)) {
+fn add_window(
+    plan: &mut Plan,
+    target: &Target,
+    query: &PlanQuery,
+    at: (Window, u64),
+) -> std::result::Result<(), Errno> {
     let (window, size) = at;
     let block = block_of(target, query);
     let (way, span) = match window.way {
@@ -144,25 +152,31 @@ fn add_window(plan: &mut Plan, target: &Target, query: &PlanQuery, at: (Window, 
     count(&mut plan.route, window);
     let limit = query.bio_bytes_max.unwrap_or(u64::from(BIO_BYTES_MAX));
     let limits = BioLimits { bytes_max: align_down(limit, block).max(block), block };
-    let builder = Builder { mapper: &*target.mapper, limits, boundary: query.policies.boundary };
+    let mapper = &*target.mapper;
+    let reader = Builder { mapper, limits, writes: false };
+    let builder = Builder { mapper, limits, writes: query.is_write };
     let edges =
         if query.is_write && way == "bounced" { edges(window.range, span, block) } else { vec![] };
     let before = plan.bios.len();
     for edge in edges.into_iter().filter(|edge| edge.start() < size) {
         let mut lane = Lanes::default();
-        lane.fill(&*target.mapper, edge, query.policies.merge);
-        add_bios(&mut plan.bios, &builder, &mut lane, (way, true));
+        lane.fill(mapper, edge, query.policies.merge);
+        add_bios(&mut plan.bios, (&reader, &mut Pieces::default()), &mut lane, (way, true))?;
     }
     plan.waits += u32::from(plan.bios.len() > before);
     let before = plan.bios.len();
     let mut lanes = Lanes::default();
-    lanes.fill(&*target.mapper, span, query.policies.merge);
-    add_bios(&mut plan.bios, &builder, &mut lanes, (way, false));
+    lanes.fill(mapper, span, query.policies.merge);
+    let address = query.address.wrapping_add(span.start().wrapping_sub(query.offset));
+    let mut pieces = Pieces::default();
+    pieces.start(&builder, query.policies.boundary, span, address);
+    add_bios(&mut plan.bios, (&builder, &mut pieces), &mut lanes, (way, false))?;
     let made = plan.bios.len() - before;
     plan.waits += match query.policies.submit {
         SubmitPolicy::AllThenWait => u32::from(made > 0),
         SubmitPolicy::EachThenWait => u32::try_from(made).unwrap_or(u32::MAX),
     };
+    Ok(())
 }
 
 fn edges(range: FileRange, span: FileRange, block: u64) -> Vec<FileRange> {
@@ -175,15 +189,16 @@ fn edges(range: FileRange, span: FileRange, block: u64) -> Vec<FileRange> {
 
 fn add_bios(
     bios: &mut Vec<PlannedBio>,
-    builder: &Builder<'_>,
+    (builder, pieces): (&Builder<'_>, &mut Pieces),
     lanes: &mut Lanes,
     (way, is_edge_read): (&'static str, bool),
-) {
+) -> std::result::Result<(), Errno> {
     while let Some(lane) = lanes.front()
         && bios.len() < BIOS_MAX
     {
-        match builder.next(lane, in_segments) {
+        match pieces.next(builder, lane, in_segments)? {
             Piece::Zeros(hole) => lanes.advance(hole.length()),
+            Piece::Refused(..) => return Err(Errno::EOPNOTSUPP),
             Piece::Bio(draft) => {
                 let segments = u32::try_from(draft.runs.count()).unwrap_or(u32::MAX);
                 bios.push(PlannedBio { draft, segments, way, is_edge_read });
@@ -191,6 +206,7 @@ fn add_bios(
             }
         }
     }
+    Ok(())
 }
 
 /// How many bytes of the runs fit the segments of one bio, each run being one of memory that is in
@@ -231,10 +247,10 @@ impl Facts {
         let mut lanes = Lanes::default();
         lanes.fill(&*target.mapper, range, MergePolicy::PerObject);
         for lane in lanes.iter() {
-            let extent = target.mapper.map(lane.first());
-            let start = extent.object_offset.get();
+            // What can't be told is no fact.
+            let Ok((object, start)) = target.locate(lane.start()) else { continue };
             let on_object = FileRange::new(start, start + lane.length());
-            facts.add(&objects[usize::from(extent.object.0)], on_object);
+            facts.add(&objects[usize::from(object.0)], on_object);
         }
         facts
     }

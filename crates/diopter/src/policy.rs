@@ -1,7 +1,7 @@
 //! Policies: plain values, decided by the caller, each read in exactly one place. No state, no I/O.
 
 /// Where a bio ends when the mapper must read metadata to go on. The names are the kernels whose
-/// rule it is. Read by `bio/builder.rs`.
+/// rule it is. Read by `bio/pieces.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BoundaryPolicy {
     /// Linux 3.8: every section of a flagged mapping ends the bio before it.

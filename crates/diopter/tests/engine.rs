@@ -1,16 +1,19 @@
 //! Facts about the engine on a scripted simulator: errors, outcomes, order, capacity, cancel,
 //! policies.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use diopter::backend::Checked;
 use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter::backend::{Backend, Capabilities, Checked, Completions, LentBio, Wait};
+use diopter::clock::Nanos;
 use diopter::extent::{Extent, ExtentState, ObjectIndex};
 use diopter::map::{Identity, Mapper, Table};
+use diopter::sys::{BioId, BioResult};
 use diopter::{
-    Access, AdmitErrorKind, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest, IoBuf,
-    IoErrorKind, ObjectOffset, Policies, RangeState, Request, ShortPolicy, SubmitPolicy, Target,
-    TargetRef,
+    Access, AdmitErrorKind, BackendError, Blocks, BoundaryPolicy, DepthPolicy, Engine, Errno,
+    FileRange, FinishedRequest, IoBuf, IoErrorKind, ObjectOffset, Policies, RangeState, Request,
+    ShortPolicy, SubmitPolicy, Target, TargetRef,
 };
 
 const MIB: u64 = 1 << 20;
@@ -45,8 +48,12 @@ impl Default for Plan {
 struct Boxed(Box<dyn Mapper>);
 
 impl Mapper for Boxed {
-    fn map(&self, range: FileRange) -> Extent {
+    fn map(&self, range: FileRange) -> Result<Extent, Errno> {
         self.0.map(range)
+    }
+
+    fn has_boundaries(&self) -> bool {
+        self.0.has_boundaries()
     }
 
     fn name(&self) -> &'static str {
@@ -291,4 +298,143 @@ fn a_hole_of_the_mapper_reads_as_zeros_without_a_bio() {
     assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(8192));
     assert!(finished.memory.expect("comes back").iter().all(|byte| *byte == 0));
     assert_eq!(finished.timing.submitted.0, 0, "nothing was submitted");
+}
+
+/// 12 blocks, then another group behind a block of metadata, as on ext3.
+fn story() -> Box<dyn Mapper> {
+    let block = 4096;
+    let extent = |(start, end, at): (u64, u64, u64)| Extent {
+        range: FileRange::new(start * block, end * block),
+        object: ObjectIndex(0),
+        object_offset: ObjectOffset::new(at * block),
+        state: ExtentState::Mapped,
+        boundary: true,
+    };
+    let groups = [(0, 12, 100), (12, 1036, 113)].map(extent);
+    Box::new(Table::new(groups.into()).expect("no overlap"))
+}
+
+#[test]
+fn each_boundary_policy_makes_the_bios_of_its_kernel_and_moves_the_same_bytes() {
+    let policies = [
+        (BoundaryPolicy::V3_8, 12),
+        (BoundaryPolicy::Patch1, 3),
+        (BoundaryPolicy::Patch2V1, 3),
+        (BoundaryPolicy::V3_10, 2),
+        (BoundaryPolicy::V5_12, 2),
+    ];
+    for (boundary, bios) in policies {
+        // One bio at a time, each of 1 ms: the time tells their number.
+        let policies =
+            Policies { boundary, submit: SubmitPolicy::EachThenWait, ..Policies::default() };
+        let bench = Plan { mapper: story(), policies, ..Plan::default() }.set_up();
+        let finished = bench.run(Request::write(0, memory(52 << 10, 7)));
+        assert_eq!(finished.result.map(|moved| moved.get()), Ok(52 << 10));
+        let timing = finished.timing;
+        assert_eq!(timing.reaped.since(timing.submitted), bios * MIB, "{}", boundary.name());
+        let written = bench.world.with_disk(0, |disk| {
+            disk.live()
+                .iter()
+                .enumerate()
+                .filter(|(_, byte)| **byte == 7)
+                .map(|(at, _)| at)
+                .collect::<Vec<_>>()
+        });
+        let expected: Vec<usize> =
+            ((100 << 12)..(112 << 12)).chain((113 << 12)..(114 << 12)).collect();
+        assert_eq!(written, expected);
+    }
+}
+
+/// What happened, in order.
+type Log = Arc<Mutex<Vec<String>>>;
+
+fn note(log: &Log, line: String) {
+    log.lock().expect("no panic").push(line);
+}
+
+/// A mapper that notes each question.
+struct Noted(Box<dyn Mapper>, Log);
+
+impl Mapper for Noted {
+    fn map(&self, range: FileRange) -> Result<Extent, Errno> {
+        note(&self.1, format!("map {}", range.start() >> 10));
+        self.0.map(range)
+    }
+
+    fn has_boundaries(&self) -> bool {
+        true
+    }
+
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+}
+
+/// A backend that notes when it is given a bio, and when the device gets what is queued.
+struct Device(Sim, Log);
+
+impl Backend for Device {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn queue(&mut self, ids: &[BioId]) -> u32 {
+        note(&self.1, format!("queue {}", ids.len()));
+        self.0.queue(ids)
+    }
+
+    fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
+        note(&self.1, if wait == Wait::Poll { "submit".into() } else { "submit and wait".into() });
+        self.0.turn(wait, done)
+    }
+
+    fn run_now(&mut self, id: BioId) -> BioResult {
+        self.0.run_now(id)
+    }
+
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        self.0.run_lent(bio)
+    }
+
+    fn held(&self) -> u32 {
+        self.0.held()
+    }
+
+    fn cancel(&mut self, id: BioId) {
+        self.0.cancel(id);
+    }
+
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+}
+
+#[test]
+fn what_is_queued_goes_out_before_metadata_is_read_and_is_not_waited_for() {
+    let log = Log::default();
+    let world = World::new(vec![Disk::new(64 * MIB, 512, 512)]);
+    let slab = Engine::slab();
+    let config = SimConfig {
+        seed: 1,
+        depth_max: 64,
+        latency_min_ns: MIB,
+        latency_spread_ns: 0,
+        faults: Faults::NONE,
+        faulty: None,
+        mebibyte_ns: 0,
+    };
+    let device = Device(Sim::new(&slab, &world, config), Arc::clone(&log));
+    let engine = Engine::on_backend(slab, Box::new(device), Policies::default());
+    let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
+    let access = Access { read: true, write: true, ..Access::default() };
+    let mapper = Noted(story(), Arc::clone(&log));
+    let target = Target::alone(world.port(0), mapper, blocks, access);
+    engine.start(&target, Request::write(0, memory(52 << 10, 7))).expect("admitted");
+    let finished = engine.wait(LONG).expect("the backend is there").expect("it finishes");
+    assert_eq!(finished.result.map(|moved| moved.get()), Ok(52 << 10));
+    // Whether the request is a single bio is asked first.
+    let expected = ["map 0", "map 0", "queue 1", "submit", "map 48", "queue 1", "submit and wait"];
+    assert_eq!(*log.lock().expect("no panic"), expected);
+    assert_eq!(finished.timing.reaped.since(finished.timing.submitted), MIB, "side by side");
 }

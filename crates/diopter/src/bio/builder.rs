@@ -1,10 +1,11 @@
-//! Extents and memory -> bios, each as large as it can be. The only reader of [`BoundaryPolicy`].
-//! Knows no backend.
+//! Extents and memory -> bios, each as large as it can be: today's rule at a boundary, and the only
+//! one where there is none. What older kernels did is in `section`. Knows no backend.
+
+use diopter_sys::Errno;
 
 use crate::bio::{Draft, EndedBy};
-use crate::extent::Extent;
+use crate::extent::{Extent, ExtentState};
 use crate::map::Mapper;
-use crate::policy::BoundaryPolicy;
 use crate::stripe::Runs;
 use crate::units::{FileRange, ObjectOffset, align_down};
 
@@ -24,6 +25,8 @@ pub enum Piece {
     Bio(Draft),
     /// Nothing, or nothing written: reads as zeros, without a bio.
     Zeros(FileRange),
+    /// Bytes that a write may not change in place: there are none yet, or not for this file alone.
+    Refused(FileRange, ExtentState),
 }
 
 /// Makes bios of a lane, front to back.
@@ -33,8 +36,8 @@ pub struct Builder<'m> {
     pub mapper: &'m dyn Mapper,
     /// What one bio may be.
     pub limits: BioLimits,
-    /// What a boundary does. A mapper without metadata of its own never flags one.
-    pub boundary: BoundaryPolicy,
+    /// The bios write.
+    pub writes: bool,
 }
 
 impl Builder<'_> {
@@ -42,22 +45,29 @@ impl Builder<'_> {
     /// `fits(runs)` is how many bytes of `runs`, from their start, have memory within the segments
     /// of one bio.
     ///
+    /// # Errors
+    /// The mapper's, for the start of the lane.
+    ///
     /// # Panics
     /// For an empty lane.
-    pub fn next(&self, lane: Runs, fits: impl Fn(&Runs) -> u64) -> Piece {
-        let first = self.mapper.map(lane.first());
+    pub fn next(&self, lane: Runs, fits: impl Fn(&Runs) -> u64) -> Result<Piece, Errno> {
+        let first = self.mapper.map(lane.first())?;
         debug_assert!(!first.range.is_empty() && first.range.start() == lane.start());
-        if !first.state.has_bytes() {
-            return Piece::Zeros(first.range);
+        if !self.moves(first.state) {
+            return Ok(if self.writes {
+                Piece::Refused(first.range, first.state)
+            } else {
+                Piece::Zeros(first.range)
+            });
         }
         let (length, ended_by) = self.grow(&first, lane);
         let (runs, ended_by) = self.cut(lane.take(length), ended_by, fits);
-        Piece::Bio(Draft {
-            runs,
-            object: first.object,
-            object_offset: first.object_offset,
-            ended_by,
-        })
+        let Extent { object, object_offset, .. } = first;
+        Ok(Piece::Bio(Draft { runs, object, object_offset, ended_by }))
+    }
+
+    fn moves(&self, state: ExtentState) -> bool {
+        state == ExtentState::Mapped || (!self.writes && state.has_bytes())
     }
 
     /// How many bytes from the lane's start follow each other on one object, up to the lane's end
@@ -69,14 +79,18 @@ impl Builder<'_> {
             if length == lane.length() {
                 return (length, EndedBy::EndOfRequest);
             }
-            if extent.boundary && self.ends_at_a_boundary() {
+            if extent.boundary {
                 return (length, EndedBy::Boundary);
             }
             if length >= self.limits.bytes_max {
                 return (length, EndedBy::SizeLimit);
             }
-            let next = self.mapper.map(lane.skip(length).first());
-            if next.object != extent.object && next.state.has_bytes() {
+            // What can't be mapped is met again, as the start of a piece.
+            let next = match self.mapper.map(lane.skip(length).first()) {
+                Ok(next) if self.moves(next.state) => next,
+                Ok(_) | Err(_) => return (length, EndedBy::Discontiguous),
+            };
+            if next.object != extent.object {
                 return (length, EndedBy::Stripe);
             }
             if !follows(&extent, &next) {
@@ -84,18 +98,6 @@ impl Builder<'_> {
             }
             length += next.range.length();
             extent = next;
-        }
-    }
-
-    /// Every policy ends a bio at a boundary; they differ in which sections before it stand alone,
-    /// which only a mapper that reads metadata page by page can tell.
-    fn ends_at_a_boundary(&self) -> bool {
-        match self.boundary {
-            BoundaryPolicy::V3_8
-            | BoundaryPolicy::Patch1
-            | BoundaryPolicy::Patch2V1
-            | BoundaryPolicy::V3_10
-            | BoundaryPolicy::V5_12 => true,
         }
     }
 
@@ -117,8 +119,7 @@ impl Builder<'_> {
 
 /// The merge test, in one predicate.
 fn follows(extent: &Extent, next: &Extent) -> bool {
-    next.state.has_bytes()
-        && next.object == extent.object
+    next.object == extent.object
         && next.object_offset
             == ObjectOffset::new(extent.object_offset.get() + extent.range.length())
 }
@@ -141,16 +142,17 @@ mod tests {
 
     fn bios(mapper: &dyn Mapper, range: (u64, u64), bytes_max: u64) -> Vec<(u64, EndedBy)> {
         let limits = BioLimits { bytes_max, block: 512 };
-        let builder = Builder { mapper, limits, boundary: BoundaryPolicy::V5_12 };
+        let builder = Builder { mapper, limits, writes: false };
         let mut at = range.0;
         let mut bios = Vec::new();
         while at < range.1 {
-            at = match builder.next(Runs::one(FileRange::new(at, range.1)), Runs::length) {
+            let piece = builder.next(Runs::one(FileRange::new(at, range.1)), Runs::length);
+            at = match piece.expect("nothing is read") {
                 Piece::Bio(draft) => {
                     bios.push((draft.runs.length(), draft.ended_by));
                     draft.runs.end()
                 }
-                Piece::Zeros(hole) => hole.end(),
+                Piece::Zeros(hole) | Piece::Refused(hole, _) => hole.end(),
             };
         }
         bios
@@ -181,6 +183,22 @@ mod tests {
     }
 
     #[test]
+    fn a_write_is_refused_where_nothing_of_the_files_own_is_written_yet() {
+        for state in [ExtentState::Unwritten, ExtentState::Shared] {
+            let mut extents = vec![extent((0, 1024), 0, false), extent((1024, 2048), 1024, false)];
+            extents[1].state = state;
+            let mapper = Table::new(extents).expect("no overlap");
+            let limits = BioLimits { bytes_max: 1 << 20, block: 512 };
+            let builder = Builder { mapper: &mapper, limits, writes: true };
+            let next = |start| builder.next(Runs::one(FileRange::new(start, 2048)), Runs::length);
+            let Ok(Piece::Bio(draft)) = next(0) else { panic!("mapped") };
+            assert_eq!((draft.runs.length(), draft.ended_by), (1024, EndedBy::Discontiguous));
+            let refused = Piece::Refused(FileRange::new(1024, 2048), state);
+            assert_eq!(next(1024), Ok(refused));
+        }
+    }
+
+    #[test]
     fn a_hole_makes_no_bio() {
         let table = Table::new(vec![extent((1024, 2048), 0, false)]).expect("no overlap");
         assert_eq!(bios(&table, (0, 4096), 1 << 20), [(1024, EndedBy::Discontiguous)]);
@@ -189,10 +207,10 @@ mod tests {
     #[test]
     fn a_bio_that_runs_out_of_segments_is_cut_on_a_block() {
         let limits = BioLimits { bytes_max: 1 << 20, block: 512 };
-        let builder = Builder { mapper: &Identity, limits, boundary: BoundaryPolicy::V5_12 };
-        let piece =
-            builder.next(Runs::one(FileRange::new(0, 4096)), |runs| runs.length().min(1500));
-        let Piece::Bio(draft) = piece else { panic!("identity has no holes: {piece:?}") };
+        let builder = Builder { mapper: &Identity, limits, writes: false };
+        let lane = Runs::one(FileRange::new(0, 4096));
+        let piece = builder.next(lane, |runs| runs.length().min(1500));
+        let Ok(Piece::Bio(draft)) = piece else { panic!("identity has no holes: {piece:?}") };
         assert_eq!((draft.runs.length(), draft.ended_by), (1024, EndedBy::SegmentLimit));
     }
 }

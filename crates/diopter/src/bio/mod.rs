@@ -3,6 +3,7 @@
 
 pub mod builder;
 pub mod lanes;
+pub mod pieces;
 pub mod plan;
 pub mod section;
 
@@ -26,6 +27,8 @@ pub enum EndedBy {
     SegmentLimit,
     /// What follows in the file lies on another object.
     Stripe,
+    /// A boundary that lies one or more pages further on: only older kernels' rules.
+    Page,
 }
 
 impl EndedBy {
@@ -39,6 +42,7 @@ impl EndedBy {
             EndedBy::SizeLimit => "size-limit",
             EndedBy::SegmentLimit => "segment-limit",
             EndedBy::Stripe => "stripe",
+            EndedBy::Page => "page",
         }
     }
 }

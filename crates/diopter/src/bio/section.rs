@@ -11,8 +11,10 @@
 //! be: it cuts a section that fits a bio in part, and takes a hole in one step.
 
 use std::collections::VecDeque;
-use std::iter::FusedIterator;
 
+use diopter_sys::Errno;
+
+use crate::bio::EndedBy;
 use crate::extent::{Extent, ObjectIndex};
 use crate::map::Mapper;
 use crate::policy::BoundaryPolicy;
@@ -56,23 +58,6 @@ pub struct Transfer {
     pub at_hole: AtHole,
 }
 
-/// What ended a bio.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BioEnd {
-    /// The transfer ends here.
-    EndOfRequest,
-    /// Metadata must be read to go on.
-    Boundary,
-    /// What follows lies elsewhere, or nowhere.
-    Discontiguous,
-    /// No more bytes fit.
-    SizeLimit,
-    /// No more vecs fit.
-    SegmentLimit,
-    /// A boundary that lies one or more pages further on.
-    Page,
-}
-
 /// A bio as the machine submits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionBio {
@@ -85,7 +70,7 @@ pub struct SectionBio {
     /// Pages of memory that it touches.
     pub vecs: u32,
     /// Why it is not longer.
-    pub ended_by: BioEnd,
+    pub ended_by: EndedBy,
 }
 
 /// What the machine did.
@@ -109,17 +94,15 @@ pub enum Event {
     },
     /// It submitted a bio.
     Submit(SectionBio),
+    /// It could not learn where a range lives, and ends there.
+    Failed(FileRange, Errno),
 }
 
-/// The machine: its events, in order. Nothing happens before it is asked for the next event, so a
-/// bio is in the caller's hands before the mapping call that follows it.
-///
-/// # Panics
-/// When a mapping does not start where it was asked for, is empty, or does not end on a block
-/// within what was asked for.
-pub struct Machine<'m> {
+/// The machine. Nothing happens before it is asked for the next event, so a bio is in the caller's
+/// hands before the mapping call that follows it.
+#[derive(Debug)]
+pub struct Machine {
     transfer: Transfer,
-    mapper: &'m dyn Mapper,
     /// What lies before it is mapped and taken in.
     position: u64,
     /// The mapping that `position` lies in.
@@ -138,26 +121,11 @@ pub struct Machine<'m> {
 
 /// A contiguous range of the file that is a contiguous range of an object. Memory is contiguous
 /// along the file, so the range says where in memory, too.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Run {
     range: FileRange,
     object: ObjectIndex,
     object_offset: ObjectOffset,
-}
-
-impl BioEnd {
-    /// Its name in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            BioEnd::EndOfRequest => "end-of-request",
-            BioEnd::Boundary => "boundary",
-            BioEnd::Discontiguous => "discontiguous",
-            BioEnd::SizeLimit => "size-limit",
-            BioEnd::SegmentLimit => "segment-limit",
-            BioEnd::Page => "page",
-        }
-    }
 }
 
 impl Event {
@@ -166,7 +134,7 @@ impl Event {
     pub fn submitted(self) -> Option<SectionBio> {
         match self {
             Event::Submit(bio) => Some(bio),
-            Event::Map { .. } | Event::Zeros(_) | Event::Section { .. } => None,
+            Event::Map { .. } | Event::Zeros(_) | Event::Section { .. } | Event::Failed(..) => None,
         }
     }
 }
@@ -193,14 +161,14 @@ impl Run {
     }
 }
 
-impl<'m> Machine<'m> {
+impl Machine {
     /// A machine that has done nothing yet.
     ///
     /// # Panics
     /// When the block is no power of two, the range or the page offset is no multiple of it, the
     /// page offset is past the page, or the limits do not hold one block.
     #[must_use]
-    pub fn new(transfer: Transfer, mapper: &'m dyn Mapper) -> Machine<'m> {
+    pub fn new(transfer: Transfer) -> Machine {
         let Transfer { range, page_offset, block, limits, .. } = transfer;
         assert!(block.is_power_of_two(), "a block is a power of two");
         assert!(is_aligned(range.start(), block), "a transfer starts on a block");
@@ -211,7 +179,6 @@ impl<'m> Machine<'m> {
         assert!(u64::from(limits.vecs_max) * PAGE_BYTES >= block, "a bio's vecs hold a block");
         Machine {
             transfer,
-            mapper,
             position: range.start(),
             mapping: None,
             boundary: None,
@@ -222,18 +189,36 @@ impl<'m> Machine<'m> {
         }
     }
 
-    fn step(&mut self) {
+    /// The next event; `None` when all is done. Every call names the same mapper.
+    ///
+    /// # Panics
+    /// When a mapping does not start where it was asked for, is empty, or does not end on a block
+    /// within what was asked for.
+    pub fn next_event(&mut self, mapper: &dyn Mapper) -> Option<Event> {
+        while self.events.is_empty() && !self.is_finished {
+            self.step(mapper);
+        }
+        self.events.pop_front()
+    }
+
+    fn step(&mut self, mapper: &dyn Mapper) {
         match self.mapping {
             _ if self.position == self.transfer.range.end() => self.finish(),
             Some(mapping) => self.take_from(mapping),
-            None => self.map(),
+            None => self.map(mapper),
         }
     }
 
     /// Asks for all that is left; the mapper may answer for less.
-    fn map(&mut self) {
+    fn map(&mut self, mapper: &dyn Mapper) {
         let asked = FileRange::new(self.position, self.transfer.range.end());
-        let extent = self.mapper.map(asked);
+        let extent = match mapper.map(asked) {
+            Ok(extent) => extent,
+            Err(errno) => {
+                self.finish();
+                return self.events.push_back(Event::Failed(asked, errno));
+            }
+        };
         assert!(extent.range.start() == asked.start(), "a mapping starts where it was asked for");
         assert!(!extent.range.is_empty(), "a mapping is not empty");
         assert!(extent.range.end() <= asked.end(), "a mapping ends within what was asked for");
@@ -328,7 +313,7 @@ impl<'m> Machine<'m> {
         let Some(section) = self.section.take() else { return };
         if let Some(bio) = self.bio {
             if !bio.is_followed_by(&section) {
-                self.submit(BioEnd::Discontiguous);
+                self.submit(EndedBy::Discontiguous);
             } else if self.submits_before_adding()
                 && let Some(boundary) = self.boundary
             {
@@ -369,12 +354,12 @@ impl<'m> Machine<'m> {
     }
 
     /// Where a bio that starts at `start` must end, and why.
-    fn full_at(&self, start: u64) -> (BioEnd, u64) {
+    fn full_at(&self, start: u64) -> (EndedBy, u64) {
         let Transfer { limits, block, .. } = self.transfer;
         let in_page = self.memory_at(start) % PAGE_BYTES;
         let vec_bytes = u64::from(limits.vecs_max) * PAGE_BYTES - in_page;
         let full =
-            if limits.bytes_max <= vec_bytes { BioEnd::SizeLimit } else { BioEnd::SegmentLimit };
+            if limits.bytes_max <= vec_bytes { EndedBy::SizeLimit } else { EndedBy::SegmentLimit };
         (full, start + align_down(limits.bytes_max.min(vec_bytes), block))
     }
 
@@ -390,14 +375,14 @@ impl<'m> Machine<'m> {
 
     fn submit_before(&mut self, boundary: u64) {
         let is_there = self.bio.is_some_and(|bio| bio.range.end() == boundary);
-        self.submit(if is_there { BioEnd::Boundary } else { BioEnd::Page });
+        self.submit(if is_there { EndedBy::Boundary } else { EndedBy::Page });
     }
 
-    fn submit(&mut self, ended_by: BioEnd) {
+    fn submit(&mut self, ended_by: EndedBy) {
         let Some(bio) = self.bio.take() else { return };
         self.boundary = None;
         let is_end = bio.range.end() == self.transfer.range.end();
-        let ended_by = if is_end { BioEnd::EndOfRequest } else { ended_by };
+        let ended_by = if is_end { EndedBy::EndOfRequest } else { ended_by };
         let vecs = self.page_of(bio.range.end() - 1) - self.page_of(bio.range.start()) + 1;
         self.events.push_back(Event::Submit(SectionBio {
             range: bio.range,
@@ -411,7 +396,7 @@ impl<'m> Machine<'m> {
     fn finish(&mut self) {
         self.send();
         // Unless the request ends here, a hole follows.
-        self.submit(BioEnd::Discontiguous);
+        self.submit(EndedBy::Discontiguous);
         self.is_finished = true;
     }
 
@@ -429,19 +414,6 @@ impl<'m> Machine<'m> {
         self.memory_at(position) / PAGE_BYTES
     }
 }
-
-impl Iterator for Machine<'_> {
-    type Item = Event;
-
-    fn next(&mut self) -> Option<Event> {
-        while self.events.is_empty() && !self.is_finished {
-            self.step();
-        }
-        self.events.pop_front()
-    }
-}
-
-impl FusedIterator for Machine<'_> {}
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -10,7 +10,7 @@ use crate::engine::target::Target;
 use crate::error::{IoError, IoErrorKind};
 use crate::limits::ATTEMPTS_MAX;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
-use crate::policy::{MergePolicy, Policies, ShortPolicy};
+use crate::policy::{Policies, ShortPolicy};
 use crate::request::RequestOp;
 use crate::stripe::Runs;
 use crate::units::{Bytes, FileRange, align_up, is_aligned, to_usize};
@@ -84,7 +84,7 @@ pub(crate) fn close_window(
     let short = policies.short;
     match pending.state {
         _ if pending.is_sync() => return close_syncs(pending, target),
-        State::Reserves => return close_reserves(pending, target, policies.merge),
+        State::Reserves => return close_reserves(pending, target, flight, policies),
         State::ReadsEdges => return close_edges(pending, target, flight),
         _ => {}
     }
@@ -193,9 +193,8 @@ fn reaches_past_the_end(pending: &mut Pending, target: &Target, failure: Failure
 
 /// How many bytes of runs on one object it has, from their start.
 pub(crate) fn bytes_there(target: &Target, runs: Runs) -> Result<u64, Errno> {
-    let extent = target.mapper.map(runs.first());
-    let size = target.object_size(extent.object)?;
-    Ok(size.saturating_sub(extent.object_offset.get()).min(runs.length()))
+    let (object, start) = target.locate(runs.start())?;
+    Ok(target.object_size(object)?.saturating_sub(start).min(runs.length()))
 }
 
 /// Without sure space a write goes bio by bio, and what was written before the space ran out is its
@@ -233,27 +232,25 @@ fn close_syncs(pending: &mut Pending, target: &Target) {
 
 /// The objects have been asked for space: with all of it the bios go side by side, without it one
 /// by one. A file system that can't be asked says at least how much is free.
-fn close_reserves(pending: &mut Pending, target: &Target, merge: MergePolicy) {
+fn close_reserves(pending: &mut Pending, target: &Target, flight: &Flight, policies: &Policies) {
     let mut is_sure = true;
     let mut unasked = 0;
     for bio in &pending.ends {
-        let extent = target.mapper.map(bio.runs.first());
-        match bio.result {
-            Ok(_) => {
-                let start = extent.object_offset.get();
-                target.note_space(extent.object, (start, start + bio.runs.length()));
+        match (bio.result, target.locate(bio.runs.start())) {
+            (Ok(_), Ok((object, start))) => {
+                target.note_space(object, (start, start + bio.runs.length()));
             }
-            Err(Errno::EOPNOTSUPP) => {
+            (Err(Errno::EOPNOTSUPP), Ok((object, _))) => {
                 // Objects may share a file system: all of it is asked of each.
                 unasked += bio.runs.length();
-                is_sure &= target.free_bytes(extent.object).is_some_and(|free| free > 2 * unasked);
+                is_sure &= target.free_bytes(object).is_some_and(|free| free > 2 * unasked);
             }
-            Err(_) => is_sure = false,
+            _ => is_sure = false,
         }
     }
     pending.ends.clear();
     pending.is_serial = !is_sure;
-    submit::begin_transfer(pending, target, merge);
+    submit::begin_transfer(pending, target, flight, policies);
 }
 
 /// The edge blocks are read: what lies past the end of the file is zeros, the caller's bytes go in

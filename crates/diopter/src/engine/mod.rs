@@ -34,7 +34,7 @@ use crate::sync::Arc;
 use crate::units::{Bytes, FileRange};
 use admit::Obstacle;
 use pending::{BouncePool, Failure, Order, Pending, State};
-use submit::{BioNote, Flight, Opened};
+use submit::{BioNote, Built, Flight, Opened};
 use target::Target;
 use wait::Deadline;
 
@@ -56,6 +56,8 @@ pub(crate) enum Step {
     InFlight,
     /// It waits for something that is not its own.
     Waits(Option<Obstacle>),
+    /// It goes on with a metadata read, once what is built is on its way.
+    AtBoundary,
     /// It is over; [`Core::finish`] takes it out.
     Ended,
 }
@@ -77,6 +79,8 @@ pub(crate) struct Core {
     seat: usize,
     /// The backend's clock, read once before a round's bios go out and once when some came back.
     now: Nanos,
+    /// A waiting request goes on as soon as what is built is on its way.
+    is_in_haste: bool,
     broken: Option<BackendError>,
     /// The process that made it, by generation of fork.
     generation: u64,
@@ -104,6 +108,7 @@ impl Core {
             next_id: 1,
             seat: seat(),
             now: Nanos::default(),
+            is_in_haste: false,
             broken: None,
             generation: fork::generation(),
         }
@@ -184,7 +189,8 @@ impl Core {
 
     /// After a round in which nothing came back and nothing is on its way: a short sleep.
     pub fn pause_unless(&mut self, came_back: bool) {
-        let is_idle = !came_back && self.backend.held() == 0 && !self.has_backlog();
+        let is_idle =
+            !came_back && !self.is_in_haste && self.backend.held() == 0 && !self.has_backlog();
         if is_idle && !reap_this_thread() {
             self.pause(GATE_SLICE);
         }
@@ -260,11 +266,12 @@ impl Core {
     pub fn tick(&mut self, wait: Wait) -> bool {
         self.now = self.backend.now();
         self.step_waiting();
-        let wait = if self.finished.is_empty() { wait } else { Wait::Poll };
-        self.turn(wait)
+        let waits = self.finished.is_empty() && !self.is_in_haste;
+        self.turn(if waits { wait } else { Wait::Poll })
     }
 
     fn step_waiting(&mut self) {
+        self.is_in_haste = false;
         for _ in 0..self.waiting.len() {
             let Some(place) = self.waiting.pop_front() else { return };
             let pending = &mut self.table[place];
@@ -285,6 +292,10 @@ impl Core {
         match step {
             Step::InFlight => {}
             Step::Waits(_) => self.set_waiting(place),
+            Step::AtBoundary => {
+                self.set_waiting(place);
+                self.is_in_haste = true;
+            }
             Step::Ended => self.file_finished(place),
         }
     }
@@ -424,7 +435,8 @@ impl Core {
     /// on.
     fn serve_window(&mut self, place: usize, target: &Target) -> Option<Step> {
         let pending = &mut self.table[place];
-        let is_built = submit::build(place, pending, target, &mut self.flight, &self.policies);
+        let built = submit::build(place, pending, target, &mut self.flight, &self.policies);
+        let is_built = built == Built::All;
         if pending.is_blocking && is_built && pending.outstanding == 1 && pending.ends.is_empty() {
             // A window of one bio, waited for on the spot: one system call on this thread.
             if let Some(id) = self.flight.backlog.pop_back() {
@@ -432,6 +444,9 @@ impl Core {
             }
         }
         let pending = &mut self.table[place];
+        if built == Built::ToBoundary {
+            return Some(Step::AtBoundary);
+        }
         if pending.outstanding > 0 {
             return Some(if is_built { Step::InFlight } else { Step::Waits(None) });
         }
@@ -542,6 +557,9 @@ impl Core {
                     self.turn(self.blocking_wait());
                 }
                 Step::Waits(obstacle) => self.wait_for(target, obstacle.as_ref()),
+                Step::AtBoundary => {
+                    self.turn(Wait::Poll);
+                }
             }
         }
         self.release(place, target);

@@ -3,6 +3,7 @@
 use diopter_sys::{Errno, IoBuf, MemoryId, RwFlags};
 
 use crate::bio::lanes::Lanes;
+use crate::bio::pieces::Pieces;
 use crate::clock::Nanos;
 use crate::engine::route::{Way, Window};
 use crate::engine::target::Target;
@@ -96,6 +97,8 @@ pub(crate) struct Pending {
     pub span: FileRange,
     /// What of the window has no bio yet.
     pub lanes: Lanes,
+    /// By which rule it becomes bios.
+    pub pieces: Pieces,
     /// Every bio of the window's stage exists.
     pub is_built: bool,
     /// How many bios of a sync exist.
@@ -152,6 +155,7 @@ impl Pending {
             window: Window { range: nothing, way: Way::Direct },
             span: nothing,
             lanes: Lanes::default(),
+            pieces: Pieces::default(),
             is_built: true,
             syncs_built: 0,
             outstanding: 0,

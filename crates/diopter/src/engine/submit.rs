@@ -16,10 +16,12 @@ use crate::engine::complete;
 use crate::engine::pending::{BioEnd, Bounce, BouncePool, Order, Pending, State};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
-use crate::extent::ObjectIndex;
+use crate::extent::{ExtentState, ObjectIndex};
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER};
 use crate::outcome::DetourReason;
-use crate::policy::{DepthPolicy, MergePolicy, Policies, RoutePolicy, SubmitPolicy};
+use crate::policy::{
+    BoundaryPolicy, DepthPolicy, MergePolicy, Policies, RoutePolicy, SubmitPolicy,
+};
 use crate::request::RequestOp;
 use crate::stripe::{Runs, Striping};
 use crate::units::{FileRange, align_down, align_up, is_aligned, to_u32, to_u64, to_usize};
@@ -101,7 +103,7 @@ pub(crate) fn open_window(
         pending.state = State::Reserves;
         pending.is_built = false;
     } else {
-        begin_transfer(pending, target, policies.merge);
+        begin_transfer(pending, target, flight, policies);
     }
     if pending.is_write() && matches!(window.way, Way::Bounced(_)) && !has_edges(pending, block) {
         copy_in(pending, flight);
@@ -114,18 +116,29 @@ pub(crate) fn open_window(
 fn has_space(pending: &mut Pending, target: &Target) -> bool {
     pending.lanes.fill(&*target.mapper, pending.span, MergePolicy::PerObject);
     let has_space = |lane: Runs| {
-        let extent = target.mapper.map(lane.first());
-        let start = extent.object_offset.get();
-        target.has_space(extent.object, (start, start + lane.length()))
+        let place = target.locate(lane.start());
+        place.is_ok_and(|(object, start)| target.has_space(object, (start, start + lane.length())))
     };
     pending.lanes.len() <= 1 || pending.lanes.iter().all(has_space)
 }
 
 /// The window's bytes can move, once its edges are known. Bios that must go one by one do so in
 /// file order.
-pub(crate) fn begin_transfer(pending: &mut Pending, target: &Target, merge: MergePolicy) {
-    let merge = if pending.is_serial { MergePolicy::PerStripe } else { merge };
+pub(crate) fn begin_transfer(
+    pending: &mut Pending,
+    target: &Target,
+    flight: &Flight,
+    policies: &Policies,
+) {
+    let merge = if pending.is_serial { MergePolicy::PerStripe } else { policies.merge };
     pending.lanes.fill(&*target.mapper, pending.span, merge);
+    let (memory, base) = memory_and_base(pending);
+    let start = to_usize(pending.span.start() - base);
+    let bits = flight.slab.alignment(memory, start, to_usize(pending.span.length()));
+    // Memory in several ranges is no single range of pages: today's rule then.
+    let boundary = if bits.lengths == 0 { policies.boundary } else { BoundaryPolicy::default() };
+    let builder = builder_of(pending, target);
+    pending.pieces.start(&builder, boundary, pending.span, to_u64(bits.addresses));
     let reads_edges = pending.is_write() && has_edges(pending, block_of(pending, target));
     pending.state = if reads_edges { State::ReadsEdges } else { State::Transfers };
     pending.is_built = false;
@@ -244,8 +257,9 @@ pub(crate) fn single_draft(
         return None;
     }
     // One extent within the limits of one bio: there is nothing to build.
-    let extent = target.mapper.map(range);
-    let is_one = extent.range == range && extent.state.has_bytes() && fits() == range.length();
+    let extent = target.mapper.map(range).ok()?;
+    let moves = extent.state == ExtentState::Mapped || (!is_write && extent.state.has_bytes());
+    let is_one = extent.range == range && moves && fits() == range.length();
     is_one.then_some(Draft {
         runs: Runs::one(range),
         object: extent.object,
@@ -300,29 +314,48 @@ pub(crate) fn edges(pending: &Pending, block: u64) -> impl Iterator<Item = FileR
     [has_head.then_some(head), has_tail.then_some(tail)].into_iter().flatten()
 }
 
-/// Builds the window's bios as far as the slab has room: true when all are built.
+/// How far the bios of a window's stage are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Built {
+    /// All there are.
+    All,
+    /// As far as there is room, or as may be at once.
+    InPart,
+    /// Up to where metadata must be read to go on: what there is goes out before that.
+    ToBoundary,
+}
+
+impl Built {
+    fn all_if(is_all: bool) -> Built {
+        if is_all { Built::All } else { Built::InPart }
+    }
+}
+
+/// Builds the window's bios as far as the slab has room.
 pub(crate) fn build(
     place: usize,
     pending: &mut Pending,
     target: &Target,
     flight: &mut Flight,
     policies: &Policies,
-) -> bool {
+) -> Built {
     if pending.failure.is_some() {
         // What is in the device is waited for; nothing more is tried.
         pending.is_built = true;
     }
-    if !pending.is_built {
-        pending.is_built = match (pending.op, pending.state) {
-            (RequestOp::SyncData | RequestOp::SyncAll, _) => {
-                build_syncs(place, pending, target, flight)
-            }
-            (_, State::Reserves) => build_reserves(place, pending, target, flight),
-            (_, State::ReadsEdges) => build_edges(place, pending, target, flight),
-            _ => build_transfers(place, pending, target, flight, policies),
-        };
+    if pending.is_built {
+        return Built::All;
     }
-    pending.is_built
+    let built = match (pending.op, pending.state) {
+        (RequestOp::SyncData | RequestOp::SyncAll, _) => {
+            Built::all_if(build_syncs(place, pending, target, flight))
+        }
+        (_, State::Reserves) => Built::all_if(build_reserves(place, pending, target, flight)),
+        (_, State::ReadsEdges) => Built::all_if(build_edges(place, pending, target, flight)),
+        _ => build_transfers(place, pending, target, flight, policies),
+    };
+    pending.is_built = built == Built::All;
+    built
 }
 
 fn build_syncs(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
@@ -351,11 +384,11 @@ fn build_reserves(
         if flight.slab.vacancies() == 0 {
             break;
         }
-        let extent = target.mapper.map(lane.first());
+        let Ok((object, offset)) = target.locate(lane.start()) else { break };
         let spec = BioSpec {
             op: Op::Allocate(lane.length()),
-            object: target.direct(extent.object),
-            offset: extent.object_offset.get(),
+            object: target.direct(object),
+            offset,
             span: None,
             flags: RwFlags::NONE,
         };
@@ -382,11 +415,17 @@ fn build_edges(place: usize, pending: &mut Pending, target: &Target, flight: &mu
             continue;
         }
         let start = to_usize(edge.start() - pending.span.start());
-        let extent = target.mapper.map(edge);
+        let (object, offset) = match target.locate(edge.start()) {
+            Ok(place) => place,
+            Err(errno) => {
+                pending.fail(errno, edge);
+                return true;
+            }
+        };
         let spec = BioSpec {
             op: Op::Read,
-            object: target.direct(extent.object),
-            offset: extent.object_offset.get(),
+            object: target.direct(object),
+            offset,
             span: Some(Span::new(bounce.memory, start, to_u32(edge.length()))),
             flags: RwFlags::NONE,
         };
@@ -401,48 +440,44 @@ fn build_transfers(
     target: &Target,
     flight: &mut Flight,
     policies: &Policies,
-) -> bool {
-    let unit =
-        if matches!(pending.window.way, Way::Buffered(_)) { 1 } else { block_of(pending, target) };
+) -> Built {
+    let builder = builder_of(pending, target);
     let (memory, base) = memory_and_base(pending);
-    let limits = BioLimits { bytes_max: u64::from(BIO_BYTES_MAX), block: unit };
-    let builder = Builder { mapper: &*target.mapper, limits, boundary: policies.boundary };
     let is_each = policies.submit == SubmitPolicy::EachThenWait || pending.is_serial;
     let share = target.striping().map(|striping| share_of(policies, flight, striping));
     let mut full = 0;
     while let Some(lane) = pending.lanes.front() {
         if pending.is_write() && pending.is_serial && !pending.ends.iter().all(BioEnd::is_whole) {
             // Nothing is written behind what is missing.
-            return true;
+            return Built::All;
         }
         if (is_each && pending.outstanding > 0) || flight.slab.vacancies() == 0 {
-            return false;
+            return Built::InPart;
         }
-        let fits =
-            |runs: &Runs| to_u64(flight.slab.prefix_in_segments(&span_of(memory, base, runs)));
-        let draft = match builder.next(lane, fits) {
-            Piece::Zeros(hole) => {
-                read_zeros(pending, flight, (memory, base), hole);
-                continue;
-            }
-            Piece::Bio(draft) => draft,
-        };
-        let object = match object_of(pending, target, draft.object) {
-            Ok(object) => object,
-            Err(errno) => {
-                pending.fail(errno, pending.window.range);
-                return true;
-            }
-        };
-        if share.is_some_and(|share| flight.share_of(object) >= share) {
+        if share.is_some_and(|share| is_at_its_share(pending, target, flight, (lane, share))) {
             full += 1;
             if full >= pending.lanes.len() {
-                return false;
+                return Built::InPart;
             }
             pending.lanes.pass();
             continue;
         }
         full = 0;
+        let fits =
+            |runs: &Runs| to_u64(flight.slab.prefix_in_segments(&span_of(memory, base, runs)));
+        let draft = match pending.pieces.next(&builder, lane, fits) {
+            Ok(Piece::Bio(draft)) => draft,
+            Ok(Piece::Zeros(hole)) => {
+                read_zeros(pending, flight, (memory, base), hole);
+                continue;
+            }
+            Ok(Piece::Refused(range, _)) => return fail(pending, Errno::EOPNOTSUPP, range),
+            Err(errno) => return fail(pending, errno, lane.first()),
+        };
+        let object = match object_of(pending, target, draft.object) {
+            Ok(object) => object,
+            Err(errno) => return fail(pending, errno, pending.window.range),
+        };
         pending.lanes.advance(draft.runs.length());
         let (runs, past) = stop_at_end(pending, target, draft.runs);
         pending.ends.extend(past.map(|runs| BioEnd { runs, result: Ok(0) }));
@@ -450,8 +485,39 @@ fn build_transfers(
             let spec = spec_of(pending, target, &draft, span_of(memory, base, &runs));
             flight.add_to(place, pending, BioSpec { object, ..spec }, (runs, share.is_some()));
         }
+        let is_boundary = draft.ended_by == EndedBy::Boundary || pending.pieces.is_replay();
+        if is_boundary && !pending.lanes.is_empty() {
+            return Built::ToBoundary;
+        }
     }
-    true
+    Built::All
+}
+
+fn builder_of<'t>(pending: &Pending, target: &'t Target) -> Builder<'t> {
+    let is_buffered = matches!(pending.window.way, Way::Buffered(_));
+    let block = if is_buffered { 1 } else { block_of(pending, target) };
+    let limits = BioLimits { bytes_max: u64::from(BIO_BYTES_MAX), block };
+    Builder { mapper: &*target.mapper, limits, writes: pending.is_write() }
+}
+
+/// Whether the object at the front of a lane has all the bios that it may have.
+fn is_at_its_share(
+    pending: &Pending,
+    target: &Target,
+    flight: &Flight,
+    (lane, share): (Runs, u32),
+) -> bool {
+    // What can't be told is met again when the bio is built.
+    target
+        .locate(lane.start())
+        .and_then(|(object, _)| object_of(pending, target, object))
+        .is_ok_and(|object| flight.share_of(object) >= share)
+}
+
+/// Nothing more of the window is built.
+fn fail(pending: &mut Pending, errno: Errno, range: FileRange) -> Built {
+    pending.fail(errno, range);
+    Built::All
 }
 
 /// How many bios of the engine one object of a striped file may have: its part of the depth.
@@ -524,9 +590,6 @@ fn read_zeros(
     (memory, base): (MemoryId, u64),
     hole: FileRange,
 ) {
-    if pending.is_write() {
-        return pending.fail(Errno::EOPNOTSUPP, hole);
-    }
     let start = to_usize(hole.start() - base);
     flight.slab.fill_zero(memory, start, to_usize(hole.length()));
     let mut from = hole.start();

@@ -187,6 +187,19 @@ impl Target {
         self
     }
 
+    /// Where a byte of the file lies.
+    ///
+    /// # Errors
+    /// The mapper's.
+    pub(crate) fn locate(&self, offset: u64) -> Result<(ObjectIndex, u64), Errno> {
+        if let Some(striping) = self.striping {
+            let (object, at) = striping.locate(FileOffset::new(offset));
+            return Ok((object, at.get()));
+        }
+        let extent = self.mapper.map(FileRange::new(offset, offset + 1))?;
+        Ok((extent.object, extent.object_offset.get()))
+    }
+
     /// The handle for direct I/O on an object.
     #[inline]
     pub(crate) fn direct(&self, object: ObjectIndex) -> ObjectHandle {

@@ -267,9 +267,10 @@ impl File {
         let mut lanes = Lanes::default();
         lanes.fill(&*self.inner.target.mapper, range, MergePolicy::PerObject);
         for lane in lanes.iter() {
-            let extent = self.inner.target.mapper.map(lane.first());
-            let object = self.inner.objects[usize::from(extent.object.0)].file();
-            let (start, length) = (extent.object_offset.get(), lane.length());
+            let place = self.inner.target.locate(lane.start());
+            let (object, start) = place.map_err(|errno| IoError::new(errno, range, "allocate"))?;
+            let (object, length) =
+                (self.inner.objects[usize::from(object.0)].file(), lane.length());
             let allocated = space::fallocate_keep_size(object.as_fd(), start, length);
             allocated.map_err(|errno| IoError::new(errno, range, "allocate"))?;
         }

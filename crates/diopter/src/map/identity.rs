@@ -1,5 +1,7 @@
 //! A file is its own object; the kernel's file system maps the rest.
 
+use diopter_sys::Errno;
+
 use crate::extent::{Extent, ExtentState, ObjectIndex};
 use crate::map::Mapper;
 use crate::units::{FileRange, ObjectOffset};
@@ -9,15 +11,15 @@ use crate::units::{FileRange, ObjectOffset};
 pub struct Identity;
 
 impl Mapper for Identity {
-    fn map(&self, range: FileRange) -> Extent {
+    fn map(&self, range: FileRange) -> Result<Extent, Errno> {
         assert!(!range.is_empty(), "there is something to map");
-        Extent {
+        Ok(Extent {
             range,
             object: ObjectIndex(0),
             object_offset: ObjectOffset::new(range.start()),
             state: ExtentState::Mapped,
             boundary: false,
-        }
+        })
     }
 
     fn name(&self) -> &'static str {

@@ -5,6 +5,8 @@ pub mod image;
 pub mod striped;
 pub mod table;
 
+use diopter_sys::Errno;
+
 use crate::extent::Extent;
 use crate::stripe::Striping;
 use crate::units::FileRange;
@@ -18,13 +20,22 @@ pub trait Mapper: Send + Sync {
     /// The extent at the start of `range`: it starts there, ends at most at the range's end, and is
     /// not empty.
     ///
+    /// # Errors
+    /// The errno of a metadata read that failed; `EUCLEAN` for metadata that cannot be. Only a
+    /// mapper that reads metadata has any.
+    ///
     /// # Panics
     /// For an empty range.
-    fn map(&self, range: FileRange) -> Extent;
+    fn map(&self, range: FileRange) -> Result<Extent, Errno>;
 
     /// How the file is dealt out to its objects; `None` where it lies on one.
     fn striping(&self) -> Option<Striping> {
         None
+    }
+
+    /// Whether extents may have a boundary: whether metadata is read between them.
+    fn has_boundaries(&self) -> bool {
+        false
     }
 
     /// Its name, for `explain`.

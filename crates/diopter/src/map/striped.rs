@@ -1,6 +1,8 @@
 //! RAID-0 over objects: each stripe is an extent of its object. The objects are files or devices;
 //! what lies in their stripes is the kernel's business.
 
+use diopter_sys::Errno;
+
 use crate::extent::{Extent, ExtentState};
 use crate::map::Mapper;
 use crate::stripe::Striping;
@@ -11,7 +13,7 @@ use crate::units::{FileOffset, FileRange};
 pub struct Striped(pub Striping);
 
 impl Mapper for Striped {
-    fn map(&self, range: FileRange) -> Extent {
+    fn map(&self, range: FileRange) -> Result<Extent, Errno> {
         assert!(!range.is_empty(), "there is something to map");
         let Striped(striping) = *self;
         let (object, object_offset) = striping.locate(FileOffset::new(range.start()));
@@ -21,13 +23,13 @@ impl Mapper for Striped {
             let stripe = striping.stripe_size();
             range.end().min(range.start() - range.start() % stripe + stripe)
         };
-        Extent {
+        Ok(Extent {
             range: FileRange::new(range.start(), end),
             object,
             object_offset,
             state: ExtentState::Mapped,
             boundary: false,
-        }
+        })
     }
 
     fn striping(&self) -> Option<Striping> {

@@ -1,5 +1,7 @@
 //! A mapper that says what it was told: for tests and for `explain`.
 
+use diopter_sys::Errno;
+
 use crate::extent::{Extent, ExtentState, ObjectIndex};
 use crate::map::Mapper;
 use crate::units::{FileRange, ObjectOffset};
@@ -32,10 +34,10 @@ impl Table {
 }
 
 impl Mapper for Table {
-    fn map(&self, range: FileRange) -> Extent {
+    fn map(&self, range: FileRange) -> Result<Extent, Errno> {
         assert!(!range.is_empty(), "there is something to map");
         let next = self.extents.partition_point(|extent| extent.range.end() <= range.start());
-        match self.extents.get(next) {
+        Ok(match self.extents.get(next) {
             Some(extent) if extent.range.start() <= range.start() => {
                 let skipped = range.start() - extent.range.start();
                 let end = extent.range.end().min(range.end());
@@ -56,7 +58,11 @@ impl Mapper for Table {
                     boundary: false,
                 }
             }
-        }
+        })
+    }
+
+    fn has_boundaries(&self) -> bool {
+        self.extents.iter().any(|extent| extent.boundary)
     }
 
     fn name(&self) -> &'static str {
@@ -81,20 +87,21 @@ mod tests {
     #[test]
     fn an_extent_is_cut_to_the_range_and_loses_its_boundary_when_its_end_is_cut() {
         let table = Table::new(vec![extent(10, 20, 100, true)]).expect("no overlap");
-        let cut = table.map(FileRange::new(12, 15));
+        let map = |start, end| table.map(FileRange::new(start, end)).expect("nothing is read");
+        let cut = map(12, 15);
         assert_eq!(
             (cut.range, cut.object_offset.get(), cut.boundary),
             (FileRange::new(12, 15), 102, false)
         );
-        assert!(table.map(FileRange::new(12, 99)).boundary);
+        assert!(map(12, 99).boundary);
     }
 
     #[test]
     fn what_the_table_leaves_out_is_a_hole() {
         let table = Table::new(vec![extent(10, 20, 0, false)]).expect("no overlap");
-        let before = table.map(FileRange::new(0, 30));
+        let before = table.map(FileRange::new(0, 30)).expect("nothing is read");
         assert_eq!((before.range, before.state), (FileRange::new(0, 10), ExtentState::Hole));
-        let after = table.map(FileRange::new(20, 30));
+        let after = table.map(FileRange::new(20, 30)).expect("nothing is read");
         assert_eq!((after.range, after.state), (FileRange::new(20, 30), ExtentState::Hole));
     }
 

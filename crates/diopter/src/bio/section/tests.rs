@@ -47,11 +47,16 @@ fn transfer(start: u64, length: u64, boundary: BoundaryPolicy, vecs_max: u32) ->
 }
 
 fn events(table: &Table, transfer: Transfer) -> Vec<Event> {
-    Machine::new(transfer, table).collect()
+    machine(table, transfer).collect()
+}
+
+fn machine(mapper: &dyn Mapper, transfer: Transfer) -> impl Iterator<Item = Event> {
+    let mut machine = Machine::new(transfer);
+    std::iter::from_fn(move || machine.next_event(mapper))
 }
 
 fn bios(table: &dyn Mapper, transfer: Transfer) -> Vec<SectionBio> {
-    Machine::new(transfer, table).filter_map(Event::submitted).collect()
+    machine(table, transfer).filter_map(Event::submitted).collect()
 }
 
 /// Mapping calls and bios: `[map@0 n12 b1] 2x4K 40K`, places in blocks.
@@ -64,7 +69,7 @@ fn told(events: &[Event]) -> String {
                 format!("[map@{start} n{count} b{}]", u8::from(extent.boundary))
             }
             Event::Submit(bio) => format!("{}K", bio.range.length() / KIB),
-            Event::Zeros(_) | Event::Section { .. } => continue,
+            Event::Zeros(_) | Event::Section { .. } | Event::Failed(..) => continue,
         };
         match words.last_mut() {
             Some((last, times)) if *last == word => *times += 1,
@@ -262,9 +267,9 @@ fn data_that_is_contiguous_across_a_boundary() {
 
 #[test]
 fn a_bio_says_what_ended_it() {
-    use BioEnd::{Boundary, Discontiguous, EndOfRequest, Page, SegmentLimit, SizeLimit};
-    let ends = |table: &Table, transfer: Transfer| -> Vec<BioEnd> {
-        let mut ends: Vec<BioEnd> =
+    use EndedBy::{Boundary, Discontiguous, EndOfRequest, Page, SegmentLimit, SizeLimit};
+    let ends = |table: &Table, transfer: Transfer| -> Vec<EndedBy> {
+        let mut ends: Vec<EndedBy> =
             bios(table, transfer).into_iter().map(|bio| bio.ended_by).collect();
         ends.dedup();
         ends
@@ -361,6 +366,7 @@ fn a_hole_is_zeros_to_a_read_and_the_end_of_a_write() {
             Event::Zeros(range) => ("zeros", range.length() / BLOCK),
             Event::Section { page, .. } => ("page", page),
             Event::Submit(bio) => ("bio", bio.range.start() / BLOCK),
+            Event::Failed(range, _) => ("failed", range.start() / BLOCK),
         });
         named.collect()
     };
@@ -395,7 +401,7 @@ fn a_transfer_of_nothing_does_nothing() {
 struct Counted(Table, AtomicU32);
 
 impl Mapper for Counted {
-    fn map(&self, range: FileRange) -> Extent {
+    fn map(&self, range: FileRange) -> Result<Extent, Errno> {
         self.1.fetch_add(1, Ordering::Relaxed);
         self.0.map(range)
     }
@@ -408,7 +414,7 @@ impl Mapper for Counted {
 #[test]
 fn a_bio_is_handed_out_before_the_next_mapping_call() {
     let mapper = Counted(ext3(1), AtomicU32::new(0));
-    let mut machine = Machine::new(transfer(0, 52 * KIB, V5_12, UNLIMITED), &mapper);
+    let mut machine = machine(&mapper, transfer(0, 52 * KIB, V5_12, UNLIMITED));
     let first = machine.find_map(Event::submitted).unwrap();
     assert_eq!((first.range.length(), first.vecs), (48 * KIB, 12));
     assert_eq!(mapper.1.load(Ordering::Relaxed), 1);
@@ -416,4 +422,29 @@ fn a_bio_is_handed_out_before_the_next_mapping_call() {
     assert_eq!(second.range.length(), 4 * KIB);
     assert_eq!(mapper.1.load(Ordering::Relaxed), 2);
     assert_eq!(machine.next(), None);
+}
+
+/// Knows where the first 12 blocks are.
+struct Broken(Table);
+
+impl Mapper for Broken {
+    fn map(&self, range: FileRange) -> Result<Extent, Errno> {
+        if range.start() < 12 * BLOCK { self.0.map(range) } else { Err(Errno::EIO) }
+    }
+
+    fn name(&self) -> &'static str {
+        "broken"
+    }
+}
+
+#[test]
+fn what_was_mapped_before_a_failed_mapping_call_is_submitted() {
+    for policy in POLICIES {
+        let events: Vec<Event> =
+            machine(&Broken(ext3(1)), transfer(0, 52 * KIB, policy, UNLIMITED)).collect();
+        let rest = FileRange::new(48 * KIB, 52 * KIB);
+        assert_eq!(events.last(), Some(&Event::Failed(rest, Errno::EIO)));
+        let bios = events.into_iter().filter_map(Event::submitted);
+        assert_eq!(bios.map(|bio| bio.range.length()).sum::<u64>(), 48 * KIB);
+    }
 }

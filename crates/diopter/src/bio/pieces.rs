@@ -1,0 +1,104 @@
+//! Which rule makes the bios of a range: today's builder, or the section machine of an older
+//! kernel. The only reader of [`BoundaryPolicy`] besides the machine.
+
+use diopter_sys::Errno;
+
+use crate::bio::Draft;
+use crate::bio::builder::{Builder, Piece};
+use crate::bio::section::{AtHole, Event, Limits, Machine, PAGE_BYTES, Transfer};
+use crate::extent::{Extent, ExtentState};
+use crate::map::Mapper;
+use crate::policy::BoundaryPolicy;
+use crate::stripe::Runs;
+use crate::units::{FileRange, align_down};
+
+/// Vecs of one bio in the kernels that the machine replays: `BIO_MAX_PAGES`, later `BIO_MAX_VECS`.
+const VECS_MAX: u32 = 256;
+
+/// The pieces of one range after the other.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    machine: Option<Machine>,
+}
+
+impl Pieces {
+    /// Starts anew with a range of the builder's file, whose first byte lies at `address` in
+    /// memory. A file without boundaries has one rule, whatever the policy says.
+    pub fn start(
+        &mut self,
+        builder: &Builder<'_>,
+        boundary: BoundaryPolicy,
+        range: FileRange,
+        address: u64,
+    ) {
+        let block = builder.limits.block;
+        let is_replayed = boundary != BoundaryPolicy::V5_12 && builder.mapper.has_boundaries();
+        self.machine = is_replayed.then(|| {
+            let limits = Limits { bytes_max: builder.limits.bytes_max, vecs_max: VECS_MAX };
+            Machine::new(Transfer {
+                range,
+                page_offset: align_down(address % PAGE_BYTES, block.min(PAGE_BYTES)),
+                block,
+                limits,
+                boundary,
+                at_hole: if builder.writes { AtHole::Stop } else { AtHole::Zeros },
+            })
+        });
+    }
+
+    /// Whether each bio goes out before the next one is made.
+    #[must_use]
+    pub fn is_replay(&self) -> bool {
+        self.machine.is_some()
+    }
+
+    /// The piece at the start of a lane; as [`Builder::next`].
+    ///
+    /// # Errors
+    /// The mapper's.
+    pub fn next(
+        &mut self,
+        builder: &Builder<'_>,
+        lane: Runs,
+        fits: impl Fn(&Runs) -> u64,
+    ) -> Result<Piece, Errno> {
+        let Some(machine) = &mut self.machine else { return builder.next(lane, fits) };
+        let mapper = Own { mapper: builder.mapper, writes: builder.writes };
+        loop {
+            match machine.next_event(&mapper) {
+                Some(Event::Map { .. } | Event::Section { .. }) => {}
+                Some(Event::Zeros(hole)) => return Ok(Piece::Zeros(hole)),
+                Some(Event::Submit(bio)) => {
+                    debug_assert_eq!(bio.range.start(), lane.start(), "in the order of the lane");
+                    return Ok(Piece::Bio(Draft {
+                        runs: Runs::one(bio.range),
+                        object: bio.object,
+                        object_offset: bio.object_offset,
+                        ended_by: bio.ended_by,
+                    }));
+                }
+                Some(Event::Failed(_, errno)) => return Err(errno),
+                // A write that met what it may not change: the builder says what that is.
+                None => return builder.next(lane, fits),
+            }
+        }
+    }
+}
+
+/// A mapper as a write sees it: what is not written, or not the file's alone, is a hole.
+struct Own<'m> {
+    mapper: &'m dyn Mapper,
+    writes: bool,
+}
+
+impl Mapper for Own<'_> {
+    fn map(&self, range: FileRange) -> Result<Extent, Errno> {
+        let extent = self.mapper.map(range)?;
+        let is_hidden = self.writes && extent.state != ExtentState::Mapped;
+        Ok(if is_hidden { Extent { state: ExtentState::Hole, ..extent } } else { extent })
+    }
+
+    fn name(&self) -> &'static str {
+        self.mapper.name()
+    }
+}
