@@ -4,6 +4,7 @@ pub mod identity;
 pub mod image;
 pub mod striped;
 pub mod table;
+pub mod xfs;
 
 use diopter_sys::Errno;
 

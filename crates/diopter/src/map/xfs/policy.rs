@@ -1,0 +1,46 @@
+//! What an XFS file's own flags and its volume allow. What a volume as a whole refuses to any
+//! reader is refused when it is opened.
+
+use crate::map::image::ImageError;
+use crate::map::xfs::disk::refused;
+use crate::map::xfs::inode::Inode;
+use crate::map::xfs::superblock::Superblock;
+
+const MOUNT: &str = "mount the volume instead";
+
+/// Whether a file may be read.
+///
+/// # Errors
+/// `Refused`.
+pub fn check_read(inode: &Inode) -> Result<(), ImageError> {
+    let number = Some(inode.number);
+    if inode.is_realtime {
+        return Err(refused("the file's bytes are in the realtime section", number, MOUNT));
+    }
+    if inode.is_metadata {
+        return Err(refused("the file is the volume's own metadata", number, ""));
+    }
+    if inode.links == 0 {
+        let remedy = "mount and unmount the volume, which removes the file";
+        return Err(refused("the file has no name any more", number, remedy));
+    }
+    Ok(())
+}
+
+/// Whether a file that may be read may be overwritten in place, so far as flags tell.
+///
+/// # Errors
+/// `Refused`.
+pub fn check_overwrite(superblock: &Superblock, inode: &Inode) -> Result<(), ImageError> {
+    let number = Some(inode.number);
+    if let Some(why) = &superblock.write_refusal {
+        return Err(refused(why.clone(), number, "read only, or mount the volume instead"));
+    }
+    if inode.is_immutable {
+        return Err(refused("the file is immutable", number, "`chattr -i` it on a mount"));
+    }
+    if inode.is_append_only {
+        return Err(refused("the file is append-only", number, "`chattr -a` it on a mount"));
+    }
+    Ok(())
+}
