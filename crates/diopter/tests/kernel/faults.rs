@@ -270,10 +270,10 @@ fn a_read_only_device_is_read_and_not_written() {
 #[test]
 fn an_atomic_write_is_done_where_offered_and_refused_where_it_breaks_the_rule() {
     let _alone = machine::alone();
-    if !has(Some(FileSystem::Xfs)) {
+    if !has(Some(FileSystem::Xfs { extra: &[] })) {
         return;
     }
-    let mount = Mount::new(FileSystem::Xfs, 320 * MIB, "defaults").unwrap();
+    let mount = Mount::new(FileSystem::Xfs { extra: &[] }, 320 * MIB, "defaults").unwrap();
     each_backend(|backend| atomic(backend, mount.path()));
     mount.finish().unwrap();
 }

@@ -43,7 +43,7 @@ impl Ground {
         match self {
             Ground::Ext4In1kBlocks => Some(FileSystem::Ext4 { block: 1024, extra: &[] }),
             Ground::Ext4In4kBlocks => Some(FileSystem::Ext4 { block: 4096, extra: &[] }),
-            Ground::Xfs => Some(FileSystem::Xfs),
+            Ground::Xfs => Some(FileSystem::Xfs { extra: &[] }),
             _ => None,
         }
     }

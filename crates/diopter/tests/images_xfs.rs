@@ -1,0 +1,16 @@
+//! The XFS reader on volumes that the real mkfs.xfs made and the kernel filled: what it says of an
+//! unmounted image is what the mounted one says of itself. Needs root, loop devices and XFS; what
+//! is missing is skipped by name. `DIOPTER_XFS_FILES=n` sets the number of random files.
+
+#[path = "support/env.rs"]
+#[expect(dead_code, reason = "other test targets use the rest")]
+mod env;
+#[path = "images_xfs/files.rs"]
+mod files;
+#[path = "support/machine.rs"]
+#[expect(dead_code, reason = "other test targets use the rest")]
+mod machine;
+#[path = "images_xfs/names.rs"]
+mod names;
+#[path = "images_xfs/volume.rs"]
+mod volume;

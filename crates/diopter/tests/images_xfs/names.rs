@@ -1,0 +1,1 @@
+//! Names: directories of every form against readdir, symbolic links against readlink.
