@@ -5,6 +5,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use diopter::FileRange;
 use diopter::extent::ExtentState;
@@ -13,7 +14,7 @@ use diopter::map::xfs::Xfs;
 use diopter::prng::Prng;
 use diopter::sys::fiemap::fiemap;
 
-use crate::volume::{self, DEFAULT, FileSource, Kind, Live, MIB};
+use crate::volume::{self, DEFAULT, FileSource, Image, Kind, Live, MIB};
 use crate::{env, machine};
 
 /// Extents that a test file may have.
@@ -23,8 +24,10 @@ const EXTENTS_MAX: usize = 1 << 20;
 const FILES: u64 = 24;
 const FILES_SOAK: u64 = 200;
 
-/// Of a random file; its blocks are few, so that operations meet.
-const FILE_BLOCKS: u64 = 256;
+/// Of a random file; they are few, so that operations meet.
+fn blocks_of(block: u64) -> u64 {
+    if block > 4096 { 32 } else { 256 }
+}
 
 /// A run of bytes of one state: where in the file, where on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +119,7 @@ fn compare(xfs: &Xfs, image: &dyn Source, said: &Said) {
 }
 
 /// Freezes and unmounts the volume, and compares every file.
-fn check(live: Live, paths: &[PathBuf]) {
+fn check(live: Live, paths: &[PathBuf]) -> Image {
     live.freeze();
     let said: Vec<Said> = paths.iter().map(|path| said_of(path)).collect();
     let image = live.finish();
@@ -124,14 +127,16 @@ fn check(live: Live, paths: &[PathBuf]) {
     for said in &said {
         compare(&xfs, &source, said);
     }
+    image
 }
 
 /// A few operations on one file, as xfs_io understands them.
 fn operations(prng: &mut Prng, block: u64, donor: Option<&Path>) -> Vec<String> {
     let mut commands = Vec::new();
+    let blocks = blocks_of(block);
     for _ in 0..1 + prng.below(30) {
-        let at = prng.below(FILE_BLOCKS) * block;
-        let length = (1 + prng.below(FILE_BLOCKS / 8)) * block;
+        let at = prng.below(blocks) * block;
+        let length = (1 + prng.below(blocks / 8)) * block;
         let byte = 1 + prng.below(255);
         commands.push(match prng.below(9) {
             0..=2 => format!("pwrite -q -S {byte} {} {}", at + prng.below(block), length),
@@ -151,7 +156,7 @@ fn operations(prng: &mut Prng, block: u64, donor: Option<&Path>) -> Vec<String> 
 
 fn fill(live: &Live, prng: &mut Prng, count: u64, kind: Kind) -> Vec<PathBuf> {
     let donor = live.path().join("donor");
-    let bytes = 2 * FILE_BLOCKS * kind.block;
+    let bytes = 2 * blocks_of(kind.block) * kind.block;
     volume::xfs_io(&donor, &[format!("pwrite -q -S 90 0 {bytes}"), "fsync".to_owned()]);
     let mut paths = vec![donor.clone()];
     for index in 0..count {
@@ -171,35 +176,69 @@ fn fragment(path: &Path, block: u64, count: u64) {
     volume::xfs_io(path, &commands);
 }
 
-fn check_random_files(kind: Kind) {
+fn check_random_files(kind: Kind, seed: u64) {
     let count = if env::is_soak() { FILES_SOAK } else { FILES };
     let count = env::number("DIOPTER_XFS_FILES").unwrap_or(count);
-    let mut prng = Prng::new(env::seed()).fork(kind.name);
+    eprintln!("{}: {count} files, seed {seed}", kind.name);
     let live = Live::new(kind);
-    let paths = fill(&live, &mut prng, count, kind);
-    eprintln!("{}: {} files, seed {}", kind.name, paths.len(), env::seed());
+    let paths = fill(&live, &mut Prng::new(seed).fork(kind.name), count, kind);
     check(live, &paths);
 }
 
 #[test]
 fn extents_and_bytes_of_random_files_are_those_of_the_mounted_volume() {
     let _machine = machine::alone();
-    if volume::is_possible() {
-        volume::KINDS.into_iter().for_each(check_random_files);
+    if !volume::is_possible() {
+        return;
+    }
+    let started = Instant::now();
+    let seconds = env::number("DIOPTER_SOAK_SECONDS").filter(|_| env::is_soak());
+    let mut seed = env::seed();
+    loop {
+        volume::KINDS.into_iter().for_each(|kind| check_random_files(kind, seed));
+        if seconds.is_none_or(|seconds| started.elapsed() >= Duration::from_secs(seconds)) {
+            return;
+        }
+        seed = Prng::new(seed).fork("round").next_u64();
     }
 }
 
+/// Blocks of 1 KiB hold 59 records, and the inode of 512 bytes 20 pointers to them.
 #[test]
-fn a_tree_of_extents_of_two_levels_is_walked() {
+fn a_tree_of_extents_of_two_levels_is_walked_and_has_a_boundary_at_each_leaf() {
     let _machine = machine::alone();
     if !volume::is_possible() {
         return;
     }
-    let kind = Kind { mkfs: &["-b", "size=1024"], ..DEFAULT };
+    let kind = Kind { mkfs: &["-b", "size=1024"], block: 1024, ..DEFAULT };
     let live = Live::new(kind);
-    let (wide, deep) = (live.path().join("wide"), live.path().join("deep"));
-    fragment(&wide, 1024, 300);
-    fragment(&deep, 1024, 3000);
-    volume::xfs_io(&deep, &[format!("falloc {} {}", 64 * MIB, MIB)]);
-    check(live, &[wide, deep]);
+    let paths: Vec<PathBuf> =
+        ["list", "wide", "deep"].into_iter().map(|name| live.path().join(name)).collect();
+    for (path, count) in paths.iter().zip([15, 300, 3000]) {
+        fragment(path, 1024, count);
+    }
+    volume::xfs_io(&paths[2], &[format!("falloc {} {}", 64 * MIB, MIB)]);
+    let inodes: Vec<u64> = paths.iter().map(|path| fs::metadata(path).unwrap().ino()).collect();
+    let image = check(live, &paths);
+    let xfs = image.open();
+    let boundaries: Vec<usize> = inodes.iter().map(|inode| boundaries(&xfs, *inode)).collect();
+    assert_eq!(boundaries[0], 0, "a list is in the inode");
+    assert!((300 / 59..=300 / 29 + 1).contains(&boundaries[1]), "{boundaries:?}");
+    assert!((3000 / 59..=3000 / 29 + 1).contains(&boundaries[2]), "{boundaries:?}");
+}
+
+/// Mapped extents with a boundary at their end, and that no question but theirs shows them.
+fn boundaries(xfs: &Xfs, inode: u64) -> usize {
+    let size = xfs.node(inode).unwrap().size;
+    let (mut at, mut count) = (0, 0);
+    while at < size {
+        let extent = xfs.extent(inode, FileRange::new(at, size)).unwrap();
+        if extent.range.length() > 1 {
+            let cut = xfs.extent(inode, FileRange::new(at, extent.range.end() - 1)).unwrap();
+            assert!(!cut.boundary, "the extent goes on");
+        }
+        count += usize::from(extent.boundary && extent.state != ExtentState::Hole);
+        at = extent.range.end();
+    }
+    count
 }

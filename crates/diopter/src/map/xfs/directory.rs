@@ -139,8 +139,9 @@ fn scan_block(
     let is_one = [ONE_BLOCK.magic, ONE_BLOCK.magic_v5].contains(&be32(bytes, 0));
     let kind = if is_one { &ONE_BLOCK } else { &DATA_BLOCK };
     let header = disk.verify(bytes, place, kind)?;
-    if is_one != is_only {
-        return Err(place.corrupt("a directory whose form is not that of its size"));
+    // The other way round is right: an index that has outgrown the block is in one of its own.
+    if is_one && !is_only {
+        return Err(place.corrupt("a directory of more blocks with its index in one of them"));
     }
     let mut end = bytes.len();
     if is_one {
