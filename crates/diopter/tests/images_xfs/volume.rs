@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use diopter::Errno;
 use diopter::map::image::Source;
@@ -117,7 +118,7 @@ impl Image {
     }
 
     pub fn open(&self) -> Xfs {
-        Xfs::open(Box::new(FileSource::new(&self.backing))).unwrap()
+        Xfs::open(Arc::new(FileSource::new(&self.backing))).unwrap()
     }
 }
 

@@ -58,7 +58,7 @@ type Flow = ControlFlow<()>;
 pub fn list(disk: &Disk, inode: &Inode) -> Result<Vec<Entry>, ImageError> {
     let mut entries = Vec::new();
     scan(disk, inode, &mut |name: Name<'_>| {
-        if name.name != b"." && name.name != b".." {
+        if !is_dots(name.name) {
             entries.push(Entry { name: name.name.to_vec(), inode: name.inode });
         }
         Flow::Continue(())
@@ -66,26 +66,27 @@ pub fn list(disk: &Disk, inode: &Inode) -> Result<Vec<Entry>, ImageError> {
     Ok(entries)
 }
 
-/// The inode that a name means. `.` and `..` are names too.
+/// The inode that a name means, of those that [`list`] has.
 ///
 /// # Errors
 /// As of [`list`]; `NotFound`.
 pub fn lookup(disk: &Disk, inode: &Inode, name: &[u8]) -> Result<u64, ImageError> {
     let mut found = None;
     scan(disk, inode, &mut |entry: Name<'_>| {
-        if entry.name == name {
+        if entry.name == name && !is_dots(name) {
             found = Some(entry.inode);
             return Flow::Break(());
         }
         Flow::Continue(())
     })?;
-    found.ok_or_else(|| ImageError {
-        kind: ImageErrorKind::NotFound,
-        what: format!("no name {:?}", String::from_utf8_lossy(name)),
-        inode: Some(inode.number),
-        block: None,
-        remedy: "",
+    found.ok_or_else(|| {
+        let what = format!("no name `{}`", name.escape_ascii());
+        ImageError::new(ImageErrorKind::NotFound, what).on_inode(inode.number)
     })
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
 }
 
 fn scan(
@@ -94,12 +95,8 @@ fn scan(
     visit: &mut dyn FnMut(Name<'_>) -> Flow,
 ) -> Result<(), ImageError> {
     if inode.kind != NodeKind::Directory {
-        return Err(ImageError {
-            kind: ImageErrorKind::NotADirectory,
-            remedy: "",
-            block: None,
-            ..inode.corrupt("not a directory")
-        });
+        let error = ImageError::new(ImageErrorKind::NotADirectory, "not a directory");
+        return Err(error.on_inode(inode.number));
     }
     if inode.format == Format::Local {
         return scan_inode(disk, inode, visit);
@@ -115,7 +112,8 @@ fn scan(
             Found::Mapped(_) => {
                 let Some(left) = blocks_left.checked_sub(step) else {
                     let what = format!("a directory of more than {BYTES_MAX} bytes");
-                    return Err(refused(what, Some(inode.number), "mount the volume instead"));
+                    let remedy = "mount the volume instead";
+                    return Err(refused(what, remedy).on_inode(inode.number));
                 };
                 blocks_left = left;
                 let (place, bytes) = fork::read(disk, inode, at, step)?;

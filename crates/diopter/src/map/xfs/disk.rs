@@ -1,8 +1,11 @@
 //! Blocks of an XFS volume: read, and held against what they say of themselves. All metadata comes
 //! through here, so a cache of it would stand here. It knows no structure but the common header.
 
+use diopter_sys::Errno;
+
 use crate::map::image::{ImageError, ImageErrorKind, Source};
 use crate::map::xfs::superblock::{Superblock, Version};
+use crate::sync::Arc;
 use crate::units::to_usize;
 
 /// Longest thing that is read as one: a directory block.
@@ -13,7 +16,7 @@ const BASIC_BLOCK: u64 = 512;
 
 /// A volume's bytes and where in them things lie.
 pub struct Disk {
-    source: Box<dyn Source>,
+    source: Arc<dyn Source>,
     pub superblock: Superblock,
 }
 
@@ -47,16 +50,13 @@ pub struct BlockKind {
 
 impl Disk {
     /// Over bytes whose superblock has been read.
-    pub fn new(source: Box<dyn Source>, superblock: Superblock) -> Disk {
+    pub fn new(source: Arc<dyn Source>, superblock: Superblock) -> Disk {
         Disk { source, superblock }
     }
 
     /// Fills `buf` from byte `offset` on.
     pub fn fill(&self, buf: &mut [u8], offset: u64, place: Place) -> Result<(), ImageError> {
-        self.source.read_exact_at(buf, offset).map_err(|errno| ImageError {
-            kind: ImageErrorKind::Io(errno),
-            ..place.corrupt(format!("byte {offset} of the image can't be read: {errno}"))
-        })
+        self.source.read_exact_at(buf, offset).map_err(|errno| place.tell(unreadable(errno)))
     }
 
     /// `count` blocks that follow each other.
@@ -112,28 +112,33 @@ impl Place {
 
     /// What is there can't be.
     pub fn corrupt(self, what: impl Into<String>) -> ImageError {
-        let inode = match self.owner {
-            Owner::Inode(inode) => Some(inode),
-            Owner::Group(_) => None,
-        };
-        ImageError { block: Some(self.block), ..corrupt(what, inode) }
+        self.tell(corrupt(what))
+    }
+
+    fn tell(self, error: ImageError) -> ImageError {
+        match self.owner {
+            Owner::Inode(inode) => error.on_inode(inode).on_block(self.block),
+            Owner::Group(_) => error.on_block(self.block),
+        }
     }
 }
 
-/// Metadata that can't be, of an inode if one is known.
-pub fn corrupt(what: impl Into<String>, inode: Option<u64>) -> ImageError {
-    ImageError {
-        kind: ImageErrorKind::Corrupt,
-        what: what.into(),
-        inode,
-        block: None,
-        remedy: "check it with `xfs_repair -n`",
-    }
+/// Metadata that can't be.
+pub fn corrupt(what: impl Into<String>) -> ImageError {
+    ImageError::new(ImageErrorKind::Corrupt, what).with_remedy("check it with `xfs_repair -n`")
 }
 
 /// A feature or state that must not be read past, or written under.
-pub fn refused(what: impl Into<String>, inode: Option<u64>, remedy: &'static str) -> ImageError {
-    ImageError { kind: ImageErrorKind::Refused, what: what.into(), inode, block: None, remedy }
+pub fn refused(what: impl Into<String>, remedy: &'static str) -> ImageError {
+    ImageError::new(ImageErrorKind::Refused, what).with_remedy(remedy)
+}
+
+/// Bytes that did not come.
+pub fn unreadable(errno: Errno) -> ImageError {
+    if errno == Errno::ENODATA {
+        return ImageError::new(ImageErrorKind::Truncated, "the image ends before its file system");
+    }
+    ImageError::new(ImageErrorKind::Io(errno), format!("the image can't be read: {errno}"))
 }
 
 /// Whether the CRC-32C at byte `at` is that of `bytes` with zeros in its place. XFS keeps this one

@@ -3,7 +3,7 @@
 
 use crate::limits::FILE_SIZE_MAX;
 use crate::map::image::{ImageError, ImageErrorKind, Node, NodeKind};
-use crate::map::xfs::disk::{Disk, Owner, Place, be16, be32, be64, corrupt, is_crc_right};
+use crate::map::xfs::disk::{Disk, Owner, Place, be16, be32, be64, is_crc_right};
 use crate::map::xfs::superblock::Version;
 use crate::units::to_usize;
 
@@ -192,5 +192,5 @@ fn fork(bytes: &[u8], place: Place) -> Result<&[u8], ImageError> {
 }
 
 fn not_found(number: u64, what: &str) -> ImageError {
-    ImageError { kind: ImageErrorKind::NotFound, remedy: "", ..corrupt(what, Some(number)) }
+    ImageError::new(ImageErrorKind::NotFound, what).on_inode(number)
 }

@@ -33,17 +33,17 @@ pub fn check(disk: &Disk) -> Result<(), ImageError> {
     let log = Log::of(disk);
     let head = log.head()?;
     let Some((at, header)) = log.last_record(head)? else {
-        return Err(refused("the log has no record before its end", None, REMEDY));
+        return Err(refused("the log has no record before its end", REMEDY));
     };
     if header[304..320] != disk.superblock.log_uuid {
-        return Err(refused("the log belongs to another volume", None, "run `xfs_repair`"));
+        return Err(refused("the log belongs to another volume", "run `xfs_repair`"));
     }
     let header_blocks = match (be32(&header, 8), be32(&header, 320)) {
         (1, _) => 1,
         (2, size) if size <= RECORD_BYTES_MAX => u64::from(size).div_ceil(32 << 10).max(1),
         (version, size) => {
             let what = format!("a log record of version {version} with room for {size} bytes");
-            return Err(refused(what, None, REMEDY));
+            return Err(refused(what, REMEDY));
         }
     };
     let data_blocks = u64::from(be32(&header, 12)).div_ceil(to_u64(BASIC_BLOCK));
@@ -52,7 +52,7 @@ pub fn check(disk: &Disk) -> Result<(), ImageError> {
     if is_last && be32(&header, 40) == 1 && operation[9] & UNMOUNT != 0 {
         return Ok(());
     }
-    Err(refused("the log is not clean: metadata on the volume may be stale", None, REMEDY))
+    Err(refused("the log is not clean: metadata on the volume may be stale", REMEDY))
 }
 
 /// Where the log lies, in blocks of its own.

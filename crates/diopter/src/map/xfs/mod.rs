@@ -17,7 +17,8 @@ mod tree;
 
 use crate::extent::{Extent, ExtentState, ObjectIndex};
 use crate::map::image::{Entry, ImageError, ImageErrorKind, Node, NodeKind, Source, Use, Volume};
-use crate::units::{FileRange, ObjectOffset};
+use crate::sync::Arc;
+use crate::units::{FileRange, ObjectOffset, align_up};
 
 use disk::Disk;
 use fork::{Found, Record};
@@ -39,7 +40,7 @@ impl Xfs {
     /// `NotAnImage` for anything else than XFS; `Refused` for a feature that is not known, an
     /// external log, a log that is not clean, a volume in need of repair; `Truncated`, `Corrupt`,
     /// `Io`.
-    pub fn open(source: Box<dyn Source>) -> Result<Xfs, ImageError> {
+    pub fn open(source: Arc<dyn Source>) -> Result<Xfs, ImageError> {
         let superblock = Superblock::read(&*source)?;
         let disk = Disk::new(source, superblock);
         log::check(&disk)?;
@@ -54,12 +55,8 @@ impl Xfs {
     fn file(&self, number: u64) -> Result<Inode, ImageError> {
         let inode = self.inode(number)?;
         if inode.kind != NodeKind::File {
-            return Err(ImageError {
-                kind: ImageErrorKind::NotAFile,
-                remedy: "",
-                block: None,
-                ..inode.corrupt("not a regular file")
-            });
+            let error = ImageError::new(ImageErrorKind::NotAFile, "not a regular file");
+            return Err(error.on_inode(number));
         }
         policy::check_read(&inode)?;
         Ok(inode)
@@ -73,10 +70,11 @@ impl Xfs {
             state: ExtentState::Hole,
             boundary: false,
         };
-        if range.start() >= inode.size {
+        let block_size = self.disk.superblock.block_size;
+        let file_end = align_up(inode.size, block_size);
+        if range.start() >= file_end {
             return Ok(extent);
         }
-        let block_size = self.disk.superblock.block_size;
         let (at, in_block) = (range.start() / block_size, range.start() % block_size);
         let answer = fork::find(&self.disk, inode, at)?;
         let (end, is_whole) = match answer.found {
@@ -91,14 +89,13 @@ impl Xfs {
             }
         };
         let end = end.saturating_mul(block_size);
-        let goes_on = |next: u64| next.saturating_mul(block_size) < inode.size;
-        extent.boundary = is_whole && end <= range.end() && answer.next_leaf.is_some_and(goes_on);
-        let is_in_file = end < inode.size;
+        let is_in_file = |next: u64| next.saturating_mul(block_size) < file_end;
+        extent.boundary =
+            is_whole && end <= range.end() && answer.next_leaf.is_some_and(is_in_file);
+        // Space that was reserved past the end of the file is a hole, as what has none.
         let end = match extent.state {
-            ExtentState::Hole if is_in_file => end,
-            // What lies past the end of the file is a hole too.
-            ExtentState::Hole => range.end(),
-            _ => end.min(inode.size),
+            ExtentState::Hole if end >= file_end => range.end(),
+            _ => end.min(file_end),
         };
         extent.range = FileRange::new(range.start(), end.min(range.end()));
         Ok(extent)
@@ -132,7 +129,7 @@ impl Xfs {
             if extent.state == ExtentState::Shared {
                 let what = format!("the file shares bytes {} with another", extent.range);
                 let remedy = "copy it with `cp --reflink=never` on a mount";
-                return Err(disk::refused(what, Some(inode.number), remedy));
+                return Err(disk::refused(what, remedy).on_inode(inode.number));
             }
             if extent.state != ExtentState::Hole {
                 bytes_mapped += extent.range.length();
@@ -149,6 +146,10 @@ impl Xfs {
 impl Volume for Xfs {
     fn format(&self) -> &'static str {
         "xfs"
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.disk.superblock.write_refusal.iter().cloned().collect()
     }
 
     fn block_size(&self) -> u64 {

@@ -13,16 +13,16 @@ const MOUNT: &str = "mount the volume instead";
 /// # Errors
 /// `Refused`.
 pub fn check_read(inode: &Inode) -> Result<(), ImageError> {
-    let number = Some(inode.number);
+    let no = |what: &str, remedy| Err(refused(what, remedy).on_inode(inode.number));
     if inode.is_realtime {
-        return Err(refused("the file's bytes are in the realtime section", number, MOUNT));
+        return no("the file's bytes are in the realtime section", MOUNT);
     }
     if inode.is_metadata {
-        return Err(refused("the file is the volume's own metadata", number, ""));
+        return no("the file is the volume's own metadata", "");
     }
     if inode.links == 0 {
         let remedy = "mount and unmount the volume, which removes the file";
-        return Err(refused("the file has no name any more", number, remedy));
+        return no("the file has no name any more", remedy);
     }
     Ok(())
 }
@@ -32,15 +32,15 @@ pub fn check_read(inode: &Inode) -> Result<(), ImageError> {
 /// # Errors
 /// `Refused`.
 pub fn check_overwrite(superblock: &Superblock, inode: &Inode) -> Result<(), ImageError> {
-    let number = Some(inode.number);
+    let no = |what: &str, remedy| Err(refused(what, remedy).on_inode(inode.number));
     if let Some(why) = &superblock.write_refusal {
-        return Err(refused(why.clone(), number, "read only, or mount the volume instead"));
+        return no(why, "read only, or mount the volume instead");
     }
     if inode.is_immutable {
-        return Err(refused("the file is immutable", number, "`chattr -i` it on a mount"));
+        return no("the file is immutable", "`chattr -i` it on a mount");
     }
     if inode.is_append_only {
-        return Err(refused("the file is append-only", number, "`chattr -a` it on a mount"));
+        return no("the file is append-only", "`chattr -a` it on a mount");
     }
     Ok(())
 }

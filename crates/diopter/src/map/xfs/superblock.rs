@@ -3,7 +3,7 @@
 
 use crate::limits::FILE_SIZE_MAX;
 use crate::map::image::{ImageError, ImageErrorKind, Source};
-use crate::map::xfs::disk::{be16, be32, be64, corrupt, is_crc_right, refused};
+use crate::map::xfs::disk::{be16, be32, be64, corrupt, is_crc_right, refused, unreadable};
 use crate::units::{to_u64, to_usize};
 
 /// `XFSB`.
@@ -107,11 +107,11 @@ impl Superblock {
         let version = match be16(&head, 100) & 0xf {
             4 => Version::V4,
             5 => Version::V5,
-            other => return Err(refused(format!("XFS of version {other}"), None, "")),
+            other => return Err(refused(format!("XFS of version {other}"), "")),
         };
         let sector_size = u64::from(be16(&head, 102));
         if !sector_size.is_power_of_two() || !(512..=32768).contains(&sector_size) {
-            return Err(corrupt(format!("a superblock with sectors of {sector_size}"), None));
+            return Err(corrupt(format!("a superblock with sectors of {sector_size}")));
         }
         if version == Version::V5 {
             if source.size() < sector_size {
@@ -120,7 +120,7 @@ impl Superblock {
             head.resize(to_usize(sector_size), 0);
             fill(source, &mut head)?;
             if !is_crc_right(&head, CRC) {
-                return Err(corrupt("a superblock with a wrong checksum", None));
+                return Err(corrupt("a superblock with a wrong checksum"));
             }
         }
         check_features(&head, version)?;
@@ -187,13 +187,13 @@ impl Superblock {
             ("size", self.blocks.checked_mul(self.block_size).is_some_and(|n| n <= FILE_SIZE_MAX)),
         ];
         if let Some((what, _)) = numbers.iter().find(|(_, is_right)| !is_right) {
-            return Err(corrupt(format!("a superblock with a wrong {what}"), None));
+            return Err(corrupt(format!("a superblock with a wrong {what}")));
         }
         if self.byte_of(self.log_start, self.log_blocks).is_none() {
-            return Err(corrupt("a superblock with its log outside the volume", None));
+            return Err(corrupt("a superblock with its log outside the volume"));
         }
         if self.inode_place(self.root).is_none() {
-            return Err(corrupt("a superblock with its root outside the volume", None));
+            return Err(corrupt("a superblock with its root outside the volume"));
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ impl Superblock {
 
 /// The fields, with what keeps later arithmetic from overflowing checked.
 fn parse(head: &[u8], version: Version) -> Result<Superblock, ImageError> {
-    let wrong = |what| Err(corrupt(format!("a superblock with a wrong {what}"), None));
+    let wrong = |what| Err(corrupt(format!("a superblock with a wrong {what}")));
     let power = |size: u64, log: u8| size.checked_ilog2() == Some(u32::from(log));
     let (block_size, inode_size) = (u64::from(be32(head, 4)), u64::from(be16(head, 104)));
     if !block_size.is_power_of_two() || !power(block_size, head[120]) {
@@ -252,27 +252,27 @@ fn has_more(head: &[u8]) -> bool {
 /// What keeps a volume from being read.
 fn check_features(head: &[u8], version: Version) -> Result<(), ImageError> {
     if head[126] != 0 {
-        return Err(refused("mkfs.xfs has not finished on it", None, "make the volume again"));
+        return Err(refused("mkfs.xfs has not finished on it", "make the volume again"));
     }
     if be64(head, 48) == 0 {
         let remedy = "mount it with its log device, or copy the files to a volume of their own";
-        return Err(refused("the volume's log is on another device", None, remedy));
+        return Err(refused("the volume's log is on another device", remedy));
     }
     if version == Version::V4 {
         return check_old_features(head);
     }
     let incompat = be32(head, 216);
     if incompat & NEEDS_REPAIR != 0 {
-        return Err(refused("the volume is marked as needing repair", None, "run `xfs_repair`"));
+        return Err(refused("the volume is marked as needing repair", "run `xfs_repair`"));
     }
     if let Some((_, name)) = INCOMPAT_NAMED.iter().find(|(bit, _)| incompat & bit != 0) {
-        return Err(refused(format!("the volume has {name}"), None, "mount it instead"));
+        return Err(refused(format!("the volume has {name}"), "mount it instead"));
     }
     match incompat & !INCOMPAT_KNOWN {
         0 => Ok(()),
         unknown => {
             let what = format!("unknown features that a reader must know: {unknown:#x}");
-            Err(refused(what, None, "mount it instead"))
+            Err(refused(what, "mount it instead"))
         }
     }
 }
@@ -283,7 +283,7 @@ fn check_old_features(head: &[u8]) -> Result<(), ImageError> {
     let needed = V4_DIRECTORIES | V4_EXTENT_FLAG;
     if bits & !V4_BITS_KNOWN != 0 || bits & needed != needed || more & !V4_MORE_KNOWN != 0 {
         let what = format!("features of XFS version 4 that are not known: {bits:#x}, {more:#x}");
-        return Err(refused(what, None, "mount it instead"));
+        return Err(refused(what, "mount it instead"));
     }
     Ok(())
 }
@@ -302,18 +302,14 @@ fn write_refusal(head: &[u8], version: Version) -> Option<String> {
 }
 
 fn fill(source: &dyn Source, head: &mut [u8]) -> Result<(), ImageError> {
-    source.read_exact_at(head, 0).map_err(|errno| ImageError {
-        kind: ImageErrorKind::Io(errno),
-        ..corrupt(format!("the superblock can't be read: {errno}"), None)
-    })
+    source.read_exact_at(head, 0).map_err(unreadable)
 }
 
 fn not_an_image(what: &str) -> ImageError {
-    ImageError { kind: ImageErrorKind::NotAnImage, remedy: "", ..corrupt(what, None) }
+    ImageError::new(ImageErrorKind::NotAnImage, what)
 }
 
 fn truncated(needed: u64, size: u64) -> ImageError {
     let what = format!("the volume has {needed} bytes and the image {size}");
-    let remedy = "copy the image again, whole";
-    ImageError { kind: ImageErrorKind::Truncated, remedy, ..corrupt(what, None) }
+    ImageError::new(ImageErrorKind::Truncated, what).with_remedy("copy the image again, whole")
 }

@@ -29,12 +29,8 @@ const KIND: BlockKind = BlockKind {
 /// `NotAFile` for anything but a symbolic link, `Corrupt`, `Io`.
 pub fn target(disk: &Disk, inode: &Inode) -> Result<Vec<u8>, ImageError> {
     if inode.kind != NodeKind::Symlink {
-        return Err(ImageError {
-            kind: ImageErrorKind::NotAFile,
-            remedy: "",
-            block: None,
-            ..inode.corrupt("not a symbolic link")
-        });
+        let error = ImageError::new(ImageErrorKind::NotAFile, "not a symbolic link");
+        return Err(error.on_inode(inode.number));
     }
     if inode.size == 0 || inode.size > LENGTH_MAX {
         return Err(inode.corrupt(format!("a symbolic link of {} bytes", inode.size)));
