@@ -10,6 +10,10 @@ mod files;
 #[path = "support/machine.rs"]
 #[expect(dead_code, reason = "other test targets use the rest")]
 mod machine;
+#[path = "images_xfs/memory.rs"]
+mod memory;
+#[path = "images_xfs/mutations.rs"]
+mod mutations;
 #[path = "images_xfs/names.rs"]
 mod names;
 #[path = "images_xfs/volume.rs"]
