@@ -16,5 +16,7 @@ mod memory;
 mod mutations;
 #[path = "images_xfs/names.rs"]
 mod names;
+#[path = "images_xfs/refusals.rs"]
+mod refusals;
 #[path = "images_xfs/volume.rs"]
 mod volume;

@@ -91,7 +91,8 @@ fn checksum_place(bytes: &[u8]) -> Option<usize> {
         b"BMA3" => Some(64),
         b"XDB3" | b"XDD3" => Some(4),
         b"XSLM" => Some(12),
-        b"R3FC" => Some(52),
+        b"R3FC" | b"IAB3" => Some(52),
+        b"XAGI" => Some(312),
         [b'I', b'N', ..] => Some(100),
         _ => None,
     }

@@ -13,6 +13,7 @@ use diopter::map::xfs::Xfs;
 
 use crate::env;
 use crate::machine::{self, FileSystem, Folder, Loop, Mount};
+use crate::memory::Memory;
 
 pub const MIB: u64 = 1 << 20;
 
@@ -100,9 +101,9 @@ impl Live {
     }
 
     /// What the image holds at this moment, still mounted.
-    pub fn copy_of_device(&self) -> Vec<u8> {
+    pub fn copy_of_device(&self) -> Memory {
         machine::run("sync", &["-f", self.path().to_str().unwrap()]).unwrap();
-        fs::read(self.mount.device().device()).unwrap()
+        Memory::read(self.mount.device().backing())
     }
 
     /// Unmounts it; `xfs_repair -n` finds nothing to mend.

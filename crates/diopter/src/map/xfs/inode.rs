@@ -3,6 +3,7 @@
 
 use crate::limits::FILE_SIZE_MAX;
 use crate::map::image::{ImageError, ImageErrorKind, Node, NodeKind};
+use crate::map::xfs::chunks;
 use crate::map::xfs::disk::{Disk, Owner, Place, be16, be32, be64, is_crc_right};
 use crate::map::xfs::superblock::Version;
 use crate::units::to_usize;
@@ -78,7 +79,12 @@ impl Inode {
         let offset = superblock.byte_of(block, 1).expect("where an inode can be");
         let mut bytes = vec![0; to_usize(superblock.inode_size)];
         disk.fill(&mut bytes, offset + index * superblock.inode_size, place)?;
-        check_identity(disk, &bytes, place)?;
+        if let Err(error) = check_identity(disk, &bytes, place) {
+            return match chunks::is_in_use(disk, number) {
+                Ok(false) => Err(not_found(number, "the inode is free")),
+                _ => Err(error),
+            };
+        }
         if be16(&bytes, 2) == 0 {
             return Err(not_found(number, "the inode is free"));
         }

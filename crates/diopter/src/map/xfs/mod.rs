@@ -4,9 +4,11 @@
 //! Nothing is believed: every block's checksum and owner, every number that leads elsewhere, every
 //! order is checked when it is read, and each walk is bounded by the format's own limits.
 
+mod chunks;
 mod directory;
 mod disk;
 mod fork;
+mod group;
 mod inode;
 mod log;
 mod policy;

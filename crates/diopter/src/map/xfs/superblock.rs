@@ -166,6 +166,12 @@ impl Superblock {
         self.byte_of(block, 1).map(|_| (block, index))
     }
 
+    /// The group of an inode, and its number there.
+    pub fn split_inode(&self, inode: u64) -> (u64, u64) {
+        let bits = self.group_block_log + self.inodes_per_block_log;
+        (inode >> bits, inode & ((1 << bits) - 1))
+    }
+
     fn check(&self) -> Result<(), ImageError> {
         let log = |size: u64| size.checked_ilog2().unwrap_or(0);
         let groups_before = self.groups.saturating_sub(1).saturating_mul(self.group_blocks);

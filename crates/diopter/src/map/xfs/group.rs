@@ -1,0 +1,57 @@
+//! The headers of an allocation group: where the roots of its trees lie
+//! (linux/fs/xfs/libxfs/xfs_format.h). What is in the trees is read elsewhere.
+
+use crate::map::image::ImageError;
+use crate::map::xfs::disk::{Disk, Owner, Place, be32, is_crc_right};
+use crate::map::xfs::superblock::Version;
+use crate::units::to_usize;
+
+/// Where a header lies and has what it says of itself, and the root of one tree and its level.
+pub struct Header {
+    pub name: &'static str,
+    pub magic: u32,
+    pub sector: u64,
+    pub uuid: usize,
+    pub crc: usize,
+    pub root: usize,
+    pub levels: usize,
+}
+
+/// A group by its number, as an owner.
+pub fn owner(group: u64) -> Owner {
+    Owner::Group(u32::try_from(group).expect("a group of the superblock"))
+}
+
+/// The root of a group's tree, and its level.
+///
+/// # Errors
+/// `Corrupt`, `Io`.
+pub fn root(disk: &Disk, group: u64, header: &Header) -> Result<(u64, u16), ImageError> {
+    let superblock = &disk.superblock;
+    let first = superblock.join(group, 0).expect("a group has a first block");
+    let place = Place { owner: owner(group), block: first };
+    let start = superblock.byte_of(first, 1).expect("a group has a first block");
+    let mut bytes = vec![0; to_usize(superblock.sector_size)];
+    disk.fill(&mut bytes, start + header.sector * superblock.sector_size, place)?;
+    let wrong = |what: &str| Err(place.corrupt(format!("{} with a wrong {what}", header.name)));
+    if be32(&bytes, 0) != header.magic {
+        return wrong("magic number");
+    }
+    if superblock.version == Version::V5 {
+        if !is_crc_right(&bytes, header.crc) {
+            return wrong("checksum");
+        }
+        if bytes[header.uuid..header.uuid + 16] != superblock.uuid {
+            return wrong("volume's id in it");
+        }
+    }
+    if u64::from(be32(&bytes, 8)) != group {
+        return wrong("group in it");
+    }
+    let root = superblock.join(group, u64::from(be32(&bytes, header.root)));
+    let level = be32(&bytes, header.levels).checked_sub(1);
+    match (root, level.and_then(|level| u16::try_from(level).ok())) {
+        (Some(root), Some(level)) => Ok((root, level)),
+        _ => wrong("root of a tree"),
+    }
+}
