@@ -12,6 +12,7 @@ const SOAKED: &[&[&str]] = &[
     &["-p", "diopter", "--test", "model"],
     &["-p", "diopter", "--test", "contract"],
     &["-p", "diopter", "--test", "kernel"],
+    &["-p", "diopter", "--test", "images_xfs"],
     &["-p", "diopter-cli", "--test", "cp"],
 ];
 

@@ -16,6 +16,8 @@ mod memory;
 mod mutations;
 #[path = "images_xfs/names.rs"]
 mod names;
+#[path = "images_xfs/old.rs"]
+mod old;
 #[path = "images_xfs/refusals.rs"]
 mod refusals;
 #[path = "images_xfs/volume.rs"]

@@ -17,7 +17,7 @@ use crate::{env, machine};
 
 /// Damaged images of each kind of volume.
 const CASES: u64 = 1000;
-const CASES_SOAK: u64 = 50_000;
+const CASES_SOAK: u64 = 20_000;
 
 /// Extents that are asked for of one file: more than an undamaged one has.
 const EXTENTS_MAX: u64 = 1000;

@@ -102,8 +102,8 @@ fn a_volume_that_must_not_be_read_is_refused_in_words_of_its_own() {
     check(&short, ImageErrorKind::NotAnImage, "fewer bytes");
 }
 
-/// The unmount record is the last thing in the log: without it, or with anything behind it, there is
-/// something to replay.
+/// The unmount record is the last thing in the log: without it, or with anything behind it, there
+/// is something to replay.
 #[test]
 fn a_log_that_does_not_end_with_an_unmount_is_not_clean() {
     let _machine = machine::alone();
@@ -171,9 +171,7 @@ fn a_file_is_refused_by_its_own_flags() {
         let said = xfs.check_use(*inode, Use::Overwrite).map_err(|error| error.to_string());
         match words {
             None => assert_eq!(said, Ok(())),
-            Some(words) => {
-                assert!(said.as_ref().is_err_and(|said| said.contains(words)), "{said:?}")
-            }
+            Some(words) => assert!(said.is_err_and(|said| said.contains(words)), "{words}"),
         }
     }
     // All inodes of so few files are in one chunk, in the first group.
@@ -198,6 +196,22 @@ fn a_file_is_refused_by_its_own_flags() {
         assert_eq!(*kind, ImageErrorKind::Refused);
         assert!(said.contains(words) && said.contains(&inodes[3].to_string()), "{said}");
     }
+}
+
+/// Blocks keep the old id, and the superblock says which that was.
+#[test]
+fn a_volume_that_was_given_another_id_is_read() {
+    let _machine = machine::alone();
+    if !volume::is_possible() {
+        return;
+    }
+    let live = Live::new(DEFAULT);
+    xfs_io(&live.path().join("file"), &["pwrite -q 0 20000".to_owned()]);
+    let image = live.finish();
+    machine::run("xfs_admin", &["-U", "generate", image.path().to_str().unwrap()]).unwrap();
+    let xfs = image.open();
+    let inode = xfs.lookup(xfs.root(), b"file").unwrap();
+    assert_eq!(xfs.node(inode).unwrap().size, 20000);
 }
 
 #[test]

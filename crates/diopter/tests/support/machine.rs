@@ -20,7 +20,7 @@ const ATTACH_ATTEMPTS_MAX: u32 = 20;
 
 /// With these set, mkfs.xfs makes volumes of less than 300 MiB, with small logs: it takes itself to
 /// be under test (validate_supported in xfsprogs' mkfs/xfs_mkfs.c).
-const XFS_SMALL: [&str; 3] = ["TEST_DEV=1", "TEST_DIR=1", "QA_CHECK_FS=1"];
+pub const XFS_SMALL: [&str; 3] = ["TEST_DEV=1", "TEST_DIR=1", "QA_CHECK_FS=1"];
 
 /// The machine for one test alone: no test spawns a process while another has I/O in flight, and
 /// none is disturbed by another's load. The first one cleans up after killed runs.

@@ -161,6 +161,9 @@ fn parse(disk: &Disk, bytes: &[u8], place: Place) -> Result<Inode, ImageError> {
         0 => u64::from(be32(bytes, 76)),
         _ => be64(bytes, 24),
     };
+    if flags2 & LARGE_COUNTS != 0 && !disk.superblock.has_large_counts {
+        return wrong("flag: a large count on a volume that has none");
+    }
     if flags2 & REFLINK != 0 && !disk.superblock.has_reflink {
         return wrong("flag: shared blocks on a volume that has none");
     }

@@ -17,6 +17,9 @@ mod superblock;
 mod symlink;
 mod tree;
 
+#[cfg(test)]
+mod tests;
+
 use crate::extent::{Extent, ExtentState, ObjectIndex};
 use crate::map::image::{Entry, ImageError, ImageErrorKind, Node, NodeKind, Source, Use, Volume};
 use crate::sync::Arc;

@@ -34,9 +34,9 @@ const V4_MORE_KNOWN: u32 = 0x2 | 0x8 | 0x80 | V4_MORE_FTYPE;
 const FTYPE: u32 = 0x1;
 const META_UUID: u32 = 0x4;
 const NEEDS_REPAIR: u32 = 0x10;
-/// Types in directories, sparse inode chunks, an id of metadata, big timestamps, 64-bit extent
-/// counts, exchanges of ranges, parent pointers.
-const INCOMPAT_KNOWN: u32 = FTYPE | 0x2 | META_UUID | 0x8 | 0x20 | 0x40 | 0x80;
+const LARGE_COUNTS: u32 = 0x20;
+/// Beside them sparse inode chunks, big timestamps, exchanges of ranges, parent pointers.
+const INCOMPAT_KNOWN: u32 = FTYPE | META_UUID | LARGE_COUNTS | 0x2 | 0x8 | 0x40 | 0x80;
 const INCOMPAT_NAMED: [(u32, &str); 3] = [
     (0x100, "a tree of metadata directories"),
     (0x200, "zones of a realtime section"),
@@ -83,6 +83,8 @@ pub struct Superblock {
     pub log_blocks: u64,
     /// Names in directories have types.
     pub has_types: bool,
+    /// Inodes may count extents in 64 bits.
+    pub has_large_counts: bool,
     /// Blocks may be shared.
     pub has_reflink: bool,
     /// Why nothing may be written, if so.
@@ -172,6 +174,32 @@ impl Superblock {
         (inode >> bits, inode & ((1 << bits) - 1))
     }
 
+    /// Of a volume without checksums, in blocks of 1 KiB.
+    #[cfg(test)]
+    pub fn of_test(groups: u64, group_blocks: u64) -> Superblock {
+        Superblock {
+            version: Version::V4,
+            block_size: 1024,
+            sector_size: 512,
+            inode_size: 256,
+            directory_blocks: 1,
+            blocks: groups * group_blocks,
+            root: 64,
+            uuid: [0; 16],
+            log_uuid: [0; 16],
+            log_start: 1,
+            log_blocks: 1,
+            has_types: false,
+            has_large_counts: false,
+            has_reflink: true,
+            write_refusal: None,
+            group_blocks,
+            groups,
+            group_block_log: u8::try_from(group_blocks.next_power_of_two().ilog2()).unwrap(),
+            inodes_per_block_log: 2,
+        }
+    }
+
     fn check(&self) -> Result<(), ImageError> {
         let log = |size: u64| size.checked_ilog2().unwrap_or(0);
         let groups_before = self.groups.saturating_sub(1).saturating_mul(self.group_blocks);
@@ -242,6 +270,7 @@ fn parse(head: &[u8], version: Version) -> Result<Superblock, ImageError> {
         log_start: be64(head, 48),
         log_blocks: u64::from(be32(head, 96)),
         has_types: has(216, FTYPE, old_types),
+        has_large_counts: has(216, LARGE_COUNTS, false),
         has_reflink: has(212, REFLINK, false),
         write_refusal: write_refusal(head, version),
         group_blocks: u64::from(be32(head, 84)),
@@ -318,4 +347,33 @@ fn not_an_image(what: &str) -> ImageError {
 fn truncated(needed: u64, size: u64) -> ImageError {
     let what = format!("the volume has {needed} bytes and the image {size}");
     ImageError::new(ImageErrorKind::Truncated, what).with_remedy("copy the image again, whole")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_blocks_and_inodes_leave_gaps_between_groups() {
+        // 100 blocks take 7 bits.
+        let volume = Superblock::of_test(3, 100);
+        assert_eq!(volume.byte_of(128 + 5, 1), Some(105 * 1024));
+        assert_eq!(volume.byte_of(99, 1), Some(99 * 1024));
+        assert_eq!(volume.byte_of(99, 2), None, "over the end of the group");
+        assert_eq!(volume.byte_of(100, 1), None, "in the gap");
+        assert_eq!(volume.byte_of(2 * 128 + 99, 1), Some(299 * 1024));
+        assert_eq!(volume.byte_of(3 * 128, 1), None, "no such group");
+        assert_eq!(volume.byte_of(u64::MAX, u64::MAX), None);
+        assert_eq!(volume.inode_place((128 + 5) * 4 + 3), Some((128 + 5, 3)));
+        assert_eq!(volume.inode_place(100 * 4), None);
+        assert_eq!(volume.split_inode((128 + 5) * 4 + 3), (1, 23));
+        assert_eq!((volume.join(2, 99), volume.join(2, 100)), (Some(355), None));
+    }
+
+    #[test]
+    fn the_last_group_may_be_short() {
+        let volume = Superblock { blocks: 250, ..Superblock::of_test(3, 100) };
+        assert_eq!(volume.blocks_of(2), 50);
+        assert_eq!(volume.byte_of(2 * 128 + 49, 2), None);
+    }
 }
