@@ -155,6 +155,50 @@ pub fn check_damaged(pristine: &Memory, name: &str, has_checksums: bool) {
     }
 }
 
+/// A place in a block, and what is said of it when it is wrong.
+type Field = (u64, &'static str);
+
+/// What blocks say of themselves, by their magic numbers.
+const IDENTITIES: [(&[u8], &[Field]); 7] = [
+    (b"BMA3", &[(24, "address"), (40, "volume's id"), (56, "owner"), (100, "checksum")]),
+    (b"XDB3", &[(8, "address"), (24, "volume's id"), (40, "owner"), (100, "checksum")]),
+    (b"XDD3", &[(8, "address"), (24, "volume's id"), (40, "owner"), (100, "checksum")]),
+    (b"XSLM", &[(40, "address"), (16, "volume's id"), (32, "owner"), (100, "checksum")]),
+    (b"R3FC", &[(16, "address"), (32, "volume's id"), (48, "owner"), (100, "checksum")]),
+    (b"XAGF", &[(8, "group"), (64, "volume's id"), (100, "checksum")]),
+    (b"IN", &[(152, "number"), (160, "volume's id"), (200, "checksum")]),
+];
+
+/// Each block that was read, made to be another one's.
+fn check_identities(pristine: &Memory) {
+    let watched = pristine.watched(u64::MAX);
+    walk(watched.clone(), pristine.size()).unwrap();
+    for (magic, fields) in IDENTITIES {
+        let is_kind = |place: &&(u64, usize)| pristine.get(place.0, magic.len()) == magic;
+        let places = watched.places();
+        let (place, length) = places.iter().find(is_kind).expect("the image has every kind");
+        for (field, words) in fields {
+            let mut damaged = pristine.clone();
+            damaged.put(place + field, &[!pristine.get(place + field, 1)[0]]);
+            if *words != "checksum" {
+                damaged.seal(*place, *length);
+            }
+            let size = damaged.size();
+            let said = walk(damaged.watched(u64::MAX), size).unwrap();
+            let words = format!("with a wrong {words}");
+            assert!(said.iter().any(|text| text.contains(&words)), "{magic:?}: {words}");
+        }
+    }
+}
+
+#[test]
+fn a_block_of_another_place_owner_or_volume_is_not_believed() {
+    let _machine = machine::alone();
+    if volume::is_possible() {
+        check_identities(&image(DEFAULT));
+    }
+}
+
 /// Printed when a case panics.
 struct Shown(String);
 

@@ -1,14 +1,19 @@
 //! Trees made by hand, right and wrong, in a volume of two groups of 100 blocks.
 
+mod names;
+
 use diopter_sys::Errno;
 
+use super::Xfs;
 use super::disk::Disk;
 use super::fork::{self, Answer, Found, Record};
 use super::inode::{Format, Inode};
 use super::shared;
 use super::superblock::Superblock;
+use crate::extent::ExtentState::{self, Hole, Mapped, Shared};
 use crate::map::image::{ImageError, ImageErrorKind, NodeKind, Source};
 use crate::sync::Arc;
+use crate::units::FileRange;
 
 const BLOCK: usize = 1024;
 
@@ -264,4 +269,56 @@ fn shared_blocks_that_cannot_be_are_an_error_that_names_the_block() {
         let error = shared::run(&with_shared(records), SECOND, 7).unwrap_err();
         assert_eq!((error.kind, error.block), (ImageErrorKind::Corrupt, Some(SECOND + 5)));
     }
+}
+
+/// The state, the end in blocks and the boundary of the extent at a block.
+fn said(xfs: &Xfs, inode: &Inode, range: (u64, u64)) -> (ExtentState, u64, bool) {
+    let range = FileRange::new(range.0 * 1024, range.1 * 1024);
+    let extent = xfs.extent_of(inode, range).unwrap();
+    assert_eq!(extent.range.start(), range.start());
+    assert_eq!(extent.range.end() % 1024, 0);
+    (extent.state, extent.range.end() / 1024, extent.boundary)
+}
+
+#[test]
+fn an_extent_has_its_leafs_boundary_only_at_its_own_end() {
+    let (disk, tree) = tree();
+    let xfs = Xfs { disk };
+    let cases = [
+        ((0, 99), (Hole, 5, false)),
+        ((10, 99), (Mapped, 15, true)),
+        ((10, 15), (Mapped, 15, true)),
+        ((10, 14), (Mapped, 14, false)),
+        ((15, 100), (Hole, 100, true)),
+        ((15, 99), (Hole, 99, false)),
+    ];
+    for (range, expected) in cases {
+        assert_eq!(said(&xfs, &tree, range), expected, "{range:?}");
+    }
+    // The file ends within its 15th block: that one is whole, and nothing follows it.
+    let short = Inode { size: 14 * 1024 + 1, ..tree };
+    assert_eq!(said(&xfs, &short, (10, 99)), (Mapped, 15, false));
+    assert_eq!(said(&xfs, &short, (15, 99)), (Hole, 99, false));
+    let shorter = Inode { size: 12 * 1024, ..short };
+    assert_eq!(said(&xfs, &shorter, (10, 99)), (Mapped, 12, false));
+    assert_eq!(said(&xfs, &shorter, (12, 99)), (Hole, 99, false));
+}
+
+#[test]
+fn a_record_that_is_shared_in_part_is_told_in_parts() {
+    let xfs = Xfs { disk: with_shared(&[[10, 5, 2], [20, 80, 2]]) };
+    let fork = record((0, SECOND + 8, 40));
+    let file = Inode { is_reflink: true, ..inode(Format::Extents, 1, fork) };
+    let parts = [(0, (Mapped, 2, false)), (2, (Shared, 7, false)), (7, (Mapped, 12, false))];
+    for (at, expected) in parts {
+        assert_eq!(said(&xfs, &file, (at, 99)), expected);
+    }
+    assert_eq!(said(&xfs, &file, (12, 99)), (Shared, 40, false));
+    let first = fork::find(&xfs.disk, &file, 3).map(|answer| answer.found);
+    assert!(matches!(first, Ok(Found::Mapped(record)) if record.count == 40));
+    let refused = xfs.check_unshared(&file).unwrap_err();
+    assert!(refused.what.contains("[2048, 7168)"), "{refused}");
+    // The flag alone says that blocks were shared once.
+    let before = Inode { size: 2 * 1024, ..file };
+    assert_eq!(xfs.check_unshared(&before), Ok(()));
 }
