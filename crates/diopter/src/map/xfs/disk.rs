@@ -147,6 +147,24 @@ pub fn is_crc_right(bytes: &[u8], at: usize) -> bool {
     crc_of(bytes, at).to_le_bytes() == bytes[at..at + 4]
 }
 
+/// Makes the checksum of a block right, if it is of a kind that has one.
+#[cfg(test)]
+pub fn seal(block: &mut [u8]) {
+    let at = match &block[..4] {
+        b"XFSB" => 224,
+        b"XAGF" => 216,
+        b"XAGI" => 312,
+        b"BMA3" => 64,
+        b"XDB3" | b"XDD3" => 4,
+        b"XSLM" => 12,
+        b"R3FC" | b"IAB3" => 52,
+        [b'I', b'N', _, _] if block[4] == 3 => 100,
+        _ => return,
+    };
+    let crc = crc_of(block, at).to_le_bytes();
+    block[at..at + 4].copy_from_slice(&crc);
+}
+
 /// The CRC-32C of `bytes` with zeros for the four from `at` on.
 fn crc_of(bytes: &[u8], at: usize) -> u32 {
     let before = crc32c::crc32c(&bytes[..at]);

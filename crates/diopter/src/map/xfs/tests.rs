@@ -1,6 +1,7 @@
 //! Trees made by hand, right and wrong, in a volume of two groups of 100 blocks.
 
 mod names;
+mod volume;
 
 use diopter_sys::Errno;
 

@@ -14,13 +14,19 @@ fn two_blocks() -> Inode {
 }
 
 fn in_use(at: usize, inode: u64, name: &[u8]) -> Vec<u8> {
+    in_use_of(at, inode, name, None)
+}
+
+/// An entry, with a type if names have them.
+pub fn in_use_of(at: usize, inode: u64, name: &[u8], kind: Option<u8>) -> Vec<u8> {
     let mut entry = [&inode.to_be_bytes()[..], &[name.len().try_into().unwrap()], name].concat();
+    entry.extend(kind);
     entry.resize((entry.len() + 2).next_multiple_of(8) - 2, 0);
     entry.extend(u16::try_from(at).unwrap().to_be_bytes());
     entry
 }
 
-fn unused(at: usize, length: usize) -> Vec<u8> {
+pub fn unused(at: usize, length: usize) -> Vec<u8> {
     let mut entry = vec![0; length];
     entry[..2].fill(0xff);
     entry[2..4].copy_from_slice(&u16::try_from(length).unwrap().to_be_bytes());
