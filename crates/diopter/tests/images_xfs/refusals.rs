@@ -102,6 +102,38 @@ fn a_volume_that_must_not_be_read_is_refused_in_words_of_its_own() {
     check(&short, ImageErrorKind::NotAnImage, "fewer bytes");
 }
 
+/// The byte where the log begins, and how many blocks of 512 bytes it has.
+fn log_of(memory: &Memory) -> (u64, u64) {
+    let start = number(memory, LOG_START, 8);
+    let (block, group) = (number(memory, BLOCK_SIZE, 4), number(memory, GROUP_BLOCKS, 4));
+    let bits = group.next_power_of_two().ilog2();
+    let byte = ((start >> bits) * group + (start & ((1 << bits) - 1))) * block;
+    (byte, number(memory, 96, 4) * block / 512)
+}
+
+/// A log is written round and round; each round has a number of its own.
+#[test]
+fn a_log_that_went_round_is_clean_after_an_unmount() {
+    let _machine = machine::alone();
+    if !volume::is_possible() {
+        return;
+    }
+    let live = Live::new(DEFAULT);
+    let directory = fs::File::open(live.path()).unwrap();
+    for index in 0..1500 {
+        fs::write(live.path().join(format!("{index}-{}", "long".repeat(30))), b"bytes").unwrap();
+        directory.sync_all().unwrap();
+    }
+    drop(directory);
+    let image = live.finish();
+    let memory = Memory::read(image.path());
+    let (byte, _) = log_of(&memory);
+    let first = [number(&memory, byte, 4), number(&memory, byte + 4, 4)];
+    let cycle = if first[0] == 0xfeed_babe { first[1] } else { first[0] };
+    assert!(cycle > 1, "the log did not go round");
+    assert_eq!(image.open().list(image.open().root()).unwrap().len(), 1500);
+}
+
 /// The unmount record is the last thing in the log: without it, or with anything behind it, there
 /// is something to replay.
 #[test]
@@ -111,11 +143,7 @@ fn a_log_that_does_not_end_with_an_unmount_is_not_clean() {
         return;
     }
     let (good, ..) = filled();
-    let start = number(&good, LOG_START, 8);
-    let (block, group) = (number(&good, BLOCK_SIZE, 4), number(&good, GROUP_BLOCKS, 4));
-    let bits = group.next_power_of_two().ilog2();
-    let byte = ((start >> bits) * group + (start & ((1 << bits) - 1))) * block;
-    let blocks = number(&good, 96, 4) * block / 512;
+    let (byte, blocks) = log_of(&good);
     let is_header = |at: u64| number(&good, byte + at * 512, 4) == 0xfeed_babe;
     let cycle = |at: u64| number(&good, byte + at * 512 + if is_header(at) { 4 } else { 0 }, 4);
     let head = (1..blocks).find(|at| cycle(*at) != cycle(at - 1)).unwrap();
