@@ -110,14 +110,17 @@ fn mapped((start, block, count): (u64, u64, u64)) -> Found {
 
 /// Two levels: blocks 10 and 11 above leaves 20, 21 and 22.
 fn tree() -> (Disk, Inode) {
-    let blocks = [
+    (disk(&tree_blocks()), root(2, &[(5, 10), (200, 11)]))
+}
+
+fn tree_blocks() -> Vec<(usize, Vec<u8>)> {
+    vec![
         (10, branch(1, &[(5, 20), (100, 21)])),
         (11, branch(1, &[(200, 22)])),
         (20, leaf(&[(5, 30, 5), (10, 40, 5)])),
         (21, leaf(&[(100, SECOND, 100)])),
         (22, leaf(&[(300, 50, 1)])),
-    ];
-    (disk(&blocks), root(2, &[(5, 10), (200, 11)]))
+    ]
 }
 
 #[test]
@@ -226,6 +229,10 @@ fn metadata_with_a_hole_or_unwritten_blocks_is_an_error() {
 
 /// The header of the second group and the tree of its shared blocks, in its block 5.
 fn with_shared(records: &[[u32; 3]]) -> Disk {
+    disk(&shared_blocks(records))
+}
+
+fn shared_blocks(records: &[[u32; 3]]) -> Vec<(usize, Vec<u8>)> {
     let mut header = vec![0; BLOCK];
     for (at, word) in [(512, 0x5841_4746_u32), (512 + 8, 1), (512 + 88, 5), (512 + 92, 1)] {
         header[at..at + 4].copy_from_slice(&word.to_be_bytes());
@@ -234,7 +241,7 @@ fn with_shared(records: &[[u32; 3]]) -> Disk {
     let mut tree = [&b"R3FC"[..], &[0, 0], &count.to_be_bytes()].concat();
     tree.resize(56, 0);
     tree.extend(records.iter().flatten().flat_map(|word| word.to_be_bytes()));
-    disk(&[(100, header), (105, tree)])
+    vec![(100, header), (105, tree)]
 }
 
 #[test]
@@ -303,6 +310,15 @@ fn an_extent_has_its_leafs_boundary_only_at_its_own_end() {
     let shorter = Inode { size: 12 * 1024, ..short };
     assert_eq!(said(&xfs, &shorter, (10, 99)), (Mapped, 12, false));
     assert_eq!(said(&xfs, &shorter, (12, 99)), (Hole, 99, false));
+}
+
+#[test]
+fn a_part_of_a_record_has_no_boundary_but_the_last() {
+    let blocks = [tree_blocks(), shared_blocks(&[[0, 40, 2]])].concat();
+    let file = Inode { is_reflink: true, ..root(2, &[(5, 10), (200, 11)]) };
+    let xfs = Xfs { disk: disk(&blocks) };
+    assert_eq!(said(&xfs, &file, (100, 999)), (Shared, 140, false));
+    assert_eq!(said(&xfs, &file, (140, 999)), (Mapped, 200, true));
 }
 
 #[test]
