@@ -1,6 +1,8 @@
 //! What the formats of unmounted file systems share: where their bytes come from, what a volume can
 //! be asked, and what can be wrong with it. No format.
 
+pub mod path;
+
 use diopter_sys::Errno;
 
 use crate::extent::Extent;
@@ -53,6 +55,35 @@ pub struct ImageError {
     pub block: Option<u64>,
     /// What to do; empty where nothing helps.
     pub remedy: &'static str,
+}
+
+impl ImageError {
+    /// What is wrong, in words; nowhere yet.
+    #[must_use]
+    pub fn new(kind: ImageErrorKind, what: impl Into<String>) -> ImageError {
+        ImageError { kind, what: what.into(), inode: None, block: None, remedy: "" }
+    }
+
+    /// About this inode, unless it is about another one.
+    #[must_use]
+    pub fn on_inode(mut self, inode: u64) -> ImageError {
+        self.inode.get_or_insert(inode);
+        self
+    }
+
+    /// About this block, unless it is about another one.
+    #[must_use]
+    pub fn on_block(mut self, block: u64) -> ImageError {
+        self.block.get_or_insert(block);
+        self
+    }
+
+    /// With what to do about it.
+    #[must_use]
+    pub fn with_remedy(mut self, remedy: &'static str) -> ImageError {
+        self.remedy = remedy;
+        self
+    }
 }
 
 impl std::fmt::Display for ImageError {
@@ -124,6 +155,10 @@ pub trait Volume: Send + Sync {
     /// Its name: `ext2`, `ext3`, `ext4`, `xfs`.
     fn format(&self) -> &'static str;
 
+    /// What to tell whoever reads it nevertheless, one sentence each: not unmounted cleanly, errors
+    /// found by the kernel.
+    fn warnings(&self) -> Vec<String>;
+
     /// Bytes of its block.
     fn block_size(&self) -> u64;
 
@@ -136,16 +171,16 @@ pub trait Volume: Send + Sync {
     /// The inode of the root directory.
     fn root(&self) -> u64;
 
-    /// The inode that a name of a directory means.
+    /// The inode that a name of a directory means: a name that [`Volume::list`] has.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`, `Corrupt`, `Io`.
+    /// `NotFound`, `NotADirectory`, `Corrupt`, `Io`, `Refused` where names are encrypted.
     fn lookup(&self, directory: u64, name: &[u8]) -> Result<u64, ImageError>;
 
     /// All names of a directory but `.` and `..`.
     ///
     /// # Errors
-    /// `NotADirectory`, `Corrupt`, `Io`.
+    /// `NotADirectory`, `Corrupt`, `Io`, `Refused` where names are encrypted or too many.
     fn list(&self, directory: u64) -> Result<Vec<Entry>, ImageError>;
 
     /// What a symbolic link says.
@@ -168,9 +203,9 @@ pub trait Volume: Send + Sync {
 
     /// The extent at the start of `range` (not empty), at most to its end: on object 0, the image,
     /// with `boundary` set where metadata that was not needed yet must be read to go on. Past the
-    /// end of the file there is a hole.
+    /// file's last block there is a hole; that block is whole, also where the file ends within it.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`.
+    /// `Corrupt`, `Io`, `NotAFile` for what has no blocks, also when its bytes lie in the inode.
     fn extent(&self, inode: u64, range: FileRange) -> Result<Extent, ImageError>;
 }
