@@ -87,6 +87,21 @@ const LANES: &[Lane] = &[
             "--nocapture",
         ])],
     },
+    Lane {
+        name: "images-ext",
+        needs: &[Capability::Loop, Capability::Ext4],
+        uses: &[],
+        steps: &[test(&[
+            "test",
+            "-p",
+            "diopter",
+            "--release",
+            "--test",
+            "images_ext",
+            "--",
+            "--nocapture",
+        ])],
+    },
     plain("bench", &[check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"])]),
 ];
 
@@ -155,7 +170,7 @@ pub fn list() -> bool {
         let needs: Vec<&str> = lane.needs.iter().map(|need| need.name()).collect();
         let needs = if needs.is_empty() { String::new() } else { needs.join(", ") };
         let commands: Vec<String> = lane.steps.iter().map(|step| shown(step, &[])).collect();
-        println!("{:<9} {:<15} {}", lane.name, needs, commands.join("; "));
+        println!("{:<10} {:<15} {}", lane.name, needs, commands.join("; "));
     }
     true
 }

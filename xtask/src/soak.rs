@@ -12,6 +12,7 @@ const SOAKED: &[&[&str]] = &[
     &["-p", "diopter", "--test", "model"],
     &["-p", "diopter", "--test", "contract"],
     &["-p", "diopter", "--test", "kernel"],
+    &["-p", "diopter", "--test", "images_ext"],
     &["-p", "diopter-cli", "--test", "cp"],
 ];
 

@@ -59,11 +59,7 @@ impl Ext {
         let mut held: Arc<[u8]>;
         let mut bounds = Bounds { low: 0, high: FILE_BLOCKS_MAX, is_followed: false };
         // Ends: `check_node` bounds the root's depth, and each child has one less.
-        loop {
-            node.check_bounds(bounds)?;
-            if node.depth == 0 {
-                return Ok(node.run(at, bounds));
-            }
+        while node.depth > 0 {
             let child = match node.child(at, bounds) {
                 Ok(child) => child,
                 Err(hole) => return Ok(hole),
@@ -72,11 +68,9 @@ impl Ext {
             held = self.extent_block(inode, child.block)?;
             node = Node::of(&held);
             bounds = child.bounds;
-            if node.depth != depth {
-                let what = format!("an extent block at depth {} that says {}", depth, node.depth);
-                return Err(corrupt(what).on_block(child.block));
-            }
+            node.check_place(depth, bounds).map_err(|error| error.on_block(child.block))?;
         }
+        Ok(node.run(at, bounds))
     }
 
     fn extent_block(&self, inode: &Inode, block: u64) -> Result<Arc<[u8]>, ImageError> {
@@ -141,7 +135,12 @@ impl<'a> Node<'a> {
         joined(u16_at(entry, 8).into(), u32_at(entry, 4))
     }
 
-    fn check_bounds(self, bounds: Bounds) -> Result<(), ImageError> {
+    /// Checks a node against what the one above it says.
+    fn check_place(self, depth: u16, bounds: Bounds) -> Result<(), ImageError> {
+        if self.depth != depth {
+            let what = format!("extents at depth {depth} that say {}", self.depth);
+            return Err(corrupt(what));
+        }
         let Some(last) = self.count().checked_sub(1) else { return Ok(()) };
         let end = match self.depth {
             0 => self.leaf(last).first + self.leaf(last).count,
