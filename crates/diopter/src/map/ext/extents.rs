@@ -228,3 +228,25 @@ fn check_node(raw: &[u8], volume: &Superblock) -> Result<(), ImageError> {
     }
     Ok(())
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A leaf with one extent of this length, as it stands on the disk.
+    fn read(length: u16) -> (u64, ExtentState) {
+        let words = [MAGIC, 1, 4, 0, 0, 0, 0, 0, length, 0, 100, 0];
+        let raw: Vec<u8> = words.into_iter().flat_map(u16::to_le_bytes).collect();
+        let leaf = Node::of(&raw).leaf(0);
+        assert_eq!((leaf.first, leaf.block), (0, 100));
+        (leaf.count, leaf.state)
+    }
+
+    #[test]
+    fn a_length_above_the_largest_written_one_is_an_unwritten_extent_s() {
+        assert_eq!(read(1), (1, ExtentState::Mapped));
+        assert_eq!(read(32768), (32768, ExtentState::Mapped));
+        assert_eq!(read(32769), (1, ExtentState::Unwritten));
+        assert_eq!(read(65535), (32767, ExtentState::Unwritten));
+    }
+}

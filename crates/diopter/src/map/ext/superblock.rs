@@ -68,8 +68,8 @@ impl Superblock {
         features.check_readable()?;
         let checksums = check_checksum(raw, features)?;
         let parsed = shape(raw, features, checksums)?;
-        parsed.check_groups(raw)?;
         parsed.check_size(size)?;
+        parsed.check_groups(raw)?;
         Ok(parsed)
     }
 
@@ -114,16 +114,21 @@ impl Superblock {
         if inodes == 0 || inodes > bits_per_block {
             return Err(wrong(format!("{inodes} inodes in a group")));
         }
-        if u64::from(self.inodes) > self.groups * inodes || self.inodes < self.first_inode {
+        if u64::from(self.inodes) > self.groups.saturating_mul(inodes)
+            || self.inodes < self.first_inode
+        {
             return Err(wrong(format!("{} inodes in {} groups", self.inodes, self.groups)));
         }
         Ok(())
     }
 
     fn check_size(&self, size: u64) -> Result<(), ImageError> {
-        let bytes = self.blocks * self.block_size;
-        if bytes > size {
-            let what = format!("the volume has {bytes} bytes, and the image {size}");
+        // 2^48 blocks of 64 KiB are more than 64 bits count.
+        if self.blocks > size / self.block_size {
+            let (blocks, block) = (self.blocks, self.block_size);
+            let what = format!(
+                "the volume has {blocks} blocks of {block} bytes, and the image {size} bytes"
+            );
             return Err(ImageError::new(ImageErrorKind::Truncated, what));
         }
         Ok(())
@@ -277,6 +282,28 @@ mod tests {
         for (at, bytes) in shapes {
             check(at, bytes, Err(ImageErrorKind::Corrupt));
         }
+    }
+
+    #[test]
+    fn the_largest_numbers_are_refused_without_being_multiplied() {
+        let mut raw = raw();
+        // 2^48 blocks of 64 KiB in groups of one block.
+        for (at, value) in
+            [(0x04, 0), (0x14, 0), (0x18, 6), (0x20, 1), (0x24, 1), (0x60, 0x80), (0x150, 1 << 16)]
+        {
+            raw[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
+        }
+        raw[0xfe] = 64;
+        for size in [8 << 20, u64::MAX] {
+            let parsed = Superblock::parse(&raw, size);
+            assert_eq!(parsed.map_err(|error| error.kind), Err(ImageErrorKind::Truncated));
+        }
+        raw[0x152] = 0;
+        raw[0x150] = 0xff;
+        raw[0x151] = 0xff;
+        // 2^48 groups of half a million inodes.
+        raw[0x2a] = 7;
+        assert!(Superblock::parse(&raw, u64::MAX).is_ok());
     }
 
     #[test]
