@@ -88,6 +88,21 @@ const LANES: &[Lane] = &[
         ])],
     },
     Lane {
+        name: "images-ext",
+        needs: &[Capability::Loop, Capability::Ext4],
+        uses: &[],
+        steps: &[test(&[
+            "test",
+            "-p",
+            "diopter",
+            "--release",
+            "--test",
+            "images_ext",
+            "--",
+            "--nocapture",
+        ])],
+    },
+    Lane {
         name: "images-xfs",
         needs: &[Capability::Loop, Capability::Xfs],
         uses: &[],

@@ -21,7 +21,7 @@ cargo xtask COMMAND
   lanes                              list the lanes and what each one needs
   tidy                               check the rules of docs/style.md that a machine can check
   bless                              rewrite the golden files from what the code prints now
-  soak [--seed N] [--seconds S]      long seeded runs of model, contract, kernel and cp
+  soak [--seed N] [--seconds S]      long seeded runs of model, contract, kernel, images and cp
   demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
 
 Environment

@@ -13,6 +13,7 @@ const SOAKED: &[&[&str]] = &[
     &["-p", "diopter", "--test", "contract"],
     &["-p", "diopter", "--test", "kernel"],
     &["-p", "diopter", "--test", "images_xfs"],
+    &["-p", "diopter", "--test", "images_ext"],
     &["-p", "diopter-cli", "--test", "cp"],
 ];
 

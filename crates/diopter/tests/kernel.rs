@@ -25,6 +25,7 @@ mod env;
 mod faults;
 #[path = "kernel/growth.rs"]
 mod growth;
+#[allow(dead_code, reason = "shared with the other tests")]
 #[path = "support/machine.rs"]
 mod machine;
 #[path = "support/memory.rs"]

@@ -1,6 +1,7 @@
 //! What the formats of unmounted file systems share: where their bytes come from, what a volume can
 //! be asked, and what can be wrong with it. No format.
 
+pub(crate) mod cache;
 pub mod path;
 
 use diopter_sys::Errno;

@@ -1,5 +1,6 @@
 //! `Mapper`: file range -> extents, each on one object. Knows nothing of bios.
 
+pub mod ext;
 pub mod identity;
 pub mod image;
 pub mod striped;

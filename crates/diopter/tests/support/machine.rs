@@ -247,6 +247,12 @@ impl Mount {
         checked.map(|_| ())
     }
 
+    /// Unmounts, and keeps the device.
+    pub fn unmounted(mut self) -> Result<Loop, String> {
+        self.unmount()?;
+        Ok(self.device.take().expect("a tmpfs has no device"))
+    }
+
     fn unmount(&mut self) -> Result<(), String> {
         let started = Instant::now();
         loop {

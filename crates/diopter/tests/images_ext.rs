@@ -1,0 +1,21 @@
+//! The reader of unmounted ext2, ext3 and ext4 against images that the real tools made: filled by
+//! mkfs, or through a mount of this kernel (needs root). What is missing is skipped by name;
+//! `DIOPTER_CHECK=word` takes the formats whose name holds the word, `DIOPTER_ORACLE_COUNT=n` sets
+//! the number of random files of each format.
+
+#[allow(dead_code, reason = "shared with the other tests")]
+#[path = "support/env.rs"]
+mod env;
+#[path = "images_ext/files.rs"]
+mod files;
+#[path = "images_ext/filled.rs"]
+mod filled;
+#[allow(dead_code, reason = "shared with the other tests")]
+#[path = "support/machine.rs"]
+mod machine;
+#[path = "images_ext/mounted.rs"]
+mod mounted;
+#[path = "images_ext/source.rs"]
+mod source;
+#[path = "images_ext/wrong.rs"]
+mod wrong;
