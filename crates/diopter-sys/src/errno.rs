@@ -53,6 +53,7 @@ const NAMES: &[(Errno, &str)] = &[
     (Errno::EOPNOTSUPP, "EOPNOTSUPP"),
     (Errno::ETIMEDOUT, "ETIMEDOUT"),
     (Errno::ESTALE, "ESTALE"),
+    (Errno::EUCLEAN, "EUCLEAN"),
     (Errno::EREMOTEIO, "EREMOTEIO"),
     (Errno::EDQUOT, "EDQUOT"),
     (Errno::ECANCELED, "ECANCELED"),
@@ -101,6 +102,7 @@ impl Errno {
     pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
     pub const ETIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
     pub const ESTALE: Errno = Errno(libc::ESTALE);
+    pub const EUCLEAN: Errno = Errno(libc::EUCLEAN);
     pub const EREMOTEIO: Errno = Errno(libc::EREMOTEIO);
     pub const EDQUOT: Errno = Errno(libc::EDQUOT);
     pub const ECANCELED: Errno = Errno(libc::ECANCELED);

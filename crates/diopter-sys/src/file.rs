@@ -243,6 +243,15 @@ pub fn inspect(fd: OwnedFd) -> Result<OpenedFile, OpenFailure> {
     })
 }
 
+/// A new, empty file in memory, which nobody else can find (memfd_create).
+///
+/// # Errors
+///
+/// EMFILE, ENFILE: too many descriptors. ENOMEM.
+pub fn in_memory() -> Result<OwnedFd, Errno> {
+    Ok(rustix::fs::memfd_create("diopter", rustix::fs::MemfdFlags::CLOEXEC)?)
+}
+
 /// Opens the same file again without O_DIRECT, through /proc, whatever its name is by now.
 ///
 /// # Errors

@@ -9,8 +9,10 @@ use diopter_sys::Errno;
 
 use crate::units::FileRange;
 
+mod image;
 mod layout;
 
+pub use image::{ImageError, ImageErrorKind};
 pub use layout::{LayoutError, LayoutErrorKind};
 
 /// Opening, probing or setting up failed; no byte was moved.
@@ -208,6 +210,8 @@ pub enum Error {
     Backend(BackendError),
     /// The layout of a striped file.
     Layout(LayoutError),
+    /// An unmounted file system.
+    Image(ImageError),
 }
 
 impl Error {
@@ -226,6 +230,7 @@ impl Error {
             Error::Io(error) => error.errno,
             Error::Backend(error) => error.errno,
             Error::Layout(error) => error.errno(),
+            Error::Image(error) => error.errno(),
         }
     }
 }
@@ -238,6 +243,7 @@ impl fmt::Display for Error {
             Error::Io(error) => error.fmt(f),
             Error::Backend(error) => error.fmt(f),
             Error::Layout(error) => error.fmt(f),
+            Error::Image(error) => error.fmt(f),
         }
     }
 }
@@ -250,6 +256,7 @@ impl std::error::Error for Error {
             Error::Io(error) => Some(error),
             Error::Backend(error) => Some(error),
             Error::Layout(error) => Some(error),
+            Error::Image(error) => Some(error),
         }
     }
 }

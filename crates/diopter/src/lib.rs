@@ -58,10 +58,10 @@ pub use diopter_sys::{Errno, IoBuf, RwFlags};
 pub use engine::target::{Access, Blocks, Target, TargetRef};
 pub use engine::{BackendChoice, Engine, EngineOptions, use_for_this_thread};
 pub use error::{
-    AdmitError, AdmitErrorKind, BackendError, Error, IoError, IoErrorKind, LayoutError,
-    LayoutErrorKind, Result, SetupError,
+    AdmitError, AdmitErrorKind, BackendError, Error, ImageError, ImageErrorKind, IoError,
+    IoErrorKind, LayoutError, LayoutErrorKind, Result, SetupError,
 };
-pub use file::{File, InFlight, Metadata, OpenAs, OpenOptions, StripedFile};
+pub use file::{File, Image, InFlight, Metadata, OpenAs, OpenOptions, StripedFile};
 pub use outcome::{DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing};
 pub use plan::{Plan, PlanQuery, PlannedBio};
 pub use policy::{

@@ -4,6 +4,7 @@
 
 mod extents;
 mod findings;
+mod holders;
 mod machine;
 mod mounts;
 
@@ -26,6 +27,7 @@ use crate::layout::foreign::{self, ForeignError, ForeignLayout};
 
 pub use extents::{ExtentShare, ExtentSummary};
 pub use findings::{Finding, Severity, findings, size_text};
+pub(crate) use holders::{loops_over, mounts_of};
 pub use machine::{Kernel, MemoryLock};
 pub use mounts::Mount;
 

@@ -61,7 +61,7 @@ pub(crate) fn check_range(
     let mut most = FILE_SIZE_MAX;
     if let Some(fixed) = target.size_fixed() {
         if is_write && end > fixed && length > 0 && !target.access.append {
-            let why = "a striped file on devices has a fixed size; write inside it";
+            let why = "the size of this file is fixed; write inside it";
             return refuse(AdmitErrorKind::TooFar, why);
         }
         most = fixed;

@@ -180,7 +180,9 @@ fn try_again(pending: &mut Pending, state: State) {
 /// which its object ends.
 fn reaches_past_the_end(pending: &mut Pending, target: &Target, failure: Failure) -> bool {
     let is_direct_read = !pending.is_write() && !matches!(pending.window.way, Way::Buffered(_));
-    if !is_direct_read || failure.errno != Errno::EIO || pending.stops_at_ends {
+    // In an image the end of the file is no end of the object.
+    let is_image = target.mapper.has_boundaries();
+    if !is_direct_read || is_image || failure.errno != Errno::EIO || pending.stops_at_ends {
         return false;
     }
     pending.stops_at_ends = pending.ends.iter().any(|bio| {

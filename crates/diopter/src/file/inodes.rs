@@ -13,7 +13,7 @@ const TABLES: usize = 8;
 
 type Table = BTreeMap<InodeKey, Weak<Gate>>;
 
-/// What has a gate: an inode in this system, or a striped file.
+/// What has a gate: an inode in this system or in an image, or a striped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum InodeKey {
     OfFile {
@@ -21,6 +21,8 @@ pub(super) enum InodeKey {
         /// `None` for a block device, which may have several nodes.
         inode: Option<u64>,
     },
+    /// A file inside an image, by the image's numbers.
+    InImage { device: u64, image: u64, inode: u64 },
     /// By the id of its layout, which is the same by whatever path it is found.
     OfLayout(u128),
 }

@@ -1,6 +1,7 @@
 //! `File`: the blocking front door, named as in std's `FileExt`. Convenience over an engine; no
 //! second I/O path.
 
+mod image;
 mod in_flight;
 mod inodes;
 mod options;
@@ -30,6 +31,7 @@ use crate::stripe::Striping;
 use crate::sync::Arc;
 use crate::units::{FileRange, to_u64, to_usize};
 
+pub use image::Image;
 pub use in_flight::InFlight;
 pub use options::{OpenAs, OpenOptions};
 pub use std::fs::Metadata;

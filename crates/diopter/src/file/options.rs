@@ -1,5 +1,6 @@
 //! How a file is opened, as std's `OpenOptions` with what direct I/O adds.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use diopter_sys::file::{self, BufferedReason, DirectSupport, FileKind, OpenedFile};
@@ -162,25 +163,54 @@ impl OpenOptions {
     }
 
     pub(super) fn open_plain(&self, path: &Path) -> Result<File> {
+        let opened = self.open_sys(path)?;
+        self.check_strict(opened.direct, Some(path))?;
+        Ok(self.assemble(opened, self.writes()))
+    }
+
+    /// A descriptor as a file; what it was opened for is the caller's word.
+    pub(super) fn take_descriptor(&self, fd: OwnedFd) -> Result<File> {
+        let opened = file::inspect(fd).map_err(|failure| SetupError {
+            what: failure.what,
+            path: None,
+            errno: failure.errno,
+            remedy: "",
+        })?;
+        self.check_strict(opened.direct, None)?;
+        Ok(self.assemble(opened, self.writes()))
+    }
+
+    fn writes(&self) -> bool {
+        self.access.write || self.access.append
+    }
+
+    /// The open file and what was found out about it.
+    pub(super) fn open_sys(&self, path: &Path) -> Result<OpenedFile> {
         let fail =
             |what, errno, remedy| SetupError { what, path: Some(path.to_owned()), errno, remedy };
-        let writes = self.access.write || self.access.append;
-        if !self.access.read && !writes {
-            let remedy = "set read, write or append";
-            return Err(fail("open", Errno::EINVAL, remedy).into());
+        if !self.access.read && !self.writes() {
+            return Err(fail("open", Errno::EINVAL, "set read, write or append").into());
         }
-        let sys = file::OpenOptions { read: self.access.read, write: writes, ..self.sys.clone() };
-        let opened = file::open(path, &sys)
-            .map_err(|failure| fail(failure.what, failure.errno, remedy_of(failure.errno)))?;
-        if let (true, DirectSupport::None(reason)) = (self.access.strict, opened.direct) {
-            let what = match reason {
-                BufferedReason::MemoryFileSystem => "a memory file system has no direct I/O: open",
-                BufferedReason::RefusedByOpen => "this file system refuses O_DIRECT: open",
-                BufferedReason::StatxSaysNo => "this file has no direct I/O: open",
-            };
-            return Err(fail(what, Errno::EOPNOTSUPP, "open it without strict").into());
-        }
-        Ok(self.assemble(opened, writes))
+        let (read, write) = (self.access.read, self.writes());
+        let sys = file::OpenOptions { read, write, ..self.sys.clone() };
+        let opened = file::open(path, &sys);
+        let refused = |failure: file::OpenFailure| {
+            fail(failure.what, failure.errno, remedy_of(failure.errno)).into()
+        };
+        opened.map_err(refused)
+    }
+
+    fn check_strict(&self, direct: DirectSupport, path: Option<&Path>) -> Result<()> {
+        let (true, DirectSupport::None(reason)) = (self.access.strict, direct) else {
+            return Ok(());
+        };
+        let what = match reason {
+            BufferedReason::MemoryFileSystem => "a memory file system has no direct I/O: open",
+            BufferedReason::RefusedByOpen => "this file system refuses O_DIRECT: open",
+            BufferedReason::StatxSaysNo => "this file has no direct I/O: open",
+        };
+        let (path, remedy) = (path.map(Path::to_owned), "open it without strict");
+        Err(SetupError { what, path, errno: Errno::EOPNOTSUPP, remedy }.into())
     }
 
     fn assemble(&self, opened: OpenedFile, writes: bool) -> File {

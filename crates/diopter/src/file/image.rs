@@ -1,0 +1,337 @@
+//! Files inside unmounted file systems: read, and overwritten in place, through the image or device
+//! that holds them. The formats are `map`'s, the bytes are the engine's.
+
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use diopter_sys::file::{DirectSupport, FileKind, OpenedFile, stat_size};
+use diopter_sys::{Errno, IoBuf, LentOnce, ObjectHandle, RwFlags, rw};
+
+use crate::backend::Port;
+use crate::backend::local::LocalObject;
+use crate::engine::target::{Access, Blocks, Target};
+use crate::error::{ImageError, ImageErrorKind, Result, SetupError};
+use crate::extent::Extent;
+use crate::file::inodes::{InodeKey, gate_of};
+use crate::file::options::directness_of;
+use crate::file::{Facts, File, Inner, OpenAs, OpenOptions};
+use crate::map::Mapper;
+use crate::map::ext::Ext;
+use crate::map::image::path::resolve;
+use crate::map::image::{Node, NodeKind, Source, Use, Volume};
+use crate::map::xfs::Xfs;
+use crate::probe::{loops_over, mounts_of};
+use crate::sync::{Arc, StaticMutex, lock_static};
+use crate::units::{FileRange, align_down, align_up, to_u64, to_usize};
+
+/// Bytes of metadata that are read at once, at most: the largest directory block of XFS.
+const READ_BYTES_MAX: u64 = 64 << 10;
+
+/// An unmounted ext2, ext3, ext4 or XFS file system, in a file or on a device.
+///
+/// Nothing of its metadata is ever changed: a file in it keeps its size and its times when its
+/// bytes are overwritten.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let image = diopter::Image::open("disk.img")?;
+/// let file = image.file(b"/var/log/messages")?;
+/// let mut head = [0; 100];
+/// file.read_at(&mut head, 0)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Image {
+    inner: Arc<Opened>,
+}
+
+struct Opened {
+    path: PathBuf,
+    volume: Arc<dyn Volume>,
+    object: Arc<LocalObject>,
+    facts: Facts,
+    page_size: u32,
+    key: (u64, u64),
+    access: Access,
+}
+
+impl Image {
+    /// Opens an image or device for reading.
+    ///
+    /// # Errors
+    /// As [`Image::open_with`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Image> {
+        Image::open_with(path, &OpenOptions::new().read(true))
+    }
+
+    /// Opens an image or device. For writing nobody else may use it: a mounted device is refused,
+    /// and so is an image that a loop device is over.
+    ///
+    /// # Errors
+    /// `SetupError`: it can't be opened, or is in use. `ImageError`: it holds no file system that
+    /// is understood, or one in a state that must not be read past.
+    pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Image> {
+        let path = path.as_ref();
+        let access = options.access;
+        let fail =
+            |what, errno, remedy| SetupError { what, path: Some(path.into()), errno, remedy };
+        if access.append || !access.read {
+            let remedy = "open an image for reading, or for reading and writing";
+            return Err(fail("open", Errno::EINVAL, remedy).into());
+        }
+        // An exclusive open fails while the device is mounted or held.
+        let options = options.clone().exclusive(access.write).open_as(OpenAs::Plain);
+        let opened = options.open_sys(path)?;
+        if access.write {
+            check_unused(&opened, &fail)?;
+        }
+        let OpenedFile { alignment, direct, page_size, device, inode, kind, .. } = opened;
+        let object = Arc::new(LocalObject::new(opened.fd, kind, true, access.write));
+        let size = stat_size(object.file().as_fd(), kind)
+            .map_err(|errno| fail("look up the size of", errno, ""))?;
+        let block = u64::from(alignment.offset_read).max(512);
+        let source = Direct::new(Arc::clone(&object), size, block)
+            .map_err(|errno| fail("take memory to read", errno, ""))?;
+        let volume = open_volume(Arc::new(source))?;
+        let facts = Facts { alignment, atomic_write: None, direct };
+        let key = (device, inode);
+        let path = path.to_owned();
+        let inner = Opened { path, volume, object, facts, page_size, key, access };
+        Ok(Image { inner: Arc::new(inner) })
+    }
+
+    /// The path that it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// The file system in it: nodes, names, extents.
+    #[must_use]
+    pub fn volume(&self) -> &dyn Volume {
+        &*self.inner.volume
+    }
+
+    /// What a path inside it names; symbolic links are followed, absolute ones from its own root.
+    ///
+    /// # Errors
+    /// `ImageError`: `NotFound`, `NotADirectory`, `Corrupt`, `Io`.
+    pub fn find(&self, path: &[u8]) -> Result<Node> {
+        Ok(resolve(&*self.inner.volume, path)?)
+    }
+
+    /// A regular file inside it, open as the image is. Its size is fixed; a write goes to blocks
+    /// that are allocated and written, and to no other. Bytes that the file has in its inode are a
+    /// copy, and can only be read.
+    ///
+    /// # Errors
+    /// `ImageError`: it is not there or no file, or must not be read or written, and why.
+    pub fn file(&self, path: &[u8]) -> Result<File> {
+        let node = self.find(path)?;
+        if node.kind != NodeKind::File {
+            let what = format!("{} is no regular file", String::from_utf8_lossy(path));
+            return Err(ImageError::new(ImageErrorKind::NotAFile, what)
+                .on_inode(node.inode)
+                .into());
+        }
+        let purpose = if self.inner.access.write { Use::Overwrite } else { Use::Read };
+        self.inner.volume.check_use(node.inode, purpose)?;
+        match self.inner.volume.inline_data(node.inode)? {
+            Some(bytes) => copied(&bytes),
+            None => Ok(self.mapped(&node)),
+        }
+    }
+
+    fn mapped(&self, node: &Node) -> File {
+        let Opened { volume, object, facts, page_size, key, access, .. } = &*self.inner;
+        let blocks = Blocks {
+            read: u64::from(facts.alignment.offset_read),
+            write: u64::from(facts.alignment.offset_write),
+            memory: u64::from(facts.alignment.memory),
+            page: u64::from(*page_size),
+        };
+        let fits = volume.block_size().is_multiple_of(blocks.read.max(blocks.write));
+        // Blocks that do not begin where the device wants them go through the page cache.
+        let misaligned = DirectSupport::None(diopter_sys::file::BufferedReason::StatxSaysNo);
+        let direct = if fits { facts.direct } else { misaligned };
+        let port = Arc::new(Inside { object: Arc::clone(object), size: node.size });
+        let mapper = Mapped { volume: Arc::clone(volume), inode: node.inode };
+        let key = InodeKey::InImage { device: key.0, image: key.1, inode: node.inode };
+        let gate = Box::new(move || gate_of(key));
+        let target = Target::new(vec![port], Box::new(mapper), blocks, *access, gate)
+            .with_directness(directness_of(direct))
+            .with_size_fixed(Some(node.size));
+        let facts = Facts { direct, ..*facts };
+        let objects = Box::new([Arc::clone(object)]);
+        File { inner: Arc::new(Inner { target: Arc::new(target), objects, layout: None, facts }) }
+    }
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let format = self.inner.volume.format();
+        f.debug_struct("Image").field("path", &self.inner.path).field("format", &format).finish()
+    }
+}
+
+/// Refuses to write under somebody else's feet. A mounted device was refused by the open; this is
+/// for its partitions, its whole disk, and loop devices.
+fn check_unused(
+    opened: &OpenedFile,
+    fail: &impl Fn(&'static str, Errno, &'static str) -> SetupError,
+) -> Result<()> {
+    if opened.kind == FileKind::BlockDevice {
+        if mounts_of(opened.device).is_empty() {
+            return Ok(());
+        }
+        return Err(fail("write to the mounted", Errno::EBUSY, "unmount it").into());
+    }
+    let fd = opened.fd.try_clone().map_err(|_| fail("look at", Errno::EMFILE, "close files"))?;
+    let metadata = std::fs::File::from(fd).metadata();
+    if metadata.is_ok_and(|metadata| !loops_over(&metadata).is_empty()) {
+        let remedy = "detach the loop device that is over it (losetup -j FILE; losetup -d LOOP)";
+        return Err(fail("write to", Errno::EBUSY, remedy).into());
+    }
+    Ok(())
+}
+
+/// The file system that is there, by the magic numbers of each.
+fn open_volume(source: Arc<dyn Source>) -> std::result::Result<Arc<dyn Volume>, ImageError> {
+    match Xfs::open(Arc::clone(&source)) {
+        Err(error) if error.kind == ImageErrorKind::NotAnImage => Ok(Arc::new(Ext::open(source)?)),
+        found => Ok(Arc::new(found?)),
+    }
+}
+
+/// A file of these bytes in memory.
+fn copied(bytes: &[u8]) -> Result<File> {
+    let fail = |errno| SetupError {
+        what: "make a copy in memory",
+        path: None,
+        errno,
+        remedy: "close files, or free memory",
+    };
+    let fd: OwnedFd = diopter_sys::file::in_memory().map_err(fail)?;
+    let mut file = std::fs::File::from(fd);
+    let written = file.write_all(bytes);
+    written.map_err(|error| fail(Errno::from_raw(error.raw_os_error().unwrap_or(0))))?;
+    OpenOptions::new().read(true).take_descriptor(file.into())
+}
+
+/// The image's bytes past the page cache, in whole blocks; for metadata.
+struct Direct {
+    object: Arc<LocalObject>,
+    size: u64,
+    block: u64,
+    /// One at a time: metadata is read once and then cached.
+    buffer: StaticMutex<IoBuf>,
+}
+
+impl Direct {
+    fn new(object: Arc<LocalObject>, size: u64, block: u64) -> std::result::Result<Direct, Errno> {
+        let buffer = IoBuf::new(to_usize(READ_BYTES_MAX.max(block)))?;
+        Ok(Direct { object, size, block, buffer: StaticMutex::new(buffer) })
+    }
+}
+
+impl Source for Direct {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::result::Result<(), Errno> {
+        let end = offset.checked_add(to_u64(buf.len())).filter(|end| *end <= self.size);
+        let end = end.ok_or(Errno::ENODATA)?;
+        let mut buffer = lock_static(&self.buffer);
+        let mut at = offset;
+        while at < end {
+            let start = align_down(at, self.block);
+            let length = (align_up(end, self.block) - start).min(to_u64(buffer.len()));
+            let moved = read_now(self.object.direct(), start, &mut buffer[..to_usize(length)])?;
+            let here = (start + moved).min(end);
+            if here <= at {
+                return Err(Errno::ENODATA);
+            }
+            let from = to_usize(at - start)..to_usize(here - start);
+            let to = to_usize(at - offset)..to_usize(here - offset);
+            buf[to].copy_from_slice(&buffer[from]);
+            at = here;
+        }
+        Ok(())
+    }
+}
+
+fn read_now(
+    object: ObjectHandle,
+    offset: u64,
+    memory: &mut [u8],
+) -> std::result::Result<u64, Errno> {
+    loop {
+        let lent = LentOnce::Fill(&mut *memory);
+        match rw::run_lent(object, offset, RwFlags::NONE, lent) {
+            Err(Errno::EINTR) => {}
+            moved => return moved.map(u64::from),
+        }
+    }
+}
+
+/// The extents of one inode.
+struct Mapped {
+    volume: Arc<dyn Volume>,
+    inode: u64,
+}
+
+impl Mapper for Mapped {
+    fn map(&self, range: FileRange) -> std::result::Result<Extent, Errno> {
+        self.volume.extent(self.inode, range).map_err(|error| match error.kind {
+            ImageErrorKind::Io(errno) => errno,
+            _ => Errno::EUCLEAN,
+        })
+    }
+
+    fn has_boundaries(&self) -> bool {
+        true
+    }
+
+    fn name(&self) -> &'static str {
+        self.volume.format()
+    }
+}
+
+/// The image as the object of one file in it.
+struct Inside {
+    object: Arc<LocalObject>,
+    size: u64,
+}
+
+impl Port for Inside {
+    fn direct(&self) -> ObjectHandle {
+        self.object.direct()
+    }
+
+    fn buffered(&self) -> std::result::Result<ObjectHandle, Errno> {
+        self.object.buffered()
+    }
+
+    fn buffered_if_open(&self) -> Option<ObjectHandle> {
+        self.object.buffered_if_open()
+    }
+
+    fn size(&self) -> std::result::Result<u64, Errno> {
+        Ok(self.size)
+    }
+
+    fn set_size(&self, size: u64) -> std::result::Result<(), Errno> {
+        if size == self.size { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
+    }
+
+    fn try_lock(&self, start: u64, end: u64) -> std::result::Result<bool, Errno> {
+        self.object.try_lock(start, end)
+    }
+
+    fn unlock(&self, start: u64, end: u64) {
+        self.object.unlock(start, end);
+    }
+}

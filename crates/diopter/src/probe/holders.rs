@@ -1,0 +1,26 @@
+//! Who else uses a device, or an image: mounts, and loop devices over it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::mounts;
+
+/// Where a block device, or a partition of it, is mounted.
+pub(crate) fn mounts_of(device: u64) -> Vec<PathBuf> {
+    mounts::of_device(&mounts::all(), device)
+}
+
+/// The loop devices over a regular file, by name: `loop0`. Those whose file this process can't
+/// look at are left out.
+pub(crate) fn loops_over(file: &std::fs::Metadata) -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.starts_with("loop") && is_over(name, file)).collect()
+}
+
+fn is_over(name: &str, file: &std::fs::Metadata) -> bool {
+    let attribute = Path::new("/sys/block").join(name).join("loop/backing_file");
+    let Ok(path) = std::fs::read_to_string(attribute) else { return false };
+    let found = std::fs::metadata(path.trim_end_matches('\n'));
+    found.is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
+}
