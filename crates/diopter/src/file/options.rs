@@ -155,17 +155,17 @@ impl OpenOptions {
     /// `SetupError` with the path, the errno and what to do; `LayoutError` for a striped file.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
-        if self.open_as == OpenAs::Striped && !self.sys.create_new && striped::is_manifest_at(path)
-        {
+        let opened = self.open_sys(path)?;
+        let may_be_striped = self.open_as == OpenAs::Striped && !self.sys.create_new;
+        if may_be_striped && striped::is_manifest_in(&opened, self.access.read) {
             return striped::open(self, path);
         }
-        self.open_plain(path)
-    }
-
-    pub(super) fn open_plain(&self, path: &Path) -> Result<File> {
-        let opened = self.open_sys(path)?;
         self.check_strict(opened.direct, Some(path))?;
-        Ok(self.assemble(opened, self.writes()))
+        let file = self.assemble(opened, self.writes());
+        if self.sys.truncate && file.kind() == FileKind::Regular && file.size()? > 0 {
+            file.set_len(0)?;
+        }
+        Ok(file)
     }
 
     /// A descriptor as a file; what it was opened for is the caller's word.
@@ -184,15 +184,19 @@ impl OpenOptions {
         self.access.write || self.access.append
     }
 
-    /// The open file and what was found out about it.
+    /// The open file and what was found out about it; not cut to 0 bytes, because a manifest stays.
     pub(super) fn open_sys(&self, path: &Path) -> Result<OpenedFile> {
         let fail =
             |what, errno, remedy| SetupError { what, path: Some(path.to_owned()), errno, remedy };
         if !self.access.read && !self.writes() {
             return Err(fail("open", Errno::EINVAL, "set read, write or append").into());
         }
+        if self.sys.truncate && !self.writes() {
+            let remedy = "set write or append, or do not truncate";
+            return Err(fail("truncate without write:", Errno::EINVAL, remedy).into());
+        }
         let (read, write) = (self.access.read, self.writes());
-        let sys = file::OpenOptions { read, write, ..self.sys.clone() };
+        let sys = file::OpenOptions { read, write, truncate: false, ..self.sys.clone() };
         let opened = file::open(path, &sys);
         let refused = |failure: file::OpenFailure| {
             fail(failure.what, failure.errno, remedy_of(failure.errno)).into()

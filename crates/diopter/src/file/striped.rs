@@ -2,10 +2,13 @@
 //! bytes are the engine's.
 
 use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use diopter_sys::Errno;
-use diopter_sys::file::{Alignment, DirectSupport};
+use diopter_sys::file::{
+    Alignment, DirectSupport, FileKind, OpenedFile, reopen_buffered, stat_size,
+};
+use diopter_sys::{Errno, IoBuf, LentOnce, ObjectHandle, RwFlags, rw};
 
 use crate::backend::Port;
 use crate::backend::local::LocalObject;
@@ -13,7 +16,7 @@ use crate::engine::target::{Blocks, Directness, Target};
 use crate::error::{LayoutErrorKind, Result, SetupError};
 use crate::file::inodes::{InodeKey, gate_of};
 use crate::file::options::directness_of;
-use crate::file::{Facts, File, Inner, OpenAs, OpenOptions};
+use crate::file::{Facts, File, Inner, OpenOptions};
 use crate::layout::{
     CreateOptions, Layout, MANIFEST_BYTES_MAX, MANIFEST_BYTES_MIN, MANIFEST_HEAD_BYTES, Manifest,
     ObjectAccess, OpenedObject, is_manifest,
@@ -21,7 +24,7 @@ use crate::layout::{
 use crate::map::Striped;
 use crate::stripe::Striping;
 use crate::sync::{Arc, StaticMutex, lock_static};
-use crate::units::{ObjectOffset, to_u64};
+use crate::units::{ObjectOffset, to_u64, to_usize};
 
 /// A file whose bytes are dealt out to several objects, RAID-0: files on one or more file systems,
 /// or whole devices. It is a [`File`]; what is only a striped file's is here.
@@ -129,21 +132,31 @@ impl Deref for StripedFile {
     }
 }
 
-/// Whether a path names a regular file that begins as a manifest does. What can't be looked at is
-/// none: opening it tells why.
-pub(super) fn is_manifest_at(path: &Path) -> bool {
-    let may_be = std::fs::metadata(path).is_ok_and(|metadata| {
-        let sizes = to_u64(MANIFEST_BYTES_MIN)..=MANIFEST_BYTES_MAX;
-        metadata.is_file() && sizes.contains(&metadata.len())
-    });
+/// Whether an open file begins as a manifest does. What can't be looked at does not: if it is to be
+/// read, reading it tells why.
+pub(super) fn is_manifest_in(opened: &OpenedFile, is_readable: bool) -> bool {
+    let sizes = to_u64(MANIFEST_BYTES_MIN)..=MANIFEST_BYTES_MAX;
+    let may_be = opened.kind == FileKind::Regular
+        && stat_size(opened.fd.as_fd(), opened.kind).is_ok_and(|size| sizes.contains(&size));
     let look = || {
-        // Past the page cache: looking at a file must not change how it is served.
-        let file = OpenOptions::new().read(true).open_as(OpenAs::Plain).open_plain(path)?;
-        let mut head = [0; MANIFEST_HEAD_BYTES];
-        file.read_exact_at(&mut head, 0)?;
-        Ok::<bool, crate::error::Error>(is_manifest(&head))
+        if is_readable {
+            return head_of(opened.fd.as_fd(), opened);
+        }
+        // The same file, whatever its name is by now.
+        head_of(reopen_buffered(opened.fd.as_fd(), true, false)?.as_fd(), opened)
     };
-    may_be && look().unwrap_or(false)
+    may_be && look().is_ok_and(|head| is_manifest(&head))
+}
+
+/// The first bytes of a file, past the page cache where it is open so: looking at a file must not
+/// change how it is served.
+fn head_of(fd: BorrowedFd<'_>, opened: &OpenedFile) -> std::result::Result<Vec<u8>, Errno> {
+    let block = to_usize(u64::from(opened.alignment.offset_read).max(512));
+    let mut buffer = IoBuf::new(MANIFEST_HEAD_BYTES.next_multiple_of(block))?;
+    let object = ObjectHandle::of_fd(fd);
+    let moved = rw::run_lent(object, 0, RwFlags::NONE, LentOnce::Fill(&mut buffer[..]))?;
+    let length = to_usize(u64::from(moved)).min(MANIFEST_HEAD_BYTES);
+    Ok(buffer[..length].to_vec())
 }
 
 /// Opens the striped file whose manifest is at `path`.
