@@ -243,6 +243,19 @@ pub fn inspect(fd: OwnedFd) -> Result<OpenedFile, OpenFailure> {
     })
 }
 
+/// Runs `f` while reads by this descriptor leave the file's time of access alone, where that is
+/// allowed: to the file's owner, and to root.
+pub fn without_access_time<R>(fd: BorrowedFd<'_>, f: impl FnOnce() -> R) -> R {
+    let Ok(flags) = rustix::fs::fcntl_getfl(fd) else { return f() };
+    let is_set = rustix::fs::fcntl_setfl(fd, flags | OFlags::NOATIME).is_ok();
+    let result = f();
+    if is_set {
+        // What could be set can be taken back.
+        rustix::fs::fcntl_setfl(fd, flags).unwrap_or(());
+    }
+    result
+}
+
 /// A new, empty file in memory, which nobody else can find (memfd_create).
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use diopter_sys::file::{
-    Alignment, DirectSupport, FileKind, OpenedFile, reopen_buffered, stat_size,
+    Alignment, DirectSupport, FileKind, OpenedFile, reopen_buffered, stat_size, without_access_time,
 };
 use diopter_sys::{Errno, IoBuf, LentOnce, ObjectHandle, RwFlags, rw};
 
@@ -148,13 +148,15 @@ pub(super) fn is_manifest_in(opened: &OpenedFile, is_readable: bool) -> bool {
     may_be && look().is_ok_and(|head| is_manifest(&head))
 }
 
-/// The first bytes of a file, past the page cache where it is open so: looking at a file must not
-/// change how it is served.
+/// The first bytes of a file, past the page cache where it is open so, and without a trace in its
+/// times: looking at a file must not change it, or how it is served.
 fn head_of(fd: BorrowedFd<'_>, opened: &OpenedFile) -> std::result::Result<Vec<u8>, Errno> {
     let block = to_usize(u64::from(opened.alignment.offset_read).max(512));
     let mut buffer = IoBuf::new(MANIFEST_HEAD_BYTES.next_multiple_of(block))?;
     let object = ObjectHandle::of_fd(fd);
-    let moved = rw::run_lent(object, 0, RwFlags::NONE, LentOnce::Fill(&mut buffer[..]))?;
+    let moved = without_access_time(fd, || {
+        rw::run_lent(object, 0, RwFlags::NONE, LentOnce::Fill(&mut buffer[..]))
+    })?;
     let length = to_usize(u64::from(moved)).min(MANIFEST_HEAD_BYTES);
     Ok(buffer[..length].to_vec())
 }
