@@ -16,15 +16,17 @@ pub enum Capability {
     Xfs,
     Uring,
     Threads,
+    Fuse,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 5] = [
+    pub const ALL: [Capability; 6] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
         Capability::Uring,
         Capability::Threads,
+        Capability::Fuse,
     ];
 
     pub fn name(self) -> &'static str {
@@ -34,6 +36,7 @@ impl Capability {
             Capability::Xfs => "xfs",
             Capability::Uring => "uring",
             Capability::Threads => "threads",
+            Capability::Fuse => "fuse",
         }
     }
 }
@@ -84,6 +87,7 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Xfs => file_system("xfs"),
         Capability::Uring => uring_allowed(),
         Capability::Threads => Ok(()),
+        Capability::Fuse => fuse_opens(),
     }
 }
 
@@ -119,6 +123,15 @@ fn uring_allowed() -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+/// Root mounts without help of fusermount, which then need not be installed.
+fn fuse_opens() -> Result<(), String> {
+    if !repo::is_root() {
+        return Err("mounting needs root".to_owned());
+    }
+    let opened = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    opened.map(drop).map_err(|error| format!("/dev/fuse: {error}"))
 }
 
 /// A file in the temporary folder that goes away with its owner.

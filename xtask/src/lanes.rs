@@ -117,6 +117,11 @@ const LANES: &[Lane] = &[
             "--nocapture",
         ])],
     },
+    Lane {
+        needs: &[Capability::Fuse],
+        uses: &[Capability::Uring],
+        ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])
+    },
     plain("bench", &[check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"])]),
 ];
 

@@ -25,8 +25,9 @@ cargo xtask COMMAND
   demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
 
 Environment
-  DIOPTER_REQUIRE=loop,ext4,xfs,uring,threads   capabilities whose absence is a failure, not a skip
-  DIOPTER_SEED=N                                the seed of every seeded test
+  DIOPTER_REQUIRE=loop,ext4,xfs,uring,threads,fuse   capabilities whose absence is a failure, not a
+                                                     skip
+  DIOPTER_SEED=N                                     the seed of every seeded test
 ";
 
 /// How a command ended; an `Err` is a message for a person.

@@ -254,16 +254,21 @@ impl Mount {
     }
 
     fn unmount(&mut self) -> Result<(), String> {
-        let started = Instant::now();
-        loop {
-            match run("umount", &[text(&self.at)]) {
-                Ok(_) => break,
-                Err(message) if started.elapsed() > UNMOUNT_WAIT_MAX => return Err(message),
-                Err(_) => {}
-            }
-        }
+        unmount(&self.at)?;
         self.is_mounted = false;
         Ok(())
+    }
+}
+
+/// Unmounts what nothing uses any more, or soon does not.
+pub fn unmount(at: &Path) -> Result<(), String> {
+    let started = Instant::now();
+    loop {
+        match run("umount", &[text(at)]) {
+            Ok(_) => return Ok(()),
+            Err(message) if started.elapsed() > UNMOUNT_WAIT_MAX => return Err(message),
+            Err(_) => {}
+        }
     }
 }
 
