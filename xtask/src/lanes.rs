@@ -122,7 +122,13 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Uring],
         ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])
     },
-    plain("bench", &[check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"])]),
+    plain(
+        "bench",
+        &[
+            check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"]),
+            check(&["bench", "-p", "diopter", "--bench", "stripes", "--", "--smoke"]),
+        ],
+    ),
 ];
 
 const fn plain(name: &'static str, steps: &'static [Step]) -> Lane {

@@ -1,0 +1,271 @@
+//! A striped file on one disk against four dd side by side on its four objects, and all stripes at
+//! once against one by one. Flags: `--size=4G`, `--rounds=5`, `--dir=DIR`; `--smoke` runs a short
+//! share, to see that it still works; other words choose rows by their names.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use diopter::layout::{CreateOptions, Layout, ObjectPlace};
+use diopter::sys::buf::Pages;
+use diopter::sys::space::advise_dont_need;
+use diopter::{
+    Engine, EngineOptions, IoBuf, MergePolicy, Policies, Request, RequestOp, StripedFile,
+    SubmitPolicy,
+};
+
+const MIB: u64 = 1 << 20;
+const OBJECTS: u64 = 4;
+/// Ours against dd's best: at least so much of its throughput.
+const GOAL: f64 = 0.95;
+const DD_BLOCKS: [&str; 3] = ["1M", "4M", "16M"];
+const LONG: Duration = Duration::from_secs(600);
+
+/// What is run.
+struct Scale {
+    size: u64,
+    rounds: usize,
+    folder: PathBuf,
+    rows: Vec<String>,
+}
+
+/// One way to move the whole file.
+#[derive(Clone, Copy)]
+enum Way {
+    /// Requests of so many bytes, so many in flight.
+    Ours { bytes: u64, depth: usize, pages: Pages, submit: SubmitPolicy, merge: MergePolicy },
+    /// As many processes as objects, with blocks of this size.
+    Dd(&'static str),
+}
+
+const fn ours(mebibytes: u64, depth: usize) -> Way {
+    let (submit, merge) = (SubmitPolicy::AllThenWait, MergePolicy::PerObject);
+    Way::Ours { bytes: mebibytes * MIB, depth, pages: Pages::Huge, submit, merge }
+}
+
+/// One request at a time, so that nothing but its own stripes is under way.
+const fn by_stripes(submit: SubmitPolicy) -> Way {
+    let merge = MergePolicy::PerStripe;
+    Way::Ours { bytes: 16 * MIB, depth: 1, pages: Pages::Huge, submit, merge }
+}
+
+/// As [`STANDARD`], in the pages that dd has.
+const BASE_PAGES: Way = Way::Ours {
+    bytes: 16 * MIB,
+    depth: 4,
+    pages: Pages::Base,
+    submit: SubmitPolicy::AllThenWait,
+    merge: MergePolicy::PerObject,
+};
+
+/// What an application would take: 64 MiB in flight, 4 MiB a bio.
+const STANDARD: Way = ours(16, 4);
+const AGAINST_DD: &[Way] =
+    &[STANDARD, Way::Dd(DD_BLOCKS[0]), Way::Dd(DD_BLOCKS[1]), Way::Dd(DD_BLOCKS[2])];
+const SHAPES: &[Way] =
+    &[STANDARD, BASE_PAGES, ours(16, 1), ours(64, 2), ours(4, 4), ours(4, 16), ours(1, 32)];
+const WAITS: &[Way] =
+    &[by_stripes(SubmitPolicy::AllThenWait), by_stripes(SubmitPolicy::EachThenWait)];
+
+fn main() {
+    let scale = match scale(std::env::args().skip(1)) {
+        Ok(scale) => scale,
+        Err(message) => {
+            eprintln!("{message}");
+            std::process::exit(2);
+        }
+    };
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let (size, rounds) = (scale.size / MIB, scale.rounds);
+    println!("{size} MiB, medians of {rounds} rounds; load average {}", load.trim());
+    let bench = Bench::new(&scale);
+    // Once unmeasured: from then on every block has been written.
+    bench.time(STANDARD, RequestOp::Write);
+    for (name, ways) in [("dd", AGAINST_DD), ("waits", WAITS), ("shapes", SHAPES)] {
+        if scale.rows.is_empty() || scale.rows.iter().any(|row| name.contains(row.as_str())) {
+            for op in [RequestOp::Write, RequestOp::Read] {
+                compare(&bench, (name, ways), op, scale.rounds);
+            }
+        }
+    }
+}
+
+fn scale(arguments: impl Iterator<Item = String>) -> Result<Scale, String> {
+    let folder = std::env::temp_dir();
+    let mut scale = Scale { size: 4096 * MIB, rounds: 5, folder, rows: Vec::new() };
+    for argument in arguments {
+        match argument.split_once('=') {
+            Some(("--size", size)) => scale.size = bytes_of(size)?,
+            Some(("--rounds", rounds)) => {
+                scale.rounds = rounds.parse().map_err(|_| format!("{argument}: no number"))?;
+            }
+            Some(("--dir", folder)) => scale.folder = folder.into(),
+            _ if argument == "--smoke" => (scale.size, scale.rounds) = (64 * MIB, 1),
+            // Cargo's own.
+            _ if argument == "--bench" => {}
+            _ if argument.starts_with('-') => return Err(format!("{argument}: no such flag")),
+            _ => scale.rows.push(argument),
+        }
+    }
+    if scale.rounds == 0 || scale.size == 0 || !scale.size.is_multiple_of(64 * MIB) {
+        return Err("the size is a multiple of 64M, and there is a round".to_owned());
+    }
+    Ok(scale)
+}
+
+fn bytes_of(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.strip_suffix('G') {
+        Some(digits) => (digits, 1024 * MIB),
+        None => (text.strip_suffix('M').unwrap_or(text), MIB),
+    };
+    let count: u64 = digits.parse().map_err(|_| format!("{text}: such as 512M or 4G"))?;
+    count.checked_mul(unit).ok_or_else(|| format!("{text}: too much"))
+}
+
+/// A striped file over four folders, all of it preallocated.
+struct Bench {
+    file: StripedFile,
+    objects: Vec<PathBuf>,
+    size: u64,
+    _folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(scale: &Scale) -> Bench {
+        let folder = tempfile::tempdir_in(&scale.folder).expect("a folder for the bench");
+        let folders = ["a", "b", "c", "d"].map(|name| folder.path().join(name));
+        for folder in &folders {
+            std::fs::create_dir(folder).expect("a folder for an object");
+        }
+        let objects = folders.into_iter().map(ObjectPlace::Folder).collect();
+        let path = folder.path().join("wide");
+        let options = CreateOptions { objects, stripe_size: MIB, ..CreateOptions::default() };
+        let file = StripedFile::create(&path, &options).expect("a striped file");
+        file.set_len(scale.size).expect("its size");
+        file.allocate(0, scale.size).expect("room for it");
+        let layout = Layout::open(&path).expect("it was made");
+        let objects = layout.manifest().objects().iter();
+        let objects = objects.map(|object| layout.object_path(object)).collect();
+        Bench { file, objects, size: scale.size, _folder: folder }
+    }
+
+    /// Moves the whole file, to the disk's own cache and beyond when it is written.
+    fn time(&self, way: Way, op: RequestOp) -> Duration {
+        for object in self.file.object_descriptors() {
+            advise_dont_need(object.as_fd(), 0, 0).expect("objects are files");
+        }
+        match way {
+            Way::Dd(block) => self.time_dd(block, op),
+            Way::Ours { bytes, depth, pages, submit, merge } => {
+                // Engine and memory count, as a process does.
+                let started = Instant::now();
+                let policies = Policies { submit, merge, ..Policies::default() };
+                let options = EngineOptions { policies, ..EngineOptions::default() };
+                let engine = Engine::new(options).expect("an engine");
+                let length = usize::try_from(bytes).expect("64-bit only");
+                let memory = || {
+                    let mut memory = IoBuf::with_pages(length, pages).expect("memory");
+                    memory.fill(0);
+                    memory
+                };
+                let idle = (0..depth).map(|_| memory()).collect();
+                self.stream(&engine, op, idle);
+                started.elapsed()
+            }
+        }
+    }
+
+    /// All of the file in order, with as many requests in flight as there is memory for.
+    fn stream(&self, engine: &Engine, op: RequestOp, mut idle: Vec<IoBuf>) {
+        let mut next = 0;
+        loop {
+            while next < self.size
+                && let Some(memory) = idle.pop()
+            {
+                let length = u64::try_from(memory.len()).expect("64-bit only");
+                let request = match op {
+                    RequestOp::Write => Request::write(next, memory),
+                    _ => Request::read(next, memory),
+                };
+                engine.start(&*self.file, request).expect("there is room");
+                next += length;
+            }
+            let Some(done) = engine.wait(LONG).expect("the backend works") else { break };
+            let memory = done.memory.expect("it comes back");
+            let moved = done.result.expect("it works").get();
+            assert_eq!(usize::try_from(moved), Ok(memory.len()));
+            assert_eq!(done.route.buffered, 0);
+            idle.push(memory);
+        }
+        if op == RequestOp::Write {
+            self.file.sync_data().expect("a flush");
+        }
+    }
+
+    fn time_dd(&self, block: &str, op: RequestOp) -> Duration {
+        let start = |object: &PathBuf| {
+            let mut dd = Command::new("dd");
+            let object = object.display();
+            match op {
+                RequestOp::Write => dd
+                    .args(["if=/dev/zero", "iflag=count_bytes", "oflag=direct"])
+                    .arg("conv=notrunc,fdatasync")
+                    .arg(format!("of={object}"))
+                    .arg(format!("count={}", self.size / OBJECTS)),
+                _ => dd.args(["of=/dev/null", "iflag=direct"]).arg(format!("if={object}")),
+            };
+            dd.arg(format!("bs={block}")).stderr(Stdio::null()).spawn().expect("dd is installed")
+        };
+        let started = Instant::now();
+        let running: Vec<Child> = self.objects.iter().map(start).collect();
+        for mut dd in running {
+            assert!(dd.wait().expect("a child").success(), "dd bs={block} {op:?}");
+        }
+        started.elapsed()
+    }
+}
+
+/// All ways in turns, each round in the other order (ABBA); medians, and what each is worth beside
+/// the first.
+fn compare(bench: &Bench, (name, ways): (&str, &[Way]), op: RequestOp, rounds: usize) {
+    let mut samples = vec![Vec::new(); ways.len()];
+    for round in 0..rounds {
+        for turn in 0..ways.len() {
+            let at = if round % 2 == 0 { turn } else { ways.len() - 1 - turn };
+            samples[at].push(bench.time(ways[at], op).as_secs_f64());
+        }
+    }
+    let medians: Vec<f64> = samples.iter().map(|samples| median(samples.clone())).collect();
+    println!("{name} {op:?}:");
+    for ((way, median), samples) in ways.iter().zip(&medians).zip(&samples) {
+        let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = samples.iter().copied().fold(0.0, f64::max);
+        let relative = medians[0] / median;
+        println!(
+            "  {:<50} {median:.3} s ({least:.3} to {most:.3}), {relative:.3} of the first's speed",
+            told(*way)
+        );
+    }
+    if ways.iter().any(|way| matches!(way, Way::Dd(_))) {
+        let best = medians[1..].iter().copied().fold(f64::INFINITY, f64::min);
+        let ratio = best / medians[0];
+        let verdict = if ratio >= GOAL { "reached" } else { "not reached" };
+        println!("  against the best dd: {ratio:.3} of its speed, goal {GOAL}: {verdict}");
+    }
+}
+
+fn told(way: Way) -> String {
+    match way {
+        Way::Dd(block) => format!("four dd, bs={block}"),
+        Way::Ours { bytes, depth, pages, submit, merge } => {
+            let (submit, merge) = (submit.name(), merge.name());
+            format!("{} MiB x {depth}, {pages:?} pages, {submit}, {merge}", bytes / MIB)
+        }
+    }
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
