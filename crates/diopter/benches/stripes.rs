@@ -39,9 +39,9 @@ enum Way {
     Dd(&'static str),
 }
 
-const fn ours(mebibytes: u64, depth: usize) -> Way {
+const fn ours(mebibytes: u64, depth: usize, pages: Pages) -> Way {
     let (submit, merge) = (SubmitPolicy::AllThenWait, MergePolicy::PerObject);
-    Way::Ours { bytes: mebibytes * MIB, depth, pages: Pages::Huge, submit, merge }
+    Way::Ours { bytes: mebibytes * MIB, depth, pages, submit, merge }
 }
 
 /// One request at a time, so that nothing but its own stripes is under way.
@@ -50,21 +50,28 @@ const fn by_stripes(submit: SubmitPolicy) -> Way {
     Way::Ours { bytes: 16 * MIB, depth: 1, pages: Pages::Huge, submit, merge }
 }
 
-/// As [`STANDARD`], in the pages that dd has.
-const BASE_PAGES: Way = Way::Ours {
-    bytes: 16 * MIB,
-    depth: 4,
-    pages: Pages::Base,
-    submit: SubmitPolicy::AllThenWait,
-    merge: MergePolicy::PerObject,
-};
-
 /// What an application would take: 64 MiB in flight, 4 MiB a bio.
-const STANDARD: Way = ours(16, 4);
+const STANDARD: Way = ours(16, 4, Pages::Huge);
+/// The same in the pages that dd has.
+const BASE_PAGES: Way = ours(16, 4, Pages::Base);
 const AGAINST_DD: &[Way] =
     &[STANDARD, BASE_PAGES, Way::Dd(DD_BLOCKS[0]), Way::Dd(DD_BLOCKS[1]), Way::Dd(DD_BLOCKS[2])];
-const SHAPES: &[Way] =
-    &[STANDARD, BASE_PAGES, ours(16, 1), ours(64, 2), ours(4, 4), ours(4, 16), ours(1, 32)];
+const SHAPES: &[Way] = &[
+    STANDARD,
+    ours(16, 1, Pages::Huge),
+    ours(64, 2, Pages::Huge),
+    ours(4, 4, Pages::Huge),
+    ours(4, 16, Pages::Huge),
+    ours(1, 32, Pages::Huge),
+];
+const IN_BASE_PAGES: &[Way] = &[
+    BASE_PAGES,
+    ours(16, 1, Pages::Base),
+    ours(4, 4, Pages::Base),
+    ours(4, 16, Pages::Base),
+    ours(1, 32, Pages::Base),
+    Way::Dd(DD_BLOCKS[1]),
+];
 const WAITS: &[Way] =
     &[by_stripes(SubmitPolicy::AllThenWait), by_stripes(SubmitPolicy::EachThenWait)];
 
@@ -82,7 +89,8 @@ fn main() {
     let bench = Bench::new(&scale);
     // Once unmeasured: from then on every block has been written.
     bench.time(STANDARD, RequestOp::Write);
-    for (name, ways) in [("dd", AGAINST_DD), ("waits", WAITS), ("shapes", SHAPES)] {
+    let rows = [("dd", AGAINST_DD), ("waits", WAITS), ("shapes", SHAPES), ("base", IN_BASE_PAGES)];
+    for (name, ways) in rows {
         if scale.rows.is_empty() || scale.rows.iter().any(|row| name.contains(row.as_str())) {
             for op in [RequestOp::Write, RequestOp::Read] {
                 compare(&bench, (name, ways), op, scale.rounds);
