@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter::backend::{Checked, Port};
+use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, SimPort, World};
+use diopter::backend::{Backend, Capabilities, Checked, Completions, LentBio, Port, Wait};
+use diopter::clock::Nanos;
 use diopter::stripe::Striping;
+use diopter::sys::{BioId, BioResult, ObjectHandle, Op, Slab};
 use diopter::{
-    Access, AdmitErrorKind, Blocks, Engine, Errno, FileRange, FinishedRequest, IoBuf, MergePolicy,
-    Policies, Preset, RangeState, Request, SubmitPolicy, Target, TargetRef,
+    Access, AdmitErrorKind, BackendError, Blocks, Engine, Errno, FileRange, FinishedRequest, IoBuf,
+    MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy, Target, TargetRef,
 };
 
 const MIB: u64 = 1 << 20;
@@ -289,4 +291,108 @@ fn strict_refuses_an_unaligned_tail_of_a_striped_file_too() {
     let bench = Plan { access, ..Plan::default() }.set_up();
     let refused = bench.engine.start(&bench.target, Request::write(0, memory(700, 1)));
     assert_eq!(refused.expect_err("its tail").error.kind, AdmitErrorKind::WouldBuffer);
+}
+
+/// A file system that can't be asked anything about space.
+struct Silent(Sim, Slab);
+
+impl Backend for Silent {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn queue(&mut self, ids: &[BioId]) -> u32 {
+        self.0.queue(ids)
+    }
+
+    fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
+        let turned = self.0.turn(wait, done);
+        for (id, result) in done {
+            if matches!(self.1.spec(*id).op, Op::Allocate(_)) {
+                *result = Err(Errno::EOPNOTSUPP);
+            }
+        }
+        turned
+    }
+
+    fn run_now(&mut self, id: BioId) -> BioResult {
+        self.0.run_now(id)
+    }
+
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        self.0.run_lent(bio)
+    }
+
+    fn held(&self) -> u32 {
+        self.0.held()
+    }
+
+    fn cancel(&mut self, id: BioId) {
+        self.0.cancel(id);
+    }
+
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+}
+
+/// An object whose file system tells nothing of its space.
+struct Mute(SimPort);
+
+impl Port for Mute {
+    fn direct(&self) -> ObjectHandle {
+        self.0.direct()
+    }
+
+    fn buffered(&self) -> Result<ObjectHandle, Errno> {
+        self.0.buffered()
+    }
+
+    fn buffered_if_open(&self) -> Option<ObjectHandle> {
+        self.0.buffered_if_open()
+    }
+
+    fn size(&self) -> Result<u64, Errno> {
+        self.0.size()
+    }
+
+    fn set_size(&self, size: u64) -> Result<(), Errno> {
+        self.0.set_size(size)
+    }
+
+    fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {
+        self.0.try_lock(start, end)
+    }
+
+    fn unlock(&self, start: u64, end: u64) {
+        self.0.unlock(start, end);
+    }
+}
+
+#[test]
+fn where_nothing_can_be_asked_a_first_write_goes_one_by_one_and_the_next_side_by_side() {
+    let world = World::new(vec![Disk::new(64 * MIB, 512, 512); 4]);
+    let slab = Engine::slab();
+    let config = SimConfig {
+        seed: 1,
+        depth_max: 128,
+        latency_min_ns: 0,
+        latency_spread_ns: 0,
+        mebibyte_ns: 1_000_000,
+        faults: Faults::NONE,
+        faulty: None,
+    };
+    let backend = Silent(Sim::new(&slab, &world, config), slab.clone());
+    let engine = Engine::on_backend(slab, Box::new(backend), Policies::default());
+    let ports = (0..4).map(|number| Arc::new(Mute(world.port(number))) as Arc<dyn Port>);
+    let striping = Striping::new(MIB, 4).expect("a striping");
+    let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
+    let access = Access { read: true, write: true, ..Access::default() };
+    let target = Target::striped(ports.collect(), striping, blocks, access);
+    for expected in [8_000_000, 2_000_000, 2_000_000] {
+        engine.start(&target, Request::write(0, memory(8 * MIB, 1))).expect("admitted");
+        let finished = engine.wait(LONG).expect("the backend is there").expect("it finishes");
+        assert_eq!(finished.result.map(|moved| moved.get()), Ok(8 * MIB));
+        assert_eq!(finished.timing.reaped.since(finished.timing.submitted), expected);
+    }
 }

@@ -10,7 +10,7 @@ use crate::engine::target::Target;
 use crate::error::{IoError, IoErrorKind};
 use crate::limits::ATTEMPTS_MAX;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
-use crate::policy::{Policies, ShortPolicy};
+use crate::policy::{MergePolicy, Policies, ShortPolicy};
 use crate::request::RequestOp;
 use crate::stripe::Runs;
 use crate::units::{Bytes, FileRange, align_up, is_aligned, to_usize};
@@ -123,6 +123,8 @@ pub(crate) fn close_window(
     let is_whole = pending.at == window.end();
     if !is_whole && pending.is_write() {
         note_parts(pending, end.at);
+    } else if pending.is_write() && pending.is_serial {
+        note_written(pending, target);
     }
     if !is_whole && is_the_end(pending, target, end, short) {
         pending.state = State::Ended;
@@ -131,6 +133,17 @@ pub(crate) fn close_window(
     } else {
         try_again(pending, State::NextWindow);
     }
+}
+
+/// Nobody could tell whether there was space. There was: the same bytes need none the next time.
+fn note_written(pending: &mut Pending, target: &Target) {
+    pending.lanes.fill(&*target.mapper, pending.span, MergePolicy::PerObject);
+    for lane in pending.lanes.iter() {
+        if let Ok((object, start)) = target.locate(lane.start()) {
+            target.note_space(object, (start, start + lane.length()));
+        }
+    }
+    pending.lanes.clear();
 }
 
 /// Where the bytes moved without a gap end.
