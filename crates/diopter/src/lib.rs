@@ -62,7 +62,10 @@ pub use error::{
     AdmitError, AdmitErrorKind, BackendError, Error, ImageError, ImageErrorKind, IoError,
     IoErrorKind, LayoutError, LayoutErrorKind, Result, SetupError,
 };
-pub use file::{File, Image, InFlight, Metadata, OpenAs, OpenOptions, StripedFile};
+pub use file::{
+    File, Image, InFlight, Metadata, OpenAs, OpenOptions, ReaderOptions, SequentialReader,
+    StripedFile,
+};
 pub use outcome::{DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing};
 pub use plan::{Plan, PlanQuery, PlannedBio};
 pub use policy::{

@@ -5,6 +5,7 @@ mod image;
 mod in_flight;
 mod inodes;
 mod options;
+mod reader;
 mod striped;
 
 use std::io::{IoSlice, IoSliceMut};
@@ -35,6 +36,7 @@ use crate::units::{FileRange, to_u64, to_usize};
 pub use image::Image;
 pub use in_flight::InFlight;
 pub use options::{OpenAs, OpenOptions};
+pub use reader::{ReaderOptions, SequentialReader};
 pub use std::fs::Metadata;
 pub use striped::StripedFile;
 
