@@ -148,6 +148,21 @@ fn a_file_that_grows_is_read_on() {
 }
 
 #[test]
+fn a_file_that_grows_behind_what_was_read_ahead_is_read_without_a_gap() {
+    let content = content(MIB, 17);
+    each_kind(&[], |file| {
+        file.write_all_at(&content[..70_001], 0).unwrap();
+        let mut reader = file.reader_with(0, tight());
+        let mut read = vec![0; 50 * KIB];
+        reader.read_exact(&mut read).unwrap();
+        assert!(reader.bytes_ahead() > 0, "up to the end, or past it");
+        file.write_all_at(&content[70_001..], 70_001).unwrap();
+        reader.read_to_end(&mut read).unwrap();
+        check(&read, &content, 0);
+    });
+}
+
+#[test]
 fn a_file_that_is_cut_ends_where_it_does_now() {
     let content = content(4 * MIB, 10);
     each_kind(&content, |file| {
@@ -181,6 +196,13 @@ fn the_window_grows_while_the_reading_goes_on_and_is_small_again_after_a_seek() 
         assert_eq!(reader.bytes_ahead(), 0);
         reader.read_exact(&mut buf).unwrap();
         assert!(reader.bytes_ahead() <= long(64 * KIB));
+        reader.seek(SeekFrom::Start(0)).unwrap();
+        let mut most = 0;
+        for _ in 0..8 * MIB / buf.len() {
+            reader.read_exact(&mut buf).unwrap();
+            most = most.max(reader.bytes_ahead());
+        }
+        assert!(most >= long(8 * MIB), "and grows again: {most}");
     });
 }
 
@@ -279,8 +301,15 @@ fn a_reader_goes_on_when_its_thread_gets_another_engine() {
         reader.read_exact(&mut read).unwrap();
         let backend = BackendKind::Threads;
         use_for_this_thread(EngineOptions { backend, checked: true, ..EngineOptions::DEFAULT });
+        // Requests of the new engine, which the reader must not take for its own.
+        let others: Vec<_> = (0..8)
+            .map(|_| file.request(Request::read(0, IoBuf::new(32 * KIB).unwrap())).unwrap())
+            .collect();
         reader.read_to_end(&mut read).unwrap();
         check(&read, &content, 0);
+        for other in others {
+            check(&other.wait().memory.unwrap(), &content[..32 * KIB], 0);
+        }
     });
 }
 
