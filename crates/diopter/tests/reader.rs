@@ -302,7 +302,7 @@ fn a_reader_goes_on_when_its_thread_gets_another_engine() {
         let backend = BackendKind::Threads;
         use_for_this_thread(EngineOptions { backend, checked: true, ..EngineOptions::DEFAULT });
         // Requests of the new engine, which the reader must not take for its own.
-        let others: Vec<_> = (0..8)
+        let others: Vec<_> = (0..REQUESTS_MAX / 2)
             .map(|_| file.request(Request::read(0, IoBuf::new(32 * KIB).unwrap())).unwrap())
             .collect();
         reader.read_to_end(&mut read).unwrap();

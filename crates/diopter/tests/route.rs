@@ -315,7 +315,7 @@ fn a_written_hybrid_stream_leaves_the_page_cache_once_it_is_written_back() {
 #[test]
 fn small_and_scattered_hybrid_reads_stay_in_the_page_cache() {
     each_kind(&both_ways().route(RoutePolicy::HYBRID), |file| {
-        let (block, count) = (64 * KIB, 16);
+        let (block, count) = (MIB, 8);
         let mut buf = vec![3; size(2 * count * block)];
         file.write_all_at(&buf, 0).unwrap();
         uncache(file);

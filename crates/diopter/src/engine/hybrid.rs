@@ -11,10 +11,13 @@ use crate::units::FileRange;
 /// stream. What comes before stays cached, with all that the kernel reads ahead of it.
 const STREAM_RUN_MIN: u32 = 2;
 
-/// Smaller requests of a stream are cached as ever. With `RWF_DONTCACHE` the kernel drops a folio
-/// with the first read that touches it, and writes back after each write: on ext4 of Linux 6.18 a
-/// stream in 4 KiB took five times as long to read and three times as long to write with the flag.
-const STREAM_BYTES_MIN: u64 = 64 << 10;
+/// Smaller reads of a stream are cached as ever. With `RWF_DONTCACHE` the kernel drops a folio with
+/// the first read that touches it, and the next one reads it again (`docs/route.md` has figures).
+const STREAM_READ_BYTES_MIN: u64 = 1 << 20;
+
+/// Smaller writes of a stream are cached as ever: with the flag each write is written back by
+/// itself.
+const STREAM_WRITE_BYTES_MIN: u64 = 64 << 10;
 
 /// How often the hybrid route chose which way, over all threads that use one open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,11 +103,8 @@ impl Hybrid {
         }
         self.noswitch.fetch_add(1, Ordering::Relaxed);
         let stays_cached = self.stays_cached.load(Ordering::Relaxed) != 0;
-        if is_stream && length >= STREAM_BYTES_MIN && !stays_cached {
-            RwFlags::DONTCACHE
-        } else {
-            RwFlags::NONE
-        }
+        let is_large = length >= [STREAM_READ_BYTES_MIN, STREAM_WRITE_BYTES_MIN][kind];
+        if is_stream && is_large && !stays_cached { RwFlags::DONTCACHE } else { RwFlags::NONE }
     }
 
     /// The kernel, or the file system, does not have `RWF_DONTCACHE`: it is not asked again.
@@ -141,6 +141,7 @@ mod tests {
     use super::*;
 
     const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
 
     fn buffered(start: u64, length: u64) -> Chosen {
         let range = FileRange::new(start, start + length);
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_third_request_in_a_row_is_a_stream_and_a_gap_ends_it() {
-        let length = 64 * KIB;
+        let length = MIB;
         let starts = [0, 1, 2, 3, 4, 9, 10, 11, 12].map(|at| at * length);
         let expected = [false, false, true, true, true, false, false, true, true];
         assert_eq!(uncached(&Hybrid::new(), length, &starts), expected);
@@ -163,14 +164,18 @@ mod tests {
 
     #[test]
     fn a_stream_of_small_requests_is_cached_as_ever() {
-        let length = 64 * KIB - 1;
-        let starts = [0, 1, 2, 3, 4, 5].map(|at| at * length);
-        assert_eq!(uncached(&Hybrid::new(), length, &starts), [false; 6]);
+        let (read, write) = (MIB - 1, 64 * KIB - 1);
+        let hybrid = Hybrid::new();
+        for at in 0..6 {
+            let write = Chosen { is_write: true, ..buffered(at * write, write) };
+            let flags = [buffered(at * read, read), write].map(|chosen| hybrid.note(chosen));
+            assert_eq!(flags, [RwFlags::NONE; 2], "request {at}");
+        }
     }
 
     #[test]
     fn reads_and_writes_are_streams_of_their_own() {
-        let (hybrid, length) = (Hybrid::new(), 64 * KIB);
+        let (hybrid, length) = (Hybrid::new(), MIB);
         for at in 0..6 {
             let read = buffered(at * length, length);
             let write = Chosen { is_write: true, ..buffered((100 + at) * length, length) };
@@ -191,7 +196,7 @@ mod tests {
     fn a_refused_flag_is_not_tried_again() {
         let hybrid = Hybrid::new();
         hybrid.note_refusal();
-        let starts = [0, 1, 2, 3, 4, 5].map(|at| at * 64 * KIB);
-        assert_eq!(uncached(&hybrid, 64 * KIB, &starts), [false; 6]);
+        let starts = [0, 1, 2, 3, 4, 5].map(|at| at * MIB);
+        assert_eq!(uncached(&hybrid, MIB, &starts), [false; 6]);
     }
 }
