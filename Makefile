@@ -29,9 +29,9 @@ test:
 soak:
 	@cargo xtask soak $(if $(SEED),--seed $(SEED)) --seconds $(TIME)
 
-# The engine on the null device and on this machine, and the reader that reads ahead.
+# The engine on the null device and on this machine, striped files, the reader that reads ahead.
 bench:
-	@cargo bench -p diopter --bench engine --bench readers
+	@cargo bench -p diopter --bench engine --bench stripes --bench readers
 
 # The golden files become what the code prints now; read the diff.
 bless:
