@@ -127,6 +127,7 @@ const LANES: &[Lane] = &[
         &[
             check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "stripes", "--", "--smoke"]),
+            check(&["bench", "-p", "diopter", "--bench", "readers", "--", "--smoke"]),
         ],
     ),
 ];

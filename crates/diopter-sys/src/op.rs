@@ -82,11 +82,20 @@ impl RwFlags {
     pub const APPEND: RwFlags = RwFlags(libc::RWF_APPEND);
     /// `RWF_ATOMIC` (Linux 6.11): all or nothing, also across a power failure.
     pub const ATOMIC: RwFlags = RwFlags(0x40);
+    /// `RWF_DONTCACHE` (Linux 6.14, file systems one by one): buffered, and out of the page cache
+    /// again once it is done.
+    pub const DONTCACHE: RwFlags = RwFlags(0x80);
 
     /// Both sets of flags.
     #[must_use]
     pub const fn with(self, other: RwFlags) -> RwFlags {
         RwFlags(self.0 | other.0)
+    }
+
+    /// These flags but for those of `other`.
+    #[must_use]
+    pub const fn without(self, other: RwFlags) -> RwFlags {
+        RwFlags(self.0 & !other.0)
     }
 
     /// Whether every flag of `other` is set.

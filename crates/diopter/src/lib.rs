@@ -55,13 +55,17 @@ pub mod probe;
 pub use backend::BackendKind;
 pub use diopter_sys as sys;
 pub use diopter_sys::{Errno, IoBuf, RwFlags};
+pub use engine::hybrid::HybridCounters;
 pub use engine::target::{Access, Blocks, Target, TargetRef};
 pub use engine::{BackendChoice, Engine, EngineOptions, use_for_this_thread};
 pub use error::{
     AdmitError, AdmitErrorKind, BackendError, Error, ImageError, ImageErrorKind, IoError,
     IoErrorKind, LayoutError, LayoutErrorKind, Result, SetupError,
 };
-pub use file::{File, Image, InFlight, Metadata, OpenAs, OpenOptions, StripedFile};
+pub use file::{
+    File, Image, InFlight, Metadata, OpenAs, OpenOptions, ReaderOptions, SequentialReader,
+    StripedFile,
+};
 pub use outcome::{DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing};
 pub use plan::{Plan, PlanQuery, PlannedBio};
 pub use policy::{

@@ -31,6 +31,13 @@ pub const BOUNCE_BUFFERS_MAX: usize = 4;
 /// Alignments above this are refused by the probe, so a bounce buffer always holds two blocks.
 pub const ALIGNMENT_MAX: u64 = 1 << 20;
 
+/// Requests that one sequential reader has ahead of it: a few readers of one thread must fit its
+/// engine.
+pub const READER_REQUESTS_MAX: u32 = 32;
+
+/// Memory of one sequential reader: a full stripe of a wide file, on a machine that is not large.
+pub const READER_BYTES_MAX: u64 = 64 << 20;
+
 /// Objects of one striped file: Lustre's limit.
 pub const OBJECTS_MAX: u16 = 2000;
 
@@ -73,4 +80,9 @@ const _: () =
 const _: () =
     assert!((BIO_BYTES_MAX as u64).is_multiple_of(ALIGNMENT_MAX), "a full bio ends on a block");
 const _: () = assert!(SEGMENTS_MAX <= 1024, "IOV_MAX");
+const _: () = assert!(READER_REQUESTS_MAX < REQUESTS_MAX, "a reader leaves room in its engine");
+const _: () = assert!(
+    READER_BYTES_MAX / (READER_REQUESTS_MAX as u64 + 1) >= ALIGNMENT_MAX,
+    "each buffer of a reader holds a block of any alignment"
+);
 const _: () = assert!(MEMORIES_MAX >= 2 * REQUESTS_MAX, "a request and its bounce buffer");

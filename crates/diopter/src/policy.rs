@@ -96,13 +96,29 @@ pub enum RoutePolicy {
     Direct,
     /// None.
     Buffered,
-    /// Reads and writes of at least so many bytes (Lustre's hybrid I/O: 8 MiB and 2 MiB).
+    /// Reads and writes of at least so many bytes; [`RoutePolicy::HYBRID`] has Lustre's.
     Hybrid {
         /// Reads of at least this many bytes are direct.
         read_bytes_min: u64,
         /// Writes of at least this many bytes are direct.
         write_bytes_min: u64,
     },
+}
+
+impl RoutePolicy {
+    /// Hybrid reads of at least so many bytes are direct: Lustre's
+    /// `hybrid_io_read_threshold_bytes`.
+    pub const HYBRID_READ_BYTES_MIN: u64 = 8 << 20;
+
+    /// Hybrid writes of at least so many bytes are direct: Lustre's
+    /// `hybrid_io_write_threshold_bytes`.
+    pub const HYBRID_WRITE_BYTES_MIN: u64 = 2 << 20;
+
+    /// Hybrid with Lustre's thresholds.
+    pub const HYBRID: RoutePolicy = RoutePolicy::Hybrid {
+        read_bytes_min: RoutePolicy::HYBRID_READ_BYTES_MIN,
+        write_bytes_min: RoutePolicy::HYBRID_WRITE_BYTES_MIN,
+    };
 }
 
 /// All policies of one engine.
@@ -209,11 +225,9 @@ impl Preset {
             },
             Preset::Lustre2_14 => Policies { merge: MergePolicy::PerStripe, ..base },
             Preset::Diopter => base,
-            Preset::Lustre2_17 => Policies {
-                merge: MergePolicy::PerStripe,
-                route: RoutePolicy::Hybrid { read_bytes_min: 8 << 20, write_bytes_min: 2 << 20 },
-                ..base
-            },
+            Preset::Lustre2_17 => {
+                Policies { merge: MergePolicy::PerStripe, route: RoutePolicy::HYBRID, ..base }
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 use diopter_sys::{Errno, RwFlags};
 
 use crate::clock::Nanos;
+use crate::engine::hybrid::Chosen;
 use crate::engine::pending::{Pending, State};
 use crate::engine::route::is_buffered_by_policy;
 use crate::engine::target::Target;
@@ -106,9 +107,37 @@ pub(crate) fn buffered(
     length: u64,
     route: RoutePolicy,
 ) -> Option<DetourReason> {
-    target
-        .never_direct(is_write)
-        .or_else(|| is_buffered_by_policy(route, is_write, length).then_some(DetourReason::Policy))
+    let by_policy = || is_buffered_by_policy(target.route(route), is_write, length);
+    target.never_direct(is_write).or_else(|| by_policy().then_some(DetourReason::Policy))
+}
+
+/// The flags of an admitted request. Under the hybrid policy it is counted, and what of a stream is
+/// buffered is not to stay in the page cache; any other policy changes and touches nothing.
+#[inline]
+pub(crate) fn note_route(
+    target: &Target,
+    op: RequestOp,
+    range: FileRange,
+    route: RoutePolicy,
+    flags: RwFlags,
+) -> RwFlags {
+    let is_hybrid = matches!(target.route(route), RoutePolicy::Hybrid { .. });
+    if is_hybrid && !range.is_empty() {
+        note_hybrid(target, op, range, route).with(flags)
+    } else {
+        flags
+    }
+}
+
+#[cold]
+fn note_hybrid(target: &Target, op: RequestOp, range: FileRange, route: RoutePolicy) -> RwFlags {
+    let is_write = op == RequestOp::Write;
+    target.hybrid.note(Chosen {
+        range,
+        is_write,
+        is_direct: buffered(target, is_write, range.length(), route).is_none(),
+        appends: is_write && target.access.append,
+    })
 }
 
 /// What a write must have before it may go on.

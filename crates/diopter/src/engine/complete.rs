@@ -1,7 +1,7 @@
 //! From bios that came back to a served window, and from the last window to a finished request. The
 //! only reader of `ShortPolicy`.
 
-use diopter_sys::{BioResult, Errno};
+use diopter_sys::{BioResult, Errno, RwFlags};
 
 use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
@@ -92,6 +92,12 @@ pub(crate) fn close_window(
         if is_lost_race_to_append(pending, target, failure) {
             pending.failure = None;
             return try_again(pending, State::AwaitsPass);
+        }
+        if refuses_dontcache(pending, failure) {
+            target.hybrid.note_refusal();
+            pending.flags = pending.flags.without(RwFlags::DONTCACHE);
+            pending.failure = None;
+            return try_again(pending, State::NextWindow);
         }
         if reaches_past_the_end(pending, target, failure) {
             pending.failure = None;
@@ -204,6 +210,13 @@ fn reaches_past_the_end(pending: &mut Pending, target: &Target, failure: Failure
         is_it && bytes_there(target, bio.runs).is_ok_and(|n| align_up(n, block) < bio.runs.length())
     });
     pending.stops_at_ends
+}
+
+/// The kernel (before 6.14) or the file system does not have `RWF_DONTCACHE`, which is only a hint:
+/// the request is made again without it. If it was refused for another reason, it will be again.
+fn refuses_dontcache(pending: &Pending, failure: Failure) -> bool {
+    pending.flags.has(RwFlags::DONTCACHE)
+        && matches!(failure.errno, Errno::EOPNOTSUPP | Errno::EINVAL)
 }
 
 /// How many bytes of runs on one object it has, from their start.

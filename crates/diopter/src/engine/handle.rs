@@ -276,7 +276,9 @@ pub(crate) fn start_on(
             return Err(Box::new(Refused { error, request }));
         }
     };
-    let order = Order { op: request.op, range, memory, flags: request.flags, is_blocking: false };
+    let route = core.policies().route;
+    let flags = admit::note_route(target, request.op, range, route, request.flags);
+    let order = Order { op: request.op, range, memory, flags, is_blocking: false };
     let place = core.take_in(target, &order);
     Ok(core.id_at(place))
 }

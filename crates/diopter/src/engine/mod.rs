@@ -4,6 +4,7 @@
 pub(crate) mod admit;
 pub(crate) mod complete;
 mod handle;
+pub(crate) mod hybrid;
 pub(crate) mod pending;
 pub(crate) mod route;
 mod space;
@@ -30,7 +31,7 @@ use crate::limits::{
 use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering, StaticCounter};
 use crate::units::{Bytes, FileRange};
 use admit::Obstacle;
 use pending::{BouncePool, Failure, Order, Pending, State};
@@ -48,6 +49,13 @@ pub(crate) use thread::{
 /// The bounds of a thread's slab.
 pub(crate) const SLAB_SHAPE: SlabShape =
     SlabShape { bios: DEPTH_MAX, segments_per_bio: SEGMENTS_MAX, memories: MEMORIES_MAX };
+
+/// Engines made in this process. Each has ids of its own, so that one that took another's place on
+/// its thread does not mistake a request of the old one for its own.
+static CORES: StaticCounter = StaticCounter::new(0);
+
+/// 0 stands for no request.
+const FIRST_ID: u64 = 1;
 
 /// How far one step brought a request.
 #[derive(Debug)]
@@ -105,7 +113,7 @@ impl Core {
             finished: VecDeque::with_capacity(requests),
             completions: Vec::with_capacity(bios),
             pool: BouncePool::new(),
-            next_id: 1,
+            next_id: FIRST_ID + (u64::from(CORES.fetch_add(1, Ordering::Relaxed)) << 32),
             seat: seat(),
             now: Nanos::default(),
             is_in_haste: false,

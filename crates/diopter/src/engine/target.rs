@@ -4,11 +4,13 @@
 use diopter_sys::{Errno, ObjectHandle, RwFlags, fork};
 
 use crate::backend::Port;
+use crate::engine::hybrid::{Hybrid, HybridCounters};
 use crate::engine::space::{SPACE_LOOK, Space};
 use crate::extent::ObjectIndex;
 use crate::gate::Gate;
 use crate::map::{Mapper, Striped};
 use crate::outcome::DetourReason;
+use crate::policy::RoutePolicy;
 use crate::stripe::Striping;
 use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, lock};
 use crate::units::{FileOffset, FileRange, ObjectOffset, align_down, align_up, is_aligned};
@@ -56,6 +58,8 @@ pub struct Access {
     pub shared_writers: bool,
     /// Flags for every write: [`RwFlags::DSYNC`] or [`RwFlags::SYNC`].
     pub durability: RwFlags,
+    /// Which requests bypass the page cache, whatever the engine's policy says.
+    pub route: Option<RoutePolicy>,
 }
 
 /// A file as the engine sees it: one object, or several that it is dealt out to.
@@ -75,6 +79,7 @@ pub struct Target {
     gate_source: GateSource,
     /// The errno of the first flush that failed; 0 for none.
     flush_error: AtomicI32,
+    pub(crate) hybrid: Hybrid,
 }
 
 /// One object of a target.
@@ -162,6 +167,7 @@ impl Target {
             gates: std::array::from_fn(|_| OnceLock::new()),
             gate_source,
             flush_error: AtomicI32::new(0),
+            hybrid: Hybrid::new(),
         }
     }
 
@@ -198,6 +204,18 @@ impl Target {
         }
         let extent = self.mapper.map(FileRange::new(offset, offset + 1))?;
         Ok((extent.object, extent.object_offset.get()))
+    }
+
+    /// How often the hybrid route chose which way; all 0 where it was never in force.
+    #[must_use]
+    pub fn hybrid_counters(&self) -> HybridCounters {
+        self.hybrid.counters()
+    }
+
+    /// The route policy in force on an engine that has `policy`: the file's own wins.
+    #[inline]
+    pub(crate) fn route(&self, policy: RoutePolicy) -> RoutePolicy {
+        self.access.route.unwrap_or(policy)
     }
 
     /// The handle for direct I/O on an object.

@@ -31,14 +31,21 @@ impl InFlight {
     /// When the thread's engine was replaced (`use_for_this_thread`) while the request was in
     /// flight.
     #[must_use]
-    pub fn wait(mut self) -> FinishedRequest {
+    pub fn wait(self) -> FinishedRequest {
+        self.finish().expect("the engine that took the request in is still there")
+    }
+
+    /// [`InFlight::wait`]; `None` when the engine that took the request in is not there any more.
+    pub(super) fn finish(mut self) -> Option<FinishedRequest> {
         self.is_taken = true;
         with_thread_engine(|core| {
             loop {
                 if let Some(finished) = core.take_finished_of(self.id) {
-                    return finished;
+                    return Some(finished);
                 }
-                assert!(core.knows(self.id), "the engine that took the request in is still there");
+                if !core.knows(self.id) {
+                    return None;
+                }
                 core.tick_or_pause(Wait::Block(WAIT_SLICE));
             }
         })

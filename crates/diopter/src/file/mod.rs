@@ -5,6 +5,7 @@ mod image;
 mod in_flight;
 mod inodes;
 mod options;
+mod reader;
 mod striped;
 
 use std::io::{IoSlice, IoSliceMut};
@@ -19,6 +20,7 @@ use crate::backend::Wait;
 use crate::backend::local::LocalObject;
 use crate::bio::lanes::Lanes;
 use crate::engine::admit;
+use crate::engine::hybrid::HybridCounters;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
 use crate::engine::{Core, blocking_order, if_thread_engine, start_on, with_thread_engine};
@@ -34,6 +36,7 @@ use crate::units::{FileRange, to_u64, to_usize};
 pub use image::Image;
 pub use in_flight::InFlight;
 pub use options::{OpenAs, OpenOptions};
+pub use reader::{ReaderOptions, SequentialReader};
 pub use std::fs::Metadata;
 pub use striped::StripedFile;
 
@@ -198,7 +201,9 @@ impl File {
     ) -> Result<usize> {
         let target = &self.inner.target;
         with_thread_engine(|core| {
-            let range = admit::check(target, op, (offset, length), core.policies().route)?;
+            let route = core.policies().route;
+            let range = admit::check(target, op, (offset, length), route)?;
+            let flags = admit::note_route(target, op, range, route, flags);
             if let Some(once) = once(&mut lent, range)
                 && let Some(result) = core.run_single(target, range, once, flags)
             {
@@ -327,6 +332,13 @@ impl File {
     #[must_use]
     pub fn atomic_write(&self) -> Option<AtomicWrite> {
         self.inner.facts.atomic_write
+    }
+
+    /// How often the hybrid route chose which way, summed over all threads and clones of this open
+    /// file; all 0 where `RoutePolicy::Hybrid` was never in force. See `docs/route.md`.
+    #[must_use]
+    pub fn hybrid_counters(&self) -> HybridCounters {
+        self.inner.target.hybrid_counters()
     }
 
     /// Whether the file has direct I/O at all.

@@ -13,6 +13,7 @@ use crate::error::{Result, SetupError};
 use crate::file::inodes::{InodeKey, gate_of};
 use crate::file::{Facts, File, Inner, striped};
 use crate::map::Identity;
+use crate::policy::RoutePolicy;
 use crate::sync::Arc;
 
 /// What a path names whose content is the manifest of a striped file.
@@ -109,6 +110,14 @@ impl OpenOptions {
     #[must_use]
     pub fn shared_writers(mut self, shared: bool) -> OpenOptions {
         self.access.shared_writers = shared;
+        self
+    }
+
+    /// Which of the file's requests bypass the page cache, whatever the policy of the engine that
+    /// serves them says.
+    #[must_use]
+    pub fn route(mut self, route: RoutePolicy) -> OpenOptions {
+        self.access.route = Some(route);
         self
     }
 

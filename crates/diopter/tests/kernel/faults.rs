@@ -2,6 +2,7 @@
 //! atomic writes.
 
 use std::fs;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -99,6 +100,38 @@ fn an_unreadable_sector_is_eio_and_the_outcome_names_its_range() {
         assert_eq!(at, offset + length);
         assert!(failed.start() <= cut && cut < failed.end(), "the cut is in what failed");
         assert!(matches!(finished.outcome.ranges()[0].state, RangeState::Done));
+    });
+}
+
+#[test]
+fn a_reader_that_reads_ahead_fails_at_the_first_byte_that_can_t_be_read() {
+    let _alone = machine::alone();
+    if !has(None) {
+        return;
+    }
+    each_backend(|backend| {
+        let cut = 2 * MIB + 512 * 77;
+        let device = cut_device(4 * MIB, cut);
+        let file = File::open(device.device()).unwrap();
+        for (start, step) in [(0, 1000), (cut - 5000, 4096), (cut - 512, 1), (cut, 512)] {
+            let mut reader = file.reader(start);
+            let (mut buf, mut at) = (vec![0; step], start);
+            let error = loop {
+                match reader.read(&mut buf) {
+                    Ok(n) => {
+                        assert!(buf[..n].iter().zip(at..).all(|(byte, at)| *byte == byte_at(at)));
+                        at += u64::try_from(n).unwrap();
+                    }
+                    Err(error) => break error,
+                }
+                assert!(at <= cut, "{backend}: nothing past the cut can be read");
+            };
+            assert_eq!(at, cut, "{backend}: everything before it can, from {start}");
+            assert_eq!(Error::errno(error.get_ref().unwrap().downcast_ref().unwrap()), Errno::EIO);
+            assert!(reader.read(&mut buf).is_err(), "{backend}: and again at the same byte");
+            assert_eq!(reader.seek(SeekFrom::Start(100)).unwrap(), 100);
+            assert!(reader.read(&mut buf).is_ok_and(|n| n == step), "{backend}: a seek passes it");
+        }
     });
 }
 
