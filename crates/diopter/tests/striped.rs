@@ -206,6 +206,30 @@ fn without_space_for_the_second_stripe_exactly_the_first_is_written() {
     assert!(parts[2..].iter().all(|part| part.2 == RangeState::NotTried), "{parts:?}");
 }
 
+/// Whatever window of the request meets the end of the space.
+#[test]
+fn a_tail_without_space_leaves_what_is_in_front_of_it_as_the_result() {
+    let bench = Plan { capacities: vec![MIB, 64 * MIB], ..Plan::default() }.set_up();
+    let finished = bench.run(Request::write(0, memory(2 * MIB + 100, 7)));
+    assert_eq!(finished.result.as_ref().map(|moved| moved.get()), Ok(2 * MIB));
+    assert_eq!((bench.size(), bench.object_sizes()), (2 * MIB, vec![MIB, MIB]));
+    let last = finished.outcome.ranges().last().copied().expect("parts");
+    assert_eq!(last.state, RangeState::Failed(Errno::ENOSPC));
+    assert_eq!(last.range, FileRange::new(2 * MIB, 2 * MIB + 100));
+}
+
+#[test]
+fn a_write_that_is_cancelled_while_it_asks_for_space_is_not_tried() {
+    let bench = Plan::default().set_up();
+    let id = bench.engine.start(&bench.target, Request::write(0, memory(4 * MIB, 7)));
+    bench.engine.tick();
+    bench.engine.cancel(id.expect("admitted"));
+    let finished = bench.engine.wait(LONG).expect("the backend is there").expect("it finishes");
+    assert_eq!(finished.result.as_ref().map_err(|error| error.errno), Err(Errno::ECANCELED));
+    assert!(finished.outcome.ranges().iter().all(|part| part.state == RangeState::NotTried));
+    assert_eq!(bench.object_sizes(), [0; 4]);
+}
+
 /// conf-sanity 127: what has its space already needs none.
 #[test]
 fn an_overwrite_on_full_objects_asks_for_no_space_and_goes_side_by_side() {

@@ -97,7 +97,7 @@ pub(crate) fn close_window(
             pending.failure = None;
             return try_again(pending, State::NextWindow);
         }
-        if !ran_out_of_space(pending, failure) {
+        if !ran_out_of_space(pending, target, failure) {
             return report_parts(pending);
         }
         pending.failure = None;
@@ -199,12 +199,18 @@ pub(crate) fn bytes_there(target: &Target, runs: Runs) -> Result<u64, Errno> {
     Ok(target.object_size(object)?.saturating_sub(start).min(runs.length()))
 }
 
-/// Without sure space a write goes bio by bio, and what was written before the space ran out is its
-/// result.
-fn ran_out_of_space(pending: &Pending, failure: Failure) -> bool {
+/// A write to several objects that ran out of space is short, when what was written has no gap:
+/// without sure space it goes bio by bio, so that there is none.
+fn ran_out_of_space(pending: &Pending, target: &Target, failure: Failure) -> bool {
+    if target.striping().is_none() || !is_no_space(failure.errno) {
+        return false;
+    }
+    let failed = pending.ends.iter().filter(|bio| bio.result.is_err());
+    let gap = failed.map(|bio| bio.runs.start()).min().unwrap_or(failure.range.start());
+    let is_prefix = pending.ends.iter().all(|bio| bio.moved() == 0 || bio.runs.end() <= gap);
     let first = pending.ends.iter().map(|bio| bio.runs.start()).min();
-    let has_some = pending.at > pending.range.start() || first < Some(failure.range.start());
-    pending.is_serial && is_no_space(failure.errno) && has_some
+    let has_some = pending.at > pending.range.start() || first < Some(gap);
+    is_prefix && has_some
 }
 
 fn is_no_space(errno: Errno) -> bool {
@@ -251,6 +257,9 @@ fn close_reserves(pending: &mut Pending, target: &Target, flight: &Flight, polic
         }
     }
     pending.ends.clear();
+    if pending.is_cancelled {
+        return pending.fail(Errno::ECANCELED, pending.rest());
+    }
     pending.is_serial = !is_sure;
     submit::begin_transfer(pending, target, flight, policies);
 }

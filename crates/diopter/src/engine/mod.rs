@@ -439,7 +439,9 @@ impl Core {
         let is_built = built == Built::All;
         if pending.is_blocking && is_built && pending.outstanding == 1 && pending.ends.is_empty() {
             // A window of one bio, waited for on the spot: one system call on this thread.
-            if let Some(id) = self.flight.backlog.pop_back() {
+            let last = self.flight.backlog.back().copied();
+            if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
+                self.flight.backlog.pop_back();
                 self.run_now(place, id);
             }
         }
