@@ -205,12 +205,11 @@ fn ran_out_of_space(pending: &Pending, target: &Target, failure: Failure) -> boo
     if target.striping().is_none() || !is_no_space(failure.errno) {
         return false;
     }
-    let failed = pending.ends.iter().filter(|bio| bio.result.is_err());
-    let gap = failed.map(|bio| bio.runs.start()).min().unwrap_or(failure.range.start());
-    let is_prefix = pending.ends.iter().all(|bio| bio.moved() == 0 || bio.runs.end() <= gap);
-    let first = pending.ends.iter().map(|bio| bio.runs.start()).min();
-    let has_some = pending.at > pending.range.start() || first < Some(gap);
-    is_prefix && has_some
+    let missing = pending.ends.iter().filter(|bio| !bio.is_whole()).map(BioEnd::missing);
+    let gap = missing.map(|runs| runs.start()).min().unwrap_or(failure.range.start());
+    let is_in_front = |bio: &BioEnd| bio.runs.take(bio.moved()).end() <= gap;
+    let has_some = pending.at > pending.range.start() || gap > pending.span.start();
+    has_some && pending.ends.iter().all(|bio| bio.moved() == 0 || is_in_front(bio))
 }
 
 fn is_no_space(errno: Errno) -> bool {

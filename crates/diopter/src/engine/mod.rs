@@ -242,6 +242,10 @@ impl Core {
         let Some(draft) = submit::single_bio(target, order, &flight.slab, &self.policies) else {
             return false;
         };
+        let share = submit::share_of(target, &self.policies, flight);
+        if share.is_some_and(|share| flight.share_of(target.direct(draft.object)) >= share) {
+            return false;
+        }
         let pass = if order.op == RequestOp::Write {
             match target.gate().enter_shared(target.touched(order.range), self.seat) {
                 Ok(pass) => Some(pass),
@@ -253,7 +257,7 @@ impl Core {
         let pending = &mut self.table[place];
         pending.become_single(pass);
         let spec = submit::single_spec(target, order, &draft);
-        flight.add(place, pending, spec, draft.runs);
+        flight.add_to(place, pending, spec, (draft.runs, share.is_some()));
         true
     }
 
