@@ -218,18 +218,6 @@ fn a_tail_without_space_leaves_what_is_in_front_of_it_as_the_result() {
     assert_eq!(last.range, FileRange::new(2 * MIB, 2 * MIB + 100));
 }
 
-#[test]
-fn a_write_that_is_cancelled_while_it_asks_for_space_is_not_tried() {
-    let bench = Plan::default().set_up();
-    let id = bench.engine.start(&bench.target, Request::write(0, memory(4 * MIB, 7)));
-    bench.engine.tick();
-    bench.engine.cancel(id.expect("admitted"));
-    let finished = bench.engine.wait(LONG).expect("the backend is there").expect("it finishes");
-    assert_eq!(finished.result.as_ref().map_err(|error| error.errno), Err(Errno::ECANCELED));
-    assert!(finished.outcome.ranges().iter().all(|part| part.state == RangeState::NotTried));
-    assert_eq!(bench.object_sizes(), [0; 4]);
-}
-
 /// conf-sanity 127: what has its space already needs none.
 #[test]
 fn an_overwrite_on_full_objects_asks_for_no_space_and_goes_side_by_side() {

@@ -109,8 +109,7 @@ fn sanity_27t_a_stripe_is_written_whole_or_not_at_all_when_the_space_ends_within
     let bench = Bench::new(&[64 * MIB, MIB + MIB / 2], Policies::default());
     let finished = bench.run(Request::write(0, memory(8 * MIB, 7)));
     assert_eq!(done(&finished), Some(3 * MIB));
-    let sizes = [0, 1].map(|n| bench.world.with_disk(n, |disk| disk.live().len() as u64));
-    assert_eq!(sizes, [2 * MIB, MIB]);
+    assert_eq!([0, 1].map(|n| bench.size(n)), [2 * MIB, MIB]);
     let not_tried = RangeState::NotTried;
     let failed = RangeState::Failed(Errno::ENOSPC);
     let expected: Vec<_> = (0..8)
@@ -128,4 +127,40 @@ fn sanity_27t_a_stripe_is_written_whole_or_not_at_all_when_the_space_ends_within
         })
         .collect();
     assert_eq!(parts(&finished), expected, "a part for each stripe");
+}
+
+/// 398l's rule, when the first stripe was short before the space ended.
+#[test]
+fn nothing_is_written_behind_a_short_stripe_when_space_is_not_sure() {
+    let bench = Bench::new(&[64 * MIB, MIB], Policies::default());
+    bench.end(0, Op::Write, Ok(512));
+    bench.fail(0, Op::Write, Errno::ENOSPC);
+    let finished = bench.run(Request::write(0, memory(4 * MIB, 7)));
+    assert_eq!((done(&finished), bench.size(1)), (Some(512), 0));
+}
+
+/// Space was promised and is not there: what was written side by side has a gap, and is an error.
+#[test]
+fn a_write_without_space_in_the_middle_is_short_only_when_nothing_lies_behind() {
+    let bench = Bench::new(&ROOM, Policies::default());
+    bench.fail(1, Op::Write, Errno::ENOSPC);
+    let gap = bench.run(Request::write(0, memory(4 * MIB, 7)));
+    assert_eq!(errno(&gap), Some(Errno::ENOSPC));
+    let failed = RangeState::Failed(Errno::ENOSPC);
+    let expected = [(1, RangeState::Done), (1, failed), (1, RangeState::Done), (1, failed)];
+    assert_eq!(parts(&gap), expected);
+    bench.fail(1, Op::Write, Errno::ENOSPC);
+    assert_eq!(done(&bench.run(Request::write(0, memory(2 * MIB, 7)))), Some(MIB));
+}
+
+#[test]
+fn a_write_that_is_cancelled_while_it_asks_for_space_is_not_tried() {
+    let bench = Bench::new(&ROOM, Policies::default());
+    let id = bench.engine.start(&bench.target, Request::write(0, memory(4 * MIB, 7)));
+    bench.engine.tick();
+    bench.engine.cancel(id.expect("admitted"));
+    let finished = bench.next();
+    assert_eq!(errno(&finished), Some(Errno::ECANCELED));
+    assert!(parts(&finished).iter().all(|part| part.1 == RangeState::NotTried));
+    assert_eq!([0, 1].map(|n| bench.size(n)), [0, 0]);
 }

@@ -17,12 +17,12 @@ use diopter::{
 
 use super::MIB;
 
-/// A bio that fails: on which object, reading or writing, with what; once.
-type Failure = (u32, Op, Errno);
+/// What a bio ends with: on which object, reading or writing, how; once, in this order.
+type End = (u32, Op, BioResult);
 
 #[derive(Default)]
 struct Script {
-    failures: Vec<Failure>,
+    ends: Vec<End>,
     held: BTreeMap<u32, u32>,
     held_max: BTreeMap<u32, u32>,
 }
@@ -36,9 +36,9 @@ impl Script {
     }
 
     fn end(&mut self, (object, op): (u32, Op), result: BioResult) -> BioResult {
-        let fails = |it: &Failure| (it.0, it.1) == (object, op);
-        match self.failures.iter().position(fails) {
-            Some(at) => Err(self.failures.swap_remove(at).2),
+        let is_it = |end: &End| (end.0, end.1) == (object, op);
+        match self.ends.iter().position(is_it) {
+            Some(at) => self.ends.remove(at).2,
             None => result,
         }
     }
@@ -144,7 +144,17 @@ impl Bench {
 
     /// The next bio of this kind on the object fails.
     pub fn fail(&self, object: u32, op: Op, errno: Errno) {
-        self.script.lock().unwrap().failures.push((object, op, errno));
+        self.end(object, op, Err(errno));
+    }
+
+    /// So does the next one end that has no end yet.
+    pub fn end(&self, object: u32, op: Op, result: BioResult) {
+        self.script.lock().unwrap().ends.push((object, op, result));
+    }
+
+    /// Bytes in an object.
+    pub fn size(&self, object: u32) -> u64 {
+        self.world.with_disk(object, |disk| disk.live().len() as u64)
     }
 
     /// The most bios that each object had at once since the last question.
