@@ -67,11 +67,11 @@ fn two_processes_lose_nothing(row: &Row) {
 fn objects_of_different_kinds_differ_in_nothing_from_plain_calls() {
     let _alone = machine::alone();
     let ext4 = FileSystem::Ext4 { block: 1024, extra: &[] };
-    if !has(Some(ext4)) || !has(Some(FileSystem::Xfs)) {
+    if !has(Some(ext4)) || !has(Some(FileSystem::Xfs { extra: &[] })) {
         return;
     }
     let small = Mount::new(ext4, 256 * MIB, "defaults").unwrap();
-    let xfs = Mount::new(FileSystem::Xfs, 512 * MIB, "defaults").unwrap();
+    let xfs = Mount::new(FileSystem::Xfs { extra: &[] }, 512 * MIB, "defaults").unwrap();
     each_backend(|backend| {
         for (stripe_size, size) in [(64 * KIB, None), (4 * KIB, Some(5_000_123))] {
             // A new one reads as zeros.

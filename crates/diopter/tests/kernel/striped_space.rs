@@ -78,9 +78,11 @@ fn fill_one(file: &mut fs::File, piece: u64) -> Result<bool, Errno> {
 /// Each file system under each backend.
 fn each_ground(test: impl Fn(&mut Ground)) {
     let _alone = machine::alone();
-    for (name, kind, bytes) in
-        [("ext4", EXT4, 48 * MIB), ("ext2", EXT2, 48 * MIB), ("xfs", FileSystem::Xfs, XFS_BYTES)]
-    {
+    for (name, kind, bytes) in [
+        ("ext4", EXT4, 48 * MIB),
+        ("ext2", EXT2, 48 * MIB),
+        ("xfs", FileSystem::Xfs { extra: &[] }, XFS_BYTES),
+    ] {
         if !has(Some(kind)) {
             continue;
         }
