@@ -57,6 +57,7 @@ const LANES: &[Lane] = &[
     },
     plain("engine", &[test(&["test", "-p", "diopter", "--test", "engine"])]),
     plain("striped", &[test(&["test", "-p", "diopter", "--test", "striped"])]),
+    plain("lustre", &[test(&["test", "-p", "diopter", "--test", "lustre"])]),
     plain("model", &[test(&["test", "-p", "diopter", "--test", "model"])]),
     Lane {
         uses: &[Capability::Loop, Capability::Ext4],

@@ -34,8 +34,16 @@ mod memory;
 mod oracle;
 #[path = "kernel/row.rs"]
 mod row;
+#[path = "kernel/sealed.rs"]
+mod sealed;
 #[path = "kernel/space.rs"]
 mod space;
+#[path = "kernel/striped.rs"]
+mod striped;
+#[path = "kernel/striped_space.rs"]
+mod striped_space;
+#[path = "kernel/subject.rs"]
+mod subject;
 #[path = "kernel/writers.rs"]
 mod writers;
 
@@ -56,6 +64,8 @@ const ON_FILES: &[&[Check]] = &[
     cancel::ON_FILES,
     growth::ON_FILES,
     coherence::ON_FILES,
+    striped::ON_FILES,
+    sealed::ON_FILES,
 ];
 
 /// On file systems with direct I/O.
@@ -140,6 +150,8 @@ fn every_promise_names_checks_and_every_check_is_a_promise() {
     let files = [
         ("faults::", include_str!("kernel/faults.rs")),
         ("durability::", include_str!("kernel/durability.rs")),
+        ("striped::", include_str!("kernel/striped.rs")),
+        ("striped_space::", include_str!("kernel/striped_space.rs")),
     ];
     for (module, source) in files {
         let code = words.split('`').skip(1).step_by(2);

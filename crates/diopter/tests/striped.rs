@@ -10,8 +10,9 @@ use diopter::clock::Nanos;
 use diopter::stripe::Striping;
 use diopter::sys::{BioId, BioResult, ObjectHandle, Op, Slab};
 use diopter::{
-    Access, AdmitErrorKind, BackendError, Blocks, Engine, Errno, FileRange, FinishedRequest, IoBuf,
-    MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy, Target, TargetRef,
+    Access, AdmitErrorKind, BackendError, Blocks, DepthPolicy, Engine, Errno, FileRange,
+    FinishedRequest, IoBuf, MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy,
+    Target, TargetRef,
 };
 
 const MIB: u64 = 1 << 20;
@@ -208,6 +209,18 @@ fn without_space_for_the_second_stripe_exactly_the_first_is_written() {
     assert!(parts[2..].iter().all(|part| part.2 == RangeState::NotTried), "{parts:?}");
 }
 
+/// Whatever window of the request meets the end of the space.
+#[test]
+fn a_tail_without_space_leaves_what_is_in_front_of_it_as_the_result() {
+    let bench = Plan { capacities: vec![MIB, 64 * MIB], ..Plan::default() }.set_up();
+    let finished = bench.run(Request::write(0, memory(2 * MIB + 100, 7)));
+    assert_eq!(finished.result.as_ref().map(|moved| moved.get()), Ok(2 * MIB));
+    assert_eq!((bench.size(), bench.object_sizes()), (2 * MIB, vec![MIB, MIB]));
+    let last = finished.outcome.ranges().last().copied().expect("parts");
+    assert_eq!(last.state, RangeState::Failed(Errno::ENOSPC));
+    assert_eq!(last.range, FileRange::new(2 * MIB, 2 * MIB + 100));
+}
+
 /// conf-sanity 127: what has its space already needs none.
 #[test]
 fn an_overwrite_on_full_objects_asks_for_no_space_and_goes_side_by_side() {
@@ -260,9 +273,10 @@ fn an_append_goes_to_where_the_file_ends_and_says_where_that_was() {
 #[test]
 fn a_slow_object_keeps_no_request_to_another_one_waiting() {
     let faults = Faults { slow: 1, ..Faults::NONE };
-    let bench = Plan { faults, faulty: Some(0), ..Plan::default() }.set_up();
+    let policies = Policies { depth: DepthPolicy::Fixed(8), ..Policies::default() };
+    let bench = Plan { faults, faulty: Some(0), policies, ..Plan::default() }.set_up();
     bench.fill(4 * MIB);
-    // More to the slow object than its share of the engine, and in front of the others.
+    // More to the slow object than may be in flight, and in front of the others.
     let slow: Vec<_> = (0..80).map(|n| n * 4096).collect();
     let fast: Vec<_> = (0..40).map(|n| MIB + n * 4096).collect();
     for offset in slow.iter().chain(&fast) {
@@ -272,6 +286,27 @@ fn a_slow_object_keeps_no_request_to_another_one_waiting() {
     let next = || bench.engine.wait(LONG).expect("the backend is there").expect("it finishes");
     let ended: Vec<u64> = (0..120).map(|_| next().range.start()).collect();
     assert!(ended[..40].iter().all(|offset| *offset >= MIB), "the fast ones end first: {ended:?}");
+}
+
+/// Of one request, as large as many bios.
+#[test]
+fn a_large_request_to_a_slow_object_keeps_none_to_another_one_waiting() {
+    let faults = Faults { slow: 1, ..Faults::NONE };
+    let policies = Policies { depth: DepthPolicy::Fixed(8), ..Policies::default() };
+    let plan = Plan { faults, faulty: Some(0), policies, stripe_size: 4096, ..Plan::default() };
+    let bench = plan.set_up();
+    bench.fill(16 * MIB);
+    let large = Request::read(0, memory(16 * MIB, 0));
+    let large = bench.engine.start(&bench.target, large).expect("room");
+    // Stripes of the other objects.
+    for n in 0..40 {
+        let request = Request::read(4096 * (4 * n + 1 + n % 3), memory(4096, 0));
+        bench.engine.start(&bench.target, request).expect("room");
+    }
+    let next = || bench.engine.wait(LONG).expect("the backend is there").expect("it finishes");
+    let ended: Vec<_> = (0..41).map(|_| next().id).collect();
+    assert_eq!(ended.iter().position(|id| *id == large), Some(40), "the large one ends last");
+    assert!(bench.engine.in_flight() == 0);
 }
 
 #[test]

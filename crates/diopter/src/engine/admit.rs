@@ -152,6 +152,10 @@ enum Needs {
 }
 
 fn needs(target: &Target, pending: &Pending, route: RoutePolicy) -> Needs {
+    if target.access.append && !target.kernel_appends() {
+        // Where the file ends is looked at, and must stay there.
+        return Needs::Exclusive;
+    }
     if target.never_direct(true).is_some() {
         return Needs::Nothing;
     }
@@ -244,6 +248,9 @@ fn append_at(pending: &mut Pending, end: u64) {
 /// outgrown.
 fn make_way(pending: &mut Pending, target: &Target) {
     let rest = pending.rest();
+    if rest.is_empty() {
+        return;
+    }
     if target.size_fixed().is_some_and(|fixed| rest.end() > fixed) {
         pending.fail(Errno::ENOSPC, rest);
     } else if let Err(errno) = target.before_write_to(rest.end()) {

@@ -103,7 +103,7 @@ pub(crate) fn close_window(
             pending.failure = None;
             return try_again(pending, State::NextWindow);
         }
-        if !ran_out_of_space(pending, failure) {
+        if !ran_out_of_space(pending, target, failure) {
             return report_parts(pending);
         }
         pending.failure = None;
@@ -225,12 +225,17 @@ pub(crate) fn bytes_there(target: &Target, runs: Runs) -> Result<u64, Errno> {
     Ok(target.object_size(object)?.saturating_sub(start).min(runs.length()))
 }
 
-/// Without sure space a write goes bio by bio, and what was written before the space ran out is its
-/// result.
-fn ran_out_of_space(pending: &Pending, failure: Failure) -> bool {
-    let first = pending.ends.iter().map(|bio| bio.runs.start()).min();
-    let has_some = pending.at > pending.range.start() || first < Some(failure.range.start());
-    pending.is_serial && is_no_space(failure.errno) && has_some
+/// A write to several objects that ran out of space is short, when what was written has no gap:
+/// without sure space it goes bio by bio, so that there is none.
+fn ran_out_of_space(pending: &Pending, target: &Target, failure: Failure) -> bool {
+    if target.striping().is_none() || !is_no_space(failure.errno) {
+        return false;
+    }
+    let missing = pending.ends.iter().filter(|bio| !bio.is_whole()).map(BioEnd::missing);
+    let gap = missing.map(|runs| runs.start()).min().unwrap_or(failure.range.start());
+    let is_in_front = |bio: &BioEnd| bio.runs.take(bio.moved()).end() <= gap;
+    let has_some = pending.at > pending.range.start() || gap > pending.span.start();
+    has_some && pending.ends.iter().all(|bio| bio.moved() == 0 || is_in_front(bio))
 }
 
 fn is_no_space(errno: Errno) -> bool {
@@ -277,6 +282,9 @@ fn close_reserves(pending: &mut Pending, target: &Target, flight: &Flight, polic
         }
     }
     pending.ends.clear();
+    if pending.is_cancelled {
+        return pending.fail(Errno::ECANCELED, pending.rest());
+    }
     pending.is_serial = !is_sure;
     submit::begin_transfer(pending, target, flight, policies);
 }

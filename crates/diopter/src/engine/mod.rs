@@ -250,6 +250,10 @@ impl Core {
         let Some(draft) = submit::single_bio(target, order, &flight.slab, &self.policies) else {
             return false;
         };
+        let share = submit::share_of(target, &self.policies, flight);
+        if share.is_some_and(|share| flight.share_of(target.direct(draft.object)) >= share) {
+            return false;
+        }
         let pass = if order.op == RequestOp::Write {
             match target.gate().enter_shared(target.touched(order.range), self.seat) {
                 Ok(pass) => Some(pass),
@@ -261,7 +265,7 @@ impl Core {
         let pending = &mut self.table[place];
         pending.become_single(pass);
         let spec = submit::single_spec(target, order, &draft);
-        flight.add(place, pending, spec, draft.runs);
+        flight.add_to(place, pending, spec, (draft.runs, share.is_some()));
         true
     }
 
@@ -447,7 +451,9 @@ impl Core {
         let is_built = built == Built::All;
         if pending.is_blocking && is_built && pending.outstanding == 1 && pending.ends.is_empty() {
             // A window of one bio, waited for on the spot: one system call on this thread.
-            if let Some(id) = self.flight.backlog.pop_back() {
+            let last = self.flight.backlog.back().copied();
+            if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
+                self.flight.backlog.pop_back();
                 self.run_now(place, id);
             }
         }

@@ -23,7 +23,7 @@ use crate::policy::{
     BoundaryPolicy, DepthPolicy, MergePolicy, Policies, RoutePolicy, SubmitPolicy,
 };
 use crate::request::RequestOp;
-use crate::stripe::{Runs, Striping};
+use crate::stripe::Runs;
 use crate::units::{FileRange, align_down, align_up, is_aligned, to_u32, to_u64, to_usize};
 
 /// What the engine remembers of a bio while the slab has it.
@@ -444,7 +444,7 @@ fn build_transfers(
     let builder = builder_of(pending, target);
     let (memory, base) = memory_and_base(pending);
     let is_each = policies.submit == SubmitPolicy::EachThenWait || pending.is_serial;
-    let share = target.striping().map(|striping| share_of(policies, flight, striping));
+    let share = share_of(target, policies, flight);
     let mut full = 0;
     while let Some(lane) = pending.lanes.front() {
         if pending.is_write() && pending.is_serial && !pending.ends.iter().all(BioEnd::is_whole) {
@@ -521,14 +521,16 @@ fn fail(pending: &mut Pending, errno: Errno, range: FileRange) -> Built {
 }
 
 /// How many bios of the engine one object of a striped file may have: its part of the depth.
-fn share_of(policies: &Policies, flight: &Flight, striping: Striping) -> u32 {
+#[inline]
+pub(crate) fn share_of(target: &Target, policies: &Policies, flight: &Flight) -> Option<u32> {
+    let striping = target.striping()?;
     let bios = flight.slab.shape().bios;
     let depth = match policies.depth {
         DepthPolicy::Fixed(depth) => depth.min(bios),
         DepthPolicy::Auto => bios,
     };
     let objects = u32::try_from(striping.object_count()).unwrap_or(u32::MAX);
-    depth.div_ceil(objects).max(1)
+    Some(depth.div_ceil(objects).max(1))
 }
 
 /// The memory that a window's bios move, and which byte of the file its first byte is.
@@ -610,7 +612,7 @@ impl Flight {
     }
 
     /// As [`Flight::add`], for an object that has a share of the engine.
-    fn add_to(
+    pub fn add_to(
         &mut self,
         place: usize,
         pending: &mut Pending,
@@ -631,7 +633,7 @@ impl Flight {
     }
 
     /// Bios of an object with a share that did not end yet.
-    fn share_of(&self, object: ObjectHandle) -> u32 {
+    pub fn share_of(&self, object: ObjectHandle) -> u32 {
         let found = self.shares.iter().find(|(its, _)| *its == object);
         found.map_or(0, |(_, bios)| *bios)
     }

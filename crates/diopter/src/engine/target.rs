@@ -8,6 +8,7 @@ use crate::engine::hybrid::{Hybrid, HybridCounters};
 use crate::engine::space::{SPACE_LOOK, Space};
 use crate::extent::ObjectIndex;
 use crate::gate::Gate;
+use crate::limits::FILE_SIZE_MAX;
 use crate::map::{Mapper, Striped};
 use crate::outcome::DetourReason;
 use crate::policy::RoutePolicy;
@@ -95,6 +96,8 @@ struct Object {
 struct Seal {
     /// A write up to here changes none; `u64::MAX` once the record is gone.
     full_to: AtomicU64,
+    /// Bytes in the file as long as the record holds.
+    size: u64,
     unseal: Box<dyn Fn() -> Result<(), Errno> + Send + Sync>,
 }
 
@@ -182,14 +185,15 @@ impl Target {
         self
     }
 
-    /// A file whose objects' sizes are on record: a write past byte `full_to` may make one larger,
-    /// and `unseal` takes the record back.
+    /// A file of `size` bytes whose objects' sizes are on record: a write past byte `full_to` may
+    /// make one larger, and `unseal` takes the record back.
     pub(crate) fn with_seal(
         mut self,
-        full_to: u64,
+        (full_to, size): (u64, u64),
         unseal: impl Fn() -> Result<(), Errno> + Send + Sync + 'static,
     ) -> Target {
-        self.seal = Some(Seal { full_to: AtomicU64::new(full_to), unseal: Box::new(unseal) });
+        let (full_to, unseal) = (AtomicU64::new(full_to), Box::new(unseal));
+        self.seal = Some(Seal { full_to, size, unseal });
         self
     }
 
@@ -269,7 +273,9 @@ impl Target {
     /// first when it grows, so that a failure leaves the size or sets it.
     pub(crate) fn set_size(&self, size: u64) -> Result<(), Errno> {
         let Some(striping) = self.striping else { return self.port(ObjectIndex(0)).set_size(size) };
-        if self.size_fixed.is_some_and(|fixed| fixed != size) {
+        let can_be = (self.access.write || self.access.append) && size <= FILE_SIZE_MAX;
+        if !can_be || self.size_fixed.is_some_and(|fixed| fixed != size) {
+            // As ftruncate has it: nothing is touched, nor any record.
             return Err(Errno::EINVAL);
         }
         if self.size_fixed.is_some() {
@@ -280,13 +286,11 @@ impl Target {
             lock(&object.space).forget();
         }
         let last = size.checked_sub(1).map(|last| striping.locate(FileOffset::new(last)).0);
-        for object in last.into_iter().chain(striping.objects()) {
-            let keeps = striping.object_size(object, size);
-            if self.port(object).size()? != keeps {
-                self.port(object).set_size(keeps)?;
-            }
-        }
-        Ok(())
+        let others = striping.objects().filter(|object| Some(*object) != last);
+        // Also to the size that it has: space that was reserved behind it goes.
+        last.into_iter()
+            .chain(others)
+            .try_for_each(|object| self.port(object).set_size(striping.object_size(object, size)))
     }
 
     /// Makes way for a write up to byte `end`: a record of sizes that it changes goes first.
@@ -294,10 +298,15 @@ impl Target {
         if self.outgrows_seal(end) { self.unseal() } else { Ok(()) }
     }
 
-    /// Whether a write up to byte `end` may change a size that is on record.
+    /// Whether a write up to byte `end` may change a size that is on record. Direct, its last block
+    /// is written whole where the file goes on behind it, on whichever object.
     #[inline]
     pub(crate) fn outgrows_seal(&self, end: u64) -> bool {
-        self.seal.as_ref().is_some_and(|seal| end > seal.full_to.load(Ordering::Acquire))
+        self.seal.as_ref().is_some_and(|seal| {
+            let block = if self.never_direct(true).is_some() { 1 } else { self.blocks.write };
+            let touched = align_up(end, block).min(seal.size).max(end);
+            touched > seal.full_to.load(Ordering::Acquire)
+        })
     }
 
     fn unseal(&self) -> Result<(), Errno> {

@@ -132,6 +132,13 @@ impl Deref for StripedFile {
     }
 }
 
+/// For `Engine::start`, as a [`File`].
+impl AsRef<Arc<Target>> for StripedFile {
+    fn as_ref(&self) -> &Arc<Target> {
+        self.0.as_ref()
+    }
+}
+
 /// Whether an open file begins as a manifest does. What can't be looked at does not: if it is to be
 /// read, reading it tells why.
 pub(super) fn is_manifest_in(opened: &OpenedFile, is_readable: bool) -> bool {
@@ -206,7 +213,10 @@ fn assemble(
         memory: u64::from(alignment.memory),
         page: opened.iter().map(|object| u64::from(object.opened.page_size)).max().unwrap_or(1),
     };
-    let full_to = manifest.is_sealed().then(|| full_to(striping, &opened));
+    let sealed = manifest.is_sealed().then(|| {
+        let sizes: Vec<u64> = opened.iter().map(|object| object.size).collect();
+        (full_to(striping, &sizes), manifest.file_size(&sizes))
+    });
     let access = options.access;
     let objects: Box<[Arc<LocalObject>]> = opened
         .into_iter()
@@ -223,11 +233,11 @@ fn assemble(
     let target = Target::new(ports, Box::new(Striped(striping)), blocks, access, gate)
         .with_directness(directness_of(direct))
         .with_size_fixed(manifest.size());
-    let target = match full_to {
+    let target = match sealed {
         None => target,
-        Some(full_to) => {
+        Some(sealed) => {
             let layout = Arc::clone(&layout);
-            target.with_seal(full_to, move || unseal(&layout))
+            target.with_seal(sealed, move || unseal(&layout))
         }
     };
     let target = Arc::new(target);
@@ -239,11 +249,11 @@ fn assemble(
 
 /// Up to where a write makes no object larger: the first byte of the file that its object does not
 /// have.
-fn full_to(striping: Striping, opened: &[OpenedObject]) -> u64 {
+fn full_to(striping: Striping, sizes: &[u64]) -> u64 {
     let firsts = striping
         .objects()
-        .zip(opened)
-        .map(|(object, opened)| striping.file_offset(object, ObjectOffset::new(opened.size)).get());
+        .zip(sizes)
+        .map(|(object, size)| striping.file_offset(object, ObjectOffset::new(*size)).get());
     firsts.min().unwrap_or(0)
 }
 

@@ -51,7 +51,8 @@ impl Oracle<'_> {
         for _ in 0..=self.prng.below(9) {
             let is_write = self.prng.one_in(2);
             let (access, file) = if is_write { self.writer() } else { self.reader() };
-            let (offset, length) = self.range(if is_write { self.size_max } else { self.size() });
+            let (offset, length) =
+                self.range(if is_write { self.subject.size_max } else { self.size() });
             let end = offset + length as u64;
             let is_free = batch.iter().all(|other| end <= other.offset || offset >= other.end());
             if is_free && length > 0 {
@@ -124,7 +125,7 @@ impl Oracle<'_> {
     /// A blocking write next to the last of a batch.
     fn write_beside(&mut self, batch: &[Queued]) {
         let end = batch.iter().map(Queued::end).max().unwrap_or(0);
-        let length = usize::try_from((self.size_max - end).min(777)).unwrap();
+        let length = usize::try_from((self.subject.size_max - end).min(777)).unwrap();
         self.note(format!("write Both {end}+{length} beside them"));
         let bytes = Skewed::random(length, 1, &mut self.prng);
         let (_, file) = self.handle(|access| access == Access::Both);
@@ -147,7 +148,7 @@ impl Oracle<'_> {
         let Route { direct, bounced, buffered, why } = finished.route;
         assert_eq!(direct + bounced + buffered, length as u64, "{why:?}");
         assert_eq!(direct == length as u64, why.is_empty(), "{why:?}");
-        assert!(self.row.is_direct() || buffered == length as u64);
+        assert!(self.subject.is_direct || buffered == length as u64);
         self.route.direct += direct;
         self.route.bounced += bounced;
         self.route.buffered += buffered;

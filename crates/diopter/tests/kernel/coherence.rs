@@ -14,6 +14,7 @@ use diopter::{File, IoBuf, Request};
 
 use crate::memory::{Skewed, difference};
 use crate::row::{Check, Row, both_ways, file_with};
+use crate::subject::Subject;
 use crate::{child, env};
 
 pub const ON_FILES: &[Check] = &[
@@ -240,15 +241,21 @@ pub fn write_odd_stripes(path: &Path) {
 fn two_processes_lose_nothing(row: &Row) {
     // On a file that is there, and on one that both extend.
     for size in [STRIPES * STRIPE, 0] {
-        let path = file_with(row, &vec![0; size]);
-        let mut other = child::start(row, WRITE_ROLE, &path);
-        assert_eq!(other.next().as_deref(), Some("ready"));
-        write_stripes(&child::open(&path, true), 0);
-        assert!(other.succeeded());
-        let expected: Vec<u8> =
-            (0..STRIPES * STRIPE).map(|at| value(at / STRIPE, ROUNDS - 1)).collect();
-        assert_eq!(difference(&fs::read(&path).unwrap(), &expected), None);
+        write_in_two_processes(row, &Subject::of(row), size);
     }
+}
+
+/// This process and a child write every second stripe of a file that had `size` bytes.
+pub fn write_in_two_processes(row: &Row, subject: &Subject, size: usize) {
+    let path = &subject.path;
+    both_ways().open(path).unwrap().write_all_at(&vec![0; size], 0).unwrap();
+    let mut other = child::start(row, WRITE_ROLE, path);
+    assert_eq!(other.next().as_deref(), Some("ready"));
+    write_stripes(&child::open(path, true), 0);
+    assert!(other.succeeded());
+    let expected: Vec<u8> =
+        (0..STRIPES * STRIPE).map(|at| value(at / STRIPE, ROUNDS - 1)).collect();
+    assert_eq!(difference(&subject.content(expected.len() as u64), &expected), None);
 }
 
 fn append_records(path: &Path, owner: u8) {
@@ -272,12 +279,18 @@ pub fn append_as_the_other(path: &Path) {
 }
 
 fn appends_of_two_processes_are_all_there(row: &Row) {
-    let path = file_with(row, b"");
-    let mut other = child::start(row, APPEND_ROLE, &path);
+    append_in_two_processes(row, &Subject::of(row));
+}
+
+/// This process and a child append records to a file.
+pub fn append_in_two_processes(row: &Row, subject: &Subject) {
+    let path = &subject.path;
+    let file = both_ways().open(path).unwrap();
+    let mut other = child::start(row, APPEND_ROLE, path);
     assert_eq!(other.next().as_deref(), Some("ready"));
-    append_records(&path, 1);
+    append_records(path, 1);
     assert!(other.succeeded());
-    let bytes = fs::read(&path).unwrap();
+    let bytes = subject.content(file.size().unwrap());
     let (mut at, mut next) = (0, [0_u32; 3]);
     while at < bytes.len() {
         let owner = bytes[at];

@@ -12,24 +12,11 @@ use diopter::{
     Request,
 };
 
-use crate::env;
 use crate::machine::{self, FileSystem, Loop, Mount};
 use crate::memory::{Skewed, difference};
-use crate::row::{both_ways, each_backend, uncache};
+use crate::row::{both_ways, each_backend, has, uncache};
 
 const MIB: u64 = 1 << 20;
-
-/// Says what is missing, if anything is.
-fn has(file_system: Option<FileSystem>) -> bool {
-    let missing = machine::loop_missing().map(|why| ("loop", why));
-    match missing.or_else(|| file_system.and_then(FileSystem::missing)) {
-        Some((capability, why)) => {
-            env::skip(capability, why);
-            false
-        }
-        None => true,
-    }
-}
 
 const EXT4: FileSystem = FileSystem::Ext4 { block: 4096, extra: &["-m", "0"] };
 const EXT4_INLINE: FileSystem =

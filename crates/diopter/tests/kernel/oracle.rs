@@ -9,25 +9,26 @@ use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 use diopter::prng::Prng;
 use diopter::sys::space::{advise_dont_need, sync_file_range_wait};
 use diopter::{
-    BackendKind, DepthPolicy, Engine, EngineOptions, File, Policies, Route, RoutePolicy,
-    SubmitPolicy, WaitPolicy, use_for_this_thread,
+    BackendKind, DepthPolicy, Engine, EngineOptions, File, MergePolicy, Policies, Route,
+    RoutePolicy, StripedFile, SubmitPolicy, WaitPolicy, use_for_this_thread,
 };
 
 use crate::env;
 use crate::memory::{Skewed, difference};
 use crate::row::{Row, both_ways};
+use crate::subject::Subject;
 
 /// Requests of one row, unless the environment says otherwise.
 const COUNT: u64 = 2_000;
 const COUNT_SOAK: u64 = 100_000;
 
-/// Bytes that a file may grow to.
-const SIZE_MAX: u64 = 4 << 20;
+/// Requests of one striped file, of which there are many.
+const COUNT_STRIPED: u64 = 100;
+const COUNT_STRIPED_SOAK: u64 = 10_000;
 
 /// Operations kept to be printed with a failure.
 const HISTORY_MAX: usize = 40;
@@ -53,15 +54,13 @@ enum Access {
 }
 
 /// Two files that must stay the same.
-struct Oracle<'r> {
-    row: &'r Row,
-    path: PathBuf,
+struct Oracle<'s> {
+    subject: &'s Subject,
     engine: Engine,
     handles: Vec<(Access, File)>,
     reference: fs::File,
-    /// Never read or written: what the kernel notes of the file is told to it.
-    witness: fs::File,
-    size_max: u64,
+    /// Never read or written: what the kernel notes of the file, or of an object, is told to it.
+    witnesses: Vec<fs::File>,
     prng: Prng,
     requests: u64,
     route: Route,
@@ -70,9 +69,19 @@ struct Oracle<'r> {
 
 /// Random requests of every kind, on one file of the row.
 pub fn no_difference_from_plain_calls(row: &Row) {
-    let default = if env::is_soak() { COUNT_SOAK } else { COUNT };
+    run(&Subject::of(row));
+}
+
+/// Random requests of every kind, on one file.
+pub fn run(subject: &Subject) {
+    let default = match (subject.is_striped(), env::is_soak()) {
+        (false, false) => COUNT,
+        (false, true) => COUNT_SOAK,
+        (true, false) => COUNT_STRIPED,
+        (true, true) => COUNT_STRIPED_SOAK,
+    };
     let count = env::number("DIOPTER_ORACLE_COUNT").unwrap_or(default);
-    let mut oracle = Oracle::new(row);
+    let mut oracle = Oracle::new(subject);
     while oracle.requests < count {
         oracle.step();
         oracle.must_have_no_error();
@@ -87,32 +96,29 @@ pub fn no_difference_from_plain_calls(row: &Row) {
     eprintln!(
         "  {}: {requests} requests; queued bytes: {direct} direct, {bounced} bounced, \
          {buffered} buffered",
-        row.name()
+        subject.name
     );
 }
 
 impl Oracle<'_> {
-    fn new(row: &Row) -> Oracle<'_> {
-        let path = row.path();
+    fn new(subject: &Subject) -> Oracle<'_> {
         let reference = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile());
         let reference = reference.unwrap();
-        let mut size_max = SIZE_MAX;
-        let both = both_ways().open(&path).unwrap();
-        if row.is_raw() {
-            size_max = both.size().unwrap().min(SIZE_MAX);
-            both.write_all_at(&vec![0; usize::try_from(size_max).unwrap()], 0).unwrap();
-            reference.set_len(size_max).unwrap();
+        let both = both_ways().open(&subject.path).unwrap();
+        if subject.is_raw {
+            both.write_all_at(&vec![0; usize::try_from(subject.size_max).unwrap()], 0).unwrap();
         }
-        let prng = Prng::new(env::seed()).fork(&row.name());
+        if subject.has_fixed_size {
+            reference.set_len(subject.size_max).unwrap();
+        }
+        let objects = subject.objects.iter();
         let mut oracle = Oracle {
-            row,
-            engine: row.engine(),
+            subject,
+            engine: Engine::new(subject.options()).unwrap(),
             handles: vec![(Access::Both, both)],
             reference,
-            witness: fs::File::open(&path).unwrap(),
-            path,
-            size_max,
-            prng,
+            witnesses: objects.map(|path| fs::File::open(path).unwrap()).collect(),
+            prng: Prng::new(env::seed()).fork(&subject.name),
             requests: 0,
             route: Route::default(),
             history: VecDeque::new(),
@@ -124,10 +130,14 @@ impl Oracle<'_> {
             Access::Dsync,
             Access::SharedWriters,
         ];
-        for access in others.into_iter().filter(|access| !row.is_raw() || *access != Access::Append)
-        {
+        let fits = |access: &Access| !subject.has_fixed_size || *access != Access::Append;
+        for access in others.into_iter().filter(fits) {
             let file = oracle.open(access);
             oracle.handles.push((access, file));
+        }
+        if subject.is_striped() {
+            // There are many, each too short to come upon other policies by chance.
+            oracle.change_policies();
         }
         oracle
     }
@@ -142,29 +152,32 @@ impl Oracle<'_> {
             Access::Dsync => options.read(true).write(true).dsync(true),
             Access::SharedWriters => options.read(true).write(true).shared_writers(true),
         };
-        options.open(&self.path).unwrap()
+        options.open(&self.subject.path).unwrap()
     }
 
     /// No page could not be written back, and none was in the way of a direct write: the kernel
     /// notes both at the file, for the next flush. A range past the end waits for nothing, and
     /// asks.
     fn must_have_no_error(&self) {
-        let noted = sync_file_range_wait(self.witness.as_fd(), 1 << 40, 1);
-        assert_eq!(noted, Ok(()), "{}: the kernel noted an error", self.row.name());
+        for witness in &self.witnesses {
+            let noted = sync_file_range_wait(witness.as_fd(), 1 << 40, 1);
+            assert_eq!(noted, Ok(()), "{}: the kernel noted an error", self.subject.name);
+        }
     }
 
     /// One random operation; a batch counts as many.
     fn step(&mut self) {
-        let is_raw = self.row.is_raw();
+        let is_fixed = self.subject.has_fixed_size;
         match self.prng.below(100) {
             0..30 => self.read(),
             30..35 => self.read_vectored(),
             35..62 => self.write(),
             62..67 => self.write_vectored(),
-            67..72 if !is_raw => self.append(),
-            72..76 if !is_raw => self.set_len(),
-            76..78 if !is_raw => self.allocate(),
+            67..72 if !is_fixed => self.append(),
+            72..76 if !is_fixed => self.set_len(),
+            76..78 if !is_fixed => self.allocate(),
             78..82 => self.sync(),
+            82 if self.subject.is_striped() => self.seal_and_reopen(),
             82..84 => self.reopen(),
             84..92 => self.batch_on_the_engine(),
             92..98 => self.batch_on_the_thread(),
@@ -214,7 +227,12 @@ impl Oracle<'_> {
 
     /// A random range, at most to `end_max`.
     fn range(&mut self, end_max: u64) -> (u64, usize) {
+        let stripe = self.subject.stripe_size();
         let offset = match self.prng.below(10) {
+            0..3 if stripe > 0 => {
+                let delta = DELTAS[usize::try_from(self.prng.below(10)).unwrap()];
+                (self.prng.below(end_max / stripe + 1) * stripe).saturating_add_signed(delta)
+            }
             0..6 => {
                 let unit = [512, 1024, 4096][usize::try_from(self.prng.below(3)).unwrap()];
                 let delta = DELTAS[usize::try_from(self.prng.below(10)).unwrap()];
@@ -230,6 +248,7 @@ impl Oracle<'_> {
         }
         let length = match self.prng.below(40) {
             0 => 1_000_000 + self.prng.below(600_000),
+            1..5 if stripe > 0 => self.prng.below((5 * stripe).min(5 << 20)),
             1..10 => self.prng.below(10_000),
             n => LENGTHS[usize::try_from(n % 22).unwrap()],
         };
@@ -255,7 +274,7 @@ impl Oracle<'_> {
     fn read(&mut self) {
         let (access, file) = self.reader();
         // Past the end as well, but not past the end of a device.
-        let beyond = if self.row.is_raw() { 0 } else { 10_000 };
+        let beyond = if self.subject.is_raw { 0 } else { 10_000 };
         let (offset, length) = self.range(self.size() + beyond);
         let skew = self.skew(offset);
         self.note(format!("read {access:?} {offset}+{length} skew {skew}"));
@@ -267,7 +286,7 @@ impl Oracle<'_> {
     fn must_be(&self, got: &[u8], offset: u64, length: usize) {
         let expected = self.expected(offset, length);
         if let Some(difference) = difference(got, &expected) {
-            panic!("{} {offset}+{length}: {difference}", self.row.name());
+            panic!("{} {offset}+{length}: {difference}", self.subject.name);
         }
     }
 
@@ -302,7 +321,7 @@ impl Oracle<'_> {
 
     fn write(&mut self) {
         let (access, file) = self.writer();
-        let (offset, length) = self.range(self.size_max);
+        let (offset, length) = self.range(self.subject.size_max);
         let skew = self.skew(offset);
         self.note(format!("write {access:?} {offset}+{length} skew {skew}"));
         let memory = Skewed::random(length, skew, &mut self.prng);
@@ -312,7 +331,7 @@ impl Oracle<'_> {
 
     fn write_vectored(&mut self) {
         let (access, file) = self.writer();
-        let (offset, length) = self.range(self.size_max);
+        let (offset, length) = self.range(self.subject.size_max);
         let pieces = self.pieces(length);
         let skew = self.skew(offset);
         self.note(format!("write vectored {access:?} {offset}+{length} in {pieces:?} skew {skew}"));
@@ -330,7 +349,7 @@ impl Oracle<'_> {
     fn append(&mut self) {
         let (_, file) = self.handle(|access| access == Access::Append);
         let size = self.size();
-        let (offset, length) = self.range(self.size_max - size);
+        let (offset, length) = self.range(self.subject.size_max - size);
         let (pieces, skew) = (self.pieces(length), self.skew(size));
         self.note(format!("append {length} in {pieces:?} at {size}, saying {offset}, skew {skew}"));
         let parts = self.random_parts(&pieces, skew);
@@ -342,7 +361,7 @@ impl Oracle<'_> {
 
     fn set_len(&mut self) {
         let (access, file) = self.writer();
-        let (mut size, _) = self.range(self.size_max);
+        let (mut size, _) = self.range(self.subject.size_max);
         if self.prng.one_in(2) {
             size %= 70_000;
         }
@@ -353,7 +372,7 @@ impl Oracle<'_> {
 
     fn allocate(&mut self) {
         let (access, file) = self.writer();
-        let (offset, length) = self.range(self.size_max);
+        let (offset, length) = self.range(self.subject.size_max);
         self.note(format!("allocate {access:?} {offset}+{length}"));
         file.allocate(offset, length as u64).unwrap();
     }
@@ -374,8 +393,20 @@ impl Oracle<'_> {
         if self.prng.one_in(2) {
             // Refused under threads, which changes nothing.
             let registered = self.engine.register_file(&self.handles[index].1);
-            assert!(registered.is_ok() || self.row.backend == BackendKind::Threads);
+            assert!(registered.is_ok() || self.subject.backend == BackendKind::Threads);
         }
+    }
+
+    /// Every open file anew, of a file that was sealed in between: each object has the size that is
+    /// on record, and goes on having it until the record is gone.
+    fn seal_and_reopen(&mut self) {
+        self.note("seal, and open all again".to_owned());
+        let open: Vec<Access> = self.handles.iter().map(|(access, _)| *access).collect();
+        for (_, file) in self.handles.drain(..) {
+            self.engine.forget_file(&file).unwrap();
+        }
+        StripedFile::open(&self.subject.path).unwrap().seal().unwrap();
+        self.handles = open.into_iter().map(|access| (access, self.open(access))).collect();
     }
 
     /// Other policies for both engines: none of them changes what a request does.
@@ -393,13 +424,17 @@ impl Oracle<'_> {
             0 => SubmitPolicy::EachThenWait,
             _ => SubmitPolicy::AllThenWait,
         };
+        let merge = match self.prng.below(3) {
+            0 => MergePolicy::PerStripe,
+            _ => MergePolicy::PerObject,
+        };
         let wait = match self.prng.below(4) {
             0 => WaitPolicy::Spin,
             _ => WaitPolicy::Block,
         };
-        let policies = Policies { route, depth, submit, wait, ..Policies::default() };
-        self.note(format!("policies {route:?} {depth:?} {submit:?} {wait:?}"));
-        let options = EngineOptions { policies, ..self.row.options() };
+        let policies = Policies { route, depth, submit, merge, wait, ..Policies::default() };
+        self.note(format!("policies {route:?} {depth:?} {submit:?} {merge:?} {wait:?}"));
+        let options = EngineOptions { policies, ..self.subject.options() };
         self.engine = Engine::new(options).unwrap();
         use_for_this_thread(options);
     }
@@ -407,14 +442,16 @@ impl Oracle<'_> {
     /// The whole file through diopter.
     fn compare(&mut self) {
         let (_, file) = self.reader();
-        let beyond = if self.row.is_raw() { 0 } else { 100 };
+        let beyond = if self.subject.is_raw { 0 } else { 100 };
         let size = self.size();
         let length = usize::try_from(size + beyond).unwrap();
         let mut memory = Skewed::new(length, self.skew(0));
         let n = file.read_at(memory.as_mut(), 0).unwrap();
         self.must_be(&memory[..n], 0, length);
-        if !self.row.is_raw() {
+        if !self.subject.is_raw {
             assert_eq!(file.size().unwrap(), size);
+        }
+        if !self.subject.is_raw && !self.subject.is_striped() {
             assert_eq!(file.metadata().unwrap().len(), size);
         }
     }
@@ -422,18 +459,17 @@ impl Oracle<'_> {
     /// The whole file through the page cache, which at times is dropped first or afterwards.
     fn compare_past_diopter(&mut self) {
         self.note("compare past diopter".to_owned());
-        let plain = fs::File::open(&self.path).unwrap();
+        let drops = |before: &fs::File| advise_dont_need(before.as_fd(), 0, 0).unwrap();
+        let objects: Vec<fs::File> =
+            self.subject.objects.iter().map(|path| fs::File::open(path).unwrap()).collect();
         if self.prng.one_in(2) {
-            plain.sync_data().unwrap();
-            advise_dont_need(plain.as_fd(), 0, 0).unwrap();
+            objects.iter().for_each(|object| object.sync_data().unwrap());
+            objects.iter().for_each(drops);
         }
-        let mut bytes = vec![0; usize::try_from(self.size()).unwrap()];
-        plain.read_exact_at(&mut bytes, 0).unwrap();
-        let mut rest = [0];
-        assert!(self.row.is_raw() || plain.read_at(&mut rest, self.size()).unwrap() == 0);
+        let bytes = self.subject.read_past_diopter(&objects, self.size());
         self.must_be(&bytes, 0, bytes.len());
         if self.prng.one_in(2) {
-            advise_dont_need(plain.as_fd(), 0, 0).unwrap();
+            objects.iter().for_each(drops);
         }
     }
 }
@@ -441,7 +477,7 @@ impl Oracle<'_> {
 impl Drop for Oracle<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}: the last operations before the difference:", self.row.name());
+            eprintln!("{}: the last operations before the difference:", self.subject.name);
             for line in &self.history {
                 eprintln!("    {line}");
             }

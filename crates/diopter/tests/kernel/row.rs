@@ -144,6 +144,18 @@ pub fn each_backend(test: impl Fn(BackendKind)) {
     }
 }
 
+/// Says what is missing, if anything is.
+pub fn has(file_system: Option<FileSystem>) -> bool {
+    let missing = machine::loop_missing().map(|why| ("loop", why));
+    match missing.or_else(|| file_system.and_then(FileSystem::missing)) {
+        Some((capability, why)) => {
+            env::skip(capability, why);
+            false
+        }
+        None => true,
+    }
+}
+
 /// The row's way to open a file for everything: created when it is a regular one.
 pub fn both_ways() -> OpenOptions {
     File::options().read(true).write(true).create(true)

@@ -1,7 +1,5 @@
 //! Several writers at once, in this process: no byte is lost, whoever shares its block.
 
-use std::fs;
-use std::path::Path;
 use std::sync::Barrier;
 
 use diopter::prng::Prng;
@@ -10,6 +8,7 @@ use diopter::{File, IoBuf, Request};
 use crate::env;
 use crate::memory::{Skewed, difference};
 use crate::row::{Check, Row, both_ways, uncache};
+use crate::subject::Subject;
 
 pub const EVERYWHERE: &[Check] = &[
     ("writers of shared blocks lose nothing", writers_of_shared_blocks_lose_nothing),
@@ -42,21 +41,29 @@ struct Stripe {
 }
 
 fn writers_of_shared_blocks_lose_nothing(row: &Row) {
-    let path = row.path();
-    let file = both_ways().open(&path).unwrap();
+    overwrite_together(&Subject::of(row));
+}
+
+/// Four threads write bytes that are there.
+pub fn overwrite_together(subject: &Subject) {
+    let file = both_ways().open(&subject.path).unwrap();
     file.write_all_at(&vec![0; usize::try_from(SHARED_BYTES).unwrap()], 0).unwrap();
     drop(file);
-    let final_bytes = write_stripes(row, &path, Prng::new(env::seed()).fork("overwrite"));
-    must_be(row, &path, &final_bytes);
+    let final_bytes = write_stripes(subject, Prng::new(env::seed()).fork("overwrite"));
+    must_be(subject, &final_bytes);
 }
 
 fn writers_that_share_blocks_extend_the_file(row: &Row) {
-    let path = row.path();
-    drop(both_ways().open(&path).unwrap());
-    let final_bytes = write_stripes(row, &path, Prng::new(env::seed()).fork("extend"));
-    must_be(row, &path, &final_bytes);
-    if !row.is_raw() {
-        assert_eq!(fs::metadata(&path).unwrap().len(), SHARED_BYTES);
+    extend_together(&Subject::of(row));
+}
+
+/// Four threads write a file that is empty.
+pub fn extend_together(subject: &Subject) {
+    drop(both_ways().open(&subject.path).unwrap());
+    let final_bytes = write_stripes(subject, Prng::new(env::seed()).fork("extend"));
+    must_be(subject, &final_bytes);
+    if !subject.has_fixed_size {
+        assert_eq!(File::open(&subject.path).unwrap().size().unwrap(), SHARED_BYTES);
     }
 }
 
@@ -86,11 +93,12 @@ fn stripes(prng: &mut Prng, block: u64) -> Vec<Vec<Stripe>> {
 }
 
 /// Four threads write their own stripes, all at once; answers what must be in the file then.
-fn write_stripes(row: &Row, path: &Path, mut prng: Prng) -> Vec<u8> {
+fn write_stripes(subject: &Subject, mut prng: Prng) -> Vec<u8> {
+    let path = &subject.path;
     let shared = both_ways().open(path).unwrap();
     let block = u64::from(shared.alignment().offset_write);
     let of_thread = stripes(&mut prng, block);
-    let (start, options) = (Barrier::new(THREADS), row.options());
+    let (start, options) = (Barrier::new(THREADS), subject.options());
     let ended: Vec<Vec<Stripe>> = std::thread::scope(|scope| {
         let handles: Vec<_> = (0..THREADS)
             .zip(of_thread)
@@ -172,15 +180,17 @@ fn write_queued(file: &File, stripes: &mut [Stripe], prng: &mut Prng) {
     }
 }
 
-fn must_be(row: &Row, path: &Path, expected: &[u8]) {
-    let file = File::open(path).unwrap();
+fn must_be(subject: &Subject, expected: &[u8]) {
+    let file = File::open(&subject.path).unwrap();
     let mut memory = Skewed::new(expected.len(), 0);
     file.read_exact_at(memory.as_mut(), 0).unwrap();
     assert_eq!(difference(&memory, expected), None, "through diopter");
-    if !row.is_raw() {
-        assert_eq!(difference(&fs::read(path).unwrap(), expected), None, "through the page cache");
-        uncache(path);
-        assert_eq!(difference(&fs::read(path).unwrap(), expected), None, "from the device");
+    if !subject.is_raw {
+        let size = expected.len() as u64;
+        let cached = subject.content(size);
+        assert_eq!(difference(&cached, expected), None, "through the page cache");
+        subject.objects.iter().for_each(|object| uncache(object));
+        assert_eq!(difference(&subject.content(size), expected), None, "from the device");
     }
 }
 
@@ -202,14 +212,19 @@ fn record(owner: u32, number: u32, prng: &mut Prng) -> Vec<u8> {
 }
 
 fn appends_are_whole_and_all_there(row: &Row) {
-    let path = row.path();
+    append_together(&Subject::of(row));
+}
+
+/// Four threads append records to a file.
+pub fn append_together(subject: &Subject) {
+    let path = &subject.path;
     let options = File::options().append(true).create(true);
-    let shared = options.open(&path).unwrap();
-    let (start, engine) = (Barrier::new(THREADS), row.options());
+    let shared = options.open(path).unwrap();
+    let (start, engine) = (Barrier::new(THREADS), subject.options());
     std::thread::scope(|scope| {
         for owner in 0..u32::try_from(THREADS).unwrap() {
             let (start, seed) = (&start, Prng::new(env::seed()));
-            let file = if owner < 2 { shared.clone() } else { options.open(&path).unwrap() };
+            let file = if owner < 2 { shared.clone() } else { options.open(path).unwrap() };
             scope.spawn(move || {
                 diopter::use_for_this_thread(engine);
                 let mut prng = seed.fork(&format!("append {owner}"));
@@ -224,7 +239,7 @@ fn appends_are_whole_and_all_there(row: &Row) {
             });
         }
     });
-    let bytes = fs::read(&path).unwrap();
+    let bytes = subject.content(shared.size().unwrap());
     let mut next = [0_u32; THREADS];
     let mut at = 0;
     while at < bytes.len() {

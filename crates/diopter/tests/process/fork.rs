@@ -208,3 +208,37 @@ fn an_inherited_engine_answers_a_child_with_an_error() {
         }
     });
 }
+
+/// Parent and child write to the same striped file, opened before the fork, side by side.
+#[test]
+fn a_child_uses_the_same_striped_file() {
+    use diopter::layout::{CreateOptions, ObjectPlace};
+    let name = "a_child_uses_the_same_striped_file";
+    own_process(module_path!(), name, || {
+        let folder = folder();
+        let home = folder.file().with_file_name("");
+        let objects = vec![ObjectPlace::Folder(home); 3];
+        let options = CreateOptions { objects, stripe_size: 16 << 10, ..CreateOptions::default() };
+        let Ok(striped) = diopter::StripedFile::create(folder.file(), &options) else {
+            return diopter_sys::testing::print_skip(
+                "xattr: no user attributes in the target folder",
+            );
+        };
+        striped.write_all_at(&bytes(0, 8 * MIB), 0).expect("space");
+        let parents = engine(BACKENDS[0]);
+        start_reads(&parents, &striped, &READS, PIECE);
+        let child = || {
+            check_blocking_calls(&striped, 5 << 20, 1);
+            check_engine(&engine(BACKENDS[0]), &striped, 6 << 20, 2);
+        };
+        check_fork(child, || {
+            check_reads(&parents, READS.len());
+            check_blocking_calls(&striped, 7 << 20, 3);
+        });
+        for (start, seed) in [(5, 1), (7, 3)] {
+            let mut read = vec![0; 65536];
+            striped.read_exact_at(&mut read, start << 20).expect("a read");
+            assert_eq!(read, bytes(seed, 65536), "at {start} MiB");
+        }
+    });
+}
