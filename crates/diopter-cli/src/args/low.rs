@@ -6,15 +6,16 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use diopter::{BoundaryPolicy, CompletionPolicy, Preset, SubmitPolicy};
+use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 
+use super::stripe::StripeArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
 use crate::cp::{Reflink, Sparse};
 use crate::size;
 
 const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nbackends: uring, threads, sim");
 
-const ABOUT_SIZES: &str = "\
+pub(super) const ABOUT_SIZES: &str = "\
 Sizes:
   4096, 4k, 1M, 2G, 4KiB, 1MiB are bytes and powers of 1024; 4kB, 1MB, 2GB are powers of 1000.
   What has two readings, such as 1mi or 4KB, is refused.";
@@ -32,7 +33,7 @@ Exit status:
   3  inconclusive
   128+n  ended by signal n, with nothing half done under the final name";
 
-/// Direct I/O on Linux: copy, explain, probe
+/// Direct I/O on Linux: copy, explain, probe, stripe
 ///
 /// Moves files by direct I/O at any offset, length and address, says what one request would become
 /// before it is made, and what slows direct I/O down on this machine.
@@ -83,6 +84,7 @@ pub enum Command {
     Cp(CpArgs),
     Explain(ExplainArgs),
     Probe(ProbeArgs),
+    Stripe(StripeArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
     Schema(SchemaArgs),
@@ -147,7 +149,7 @@ pub struct ExplainArgs {
     /// What the request does
     #[arg(value_enum, value_name = "read|write", hide_possible_values = true)]
     pub operation: Operation,
-    /// The file or block device
+    /// The file, striped file or block device
     #[arg(value_name = "NAME")]
     pub name: PathBuf,
     /// First byte of the request
@@ -165,6 +167,9 @@ pub struct ExplainArgs {
     /// Whether the bios of the request are waited for one by one [default: the preset's]
     #[arg(long, value_name = "POLICY", value_parser = values::submit())]
     pub submit: Option<SubmitPolicy>,
+    /// Whether a striped file has a bio for each stripe or for each object [default: the preset's]
+    #[arg(long, value_name = "POLICY", value_parser = values::merge())]
+    pub merge: Option<MergePolicy>,
     /// Where the completion of the request runs [default: the preset's]
     #[arg(long, value_name = "POLICY", value_parser = values::completion())]
     pub completion: Option<CompletionPolicy>,
@@ -186,7 +191,7 @@ pub struct ExplainArgs {
 /// was seen, what it means, and a remedy. Nothing is changed.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
-    /// Files, block devices or folders
+    /// Files, striped files, block devices or folders
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<PathBuf>,
     /// Print one JSON document (docs/schema/probe.json) on standard output
@@ -198,7 +203,7 @@ pub struct ProbeArgs {
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct ManArgs {
-    /// The command; without one, the page of dio itself
+    /// The command, such as cp or stripe-create; without one, the page of dio itself
     #[arg(value_name = "COMMAND")]
     pub command: Option<String>,
     /// Write dio.1 and a page for each command into this folder

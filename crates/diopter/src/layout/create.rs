@@ -17,12 +17,11 @@ use super::{
     Layout, Manifest, OBJECT_ATTRIBUTE, Object, ObjectKind, Permissions, Uuid, folder_of, system,
     write_beside,
 };
-use crate::error::{LayoutError, LayoutErrorKind};
+use crate::error::{CREATE_OBJECT as WHAT_OBJECT, LayoutError, LayoutErrorKind};
 use crate::stripe::Striping;
 use crate::sync::Arc;
 
 const WHAT: &str = "create layout";
-const WHAT_OBJECT: &str = "create object";
 
 /// Where an object is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,13 +1,14 @@
 //! The document of `dio probe --json`; the text is made from it too. Fields are only ever added, at
 //! the end.
 
-use diopter::probe::{ExtentShare, ExtentSummary, Facts, Finding, Mount, Probe};
+use diopter::probe::{ExtentShare, ExtentSummary, Facts, Mount, Probe};
 use diopter::sys::file::DirectSupport;
 use diopter::sys::queue::BlockQueue;
 use diopter::sys::residency::{Residency, ResidencySource};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::cmd::finding::FindingText;
 use crate::cmd::layout::{self, Layout};
 
 /// What was found out about each name. Bytes everywhere.
@@ -217,21 +218,6 @@ pub struct PageCache {
     pub source: &'static str,
 }
 
-/// Something that slows direct I/O down.
-#[derive(Serialize, JsonSchema)]
-pub struct FindingText {
-    /// Its name; a script may rely on it.
-    pub id: &'static str,
-    /// `severe`, `warning`, `notice`.
-    pub severity: &'static str,
-    /// What was seen.
-    pub evidence: String,
-    /// What it does to direct I/O.
-    pub cause: &'static str,
-    /// What to do about it.
-    pub remedy: String,
-}
-
 /// The document.
 pub fn of(probes: &[Probe]) -> Document {
     Document { schema: "diopter.probe/1", names: probes.iter().map(name_of).collect() }
@@ -259,7 +245,7 @@ fn name_of(probe: &Probe) -> Name {
         page_cache: facts.cache.as_ref().map(page_cache_of),
         memory_lock_bytes_max: facts.memory_lock.bytes_max,
         memory_lock_is_exempt: facts.memory_lock.is_exempt,
-        findings: probe.findings.iter().map(finding_of).collect(),
+        findings: probe.findings.iter().map(FindingText::of).collect(),
         layout: facts.layout.as_ref().map(|read| layout::of(read, facts.size)),
     }
 }
@@ -349,15 +335,5 @@ fn page_cache_of(cache: &Residency) -> PageCache {
             ResidencySource::Cachestat => "cachestat",
             ResidencySource::Mincore => "mincore",
         },
-    }
-}
-
-fn finding_of(finding: &Finding) -> FindingText {
-    FindingText {
-        id: finding.id,
-        severity: finding.severity.name(),
-        evidence: finding.evidence.clone(),
-        cause: finding.cause,
-        remedy: finding.remedy.clone(),
     }
 }

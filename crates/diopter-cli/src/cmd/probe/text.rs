@@ -1,13 +1,12 @@
 //! The document of `dio probe` as text for people. Every number of bytes is told in its unit too.
 
-use super::document::{Device, Direct, Document, Extents, FindingText, Name, Share};
+use super::document::{Device, Direct, Document, Extents, Name, Share};
+use crate::cmd::finding::{self, number};
 use crate::output::{self, Look, Tone, put};
 use crate::size::size_text;
 
 /// Column in which values begin.
 const INDENT: usize = 15;
-/// The same, within a finding.
-const INDENT_FINDING: usize = 10;
 
 /// The text: one block for each name.
 pub fn of(document: &Document, look: &Look) -> String {
@@ -32,11 +31,8 @@ fn block_of(name: &Name, look: &Look) -> String {
         text.push_str(&look.entry(INDENT, "findings", &none));
         return text;
     }
-    text.push_str(&look.entry(INDENT, "findings", &counts(&name.findings)));
-    for finding in &name.findings {
-        put(&mut text, "");
-        add_finding(&mut text, finding, look);
-    }
+    text.push_str(&look.entry(INDENT, "findings", &finding::counts(&name.findings)));
+    text.push_str(&finding::text(&name.findings, look));
     text
 }
 
@@ -192,41 +188,6 @@ fn locked_memory(name: &Name) -> String {
     }
 }
 
-fn counts(findings: &[FindingText]) -> String {
-    let count = |severity: &str| findings.iter().filter(|it| it.severity == severity).count();
-    let all = ["severe", "warning", "notice"].map(|severity| (count(severity), severity));
-    let told: Vec<String> = all
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, severity)| match severity {
-            "severe" => format!("{count} severe"),
-            word => number(u64::try_from(count).unwrap_or(u64::MAX), word),
-        })
-        .collect();
-    told.join(", ")
-}
-
-fn add_finding(text: &mut String, finding: &FindingText, look: &Look) {
-    let tone = match finding.severity {
-        "severe" => Tone::Severe,
-        "warning" => Tone::Warning,
-        _ => Tone::Head,
-    };
-    let id = look.paint(tone, finding.id);
-    put(text, &format!("  {id} ({})", finding.severity));
-    for (label, value) in [
-        ("    seen", finding.evidence.as_str()),
-        ("    means", finding.cause),
-        ("    do", &finding.remedy),
-    ] {
-        text.push_str(&look.entry(INDENT_FINDING, label, value));
-    }
-}
-
-fn number(count: u64, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -362,18 +323,5 @@ mod tests {
         let facts = Facts { queue: None, size: Some(1 << 30), ..striped() };
         let told = of(&document::of(&[Probe { findings: findings(&facts), facts }]), &LOOK);
         golden_file::check(&golden_file::golden("probe-striped.txt"), &told);
-    }
-
-    #[test]
-    fn findings_are_counted_by_severity() {
-        let of = |severity| FindingText {
-            id: "a",
-            severity,
-            evidence: String::new(),
-            cause: "",
-            remedy: String::new(),
-        };
-        let all = ["severe", "notice", "warning", "severe", "notice"].map(of);
-        assert_eq!(counts(&all), "2 severe, 1 warning, 2 notices");
     }
 }
