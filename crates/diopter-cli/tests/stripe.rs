@@ -2,8 +2,7 @@
 //! with them is in the tests of its name.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -95,12 +94,6 @@ impl Place {
 fn ids(document: &Value) -> Vec<&str> {
     let all = document["findings"].as_array().unwrap();
     all.iter().map(|finding| finding["id"].as_str().unwrap()).collect()
-}
-
-fn replace_in(path: &Path, from: &str, to: &str) {
-    let text = std::fs::read_to_string(path).unwrap();
-    assert!(text.contains(from), "{from}: {text}");
-    std::fs::write(path, text.replace(from, to)).unwrap();
 }
 
 #[test]
@@ -327,4 +320,36 @@ fn the_devices_extents_of_a_striped_request_are_those_of_its_objects() {
     assert_eq!(states, expected);
     assert_eq!(extents[1]["object"], 2);
     assert!(extents[1]["device_offset"].as_u64().is_some());
+}
+
+#[test]
+fn probe_tells_the_layout_its_objects_and_what_follows() {
+    let place = Place::new().with_data();
+    place.write("data", &[7; 3 << 20], 0);
+    let told = place.json("probe data data.0 --json");
+    let (striped, object) = (&told["names"][0], &told["names"][1]);
+    assert_eq!((&striped["kind"], &striped["size"]), (&"striped-file".into(), &(3 * MIB).into()));
+    assert_eq!(object["kind"], "file");
+    assert_eq!(striped["layout"]["stripe_count"], 4);
+    assert_eq!(striped["layout"]["request_bytes"], 4 * MIB);
+    let objects = striped["objects"].as_array().unwrap();
+    assert_eq!(objects.len(), 4);
+    assert_eq!((&objects[3]["index"], &objects[2]["size"]), (&3.into(), &MIB.into()));
+    assert_eq!(objects[0]["file_system"], object["file_system"]["kind"]);
+    assert_eq!(objects[0]["alignment"], object["direct"]["offset_write"]);
+    assert!(ids(striped).contains(&"not-sealed"), "{striped}");
+    assert!(ids(striped).contains(&"objects-share-a-device"), "{striped}");
+    let text = place.stdout("probe data");
+    assert!(text.starts_with("data: striped file, 3 MiB (3145728 B)\n"), "{text}");
+    assert!(text.contains("stripes of 1 MiB (1048576 B) over 4 objects"), "{text}");
+}
+
+#[test]
+fn probe_tells_an_object_in_trouble_with_exit_status_two() {
+    let place = Place::new().with_data();
+    std::fs::remove_file(place.path("data.1")).unwrap();
+    let told = place.json_of_trouble("probe data --json");
+    assert_eq!(told["names"][0]["findings"][0]["id"], "object-missing");
+    assert_eq!(told["names"][0]["objects"][1]["is_well"], false);
+    assert_eq!(told["names"][0]["size"], Value::Null);
 }

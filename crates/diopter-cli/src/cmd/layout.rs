@@ -1,5 +1,5 @@
-//! How a file is laid out over several objects, by a distributed file system or as a striped file, as
-//! `dio probe` and `dio explain` tell it.
+//! How a file is laid out over several objects, by a distributed file system or as a striped file:
+//! as `dio probe` and `dio explain` tell it.
 
 use diopter::layout::foreign::{ForeignError, ForeignLayout};
 use diopter::stripe::Striping;
@@ -10,8 +10,8 @@ use crate::cmd::finding::number;
 use crate::output::Look;
 use crate::size::size_text;
 
-/// A layout that a distributed file system made, or that of a striped file. Numbers are of the part that has most of the file,
-/// and null where the layout does not tell.
+/// A layout that a distributed file system made, or that of a striped file. Numbers are of the part
+/// that has most of the file, and null where the layout does not tell.
 #[derive(Serialize, JsonSchema)]
 pub struct Layout {
     /// Whose it is: `lustre`, `ceph`, `diopter`; null where it was not understood.

@@ -83,7 +83,8 @@ pub fn of(document: &Explain, look: &Look) -> String {
 fn policies(document: &Explain) -> String {
     let all = &document.policies;
     format!(
-        "{} (boundary {}, submit {}, completion {}, depth {}, wait {}, short {}, route {}, merge {})",
+        "{} (boundary {}, submit {}, completion {}, depth {}, wait {}, short {}, route {}, \
+         merge {})",
         document.preset,
         all.boundary,
         all.submit,

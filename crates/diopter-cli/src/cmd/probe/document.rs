@@ -1,7 +1,7 @@
 //! The document of `dio probe --json`; the text is made from it too. Fields are only ever added, at
 //! the end.
 
-use diopter::probe::{ExtentShare, ExtentSummary, Facts, Mount, Probe};
+use diopter::probe::{DirectFacts, ExtentShare, ExtentSummary, Mount, Probe};
 use diopter::sys::file::DirectSupport;
 use diopter::sys::queue::BlockQueue;
 use diopter::sys::residency::{Residency, ResidencySource};
@@ -26,7 +26,7 @@ pub struct Document {
 pub struct Name {
     /// As on the command line.
     pub name: String,
-    /// `file`, `block-device`, `directory`.
+    /// `file`, `striped-file`, `block-device`, `directory`.
     pub kind: &'static str,
     /// Bytes in it; null for a directory.
     pub size: Option<u64>,
@@ -52,8 +52,12 @@ pub struct Name {
     pub memory_lock_is_exempt: bool,
     /// What slows direct I/O down, the worst first.
     pub findings: Vec<FindingText>,
-    /// How a distributed file system has laid it out; null where none has.
+    /// How it is laid out over several objects: by a distributed file system, or as a striped file;
+    /// null where it is not.
     pub layout: Option<Layout>,
+    /// The objects of a striped file; null for any other name. `file_system` is then that of the
+    /// manifest.
+    pub objects: Option<Vec<ProbedObject>>,
 }
 
 /// A kernel.
@@ -218,12 +222,44 @@ pub struct PageCache {
     pub source: &'static str,
 }
 
-/// The document.
-pub fn of(probes: &[Probe]) -> Document {
-    Document { schema: "diopter.probe/1", names: probes.iter().map(name_of).collect() }
+/// An object of a striped file.
+#[derive(Serialize, JsonSchema)]
+pub struct ProbedObject {
+    /// Its number, from 0.
+    pub index: usize,
+    /// Where it is: absolute.
+    pub path: String,
+    /// `file`, `block-device`.
+    pub kind: &'static str,
+    /// Bytes in it; null where it is not as it should be.
+    pub size: Option<u64>,
+    /// Type of the file system that it is on; null for a block device.
+    pub file_system: Option<String>,
+    /// Where that is mounted.
+    pub mount_point: Option<String>,
+    /// Name of the block device below; null where there is no single one.
+    pub device: Option<String>,
+    /// What offset and length of direct I/O on it must be a multiple of, in bytes.
+    pub alignment: Option<u32>,
+    /// What memory addresses must be a multiple of, in bytes.
+    pub memory_alignment: Option<u32>,
+    /// Which backend serves it.
+    pub backend: Option<&'static str>,
+    /// Whether it is there, and what the manifest says.
+    pub is_well: bool,
+    /// What is wrong with it; null where nothing is.
+    pub trouble: Option<String>,
 }
 
-fn name_of(probe: &Probe) -> Name {
+impl Document {
+    /// Of these names.
+    pub fn of(names: Vec<Name>) -> Document {
+        Document { schema: "diopter.probe/1", names }
+    }
+}
+
+/// A name of any kind but a striped file.
+pub fn name_of(probe: &Probe) -> Name {
     let facts = &probe.facts;
     let points = facts.device_mounts.iter().map(|point| point.display().to_string());
     let features = facts.backend.features.iter();
@@ -235,7 +271,7 @@ fn name_of(probe: &Probe) -> Name {
         file_system: facts.mount.as_ref().map(file_system_of),
         mounted_at: points.collect(),
         device: facts.queue.as_ref().map(device_of),
-        direct: direct_of(facts),
+        direct: facts.direct.map(direct_of),
         backend: Backend {
             name: facts.backend.name,
             why: facts.backend.why.clone(),
@@ -247,6 +283,7 @@ fn name_of(probe: &Probe) -> Name {
         memory_lock_is_exempt: facts.memory_lock.is_exempt,
         findings: probe.findings.iter().map(FindingText::of).collect(),
         layout: facts.layout.as_ref().map(|read| layout::of(read, facts.size)),
+        objects: None,
     }
 }
 
@@ -285,14 +322,14 @@ fn device_of(queue: &BlockQueue) -> Device {
     }
 }
 
-fn direct_of(facts: &Facts) -> Option<Direct> {
-    let direct = facts.direct?;
+/// Direct I/O as it was found.
+pub fn direct_of(direct: DirectFacts) -> Direct {
     let why = match direct.support {
         DirectSupport::Full => None,
         DirectSupport::ReadsOnly => Some("the file system buffers direct writes".to_owned()),
         DirectSupport::None(reason) => Some(reason.to_string()),
     };
-    Some(Direct {
+    Direct {
         reads: !matches!(direct.support, DirectSupport::None(_)),
         writes: direct.support == DirectSupport::Full,
         why,
@@ -305,7 +342,7 @@ fn direct_of(facts: &Facts) -> Option<Direct> {
             unit_max: atomic.unit_max,
             segments_max: atomic.segments_max,
         }),
-    })
+    }
 }
 
 fn extents_of(summary: &ExtentSummary) -> Extents {
@@ -325,7 +362,8 @@ fn extents_of(summary: &ExtentSummary) -> Extents {
     }
 }
 
-fn page_cache_of(cache: &Residency) -> PageCache {
+/// Cached pages as they were told.
+pub fn page_cache_of(cache: &Residency) -> PageCache {
     let writeback = cache.pages_writeback.unwrap_or(0);
     PageCache {
         pages: cache.pages_cached,

@@ -127,7 +127,7 @@ fn short(
         id: "short-object",
         severity: "notice",
         evidence: listed(&told),
-        cause: "what an object lacks reads as a hole, as zeros: it was never written, or it is lost",
+        cause: "what an object lacks reads as zeros: it was never written, or it is lost",
         remedy: "nothing where the file has holes; `dio stripe seal` a file that is finished, and \
                  lost bytes are noticed from then on"
             .to_owned(),
@@ -214,7 +214,7 @@ fn objects(list: &[String]) -> String {
 }
 
 /// The first ones, and how many more.
-fn listed(all: &[String]) -> String {
+pub fn listed(all: &[String]) -> String {
     let shown = all[..all.len().min(NAMED_MAX)].join("; ");
     match all.len() - all.len().min(NAMED_MAX) {
         0 => shown,
