@@ -2,7 +2,8 @@
 //! with them is in the tests of its name.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -94,6 +95,12 @@ impl Place {
 fn ids(document: &Value) -> Vec<&str> {
     let all = document["findings"].as_array().unwrap();
     all.iter().map(|finding| finding["id"].as_str().unwrap()).collect()
+}
+
+fn replace_in(path: &Path, from: &str, to: &str) {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{from}: {text}");
+    std::fs::write(path, text.replace(from, to)).unwrap();
 }
 
 #[test]
@@ -323,6 +330,38 @@ fn the_devices_extents_of_a_striped_request_are_those_of_its_objects() {
 }
 
 #[test]
+fn a_manifest_that_was_changed_is_refused_by_every_command_that_takes_its_name() {
+    for (from, to, words) in [
+        (
+            "\"stripe_size\": 1048576",
+            "\"stripe_size\": 2097152",
+            "damaged: its checksum is crc32c:",
+        ),
+        ("\"diopter_layout\": 1", "\"diopter_layout\": 9", "made by a newer diopter (version 9"),
+        ("\"objects\"", "\"subjects\"", "damaged: unknown field"),
+    ] {
+        let place = Place::new().with_data();
+        std::fs::write(place.path("other"), "text").unwrap();
+        replace_in(&place.path("data"), from, to);
+        let before = place.names();
+        for line in [
+            "stripe info data",
+            "stripe rm data",
+            "stripe seal data",
+            "explain read data --offset 0 --length 1",
+            "probe data",
+            "cp data copy",
+            "cp other data",
+        ] {
+            let told = place.run(line);
+            assert_eq!(told.status, 2, "{line}");
+            assert!(told.stderr.contains(words), "{line}: {}", told.stderr);
+            assert_eq!(place.names(), before, "{line}");
+        }
+    }
+}
+
+#[test]
 fn probe_tells_the_layout_its_objects_and_what_follows() {
     let place = Place::new().with_data();
     place.write("data", &[7; 3 << 20], 0);
@@ -352,4 +391,24 @@ fn probe_tells_an_object_in_trouble_with_exit_status_two() {
     assert_eq!(told["names"][0]["findings"][0]["id"], "object-missing");
     assert_eq!(told["names"][0]["objects"][1]["is_well"], false);
     assert_eq!(told["names"][0]["size"], Value::Null);
+}
+
+#[test]
+fn bytes_go_through_the_command_as_through_the_library() {
+    let place = Place::new().with_data();
+    let bytes: Vec<u8> =
+        (0..3_000_001u32).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
+    std::fs::write(place.path("plain"), &bytes).unwrap();
+    place.stdout("cp --verify plain data");
+    place.stdout("cp --verify data back");
+    assert!(std::fs::read(place.path("back")).unwrap() == bytes);
+    let mut second = vec![0; 1000];
+    let object = File::open(place.path("data.1.").with_file_name(object_name(&place, 1))).unwrap();
+    object.read_exact_at(&mut second, 0).unwrap();
+    assert!(second == bytes[1 << 20..(1 << 20) + 1000]);
+}
+
+fn object_name(place: &Place, number: usize) -> String {
+    let told = place.json("stripe info data --json");
+    told["objects"][number]["recorded_path"].as_str().unwrap().to_owned()
 }

@@ -180,6 +180,7 @@ fn cp_of(cp: CpArgs, backend: BackendKind) -> CpOptions {
         sparse: cp.sparse,
         reflink: cp.reflink,
         overwrite: cp.overwrite,
+        striped: cp.striped,
         bs: cp.bs,
         iodepth: match cp.iodepth {
             IoDepth::Auto => None,

@@ -20,6 +20,12 @@ Sizes:
   4096, 4k, 1M, 2G, 4KiB, 1MiB are bytes and powers of 1024; 4kB, 1MB, 2GB are powers of 1000.
   What has two readings, such as 1mi or 4KB, is refused.";
 
+const ABOUT_STRIPED_TARGETS: &str = "\
+Striped files as targets:
+  A copy that ends early leaves the old content, whole, and removes its new objects. One that is
+  killed (SIGKILL, power) leaves them: dio stripe info names them, and they can be removed. --resume
+  is refused, --reflink shares no blocks, --sparse does what it does for any file.";
+
 const ABOUT_ALL: &str = "\
 Environment:
   DIOPTER_BACKEND  which backend; --backend comes first
@@ -95,13 +101,16 @@ pub enum Command {
 /// Writes beside the target under a temporary name, flushes, renames, and flushes the folder: the
 /// target's name holds the old content or the whole new one at every moment. Holes are kept, as are
 /// mode, times, ownership and extended attributes.
+///
+/// Striped files are read and written as any file. Onto one that is there, new objects are written
+/// beside the old ones, then the manifest is replaced and sealed, with its owner and mode.
 #[derive(Debug, Args)]
-#[command(after_long_help = ABOUT_SIZES)]
+#[command(after_long_help = format!("{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}"))]
 pub struct CpArgs {
-    /// Files, block devices or, with -r, folders to copy
+    /// Files, striped files, block devices or, with -r, folders to copy
     #[arg(required = true, value_name = "SRC")]
     pub sources: Vec<PathBuf>,
-    /// Where to: a file, a folder, or with --overwrite a block device
+    /// Where to: a file, a striped file, a folder, or with --overwrite a block device
     #[arg(value_name = "DST")]
     pub target: PathBuf,
     /// Copy folders with all that is in them
@@ -112,7 +121,7 @@ pub struct CpArgs {
     /// A difference is exit status 1, and the target stays as it was.
     #[arg(long)]
     pub verify: bool,
-    /// Go on with the temporary that an interrupted copy left
+    /// Go on with the temporary that an interrupted copy left; not onto striped files
     #[arg(long)]
     pub resume: bool,
     /// Holes in the copy: where the source has them, wherever there are zeros, or none
@@ -121,9 +130,17 @@ pub struct CpArgs {
     /// Share the blocks of the source where the file system offers it
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub reflink: Reflink,
-    /// Allow a block device as the target, which is written in place
+    /// Allow a block device, or a striped file on devices, as the target, written in place
     #[arg(long)]
     pub overwrite: bool,
+    /// Copy striped files to striped files, in folders too
+    ///
+    /// A striped file becomes a new one, with as many objects and the same stripe size, all of them
+    /// beside its manifest. Its objects are not copied as files besides. Without this, -r copies
+    /// manifests and objects as the files that they are, and a striped file on the command line
+    /// becomes a plain file, unless the target is a striped file already.
+    #[arg(long)]
+    pub striped: bool,
     /// Bytes of one request [default: 2M, or what fits the stripes of the file or device]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub bs: Option<u64>,

@@ -1,5 +1,5 @@
-//! Which size of request a file wants: its stripe width where a distributed file system told it,
-//! else what its device prefers. How that becomes blocks within the bound is in [`super::shape`].
+//! Which size of request a file wants: its stripe width where it is a striped file, or where a
+//! distributed file system told it, else what its device prefers. How that becomes blocks within the bound is in [`super::shape`].
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 
 use diopter::File;
 use diopter::layout::foreign::{self, ForeignLayout};
+use diopter::stripe::Striping;
 use diopter::sys::file::FileKind;
 use diopter::sys::queue::BlockQueue;
 
@@ -28,6 +29,9 @@ pub struct Wishes {
 impl Wishes {
     /// What an open file of `size` bytes wants, if anything.
     pub fn of(&mut self, file: &File, size: u64) -> Option<Wish> {
+        if let Some(striping) = file.striping() {
+            return Wish::of_striping(striping);
+        }
         // What is not understood is served all the same, with requests as usual.
         let layout = foreign::of_descriptor(file.as_fd()).ok().flatten();
         let metadata = file.metadata().ok()?;
@@ -43,6 +47,12 @@ impl Wishes {
 }
 
 impl Wish {
+    /// What a striped file wants; `None` where it has one object.
+    fn of_striping(striping: Striping) -> Option<Wish> {
+        let wish = Wish { width: striping.width(), stripe: striping.stripe_size() };
+        (striping.object_count() > 1).then_some(wish)
+    }
+
     /// What a layout wants; `None` where a file lies on one object.
     fn of_layout(layout: &ForeignLayout, size: u64) -> Option<Wish> {
         let shape = layout.request_shape(size).filter(|shape| shape.stripe_count > 1)?;

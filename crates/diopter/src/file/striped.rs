@@ -19,7 +19,7 @@ use crate::file::options::directness_of;
 use crate::file::{Facts, File, Inner, OpenOptions};
 use crate::layout::{
     CreateOptions, Layout, MANIFEST_BYTES_MAX, MANIFEST_BYTES_MIN, MANIFEST_HEAD_BYTES, Manifest,
-    ObjectAccess, OpenedObject, Replacement, is_manifest,
+    ObjectAccess, OpenedObject, is_manifest,
 };
 use crate::map::Striped;
 use crate::stripe::Striping;
@@ -142,10 +142,10 @@ impl Deref for StripedFile {
 }
 
 impl File {
-    /// The new objects of a replacement as one file, for reading and writing: what is written to it
-    /// becomes the content of the striped file when the replacement is committed, and until then no
-    /// path leads to it. Its metadata and its descriptor are those of its first object. `None` when
-    /// the objects were taken before.
+    /// The new objects of a striped file as one file, for reading and writing: those of a
+    /// [`Replacement`] or a [`Creation`], taken out of it, with its manifest. What is written
+    /// becomes the content of the striped file when that is committed or published; until then no
+    /// path leads to it. Metadata and descriptor are those of the first object.
     ///
     /// ```
     /// use diopter::layout::{CreateOptions, Layout, ObjectPlace};
@@ -157,7 +157,8 @@ impl File {
     /// # diopter::StripedFile::create(&path, &options)?.write_all_at(b"old", 0)?;
     /// let mut layout = Layout::open(&path)?;
     /// let mut replacement = layout.replace()?;
-    /// let new = diopter::File::of_replacement(&mut replacement).expect("taken once");
+    /// let objects = replacement.take_objects();
+    /// let new = diopter::File::of_new_objects(replacement.manifest(), objects);
     /// new.write_all_at(b"other", 0)?;
     /// assert_eq!(diopter::File::open(&path)?.size()?, 3);
     /// drop(new);
@@ -166,17 +167,20 @@ impl File {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// [`Creation`]: crate::layout::Creation
+    /// [`Replacement`]: crate::layout::Replacement
+    ///
+    /// # Panics
+    /// When there are not as many objects as the manifest names.
     #[must_use]
-    pub fn of_replacement(replacement: &mut Replacement<'_>) -> Option<File> {
-        let opened = replacement.take_objects();
-        if opened.is_empty() {
-            return None;
-        }
+    pub fn of_new_objects(manifest: &Manifest, objects: Vec<OpenedObject>) -> File {
+        assert_eq!(objects.len(), manifest.objects().len(), "each object once");
         let access = Access { read: true, write: true, ..Access::default() };
-        let (target, objects, facts) = put_together(replacement.manifest(), opened, access);
+        let (target, objects, facts) = put_together(manifest, objects, access);
         let target = Arc::new(target);
         target.gate();
-        Some(File { inner: Arc::new(Inner { target, objects, layout: None, facts }) })
+        File { inner: Arc::new(Inner { target, objects, layout: None, facts }) }
     }
 }
 
