@@ -143,6 +143,7 @@ fn an_object_in_trouble_is_told_with_what_is_wrong_and_exit_status_two() {
     let check = |place: &Place, id: &str, words: &str| {
         let told = place.json_of_trouble("stripe info data --json");
         assert_eq!(ids(&told), [id]);
+        assert_eq!(told["size"], 8 * MIB, "the seal knows");
         let evidence = told["findings"][0]["evidence"].as_str().unwrap();
         assert!(evidence.starts_with("object 2, ") && evidence.contains(words), "{evidence}");
         let object = &told["objects"][2];
@@ -216,7 +217,7 @@ fn what_is_left_of_a_killed_copy_is_told() {
     let told = place.json("stripe info data --json");
     assert_eq!(ids(&told), ["leftover-objects"]);
     let evidence = told["findings"][0]["evidence"].as_str().unwrap();
-    assert_eq!(evidence, "2 objects of no layout in the folder: data.0.0123abcd; data.1.0123abcd");
+    assert_eq!(evidence, "2 objects of no layout: data.0.0123abcd; data.1.0123abcd");
 }
 
 #[test]

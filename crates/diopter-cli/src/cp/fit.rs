@@ -1,5 +1,6 @@
 //! Which size of request a file wants: its stripe width where it is a striped file, or where a
-//! distributed file system told it, else what its device prefers. How that becomes blocks within the bound is in [`super::shape`].
+//! distributed file system told it, else what its device prefers. How that becomes blocks within
+//! the bound is in [`super::shape`].
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -70,7 +71,9 @@ impl Wish {
 
 #[cfg(test)]
 mod tests {
+    use diopter::StripedFile;
     use diopter::layout::foreign::of_attributes;
+    use diopter::layout::{CreateOptions, ObjectPlace};
 
     use super::*;
 
@@ -88,6 +91,20 @@ mod tests {
         assert_eq!(Wish::of_layout(&striped, MIB), Some(wish));
         let plain = layout("stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=a");
         assert_eq!(Wish::of_layout(&plain, MIB), None);
+    }
+
+    #[test]
+    fn a_striped_file_of_ours_wants_its_width_and_one_of_a_single_object_nothing() {
+        let striping = |count| Striping::new(65536, count).unwrap();
+        let wish = Wish { width: 196_608, stripe: 65536 };
+        assert_eq!(Wish::of_striping(striping(3)), Some(wish));
+        assert_eq!(Wish::of_striping(striping(1)), None);
+        let folder = tempfile::tempdir().unwrap();
+        let place = ObjectPlace::Folder(folder.path().to_owned());
+        let options = CreateOptions { objects: vec![place; 4], ..CreateOptions::default() };
+        let file = StripedFile::create(folder.path().join("data"), &options).unwrap().into_file();
+        let wish = Wish { width: 4 * MIB, stripe: MIB };
+        assert_eq!(Wishes::default().of(&file, 0), Some(wish));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! What is to be seen of a striped file's objects, and what follows from it. Looks only.
 
+use std::collections::BTreeSet;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use diopter::layout::{
-    DeviceIdentity, Layout, OBJECT_ATTRIBUTE, ObjectAccess, ObjectKind, OpenedObject,
+    DeviceIdentity, Layout, OBJECT_ATTRIBUTE, Object, ObjectAccess, ObjectKind, OpenedObject,
 };
 use diopter::sys::xattr;
 use diopter::{LayoutError, LayoutErrorKind};
@@ -16,7 +18,7 @@ use crate::size::size_text;
 /// Objects that a finding names one by one.
 const NAMED_MAX: usize = 8;
 
-/// Entries of the manifest's folder that are looked at for what an interrupted copy has left.
+/// Entries of the objects' folders that are looked at for what an interrupted copy has left.
 const ENTRIES_MAX: usize = 100_000;
 
 /// Digits of a number in base 16 behind the name of an object that replaces another.
@@ -54,8 +56,13 @@ pub fn of(layout: &Layout) -> Survey {
     };
     let objects: Vec<Result<SeenObject, LayoutError>> =
         layout.each_object(ObjectAccess::READ).map(|object| object.map(seen)).collect();
-    let sizes: Option<Vec<u64>> =
-        objects.iter().map(|object| object.as_ref().ok().map(|object| object.size)).collect();
+    // What a sealed layout says of a lost object still tells the size of the file.
+    let recorded = layout.manifest().objects().iter().map(Object::sealed_size);
+    let sizes: Option<Vec<u64>> = objects
+        .iter()
+        .zip(recorded)
+        .map(|(object, recorded)| recorded.or(object.as_ref().ok().map(|object| object.size)))
+        .collect();
     let file_size = layout.manifest().size().or_else(|| Some(layout.file_size(&sizes?)));
     let mut findings: Vec<FindingText> =
         objects.iter().enumerate().filter_map(|(n, it)| lost(n, it.as_ref().err()?)).collect();
@@ -165,24 +172,32 @@ fn without_id(layout: &Layout) -> Option<FindingText> {
     })
 }
 
-/// Objects in the manifest's folder that a copy which was killed has left: named as one that
+/// Objects beside those of the layout that a copy which was killed has left: named as one that
 /// replaces another, and with the mark of a layout that is not this one.
 fn left_over(layout: &Layout) -> Option<FindingText> {
     let name = layout.path().file_name()?.to_str()?;
     let uuid = layout.manifest().uuid().hyphenated().to_string();
-    let entries = std::fs::read_dir(layout.folder()).ok()?.take(ENTRIES_MAX).flatten();
+    let home = layout.folder();
+    let objects = layout.manifest().objects().iter();
+    let parents = objects.filter(|object| matches!(object.kind, ObjectKind::File { .. }));
+    let parents = parents.filter_map(|it| Some(layout.object_path(it).parent()?.to_owned()));
+    let folders: BTreeSet<PathBuf> = parents.chain([home.clone()]).collect();
+    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
     let mut told: Vec<String> = entries
+        .take(ENTRIES_MAX)
+        .flatten()
         .filter_map(|entry| {
-            let found = entry.file_name().into_string().ok()?;
-            let is_left = is_replacement_of(name, &found) && has_other_mark(&entry.path(), &uuid);
-            is_left.then(|| output::shown(&found))
+            let (path, found) = (entry.path(), entry.file_name().into_string().ok()?);
+            let is_left = is_replacement_of(name, &found) && has_other_mark(&path, &uuid);
+            let path = path.strip_prefix(&home).unwrap_or(&path).display().to_string();
+            is_left.then(|| output::shown(&path))
         })
         .collect();
     told.sort();
     (!told.is_empty()).then(|| FindingText {
         id: "leftover-objects",
         severity: "notice",
-        evidence: format!("{} of no layout in the folder: {}", objects(&told), listed(&told)),
+        evidence: format!("{} of no layout: {}", in_words(&told), listed(&told)),
         cause: "a copy to this file is under way, or was killed: they only take space",
         remedy: "remove them, unless a `dio cp` to this file is running".to_owned(),
     })
@@ -204,12 +219,12 @@ fn has_other_mark(path: &Path, uuid: &str) -> bool {
     let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
     let mark = || {
         let file = File::open(path).ok()?;
-        xattr::get(std::os::fd::AsFd::as_fd(&file), OBJECT_ATTRIBUTE).ok()?
+        xattr::get(file.as_fd(), OBJECT_ATTRIBUTE).ok()?
     };
     is_file && mark().is_some_and(|mark| !mark.starts_with(uuid.as_bytes()))
 }
 
-fn objects(list: &[String]) -> String {
+fn in_words(list: &[String]) -> String {
     number(u64::try_from(list.len()).unwrap_or(u64::MAX), "object")
 }
 
