@@ -11,7 +11,20 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last three are hidden.
-const COMMANDS: [&str; 6] = ["cp", "explain", "probe", "man", "completions", "schema"];
+const COMMANDS: [&str; 12] = [
+    "cp",
+    "explain",
+    "probe",
+    "stripe",
+    "stripe create",
+    "stripe info",
+    "stripe rm",
+    "stripe seal",
+    "stripe unseal",
+    "man",
+    "completions",
+    "schema",
+];
 
 /// The command with an environment of its own, in 80 columns.
 fn dio(arguments: &[&str]) -> Command {
@@ -76,17 +89,20 @@ fn help_of_every_command_is_as_it_was() {
     golden_file::check(&long, &stdout_of(&["--help"]));
     golden_file::check(&golden_file::golden("h-dio.txt"), &stdout_of(&["-h"]));
     for command in COMMANDS {
-        let long = golden_file::golden(&format!("help-{command}.txt"));
-        golden_file::check(&long, &stdout_of(&[command, "--help"]));
-        let short = golden_file::golden(&format!("h-{command}.txt"));
-        golden_file::check(&short, &stdout_of(&[command, "-h"]));
+        let words: Vec<&str> = command.split(' ').collect();
+        let name = words.join("-");
+        let long = golden_file::golden(&format!("help-{name}.txt"));
+        golden_file::check(&long, &stdout_of(&[&words[..], &["--help"]].concat()));
+        let short = golden_file::golden(&format!("h-{name}.txt"));
+        golden_file::check(&short, &stdout_of(&[&words[..], &["-h"]].concat()));
     }
 }
 
 #[test]
 fn help_fits_eighty_columns() {
     for command in COMMANDS {
-        for line in stdout_of(&[command, "--help"]).lines() {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        for line in stdout_of(&words).lines() {
             assert!(line.chars().count() <= 80, "{command}: {line}");
         }
     }
@@ -102,7 +118,7 @@ fn the_version_tells_the_backends() {
 
 #[test]
 fn schemas_are_those_of_the_documentation() {
-    for command in ["cp", "explain", "probe"] {
+    for command in ["cp", "explain", "probe", "stripe"] {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }
@@ -113,11 +129,16 @@ fn documents_are_as_their_schemas_say() {
     let name = hole(&folder, 1 << 20);
     let copy = folder.path().join("copy");
     let copy = copy.to_str().unwrap();
+    let (inside, striped) = (folder.path().to_str().unwrap(), folder.path().join("striped"));
+    let striped = striped.to_str().unwrap();
+    stdout_of(&["stripe", "create", striped, "--objects", inside, inside]);
     let range = ["--offset=7", "--length=100000", "--bio-bytes-max=16k", "--json"];
     for (command, arguments) in [
         ("explain", [&["explain", "write", &name], &range[..]].concat()),
         ("explain", [&["explain", "read", &name], &range[..]].concat()),
-        ("probe", vec!["probe", "--json", &name, folder.path().to_str().unwrap()]),
+        ("explain", [&["explain", "write", striped], &range[..]].concat()),
+        ("probe", vec!["probe", "--json", &name, inside, striped]),
+        ("stripe", vec!["stripe", "info", "--json", striped]),
         ("cp", vec!["cp", "--json", &name, copy]),
     ] {
         let schema = json_of(&["schema", command]);
@@ -401,7 +422,21 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["dio-cp.1", "dio-explain.1", "dio-probe.1", "dio.1"]);
+    let expected = [
+        "dio-cp.1",
+        "dio-explain.1",
+        "dio-probe.1",
+        "dio-stripe-create.1",
+        "dio-stripe-info.1",
+        "dio-stripe-rm.1",
+        "dio-stripe-seal.1",
+        "dio-stripe-unseal.1",
+        "dio-stripe.1",
+        "dio.1",
+    ];
+    assert_eq!(names, expected);
+    let nested = stdout_of(&["man", "stripe-create"]);
+    assert!(nested.contains(".TH dio-stripe-create 1") && nested.contains("\\-\\-objects"));
     let written = std::fs::read_to_string(folder.path().join("dio-cp.1")).unwrap();
     assert_eq!(written, stdout_of(&["man", "cp"]));
     assert!(written.contains(".TH dio-cp 1") && written.contains("\\-\\-verify"), "{written}");
@@ -411,7 +446,7 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
 fn completions_know_the_commands_and_their_options() {
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout_of(&["completions", shell]);
-        for word in ["explain", "probe", "verify", "linux-3.10"] {
+        for word in ["explain", "probe", "verify", "linux-3.10", "stripe-size", "unseal"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cp_support::*;
+use diopter::StripedFile;
+use diopter::layout::{CreateOptions, ObjectPlace};
 
 const MIB: u64 = 1 << 20;
 
@@ -255,4 +257,37 @@ fn a_device_that_changes_behind_the_copy_is_noticed() {
     assert_eq!(output.status.code(), Some(1), "{}", message(&output));
     assert!(message(&output).contains("verify failed on"), "{}", message(&output));
     assert!(Path::new(&device.device).exists());
+}
+
+#[test]
+fn a_striped_file_on_devices_is_written_in_place_and_only_when_that_is_said() {
+    let (Some(one), Some(other)) = (Loop::new(8 * MIB), Loop::new(8 * MIB)) else { return };
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    make_file(&source, 1, 5 * MIB + 4321);
+    let places = [&one, &other].map(|it| ObjectPlace::Device(it.device.clone()));
+    let options =
+        CreateOptions { objects: places.into(), stripe_size: 65536, ..CreateOptions::default() };
+    drop(StripedFile::create(&target, &options).unwrap());
+    let words = ["all that is on them would be lost", "add --overwrite"];
+    assert_refused(&cp(&[], &source, &target), &words);
+    let told = cp_told(&["--overwrite", "--verify"], &source, &target);
+    assert_eq!(
+        (&told["striped"], &told["route"]["write"]["direct"]),
+        (&1.into(), &(5 * MIB + 4096).into())
+    );
+    let back = folder.path().join("back");
+    cp_well(&["--verify"], &target, &back);
+    let (copied, wanted) = (std::fs::read(&back).unwrap(), std::fs::read(&source).unwrap());
+    assert_eq!(copied.len(), 16 << 20, "the size is that of the devices");
+    assert!(copied[..wanted.len()] == wanted[..]);
+    let large = folder.path().join("large");
+    make_file(&large, 2, 16 * MIB + 1);
+    let words = ["has 16777217 bytes", "has room for 16777216", "choose a larger one"];
+    assert_refused(&cp(&["--overwrite"], &large, &target), &words);
+    assert_refused(&cp(&[], &one.device, &target), &["is an object of the target"]);
+    let mounted = one.mount("ext4", &[]);
+    if mounted.is_some() {
+        assert_refused(&cp(&["--overwrite"], &source, &target), &["it is mounted or in use"]);
+    }
 }

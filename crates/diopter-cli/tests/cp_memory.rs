@@ -2,9 +2,12 @@
 
 mod cp_support;
 
+use std::path::Path;
 use std::process::Child;
 
 use cp_support::*;
+use diopter::StripedFile;
+use diopter::layout::{CreateOptions, ObjectPlace};
 
 const RESIDENT_BYTES_MAX: u64 = 128 << 20;
 
@@ -20,14 +23,19 @@ fn check(options: &[&str], size: u64) {
     let folder = folder();
     let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
     make_file(&source, 1, size);
-    let mut copy = dio().args(options).args([&source, &target]).spawn().unwrap();
+    watch(options, &source, &target);
+    assert_same(&source, &target);
+}
+
+/// Copies, and looks at the memory meanwhile.
+fn watch(options: &[&str], source: &Path, target: &Path) {
+    let mut copy = dio().args(options).args([source, target]).spawn().unwrap();
     let mut peak = 0;
     wait_for("the copy to end", || {
         peak = peak.max(peak_of(&copy).unwrap_or(0));
         copy.try_wait().unwrap().is_some()
     });
     assert!(copy.wait().unwrap().success());
-    assert_same(&source, &target);
     tell(&format!("{options:?}: at most {} KiB resident", peak / 1024));
     assert!(peak > 1 << 20, "it was looked at while it ran");
     assert!(peak < RESIDENT_BYTES_MAX, "{options:?}: {peak} bytes resident");
@@ -53,4 +61,17 @@ fn the_largest_buffers_that_are_allowed_are_within_the_bound() {
 #[test]
 fn the_threads_take_no_more() {
     check(&["--backend=threads", "--reflink=never"], 192 << 20);
+}
+
+#[test]
+fn a_striped_target_takes_no_more_whatever_its_width() {
+    for (count, stripe_size) in [(2, 1 << 20), (16, 4 << 20), (64, 1 << 20), (600, 4096)] {
+        let folder = folder();
+        let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+        make_file(&source, 1, 192 << 20);
+        let objects = vec![ObjectPlace::Folder(folder.path().to_owned()); count];
+        let options = CreateOptions { objects, stripe_size, ..CreateOptions::default() };
+        drop(StripedFile::create(&target, &options).unwrap());
+        watch(&["--verify"], &source, &target);
+    }
 }

@@ -13,6 +13,7 @@ mod image;
 mod layout;
 
 pub use image::{ImageError, ImageErrorKind};
+pub(crate) use layout::CREATE_OBJECT;
 pub use layout::{LayoutError, LayoutErrorKind};
 
 /// Opening, probing or setting up failed; no byte was moved.

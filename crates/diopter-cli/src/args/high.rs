@@ -9,9 +9,11 @@ use clap_complete::Shell;
 use diopter::BackendKind;
 
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
+use super::stripe::StripeCommand;
 use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
 use crate::cmd::explain::ExplainOptions;
 use crate::cmd::probe::ProbeOptions;
+use crate::cmd::stripe::{CreateOptions, StripeWork};
 use crate::cp::{CpOptions, ProgressMode};
 use crate::env::{BACKEND, Environment, LOG};
 use crate::log::Filter;
@@ -42,6 +44,8 @@ pub enum Work {
     Explain(ExplainOptions),
     /// `dio probe`.
     Probe(ProbeOptions),
+    /// `dio stripe`.
+    Stripe(StripeWork),
     /// `dio man`.
     Man {
         /// Which page; `None` for dio's own.
@@ -84,6 +88,7 @@ pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result
         Command::Probe(probe) => {
             Work::Probe(ProbeOptions { names: probe.names, backend, is_json: probe.json })
         }
+        Command::Stripe(stripe) => Work::Stripe(stripe_of(stripe.command)),
         Command::Man(man) => Work::Man { command: man.command, out: man.out },
         Command::Completions(completions) => Work::Completions(completions.shell),
         Command::Schema(schema) => Work::Schema(schema.document),
@@ -134,6 +139,7 @@ fn explain_of(explain: ExplainArgs, backend: BackendKind) -> ExplainOptions {
     let mut policies = explain.preset.policies();
     policies.boundary = explain.boundary.unwrap_or(policies.boundary);
     policies.submit = explain.submit.unwrap_or(policies.submit);
+    policies.merge = explain.merge.unwrap_or(policies.merge);
     policies.completion = explain.completion.unwrap_or(policies.completion);
     ExplainOptions {
         operation: explain.operation,
@@ -149,6 +155,21 @@ fn explain_of(explain: ExplainArgs, backend: BackendKind) -> ExplainOptions {
     }
 }
 
+fn stripe_of(command: StripeCommand) -> StripeWork {
+    match command {
+        StripeCommand::Create(create) => StripeWork::Create(CreateOptions {
+            name: create.name,
+            objects: create.objects,
+            stripe_size: create.stripe_size,
+            size: create.size,
+        }),
+        StripeCommand::Info(info) => StripeWork::Info { name: info.name, is_json: info.json },
+        StripeCommand::Rm(rm) => StripeWork::Rm { name: rm.name },
+        StripeCommand::Seal(seal) => StripeWork::Seal { name: seal.name },
+        StripeCommand::Unseal(unseal) => StripeWork::Unseal { name: unseal.name },
+    }
+}
+
 fn cp_of(cp: CpArgs, backend: BackendKind) -> CpOptions {
     CpOptions {
         sources: cp.sources,
@@ -159,6 +180,7 @@ fn cp_of(cp: CpArgs, backend: BackendKind) -> CpOptions {
         sparse: cp.sparse,
         reflink: cp.reflink,
         overwrite: cp.overwrite,
+        striped: cp.striped,
         bs: cp.bs,
         iodepth: match cp.iodepth {
             IoDepth::Auto => None,

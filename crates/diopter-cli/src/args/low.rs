@@ -6,18 +6,25 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use diopter::{BoundaryPolicy, CompletionPolicy, Preset, SubmitPolicy};
+use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 
+use super::stripe::StripeArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
 use crate::cp::{Reflink, Sparse};
 use crate::size;
 
 const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nbackends: uring, threads, sim");
 
-const ABOUT_SIZES: &str = "\
+pub(super) const ABOUT_SIZES: &str = "\
 Sizes:
   4096, 4k, 1M, 2G, 4KiB, 1MiB are bytes and powers of 1024; 4kB, 1MB, 2GB are powers of 1000.
   What has two readings, such as 1mi or 4KB, is refused.";
+
+const ABOUT_STRIPED_TARGETS: &str = "\
+Striped files as targets:
+  A copy that ends early leaves the old content, whole, and removes its new objects. One that is
+  killed (SIGKILL, power) leaves them: dio stripe info names them, and they can be removed. --resume
+  is refused, --reflink shares no blocks, --sparse does what it does for any file.";
 
 const ABOUT_ALL: &str = "\
 Environment:
@@ -32,7 +39,7 @@ Exit status:
   3  inconclusive
   128+n  ended by signal n, with nothing half done under the final name";
 
-/// Direct I/O on Linux: copy, explain, probe
+/// Direct I/O on Linux: copy, explain, probe, stripe
 ///
 /// Moves files by direct I/O at any offset, length and address, says what one request would become
 /// before it is made, and what slows direct I/O down on this machine.
@@ -83,6 +90,7 @@ pub enum Command {
     Cp(CpArgs),
     Explain(ExplainArgs),
     Probe(ProbeArgs),
+    Stripe(StripeArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
     Schema(SchemaArgs),
@@ -93,13 +101,16 @@ pub enum Command {
 /// Writes beside the target under a temporary name, flushes, renames, and flushes the folder: the
 /// target's name holds the old content or the whole new one at every moment. Holes are kept, as are
 /// mode, times, ownership and extended attributes.
+///
+/// Striped files are read and written as any file. Onto one that is there, new objects are written
+/// beside the old ones, then the manifest is replaced and sealed, with its owner and mode.
 #[derive(Debug, Args)]
-#[command(after_long_help = ABOUT_SIZES)]
+#[command(after_long_help = format!("{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}"))]
 pub struct CpArgs {
-    /// Files, block devices or, with -r, folders to copy
+    /// Files, striped files, block devices or, with -r, folders to copy
     #[arg(required = true, value_name = "SRC")]
     pub sources: Vec<PathBuf>,
-    /// Where to: a file, a folder, or with --overwrite a block device
+    /// Where to: a file, a striped file, a folder, or with --overwrite a block device
     #[arg(value_name = "DST")]
     pub target: PathBuf,
     /// Copy folders with all that is in them
@@ -110,7 +121,7 @@ pub struct CpArgs {
     /// A difference is exit status 1, and the target stays as it was.
     #[arg(long)]
     pub verify: bool,
-    /// Go on with the temporary that an interrupted copy left
+    /// Go on with the temporary that an interrupted copy left; not onto striped files
     #[arg(long)]
     pub resume: bool,
     /// Holes in the copy: where the source has them, wherever there are zeros, or none
@@ -119,9 +130,17 @@ pub struct CpArgs {
     /// Share the blocks of the source where the file system offers it
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub reflink: Reflink,
-    /// Allow a block device as the target, which is written in place
+    /// Allow a block device, or a striped file on devices, as the target, written in place
     #[arg(long)]
     pub overwrite: bool,
+    /// Copy striped files to striped files, in folders too
+    ///
+    /// A striped file becomes a new one, with as many objects and the same stripe size, all of them
+    /// beside its manifest. Its objects are not copied as files besides. Without this, -r copies
+    /// manifests and objects as the files that they are, and a striped file on the command line
+    /// becomes a plain file, unless the target is a striped file already.
+    #[arg(long)]
+    pub striped: bool,
     /// Bytes of one request [default: 2M, or what fits the stripes of the file or device]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub bs: Option<u64>,
@@ -147,7 +166,7 @@ pub struct ExplainArgs {
     /// What the request does
     #[arg(value_enum, value_name = "read|write", hide_possible_values = true)]
     pub operation: Operation,
-    /// The file or block device
+    /// The file, striped file or block device
     #[arg(value_name = "NAME")]
     pub name: PathBuf,
     /// First byte of the request
@@ -165,6 +184,9 @@ pub struct ExplainArgs {
     /// Whether the bios of the request are waited for one by one [default: the preset's]
     #[arg(long, value_name = "POLICY", value_parser = values::submit())]
     pub submit: Option<SubmitPolicy>,
+    /// Whether a striped file has a bio for each stripe or for each object [default: the preset's]
+    #[arg(long, value_name = "POLICY", value_parser = values::merge())]
+    pub merge: Option<MergePolicy>,
     /// Where the completion of the request runs [default: the preset's]
     #[arg(long, value_name = "POLICY", value_parser = values::completion())]
     pub completion: Option<CompletionPolicy>,
@@ -186,7 +208,7 @@ pub struct ExplainArgs {
 /// was seen, what it means, and a remedy. Nothing is changed.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
-    /// Files, block devices or folders
+    /// Files, striped files, block devices or folders
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<PathBuf>,
     /// Print one JSON document (docs/schema/probe.json) on standard output
@@ -198,7 +220,7 @@ pub struct ProbeArgs {
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct ManArgs {
-    /// The command; without one, the page of dio itself
+    /// The command, such as cp or stripe-create; without one, the page of dio itself
     #[arg(value_name = "COMMAND")]
     pub command: Option<String>,
     /// Write dio.1 and a page for each command into this folder

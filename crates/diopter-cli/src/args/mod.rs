@@ -3,6 +3,7 @@
 
 mod high;
 mod low;
+mod stripe;
 mod values;
 
 pub use high::{Job, Work, resolve};

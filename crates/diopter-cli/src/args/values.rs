@@ -5,7 +5,7 @@ use std::fmt;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use diopter::{BoundaryPolicy, CompletionPolicy, Preset, SubmitPolicy};
+use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 
 use crate::size::{self, SizeError};
 
@@ -60,6 +60,8 @@ pub enum Document {
     Explain,
     /// Of `dio probe --json`
     Probe,
+    /// Of `dio stripe info --json`
+    Stripe,
 }
 
 /// Requests in flight: a number, or as the copy sees fit.
@@ -162,6 +164,11 @@ pub fn boundary() -> impl TypedValueParser<Value = BoundaryPolicy> {
 pub fn submit() -> impl TypedValueParser<Value = SubmitPolicy> {
     const ALL: [SubmitPolicy; 2] = [SubmitPolicy::EachThenWait, SubmitPolicy::AllThenWait];
     named(&ALL, SubmitPolicy::name)
+}
+
+/// Merge policies by name.
+pub fn merge() -> impl TypedValueParser<Value = MergePolicy> {
+    named(&[MergePolicy::PerStripe, MergePolicy::PerObject], MergePolicy::name)
 }
 
 /// Completion policies by name.

@@ -27,7 +27,7 @@ pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
     }
     let page = match command {
         None => &all,
-        Some(name) => match all.find_subcommand(name) {
+        Some(name) => match pages(&all).into_iter().find(|page| name_of(page) == name) {
             Some(found) => found,
             None => {
                 log::fail("man", &format!("dio has no command `{name}`; dio --help lists them"));
@@ -41,11 +41,23 @@ pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
 }
 
 fn write_pages(all: &Command, folder: &Path) -> io::Result<()> {
-    let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
-    for command in std::iter::once(all).chain(commands) {
+    for command in pages(all).into_iter().filter(|command| !command.is_hide_set()) {
         page_of(command).generate_to(folder)?;
     }
     Ok(())
+}
+
+/// dio itself, its commands, and the commands of commands; there is no deeper level.
+fn pages(all: &Command) -> Vec<&Command> {
+    let commands = all.get_subcommands();
+    let commands = commands.flat_map(|one| std::iter::once(one).chain(one.get_subcommands()));
+    std::iter::once(all).chain(commands).collect()
+}
+
+/// `stripe-create` for `dio stripe create`.
+fn name_of(page: &Command) -> &str {
+    let name = page.get_display_name().unwrap_or(page.get_name());
+    name.strip_prefix("dio-").unwrap_or(name)
 }
 
 fn page_of(command: &Command) -> Man {
@@ -67,6 +79,7 @@ pub fn schema(document: Document) -> u8 {
         Document::Cp => cp::json_schema(),
         Document::Explain => cmd::explain::json_schema(),
         Document::Probe => cmd::probe::json_schema(),
+        Document::Stripe => cmd::stripe::json_schema(),
     };
     cmd::print_json(&schema, DONE)
 }

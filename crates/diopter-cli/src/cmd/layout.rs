@@ -1,17 +1,20 @@
-//! How a distributed file system has laid a file out, as `dio probe` and `dio explain` tell it.
+//! How a file is laid out over several objects, by a distributed file system or as a striped file:
+//! as `dio probe` and `dio explain` tell it.
 
 use diopter::layout::foreign::{ForeignError, ForeignLayout};
+use diopter::stripe::Striping;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::cmd::finding::number;
 use crate::output::Look;
 use crate::size::size_text;
 
-/// A layout that a distributed file system made. Numbers are of the part that has most of the file,
-/// and null where the layout does not tell.
+/// A layout that a distributed file system made, or that of a striped file. Numbers are of the part
+/// that has most of the file, and null where the layout does not tell.
 #[derive(Serialize, JsonSchema)]
 pub struct Layout {
-    /// Whose it is: `lustre`, `ceph`; null where it was not understood.
+    /// Whose it is: `lustre`, `ceph`, `diopter`; null where it was not understood.
     pub kind: Option<&'static str>,
     /// Bytes of a stripe.
     pub stripe_size: Option<u64>,
@@ -56,7 +59,28 @@ pub fn of(read: &Result<ForeignLayout, ForeignError>, size: Option<u64>) -> Layo
     }
 }
 
+/// The layout of a striped file.
+pub fn of_striping(striping: Striping) -> Layout {
+    let count = u64::try_from(striping.object_count()).unwrap_or(u64::MAX);
+    let stripe_size = striping.stripe_size();
+    let over = number(count, "object");
+    Layout {
+        kind: Some("diopter"),
+        stripe_size: Some(stripe_size),
+        stripe_count: Some(count),
+        request_bytes: Some(striping.width()),
+        obstacle: None,
+        lines: vec![format!("stripes of {} over {over}", size_text(stripe_size))],
+        trouble: None,
+    }
+}
+
 impl Layout {
+    /// Whether it is that of a striped file of ours.
+    pub fn is_striped_file(&self) -> bool {
+        self.kind == Some("diopter")
+    }
+
     /// Its lines in the text of a command, in a column of `indent`.
     pub fn text(&self, indent: usize, look: &Look) -> String {
         let mut rows = self.lines.clone();

@@ -1,9 +1,11 @@
 //! The commands, one file each, and what they share: a document becomes JSON in one place.
 
 pub mod explain;
+mod finding;
 pub mod generate;
 mod layout;
 pub mod probe;
+pub mod stripe;
 
 use diopter::{Error, SetupError};
 use serde::Serialize;

@@ -6,7 +6,7 @@ use std::fs::{DirBuilder, Metadata};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use diopter::Errno;
+use diopter::{Errno, File, OpenAs, StripedFile};
 use rustix::fs::{CWD, FileType, Mode};
 use walkdir::{DirEntry, WalkDir};
 
@@ -19,6 +19,7 @@ use super::preserve;
 use super::progress::Progress;
 use super::report::Counts;
 use super::signals::{Signal, Signals};
+use super::source;
 use super::temporary;
 
 /// Permissions of a folder while it is filled; it has its own ones when it is full.
@@ -40,6 +41,11 @@ pub struct Copier<'a> {
     pub boot: String,
     /// The device that is being written, or was when the run ended.
     pub written_in_place: Option<PathBuf>,
+    /// Whether the target in work is a striped file.
+    pub writes_stripes: bool,
+    /// With `--striped`: device and inode number of the objects of all striped files among the
+    /// sources. They come with their file, and not as files of their own.
+    objects: BTreeSet<(u64, u64)>,
     /// Folders that are open in the walk; each is flushed when it is left, and not after each file
     /// in it.
     folders: Vec<OpenFolder>,
@@ -71,6 +77,8 @@ impl<'a> Copier<'a> {
             counts: Counts::default(),
             boot: super::record::boot_id(),
             written_in_place: None,
+            writes_stripes: false,
+            objects: BTreeSet::new(),
             folders: Vec::new(),
             wishes: Wishes::default(),
         }
@@ -78,6 +86,9 @@ impl<'a> Copier<'a> {
 
     /// Copies every source; the signal that ended it early, if one did.
     pub fn run(&mut self) -> Option<Signal> {
+        if self.options.striped {
+            self.objects = source::objects_below(&self.options.sources);
+        }
         self.add_up();
         let has_one_source = self.options.sources.len() == 1;
         let mut targets = BTreeSet::new();
@@ -157,6 +168,9 @@ impl<'a> Copier<'a> {
             }
             return self.copy_tree(source, &found, target);
         }
+        if self.is_object(&found) {
+            return Ok(());
+        }
         if kind.is_file() || kind.is_block_device() {
             return self.copy_file(source, target);
         }
@@ -204,6 +218,10 @@ impl<'a> Copier<'a> {
         }
     }
 
+    fn is_object(&self, found: &Metadata) -> bool {
+        found.is_file() && self.objects.contains(&(found.dev(), found.ino()))
+    }
+
     fn copy_entry(&mut self, entry: &DirEntry, root: &Path, target: &Path) -> Step<()> {
         let within = entry.path().strip_prefix(root).expect("the walk stays below its root");
         let is_root = within.as_os_str().is_empty();
@@ -211,6 +229,8 @@ impl<'a> Copier<'a> {
         let metadata = entry.metadata().map_err(|error| walk_failure(&error, entry.path()))?;
         if metadata.is_dir() {
             Ok(self.enter_folder(entry, metadata, target)?)
+        } else if self.is_object(&metadata) {
+            Ok(())
         } else if metadata.is_file() {
             self.copy_file(entry.path(), &target)
         } else {
@@ -311,6 +331,12 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
+    /// The size of a striped file that is copied as such.
+    fn size_of_striped(&self, path: &Path) -> Option<u64> {
+        let is_striped = self.options.open_as() == OpenAs::Striped && StripedFile::is_at(path);
+        is_striped.then(|| File::open(path).and_then(|file| file.size()).ok())?
+    }
+
     /// Adds the bytes of all sources up, for the bar. What cannot be looked at now is told when its
     /// turn comes.
     fn add_up(&self) {
@@ -320,8 +346,11 @@ impl<'a> Copier<'a> {
         let mut bytes = 0u64;
         for source in &self.options.sources {
             for entry in WalkDir::new(source).into_iter().flatten() {
-                let size = entry.metadata().ok().filter(Metadata::is_file);
-                bytes = bytes.saturating_add(size.map_or(0, |found| found.len()));
+                let found = entry.metadata().ok().filter(Metadata::is_file);
+                let size = found
+                    .filter(|found| !self.is_object(found))
+                    .map(|found| self.size_of_striped(entry.path()).unwrap_or(found.len()));
+                bytes = bytes.saturating_add(size.unwrap_or(0));
             }
         }
         let passes = if self.options.verify { 2 } else { 1 };

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use diopter::Errno;
+use diopter::{Errno, LayoutError};
 
 use super::signals::Signal;
 
@@ -65,6 +65,9 @@ impl Failure {
 
     /// From an error of the engine.
     pub fn of_engine(what: &'static str, on: &Path, error: &diopter::Error) -> Failure {
+        if let diopter::Error::Layout(error) = error {
+            return Failure::of_layout(what, error);
+        }
         let mut failure = Failure::of_errno(what, on, error.errno());
         if let diopter::Error::Io(error) = error
             && !error.range.is_empty()
@@ -72,6 +75,15 @@ impl Failure {
             failure.cause = format!("{} at bytes {}", error.errno, error.range);
         }
         failure
+    }
+
+    /// From what is wrong with a striped file, on what of it that is.
+    pub fn of_layout(what: &'static str, error: &LayoutError) -> Failure {
+        let remedy = match error.remedy() {
+            "" => remedy_of(error.errno()),
+            known => known,
+        };
+        Failure::of_rule(what, &error.path, &error.kind.to_string(), remedy)
     }
 
     /// From a rule of the command.

@@ -1,5 +1,6 @@
-//! Which size of request a file wants: its stripe width where a distributed file system told it,
-//! else what its device prefers. How that becomes blocks within the bound is in [`super::shape`].
+//! Which size of request a file wants: its stripe width where it is a striped file, or where a
+//! distributed file system told it, else what its device prefers. How that becomes blocks within
+//! the bound is in [`super::shape`].
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -7,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 use diopter::File;
 use diopter::layout::foreign::{self, ForeignLayout};
+use diopter::stripe::Striping;
 use diopter::sys::file::FileKind;
 use diopter::sys::queue::BlockQueue;
 
@@ -28,6 +30,9 @@ pub struct Wishes {
 impl Wishes {
     /// What an open file of `size` bytes wants, if anything.
     pub fn of(&mut self, file: &File, size: u64) -> Option<Wish> {
+        if let Some(striping) = file.striping() {
+            return Wish::of_striping(striping);
+        }
         // What is not understood is served all the same, with requests as usual.
         let layout = foreign::of_descriptor(file.as_fd()).ok().flatten();
         let metadata = file.metadata().ok()?;
@@ -43,6 +48,12 @@ impl Wishes {
 }
 
 impl Wish {
+    /// What a striped file wants; `None` where it has one object.
+    fn of_striping(striping: Striping) -> Option<Wish> {
+        let wish = Wish { width: striping.width(), stripe: striping.stripe_size() };
+        (striping.object_count() > 1).then_some(wish)
+    }
+
     /// What a layout wants; `None` where a file lies on one object.
     fn of_layout(layout: &ForeignLayout, size: u64) -> Option<Wish> {
         let shape = layout.request_shape(size).filter(|shape| shape.stripe_count > 1)?;
@@ -60,7 +71,9 @@ impl Wish {
 
 #[cfg(test)]
 mod tests {
+    use diopter::StripedFile;
     use diopter::layout::foreign::of_attributes;
+    use diopter::layout::{CreateOptions, ObjectPlace};
 
     use super::*;
 
@@ -78,6 +91,20 @@ mod tests {
         assert_eq!(Wish::of_layout(&striped, MIB), Some(wish));
         let plain = layout("stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=a");
         assert_eq!(Wish::of_layout(&plain, MIB), None);
+    }
+
+    #[test]
+    fn a_striped_file_of_ours_wants_its_width_and_one_of_a_single_object_nothing() {
+        let striping = |count| Striping::new(65536, count).unwrap();
+        let wish = Wish { width: 196_608, stripe: 65536 };
+        assert_eq!(Wish::of_striping(striping(3)), Some(wish));
+        assert_eq!(Wish::of_striping(striping(1)), None);
+        let folder = tempfile::tempdir().unwrap();
+        let place = ObjectPlace::Folder(folder.path().to_owned());
+        let options = CreateOptions { objects: vec![place; 4], ..CreateOptions::default() };
+        let file = StripedFile::create(folder.path().join("data"), &options).unwrap().into_file();
+        let wish = Wish { width: 4 * MIB, stripe: MIB };
+        assert_eq!(Wishes::default().of(&file, 0), Some(wish));
     }
 
     #[test]

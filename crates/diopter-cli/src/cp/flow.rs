@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
-use std::os::fd::AsFd;
 
 use diopter::{DetourReason, Errno, File, IoBuf, RequestId, Route};
 
@@ -175,7 +174,7 @@ impl<'a> Flow<'a> {
                 if self.has_all_segments {
                     return Ok(None);
                 }
-                match self.transfer.segments.next(source.as_fd())? {
+                match self.transfer.segments.next(source)? {
                     Some(segment) => self.segment = segment,
                     None => {
                         self.has_all_segments = true;

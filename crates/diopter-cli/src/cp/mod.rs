@@ -20,13 +20,15 @@ mod report;
 mod segments;
 mod shape;
 mod signals;
+mod source;
+mod striped;
 mod temporary;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use diopter::{BackendKind, EngineOptions};
+use diopter::{BackendKind, EngineOptions, OpenAs};
 
 use copier::Copier;
 use failure::Failure;
@@ -87,6 +89,8 @@ pub struct CpOptions {
     pub reflink: Reflink,
     /// A device may be written.
     pub overwrite: bool,
+    /// Striped files become striped files, in folders too.
+    pub striped: bool,
     /// Bytes of one request; `None` for what measured best.
     pub bs: Option<u64>,
     /// Requests in flight at most; `None` for what measured best.
@@ -97,6 +101,14 @@ pub struct CpOptions {
     pub progress: ProgressMode,
     /// One JSON document on the output.
     pub json: bool,
+}
+
+impl CpOptions {
+    /// What a manifest among sources and targets is opened as. In a folder that is copied whole it
+    /// is a file as any other, and so are the objects beside it, unless something else was said.
+    pub fn open_as(&self) -> OpenAs {
+        if self.recursive && !self.striped { OpenAs::Plain } else { OpenAs::Striped }
+    }
 }
 
 /// Copies. The exit status of contract.md: 0 done, 1 verify found a difference, 2 something failed
@@ -153,7 +165,9 @@ fn tell_signal(copier: &Copier<'_>, signal: Signal) {
         eprintln!("dio cp: ended by {name}, and {device} is partly written; run it again");
         return;
     }
-    let remedy = if copier.options.resume {
+    let remedy = if copier.writes_stripes {
+        "run it again"
+    } else if copier.options.resume {
         "run the same command again to go on"
     } else {
         "run it again; with --resume it could be gone on with"

@@ -3,9 +3,8 @@
 use std::fs::Metadata;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use diopter::sys::file::FileKind;
 use diopter::sys::space;
 use diopter::{Errno, File};
 
@@ -16,9 +15,10 @@ use super::flow::{Hashing, Moved, Transfer, Zeros};
 use super::pipeline::{Interruption, Milestone};
 use super::place::{self, Existing};
 use super::preserve;
-use super::record::{Record, Recorder, SourceIdentity, session_of};
+use super::record::{Record, Recorder, session_of};
 use super::segments::{Holes, Segments};
 use super::shape::Shape;
+use super::source::Source;
 use super::temporary::{Temporary, Wanted};
 use super::{CpOptions, Reflink, Sparse};
 
@@ -27,76 +27,33 @@ use super::{CpOptions, Reflink, Sparse};
 /// these bytes take.
 const FLUSH_EVERY: u64 = 1 << 30;
 
-/// An open source.
-pub struct Source {
-    /// Open for reading.
-    pub file: File,
-    /// From before it was read.
-    pub metadata: Metadata,
-    /// Bytes of its content.
-    pub size: u64,
-    /// Its path, for messages.
-    pub path: PathBuf,
-}
-
 /// What a pass over the bytes of one file has told.
-struct Passed {
-    moved: Moved,
+pub(super) struct Passed {
+    pub moved: Moved,
     /// Bytes that an earlier run had written.
-    resumed: u64,
-    is_reflinked: bool,
-}
-
-impl Source {
-    /// Opens a file or a block device; never waits for anybody, and opens nothing else.
-    pub fn open(path: &Path) -> Result<Source, Failure> {
-        let file = File::open(path).map_err(|error| Failure::of_engine("opening", path, &error))?;
-        let failed = |error: diopter::Error| Failure::of_engine("looking at", path, &error);
-        let metadata = file.metadata().map_err(failed)?;
-        let size = file.size().map_err(failed)?;
-        let is_secretive = size == 0
-            && metadata.is_file()
-            && rustix::io::pread(&file, &mut [0u8; 1][..], 0).is_ok_and(|bytes| bytes > 0);
-        if is_secretive {
-            // As in /proc: an empty copy would be taken for the content.
-            let cause = "the file has content and does not tell how much";
-            return Err(Failure::of_rule("opening", path, cause, "`cat` reads it to its end"));
-        }
-        Ok(Source { file, metadata, size, path: path.to_owned() })
-    }
-
-    fn identity(&self) -> SourceIdentity {
-        SourceIdentity::of(&self.metadata, self.size)
-    }
-
-    /// Whether it is what it was when it was opened.
-    fn is_unchanged(&self) -> bool {
-        match (self.file.metadata(), self.file.size()) {
-            (Ok(metadata), Ok(size)) => SourceIdentity::of(&metadata, size) == self.identity(),
-            _ => false,
-        }
-    }
-
-    fn has_changed(&self) -> Failure {
-        let cause = "the source changed while it was copied";
-        let remedy = "end what writes to it, or copy a snapshot";
-        Failure::of_rule("copying", &self.path, cause, remedy)
-    }
-
-    fn is_device(&self) -> bool {
-        self.file.kind() == FileKind::BlockDevice
-    }
+    pub resumed: u64,
+    pub is_reflinked: bool,
 }
 
 impl Copier<'_> {
     /// Copies one file or block device to `target`, whatever is there.
     pub fn copy_file(&mut self, source: &Path, target: &Path) -> Step<()> {
         self.written_in_place = None;
-        let source = Source::open(source)?;
-        let place = place::of_file(target)?;
+        self.writes_stripes = false;
+        let open_as = self.options.open_as();
+        let source = Source::open(source, open_as)?;
+        let place = place::of_file(target, open_as)?;
         refuse_same(&source, &place.existing)?;
+        let is_to_be_striped = self.options.striped && source.is_striped();
         match place.existing {
             Existing::Device(metadata) => self.write_device(&source, &place.path, &metadata),
+            Existing::Striped(_) => self.write_striped(&source, &place.path),
+            Existing::Nothing if is_to_be_striped => self.make_striped(&source, &place.path),
+            Existing::File(_) if is_to_be_striped => {
+                let cause = "a file that is not striped is in the way";
+                let remedy = "remove it, or leave --striped out";
+                Err(Failure::of_rule("writing", &place.path, cause, remedy).into())
+            }
             Existing::File(_) | Existing::Nothing => self.replace_file(&source, &place.path),
         }
     }
@@ -112,18 +69,37 @@ impl Copier<'_> {
             return Err(refused(cause, "leave --resume out").into());
         }
         let file = device::open(target, metadata, source.size)?;
-        self.reshape(source, &file)?;
-        self.progress.begin("", &source.path, source.size);
         self.written_in_place = Some(target.to_owned());
         // Holes too: what is on the device shows through whatever is not written.
+        let segments = Segments::new(Holes::Filled, source.size, 1);
+        let moved = self.move_all(source, &file, (segments, Zeros::Written), target)?;
+        self.flush(&file, target)?;
+        let passed = Passed { moved, resumed: 0, is_reflinked: false };
+        let verdict = self.read_back(source, &file, target, &passed);
+        self.written_in_place = None;
+        verdict?;
+        self.count(source, &passed);
+        Ok(())
+    }
+
+    /// Moves the whole content of a source that stays what it is meanwhile.
+    pub(super) fn move_all(
+        &mut self,
+        source: &Source,
+        file: &File,
+        (segments, zeros): (Segments, Zeros),
+        target: &Path,
+    ) -> Step<Moved> {
+        self.reshape(source, file)?;
+        self.progress.begin("", &source.path, source.size);
         let transfer = Transfer {
             source: &source.file,
-            target: Some(&file),
-            segments: Segments::new(Holes::Filled, source.size, 1),
+            target: Some(file),
+            segments,
             size: source.size,
             write_from: 0,
             hashing: self.hashing(),
-            zeros: Zeros::Written,
+            zeros,
             flush_every: None,
         };
         let (progress, signals) = (&self.progress, &self.signals);
@@ -134,20 +110,11 @@ impl Copier<'_> {
             signals.arrived()
         });
         let moved = moved.map_err(|why| stopped(why, source, target))?;
-        if !source.is_unchanged() {
-            return Err(source.has_changed().into());
-        }
-        self.flush(&file, target)?;
-        let passed = Passed { moved, resumed: 0, is_reflinked: false };
-        let verdict = self.read_back(source, &file, target, &passed);
-        self.written_in_place = None;
-        verdict?;
-        self.count(source, &passed);
-        Ok(())
+        if source.is_unchanged() { Ok(moved) } else { Err(source.has_changed().into()) }
     }
 
     fn replace_file(&mut self, source: &Source, target: &Path) -> Step<()> {
-        let identity = source.identity();
+        let identity = source.identity.clone();
         let boot = self.boot.clone();
         let wanted = Wanted { source: &identity, boot: &boot };
         let wanted = self.options.resume.then_some(&wanted);
@@ -274,7 +241,7 @@ impl Copier<'_> {
     }
 
     /// Fits the requests to what the target wants, or else the source.
-    fn reshape(&mut self, source: &Source, target: &File) -> Result<(), Failure> {
+    pub(super) fn reshape(&mut self, source: &Source, target: &File) -> Result<(), Failure> {
         let CpOptions { bs, iodepth, .. } = *self.options;
         let usual = Shape::new(bs, iodepth)?;
         let mut wish = None;
@@ -294,6 +261,7 @@ impl Copier<'_> {
         let is_wanted = self.options.reflink == Reflink::Auto
             && self.options.sparse == Sparse::Auto
             && !source.is_device()
+            && !source.is_striped()
             && source.size > 0;
         // Whatever the refusal is (EOPNOTSUPP, EXDEV, EINVAL, ETXTBSY ...), copying either works or
         // tells why.
@@ -324,7 +292,7 @@ impl Copier<'_> {
             return Ok(());
         }
         let unreadable = |errno| Failure::of_errno("looking for holes", &source.path, errno);
-        while let Some(range) = segments.next(source.file.as_fd()).map_err(unreadable)? {
+        while let Some(range) = segments.next(&source.file).map_err(unreadable)? {
             match space::fallocate_keep_size(fd, range.start, range.end - range.start) {
                 Ok(()) => {}
                 // The blocks then come with the writes.
@@ -336,7 +304,7 @@ impl Copier<'_> {
     }
 
     /// With `--verify`, reads the flushed copy back and compares.
-    fn read_back(
+    pub(super) fn read_back(
         &mut self,
         source: &Source,
         copy: &File,
@@ -388,16 +356,18 @@ impl Copier<'_> {
         verdict.map_err(Stop::Differs)
     }
 
-    fn flush(&mut self, file: &File, target: &Path) -> Result<(), Failure> {
+    pub(super) fn flush(&mut self, file: &File, target: &Path) -> Result<(), Failure> {
         let flushed = self.pipeline.sync_all(file);
         flushed.map_err(|error| Failure::of_engine("flushing", target, &error))?;
         // The last, partial page went through the page cache; clean now, it can leave. A device or
         // file system without a page cache has nothing to drop.
-        space::advise_dont_need(file.as_fd(), 0, 0).unwrap_or(());
+        for object in file.object_descriptors() {
+            space::advise_dont_need(object, 0, 0).unwrap_or(());
+        }
         Ok(())
     }
 
-    fn count(&mut self, source: &Source, passed: &Passed) {
+    pub(super) fn count(&mut self, source: &Source, passed: &Passed) {
         let Passed { moved, resumed, is_reflinked } = passed;
         let counts = &mut self.counts;
         counts.files += 1;
@@ -416,14 +386,14 @@ impl Copier<'_> {
         if self.options.verify { Hashing::Blake3 } else { Hashing::Off }
     }
 
-    fn zeros(&self) -> Zeros {
+    pub(super) fn zeros(&self) -> Zeros {
         match self.options.sparse {
             Sparse::Always => Zeros::Skipped,
             Sparse::Auto | Sparse::Never => Zeros::Written,
         }
     }
 
-    fn holes_of(&self, source: &Source) -> Holes {
+    pub(super) fn holes_of(&self, source: &Source) -> Holes {
         if self.options.sparse == Sparse::Never || source.is_device() {
             Holes::Filled
         } else {
@@ -446,23 +416,29 @@ fn compare(
 }
 
 /// Ranges are multiples of this, so that no write has to change a part of a block.
-fn block_of(source: &Source, target: &File) -> u64 {
+pub(super) fn block_of(source: &Source, target: &File) -> u64 {
     let (source, target) = (source.file.alignment(), target.alignment());
     u64::from(source.offset_read.max(target.offset_read).max(target.offset_write).max(1))
 }
 
 fn refuse_same(source: &Source, existing: &Existing) -> Result<(), Failure> {
-    let is_same = match existing {
-        Existing::Nothing => false,
-        Existing::File(found) => {
-            (found.dev(), found.ino()) == (source.metadata.dev(), source.metadata.ino())
+    let (is_same, is_object) = match existing {
+        Existing::Nothing => (false, false),
+        Existing::File(found) | Existing::Striped(found) => {
+            let id = (found.dev(), found.ino());
+            let is_same = id == (source.metadata.dev(), source.metadata.ino());
+            (is_same, source.is_striped() && source.has_object(found))
         }
-        Existing::Device(found) => source.is_device() && found.rdev() == source.metadata.rdev(),
+        Existing::Device(found) => {
+            let is_same = source.is_device() && found.rdev() == source.metadata.rdev();
+            (is_same, source.is_striped() && source.has_object(found))
+        }
     };
-    if !is_same {
-        return Ok(());
-    }
-    let cause = "source and target are the same file";
+    let cause = match (is_same, is_object) {
+        (true, _) => "source and target are the same file",
+        (false, true) => "the target is an object of the source",
+        (false, false) => return Ok(()),
+    };
     Err(Failure::of_rule("copying", &source.path, cause, "name another target"))
 }
 

@@ -6,6 +6,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
+use diopter::{OpenAs, StripedFile};
+
 use super::failure::Failure;
 
 /// What stands at the path where a file is to be.
@@ -15,6 +17,8 @@ pub enum Existing {
     Nothing,
     /// A regular file.
     File(Metadata),
+    /// The manifest of a striped file.
+    Striped(Metadata),
     /// A block device.
     Device(Metadata),
 }
@@ -66,8 +70,8 @@ pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<Pa
     }
 }
 
-/// Looks at the place of a file that is to be written.
-pub fn of_file(path: &Path) -> Result<Place, Failure> {
+/// Looks at the place of a file that is to be written. A manifest is what it is opened as.
+pub fn of_file(path: &Path, open_as: OpenAs) -> Result<Place, Failure> {
     let refused = |cause: &str, remedy: &str| Failure::of_rule("writing", path, cause, remedy);
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -91,7 +95,9 @@ pub fn of_file(path: &Path) -> Result<Place, Failure> {
         (path.to_owned(), found)
     };
     let kind = found.file_type();
-    let existing = if kind.is_file() {
+    let existing = if kind.is_file() && open_as == OpenAs::Striped && StripedFile::is_at(&path) {
+        Existing::Striped(found)
+    } else if kind.is_file() {
         Existing::File(found)
     } else if kind.is_block_device() {
         Existing::Device(found)
@@ -167,10 +173,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         std::os::unix::fs::symlink("file", &link).unwrap();
-        let refusal = of_file(&link).unwrap_err();
+        let refusal = of_file(&link, OpenAs::Plain).unwrap_err();
         assert!(refusal.cause.contains("link to nothing"), "{refusal}");
         std::fs::write(&file, b"abc").unwrap();
-        let place = of_file(&link).unwrap();
+        let place = of_file(&link, OpenAs::Plain).unwrap();
         assert_eq!(place.path, std::fs::canonicalize(&file).unwrap());
         assert!(matches!(place.existing, Existing::File(_)));
     }
@@ -178,9 +184,9 @@ mod tests {
     #[test]
     fn what_is_neither_file_nor_device_is_no_target() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(of_file(folder.path()).is_err());
-        assert!(of_file(Path::new("/dev/null")).is_err());
-        let nothing = of_file(&folder.path().join("new")).unwrap();
+        assert!(of_file(folder.path(), OpenAs::Plain).is_err());
+        assert!(of_file(Path::new("/dev/null"), OpenAs::Plain).is_err());
+        let nothing = of_file(&folder.path().join("new"), OpenAs::Plain).unwrap();
         assert!(matches!(nothing.existing, Existing::Nothing));
     }
 

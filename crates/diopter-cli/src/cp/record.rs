@@ -69,6 +69,13 @@ impl SourceIdentity {
             modified_ns: metadata.mtime_nsec(),
         }
     }
+
+    /// The same, with this time of change if it is a later one.
+    pub fn changed_at(self, seconds: i64, nanoseconds: i64) -> SourceIdentity {
+        let (modified_s, modified_ns) =
+            (self.modified_s, self.modified_ns).max((seconds, nanoseconds));
+        SourceIdentity { modified_s, modified_ns, ..self }
+    }
 }
 
 impl Record {

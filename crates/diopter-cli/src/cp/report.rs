@@ -47,6 +47,8 @@ pub struct Report {
     pub failures: Vec<FailureReport>,
     /// Entries that `verified` and `failures` leave out, since they hold 10000 at most.
     pub left_out: u64,
+    /// Of `files`: those that were written as striped files.
+    pub striped: u64,
 }
 
 /// The backend.
@@ -121,6 +123,8 @@ pub struct Counts {
     pub others: u64,
     /// See [`Report::reflinked`].
     pub reflinked: u64,
+    /// See [`Report::striped`].
+    pub striped: u64,
     /// See [`Report::bytes`].
     pub bytes: u64,
     /// See [`Report::hole_bytes`].
@@ -215,6 +219,7 @@ impl Counts {
             verified: self.verified,
             failures: self.failures,
             left_out: self.left_out,
+            striped: self.striped,
         }
     }
 }

@@ -4,8 +4,10 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use diopter::Errno;
+use diopter::extent::ObjectIndex;
+use diopter::stripe::Striping;
 use diopter::sys::space::{seek_data, seek_hole};
+use diopter::{Errno, File, ObjectOffset};
 
 /// How the holes of a file are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +35,14 @@ impl Segments {
         Segments { holes, position: 0, size, alignment }
     }
 
-    /// The next range; `None` when only a hole follows, or nothing.
-    pub fn next(&mut self, fd: BorrowedFd<'_>) -> Result<Option<Range<u64>>, Errno> {
+    /// The next range of a file; `None` when only a hole follows, or nothing.
+    pub fn next(&mut self, file: &File) -> Result<Option<Range<u64>>, Errno> {
         if self.position >= self.size {
             return Ok(None);
         }
         let (start, end) = match self.holes {
             Holes::Filled => (self.position, self.size),
-            Holes::Kept => match self.find(fd)? {
+            Holes::Kept => match self.find(file)? {
                 Some(found) => found,
                 None => {
                     self.position = self.size;
@@ -57,36 +59,68 @@ impl Segments {
         Ok((start < end).then_some(start..end))
     }
 
-    fn find(&mut self, fd: BorrowedFd<'_>) -> Result<Option<(u64, u64)>, Errno> {
-        let start = match seek_data(fd, self.position) {
-            Ok(Some(start)) if start < self.size => start,
-            Ok(_) => return Ok(None),
-            // A file system, or a device, that knows no holes: the rest is data.
-            Err(Errno::EINVAL | Errno::EOPNOTSUPP) => return Ok(Some((self.position, self.size))),
-            Err(errno) => return Err(errno),
+    /// The next data and the hole behind it, in bytes of the file. A file that is not striped is
+    /// one object.
+    fn find(&self, file: &File) -> Result<Option<(u64, u64)>, Errno> {
+        let striping = file.striping();
+        let to_object = |index: ObjectIndex, at| {
+            striping.map_or(at, |striping| striping.object_size(index, at))
         };
-        match seek_hole(fd, start) {
-            Ok(end) if end > start => Ok(Some((start, end))),
-            // The file was cut since; reading it will tell.
-            Ok(_) | Err(Errno::ENXIO) => Ok(Some((start, self.size))),
-            Err(errno) => Err(errno),
+        let to_file = |index: ObjectIndex, at| {
+            let to_file = |striping: Striping| striping.file_offset(index, ObjectOffset::new(at));
+            striping.map_or(at, |striping| to_file(striping).get())
+        };
+        let objects = || (0..).map(ObjectIndex).zip(file.object_descriptors());
+        let mut start = self.size;
+        for (index, fd) in objects() {
+            let data = next_data(fd, to_object(index, self.position))?;
+            start = data.map_or(start, |at| start.min(to_file(index, at)));
         }
+        if start >= self.size {
+            return Ok(None);
+        }
+        let mut end = self.size;
+        for (index, fd) in objects() {
+            let hole = next_hole(fd, to_object(index, start))?;
+            end = hole.map_or(end, |at| end.min(to_file(index, at)));
+        }
+        // Where the file was cut since, reading it will tell.
+        Ok(Some((start, if end > start { end } else { self.size })))
+    }
+}
+
+/// Where in an object the next data is, from a byte on; `None` where only a hole follows.
+fn next_data(fd: BorrowedFd<'_>, from: u64) -> Result<Option<u64>, Errno> {
+    match seek_data(fd, from) {
+        // A file system, or a device, that knows no holes: all is data.
+        Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(Some(from)),
+        answer => answer,
+    }
+}
+
+/// Where in an object the next hole is, its end at the latest; `None` where there are none.
+fn next_hole(fd: BorrowedFd<'_>, from: u64) -> Result<Option<u64>, Errno> {
+    match seek_hole(fd, from) {
+        Ok(at) => Ok(Some(at)),
+        // The byte lies past the end.
+        Err(Errno::ENXIO) => Ok(Some(from)),
+        Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
-    use std::os::fd::AsFd;
-    use std::os::unix::fs::FileExt;
+    use diopter::StripedFile;
+    use diopter::layout::{CreateOptions, ObjectPlace};
 
     const MIB: u64 = 1 << 20;
 
     /// Start and end of each segment.
     fn all(file: &File, mut segments: Segments) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
-        while let Some(range) = segments.next(file.as_fd()).unwrap() {
+        while let Some(range) = segments.next(file).unwrap() {
             found.push((range.start, range.end));
         }
         found
@@ -94,7 +128,8 @@ mod tests {
 
     /// A file with data from `start` to `end` of each pair.
     fn with_data_at(size: u64, pairs: &[(u64, u64)]) -> File {
-        let file = tempfile::tempfile().unwrap();
+        let name = tempfile::NamedTempFile::new().unwrap();
+        let file = File::options().read(true).write(true).open(name.path()).unwrap();
         file.set_len(size).unwrap();
         for (start, end) in pairs {
             let bytes = vec![1; usize::try_from(end - start).unwrap()];
@@ -144,5 +179,49 @@ mod tests {
         let segments = Segments::new(Holes::Kept, 4 * MIB, 4096);
         file.set_len(MIB).unwrap();
         assert_eq!(all(&file, segments), [(0, MIB)]);
+    }
+
+    /// A striped file of 16 KiB stripes on three objects, with data at blocks of 4 KiB.
+    fn striped_with_data_at(folder: &std::path::Path, size: u64, blocks: &[u64]) -> File {
+        let objects = vec![ObjectPlace::Folder(folder.to_owned()); 3];
+        let options = CreateOptions { objects, stripe_size: 16384, ..CreateOptions::default() };
+        let file = StripedFile::create(folder.join("data"), &options).unwrap().into_file();
+        for block in blocks {
+            file.write_all_at(&[1; 4096], block * 4096).unwrap();
+        }
+        file.set_len(size).unwrap();
+        file
+    }
+
+    #[test]
+    fn the_holes_of_a_striped_file_are_those_of_its_objects_in_the_order_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        // The end of stripe 0 and the start of stripe 1, stripe 3 (object 0 again), and one block
+        // in a later stripe; the rest of each object is a hole, or ends.
+        let blocks = [3, 4, 5, 12, 13, 14, 15, 27];
+        let file = striped_with_data_at(folder.path(), 32 * 4096, &blocks);
+        let segments = Segments::new(Holes::Kept, 32 * 4096, 4096);
+        let found = all(&file, segments).into_iter();
+        let found: Vec<_> = found.map(|(start, end)| (start / 4096, end / 4096)).collect();
+        assert_eq!(merged(&found), [(3, 6), (12, 16), (27, 28)]);
+    }
+
+    #[test]
+    fn a_striped_file_of_holes_alone_has_no_segment() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = striped_with_data_at(folder.path(), 1 << 20, &[]);
+        assert_eq!(all(&file, Segments::new(Holes::Kept, 1 << 20, 4096)), []);
+    }
+
+    /// Neighbours as one: data may end where one object's does and go on in the next.
+    fn merged(ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for (start, end) in ranges {
+            match merged.last_mut() {
+                Some((_, last)) if *last == *start => *last = *end,
+                _ => merged.push((*start, *end)),
+            }
+        }
+        merged
     }
 }

@@ -7,6 +7,9 @@ use diopter_sys::Errno;
 
 use super::{Error, with_remedy};
 
+/// What is being done where there are no objects yet that could be restored.
+pub(crate) const CREATE_OBJECT: &str = "create object";
+
 /// Why a striped file can't be made, opened or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -151,7 +154,9 @@ impl LayoutError {
         }
     }
 
-    fn remedy(&self) -> &'static str {
+    /// What to do about it; empty where nothing is known to help.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
         use LayoutErrorKind as Kind;
         match &self.kind {
             Kind::NotAManifest => "name a file that `dio stripe create` made",
@@ -168,6 +173,7 @@ impl LayoutError {
                               its stripes"
             }
             Kind::Duplicate { .. } => "name each object once",
+            Kind::WrongKind(_) if self.what == CREATE_OBJECT => "name a folder or a block device",
             Kind::WrongKind(_) => "restore what was there",
             Kind::Foreign { .. } => "restore the object that belongs to this layout",
             Kind::SealedSize { .. } => {

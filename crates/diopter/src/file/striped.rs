@@ -12,7 +12,7 @@ use diopter_sys::{Errno, IoBuf, LentOnce, ObjectHandle, RwFlags, rw};
 
 use crate::backend::Port;
 use crate::backend::local::LocalObject;
-use crate::engine::target::{Blocks, Directness, Target};
+use crate::engine::target::{Access, Blocks, Directness, Target};
 use crate::error::{LayoutErrorKind, Result, SetupError};
 use crate::file::inodes::{InodeKey, gate_of};
 use crate::file::options::directness_of;
@@ -85,6 +85,15 @@ impl StripedFile {
         open(options, path.as_ref()).map(StripedFile)
     }
 
+    /// Whether a path leads to a striped file: to a regular file that begins as a manifest does. It
+    /// may still be damaged, or made by a newer diopter; opening it tells. What can't be looked at
+    /// is none.
+    #[must_use]
+    pub fn is_at(path: impl AsRef<Path>) -> bool {
+        let opened = OpenOptions::new().read(true).open_sys(path.as_ref());
+        opened.is_ok_and(|opened| is_manifest_in(&opened, true))
+    }
+
     /// The layout as it was when the file was opened.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
@@ -139,6 +148,49 @@ impl AsRef<Arc<Target>> for StripedFile {
     }
 }
 
+impl File {
+    /// The new objects of a striped file as one file, for reading and writing: those of a
+    /// [`Replacement`] or a [`Creation`], taken out of it, with its manifest. What is written
+    /// becomes the content of the striped file when that is committed or published; until then no
+    /// path leads to it. Metadata and descriptor are those of the first object.
+    ///
+    /// ```
+    /// use diopter::layout::{CreateOptions, Layout, ObjectPlace};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("dataset.dio");
+    /// # let places = [(); 2].map(|()| ObjectPlace::Folder(folder.path().into()));
+    /// # let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
+    /// # diopter::StripedFile::create(&path, &options)?.write_all_at(b"old", 0)?;
+    /// let mut layout = Layout::open(&path)?;
+    /// let mut replacement = layout.replace()?;
+    /// let objects = replacement.take_objects();
+    /// let new = diopter::File::of_new_objects(replacement.manifest(), objects);
+    /// new.write_all_at(b"other", 0)?;
+    /// assert_eq!(diopter::File::open(&path)?.size()?, 3);
+    /// drop(new);
+    /// assert!(replacement.commit()?.is_empty(), "all old objects could be removed");
+    /// assert_eq!(diopter::File::open(&path)?.size()?, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`Creation`]: crate::layout::Creation
+    /// [`Replacement`]: crate::layout::Replacement
+    ///
+    /// # Panics
+    /// When there are not as many objects as the manifest names.
+    #[must_use]
+    pub fn of_new_objects(manifest: &Manifest, objects: Vec<OpenedObject>) -> File {
+        assert_eq!(objects.len(), manifest.objects().len(), "each object once");
+        let access = Access { read: true, write: true, ..Access::default() };
+        let (target, objects, facts) = put_together(manifest, objects, access);
+        let target = Arc::new(target);
+        target.gate();
+        File { inner: Arc::new(Inner { target, objects, layout: None, facts }) }
+    }
+}
+
 /// Whether an open file begins as a manifest does. What can't be looked at does not: if it is to be
 /// read, reading it tells why.
 pub(super) fn is_manifest_in(opened: &OpenedFile, is_readable: bool) -> bool {
@@ -190,7 +242,7 @@ pub(super) fn open(options: &OpenOptions, path: &Path) -> Result<File> {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO.raw()));
         fail("open the manifest", errno, "check its permissions")
     })?;
-    let file = assemble(options, layout, opened, file, direct);
+    let file = assemble(options, layout, opened, file);
     if options.sys.truncate && writes {
         file.set_len(0)?;
     }
@@ -202,10 +254,35 @@ fn assemble(
     layout: Layout,
     opened: Vec<OpenedObject>,
     file: std::fs::File,
-    direct: DirectSupport,
 ) -> File {
     let manifest = layout.manifest().clone();
+    let sealed = manifest.is_sealed().then(|| {
+        let sizes: Vec<u64> = opened.iter().map(|object| object.size).collect();
+        (full_to(manifest.striping(), &sizes), manifest.file_size(&sizes))
+    });
+    let (target, objects, facts) = put_together(&manifest, opened, options.access);
+    let layout = Arc::new(StaticMutex::new(layout));
+    let target = match sealed {
+        None => target,
+        Some(sealed) => {
+            let layout = Arc::clone(&layout);
+            target.with_seal(sealed, move || unseal(&layout))
+        }
+    };
+    let target = Arc::new(target);
+    target.gate();
+    let layout = Some(SharedLayout { manifest, layout, file });
+    File { inner: Arc::new(Inner { target, objects, layout, facts }) }
+}
+
+/// What requests go to, the objects behind it, and what direct I/O on all of them needs.
+fn put_together(
+    manifest: &Manifest,
+    opened: Vec<OpenedObject>,
+    access: Access,
+) -> (Target, Box<[Arc<LocalObject>]>, Facts) {
     let striping = manifest.striping();
+    let direct = least_direct(&opened);
     let alignment = strictest(&opened);
     let blocks = Blocks {
         read: u64::from(alignment.offset_read),
@@ -213,11 +290,6 @@ fn assemble(
         memory: u64::from(alignment.memory),
         page: opened.iter().map(|object| u64::from(object.opened.page_size)).max().unwrap_or(1),
     };
-    let sealed = manifest.is_sealed().then(|| {
-        let sizes: Vec<u64> = opened.iter().map(|object| object.size).collect();
-        (full_to(striping, &sizes), manifest.file_size(&sizes))
-    });
-    let access = options.access;
     let objects: Box<[Arc<LocalObject>]> = opened
         .into_iter()
         .map(|object| {
@@ -229,22 +301,10 @@ fn assemble(
     let ports = objects.iter().map(|object| Arc::clone(object) as Arc<dyn Port>).collect();
     let key = InodeKey::OfLayout(manifest.uuid().as_u128());
     let gate = Box::new(move || gate_of(key));
-    let layout = Arc::new(StaticMutex::new(layout));
     let target = Target::new(ports, Box::new(Striped(striping)), blocks, access, gate)
         .with_directness(directness_of(direct))
         .with_size_fixed(manifest.size());
-    let target = match sealed {
-        None => target,
-        Some(sealed) => {
-            let layout = Arc::clone(&layout);
-            target.with_seal(sealed, move || unseal(&layout))
-        }
-    };
-    let target = Arc::new(target);
-    target.gate();
-    let facts = Facts { alignment, atomic_write: None, direct };
-    let layout = Some(SharedLayout { manifest, layout, file });
-    File { inner: Arc::new(Inner { target, objects, layout, facts }) }
+    (target, objects, Facts { alignment, atomic_write: None, direct })
 }
 
 /// Up to where a write makes no object larger: the first byte of the file that its object does not

@@ -14,15 +14,14 @@ use diopter_sys::{Errno, xattr};
 use super::manifest::size_max;
 use super::objects::{Met, check_stripe_size, identify};
 use super::{
-    Layout, Manifest, OBJECT_ATTRIBUTE, Object, ObjectKind, Permissions, Uuid, folder_of, system,
-    write_beside,
+    Layout, Manifest, OBJECT_ATTRIBUTE, Object, ObjectKind, OpenedObject, Permissions, Uuid,
+    folder_of, system, write_beside,
 };
-use crate::error::{LayoutError, LayoutErrorKind};
+use crate::error::{CREATE_OBJECT as WHAT_OBJECT, LayoutError, LayoutErrorKind};
 use crate::stripe::Striping;
 use crate::sync::Arc;
 
 const WHAT: &str = "create layout";
-const WHAT_OBJECT: &str = "create object";
 
 /// Where an object is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +71,22 @@ impl ObjectPlace {
     }
 }
 
+/// A striped file on its way: its objects are there, empty or as whoever took them has filled them,
+/// and no manifest names them. [`publish`] gives it its name, dropping removes the objects.
+///
+/// [`publish`]: Creation::publish
+#[derive(Debug)]
+pub struct Creation {
+    path: PathBuf,
+    name: OsString,
+    folder: Folder,
+    manifest: Manifest,
+    bytes: Vec<u8>,
+    mode: u32,
+    made: NewObjects,
+    objects: Vec<OpenedObject>,
+}
+
 impl Layout {
     /// Makes a striped file with empty objects; all of it is durable when it is returned, and when
     /// it fails nothing of it stays. Nothing is written to devices.
@@ -80,46 +95,123 @@ impl Layout {
     /// `Exists`: the manifest or an object. `Name`: a path that is not UTF-8. `StripeSize`,
     /// `ObjectCount`, `Size`, `Duplicate`, `WrongKind`, `NoAttributes`, `NoSpace`, `System`.
     pub fn create(path: impl AsRef<Path>, options: &CreateOptions) -> Result<Layout, LayoutError> {
-        let path = path.as_ref();
-        let fail = |kind| LayoutError::new(kind, WHAT, path);
-        let odd = || fail(LayoutErrorKind::Name("the path does not end in a name"));
-        let name = path.file_name().ok_or_else(odd)?;
-        let name = name.to_str().ok_or_else(|| fail(not_utf8()))?;
-        let home = folder_of(path);
-        let home = home.canonicalize().map_err(|error| system(WHAT, &home)(errno_of(&error)))?;
-        let folder = Folder::open(&home).map_err(system(WHAT, &home))?;
-        if folder.has(OsStr::new(name)).map_err(system(WHAT, path))? {
-            return Err(fail(LayoutErrorKind::Exists));
-        }
-        let mut met = Met::default();
-        let places = options.objects.iter().enumerate();
-        let objects: Result<Vec<Object>, LayoutError> = places
-            .map(|(index, place)| {
-                let name = format!("{name}.{index}");
-                place.object(&name, &home, options.stripe_size, &mut met)
-            })
-            .collect();
-        let objects = objects?;
-        let size = options.size.or_else(|| {
-            let striping = Striping::new(options.stripe_size, objects.len())?;
-            size_max(striping, &objects)
-        });
-        let manifest = Manifest::new(Uuid::new_v4(), options.stripe_size, objects, size);
-        let manifest = manifest.map_err(fail)?;
-        let bytes = manifest.to_bytes().map_err(fail)?;
+        let mut creation = plan(path.as_ref(), options)?;
+        // Each is closed at once, so that 2000 objects do not need 2000 open files.
+        creation.make(|_| {})?;
+        creation.publish()
+    }
 
-        let mut made = NewObjects::default();
-        for index in manifest.striping().objects() {
-            if let ObjectKind::File { .. } = manifest.objects()[usize::from(index.0)].kind {
-                let object = NewObject { manifest: &manifest, index, mode: options.mode };
-                made.add(&folder, &home, object)?;
+    /// As [`Layout::create`] on folders alone, up to where the name would be given: the caller
+    /// fills the objects first, and there is never anything else than the whole file under its
+    /// name.
+    ///
+    /// # Errors
+    /// As [`Layout::create`], and `NotReplaceable`: what is written to a device stays, so none can
+    /// be filled for a file that may not come to be.
+    pub fn prepare(
+        path: impl AsRef<Path>,
+        options: &CreateOptions,
+    ) -> Result<Creation, LayoutError> {
+        let device = options.objects.iter().find_map(|place| match place {
+            ObjectPlace::Device(path) => Some(path),
+            ObjectPlace::Folder(_) => None,
+        });
+        if let Some(path) = device {
+            return Err(LayoutError::new(LayoutErrorKind::NotReplaceable, WHAT_OBJECT, path));
+        }
+        let mut creation = plan(path.as_ref(), options)?;
+        let mut objects = Vec::new();
+        creation.make(|object| objects.push(object))?;
+        creation.objects = objects;
+        Ok(creation)
+    }
+}
+
+impl Creation {
+    /// What the manifest will hold.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The objects, open for reading and writing, to be kept by whoever fills them; the second call
+    /// gets none.
+    #[must_use]
+    pub fn take_objects(&mut self) -> Vec<OpenedObject> {
+        std::mem::take(&mut self.objects)
+    }
+
+    /// Gives the striped file its name, which nothing may have, and makes that durable. What was
+    /// written to the objects has to be durable before.
+    ///
+    /// # Errors
+    /// `Exists`, `NoSpace`, `System`; the objects are removed.
+    pub fn publish(self) -> Result<Layout, LayoutError> {
+        self.made.sync_folders()?;
+        let published = publish(&self.folder, &self.name, &self.bytes, self.mode);
+        published.map_err(system(WHAT, &self.path))?;
+        self.made.keep();
+        Layout::open(self.path)
+    }
+
+    fn make(&mut self, mut then: impl FnMut(OpenedObject)) -> Result<(), LayoutError> {
+        let home = home_of(&self.path)?;
+        for index in self.manifest.striping().objects() {
+            let object = &self.manifest.objects()[usize::from(index.0)];
+            if let ObjectKind::File { .. } = object.kind {
+                let path = home.join(&object.path);
+                let new = NewObject { manifest: &self.manifest, index, mode: self.mode };
+                let opened = self.made.add(&self.folder, &home, new)?;
+                then(OpenedObject { opened, path, size: 0 });
             }
         }
-        made.sync_folders()?;
-        publish(&folder, OsStr::new(name), &bytes, options.mode).map_err(system(WHAT, path))?;
-        made.keep();
-        Layout::open(path)
+        Ok(())
     }
+}
+
+/// The folder of a path, without symbolic links.
+fn home_of(path: &Path) -> Result<PathBuf, LayoutError> {
+    let home = folder_of(path);
+    home.canonicalize().map_err(|error| system(WHAT, &home)(errno_of(&error)))
+}
+
+/// What will be made; devices are looked at, and nothing is made yet.
+fn plan(path: &Path, options: &CreateOptions) -> Result<Creation, LayoutError> {
+    let fail = |kind| LayoutError::new(kind, WHAT, path);
+    let odd = || fail(LayoutErrorKind::Name("the path does not end in a name"));
+    let name = path.file_name().ok_or_else(odd)?;
+    let name = name.to_str().ok_or_else(|| fail(not_utf8()))?;
+    let home = home_of(path)?;
+    let folder = Folder::open(&home).map_err(system(WHAT, &home))?;
+    if folder.has(OsStr::new(name)).map_err(system(WHAT, path))? {
+        return Err(fail(LayoutErrorKind::Exists));
+    }
+    let mut met = Met::default();
+    let places = options.objects.iter().enumerate();
+    let objects: Result<Vec<Object>, LayoutError> = places
+        .map(|(index, place)| {
+            let name = format!("{name}.{index}");
+            place.object(&name, &home, options.stripe_size, &mut met)
+        })
+        .collect();
+    let objects = objects?;
+    let size = options.size.or_else(|| {
+        let striping = Striping::new(options.stripe_size, objects.len())?;
+        size_max(striping, &objects)
+    });
+    let manifest = Manifest::new(Uuid::new_v4(), options.stripe_size, objects, size);
+    let manifest = manifest.map_err(fail)?;
+    let bytes = manifest.to_bytes().map_err(fail)?;
+    Ok(Creation {
+        path: path.to_owned(),
+        name: name.into(),
+        folder,
+        manifest,
+        bytes,
+        mode: options.mode,
+        made: NewObjects::default(),
+        objects: Vec::new(),
+    })
 }
 
 impl ObjectPlace {

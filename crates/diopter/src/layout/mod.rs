@@ -33,7 +33,7 @@ use std::time::Duration;
 use diopter_sys::Errno;
 use diopter_sys::folder::{Document, Folder, effective_user, errno_of};
 
-pub use create::{CreateOptions, ObjectPlace};
+pub use create::{CreateOptions, Creation, ObjectPlace};
 pub use diopter_sys::device::{DeviceId, DeviceIdKind};
 pub use manifest::{
     DeviceIdentity, MANIFEST_BYTES_MAX, MANIFEST_BYTES_MIN, MANIFEST_HEAD_BYTES, MANIFEST_VERSION,

@@ -81,9 +81,19 @@ impl Layout {
         for object in self.manifest.objects() {
             self.check_allowed(object, WHAT)?;
         }
+        self.each_object(access).collect()
+    }
+
+    /// The objects of [`Layout::open_objects`] one by one, each for itself: an object that is not
+    /// what the manifest says does not keep the others from being looked at.
+    pub fn each_object(
+        &self,
+        access: ObjectAccess,
+    ) -> impl Iterator<Item = Result<OpenedObject, LayoutError>> {
         let mut met = Met::default();
-        let mut all = Vec::with_capacity(self.manifest.objects().len());
-        for (index, object) in self.manifest.striping().objects().zip(self.manifest.objects()) {
+        let all = self.manifest.striping().objects().zip(self.manifest.objects());
+        all.map(move |(index, object)| {
+            self.check_allowed(object, WHAT)?;
             let one = self.open_unverified(object, access)?;
             let fail = |kind| LayoutError::new(kind, WHAT, &one.path);
             met.check(&one.opened, &one.path).map_err(fail)?;
@@ -91,9 +101,8 @@ impl Layout {
             let fail = |kind| LayoutError::new(kind, WHAT, &one.path);
             check_stripe_size(self.manifest.striping().stripe_size(), &one.opened).map_err(fail)?;
             check_seal(object, one.size).map_err(fail)?;
-            all.push(one);
-        }
-        Ok(all)
+            Ok(one)
+        })
     }
 
     /// Opens one object that has the mark or the device's id.

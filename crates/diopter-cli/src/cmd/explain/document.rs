@@ -4,17 +4,12 @@
 use std::os::fd::AsFd;
 
 use diopter::layout::foreign;
-use diopter::sys::fiemap::{FiemapExtent, fiemap};
-use diopter::sys::residency::residency;
 use diopter::{DepthPolicy, File, Policies, RoutePolicy, ShortPolicy, WaitPolicy};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{ExplainOptions, Explained};
+use super::{Explained, device};
 use crate::cmd::layout::{self, Layout};
-
-/// Extents of the device that are listed; a request that touches more is listed as far as that.
-const DEVICE_EXTENTS_MAX: usize = 4096;
 
 /// What one request would become. Bytes everywhere.
 #[derive(Serialize, JsonSchema)]
@@ -61,7 +56,8 @@ pub struct Explain {
     pub address: u64,
     /// The limit of one bio that was asked for; null for the engine's own.
     pub bio_bytes_max: Option<u64>,
-    /// How a distributed file system has laid the file out; null where none has.
+    /// How the file is laid out over several objects: by a distributed file system, or as a striped
+    /// file; null where it is not.
     pub layout: Option<Layout>,
 }
 
@@ -82,6 +78,8 @@ pub struct PolicyNames {
     pub short: &'static str,
     /// Which requests bypass the page cache.
     pub route: &'static str,
+    /// Whether a striped file has a bio for each stripe or for each object.
+    pub merge: &'static str,
 }
 
 /// A backend.
@@ -177,14 +175,16 @@ pub struct DeviceExtent {
     pub device_offset: Option<u64>,
     /// `mapped`, `unwritten`, `shared`, `hole`, `delayed`, `inline`, `encoded`, `unknown`.
     pub state: &'static str,
+    /// Which object's device; 0 for a plain file.
+    pub object: u16,
 }
 
 /// The document of an explained request.
 pub fn of(explained: &Explained<'_>) -> Explain {
     let Explained { options, file, plan, backend } = explained;
     let alignment = file.alignment();
-    let (device_extents, device_extents_are_cut) = device_extents(explained);
-    let (cached_pages, page_size) = cached_pages(explained);
+    let (device_extents, device_extents_are_cut) = device::extents(explained);
+    let (cached_pages, page_size) = device::cached_pages(explained);
     Explain {
         schema: "diopter.explain/1",
         name: options.name.display().to_string(),
@@ -221,6 +221,9 @@ pub fn of(explained: &Explained<'_>) -> Explain {
 }
 
 fn layout_of(file: &File) -> Option<Layout> {
+    if let Some(striping) = file.striping() {
+        return Some(layout::of_striping(striping));
+    }
     let read = foreign::of_descriptor(file.as_fd()).transpose()?;
     Some(layout::of(&read, file.size().ok()))
 }
@@ -248,6 +251,7 @@ fn names_of(policies: &Policies) -> PolicyNames {
             RoutePolicy::Buffered => "buffered",
             RoutePolicy::Hybrid { .. } => "hybrid",
         },
+        merge: policies.merge.name(),
     }
 }
 
@@ -272,128 +276,5 @@ fn bio_of(bio: &diopter::PlannedBio) -> Bio {
         file_offset: bio.draft.runs.start(),
         way: bio.way,
         is_edge_read: bio.is_edge_read,
-    }
-}
-
-fn device_extents(explained: &Explained<'_>) -> (Option<Vec<DeviceExtent>>, bool) {
-    let ExplainOptions { offset, length, .. } = *explained.options;
-    // Past the end of the file there is nothing to read, and for a write nothing yet.
-    let size = explained.file.size().unwrap_or(u64::MAX);
-    let end = offset.saturating_add(length).min(size);
-    if end <= offset {
-        return (Some(Vec::new()), false);
-    }
-    // Without a write-back first: explaining changes nothing.
-    let found = fiemap(explained.file.as_fd(), offset, end - offset, false, DEVICE_EXTENTS_MAX);
-    let Ok(found) = found else { return (None, false) };
-    let is_cut = found.len() >= DEVICE_EXTENTS_MAX;
-    (Some(clipped(&found, offset, end, is_cut)), is_cut)
-}
-
-/// The extents cut to `start..end`, with the holes between them.
-fn clipped(extents: &[FiemapExtent], start: u64, end: u64, is_cut: bool) -> Vec<DeviceExtent> {
-    let mut list = Vec::new();
-    let mut at = start;
-    let hole = |from: u64, to: u64| DeviceExtent {
-        file_offset: from,
-        length: to - from,
-        device_offset: None,
-        state: "hole",
-    };
-    for extent in extents {
-        let (first, last) = (extent.logical.max(at), extent.end().min(end));
-        if first >= last {
-            continue;
-        }
-        if first > at {
-            list.push(hole(at, first));
-        }
-        let is_placed = !(extent.is_unknown() || extent.is_delalloc() || extent.is_inline());
-        let device_offset = extent.physical.saturating_add(first - extent.logical);
-        list.push(DeviceExtent {
-            file_offset: first,
-            length: last - first,
-            device_offset: is_placed.then_some(device_offset),
-            state: state_of(extent),
-        });
-        at = last;
-    }
-    if at < end && !is_cut {
-        list.push(hole(at, end));
-    }
-    list
-}
-
-/// The state that matters most to a request.
-fn state_of(extent: &FiemapExtent) -> &'static str {
-    let states = [
-        (extent.is_delalloc(), "delayed"),
-        (extent.is_inline(), "inline"),
-        (extent.is_encoded(), "encoded"),
-        (extent.is_unwritten(), "unwritten"),
-        (extent.is_shared(), "shared"),
-        (extent.is_unknown(), "unknown"),
-    ];
-    states.into_iter().find(|(is_it, _)| *is_it).map_or("mapped", |(_, state)| state)
-}
-
-/// Cached pages of the range, and the size of a page.
-fn cached_pages(explained: &Explained<'_>) -> (Option<u64>, u32) {
-    let page_size = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
-    let ExplainOptions { offset, length, .. } = *explained.options;
-    if length == 0 {
-        return (Some(0), page_size);
-    }
-    let size = explained.file.size().unwrap_or(0);
-    let told = residency(explained.file.as_fd(), offset, length, size).ok();
-    (told.map(|told| told.pages_cached), page_size)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn extent(logical: u64, physical: u64, length: u64, flags: u32) -> FiemapExtent {
-        FiemapExtent { logical, physical, length, flags }
-    }
-
-    fn device(file_offset: u64, length: u64, at: Option<u64>, state: &'static str) -> DeviceExtent {
-        DeviceExtent { file_offset, length, device_offset: at, state }
-    }
-
-    #[test]
-    fn extents_are_cut_to_the_range_and_holes_are_listed() {
-        let found = [extent(0, 1000, 100, 0), extent(150, 5000, 100, 0x800)];
-        let expected = [
-            device(50, 50, Some(1050), "mapped"),
-            device(100, 50, None, "hole"),
-            device(150, 30, Some(5000), "unwritten"),
-        ];
-        assert_eq!(clipped(&found, 50, 180, false), expected);
-    }
-
-    #[test]
-    fn what_follows_the_last_extent_is_a_hole_unless_the_list_was_cut() {
-        let found = [extent(0, 1000, 100, 0)];
-        let mapped = device(0, 100, Some(1000), "mapped");
-        let hole = device(100, 100, None, "hole");
-        assert_eq!(clipped(&found, 0, 200, false), [mapped.clone(), hole]);
-        assert_eq!(clipped(&found, 0, 200, true), [mapped]);
-        assert_eq!(clipped(&[], 10, 10, false), []);
-    }
-
-    #[test]
-    fn extents_that_overlap_are_told_once() {
-        let found = [extent(0, 1000, 100, 0), extent(50, 2000, 100, 0)];
-        let expected =
-            [device(0, 100, Some(1000), "mapped"), device(100, 50, Some(2050), "mapped")];
-        assert_eq!(clipped(&found, 0, 150, false), expected);
-    }
-
-    #[test]
-    fn an_extent_without_a_place_has_no_device_offset() {
-        let found = [extent(0, 0, 100, 0x2 | 0x4), extent(100, 0, 100, 0x200)];
-        let expected = [device(0, 100, None, "delayed"), device(100, 100, None, "inline")];
-        assert_eq!(clipped(&found, 0, 200, false), expected);
     }
 }

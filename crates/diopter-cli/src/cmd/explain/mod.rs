@@ -1,6 +1,7 @@
 //! `dio explain`: what one request would become. Asks the library for the plan, and prints it; the
 //! request is never made.
 
+mod device;
 mod document;
 mod text;
 

@@ -1,11 +1,18 @@
 //! The document of `dio explain` as text for people. Every number of bytes is told in its unit too.
 
+use std::collections::BTreeMap;
+
 use super::document::{Bio, Explain};
+use crate::cmd::finding::number;
+use crate::cmd::layout::Layout;
 use crate::output::{self, Look, Side, Table, put};
 use crate::size::size_text;
 
 /// Rows of a table that are shown; the document has them all.
 const ROWS_MAX: usize = 24;
+
+/// Rows that tell stripes, which follow from the layout.
+const STRIPES_MAX: usize = 8;
 
 /// Column in which values begin.
 const INDENT: usize = 13;
@@ -47,9 +54,16 @@ pub fn of(document: &Explain, look: &Look) -> String {
     entry(&mut text, "page cache", &cached(document));
     if let Some(layout) = &document.layout {
         text.push_str(&layout.text(INDENT, look));
+        if layout.is_striped_file() && !document.bios.is_empty() {
+            text.push_str(&look.entry(INDENT, "objects", &objects(&document.bios)));
+        }
     }
-    section(&mut text, look, ("extents", document.extents.len()), extents_table(document));
-    section(&mut text, look, ("bios", document.bios.len()), bios_table(document));
+    let is_striped = document.layout.as_ref().is_some_and(Layout::is_striped_file);
+    let rows_max = if is_striped { STRIPES_MAX } else { ROWS_MAX };
+    let title = ("extents", document.extents.len());
+    section(&mut text, look, title, (extents_table(document, rows_max), rows_max));
+    let title = ("bios", document.bios.len());
+    section(&mut text, look, title, (bios_table(document), ROWS_MAX));
     match &document.device_extents {
         None => {
             put(&mut text, "");
@@ -57,7 +71,7 @@ pub fn of(document: &Explain, look: &Look) -> String {
         }
         Some(list) => {
             let title = ("on device", list.len());
-            section(&mut text, look, title, device_table(document));
+            section(&mut text, look, title, (device_table(document, rows_max), rows_max));
             if document.device_extents_are_cut {
                 put(&mut text, "  the file system told no more than that; the range goes on");
             }
@@ -69,7 +83,8 @@ pub fn of(document: &Explain, look: &Look) -> String {
 fn policies(document: &Explain) -> String {
     let all = &document.policies;
     format!(
-        "{} (boundary {}, submit {}, completion {}, depth {}, wait {}, short {}, route {})",
+        "{} (boundary {}, submit {}, completion {}, depth {}, wait {}, short {}, route {}, \
+         merge {})",
         document.preset,
         all.boundary,
         all.submit,
@@ -77,7 +92,8 @@ fn policies(document: &Explain) -> String {
         all.depth,
         all.wait,
         all.short,
-        all.route
+        all.route,
+        all.merge
     )
 }
 
@@ -119,8 +135,34 @@ fn cached(document: &Explain) -> String {
     }
 }
 
-/// A table under its title, cut at [`ROWS_MAX`].
-fn section(text: &mut String, look: &Look, (title, rows): (&str, usize), table: Table) {
+/// What each object gets, in one line however many there are.
+fn objects(bios: &[Bio]) -> String {
+    let mut by_object: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
+    for bio in bios.iter().filter(|bio| !bio.is_edge_read) {
+        let (count, bytes) = by_object.entry(bio.object).or_default();
+        *count += 1;
+        *bytes += bio.length;
+    }
+    let between = |least: Option<u64>, most: Option<u64>, told: fn(u64) -> String| {
+        let (least, most) = (least.unwrap_or(0), most.unwrap_or(0));
+        if least == most { told(most) } else { format!("{} to {}", told(least), told(most)) }
+    };
+    let bytes = || by_object.values().map(|(_, bytes)| *bytes);
+    let counts = || by_object.values().map(|(count, _)| *count);
+    let bytes = between(bytes().min(), bytes().max(), size_text);
+    let bios = between(counts().min(), counts().max(), |count| count.to_string());
+    let noun = if bios == "1" { "bio" } else { "bios" };
+    let touched = u64::try_from(by_object.len()).unwrap_or(u64::MAX);
+    format!("{}, {bytes} in {bios} {noun} on each", number(touched, "object"))
+}
+
+/// A table under its title, cut at so many rows.
+fn section(
+    text: &mut String,
+    look: &Look,
+    (title, rows): (&str, usize),
+    (table, rows_max): (Table, usize),
+) {
     put(text, "");
     if rows == 0 {
         text.push_str(&look.entry(INDENT, title, "none"));
@@ -128,8 +170,8 @@ fn section(text: &mut String, look: &Look, (title, rows): (&str, usize), table: 
     }
     text.push_str(&look.entry(INDENT, title, &rows.to_string()));
     text.push_str(&look.table(2, &table));
-    if rows > ROWS_MAX {
-        put(text, &format!("  and {} more; --json lists all", rows - ROWS_MAX));
+    if rows > rows_max {
+        put(text, &format!("  and {} more; --json lists all", rows - rows_max));
     }
 }
 
@@ -140,7 +182,7 @@ fn bytes(bytes: u64) -> [String; 2] {
     [bytes.to_string(), unit]
 }
 
-fn extents_table(document: &Explain) -> Table {
+fn extents_table(document: &Explain, rows_max: usize) -> Table {
     let mut table = Table::new(&[
         ("offset", Side::Right),
         ("", Side::Left),
@@ -152,7 +194,7 @@ fn extents_table(document: &Explain) -> Table {
         ("boundary", Side::Left),
     ]);
     let extents = &document.extents;
-    for extent in extents.iter().take(ROWS_MAX) {
+    for extent in extents.iter().take(rows_max) {
         let [offset, offset_unit] = bytes(extent.file_offset);
         let [length, length_unit] = bytes(extent.length);
         table.row(vec![
@@ -215,24 +257,28 @@ fn way(bio: &Bio) -> String {
     if bio.is_edge_read { "edge read".to_owned() } else { bio.way.to_owned() }
 }
 
-fn device_table(document: &Explain) -> Table {
+fn device_table(document: &Explain, rows_max: usize) -> Table {
     let mut table = Table::new(&[
         ("offset", Side::Right),
         ("", Side::Left),
         ("length", Side::Right),
         ("", Side::Left),
+        ("object", Side::Right),
         ("device offset", Side::Right),
         ("", Side::Left),
         ("state", Side::Left),
     ]);
-    for extent in document.device_extents.iter().flatten().take(ROWS_MAX) {
+    let is_striped = document.layout.as_ref().is_some_and(Layout::is_striped_file);
+    for extent in document.device_extents.iter().flatten().take(rows_max) {
         let [offset, offset_unit] = bytes(extent.file_offset);
         let [length, length_unit] = bytes(extent.length);
         let [device, device_unit] = extent.device_offset.map_or(["-".into(), String::new()], bytes);
         let state = extent.state.to_owned();
-        table.row(vec![offset, offset_unit, length, length_unit, device, device_unit, state]);
+        let object = extent.object.to_string();
+        let place = vec![object, device, device_unit, state];
+        table.row([vec![offset, offset_unit, length, length_unit], place].concat());
     }
-    table
+    table.without(|head| head == "object" && !is_striped)
 }
 
 #[cfg(test)]
@@ -281,6 +327,7 @@ mod tests {
                 wait: "block",
                 short: "resubmit",
                 route: "direct",
+                merge: "per-object",
             },
             backend: Backend { name: "uring", why: "a ring was tried".to_owned() },
             alignment: Alignment {
@@ -321,6 +368,7 @@ mod tests {
             length,
             device_offset,
             state,
+            object: 0,
         };
         Explain {
             offset: 3,

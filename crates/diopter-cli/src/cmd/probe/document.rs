@@ -1,13 +1,14 @@
 //! The document of `dio probe --json`; the text is made from it too. Fields are only ever added, at
 //! the end.
 
-use diopter::probe::{ExtentShare, ExtentSummary, Facts, Finding, Mount, Probe};
+use diopter::probe::{DirectFacts, ExtentShare, ExtentSummary, Mount, Probe};
 use diopter::sys::file::DirectSupport;
 use diopter::sys::queue::BlockQueue;
 use diopter::sys::residency::{Residency, ResidencySource};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::cmd::finding::FindingText;
 use crate::cmd::layout::{self, Layout};
 
 /// What was found out about each name. Bytes everywhere.
@@ -25,7 +26,7 @@ pub struct Document {
 pub struct Name {
     /// As on the command line.
     pub name: String,
-    /// `file`, `block-device`, `directory`.
+    /// `file`, `striped-file`, `block-device`, `directory`.
     pub kind: &'static str,
     /// Bytes in it; null for a directory.
     pub size: Option<u64>,
@@ -51,8 +52,12 @@ pub struct Name {
     pub memory_lock_is_exempt: bool,
     /// What slows direct I/O down, the worst first.
     pub findings: Vec<FindingText>,
-    /// How a distributed file system has laid it out; null where none has.
+    /// How it is laid out over several objects: by a distributed file system, or as a striped file;
+    /// null where it is not.
     pub layout: Option<Layout>,
+    /// The objects of a striped file; null for any other name. `file_system` is then that of the
+    /// manifest.
+    pub objects: Option<Vec<ProbedObject>>,
 }
 
 /// A kernel.
@@ -217,27 +222,44 @@ pub struct PageCache {
     pub source: &'static str,
 }
 
-/// Something that slows direct I/O down.
+/// An object of a striped file.
 #[derive(Serialize, JsonSchema)]
-pub struct FindingText {
-    /// Its name; a script may rely on it.
-    pub id: &'static str,
-    /// `severe`, `warning`, `notice`.
-    pub severity: &'static str,
-    /// What was seen.
-    pub evidence: String,
-    /// What it does to direct I/O.
-    pub cause: &'static str,
-    /// What to do about it.
-    pub remedy: String,
+pub struct ProbedObject {
+    /// Its number, from 0.
+    pub index: usize,
+    /// Where it is: absolute.
+    pub path: String,
+    /// `file`, `block-device`.
+    pub kind: &'static str,
+    /// Bytes in it; null where it is not as it should be.
+    pub size: Option<u64>,
+    /// Type of the file system that it is on; null for a block device.
+    pub file_system: Option<String>,
+    /// Where that is mounted.
+    pub mount_point: Option<String>,
+    /// Name of the block device below; null where there is no single one.
+    pub device: Option<String>,
+    /// What offset and length of direct I/O on it must be a multiple of, in bytes.
+    pub alignment: Option<u32>,
+    /// What memory addresses must be a multiple of, in bytes.
+    pub memory_alignment: Option<u32>,
+    /// Which backend serves it.
+    pub backend: Option<&'static str>,
+    /// Whether it is there, and what the manifest says.
+    pub is_well: bool,
+    /// What is wrong with it; null where nothing is.
+    pub trouble: Option<String>,
 }
 
-/// The document.
-pub fn of(probes: &[Probe]) -> Document {
-    Document { schema: "diopter.probe/1", names: probes.iter().map(name_of).collect() }
+impl Document {
+    /// Of these names.
+    pub fn of(names: Vec<Name>) -> Document {
+        Document { schema: "diopter.probe/1", names }
+    }
 }
 
-fn name_of(probe: &Probe) -> Name {
+/// A name of any kind but a striped file.
+pub fn name_of(probe: &Probe) -> Name {
     let facts = &probe.facts;
     let points = facts.device_mounts.iter().map(|point| point.display().to_string());
     let features = facts.backend.features.iter();
@@ -249,7 +271,7 @@ fn name_of(probe: &Probe) -> Name {
         file_system: facts.mount.as_ref().map(file_system_of),
         mounted_at: points.collect(),
         device: facts.queue.as_ref().map(device_of),
-        direct: direct_of(facts),
+        direct: facts.direct.map(direct_of),
         backend: Backend {
             name: facts.backend.name,
             why: facts.backend.why.clone(),
@@ -259,8 +281,9 @@ fn name_of(probe: &Probe) -> Name {
         page_cache: facts.cache.as_ref().map(page_cache_of),
         memory_lock_bytes_max: facts.memory_lock.bytes_max,
         memory_lock_is_exempt: facts.memory_lock.is_exempt,
-        findings: probe.findings.iter().map(finding_of).collect(),
+        findings: probe.findings.iter().map(FindingText::of).collect(),
         layout: facts.layout.as_ref().map(|read| layout::of(read, facts.size)),
+        objects: None,
     }
 }
 
@@ -299,14 +322,14 @@ fn device_of(queue: &BlockQueue) -> Device {
     }
 }
 
-fn direct_of(facts: &Facts) -> Option<Direct> {
-    let direct = facts.direct?;
+/// Direct I/O as it was found.
+pub fn direct_of(direct: DirectFacts) -> Direct {
     let why = match direct.support {
         DirectSupport::Full => None,
         DirectSupport::ReadsOnly => Some("the file system buffers direct writes".to_owned()),
         DirectSupport::None(reason) => Some(reason.to_string()),
     };
-    Some(Direct {
+    Direct {
         reads: !matches!(direct.support, DirectSupport::None(_)),
         writes: direct.support == DirectSupport::Full,
         why,
@@ -319,7 +342,7 @@ fn direct_of(facts: &Facts) -> Option<Direct> {
             unit_max: atomic.unit_max,
             segments_max: atomic.segments_max,
         }),
-    })
+    }
 }
 
 fn extents_of(summary: &ExtentSummary) -> Extents {
@@ -339,7 +362,8 @@ fn extents_of(summary: &ExtentSummary) -> Extents {
     }
 }
 
-fn page_cache_of(cache: &Residency) -> PageCache {
+/// Cached pages as they were told.
+pub fn page_cache_of(cache: &Residency) -> PageCache {
     let writeback = cache.pages_writeback.unwrap_or(0);
     PageCache {
         pages: cache.pages_cached,
@@ -349,15 +373,5 @@ fn page_cache_of(cache: &Residency) -> PageCache {
             ResidencySource::Cachestat => "cachestat",
             ResidencySource::Mincore => "mincore",
         },
-    }
-}
-
-fn finding_of(finding: &Finding) -> FindingText {
-    FindingText {
-        id: finding.id,
-        severity: finding.severity.name(),
-        evidence: finding.evidence.clone(),
-        cause: finding.cause,
-        remedy: finding.remedy.clone(),
     }
 }

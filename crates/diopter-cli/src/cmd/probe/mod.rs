@@ -1,16 +1,18 @@
 //! `dio probe`: facts and findings about names. Asks the library, and prints what it tells.
 
 mod document;
+mod striped;
 mod text;
 
 use std::path::PathBuf;
 
-use diopter::BackendKind;
-use diopter::probe::{Probe, probe};
+use diopter::probe::probe;
+use diopter::{BackendKind, Error, StripedFile};
 
 use crate::cmd;
 use crate::log::{self, Filter, Level};
 use crate::output::{self, DONE, Look, TROUBLE};
+use document::{Document, Name};
 
 /// What the command line says.
 pub struct ProbeOptions {
@@ -23,21 +25,31 @@ pub struct ProbeOptions {
 }
 
 /// Probes each name, and gives the exit status. A name that can't be probed is told on standard
-/// error, and does not keep the others from being probed.
+/// error, and does not keep the others from being probed. An object of a striped file that is not
+/// as it should be is trouble as well.
 pub fn run(options: &ProbeOptions, filter: &Filter, look: &Look) -> u8 {
-    let mut probes: Vec<Probe> = Vec::new();
+    let mut names: Vec<Name> = Vec::new();
     let mut status = DONE;
     for name in &options.names {
         filter.tell("probe", Level::Debug, || format!("looking at {}", name.display()));
-        match probe(name, options.backend) {
-            Ok(probe) => probes.push(probe),
+        let told = if StripedFile::is_at(name) {
+            striped::name_of(name, options.backend)
+        } else {
+            probe(name, options.backend).map(|probe| document::name_of(&probe)).map_err(Error::from)
+        };
+        match told {
+            Ok(name) => names.push(name),
             Err(error) => {
-                log::fail("probe", &cmd::told(&error.into()));
+                log::fail("probe", &cmd::told(&error));
                 status = TROUBLE;
             }
         }
     }
-    let document = document::of(&probes);
+    let is_well = |name: &Name| name.objects.iter().flatten().all(|object| object.is_well);
+    if !names.iter().all(is_well) {
+        status = TROUBLE;
+    }
+    let document = Document::of(names);
     if options.is_json {
         cmd::print_json(&document, status)
     } else {

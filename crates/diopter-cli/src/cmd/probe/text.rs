@@ -1,13 +1,15 @@
 //! The document of `dio probe` as text for people. Every number of bytes is told in its unit too.
 
-use super::document::{Device, Direct, Document, Extents, FindingText, Name, Share};
-use crate::output::{self, Look, Tone, put};
+use super::document::{Device, Direct, Document, Extents, Name, ProbedObject, Share};
+use crate::cmd::finding::{self, number};
+use crate::output::{self, Look, Side, Table, Tone, put};
 use crate::size::size_text;
 
 /// Column in which values begin.
 const INDENT: usize = 15;
-/// The same, within a finding.
-const INDENT_FINDING: usize = 10;
+
+/// Objects of a striped file that are shown; the document has them all.
+const OBJECTS_MAX: usize = 24;
 
 /// The text: one block for each name.
 pub fn of(document: &Document, look: &Look) -> String {
@@ -26,23 +28,57 @@ fn block_of(name: &Name, look: &Look) -> String {
     if let Some(layout) = &name.layout {
         text.push_str(&layout.text(INDENT, look));
     }
+    if let Some(objects) = &name.objects {
+        put(&mut text, "");
+        text.push_str(&look.table(2, &objects_table(objects)));
+        if objects.len() > OBJECTS_MAX {
+            let more = objects.len() - OBJECTS_MAX;
+            put(&mut text, &format!("  and {more} more; --json lists all"));
+        }
+    }
     put(&mut text, "");
     if name.findings.is_empty() {
         let none = look.paint(Tone::Good, "nothing here slows direct I/O down");
         text.push_str(&look.entry(INDENT, "findings", &none));
         return text;
     }
-    text.push_str(&look.entry(INDENT, "findings", &counts(&name.findings)));
-    for finding in &name.findings {
-        put(&mut text, "");
-        add_finding(&mut text, finding, look);
-    }
+    text.push_str(&look.entry(INDENT, "findings", &finding::counts(&name.findings)));
+    text.push_str(&finding::text(&name.findings, look));
     text
+}
+
+fn objects_table(objects: &[ProbedObject]) -> Table {
+    let mut table = Table::new(&[
+        ("#", Side::Right),
+        ("size", Side::Right),
+        ("device", Side::Left),
+        ("file system", Side::Left),
+        ("aligned to", Side::Right),
+        ("backend", Side::Left),
+        ("state", Side::Left),
+        ("object", Side::Left),
+    ]);
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    for object in objects.iter().take(OBJECTS_MAX) {
+        let system = object.file_system.as_ref().zip(object.mount_point.as_ref());
+        table.row(vec![
+            object.index.to_string(),
+            or_none(object.size.map(|size| size.to_string())),
+            or_none(object.device.clone()),
+            or_none(system.map(|(system, point)| format!("{system} at {point}"))),
+            or_none(object.alignment.map(|bytes| bytes.to_string())),
+            or_none(object.backend.map(str::to_owned)),
+            if object.is_well { "well" } else { "TROUBLE" }.to_owned(),
+            output::shown(&object.path),
+        ]);
+    }
+    table
 }
 
 fn rows_of(name: &Name) -> Vec<(&'static str, String)> {
     let mut rows = vec![("kernel", format!("Linux {}", name.kernel.release))];
-    if let Some(system) = &name.file_system {
+    let is_striped = name.objects.is_some();
+    if let Some(system) = name.file_system.as_ref().filter(|_| !is_striped) {
         let where_ = format!("{} on {} at {}", system.kind, system.source, system.mount_point);
         rows.push(("file system", where_));
         rows.push(("", system.options.join(", ")));
@@ -52,6 +88,7 @@ fn rows_of(name: &Name) -> Vec<(&'static str, String)> {
     }
     match &name.device {
         Some(device) => add_device(&mut rows, device),
+        None if is_striped => {}
         None => rows.push(("device", "no single block device below".to_owned())),
     }
     if let Some(direct) = &name.direct {
@@ -63,6 +100,8 @@ fn rows_of(name: &Name) -> Vec<(&'static str, String)> {
     }
     if name.kind == "file" {
         rows.push(("extents", name.extents.as_ref().map_or("not told".to_owned(), extents)));
+    }
+    if name.kind == "file" || is_striped {
         rows.push(("page cache", page_cache(name)));
     }
     rows.push(("locked memory", locked_memory(name)));
@@ -192,41 +231,6 @@ fn locked_memory(name: &Name) -> String {
     }
 }
 
-fn counts(findings: &[FindingText]) -> String {
-    let count = |severity: &str| findings.iter().filter(|it| it.severity == severity).count();
-    let all = ["severe", "warning", "notice"].map(|severity| (count(severity), severity));
-    let told: Vec<String> = all
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, severity)| match severity {
-            "severe" => format!("{count} severe"),
-            word => number(u64::try_from(count).unwrap_or(u64::MAX), word),
-        })
-        .collect();
-    told.join(", ")
-}
-
-fn add_finding(text: &mut String, finding: &FindingText, look: &Look) {
-    let tone = match finding.severity {
-        "severe" => Tone::Severe,
-        "warning" => Tone::Warning,
-        _ => Tone::Head,
-    };
-    let id = look.paint(tone, finding.id);
-    put(text, &format!("  {id} ({})", finding.severity));
-    for (label, value) in [
-        ("    seen", finding.evidence.as_str()),
-        ("    means", finding.cause),
-        ("    do", &finding.remedy),
-    ] {
-        text.push_str(&look.entry(INDENT_FINDING, label, value));
-    }
-}
-
-fn number(count: u64, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -352,28 +356,16 @@ mod tests {
 
     #[test]
     fn names_are_told_as_they_were() {
-        let judged = |facts: Facts| Probe { findings: findings(&facts), facts };
-        let told = of(&document::of(&[judged(file()), judged(device())]), &LOOK);
+        let judged = |facts: Facts| document::name_of(&Probe { findings: findings(&facts), facts });
+        let told = of(&Document::of([file(), device()].map(judged).into()), &LOOK);
         golden_file::check(&golden_file::golden("probe.txt"), &told);
     }
 
     #[test]
     fn a_foreign_layout_is_told_with_its_finding() {
         let facts = Facts { queue: None, size: Some(1 << 30), ..striped() };
-        let told = of(&document::of(&[Probe { findings: findings(&facts), facts }]), &LOOK);
+        let name = document::name_of(&Probe { findings: findings(&facts), facts });
+        let told = of(&Document::of(vec![name]), &LOOK);
         golden_file::check(&golden_file::golden("probe-striped.txt"), &told);
-    }
-
-    #[test]
-    fn findings_are_counted_by_severity() {
-        let of = |severity| FindingText {
-            id: "a",
-            severity,
-            evidence: String::new(),
-            cause: "",
-            remedy: String::new(),
-        };
-        let all = ["severe", "notice", "warning", "severe", "notice"].map(of);
-        assert_eq!(counts(&all), "2 severe, 1 warning, 2 notices");
     }
 }

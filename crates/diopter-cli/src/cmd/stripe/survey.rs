@@ -1,0 +1,265 @@
+//! What is to be seen of a striped file's objects, and what follows from it. Looks only.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use diopter::layout::{
+    DeviceIdentity, Layout, OBJECT_ATTRIBUTE, Object, ObjectAccess, ObjectKind, OpenedObject,
+};
+use diopter::sys::xattr;
+use diopter::{LayoutError, LayoutErrorKind};
+
+use crate::cmd::finding::{FindingText, number};
+use crate::output;
+use crate::size::size_text;
+
+/// Objects that a finding names one by one.
+const NAMED_MAX: usize = 8;
+
+/// Entries of the objects' folders that are looked at for what an interrupted copy has left.
+const ENTRIES_MAX: usize = 100_000;
+
+/// Digits of a number in base 16 behind the name of an object that replaces another.
+const SUFFIX_DIGITS: usize = 8;
+
+/// A layout's objects as they are now.
+pub struct Survey {
+    /// Each of them, in order.
+    pub objects: Vec<Result<SeenObject, LayoutError>>,
+    /// Bytes in the file; `None` where an object that counts is not to be seen.
+    pub file_size: Option<u64>,
+    /// What follows, the worst first.
+    pub findings: Vec<FindingText>,
+}
+
+/// An object that is what the manifest says.
+pub struct SeenObject {
+    /// Where it is; a device may have another path than in the manifest.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub size: u64,
+    /// What memory, and offset and length of direct I/O on it must be a multiple of, in bytes.
+    pub alignment: (u32, u32),
+}
+
+/// Looks at all objects. Each is closed before the next one is opened.
+pub fn of(layout: &Layout) -> Survey {
+    let seen = |object: OpenedObject| {
+        let told = object.opened.alignment;
+        SeenObject {
+            path: object.path,
+            size: object.size,
+            alignment: (told.memory, told.offset_read.max(told.offset_write)),
+        }
+    };
+    let objects: Vec<Result<SeenObject, LayoutError>> =
+        layout.each_object(ObjectAccess::READ).map(|object| object.map(seen)).collect();
+    // What a sealed layout says of a lost object still tells the size of the file.
+    let recorded = layout.manifest().objects().iter().map(Object::sealed_size);
+    let sizes: Option<Vec<u64>> = objects
+        .iter()
+        .zip(recorded)
+        .map(|(object, recorded)| recorded.or(object.as_ref().ok().map(|object| object.size)))
+        .collect();
+    let file_size = layout.manifest().size().or_else(|| Some(layout.file_size(&sizes?)));
+    let mut findings: Vec<FindingText> =
+        objects.iter().enumerate().filter_map(|(n, it)| lost(n, it.as_ref().err()?)).collect();
+    let rest = [
+        short(layout, &objects, file_size),
+        not_sealed(layout, file_size),
+        without_id(layout),
+        left_over(layout),
+    ];
+    findings.extend(rest.into_iter().flatten());
+    findings.sort_by_key(FindingText::rank);
+    Survey { objects, file_size, findings }
+}
+
+/// An object that the file can't be opened with.
+fn lost(number: usize, error: &LayoutError) -> Option<FindingText> {
+    use LayoutErrorKind as Kind;
+    let id = match error.kind {
+        Kind::Missing => "object-missing",
+        Kind::Foreign { .. } => "object-foreign",
+        Kind::SealedSize { .. } => "object-resized",
+        Kind::OtherDevice { .. } => "object-other-device",
+        Kind::Duplicate { .. } => "object-twice",
+        Kind::WrongKind(_) => "object-wrong-kind",
+        Kind::StripeSize { .. } => "object-misaligned",
+        Kind::NotAllowed { .. } => "object-not-allowed",
+        _ => "object-unreadable",
+    };
+    let path = output::shown(&error.path.display().to_string());
+    let remedy = match error.remedy() {
+        "" => "look at it with `dio probe`",
+        known => known,
+    };
+    Some(FindingText {
+        id,
+        severity: "severe",
+        evidence: format!("object {number}, {path}: {}", error.kind),
+        cause: "the striped file is not opened: the stripes of this object are in no other one",
+        remedy: remedy.to_owned(),
+    })
+}
+
+/// Objects of a layout without seal that have fewer bytes than the file's size asks of them.
+fn short(
+    layout: &Layout,
+    objects: &[Result<SeenObject, LayoutError>],
+    file_size: Option<u64>,
+) -> Option<FindingText> {
+    let (manifest, file_size) = (layout.manifest(), file_size?);
+    if manifest.is_sealed() {
+        return None;
+    }
+    let striping = manifest.striping();
+    let told: Vec<String> = striping
+        .objects()
+        .zip(objects)
+        .filter_map(|(index, seen)| {
+            let (seen, whole) = (seen.as_ref().ok()?, striping.object_size(index, file_size));
+            let is_file =
+                matches!(manifest.objects()[usize::from(index.0)].kind, ObjectKind::File { .. });
+            let is_short = is_file && seen.size < whole;
+            is_short.then(|| {
+                let lacks = size_text(whole - seen.size);
+                format!("object {} has {} and lacks {lacks}", index.0, size_text(seen.size))
+            })
+        })
+        .collect();
+    (!told.is_empty()).then(|| FindingText {
+        id: "short-object",
+        severity: "notice",
+        evidence: listed(&told),
+        cause: "what an object lacks reads as zeros: it was never written, or it is lost",
+        remedy: "nothing where the file has holes; `dio stripe seal` a file that is finished, and \
+                 lost bytes are noticed from then on"
+            .to_owned(),
+    })
+}
+
+fn not_sealed(layout: &Layout, file_size: Option<u64>) -> Option<FindingText> {
+    let manifest = layout.manifest();
+    let has_file = manifest.objects().iter().any(|it| matches!(it.kind, ObjectKind::File { .. }));
+    let is_in_use = file_size.is_none_or(|size| size > 0);
+    (has_file && is_in_use && !manifest.is_sealed()).then(|| FindingText {
+        id: "not-sealed",
+        severity: "notice",
+        evidence: "the manifest does not have the sizes of the objects".to_owned(),
+        cause: "an object that loses its end is not noticed: what it lacks reads as zeros",
+        remedy: "`dio stripe seal` the file once it is finished".to_owned(),
+    })
+}
+
+fn without_id(layout: &Layout) -> Option<FindingText> {
+    let objects = layout.manifest().objects().iter().enumerate();
+    let has_none =
+        |kind: &ObjectKind| matches!(kind, ObjectKind::Device(DeviceIdentity { id: None, .. }));
+    let told: Vec<String> = objects
+        .filter(|(_, object)| has_none(&object.kind))
+        .map(|(number, object)| format!("object {number}, {}", output::shown(&object.path)))
+        .collect();
+    (!told.is_empty()).then(|| FindingText {
+        id: "device-without-id",
+        severity: "notice",
+        evidence: format!("the kernel tells no stable id of {}", listed(&told)),
+        cause: "only its size tells the device from another that gets its path",
+        remedy: "use a partition (it has an id of its own), or keep the paths as they are"
+            .to_owned(),
+    })
+}
+
+/// Objects beside those of the layout that a copy which was killed has left: named as one that
+/// replaces another, and with the mark of a layout that is not this one.
+fn left_over(layout: &Layout) -> Option<FindingText> {
+    let name = layout.path().file_name()?.to_str()?;
+    let uuid = layout.manifest().uuid().hyphenated().to_string();
+    let home = layout.folder();
+    let objects = layout.manifest().objects().iter();
+    let parents = objects.filter(|object| matches!(object.kind, ObjectKind::File { .. }));
+    let parents = parents.filter_map(|it| Some(layout.object_path(it).parent()?.to_owned()));
+    let folders: BTreeSet<PathBuf> = parents.chain([home.clone()]).collect();
+    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+    let mut told: Vec<String> = entries
+        .take(ENTRIES_MAX)
+        .flatten()
+        .filter_map(|entry| {
+            let (path, found) = (entry.path(), entry.file_name().into_string().ok()?);
+            let is_left = is_replacement_of(name, &found) && has_other_mark(&path, &uuid);
+            let path = path.strip_prefix(&home).unwrap_or(&path).display().to_string();
+            is_left.then(|| output::shown(&path))
+        })
+        .collect();
+    told.sort();
+    (!told.is_empty()).then(|| FindingText {
+        id: "leftover-objects",
+        severity: "notice",
+        evidence: format!("{} of no layout: {}", in_words(&told), listed(&told)),
+        cause: "a copy to this file is under way, or was killed: they only take space",
+        remedy: "remove them, unless a `dio cp` to this file is running".to_owned(),
+    })
+}
+
+/// Whether a name is `NAME.NUMBER.` and 8 hex digits.
+fn is_replacement_of(name: &str, found: &str) -> bool {
+    let rest = found.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));
+    let parts = rest.and_then(|rest| rest.split_once('.'));
+    parts.is_some_and(|(number, suffix)| {
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        let is_suffix =
+            suffix.len() == SUFFIX_DIGITS && suffix.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_number && is_suffix
+    })
+}
+
+fn has_other_mark(path: &Path, uuid: &str) -> bool {
+    let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
+    let mark = || {
+        let file = File::open(path).ok()?;
+        xattr::get(file.as_fd(), OBJECT_ATTRIBUTE).ok()?
+    };
+    is_file && mark().is_some_and(|mark| !mark.starts_with(uuid.as_bytes()))
+}
+
+fn in_words(list: &[String]) -> String {
+    number(u64::try_from(list.len()).unwrap_or(u64::MAX), "object")
+}
+
+/// The first ones, and how many more.
+pub fn listed(all: &[String]) -> String {
+    let shown = all[..all.len().min(NAMED_MAX)].join("; ");
+    match all.len() - all.len().min(NAMED_MAX) {
+        0 => shown,
+        more => format!("{shown}; and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_that_replaces_another_is_known_by_its_name() {
+        assert!(is_replacement_of("data.dio", "data.dio.12.0a1b2c3d"));
+        for other in [
+            "data.dio.12",
+            "data.dio.12.0a1b2c3",
+            "data.dio.12.0a1b2c3x",
+            "data.dio..0a1b2c3d",
+            "data.dio.1x.0a1b2c3d",
+            "other.12.0a1b2c3d",
+        ] {
+            assert!(!is_replacement_of("data.dio", other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_long_list_is_cut_and_says_so() {
+        let all: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+        assert_eq!(listed(&all), "0; 1; 2; 3; 4; 5; 6; 7; and 2 more");
+        assert_eq!(listed(&all[..2]), "0; 1");
+    }
+}

@@ -1,0 +1,96 @@
+//! The document of `dio stripe info` as text for people. Every number of bytes is told in its unit
+//! too.
+
+use super::document::{Stripe, StripeObject};
+use crate::cmd::finding::{self, number};
+use crate::output::{self, Look, Side, Table, Tone, put};
+use crate::size::size_text;
+
+/// Rows of objects that are shown; the document has them all, and findings name those in trouble.
+const ROWS_MAX: usize = 24;
+
+/// Column in which values begin.
+const INDENT: usize = 12;
+
+/// The text.
+pub fn of(document: &Stripe, look: &Look) -> String {
+    let mut text = String::new();
+    let size = document.size.map_or("size unknown".to_owned(), size_text);
+    let title = look.paint(Tone::Head, &output::shown(&document.name));
+    put(&mut text, &format!("{title}: striped file, {size}\n"));
+    let stripe_size = size_text(document.stripe_size);
+    let count = u64::try_from(document.stripe_count).unwrap_or(u64::MAX);
+    let over = number(count, "object");
+    let mut rows = vec![
+        ("manifest", output::shown(&document.manifest)),
+        ("uuid", document.uuid.clone()),
+        ("stripes", format!("{stripe_size} over {over}, {} a round", size_text(document.width))),
+    ];
+    if document.is_size_fixed {
+        rows.push(("size", "fixed: a device is among the objects".to_owned()));
+    }
+    let sealed = if document.is_sealed {
+        "yes: an object of another size would be noticed"
+    } else {
+        "no: an object that loses its end would not be noticed"
+    };
+    rows.push(("sealed", sealed.to_owned()));
+    for (label, value) in rows {
+        text.push_str(&look.entry(INDENT, label, &value));
+    }
+    put(&mut text, "");
+    text.push_str(&look.table(2, &objects_table(document)));
+    if document.objects.len() > ROWS_MAX {
+        let more = document.objects.len() - ROWS_MAX;
+        put(&mut text, &format!("  and {more} more; --json lists all"));
+    }
+    put(&mut text, "");
+    if document.findings.is_empty() {
+        let well = look.paint(Tone::Good, "all objects are there and as they should be");
+        text.push_str(&look.entry(INDENT, "findings", &well));
+        return text;
+    }
+    text.push_str(&look.entry(INDENT, "findings", &finding::counts(&document.findings)));
+    text.push_str(&finding::text(&document.findings, look));
+    text
+}
+
+fn objects_table(document: &Stripe) -> Table {
+    let mut table = Table::new(&[
+        ("#", Side::Right),
+        ("kind", Side::Left),
+        ("size", Side::Right),
+        ("", Side::Left),
+        ("sealed", Side::Right),
+        ("aligned to", Side::Right),
+        ("state", Side::Left),
+        ("object", Side::Left),
+        ("id", Side::Left),
+    ]);
+    for object in document.objects.iter().take(ROWS_MAX) {
+        table.row(row_of(object));
+    }
+    let has_id = document.objects.iter().any(|object| object.device_id.is_some());
+    table.without(|head| match head {
+        "sealed" => !document.is_sealed,
+        "id" => !has_id,
+        _ => false,
+    })
+}
+
+fn row_of(object: &StripeObject) -> Vec<String> {
+    let none = || "-".to_owned();
+    let told = object.size.map(size_text).unwrap_or_default();
+    let unit = told.split_once(" (").map_or(String::new(), |(unit, _)| unit.to_owned());
+    vec![
+        object.index.to_string(),
+        object.kind.replace('-', " "),
+        object.size.map_or_else(none, |size| size.to_string()),
+        unit,
+        object.sealed_size.map_or_else(none, |size| size.to_string()),
+        object.alignment.map_or_else(none, |bytes| bytes.to_string()),
+        if object.is_well { "well" } else { "TROUBLE" }.to_owned(),
+        output::shown(&object.recorded_path),
+        object.device_id.clone().unwrap_or_default(),
+    ]
+}

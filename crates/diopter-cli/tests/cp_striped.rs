@@ -1,0 +1,293 @@
+//! `dio cp` from, onto and between striped files: what is copied, what stays when it ends early,
+//! and what is refused.
+
+mod cp_support;
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use cp_support::*;
+use diopter::StripedFile;
+use diopter::layout::{CreateOptions, ObjectPlace};
+use rustix::process::Signal;
+
+const MIB: u64 = 1 << 20;
+const OLD: &[u8] = b"what was here before";
+
+/// A striped file that holds [`OLD`].
+fn striped(path: &Path, count: usize, stripe_size: u64) {
+    let objects = vec![ObjectPlace::Folder(path.parent().unwrap().to_owned()); count];
+    let options = CreateOptions { objects, stripe_size, ..CreateOptions::default() };
+    StripedFile::create(path, &options).unwrap().write_all_at(OLD, 0).unwrap();
+}
+
+fn bytes_of(path: &Path) -> Vec<u8> {
+    let file = diopter::File::open(path).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.size().unwrap()).unwrap()];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn assert_content(striped: &Path, plain: &Path) {
+    assert!(bytes_of(striped) == std::fs::read(plain).unwrap(), "{}", striped.display());
+}
+
+/// A folder with a plain source of so many bytes.
+fn with_source(seed: u64, bytes: u64) -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    make_file(&source, seed, bytes);
+    (folder, source, target)
+}
+
+#[test]
+fn a_copy_onto_a_striped_file_replaces_its_objects_and_seals_it() {
+    let (folder, source, target) = with_source(1, 9 * MIB + 4321);
+    striped(&target, 3, 65536);
+    let before = StripedFile::open(&target).unwrap().manifest().clone();
+    let told = cp_told(&["--verify"], &source, &target);
+    assert_eq!((&told["striped"], &told["files"]), (&1.into(), &1.into()));
+    assert_eq!(told["route"]["write"]["bounced"], 0);
+    assert_content(&target, &source);
+    let after = StripedFile::open(&target).unwrap().manifest().clone();
+    assert_eq!(after.striping(), before.striping());
+    assert!(after.uuid() != before.uuid() && after.is_sealed());
+    let mut expected: Vec<String> =
+        after.objects().iter().map(|object| object.path.clone()).collect();
+    expected.extend(["source".to_owned(), "target".to_owned()]);
+    expected.sort();
+    assert_eq!(names(folder.path()), expected, "the old objects are gone");
+}
+
+#[test]
+fn a_striped_file_is_copied_by_its_content_to_a_plain_one_and_to_another_striped_one() {
+    let (folder, source, one) = with_source(2, 5 * MIB + 1);
+    let [other, plain] = ["other", "plain"].map(|name| folder.path().join(name));
+    striped(&one, 4, 1 << 20);
+    striped(&other, 3, 4096);
+    cp_well(&["--verify"], &source, &one);
+    cp_well(&["--verify"], &one, &other);
+    assert_content(&other, &source);
+    cp_well(&["--verify"], &other, &plain);
+    assert_same(&plain, &source);
+    let told = cp_told(&["--backend=threads"], &plain, &one);
+    assert_eq!((&told["striped"], &told["backend"]["name"]), (&1.into(), &"threads".into()));
+    assert_content(&one, &source);
+}
+
+#[test]
+fn an_empty_and_a_tiny_file_are_copied_both_ways() {
+    for bytes in [0, 1, 511, 4097] {
+        let (folder, source, target) = with_source(3, bytes);
+        striped(&target, 4, 4096);
+        cp_well(&["--verify"], &source, &target);
+        assert_content(&target, &source);
+        let back = folder.path().join("back");
+        cp_well(&["--verify"], &target, &back);
+        assert_same(&back, &source);
+    }
+}
+
+#[test]
+fn holes_stay_holes_onto_and_from_a_striped_file() {
+    let (folder, source, target) = with_source(4, 0);
+    let file = File::options().write(true).open(&source).unwrap();
+    file.set_len(64 * MIB).unwrap();
+    file.write_all_at(&content(5, 1 << 20), 17 * MIB + 4096).unwrap();
+    leave_cache(&file);
+    striped(&target, 4, 65536);
+    let told = cp_told(&["--verify"], &source, &target);
+    assert!(told["hole_bytes"].as_u64().unwrap() >= 62 * MIB, "{told}");
+    assert_content(&target, &source);
+    let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks() * 512;
+    let manifest = StripedFile::open(&target).unwrap().manifest().clone();
+    let used: u64 =
+        manifest.objects().iter().map(|object| blocks(&folder.path().join(&object.path))).sum();
+    assert!(used <= 2 * MIB, "{used} bytes are used");
+    let back = folder.path().join("back");
+    cp_well(&["--verify"], &target, &back);
+    assert_same(&back, &source);
+    assert_eq!(data_of(&back), data_of(&source));
+}
+
+#[test]
+fn zeros_become_holes_of_a_striped_file_when_that_is_asked_for() {
+    let (folder, source, target) = with_source(6, 0);
+    std::fs::write(&source, vec![0; 8 << 20]).unwrap();
+    striped(&target, 2, 1 << 20);
+    let told = cp_told(&["--sparse=always", "--verify"], &source, &target);
+    assert_eq!(told["hole_bytes"], 8 * MIB);
+    assert_content(&target, &source);
+    let told = cp_told(&["--sparse=never"], &source, &target);
+    assert_eq!(told["hole_bytes"], 0);
+    drop(folder);
+}
+
+#[test]
+fn a_tree_is_copied_with_its_manifests_as_files_that_go_on_working() {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    striped(&source.join("data"), 2, 4096);
+    for _ in 0..2 {
+        let told = cp_told(&["-r"], &source.join("."), &target_folder(&target));
+        assert_eq!((&told["files"], &told["striped"]), (&3.into(), &0.into()));
+    }
+    assert_eq!(names(&target), ["data", "data.0", "data.1"]);
+    assert_eq!(
+        std::fs::read(target.join("data")).unwrap(),
+        std::fs::read(source.join("data")).unwrap()
+    );
+    assert_eq!(bytes_of(&target.join("data")), OLD);
+}
+
+/// The folder, made if it is not there.
+fn target_folder(path: &Path) -> PathBuf {
+    std::fs::create_dir_all(path).unwrap();
+    path.to_owned()
+}
+
+#[test]
+fn a_tree_is_copied_with_striped_files_as_striped_files_when_that_is_asked_for() {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    std::fs::create_dir_all(source.join("elsewhere")).unwrap();
+    let places = [&source, &source.join("elsewhere")].map(|path| ObjectPlace::Folder(path.clone()));
+    let options =
+        CreateOptions { objects: places.into(), stripe_size: 8192, ..CreateOptions::default() };
+    let file = StripedFile::create(source.join("data"), &options).unwrap();
+    file.write_all_at(&content(7, 100_000), 0).unwrap();
+    std::fs::write(source.join("note"), "text").unwrap();
+    let told = cp_told(&["-r", "--striped", "--verify"], &source, &target);
+    assert_eq!((&told["files"], &told["striped"]), (&2.into(), &1.into()));
+    assert_eq!(names(&target), ["data", "data.0", "data.1", "elsewhere", "note"]);
+    assert_eq!(names(&target.join("elsewhere")).len(), 0, "all objects are beside the manifest");
+    let copy = StripedFile::open(target.join("data")).unwrap();
+    assert_eq!(copy.manifest().striping(), file.manifest().striping());
+    assert!(copy.manifest().is_sealed() && copy.manifest().uuid() != file.manifest().uuid());
+    assert_eq!(bytes_of(&target.join("data")), content(7, 100_000));
+    drop((copy, file));
+    // Once more: the striped file that is there by now gets new objects.
+    let told = cp_told(&["-r", "--striped"], &source.join("."), &target);
+    assert_eq!(told["striped"], 1);
+    assert_eq!(names(&target).len(), 5);
+    assert_eq!(bytes_of(&target.join("data")), content(7, 100_000));
+}
+
+#[test]
+fn a_new_striped_file_has_the_permissions_and_times_of_the_sources_manifest() {
+    let (folder, _, source) = with_source(8, 0);
+    striped(&source, 2, 4096);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);
+    std::fs::set_permissions(&source, mode).unwrap();
+    let copy = folder.path().join("copy");
+    cp_well(&["--striped"], &source, &copy);
+    let looked = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap();
+    assert_eq!(looked("copy").mode() & 0o777, 0o640);
+    assert_eq!(looked("copy.1").mode() & 0o777, 0o640);
+    assert_eq!(looked("copy").modified().unwrap(), looked("target").modified().unwrap());
+}
+
+#[test]
+fn what_cannot_be_done_with_a_striped_file_is_refused_and_changes_nothing() {
+    let (folder, source, target) = with_source(9, 100_000);
+    striped(&target, 2, 4096);
+    let [object, plain] = ["target.1", "plain"].map(|name| folder.path().join(name));
+    std::fs::write(&plain, "text").unwrap();
+    let before = names(folder.path());
+    let check = |options: &[&str], source: &Path, target: &Path, words: &[&str]| {
+        assert_refused(&cp(options, source, target), words);
+        assert_eq!(names(folder.path()), before, "{options:?}");
+    };
+    check(&["--resume"], &source, &target, &["nothing to go on from", "leave --resume out"]);
+    check(&[], &object, &target, &["is an object of the target", "name another target"]);
+    check(&[], &target, &object, &["the target is an object of the source"]);
+    check(&[], &target, &target, &["the same file"]);
+    check(&["--striped"], &target, &plain, &["not striped is in the way", "leave --striped out"]);
+    std::fs::rename(&object, folder.path().join("away")).unwrap();
+    let lost = names(folder.path());
+    assert_refused(&cp(&[], &target, &folder.path().join("copy")), &["target.1", "missing"]);
+    assert_refused(&cp(&[], &source, &target), &["target.1", "the object is missing; mount its"]);
+    assert_eq!(names(folder.path()), lost);
+    std::fs::rename(folder.path().join("away"), &object).unwrap();
+    assert_eq!(bytes_of(&target), OLD);
+}
+
+#[test]
+fn a_sealed_source_with_an_object_that_lost_its_end_is_not_copied() {
+    let (folder, source, target) = with_source(10, 100_000);
+    striped(&target, 2, 4096);
+    cp_well(&[], &source, &target);
+    let object = StripedFile::open(&target).unwrap().manifest().objects()[0].path.clone();
+    let object = folder.path().join(object);
+    File::options().write(true).open(&object).unwrap().set_len(4096).unwrap();
+    let words = ["sealed with", "and has 4096; restore the object, or unseal"];
+    assert_refused(&cp(&[], &target, &folder.path().join("copy")), &words);
+}
+
+/// Starts a slow copy onto a striped file and waits until its new objects are there.
+fn started(source: &Path, target: &Path) -> std::process::Child {
+    let copy = start_slowly(&[], source, target);
+    let folder = target.parent().unwrap().to_owned();
+    wait_for("the new objects", || {
+        let new = names(&folder).into_iter().filter(|name| name.matches('.').count() == 2);
+        let sizes = new.map(|name| std::fs::metadata(folder.join(name)).map_or(0, |it| it.len()));
+        sizes.filter(|size| *size > 0).count() == 2
+    });
+    copy
+}
+
+#[test]
+fn a_signal_leaves_the_old_content_and_no_new_object() {
+    let (folder, source, target) = with_source(11, SLOW_BYTES);
+    striped(&target, 2, 65536);
+    let before = names(folder.path());
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let copy = started(&source, &target);
+        send(&copy, signal);
+        let output = copy.wait_with_output().unwrap();
+        let text = message(&output);
+        assert_eq!(output.status.code(), Some(status), "{text}");
+        assert!(text.ends_with("the target in work is as it was; run it again\n"), "{text}");
+        assert_eq!(names(folder.path()), before);
+        assert_eq!(bytes_of(&target), OLD);
+    }
+}
+
+#[test]
+fn a_kill_leaves_the_old_content_and_objects_that_info_tells() {
+    let (folder, source, target) = with_source(12, SLOW_BYTES);
+    striped(&target, 2, 65536);
+    let mut copy = started(&source, &target);
+    send(&copy, Signal::KILL);
+    copy.wait().unwrap();
+    assert_eq!(bytes_of(&target), OLD);
+    let mut info = std::process::Command::new(env!("CARGO_BIN_EXE_dio"));
+    let told = info.args(["stripe", "info"]).arg(&target).output().unwrap();
+    let text = String::from_utf8(told.stdout).unwrap();
+    assert_eq!(told.status.code(), Some(0), "{text}");
+    assert!(text.contains("leftover-objects (notice)"), "{text}");
+    cp_well(&["--verify"], &source, &target);
+    assert_content(&target, &source);
+    // What the killed one left is in nobody's way, and is as it was.
+    assert_eq!(names(folder.path()).len(), 2 + 2 + 2);
+}
+
+#[test]
+fn a_signal_leaves_no_new_striped_file_where_there_was_none() {
+    let (folder, source, target) = with_source(13, SLOW_BYTES);
+    striped(&target, 2, 65536);
+    cp_well(&[], &source, &target);
+    let copy_path = folder.path().join("copy");
+    let before = names(folder.path());
+    let copy = start_slowly(&["--striped"], &target, &copy_path);
+    wait_for("the new objects", || {
+        let new = ["copy.0", "copy.1"].map(|name| folder.path().join(name));
+        new.iter().all(|path| std::fs::metadata(path).is_ok_and(|found| found.len() > 0))
+    });
+    assert!(!copy_path.exists(), "the name is given last");
+    send(&copy, Signal::INT);
+    assert_eq!(copy.wait_with_output().unwrap().status.code(), Some(130));
+    assert_eq!(names(folder.path()), before);
+}

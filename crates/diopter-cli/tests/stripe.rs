@@ -1,0 +1,415 @@
+//! `dio stripe`, and what `dio explain` and `dio probe` tell of striped files. What `dio cp` does
+//! with them is in the tests of its name.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+struct Told {
+    status: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// A folder below cargo's own, which is on a disk where /tmp may not be, in which commands run.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        Place(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, line: &str) -> Told {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
+        command.args(line.split(' ')).current_dir(self.0.path()).stdin(Stdio::null());
+        let output = command.env_clear().output().unwrap();
+        Told {
+            status: output.status.code().unwrap(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// What a run that must succeed without a message prints.
+    fn stdout(&self, line: &str) -> String {
+        let told = self.run(line);
+        assert_eq!((told.status, told.stderr.as_str()), (0, ""), "{line}");
+        told.stdout
+    }
+
+    fn json(&self, line: &str) -> Value {
+        serde_json::from_str(&self.stdout(line)).unwrap()
+    }
+
+    /// The document of a run that finds something wrong.
+    fn json_of_trouble(&self, line: &str) -> Value {
+        let told = self.run(line);
+        assert_eq!((told.status, told.stderr.as_str()), (2, ""), "{line}");
+        serde_json::from_str(&told.stdout).unwrap()
+    }
+
+    /// The message of a run that must be refused.
+    fn refusal(&self, line: &str) -> String {
+        let told = self.run(line);
+        assert_eq!((told.status, told.stdout.as_str()), (2, ""), "{line}");
+        told.stderr
+    }
+
+    /// `data`, striped over 4 objects beside it.
+    fn with_data(self) -> Place {
+        self.stdout("stripe create data --objects . . . .");
+        self
+    }
+
+    fn write(&self, name: &str, bytes: &[u8], offset: u64) {
+        let file = diopter::File::options().write(true).open(self.path(name)).unwrap();
+        file.write_all_at(bytes, offset).unwrap();
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap();
+        let name = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.unwrap().file_name().into_string().unwrap()
+        };
+        let mut names: Vec<String> = entries.map(name).collect();
+        names.sort();
+        names
+    }
+
+    fn mark(&self, name: &str, mark: &str) {
+        let flags = rustix::fs::XattrFlags::empty();
+        let path = self.path(name);
+        rustix::fs::setxattr(path, "user.diopter", mark.as_bytes(), flags).unwrap();
+    }
+}
+
+fn ids(document: &Value) -> Vec<&str> {
+    let all = document["findings"].as_array().unwrap();
+    all.iter().map(|finding| finding["id"].as_str().unwrap()).collect()
+}
+
+fn replace_in(path: &Path, from: &str, to: &str) {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{from}: {text}");
+    std::fs::write(path, text.replace(from, to)).unwrap();
+}
+
+#[test]
+fn a_striped_file_is_made_told_sealed_and_removed() {
+    let place = Place::new().with_data();
+    assert_eq!(place.names(), ["data", "data.0", "data.1", "data.2", "data.3"]);
+    place.write("data", &[7; 5 << 20], 1);
+    let told = place.json("stripe info data --json");
+    assert_eq!(told["schema"], "diopter.stripe/1");
+    assert_eq!((told["stripe_size"].as_u64(), told["width"].as_u64()), (Some(MIB), Some(4 * MIB)));
+    assert_eq!(
+        (told["stripe_count"].as_u64(), told["size"].as_u64()),
+        (Some(4), Some(5 * MIB + 1))
+    );
+    assert_eq!((&told["is_well"], &told["is_sealed"]), (&Value::Bool(true), &Value::Bool(false)));
+    let sizes: Vec<_> =
+        told["objects"].as_array().unwrap().iter().map(|it| it["size"].as_u64()).collect();
+    assert_eq!(sizes, [2 * MIB, MIB + 1, MIB, MIB].map(Some));
+    assert_eq!(ids(&told), ["not-sealed"]);
+    assert_eq!(place.stdout("stripe seal data"), "");
+    let told = place.json("stripe info data --json");
+    assert_eq!((&told["is_sealed"], ids(&told).len()), (&Value::Bool(true), 0));
+    assert_eq!(told["objects"][1]["sealed_size"], MIB + 1);
+    let text = place.stdout("stripe info data");
+    assert!(text.starts_with("data: striped file, 5 MiB (5242881 B)\n"), "{text}");
+    assert!(text.contains("1 MiB (1048576 B) over 4 objects, 4 MiB (4194304 B) a round"), "{text}");
+    assert!(text.contains("findings    all objects are there and as they should be"), "{text}");
+    assert_eq!(place.stdout("stripe rm data"), "");
+    assert_eq!(place.names().len(), 0);
+}
+
+#[test]
+fn an_object_in_trouble_is_told_with_what_is_wrong_and_exit_status_two() {
+    let sealed = || {
+        let place = Place::new().with_data();
+        place.write("data", &[7; 8 << 20], 0);
+        place.stdout("stripe seal data");
+        place
+    };
+    let check = |place: &Place, id: &str, words: &str| {
+        let told = place.json_of_trouble("stripe info data --json");
+        assert_eq!(ids(&told), [id]);
+        assert_eq!(told["size"], 8 * MIB, "the seal knows");
+        let evidence = told["findings"][0]["evidence"].as_str().unwrap();
+        assert!(evidence.starts_with("object 2, ") && evidence.contains(words), "{evidence}");
+        let object = &told["objects"][2];
+        assert_eq!(
+            (&told["is_well"], &object["is_well"]),
+            (&Value::Bool(false), &object["is_well"])
+        );
+        assert!(object["trouble"].as_str().unwrap().contains(words), "{object}");
+        assert_eq!(told["objects"][3]["is_well"], true, "the others are looked at all the same");
+        let text = place.run("stripe info data");
+        assert_eq!(text.status, 2);
+        assert!(text.stdout.contains("TROUBLE  data.2"), "{}", text.stdout);
+        assert!(text.stdout.contains(&format!("  {id} (severe)")), "{}", text.stdout);
+    };
+    let lost = sealed();
+    std::fs::remove_file(lost.path("data.2")).unwrap();
+    check(&lost, "object-missing", "the object is missing");
+
+    let cut = sealed();
+    File::options().write(true).open(cut.path("data.2")).unwrap().set_len(7).unwrap();
+    check(&cut, "object-resized", "sealed with 2097152 bytes and has 7");
+
+    let exchanged = sealed();
+    let uuid = exchanged.json("stripe info data --json")["uuid"].as_str().unwrap().to_owned();
+    exchanged.mark("data.2", &format!("{uuid} 1"));
+    check(&exchanged, "object-foreign", "must be");
+
+    let foreign = sealed();
+    foreign.mark("data.2", "00000000-0000-0000-0000-000000000000 2");
+    check(&foreign, "object-foreign", "another layout's");
+
+    let linked = sealed();
+    std::fs::rename(linked.path("data.2"), linked.path("moved")).unwrap();
+    std::os::unix::fs::symlink("moved", linked.path("data.2")).unwrap();
+    check(&linked, "object-wrong-kind", "a symbolic link");
+}
+
+#[test]
+fn a_short_object_without_a_seal_is_told_as_the_hole_that_it_reads_as() {
+    let place = Place::new().with_data();
+    place.write("data", &[7; 100], 3 * MIB);
+    let told = place.json("stripe info data --json");
+    assert_eq!(told["size"], 3 * MIB + 100);
+    assert_eq!(ids(&told), ["short-object", "not-sealed"]);
+    let evidence = told["findings"][0]["evidence"].as_str().unwrap();
+    assert!(evidence.contains("object 2 has 0 B and lacks 1 MiB (1048576 B)"), "{evidence}");
+    place.stdout("stripe seal data");
+    assert_eq!(ids(&place.json("stripe info data --json")).len(), 0, "a seal knows its holes");
+}
+
+#[test]
+fn what_was_sealed_and_has_another_size_is_taken_as_it_is_after_unseal() {
+    let place = Place::new().with_data();
+    place.write("data", &[7; 4 << 20], 0);
+    place.stdout("stripe seal data");
+    File::options().write(true).open(place.path("data.3")).unwrap().set_len(0).unwrap();
+    let told = place.refusal("stripe seal data");
+    assert!(told.contains("data.3: sealed with 1048576 bytes and has 0; restore"), "{told}");
+    place.stdout("stripe unseal data");
+    assert_eq!(place.json("stripe info data --json")["size"], 3 * MIB);
+}
+
+#[test]
+fn what_is_left_of_a_killed_copy_is_told() {
+    let place = Place::new().with_data();
+    for name in ["data.0.0123abcd", "data.1.0123abcd", "data.2.0123abcd", "data.10"] {
+        std::fs::write(place.path(name), "").unwrap();
+    }
+    place.mark("data.0.0123abcd", "00000000-0000-0000-0000-000000000000 0");
+    place.mark("data.1.0123abcd", "00000000-0000-0000-0000-000000000000 1");
+    let told = place.json("stripe info data --json");
+    assert_eq!(ids(&told), ["leftover-objects"]);
+    let evidence = told["findings"][0]["evidence"].as_str().unwrap();
+    assert_eq!(evidence, "2 objects of no layout: data.0.0123abcd; data.1.0123abcd");
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_with_what_to_do_and_leaves_nothing() {
+    let place = Place::new();
+    std::fs::write(place.path("taken"), "text").unwrap();
+    std::fs::write(place.path("odd.1"), "text").unwrap();
+    let before = place.names();
+    for (line, words) in [
+        (
+            "create data --objects . . --stripe-size 0",
+            "a stripe size of 0 bytes; choose a multiple",
+        ),
+        ("create data --objects . . --stripe-size 1000", "1000 is no multiple of"),
+        ("create data --objects . . --size 1M", "needs a device among the objects; leave the size"),
+        ("create data --objects . taken", "taken: neither a folder nor a block device; name a"),
+        ("create data --objects . nowhere", "nowhere: No such file or directory (ENOENT); check"),
+        ("create taken --objects . .", "taken: it exists already; choose another name, or remove"),
+        ("create odd --objects . .", "odd.1: it exists already; choose another name, or remove"),
+        ("create nowhere/data --objects . .", "No such file or directory (ENOENT); check the path"),
+        ("create data --objects", "a value is required for '--objects"),
+        ("create data", "--objects <DIR|DEVICE>..."),
+        ("create data --objects . --stripe-size 1mi", "`1mi` could mean 1 MiB"),
+        ("info taken", "taken: not the manifest of a striped file; name a file that"),
+        ("seal taken", "taken: not the manifest of a striped file; name a file that"),
+        ("unseal taken", "taken: not the manifest of a striped file; name a file that"),
+        ("rm taken", "taken: not the manifest of a striped file; name a file that"),
+        ("rm nowhere", "nowhere: No such file or directory (ENOENT); check the path"),
+    ] {
+        let told = place.refusal(&format!("stripe {line}"));
+        assert!(told.contains(words), "{line}: {told}");
+        assert_eq!(place.names(), before, "{line}");
+    }
+    let many = format!("stripe create data --objects{}", " .".repeat(2001));
+    let told = place.refusal(&many);
+    assert!(told.contains("striped over 2001 objects; name 1 to 2000"), "{told}");
+    assert_eq!(place.names(), before);
+}
+
+#[test]
+fn what_rm_could_not_remove_is_named() {
+    let place = Place::new().with_data();
+    place.mark("data.1", "00000000-0000-0000-0000-000000000000 1");
+    let told = place.refusal("stripe rm data");
+    assert!(told.starts_with("dio stripe rm: left behind: "), "{told}");
+    assert!(told.contains("data.1: another layout's") && told.lines().count() == 1, "{told}");
+    assert_eq!(place.names(), ["data.1"]);
+}
+
+#[test]
+fn presets_tell_how_many_bios_and_waits_a_striped_write_is() {
+    let place = Place::new().with_data();
+    let line = "explain write data --offset 0 --length 64M --json";
+    for (flags, bios, waits) in [
+        ("", 4, 1),
+        (" --preset lustre-2.13", 64, 64),
+        (" --preset lustre-2.14", 64, 1),
+        (" --merge per-stripe", 64, 1),
+        (" --preset lustre-2.13 --merge per-object", 4, 4),
+    ] {
+        let told = place.json(&format!("{line}{flags}"));
+        assert_eq!(told["bios"].as_array().unwrap().len(), bios, "{flags}");
+        assert_eq!(told["waits"], waits, "{flags}");
+        assert_eq!(told["extents"].as_array().unwrap().len(), 64);
+        assert_eq!(told["layout"]["kind"], "diopter");
+    }
+    let told = place.json(line);
+    assert_eq!(told["policies"]["merge"], "per-object");
+    assert_eq!(
+        (&told["extents"][5]["object"], &told["extents"][5]["object_offset"]),
+        (&1.into(), &MIB.into())
+    );
+    let stripes = place.json(&format!("{line} --merge per-stripe"));
+    assert_eq!(
+        (&stripes["bios"][0]["ended_by"], &stripes["bios"][0]["object"]),
+        (&"stripe".into(), &0.into())
+    );
+    assert_eq!(stripes["bios"][6]["object"], 2);
+}
+
+#[test]
+fn a_striped_request_of_many_stripes_is_told_in_few_lines() {
+    let place = Place::new().with_data();
+    let line = "explain write data --offset 0 --length 1G --preset lustre-2.13";
+    let told = place.stdout(line);
+    assert!(told.contains("objects      4 objects, 256 MiB (268435456 B) in 256 bios on each"));
+    assert!(told.contains("waits        1024: each bio is waited for before the next"), "{told}");
+    assert!(told.contains("  and 1016 more; --json lists all"), "{told}");
+    assert!(told.lines().count() < 80, "{told}");
+}
+
+#[test]
+fn the_devices_extents_of_a_striped_request_are_those_of_its_objects() {
+    let place = Place::new().with_data();
+    place.write("data", &[7; 1 << 20], 2 * MIB);
+    place.write("data", &[7; 4096], 6 * MIB);
+    for number in 0..4 {
+        File::open(place.path(&format!("data.{number}"))).unwrap().sync_all().unwrap();
+    }
+    let told = place.json("explain read data --offset 1M --length 8M --json");
+    let extents = told["device_extents"].as_array().unwrap();
+    let states: Vec<(u64, &str)> = extents
+        .iter()
+        .map(|it| (it["file_offset"].as_u64().unwrap() / MIB, it["state"].as_str().unwrap()))
+        .collect();
+    let expected =
+        [(1, "hole"), (2, "mapped"), (3, "hole"), (4, "hole"), (5, "hole"), (6, "mapped")];
+    assert_eq!(states, expected);
+    assert_eq!(extents[1]["object"], 2);
+    assert!(extents[1]["device_offset"].as_u64().is_some());
+}
+
+#[test]
+fn a_manifest_that_was_changed_is_refused_by_every_command_that_takes_its_name() {
+    for (from, to, words) in [
+        (
+            "\"stripe_size\": 1048576",
+            "\"stripe_size\": 2097152",
+            "damaged: its checksum is crc32c:",
+        ),
+        ("\"diopter_layout\": 1", "\"diopter_layout\": 9", "made by a newer diopter (version 9"),
+        ("\"objects\"", "\"subjects\"", "damaged: unknown field"),
+    ] {
+        let place = Place::new().with_data();
+        std::fs::write(place.path("other"), "text").unwrap();
+        replace_in(&place.path("data"), from, to);
+        let before = place.names();
+        for line in [
+            "stripe info data",
+            "stripe rm data",
+            "stripe seal data",
+            "explain read data --offset 0 --length 1",
+            "probe data",
+            "cp data copy",
+            "cp other data",
+        ] {
+            let told = place.run(line);
+            assert_eq!(told.status, 2, "{line}");
+            assert!(told.stderr.contains(words), "{line}: {}", told.stderr);
+            assert_eq!(place.names(), before, "{line}");
+        }
+    }
+}
+
+#[test]
+fn probe_tells_the_layout_its_objects_and_what_follows() {
+    let place = Place::new().with_data();
+    place.write("data", &[7; 3 << 20], 0);
+    let told = place.json("probe data data.0 --json");
+    let (striped, object) = (&told["names"][0], &told["names"][1]);
+    assert_eq!((&striped["kind"], &striped["size"]), (&"striped-file".into(), &(3 * MIB).into()));
+    assert_eq!(object["kind"], "file");
+    assert_eq!(striped["layout"]["stripe_count"], 4);
+    assert_eq!(striped["layout"]["request_bytes"], 4 * MIB);
+    let objects = striped["objects"].as_array().unwrap();
+    assert_eq!(objects.len(), 4);
+    assert_eq!((&objects[3]["index"], &objects[2]["size"]), (&3.into(), &MIB.into()));
+    assert_eq!(objects[0]["file_system"], object["file_system"]["kind"]);
+    assert_eq!(objects[0]["alignment"], object["direct"]["offset_write"]);
+    assert!(ids(striped).contains(&"not-sealed"), "{striped}");
+    assert!(ids(striped).contains(&"objects-share-a-device"), "{striped}");
+    let text = place.stdout("probe data");
+    assert!(text.starts_with("data: striped file, 3 MiB (3145728 B)\n"), "{text}");
+    assert!(text.contains("stripes of 1 MiB (1048576 B) over 4 objects"), "{text}");
+}
+
+#[test]
+fn probe_tells_an_object_in_trouble_with_exit_status_two() {
+    let place = Place::new().with_data();
+    std::fs::remove_file(place.path("data.1")).unwrap();
+    let told = place.json_of_trouble("probe data --json");
+    assert_eq!(told["names"][0]["findings"][0]["id"], "object-missing");
+    assert_eq!(told["names"][0]["objects"][1]["is_well"], false);
+    assert_eq!(told["names"][0]["size"], Value::Null);
+}
+
+#[test]
+fn bytes_go_through_the_command_as_through_the_library() {
+    let place = Place::new().with_data();
+    let bytes: Vec<u8> =
+        (0..3_000_001u32).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
+    std::fs::write(place.path("plain"), &bytes).unwrap();
+    place.stdout("cp --verify plain data");
+    place.stdout("cp --verify data back");
+    assert!(std::fs::read(place.path("back")).unwrap() == bytes);
+    let mut second = vec![0; 1000];
+    let object = File::open(place.path("data.1.").with_file_name(object_name(&place, 1))).unwrap();
+    object.read_exact_at(&mut second, 0).unwrap();
+    assert!(second == bytes[1 << 20..(1 << 20) + 1000]);
+}
+
+fn object_name(place: &Place, number: usize) -> String {
+    let told = place.json("stripe info data --json");
+    told["objects"][number]["recorded_path"].as_str().unwrap().to_owned()
+}

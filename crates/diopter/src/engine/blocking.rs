@@ -1,0 +1,157 @@
+//! The blocking front door of an engine: one request run to its end on the caller's thread, and
+//! what waits for everybody else.
+
+use std::time::Duration;
+
+use diopter_sys::{AlignmentBits, Errno, LentOnce, MemoryId, RwFlags};
+
+use crate::backend::{LentBio, Wait};
+use crate::engine::admit::Obstacle;
+use crate::engine::pending::Order;
+use crate::engine::target::Target;
+use crate::engine::wait::{self, Deadline};
+use crate::engine::{Core, Step, complete, others_have_writes_at, reap_this_thread, submit};
+use crate::error::IoError;
+use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, WAIT_SLICE};
+use crate::request::RequestOp;
+use crate::sync::Arc;
+use crate::units::{Bytes, FileRange};
+
+/// How long a blocked writer sleeps before it looks after this thread's other engines again.
+pub(super) const GATE_SLICE: Duration = Duration::from_millis(5);
+
+/// How often a lock of another process is tried.
+const LOCK_SLICE: Duration = Duration::from_micros(200);
+
+/// The order of a blocking call.
+pub(crate) fn blocking_order(
+    op: RequestOp,
+    range: FileRange,
+    memory: Option<MemoryId>,
+    flags: RwFlags,
+) -> Order {
+    Order { op, range, memory, flags, is_blocking: true }
+}
+
+impl Core {
+    /// Runs one admitted request that is a single direct bio as one system call, past table and
+    /// slab. `None` when it is not of that kind, or when there is more to do than one call did;
+    /// nothing is lost then by running it the long way.
+    #[inline]
+    pub fn run_single(
+        &mut self,
+        target: &Target,
+        range: FileRange,
+        memory: LentOnce<'_>,
+        flags: RwFlags,
+    ) -> Option<Result<Bytes, IoError>> {
+        let (op, flags) = match memory {
+            LentOnce::Fill(_) => (RequestOp::Read, flags),
+            LentOnce::Take(_) => (RequestOp::Write, flags.with(target.access.durability)),
+        };
+        let bits = AlignmentBits { addresses: memory.address(), lengths: 0 };
+        let fits = || range.length();
+        let draft = submit::single_draft(target, (op, range), (bits, fits), &self.policies)?;
+        let pass = if op == RequestOp::Write {
+            Some(target.gate().enter_shared(target.touched(range), self.seat).ok()?)
+        } else {
+            None
+        };
+        let object = target.direct(draft.object);
+        let offset = draft.object_offset.get();
+        let result = self.backend.run_lent(LentBio { object, offset, flags, memory });
+        if let Some(pass) = pass {
+            target.gate().leave(pass);
+        }
+        complete::single(target, op, range, result)
+    }
+
+    /// Runs one request to its end on this thread, for a caller that lent the memory. Its outcome
+    /// is told only by an error.
+    pub fn run_blocking(&mut self, target: &Arc<Target>, order: &Order) -> Result<Bytes, IoError> {
+        let place = self.take_in(target, order);
+        loop {
+            match self.step(place, target) {
+                Step::Ended => break,
+                Step::InFlight => {
+                    self.turn(self.blocking_wait());
+                }
+                Step::Waits(obstacle) => self.wait_for(target, obstacle.as_ref()),
+                Step::AtBoundary => {
+                    self.turn(Wait::Poll);
+                }
+            }
+        }
+        self.release(place, target);
+        self.free.push(place);
+        let pending = &mut self.table[place];
+        pending.target = None;
+        pending.memory = None;
+        pending.id = 0;
+        complete::result(pending)
+    }
+
+    /// Runs `f` while no write of `target` is in flight in this process, and after every write that
+    /// this thread started before, on this engine or another.
+    ///
+    /// # Errors
+    /// `EBUSY` when other threads do not take their finished writes for [`GATE_WAIT_MAX`].
+    pub fn exclusively<R>(&mut self, target: &Target, f: impl FnOnce() -> R) -> Result<R, Errno> {
+        let deadline = Deadline::after(GATE_WAIT_MAX);
+        loop {
+            if self.has_writes_at(target.gate()) {
+                self.tick_or_pause(self.blocking_wait());
+            } else if others_have_writes_at(target.gate()) {
+                reap_this_thread();
+            } else {
+                break;
+            }
+            if deadline.left().is_zero() {
+                return Err(Errno::EBUSY);
+            }
+        }
+        target.gate().announce();
+        loop {
+            match target.gate().enter_exclusive(FileRange::new(0, FILE_SIZE_MAX)) {
+                Ok(pass) => {
+                    let result = f();
+                    target.gate().leave(pass);
+                    return Ok(result);
+                }
+                Err(_) if deadline.left().is_zero() => {
+                    target.gate().retract();
+                    return Err(Errno::EBUSY);
+                }
+                Err(seen) => self.wait_for(target, Some(&Obstacle::Gate(seen))),
+            }
+        }
+    }
+
+    fn blocking_wait(&self) -> Wait {
+        wait::turn_wait(self.policies.wait, WAIT_SLICE)
+    }
+
+    /// Waits for what is not the request's own: this engine's other requests, other engines of this
+    /// thread, other threads, other processes.
+    fn wait_for(&mut self, target: &Target, obstacle: Option<&Obstacle>) {
+        self.step_waiting();
+        let is_busy = self.backend.held() > 0 || !self.flight.backlog.is_empty();
+        match obstacle {
+            None if is_busy => {
+                self.turn(self.blocking_wait());
+            }
+            // An earlier request of this engine is itself in somebody's way.
+            None => target.gate().pause(GATE_SLICE),
+            // What is in the way may be in this very engine, or in another one of this thread.
+            Some(_) if is_busy => {
+                self.turn(wait::turn_wait(self.policies.wait, GATE_SLICE));
+            }
+            Some(Obstacle::Gate(seen)) => {
+                if !reap_this_thread() {
+                    target.gate().wait(seen, GATE_SLICE);
+                }
+            }
+            Some(Obstacle::Lock) => target.gate().pause(LOCK_SLICE),
+        }
+    }
+}
