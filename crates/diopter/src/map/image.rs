@@ -77,6 +77,9 @@ pub trait Volume: Send + Sync {
     /// found by the kernel.
     fn warnings(&self) -> Vec<String>;
 
+    /// The optional features that it has, by the names that its tools use.
+    fn features(&self) -> Vec<&'static str>;
+
     /// Bytes of its block.
     fn block_size(&self) -> u64;
 

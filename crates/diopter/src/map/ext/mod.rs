@@ -11,6 +11,7 @@ mod groups;
 mod indirect;
 mod inline;
 mod inode;
+mod names;
 mod superblock;
 mod volume;
 

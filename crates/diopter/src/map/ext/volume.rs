@@ -20,6 +20,10 @@ impl Volume for Ext {
         self.superblock.features.warnings()
     }
 
+    fn features(&self) -> Vec<&'static str> {
+        self.superblock.features.names()
+    }
+
     fn block_size(&self) -> u64 {
         self.superblock.block_size
     }

@@ -100,6 +100,10 @@ mod tests {
             Vec::new()
         }
 
+        fn features(&self) -> Vec<&'static str> {
+            Vec::new()
+        }
+
         fn block_size(&self) -> u64 {
             1
         }

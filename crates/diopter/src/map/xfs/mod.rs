@@ -157,6 +157,17 @@ impl Volume for Xfs {
         self.disk.superblock.write_refusal.iter().cloned().collect()
     }
 
+    fn features(&self) -> Vec<&'static str> {
+        let superblock = &self.disk.superblock;
+        let all = [
+            ("crc", superblock.version == superblock::Version::V5),
+            ("ftype", superblock.has_types),
+            ("reflink", superblock.has_reflink),
+            ("nrext64", superblock.has_large_counts),
+        ];
+        all.into_iter().filter(|(_, has_it)| *has_it).map(|(name, _)| name).collect()
+    }
+
     fn block_size(&self) -> u64 {
         self.disk.superblock.block_size
     }
