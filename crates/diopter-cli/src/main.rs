@@ -9,6 +9,7 @@ mod env;
 #[cfg(test)]
 #[path = "../tests/golden_file/mod.rs"]
 mod golden_file;
+mod inside;
 mod log;
 mod output;
 mod size;

@@ -278,7 +278,7 @@ fn a_name_that_cannot_be_opened_is_told_with_what_to_do() {
     for (name, words) in [
         ("/nowhere", "open /nowhere: No such file or directory (ENOENT); check the path"),
         ("/dev/null", "open /dev/null: Invalid argument (EINVAL); "),
-        ("disk.img::/etc", "this build does not read files inside images (IMAGE::/PATH) yet"),
+        ("disk.img::/etc", "there is no such file, and no image before `::/`: check the path"),
     ] {
         let told = refusal_of(&[&["explain", "read", name], &read[..]].concat());
         assert!(told.starts_with("dio explain: open ") && told.contains(words), "{told}");

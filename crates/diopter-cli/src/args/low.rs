@@ -26,6 +26,12 @@ Striped files as targets:
   killed (SIGKILL, power) leaves them: dio stripe info names them, and they can be removed. --resume
   is refused, --reflink shares no blocks, --sparse does what it does for any file.";
 
+const EXAMPLES_IMAGES: &str = "\
+Examples:
+  dio cp disk.img::/etc/fstab .
+  dio cp -r --verify /dev/sdb1::/home/me saved
+  dio cp --overwrite --verify new.bin disk.img::/data.bin";
+
 const ABOUT_ALL: &str = "\
 Environment:
   DIOPTER_BACKEND  which backend; --backend comes first
@@ -104,13 +110,20 @@ pub enum Command {
 ///
 /// Striped files are read and written as any file. Onto one that is there, new objects are written
 /// beside the old ones, then the manifest is replaced and sealed, with its owner and mode.
+///
+/// IMAGE::/PATH is a file inside an unmounted ext2, ext3, ext4 or XFS image or device. What is
+/// copied out of one has its content, holes and permissions; owner, times and attributes are not
+/// kept. With --overwrite a file in one is written in place, by content of the same size, if all of
+/// it is allocated, written and not shared.
 #[derive(Debug, Args)]
-#[command(after_long_help = format!("{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}"))]
+#[command(
+    after_long_help = format!("{EXAMPLES_IMAGES}\n\n{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}")
+)]
 pub struct CpArgs {
-    /// Files, striped files, block devices or, with -r, folders to copy
+    /// Files, striped files, block devices, IMAGE::/PATH or, with -r, folders to copy
     #[arg(required = true, value_name = "SRC")]
     pub sources: Vec<PathBuf>,
-    /// Where to: a file, a striped file, a folder, or with --overwrite a block device
+    /// Where to: a file, striped file or folder, or with --overwrite a device or IMAGE::/PATH
     #[arg(value_name = "DST")]
     pub target: PathBuf,
     /// Copy folders with all that is in them
@@ -130,7 +143,7 @@ pub struct CpArgs {
     /// Share the blocks of the source where the file system offers it
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub reflink: Reflink,
-    /// Allow a block device, or a striped file on devices, as the target, written in place
+    /// Allow a device, a striped file on devices, or IMAGE::/PATH as the target, written in place
     #[arg(long)]
     pub overwrite: bool,
     /// Copy striped files to striped files, in folders too
@@ -166,7 +179,7 @@ pub struct ExplainArgs {
     /// What the request does
     #[arg(value_enum, value_name = "read|write", hide_possible_values = true)]
     pub operation: Operation,
-    /// The file, striped file or block device
+    /// The file, striped file, block device, or IMAGE::/PATH in an unmounted file system
     #[arg(value_name = "NAME")]
     pub name: PathBuf,
     /// First byte of the request
@@ -206,9 +219,13 @@ pub struct ExplainArgs {
 /// Shows the kernel, the file system, the limits of the device's queue, the alignments and who told
 /// them, the backend and why, the extents and the cached pages. Then come findings, each with what
 /// was seen, what it means, and a remedy. Nothing is changed.
+///
+/// Of a file or device that holds an unmounted ext2, ext3, ext4 or XFS file system its features,
+/// its state and its root directory are told too. IMAGE::/DIR lists a directory in it; IMAGE::/FILE
+/// tells a file's extents, and what keeps it from being read or overwritten in place.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
-    /// Files, striped files, block devices or folders
+    /// Files, striped files, block devices, folders, or IMAGE::/PATH in unmounted file systems
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<PathBuf>,
     /// Print one JSON document (docs/schema/probe.json) on standard output

@@ -7,9 +7,12 @@ mod layout;
 pub mod probe;
 pub mod stripe;
 
-use diopter::{Error, SetupError};
+use std::path::Path;
+
+use diopter::{Errno, Error, SetupError};
 use serde::Serialize;
 
+use crate::inside;
 use crate::output::{self, TROUBLE};
 
 /// Prints what clap has to say instead of a parsed command line: help, version, or what is wrong
@@ -23,14 +26,26 @@ pub fn tell_instead(instead: &clap::Error) -> u8 {
     }
 }
 
+/// An error of the library about a name, for people: of one inside an image, too.
+fn told_of(name: &Path, error: &Error) -> String {
+    match inside::split(name) {
+        Some(name) if matches!(error, Error::Image(_) | Error::Setup(_)) => {
+            let (cause, remedy) = inside::told(error);
+            let shown = output::shown(&inside::shown(&name.image, &name.path));
+            format!("{shown}: {cause}; {remedy}")
+        }
+        _ => told(error),
+    }
+}
+
 /// An error of the library for people. Whatever step of opening a name went wrong, it is the
-/// opening that failed; and a name that this build cannot read yet says so.
+/// opening that failed.
 fn told(error: &Error) -> String {
     match error {
         Error::Setup(SetupError { path: Some(path), errno, remedy, .. }) => {
             let name = path.display().to_string();
-            let remedy = if name.contains("::/") {
-                "this build does not read files inside images (IMAGE::/PATH) yet"
+            let remedy = if name.contains("::/") && *errno == Errno::ENOENT {
+                "there is no such file, and no image before `::/`: check the path"
             } else if remedy.is_empty() {
                 "dio probe tells what the file system allows"
             } else {

@@ -137,7 +137,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Tells and counts what went wrong. A signal is handed on, since it ends the run.
-    fn note(&mut self, done: Step<()>) -> Option<Signal> {
+    pub fn note(&mut self, done: Step<()>) -> Option<Signal> {
         match done {
             Ok(()) => {}
             Err(Stop::Signal(signal)) => return Some(signal),
@@ -152,6 +152,9 @@ impl<'a> Copier<'a> {
     }
 
     fn copy_source(&mut self, source: &Path, target: &Path) -> Step<()> {
+        if let Some(done) = self.copy_image(source, target) {
+            return done;
+        }
         let is_recursive = self.options.recursive;
         let found = if is_recursive {
             std::fs::symlink_metadata(source)
@@ -345,6 +348,7 @@ impl<'a> Copier<'a> {
         }
         let mut bytes = 0u64;
         for source in &self.options.sources {
+            bytes = bytes.saturating_add(Self::bytes_inside(source));
             for entry in WalkDir::new(source).into_iter().flatten() {
                 let found = entry.metadata().ok().filter(Metadata::is_file);
                 let size = found

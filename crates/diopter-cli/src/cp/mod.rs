@@ -10,6 +10,7 @@ mod device;
 mod failure;
 mod fit;
 mod flow;
+mod image;
 mod one;
 mod pipeline;
 mod place;

@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use diopter::{OpenAs, StripedFile};
 
 use super::failure::Failure;
+use crate::inside;
 
 /// What stands at the path where a file is to be.
 #[derive(Debug)]
@@ -34,6 +35,9 @@ pub struct Place {
 
 /// The path for `source`: `target` itself, or its name in it if that is a folder.
 pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<PathBuf, Failure> {
+    if has_one_source && inside::split(target).is_some() {
+        return Ok(target.to_owned());
+    }
     match std::fs::metadata(target) {
         Ok(found) if found.is_dir() => {
             let name = name_of(source).ok_or_else(|| {

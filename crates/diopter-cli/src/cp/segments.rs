@@ -9,6 +9,8 @@ use diopter::stripe::Striping;
 use diopter::sys::space::{seek_data, seek_hole};
 use diopter::{Errno, File, ObjectOffset};
 
+use crate::inside::DataRanges;
+
 /// How the holes of a file are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holes {
@@ -26,13 +28,20 @@ pub struct Segments {
     size: u64,
     /// Ranges start and end on multiples of this power of two, in bytes, or at the end of the file.
     alignment: u64,
+    /// Of a file inside an image, which the machine's file system knows nothing of.
+    inside: Option<DataRanges>,
 }
 
 impl Segments {
     /// Of the first `size` bytes of a file.
     pub fn new(holes: Holes, size: u64, alignment: u64) -> Segments {
         assert!(alignment.is_power_of_two());
-        Segments { holes, position: 0, size, alignment }
+        Segments { holes, position: 0, size, alignment, inside: None }
+    }
+
+    /// Of a file inside an image.
+    pub fn inside(ranges: DataRanges, size: u64, alignment: u64) -> Segments {
+        Segments { inside: Some(ranges), ..Segments::new(Holes::Kept, size, alignment) }
     }
 
     /// The next range of a file; `None` when only a hole follows, or nothing.
@@ -62,6 +71,9 @@ impl Segments {
     /// The next data and the hole behind it, in bytes of the file. A file that is not striped is
     /// one object.
     fn find(&self, file: &File) -> Result<Option<(u64, u64)>, Errno> {
+        if let Some(inside) = &self.inside {
+            return inside.next(self.position, self.size);
+        }
         let striping = file.striping();
         let to_object = |index: ObjectIndex, at| {
             striping.map_or(at, |striping| striping.object_size(index, at))

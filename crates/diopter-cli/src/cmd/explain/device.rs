@@ -25,6 +25,10 @@ struct Share<'a> {
 
 /// The range on its devices, in the order of the file, and whether the list was cut.
 pub fn extents(explained: &Explained<'_>) -> (Option<Vec<DeviceExtent>>, bool) {
+    if explained.inside.is_some() {
+        // Where the image itself lies is another question.
+        return (None, false);
+    }
     let ExplainOptions { offset, length, .. } = *explained.options;
     // Past the end of the file there is nothing to read, and for a write nothing yet.
     let size = explained.file.size().unwrap_or(u64::MAX);
@@ -62,9 +66,12 @@ pub fn cached_pages(explained: &Explained<'_>) -> (Option<u64>, u32) {
     if length == 0 {
         return (Some(0), page_size);
     }
-    let size = |fd: BorrowedFd<'_>| match explained.file.striping() {
-        None => explained.file.size().unwrap_or(0),
-        Some(_) => rustix::fs::fstat(fd).map_or(0, |told| told.st_size.try_into().unwrap_or(0)),
+    let is_plain = explained.file.striping().is_none() && explained.inside.is_none();
+    let size = |fd: BorrowedFd<'_>| {
+        if is_plain {
+            return explained.file.size().unwrap_or(0);
+        }
+        rustix::fs::fstat(fd).map_or(0, |told| told.st_size.try_into().unwrap_or(0))
     };
     let range = FileRange::new(offset, offset.saturating_add(length));
     let pages = shares(explained, range).into_iter().map(|share| {
@@ -77,6 +84,9 @@ pub fn cached_pages(explained: &Explained<'_>) -> (Option<u64>, u32) {
 /// What a range of the file is on each object that it touches.
 fn shares<'a>(explained: &'a Explained<'_>, range: FileRange) -> Vec<Share<'a>> {
     let file = &explained.file;
+    if explained.inside.is_some() {
+        return shares_of_image(explained);
+    }
     let Some(striping) = file.striping() else {
         let (start, end) = (range.start(), range.end());
         return vec![Share { object: ObjectIndex(0), fd: file.as_fd(), start, end }];
@@ -91,6 +101,17 @@ fn shares<'a>(explained: &'a Explained<'_>, range: FileRange) -> Vec<Share<'a>> 
             Some(Share { object, fd, start, end: start + runs.length() })
         })
         .collect()
+}
+
+/// The places in an image where the bytes of the range lie.
+fn shares_of_image<'a>(explained: &'a Explained<'_>) -> Vec<Share<'a>> {
+    let placed = explained.plan.extents.iter().filter(|extent| extent.state.has_bytes());
+    let shares = placed.take(DEVICE_EXTENTS_MAX).map(|extent| {
+        let start = extent.object_offset.get();
+        let (fd, end) = (explained.file.as_fd(), start + extent.range.length());
+        Share { object: extent.object, fd, start, end }
+    });
+    shares.collect()
 }
 
 /// An object's extents, stripe by stripe, where they lie in the file; no more than are listed.

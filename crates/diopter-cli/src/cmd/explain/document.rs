@@ -4,10 +4,11 @@
 use std::os::fd::AsFd;
 
 use diopter::layout::foreign;
-use diopter::{DepthPolicy, File, Policies, RoutePolicy, ShortPolicy, WaitPolicy};
+use diopter::{DepthPolicy, Policies, RoutePolicy, ShortPolicy, WaitPolicy};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::image::{self, Image};
 use super::{Explained, device};
 use crate::cmd::layout::{self, Layout};
 
@@ -59,6 +60,8 @@ pub struct Explain {
     /// How the file is laid out over several objects: by a distributed file system, or as a striped
     /// file; null where it is not.
     pub layout: Option<Layout>,
+    /// The image in which the file lies; null for a file that lies in none.
+    pub image: Option<Image>,
 }
 
 /// A value of each policy.
@@ -181,7 +184,7 @@ pub struct DeviceExtent {
 
 /// The document of an explained request.
 pub fn of(explained: &Explained<'_>) -> Explain {
-    let Explained { options, file, plan, backend } = explained;
+    let Explained { options, file, plan, backend, .. } = explained;
     let alignment = file.alignment();
     let (device_extents, device_extents_are_cut) = device::extents(explained);
     let (cached_pages, page_size) = device::cached_pages(explained);
@@ -216,11 +219,16 @@ pub fn of(explained: &Explained<'_>) -> Explain {
         page_size,
         address: options.address,
         bio_bytes_max: options.bio_bytes_max,
-        layout: layout_of(file),
+        layout: layout_of(explained),
+        image: image::of(explained),
     }
 }
 
-fn layout_of(file: &File) -> Option<Layout> {
+fn layout_of(explained: &Explained<'_>) -> Option<Layout> {
+    let file = &explained.file;
+    if explained.inside.is_some() {
+        return None;
+    }
     if let Some(striping) = file.striping() {
         return Some(layout::of_striping(striping));
     }

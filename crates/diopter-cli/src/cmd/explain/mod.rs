@@ -3,6 +3,7 @@
 
 mod device;
 mod document;
+mod image;
 mod text;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use diopter::{
 
 use crate::args::Operation;
 use crate::cmd;
+use crate::inside::{self, Inside};
 use crate::log::{self, Filter, Level};
 use crate::output::{self, DONE, Look, TROUBLE};
 
@@ -21,7 +23,7 @@ use crate::output::{self, DONE, Look, TROUBLE};
 pub struct ExplainOptions {
     /// Read or write.
     pub operation: Operation,
-    /// A file or block device.
+    /// A file, block device, or file inside an image.
     pub name: PathBuf,
     /// First byte.
     pub offset: u64,
@@ -45,6 +47,8 @@ pub struct ExplainOptions {
 struct Explained<'a> {
     options: &'a ExplainOptions,
     file: File,
+    /// What the file is in, if it lies in an image.
+    inside: Option<Inside>,
     plan: Plan,
     backend: BackendChoice,
 }
@@ -61,7 +65,7 @@ pub fn run(options: &ExplainOptions, filter: &Filter, look: &Look) -> u8 {
             }
         }
         Err(error) => {
-            log::fail("explain", &cmd::told(&error));
+            log::fail("explain", &cmd::told_of(&options.name, &error));
             TROUBLE
         }
     }
@@ -73,7 +77,16 @@ pub fn json_schema() -> schemars::Schema {
 }
 
 fn explain<'a>(options: &'a ExplainOptions, filter: &Filter) -> diopter::Result<Explained<'a>> {
-    let (file, refusal) = open(options, filter)?;
+    let (file, inside, refusal) = match inside::split(&options.name) {
+        Some(name) => {
+            let (file, inside) = image::open(options, &name)?;
+            (file, Some(inside), None)
+        }
+        None => {
+            let (file, refusal) = open(options, filter)?;
+            (file, None, refusal)
+        }
+    };
     let plan = file.plan(&PlanQuery {
         is_write: options.operation == Operation::Write,
         offset: options.offset,
@@ -96,7 +109,7 @@ fn explain<'a>(options: &'a ExplainOptions, filter: &Filter) -> diopter::Result<
         ..EngineOptions::default()
     };
     let backend = Engine::new(engine)?.backend();
-    Ok(Explained { options, file, plan, backend })
+    Ok(Explained { options, file, inside, plan, backend })
 }
 
 /// For reading, and for a write as its writer would open it: whether the edges of an unaligned

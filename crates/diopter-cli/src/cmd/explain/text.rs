@@ -33,6 +33,9 @@ pub fn of(document: &Explain, look: &Look) -> String {
         &format!("{op} {length} at offset {offset}, memory at {address:#x}"),
     );
     entry(&mut text, "name", &output::shown(name));
+    if let Some(image) = &document.image {
+        text.push_str(&image.text(INDENT, look));
+    }
     entry(&mut text, "policies", &policies(document));
     let backend = &document.backend;
     entry(&mut text, "backend", &format!("{}: {}", backend.name, backend.why));
@@ -65,6 +68,7 @@ pub fn of(document: &Explain, look: &Look) -> String {
     let title = ("bios", document.bios.len());
     section(&mut text, look, title, (bios_table(document), ROWS_MAX));
     match &document.device_extents {
+        None if document.image.is_some() => {}
         None => {
             put(&mut text, "");
             entry(&mut text, "on device", "the file system does not tell");
@@ -348,6 +352,7 @@ mod tests {
             address: 0,
             bio_bytes_max: None,
             layout: None,
+            image: None,
         }
     }
 

@@ -8,6 +8,7 @@ use diopter::sys::residency::{Residency, ResidencySource};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::image::ProbedImage;
 use crate::cmd::finding::FindingText;
 use crate::cmd::layout::{self, Layout};
 
@@ -26,7 +27,8 @@ pub struct Document {
 pub struct Name {
     /// As on the command line.
     pub name: String,
-    /// `file`, `striped-file`, `block-device`, `directory`.
+    /// `file`, `striped-file`, `block-device`, `directory`; inside an image `file-in-image`,
+    /// `directory-in-image`, `node-in-image`: all but `size` and `image` is then told of the image.
     pub kind: &'static str,
     /// Bytes in it; null for a directory.
     pub size: Option<u64>,
@@ -58,6 +60,8 @@ pub struct Name {
     /// The objects of a striped file; null for any other name. `file_system` is then that of the
     /// manifest.
     pub objects: Option<Vec<ProbedObject>>,
+    /// The unmounted file system that it holds, or lies in; null where there is none.
+    pub image: Option<ProbedImage>,
 }
 
 /// A kernel.
@@ -284,6 +288,7 @@ pub fn name_of(probe: &Probe) -> Name {
         findings: probe.findings.iter().map(FindingText::of).collect(),
         layout: facts.layout.as_ref().map(|read| layout::of(read, facts.size)),
         objects: None,
+        image: None,
     }
 }
 

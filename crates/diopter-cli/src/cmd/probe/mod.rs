@@ -1,15 +1,18 @@
 //! `dio probe`: facts and findings about names. Asks the library, and prints what it tells.
 
 mod document;
+mod image;
+mod listing;
 mod striped;
 mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use diopter::probe::probe;
-use diopter::{BackendKind, Error, StripedFile};
+use diopter::{BackendKind, StripedFile};
 
 use crate::cmd;
+use crate::inside;
 use crate::log::{self, Filter, Level};
 use crate::output::{self, DONE, Look, TROUBLE};
 use document::{Document, Name};
@@ -32,15 +35,15 @@ pub fn run(options: &ProbeOptions, filter: &Filter, look: &Look) -> u8 {
     let mut status = DONE;
     for name in &options.names {
         filter.tell("probe", Level::Debug, || format!("looking at {}", name.display()));
-        let told = if StripedFile::is_at(name) {
-            striped::name_of(name, options.backend)
-        } else {
-            probe(name, options.backend).map(|probe| document::name_of(&probe)).map_err(Error::from)
+        let told = match inside::split(name) {
+            Some(inside) => image::name_of(name, &inside, options.backend),
+            None if StripedFile::is_at(name) => striped::name_of(name, options.backend),
+            None => plain(name, options.backend),
         };
         match told {
             Ok(name) => names.push(name),
             Err(error) => {
-                log::fail("probe", &cmd::told(&error));
+                log::fail("probe", &cmd::told_of(name, &error));
                 status = TROUBLE;
             }
         }
@@ -55,6 +58,12 @@ pub fn run(options: &ProbeOptions, filter: &Filter, look: &Look) -> u8 {
     } else {
         output::print(&text::of(&document, look), status)
     }
+}
+
+fn plain(path: &Path, backend: BackendKind) -> diopter::Result<Name> {
+    let mut name = document::name_of(&probe(path, backend)?);
+    image::add_root(&mut name, path);
+    Ok(name)
 }
 
 /// The JSON Schema of the document.

@@ -1,6 +1,7 @@
 //! The document of `dio probe` as text for people. Every number of bytes is told in its unit too.
 
 use super::document::{Device, Direct, Document, Extents, Name, ProbedObject, Share};
+use super::listing;
 use crate::cmd::finding::{self, number};
 use crate::output::{self, Look, Side, Table, Tone, put};
 use crate::size::size_text;
@@ -22,11 +23,18 @@ fn block_of(name: &Name, look: &Look) -> String {
     let size = name.size.map_or(String::new(), |size| format!(", {}", size_text(size)));
     let title = look.paint(Tone::Head, &output::shown(&name.name));
     put(&mut text, &format!("{title}: {}{size}\n", name.kind.replace('-', " ")));
+    if let Some(image) = name.image.as_ref().filter(|_| name.kind.ends_with("-in-image")) {
+        text.push_str(&listing::text(image, INDENT, look));
+        return text;
+    }
     for (label, value) in rows_of(name) {
         text.push_str(&look.entry(INDENT, label, &value));
     }
     if let Some(layout) = &name.layout {
         text.push_str(&layout.text(INDENT, look));
+    }
+    if let Some(image) = &name.image {
+        text.push_str(&listing::text(image, INDENT, look));
     }
     if let Some(objects) = &name.objects {
         put(&mut text, "");
@@ -186,7 +194,8 @@ fn features(name: &Name) -> String {
     }
 }
 
-fn extents(extents: &Extents) -> String {
+/// Extents, counted, in words.
+pub fn extents(extents: &Extents) -> String {
     let least = if extents.is_cut { "at least " } else { "" };
     if extents.count == 0 && extents.holes.count == 0 {
         return "none".to_owned();

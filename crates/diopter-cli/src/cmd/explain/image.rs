@@ -1,0 +1,126 @@
+//! What is told of a file inside an image: which image, and what the device below allows.
+
+use diopter::map::image::Use;
+use diopter::sys::file::FileKind;
+use diopter::sys::queue::BlockQueue;
+use diopter::{File, FileRange};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{ExplainOptions, Explained};
+use crate::args::Operation;
+use crate::inside::{self, Inside, InsideName};
+use crate::output::Look;
+use crate::size::size_text;
+
+/// The image in which the file lies. `object_offset` is where in the image.
+#[derive(Serialize, JsonSchema)]
+pub struct Image {
+    /// The file or device that it is.
+    pub path: String,
+    /// `ext2`, `ext3`, `ext4`, `xfs`.
+    pub format: &'static str,
+    /// Bytes of its block.
+    pub block_size: u64,
+    /// Number of the file's inode.
+    pub inode: u64,
+    /// Bytes of the file, which stay as many.
+    pub size: u64,
+    /// Whether the file has its bytes in its inode; what is told is then of a copy in memory.
+    pub is_inline: bool,
+    /// Limits of the block device that the image is; null where it is a file.
+    pub device: Option<DeviceLimits>,
+}
+
+/// What the kernel cuts a bio by, below all that is told here; null where it does not say.
+#[derive(Serialize, JsonSchema)]
+pub struct DeviceLimits {
+    /// Its name.
+    pub name: String,
+    /// Largest transfer the kernel sends (max_sectors_kb), in bytes.
+    pub transfer_bytes_max: Option<u64>,
+    /// Most memory ranges in one transfer (max_segments).
+    pub segments_max: Option<u64>,
+    /// Memory line that no gap between ranges may sit off, in bytes; 0 for none.
+    pub virt_boundary: Option<u64>,
+}
+
+/// Opens the file for what is asked, and refuses a write that would be refused.
+pub fn open(options: &ExplainOptions, name: &InsideName) -> diopter::Result<(File, Inside)> {
+    let is_write = options.operation == Operation::Write;
+    let purpose = if is_write { Use::Overwrite } else { Use::Read };
+    let inside = inside::open(name, purpose)?;
+    let file = inside.file()?;
+    if is_write {
+        let end = options.offset.saturating_add(options.length);
+        inside.check_overwrite(FileRange::new(options.offset, end))?;
+    }
+    Ok((file, inside))
+}
+
+/// What is told; `None` for a file that lies in no image.
+pub fn of(explained: &Explained<'_>) -> Option<Image> {
+    let inside = explained.inside.as_ref()?;
+    let volume = inside.image.volume();
+    let is_inline = inside.inline_data().is_ok_and(|bytes| bytes.is_some());
+    let is_device = !is_inline && explained.file.kind() == FileKind::BlockDevice;
+    let device = is_device.then(|| limits_of(&explained.file)).flatten();
+    Some(Image {
+        path: inside.image_path.display().to_string(),
+        format: volume.format(),
+        block_size: volume.block_size(),
+        inode: inside.node.inode,
+        size: inside.node.size,
+        is_inline,
+        device,
+    })
+}
+
+fn limits_of(file: &File) -> Option<DeviceLimits> {
+    use std::os::unix::fs::MetadataExt;
+    let queue = BlockQueue::of_device(file.metadata().ok()?.rdev())?;
+    Some(DeviceLimits {
+        transfer_bytes_max: queue.max_sectors_kb.map(|kib| kib.saturating_mul(1024)),
+        segments_max: queue.max_segments,
+        virt_boundary: queue.virt_boundary_mask.map(|mask| if mask == 0 { 0 } else { mask + 1 }),
+        name: queue.name,
+    })
+}
+
+impl Image {
+    /// Its lines in the text of the command.
+    pub fn text(&self, indent: usize, look: &Look) -> String {
+        let size = size_text(self.size);
+        let mut text = look.entry(
+            indent,
+            "image",
+            &format!(
+                "{}: {}, blocks of {}",
+                crate::output::shown(&self.path),
+                self.format,
+                size_text(self.block_size)
+            ),
+        );
+        let place = if self.is_inline { ", its bytes in the inode: a copy is read" } else { "" };
+        text.push_str(&look.entry(indent, "", &format!("inode {}, {size}{place}", self.inode)));
+        if let Some(device) = &self.device {
+            text.push_str(&look.entry(indent, "device", &limits(device)));
+        }
+        text
+    }
+}
+
+fn limits(device: &DeviceLimits) -> String {
+    let told = |bytes: Option<u64>| bytes.map_or("not told".to_owned(), size_text);
+    let segments = device.segments_max.map_or("not told".to_owned(), |count| count.to_string());
+    let virt_boundary = match device.virt_boundary {
+        Some(0) => "none".to_owned(),
+        bytes => told(bytes),
+    };
+    format!(
+        "{}: the kernel cuts bios at {} and {segments} segments, virt boundary {virt_boundary}; \
+         --bio-bytes-max does it here",
+        device.name,
+        told(device.transfer_bytes_max)
+    )
+}

@@ -1,0 +1,157 @@
+//! The extents of a file inside an image: counted, searched for data, checked before a write.
+
+use diopter::extent::{Extent, ExtentState};
+use diopter::map::image::{Node, Volume};
+use diopter::{Errno, FileRange, Image, ImageError, ImageErrorKind};
+
+/// Extents that are counted; more than that is told as cut.
+const EXTENTS_MAX: u64 = 1_000_000;
+
+/// Bytes up to which neighbouring extents are one range: further metadata is read as a copy goes
+/// along.
+const RANGE_BYTES: u64 = 64 << 20;
+
+/// The extents of a file, counted by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtentCounts {
+    /// Extents with a place in the image.
+    pub count: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Contiguous pieces in the image, of one state each.
+    pub pieces: u64,
+    /// Allocated, and reads as zeros: how many, and bytes.
+    pub unwritten: (u64, u64),
+    /// Used by another file as well.
+    pub shared: (u64, u64),
+    /// Ranges that have no place.
+    pub holes: (u64, u64),
+    /// Whether there are more than were counted.
+    pub is_cut: bool,
+}
+
+impl ExtentCounts {
+    /// Of a file without inline data.
+    ///
+    /// # Errors
+    /// What the volume says.
+    pub fn of(volume: &dyn Volume, node: &Node) -> Result<ExtentCounts, ImageError> {
+        let mut counts = ExtentCounts::default();
+        let mut follower = None;
+        let mut at = 0;
+        for _ in 0..EXTENTS_MAX {
+            if at >= node.size {
+                return Ok(counts);
+            }
+            let extent = volume.extent(node.inode, FileRange::new(at, node.size))?;
+            counts.add(&extent, follower);
+            // A hole lies nowhere, and goes on in the one behind it.
+            let end = match extent.state {
+                ExtentState::Hole => 0,
+                _ => extent.object_offset.get() + extent.range.length(),
+            };
+            follower = Some((end, extent.state));
+            at = extent.range.end();
+        }
+        counts.is_cut = at < node.size;
+        Ok(counts)
+    }
+
+    /// Counts an extent; `follower` is where, and as what, the one before it would go on.
+    fn add(&mut self, extent: &Extent, follower: Option<(u64, ExtentState)>) {
+        let length = extent.range.length();
+        let is_hole = extent.state == ExtentState::Hole;
+        let start = if is_hole { 0 } else { extent.object_offset.get() };
+        let goes_on = follower == Some((start, extent.state));
+        let add = |(count, bytes): &mut (u64, u64), is_new: bool| {
+            *count += u64::from(is_new);
+            *bytes += length;
+        };
+        match extent.state {
+            ExtentState::Hole => return add(&mut self.holes, !goes_on),
+            ExtentState::Unwritten => add(&mut self.unwritten, true),
+            ExtentState::Shared => add(&mut self.shared, true),
+            ExtentState::Mapped => {}
+        }
+        self.count += 1;
+        self.bytes += length;
+        self.pieces += u64::from(!goes_on);
+    }
+}
+
+/// Refuses a write to `range` of a file, unless each byte of it is the file's own and written.
+///
+/// # Errors
+/// `Refused` with the first range that is not, and what the volume says.
+pub fn check_overwrite(
+    volume: &dyn Volume,
+    node: &Node,
+    range: FileRange,
+) -> Result<(), ImageError> {
+    let refused = |what: String, remedy| {
+        Err(ImageError::new(ImageErrorKind::Refused, what).with_remedy(remedy))
+    };
+    if volume.inline_data(node.inode)?.is_some() {
+        let what = "the file has its bytes in its inode, and no blocks to overwrite".to_owned();
+        return refused(what, "mount the image to change it");
+    }
+    if range.end() > node.size {
+        let what = format!(
+            "the file has {} bytes, and bytes {range} are not all in it: its size is fixed",
+            node.size
+        );
+        return refused(what, "write within the file, or mount the image to make it longer");
+    }
+    let mut at = range.start();
+    while at < range.end() {
+        let extent = volume.extent(node.inode, FileRange::new(at, range.end()))?;
+        let is = match extent.state {
+            ExtentState::Mapped => {
+                at = extent.range.end();
+                continue;
+            }
+            ExtentState::Hole => "a hole",
+            ExtentState::Unwritten => "allocated and not written yet",
+            ExtentState::Shared => "shared with another file",
+        };
+        let what = format!("bytes {} are {is}: a write would change metadata", extent.range);
+        return refused(what, "mount the image and write through the mount");
+    }
+    Ok(())
+}
+
+/// The ranges of a file inside an image that have bytes, found as a copy goes along.
+#[derive(Clone, Debug)]
+pub struct DataRanges {
+    /// The image.
+    pub image: Image,
+    /// The file in it.
+    pub inode: u64,
+}
+
+impl DataRanges {
+    /// Start and end of the next one at or after `from`, below `size`.
+    ///
+    /// # Errors
+    /// `EUCLEAN` for metadata that can't be, and the errno of a read.
+    pub fn next(&self, from: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
+        let mut found: Option<(u64, u64)> = None;
+        let mut at = from;
+        while at < size {
+            let range = FileRange::new(at, size);
+            let extent = self.image.volume().extent(self.inode, range);
+            let extent = extent.map_err(|error| error.errno())?;
+            at = extent.range.end();
+            match (extent.state.has_bytes(), found) {
+                (true, None) => found = Some((extent.range.start(), at)),
+                (true, Some((start, end))) if end - start < RANGE_BYTES => {
+                    found = Some((start, at))
+                }
+                (true, Some(_)) => break,
+                (false, Some(_)) => break,
+                (false, None) => {}
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,160 @@
+//! Names inside unmounted file systems, for every command: how they are opened, and how it is told
+//! when they can't be. What a command does with them is in the command.
+
+mod extents;
+mod name;
+
+use std::path::{Path, PathBuf};
+
+use diopter::map::image::{Node, NodeKind, Use};
+use diopter::probe::probe;
+use diopter::{BackendKind, Error, File, FileRange, Image, ImageError, ImageErrorKind, SetupError};
+
+pub use extents::{DataRanges, ExtentCounts, check_overwrite};
+pub use name::{InsideName, split};
+
+/// An image, opened, and the name in it.
+pub struct Inside {
+    /// The image or device, open.
+    pub image: Image,
+    /// The path of the image.
+    pub image_path: PathBuf,
+    /// The path inside it.
+    pub path: Vec<u8>,
+    /// What it names.
+    pub node: Node,
+}
+
+/// Opens an image, and finds the name in it.
+///
+/// # Errors
+/// The library's, each with a remedy.
+pub fn open(name: &InsideName, purpose: Use) -> diopter::Result<Inside> {
+    let is_write = purpose == Use::Overwrite;
+    let options = File::options().read(true).write(is_write);
+    let told = |error| if_mounted(&name.image, with_remedy(error));
+    let image = Image::open_with(&name.image, &options).map_err(told)?;
+    let node = image.find(&name.path).map_err(told)?;
+    Ok(Inside { image, image_path: name.image.clone(), path: name.path.clone(), node })
+}
+
+impl Inside {
+    /// The file that the name means, open as the image is.
+    ///
+    /// # Errors
+    /// The library's, each with a remedy: it is no file, or must not be used so.
+    pub fn file(&self) -> diopter::Result<File> {
+        if self.node.kind == NodeKind::File {
+            return self.image.file(&self.path).map_err(with_remedy);
+        }
+        let what = format!("it is {}, and no regular file", with_article(self.node.kind));
+        let remedy = match self.node.kind {
+            NodeKind::Directory => {
+                "name a file in it, which `dio probe` lists; `dio cp -r` copies all of it out"
+            }
+            _ => "mount the image to use it",
+        };
+        Err(ImageError::new(ImageErrorKind::NotAFile, what).with_remedy(remedy).into())
+    }
+
+    /// A copy of the file's bytes, where it has them in its inode and no blocks.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub fn inline_data(&self) -> Result<Option<Vec<u8>>, ImageError> {
+        self.image.volume().inline_data(self.node.inode)
+    }
+
+    /// Refuses a write to bytes that are not the file's own and written.
+    ///
+    /// # Errors
+    /// `Refused` with the first such range, and what the volume says.
+    pub fn check_overwrite(&self, range: FileRange) -> diopter::Result<()> {
+        Ok(check_overwrite(self.image.volume(), &self.node, range)?)
+    }
+}
+
+/// What a node is, as JSON has it.
+pub fn kind_name(kind: NodeKind) -> &'static str {
+    match kind {
+        NodeKind::File => "file",
+        NodeKind::Directory => "directory",
+        NodeKind::Symlink => "symlink",
+        NodeKind::Other => "other",
+    }
+}
+
+fn with_article(kind: NodeKind) -> &'static str {
+    match kind {
+        NodeKind::File => "a regular file",
+        NodeKind::Directory => "a directory",
+        NodeKind::Symlink => "a symbolic link",
+        NodeKind::Other => "a device, fifo or socket",
+    }
+}
+
+/// An error of an image, with what to do about it where the library does not say.
+fn with_remedy(error: Error) -> Error {
+    match error {
+        Error::Image(error) if error.remedy.is_empty() => {
+            let remedy = remedy_of(error.kind);
+            error.with_remedy(remedy).into()
+        }
+        other => other,
+    }
+}
+
+/// What is odd about a device that is mounted is that it is mounted.
+fn if_mounted(image: &Path, error: Error) -> Error {
+    let facts = match &error {
+        Error::Image(error) if error.kind != ImageErrorKind::NotFound => {
+            probe(image, BackendKind::Threads).ok()
+        }
+        _ => None,
+    };
+    let points = facts.map(|told| told.facts.device_mounts).unwrap_or_default();
+    let Some(point) = points.first() else { return error };
+    let what = format!("the device is mounted at {}", point.display());
+    let remedy = "use the files there, or unmount it first";
+    ImageError::new(ImageErrorKind::Refused, what).with_remedy(remedy).into()
+}
+
+/// What to do about an error of an image.
+pub fn remedy_of(kind: ImageErrorKind) -> &'static str {
+    match kind {
+        ImageErrorKind::NotAnImage => {
+            "name an ext2, ext3, ext4 or XFS image or device; of a disk with partitions, name the \
+             partition (losetup --partscan makes them)"
+        }
+        ImageErrorKind::Truncated => "the image ends too early: fetch or copy it again, whole",
+        ImageErrorKind::Corrupt => "`e2fsck -n` or `xfs_repair -n` on it tells how bad it is",
+        ImageErrorKind::NotFound | ImageErrorKind::NotADirectory => {
+            "`dio probe IMAGE::/` lists what is there"
+        }
+        ImageErrorKind::NotAFile => "name a regular file",
+        ImageErrorKind::Io(_) => "the kernel's log names the device and the sector",
+        _ => "mount it, and use the mount",
+    }
+}
+
+/// Why something inside an image can't be used, in two parts: the cause, and what to do.
+pub fn told(error: &Error) -> (String, String) {
+    let (cause, remedy) = match error {
+        Error::Image(error) => {
+            let bare = ImageError { remedy: "", ..error.clone() };
+            (bare.to_string(), error.remedy)
+        }
+        Error::Setup(SetupError { what, errno, remedy, .. }) => {
+            let what = if *what == "open" { String::new() } else { format!("{what} it: ") };
+            (format!("{what}{errno}"), *remedy)
+        }
+        other => (other.to_string(), ""),
+    };
+    let remedy = if remedy.is_empty() { "check the image" } else { remedy };
+    (cause, remedy.to_owned())
+}
+
+/// A name inside an image, for messages and documents.
+pub fn shown(image: &Path, path: &[u8]) -> String {
+    format!("{}::{}", image.display(), String::from_utf8_lossy(path))
+}
