@@ -9,6 +9,7 @@ use diopter::{
 };
 use rustix::fs::{FallocateFlags, fallocate};
 
+use crate::agreement::BOUNDARIES;
 use crate::ground::{self, EXT4, Format, MIB, Volume, XFS};
 use crate::machine;
 
@@ -64,13 +65,20 @@ fn what_is_not_written_yet_is_read_as_zeros_and_not_written_through_an_image() {
     let image = Image::open_with(volume.image(), &writable()).unwrap();
     let file = image.file(b"/sparse").unwrap();
     let write = |at: u64, length: usize| file.write_at(&vec![9; length], at);
-    for (at, length) in [(BLOCK, 4096), (BLOCK + 7, 100), (3 * BLOCK, 4096), (3 * BLOCK + 512, 9)] {
-        let error = must_say(write(at, length), Errno::EOPNOTSUPP, "has a hole there");
-        must_be_kind(&error, IoErrorKind::IntoHole);
-    }
-    for (at, length) in [(2 * BLOCK, 4096), (2 * BLOCK + 1, 511)] {
-        let error = must_say(write(at, length), Errno::EOPNOTSUPP, "nothing was written there yet");
-        must_be_kind(&error, IoErrorKind::IntoUnwritten);
+    for boundary in BOUNDARIES {
+        let policies = diopter::Policies { boundary, ..Default::default() };
+        diopter::use_for_this_thread(diopter::EngineOptions { policies, ..Default::default() });
+        for (at, length) in
+            [(BLOCK, 4096), (BLOCK + 7, 100), (3 * BLOCK, 4096), (3 * BLOCK + 512, 9)]
+        {
+            let error = must_say(write(at, length), Errno::EOPNOTSUPP, "has a hole there");
+            must_be_kind(&error, IoErrorKind::IntoHole);
+        }
+        for (at, length) in [(2 * BLOCK, 4096), (2 * BLOCK + 1, 511)] {
+            let error =
+                must_say(write(at, length), Errno::EOPNOTSUPP, "nothing was written there yet");
+            must_be_kind(&error, IoErrorKind::IntoUnwritten);
+        }
     }
     let mut read = vec![1; 4 * 4096];
     file.read_exact_at(&mut read, BLOCK).unwrap();
