@@ -119,6 +119,21 @@ const LANES: &[Lane] = &[
         ])],
     },
     Lane {
+        name: "images",
+        needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
+        uses: BACKENDS,
+        steps: &[test(&[
+            "test",
+            "-p",
+            "diopter",
+            "--release",
+            "--test",
+            "images",
+            "--",
+            "--nocapture",
+        ])],
+    },
+    Lane {
         needs: &[Capability::Fuse],
         uses: &[Capability::Uring],
         ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])

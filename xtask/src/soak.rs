@@ -14,6 +14,7 @@ const SOAKED: &[&[&str]] = &[
     &["-p", "diopter", "--test", "kernel"],
     &["-p", "diopter", "--test", "images_xfs"],
     &["-p", "diopter", "--test", "images_ext"],
+    &["-p", "diopter", "--test", "images"],
     &["-p", "diopter-cli", "--test", "cp"],
 ];
 

@@ -105,6 +105,14 @@ pub enum IoErrorKind {
     Busy,
     /// The device kept answering without moving anything.
     NoProgress,
+    /// A write into a hole of a file inside an image.
+    IntoHole,
+    /// A write into blocks of a file inside an image that are allocated and were never written.
+    IntoUnwritten,
+    /// A write into blocks that a file inside an image shares with another one.
+    IntoShared,
+    /// Metadata inside an image that cannot be.
+    Corrupt,
     /// The file ended before the memory of a `read_exact_at` was full.
     UnexpectedEnd,
     /// The backend broke while the request was in flight.
@@ -140,6 +148,7 @@ impl IoError {
             Errno::EBUSY | Errno::ETIMEDOUT => IoErrorKind::Busy,
             Errno::EAGAIN | Errno::EINTR => IoErrorKind::NoProgress,
             Errno::EIO | Errno::ENXIO | Errno::ENODEV | Errno::ENODATA => IoErrorKind::Device,
+            Errno::EUCLEAN => IoErrorKind::Corrupt,
             _ => IoErrorKind::Other,
         };
         IoError { kind, errno, range, what }
@@ -160,6 +169,14 @@ impl IoError {
                 "another thread or process holds these blocks: let it take its finished requests"
             }
             IoErrorKind::Device => "the kernel log names the device and the sector",
+            IoErrorKind::IntoHole => "the file has a hole there: mount the image to fill it",
+            IoErrorKind::IntoUnwritten => {
+                "nothing was written there yet: mount the image to write there first"
+            }
+            IoErrorKind::IntoShared => {
+                "another file has the same blocks: mount the image to write there"
+            }
+            IoErrorKind::Corrupt => "the metadata is damaged: have e2fsck or xfs_repair look at it",
             IoErrorKind::BackendLost => "open a new engine; what is done is in the outcome",
             _ => "",
         }

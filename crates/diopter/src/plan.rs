@@ -84,6 +84,7 @@ pub(crate) fn plan(
     let route = query.policies.route;
     let range = admit::check_range(target, op, (query.offset, query.length), route)?;
     let size = target.size().unwrap_or(0);
+    let size_in_blocks = target.size_in_blocks().unwrap_or(0);
     let facts = Facts::look(target, objects, range);
     let unmapped = |errno| IoError::new(errno, range, "map");
     let mut plan = Plan {
@@ -97,8 +98,8 @@ pub(crate) fn plan(
     let end = if query.is_write { range.end() } else { range.end().min(size.max(range.start())) };
     let mut at = range.start();
     while at < end && plan.bios.len() < BIOS_MAX {
-        let window = next_window(target, query, size, FileRange::new(at, end));
-        add_window(&mut plan, target, query, (window, size)).map_err(unmapped)?;
+        let window = next_window(target, query, size_in_blocks, FileRange::new(at, end));
+        add_window(&mut plan, target, query, (window, size_in_blocks)).map_err(unmapped)?;
         at = window.range.end();
     }
     Ok(plan)
@@ -151,7 +152,8 @@ fn add_window(
     };
     count(&mut plan.route, window);
     let limit = query.bio_bytes_max.unwrap_or(u64::from(BIO_BYTES_MAX));
-    let limits = BioLimits { bytes_max: align_down(limit, block).max(block), block };
+    let unit = if matches!(window.way, Way::Buffered(_)) { 1 } else { block };
+    let limits = BioLimits { bytes_max: align_down(limit, unit).max(unit), block: unit };
     let mapper = &*target.mapper;
     let reader = Builder { mapper, limits, writes: false };
     let builder = Builder { mapper, limits, writes: query.is_write };

@@ -12,8 +12,8 @@ use diopter::map::{Identity, Mapper, Table};
 use diopter::sys::{BioId, BioResult};
 use diopter::{
     Access, AdmitErrorKind, BackendError, Blocks, BoundaryPolicy, DepthPolicy, Engine, Errno,
-    FileRange, FinishedRequest, IoBuf, IoErrorKind, ObjectOffset, Policies, RangeState, Request,
-    ShortPolicy, SubmitPolicy, Target, TargetRef,
+    FileRange, FinishedRequest, IoBuf, IoErrorKind, ObjectOffset, Policies, RangeOutcome,
+    RangeState, Request, ShortPolicy, SubmitPolicy, Target, TargetRef,
 };
 
 const MIB: u64 = 1 << 20;
@@ -125,6 +125,30 @@ fn five_mebibytes_with_a_bad_third_give_an_error_and_an_outcome_of_three_ranges(
     let expected = [(0, 2, RangeState::Done), (2, 3, failed), (3, 5, RangeState::Done)];
     assert_eq!(Bench::states(&finished), expected);
     assert_eq!(finished.route.direct, 4 * MIB);
+}
+
+#[test]
+fn what_a_misaligned_read_got_before_an_error_is_in_the_callers_memory() {
+    let extent = |at: u64| Extent {
+        range: FileRange::new(at * 4096, (at + 1) * 4096),
+        object: ObjectIndex(0),
+        object_offset: ObjectOffset::new(at * 8192),
+        state: ExtentState::Mapped,
+        boundary: false,
+    };
+    let mapper = Box::new(Table::new(vec![extent(0), extent(1)]).expect("no overlap"));
+    let bench = Plan { mapper, ..Plan::default() }.set_up();
+    bench.world.with_disk(0, |disk| {
+        disk.load(&[7; 16384]);
+        disk.turn_bad(8192);
+    });
+    let finished = bench.run(Request::read(7, memory(8000, 0)));
+    assert_eq!(finished.result.map_err(|error| error.errno), Err(Errno::EIO));
+    let part = |start, end, state| RangeOutcome { range: FileRange::new(start, end), state };
+    let failed = part(4096, 8007, RangeState::Failed(Errno::EIO));
+    assert_eq!(finished.outcome.ranges(), [part(7, 4096, RangeState::Done), failed]);
+    let read = finished.memory.expect("it comes back");
+    assert!(read[..4089].iter().all(|byte| *byte == 7), "told as done, and not there");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 #[allow(dead_code, reason = "shared with the other tests")]
 #[path = "support/env.rs"]
 mod env;
-#[path = "images_ext/files.rs"]
+#[path = "support/files.rs"]
 mod files;
 #[path = "images_ext/filled.rs"]
 mod filled;

@@ -14,7 +14,7 @@ use crate::units::{FileRange, ObjectOffset, align_down};
 pub struct BioLimits {
     /// Bytes; a multiple of `block`.
     pub bytes_max: u64,
-    /// A bio that is cut, is cut on a multiple of this (a power of two).
+    /// A bio that is cut, is cut on a multiple of this (a power of two); 1 through the page cache.
     pub block: u64,
 }
 

@@ -23,7 +23,8 @@ pub struct Pieces {
 
 impl Pieces {
     /// Starts anew with a range of the builder's file, whose first byte lies at `address` in
-    /// memory. A file without boundaries has one rule, whatever the policy says.
+    /// memory. A file without boundaries has one rule, whatever the policy says, and so have bytes
+    /// that go through the page cache: the kernel makes those bios.
     pub fn start(
         &mut self,
         builder: &Builder<'_>,
@@ -32,7 +33,8 @@ impl Pieces {
         address: u64,
     ) {
         let block = builder.limits.block;
-        let is_replayed = boundary != BoundaryPolicy::V5_12 && builder.mapper.has_boundaries();
+        let is_older = boundary != BoundaryPolicy::V5_12;
+        let is_replayed = is_older && block > 1 && builder.mapper.has_boundaries();
         self.machine = is_replayed.then(|| {
             let limits = Limits { bytes_max: builder.limits.bytes_max, vecs_max: VECS_MAX };
             Machine::new(Transfer {

@@ -96,7 +96,7 @@ fn would_buffer(target: &Target, is_write: bool, range: FileRange, route: RouteP
         return false;
     }
     let last_block_end = align_up(range.end(), block);
-    let ends_inside = target.size().is_ok_and(|size| last_block_end <= size);
+    let ends_inside = target.size_in_blocks().is_ok_and(|size| last_block_end <= size);
     !target.access.read || !(ends_inside || is_aligned(range.end(), block))
 }
 
@@ -288,7 +288,7 @@ fn enter_exclusive(pending: &mut Pending, target: &Target, range: FileRange) -> 
         // From here on the announcement belongs to the pass.
         pending.is_announced = false;
     }
-    match target.size() {
+    match target.size_in_blocks() {
         Ok(size) => pending.size = size,
         Err(errno) => pending.fail(errno, pending.rest()),
     }
@@ -309,7 +309,7 @@ fn lock_against_others(
         Ok(true) => {
             pending.locked = Some(range);
             // Another process may have changed the size until now.
-            match target.size() {
+            match target.size_in_blocks() {
                 Ok(size) => pending.size = size,
                 Err(errno) => pending.fail(errno, pending.rest()),
             }

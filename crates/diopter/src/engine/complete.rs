@@ -7,7 +7,7 @@ use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
 use crate::engine::submit::{self, Flight, copy_in, copy_out, memory_and_base};
 use crate::engine::target::Target;
-use crate::error::{IoError, IoErrorKind};
+use crate::error::IoError;
 use crate::limits::ATTEMPTS_MAX;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
 use crate::policy::{MergePolicy, Policies, ShortPolicy};
@@ -24,7 +24,7 @@ pub(crate) fn note_bio(pending: &mut Pending, runs: Runs, result: BioResult) {
         // Without space it goes another way, not wrong.
         && pending.state != State::Reserves
     {
-        let failure = Failure { errno, range: runs.first(), lost_backend: false };
+        let failure = Failure { errno, range: runs.first(), kind: None };
         pending.failure.get_or_insert(failure);
     }
 }
@@ -104,7 +104,7 @@ pub(crate) fn close_window(
             return try_again(pending, State::NextWindow);
         }
         if !ran_out_of_space(pending, target, failure) {
-            return report_parts(pending);
+            return report_parts(pending, flight);
         }
         pending.failure = None;
     }
@@ -115,7 +115,7 @@ pub(crate) fn close_window(
     let window = pending.window.range;
     let useful = end.at.clamp(window.start(), window.end()) - window.start();
     if !pending.is_write() && useful > 0 && matches!(pending.window.way, Way::Bounced(_)) {
-        copy_out(pending, flight, useful);
+        copy_out(pending, flight, FileRange::new(window.start(), window.start() + useful));
     }
     pending.count(useful);
     pending.at = window.start() + useful;
@@ -295,7 +295,7 @@ fn close_edges(pending: &mut Pending, target: &Target, flight: &Flight) {
     if pending.failure.is_some() {
         // Nothing of this window was written.
         pending.ends.clear();
-        return report_parts(pending);
+        return report_parts(pending, flight);
     }
     let bounce = pending.bounce.expect("a bounced window has a buffer");
     let size = pending.size;
@@ -309,7 +309,7 @@ fn close_edges(pending: &mut Pending, target: &Target, flight: &Flight) {
     });
     if is_short {
         // Not this time, or the file shrank: look at its size again.
-        match target.size() {
+        match target.size_in_blocks() {
             Ok(size) => pending.size = size,
             Err(errno) => return pending.fail(errno, pending.window.range),
         }
@@ -365,8 +365,20 @@ fn fill_hole(pending: &Pending, flight: &Flight, runs: Runs, size: u64) {
     }
 }
 
-/// The window failed: each bio's range is reported for itself, in the caller's bytes.
-fn report_parts(pending: &mut Pending) {
+/// The window failed: each bio's range is reported for itself, in the caller's bytes. What was read
+/// is where the caller wants it.
+fn report_parts(pending: &mut Pending, flight: &Flight) {
+    let window = pending.window.range;
+    if !pending.is_write() && matches!(pending.window.way, Way::Bounced(_)) {
+        for bio in pending.ends.iter().filter(|bio| bio.result.is_ok()) {
+            for run in bio.runs.take(bio.moved()).ranges() {
+                let (start, end) = (run.start().max(window.start()), run.end().min(window.end()));
+                if start < end {
+                    copy_out(pending, flight, FileRange::new(start, end));
+                }
+            }
+        }
+    }
     let done = note_parts(pending, pending.window.range.start());
     pending.count(done);
     pending.state = State::Ended;
@@ -440,7 +452,7 @@ fn work_out(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
         return (Ok(Bytes::new(done.length())), outcome);
     };
     let error = IoError::new(failure.errno, failure.range, pending.op.name());
-    let error = if failure.lost_backend { error.of_kind(IoErrorKind::BackendLost) } else { error };
+    let error = failure.kind.map_or(error, |kind| error.of_kind(kind));
     if pending.range.is_empty() {
         let state = failed_state(failure.errno);
         return (Err(error), Outcome::whole(pending.range, state));

@@ -22,7 +22,7 @@ use diopter_sys::{BioId, Errno, Slab, SlabShape, fork};
 use crate::backend::sim::Null;
 use crate::backend::{Backend, Completions, Wait};
 use crate::clock::Nanos;
-use crate::error::BackendError;
+use crate::error::{BackendError, IoErrorKind};
 use crate::gate::Gate;
 use crate::limits::{DEPTH_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX, WAIT_SLICE};
 use crate::outcome::{RangeOutcome, RangeState, paint};
@@ -544,7 +544,7 @@ impl Core {
         if is_open && (untried > 0 || !pending.is_built) {
             // What of the window is not in the device will not be; what is there may yet be done.
             let (errno, range) = (Errno::ECANCELED, pending.window.range);
-            pending.failure.get_or_insert(Failure { errno, range, lost_backend: false });
+            pending.failure.get_or_insert(Failure { errno, range, kind: None });
             pending.is_built = true;
         }
         if pending.outstanding == 0 {
@@ -595,7 +595,8 @@ impl Core {
                 let unknown = RangeOutcome { range: window, state: RangeState::Unknown };
                 paint(&mut pending.parts, unknown);
             }
-            let failure = Failure { errno: Errno::EIO, range, lost_backend: true };
+            let kind = Some(IoErrorKind::BackendLost);
+            let failure = Failure { errno: Errno::EIO, range, kind };
             pending.failure = Some(failure);
             pending.outstanding = 0;
             pending.state = State::Ended;

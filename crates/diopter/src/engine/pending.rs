@@ -7,6 +7,7 @@ use crate::bio::pieces::Pieces;
 use crate::clock::Nanos;
 use crate::engine::route::{Way, Window};
 use crate::engine::target::Target;
+use crate::error::IoErrorKind;
 use crate::gate::Pass;
 use crate::outcome::{DetourReason, RangeOutcome, Route, Timing};
 use crate::request::RequestOp;
@@ -75,7 +76,8 @@ pub(crate) struct Bounce {
 pub(crate) struct Failure {
     pub errno: Errno,
     pub range: FileRange,
-    pub lost_backend: bool,
+    /// What it is about, where the errno alone does not tell.
+    pub kind: Option<IoErrorKind>,
 }
 
 /// A request in the engine.
@@ -238,8 +240,12 @@ impl Pending {
 
     /// Ends the request with an error that no bio had: now, or once its bios are back.
     pub fn fail(&mut self, errno: Errno, range: FileRange) {
-        let failure = Failure { errno, range, lost_backend: false };
-        self.failure.get_or_insert(failure);
+        self.fail_as(None, errno, range);
+    }
+
+    /// As [`Pending::fail`], with a kind that the errno alone does not tell.
+    pub fn fail_as(&mut self, kind: Option<IoErrorKind>, errno: Errno, range: FileRange) {
+        self.failure.get_or_insert(Failure { errno, range, kind });
         if self.outstanding == 0 {
             self.state = State::Ended;
         } else {

@@ -16,6 +16,7 @@ use crate::engine::complete;
 use crate::engine::pending::{BioEnd, Bounce, BouncePool, Order, Pending, State};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
+use crate::error::IoErrorKind;
 use crate::extent::{ExtentState, ObjectIndex};
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER};
 use crate::outcome::DetourReason;
@@ -291,12 +292,12 @@ pub(crate) fn copy_in(pending: &Pending, flight: &Flight) {
     flight.slab.copy((memory, from), (bounce.memory, to), length);
 }
 
-/// Copies the first `length` bytes of the window from the bounce buffer into the caller's memory.
-pub(crate) fn copy_out(pending: &Pending, flight: &Flight, length: u64) {
+/// Copies a part of the window from the bounce buffer into the caller's memory.
+pub(crate) fn copy_out(pending: &Pending, flight: &Flight, part: FileRange) {
     let (memory, bounce) = both(pending);
-    let to = to_usize(pending.window.range.start() - pending.range.start());
-    let from = to_usize(pending.window.range.start() - pending.span.start());
-    flight.slab.copy((bounce.memory, from), (memory, to), to_usize(length));
+    let to = to_usize(part.start() - pending.range.start());
+    let from = to_usize(part.start() - pending.span.start());
+    flight.slab.copy((bounce.memory, from), (memory, to), to_usize(part.length()));
 }
 
 fn both(pending: &Pending) -> (MemoryId, Bounce) {
@@ -415,13 +416,19 @@ fn build_edges(place: usize, pending: &mut Pending, target: &Target, flight: &mu
             continue;
         }
         let start = to_usize(edge.start() - pending.span.start());
-        let (object, offset) = match target.locate(edge.start()) {
-            Ok(place) => place,
+        let extent = match target.mapper.map(edge) {
+            Ok(extent) => extent,
             Err(errno) => {
                 pending.fail(errno, edge);
                 return true;
             }
         };
+        if let Some(refusal) = refusal_of(extent.state) {
+            // It could be read, where it is anywhere, and not be written.
+            pending.fail_as(Some(refusal), Errno::EOPNOTSUPP, edge);
+            return true;
+        }
+        let (object, offset) = (extent.object, extent.object_offset.get());
         let spec = BioSpec {
             op: Op::Read,
             object: target.direct(object),
@@ -471,7 +478,10 @@ fn build_transfers(
                 read_zeros(pending, flight, (memory, base), hole);
                 continue;
             }
-            Ok(Piece::Refused(range, _)) => return fail(pending, Errno::EOPNOTSUPP, range),
+            Ok(Piece::Refused(range, state)) => {
+                pending.fail_as(refusal_of(state), Errno::EOPNOTSUPP, range);
+                return Built::All;
+            }
             Err(errno) => return fail(pending, errno, lane.first()),
         };
         let object = match object_of(pending, target, draft.object) {
@@ -518,6 +528,16 @@ fn is_at_its_share(
 fn fail(pending: &mut Pending, errno: Errno, range: FileRange) -> Built {
     pending.fail(errno, range);
     Built::All
+}
+
+/// What a write may not change in place.
+pub(crate) fn refusal_of(state: ExtentState) -> Option<IoErrorKind> {
+    match state {
+        ExtentState::Hole => Some(IoErrorKind::IntoHole),
+        ExtentState::Unwritten => Some(IoErrorKind::IntoUnwritten),
+        ExtentState::Shared => Some(IoErrorKind::IntoShared),
+        ExtentState::Mapped => None,
+    }
 }
 
 /// How many bios of the engine one object of a striped file may have: its part of the depth.

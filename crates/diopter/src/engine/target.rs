@@ -255,13 +255,22 @@ impl Target {
 
     /// Bytes in the file now. A striped file's follow from those of its objects.
     pub(crate) fn size(&self) -> Result<u64, Errno> {
-        let Some(striping) = self.striping else { return self.port(ObjectIndex(0)).size() };
         if let Some(size) = self.size_fixed {
             return Ok(size);
         }
+        let Some(striping) = self.striping else { return self.port(ObjectIndex(0)).size() };
         striping.objects().try_fold(0, |size, object| {
             Ok(striping.file_size(object, self.port(object).size()?).max(size))
         })
+    }
+
+    /// Up to where a write may fill whole blocks. That is the size, but for a file inside an image:
+    /// its last block is all its own, and no write of it changes the size.
+    pub(crate) fn size_in_blocks(&self) -> Result<u64, Errno> {
+        match (self.size_fixed, self.striping) {
+            (Some(size), None) => Ok(align_up(size, self.blocks.write)),
+            _ => self.size(),
+        }
     }
 
     /// Bytes in an object now.

@@ -81,9 +81,14 @@ impl Image {
             let remedy = "open an image for reading, or for reading and writing";
             return Err(fail("open", Errno::EINVAL, remedy).into());
         }
+        if options.changes_file() {
+            let remedy = "an image is there: open it without create, create_new and truncate";
+            return Err(fail("open", Errno::EINVAL, remedy).into());
+        }
         // An exclusive open fails while the device is mounted or held.
         let options = options.clone().exclusive(access.write).open_as(OpenAs::Plain);
         let opened = options.open_sys(path)?;
+        options.check_strict(opened.direct, Some(path))?;
         if access.write {
             check_unused(&opened, &fail)?;
         }
@@ -140,11 +145,11 @@ impl Image {
         self.inner.volume.check_use(node.inode, purpose)?;
         match self.inner.volume.inline_data(node.inode)? {
             Some(bytes) => copied(&bytes),
-            None => Ok(self.mapped(&node)),
+            None => self.mapped(&node),
         }
     }
 
-    fn mapped(&self, node: &Node) -> File {
+    fn mapped(&self, node: &Node) -> Result<File> {
         let Opened { volume, object, facts, page_size, key, access, .. } = &*self.inner;
         let blocks = Blocks {
             read: u64::from(facts.alignment.offset_read),
@@ -156,6 +161,11 @@ impl Image {
         // Blocks that do not begin where the device wants them go through the page cache.
         let misaligned = DirectSupport::None(diopter_sys::file::BufferedReason::StatxSaysNo);
         let direct = if fits { facts.direct } else { misaligned };
+        if access.strict && !fits {
+            let what = "its blocks are smaller than the device's: open a file strictly in";
+            let (path, remedy) = (Some(self.inner.path.clone()), "open it without strict");
+            return Err(SetupError { what, path, errno: Errno::EOPNOTSUPP, remedy }.into());
+        }
         let port = Arc::new(Inside { object: Arc::clone(object), size: node.size });
         let mapper = Mapped { volume: Arc::clone(volume), inode: node.inode };
         let key = InodeKey::InImage { device: key.0, image: key.1, inode: node.inode };
@@ -165,7 +175,8 @@ impl Image {
             .with_size_fixed(Some(node.size));
         let facts = Facts { direct, ..*facts };
         let objects = Box::new([Arc::clone(object)]);
-        File { inner: Arc::new(Inner { target: Arc::new(target), objects, layout: None, facts }) }
+        let inner = Inner { target: Arc::new(target), objects, layout: None, facts };
+        Ok(File { inner: Arc::new(inner) })
     }
 }
 

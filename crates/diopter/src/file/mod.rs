@@ -271,6 +271,9 @@ impl File {
     /// `Io` with the errno of `fallocate`: `ENOSPC`, or `EOPNOTSUPP` where the file system can't.
     pub fn allocate(&self, offset: u64, length: u64) -> Result<()> {
         let range = FileRange::new(offset, offset.saturating_add(length));
+        if self.inner.target.size_fixed().is_some() {
+            return Err(IoError::new(Errno::EOPNOTSUPP, range, "allocate").into());
+        }
         let mut lanes = Lanes::default();
         lanes.fill(&*self.inner.target.mapper, range, MergePolicy::PerObject);
         for lane in lanes.iter() {
@@ -284,7 +287,8 @@ impl File {
         Ok(())
     }
 
-    /// As std's; of a striped file its manifest's, but for the size ([`File::size`]).
+    /// As std's; of a striped file its manifest's, and of a file inside an image the image's, but
+    /// for the size ([`File::size`]).
     ///
     /// # Errors
     /// `Io` with the errno of `fstat`.
@@ -307,7 +311,9 @@ impl File {
     /// A regular file or a block device.
     #[must_use]
     pub fn kind(&self) -> FileKind {
-        if self.inner.layout.is_some() { FileKind::Regular } else { self.inner.objects[0].kind() }
+        // The object of a file with a size of its own is what the file lies in.
+        let is_file = self.inner.layout.is_some() || self.inner.target.size_fixed().is_some();
+        if is_file { FileKind::Regular } else { self.inner.objects[0].kind() }
     }
 
     /// How a striped file is dealt out to its objects; `None` for any other file.

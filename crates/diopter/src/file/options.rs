@@ -189,6 +189,11 @@ impl OpenOptions {
         Ok(self.assemble(opened, self.writes()))
     }
 
+    /// Whether opening may make or cut the file.
+    pub(super) fn changes_file(&self) -> bool {
+        self.sys.create || self.sys.create_new || self.sys.truncate
+    }
+
     fn writes(&self) -> bool {
         self.access.write || self.access.append
     }
@@ -213,7 +218,7 @@ impl OpenOptions {
         opened.map_err(refused)
     }
 
-    fn check_strict(&self, direct: DirectSupport, path: Option<&Path>) -> Result<()> {
+    pub(super) fn check_strict(&self, direct: DirectSupport, path: Option<&Path>) -> Result<()> {
         let (true, DirectSupport::None(reason)) = (self.access.strict, direct) else {
             return Ok(());
         };

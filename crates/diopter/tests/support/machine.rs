@@ -100,10 +100,19 @@ impl Loop {
         Loop::attach(backing, bytes, &["--sector-size", &sector.to_string()])
     }
 
+    /// Over a file that is there, in sectors of `sector` bytes.
+    pub fn over_image(backing: &Path, sector: u32) -> Result<Loop, String> {
+        Loop::attach_to(backing, &["--sector-size", &sector.to_string()])
+    }
+
     fn attach(backing: &Path, bytes: u64, how: &[&str]) -> Result<Loop, String> {
         let file = fs::File::create(backing).map_err(|error| error.to_string())?;
         file.set_len(bytes).map_err(|error| error.to_string())?;
         drop(file);
+        Loop::attach_to(backing, how)
+    }
+
+    fn attach_to(backing: &Path, how: &[&str]) -> Result<Loop, String> {
         let arguments = [&["--find", "--show"], how, &[text(backing)]].concat();
         let mut attached = run("losetup", &arguments);
         for _ in 1..ATTACH_ATTEMPTS_MAX {
@@ -209,6 +218,11 @@ impl Mount {
     /// Makes a file system on `device` and mounts it.
     pub fn on(device: Loop, kind: FileSystem, options: &str) -> Result<Mount, String> {
         kind.make(device.device())?;
+        Mount::again(device, kind, options)
+    }
+
+    /// Mounts the file system that is on `device`.
+    pub fn again(device: Loop, kind: FileSystem, options: &str) -> Result<Mount, String> {
         let folder = Folder::new("mount")?;
         let at = folder.path().join("mnt");
         fs::create_dir(&at).map_err(|error| error.to_string())?;

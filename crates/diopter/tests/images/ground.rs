@@ -1,0 +1,237 @@
+//! Volumes for the tests: made, mounted, filled with random files, unmounted; and what is known of
+//! their files.
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use diopter::prng::Prng;
+
+use crate::env;
+use crate::files::{self, Piece};
+use crate::machine::{self, FileSystem, Folder, Loop, Mount};
+
+pub const MIB: u64 = 1 << 20;
+
+/// A format by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    pub name: &'static str,
+    pub block: u64,
+    pub kind: FileSystem,
+    /// No random file ends past it.
+    pub size_max: u64,
+    pub bytes: u64,
+}
+
+const fn ext(name: &'static str, block: u32, extra: &'static [&'static str]) -> Format {
+    let kind = FileSystem::Ext4 { block, extra };
+    Format { name, block: block as u64, kind, size_max: 1 << 33, bytes: 1024 * MIB }
+}
+
+const fn xfs(name: &'static str, block: u64, extra: &'static [&'static str]) -> Format {
+    let kind = FileSystem::Xfs { extra };
+    Format { name, block, kind, size_max: 1 << 40, bytes: 320 * MIB }
+}
+
+pub const EXT3: Format = ext("ext3 in 4k blocks", 4096, &["-t", "ext3"]);
+pub const EXT4: Format = ext("ext4 in 4k blocks", 4096, &[]);
+pub const XFS: Format = xfs("xfs", 4096, &[]);
+
+pub const FORMATS: &[Format] = &[
+    ext("ext2 in 1k blocks", 1024, &["-t", "ext2"]),
+    ext("ext2 in 4k blocks", 4096, &["-t", "ext2"]),
+    ext("ext3 in 1k blocks", 1024, &["-t", "ext3"]),
+    EXT3,
+    ext("ext4 in 1k blocks", 1024, &[]),
+    ext("ext4 in 2k blocks", 2048, &[]),
+    EXT4,
+    ext("ext4 with clusters", 4096, &["-O", "bigalloc", "-C", "16384"]),
+    ext("ext4 with inline data", 1024, &["-O", "inline_data", "-I", "512"]),
+    XFS,
+    xfs("xfs in 1k blocks", 1024, &["-b", "size=1024", "-d", "agcount=9"]),
+    xfs("xfs without reflink", 4096, &["-m", "reflink=0"]),
+];
+
+/// An unmounted volume; its image goes with its owner.
+pub struct Volume {
+    pub format: Format,
+    image: PathBuf,
+    _folder: Folder,
+}
+
+/// A file as it must be read.
+pub struct Known {
+    pub name: String,
+    pub size: u64,
+    /// Where a write may go: allocated, written, inside the file, and the file's alone.
+    pub own: Vec<Range<u64>>,
+    /// What it holds; zeros elsewhere.
+    bytes: Vec<(u64, Vec<u8>)>,
+}
+
+/// Whether everything that a volume needs is here; says what is not.
+pub fn is_possible(kind: FileSystem) -> bool {
+    if let Some(why) = machine::loop_missing() {
+        env::skip("loop", why);
+        return false;
+    }
+    if let Some((capability, why)) = kind.missing() {
+        env::skip(capability, why);
+        return false;
+    }
+    true
+}
+
+impl Volume {
+    /// A volume that `fill` has filled through a mount.
+    pub fn new<T>(format: Format, fill: impl FnOnce(&Mount) -> T) -> (Volume, T) {
+        let folder = Folder::new("image").unwrap();
+        let image = folder.path().join("image");
+        let device = Loop::over(&image, format.bytes, 512).unwrap();
+        // So that blocks are given out in the order of the writes.
+        let options = if is_ext(format.kind) { "nodelalloc" } else { "defaults" };
+        let mount = Mount::on(device, format.kind, options).unwrap();
+        let told = fill(&mount);
+        drop(mount.unmounted().unwrap());
+        (Volume { format, image, _folder: folder }, told)
+    }
+
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
+    /// The volume on a loop device.
+    pub fn device(&self, sector: u32) -> Loop {
+        Loop::over_image(&self.image, sector).unwrap()
+    }
+
+    /// Checks the volume with its own tools, and mounts it to show the files to `look`.
+    pub fn check<T>(&self, look: impl FnOnce(&Path) -> T) -> T {
+        let image = self.image.to_str().unwrap();
+        let checked = match self.format.kind {
+            FileSystem::Ext4 { .. } => machine::run("e2fsck", &["-fn", image]),
+            FileSystem::Xfs { .. } => machine::run("xfs_repair", &["-n", "-f", image]),
+        };
+        checked.unwrap_or_else(|why| panic!("{}: {why}", self.format.name));
+        let mount = Mount::again(self.device(512), self.format.kind, "ro").unwrap();
+        let told = look(mount.path());
+        mount.finish().unwrap();
+        told
+    }
+}
+
+impl Known {
+    /// What the file holds in a range; only as far as it goes.
+    pub fn expected(&self, start: u64, length: usize) -> Vec<u8> {
+        let end = (start + u64::try_from(length).unwrap()).min(self.size).max(start);
+        let mut expected = vec![0; usize::try_from(end - start).unwrap()];
+        for (at, bytes) in &self.bytes {
+            let (from, to) = (start.max(*at), end.min(at + u64::try_from(bytes.len()).unwrap()));
+            if from < to {
+                let (here, length) = (to_usize(from - at), to_usize(to - from));
+                let there = to_usize(from - start);
+                expected[there..there + length].copy_from_slice(&bytes[here..here + length]);
+            }
+        }
+        expected
+    }
+
+    /// Notes a write of what is the file's own.
+    pub fn write(&mut self, start: u64, written: &[u8]) {
+        let end = start + u64::try_from(written.len()).unwrap();
+        for (at, bytes) in &mut self.bytes {
+            let (from, to) = (start.max(*at), end.min(*at + u64::try_from(bytes.len()).unwrap()));
+            if from < to {
+                let (here, length) = (to_usize(from - *at), to_usize(to - from));
+                let there = to_usize(from - start);
+                bytes[here..here + length].copy_from_slice(&written[there..there + length]);
+            }
+        }
+    }
+
+    /// A place near which something begins or ends.
+    pub fn place(&self, prng: &mut Prng) -> u64 {
+        let count = u64::try_from(self.bytes.len()).unwrap();
+        if count == 0 || prng.one_in(8) {
+            return prng.below(self.size + 5000);
+        }
+        let (at, bytes) = &self.bytes[to_usize(prng.below(count))];
+        at + prng.below(u64::try_from(bytes.len()).unwrap() + 1)
+    }
+
+    /// A file below a mount holds what it should.
+    pub fn compare(&self, root: &Path) {
+        let file = fs::File::open(root.join(&self.name)).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), self.size, "{}", self.name);
+        for (at, bytes) in &self.bytes {
+            let mut read = vec![0; bytes.len()];
+            file.read_exact_at(&mut read, *at).unwrap();
+            assert!(read == *bytes, "{} at {at}: the mount has other bytes", self.name);
+        }
+    }
+}
+
+/// Files below a mount that holds still: their bytes, and what of them may be written.
+pub fn learn(root: &Path, names: &[String], format: Format) -> Vec<Known> {
+    let ground = files::Ground { block: format.block, size_max: format.size_max };
+    names.iter().map(|name| learn_file(root, name, ground)).collect()
+}
+
+fn learn_file(root: &Path, name: &str, ground: files::Ground) -> Known {
+    let fact = files::fact(root, name, ground);
+    let file = fs::File::open(root.join(name)).unwrap();
+    let whole = Piece { start: 0, length: fact.size, at: 0, is_unwritten: false };
+    let is_inline = fact.pieces.is_none();
+    let pieces = fact.pieces.unwrap_or_else(|| vec![whole]);
+    let mut known = Known { name: name.to_owned(), size: fact.size, own: vec![], bytes: vec![] };
+    for piece in pieces.into_iter().filter(|piece| !piece.is_unwritten) {
+        let end = (piece.start + piece.length).min(fact.size);
+        let mut bytes = vec![0; to_usize(end - piece.start)];
+        file.read_exact_at(&mut bytes, piece.start).unwrap();
+        if !is_inline {
+            match known.own.last_mut() {
+                Some(last) if last.end == piece.start => last.end = end,
+                _ => known.own.push(piece.start..end),
+            }
+        }
+        known.bytes.push((piece.start, bytes));
+    }
+    known
+}
+
+/// Random files on a mounted volume, and what they hold.
+pub fn fill(mount: &Mount, format: Format, count: usize, prng: &mut Prng) -> Vec<Known> {
+    let root = mount.path();
+    let ground = files::Ground { block: format.block, size_max: format.size_max };
+    let mut names: Vec<String> =
+        (0..count).map(|number| files::make(root, number, ground, prng)).collect();
+    if format.name == XFS.name {
+        names.push(share(root));
+    }
+    let at = root.to_str().unwrap();
+    machine::run("mount", &["-o", "remount,ro", at]).unwrap();
+    learn(root, &names, format)
+}
+
+/// A file that has a part in common with another one.
+pub fn share(root: &Path) -> String {
+    let (whole, shared) = (root.join("whole"), root.join("shared"));
+    let (whole, shared) = (whole.to_str().unwrap(), shared.to_str().unwrap());
+    let io = |path: &str, command: &str| {
+        machine::run("xfs_io", &["-f", "-c", command, path]).unwrap();
+    };
+    io(whole, "pwrite -q -S 5 0 256k");
+    io(shared, "pwrite -q -S 6 0 256k");
+    io(shared, &format!("reflink -q {whole} 64k 64k 64k"));
+    "shared".to_owned()
+}
+
+pub fn is_ext(kind: FileSystem) -> bool {
+    matches!(kind, FileSystem::Ext4 { .. })
+}
+
+pub fn to_usize(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap()
+}
