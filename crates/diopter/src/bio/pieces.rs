@@ -15,6 +15,13 @@ use crate::units::{FileRange, align_down};
 /// Vecs of one bio in the kernels that the machine replays: `BIO_MAX_PAGES`, later `BIO_MAX_VECS`.
 const VECS_MAX: u32 = 256;
 
+/// Whether an older kernel's rule makes the bios: then even one extent may become many.
+#[must_use]
+#[inline]
+pub fn is_replayed(boundary: BoundaryPolicy, mapper: &dyn Mapper) -> bool {
+    boundary != BoundaryPolicy::V5_12 && mapper.has_boundaries()
+}
+
 /// The pieces of one range after the other.
 #[derive(Debug, Default)]
 pub struct Pieces {
@@ -32,8 +39,7 @@ impl Pieces {
         address: u64,
     ) {
         let block = builder.limits.block;
-        let is_replayed = boundary != BoundaryPolicy::V5_12 && builder.mapper.has_boundaries();
-        self.machine = is_replayed.then(|| {
+        self.machine = is_replayed(boundary, builder.mapper).then(|| {
             let limits = Limits { bytes_max: builder.limits.bytes_max, vecs_max: VECS_MAX };
             Machine::new(Transfer {
                 range,
