@@ -97,9 +97,10 @@ fn rows(scale: Scale, (zram, file): (&Zram, &File), content: Content) {
             device_bios[at] += bios_written(zram) - before;
         }
     }
-    let mut content_now = vec![0; LENGTH];
+    // In whole pages: zram overwrites the rest of a page that is the memory of a read in part.
+    let mut content_now = IoBuf::new(LENGTH).expect("memory");
     file.read_exact_at(&mut content_now, START).expect("the file is read back");
-    assert!(content_now == *memory, "what was written is there");
+    assert!(*content_now == *memory, "what was written is there");
     print_table(scale, (file, &memory), (content, &samples, device_bios));
 }
 
