@@ -2,7 +2,7 @@
 //! request against the bare system call on the same descriptor. `--smoke` runs a short share, to
 //! see that it still works.
 
-#[path = "support/zram.rs"]
+#[path = "../tests/support/zram.rs"]
 mod zram;
 
 use std::hint::black_box;

@@ -11,7 +11,7 @@ mod machine;
 mod meter;
 #[path = "images/reading.rs"]
 mod reading;
-#[path = "support/zram.rs"]
+#[path = "../tests/support/zram.rs"]
 mod zram;
 
 fn main() {

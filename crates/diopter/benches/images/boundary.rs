@@ -97,7 +97,6 @@ fn rows(scale: Scale, (zram, file): (&Zram, &File), content: Content) {
             device_bios[at] += bios_written(zram) - before;
         }
     }
-    // In whole pages: zram overwrites the rest of a page that is the memory of a read in part.
     let mut content_now = IoBuf::new(LENGTH).expect("memory");
     file.read_exact_at(&mut content_now, START).expect("the file is read back");
     assert!(*content_now == *memory, "what was written is there");
