@@ -144,6 +144,7 @@ const LANES: &[Lane] = &[
             check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "stripes", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "readers", "--", "--smoke"]),
+            check(&["bench", "-p", "diopter", "--bench", "images", "--", "--smoke"]),
         ],
     ),
 ];

@@ -54,8 +54,7 @@ impl BlockQueue {
     /// device: file systems with a number of their own (btrfs, tmpfs, NFS), or no sysfs.
     #[must_use]
     pub fn of_device(dev: u64) -> Option<BlockQueue> {
-        let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
-        BlockQueue::read_at(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
+        BlockQueue::read_at(&link_of(dev))
     }
 
     fn read_at(link: &Path) -> Option<BlockQueue> {
@@ -86,6 +85,17 @@ impl BlockQueue {
             model: text(&disk.join("device/model")),
         })
     }
+}
+
+/// The name of the block device with number `dev`, as sysfs has it.
+pub(crate) fn block_device_name(dev: u64) -> Option<String> {
+    let device = std::fs::read_link(link_of(dev)).ok()?;
+    Some(device.file_name()?.to_str()?.to_owned())
+}
+
+fn link_of(dev: u64) -> PathBuf {
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
 }
 
 /// The disk whose directory has the queue: the device itself, or the parent of a partition.

@@ -2,6 +2,9 @@
 //! request against the bare system call on the same descriptor. `--smoke` runs a short share, to
 //! see that it still works.
 
+#[path = "../tests/support/zram.rs"]
+mod zram;
+
 use std::hint::black_box;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -14,6 +17,8 @@ use diopter::map::Identity;
 use diopter::{
     Access, Blocks, Engine, EngineOptions, File, IoBuf, Policies, Request, Target, TargetRef,
 };
+
+use zram::Zram;
 
 /// Requests in flight of the null row.
 const DEPTH: usize = 64;
@@ -42,7 +47,7 @@ fn main() {
     if !runs("blocking") {
         return;
     }
-    match Zram::set_up() {
+    match MountedZram::set_up() {
         Ok(zram) => blocking_rows(&scale, zram.mount(), "ext4 on zram"),
         Err(why) => {
             println!("blocking 4 KiB on zram: not measured ({why}); the temporary folder instead:");
@@ -194,27 +199,21 @@ fn compare(
 }
 
 /// ext4 on a zram device of its own, gone when dropped.
-struct Zram {
-    number: String,
+struct MountedZram {
+    zram: Zram,
     mount: PathBuf,
 }
 
-impl Zram {
-    fn set_up() -> Result<Zram, String> {
-        let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-        let number = std::fs::read_to_string("/sys/class/zram-control/hot_add")
-            .map_err(say("no zram device can be added"))?
-            .trim()
-            .to_owned();
-        let mount = std::env::temp_dir().join(format!("diopter-bench-zram{number}"));
-        let zram = Zram { number, mount };
-        std::fs::write(format!("/sys/block/zram{}/disksize", zram.number), "512M")
-            .map_err(say("zram disksize"))?;
-        std::fs::create_dir_all(&zram.mount).map_err(say("mount point"))?;
-        let device = format!("/dev/zram{}", zram.number);
+impl MountedZram {
+    fn set_up() -> Result<MountedZram, String> {
+        let zram = Zram::set_up("512M")?;
+        let device = zram.device().to_string_lossy().into_owned();
+        let mount = std::env::temp_dir().join(format!("diopter-bench-{}", std::process::id()));
+        let mounted = MountedZram { zram, mount };
+        std::fs::create_dir_all(&mounted.mount).map_err(|error| format!("mount point: {error}"))?;
         command("mkfs.ext4", &["-q", "-F", &device])?;
-        command("mount", &[&device, &zram.mount.to_string_lossy()])?;
-        Ok(zram)
+        command("mount", &[&device, &mounted.mount.to_string_lossy()])?;
+        Ok(mounted)
     }
 
     fn mount(&self) -> &Path {
@@ -231,15 +230,11 @@ fn command(name: &str, arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-impl Drop for Zram {
+impl Drop for MountedZram {
     fn drop(&mut self) {
         if let Err(why) = command("umount", &[&self.mount.to_string_lossy()]) {
-            eprintln!("left mounted: {why}");
+            eprintln!("{} is left mounted: {why}", self.zram.device().display());
         }
         std::fs::remove_dir(&self.mount).unwrap_or(());
-        let removed = std::fs::write("/sys/class/zram-control/hot_remove", &self.number);
-        if let Err(error) = removed {
-            eprintln!("zram{} stays: {error}", self.number);
-        }
     }
 }

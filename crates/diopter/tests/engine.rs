@@ -338,24 +338,29 @@ fn story() -> Box<dyn Mapper> {
     Box::new(Table::new(groups.into()).expect("no overlap"))
 }
 
+/// How many bios a write becomes: one at a time, each of 1 ms, so the time tells their number.
+fn count_bios(boundary: BoundaryPolicy, length: u64) -> (u64, Bench) {
+    let policies = Policies { boundary, submit: SubmitPolicy::EachThenWait, ..Policies::default() };
+    let bench = Plan { mapper: story(), policies, ..Plan::default() }.set_up();
+    let finished = bench.run(Request::write(0, memory(length, 7)));
+    assert_eq!(finished.result.map(|moved| moved.get()), Ok(length));
+    let timing = finished.timing;
+    (timing.reaped.since(timing.submitted) / MIB, bench)
+}
+
 #[test]
 fn each_boundary_policy_makes_the_bios_of_its_kernel_and_moves_the_same_bytes() {
+    // All of one group and a block of the next; and one group alone, which is a single extent.
     let policies = [
-        (BoundaryPolicy::V3_8, 12),
-        (BoundaryPolicy::Patch1, 3),
-        (BoundaryPolicy::Patch2V1, 3),
-        (BoundaryPolicy::V3_10, 2),
-        (BoundaryPolicy::V5_12, 2),
+        (BoundaryPolicy::V3_8, 12, 11),
+        (BoundaryPolicy::Patch1, 3, 2),
+        (BoundaryPolicy::Patch2V1, 3, 2),
+        (BoundaryPolicy::V3_10, 2, 1),
+        (BoundaryPolicy::V5_12, 2, 1),
     ];
-    for (boundary, bios) in policies {
-        // One bio at a time, each of 1 ms: the time tells their number.
-        let policies =
-            Policies { boundary, submit: SubmitPolicy::EachThenWait, ..Policies::default() };
-        let bench = Plan { mapper: story(), policies, ..Plan::default() }.set_up();
-        let finished = bench.run(Request::write(0, memory(52 << 10, 7)));
-        assert_eq!(finished.result.map(|moved| moved.get()), Ok(52 << 10));
-        let timing = finished.timing;
-        assert_eq!(timing.reaped.since(timing.submitted), bios * MIB, "{}", boundary.name());
+    for (boundary, bios_of_both, bios_of_one) in policies {
+        let (bios, bench) = count_bios(boundary, 52 << 10);
+        assert_eq!(bios, bios_of_both, "{}", boundary.name());
         let written = bench.world.with_disk(0, |disk| {
             disk.live()
                 .iter()
@@ -367,6 +372,7 @@ fn each_boundary_policy_makes_the_bios_of_its_kernel_and_moves_the_same_bytes() 
         let expected: Vec<usize> =
             ((100 << 12)..(112 << 12)).chain((113 << 12)..(114 << 12)).collect();
         assert_eq!(written, expected);
+        assert_eq!(count_bios(boundary, 48 << 10).0, bios_of_one, "{}", boundary.name());
     }
 }
 

@@ -46,6 +46,10 @@ mod striped_space;
 mod subject;
 #[path = "kernel/writers.rs"]
 mod writers;
+#[path = "support/zram.rs"]
+mod zram;
+#[path = "kernel/zram_pages.rs"]
+mod zram_pages;
 
 use row::{Check, Ground};
 

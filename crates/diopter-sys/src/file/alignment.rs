@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 
-use crate::queue::BlockQueue;
+use crate::queue::{BlockQueue, block_device_name};
 
 /// Alignments past this are taken for nonsense; the largest sectors and pages are 64 KiB.
 const ALIGNMENT_MAX: u32 = 1 << 20;
@@ -98,7 +98,20 @@ pub(super) fn discover(
     let xfs = if is_xfs && !is_usable(told) { xfs_alignment(fd) } else { None };
     let is_known = is_usable(told) || is_usable(xfs);
     let queue = if is_known { None } else { queue_alignment(device, page) };
-    choose(told, xfs, queue, page)
+    let alignment = choose(told, xfs, queue, page);
+    let is_suspect = alignment.memory < page && alignment.offset_write >= page;
+    if is_suspect && block_device_name(device).is_some_and(|name| is_zram(&name)) {
+        return Alignment { memory: page, ..alignment };
+    }
+    alignment
+}
+
+/// Whether a device moves whole pages, whatever part of them was asked for: zram does where a page
+/// is no larger than its block (zram_read_page and its kin ignore the offset in the page), but says
+/// that memory need be aligned to 512 bytes only. A read would overwrite what stands beside it.
+fn is_zram(name: &str) -> bool {
+    name.strip_prefix("zram")
+        .is_some_and(|rest| rest.starts_with(|sign: char| sign.is_ascii_digit()))
 }
 
 /// An alignment as told, not yet believed.
@@ -210,6 +223,14 @@ mod tests {
         }
         let without_memory = Some(Told { memory: 0, ..GOOD.unwrap() });
         check([without_memory, None, GOOD], (4, 512, 4096, "block-queue"));
+    }
+
+    #[test]
+    fn zram_is_known_by_its_name() {
+        for (name, expected) in [("zram0", true), ("zram12", true), ("zram", false), ("sda", false)]
+        {
+            assert_eq!(is_zram(name), expected, "{name}");
+        }
     }
 
     #[test]

@@ -15,6 +15,13 @@ use crate::units::{FileRange, align_down};
 /// Vecs of one bio in the kernels that the machine replays: `BIO_MAX_PAGES`, later `BIO_MAX_VECS`.
 const VECS_MAX: u32 = 256;
 
+/// Whether an older kernel's rule makes the bios: then even one extent may become many.
+#[must_use]
+#[inline]
+pub fn is_replayed(boundary: BoundaryPolicy, mapper: &dyn Mapper) -> bool {
+    boundary != BoundaryPolicy::V5_12 && mapper.has_boundaries()
+}
+
 /// The pieces of one range after the other.
 #[derive(Debug, Default)]
 pub struct Pieces {
@@ -33,8 +40,8 @@ impl Pieces {
         address: u64,
     ) {
         let block = builder.limits.block;
-        let is_older = boundary != BoundaryPolicy::V5_12;
-        let is_replayed = is_older && block > 1 && builder.mapper.has_boundaries();
+        // Through the page cache there are no blocks to replay.
+        let is_replayed = block > 1 && is_replayed(boundary, builder.mapper);
         self.machine = is_replayed.then(|| {
             let limits = Limits { bytes_max: builder.limits.bytes_max, vecs_max: VECS_MAX };
             Machine::new(Transfer {

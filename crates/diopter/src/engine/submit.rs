@@ -10,7 +10,7 @@ use diopter_sys::{
 
 use crate::backend::Backend;
 use crate::bio::builder::{BioLimits, Builder, Piece};
-use crate::bio::{Draft, EndedBy};
+use crate::bio::{Draft, EndedBy, pieces};
 use crate::engine::admit::{buffered, write_flags};
 use crate::engine::complete;
 use crate::engine::pending::{BioEnd, Bounce, BouncePool, Order, Pending, State};
@@ -253,7 +253,8 @@ pub(crate) fn single_draft(
         && is_aligned(to_u64(bits.addresses), target.blocks.memory)
         && !(is_write && (target.access.append || target.access.shared_writers))
         && !(is_write && target.outgrows_seal(range.end()))
-        && buffered(target, is_write, range.length(), policies.route).is_none();
+        && buffered(target, is_write, range.length(), policies.route).is_none()
+        && !pieces::is_replayed(policies.boundary, &*target.mapper);
     if !is_plain {
         return None;
     }
