@@ -431,3 +431,26 @@ fn where_nothing_can_be_asked_a_first_write_goes_one_by_one_and_the_next_side_by
         assert_eq!(finished.timing.reaped.since(finished.timing.submitted), expected);
     }
 }
+
+#[test]
+fn what_was_never_built_when_space_ran_out_is_not_said_to_be_done() {
+    let faults = Faults { no_space: 1, ..Faults::NONE };
+    // Each object may have one bio at a time, and object 1 has no space.
+    let policies = Policies { depth: DepthPolicy::Fixed(2), ..Policies::default() };
+    let capacities = vec![64 * MIB; 2];
+    let bench = Plan { faults, faulty: Some(1), policies, capacities, ..Plan::default() }.set_up();
+    for number in [0, 1] {
+        bench.world.with_disk(number, |disk| disk.load(&vec![1; 4 << 20]));
+    }
+    // The first request has object 0 while the second one's bio on object 1 fails.
+    bench.engine.start(&bench.target, Request::write(0, memory(MIB, 7))).expect("room");
+    bench.engine.start(&bench.target, Request::write(2 * MIB, memory(2 * MIB, 8))).expect("room");
+    let next = || bench.engine.wait(LONG).expect("the backend is there").expect("it finishes");
+    assert_eq!(next().result.map(|moved| moved.get()), Ok(MIB));
+    let second = next();
+    assert_eq!(second.result.as_ref().map_err(|error| error.errno), Err(Errno::ENOSPC));
+    let failed = RangeState::Failed(Errno::ENOSPC);
+    assert_eq!(states(&second), [(2, 3, RangeState::NotTried), (3, 4, failed)]);
+    let is_old = |disk: &mut Disk| disk.live()[1 << 20..].iter().all(|byte| *byte == 1);
+    assert!(bench.world.with_disk(0, is_old), "nothing of it was written");
+}

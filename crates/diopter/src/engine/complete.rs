@@ -231,8 +231,7 @@ fn ran_out_of_space(pending: &Pending, target: &Target, failure: Failure) -> boo
     if target.striping().is_none() || !is_no_space(failure.errno) {
         return false;
     }
-    let missing = pending.ends.iter().filter(|bio| !bio.is_whole()).map(BioEnd::missing);
-    let gap = missing.map(|runs| runs.start()).min().unwrap_or(failure.range.start());
+    let gap = first_missing(pending).unwrap_or(failure.range.start());
     let is_in_front = |bio: &BioEnd| bio.runs.take(bio.moved()).end() <= gap;
     let has_some = pending.at > pending.range.start() || gap > pending.span.start();
     has_some && pending.ends.iter().all(|bio| bio.moved() == 0 || is_in_front(bio))
@@ -327,12 +326,18 @@ fn close_edges(pending: &mut Pending, target: &Target, flight: &Flight) {
     pending.is_built = false;
 }
 
+/// The first byte of the window that was not moved, by a bio that came back or for lack of one: an
+/// error leaves lanes that were never built.
+fn first_missing(pending: &Pending) -> Option<u64> {
+    let missing = pending.ends.iter().map(BioEnd::missing).chain(pending.lanes.iter());
+    missing.filter(|runs| !runs.is_empty()).map(|runs| runs.start()).min()
+}
+
 /// Where the bytes moved without a gap end, from the window's span on. A read of a striped file
 /// goes on behind the end of an object as long as another one goes further: what lies between is a
 /// hole, and is filled with zeros here.
 fn end_of_moved(pending: &Pending, target: &Target, flight: &Flight) -> Result<MovedTo, Errno> {
-    let missing = pending.ends.iter().map(BioEnd::missing).filter(|runs| !runs.is_empty());
-    let Some(at) = missing.map(|runs| runs.start()).min() else {
+    let Some(at) = first_missing(pending) else {
         return Ok(MovedTo { at: pending.span.end(), is_end_of_file: false });
     };
     if pending.is_write() || target.striping().is_none() {
