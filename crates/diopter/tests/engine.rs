@@ -468,3 +468,75 @@ fn what_is_queued_goes_out_before_metadata_is_read_and_is_not_waited_for() {
     assert_eq!(*log.lock().expect("no panic"), expected);
     assert_eq!(finished.timing.reaped.since(finished.timing.submitted), MIB, "side by side");
 }
+
+/// A device that gives up every second bio, unasked.
+struct Moody(Sim, u32);
+
+impl Backend for Moody {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn queue(&mut self, ids: &[BioId]) -> u32 {
+        self.0.queue(ids)
+    }
+
+    fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
+        let before = done.len();
+        let turned = self.0.turn(wait, done);
+        for (_, result) in &mut done[before..] {
+            self.1 += 1;
+            if self.1 % 2 == 1 {
+                *result = Err(Errno::ECANCELED);
+            }
+        }
+        turned
+    }
+
+    fn run_now(&mut self, id: BioId) -> BioResult {
+        self.0.run_now(id)
+    }
+
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        self.0.run_lent(bio)
+    }
+
+    fn held(&self) -> u32 {
+        self.0.held()
+    }
+
+    fn cancel(&mut self, id: BioId) {
+        self.0.cancel(id);
+    }
+
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+}
+
+#[test]
+fn what_the_kernel_gave_up_unasked_is_tried_again() {
+    let world = World::new(vec![Disk::new(MIB, 512, 512)]);
+    let slab = Engine::slab();
+    let config = SimConfig {
+        seed: 1,
+        depth_max: 4,
+        latency_min_ns: 1,
+        latency_spread_ns: 0,
+        faults: Faults::NONE,
+        faulty: None,
+        mebibyte_ns: 0,
+    };
+    let device = Moody(Sim::new(&slab, &world, config), 0);
+    let engine = Engine::on_backend(slab, Box::new(device), Policies::default());
+    let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
+    let access = Access { read: true, write: true, ..Access::default() };
+    let target = Target::alone(world.port(0), Identity, blocks, access);
+    let write = Request::write(0, memory(4096, 7));
+    for request in [write, Request::sync_data(), Request::read(0, memory(4096, 0))] {
+        let op = request.op;
+        engine.start(&target, request).expect("admitted");
+        let finished = engine.wait(LONG).expect("the backend is there").expect("it finishes");
+        assert!(finished.result.is_ok(), "{op:?}: {:?}", finished.result);
+    }
+}

@@ -18,6 +18,12 @@ use crate::units::{Bytes, FileRange, align_up, is_aligned, to_usize};
 /// Notes a bio's end. First error wins.
 pub(crate) fn note_bio(pending: &mut Pending, runs: Runs, result: BioResult) {
     pending.outstanding -= 1;
+    let result = match result {
+        // Nobody here gave it up: io_uring does so with what waits for a worker thread when signals
+        // keep it from making one (io_uring/io-wq.c). It was never begun.
+        Err(Errno::ECANCELED) if !pending.is_cancelled && !pending.appends => Err(Errno::EAGAIN),
+        result => result,
+    };
     pending.ends.push(BioEnd { runs, result });
     if let Err(errno) = result
         && !is_again(errno)

@@ -131,6 +131,8 @@ pub(crate) struct Pending {
     /// Windows in a row that moved nothing.
     pub attempts: u32,
     pub is_cancelled: bool,
+    /// A write that the kernel places at the end of the file: twice is not the same as once.
+    pub appends: bool,
     /// In the engine's list of those that could not go on.
     pub is_waiting: bool,
     /// Nobody waits for its result.
@@ -175,6 +177,7 @@ impl Pending {
             stripe_size: 0,
             attempts: 0,
             is_cancelled: false,
+            appends: false,
             is_waiting: false,
             is_discarded: false,
             route: Route::default(),
@@ -187,6 +190,7 @@ impl Pending {
     pub fn occupy(&mut self, id: u64, target: Arc<Target>, order: &Order) {
         debug_assert!(self.target.is_none() && self.outstanding == 0);
         self.id = id;
+        self.appends = order.op == RequestOp::Write && target.kernel_appends();
         self.stripe_size = target.striping().map_or(0, Striping::stripe_size);
         self.target = Some(target);
         self.op = order.op;

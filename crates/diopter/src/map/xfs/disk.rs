@@ -1,8 +1,9 @@
 //! Blocks of an XFS volume: read, and held against what they say of themselves. All metadata comes
-//! through here, so a cache of it would stand here. It knows no structure but the common header.
+//! through here, and what was read last is kept. It knows no structure but the common header.
 
 use diopter_sys::Errno;
 
+use crate::map::image::cache::Cache;
 use crate::map::image::{ImageError, ImageErrorKind, Source};
 use crate::map::xfs::superblock::{Superblock, Version};
 use crate::sync::Arc;
@@ -11,6 +12,9 @@ use crate::units::to_usize;
 /// Longest thing that is read as one: a directory block.
 const LENGTH_MAX: u64 = 64 << 10;
 
+/// Metadata that is kept: a file of a million extents has 16 MiB of it.
+const CACHE_BYTES_MAX: u64 = 4 << 20;
+
 /// XFS counts addresses on the device in these.
 const BASIC_BLOCK: u64 = 512;
 
@@ -18,6 +22,8 @@ const BASIC_BLOCK: u64 = 512;
 pub struct Disk {
     source: Arc<dyn Source>,
     pub superblock: Superblock,
+    /// By byte and length. Metadata does not change while the volume is open.
+    cache: Cache<(u64, usize)>,
 }
 
 /// Who a block of metadata belongs to.
@@ -51,12 +57,18 @@ pub struct BlockKind {
 impl Disk {
     /// Over bytes whose superblock has been read.
     pub fn new(source: Arc<dyn Source>, superblock: Superblock) -> Disk {
-        Disk { source, superblock }
+        Disk { source, superblock, cache: Cache::new(CACHE_BYTES_MAX) }
     }
 
     /// Fills `buf` from byte `offset` on.
     pub fn fill(&self, buf: &mut [u8], offset: u64, place: Place) -> Result<(), ImageError> {
-        self.source.read_exact_at(buf, offset).map_err(|errno| place.tell(unreadable(errno)))
+        let read = || {
+            let mut bytes = vec![0; buf.len()];
+            let filled = self.source.read_exact_at(&mut bytes, offset);
+            filled.map(|()| bytes).map_err(|errno| place.tell(unreadable(errno)))
+        };
+        buf.copy_from_slice(&self.cache.get((offset, buf.len()), read)?);
+        Ok(())
     }
 
     /// `count` blocks that follow each other.
