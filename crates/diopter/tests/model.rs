@@ -53,6 +53,8 @@ struct Run {
     started: BTreeMap<RequestId, Started>,
     next_tag: u8,
     trace: String,
+    /// The engine's first id: others follow it, and the trace counts from it.
+    first_id: Option<u64>,
 }
 
 /// A mapper with boundaries, so that windows have several bios.
@@ -167,7 +169,18 @@ impl Run {
         writeln!(trace, "{config:?} {policies:?} {striping:?} block {block} size {size}")
             .expect("a string takes it");
         let prng = root.fork("requests");
-        Run { prng, world, striping, engine, target, model, started, next_tag: 1, trace }
+        Run {
+            prng,
+            world,
+            striping,
+            engine,
+            target,
+            model,
+            started,
+            next_tag: 1,
+            trace,
+            first_id: None,
+        }
     }
 
     fn disk<R>(&self, number: usize, f: impl FnOnce(&mut Disk) -> R) -> R {
@@ -201,6 +214,11 @@ impl Run {
             });
         }
         media
+    }
+
+    /// The same in every run of a seed, which an id is not.
+    fn number(&mut self, id: RequestId) -> u64 {
+        id.number() - *self.first_id.get_or_insert(id.number())
     }
 
     fn note(&mut self, line: &str) {
@@ -238,7 +256,8 @@ impl Run {
             }
         };
         let Ok(id) = self.engine.start(&self.target, request) else { return };
-        self.note(&format!("start {id:?} {op:?} {range}"));
+        let number = self.number(id);
+        self.note(&format!("start {number} {op:?} {range}"));
         match op {
             RequestOp::Write => {
                 self.model.start_write(key(id), range, self.next_tag);
@@ -252,7 +271,8 @@ impl Run {
 
     fn end_one(&mut self, finished: &FinishedRequest) -> Result<(), String> {
         let id = finished.id;
-        self.note(&format!("end {id:?} {:?} {:?}", finished.result, finished.outcome));
+        let number = self.number(id);
+        self.note(&format!("end {number} {:?} {:?}", finished.result, finished.outcome));
         let started = self.started.remove(&id).ok_or(format!("{id:?} finished twice"))?;
         check_cover(finished)?;
         let moved = finished.result.map(|bytes| bytes.get());
@@ -346,7 +366,8 @@ impl Run {
             if self.prng.one_in(8)
                 && let Some(id) = self.started.keys().next().copied()
             {
-                self.note(&format!("cancel {id:?}"));
+                let number = self.number(id);
+                self.note(&format!("cancel {number}"));
                 self.engine.cancel(id);
             }
             let most = usize::try_from(self.prng.below(12)).expect("small");

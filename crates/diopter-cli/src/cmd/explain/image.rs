@@ -1,7 +1,8 @@
 //! What is told of a file inside an image: which image, and what the device below allows.
 
+use std::os::unix::fs::FileTypeExt;
+
 use diopter::map::image::Use;
-use diopter::sys::file::FileKind;
 use diopter::sys::queue::BlockQueue;
 use diopter::{File, FileRange};
 use schemars::JsonSchema;
@@ -63,7 +64,9 @@ pub fn of(explained: &Explained<'_>) -> Option<Image> {
     let inside = explained.inside.as_ref()?;
     let volume = inside.image.volume();
     let is_inline = inside.inline_data().is_ok_and(|bytes| bytes.is_some());
-    let is_device = !is_inline && explained.file.kind() == FileKind::BlockDevice;
+    // The file is none; what holds it may be.
+    let is_device =
+        !is_inline && explained.file.metadata().is_ok_and(|it| it.file_type().is_block_device());
     let device = is_device.then(|| limits_of(&explained.file)).flatten();
     Some(Image {
         path: inside.image_path.display().to_string(),
