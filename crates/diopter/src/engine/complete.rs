@@ -3,9 +3,10 @@
 
 use diopter_sys::{BioResult, Errno, RwFlags};
 
+use crate::engine::build::memory_and_base;
 use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
-use crate::engine::submit::{self, Flight, copy_in, copy_out, memory_and_base};
+use crate::engine::submit::{self, Flight, copy_in, copy_out};
 use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::limits::ATTEMPTS_MAX;

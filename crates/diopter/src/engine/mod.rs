@@ -3,6 +3,7 @@
 
 pub(crate) mod admit;
 mod blocking;
+mod build;
 pub(crate) mod complete;
 mod handle;
 pub(crate) mod hybrid;
@@ -30,8 +31,9 @@ use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::sync::{Arc, Ordering, StaticCounter};
 use admit::Obstacle;
+use build::Built;
 use pending::{BouncePool, Failure, Order, Pending, State};
-use submit::{BioNote, Built, Flight, Opened};
+use submit::{BioNote, Flight, Opened};
 use target::Target;
 
 use blocking::GATE_SLICE;
@@ -444,7 +446,7 @@ impl Core {
     /// on.
     fn serve_window(&mut self, place: usize, target: &Target) -> Option<Step> {
         let pending = &mut self.table[place];
-        let built = submit::build(place, pending, target, &mut self.flight, &self.policies);
+        let built = build::build(place, pending, target, &mut self.flight, &self.policies);
         let is_built = built == Built::All;
         if pending.is_blocking && is_built && pending.outstanding == 1 && pending.ends.is_empty() {
             // A window of one bio, waited for on the spot: one system call on this thread.
