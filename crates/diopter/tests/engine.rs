@@ -1,9 +1,13 @@
 //! Facts about the engine on a scripted simulator: errors, outcomes, order, capacity, cancel,
 //! policies.
 
+#[path = "support/altered.rs"]
+mod altered;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use altered::Altered;
 use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter::backend::{Backend, Capabilities, Checked, Completions, LentBio, Wait};
 use diopter::clock::Nanos;
@@ -469,51 +473,6 @@ fn what_is_queued_goes_out_before_metadata_is_read_and_is_not_waited_for() {
     assert_eq!(finished.timing.reaped.since(finished.timing.submitted), MIB, "side by side");
 }
 
-/// A device that gives up every second bio, unasked.
-struct Moody(Sim, u32);
-
-impl Backend for Moody {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    fn queue(&mut self, ids: &[BioId]) -> u32 {
-        self.0.queue(ids)
-    }
-
-    fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
-        let before = done.len();
-        let turned = self.0.turn(wait, done);
-        for (_, result) in &mut done[before..] {
-            self.1 += 1;
-            if self.1 % 2 == 1 {
-                *result = Err(Errno::ECANCELED);
-            }
-        }
-        turned
-    }
-
-    fn run_now(&mut self, id: BioId) -> BioResult {
-        self.0.run_now(id)
-    }
-
-    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
-        self.0.run_lent(bio)
-    }
-
-    fn held(&self) -> u32 {
-        self.0.held()
-    }
-
-    fn cancel(&mut self, id: BioId) {
-        self.0.cancel(id);
-    }
-
-    fn now(&self) -> Nanos {
-        self.0.now()
-    }
-}
-
 #[test]
 fn what_the_kernel_gave_up_unasked_is_tried_again() {
     let world = World::new(vec![Disk::new(MIB, 512, 512)]);
@@ -527,7 +486,14 @@ fn what_the_kernel_gave_up_unasked_is_tried_again() {
         faulty: None,
         mebibyte_ns: 0,
     };
-    let device = Moody(Sim::new(&slab, &world, config), 0);
+    // Every second bio is given up, unasked.
+    let mut ended = 0;
+    let device = Altered(Sim::new(&slab, &world, config), move |_, result: &mut BioResult| {
+        ended += 1;
+        if ended % 2 == 1 {
+            *result = Err(Errno::ECANCELED);
+        }
+    });
     let engine = Engine::on_backend(slab, Box::new(device), Policies::default());
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };

@@ -1,18 +1,20 @@
 //! Facts about striped files on a scripted simulator: order, number of bios, waits, errors, space,
 //! holes, appends, and what a slow object does to the others.
 
+#[path = "support/altered.rs"]
+mod altered;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use altered::Altered;
 use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, SimPort, World};
-use diopter::backend::{Backend, Capabilities, Checked, Completions, LentBio, Port, Wait};
-use diopter::clock::Nanos;
+use diopter::backend::{Checked, Port};
 use diopter::stripe::Striping;
-use diopter::sys::{BioId, BioResult, ObjectHandle, Op, Slab};
+use diopter::sys::{BioResult, ObjectHandle, Op};
 use diopter::{
-    Access, AdmitErrorKind, BackendError, Blocks, DepthPolicy, Engine, Errno, FileRange,
-    FinishedRequest, IoBuf, MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy,
-    Target, TargetRef,
+    Access, AdmitErrorKind, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest, IoBuf,
+    MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy, Target, TargetRef,
 };
 
 const MIB: u64 = 1 << 20;
@@ -328,49 +330,6 @@ fn strict_refuses_an_unaligned_tail_of_a_striped_file_too() {
     assert_eq!(refused.expect_err("its tail").error.kind, AdmitErrorKind::WouldBuffer);
 }
 
-/// A file system that can't be asked anything about space.
-struct Silent(Sim, Slab);
-
-impl Backend for Silent {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    fn queue(&mut self, ids: &[BioId]) -> u32 {
-        self.0.queue(ids)
-    }
-
-    fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
-        let turned = self.0.turn(wait, done);
-        for (id, result) in done {
-            if matches!(self.1.spec(*id).op, Op::Allocate(_)) {
-                *result = Err(Errno::EOPNOTSUPP);
-            }
-        }
-        turned
-    }
-
-    fn run_now(&mut self, id: BioId) -> BioResult {
-        self.0.run_now(id)
-    }
-
-    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
-        self.0.run_lent(bio)
-    }
-
-    fn held(&self) -> u32 {
-        self.0.held()
-    }
-
-    fn cancel(&mut self, id: BioId) {
-        self.0.cancel(id);
-    }
-
-    fn now(&self) -> Nanos {
-        self.0.now()
-    }
-}
-
 /// An object whose file system tells nothing of its space.
 struct Mute(SimPort);
 
@@ -417,7 +376,12 @@ fn where_nothing_can_be_asked_a_first_write_goes_one_by_one_and_the_next_side_by
         faults: Faults::NONE,
         faulty: None,
     };
-    let backend = Silent(Sim::new(&slab, &world, config), slab.clone());
+    let bios = slab.clone();
+    let backend = Altered(Sim::new(&slab, &world, config), move |id, result: &mut BioResult| {
+        if matches!(bios.spec(id).op, Op::Allocate(_)) {
+            *result = Err(Errno::EOPNOTSUPP);
+        }
+    });
     let engine = Engine::on_backend(slab, Box::new(backend), Policies::default());
     let ports = (0..4).map(|number| Arc::new(Mute(world.port(number))) as Arc<dyn Port>);
     let striping = Striping::new(MIB, 4).expect("a striping");

@@ -1,0 +1,50 @@
+//! A simulated device whose answers are changed on their way back: what no fault of the simulator
+//! does.
+
+use diopter::BackendError;
+use diopter::backend::sim::Sim;
+use diopter::backend::{Backend, Capabilities, Completions, LentBio, Wait};
+use diopter::clock::Nanos;
+use diopter::sys::{BioId, BioResult};
+
+/// The device, and what is done to each completion of a queued bio.
+pub struct Altered<F: FnMut(BioId, &mut BioResult)>(pub Sim, pub F);
+
+impl<F: FnMut(BioId, &mut BioResult)> Backend for Altered<F> {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn queue(&mut self, ids: &[BioId]) -> u32 {
+        self.0.queue(ids)
+    }
+
+    fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
+        let before = done.len();
+        let turned = self.0.turn(wait, done);
+        for (id, result) in &mut done[before..] {
+            (self.1)(*id, result);
+        }
+        turned
+    }
+
+    fn run_now(&mut self, id: BioId) -> BioResult {
+        self.0.run_now(id)
+    }
+
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        self.0.run_lent(bio)
+    }
+
+    fn held(&self) -> u32 {
+        self.0.held()
+    }
+
+    fn cancel(&mut self, id: BioId) {
+        self.0.cancel(id);
+    }
+
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+}
