@@ -69,7 +69,9 @@ fn a_bio_on_a_comb_moves_its_runs_in_order() {
         for id in [read, write] {
             bench.queue_all(&[id]);
             let done = bench.reap_all();
-            assert_eq!(done, [(id, Ok(5 * BLOCK))]);
+            // A device with faults of its own may refuse the bio or move less of it.
+            assert_eq!(done.len(), 1);
+            assert!(!bench.kind.moves_data() || done == [(id, Ok(5 * BLOCK))], "{done:?}");
             bench.retire(&done);
         }
         if !bench.kind.moves_data() {
