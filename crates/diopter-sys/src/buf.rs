@@ -25,7 +25,11 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// drop.
 ///
 /// A child of `fork` can't read it: the addresses are not mapped there.
-pub struct IoBuf {
+pub struct IoBuf(Box<Mapping>);
+
+/// What a buffer owns. Behind a pointer: a buffer is handed on many times between its caller and
+/// the kernel, and so costs one word each time.
+struct Mapping {
     base: NonNull<u8>,
     /// Bytes mapped, a multiple of the page size; at least one page even for an empty buffer.
     mapped: usize,
@@ -34,7 +38,7 @@ pub struct IoBuf {
     /// The process that mapped it, by generation of fork.
     generation: u64,
     /// Which ring has it registered, and under which index.
-    pub(crate) registration: Option<Registration>,
+    registration: Option<Registration>,
 }
 
 /// A buffer's place in a ring's table of registered buffers.
@@ -83,8 +87,8 @@ impl IoBuf {
         }
         .map_err(Errno::from)?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::ENOMEM)?;
-        let buf =
-            IoBuf { base, mapped, length, generation: fork::generation(), registration: None };
+        let generation = fork::generation();
+        let buf = IoBuf(Box::new(Mapping { base, mapped, length, generation, registration: None }));
         buf.advise(rustix::mm::Advice::LinuxDontFork)?;
         if pages == Pages::Huge {
             // A kernel without transparent huge pages answers EINVAL; base pages serve as well.
@@ -96,27 +100,35 @@ impl IoBuf {
     fn advise(&self, advice: rustix::mm::Advice) -> Result<(), Errno> {
         // SAFETY: the range is exactly the mapping that `self` owns, and neither DONTFORK nor
         // HUGEPAGE changes its content.
-        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped, advice) }
+        unsafe { rustix::mm::madvise(self.0.base.as_ptr().cast(), self.0.mapped, advice) }
             .map_err(Errno::from)
     }
 
     /// Shortens what `Deref` shows to `length` bytes; the mapping stays. Longer than now changes
     /// nothing.
     pub fn truncate(&mut self, length: usize) {
-        self.length = self.length.min(length);
+        self.0.length = self.0.length.min(length);
     }
 
     /// Shows `length` bytes again after [`IoBuf::truncate`], at most what is mapped.
     pub fn restore(&mut self, length: usize) {
-        self.length = length.min(self.mapped);
+        self.0.length = length.min(self.0.mapped);
     }
 
     pub(crate) fn as_raw(&self) -> *mut u8 {
-        self.base.as_ptr()
+        self.0.base.as_ptr()
     }
 
     pub(crate) fn mapped(&self) -> usize {
-        self.mapped
+        self.0.mapped
+    }
+
+    pub(crate) fn registration(&self) -> Option<Registration> {
+        self.0.registration
+    }
+
+    pub(crate) fn set_registration(&mut self, registration: Registration) {
+        self.0.registration = Some(registration);
     }
 }
 
@@ -126,18 +138,18 @@ impl Deref for IoBuf {
     fn deref(&self) -> &[u8] {
         // SAFETY: `length <= mapped` bytes from `base` are mapped, initialised (zeroed by mmap) and
         // owned by `self`, which is borrowed for as long as the slice.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.length) }
+        unsafe { std::slice::from_raw_parts(self.0.base.as_ptr(), self.0.length) }
     }
 }
 
 impl DerefMut for IoBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` makes this the only reference.
-        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.length) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.base.as_ptr(), self.0.length) }
     }
 }
 
-impl Drop for IoBuf {
+impl Drop for Mapping {
     fn drop(&mut self) {
         if self.generation != fork::generation() {
             // A child of fork: not mapped here, and the address may be somebody else's by now.
@@ -152,7 +164,7 @@ impl Drop for IoBuf {
 
 impl std::fmt::Debug for IoBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IoBuf").field("length", &self.length).finish_non_exhaustive()
+        f.debug_struct("IoBuf").field("length", &self.0.length).finish_non_exhaustive()
     }
 }
 

@@ -1,31 +1,38 @@
 //! Knowing that this process is a fork's child, at the price of one load.
 
 use std::ptr::NonNull;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// Generations handed out by this process's ancestry; copied by fork, which is what makes them
 /// grow.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// A page that reads as zero in a child (`MADV_WIPEONFORK`, Linux 4.14). Never unmapped.
-struct WipedPage(NonNull<AtomicU64>);
+/// The page that reads as zero in a child (`MADV_WIPEONFORK`, Linux 4.14), once it is mapped; never
+/// unmapped. Null before, and where the kernel has no such pages.
+static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
-// SAFETY: the page is never unmapped and only ever used as an atomic.
-unsafe impl Send for WipedPage {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for WipedPage {}
+/// Whether such a page was asked for in vain.
+static HAS_NONE: AtomicBool = AtomicBool::new(false);
 
-#[inline]
-fn page() -> Option<&'static AtomicU64> {
-    static PAGE: OnceLock<Option<WipedPage>> = OnceLock::new();
-    let page = PAGE.get_or_init(map_page).as_ref()?;
-    // SAFETY: the mapping is page-aligned, at least eight bytes, zero-initialised and never
-    // unmapped.
-    Some(unsafe { page.0.as_ref() })
+/// The page, mapped by whoever asks first; `None` where there is none to be had. No lock: a fork in
+/// the middle of it leaves the child nothing to wait for.
+#[cold]
+fn map_page() -> Option<&'static AtomicU64> {
+    if HAS_NONE.load(Ordering::Relaxed) {
+        return None;
+    }
+    let Some(page) = new_page() else {
+        HAS_NONE.store(true, Ordering::Relaxed);
+        return None;
+    };
+    let null = std::ptr::null_mut();
+    // A thread that comes second keeps its page mapped and unused: one page, once.
+    let _first =
+        PAGE.compare_exchange(null, page.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+    mapped_page()
 }
 
-fn map_page() -> Option<WipedPage> {
+fn new_page() -> Option<NonNull<AtomicU64>> {
     let length = rustix::param::page_size();
     // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
     let base = unsafe {
@@ -40,7 +47,14 @@ fn map_page() -> Option<WipedPage> {
     // SAFETY: the range is the mapping just made; WIPEONFORK has no effect on this process's
     // content.
     unsafe { rustix::mm::madvise(base, length, rustix::mm::Advice::LinuxWipeOnFork) }.ok()?;
-    NonNull::new(base.cast()).map(WipedPage)
+    NonNull::new(base.cast())
+}
+
+#[inline]
+fn mapped_page() -> Option<&'static AtomicU64> {
+    // SAFETY: null, or the start of a mapping that is page-aligned, at least eight bytes,
+    // zero-initialised, never unmapped, and only ever used as this atomic.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
 }
 
 /// A number that is the same for the life of a process and differs in each child of `fork`.
@@ -50,18 +64,22 @@ fn map_page() -> Option<WipedPage> {
 #[inline]
 #[must_use]
 pub fn generation() -> u64 {
-    let Some(page) = page() else {
+    match mapped_page().map_or(0, |page| page.load(Ordering::Relaxed)) {
+        0 => new_generation(),
+        known => known,
+    }
+}
+
+/// Of a process that never asked before: a fork's child, or one at its start.
+#[cold]
+fn new_generation() -> u64 {
+    let Some(page) = mapped_page().or_else(map_page) else {
         return u64::from(std::process::id());
     };
-    match page.load(Ordering::Relaxed) {
-        0 => {
-            let mine = NEXT.fetch_add(1, Ordering::Relaxed);
-            match page.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => mine,
-                Err(other) => other,
-            }
-        }
-        known => known,
+    let mine = NEXT.fetch_add(1, Ordering::Relaxed);
+    match page.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => mine,
+        Err(other) => other,
     }
 }
 

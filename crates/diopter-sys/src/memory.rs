@@ -45,7 +45,6 @@ pub(crate) struct Memory {
     pub length: usize,
     /// Whether a device or a copy may write to it.
     pub writable: bool,
-    pub registration: Option<Registration>,
     /// The first piece inline: one piece is the common case and must not allocate.
     pub first: Piece,
     /// The pieces after the first; its capacity is kept across uses.
@@ -60,7 +59,6 @@ impl Memory {
             held: 0,
             length: 0,
             writable: false,
-            registration: None,
             first: Piece { base: std::ptr::null_mut(), length: 0 },
             rest: Vec::new(),
         }
@@ -68,7 +66,6 @@ impl Memory {
 
     pub fn adopt(&mut self, buf: IoBuf) {
         self.set_one(Piece { base: buf.as_raw(), length: buf.len() }, true);
-        self.registration = buf.registration;
         self.kind = Kind::Adopted(buf);
     }
 
@@ -93,7 +90,6 @@ impl Memory {
                 self.set_many(pieces, false);
             }
         }
-        self.registration = None;
         self.kind = Kind::Lent;
     }
 
@@ -103,6 +99,14 @@ impl Memory {
         self.rest.clear();
         match std::mem::replace(&mut self.kind, Kind::Vacant) {
             Kind::Adopted(buf) => Some(buf),
+            Kind::Lent | Kind::Vacant => None,
+        }
+    }
+
+    /// Where a ring has it registered.
+    pub fn registration(&self) -> Option<Registration> {
+        match &self.kind {
+            Kind::Adopted(buf) => buf.registration(),
             Kind::Lent | Kind::Vacant => None,
         }
     }

@@ -13,7 +13,8 @@ use crate::slab::Slab;
 /// For a bio that is not freshly built.
 #[inline]
 pub fn run_now(slab: &Slab, id: BioId) -> BioResult {
-    let spec = slab.hold(id);
+    slab.hold(id);
+    let spec = slab.spec(id);
     let (iovecs, count) = slab.iovecs(id);
     // SAFETY: the bio is held until `finish` below, so the segments and the memory they name stay
     // in the slab for the whole of the synchronous call.
@@ -115,7 +116,8 @@ impl Slab {
     /// For a bio that is not freshly built.
     #[must_use]
     pub fn hold_for_thread(&self, id: BioId) -> HeldBio {
-        let spec = self.hold(id);
+        self.hold(id);
+        let spec = self.spec(id);
         let (iovecs, count) = self.iovecs(id);
         HeldBio { slab: self.serial(), id, spec, iovecs, count }
     }

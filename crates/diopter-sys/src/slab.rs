@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::buf::{IoBuf, Registration};
 use crate::memory::{Kind, Lent, Memory, MemoryId, Piece};
-use crate::op::{BioId, BioResult, BioSpec, Op, Span};
+use crate::op::{BioId, BioResult, BioSpec, ObjectHandle, Op, RwFlags, Span};
 
 /// How much a slab holds; fixed at construction, so nothing is allocated per bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,8 @@ enum State {
 struct Slot {
     generation: Cell<u32>,
     state: Cell<State>,
-    spec: Cell<Option<BioSpec>>,
+    /// What the last bio said; a bio's own while it is not free.
+    spec: Cell<BioSpec>,
     segments: Cell<u32>,
 }
 
@@ -74,10 +75,12 @@ impl Slab {
     pub fn new(shape: SlabShape) -> Slab {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         assert!((1..=1024).contains(&shape.segments_per_bio), "1 to IOV_MAX segments");
+        let (object, flags) = (ObjectHandle::simulated(0), RwFlags::NONE);
+        let nothing = BioSpec { op: Op::SyncData, object, offset: 0, span: None, flags };
         let slot = || Slot {
             generation: Cell::new(0),
             state: Cell::new(State::Free),
-            spec: Cell::new(None),
+            spec: Cell::new(nothing),
             segments: Cell::new(0),
         };
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
@@ -290,7 +293,7 @@ impl Slab {
         let slot = &self.0.slots[index as usize];
         assert_eq!(slot.state.get(), State::Free, "a free slot is free");
         slot.segments.set(self.write_segments(index, &spec));
-        slot.spec.set(Some(spec));
+        slot.spec.set(spec);
         slot.state.set(State::Built);
         Some(BioId { index, generation: slot.generation.get() })
     }
@@ -337,7 +340,7 @@ impl Slab {
     #[must_use]
     #[inline]
     pub fn spec(&self, id: BioId) -> BioSpec {
-        self.slot(id).spec.get().expect("a bio in use has a spec")
+        self.slot(id).spec.get()
     }
 
     /// Number of segments of a bio.
@@ -358,7 +361,6 @@ impl Slab {
         let slot = self.slot(id);
         assert!(matches!(slot.state.get(), State::Built | State::Done), "a held bio stays");
         slot.state.set(State::Free);
-        slot.spec.set(None);
         slot.generation.set(slot.generation.get().wrapping_add(1));
         self.0.free.borrow_mut().push(id.index);
     }
@@ -372,18 +374,16 @@ impl Slab {
 
     /// Built -> Held: from here on somebody else may touch the memory.
     #[inline]
-    pub(crate) fn hold(&self, id: BioId) -> BioSpec {
+    pub(crate) fn hold(&self, id: BioId) {
         let slot = self.slot(id);
         assert_eq!(slot.state.get(), State::Built, "only a built bio can be held");
-        let spec = slot.spec.get().expect("a built bio has a spec");
-        if let Some(span) = spec.span {
+        if let Some(span) = slot.spec.get().span {
             let mut memories = self.0.memories.borrow_mut();
             let memory = live_mut(&mut memories, span.memory);
             memory.held += 1;
         }
         slot.state.set(State::Held);
         self.0.held.set(self.0.held.get() + 1);
-        spec
     }
 
     /// Held -> Done. The caller has the proof: nobody touches the memory any more.
@@ -393,7 +393,7 @@ impl Slab {
         assert_eq!(slot.state.get(), State::Held, "a bio finishes once");
         slot.state.set(State::Done);
         self.0.held.set(self.0.held.get() - 1);
-        if let Some(span) = slot.spec.get().and_then(|spec| spec.span) {
+        if let Some(span) = slot.spec.get().span {
             let mut memories = self.0.memories.borrow_mut();
             live_mut(&mut memories, span.memory).held -= 1;
         }
@@ -420,7 +420,7 @@ impl Slab {
     }
 
     pub(crate) fn registration(&self, id: MemoryId) -> Option<Registration> {
-        self.with_memory(id, |memory| memory.registration).flatten()
+        self.with_memory(id, Memory::registration).flatten()
     }
 
     /// Holds a bio for a backend that moves its bytes on this thread: the simulator.
@@ -430,8 +430,8 @@ impl Slab {
     #[must_use]
     #[inline]
     pub fn hold_local(&self, id: BioId) -> LocalBio {
-        let spec = self.hold(id);
-        LocalBio { slab: self.clone(), id, spec }
+        self.hold(id);
+        LocalBio { slab: self.clone(), id }
     }
 }
 
@@ -518,7 +518,6 @@ impl Drop for Inner {
 pub struct LocalBio {
     slab: Slab,
     id: BioId,
-    spec: BioSpec,
 }
 
 impl LocalBio {
@@ -530,15 +529,16 @@ impl LocalBio {
 
     /// What it says.
     #[must_use]
+    #[inline]
     pub fn spec(&self) -> BioSpec {
-        self.spec
+        self.slab.spec(self.id)
     }
 
     /// The addresses of its segments, or-ed; 0 for a sync.
     #[must_use]
     pub fn address_bits(&self) -> usize {
         let mut bits = 0;
-        self.each_piece(0, self.spec.length() as usize, |base, _| bits |= base.addr());
+        self.each_piece(0, self.spec().length() as usize, |base, _| bits |= base.addr());
         bits
     }
 
@@ -547,7 +547,7 @@ impl LocalBio {
     /// # Panics
     /// Out of bounds, or when the bio is not a read.
     pub fn fill(&self, at: usize, data: &[u8]) {
-        assert_eq!(self.spec.op, Op::Read, "only a read fills memory");
+        assert_eq!(self.spec().op, Op::Read, "only a read fills memory");
         let mut done = 0;
         self.each_piece(at, data.len(), |base, length| {
             // SAFETY: the piece lies inside the bio's memory, which stays in the slab while the bio
@@ -572,7 +572,7 @@ impl LocalBio {
     }
 
     fn each_piece(&self, at: usize, length: usize, mut f: impl FnMut(*mut u8, usize)) {
-        let Some(span) = self.spec.span else {
+        let Some(span) = self.spec().span else {
             assert_eq!(length, 0, "a sync has no memory");
             return;
         };

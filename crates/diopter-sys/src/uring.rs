@@ -178,7 +178,7 @@ impl Ring {
         }
         self.features.buffers = count;
         for (index, buf) in (0..count).zip(buffers.iter_mut()) {
-            buf.registration = Some(Registration { ring: self.serial, index });
+            buf.set_registration(Registration { ring: self.serial, index });
         }
         Ok(())
     }
@@ -227,7 +227,8 @@ impl Ring {
         if self.ring.submission().is_full() {
             return false;
         }
-        let spec = self.slab.hold(id);
+        self.slab.hold(id);
+        let spec = self.slab.spec(id);
         let entry = self.entry(id, &spec).user_data(id.to_user_data());
         // SAFETY: the bio is held until its completion is reaped, so segments and memory stay in
         // the slab for as long as the kernel may use them.

@@ -20,6 +20,7 @@ use crate::units::{FileRange, align_up, is_aligned};
 ///
 /// # Errors
 /// `NotOpenedForThis`, `TooFar` for a write past 2^63 - 1, `WouldBuffer` on a strict file.
+#[inline]
 pub(crate) fn check(
     target: &Target,
     op: RequestOp,
@@ -28,6 +29,13 @@ pub(crate) fn check(
 ) -> Result<FileRange, AdmitError> {
     let (offset, length) = range;
     let asked = FileRange::new(offset, offset.saturating_add(length));
+    let block = if op == RequestOp::Write { target.blocks.write } else { target.blocks.read };
+    if is_plain(target, op, route)
+        && asked.end() <= FILE_SIZE_MAX
+        && is_aligned(offset | length, block)
+    {
+        return Ok(asked);
+    }
     let (opened, why) = match op {
         RequestOp::Read => {
             (target.access.read, "the file is not open for reading; open it with read")
@@ -42,6 +50,13 @@ pub(crate) fn check(
         return Err(AdmitError { kind: AdmitErrorKind::NotOpenedForThis, range: asked, why });
     }
     check_range(target, op, range, route)
+}
+
+/// Whether nothing but its alignment stands between a read or write and the file.
+#[inline]
+pub(crate) fn is_plain(target: &Target, op: RequestOp, route: RoutePolicy) -> bool {
+    let is_transfer = matches!(op, RequestOp::Read | RequestOp::Write);
+    is_transfer && target.is_plain(op == RequestOp::Write) && route == RoutePolicy::Direct
 }
 
 /// [`check`] without the question what the file was opened for: enough for a plan.

@@ -8,6 +8,7 @@ use diopter_sys::{AlignmentBits, Errno, LentOnce, MemoryId, RwFlags};
 use crate::backend::{LentBio, Wait};
 use crate::engine::admit::Obstacle;
 use crate::engine::pending::Order;
+use crate::engine::submit::Spot;
 use crate::engine::target::Target;
 use crate::engine::wait::{self, Deadline};
 use crate::engine::{Core, Step, complete, others_have_writes_at, reap_this_thread, submit};
@@ -51,14 +52,13 @@ impl Core {
         };
         let bits = AlignmentBits { addresses: memory.address(), lengths: 0 };
         let fits = || range.length();
-        let draft = submit::single_draft(target, (op, range), (bits, fits), &self.policies)?;
+        let spot = submit::single_spot(target, (op, range), (bits, fits), &self.policies)?;
         let pass = if op == RequestOp::Write {
             Some(target.gate().enter_shared(target.touched(range), self.seat).ok()?)
         } else {
             None
         };
-        let object = target.direct(draft.object);
-        let offset = draft.object_offset.get();
+        let Spot { object, offset } = spot;
         let result = self.backend.run_lent(LentBio { object, offset, flags, memory });
         if let Some(pass) = pass {
             target.gate().leave(pass);
@@ -69,7 +69,7 @@ impl Core {
     /// Runs one request to its end on this thread, for a caller that lent the memory. Its outcome
     /// is told only by an error.
     pub fn run_blocking(&mut self, target: &Arc<Target>, order: &Order) -> Result<Bytes, IoError> {
-        let place = self.take_in(target, order);
+        let place = self.take_in(target, order, None);
         loop {
             match self.step(place, target) {
                 Step::Ended => break,

@@ -4,13 +4,13 @@ use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter_sys::{Errno, IoBuf, ObjectHandle, Slab};
+use diopter_sys::{AlignmentBits, Errno, IoBuf, ObjectHandle, Slab};
 
 use crate::backend::{Backend, BackendKind, Checked, Ladder, Register};
 use crate::engine::pending::Order;
 use crate::engine::target::Target;
 use crate::engine::wait::{Deadline, turn_wait};
-use crate::engine::{Core, SLAB_SHAPE, admit, thread};
+use crate::engine::{Core, SLAB_SHAPE, admit, submit, thread};
 use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
 use crate::limits::DEPTH_MAX;
 use crate::policy::Policies;
@@ -267,6 +267,10 @@ pub(crate) fn start_on(
         Ok(range) => range,
         Err(error) => return Err(Box::new(Refused { error, request })),
     };
+    let spot = request.memory.as_ref().and_then(|buf| {
+        let bits = AlignmentBits { addresses: buf.as_ptr().addr(), lengths: 0 };
+        submit::single_spot(target, (request.op, range), (bits, || length), core.policies())
+    });
     let memory = match request.memory.take().map(|buf| core.slab().adopt(buf)) {
         None => None,
         Some(Ok(memory)) => Some(memory),
@@ -279,6 +283,6 @@ pub(crate) fn start_on(
     let route = core.policies().route;
     let flags = admit::note_route(target, request.op, range, route, request.flags);
     let order = Order { op: request.op, range, memory, flags, is_blocking: false };
-    let place = core.take_in(target, &order);
+    let place = core.take_in(target, &order, spot);
     Ok(core.id_at(place))
 }

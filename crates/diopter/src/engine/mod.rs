@@ -29,11 +29,12 @@ use crate::limits::{DEPTH_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX, WAIT_SL
 use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
+use crate::stripe::Runs;
 use crate::sync::{Arc, Ordering, StaticCounter};
 use admit::Obstacle;
 use build::Built;
 use pending::{BouncePool, Failure, Order, Pending, State};
-use submit::{BioNote, Flight, Opened};
+use submit::{BioNote, Flight, Opened, Spot};
 use target::Target;
 
 use blocking::GATE_SLICE;
@@ -101,6 +102,7 @@ impl Core {
             flight: Flight {
                 slab,
                 notes: vec![BioNote::default(); bios],
+                runs: vec![Runs::default(); bios],
                 backlog: VecDeque::with_capacity(bios),
                 shares: Vec::with_capacity(bios),
             },
@@ -129,10 +131,15 @@ impl Core {
     /// In a child of fork: lets go of everything of the parent's without touching it, and is
     /// broken from then on. Its rings and buffers are not mapped here, its workers do not run
     /// here, and only the parent leaves its passes and locks.
+    #[inline]
     pub fn disown_inherited(&mut self) {
-        if !self.is_inherited() {
-            return;
+        if self.is_inherited() {
+            self.disown();
         }
+    }
+
+    #[cold]
+    fn disown(&mut self) {
         let backend = self.backend.capabilities().name;
         let none = Box::new(Null::new(&self.flight.slab, 0));
         std::mem::forget(std::mem::replace(&mut self.backend, none));
@@ -217,6 +224,7 @@ impl Core {
         self.broken
     }
 
+    #[inline]
     pub fn take_finished(&mut self) -> Option<FinishedRequest> {
         let place = self.finished.pop_front()?;
         Some(self.take_out(place))
@@ -229,28 +237,33 @@ impl Core {
         Some(self.take_out(place))
     }
 
-    /// Takes an admitted request in; the caller has seen [`Core::has_room`]. Answers its place in
-    /// the table.
-    pub fn take_in(&mut self, target: &Arc<Target>, order: &Order) -> usize {
+    /// Takes an admitted request in; the caller has seen [`Core::has_room`]. A queued one with a
+    /// spot is built right away. Answers its place in the table.
+    #[inline]
+    pub fn take_in(&mut self, target: &Arc<Target>, order: &Order, spot: Option<Spot>) -> usize {
         let place = self.free.pop().expect("the caller has seen room");
         let id = self.next_id;
         self.next_id += 1;
         self.table[place].occupy(id, Arc::clone(target), order);
-        if !order.is_blocking && !self.begin_single(place, target, order) {
+        if spot.is_some_and(|spot| self.begin_single(place, target, order, spot)) {
+            return place;
+        }
+        self.table[place].go_long(target);
+        if !order.is_blocking {
             self.set_waiting(place);
         }
         place
     }
 
-    /// Builds the bio of a queued request that is a single one right away; false for any other
-    /// request.
-    fn begin_single(&mut self, place: usize, target: &Target, order: &Order) -> bool {
+    /// Builds the bio of a request that is a single one; false when that can't be done now.
+    #[inline]
+    fn begin_single(&mut self, place: usize, target: &Target, order: &Order, spot: Spot) -> bool {
         let flight = &mut self.flight;
-        let Some(draft) = submit::single_bio(target, order, &flight.slab, &self.policies) else {
+        if flight.slab.vacancies() == 0 {
             return false;
-        };
+        }
         let share = submit::share_of(target, &self.policies, flight);
-        if share.is_some_and(|share| flight.share_of(target.direct(draft.object)) >= share) {
+        if share.is_some_and(|share| flight.share_of(spot.object) >= share) {
             return false;
         }
         let pass = if order.op == RequestOp::Write {
@@ -263,8 +276,8 @@ impl Core {
         };
         let pending = &mut self.table[place];
         pending.become_single(pass);
-        let spec = submit::single_spec(target, order, &draft);
-        flight.add_to(place, pending, spec, (draft.runs, share.is_some()));
+        let spec = submit::single_spec(target, order, spot);
+        flight.add_single(place, pending, spec, share.is_some());
         true
     }
 
@@ -330,6 +343,21 @@ impl Core {
         note_unseen(&finished, &target);
     }
 
+    /// As [`Core::file_finished`], for one that held a pass at most.
+    #[inline]
+    fn file_single(&mut self, place: usize) {
+        let pending = &mut self.table[place];
+        if pending.is_discarded {
+            return self.file_finished(place);
+        }
+        let target = pending.target.take().expect("an occupied place");
+        if let Some(pass) = pending.pass.take() {
+            target.gate().leave(pass);
+        }
+        pending.timing.finished = self.now;
+        self.finished.push_back(place);
+    }
+
     /// Submits what is built, waits for completions, and files each. Answers whether any came back.
     fn turn(&mut self, wait: Wait) -> bool {
         if self.broken.is_some() {
@@ -353,17 +381,21 @@ impl Core {
             self.now = self.backend.now();
         }
         for (id, result) in completions.drain(..) {
-            let note = self.flight.retire(id);
-            let pending = &mut self.table[note.request];
+            let place = self.flight.retire(id);
+            let pending = &mut self.table[place];
             pending.timing.reaped = self.now;
-            if pending.state == State::Single && complete::close_single(pending, result) {
-                self.file_finished(note.request);
-                continue;
+            if pending.state == State::Single {
+                if complete::close_single(pending, result) {
+                    self.file_single(place);
+                    continue;
+                }
+                self.lengthen(place);
             }
-            complete::note_bio(pending, note.runs, result);
+            let pending = &mut self.table[place];
+            complete::note_bio(pending, self.flight.runs[id.index()], result);
             // One that waits is stepped with the next round.
             if pending.outstanding == 0 && !pending.is_blocking && !pending.is_waiting {
-                self.advance(note.request);
+                self.advance(place);
             }
         }
         self.completions = completions;
@@ -404,7 +436,8 @@ impl Core {
                         return Step::Waits(None);
                     }
                 }
-                State::Reserves | State::ReadsEdges | State::Transfers | State::Single => {
+                State::Single => return Step::InFlight,
+                State::Reserves | State::ReadsEdges | State::Transfers => {
                     match self.serve_window(place, target) {
                         Some(step) => return step,
                         None => continue,
@@ -473,8 +506,19 @@ impl Core {
     fn run_now(&mut self, place: usize, id: BioId) {
         debug_assert_eq!(self.flight.notes[id.index()].request, place);
         let result = self.backend.run_now(id);
-        let note = self.flight.retire(id);
-        complete::note_bio(&mut self.table[place], note.runs, result);
+        self.flight.retire(id);
+        complete::note_bio(&mut self.table[place], self.flight.runs[id.index()], result);
+    }
+
+    /// A request of a single bio that needs more than that.
+    #[cold]
+    fn lengthen(&mut self, place: usize) {
+        let pending = &mut self.table[place];
+        let target = pending.target.take().expect("an occupied place");
+        pending.take_the_long_way(&target);
+        pending.target = Some(target);
+        let runs = Runs::one(pending.range);
+        self.flight.note_runs(place, runs);
     }
 
     fn has_earlier_writes(&self, place: usize, target: &Target) -> bool {
@@ -509,6 +553,7 @@ impl Core {
     }
 
     /// Takes an ended request out of the table, with its result.
+    #[inline]
     fn take_out(&mut self, place: usize) -> FinishedRequest {
         self.free.push(place);
         let pending = &mut self.table[place];
@@ -535,14 +580,16 @@ impl Core {
             // Over already, and not taken.
             return;
         }
+        if pending.state == State::Single {
+            self.lengthen(place);
+        }
+        let pending = &mut self.table[place];
         pending.is_cancelled = true;
         // Never tried: nobody has seen them.
         let untried = self.flight.take_from_backlog(place);
         pending.outstanding -= untried;
-        let is_open = matches!(
-            pending.state,
-            State::Reserves | State::ReadsEdges | State::Transfers | State::Single
-        );
+        let is_open =
+            matches!(pending.state, State::Reserves | State::ReadsEdges | State::Transfers);
         if is_open && (untried > 0 || !pending.is_built) {
             // What of the window is not in the device will not be; what is there may yet be done.
             let (errno, range) = (Errno::ECANCELED, pending.window.range);
@@ -588,10 +635,13 @@ impl Core {
         self.flight.shares.clear();
         self.waiting.clear();
         for place in 0..self.table.len() {
-            let pending = &mut self.table[place];
-            if pending.target.is_none() {
+            if self.table[place].target.is_none() {
                 continue;
             }
+            if self.table[place].state == State::Single {
+                self.lengthen(place);
+            }
+            let pending = &mut self.table[place];
             let (range, window) = (pending.rest(), pending.window.range);
             if pending.outstanding > 0 {
                 let unknown = RangeOutcome { range: window, state: RangeState::Unknown };

@@ -80,20 +80,35 @@ pub(crate) struct Failure {
     pub kind: Option<IoErrorKind>,
 }
 
-/// A request in the engine.
+/// A request in the engine. In this order in memory: what every request touches comes first, and
+/// shares few cache lines.
+#[repr(C)]
 pub(crate) struct Pending {
     pub id: u64,
     /// The file; `None` for a free place.
     pub target: Option<Arc<Target>>,
-    pub op: RequestOp,
     pub range: FileRange,
     pub memory: Option<MemoryId>,
-    pub flags: RwFlags,
+    pub op: RequestOp,
+    pub state: State,
     /// Waited for on the spot by a caller that lent the memory.
     pub is_blocking: bool,
-    pub state: State,
+    pub is_cancelled: bool,
+    /// In the engine's list of those that could not go on.
+    pub is_waiting: bool,
+    /// Nobody waits for its result.
+    pub is_discarded: bool,
+    /// Bios of the window that did not come back yet.
+    pub outstanding: u32,
     /// Everything before it is done.
     pub at: u64,
+    pub pass: Option<Pass>,
+    pub timing: Timing,
+    pub route: Route,
+    /// The first error of the window, in order of arrival.
+    pub failure: Option<Failure>,
+    // What follows means nothing in a request that is a single bio on its way.
+    pub flags: RwFlags,
     pub window: Window,
     /// What the window's bios cover: the window, or the whole blocks around it.
     pub span: FileRange,
@@ -105,16 +120,11 @@ pub(crate) struct Pending {
     pub is_built: bool,
     /// How many bios of a sync exist.
     pub syncs_built: usize,
-    /// Bios of the window that did not come back yet.
-    pub outstanding: u32,
     /// Bios of the window that came back.
     pub ends: Vec<BioEnd>,
-    /// The first error of the window, in order of arrival.
-    pub failure: Option<Failure>,
     /// Ranges to report beside "done up to `at`".
     pub parts: Vec<RangeOutcome>,
     pub bounce: Option<Bounce>,
-    pub pass: Option<Pass>,
     pub is_announced: bool,
     /// The range locked against other processes.
     pub locked: Option<FileRange>,
@@ -130,15 +140,8 @@ pub(crate) struct Pending {
     pub stripe_size: u64,
     /// Windows in a row that moved nothing.
     pub attempts: u32,
-    pub is_cancelled: bool,
     /// A write that the kernel places at the end of the file: twice is not the same as once.
     pub appends: bool,
-    /// In the engine's list of those that could not go on.
-    pub is_waiting: bool,
-    /// Nobody waits for its result.
-    pub is_discarded: bool,
-    pub route: Route,
-    pub timing: Timing,
     /// When it began to wait for its pass.
     pub waits_since: Nanos,
 }
@@ -186,32 +189,19 @@ impl Pending {
         }
     }
 
-    /// Fills a free place; vectors keep their capacity.
+    /// Fills a free place; [`Pending::go_long`] or [`Pending::become_single`] comes next.
+    #[inline]
     pub fn occupy(&mut self, id: u64, target: Arc<Target>, order: &Order) {
         debug_assert!(self.target.is_none() && self.outstanding == 0);
         self.id = id;
-        self.appends = order.op == RequestOp::Write && target.kernel_appends();
-        self.stripe_size = target.striping().map_or(0, Striping::stripe_size);
         self.target = Some(target);
         self.op = order.op;
         self.range = order.range;
         self.memory = order.memory;
         self.flags = order.flags;
         self.is_blocking = order.is_blocking;
-        self.state = match order.op {
-            RequestOp::Read => State::NextWindow,
-            RequestOp::Write => State::AwaitsPass,
-            RequestOp::SyncData | RequestOp::SyncAll => State::AwaitsEarlier,
-        };
         self.at = order.range.start();
-        self.ends.clear();
-        self.parts.clear();
         self.failure = None;
-        self.size = 0;
-        self.touches_from = u64::MAX;
-        self.stops_at_ends = false;
-        self.is_serial = false;
-        self.attempts = 0;
         self.is_cancelled = false;
         self.is_waiting = false;
         self.is_discarded = false;
@@ -219,14 +209,40 @@ impl Pending {
         self.timing = Timing::default();
     }
 
-    /// Makes the request its own only window, direct, all built.
+    /// Readies it for its first stage; vectors keep their capacity.
+    pub fn go_long(&mut self, target: &Target) {
+        self.state = match self.op {
+            RequestOp::Read => State::NextWindow,
+            RequestOp::Write => State::AwaitsPass,
+            RequestOp::SyncData | RequestOp::SyncAll => State::AwaitsEarlier,
+        };
+        self.appends = self.op == RequestOp::Write && target.kernel_appends();
+        self.stripe_size = target.striping().map_or(0, Striping::stripe_size);
+        self.ends.clear();
+        self.parts.clear();
+        self.size = 0;
+        self.touches_from = u64::MAX;
+        self.stops_at_ends = false;
+        self.is_serial = false;
+        self.attempts = 0;
+    }
+
+    /// It is one bio, which is on its way.
+    #[inline]
     pub fn become_single(&mut self, pass: Option<Pass>) {
         self.pass = pass;
+        self.state = State::Single;
+    }
+
+    /// A single one whose bio did not just do: from here on it is a request whose only window is
+    /// direct and all built.
+    pub fn take_the_long_way(&mut self, target: &Target) {
+        self.go_long(target);
         self.window = Window { range: self.range, way: Way::Direct };
         self.span = self.range;
         self.lanes.clear();
         self.is_built = true;
-        self.state = State::Single;
+        self.state = State::Transfers;
     }
 
     pub fn is_write(&self) -> bool {

@@ -8,13 +8,13 @@ use diopter_sys::{
 };
 
 use crate::backend::Backend;
-use crate::bio::{Draft, EndedBy, pieces};
-use crate::engine::admit::buffered;
+use crate::bio::pieces;
+use crate::engine::admit::{buffered, is_plain};
 use crate::engine::build::{builder_of, memory_and_base};
 use crate::engine::pending::{Bounce, BouncePool, Order, Pending, State};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
-use crate::extent::ExtentState;
+use crate::extent::{ExtentState, ObjectIndex};
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER};
 use crate::outcome::DetourReason;
 use crate::policy::{
@@ -29,8 +29,6 @@ use crate::units::{FileRange, align_down, is_aligned, to_u32, to_u64, to_usize};
 pub(crate) struct BioNote {
     /// Place of its request in the table.
     pub request: usize,
-    /// Which bytes of the file it moves.
-    pub runs: Runs,
     /// Whether it counts against its object's share of the engine.
     pub has_share: bool,
 }
@@ -40,6 +38,8 @@ pub(crate) struct Flight {
     pub slab: Slab,
     /// By slot of the slab.
     pub notes: Vec<BioNote>,
+    /// Which bytes of the file each moves, by slot; not of a request's only bio.
+    pub runs: Vec<Runs>,
     /// Built and not accepted by the backend yet.
     pub backlog: VecDeque<BioId>,
     /// Bios of each object of a striped file: a slow one must not take every place.
@@ -215,69 +215,64 @@ fn append_window(
     Window { range: FileRange::new(rest.start(), end), way }
 }
 
-/// The bio of an aligned request that is just one: what the long way would make of it.
-#[inline]
-pub(crate) fn single_bio(
-    target: &Target,
-    order: &Order,
-    slab: &Slab,
-    policies: &Policies,
-) -> Option<Draft> {
-    if slab.vacancies() == 0 {
-        return None;
-    }
-    let memory = order.memory?;
-    let length = order.range.length();
-    let bits = slab.alignment(memory, 0, to_usize(length));
-    let fits = || to_u64(slab.prefix_in_segments(&Span::new(memory, 0, to_u32(length))));
-    single_draft(target, (order.op, order.range), (bits, fits), policies)
+/// Where the one bio of a request goes that is a single one.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot {
+    pub object: ObjectHandle,
+    pub offset: u64,
 }
 
-/// As [`single_bio`], for memory of which only the alignment and what fits one bio are known.
+/// The bio of an aligned request that is just one, as the long way would make it. Of the memory,
+/// only its alignment and what of it fits one bio are asked.
 #[inline]
-pub(crate) fn single_draft(
+pub(crate) fn single_spot(
     target: &Target,
     (op, range): (RequestOp, FileRange),
     (bits, fits): (AlignmentBits, impl Fn() -> u64),
     policies: &Policies,
-) -> Option<Draft> {
+) -> Option<Spot> {
     let is_write = op == RequestOp::Write;
     let block = if is_write { target.blocks.write } else { target.blocks.read };
-    let is_plain = range.length() <= u64::from(BIO_BYTES_MAX)
+    let is_aligned_bio = range.length() <= u64::from(BIO_BYTES_MAX)
         && !range.is_empty()
         && is_aligned(range.start() | range.end() | to_u64(bits.lengths), block)
-        && is_aligned(to_u64(bits.addresses), target.blocks.memory)
-        && !(is_write && (target.access.append || target.access.shared_writers))
-        && !(is_write && target.outgrows_seal(range.end()))
-        && buffered(target, is_write, range.length(), policies.route).is_none()
-        && !pieces::is_replayed(policies.boundary, &*target.mapper);
-    if !is_plain {
+        && is_aligned(to_u64(bits.addresses), target.blocks.memory);
+    if !is_aligned_bio {
+        return None;
+    }
+    if is_plain(target, op, policies.route) {
+        let spot = Spot { object: target.direct(ObjectIndex(0)), offset: range.start() };
+        return (fits() == range.length()).then_some(spot);
+    }
+    let has_more_to_do = is_write
+        && (target.access.append
+            || target.access.shared_writers
+            || target.outgrows_seal(range.end()));
+    let takes_a_detour = has_more_to_do
+        || buffered(target, is_write, range.length(), policies.route).is_some()
+        || pieces::is_replayed(policies.boundary, &*target.mapper);
+    if takes_a_detour {
         return None;
     }
     // One extent within the limits of one bio: there is nothing to build.
     let extent = target.mapper.map(range).ok()?;
     let moves = extent.state == ExtentState::Mapped || (!is_write && extent.state.has_bytes());
     let is_one = extent.range == range && moves && fits() == range.length();
-    is_one.then_some(Draft {
-        runs: Runs::one(range),
-        object: extent.object,
-        object_offset: extent.object_offset,
-        ended_by: EndedBy::EndOfRequest,
-    })
+    let object = target.direct(extent.object);
+    is_one.then_some(Spot { object, offset: extent.object_offset.get() })
 }
 
-/// The bio of [`single_bio`].
+/// The bio at a [`Spot`].
 #[inline]
-pub(crate) fn single_spec(target: &Target, order: &Order, draft: &Draft) -> BioSpec {
+pub(crate) fn single_spec(target: &Target, order: &Order, spot: Spot) -> BioSpec {
     let (op, flags) = if order.op == RequestOp::Write {
         (Op::Write, order.flags.with(target.access.durability))
     } else {
         (Op::Read, order.flags)
     };
     let memory = order.memory.expect("reads and writes have memory");
-    let span = Some(Span::new(memory, 0, to_u32(draft.runs.length())));
-    let object = target.direct(draft.object);
-    BioSpec { op, object, offset: draft.object_offset.get(), span, flags }
+    let span = Some(Span::new(memory, 0, to_u32(order.range.length())));
+    BioSpec { op, object: spot.object, offset: spot.offset, span, flags }
 }
 
 /// Copies the window's bytes from the caller's memory into the bounce buffer.
@@ -315,13 +310,15 @@ pub(crate) fn edges(pending: &Pending, block: u64) -> impl Iterator<Item = FileR
 /// How many bios of the engine one object of a striped file may have: its part of the depth.
 #[inline]
 pub(crate) fn share_of(target: &Target, policies: &Policies, flight: &Flight) -> Option<u32> {
-    let striping = target.striping()?;
+    if !target.is_striped() {
+        return None;
+    }
     let bios = flight.slab.shape().bios;
     let depth = match policies.depth {
         DepthPolicy::Fixed(depth) => depth.min(bios),
         DepthPolicy::Auto => bios,
     };
-    let objects = u32::try_from(striping.object_count()).unwrap_or(u32::MAX);
+    let objects = u32::try_from(target.object_count()).unwrap_or(u32::MAX);
     Some(depth.div_ceil(objects).max(1))
 }
 
@@ -336,6 +333,42 @@ impl Flight {
         self.add_to(place, pending, spec, (runs, false));
     }
 
+    /// Builds the only bio of a request and puts it into the backlog.
+    #[inline]
+    pub fn add_single(
+        &mut self,
+        place: usize,
+        pending: &mut Pending,
+        spec: BioSpec,
+        has_share: bool,
+    ) -> BioId {
+        let id = self.slab.build(spec).expect("the caller has seen a vacancy");
+        self.notes[id.index()] = BioNote { request: place, has_share };
+        self.backlog.push_back(id);
+        pending.outstanding += 1;
+        if has_share {
+            self.count_share(spec.object);
+        }
+        id
+    }
+
+    /// Notes which bytes the bios of the request at `place` move.
+    pub fn note_runs(&mut self, place: usize, its: Runs) {
+        // Also in the slots that it has no more: their next bio writes it anew.
+        for (note, runs) in self.notes.iter().zip(&mut self.runs) {
+            if note.request == place {
+                *runs = its;
+            }
+        }
+    }
+
+    fn count_share(&mut self, object: ObjectHandle) {
+        match self.shares.iter_mut().find(|(its, _)| *its == object) {
+            Some((_, bios)) => *bios += 1,
+            None => self.shares.push((object, 1)),
+        }
+    }
+
     /// As [`Flight::add`], for an object that has a share of the engine.
     pub fn add_to(
         &mut self,
@@ -344,17 +377,8 @@ impl Flight {
         spec: BioSpec,
         (runs, has_share): (Runs, bool),
     ) {
-        let id = self.slab.build(spec).expect("the caller has seen a vacancy");
-        self.notes[id.index()] = BioNote { request: place, runs, has_share };
-        self.backlog.push_back(id);
-        pending.outstanding += 1;
-        if !has_share {
-            return;
-        }
-        match self.shares.iter_mut().find(|(object, _)| *object == spec.object) {
-            Some((_, bios)) => *bios += 1,
-            None => self.shares.push((spec.object, 1)),
-        }
+        let id = self.add_single(place, pending, spec, has_share);
+        self.runs[id.index()] = runs;
     }
 
     /// Bios of an object with a share that did not end yet.
@@ -363,20 +387,24 @@ impl Flight {
         found.map_or(0, |(_, bios)| *bios)
     }
 
-    /// Frees the place of a bio that came back or was never tried; answers what it was.
-    pub fn retire(&mut self, id: BioId) -> BioNote {
+    /// Frees the place of a bio that came back or was never tried; answers that of its request.
+    #[inline]
+    pub fn retire(&mut self, id: BioId) -> usize {
         let note = self.notes[id.index()];
         if note.has_share {
-            let object = self.slab.spec(id).object;
-            let at = self.shares.iter().position(|(its, _)| *its == object);
-            let at = at.expect("counted when it was added");
-            self.shares[at].1 -= 1;
-            if self.shares[at].1 == 0 {
-                self.shares.swap_remove(at);
-            }
+            self.uncount_share(self.slab.spec(id).object);
         }
         self.slab.retire(id);
-        note
+        note.request
+    }
+
+    fn uncount_share(&mut self, object: ObjectHandle) {
+        let at = self.shares.iter().position(|(its, _)| *its == object);
+        let at = at.expect("counted when it was added");
+        self.shares[at].1 -= 1;
+        if self.shares[at].1 == 0 {
+            self.shares.swap_remove(at);
+        }
     }
 
     /// Takes the bios of the request at `place` back out of the backlog; answers how many.

@@ -71,6 +71,8 @@ pub struct Target {
     striping: Option<Striping>,
     /// Bytes that it never outgrows: those of its devices.
     size_fixed: Option<u64>,
+    /// For reads and for writes: whether [`Target::is_plain`].
+    plain: [bool; 2],
     pub(crate) blocks: Blocks,
     pub(crate) directness: Directness,
     pub(crate) access: Access,
@@ -158,11 +160,12 @@ impl Target {
             let direct = port.direct();
             Object { port, direct, space: Mutex::new(Space::default()) }
         };
-        Target {
+        let target = Target {
             objects: ports.into_iter().map(object).collect(),
             mapper,
             striping,
             size_fixed: None,
+            plain: [false; 2],
             blocks,
             directness: Directness::Full,
             access,
@@ -171,18 +174,40 @@ impl Target {
             gate_source,
             flush_error: AtomicI32::new(0),
             hybrid: Hybrid::new(),
-        }
+        };
+        target.settled()
+    }
+
+    /// Works out what is asked of every request.
+    fn settled(mut self) -> Target {
+        let is_plain = self.mapper.is_identity()
+            && self.size_fixed.is_none()
+            && self.seal.is_none()
+            && self.access.route.is_none();
+        let is_writable = self.access.write && !self.access.append && !self.access.shared_writers;
+        self.plain = [
+            is_plain && self.access.read && self.never_direct(false).is_none(),
+            is_plain && is_writable && self.never_direct(true).is_none(),
+        ];
+        self
+    }
+
+    /// Whether nothing but its alignment stands between a request and the file: it lies on one
+    /// object as it is, is open for this, and nothing is to be known or done first.
+    #[inline]
+    pub(crate) fn is_plain(&self, is_write: bool) -> bool {
+        self.plain[usize::from(is_write)]
     }
 
     pub(crate) fn with_directness(mut self, directness: Directness) -> Target {
         self.directness = directness;
-        self
+        self.settled()
     }
 
     /// A file on devices, which never outgrows them.
     pub(crate) fn with_size_fixed(mut self, size: Option<u64>) -> Target {
         self.size_fixed = size;
-        self
+        self.settled()
     }
 
     /// A file of `size` bytes whose objects' sizes are on record: a write past byte `full_to` may
@@ -194,7 +219,7 @@ impl Target {
     ) -> Target {
         let (full_to, unseal) = (AtomicU64::new(full_to), Box::new(unseal));
         self.seal = Some(Seal { full_to, size, unseal });
-        self
+        self.settled()
     }
 
     /// Where a byte of the file lies.
@@ -241,6 +266,16 @@ impl Target {
     #[inline]
     pub(crate) fn striping(&self) -> Option<Striping> {
         self.striping
+    }
+
+    /// Whether it is dealt out to several objects.
+    #[inline]
+    pub(crate) fn is_striped(&self) -> bool {
+        self.striping.is_some()
+    }
+
+    pub(crate) fn object_count(&self) -> usize {
+        self.objects.len()
     }
 
     /// Whether the kernel can be asked to append: it knows only the ends of objects.

@@ -22,6 +22,10 @@ impl Mapper for Identity {
         })
     }
 
+    fn is_identity(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &'static str {
         "identity"
     }

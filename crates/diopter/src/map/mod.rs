@@ -35,6 +35,11 @@ pub trait Mapper: Send + Sync {
         None
     }
 
+    /// Whether a file range is the same range of the only object.
+    fn is_identity(&self) -> bool {
+        false
+    }
+
     /// Whether extents may have a boundary: whether metadata is read between them.
     fn has_boundaries(&self) -> bool {
         false
