@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::buf::{IoBuf, Registration};
 use crate::memory::{Kind, Lent, Memory, MemoryId, Piece};
-use crate::op::{BioId, BioResult, BioSpec, ObjectHandle, Op, RwFlags, Span};
+use crate::op::{BioId, BioResult, BioSpec, Comb, ObjectHandle, Op, RwFlags, Span};
 
 /// How much a slab holds; fixed at construction, so nothing is allocated per bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +54,46 @@ pub(crate) struct Inner {
     serial: u64,
     shape: SlabShape,
     slots: Box<[Slot]>,
-    free: RefCell<Vec<u32>>,
+    free: FreeList,
     memories: RefCell<Vec<Memory>>,
-    memories_free: RefCell<Vec<u32>>,
+    memories_free: FreeList,
+    /// The segment of each bio that has one: close together, since most have.
+    only: Box<[UnsafeCell<libc::iovec>]>,
+    /// The segments of each bio that has several.
     iovecs: Box<[UnsafeCell<libc::iovec>]>,
     held: Cell<u32>,
+}
+
+/// Places of a table that are free; the last one given back goes out first, since it is still warm.
+struct FreeList {
+    places: Box<[Cell<u32>]>,
+    length: Cell<usize>,
+}
+
+impl FreeList {
+    fn full(count: u32) -> FreeList {
+        let length = Cell::new(count as usize);
+        FreeList { places: (0..count).rev().map(Cell::new).collect(), length }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.length.get()
+    }
+
+    #[inline]
+    fn pop(&self) -> Option<u32> {
+        let last = self.length.get().checked_sub(1)?;
+        self.length.set(last);
+        Some(self.places[last].get())
+    }
+
+    #[inline]
+    fn push(&self, place: u32) {
+        let length = self.length.get();
+        self.places[length].set(place);
+        self.length.set(length + 1);
+    }
 }
 
 /// Bios in flight and their memory; a cheap handle, shared by an engine and its backend on one
@@ -89,9 +124,10 @@ impl Slab {
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             shape,
             slots: (0..shape.bios).map(|_| slot()).collect(),
-            free: RefCell::new((0..shape.bios).rev().collect()),
+            free: FreeList::full(shape.bios),
             memories: RefCell::new((0..shape.memories).map(|_| Memory::vacant()).collect()),
-            memories_free: RefCell::new((0..shape.memories).rev().collect()),
+            memories_free: FreeList::full(shape.memories),
+            only: (0..shape.bios).map(|_| UnsafeCell::new(empty)).collect(),
             iovecs: (0..segments).map(|_| UnsafeCell::new(empty)).collect(),
             held: Cell::new(0),
         }))
@@ -114,13 +150,13 @@ impl Slab {
     #[must_use]
     #[inline]
     pub fn vacancies(&self) -> usize {
-        self.0.free.borrow().len()
+        self.0.free.len()
     }
 
     /// Memories that are adopted or lent now.
     #[must_use]
     pub fn memories(&self) -> usize {
-        self.0.shape.memories as usize - self.0.memories_free.borrow().len()
+        self.0.shape.memories as usize - self.0.memories_free.len()
     }
 
     pub(crate) fn serial(&self) -> u64 {
@@ -136,7 +172,7 @@ impl Slab {
     /// The buffer, when every place is taken.
     #[inline]
     pub fn adopt(&self, buf: IoBuf) -> Result<MemoryId, IoBuf> {
-        let Some(index) = self.0.memories_free.borrow_mut().pop() else {
+        let Some(index) = self.0.memories_free.pop() else {
             return Err(buf);
         };
         let memory = &mut self.0.memories.borrow_mut()[index as usize];
@@ -156,7 +192,7 @@ impl Slab {
         if !leaves {
             return None;
         }
-        self.0.memories_free.borrow_mut().push(id.index);
+        self.0.memories_free.push(id.index);
         memory.vacate()
     }
 
@@ -250,7 +286,7 @@ impl Slab {
         scope: impl FnOnce(&mut C, MemoryId) -> R,
         mut drain: impl FnMut(&mut C) -> bool,
     ) -> Result<R, SlabFull> {
-        let Some(index) = self.0.memories_free.borrow_mut().pop() else {
+        let Some(index) = self.0.memories_free.pop() else {
             return Err(SlabFull);
         };
         let id = {
@@ -266,7 +302,7 @@ impl Slab {
             }
         }
         self.0.memories.borrow_mut()[index as usize].vacate();
-        self.0.memories_free.borrow_mut().push(index);
+        self.0.memories_free.push(index);
         result.map_err(|panic| resume_unwind(panic))
     }
 
@@ -289,7 +325,7 @@ impl Slab {
     #[must_use]
     #[inline]
     pub fn build(&self, spec: BioSpec) -> Option<BioId> {
-        let index = self.0.free.borrow_mut().pop()?;
+        let index = self.0.free.pop()?;
         let slot = &self.0.slots[index as usize];
         assert_eq!(slot.state.get(), State::Free, "a free slot is free");
         slot.segments.set(self.write_segments(index, &spec));
@@ -309,28 +345,33 @@ impl Slab {
         let length = span.length as usize;
         assert!(lies_in(&span, memory), "a bio's span lies in its memory");
         assert!(memory.writable || spec.op == Op::Write, "a read fills memory that may be written");
-        let base = index as usize * self.0.shape.segments_per_bio as usize;
         if memory.rest.is_empty() && span.comb.is_none() && length > 0 {
             // The common case, without the walk.
             let from = memory.first.base.wrapping_add(span.start);
-            self.write_segment(base, Piece { base: from, length });
+            write_segment(&self.0.only[index as usize], Piece { base: from, length });
             return 1;
         }
+        self.write_many(index, memory, &span)
+    }
+
+    fn write_many(&self, index: u32, memory: &Memory, span: &Span) -> u32 {
+        let base = self.arena(index);
         let mut count = 0;
-        for piece in pieces_of(memory, &span) {
+        for piece in pieces_of(memory, span) {
             assert!(count < self.0.shape.segments_per_bio, "segments fit one bio");
-            self.write_segment(base + count as usize, piece);
+            write_segment(&self.0.iovecs[base + count as usize], piece);
             count += 1;
+        }
+        if count == 1 {
+            let only = pieces_of(memory, span).next().expect("counted");
+            write_segment(&self.0.only[index as usize], only);
         }
         count
     }
 
-    #[inline]
-    fn write_segment(&self, at: usize, piece: Piece) {
-        let iovec = libc::iovec { iov_base: piece.base.cast(), iov_len: piece.length };
-        // SAFETY: the slot is free, so neither the kernel nor a token reads its part of the arena,
-        // and the slab is used by one thread.
-        unsafe { self.0.iovecs[at].get().write(iovec) };
+    /// Where the segments of a bio that has several start.
+    fn arena(&self, index: u32) -> usize {
+        index as usize * self.0.shape.segments_per_bio as usize
     }
 
     /// What a bio says.
@@ -362,7 +403,7 @@ impl Slab {
         assert!(matches!(slot.state.get(), State::Built | State::Done), "a held bio stays");
         slot.state.set(State::Free);
         slot.generation.set(slot.generation.get().wrapping_add(1));
-        self.0.free.borrow_mut().push(id.index);
+        self.0.free.push(id.index);
     }
 
     #[inline]
@@ -415,8 +456,13 @@ impl Slab {
     /// The bio's segments for the kernel; valid while the bio is held.
     #[inline]
     pub(crate) fn iovecs(&self, id: BioId) -> (*const libc::iovec, u32) {
-        let base = id.index as usize * self.0.shape.segments_per_bio as usize;
-        (self.0.iovecs[base].get().cast_const(), self.slot(id).segments.get())
+        let count = self.slot(id).segments.get();
+        let first = if count == 1 {
+            &self.0.only[id.index as usize]
+        } else {
+            &self.0.iovecs[self.arena(id.index)]
+        };
+        (first.get().cast_const(), count)
     }
 
     pub(crate) fn registration(&self, id: MemoryId) -> Option<Registration> {
@@ -433,6 +479,15 @@ impl Slab {
         self.hold(id);
         LocalBio { slab: self.clone(), id }
     }
+}
+
+/// Writes a segment of a bio that is being built.
+#[inline]
+fn write_segment(to: &UnsafeCell<libc::iovec>, piece: Piece) {
+    let iovec = libc::iovec { iov_base: piece.base.cast(), iov_len: piece.length };
+    // SAFETY: the slot is free, so neither the kernel nor a token reads its segments, and the slab
+    // is used by one thread.
+    unsafe { to.get().write(iovec) };
 }
 
 #[inline]
@@ -457,10 +512,15 @@ fn pieces_of<'a>(memory: &'a Memory, span: &Span) -> impl Iterator<Item = Piece>
 }
 
 /// Whether all of a span's bytes are the memory's: no run past its end, and none cut short.
+#[inline]
 fn lies_in(span: &Span, memory: &Memory) -> bool {
-    let Some(comb) = span.comb else {
-        return fits(span.start, span.length as usize, memory.length);
-    };
+    match span.comb {
+        None => fits(span.start, span.length as usize, memory.length),
+        Some(comb) => comb_lies_in(span, comb, memory),
+    }
+}
+
+fn comb_lies_in(span: &Span, comb: Comb, memory: &Memory) -> bool {
     assert!(comb.head > 0 && comb.run >= comb.head && comb.period >= comb.run, "runs in order");
     let mut bytes = 0;
     let all_fit = span.runs().all(|(start, length)| {
@@ -507,6 +567,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if self.held.get() > 0 {
             // The kernel may still read the segments and write the memory: leak both.
+            std::mem::forget(std::mem::take(&mut self.only));
             std::mem::forget(std::mem::take(&mut self.iovecs));
             std::mem::forget(self.memories.take());
         }

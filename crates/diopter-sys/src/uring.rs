@@ -1,7 +1,6 @@
 //! `Ring`: io_uring for bios of a slab. Each optional feature is tried, and dropped by itself when
 //! the kernel refuses it. No retries of I/O.
 
-use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,8 +97,11 @@ pub struct Ring {
     features: RingFeatures,
     /// Accepted bios whose completion was not reaped yet.
     held: u32,
-    /// What was pushed and not taken by the kernel yet, oldest first; `None` for what is no bio.
-    unsent: VecDeque<Option<BioId>>,
+    /// What was pushed last into each entry of the submission queue; `None` for what is no bio. Of
+    /// the newest, as many as the queue is long were not taken by the kernel yet.
+    pushed: Box<[Option<BioId>]>,
+    /// How often something was pushed.
+    tail: usize,
     /// The errno with which the kernel refused the ring. It is not entered again.
     refused: Option<Errno>,
     /// Registered file slots: which object is in which slot.
@@ -125,7 +127,7 @@ impl Ring {
             granted.registered_files = ring.submitter().register_files_sparse(FIXED_FILES).is_ok();
         }
         let slots = if granted.registered_files { FIXED_FILES as usize } else { 0 };
-        let unsent_max = ring.params().sq_entries() as usize;
+        let entries = ring.params().sq_entries() as usize;
         Ok(Ring {
             ring: ManuallyDrop::new(ring),
             slab: slab.clone(),
@@ -133,7 +135,8 @@ impl Ring {
             enter_index,
             features: RingFeatures { granted, buffers: 0 },
             held: 0,
-            unsent: VecDeque::with_capacity(unsent_max),
+            pushed: vec![None; entries].into(),
+            tail: 0,
             refused: None,
             files: vec![None; slots],
             generation: fork::generation(),
@@ -218,81 +221,28 @@ impl Ring {
         updated.map(|_| ()).map_err(|error| errno_of(&error))
     }
 
-    /// Accepts a built bio, or answers `false` when the submission queue is full; nothing changed
-    /// then.
+    /// Accepts the first of these built bios, as many as the submission queue has room for; answers
+    /// how many. Nothing changed for the others.
     ///
     /// # Panics
     /// For a bio that is not freshly built.
-    pub fn queue(&mut self, id: BioId) -> bool {
-        if self.ring.submission().is_full() {
-            return false;
+    pub fn queue(&mut self, ids: &[BioId]) -> usize {
+        let room = self.pushed.len() - self.sq_len() as usize;
+        let accepted = &ids[..ids.len().min(room)];
+        let Ring { ring, slab, files, serial, pushed, tail, .. } = self;
+        let entries = Entries { slab, files, serial: *serial };
+        let mut queue = ring.submission();
+        for id in accepted {
+            slab.hold(*id);
+            let entry = entries.of(*id).user_data(id.to_user_data());
+            // SAFETY: the bio is held until its completion is reaped, so segments and memory stay
+            // in the slab for as long as the kernel may use them.
+            let room = unsafe { queue.push(&entry) };
+            assert!(room.is_ok(), "there was room, and only this thread pushes");
+            note_pushed(pushed, tail, Some(*id));
         }
-        self.slab.hold(id);
-        let spec = self.slab.spec(id);
-        let entry = self.entry(id, &spec).user_data(id.to_user_data());
-        // SAFETY: the bio is held until its completion is reaped, so segments and memory stay in
-        // the slab for as long as the kernel may use them.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
-        assert!(pushed.is_ok(), "there was room, and only this thread pushes");
-        self.unsent.push_back(Some(id));
-        self.held += 1;
-        true
-    }
-
-    fn entry(&self, id: BioId, spec: &BioSpec) -> squeue::Entry {
-        match self.files.iter().position(|file| *file == Some(spec.object)) {
-            Some(slot) => {
-                let slot = u32::try_from(slot).expect("below FIXED_FILES");
-                self.entry_for(id, spec, Target::Fixed(types::Fixed(slot)))
-            }
-            None => self.entry_for(id, spec, Target::Fd(types::Fd(spec.object.raw_fd()))),
-        }
-    }
-
-    fn entry_for(&self, id: BioId, spec: &BioSpec, target: Target) -> squeue::Entry {
-        let (iovecs, count) = self.slab.iovecs(id);
-        let flags = spec.flags.raw();
-        let registered = spec
-            .span
-            .and_then(|span| self.slab.registration(span.memory))
-            .filter(|registration| registration.ring == self.serial && count == 1);
-        let only = || {
-            // SAFETY: a read or write has at least one segment, and the bio is held.
-            unsafe { iovecs.read() }
-        };
-        match (spec.op, registered) {
-            (Op::Read, Some(Registration { index, .. })) => {
-                let base = only().iov_base.cast();
-                with_target!(target, t => opcode::ReadFixed::new(t, base, spec.length(), index)
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Write, Some(Registration { index, .. })) => {
-                let base = only().iov_base.cast_const().cast();
-                with_target!(target, t => opcode::WriteFixed::new(t, base, spec.length(), index)
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Read, None) if count == 1 => {
-                let base = only().iov_base.cast();
-                with_target!(target, t => opcode::Read::new(t, base, spec.length())
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Write, None) if count == 1 => {
-                let base = only().iov_base.cast_const().cast();
-                with_target!(target, t => opcode::Write::new(t, base, spec.length())
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Read, None) => with_target!(target, t => opcode::Readv::new(t, iovecs, count)
-                .offset(spec.offset).rw_flags(flags).build()),
-            (Op::Write, None) => with_target!(target, t => opcode::Writev::new(t, iovecs, count)
-                .offset(spec.offset).rw_flags(flags).build()),
-            (Op::SyncData, _) => with_target!(target, t => opcode::Fsync::new(t)
-                .flags(types::FsyncFlags::DATASYNC).build()),
-            (Op::SyncAll, _) => with_target!(target, t => opcode::Fsync::new(t).build()),
-            (Op::Allocate(length), _) => {
-                with_target!(target, t => opcode::Fallocate::new(t, length)
-                .offset(spec.offset).mode(libc::FALLOC_FL_KEEP_SIZE).build())
-            }
-        }
+        self.held += u32::try_from(accepted.len()).expect("at most `entries`");
+        accepted.len()
     }
 
     /// Submits what was queued, waits for at least `want` completions but no longer than `timeout`,
@@ -326,7 +276,11 @@ impl Ring {
     /// Ends the bios that the kernel has not seen: it never will, as a refused ring is not entered
     /// again.
     fn take_back(&mut self, errno: Errno, done: &mut Vec<(BioId, BioResult)>) {
-        for id in self.unsent.drain(..).flatten() {
+        let mask = self.pushed.len() - 1;
+        for back in (1..=self.sq_len() as usize).rev() {
+            let Some(id) = self.pushed[self.tail.wrapping_sub(back) & mask].take() else {
+                continue;
+            };
             self.slab.finish(id);
             self.held -= 1;
             done.push((id, Err(errno)));
@@ -373,11 +327,7 @@ impl Ring {
                 argument_bytes,
             )
         };
-        let entered = if entered < 0 { Err(Errno::last()) } else { Ok(()) };
-        while self.unsent.len() > self.sq_len() as usize {
-            self.unsent.pop_front();
-        }
-        entered
+        if entered < 0 { Err(Errno::last()) } else { Ok(()) }
     }
 
     fn sq_len(&self) -> u32 {
@@ -411,7 +361,7 @@ impl Ring {
         // allows.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_ok() {
-            self.unsent.push_back(None);
+            note_pushed(&mut self.pushed, &mut self.tail, None);
             self.enter(0, None).unwrap_or(());
         }
     }
@@ -430,7 +380,7 @@ impl Ring {
         // SAFETY: a NOP names no memory.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|_full| Errno::EBUSY)?;
-        self.unsent.push_back(None);
+        note_pushed(&mut self.pushed, &mut self.tail, None);
         self.enter(1, Some(timeout))?;
         let came_back = self.ring.completion().any(|entry| entry.user_data() == CANCEL_USER_DATA);
         if came_back { Ok(()) } else { Err(Errno::ETIMEDOUT) }
@@ -480,6 +430,82 @@ impl Drop for Ring {
         // Otherwise the ring leaks: its completions may still arrive, and the slab keeps the
         // memory.
     }
+}
+
+/// Makes the kernel's entries for held bios.
+struct Entries<'r> {
+    slab: &'r Slab,
+    files: &'r [Option<ObjectHandle>],
+    serial: u64,
+}
+
+impl Entries<'_> {
+    #[inline]
+    fn of(&self, id: BioId) -> squeue::Entry {
+        let spec = self.slab.spec(id);
+        match self.files.iter().position(|file| *file == Some(spec.object)) {
+            Some(slot) => {
+                let slot = u32::try_from(slot).expect("below FIXED_FILES");
+                self.entry_for(id, &spec, Target::Fixed(types::Fixed(slot)))
+            }
+            None => self.entry_for(id, &spec, Target::Fd(types::Fd(spec.object.raw_fd()))),
+        }
+    }
+
+    #[inline]
+    fn entry_for(&self, id: BioId, spec: &BioSpec, target: Target) -> squeue::Entry {
+        let (iovecs, count) = self.slab.iovecs(id);
+        let flags = spec.flags.raw();
+        let registered = spec
+            .span
+            .and_then(|span| self.slab.registration(span.memory))
+            .filter(|registration| registration.ring == self.serial && count == 1);
+        let only = || {
+            // SAFETY: a read or write has at least one segment, and the bio is held.
+            unsafe { iovecs.read() }
+        };
+        match (spec.op, registered) {
+            (Op::Read, Some(Registration { index, .. })) => {
+                let base = only().iov_base.cast();
+                with_target!(target, t => opcode::ReadFixed::new(t, base, spec.length(), index)
+                    .offset(spec.offset).rw_flags(flags).build())
+            }
+            (Op::Write, Some(Registration { index, .. })) => {
+                let base = only().iov_base.cast_const().cast();
+                with_target!(target, t => opcode::WriteFixed::new(t, base, spec.length(), index)
+                    .offset(spec.offset).rw_flags(flags).build())
+            }
+            (Op::Read, None) if count == 1 => {
+                let base = only().iov_base.cast();
+                with_target!(target, t => opcode::Read::new(t, base, spec.length())
+                    .offset(spec.offset).rw_flags(flags).build())
+            }
+            (Op::Write, None) if count == 1 => {
+                let base = only().iov_base.cast_const().cast();
+                with_target!(target, t => opcode::Write::new(t, base, spec.length())
+                    .offset(spec.offset).rw_flags(flags).build())
+            }
+            (Op::Read, None) => with_target!(target, t => opcode::Readv::new(t, iovecs, count)
+                .offset(spec.offset).rw_flags(flags).build()),
+            (Op::Write, None) => with_target!(target, t => opcode::Writev::new(t, iovecs, count)
+                .offset(spec.offset).rw_flags(flags).build()),
+            (Op::SyncData, _) => with_target!(target, t => opcode::Fsync::new(t)
+                .flags(types::FsyncFlags::DATASYNC).build()),
+            (Op::SyncAll, _) => with_target!(target, t => opcode::Fsync::new(t).build()),
+            (Op::Allocate(length), _) => {
+                with_target!(target, t => opcode::Fallocate::new(t, length)
+                .offset(spec.offset).mode(libc::FALLOC_FL_KEEP_SIZE).build())
+            }
+        }
+    }
+}
+
+/// Notes what was pushed, in the place of the submission queue's entry.
+#[inline]
+fn note_pushed(pushed: &mut [Option<BioId>], tail: &mut usize, id: Option<BioId>) {
+    // The queue's length is a power of two.
+    pushed[*tail & (pushed.len() - 1)] = id;
+    *tail = tail.wrapping_add(1);
 }
 
 enum Target {

@@ -18,7 +18,7 @@ fn never(memory: MemoryId, start: usize) -> (BioSpec, PipeReader, PipeWriter) {
 
 fn start(ring: &mut Ring, spec: BioSpec) -> BioId {
     let id = ring.slab.build(spec).expect("a slot");
-    assert!(ring.queue(id), "there is room");
+    assert_eq!(ring.queue(&[id]), 1, "there is room");
     id
 }
 
@@ -242,7 +242,7 @@ fn more_bios_than_completion_entries_all_come_back() {
     for start in 0..100 {
         let read = spec(Op::Read, &reader, 0, span(memory, start, 1));
         let id = slab.build(read).expect("a slot");
-        while !ring.queue(id) {
+        while ring.queue(&[id]) == 0 {
             ring.turn(0, None, &mut done).expect("the ring works");
         }
         queued.push(id);

@@ -121,7 +121,7 @@ fn try_uring() -> Result<(), Choice> {
     };
     let id = slab.build(spec).ok_or(Errno::ENOMEM).map_err(at("direct read"))?;
     let mut done = Vec::new();
-    if !ring.queue(id) {
+    if ring.queue(&[id]) == 0 {
         return Err(Choice { step: "direct read", errno: Errno::EBUSY });
     }
     let (started, most) = (clock::now(), PROBE_WAIT.as_nanos());

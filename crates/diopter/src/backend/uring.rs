@@ -56,14 +56,9 @@ impl Backend for Uring {
     }
 
     fn queue(&mut self, ids: &[BioId]) -> u32 {
-        let mut accepted = 0;
-        for id in ids {
-            if self.ring.held() == self.depth_max || !self.ring.queue(*id) {
-                break;
-            }
-            accepted += 1;
-        }
-        accepted
+        let room = self.depth_max.saturating_sub(self.ring.held()) as usize;
+        let accepted = self.ring.queue(&ids[..ids.len().min(room)]);
+        u32::try_from(accepted).expect("at most `depth_max`")
     }
 
     fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
