@@ -70,6 +70,11 @@ pub fn run_lent(
         LentOnce::Take(range) => (Op::Write, range.as_ptr().cast_mut(), range.len()),
     };
     let iovec = libc::iovec { iov_base: base.cast(), iov_len: length };
+    if flags == RwFlags::NONE {
+        // SAFETY: the segment is the borrowed range, valid (and for a read writable) for the whole
+        // of the synchronous call; a write never writes through the pointer.
+        return unsafe { call_plain(op == Op::Write, object.raw_fd(), &iovec, offset) };
+    }
     let spec = BioSpec { op, object, offset, span: None, flags };
     // SAFETY: the one segment is the borrowed range, valid (and for a read writable) for the whole
     // of the synchronous call; a write never writes through the pointer.
@@ -133,6 +138,25 @@ impl Slab {
     }
 }
 
+/// One plain segment: pread and pwrite skip the kernel's import of the vector.
+///
+/// # Safety
+/// The memory that `segment` names stays valid during the call, and for a read writable.
+#[inline]
+unsafe fn call_plain(is_write: bool, fd: RawFd, segment: &libc::iovec, offset: u64) -> BioResult {
+    // An offset that the kernel's type can't hold is one that no file has.
+    let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
+    let libc::iovec { iov_base, iov_len } = *segment;
+    let moved = if is_write {
+        // SAFETY: this function's contract.
+        unsafe { libc::pwrite(fd, iov_base, iov_len, offset) }
+    } else {
+        // SAFETY: this function's contract.
+        unsafe { libc::pread(fd, iov_base, iov_len, offset) }
+    };
+    moved_of(moved)
+}
+
 /// # Safety
 /// `iovecs` points to `count` segments that, with the memory they name, stay valid during the call.
 unsafe fn call(spec: &BioSpec, iovecs: *const libc::iovec, count: u32) -> BioResult {
@@ -141,21 +165,13 @@ unsafe fn call(spec: &BioSpec, iovecs: *const libc::iovec, count: u32) -> BioRes
     let offset = libc::off_t::try_from(spec.offset).map_err(|_| Errno::EOVERFLOW)?;
     let flags = spec.flags.raw();
     let count = i32::try_from(count).map_err(|_| Errno::EINVAL)?;
+    if count == 1 && flags == 0 && spec.op.is_transfer() {
+        // SAFETY: `count` is 1, so there is a first segment to read.
+        let only = unsafe { iovecs.read() };
+        // SAFETY: the segment's memory is valid for the call, by this function's contract.
+        return unsafe { call_plain(spec.op == Op::Write, fd, &only, spec.offset) };
+    }
     let moved = match spec.op {
-        // One plain segment: pread and pwrite skip the kernel's import of the vector.
-        Op::Read if count == 1 && flags == 0 => {
-            // SAFETY: `count` is 1, so there is a first segment to read.
-            let only = unsafe { iovecs.read() };
-            // SAFETY: the segment's memory is valid and writable for the call, by this function's
-            // contract.
-            unsafe { libc::pread(fd, only.iov_base, only.iov_len, offset) }
-        }
-        Op::Write if count == 1 && flags == 0 => {
-            // SAFETY: `count` is 1, so there is a first segment to read.
-            let only = unsafe { iovecs.read() };
-            // SAFETY: the segment's memory is valid for the call, by this function's contract.
-            unsafe { libc::pwrite(fd, only.iov_base, only.iov_len, offset) }
-        }
         // SAFETY: segments and memory are valid for the call, by this function's contract.
         Op::Read => unsafe { libc::preadv2(fd, iovecs, count, offset, flags) },
         // SAFETY: segments and memory are valid for the call, by this function's contract.
@@ -171,8 +187,13 @@ unsafe fn call(spec: &BioSpec, iovecs: *const libc::iovec, count: u32) -> BioRes
             unsafe { libc::fallocate(fd, mode, offset, length) as isize }
         }
     };
-    if moved < 0 {
+    moved_of(moved)
+}
+
+#[inline]
+fn moved_of(answer: isize) -> BioResult {
+    if answer < 0 {
         return Err(Errno::last());
     }
-    u32::try_from(moved).map_err(|_| Errno::EOVERFLOW)
+    u32::try_from(answer).map_err(|_| Errno::EOVERFLOW)
 }
