@@ -43,6 +43,7 @@ pub mod op;
 pub mod queue;
 pub mod residency;
 pub mod rw;
+pub mod segments;
 pub mod slab;
 pub mod space;
 #[cfg(any(test, feature = "testing"))]
@@ -56,5 +57,6 @@ pub use errno::Errno;
 pub use memory::{Lent, MemoryId};
 pub use op::{BioId, BioResult, BioSpec, Comb, ObjectHandle, Op, RwFlags, Span};
 pub use rw::{FinishedBio, HeldBio, LentOnce};
+pub use segments::{SegmentEnd, SegmentLimits};
 pub use slab::{AlignmentBits, LocalBio, Slab, SlabShape};
 pub use uring::{Ring, RingFeatures, RingWanted};

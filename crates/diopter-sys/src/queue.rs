@@ -20,6 +20,8 @@ pub struct BlockQueue {
     pub max_hw_sectors_kb: Option<u64>,
     /// Most memory ranges in one transfer.
     pub max_segments: Option<u64>,
+    /// Largest memory range in a transfer, in bytes.
+    pub max_segment_size: Option<u64>,
     /// Mask of the memory line that no gap between ranges may sit off; 0 for none.
     pub virt_boundary_mask: Option<u64>,
     /// Mask of memory alignment: 511 means 512 bytes.
@@ -71,6 +73,7 @@ impl BlockQueue {
             max_sectors_kb: number("max_sectors_kb"),
             max_hw_sectors_kb: number("max_hw_sectors_kb"),
             max_segments: number("max_segments"),
+            max_segment_size: number("max_segment_size"),
             virt_boundary_mask: number("virt_boundary_mask"),
             dma_alignment: number("dma_alignment"),
             nr_requests: number("nr_requests"),

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::buf::{IoBuf, Registration};
 use crate::memory::{Kind, Lent, Memory, MemoryId, Piece};
 use crate::op::{BioId, BioResult, BioSpec, Comb, ObjectHandle, Op, RwFlags, Span};
+use crate::segments::{Prefix, SegmentEnd, SegmentLimits};
 
 /// How much a slab holds; fixed at construction, so nothing is allocated per bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +222,28 @@ impl Slab {
             pieces_of(memory, span).take(most).map(|piece| piece.length).sum()
         })
         .unwrap_or(0)
+    }
+
+    /// How many bytes of the span, from its start, fit one bio's segments, and within what a device
+    /// takes as one request; and which limit they end at.
+    #[must_use]
+    #[inline]
+    pub fn prefix_within(&self, span: &Span, limits: &SegmentLimits) -> Prefix {
+        let fitting = self.prefix_in_segments(span);
+        let ends = (fitting < span.length as usize).then_some(SegmentEnd::Count);
+        if *limits == SegmentLimits::NONE {
+            return (fitting, ends);
+        }
+        let within = self.with_memory(span.memory, |memory| {
+            let mut rest = fitting;
+            let pieces = pieces_of(memory, span).map(|piece| {
+                let length = piece.length.min(rest);
+                rest -= length;
+                (piece.base.addr(), length)
+            });
+            limits.prefix(pieces.take_while(|(_, length)| *length > 0))
+        });
+        within.map_or((fitting, ends), |(bytes, end)| (bytes, end.or(ends)))
     }
 
     /// Copies `length` bytes between two memories of this slab.

@@ -447,3 +447,34 @@ fn a_comb_of_more_runs_than_segments_fits_in_part() {
     let span = Span { memory, start: 0, length: 8, comb: Some(beyond) };
     assert_eq!(slab.prefix_in_segments(&span), 4, "a run past the memory has no pieces");
 }
+
+#[test]
+fn memory_goes_as_far_as_the_bio_and_the_device_take_it() {
+    let slab = slab(1, 2, 1);
+    let mut memory = IoBuf::new(4 * 4096).expect("memory");
+    let (first, rest) = memory.split_at_mut(1024);
+    let (_, rest) = rest.split_at_mut(512);
+    let (second, rest) = rest.split_at_mut(1024);
+    let third = &mut rest[1536..2048];
+    let mut slices = [first, second, third].map(std::io::IoSliceMut::new);
+    let limits = |count_max, bytes_max, virt_boundary_mask| SegmentLimits {
+        count_max,
+        bytes_max,
+        virt_boundary_mask,
+    };
+    let scope = |(): &mut (), memory| {
+        let whole = Span::new(memory, 0, 2560);
+        let prefix = |limits| slab.prefix_within(&whole, &limits);
+        let count = Some(SegmentEnd::Count);
+        assert_eq!(prefix(SegmentLimits::NONE), (2048, count), "two segments a bio");
+        assert_eq!(prefix(limits(9, 4096, 0)), (2048, count), "whatever the device takes");
+        assert_eq!(prefix(limits(1, 4096, 0)), (1024, count));
+        assert_eq!(prefix(limits(3, 512, 0)), (1536, count));
+        assert_eq!(prefix(limits(9, 4096, 4095)), (1024, Some(SegmentEnd::VirtBoundary)));
+        let one = Span::new(memory, 512, 512);
+        assert_eq!(slab.prefix_within(&one, &limits(1, 4096, 4095)), (512, None));
+        assert_eq!(slab.prefix_within(&Span::new(memory, 1024, 9), &limits(1, 9, 1)), (9, None));
+    };
+    let ran = slab.lend(Lent::FillVectored(&mut slices), &mut (), scope, nothing_is_held);
+    assert!(ran.is_ok());
+}

@@ -267,6 +267,7 @@ mod tests {
             max_sectors_kb: Some(128),
             max_hw_sectors_kb: Some(512),
             max_segments: Some(127),
+            max_segment_size: Some(4_294_967_295),
             virt_boundary_mask: Some(4095),
             dma_alignment: Some(3),
             nr_requests: Some(1023),
