@@ -10,21 +10,22 @@ use diopter_sys::residency::residency;
 use crate::backend::Port;
 use crate::backend::local::LocalObject;
 use crate::bio::Draft;
-use crate::bio::builder::{BioLimits, Builder, Piece};
+use crate::bio::builder::{BioLimits, Builder, Fit, Piece};
 use crate::bio::lanes::Lanes;
 use crate::bio::pieces::Pieces;
+use crate::bio::section::PAGE_BYTES;
 use crate::engine::admit;
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
 use crate::error::{IoError, Result};
-use crate::extent::Extent;
-use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES, SEGMENTS_MAX};
+use crate::extent::{Extent, ExtentState};
+use crate::limits::{BOUNCE_BYTES, SEGMENTS_MAX};
 use crate::outcome::Route;
 use crate::policy::{CompletionPolicy, MergePolicy, Policies, SubmitPolicy};
 use crate::request::RequestOp;
 use crate::stripe::Runs;
 use crate::sync::Arc;
-use crate::units::{FileRange, align_down, is_aligned};
+use crate::units::{FileRange, align_down, is_aligned, to_usize};
 
 /// Bios that a plan lists at most; what follows is more of the same.
 const BIOS_MAX: usize = 1 << 20;
@@ -44,6 +45,9 @@ pub struct PlanQuery {
     pub policies: Policies,
     /// A smaller limit for one bio than the engine's, in bytes.
     pub bio_bytes_max: Option<u64>,
+    /// Pages of memory (4 KiB) that one bio may touch; `None` for 256 under the rule of an older
+    /// kernel, as it had, and any number under today's.
+    pub bio_vecs_max: Option<u32>,
 }
 
 /// One bio of a plan.
@@ -57,6 +61,10 @@ pub struct PlannedBio {
     pub way: &'static str,
     /// It reads an edge block that a write changes in part.
     pub is_edge_read: bool,
+    /// As how many requests the kernel sends it to the device at most: when no two pages of its
+    /// memory lie together. `None` where that is not known: the file lies in no image on a block
+    /// device, the device has no queue of requests, or the bytes go through the page cache.
+    pub device_requests_max: Option<u64>,
 }
 
 /// What a request would become.
@@ -85,11 +93,12 @@ pub(crate) fn plan(
     let range = admit::check_range(target, op, (query.offset, query.length), route)?;
     let size = target.size().unwrap_or(0);
     let size_in_blocks = target.size_in_blocks().unwrap_or(0);
-    let facts = Facts::look(target, objects, range);
     let unmapped = |errno| IoError::new(errno, range, "map");
+    let extents = extents(target, range).map_err(unmapped)?;
+    let facts = Facts::look(target, objects, (range, &extents));
     let mut plan = Plan {
         route: Route::default(),
-        extents: extents(target, range).map_err(unmapped)?,
+        extents,
         bios: Vec::new(),
         waits: 0,
         completion: completion_context(query, facts),
@@ -151,9 +160,7 @@ fn add_window(
         Way::Buffered(_) => ("buffered", window.range),
     };
     count(&mut plan.route, window);
-    let limit = query.bio_bytes_max.unwrap_or(u64::from(BIO_BYTES_MAX));
-    let unit = if matches!(window.way, Way::Buffered(_)) { 1 } else { block };
-    let limits = BioLimits { bytes_max: align_down(limit, unit).max(unit), block: unit };
+    let limits = limits(target, query, (window.way, block));
     let mapper = &*target.mapper;
     let reader = Builder { mapper, limits, writes: false };
     let builder = Builder { mapper, limits, writes: query.is_write };
@@ -163,22 +170,75 @@ fn add_window(
     for edge in edges.into_iter().filter(|edge| edge.start() < size) {
         let mut lane = Lanes::default();
         lane.fill(mapper, edge, query.policies.merge);
-        add_bios(&mut plan.bios, (&reader, &mut Pieces::default()), &mut lane, (way, true))?;
+        let memory = Memory { start: edge.start(), address: 0, vecs_max: query.bio_vecs_max };
+        let made = (way, true, memory);
+        add_bios(&mut plan.bios, (&reader, &mut Pieces::default()), &mut lane, made)?;
     }
     plan.waits += u32::from(plan.bios.len() > before);
     let before = plan.bios.len();
     let mut lanes = Lanes::default();
     lanes.fill(mapper, span, query.policies.merge);
-    let address = query.address.wrapping_add(span.start().wrapping_sub(query.offset));
+    let memory = Memory::of(query, window, span);
     let mut pieces = Pieces::default();
-    pieces.start(&builder, query.policies.boundary, span, address);
-    add_bios(&mut plan.bios, (&builder, &mut pieces), &mut lanes, (way, false))?;
+    pieces.start(&builder, query.policies.boundary, span, memory.address);
+    add_bios(&mut plan.bios, (&builder, &mut pieces), &mut lanes, (way, false, memory))?;
     let made = plan.bios.len() - before;
     plan.waits += match query.policies.submit {
         SubmitPolicy::AllThenWait => u32::from(made > 0),
         SubmitPolicy::EachThenWait => u32::try_from(made).unwrap_or(u32::MAX),
     };
     Ok(())
+}
+
+/// The engine's limits, with those that were asked for.
+fn limits(target: &Target, query: &PlanQuery, (way, block): (Way, u64)) -> BioLimits {
+    let limits = target.bio_limits(matches!(way, Way::Buffered(_)), block);
+    let bytes_max = query.bio_bytes_max.map_or(limits.bytes_max, |asked| {
+        align_down(asked.min(limits.bytes_max), limits.block).max(limits.block)
+    });
+    BioLimits { bytes_max, vecs_max: query.bio_vecs_max, ..limits }
+}
+
+/// The memory of a window: one range, of which only the addresses are known.
+#[derive(Clone, Copy)]
+struct Memory {
+    /// The byte of the file that its first byte is.
+    start: u64,
+    /// Its address.
+    address: u64,
+    /// Pages that one bio may touch.
+    vecs_max: Option<u32>,
+}
+
+impl Memory {
+    /// The caller's, or a bounce buffer, which begins on a page.
+    fn of(query: &PlanQuery, window: Window, span: FileRange) -> Memory {
+        let address = match window.way {
+            Way::Bounced(_) => 0,
+            Way::Direct | Way::Buffered(_) => {
+                query.address.wrapping_add(span.start().wrapping_sub(query.offset))
+            }
+        };
+        Memory { start: span.start(), address, vecs_max: query.bio_vecs_max }
+    }
+
+    fn address_of(&self, at: u64) -> u64 {
+        self.address.wrapping_add(at.wrapping_sub(self.start))
+    }
+
+    /// How much of the runs one bio may have.
+    fn fit(&self, runs: &Runs, limits: &BioLimits) -> Fit {
+        let ranges = runs.ranges().take(SEGMENTS_MAX as usize);
+        let memory =
+            ranges.map(|it| (to_usize(self.address_of(it.start())), to_usize(it.length())));
+        let fit = Fit::of(limits.device.segments.prefix(memory));
+        let Some(vecs_max) = self.vecs_max else { return fit };
+        // A cap on pages asks about memory of the past, in one range.
+        let pages = u64::from(vecs_max).max(limits.block.div_ceil(PAGE_BYTES));
+        let in_page = align_down(self.address_of(runs.start()) % PAGE_BYTES, limits.block);
+        let in_pages = pages.saturating_mul(PAGE_BYTES) - in_page;
+        if in_pages < fit.bytes { Fit::in_segments(in_pages) } else { fit }
+    }
 }
 
 fn edges(range: FileRange, span: FileRange, block: u64) -> Vec<FileRange> {
@@ -193,28 +253,28 @@ fn add_bios(
     bios: &mut Vec<PlannedBio>,
     (builder, pieces): (&Builder<'_>, &mut Pieces),
     lanes: &mut Lanes,
-    (way, is_edge_read): (&'static str, bool),
+    (way, is_edge_read, memory): (&'static str, bool, Memory),
 ) -> std::result::Result<(), Errno> {
+    let limits = &builder.limits;
     while let Some(lane) = lanes.front()
         && bios.len() < BIOS_MAX
     {
-        match pieces.next(builder, lane, in_segments)? {
+        match pieces.next(builder, lane, |runs| memory.fit(runs, limits))? {
             Piece::Zeros(hole) => lanes.advance(hole.length()),
             Piece::Refused(..) => return Err(Errno::EOPNOTSUPP),
             Piece::Bio(draft) => {
                 let segments = u32::try_from(draft.runs.count()).unwrap_or(u32::MAX);
-                bios.push(PlannedBio { draft, segments, way, is_edge_read });
+                let at = draft.object_offset.get();
+                let address = memory.address_of(draft.runs.start());
+                let device_requests_max =
+                    limits.device.requests_max(at, address, draft.runs.length());
+                let bio = PlannedBio { draft, segments, way, is_edge_read, device_requests_max };
+                bios.push(bio);
                 lanes.advance(draft.runs.length());
             }
         }
     }
     Ok(())
-}
-
-/// How many bytes of the runs fit the segments of one bio, each run being one of memory that is in
-/// one piece.
-fn in_segments(runs: &Runs) -> u64 {
-    runs.ranges().take(SEGMENTS_MAX as usize).map(FileRange::length).sum()
 }
 
 fn count(route: &mut Route, window: Window) {
@@ -244,8 +304,18 @@ struct Facts {
 const EXTENTS_MAX: usize = 4096;
 
 impl Facts {
-    fn look(target: &Target, objects: &[Arc<LocalObject>], range: FileRange) -> Facts {
+    fn look(
+        target: &Target,
+        objects: &[Arc<LocalObject>],
+        (range, extents): (FileRange, &[Extent]),
+    ) -> Facts {
         let mut facts = Facts { extends: false, allocates: false, has_cached_pages: false };
+        if target.mapper.has_boundaries() {
+            // Its blocks are the image's, and the image's own blocks say nothing of them.
+            facts.add_image(&objects[0], extents);
+            facts.extends = target.size().is_ok_and(|size| range.end() > size);
+            return facts;
+        }
         let mut lanes = Lanes::default();
         lanes.fill(&*target.mapper, range, MergePolicy::PerObject);
         for lane in lanes.iter() {
@@ -255,6 +325,17 @@ impl Facts {
             facts.add(&objects[usize::from(object.0)], on_object);
         }
         facts
+    }
+
+    /// Looks at a file's extents in its image, and at what of them is cached there.
+    fn add_image(&mut self, image: &LocalObject, extents: &[Extent]) {
+        let (fd, size) = (image.file().as_fd(), image.size().unwrap_or(0));
+        self.allocates = extents.iter().any(|extent| extent.state != ExtentState::Mapped);
+        let mut placed = extents.iter().filter(|extent| extent.state.has_bytes());
+        self.has_cached_pages = placed.any(|extent| {
+            let told = residency(fd, extent.object_offset.get(), extent.range.length(), size);
+            told.is_ok_and(|cache| cache.pages_cached > 0)
+        });
     }
 
     /// Looks at one object and the range of it that the request touches.

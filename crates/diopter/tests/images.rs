@@ -17,6 +17,8 @@ mod files;
 mod ground;
 #[path = "images/least.rs"]
 mod least;
+#[path = "images/limits.rs"]
+mod limits;
 #[allow(dead_code, reason = "shared with the other tests")]
 #[path = "support/machine.rs"]
 mod machine;

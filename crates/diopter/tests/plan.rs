@@ -1,9 +1,14 @@
 //! Properties of plans (bios cover a range once, in order, aligned, within limits, across no
 //! boundary), and golden plans. `DIOPTER_BLESS=1` rewrites the golden files; read the diff.
 
+#[path = "plan/limits.rs"]
+mod limits;
+#[path = "plan/older.rs"]
+mod older;
+
 use std::path::Path;
 
-use diopter::bio::builder::{BioLimits, Builder, Piece};
+use diopter::bio::builder::{BioLimits, Builder, Fit, Piece};
 use diopter::bio::{Draft, EndedBy, plan::to_text};
 use diopter::extent::{Extent, ExtentState, ObjectIndex};
 use diopter::map::{Identity, Mapper, Table};
@@ -38,12 +43,20 @@ fn table(layout: &[(u64, u64, bool, bool)]) -> (Table, u64) {
 }
 
 fn drafts(mapper: &dyn Mapper, range: FileRange, bytes_max: u64, fits: u64) -> Vec<Draft> {
-    let limits = BioLimits { bytes_max, block: BLOCK };
+    let limits = BioLimits::new(bytes_max, BLOCK);
     let builder = Builder { mapper, limits, writes: false };
+    drafts_within(&builder, range, |runs| Fit::in_segments(runs.length().min(fits)))
+}
+
+fn drafts_within(
+    builder: &Builder<'_>,
+    range: FileRange,
+    fits: impl Fn(&Runs) -> Fit,
+) -> Vec<Draft> {
     let (mut at, mut drafts) = (range.start(), Vec::new());
     while at < range.end() {
         let lane = Runs::one(FileRange::new(at, range.end()));
-        let piece = builder.next(lane, |runs| runs.length().min(fits));
+        let piece = builder.next(lane, &fits);
         at = match piece.expect("nothing is read") {
             Piece::Zeros(hole) | Piece::Refused(hole, _) => hole.end(),
             Piece::Bio(draft) => {
@@ -150,8 +163,15 @@ proptest! {
         let file = File::create(folder.path().join("planned")).expect("a file");
         file.set_len(size).expect("a sparse file");
         let policies = Policies::default();
-        let query =
-            PlanQuery { is_write, offset, length, address, policies, bio_bytes_max: None };
+        let query = PlanQuery {
+            is_write,
+            offset,
+            length,
+            address,
+            policies,
+            bio_bytes_max: None,
+            bio_vecs_max: None,
+        };
         let plan = file.plan(&query).expect("a plan");
         let end = if is_write { offset + length } else { (offset + length).min(size.max(offset)) };
         let route = plan.route;

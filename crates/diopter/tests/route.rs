@@ -249,6 +249,7 @@ fn an_open_file_s_route_is_that_of_its_calls_and_plans_on_any_thread() {
                 address: 0,
                 policies,
                 bio_bytes_max: None,
+                bio_vecs_max: None,
             };
             file.plan(&query).unwrap().route
         };

@@ -149,6 +149,7 @@ fn explain_of(explain: ExplainArgs, backend: BackendKind) -> ExplainOptions {
         preset: explain.preset,
         policies,
         bio_bytes_max: explain.bio_bytes_max,
+        bio_vecs_max: explain.bio_vecs_max,
         address: explain.address,
         backend,
         is_json: explain.json,

@@ -206,6 +206,12 @@ pub struct ExplainArgs {
     /// A smaller limit for one bio than the engine's 1 GiB
     #[arg(long, value_name = "SIZE", value_parser = values::positive_size)]
     pub bio_bytes_max: Option<u64>,
+    /// Pages of memory (4 KiB) that one bio may touch, or none for no limit
+    ///
+    /// Under the rules before v5.12 the default is 256, as those kernels had it; under v5.12 it is
+    /// none. A device's own limits hold besides.
+    #[arg(long, value_name = "N|none", value_parser = values::vecs)]
+    pub bio_vecs_max: Option<u32>,
     /// Address of the memory; only its remainder by the alignment matters
     #[arg(long, value_name = "ADDRESS", default_value = "0", value_parser = size::parse)]
     pub address: u64,

@@ -109,6 +109,32 @@ pub fn iodepth(text: &str) -> Result<IoDepth, IoDepthError> {
     }
 }
 
+/// Why a text is no number of pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VecsError(String);
+
+impl fmt::Display for VecsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for VecsError {}
+
+/// Takes a number of pages; `none` is the largest there is.
+///
+/// # Errors
+/// Anything but `none` and a number of at least 1.
+pub fn vecs(text: &str) -> Result<u32, VecsError> {
+    if text == "none" {
+        return Ok(u32::MAX);
+    }
+    match text.parse() {
+        Ok(vecs) if vecs > 0 => Ok(vecs),
+        _ => Err(VecsError(format!("`{text}` is no limit; write none, or a number from 1 on"))),
+    }
+}
+
 /// Takes a size that is not 0.
 ///
 /// # Errors

@@ -1,5 +1,7 @@
 //! Images on devices, and images that are in use. Needs the administrator and loop devices.
 
+use serde_json::{Value, json};
+
 use crate::{Place, skip};
 
 /// A loop device over `image`, which goes when dropped; with a mount on `point`, if it has one.
@@ -18,6 +20,13 @@ impl Loop<'_> {
                 None
             }
         }
+    }
+
+    /// Changes what the device takes as one request.
+    fn set_max_sectors(&self, kib: u64) {
+        let name = self.device.strip_prefix("/dev/").unwrap();
+        let file = format!("/sys/block/{name}/queue/max_sectors_kb");
+        std::fs::write(file, kib.to_string()).unwrap();
     }
 
     fn mount(&mut self) -> bool {
@@ -51,12 +60,22 @@ fn a_device_is_read_and_written_and_its_limits_are_told() {
     assert!(limits["transfer_bytes_max"].as_u64().unwrap() > 0, "{limits}");
     assert!(limits["segments_max"].as_u64().unwrap() > 0, "{limits}");
     assert!(limits["virt_boundary"].is_u64(), "{limits}");
+    assert_eq!((&limits["has_queue"], &limits["segment_bytes_max"]), (&json!(true), &json!(65536)));
+    looped.set_max_sectors(1280);
     let line = format!("explain write {device}::/big --offset 48k --length 4M");
-    assert_eq!(place.json(&line)["bios"].as_array().unwrap().len(), 1);
+    let document = place.json(&line);
+    let told = |name: &str| -> Vec<Value> {
+        document["bios"].as_array().unwrap().iter().map(|bio| bio[name].clone()).collect()
+    };
+    assert_eq!(told("length"), [1280 << 10, 1280 << 10, 1280 << 10, 256 << 10]);
+    assert_eq!(told("ended_by"), ["size-limit", "size-limit", "size-limit", "end-of-request"]);
+    assert_eq!(told("device_requests_max"), [3, 3, 3, 1]);
+    let text = place.stdout(&line);
+    assert!(text.contains("requests") && text.contains("1 to 3  direct"), "{text}");
     let line = format!("{line} --bio-bytes-max 1M");
     assert_eq!(place.json(&line)["bios"].as_array().unwrap().len(), 4);
     let text = place.stdout(&format!("explain read {device}::/file --offset 0 --length 52k"));
-    assert!(text.contains("the kernel cuts bios at") && text.contains("virt boundary"), "{text}");
+    assert!(text.contains("bios are cut at") && text.contains("boundary none"), "{text}");
     std::fs::write(place.path("new"), crate::content(5, 53248)).unwrap();
     place.stdout(&format!("cp --overwrite --verify new {device}::/file"));
     place.stdout(&format!("cp {device}::/file out"));

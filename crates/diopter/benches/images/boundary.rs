@@ -146,7 +146,15 @@ fn bios_planned(file: &File, memory: &IoBuf, boundary: BoundaryPolicy) -> usize 
     let wide = |number: usize| u64::try_from(number).expect("64 bits at most");
     let (address, length) = (wide(memory.as_ptr().addr()), wide(memory.len()));
     let (is_write, offset, bio_bytes_max) = (true, START, None);
-    let query = PlanQuery { is_write, offset, length, address, policies, bio_bytes_max };
+    let query = PlanQuery {
+        is_write,
+        offset,
+        length,
+        address,
+        policies,
+        bio_bytes_max,
+        bio_vecs_max: None,
+    };
     file.plan(&query).expect("it was written like that").bios.len()
 }
 

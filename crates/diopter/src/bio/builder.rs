@@ -1,21 +1,68 @@
 //! Extents and memory -> bios, each as large as it can be: today's rule at a boundary, and the only
 //! one where there is none. What older kernels did is in `section`. Knows no backend.
 
-use diopter_sys::Errno;
+use diopter_sys::{Errno, SegmentEnd};
 
+use crate::bio::device::DeviceLimits;
 use crate::bio::{Draft, EndedBy};
 use crate::extent::{Extent, ExtentState};
 use crate::map::Mapper;
 use crate::stripe::Runs;
-use crate::units::{FileRange, ObjectOffset, align_down};
+use crate::units::{FileRange, ObjectOffset, align_down, to_u64};
 
-/// What a device takes in one bio.
+/// What one bio may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BioLimits {
     /// Bytes; a multiple of `block`.
     pub bytes_max: u64,
     /// A bio that is cut, is cut on a multiple of this (a power of two); 1 through the page cache.
     pub block: u64,
+    /// Pages of memory under an older kernel's rule, at least a block's worth; `None` for as many
+    /// as those kernels had.
+    pub vecs_max: Option<u32>,
+    /// What the device below takes as one request.
+    pub device: DeviceLimits,
+}
+
+impl BioLimits {
+    /// Limits of so many bytes and a block, on no device that limits bios.
+    #[must_use]
+    pub const fn new(bytes_max: u64, block: u64) -> BioLimits {
+        BioLimits { bytes_max, block, vecs_max: None, device: DeviceLimits::NONE }
+    }
+
+    /// Bytes of a bio that starts at byte `at` of its object: whole blocks, at least one.
+    fn bytes_at(&self, at: ObjectOffset) -> u64 {
+        let bytes = self.bytes_max.min(self.device.bytes_at(at.get()));
+        align_down(bytes, self.block).max(self.block)
+    }
+}
+
+/// How much of a bio has memory that one bio may have, and which limit ends what does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// Bytes, from the first on.
+    pub bytes: u64,
+    /// The limit, where that is not all.
+    pub ended_by: EndedBy,
+}
+
+impl Fit {
+    /// So many bytes: all, or up to where the segments end.
+    #[must_use]
+    pub const fn in_segments(bytes: u64) -> Fit {
+        Fit { bytes, ended_by: EndedBy::SegmentLimit }
+    }
+
+    /// What memory says of itself.
+    #[must_use]
+    pub fn of((bytes, end): (usize, Option<SegmentEnd>)) -> Fit {
+        let ended_by = match end {
+            Some(SegmentEnd::VirtBoundary) => EndedBy::VirtBoundary,
+            Some(SegmentEnd::Count) | None => EndedBy::SegmentLimit,
+        };
+        Fit { bytes: to_u64(bytes), ended_by }
+    }
 }
 
 /// What stands at the start of a lane.
@@ -42,15 +89,15 @@ pub struct Builder<'m> {
 
 impl Builder<'_> {
     /// The piece at the start of a lane: as long as the extents, the limits and `fits` allow.
-    /// `fits(runs)` is how many bytes of `runs`, from their start, have memory within the segments
-    /// of one bio.
+    /// `fits(runs)` is how many bytes of `runs`, from their start, have memory that one bio may
+    /// have.
     ///
     /// # Errors
     /// The mapper's, for the start of the lane.
     ///
     /// # Panics
     /// For an empty lane.
-    pub fn next(&self, lane: Runs, fits: impl Fn(&Runs) -> u64) -> Result<Piece, Errno> {
+    pub fn next(&self, lane: Runs, fits: impl Fn(&Runs) -> Fit) -> Result<Piece, Errno> {
         let first = self.mapper.map(lane.first())?;
         debug_assert!(!first.range.is_empty() && first.range.start() == lane.start());
         if !self.moves(first.state) {
@@ -60,9 +107,10 @@ impl Builder<'_> {
                 Piece::Zeros(first.range)
             });
         }
-        let (length, ended_by) = self.grow(&first, lane);
-        let (runs, ended_by) = self.cut(lane.take(length), ended_by, fits);
         let Extent { object, object_offset, .. } = first;
+        let bytes_max = self.limits.bytes_at(object_offset);
+        let (length, ended_by) = self.grow(&first, lane, bytes_max);
+        let (runs, ended_by) = self.cut((lane.take(length), bytes_max), ended_by, fits);
         Ok(Piece::Bio(Draft { runs, object, object_offset, ended_by }))
     }
 
@@ -71,8 +119,8 @@ impl Builder<'_> {
     }
 
     /// How many bytes from the lane's start follow each other on one object, up to the lane's end
-    /// or past the byte limit.
-    fn grow(&self, first: &Extent, lane: Runs) -> (u64, EndedBy) {
+    /// or past `bytes_max`.
+    fn grow(&self, first: &Extent, lane: Runs, bytes_max: u64) -> (u64, EndedBy) {
         let mut extent = *first;
         let mut length = extent.range.length();
         loop {
@@ -82,7 +130,7 @@ impl Builder<'_> {
             if extent.boundary {
                 return (length, EndedBy::Boundary);
             }
-            if length >= self.limits.bytes_max {
+            if length >= bytes_max {
                 return (length, EndedBy::SizeLimit);
             }
             // What can't be mapped is met again, as the start of a piece.
@@ -101,19 +149,24 @@ impl Builder<'_> {
         }
     }
 
-    fn cut(&self, runs: Runs, ended_by: EndedBy, fits: impl Fn(&Runs) -> u64) -> (Runs, EndedBy) {
-        let (runs, ended_by) = if runs.length() > self.limits.bytes_max {
-            (runs.take(self.limits.bytes_max), EndedBy::SizeLimit)
+    fn cut(
+        &self,
+        (runs, bytes_max): (Runs, u64),
+        ended_by: EndedBy,
+        fits: impl Fn(&Runs) -> Fit,
+    ) -> (Runs, EndedBy) {
+        let (runs, ended_by) = if runs.length() > bytes_max {
+            (runs.take(bytes_max), EndedBy::SizeLimit)
         } else {
             (runs, ended_by)
         };
-        let fitting = fits(&runs);
-        if fitting >= runs.length() {
+        let fit = fits(&runs);
+        if fit.bytes >= runs.length() {
             return (runs, ended_by);
         }
-        let cut = align_down(fitting, self.limits.block);
+        let cut = align_down(fit.bytes, self.limits.block);
         assert!(cut > 0, "a bio's segments hold at least one block");
-        (runs.take(cut), EndedBy::SegmentLimit)
+        (runs.take(cut), fit.ended_by)
     }
 }
 
@@ -140,13 +193,17 @@ mod tests {
         }
     }
 
+    fn whole(runs: &Runs) -> Fit {
+        Fit::in_segments(runs.length())
+    }
+
     fn bios(mapper: &dyn Mapper, range: (u64, u64), bytes_max: u64) -> Vec<(u64, EndedBy)> {
-        let limits = BioLimits { bytes_max, block: 512 };
+        let limits = BioLimits::new(bytes_max, 512);
         let builder = Builder { mapper, limits, writes: false };
         let mut at = range.0;
         let mut bios = Vec::new();
         while at < range.1 {
-            let piece = builder.next(Runs::one(FileRange::new(at, range.1)), Runs::length);
+            let piece = builder.next(Runs::one(FileRange::new(at, range.1)), whole);
             at = match piece.expect("nothing is read") {
                 Piece::Bio(draft) => {
                     bios.push((draft.runs.length(), draft.ended_by));
@@ -188,9 +245,9 @@ mod tests {
             let mut extents = vec![extent((0, 1024), 0, false), extent((1024, 2048), 1024, false)];
             extents[1].state = state;
             let mapper = Table::new(extents).expect("no overlap");
-            let limits = BioLimits { bytes_max: 1 << 20, block: 512 };
+            let limits = BioLimits::new(1 << 20, 512);
             let builder = Builder { mapper: &mapper, limits, writes: true };
-            let next = |start| builder.next(Runs::one(FileRange::new(start, 2048)), Runs::length);
+            let next = |start| builder.next(Runs::one(FileRange::new(start, 2048)), whole);
             let Ok(Piece::Bio(draft)) = next(0) else { panic!("mapped") };
             assert_eq!((draft.runs.length(), draft.ended_by), (1024, EndedBy::Discontiguous));
             let refused = Piece::Refused(FileRange::new(1024, 2048), state);
@@ -206,10 +263,10 @@ mod tests {
 
     #[test]
     fn a_bio_that_runs_out_of_segments_is_cut_on_a_block() {
-        let limits = BioLimits { bytes_max: 1 << 20, block: 512 };
+        let limits = BioLimits::new(1 << 20, 512);
         let builder = Builder { mapper: &Identity, limits, writes: false };
         let lane = Runs::one(FileRange::new(0, 4096));
-        let piece = builder.next(lane, |runs| runs.length().min(1500));
+        let piece = builder.next(lane, |runs| Fit::in_segments(runs.length().min(1500)));
         let Ok(Piece::Bio(draft)) = piece else { panic!("identity has no holes: {piece:?}") };
         assert_eq!((draft.runs.length(), draft.ended_by), (1024, EndedBy::SegmentLimit));
     }

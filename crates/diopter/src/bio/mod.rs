@@ -2,6 +2,7 @@
 //! those in flight.
 
 pub mod builder;
+pub mod device;
 pub mod lanes;
 pub mod pieces;
 pub mod plan;
@@ -25,6 +26,8 @@ pub enum EndedBy {
     SizeLimit,
     /// No more segments fit.
     SegmentLimit,
+    /// The next range of memory lies behind a gap that the device does not take.
+    VirtBoundary,
     /// What follows in the file lies on another object.
     Stripe,
     /// A boundary that lies one or more pages further on: only older kernels' rules.
@@ -41,6 +44,7 @@ impl EndedBy {
             EndedBy::Discontiguous => "discontiguous",
             EndedBy::SizeLimit => "size-limit",
             EndedBy::SegmentLimit => "segment-limit",
+            EndedBy::VirtBoundary => "virt-boundary",
             EndedBy::Stripe => "stripe",
             EndedBy::Page => "page",
         }

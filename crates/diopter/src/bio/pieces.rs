@@ -1,10 +1,12 @@
 //! Which rule makes the bios of a range: today's builder, or the section machine of an older
 //! kernel. The only reader of [`BoundaryPolicy`] besides the machine.
 
+use std::collections::VecDeque;
+
 use diopter_sys::Errno;
 
 use crate::bio::Draft;
-use crate::bio::builder::{Builder, Piece};
+use crate::bio::builder::{BioLimits, Builder, Fit, Piece};
 use crate::bio::section::{AtHole, Event, Limits, Machine, PAGE_BYTES, Transfer};
 use crate::extent::{Extent, ExtentState};
 use crate::map::Mapper;
@@ -26,6 +28,9 @@ pub fn is_replayed(boundary: BoundaryPolicy, mapper: &dyn Mapper) -> bool {
 #[derive(Debug, Default)]
 pub struct Pieces {
     machine: Option<Machine>,
+    /// Holes that the machine has met while it holds back bytes in front of them: one behind its
+    /// bio and one behind its section at most.
+    zeros: VecDeque<FileRange>,
 }
 
 impl Pieces {
@@ -39,11 +44,18 @@ impl Pieces {
         range: FileRange,
         address: u64,
     ) {
-        let block = builder.limits.block;
+        let BioLimits { bytes_max, block, vecs_max, device } = builder.limits;
         // Through the page cache there are no blocks to replay.
+        self.zeros.clear();
         let is_replayed = block > 1 && is_replayed(boundary, builder.mapper);
         self.machine = is_replayed.then(|| {
-            let limits = Limits { bytes_max: builder.limits.bytes_max, vecs_max: VECS_MAX };
+            // Those kernels took a device's limit of segments for one of pages.
+            let vecs_max = vecs_max.unwrap_or(VECS_MAX).min(device.segments.count_max);
+            let vecs_min = u32::try_from(block.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);
+            let limits = Limits {
+                bytes_max: align_down(bytes_max.min(device.bytes_max), block).max(block),
+                vecs_max: vecs_max.max(vecs_min),
+            };
             Machine::new(Transfer {
                 range,
                 page_offset: align_down(address % PAGE_BYTES, block.min(PAGE_BYTES)),
@@ -69,14 +81,24 @@ impl Pieces {
         &mut self,
         builder: &Builder<'_>,
         lane: Runs,
-        fits: impl Fn(&Runs) -> u64,
+        fits: impl Fn(&Runs) -> Fit,
     ) -> Result<Piece, Errno> {
         let Some(machine) = &mut self.machine else { return builder.next(lane, fits) };
         let mapper = Own { mapper: builder.mapper, writes: builder.writes };
         loop {
+            if self.zeros.front().is_some_and(|hole| hole.start() == lane.start())
+                && let Some(hole) = self.zeros.pop_front()
+            {
+                return Ok(Piece::Zeros(hole));
+            }
             match machine.next_event(&mapper) {
                 Some(Event::Map { .. } | Event::Section { .. }) => {}
-                Some(Event::Zeros(hole)) => return Ok(Piece::Zeros(hole)),
+                Some(Event::Zeros(hole)) => match self.zeros.back_mut() {
+                    Some(last) if last.end() == hole.start() => {
+                        *last = FileRange::new(last.start(), hole.end());
+                    }
+                    _ => self.zeros.push_back(hole),
+                },
                 Some(Event::Submit(bio)) => {
                     debug_assert_eq!(bio.range.start(), lane.start(), "in the order of the lane");
                     return Ok(Piece::Bio(Draft {

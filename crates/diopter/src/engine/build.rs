@@ -3,7 +3,7 @@
 
 use diopter_sys::{BioSpec, Comb, Errno, MemoryId, ObjectHandle, Op, RwFlags, Span};
 
-use crate::bio::builder::{BioLimits, Builder, Piece};
+use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};
 use crate::engine::admit::write_flags;
 use crate::engine::complete;
@@ -17,7 +17,7 @@ use crate::limits::BIO_BYTES_MAX;
 use crate::policy::Policies;
 use crate::request::RequestOp;
 use crate::stripe::Runs;
-use crate::units::{FileRange, align_up, to_u32, to_u64, to_usize};
+use crate::units::{FileRange, align_up, to_u32, to_usize};
 
 /// How far the bios of a window's stage are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,8 +174,10 @@ fn build_transfers(
             continue;
         }
         full = 0;
-        let fits =
-            |runs: &Runs| to_u64(flight.slab.prefix_in_segments(&span_of(memory, base, runs)));
+        let segments = &builder.limits.device.segments;
+        let fits = |runs: &Runs| {
+            Fit::of(flight.slab.prefix_within(&span_of(memory, base, runs), segments))
+        };
         let draft = match pending.pieces.next(&builder, lane, fits) {
             Ok(Piece::Bio(draft)) => draft,
             Ok(Piece::Zeros(hole)) => {
@@ -209,8 +211,7 @@ fn build_transfers(
 
 pub(super) fn builder_of<'t>(pending: &Pending, target: &'t Target) -> Builder<'t> {
     let is_buffered = matches!(pending.window.way, Way::Buffered(_));
-    let block = if is_buffered { 1 } else { block_of(pending, target) };
-    let limits = BioLimits { bytes_max: u64::from(BIO_BYTES_MAX), block };
+    let limits = target.bio_limits(is_buffered, block_of(pending, target));
     Builder { mapper: &*target.mapper, limits, writes: pending.is_write() }
 }
 

@@ -249,6 +249,7 @@ pub(crate) fn single_spot(
             || target.access.shared_writers
             || target.outgrows_seal(range.end()));
     let takes_a_detour = has_more_to_do
+        || range.length() > target.bytes_of_one
         || buffered(target, is_write, range.length(), policies.route).is_some()
         || pieces::is_replayed(policies.boundary, &*target.mapper);
     if takes_a_detour {

@@ -4,11 +4,13 @@
 use diopter_sys::{Errno, ObjectHandle, RwFlags, fork};
 
 use crate::backend::Port;
+use crate::bio::builder::BioLimits;
+use crate::bio::device::DeviceLimits;
 use crate::engine::hybrid::{Hybrid, HybridCounters};
 use crate::engine::space::{SPACE_LOOK, Space};
 use crate::extent::ObjectIndex;
 use crate::gate::Gate;
-use crate::limits::FILE_SIZE_MAX;
+use crate::limits::{BIO_BYTES_MAX, FILE_SIZE_MAX};
 use crate::map::{Mapper, Striped};
 use crate::outcome::DetourReason;
 use crate::policy::RoutePolicy;
@@ -73,6 +75,10 @@ pub struct Target {
     size_fixed: Option<u64>,
     /// For reads and for writes: whether [`Target::is_plain`].
     plain: [bool; 2],
+    /// What the device that it lies on takes as one request.
+    device_limits: DeviceLimits,
+    /// Bytes of a request that is one bio, wherever it lies, if its memory is one range.
+    pub(crate) bytes_of_one: u64,
     pub(crate) blocks: Blocks,
     pub(crate) directness: Directness,
     pub(crate) access: Access,
@@ -166,6 +172,8 @@ impl Target {
             striping,
             size_fixed: None,
             plain: [false; 2],
+            device_limits: DeviceLimits::NONE,
+            bytes_of_one: u64::from(BIO_BYTES_MAX),
             blocks,
             directness: Directness::Full,
             access,
@@ -208,6 +216,23 @@ impl Target {
     pub(crate) fn with_size_fixed(mut self, size: Option<u64>) -> Target {
         self.size_fixed = size;
         self.settled()
+    }
+
+    /// A file that lies on a block device, with nothing but a mapper of ours in between. No plain
+    /// file is one, so requests to those need not be asked how long they are.
+    pub(crate) fn with_device_limits(mut self, limits: DeviceLimits) -> Target {
+        self.device_limits = limits;
+        self.bytes_of_one = limits.bytes_anywhere().min(u64::from(BIO_BYTES_MAX));
+        self
+    }
+
+    /// What one bio may be, in whole blocks. Those through the page cache are the kernel's to make.
+    pub(crate) fn bio_limits(&self, is_buffered: bool, block: u64) -> BioLimits {
+        let bytes_max = u64::from(BIO_BYTES_MAX);
+        if is_buffered {
+            return BioLimits::new(bytes_max, 1);
+        }
+        BioLimits { device: self.device_limits, ..BioLimits::new(bytes_max, block) }
     }
 
     /// A file of `size` bytes whose objects' sizes are on record: a write past byte `full_to` may

@@ -6,10 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use diopter_sys::file::{DirectSupport, FileKind, OpenedFile, stat_size};
+use diopter_sys::queue::BlockQueue;
 use diopter_sys::{Errno, IoBuf, LentOnce, ObjectHandle, RwFlags, rw};
 
 use crate::backend::Port;
 use crate::backend::local::LocalObject;
+use crate::bio::device::DeviceLimits;
 use crate::engine::target::{Access, Blocks, Target};
 use crate::error::{ImageError, ImageErrorKind, Result, SetupError};
 use crate::extent::Extent;
@@ -55,6 +57,8 @@ struct Opened {
     page_size: u32,
     key: (u64, u64),
     access: Access,
+    /// Of the device that the image is.
+    device_limits: DeviceLimits,
 }
 
 impl Image {
@@ -103,7 +107,9 @@ impl Image {
         let facts = Facts { alignment, atomic_write: None, direct };
         let key = (device, inode);
         let path = path.to_owned();
-        let inner = Opened { path, volume, object, facts, page_size, key, access };
+        let queue = (kind == FileKind::BlockDevice).then(|| BlockQueue::of_device(device));
+        let device_limits = queue.flatten().as_ref().map_or(DeviceLimits::NONE, DeviceLimits::of);
+        let inner = Opened { path, volume, object, facts, page_size, key, access, device_limits };
         Ok(Image { inner: Arc::new(inner) })
     }
 
@@ -172,7 +178,8 @@ impl Image {
         let gate = Box::new(move || gate_of(key));
         let target = Target::new(vec![port], Box::new(mapper), blocks, *access, gate)
             .with_directness(directness_of(direct))
-            .with_size_fixed(Some(node.size));
+            .with_size_fixed(Some(node.size))
+            .with_device_limits(self.inner.device_limits);
         let facts = Facts { direct, ..*facts };
         let objects = Box::new([Arc::clone(object)]);
         let inner = Inner { target: Arc::new(target), objects, layout: None, facts };

@@ -62,6 +62,7 @@ fn counts(image: &Image, known: &Known, block: u64, prng: &mut Prng) -> [usize; 
         address: 0,
         policies: Policies::default(),
         bio_bytes_max: Some(limit * block),
+        bio_vecs_max: None,
     };
     // The end of a file within a block makes a window of its own, by rule.
     let query = PlanQuery { length: query.length / 512 * 512, ..query };

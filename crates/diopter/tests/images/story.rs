@@ -74,6 +74,7 @@ fn bios(file: &File, range: (u64, u64), boundary: BoundaryPolicy, cap: Option<u6
         address: 0,
         policies: Policies { boundary, ..Policies::default() },
         bio_bytes_max: cap,
+        bio_vecs_max: None,
     };
     let plan = file.plan(&query).unwrap();
     let mut at = query.offset;
@@ -141,6 +142,7 @@ fn the_older_rules_say_of_a_bio_that_missed_its_boundary_that_it_did_not_end_the
             address: 0,
             policies: Policies { boundary, ..Policies::default() },
             bio_bytes_max: None,
+            bio_vecs_max: None,
         };
         file.plan(&query).unwrap().bios[0].draft.ended_by.name()
     };
@@ -163,6 +165,7 @@ fn every_policy_plans_ranges_and_addresses_of_any_alignment() {
                     address,
                     policies: Policies { boundary, route, ..Policies::default() },
                     bio_bytes_max: None,
+                    bio_vecs_max: None,
                 };
                 let plan = file.plan(&query).unwrap();
                 let bytes: u64 = plan.bios.iter().map(|bio| bio.draft.runs.length()).sum();

@@ -62,6 +62,9 @@ pub struct Explain {
     pub layout: Option<Layout>,
     /// The image in which the file lies; null for a file that lies in none.
     pub image: Option<Image>,
+    /// The pages of memory that one bio may touch, as was asked for; 4294967295 for no limit; null
+    /// for the policy's own.
+    pub bio_vecs_max: Option<u32>,
 }
 
 /// A value of each policy.
@@ -148,7 +151,8 @@ pub struct Bio {
     pub length: u64,
     /// Memory segments.
     pub segments: u32,
-    /// Why it is not longer: `end-of-request`, `boundary`, `discontiguous`, `size-limit`, ...
+    /// Why it is not longer: `end-of-request`, `boundary`, `discontiguous`, `size-limit`,
+    /// `segment-limit`, `virt-boundary`, `stripe`, `page`.
     pub ended_by: &'static str,
     /// First byte in the file.
     pub file_offset: u64,
@@ -156,6 +160,10 @@ pub struct Bio {
     pub way: &'static str,
     /// Whether it reads an edge block that the write changes in part.
     pub is_edge_read: bool,
+    /// As how many requests the kernel sends it to the device at most: when no two pages of its
+    /// memory lie together. Null where that is not known: outside an image on a block device with
+    /// a queue of requests.
+    pub device_requests_max: Option<u64>,
 }
 
 /// Where a completion runs.
@@ -221,6 +229,7 @@ pub fn of(explained: &Explained<'_>) -> Explain {
         bio_bytes_max: options.bio_bytes_max,
         layout: layout_of(explained),
         image: image::of(explained),
+        bio_vecs_max: options.bio_vecs_max,
     }
 }
 
@@ -284,5 +293,6 @@ fn bio_of(bio: &diopter::PlannedBio) -> Bio {
         file_offset: bio.draft.runs.start(),
         way: bio.way,
         is_edge_read: bio.is_edge_read,
+        device_requests_max: bio.device_requests_max,
     }
 }

@@ -33,7 +33,8 @@ pub struct Image {
     pub device: Option<DeviceLimits>,
 }
 
-/// What the kernel cuts a bio by, below all that is told here; null where it does not say.
+/// What the device takes as one request; null where the kernel does not say. Bios are cut by it
+/// where it has a queue of requests.
 #[derive(Serialize, JsonSchema)]
 pub struct DeviceLimits {
     /// Its name.
@@ -44,6 +45,11 @@ pub struct DeviceLimits {
     pub segments_max: Option<u64>,
     /// Memory line that no gap between ranges may sit off, in bytes; 0 for none.
     pub virt_boundary: Option<u64>,
+    /// Largest memory range in a transfer (max_segment_size), in bytes.
+    pub segment_bytes_max: Option<u64>,
+    /// Whether it has a queue of requests. A device without one, such as zram, gets every bio
+    /// whole, and is no reason to cut one.
+    pub has_queue: bool,
 }
 
 /// Opens the file for what is asked, and refuses a write that would be refused.
@@ -86,6 +92,8 @@ fn limits_of(file: &File) -> Option<DeviceLimits> {
         transfer_bytes_max: queue.max_sectors_kb.map(|kib| kib.saturating_mul(1024)),
         segments_max: queue.max_segments,
         virt_boundary: queue.virt_boundary_mask.map(|mask| if mask == 0 { 0 } else { mask + 1 }),
+        segment_bytes_max: queue.max_segment_size,
+        has_queue: queue.nr_requests.is_some(),
         name: queue.name,
     })
 }
@@ -114,6 +122,9 @@ impl Image {
 }
 
 fn limits(device: &DeviceLimits) -> String {
+    if !device.has_queue {
+        return format!("{}: no queue of requests, each bio goes to its driver whole", device.name);
+    }
     let told = |bytes: Option<u64>| bytes.map_or("not told".to_owned(), size_text);
     let segments = device.segments_max.map_or("not told".to_owned(), |count| count.to_string());
     let virt_boundary = match device.virt_boundary {
@@ -121,8 +132,8 @@ fn limits(device: &DeviceLimits) -> String {
         bytes => told(bytes),
     };
     format!(
-        "{}: the kernel cuts bios at {} and {segments} segments, virt boundary {virt_boundary}; \
-         --bio-bytes-max does it here",
+        "{}: bios are cut at {} and {segments} segments, virt boundary {virt_boundary}; the kernel \
+         cuts further where pages of memory lie apart",
         device.name,
         told(device.transfer_bytes_max)
     )

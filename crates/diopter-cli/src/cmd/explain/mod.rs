@@ -35,6 +35,8 @@ pub struct ExplainOptions {
     pub policies: Policies,
     /// A smaller limit for one bio than the engine's, in bytes.
     pub bio_bytes_max: Option<u64>,
+    /// Pages of memory that one bio may touch, where that was typed.
+    pub bio_vecs_max: Option<u32>,
     /// Of the memory.
     pub address: u64,
     /// Which backend would serve it.
@@ -94,6 +96,7 @@ fn explain<'a>(options: &'a ExplainOptions, filter: &Filter) -> diopter::Result<
         address: options.address,
         policies: options.policies,
         bio_bytes_max: options.bio_bytes_max,
+        bio_vecs_max: options.bio_vecs_max,
     });
     let plan = match (plan, refusal) {
         (Err(Error::Admit(error)), Some(refusal))

@@ -233,6 +233,7 @@ fn bios_table(document: &Explain) -> Table {
         ("object", Side::Right),
         ("at", Side::Right),
         ("segments", Side::Right),
+        ("requests", Side::Right),
         ("way", Side::Left),
         ("ended by", Side::Left),
     ]);
@@ -248,13 +249,28 @@ fn bios_table(document: &Explain) -> Table {
             bio.object.to_string(),
             bio.object_offset.to_string(),
             bio.segments.to_string(),
+            requests(bio),
             way(bio),
             bio.ended_by.to_owned(),
         ]);
     }
     let is_plain =
         document.bios.iter().all(|bio| bio.object == 0 && bio.object_offset == bio.file_offset);
-    table.without(|head| is_plain && (head == "object" || head == "at"))
+    let are_known = document.bios.iter().any(|bio| bio.device_requests_max.is_some());
+    table.without(|head| match head {
+        "object" | "at" => is_plain,
+        "requests" => !are_known,
+        _ => false,
+    })
+}
+
+/// As how many requests the kernel sends a bio: that depends on where its memory lies.
+fn requests(bio: &Bio) -> String {
+    match bio.device_requests_max {
+        None => String::new(),
+        Some(1) => "1".to_owned(),
+        Some(most) => format!("1 to {most}"),
+    }
 }
 
 fn way(bio: &Bio) -> String {
@@ -311,6 +327,7 @@ mod tests {
             file_offset,
             way: "direct",
             is_edge_read: false,
+            device_requests_max: None,
         }
     }
 
@@ -353,6 +370,7 @@ mod tests {
             bio_bytes_max: None,
             layout: None,
             image: None,
+            bio_vecs_max: None,
         }
     }
 
