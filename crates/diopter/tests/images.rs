@@ -41,6 +41,7 @@ fn every_promise_about_images_names_a_test() {
         ("agreement::", include_str!("images/agreement.rs")),
         ("damaged::", include_str!("images/damaged.rs")),
         ("least::", include_str!("images/least.rs")),
+        ("limits::", include_str!("images/limits.rs")),
         ("refused::", include_str!("images/refused.rs")),
         ("writers::", include_str!("images/writers.rs")),
     ];
