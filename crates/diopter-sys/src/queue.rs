@@ -26,6 +26,9 @@ pub struct BlockQueue {
     pub virt_boundary_mask: Option<u64>,
     /// Mask of memory alignment: 511 means 512 bytes.
     pub dma_alignment: Option<u64>,
+    /// Whether the kernel makes requests of the bios for it (blk-mq). Else its driver takes each
+    /// bio whole: zram, md, most of dm.
+    pub has_requests: bool,
     /// Requests the queue holds in each direction; absent where there is no request queue.
     pub nr_requests: Option<u64>,
     /// Device line a transfer should not cross, in 512-byte sectors; 0 for none.
@@ -76,6 +79,7 @@ impl BlockQueue {
             max_segment_size: number("max_segment_size"),
             virt_boundary_mask: number("virt_boundary_mask"),
             dma_alignment: number("dma_alignment"),
+            has_requests: disk.join("mq").is_dir(),
             nr_requests: number("nr_requests"),
             chunk_sectors: number("chunk_sectors"),
             minimum_io_size: number("minimum_io_size"),
@@ -133,6 +137,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("sda/queue")).unwrap();
         fs::create_dir_all(root.path().join("sda/device")).unwrap();
+        fs::create_dir_all(root.path().join("sda/mq/0")).unwrap();
         fs::create_dir_all(root.path().join("sda/sda1")).unwrap();
         for (file, content) in [
             ("queue/logical_block_size", "4096\n"),
@@ -167,6 +172,7 @@ mod tests {
         let root = disk_with_partition();
         let queue = BlockQueue::read_at(&root.path().join("sda/sda1")).unwrap();
         assert_eq!(queue.name, "sda1");
+        assert!(queue.has_requests);
         assert_eq!(queue.logical_block_size, Some(4096));
         assert_eq!(queue.model.as_deref(), Some("Brick 3000"));
     }
@@ -185,6 +191,7 @@ mod tests {
         assert_eq!(queue.minimum_io_size, Some(524_288));
         assert_eq!(queue.optimal_io_size, Some(1_572_864));
         assert_eq!(queue.chunk_sectors, Some(0));
+        assert!(!queue.has_requests, "a driver of bios");
     }
 
     #[test]

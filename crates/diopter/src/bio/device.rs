@@ -31,7 +31,7 @@ impl DeviceLimits {
     /// and its driver does with it what it likes; its limits are for what is stacked on it.
     #[must_use]
     pub fn of(queue: &BlockQueue) -> DeviceLimits {
-        if queue.nr_requests.is_none() {
+        if !queue.has_requests {
             return DeviceLimits::NONE;
         }
         // A limit below what every device takes would leave nothing to send.

@@ -75,10 +75,6 @@ pub struct Target {
     size_fixed: Option<u64>,
     /// For reads and for writes: whether [`Target::is_plain`].
     plain: [bool; 2],
-    /// What the device that it lies on takes as one request.
-    device_limits: DeviceLimits,
-    /// Bytes of a request that is one bio, wherever it lies, if its memory is one range.
-    pub(crate) bytes_of_one: u64,
     pub(crate) blocks: Blocks,
     pub(crate) directness: Directness,
     pub(crate) access: Access,
@@ -89,6 +85,10 @@ pub struct Target {
     /// The errno of the first flush that failed; 0 for none.
     flush_error: AtomicI32,
     pub(crate) hybrid: Hybrid,
+    /// What the device that it lies on takes as one request.
+    device_limits: DeviceLimits,
+    /// Bytes of a request that is one bio, wherever it lies, if its memory is one range.
+    pub(crate) bytes_of_one: u64,
 }
 
 /// One object of a target.
@@ -172,8 +172,6 @@ impl Target {
             striping,
             size_fixed: None,
             plain: [false; 2],
-            device_limits: DeviceLimits::NONE,
-            bytes_of_one: u64::from(BIO_BYTES_MAX),
             blocks,
             directness: Directness::Full,
             access,
@@ -182,6 +180,8 @@ impl Target {
             gate_source,
             flush_error: AtomicI32::new(0),
             hybrid: Hybrid::new(),
+            device_limits: DeviceLimits::NONE,
+            bytes_of_one: u64::from(BIO_BYTES_MAX),
         };
         target.settled()
     }

@@ -205,16 +205,16 @@ fn a_queue_says_what_a_request_may_be_and_no_queue_says_nothing() {
         max_segments: Some(127),
         max_segment_size: Some(65536),
         virt_boundary_mask: Some(4095),
-        nr_requests: Some(64),
+        has_requests: true,
         ..BlockQueue::default()
     };
     let limits = DeviceLimits::of(&queue);
     assert_eq!((limits.bytes_max, limits.line), (128 << 10, 4096));
     let expected = SegmentLimits { count_max: 127, bytes_max: 65536, virt_boundary_mask: 4095 };
     assert_eq!(limits.segments, expected);
-    let without = BlockQueue { nr_requests: None, ..queue.clone() };
+    let without = BlockQueue { has_requests: false, ..queue.clone() };
     assert_eq!(DeviceLimits::of(&without), DeviceLimits::NONE, "a driver of bios, such as zram");
-    let silent = BlockQueue { nr_requests: Some(64), ..BlockQueue::default() };
+    let silent = BlockQueue { has_requests: true, ..BlockQueue::default() };
     assert_eq!(DeviceLimits::of(&silent), DeviceLimits::NONE, "a kernel that tells nothing");
     let tiny = BlockQueue { max_sectors_kb: Some(1), max_segments: Some(0), ..queue };
     let limits = DeviceLimits::of(&tiny);

@@ -93,7 +93,7 @@ fn limits_of(file: &File) -> Option<DeviceLimits> {
         segments_max: queue.max_segments,
         virt_boundary: queue.virt_boundary_mask.map(|mask| if mask == 0 { 0 } else { mask + 1 }),
         segment_bytes_max: queue.max_segment_size,
-        has_queue: queue.nr_requests.is_some(),
+        has_queue: queue.has_requests,
         name: queue.name,
     })
 }

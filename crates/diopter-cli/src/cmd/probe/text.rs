@@ -270,6 +270,7 @@ mod tests {
             max_segment_size: Some(4_294_967_295),
             virt_boundary_mask: Some(4095),
             dma_alignment: Some(3),
+            has_requests: true,
             nr_requests: Some(1023),
             chunk_sectors: Some(0),
             minimum_io_size: Some(4096),
