@@ -122,7 +122,7 @@ pub enum IoErrorKind {
 }
 
 /// A request that was admitted failed. The ranges that are done nevertheless are in its `Outcome`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IoError {
     /// What it is about.
@@ -133,6 +133,9 @@ pub struct IoError {
     pub range: FileRange,
     /// What was being done, for example `write`.
     pub what: &'static str,
+    /// What is wrong with the metadata of the image that the file lies in, where that is what
+    /// ended the request: the inode, the block, and what to do.
+    pub finding: Option<Box<ImageError>>,
 }
 
 impl IoError {
@@ -151,7 +154,14 @@ impl IoError {
             Errno::EUCLEAN => IoErrorKind::Corrupt,
             _ => IoErrorKind::Other,
         };
-        IoError { kind, errno, range, what }
+        IoError { kind, errno, range, what, finding: None }
+    }
+
+    /// With what is wrong with the image.
+    #[must_use]
+    pub(crate) fn with_finding(mut self, finding: Option<Box<ImageError>>) -> IoError {
+        self.finding = finding;
+        self
     }
 
     /// The same error as another kind, where the errno alone does not tell.
@@ -186,7 +196,14 @@ impl IoError {
 impl fmt::Display for IoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of bytes {}: {}", self.what, self.range, self.errno)?;
-        with_remedy(f, self.remedy())
+        match &self.finding {
+            Some(finding) => {
+                write!(f, ": {finding}")?;
+                let is_told = !finding.remedy.is_empty();
+                with_remedy(f, if is_told { "" } else { self.remedy() })
+            }
+            None => with_remedy(f, self.remedy()),
+        }
     }
 }
 

@@ -93,8 +93,7 @@ pub(crate) fn plan(
     let range = admit::check_range(target, op, (query.offset, query.length), route)?;
     let size = target.size().unwrap_or(0);
     let size_in_blocks = target.size_in_blocks().unwrap_or(0);
-    let unmapped = |errno| IoError::new(errno, range, "map");
-    let extents = extents(target, range).map_err(unmapped)?;
+    let extents = extents(target, range)?;
     let facts = Facts::look(target, objects, (range, &extents));
     let mut plan = Plan {
         route: Route::default(),
@@ -108,17 +107,24 @@ pub(crate) fn plan(
     let mut at = range.start();
     while at < end && plan.bios.len() < BIOS_MAX {
         let window = next_window(target, query, size_in_blocks, FileRange::new(at, end));
-        add_window(&mut plan, target, query, (window, size_in_blocks)).map_err(unmapped)?;
+        let added = add_window(&mut plan, target, query, (window, size_in_blocks));
+        added.map_err(|errno| unmapped(target, errno, window.range))?;
         at = window.range.end();
     }
     Ok(plan)
 }
 
-fn extents(target: &Target, range: FileRange) -> std::result::Result<Vec<Extent>, Errno> {
+/// The error of a mapper that could not tell where `rest` begins.
+fn unmapped(target: &Target, errno: Errno, rest: FileRange) -> IoError {
+    IoError::new(errno, rest, "map").with_finding(target.mapper.finding(rest.start()))
+}
+
+fn extents(target: &Target, range: FileRange) -> std::result::Result<Vec<Extent>, IoError> {
     let mut extents = Vec::new();
     let mut at = range.start();
     while at < range.end() && extents.len() < BIOS_MAX {
-        let extent = target.mapper.map(FileRange::new(at, range.end()))?;
+        let rest = FileRange::new(at, range.end());
+        let extent = target.mapper.map(rest).map_err(|errno| unmapped(target, errno, rest))?;
         at = extent.range.end();
         extents.push(extent);
     }

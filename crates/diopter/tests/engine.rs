@@ -122,7 +122,7 @@ fn five_mebibytes_with_a_bad_third_give_an_error_and_an_outcome_of_three_ranges(
     let bench = Plan { mapper: by_mebibyte(5), ..Plan::default() }.set_up();
     bench.world.with_disk(0, |disk| disk.turn_bad(2 * MIB));
     let finished = bench.run(Request::write(0, memory(5 * MIB, 7)));
-    let error = finished.result.expect_err("the third fails");
+    let error = finished.result.as_ref().expect_err("the third fails");
     assert_eq!((error.errno, error.kind), (Errno::EIO, IoErrorKind::Device));
     assert_eq!(error.range, FileRange::new(2 * MIB, 3 * MIB));
     let failed = RangeState::Failed(Errno::EIO);
@@ -174,7 +174,7 @@ fn the_first_error_in_time_is_the_result_and_an_error_is_not_tried_again() {
     // first.
     bench.world.with_disk(0, |disk| disk.turn_bad(0));
     let finished = bench.run(Request::write(0, memory(3 * MIB, 7)));
-    assert_eq!(finished.result.expect_err("two fail").errno, Errno::EIO);
+    assert_eq!(finished.result.as_ref().expect_err("two fail").errno, Errno::EIO);
     let parts = Bench::states(&finished);
     assert_eq!(parts[0], (0, 1, RangeState::Failed(Errno::EIO)));
     assert_eq!(parts[2], (2, 3, RangeState::Failed(Errno::ENOSPC)));

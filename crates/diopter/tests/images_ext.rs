@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "shared with the other tests")]
 #[path = "support/env.rs"]
 mod env;
+#[allow(dead_code, reason = "shared with the other tests")]
 #[path = "support/files.rs"]
 mod files;
 #[path = "images_ext/filled.rs"]
@@ -15,6 +16,8 @@ mod filled;
 mod machine;
 #[path = "images_ext/mounted.rs"]
 mod mounted;
+#[path = "images_ext/reserved.rs"]
+mod reserved;
 #[path = "images_ext/source.rs"]
 mod source;
 #[path = "images_ext/wrong.rs"]

@@ -275,7 +275,7 @@ impl Run {
         self.note(&format!("end {number} {:?} {:?}", finished.result, finished.outcome));
         let started = self.started.remove(&id).ok_or(format!("{id:?} finished twice"))?;
         check_cover(finished)?;
-        let moved = finished.result.map(|bytes| bytes.get());
+        let moved = finished.result.as_ref().map(|bytes| bytes.get());
         match (started.op, moved) {
             (RequestOp::Write, moved) => {
                 self.model.end_write(key(id), finished.outcome.ranges());

@@ -50,7 +50,8 @@ pub(crate) fn single(
             // A read that ends within a block, or reads nothing, has met the end of its object.
             let is_end = op == RequestOp::Read
                 && target.striping().is_none()
-                && (moved == 0 || !is_aligned(moved, target.blocks.read));
+                && (moved == 0 || !is_aligned(moved, target.blocks.read))
+                && !is_cut_off(target, range.start() + moved);
             (moved == range.length() || is_end).then_some(Ok(Bytes::new(moved)))
         }
         Err(errno) if is_again(errno) => None,
@@ -140,12 +141,21 @@ pub(crate) fn close_window(
         note_written(pending, target);
     }
     if !is_whole && is_the_end(pending, target, end, short) {
+        if !pending.is_write() && short == ShortPolicy::Resubmit && is_cut_off(target, end.at) {
+            return pending.fail(Errno::EUCLEAN, FileRange::new(pending.at, window.end()));
+        }
         pending.state = State::Ended;
     } else if useful > 0 {
         pending.state = State::NextWindow;
     } else {
         try_again(pending, State::NextWindow);
     }
+}
+
+/// Whether a read that met the end of its object at byte `at` of the file met it too early: a file
+/// inside an image has its size from there, and the image was cut.
+fn is_cut_off(target: &Target, at: u64) -> bool {
+    target.striping().is_none() && target.size_fixed().is_some_and(|size| at < size)
 }
 
 /// Nobody could tell whether there was space. There was: the same bytes need none the next time.
@@ -464,7 +474,11 @@ fn work_out(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
         return (Ok(Bytes::new(done.length())), outcome);
     };
     let error = IoError::new(failure.errno, failure.range, pending.op.name());
-    let error = failure.kind.map_or(error, |kind| error.of_kind(kind));
+    let error = error.with_finding(pending.finding.take());
+    let error = match failure.kind {
+        Some(kind) => error.of_kind(kind),
+        None => error,
+    };
     if pending.range.is_empty() {
         let state = failed_state(failure.errno);
         return (Err(error), Outcome::whole(pending.range, state));

@@ -546,6 +546,9 @@ impl Core {
     fn release(&mut self, place: usize, target: &Target) {
         let pending = &mut self.table[place];
         debug_assert_eq!(pending.outstanding, 0, "no bio is left behind");
+        if let Some(failure) = pending.failure {
+            pending.finding = target.mapper.finding(failure.range.start());
+        }
         admit::leave(pending, target);
         if let Some(bounce) = pending.bounce.take() {
             self.pool.put(&self.flight, bounce);

@@ -7,7 +7,7 @@ use crate::bio::pieces::Pieces;
 use crate::clock::Nanos;
 use crate::engine::route::{Way, Window};
 use crate::engine::target::Target;
-use crate::error::IoErrorKind;
+use crate::error::{ImageError, IoErrorKind};
 use crate::gate::Pass;
 use crate::outcome::{DetourReason, RangeOutcome, Route, Timing};
 use crate::request::RequestOp;
@@ -122,6 +122,8 @@ pub(crate) struct Pending {
     pub syncs_built: usize,
     /// Bios of the window that came back.
     pub ends: Vec<BioEnd>,
+    /// What the mapper has to say of the first error.
+    pub finding: Option<Box<ImageError>>,
     /// Ranges to report beside "done up to `at`".
     pub parts: Vec<RangeOutcome>,
     pub bounce: Option<Bounce>,
@@ -168,6 +170,7 @@ impl Pending {
             outstanding: 0,
             ends: Vec::new(),
             failure: None,
+            finding: None,
             parts: Vec::new(),
             bounce: None,
             pass: None,

@@ -1,6 +1,7 @@
 //! Files inside unmounted file systems: read, and overwritten in place, through the image or device
 //! that holds them. The formats are `map`'s, the bytes are the engine's.
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -30,6 +31,10 @@ use crate::units::{FileRange, align_down, align_up, to_u64, to_usize};
 /// Bytes of metadata that are read at once, at most: the largest directory block of XFS.
 const READ_BYTES_MAX: u64 = 64 << 10;
 
+/// Findings about one open file that wait for the ends of their requests, at most; requests fail
+/// at one place each, mostly at the same one.
+const FINDINGS_MAX: usize = 16;
+
 /// An unmounted ext2, ext3, ext4 or XFS file system, in a file or on a device.
 ///
 /// Nothing of its metadata is ever changed: a file in it keeps its size and its times when its
@@ -53,6 +58,7 @@ struct Opened {
     path: PathBuf,
     volume: Arc<dyn Volume>,
     object: Arc<LocalObject>,
+    kind: FileKind,
     facts: Facts,
     page_size: u32,
     key: (u64, u64),
@@ -109,7 +115,8 @@ impl Image {
         let path = path.to_owned();
         let queue = (kind == FileKind::BlockDevice).then(|| BlockQueue::of_device(device));
         let device_limits = queue.flatten().as_ref().map_or(DeviceLimits::NONE, DeviceLimits::of);
-        let inner = Opened { path, volume, object, facts, page_size, key, access, device_limits };
+        let inner =
+            Opened { path, volume, object, kind, facts, page_size, key, access, device_limits };
         Ok(Image { inner: Arc::new(inner) })
     }
 
@@ -156,7 +163,7 @@ impl Image {
     }
 
     fn mapped(&self, node: &Node) -> Result<File> {
-        let Opened { volume, object, facts, page_size, key, access, .. } = &*self.inner;
+        let Opened { volume, object, kind, facts, page_size, key, access, .. } = &*self.inner;
         let blocks = Blocks {
             read: u64::from(facts.alignment.offset_read),
             write: u64::from(facts.alignment.offset_write),
@@ -173,7 +180,9 @@ impl Image {
             return Err(SetupError { what, path, errno: Errno::EOPNOTSUPP, remedy }.into());
         }
         let port = Arc::new(Inside { object: Arc::clone(object), size: node.size });
-        let mapper = Mapped { volume: Arc::clone(volume), inode: node.inode };
+        let (volume, findings) = (Arc::clone(volume), StaticMutex::default());
+        let (object, inode) = (Arc::clone(object), node.inode);
+        let mapper = Mapped { volume, object, kind: *kind, inode, findings };
         let key = InodeKey::InImage { device: key.0, image: key.1, inode: node.inode };
         let gate = Box::new(move || gate_of(key));
         let target = Target::new(vec![port], Box::new(mapper), blocks, *access, gate)
@@ -181,7 +190,7 @@ impl Image {
             .with_size_fixed(Some(node.size))
             .with_device_limits(self.inner.device_limits);
         let facts = Facts { direct, ..*facts };
-        let objects = Box::new([Arc::clone(object)]);
+        let objects = Box::new([Arc::clone(&self.inner.object)]);
         let inner = Inner { target: Arc::new(target), objects, layout: None, facts };
         Ok(File { inner: Arc::new(inner) })
     }
@@ -218,7 +227,14 @@ fn check_unused(
 /// The file system that is there, by the magic numbers of each.
 fn open_volume(source: Arc<dyn Source>) -> std::result::Result<Arc<dyn Volume>, ImageError> {
     match Xfs::open(Arc::clone(&source)) {
-        Err(error) if error.kind == ImageErrorKind::NotAnImage => Ok(Arc::new(Ext::open(source)?)),
+        Err(error) if error.kind == ImageErrorKind::NotAnImage => {}
+        found => return Ok(Arc::new(found?)),
+    }
+    match Ext::open(source) {
+        Err(error) if error.kind == ImageErrorKind::NotAnImage => {
+            let what = "no file system that is understood: neither ext2, ext3, ext4 nor XFS";
+            Err(ImageError { what: what.to_owned(), ..error })
+        }
         found => Ok(Arc::new(found?)),
     }
 }
@@ -298,15 +314,57 @@ fn read_now(
 /// The extents of one inode.
 struct Mapped {
     volume: Arc<dyn Volume>,
+    object: Arc<LocalObject>,
+    kind: FileKind,
     inode: u64,
+    /// What was wrong at which byte, the last few: a request learns an errno when it asks, and the
+    /// rest when it ends.
+    findings: StaticMutex<VecDeque<(u64, Box<ImageError>)>>,
+}
+
+impl Mapped {
+    #[cold]
+    fn note(&self, at: u64, error: ImageError) -> Errno {
+        let errno = match error.kind {
+            ImageErrorKind::Io(errno) => errno,
+            _ => Errno::EUCLEAN,
+        };
+        let mut findings = lock_static(&self.findings);
+        findings.retain(|(other, _)| *other != at);
+        if findings.len() == FINDINGS_MAX {
+            findings.pop_front();
+        }
+        findings.push_back((at, Box::new(error)));
+        errno
+    }
+
+    /// Whether the image was cut since it was opened, so that byte `at` of the file is not there.
+    fn missing(&self, at: u64) -> Option<ImageError> {
+        let extent = self.volume.extent(self.inode, FileRange::new(at, at.checked_add(1)?)).ok()?;
+        let place = extent.object_offset.get();
+        let size = stat_size(self.object.file().as_fd(), self.kind).ok()?;
+        if !extent.state.has_bytes() || place < size {
+            return None;
+        }
+        let what = format!("the image ends at byte {size}, before the file's bytes");
+        let error = ImageError::new(ImageErrorKind::Truncated, what)
+            .with_remedy("copy the image again, whole");
+        Some(error.on_inode(self.inode).on_block(place / self.volume.block_size()))
+    }
 }
 
 impl Mapper for Mapped {
     fn map(&self, range: FileRange) -> std::result::Result<Extent, Errno> {
-        self.volume.extent(self.inode, range).map_err(|error| match error.kind {
-            ImageErrorKind::Io(errno) => errno,
-            _ => Errno::EUCLEAN,
-        })
+        let found = self.volume.extent(self.inode, range);
+        found.map_err(|error| self.note(range.start(), error))
+    }
+
+    fn finding(&self, at: u64) -> Option<Box<ImageError>> {
+        let mut findings = lock_static(&self.findings);
+        let place = findings.iter().position(|(other, _)| *other == at);
+        let noted = place.and_then(|place| findings.remove(place)).map(|(_, error)| error);
+        drop(findings);
+        noted.or_else(|| self.missing(at).map(Box::new))
     }
 
     fn has_boundaries(&self) -> bool {

@@ -9,6 +9,7 @@ pub mod xfs;
 
 use diopter_sys::Errno;
 
+use crate::error::ImageError;
 use crate::extent::Extent;
 use crate::stripe::Striping;
 use crate::units::FileRange;
@@ -29,6 +30,12 @@ pub trait Mapper: Send + Sync {
     /// # Panics
     /// For an empty range.
     fn map(&self, range: FileRange) -> Result<Extent, Errno>;
+
+    /// What was wrong when [`Mapper::map`] last failed at byte `at` of the file; told once, and
+    /// forgotten when many others have failed since. Only a mapper that reads metadata has any.
+    fn finding(&self, _at: u64) -> Option<Box<ImageError>> {
+        None
+    }
 
     /// How the file is dealt out to its objects; `None` where it lies on one.
     fn striping(&self) -> Option<Striping> {

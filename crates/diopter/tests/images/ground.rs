@@ -6,13 +6,19 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use diopter::extent::ExtentState;
+use diopter::map::image;
 use diopter::prng::Prng;
+use diopter::{FileRange, Image};
 
 use crate::env;
 use crate::files::{self, Piece};
 use crate::machine::{self, FileSystem, Folder, Loop, Mount};
 
 pub const MIB: u64 = 1 << 20;
+
+/// So many random files have one clone.
+const CLONED_OF: usize = 6;
 
 /// A format by name.
 #[derive(Clone, Copy, Debug)]
@@ -23,16 +29,19 @@ pub struct Format {
     /// No random file ends past it.
     pub size_max: u64,
     pub bytes: u64,
+    /// Files can share blocks.
+    pub has_clones: bool,
 }
 
 const fn ext(name: &'static str, block: u32, extra: &'static [&'static str]) -> Format {
     let kind = FileSystem::Ext4 { block, extra };
-    Format { name, block: block as u64, kind, size_max: 1 << 33, bytes: 1024 * MIB }
+    let (block, size_max, bytes) = (block as u64, 1 << 33, 1024 * MIB);
+    Format { name, block, kind, size_max, bytes, has_clones: false }
 }
 
 const fn xfs(name: &'static str, block: u64, extra: &'static [&'static str]) -> Format {
     let kind = FileSystem::Xfs { extra };
-    Format { name, block, kind, size_max: 1 << 40, bytes: 320 * MIB }
+    Format { name, block, kind, size_max: 1 << 40, bytes: 320 * MIB, has_clones: true }
 }
 
 pub const EXT3: Format = ext("ext3 in 4k blocks", 4096, &["-t", "ext3"]);
@@ -51,8 +60,23 @@ pub const FORMATS: &[Format] = &[
     ext("ext4 with inline data", 1024, &["-O", "inline_data", "-I", "512"]),
     XFS,
     xfs("xfs in 1k blocks", 1024, &["-b", "size=1024", "-d", "agcount=9"]),
-    xfs("xfs without reflink", 4096, &["-m", "reflink=0"]),
+    Format { has_clones: false, ..xfs("xfs without reflink", 4096, &["-m", "reflink=0"]) },
 ];
+
+/// Those of a soak only.
+pub const RARE_FORMATS: &[Format] = &[
+    ext("ext2 in 2k blocks", 2048, &["-t", "ext2"]),
+    ext("ext3 in 2k blocks", 2048, &["-t", "ext3"]),
+    ext("ext4 with clusters of 1k blocks", 1024, &["-O", "bigalloc", "-C", "8192"]),
+    ext("ext4 with meta_bg", 1024, &["-O", "meta_bg,^resize_inode", "-g", "1024"]),
+];
+
+impl Format {
+    /// What its files may be.
+    pub fn ground(&self) -> files::Ground {
+        files::Ground { block: self.block, size_max: self.size_max }
+    }
+}
 
 /// An unmounted volume; its image goes with its owner.
 pub struct Volume {
@@ -69,6 +93,8 @@ pub struct Known {
     pub own: Vec<Range<u64>>,
     /// What it holds; zeros elsewhere.
     bytes: Vec<(u64, Vec<u8>)>,
+    /// Its extents, as the kernel told them; `None` when the bytes lie in the inode.
+    pieces: Option<Vec<Piece>>,
 }
 
 /// Whether everything that a volume needs is here; says what is not.
@@ -138,6 +164,20 @@ impl Known {
         expected
     }
 
+    /// Another file has blocks of it.
+    pub fn is_shared(&self) -> bool {
+        self.pieces.iter().flatten().any(|piece| piece.is_shared && !piece.is_unwritten)
+    }
+
+    /// The reader's extents are the kernel's.
+    pub fn compare_extents(&self, image: &Image) {
+        let inode = image.find(self.name.as_bytes()).unwrap().inode;
+        if let Some(pieces) = &self.pieces {
+            let found = pieces_of(image.volume(), inode, self.size);
+            assert!(found == *pieces, "{}: {found:?}, not {pieces:?}", self.name);
+        }
+    }
+
     /// Notes a write of what is the file's own.
     pub fn write(&mut self, start: u64, written: &[u8]) {
         let end = start + u64::try_from(written.len()).unwrap();
@@ -161,10 +201,11 @@ impl Known {
         at + prng.below(u64::try_from(bytes.len()).unwrap() + 1)
     }
 
-    /// A file below a mount holds what it should.
-    pub fn compare(&self, root: &Path) {
+    /// A file below a mount holds what it should, where it should.
+    pub fn compare(&self, root: &Path, ground: files::Ground) {
+        let fact = files::fact(root, &self.name, ground);
+        assert!((fact.size, &fact.pieces) == (self.size, &self.pieces), "{} moved", self.name);
         let file = fs::File::open(root.join(&self.name)).unwrap();
-        assert_eq!(file.metadata().unwrap().len(), self.size, "{}", self.name);
         for (at, bytes) in &self.bytes {
             let mut read = vec![0; bytes.len()];
             file.read_exact_at(&mut read, *at).unwrap();
@@ -173,19 +214,44 @@ impl Known {
     }
 }
 
+/// Extents of a file inside an image but holes, those together that go on alike.
+fn pieces_of(volume: &dyn image::Volume, inode: u64, size: u64) -> Vec<Piece> {
+    let (mut at, mut pieces) = (0, Vec::new());
+    let end = size.next_multiple_of(volume.block_size());
+    while at < end {
+        let extent = volume.extent(inode, FileRange::new(at, end)).unwrap();
+        assert!(extent.range.start() == at && !extent.range.is_empty(), "{extent:?}");
+        at = extent.range.end();
+        if extent.state != ExtentState::Hole {
+            let (start, length) = (extent.range.start(), extent.range.length());
+            let is_unwritten = extent.state == ExtentState::Unwritten;
+            let is_shared = extent.state == ExtentState::Shared;
+            let at = extent.object_offset.get();
+            files::add(&mut pieces, Piece { start, length, at, is_unwritten, is_shared });
+        }
+    }
+    pieces
+}
+
 /// Files below a mount that holds still: their bytes, and what of them may be written.
 pub fn learn(root: &Path, names: &[String], format: Format) -> Vec<Known> {
-    let ground = files::Ground { block: format.block, size_max: format.size_max };
-    names.iter().map(|name| learn_file(root, name, ground)).collect()
+    names.iter().map(|name| learn_file(root, name, format.ground())).collect()
 }
 
 fn learn_file(root: &Path, name: &str, ground: files::Ground) -> Known {
     let fact = files::fact(root, name, ground);
     let file = fs::File::open(root.join(name)).unwrap();
-    let whole = Piece { start: 0, length: fact.size, at: 0, is_unwritten: false };
+    let (length, is_unwritten, is_shared) = (fact.size, false, false);
+    let whole = Piece { start: 0, length, at: 0, is_unwritten, is_shared };
     let is_inline = fact.pieces.is_none();
-    let pieces = fact.pieces.unwrap_or_else(|| vec![whole]);
-    let mut known = Known { name: name.to_owned(), size: fact.size, own: vec![], bytes: vec![] };
+    let pieces = fact.pieces.clone().unwrap_or_else(|| vec![whole]);
+    let mut known = Known {
+        name: name.to_owned(),
+        size: fact.size,
+        own: vec![],
+        bytes: vec![],
+        pieces: fact.pieces,
+    };
     for piece in pieces.into_iter().filter(|piece| !piece.is_unwritten) {
         let end = (piece.start + piece.length).min(fact.size);
         let mut bytes = vec![0; to_usize(end - piece.start)];
@@ -203,12 +269,16 @@ fn learn_file(root: &Path, name: &str, ground: files::Ground) -> Known {
 
 /// Random files on a mounted volume, and what they hold.
 pub fn fill(mount: &Mount, format: Format, count: usize, prng: &mut Prng) -> Vec<Known> {
-    let root = mount.path();
-    let ground = files::Ground { block: format.block, size_max: format.size_max };
+    let (root, ground) = (mount.path(), format.ground());
     let mut names: Vec<String> =
         (0..count).map(|number| files::make(root, number, ground, prng)).collect();
-    if format.name == XFS.name {
+    if format.has_clones {
         names.push(share(root));
+        for number in 0..count / CLONED_OF {
+            // The first two, of very many extents, are left to themselves.
+            let from = format!("file-{}", 2 + prng.below(u64::try_from(count - 2).unwrap()));
+            names.push(files::clone(root, &from, number, ground, prng));
+        }
     }
     let at = root.to_str().unwrap();
     machine::run("mount", &["-o", "remount,ro", at]).unwrap();

@@ -48,6 +48,10 @@ impl Story {
         Image::open(&self.image).unwrap().file(b"file").unwrap()
     }
 
+    pub fn inode(&self) -> u64 {
+        Image::open(&self.image).unwrap().find(b"file").unwrap().inode
+    }
+
     /// The block of pointers to blocks 1036 and on, in bytes: behind it lies the first of them.
     pub fn second_group(&self) -> u64 {
         let image = Image::open(&self.image).unwrap();

@@ -24,6 +24,7 @@ const SMALL: Format = Format {
     kind: FileSystem::Ext4 { block: 1024, extra: &[] },
     size_max: 0,
     bytes: 32 * MIB,
+    has_clones: false,
 };
 
 /// Each ends within a block: the last part is behind the last whole sector.

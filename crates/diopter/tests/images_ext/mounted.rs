@@ -252,8 +252,8 @@ fn pieces(mapped: &[Extent]) -> Vec<Piece> {
     for extent in mapped {
         let (start, length) = (extent.range.start(), extent.range.length());
         let is_unwritten = extent.state == ExtentState::Unwritten;
-        let at = extent.object_offset.get();
-        add(&mut pieces, Piece { start, length, at, is_unwritten });
+        let (at, is_shared) = (extent.object_offset.get(), false);
+        add(&mut pieces, Piece { start, length, at, is_unwritten, is_shared });
     }
     pieces
 }

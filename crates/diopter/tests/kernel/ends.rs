@@ -201,9 +201,9 @@ pub fn a_device_ends_where_pread_says(row: &Row) {
         assert_eq!(difference(&memory[..n], &by_pread[..n]), None);
     }
     let past = file.write_at(&[1; 100], size).unwrap_err();
-    assert!(matches!(past, Error::Io(error) if error.kind == IoErrorKind::NoSpace), "{past}");
+    assert!(matches!(&past, Error::Io(error) if error.kind == IoErrorKind::NoSpace), "{past}");
     let across = file.write_at(&[1; 5000], size - 1000).unwrap_err();
-    assert!(matches!(across, Error::Io(error) if error.kind == IoErrorKind::NoSpace), "{across}");
+    assert!(matches!(&across, Error::Io(error) if error.kind == IoErrorKind::NoSpace), "{across}");
     let engine = row.engine();
     engine.start(&file, Request::read(size - 512, IoBuf::new(4096).unwrap())).unwrap();
     let finished = engine.wait(Duration::from_secs(60)).unwrap().unwrap();

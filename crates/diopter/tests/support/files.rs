@@ -34,6 +34,8 @@ pub struct Piece {
     pub length: u64,
     pub at: u64,
     pub is_unwritten: bool,
+    /// Another file has it, too.
+    pub is_shared: bool,
 }
 
 /// What the kernel says of a file.
@@ -56,7 +58,8 @@ pub fn add(pieces: &mut Vec<Piece>, piece: Piece) {
         Some(last)
             if last.start + last.length == piece.start
                 && last.at + last.length == piece.at
-                && last.is_unwritten == piece.is_unwritten =>
+                && last.is_unwritten == piece.is_unwritten
+                && last.is_shared == piece.is_shared =>
         {
             last.length += piece.length;
         }
@@ -162,6 +165,21 @@ fn allocate(file: &File, how: FallocateFlags, at: u64, length: u64) -> io::Resul
     Ok(fallocate(file, how, at, length)?)
 }
 
+/// Makes a copy of a file that shares its blocks, and gives the copy some of its own.
+pub fn clone(root: &Path, from: &str, number: usize, ground: Ground, prng: &mut Prng) -> String {
+    let name = format!("clone-{number}");
+    let source = File::open(root.join(from)).unwrap();
+    let file = File::options().read(true).write(true).create_new(true).open(root.join(&name));
+    let file = file.unwrap();
+    rustix::fs::ioctl_ficlone(&file, &source).unwrap();
+    let size = file.metadata().unwrap().len();
+    for _ in 0..prng.below(4) {
+        let (at, length) = (prng.below(size + 1), 1 + prng.below(4 * ground.block));
+        write(&file, at, length.min(size - at), prng);
+    }
+    name
+}
+
 /// What the kernel says of a file on a file system that is synced.
 pub fn fact(root: &Path, name: &str, ground: Ground) -> Fact {
     let path = root.join(name);
@@ -175,7 +193,8 @@ pub fn fact(root: &Path, name: &str, ground: Ground) -> Fact {
         let length = extent.end().min(end).saturating_sub(extent.logical);
         if length > 0 {
             let (start, at) = (extent.logical, extent.physical);
-            add(&mut pieces, Piece { start, length, at, is_unwritten: extent.is_unwritten() });
+            let (is_unwritten, is_shared) = (extent.is_unwritten(), extent.is_shared());
+            add(&mut pieces, Piece { start, length, at, is_unwritten, is_shared });
         }
     }
     // The bytes on the device, not those in the page cache, which inline data that grew out of its

@@ -76,6 +76,7 @@ impl Ext {
     fn extent_block(&self, inode: &Inode, block: u64) -> Result<Arc<[u8]>, ImageError> {
         let key = Key::Extents { block, inode: inode.number };
         self.block(key, |raw| {
+            self.check_not_of_groups(block, 1)?;
             check_node(raw, &self.superblock)?;
             // Behind the last place for an entry.
             let end = HEADER_BYTES + ENTRY_BYTES * usize::from(u16_at(raw, 4));

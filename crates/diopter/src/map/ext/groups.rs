@@ -6,6 +6,7 @@ use super::field::{joined, u16_at, u32_at};
 use super::superblock::{Checksums, OLD_DESCRIPTOR_SIZE, Superblock};
 use super::{Ext, Key, corrupt};
 use crate::map::image::ImageError;
+use crate::sync::Arc;
 use crate::units::{to_u64, to_usize};
 
 /// The inode table was never written (`bg_flags`).
@@ -37,21 +38,26 @@ impl Superblock {
 }
 
 impl Ext {
+    /// A block of descriptors that were found good, and the byte of it where a group's own starts.
+    pub(super) fn descriptor(&self, group: u64) -> Result<(Arc<[u8]>, usize), ImageError> {
+        let (block, at) = self.superblock.descriptor_place(group);
+        let first = group - to_u64(at / usize::from(self.superblock.descriptor_size));
+        let raw = self.block(Key::Descriptors { block }, |raw| self.check_groups(raw, first))?;
+        Ok((raw, at))
+    }
+
     /// The first block of a group's inode table; `None` when no inode of it was ever used.
     pub(super) fn inode_table(&self, group: u64) -> Result<Option<u64>, ImageError> {
         let superblock = &self.superblock;
-        let (block, at) = superblock.descriptor_place(group);
-        let size = usize::from(superblock.descriptor_size);
-        let first = group - to_u64(at / size);
-        let raw = self.block(Key::Descriptors { block }, |raw| self.check_groups(raw, first))?;
-        let descriptor = &raw[at..at + size];
+        let (raw, at) = self.descriptor(group)?;
+        let descriptor = &raw[at..at + usize::from(superblock.descriptor_size)];
         let is_wide = superblock.descriptor_size > OLD_DESCRIPTOR_SIZE;
         let high = if is_wide { u32_at(descriptor, 0x28) } else { 0 };
         let table = joined(high, u32_at(descriptor, 0x08));
         let bytes = u64::from(superblock.inodes_per_group) * u64::from(superblock.inode_size);
         if !superblock.is_in_volume(table, bytes.div_ceil(superblock.block_size)) {
             let what = format!("group {group} has its inodes outside the volume, at block {table}");
-            return Err(corrupt(what).on_block(block));
+            return Err(corrupt(what).on_block(superblock.descriptor_place(group).0));
         }
         // Without checksums the flag means nothing.
         let has_flags = superblock.checksums != Checksums::None;

@@ -78,7 +78,10 @@ impl Ext {
     }
 
     fn pointer_block(&self, block: u64) -> Result<Arc<[u8]>, ImageError> {
-        self.block(Key::Indirect { block }, |raw| self.check_pointers(raw))
+        self.block(Key::Indirect { block }, |raw| {
+            self.check_not_of_groups(block, 1)?;
+            self.check_pointers(raw)
+        })
     }
 
     fn check_pointers(&self, raw: &[u8]) -> Result<(), ImageError> {

@@ -42,7 +42,15 @@ impl Ext {
         let known = u32::try_from(number).ok().filter(|number| {
             *number == ROOT || (superblock.first_inode..=superblock.inodes).contains(number)
         });
-        let number = known.ok_or_else(|| missing("no inode for files has this number"))?;
+        self.load_inode(known.ok_or_else(|| missing("no inode for files has this number"))?)
+    }
+
+    /// An inode that is in use, also one of the volume's own.
+    pub(super) fn load_inode(&self, number: u32) -> Result<Inode, ImageError> {
+        let superblock = &self.superblock;
+        if !(1..=superblock.inodes).contains(&number) {
+            return Err(missing("the volume has no such inode"));
+        }
         let index = u64::from(number) - 1;
         let per_group = u64::from(superblock.inodes_per_group);
         let (group, index) = (index / per_group, index % per_group);

@@ -12,8 +12,11 @@ mod indirect;
 mod inline;
 mod inode;
 mod names;
+mod reserved;
 mod superblock;
 mod volume;
+
+use std::ops::Range;
 
 use diopter_sys::Errno;
 
@@ -23,7 +26,7 @@ use self::superblock::{Checksums, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superbloc
 use crate::extent::ExtentState;
 use crate::map::image::cache::Cache;
 use crate::map::image::{ImageError, ImageErrorKind, Source};
-use crate::sync::Arc;
+use crate::sync::{Arc, OnceLock};
 use crate::units::{to_u64, to_usize};
 
 /// Metadata that is kept in memory, in bytes: the leaves of a file of a few hundred gigabytes.
@@ -38,17 +41,38 @@ pub struct Ext {
     source: Arc<dyn Source>,
     superblock: Superblock,
     cache: Cache<Key>,
+    /// The blocks of the journal, once they are known.
+    journal: OnceLock<Vec<Range<u64>>>,
 }
 
 /// What a block of metadata was checked as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    Descriptors { block: u64 },
-    Inodes { block: u64 },
-    Indirect { block: u64 },
-    Extents { block: u64, inode: u32 },
-    Directory { block: u64, inode: u32, is_first: bool },
-    Target { block: u64 },
+    Descriptors {
+        block: u64,
+    },
+    Inodes {
+        block: u64,
+    },
+    Indirect {
+        block: u64,
+    },
+    Extents {
+        block: u64,
+        inode: u32,
+    },
+    Directory {
+        block: u64,
+        inode: u32,
+        is_first: bool,
+    },
+    Target {
+        block: u64,
+    },
+    /// No block: which ones some groups have of their own.
+    Reserved {
+        together: u64,
+    },
 }
 
 impl Key {
@@ -60,6 +84,7 @@ impl Key {
             | Key::Extents { block, .. }
             | Key::Directory { block, .. }
             | Key::Target { block } => block,
+            Key::Reserved { .. } => unreachable!("no block of the volume"),
         }
     }
 }
@@ -100,7 +125,8 @@ impl Ext {
         }
         source.read_exact_at(&mut raw, SUPERBLOCK_OFFSET).map_err(unreadable)?;
         let superblock = Superblock::parse(&raw, size)?;
-        let volume = Ext { source, superblock, cache: Cache::new(CACHE_BYTES_MAX) };
+        let (cache, journal) = (Cache::new(CACHE_BYTES_MAX), OnceLock::new());
+        let volume = Ext { source, superblock, cache, journal };
         volume.check_alone()?;
         Ok(volume)
     }
@@ -180,7 +206,9 @@ fn corrupt(what: impl Into<String>) -> ImageError {
 
 fn unreadable(errno: Errno) -> ImageError {
     if errno == Errno::ENODATA {
-        return ImageError::new(ImageErrorKind::Truncated, "the image ends before its file system");
+        let what = "the image ends before its file system";
+        let remedy = "copy the image again, whole";
+        return ImageError::new(ImageErrorKind::Truncated, what).with_remedy(remedy);
     }
     ImageError::new(ImageErrorKind::Io(errno), format!("the image can't be read: {errno}"))
 }

@@ -56,6 +56,12 @@ pub(super) struct Superblock {
     /// The groups with copies of the superblock, with `sparse_super2`.
     pub backup_groups: [u32; 2],
     pub mmp_block: u64,
+    /// Blocks that are kept for more group descriptors, behind each copy of them.
+    pub reserved_descriptor_blocks: u16,
+    /// Groups that keep their bitmaps and inode tables together, as a power of two.
+    pub flex_group_log: u8,
+    /// 0 when there is none in the volume.
+    pub journal_inode: u32,
 }
 
 impl Superblock {
@@ -109,6 +115,10 @@ impl Superblock {
         }
         if per_group.checked_mul(per_cluster) != Some(self.blocks_per_group) {
             return Err(wrong(format!("{} blocks in a group", self.blocks_per_group)));
+        }
+        let reserved = self.reserved_descriptor_blocks;
+        if u64::from(reserved) > self.block_size / 4 {
+            return Err(wrong(format!("{reserved} blocks kept for descriptors")));
         }
         let inodes = u64::from(self.inodes_per_group);
         if inodes == 0 || inodes > bits_per_block {
@@ -220,6 +230,10 @@ fn shape(raw: &[u8], features: Features, checksums: Checksums) -> Result<Superbl
         first_meta_group: u64::from(u32_at(raw, 0x104)),
         backup_groups: [u32_at(raw, 0x24c), u32_at(raw, 0x250)],
         mmp_block: u64_at(raw, 0x168),
+        reserved_descriptor_blocks: if is_old { 0 } else { u16_at(raw, 0xce) },
+        // A larger one is none (ext4_init_flex_bg).
+        flex_group_log: if is_old || raw[0x174] > 31 { 0 } else { raw[0x174] },
+        journal_inode: if is_old { 0 } else { u32_at(raw, 0xe0) },
     })
 }
 

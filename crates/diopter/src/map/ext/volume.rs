@@ -87,14 +87,25 @@ impl Ext {
             Some(NodeKind::Symlink) if !self.is_fast_link(inode) => {}
             _ => return Err(not_a_file("the inode has no blocks")),
         }
-        let found = if !inode.has(flag::EXTENTS) {
+        let find = || {
+            let run = self.run_in_tree(inode, at)?;
+            if run.state != ExtentState::Hole {
+                self.check_not_reserved(run.block, run.count)?;
+            }
+            Ok(run)
+        };
+        find().map_err(|error: ImageError| error.on_inode(inode.number.into()))
+    }
+
+    /// As [`Ext::run`], for any inode with a tree, and wherever its blocks are.
+    pub(super) fn run_in_tree(&self, inode: &Inode, at: u64) -> Result<Run, ImageError> {
+        if !inode.has(flag::EXTENTS) {
             self.indirect_run(inode, at)
         } else if self.superblock.features.has_incompat(incompat::EXTENTS) {
             self.extent_run(inode, at)
         } else {
             Err(corrupt("extents on a volume without the feature"))
-        };
-        found.map_err(|error| error.on_inode(inode.number.into()))
+        }
     }
 
     fn extent_of(&self, inode: &Inode, range: FileRange) -> Result<Extent, ImageError> {

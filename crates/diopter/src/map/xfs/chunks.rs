@@ -3,22 +3,11 @@
 
 use crate::map::image::ImageError;
 use crate::map::xfs::disk::{BlockKind, Disk, be32, be64};
-use crate::map::xfs::group::{self, Header};
+use crate::map::xfs::group;
 use crate::map::xfs::tree::{Shape, Walk};
 
 /// Inodes of a chunk.
 const CHUNK: u64 = 64;
-
-/// `XAGI`.
-const HEADER: Header = Header {
-    name: "the header of a group's inodes",
-    magic: 0x5841_4749,
-    sector: 2,
-    uuid: 296,
-    crc: 312,
-    root: 20,
-    levels: 24,
-};
 
 const TREE: Shape = Shape {
     kind: BlockKind {
@@ -43,7 +32,7 @@ const TREE: Shape = Shape {
 /// `Corrupt`, `Io`.
 pub fn is_in_use(disk: &Disk, inode: u64) -> Result<bool, ImageError> {
     let (group, key) = disk.superblock.split_inode(inode);
-    let (root, level) = group::root(disk, group, &HEADER)?;
+    let (root, level) = group::root(disk, group, &group::INODES)?;
     let walk = Walk { disk, shape: &TREE, owner: group::owner(group), key };
     let leaf = walk.below_block(root, level)?;
     let chunk = leaf.records().find(|record| {

@@ -15,6 +15,9 @@ const LENGTH_MAX: u64 = 64 << 10;
 /// Metadata that is kept: a file of a million extents has 16 MiB of it.
 const CACHE_BYTES_MAX: u64 = 4 << 20;
 
+/// Roots of groups' trees that are kept: of more than two thousand groups.
+const ROOTS_BYTES_MAX: u64 = 48 << 10;
+
 /// XFS counts addresses on the device in these.
 const BASIC_BLOCK: u64 = 512;
 
@@ -24,6 +27,8 @@ pub struct Disk {
     pub superblock: Superblock,
     /// By byte and length. Metadata does not change while the volume is open.
     cache: Cache<(u64, usize)>,
+    /// The roots of groups' trees, by group.
+    pub roots: Cache<u64>,
 }
 
 /// Who a block of metadata belongs to.
@@ -57,7 +62,8 @@ pub struct BlockKind {
 impl Disk {
     /// Over bytes whose superblock has been read.
     pub fn new(source: Arc<dyn Source>, superblock: Superblock) -> Disk {
-        Disk { source, superblock, cache: Cache::new(CACHE_BYTES_MAX) }
+        let (cache, roots) = (Cache::new(CACHE_BYTES_MAX), Cache::new(ROOTS_BYTES_MAX));
+        Disk { source, superblock, cache, roots }
     }
 
     /// Fills `buf` from byte `offset` on.
@@ -148,7 +154,9 @@ pub fn refused(what: impl Into<String>, remedy: &'static str) -> ImageError {
 /// Bytes that did not come.
 pub fn unreadable(errno: Errno) -> ImageError {
     if errno == Errno::ENODATA {
-        return ImageError::new(ImageErrorKind::Truncated, "the image ends before its file system");
+        let what = "the image ends before its file system";
+        let remedy = "copy the image again, whole";
+        return ImageError::new(ImageErrorKind::Truncated, what).with_remedy(remedy);
     }
     ImageError::new(ImageErrorKind::Io(errno), format!("the image can't be read: {errno}"))
 }

@@ -175,6 +175,9 @@ impl Search<'_> {
         if self.disk.superblock.byte_of(block, count).is_none() {
             return wrong("lies outside the volume");
         }
+        if let Some(whose) = self.disk.superblock.reserved(block, count) {
+            return wrong(&format!("lies over {whose}"));
+        }
         Ok(())
     }
 }

@@ -17,6 +17,9 @@ const CHUNK: u64 = 1 << 20;
 /// Most blocks of a record: 256 KiB behind a header for each 32 KiB.
 const RECORD_BLOCKS_MAX: u64 = 512 + 8;
 
+/// Blocks of records that are written at the same time, at most: eight of 256 KiB.
+const IN_FLIGHT_MAX: u64 = 8 * 512;
+
 /// Largest record that a header may claim room for, in bytes.
 const RECORD_BYTES_MAX: u32 = 256 << 10;
 
@@ -84,25 +87,45 @@ impl Log<'_> {
         Ok(bytes)
     }
 
-    /// The first block whose cycle is not the one before; 0 when they are all the same.
+    /// The block where the next record would begin: those before it are of the current cycle,
+    /// those from it on of the one before, or zeros. So it is found by halves, as the kernel finds
+    /// it (xlog_find_head). What records in flight may have left undone shortly before is looked at
+    /// block by block: the first block there that is not of its cycle is the head instead. So it is
+    /// where xfs_repair has made a log anew, with zeros behind its one record.
     fn head(&self) -> Result<u64, ImageError> {
-        let end = self.start + self.blocks * to_u64(BASIC_BLOCK);
-        let mut chunk = vec![0; to_usize(CHUNK.min(end - self.start))];
-        let (mut at, mut position, mut before) = (0, self.start, None);
-        while position < end {
-            let length = to_usize(CHUNK.min(end - position));
-            self.disk.fill(&mut chunk[..length], position, self.place)?;
-            for block in chunk[..length].chunks_exact(BASIC_BLOCK) {
-                let cycle = cycle(block);
-                if before.is_some_and(|before| before != cycle) {
-                    return Ok(at);
-                }
-                before = Some(cycle);
-                at += 1;
-            }
-            position += to_u64(length);
+        let (first, last) = (cycle(&self.block(0)?), cycle(&self.block(self.blocks - 1)?));
+        // The first block of the last one's cycle lies in here, or behind it.
+        let (mut low, mut high) = (0, if first == last { 0 } else { self.blocks - 1 });
+        while low < high {
+            let middle = low.midpoint(high);
+            let is_before = cycle(&self.block(middle)?) != last;
+            if is_before { low = middle + 1 } else { high = middle }
         }
-        Ok(0)
+        let head = if first == last { self.blocks } else { low };
+        let here = IN_FLIGHT_MAX.min(head);
+        let around = (IN_FLIGHT_MAX - here).min(self.blocks - head);
+        let hole = match self.hole(self.blocks - around, around, last)? {
+            Some(hole) => Some(hole),
+            None => self.hole(head - here, here, first)?,
+        };
+        Ok(hole.unwrap_or(head) % self.blocks)
+    }
+
+    /// The first of `count` blocks from `start` on that is of another cycle.
+    fn hole(&self, start: u64, count: u64, expected: u32) -> Result<Option<u64>, ImageError> {
+        let (mut at, end) = (start, start + count);
+        let mut chunk = vec![0; to_usize(CHUNK.min(count * to_u64(BASIC_BLOCK)))];
+        while at < end {
+            let length = to_usize(CHUNK.min((end - at) * to_u64(BASIC_BLOCK)));
+            let position = self.start + at * to_u64(BASIC_BLOCK);
+            self.disk.fill(&mut chunk[..length], position, self.place)?;
+            let mut blocks = chunk[..length].chunks_exact(BASIC_BLOCK);
+            if let Some(index) = blocks.position(|block| cycle(block) != expected) {
+                return Ok(Some(at + to_u64(index)));
+            }
+            at += to_u64(length / BASIC_BLOCK);
+        }
+        Ok(None)
     }
 
     /// The header of the last record before `head`, and where it lies.
@@ -123,5 +146,79 @@ fn cycle(block: &[u8]) -> u32 {
     match be32(block, 0) {
         MAGIC => be32(block, 4),
         cycle => cycle,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::map::image::Source;
+    use crate::map::xfs::superblock::Superblock;
+    use crate::prng::Prng;
+    use crate::sync::{Arc, AtomicU64, Ordering};
+    use diopter_sys::Errno;
+
+    /// Runs of blocks by cycle, from the start of a log on.
+    struct Rounds {
+        runs: Vec<(u64, u32)>,
+        bytes: AtomicU64,
+    }
+
+    /// Blocks of the log: 64 MiB.
+    const BLOCKS: u64 = 131_072;
+
+    impl Source for Rounds {
+        fn size(&self) -> u64 {
+            BLOCKS * to_u64(BASIC_BLOCK)
+        }
+
+        fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), Errno> {
+            self.bytes.fetch_add(to_u64(buf.len()), Ordering::Relaxed);
+            for (block, at) in buf.chunks_mut(BASIC_BLOCK).zip(offset / 512..) {
+                let run = self.runs.iter().rfind(|(start, _)| *start <= at).unwrap();
+                block.fill(7);
+                block[..4].copy_from_slice(&run.1.to_be_bytes());
+            }
+            Ok(())
+        }
+    }
+
+    /// Where the head is found, and how many bytes were read for it.
+    fn head(runs: &[(u64, u32)]) -> (u64, u64) {
+        let source = Arc::new(Rounds { runs: runs.to_vec(), bytes: AtomicU64::new(0) });
+        let disk = Disk::new(source.clone(), Superblock::of_test(2, 100));
+        let place = Place { owner: Owner::Group(0), block: 0 };
+        let log = Log { disk: &disk, place, start: 0, blocks: BLOCKS };
+        (log.head().unwrap(), source.bytes.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn the_head_is_where_the_cycle_changes_and_little_is_read_to_find_it() {
+        let mut prng = Prng::new(7);
+        let places = (0..200).map(|_| 1 + prng.below(BLOCKS - 1));
+        for at in places.chain([1, 2, 4095, 4096, 4097, BLOCKS - 1]) {
+            for old in [6, 0] {
+                let (found, bytes) = head(&[(0, 7), (at, old)]);
+                assert_eq!(found, at);
+                assert!(bytes < (2 << 20) + (32 << 10), "{bytes} bytes for a head at {at}");
+            }
+        }
+        assert_eq!(head(&[(0, 7)]).0, 0, "the log is full to its last block");
+    }
+
+    #[test]
+    fn what_records_in_flight_left_undone_shortly_before_is_the_head() {
+        let cases: [(&[(u64, u32)], u64); 6] = [
+            (&[(0, 7), (9000, 6), (9008, 7), (9100, 6)], 9000),
+            (&[(0, 7), (6000, 6), (6001, 7), (10_000, 6)], 6000),
+            (&[(0, 7), (100, 6), (130_000, 5), (130_001, 6)], 130_000),
+            (&[(0, 7), (10, 6), (20, 7), (100, 6)], 10),
+            (&[(0, 7), (130_000, 6), (130_100, 7)], 130_000),
+            // As xfs_repair writes one anew.
+            (&[(0, 2), (2, 0), (512, 1)], 2),
+        ];
+        for (runs, expected) in cases {
+            assert_eq!(head(runs).0, expected, "{runs:?}");
+        }
     }
 }

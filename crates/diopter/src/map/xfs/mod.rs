@@ -12,6 +12,7 @@ mod group;
 mod inode;
 mod log;
 mod policy;
+mod reserved;
 mod shared;
 mod superblock;
 mod symlink;
@@ -85,6 +86,8 @@ impl Xfs {
         let (end, is_whole) = match answer.found {
             Found::Hole(end) => (end, true),
             Found::Mapped(record) => {
+                let is_free = reserved::check_roots(&self.disk, record.block, record.count);
+                is_free.map_err(|error| error.on_inode(inode.number))?;
                 let place = self.disk.superblock.byte_of(record.block + (at - record.start), 1);
                 let place = place.expect("a record that was checked");
                 extent.object_offset = ObjectOffset::new(place + in_block);

@@ -3,19 +3,8 @@
 
 use crate::map::image::ImageError;
 use crate::map::xfs::disk::{BlockKind, Disk, be32};
-use crate::map::xfs::group::{self, Header};
+use crate::map::xfs::group;
 use crate::map::xfs::tree::{Shape, Walk};
-
-/// `XAGF`.
-const HEADER: Header = Header {
-    name: "the header of a group's space",
-    magic: 0x5841_4746,
-    sector: 1,
-    uuid: 64,
-    crc: 216,
-    root: 88,
-    levels: 92,
-};
 
 /// Records of blocks that a copy on write has reserved have this in their first block; they come
 /// last.
@@ -45,7 +34,7 @@ const TREE: Shape = Shape {
 /// `Corrupt`, `Io`.
 pub fn run(disk: &Disk, block: u64, count: u64) -> Result<(bool, u64), ImageError> {
     let (group, start) = disk.superblock.split(block);
-    let (root, level) = group::root(disk, group, &HEADER)?;
+    let (root, level) = group::root(disk, group, &group::SPACE)?;
     let walk = Walk { disk, shape: &TREE, owner: group::owner(group), key: start };
     let leaf = walk.below_block(root, level)?;
     let mut end_before = leaf.keys.start;

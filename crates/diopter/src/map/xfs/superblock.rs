@@ -44,9 +44,11 @@ const INCOMPAT_NAMED: [(u32, &str); 3] = [
 ];
 
 // Features that a writer must know.
+const FREE_INODES: u32 = 0x1;
+const REVERSE_MAP: u32 = 0x2;
 const REFLINK: u32 = 0x4;
-/// Free inode and reverse map trees, shared blocks, counters of inode trees.
-const RO_COMPAT_KNOWN: u32 = 0x1 | 0x2 | REFLINK | 0x8;
+/// Beside them counters of inode trees.
+const RO_COMPAT_KNOWN: u32 = FREE_INODES | REVERSE_MAP | REFLINK | 0x8;
 /// Attributes in the log.
 const LOG_INCOMPAT_KNOWN: u32 = 0x1;
 
@@ -87,6 +89,10 @@ pub struct Superblock {
     pub has_large_counts: bool,
     /// Blocks may be shared.
     pub has_reflink: bool,
+    /// Groups have a tree of free inodes.
+    pub has_free_inodes: bool,
+    /// Groups have a tree of whose each block is.
+    pub has_reverse_map: bool,
     /// Why nothing may be written, if so.
     pub write_refusal: Option<String>,
     group_blocks: u64,
@@ -187,11 +193,13 @@ impl Superblock {
             root: 64,
             uuid: [0; 16],
             log_uuid: [0; 16],
-            log_start: 1,
-            log_blocks: 1,
+            log_start: 90,
+            log_blocks: 4,
             has_types: false,
             has_large_counts: false,
             has_reflink: true,
+            has_free_inodes: false,
+            has_reverse_map: false,
             write_refusal: None,
             group_blocks,
             groups,
@@ -272,6 +280,8 @@ fn parse(head: &[u8], version: Version) -> Result<Superblock, ImageError> {
         has_types: has(216, FTYPE, old_types),
         has_large_counts: has(216, LARGE_COUNTS, false),
         has_reflink: has(212, REFLINK, false),
+        has_free_inodes: has(212, FREE_INODES, false),
+        has_reverse_map: has(212, REVERSE_MAP, false),
         write_refusal: write_refusal(head, version),
         group_blocks: u64::from(be32(head, 84)),
         groups: u64::from(be32(head, 88)),

@@ -37,9 +37,16 @@ impl Source for Bytes {
     }
 }
 
-/// Blocks of the first group by number.
+/// Blocks of the first group by number, in groups with headers.
 fn disk(blocks: &[(usize, Vec<u8>)]) -> Disk {
     let mut bytes = vec![0; 200 * BLOCK];
+    for group in 0..2_u8 {
+        for (sector, magic) in [(1, b"XAGF"), (2, b"XAGI")] {
+            let at = usize::from(group) * 100 * BLOCK + sector * 512;
+            bytes[at..at + 4].copy_from_slice(magic);
+            bytes[at + 11] = group;
+        }
+    }
     for (number, block) in blocks {
         bytes[number * BLOCK..][..block.len()].copy_from_slice(block);
     }
@@ -118,7 +125,7 @@ fn tree_blocks() -> Vec<(usize, Vec<u8>)> {
         (10, branch(1, &[(5, 20), (100, 21)])),
         (11, branch(1, &[(200, 22)])),
         (20, leaf(&[(5, 30, 5), (10, 40, 5)])),
-        (21, leaf(&[(100, SECOND, 100)])),
+        (21, leaf(&[(100, SECOND + 6, 90)])),
         (22, leaf(&[(300, 50, 1)])),
     ]
 }
@@ -132,7 +139,7 @@ fn a_tree_of_two_levels_answers_from_one_leaf_and_says_where_the_next_begins() {
         (5, mapped((5, 30, 5)), None),
         (14, mapped((10, 40, 5)), Some(100)),
         (15, hole(100), Some(100)),
-        (199, mapped((100, SECOND, 100)), Some(200)),
+        (189, mapped((100, SECOND + 6, 90)), Some(200)),
         (200, hole(300), None),
         (300, mapped((300, 50, 1)), None),
         (301, hole(1 << 54), None),
@@ -169,6 +176,11 @@ fn a_list_that_cannot_be_is_an_error_that_names_inode_and_block() {
         (vec![(0, 100, 1)], "outside the volume"),
         (vec![(0, 2 * SECOND, 1)], "outside the volume"),
         (vec![((1 << 54) - 1, 3, 2)], "out of order"),
+        (vec![(0, 0, 1)], "lies over the headers of its group"),
+        (vec![(0, 1, 9)], "lies over the headers of its group"),
+        (vec![(0, SECOND + 1, 1)], "lies over the headers of its group"),
+        (vec![(0, 80, 11)], "lies over the log"),
+        (vec![(0, 93, 1)], "lies over the log"),
     ];
     for (records, words) in wrong {
         let fork = records.iter().copied().map(record).collect::<Vec<_>>().concat();
@@ -279,6 +291,24 @@ fn shared_blocks_that_cannot_be_are_an_error_that_names_the_block() {
     }
 }
 
+#[test]
+fn the_root_of_a_tree_of_a_group_is_no_files() {
+    let xfs = Xfs { disk: with_shared(&[]) };
+    let of = |block, count| {
+        let fork = record((0, block, count));
+        xfs.extent_of(&inode(Format::Extents, 1, fork), FileRange::new(0, 1))
+    };
+    for (block, count) in [(SECOND + 5, 1), (SECOND + 2, 4), (SECOND + 5, 90)] {
+        let error = of(block, count).unwrap_err();
+        let seen = (error.kind, error.inode, error.block);
+        assert_eq!(seen, (ImageErrorKind::Corrupt, Some(INODE), Some(SECOND + 5)), "{error}");
+        assert!(error.what.contains("over the root of a tree of group 1"), "{error}");
+    }
+    for (block, count) in [(SECOND + 2, 3), (SECOND + 6, 90), (5, 1), (94, 6)] {
+        assert!(of(block, count).is_ok(), "{count} blocks at {block}");
+    }
+}
+
 /// The state, the end in blocks and the boundary of the extent at a block.
 fn said(xfs: &Xfs, inode: &Inode, range: (u64, u64)) -> (ExtentState, u64, bool) {
     let range = FileRange::new(range.0 * 1024, range.1 * 1024);
@@ -317,8 +347,8 @@ fn a_part_of_a_record_has_no_boundary_but_the_last() {
     let blocks = [tree_blocks(), shared_blocks(&[[0, 40, 2]])].concat();
     let file = Inode { is_reflink: true, ..root(2, &[(5, 10), (200, 11)]) };
     let xfs = Xfs { disk: disk(&blocks) };
-    assert_eq!(said(&xfs, &file, (100, 999)), (Shared, 140, false));
-    assert_eq!(said(&xfs, &file, (140, 999)), (Mapped, 200, true));
+    assert_eq!(said(&xfs, &file, (100, 999)), (Shared, 134, false));
+    assert_eq!(said(&xfs, &file, (134, 999)), (Mapped, 190, true));
 }
 
 #[test]
