@@ -13,7 +13,7 @@ help:
 	@echo "make demo   [SIZE=2G] [ROUNDS=1]   copy a file with dio, cp and dd, side by side"
 	@echo "make test                          all lanes of CI"
 	@echo "make soak   [SEED=n] [TIME=600]    long seeded tests, TIME seconds each"
-	@echo "make bench                         the benchmarks"
+	@echo "make bench  [ROWS='...'] [QUICK=1] the numbers that the design must reach, as root"
 	@echo "make bless                         rewrite the golden files"
 	@echo "make fmt                           format the code"
 
@@ -29,9 +29,10 @@ test:
 soak:
 	@cargo xtask soak $(if $(SEED),--seed $(SEED)) --seconds $(TIME)
 
-# The engine on the null device and on this machine, striped files, the reader that reads ahead.
+# Every number that the design must reach, side by side with its peer. Takes its devices and mounts
+# away again however it ends. ROWS names some of them; `cargo xtask bench --help` has the rest.
 bench:
-	@cargo bench -p diopter --bench engine --bench stripes --bench readers
+	@cargo xtask bench $(ROWS) $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 # The golden files become what the code prints now; read the diff.
 bless:

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod capability;
 mod debian;
 mod demo;
@@ -23,6 +24,7 @@ cargo xtask COMMAND
   bless                              rewrite the golden files from what the code prints now
   soak [--seed N] [--seconds S]      long seeded runs of model, contract, kernel, images and cp
   demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
+  bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
 
 Environment
   DIOPTER_REQUIRE=loop,ext4,xfs,uring,threads,fuse   capabilities whose absence is a failure, not a
@@ -56,6 +58,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "tidy" => tidy::run(),
         "bless" => soak::bless(),
         "soak" => soak::run(rest),
+        "bench" => bench::run(rest),
         "demo" => demo::run(rest),
         "demo-inner" => demo::run_inner(rest),
         "help" | "--help" | "-h" => {

@@ -10,6 +10,8 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+pub mod bare;
+
 use crate::errno::Errno;
 
 /// `IORING_REGISTER_BUFFERS`, linux/io_uring.h.

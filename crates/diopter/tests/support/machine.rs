@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What every folder of ours in the temporary folder is called, with the process's id behind it.
-const PREFIX: &str = "diopter-kernel-";
+pub const PREFIX: &str = "diopter-kernel-";
 
 /// How long an unmount is tried: a ring's last reference to a file goes shortly after the ring.
 const UNMOUNT_WAIT_MAX: Duration = Duration::from_secs(20);
@@ -48,10 +48,15 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new(name: &str) -> Result<Folder, String> {
+        Folder::new_in(&temporary(), name)
+    }
+
+    /// In another folder, where no later run looks for what a killed one left.
+    pub fn new_in(parent: &Path, name: &str) -> Result<Folder, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = format!("{PREFIX}{}-{number}-{name}", std::process::id());
-        let path = temporary().join(folder);
+        let path = parent.join(folder);
         fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Folder(path))
     }

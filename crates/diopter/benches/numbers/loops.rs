@@ -1,0 +1,251 @@
+//! Loops over a file: the engine's queued door, its blocking door, and the bare loop. All pick
+//! their offsets with the same generator, check what they read now and then, and look at the end
+//! whether what they wrote last is there.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use diopter::sys::file::O_DIRECT;
+use diopter::sys::testing::bare::{BareLoop, BareOptions, CHECKED_ONE_IN};
+use diopter::{
+    BackendKind, CompletionPolicy, DepthPolicy, Engine, EngineOptions, File, FinishedRequest,
+    IoBuf, Policies, Request,
+};
+use serde_json::Value;
+
+use crate::ground::{BLOCK, pattern_block};
+use crate::own::{Job, WARM_UP, measure};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Bytes that are moved between two looks at the clock.
+const BYTES_PER_LOOK: u64 = 2 << 20;
+
+/// Where transfers go: one of `slots` places, `stride` bytes apart, `shift` into it.
+struct Places {
+    random: u64,
+    slots: u64,
+    stride: u64,
+    shift: u64,
+}
+
+impl Places {
+    fn of(job: &Job) -> Result<Places, String> {
+        let slots: u64 = job.number("slots")?;
+        if !slots.is_power_of_two() {
+            return Err(format!("slots={slots} is no power of two"));
+        }
+        let (stride, shift) = (job.number("stride")?, job.number("shift")?);
+        Ok(Places { random: 0x9E37_79B9_7F4A_7C15, slots, stride, shift })
+    }
+
+    fn next(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random & (self.slots - 1)) * self.stride + self.shift
+    }
+}
+
+/// What this process writes: the pattern, with the process's mark in front.
+fn written(bytes: usize) -> Vec<u8> {
+    let mut content = pattern_block().repeat(bytes.div_ceil(BLOCK));
+    content.truncate(bytes);
+    let since = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.subsec_nanos());
+    content[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    content[4..8].copy_from_slice(&since.to_le_bytes());
+    content
+}
+
+/// The first whole block in what was read begins with its number.
+fn check_read(memory: &[u8], offset: u64) -> Result<(), String> {
+    let block = u64::try_from(BLOCK).map_err(|error| error.to_string())?;
+    let number = offset.div_ceil(block);
+    let at = usize::try_from(number * block - offset).map_err(|error| error.to_string())?;
+    if memory[at..].starts_with(&number.to_le_bytes()) {
+        return Ok(());
+    }
+    Err(format!("block {number} does not begin with its number"))
+}
+
+fn check_written(path: &Path, memory: &[u8], offset: u64) -> Result<(), String> {
+    let said = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut there = vec![0; memory.len()];
+    std::fs::File::open(path).map_err(said)?.read_exact_at(&mut there, offset).map_err(said)?;
+    if there == memory {
+        return Ok(());
+    }
+    Err(format!("{} at {offset} is not what was written last", path.display()))
+}
+
+/// Requests through the queued door.
+struct EngineLoop {
+    engine: Engine,
+    file: File,
+    places: Places,
+    is_write: bool,
+    bytes: u64,
+    idle: Vec<IoBuf>,
+    depth: usize,
+}
+
+/// `backend`, `depth`, `op`, `bytes`, `slots`, `stride`, `shift`, `registered`, `completion`.
+pub fn engine(job: &Job) -> Result<Value, String> {
+    let (path, time) = (job.file()?, job.time()?);
+    let mut one = EngineLoop::set_up(job, &path)?;
+    one.run(WARM_UP)?;
+    let answer = measure(|| one.run(time))?;
+    one.finish(&path)?;
+    Ok(answer)
+}
+
+impl EngineLoop {
+    fn set_up(job: &Job, path: &Path) -> Result<EngineLoop, String> {
+        let is_write = job.text("op")? == "write";
+        let depth: u32 = job.number("depth")?;
+        let bytes: u64 = job.number("bytes")?;
+        let backend: BackendKind = job.text("backend")?.parse()?;
+        let mut policies = Policies::default();
+        if job.is("deferred") {
+            policies.completion = CompletionPolicy::Deferred;
+        }
+        if job.is("inline") {
+            policies.completion = CompletionPolicy::Inline;
+        }
+        if job.is("limited") {
+            policies.depth = DepthPolicy::Fixed(depth);
+        }
+        let options = EngineOptions { backend, policies, checked: false };
+        let engine = Engine::new(options).map_err(|error| error.to_string())?;
+        let file = File::options().read(true).write(true).open(path);
+        let file = file.map_err(|error| error.to_string())?;
+        let content = written(usize::try_from(bytes).map_err(|error| error.to_string())?);
+        let mut idle = Vec::new();
+        for _ in 0..depth {
+            let mut memory = IoBuf::new(content.len()).map_err(|errno| errno.to_string())?;
+            memory.copy_from_slice(&content);
+            idle.push(memory);
+        }
+        if job.is("registered") {
+            let refused = |errno| format!("the kernel refuses to register: {errno}");
+            engine.register_file(&file).map_err(refused)?;
+            let mut all: Vec<&mut IoBuf> = idle.iter_mut().collect();
+            engine.register_buffers(&mut all).map_err(refused)?;
+        }
+        let depth = idle.len();
+        Ok(EngineLoop { engine, file, places: Places::of(job)?, is_write, bytes, idle, depth })
+    }
+
+    fn start(&mut self, memory: IoBuf) -> Result<(), String> {
+        let offset = self.places.next();
+        let request = if self.is_write {
+            Request::write(offset, memory)
+        } else {
+            Request::read(offset, memory)
+        };
+        let started = self.engine.start(&self.file, request);
+        started.map(drop).map_err(|refused| refused.error.to_string())
+    }
+
+    fn wait(&mut self) -> Result<FinishedRequest, String> {
+        let done = self.engine.wait(LONG).map_err(|error| error.to_string())?;
+        let done = done.ok_or("nothing finished in a minute")?;
+        match &done.result {
+            Ok(moved) if moved.get() == self.bytes && done.route.buffered == 0 => Ok(done),
+            other => Err(format!("{other:?} of {} bytes, {:?}", self.bytes, done.route)),
+        }
+    }
+
+    /// Keeps the queue full for so long.
+    fn run(&mut self, time: Duration) -> Result<u64, String> {
+        while let Some(memory) = self.idle.pop() {
+            self.start(memory)?;
+        }
+        let per_look = (BYTES_PER_LOOK / self.bytes).max(1);
+        let (until, mut done) = (Instant::now() + time, 0u64);
+        while Instant::now() < until {
+            for _ in 0..per_look {
+                let finished = self.wait()?;
+                let memory = finished.memory.ok_or("the memory was lost")?;
+                if !self.is_write && done.is_multiple_of(CHECKED_ONE_IN) {
+                    check_read(&memory, finished.range.start())?;
+                }
+                done += 1;
+                self.start(memory)?;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Takes back what is under way; of writes, looks that it is there.
+    fn finish(&mut self, path: &Path) -> Result<(), String> {
+        for _ in 0..self.depth {
+            let finished = self.wait()?;
+            let memory = finished.memory.ok_or("the memory was lost")?;
+            if self.is_write {
+                check_written(path, &memory, finished.range.start())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bare loop: `depth`, `batch`, `op`, `slots`.
+pub fn bare(job: &Job) -> Result<Value, String> {
+    let (path, time) = (job.file()?, job.time()?);
+    let is_write = job.text("op")? == "write";
+    let (depth, batch, blocks) = (job.number("depth")?, job.number("batch")?, job.number("slots")?);
+    let open = OpenOptions::new().read(true).write(true).custom_flags(O_DIRECT).open(&path);
+    let file = open.map_err(|error| error.to_string())?;
+    let options = BareOptions { depth, batch, is_write, blocks };
+    let said = |error: std::io::Error| format!("the bare loop: {error}");
+    let mut one = BareLoop::new(&file, &written(BLOCK), options).map_err(said)?;
+    one.run(WARM_UP).map_err(said)?;
+    let answer = measure(|| one.run(time).map_err(said))?;
+    if is_write {
+        one.last().try_for_each(|(offset, memory)| check_written(&path, memory, offset))?;
+    }
+    Ok(answer)
+}
+
+/// The blocking door, one call at a time: `backend`, `op`, `slots`, `stride`, `shift`.
+pub fn calls(job: &Job) -> Result<Value, String> {
+    let (path, time) = (job.file()?, job.time()?);
+    let is_write = job.text("op")? == "write";
+    let backend: BackendKind = job.text("backend")?.parse()?;
+    diopter::use_for_this_thread(EngineOptions { backend, ..EngineOptions::default() });
+    let file = File::options().read(true).write(true).open(&path);
+    let file = file.map_err(|error| error.to_string())?;
+    let mut memory = IoBuf::new(BLOCK).map_err(|errno| errno.to_string())?;
+    memory.copy_from_slice(&written(BLOCK));
+    let (mut places, mut last) = (Places::of(job)?, 0);
+    let mut run = |time| {
+        let (until, mut done) = (Instant::now() + time, 0u64);
+        while Instant::now() < until {
+            for _ in 0..256 {
+                last = places.next();
+                let moved = if is_write {
+                    file.write_at(&memory, last)
+                } else {
+                    file.read_at(&mut memory, last)
+                };
+                if moved.map_err(|error| error.to_string())? != BLOCK {
+                    return Err("a short transfer".to_owned());
+                }
+                done += 1;
+            }
+            if !is_write {
+                check_read(&memory, last)?;
+            }
+        }
+        Ok(done)
+    };
+    run(WARM_UP)?;
+    let answer = measure(|| run(time))?;
+    if is_write {
+        check_written(&path, &memory, last)?;
+    }
+    Ok(answer)
+}

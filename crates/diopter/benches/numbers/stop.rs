@@ -1,0 +1,37 @@
+//! What is under way, shown on a terminal; and the signals that end a program, noticed between two
+//! rounds, so that every owner of a device, a mount or a folder gets to take it away.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From now on the signals that end a program only ask it to.
+pub fn listen() -> Result<(), String> {
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&asked))
+            .map_err(|error| format!("signal {signal} can't be taken: {error}"))?;
+    }
+    ASKED.set(asked).map_err(|_| "listened twice".to_owned())
+}
+
+pub fn is_asked() -> bool {
+    ASKED.get().is_some_and(|asked| asked.load(Ordering::Relaxed))
+}
+
+pub fn check() -> Result<(), String> {
+    if is_asked() { Err("stopped by a signal".to_owned()) } else { Ok(()) }
+}
+
+/// Shows what is under way to a person who watches; nothing takes it away again.
+pub fn progress(what: &str) {
+    if stderr().is_terminal() {
+        // Who can't be told can't be told that.
+        write!(stderr(), "\r\x1b[K{what}").unwrap_or(());
+    }
+}

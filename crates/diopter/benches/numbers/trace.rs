@@ -1,0 +1,73 @@
+//! How many transfers io_uring handed to its workers: the kernel's own tracepoint, counted in a
+//! tracefs instance of our own, for this process and those that it starts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::machine;
+
+const EVENT: &str = "events/io_uring/io_uring_queue_async_work/enable";
+
+/// A private instance; removed when dropped.
+pub struct Tracer {
+    instance: PathBuf,
+}
+
+impl Tracer {
+    pub fn new() -> Result<Tracer, String> {
+        let tracefs = Path::new("/sys/kernel/tracing");
+        if !tracefs.join("instances").exists() {
+            // The usual place, left mounted as every tool for traces does.
+            machine::run("mount", &["-t", "tracefs", "none", "/sys/kernel/tracing"])?;
+        }
+        let instance = tracefs.join("instances").join(format!("diopter-{}", std::process::id()));
+        fs::create_dir(&instance).map_err(|error| format!("{}: {error}", instance.display()))?;
+        let tracer = Tracer { instance };
+        tracer.write("options/event-fork", "1")?;
+        // A process started by one that is watched is watched, and its threads. Without any name in
+        // this file it would be everybody.
+        tracer.write("set_event_pid", &std::process::id().to_string())?;
+        tracer.write(EVENT, "1")?;
+        Ok(tracer)
+    }
+
+    pub fn clear(&self) -> Result<(), String> {
+        self.write("trace", "")
+    }
+
+    /// Events since it was cleared, those that the buffer had no room for included.
+    pub fn count(&self) -> Result<u64, String> {
+        let folder = self.instance.join("per_cpu");
+        let cores = fs::read_dir(&folder).map_err(|error| error.to_string())?;
+        let mut count = 0;
+        for core in cores.flatten() {
+            let stats = fs::read_to_string(core.path().join("stats"));
+            let stats = stats.map_err(|error| format!("{}: {error}", folder.display()))?;
+            count += events(&stats);
+        }
+        Ok(count)
+    }
+
+    fn write(&self, name: &str, value: &str) -> Result<(), String> {
+        let path = self.instance.join(name);
+        fs::write(&path, value).map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+fn events(stats: &str) -> u64 {
+    let field = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        let counts = ["entries", "overrun", "dropped events"].contains(&name);
+        value.trim().parse::<u64>().ok().filter(|_| counts)
+    };
+    stats.lines().filter_map(field).sum()
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        self.write(EVENT, "0").unwrap_or(());
+        if let Err(error) = fs::remove_dir(&self.instance) {
+            eprintln!("{} stays: {error}", self.instance.display());
+        }
+    }
+}
