@@ -145,6 +145,10 @@ const LANES: &[Lane] = &[
             check(&["bench", "-p", "diopter", "--bench", "stripes", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "readers", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "images", "--", "--smoke"]),
+            check(&[
+                "bench", "-p", "diopter", "--bench", "numbers", "--", "--smoke", "striped", "bios",
+                "null",
+            ]),
         ],
     ),
 ];

@@ -4,13 +4,13 @@
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process;
 
 use diopter::File;
 use diopter::prng::Prng;
 use diopter::sys::residency::residency;
 
 use crate::machine::{self, Folder};
+use crate::trace;
 use crate::zram::Zram;
 
 pub const BLOCK: usize = 4096;
@@ -50,6 +50,8 @@ impl Fast {
         let fast = Fast { at, blocks, _zram: zram, _folder: folder };
         fill(&fast.to_read(), blocks, numbered)?;
         fill(&fast.to_write(), blocks, |_, block| block.copy_from_slice(&pattern_block()))?;
+        check_not_cached(&fast.to_read())?;
+        check_not_cached(&fast.to_write())?;
         fs::write(fast.pattern(), &pattern_block()[..PATTERN_BYTES]).map_err(said)?;
         Ok(fast)
     }
@@ -99,7 +101,7 @@ pub fn numbered(number: u64, block: &mut [u8]) {
     block[..8].copy_from_slice(&number.to_le_bytes());
 }
 
-/// Writes a file of blocks past the page cache, so that nothing of it is there afterwards.
+/// Writes a file or device of blocks past the page cache.
 pub fn fill(path: &Path, blocks: u64, content: fn(u64, &mut [u8])) -> Result<(), String> {
     const BLOCKS_AT_ONCE: u64 = 256;
     let said = |error: diopter::Error| format!("{}: {error}", path.display());
@@ -113,7 +115,11 @@ pub fn fill(path: &Path, blocks: u64, content: fn(u64, &mut [u8])) -> Result<(),
         let length = BLOCK * usize::try_from((blocks - first).min(BLOCKS_AT_ONCE)).unwrap_or(256);
         file.write_all_at(&memory[..length], first * 4096).map_err(said)?;
     }
-    file.sync_all().map_err(said)?;
+    file.sync_all().map_err(said)
+}
+
+fn check_not_cached(path: &Path) -> Result<(), String> {
+    let file = fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let cached = residency(file.as_fd(), 0, 0, u64::MAX >> 1).map_or(0, |it| it.pages_cached);
     if cached > 0 {
         return Err(format!("{}: {cached} pages stayed in the page cache", path.display()));
@@ -128,6 +134,7 @@ pub fn remove_stale() {
     let numbers: Vec<String> = entries.filter_map(|entry| stale_zram(&entry.path())).collect();
     // Its guard is for tests side by side; there is one of us.
     drop(machine::alone());
+    trace::remove_stale();
     for number in numbers {
         if let Err(error) = fs::write("/sys/class/zram-control/hot_remove", &number) {
             eprintln!("zram{number} of a run that was killed stays: {error}");
@@ -139,10 +146,12 @@ pub fn remove_stale() {
 fn stale_zram(folder: &Path) -> Option<String> {
     let number = fs::read_to_string(folder.join(NUMBER_FILE)).ok()?;
     let name = folder.file_name()?.to_str()?.strip_prefix(machine::PREFIX)?;
-    let process: u32 = name.split('-').next()?.parse().ok()?;
-    let is_gone =
-        process != process::id() && !Path::new("/proc").join(process.to_string()).exists();
-    is_gone.then_some(number)
+    is_gone(name.split('-').next()?).then_some(number)
+}
+
+/// Whether nobody has this process id.
+pub fn is_gone(process: &str) -> bool {
+    process.parse::<u32>().is_ok() && !Path::new("/proc").join(process).exists()
 }
 
 /// The folder's file system and what it lies on, for the table.

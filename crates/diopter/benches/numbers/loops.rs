@@ -91,14 +91,26 @@ struct EngineLoop {
     depth: usize,
 }
 
-/// `backend`, `depth`, `op`, `bytes`, `slots`, `stride`, `shift`, `registered`, `completion`.
+/// `backend`, `depth`, `op`, `bytes`, `slots`, `stride`, `shift`; where wanted `registered`,
+/// `inline`, `deferred`, `limit` (of bios in flight) and `warm_up` (milliseconds).
 pub fn engine(job: &Job) -> Result<Value, String> {
     let (path, time) = (job.file()?, job.time()?);
     let mut one = EngineLoop::set_up(job, &path)?;
-    one.run(WARM_UP)?;
+    one.run(job.number("warm_up").map_or(WARM_UP, Duration::from_millis))?;
     let answer = measure(|| one.run(time))?;
     one.finish(&path)?;
+    if job.is("deferred") && !has_workers()? {
+        return Err("CompletionPolicy::Deferred has no worker here".to_owned());
+    }
     Ok(answer)
+}
+
+/// Whether this process has threads beside its first, those of io_uring not counted.
+fn has_workers() -> Result<bool, String> {
+    let tasks = std::fs::read_dir("/proc/self/task").map_err(|error| error.to_string())?;
+    let name = |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    let is_ours = |task: &std::fs::DirEntry| name(task).is_ok_and(|it| !it.starts_with("iou-"));
+    Ok(tasks.flatten().filter(is_ours).count() > 1)
 }
 
 impl EngineLoop {
@@ -114,8 +126,8 @@ impl EngineLoop {
         if job.is("inline") {
             policies.completion = CompletionPolicy::Inline;
         }
-        if job.is("limited") {
-            policies.depth = DepthPolicy::Fixed(depth);
+        if let Ok(limit) = job.number("limit") {
+            policies.depth = DepthPolicy::Fixed(limit);
         }
         let options = EngineOptions { backend, policies, checked: false };
         let engine = Engine::new(options).map_err(|error| error.to_string())?;

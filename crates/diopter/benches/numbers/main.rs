@@ -60,7 +60,7 @@ fn numbers(arguments: Vec<String>) -> Result<ExitCode, String> {
         list(&groups);
         return Ok(ExitCode::SUCCESS);
     }
-    if !repo::is_root() {
+    if !repo::is_root() && !options.is_smoke {
         return Err("zram, mounts and tracing need root: run it as root".to_owned());
     }
     stop::listen()?;
@@ -88,7 +88,7 @@ fn numbers(arguments: Vec<String>) -> Result<ExitCode, String> {
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     let is_missed = found.iter().any(|it| it.verdict() == Verdict::NotReached);
-    Ok(ExitCode::from(u8::from(is_missed)))
+    Ok(ExitCode::from(u8::from(is_missed && !bench.options.is_smoke)))
 }
 
 /// The groups that were asked for, each with its wanted rows.
@@ -128,6 +128,9 @@ fn run(bench: &Bench, (group, wanted): (&'static Group, Vec<bool>), found: &mut 
     stop::progress(&format!("{}, load average {}", group.name, load()));
     let measured = (group.measure)(bench, group.rows.len());
     stop::progress("");
+    if stop::is_asked() {
+        return;
+    }
     let findings = match measured {
         Ok(findings) => findings,
         Err(why) => group.rows.iter().map(|_| Err(why.clone())).collect(),

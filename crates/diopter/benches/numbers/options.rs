@@ -11,6 +11,7 @@ ROW is a group, or a part of a row's name; without one, all rows are measured.
   --list            the groups and their rows
   --rounds N        rounds of each row, 5 or more (5)
   --quick           shorter rounds and smaller files: does it run, not what is it worth
+  --smoke           as quick, and judges nothing; without root too, for rows without a device
   --size BYTES      of the file that is copied, such as 1G (4G; quick: 1G)
   --dir DIR         where the rows on a disk put their files (the temporary folder)
   --json FILE       all samples, for programs
@@ -26,6 +27,7 @@ pub struct Options {
     pub rows: Vec<String>,
     pub rounds: usize,
     pub is_quick: bool,
+    pub is_smoke: bool,
     pub size: u64,
     pub folder: PathBuf,
     pub json: Option<PathBuf>,
@@ -40,6 +42,7 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Options, Str
         rows,
         rounds: ROUNDS_MIN,
         is_quick: false,
+        is_smoke: false,
         size: 0,
         folder,
         json,
@@ -55,6 +58,7 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Options, Str
             "--dir" => options.folder = value()?.into(),
             "--json" => options.json = Some(value()?.into()),
             "--quick" => options.is_quick = true,
+            "--smoke" => (options.is_quick, options.is_smoke) = (true, true),
             "--list" => options.is_list = true,
             "--help" | "-h" => options.is_help = true,
             // Cargo's own.

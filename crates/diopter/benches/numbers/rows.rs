@@ -29,6 +29,7 @@ pub struct Group {
 const ZRAM: &str = "ext4 on zram";
 /// Replaced by what the disk is.
 const DISK: &str = "disk";
+const LOOP: &str = "loop device";
 const NONE: &str = "none";
 
 const fn row(
@@ -179,18 +180,14 @@ pub const GROUPS: &[Group] = &[
         name: "depth",
         rows: &[row(
             ("depth", DISK),
-            ("DepthPolicy::Auto", "the best fixed depth"),
-            (Unit::Iops, AtLeast(0.9)),
+            ("1 MiB reads, DepthPolicy::Auto", "the best fixed depth"),
+            (Unit::MebibytesPerSecond, AtLeast(0.9)),
         )],
         measure: later::depth,
     },
     Group {
         name: "completion",
-        rows: &[row(
-            ("completion", DISK),
-            ("completions inline, 4 KiB overwrites, depth 64", "deferred"),
-            (Unit::Iops, Told),
-        )],
+        rows: &[completion_row("completion-disk", DISK), completion_row("completion-loop", LOOP)],
         measure: later::completion,
     },
     Group {
@@ -226,6 +223,11 @@ pub const GROUPS: &[Group] = &[
         measure: copy::measure,
     },
 ];
+
+const fn completion_row(name: &'static str, device: &'static str) -> Row {
+    let sides = ("4 KiB overwrites, depth 64, inline", "the same, deferred");
+    row((name, device), sides, (Unit::Iops, Told))
+}
 
 const fn bounced_row(name: &'static str, device: &'static str) -> Row {
     let sides = ("1 MiB requests, bounced, depth 8", "the same, aligned");

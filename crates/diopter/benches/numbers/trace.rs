@@ -4,9 +4,27 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::ground::is_gone;
 use crate::machine;
 
 const EVENT: &str = "events/io_uring/io_uring_queue_async_work/enable";
+
+const TRACEFS: &str = "/sys/kernel/tracing";
+
+/// What an instance of ours is called, with the process's id behind it.
+const PREFIX: &str = "diopter-";
+
+/// Removes the instances of runs that were killed.
+pub fn remove_stale() {
+    let instances = fs::read_dir(Path::new(TRACEFS).join("instances"));
+    for instance in instances.into_iter().flatten().flatten() {
+        let name = instance.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        if process.is_some_and(is_gone) {
+            fs::remove_dir(instance.path()).unwrap_or_else(|error| eprintln!("{name:?}: {error}"));
+        }
+    }
+}
 
 /// A private instance; removed when dropped.
 pub struct Tracer {
@@ -15,12 +33,12 @@ pub struct Tracer {
 
 impl Tracer {
     pub fn new() -> Result<Tracer, String> {
-        let tracefs = Path::new("/sys/kernel/tracing");
+        let tracefs = Path::new(TRACEFS);
         if !tracefs.join("instances").exists() {
             // The usual place, left mounted as every tool for traces does.
-            machine::run("mount", &["-t", "tracefs", "none", "/sys/kernel/tracing"])?;
+            machine::run("mount", &["-t", "tracefs", "none", TRACEFS])?;
         }
-        let instance = tracefs.join("instances").join(format!("diopter-{}", std::process::id()));
+        let instance = tracefs.join("instances").join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&instance).map_err(|error| format!("{}: {error}", instance.display()))?;
         let tracer = Tracer { instance };
         tracer.write("options/event-fork", "1")?;

@@ -3,7 +3,7 @@
 
 use crate::fio::Job;
 use crate::own;
-use crate::result::Finding;
+use crate::result::{Finding, median};
 use crate::rows::Bench;
 use crate::side::{self, Figures, Runs, Side};
 
@@ -40,10 +40,20 @@ fn measure(bench: &Bench, is_write: bool) -> Result<Vec<Finding>, String> {
     let cost = Figures::cpu_nanos_per_io;
     let counts = |side: &Result<Side, String>| side::counts(side.as_ref().ok()?, &bench.core());
     let counts: Vec<String> = sides.iter().filter_map(counts).collect();
+    let cost_of = |(side, runs): (&Result<Side, String>, &Runs)| {
+        let (name, runs) = (side.as_ref().ok()?.name, runs.as_ref().ok()?);
+        let cost = median(runs.iter().map(|run| run.figures.cpu_nanos_per_io()));
+        Some(format!("{name} {cost:.0} ns"))
+    };
+    let costs: Vec<String> = sides.iter().zip(&all).filter_map(cost_of).collect();
     let told = notes.join("; ");
     Ok(vec![
-        side::pair(ours, fio, rate)
-            .map(|found| found.note(told).note(format!("each: {}", counts.join("; ")))),
+        side::pair(ours, fio, rate).map(|found| {
+            found
+                .note(told)
+                .note(format!("each transfer: {}", counts.join("; ")))
+                .note(format!("processor time of each: {}", costs.join("; ")))
+        }),
         side::pair(ours, tuned, rate),
         side::pair(ours, bare, rate),
         side::pair(ours, bare, cost).map(|found| found.note("user and system time, all threads")),
