@@ -2,6 +2,8 @@
 //! request against the bare system call on the same descriptor. `--smoke` runs a short share, to
 //! see that it still works.
 
+#[path = "numbers/null_loop.rs"]
+mod null_loop;
 #[path = "../tests/support/zram.rs"]
 mod zram;
 
@@ -12,16 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use diopter::backend::sim::{Disk, Null, World};
-use diopter::map::Identity;
-use diopter::{
-    Access, Blocks, Engine, EngineOptions, File, IoBuf, Policies, Request, Target, TargetRef,
-};
+use diopter::{EngineOptions, File, IoBuf};
 
+use null_loop::{DEPTH, NullLoop};
 use zram::Zram;
 
-/// Requests in flight of the null row.
-const DEPTH: usize = 64;
 const BLOCK: usize = 4096;
 
 /// How much is run.
@@ -65,45 +62,8 @@ fn nanos_each(total: Duration, count: u32) -> f64 {
     total.as_secs_f64() * 1e9 / f64::from(count)
 }
 
-/// Engine, target and buffers of the null row.
-struct NullRow {
-    engine: Engine,
-    target: TargetRef,
-    idle: Vec<IoBuf>,
-}
-
-impl NullRow {
-    fn new() -> NullRow {
-        let slab = Engine::slab();
-        let null = Box::new(Null::new(&slab, 64));
-        let engine = Engine::on_backend(slab, null, Policies::default());
-        let world = World::new(vec![Disk::new(1 << 30, 512, 512)]);
-        let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
-        let access = Access { read: true, write: true, ..Access::default() };
-        let target = Target::alone(world.port(0), Identity, blocks, access);
-        let idle = (0..DEPTH).map(|_| IoBuf::new(BLOCK).expect("memory")).collect();
-        NullRow { engine, target, idle }
-    }
-
-    /// Starts and finishes `bios` reads of one bio each, keeping the queue full.
-    fn run(&mut self, bios: u32) {
-        let mut left = bios;
-        while left > 0 {
-            while let Some(memory) = self.idle.pop() {
-                let request = Request::read(u64::from(left) * 4096, memory);
-                self.engine.start(&self.target, request).expect("there is room");
-            }
-            while let Some(done) = self.engine.wait(Duration::ZERO).expect("nothing breaks") {
-                assert!(done.result.is_ok(), "{:?}", done.result);
-                self.idle.push(done.memory.expect("memory comes back"));
-                left = left.saturating_sub(1);
-            }
-        }
-    }
-}
-
 fn null_row(scale: &Scale) {
-    let mut row = NullRow::new();
+    let mut row = NullLoop::new();
     row.run(scale.null_bios / 10);
     let mut samples = Vec::new();
     for _ in 0..scale.rounds {

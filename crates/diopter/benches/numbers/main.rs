@@ -20,6 +20,7 @@ mod own;
 mod paired;
 mod result;
 mod rows;
+mod scale;
 mod side;
 mod stop;
 mod table;

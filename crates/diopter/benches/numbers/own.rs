@@ -10,7 +10,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use serde_json::{Value, json};
 
 use crate::side::{Figures, Side};
-use crate::{loops, null_loop, paired};
+use crate::{loops, paired, scale};
 
 /// Before anything is measured: as long as fio's ramp.
 pub const WARM_UP: Duration = Duration::from_millis(200);
@@ -77,8 +77,8 @@ pub fn main(arguments: &[String]) -> Result<(), String> {
         "calls" => loops::calls(&job)?,
         "blocking" => paired::blocking(&job)?,
         "null" => paired::null(&job)?,
-        "scale" => null_loop::scale(&job)?,
-        "processes" => null_loop::processes(&job)?,
+        "scale" => scale::scale(&job)?,
+        "processes" => scale::processes(&job)?,
         _ => return Err(format!("no side is called {kind}")),
     };
     println!("{answer}");
