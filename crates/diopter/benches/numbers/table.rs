@@ -44,6 +44,8 @@ fn print_row(judged: &Judged) {
     let measured = match finding {
         Ok(measured) => measured,
         Err(why) => {
+            // What a program said may have lines.
+            let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
             println!("{:<22} {:<18} {verdict}: {why}", row.name, device);
             return;
         }
