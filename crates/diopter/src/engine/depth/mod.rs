@@ -82,6 +82,19 @@ pub enum DepthReason {
     FewerAreFaster,
 }
 
+impl DepthReason {
+    /// Its name in documents.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            DepthReason::NotCompared => "not-compared",
+            DepthReason::FewerAreSlower => "fewer-are-slower",
+            DepthReason::FewerDoAsWell => "fewer-do-as-well",
+            DepthReason::FewerAreFaster => "fewer-are-faster",
+        }
+    }
+}
+
 /// What was decided, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DepthReport {
@@ -219,6 +232,12 @@ impl DepthController {
             (None, Some(survey)) => Setting { depth: survey.depth, ..self.base },
             _ => self.base,
         }
+    }
+
+    /// What follows has nothing to do with what was before: another file, a pause. What was found
+    /// stays, and is looked at anew.
+    pub fn interrupt(&mut self) {
+        self.window.start = 0;
     }
 
     /// Takes in what came back.
