@@ -1,6 +1,6 @@
 //! `DepthPolicy::Auto` against a sweep of fixed depths, on the devices at hand: the file system of
-//! the temporary folder, a loop device with direct I/O on it, and zram. Every side in turns, each round in
-//! another order; ratios are against the best fixed depth. `--smoke` runs a short share.
+//! the temporary folder, a loop device with direct I/O on it, and zram. Every side in turns, each
+//! round in another order; ratios are against the best fixed depth. `--smoke` runs a short share.
 
 #[path = "../tests/support/zram.rs"]
 mod zram;
