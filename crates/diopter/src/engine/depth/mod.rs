@@ -31,6 +31,16 @@ const DEEPER_MIN: u64 = 1040;
 /// Another size of request must give so much: it has costs that no throughput shows.
 const SIZE_MIN: u64 = 1050;
 
+/// A window lasts so long at least: the survey's; what noise makes of it, doubling; what quiet does.
+const WINDOW_NS: u64 = 16_000_000;
+const WINDOW_MAX_NS: u64 = 8 * WINDOW_NS;
+const WINDOW_MIN_NS: u64 = WINDOW_NS / 2;
+
+/// Windows of one setting that differ by more than this are too short, by less than that longer
+/// than they need be.
+const NOISY: u64 = 120;
+const QUIET: u64 = 40;
+
 /// Rounds of one comparison at most.
 const ROUNDS_MAX: u64 = 6;
 
@@ -155,6 +165,7 @@ pub struct DepthController {
     level: u64,
     strikes: u32,
     window: Window,
+    window_ns: u64,
     /// Completions that still belong to what was set before.
     skip: u32,
     last: u64,
@@ -191,6 +202,7 @@ impl DepthController {
             level: 0,
             strikes: 0,
             window: Window::default(),
+            window_ns: WINDOW_NS,
             skip: 0,
             last: 0,
             why: DepthReason::NotCompared,
@@ -257,7 +269,7 @@ impl DepthController {
             return;
         }
         self.window.add(&progress);
-        if self.window.is_over(now) {
+        if self.window.is_over(now, self.window_ns) {
             self.close_window(now, progress.in_flight);
         }
     }
@@ -407,6 +419,11 @@ impl DepthController {
 
     /// Decides after a round, or leaves the trial for another one.
     fn judge(&mut self, trial: Trial, now: u64) {
+        if trial.last_spread > NOISY {
+            self.window_ns = (2 * self.window_ns).min(WINDOW_MAX_NS);
+        } else if trial.last_spread < QUIET {
+            self.window_ns = (self.window_ns / 2).max(WINDOW_MIN_NS);
+        }
         let ratio = trial.there.rate().saturating_mul(WHOLE) / trial.here.rate().max(1);
         let least = match trial.direction {
             Direction::Shallower => SHALLOWER_MIN.max(STANDING_MIN * WHOLE / self.standing.max(1)),
@@ -420,9 +437,7 @@ impl DepthController {
         if !is_clear && trial.rounds < ROUNDS_MAX {
             return;
         }
-        // What stays in doubt does not make it deeper.
-        let is_better = ratio >= least && (is_clear || trial.direction == Direction::Shallower);
-        if is_better {
+        if ratio >= least {
             self.accept(trial, ratio);
             self.begin_trial(now);
         } else {

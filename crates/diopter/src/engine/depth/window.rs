@@ -3,9 +3,6 @@
 
 use super::{Direction, Progress, Setting, WHOLE};
 
-/// A window lasts so long at least.
-const WINDOW_NS: u64 = 8_000_000;
-
 /// A window of a slow device ends after this, with as many completions as there were.
 const SLOW_WINDOW_NS: u64 = 500_000_000;
 
@@ -62,6 +59,8 @@ pub(super) struct Trial {
     pub(super) here: Sum,
     pub(super) there: Sum,
     pub(super) spread: u64,
+    /// Of the last round alone.
+    pub(super) last_spread: u64,
 }
 
 impl Survey {
@@ -79,11 +78,11 @@ impl Window {
         self.in_flight_max = self.in_flight_max.max(progress.in_flight);
     }
 
-    pub(super) fn is_over(&self, now: u64) -> bool {
+    pub(super) fn is_over(&self, now: u64, window_ns: u64) -> bool {
         let ns = now.saturating_sub(self.start);
         let is_slow = ns >= SLOW_WINDOW_NS && self.count >= SLOW_COMPLETIONS_MIN;
         let is_full = self.count >= self.in_flight_max.max(COMPLETIONS_MIN);
-        is_slow || (ns >= WINDOW_NS && is_full)
+        is_slow || (ns >= window_ns && is_full)
     }
 
     /// Whether the device had as much to do all the time as it was given: others were kept back, or
@@ -114,7 +113,8 @@ impl Trial {
     pub(super) fn new(direction: Direction, setting: Setting) -> Trial {
         let (here, there) = (Sum::default(), Sum::default());
         let samples = [0; STEPS];
-        Trial { direction, setting, samples, step: 0, rounds: 0, here, there, spread: 0 }
+        let (step, rounds, spread) = (0, 0, 0);
+        Trial { direction, setting, samples, step, rounds, here, there, spread, last_spread: 0 }
     }
 
     /// Whether the window under way is one of the other setting: the two in the middle, and in
@@ -138,7 +138,8 @@ impl Trial {
         self.step = (self.step + 1) % STEPS;
         if self.step == 0 {
             let [first, second, third, fourth] = self.samples;
-            self.spread += spread(first, fourth).max(spread(second, third));
+            self.last_spread = spread(first, fourth).max(spread(second, third));
+            self.spread += self.last_spread;
             self.rounds += 1;
         }
     }
