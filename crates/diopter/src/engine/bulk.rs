@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use diopter_sys::{BioId, BioResult, BioSpec};
+use diopter_sys::{BioId, BioResult};
 
 use crate::backend::Backend;
 use crate::clock::Nanos;
@@ -13,7 +13,8 @@ use crate::limits::BULK_BYTES_MIN;
 
 /// The large bios of one engine.
 pub(crate) struct Bulk {
-    is_on: bool,
+    /// Bytes from which on a bio is large; none is, where nothing is kept back.
+    bytes_min: u32,
     controller: DepthController,
     /// Built, and kept back by the depth; oldest first.
     kept_back: VecDeque<BioId>,
@@ -35,7 +36,7 @@ impl Bulk {
     /// For an engine that holds so many bios; `is_on`: whether anything is kept back.
     pub fn new(is_on: bool, bios: u32) -> Bulk {
         Bulk {
-            is_on,
+            bytes_min: if is_on { BULK_BYTES_MIN } else { u32::MAX },
             controller: DepthController::new(bios),
             kept_back: VecDeque::new(),
             is_in_backlog: false,
@@ -48,11 +49,13 @@ impl Bulk {
         }
     }
 
-    /// Whether a bio that goes into the backlog is a large one.
+    /// Whether a bio of `length` bytes, which goes into the backlog, is a large one.
     #[inline]
-    pub fn takes(&mut self, spec: &BioSpec) -> bool {
-        let is_bulk = self.is_on && spec.length() >= BULK_BYTES_MIN;
-        self.is_in_backlog |= is_bulk;
+    pub fn takes(&mut self, length: u32) -> bool {
+        let is_bulk = length >= self.bytes_min;
+        if is_bulk {
+            self.is_in_backlog = true;
+        }
         is_bulk
     }
 
@@ -64,7 +67,7 @@ impl Bulk {
 
     /// Something is not built because its object has its share of the depth.
     pub fn note_share(&mut self) {
-        self.has_share_full = self.is_on;
+        self.has_share_full = self.bytes_min != u32::MAX;
     }
 
     /// How many may be in the device.
@@ -96,7 +99,7 @@ impl Bulk {
     }
 
     /// One came back.
-    #[inline]
+    #[cold]
     pub fn take_back(&mut self, result: BioResult) {
         self.held -= 1;
         self.count += 1;

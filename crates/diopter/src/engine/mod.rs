@@ -389,10 +389,10 @@ impl Core {
             self.now = self.backend.now();
         }
         for (id, result) in completions.drain(..) {
-            if self.flight.notes[id.index()].is_bulk {
+            let BioNote { request: place, is_bulk, .. } = self.flight.retire(id);
+            if is_bulk {
                 self.flight.bulk.take_back(result);
             }
-            let place = self.flight.retire(id);
             let pending = &mut self.table[place];
             pending.timing.reaped = self.now;
             if pending.state == State::Single {

@@ -357,7 +357,7 @@ impl Flight {
         spec: BioSpec,
         has_share: bool,
     ) -> BioId {
-        let is_bulk = self.bulk.takes(&spec);
+        let is_bulk = self.bulk.takes(spec.length());
         let id = self.slab.build(spec).expect("the caller has seen a vacancy");
         self.notes[id.index()] = BioNote { request: place, has_share, is_bulk };
         self.backlog.push_back(id);
@@ -403,15 +403,15 @@ impl Flight {
         found.map_or(0, |(_, bios)| *bios)
     }
 
-    /// Frees the place of a bio that came back or was never tried; answers that of its request.
+    /// Frees the place of a bio that came back or was never tried; answers what it was.
     #[inline]
-    pub fn retire(&mut self, id: BioId) -> usize {
+    pub fn retire(&mut self, id: BioId) -> BioNote {
         let note = self.notes[id.index()];
         if note.has_share {
             self.uncount_share(self.slab.spec(id).object);
         }
         self.slab.retire(id);
-        note.request
+        note
     }
 
     fn uncount_share(&mut self, object: ObjectHandle) {
