@@ -31,7 +31,8 @@ const DEEPER_MIN: u64 = 1040;
 /// Another size of request must give so much: it has costs that no throughput shows.
 const SIZE_MIN: u64 = 1050;
 
-/// A window lasts so long at least: the survey's; what noise makes of it, doubling; what quiet does.
+/// A window lasts so long at least: the survey's; what noise makes of it, doubling; what quiet
+/// makes of it.
 const WINDOW_NS: u64 = 16_000_000;
 const WINDOW_MAX_NS: u64 = 8 * WINDOW_NS;
 const WINDOW_MIN_NS: u64 = WINDOW_NS / 2;
