@@ -136,7 +136,11 @@ impl Bulk {
 impl Flight {
     /// As [`Flight::hand_over`], where large bios wait: they go up to a depth of their own, and
     /// small ones pass them.
-    pub fn hand_over_in_part(&mut self, backend: &mut dyn Backend, mut told: impl FnMut(usize)) {
+    pub fn hand_over_in_part(
+        &mut self,
+        backend: &mut dyn Backend,
+        mut told: impl FnMut(usize, bool),
+    ) {
         // What was kept back is older than all that is large in the backlog.
         for _ in 0..self.bulk.kept_back.len() {
             let Some(id) = self.bulk.kept_back.front().copied() else { break };
@@ -145,20 +149,21 @@ impl Flight {
             }
             self.bulk.kept_back.pop_front();
             self.bulk.held += 1;
-            told(self.notes[id.index()].request);
+            told(self.notes[id.index()].request, true);
         }
         for _ in 0..self.backlog.len() {
             let Some(id) = self.backlog.front().copied() else { break };
             let BioNote { request, is_bulk, .. } = self.notes[id.index()];
             if is_bulk && (self.bulk.has_kept_back() || !self.bulk.has_room()) {
                 self.bulk.kept_back.push_back(id);
+                told(request, false);
             } else if backend.queue(&[id]) == 0 {
                 break;
             } else {
                 if is_bulk {
                     self.bulk.held += 1;
                 }
-                told(request);
+                told(request, true);
             }
             self.backlog.pop_front();
         }

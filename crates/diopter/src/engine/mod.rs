@@ -372,12 +372,13 @@ impl Core {
             self.fail_all();
             return true;
         }
-        self.flight.hand_over(&mut *self.backend, self.policies.depth, |request| {
+        self.flight.hand_over(&mut *self.backend, self.policies.depth, |request, is_submitted| {
             let timing = &mut self.table[request].timing;
-            if timing.submitted == Nanos::default() {
+            if timing.started == Nanos::default() {
+                timing.started = self.now;
+            }
+            if is_submitted && timing.submitted == Nanos::default() {
                 timing.submitted = self.now;
-                timing.started =
-                    if timing.started == Nanos::default() { self.now } else { timing.started };
             }
         });
         // With nothing in the device there is nothing to wait for.

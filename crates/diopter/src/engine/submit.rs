@@ -441,12 +441,12 @@ impl Flight {
     }
 
     /// Hands built bios to the backend, oldest first, as many as depth and backend take; `told`
-    /// hears the place of each one's request.
+    /// hears the place of each one's request, and whether it went.
     pub fn hand_over(
         &mut self,
         backend: &mut dyn Backend,
         depth: DepthPolicy,
-        mut told: impl FnMut(usize),
+        mut told: impl FnMut(usize, bool),
     ) {
         let depth = match depth {
             DepthPolicy::Fixed(depth) => depth.max(1).min(backend.capabilities().depth_max),
@@ -464,7 +464,7 @@ impl Flight {
                 return;
             }
             for id in self.backlog.drain(..accepted) {
-                told(self.notes[id.index()].request);
+                told(self.notes[id.index()].request, true);
             }
         }
     }

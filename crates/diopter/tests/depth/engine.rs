@@ -9,8 +9,8 @@ use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter::backend::{Checked, Port};
 use diopter::stripe::Striping;
 use diopter::{
-    Access, Blocks, DepthPolicy, DepthReason, DepthReport, Engine, IoBuf, Policies, Request,
-    RequestId, Target, TargetRef,
+    Access, Blocks, DepthPolicy, DepthReason, DepthReport, Engine, IoBuf, Policies, RangeState,
+    Request, RequestId, Target, TargetRef,
 };
 
 const STRIPE: u64 = 64 << 10;
@@ -185,6 +185,10 @@ fn what_is_kept_back_is_cancelled_like_all_that_was_not_tried() {
         let done = bench.engine.wait(LONG).unwrap().expect("it comes back");
         cancelled += u32::from(done.result.is_err());
         assert_eq!(done.result.is_err(), done.id == last);
+        if done.id == last {
+            let states: Vec<_> = done.outcome.ranges().iter().map(|range| range.state).collect();
+            assert_eq!(states, [RangeState::NotTried]);
+        }
     }
     assert_eq!((cancelled, bench.engine.held()), (1, (0, 0)));
 }
