@@ -7,6 +7,7 @@ use std::time::Duration;
 use diopter::backend::sim::performance::{Cliff, Performance};
 use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter::backend::{Checked, Port};
+use diopter::map::Identity;
 use diopter::stripe::Striping;
 use diopter::{
     Access, Blocks, DepthPolicy, DepthReason, DepthReport, Engine, IoBuf, Policies, RangeState,
@@ -50,9 +51,13 @@ impl Bench {
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, ..Access::default() };
         let ports = (0..objects).map(|number| Arc::new(world.port(number)) as Arc<dyn Port>);
-        let count = usize::try_from(objects).unwrap();
-        let striping = Striping::new(STRIPE, count).unwrap();
-        let target = Target::striped(ports.collect(), striping, blocks, access);
+        let target = match usize::try_from(objects).unwrap() {
+            1 => Target::alone(world.port(0), Identity, blocks, access),
+            count => {
+                let striping = Striping::new(STRIPE, count).unwrap();
+                Target::striped(ports.collect(), striping, blocks, access)
+            }
+        };
         let bytes = STRIPE * u64::from(objects);
         Bench { engine, target, bytes, next: 0, now: 0 }
     }
