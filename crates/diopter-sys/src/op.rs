@@ -177,6 +177,7 @@ pub struct BioSpec {
 
 impl BioSpec {
     /// Bytes to move; 0 for what moves none.
+    #[inline]
     #[must_use]
     pub fn length(&self) -> u32 {
         self.span.map_or(0, |span| span.length)

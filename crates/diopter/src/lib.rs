@@ -55,6 +55,7 @@ pub mod probe;
 pub use backend::BackendKind;
 pub use diopter_sys as sys;
 pub use diopter_sys::{Errno, IoBuf, RwFlags};
+pub use engine::depth::{DepthController, DepthReason, DepthReport, Progress};
 pub use engine::hybrid::HybridCounters;
 pub use engine::target::{Access, Blocks, Target, TargetRef};
 pub use engine::{BackendChoice, Engine, EngineOptions, use_for_this_thread};

@@ -12,6 +12,11 @@ pub const SEGMENTS_MAX: u32 = 64;
 /// Bios that a thread's engine holds; a ring has that many entries.
 pub const DEPTH_MAX: u32 = 128;
 
+/// Bios from this size on count as large: what they cost a device is their bytes, and a queue of
+/// them is what a small one waits behind. With `DepthPolicy::Auto` no more of them are in flight
+/// than help.
+pub const BULK_BYTES_MIN: u32 = 64 << 10;
+
 /// Requests pending in one engine.
 pub const REQUESTS_MAX: u32 = 128;
 

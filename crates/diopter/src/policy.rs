@@ -56,12 +56,13 @@ pub enum CompletionPolicy {
     Auto,
 }
 
-/// How many bios are in flight. Read by `engine/submit.rs`.
+/// How many bios are in flight: `docs/depth.md`. Read by `engine/submit.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DepthPolicy {
     /// At most this many.
     Fixed(u32),
-    /// As many as the engine holds; a whole-file job such as `dio cp` decides by itself.
+    /// Of large bios as many as help, which is found out while they run; of small ones, below
+    /// 64 KiB, as many as there are.
     #[default]
     Auto,
 }

@@ -154,10 +154,11 @@ pub struct CpArgs {
     /// becomes a plain file, unless the target is a striped file already.
     #[arg(long)]
     pub striped: bool,
-    /// Bytes of one request [default: 2M, or what fits the stripes of the file or device]
+    /// Bytes of one request [default: 2M or less, as found, or what fits the stripes of the file or
+    /// device]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub bs: Option<u64>,
-    /// Requests in flight, or auto
+    /// Requests in flight, or auto: as many as move the most, found while it copies
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = values::iodepth)]
     pub iodepth: IoDepth,
     /// Show progress on standard error: on a terminal, or never

@@ -113,6 +113,8 @@ pub struct Flow<'a> {
     pub moved: Moved,
     /// Every byte before this one is on the device.
     pub flushed: u64,
+    /// Ranges that are dealt with since somebody asked, and their bytes.
+    ended: (u32, u64),
     hash: Option<ContentHash>,
     /// What is left of the segment that is being read.
     segment: Range<u64>,
@@ -158,6 +160,7 @@ impl<'a> Flow<'a> {
             flushing: None,
             moved: Moved::default(),
             flushed: 0,
+            ended: (0, 0),
             hash,
             segment: 0..0,
             has_all_segments: false,
@@ -216,6 +219,17 @@ impl<'a> Flow<'a> {
     /// done.
     pub fn lose(&mut self, range: &Range<u64>) {
         self.lost_from = self.lost_from.min(range.start);
+    }
+
+    /// Notes a range that is dealt with.
+    pub fn end(&mut self, range: &Range<u64>) {
+        self.ended.0 += 1;
+        self.ended.1 += range.end - range.start;
+    }
+
+    /// Ranges that were dealt with since the last time, and their bytes.
+    pub fn take_ended(&mut self) -> (u32, u64) {
+        std::mem::take(&mut self.ended)
     }
 
     /// Whether there is nothing left to begin.

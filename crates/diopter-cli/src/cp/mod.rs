@@ -24,12 +24,13 @@ mod signals;
 mod source;
 mod striped;
 mod temporary;
+mod tuning;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use diopter::{BackendKind, EngineOptions, OpenAs};
+use diopter::{BackendKind, DepthPolicy, EngineOptions, OpenAs, Policies};
 
 use copier::Copier;
 use failure::Failure;
@@ -38,6 +39,9 @@ use progress::Progress;
 use report::{BackendReport, Counts, Report};
 use shape::Shape;
 use signals::{Signal, Signals};
+
+/// More bios than any engine holds.
+const ENGINE_DEPTH: u32 = u32::MAX;
 
 /// Whether holes are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -126,6 +130,7 @@ pub fn run(options: &CpOptions, output: &mut dyn Write) -> u8 {
             }
             let backend = copier.pipeline.backend();
             let backend = BackendReport { name: backend.name.to_owned(), why: backend.why };
+            copier.counts.depth = copier.pipeline.depth_report();
             let report = copier.counts.report(backend, started.elapsed(), signal);
             conclude(options, &report, output)
         }
@@ -149,7 +154,9 @@ fn set_up(options: &CpOptions, progress: Progress) -> Result<Copier<'_>, Failure
     let here = Path::new("this process");
     let signals = Signals::listen()
         .map_err(|errno| Failure::of_errno("listening for signals", here, errno))?;
-    let engine = EngineOptions { backend: options.backend, ..EngineOptions::default() };
+    // What is in flight is decided here, request by request; no bio is to wait for more.
+    let policies = Policies { depth: DepthPolicy::Fixed(ENGINE_DEPTH), ..Policies::default() };
+    let engine = EngineOptions { backend: options.backend, policies, ..EngineOptions::default() };
     let pipeline = Pipeline::new(engine, shape).map_err(|error| {
         let name = format!("backend {}", options.backend);
         let cause = format!("{}: {}", error.what, error.errno);

@@ -6,14 +6,16 @@ use std::ops::Range;
 use std::time::Duration;
 
 use diopter::{
-    BackendChoice, BackendError, Engine, EngineOptions, Errno, Error, File, FileOffset,
-    FinishedRequest, IoBuf, Request, RequestId, RequestOp, RwFlags, SetupError,
+    BackendChoice, BackendError, DepthReport, Engine, EngineOptions, Errno, Error, File,
+    FileOffset, FinishedRequest, IoBuf, Progress, Request, RequestId, RequestOp, RwFlags,
+    SetupError,
 };
 
 use super::content::next_data;
 use super::flow::{Flow, Flushing, Moved, Reading, Transfer, Writing, Zeros, length_of};
 use super::shape::Shape;
 use super::signals::Signal;
+use super::tuning::Tuning;
 
 /// Longest wait for a request before signals are looked at.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
@@ -60,6 +62,7 @@ pub struct Pipeline {
     engine: Engine,
     options: EngineOptions,
     shape: Shape,
+    tuning: Tuning,
     /// Buffers of a whole block that nobody uses.
     free: Vec<IoBuf>,
     has_registered: bool,
@@ -69,7 +72,8 @@ impl Pipeline {
     /// An engine and no buffers yet.
     pub fn new(options: EngineOptions, shape: Shape) -> Result<Pipeline, SetupError> {
         let engine = Engine::new(options)?;
-        Ok(Pipeline { engine, options, shape, free: Vec::new(), has_registered: false })
+        let tuning = Tuning::new(shape);
+        Ok(Pipeline { engine, options, shape, tuning, free: Vec::new(), has_registered: false })
     }
 
     /// Moves what follows in another shape. Nothing may be in flight.
@@ -79,6 +83,7 @@ impl Pipeline {
         }
         self.free.clear();
         self.shape = shape;
+        self.tuning = Tuning::new(shape);
         if self.has_registered {
             // Buffers are registered once in an engine's life, and stay pinned for the rest of it.
             self.engine = Engine::new(self.options)?;
@@ -92,12 +97,19 @@ impl Pipeline {
         self.engine.backend()
     }
 
+    /// How many requests of which size were found to be best for copying; `None` where the command
+    /// line says how many.
+    pub fn depth_report(&self) -> Option<(DepthReport, u64)> {
+        self.tuning.report().map(|report| (report, self.shape.block >> report.halvings))
+    }
+
     /// Runs a transfer to its end.
     pub fn run(&mut self, transfer: Transfer<'_>, watch: Watch<'_>) -> Result<Moved, Interruption> {
         let files = [Some(transfer.source), transfer.target];
         let is_large = transfer.size >= REGISTERED_BYTES_MIN;
         if is_large {
             self.register(&files);
+            self.tuning.interrupt(transfer.target.is_some());
         }
         let mut flow = Flow::new(transfer);
         let ended = self.pump(&mut flow, watch);
@@ -139,7 +151,7 @@ impl Pipeline {
         }
         // Once per engine, so a refusal is not asked for again.
         self.has_registered = true;
-        while self.free.len() < self.depth() {
+        while self.free.len() < self.depth_max() {
             match self.shape.buffer() {
                 Ok(memory) => self.free.push(memory),
                 Err(_) => return,
@@ -149,7 +161,7 @@ impl Pipeline {
         self.engine.register_buffers(&mut buffers).unwrap_or(());
     }
 
-    fn depth(&self) -> usize {
+    fn depth_max(&self) -> usize {
         usize::try_from(self.shape.depth).expect("at most IODEPTH_MAX")
     }
 
@@ -166,6 +178,7 @@ impl Pipeline {
             else {
                 continue;
             };
+            let in_flight = flow.buffers();
             match finished.op {
                 RequestOp::Read => self.take_read(flow, finished)?,
                 RequestOp::Write => self.take_write(flow, finished)?,
@@ -174,13 +187,27 @@ impl Pipeline {
                     watch(Milestone::Flushed(flow.flushed));
                 }
             }
+            self.note_progress(flow, in_flight);
             self.flush_now_and_then(flow)?;
         }
     }
 
+    /// Tells what is dealt with, of a file that is large enough to learn from.
+    fn note_progress(&mut self, flow: &mut Flow<'_>, in_flight: usize) {
+        let (count, bytes) = flow.take_ended();
+        if count == 0 || flow.transfer.size < REGISTERED_BYTES_MIN {
+            return;
+        }
+        let in_flight = u32::try_from(in_flight).expect("at most IODEPTH_MAX");
+        let (now, has_more) = (diopter::clock::now(), !flow.has_begun_all());
+        let progress = Progress { now, count, bytes, in_flight, has_more };
+        self.tuning.note(flow.transfer.target.is_some(), progress);
+    }
+
     /// Starts reads as long as there are a buffer and something to read.
     fn read_ahead(&mut self, flow: &mut Flow<'_>) -> Result<(), Interruption> {
-        while flow.buffers() < self.depth() && !flow.has_begun_all() {
+        let now = self.tuning.now(flow.transfer.target.is_some());
+        while flow.buffers() < now.depth && !flow.has_begun_all() {
             if self.free.is_empty() {
                 match self.shape.buffer() {
                     Ok(memory) => self.free.push(memory),
@@ -189,7 +216,7 @@ impl Pipeline {
                     Err(_) => return Ok(()),
                 }
             }
-            let next = flow.next_range(self.shape.block).map_err(Interruption::Seek)?;
+            let next = flow.next_range(now.block).map_err(Interruption::Seek)?;
             let Some(range) = next else { return Ok(()) };
             let mut memory = self.free.pop().expect("one was there, or was just made");
             memory.truncate(self.length_to_read(flow, &range));
@@ -233,7 +260,10 @@ impl Pipeline {
             let is_written = range.end <= flow.transfer.write_from;
             match flow.transfer.target {
                 Some(target) if !is_written => self.write(flow, target, (range, memory, 0))?,
-                _ => self.free.push(memory),
+                _ => {
+                    flow.end(&range);
+                    self.free.push(memory);
+                }
             }
         }
         Ok(())
@@ -252,6 +282,7 @@ impl Pipeline {
             Zeros::Skipped => next_data(&memory[..length], from),
         };
         let Some(run) = run else {
+            flow.end(&range);
             self.free.push(memory);
             return Ok(());
         };

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use diopter::DepthReport;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -49,6 +50,26 @@ pub struct Report {
     pub left_out: u64,
     /// Of `files`: those that were written as striped files.
     pub striped: u64,
+    /// How many requests of which size were found to be best for the file that came last; null
+    /// where `--iodepth` says how many.
+    pub depth: Option<DepthFound>,
+}
+
+/// What was found about requests in flight.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct DepthFound {
+    /// Requests in flight.
+    pub requests: u32,
+    /// Requests that the buffers are enough for.
+    pub requests_max: u32,
+    /// Bytes of one request.
+    pub request_bytes: u64,
+    /// `not-compared`, `fewer-are-slower`, `fewer-do-as-well` or `fewer-are-faster`.
+    pub why: &'static str,
+    /// Comparisons that came to an end, and of them those that changed it.
+    pub comparisons: u64,
+    /// See `comparisons`.
+    pub changes: u64,
 }
 
 /// The backend.
@@ -131,6 +152,8 @@ pub struct Counts {
     pub hole_bytes: u64,
     /// See [`Report::resumed_bytes`].
     pub resumed_bytes: u64,
+    /// See [`Report::depth`]: what was found, and the bytes of a request.
+    pub depth: Option<(DepthReport, u64)>,
     /// Reading the sources.
     pub read: RouteTotals,
     /// Writing the targets.
@@ -220,7 +243,19 @@ impl Counts {
             failures: self.failures,
             left_out: self.left_out,
             striped: self.striped,
+            depth: self.depth.map(depth_of),
         }
+    }
+}
+
+fn depth_of((found, request_bytes): (DepthReport, u64)) -> DepthFound {
+    DepthFound {
+        requests: found.depth,
+        requests_max: found.depth_max,
+        request_bytes,
+        why: found.why.name(),
+        comparisons: found.comparisons,
+        changes: found.changes,
     }
 }
 

@@ -23,6 +23,9 @@ const BLOCK_UNIT: u64 = 512;
 const BLOCK_BYTES: u64 = 2 << 20;
 const IODEPTH: u32 = 16;
 
+/// A block of the usual size may become a quarter of it.
+const HALVINGS_MAX: u32 = 2;
+
 /// Blocks that are made larger than usual leave room for so many in flight, so that reads, writes
 /// and the device's own queue overlap.
 const FITTED_DEPTH: u32 = 4;
@@ -45,6 +48,10 @@ pub struct Shape {
     pub block: u64,
     /// Requests in flight at most.
     pub depth: u32,
+    /// Whether it may be fewer: nobody said how many.
+    pub is_depth_open: bool,
+    /// How many times a request may be halved: none where a size was said or wished for.
+    pub halvings_max: u32,
 }
 
 impl Shape {
@@ -62,6 +69,8 @@ impl Shape {
             let cause = format!("it is not between 1 and {IODEPTH_MAX}");
             return wrong("--iodepth", &cause, "give a smaller number, or auto");
         }
+        let is_depth_open = depth.is_none();
+        let halvings_max = if is_depth_open && block.is_none() { HALVINGS_MAX } else { 0 };
         let least = u64::from(depth.unwrap_or(1));
         let given = block.unwrap_or(BLOCK_UNIT);
         if given.checked_mul(least).is_none_or(|bytes| bytes > BUFFERS_BYTES_MAX) {
@@ -78,7 +87,7 @@ impl Shape {
             let fitting = BUFFERS_BYTES_MAX / block;
             u32::try_from(fitting).unwrap_or(IODEPTH).clamp(1, IODEPTH)
         });
-        Ok(Shape { block, depth })
+        Ok(Shape { block, depth, is_depth_open, halvings_max })
     }
 
     /// As [`Shape::new`], for a file that wishes for a size of request: where the size is left

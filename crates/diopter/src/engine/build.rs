@@ -155,7 +155,7 @@ fn build_transfers(
     let builder = builder_of(pending, target);
     let (memory, base) = memory_and_base(pending);
     let is_each = waits_for_each(policies) || pending.is_serial;
-    let share = share_of(target, policies, flight);
+    let share = share_of(target, policies, flight, pending.span.length());
     let mut full = 0;
     while let Some(lane) = pending.lanes.front() {
         if pending.is_write() && pending.is_serial && !pending.ends.iter().all(BioEnd::is_whole) {
@@ -168,6 +168,7 @@ fn build_transfers(
         if share.is_some_and(|share| is_at_its_share(pending, target, flight, (lane, share))) {
             full += 1;
             if full >= pending.lanes.len() {
+                flight.bulk.note_share();
                 return Built::InPart;
             }
             pending.lanes.pass();

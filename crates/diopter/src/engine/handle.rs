@@ -7,6 +7,7 @@ use std::time::Duration;
 use diopter_sys::{AlignmentBits, Errno, IoBuf, ObjectHandle, Slab};
 
 use crate::backend::{Backend, BackendKind, Checked, Ladder, Register};
+use crate::engine::depth::DepthReport;
 use crate::engine::pending::Order;
 use crate::engine::target::Target;
 use crate::engine::wait::{Deadline, turn_wait};
@@ -214,6 +215,13 @@ impl Engine {
     pub fn held(&self) -> (u32, usize) {
         let core = self.core();
         (core.slab().held(), core.slab().memories())
+    }
+
+    /// What was found about how many large bios had better be in flight. Where the policy is
+    /// [`DepthPolicy::Fixed`](crate::policy::DepthPolicy::Fixed), nothing is looked for.
+    #[must_use]
+    pub fn depth(&self) -> DepthReport {
+        self.core().depth()
     }
 
     /// Registers a file with the kernel, which makes each of its bios a little cheaper. It stays

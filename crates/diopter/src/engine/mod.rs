@@ -4,7 +4,9 @@
 pub(crate) mod admit;
 mod blocking;
 mod build;
+mod bulk;
 pub(crate) mod complete;
+pub mod depth;
 mod handle;
 pub(crate) mod hybrid;
 pub(crate) mod pending;
@@ -27,18 +29,20 @@ use crate::error::{BackendError, IoErrorKind};
 use crate::gate::Gate;
 use crate::limits::{DEPTH_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX, WAIT_SLICE};
 use crate::outcome::{RangeOutcome, RangeState, paint};
-use crate::policy::Policies;
+use crate::policy::{DepthPolicy, Policies};
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::stripe::Runs;
 use crate::sync::{Arc, Ordering, StaticCounter};
 use admit::Obstacle;
 use build::Built;
+use bulk::Bulk;
 use pending::{BouncePool, Failure, Order, Pending, State};
 use submit::{BioNote, Flight, Opened, Spot};
 use target::Target;
 
 use blocking::GATE_SLICE;
 pub(crate) use blocking::blocking_order;
+use depth::DepthReport;
 pub(crate) use handle::start_on;
 pub use handle::{BackendChoice, Engine, EngineOptions};
 pub use thread::use_for_this_thread;
@@ -96,7 +100,8 @@ pub(crate) struct Core {
 
 impl Core {
     pub fn new(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Core {
-        let bios = slab.shape().bios as usize;
+        let bios_max = slab.shape().bios;
+        let bios = bios_max as usize;
         let requests = REQUESTS_MAX as usize;
         Core {
             flight: Flight {
@@ -105,6 +110,7 @@ impl Core {
                 runs: vec![Runs::default(); bios],
                 backlog: VecDeque::with_capacity(bios),
                 shares: Vec::with_capacity(bios),
+                bulk: Bulk::new(policies.depth == DepthPolicy::Auto, bios_max),
             },
             backend,
             policies,
@@ -148,6 +154,7 @@ impl Core {
         self.waiting.clear();
         self.finished.clear();
         self.flight.backlog.clear();
+        self.flight.bulk.clear();
         self.pool = BouncePool::new();
         self.broken = Some(BackendError { backend, errno: Errno::EBADF });
         self.generation = fork::generation();
@@ -262,8 +269,9 @@ impl Core {
         if flight.slab.vacancies() == 0 {
             return false;
         }
-        let share = submit::share_of(target, &self.policies, flight);
+        let share = submit::share_of(target, &self.policies, flight, order.range.length());
         if share.is_some_and(|share| flight.share_of(spot.object) >= share) {
+            flight.bulk.note_share();
             return false;
         }
         let pass = if order.op == RequestOp::Write {
@@ -364,12 +372,13 @@ impl Core {
             self.fail_all();
             return true;
         }
-        self.flight.hand_over(&mut *self.backend, self.policies.depth, |request| {
+        self.flight.hand_over(&mut *self.backend, self.policies.depth, |request, is_submitted| {
             let timing = &mut self.table[request].timing;
-            if timing.submitted == Nanos::default() {
+            if timing.started == Nanos::default() {
+                timing.started = self.now;
+            }
+            if is_submitted && timing.submitted == Nanos::default() {
                 timing.submitted = self.now;
-                timing.started =
-                    if timing.started == Nanos::default() { self.now } else { timing.started };
             }
         });
         // With nothing in the device there is nothing to wait for.
@@ -381,7 +390,10 @@ impl Core {
             self.now = self.backend.now();
         }
         for (id, result) in completions.drain(..) {
-            let place = self.flight.retire(id);
+            let BioNote { request: place, is_bulk, .. } = self.flight.retire(id);
+            if is_bulk {
+                self.flight.bulk.take_back(result);
+            }
             let pending = &mut self.table[place];
             pending.timing.reaped = self.now;
             if pending.state == State::Single {
@@ -399,6 +411,7 @@ impl Core {
             }
         }
         self.completions = completions;
+        self.flight.bulk.end_turn(self.now);
         if let Err(error) = turned {
             self.broken = Some(error);
             self.fail_all();
@@ -635,6 +648,7 @@ impl Core {
     /// leaks.
     fn fail_all(&mut self) {
         self.flight.backlog.clear();
+        self.flight.bulk.clear();
         self.flight.shares.clear();
         self.waiting.clear();
         for place in 0..self.table.len() {
@@ -685,7 +699,12 @@ impl Core {
 
     /// Whether bios wait for room in the backend.
     pub fn has_backlog(&self) -> bool {
-        !self.flight.backlog.is_empty()
+        !self.flight.backlog.is_empty() || self.flight.bulk.has_kept_back()
+    }
+
+    /// What was found about the depth of large bios.
+    pub fn depth(&self) -> DepthReport {
+        self.flight.bulk.report()
     }
 
     /// Sleeps a little, less when a writer of the first waiting request's file goes.

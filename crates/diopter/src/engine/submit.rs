@@ -11,11 +11,14 @@ use crate::backend::Backend;
 use crate::bio::pieces;
 use crate::engine::admit::{buffered, is_plain};
 use crate::engine::build::{builder_of, memory_and_base};
+use crate::engine::bulk::Bulk;
 use crate::engine::pending::{Bounce, BouncePool, Order, Pending, State};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
 use crate::extent::{ExtentState, ObjectIndex};
-use crate::limits::{BIO_BYTES_MAX, BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER};
+use crate::limits::{
+    BIO_BYTES_MAX, BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER, BULK_BYTES_MIN,
+};
 use crate::outcome::DetourReason;
 use crate::policy::{
     BoundaryPolicy, DepthPolicy, MergePolicy, Policies, RoutePolicy, SubmitPolicy,
@@ -31,6 +34,8 @@ pub(crate) struct BioNote {
     pub request: usize,
     /// Whether it counts against its object's share of the engine.
     pub has_share: bool,
+    /// Whether it is one of the large ones.
+    pub is_bulk: bool,
 }
 
 /// Bios between building and completion.
@@ -44,6 +49,8 @@ pub(crate) struct Flight {
     pub backlog: VecDeque<BioId>,
     /// Bios of each object of a striped file: a slow one must not take every place.
     pub shares: Vec<(ObjectHandle, u32)>,
+    /// The large bios.
+    pub bulk: Bulk,
 }
 
 /// Whether a window could be opened.
@@ -308,18 +315,25 @@ pub(crate) fn edges(pending: &Pending, block: u64) -> impl Iterator<Item = FileR
     [has_head.then_some(head), has_tail.then_some(tail)].into_iter().flatten()
 }
 
-/// How many bios of the engine one object of a striped file may have: its part of the depth.
+/// How many bios of the engine one object of a striped file may have: its part of the depth, which
+/// is that of large bios where `length` bytes over all objects make such.
 #[inline]
-pub(crate) fn share_of(target: &Target, policies: &Policies, flight: &Flight) -> Option<u32> {
+pub(crate) fn share_of(
+    target: &Target,
+    policies: &Policies,
+    flight: &Flight,
+    length: u64,
+) -> Option<u32> {
     if !target.is_striped() {
         return None;
     }
     let bios = flight.slab.shape().bios;
+    let objects = u32::try_from(target.object_count()).unwrap_or(u32::MAX);
     let depth = match policies.depth {
         DepthPolicy::Fixed(depth) => depth.min(bios),
-        DepthPolicy::Auto => bios,
+        DepthPolicy::Auto if length / u64::from(objects) < u64::from(BULK_BYTES_MIN) => bios,
+        DepthPolicy::Auto => flight.bulk.depth().min(bios),
     };
-    let objects = u32::try_from(target.object_count()).unwrap_or(u32::MAX);
     Some(depth.div_ceil(objects).max(1))
 }
 
@@ -343,8 +357,9 @@ impl Flight {
         spec: BioSpec,
         has_share: bool,
     ) -> BioId {
+        let is_bulk = self.bulk.takes(spec.length());
         let id = self.slab.build(spec).expect("the caller has seen a vacancy");
-        self.notes[id.index()] = BioNote { request: place, has_share };
+        self.notes[id.index()] = BioNote { request: place, has_share, is_bulk };
         self.backlog.push_back(id);
         pending.outstanding += 1;
         if has_share {
@@ -388,15 +403,15 @@ impl Flight {
         found.map_or(0, |(_, bios)| *bios)
     }
 
-    /// Frees the place of a bio that came back or was never tried; answers that of its request.
+    /// Frees the place of a bio that came back or was never tried; answers what it was.
     #[inline]
-    pub fn retire(&mut self, id: BioId) -> usize {
+    pub fn retire(&mut self, id: BioId) -> BioNote {
         let note = self.notes[id.index()];
         if note.has_share {
             self.uncount_share(self.slab.spec(id).object);
         }
         self.slab.retire(id);
-        note.request
+        note
     }
 
     fn uncount_share(&mut self, object: ObjectHandle) {
@@ -410,31 +425,36 @@ impl Flight {
 
     /// Takes the bios of the request at `place` back out of the backlog; answers how many.
     pub fn take_from_backlog(&mut self, place: usize) -> u32 {
-        let mut taken = 0;
-        for _ in 0..self.backlog.len() {
-            let Some(id) = self.backlog.pop_front() else { break };
-            if self.notes[id.index()].request == place {
-                self.retire(id);
-                taken += 1;
-            } else {
-                self.backlog.push_back(id);
-            }
+        let notes = &self.notes;
+        let mut untried = Vec::new();
+        for queue in [&mut self.backlog, self.bulk.kept_back()] {
+            queue.retain(|id| {
+                let is_its = notes[id.index()].request == place;
+                untried.extend(is_its.then_some(*id));
+                !is_its
+            });
         }
-        taken
+        for id in &untried {
+            self.retire(*id);
+        }
+        to_u32(to_u64(untried.len()))
     }
 
     /// Hands built bios to the backend, oldest first, as many as depth and backend take; `told`
-    /// hears the place of each one's request.
+    /// hears the place of each one's request, and whether it went.
     pub fn hand_over(
         &mut self,
         backend: &mut dyn Backend,
         depth: DepthPolicy,
-        mut told: impl FnMut(usize),
+        mut told: impl FnMut(usize, bool),
     ) {
         let depth = match depth {
             DepthPolicy::Fixed(depth) => depth.max(1).min(backend.capabilities().depth_max),
             DepthPolicy::Auto => backend.capabilities().depth_max,
         };
+        if self.bulk.is_waiting() {
+            return self.hand_over_in_part(backend, told);
+        }
         while !self.backlog.is_empty() {
             let room = depth.saturating_sub(backend.held()) as usize;
             let (front, _) = self.backlog.as_slices();
@@ -444,7 +464,7 @@ impl Flight {
                 return;
             }
             for id in self.backlog.drain(..accepted) {
-                told(self.notes[id.index()].request);
+                told(self.notes[id.index()].request, true);
             }
         }
     }

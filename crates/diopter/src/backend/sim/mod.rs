@@ -4,6 +4,7 @@
 pub mod disk;
 pub mod fault;
 pub mod null;
+pub mod performance;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +21,7 @@ pub use disk::{Disk, SimPort, World};
 pub use fault::Faults;
 use fault::{Answer, Fate};
 pub use null::Null;
+pub use performance::{Performance, Service};
 
 /// A device's temper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,7 @@ pub struct Sim {
     now: u64,
     arrivals: u64,
     events: BTreeMap<Due, Event>,
+    service: Option<Service>,
 }
 
 impl Sim {
@@ -80,7 +83,15 @@ impl Sim {
             now: 1,
             arrivals: 0,
             events: BTreeMap::new(),
+            service: None,
         }
+    }
+
+    /// With channels, bandwidth and company of its own, on top of the latency that the config has.
+    #[must_use]
+    pub fn with_performance(mut self, performance: Performance) -> Sim {
+        self.service = Some(Service::new(performance, self.config.seed));
+        self
     }
 
     /// How long a bio takes, and how it will end.
@@ -93,7 +104,12 @@ impl Sim {
         }
         let spread = self.latency.below(self.config.latency_spread_ns.saturating_add(1));
         let moves = self.config.mebibyte_ns.saturating_mul(u64::from(spec.length())) >> 20;
-        let takes = self.config.latency_min_ns + spread + moves;
+        let mut takes = self.config.latency_min_ns + spread + moves;
+        if let Some(service) = &mut self.service {
+            let in_flight = u32::try_from(self.events.len() + 1).expect("at most `depth_max`");
+            let due = service.due(number, self.now, (u64::from(spec.length()), in_flight));
+            takes += due - self.now;
+        }
         (if slow { takes.saturating_mul(1000) } else { takes }, answer)
     }
 
