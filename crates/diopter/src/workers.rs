@@ -151,7 +151,7 @@ mod tests {
     }
 }
 
-/// Schedules drawn at random, a thousand of each. A timed wait ends early at random as well, so
+/// Schedules drawn at random. A timed wait ends early at random as well, so
 /// threads leave at any moment.
 #[cfg(all(test, shuttle))]
 mod shuttle_tests {
@@ -165,8 +165,8 @@ mod shuttle_tests {
     fn collect(workers: &Workers<u32, u32>, count: usize) -> Vec<u32> {
         let mut done = Vec::new();
         while done.len() < count {
-            done.extend(workers.take_back().map(workers.shared.run));
-            done.extend(workers.take(LONG));
+            let abandoned = workers.take_back().map(workers.shared.run);
+            done.extend(abandoned.or_else(|| workers.take(LONG)));
         }
         done.sort_unstable();
         done
@@ -219,12 +219,13 @@ mod shuttle_tests {
                 let taken = workers.take(LONG);
                 let shared = Arc::downgrade(&workers.shared);
                 drop(workers);
-                // The last thread that leaves drops the queues.
-                while shared.strong_count() > 0 {
+                // The last thread that leaves drops the queues, and what is in them.
+                let left = 3 - u32::from(taken.is_some());
+                while shared.strong_count() > 0 || drops.load(Ordering::SeqCst) < left {
                     thread::yield_now();
                 }
-                assert_eq!(drops.load(Ordering::SeqCst), 3 - u32::from(taken.is_some()));
                 drop(taken);
+                assert_eq!(drops.load(Ordering::SeqCst), 3);
             },
             SCHEDULES,
         );

@@ -74,8 +74,8 @@ pub enum CompletionReason {
     EveryWrite,
     /// The file has cached pages, which are to be dropped.
     CachedPages,
-    /// Nobody can tell whether the file has cached pages.
-    CachedPagesUnknown,
+    /// Nobody can tell what its blocks are, or whether the file has cached pages.
+    Unknown,
     /// Unwritten blocks become written ones.
     Unwritten,
     /// New blocks are made part of the file.
@@ -113,7 +113,7 @@ impl CompletionReason {
         CompletionReason::Zoned,
         CompletionReason::EveryWrite,
         CompletionReason::CachedPages,
-        CompletionReason::CachedPagesUnknown,
+        CompletionReason::Unknown,
         CompletionReason::Unwritten,
         CompletionReason::NewBlocks,
         CompletionReason::Shared,
@@ -169,9 +169,7 @@ impl CompletionReason {
             Why::Zoned => (Inline, "zoned", "a write to a zone is finished block by block"),
             Why::EveryWrite => (Worker, "every-write", "this kernel defers every write"),
             Why::CachedPages => (Worker, "cached-pages", "the file has cached pages"),
-            Why::CachedPagesUnknown => {
-                (Worker, "cached-pages-unknown", "the file may have cached pages")
-            }
+            Why::Unknown => (Worker, "unknown", "the file may have cached pages"),
             Why::Unwritten => (Worker, "unwritten", "unwritten blocks"),
             Why::NewBlocks => (Worker, "new-blocks", "new blocks"),
             Why::Shared => (Worker, "shared", "shared blocks"),

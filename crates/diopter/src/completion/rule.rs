@@ -114,7 +114,8 @@ pub struct CompletionFacts {
     pub submitter_is_last: bool,
     /// Nothing was moved.
     pub is_empty: bool,
-    /// The file has cached pages, anywhere; `None` where nobody can tell.
+    /// The file has cached pages, anywhere; `None` where nobody can tell, or not what the blocks
+    /// are either.
     pub has_cached_pages: Option<bool>,
     /// It writes unwritten blocks.
     pub is_unwritten: bool,
@@ -194,7 +195,7 @@ fn cached(facts: &CompletionFacts) -> Option<Why> {
     match facts.has_cached_pages {
         _ if !facts.is_write => None,
         Some(true) => Some(Why::CachedPages),
-        None => Some(Why::CachedPagesUnknown),
+        None => Some(Why::Unknown),
         Some(false) => None,
     }
 }
