@@ -54,6 +54,8 @@ pub(crate) struct Job {
     completion: Option<Completion>,
     copy: Option<LateCopy>,
     facts: CompletionFacts,
+    /// Its place was decided and counted, and no worker will have it.
+    is_for_here: bool,
     /// Of a write that failed: it must be told even if nobody takes the result.
     target: Option<Arc<Target>>,
 }
@@ -176,6 +178,11 @@ impl Completer {
         self.crew.get_or_insert_with(make).staff()
     }
 
+    fn note_back(&mut self, is_result: bool) {
+        self.out -= 1;
+        self.results_out -= usize::from(is_result);
+    }
+
     fn send(&mut self, job: Job) {
         self.out += 1;
         self.results_out += usize::from(job.completion.is_none());
@@ -286,7 +293,7 @@ impl Core {
         debug_assert_eq!(kept, Some(place));
         self.table[place].id = finished.id.0;
         let target = finished.result.is_err().then_some(target);
-        let job = Job { place, finished, completion, copy, facts, target };
+        let job = Job { place, finished, completion, copy, facts, target, is_for_here: false };
         if has_worker {
             self.completer.counters.count(why);
             self.completer.send(job);
@@ -355,21 +362,38 @@ impl Core {
         while self.completer.out > 0 {
             let crew = self.completer.crew.as_ref().expect("who has the jobs");
             let patience = if has_some { Duration::ZERO } else { timeout };
-            let abandoned = || crew.take_back().map(Job::run);
-            let Some(ended) = abandoned().or_else(|| crew.take(patience)) else { break };
-            self.completer.out -= 1;
-            self.completer.results_out -= usize::from(matches!(ended.what, What::Result(..)));
-            self.file_ended(ended);
+            if let Some(job) = crew.take_back() {
+                self.take_over(job);
+            } else if let Some(ended) = crew.take(patience) {
+                let is_result = matches!(ended.what, What::Result(..));
+                self.completer.note_back(is_result);
+                self.file_ended(ended);
+            } else {
+                break;
+            }
             has_some = true;
         }
         self.completer.look_away();
         has_some
     }
 
+    /// A job that no worker will do: a callback must wait until the engine is not in use.
+    fn take_over(&mut self, mut job: Job) {
+        self.completer.note_back(job.completion.is_none());
+        if job.completion.is_none() {
+            return self.file_ended(job.run());
+        }
+        job.is_for_here = true;
+        self.completer.ready.push_back(job);
+    }
+
     /// The next callback for this thread; the ones that it has no time left for go to the crew.
     pub fn next_callback(&mut self, is_budget_spent: bool) -> Option<Job> {
         let completer = &mut self.completer;
         while let Some(job) = completer.ready.pop_front() {
+            if job.is_for_here {
+                return Some(job);
+            }
             let facts = CompletionFacts { is_budget_spent, ..job.facts };
             let (context, why) = completion_context(&facts, completer.rule);
             if context != CompletionPlace::Worker {

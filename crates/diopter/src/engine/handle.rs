@@ -283,7 +283,8 @@ impl Engine {
         let budget = COMPLETION_BUDGET.as_nanos();
         let mut is_spent = false;
         // At most what is ready now: callbacks may start requests that finish meanwhile.
-        for _ in 0..self.core.borrow().ready_count() {
+        let ready_count = self.core.borrow().ready_count();
+        for _ in 0..ready_count {
             let Some(job) = self.core.borrow_mut().next_callback(is_spent) else { break };
             let ended = job.run();
             self.core.borrow_mut().file_ended(ended);
