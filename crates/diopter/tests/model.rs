@@ -96,6 +96,12 @@ impl Shape {
     }
 }
 
+/// What every write of a file is, by how it was opened.
+fn durability_of_all(prng: &mut Prng) -> RwFlags {
+    let flags = [RwFlags::NONE, RwFlags::NONE, RwFlags::DSYNC, RwFlags::SYNC];
+    flags[usize::try_from(prng.below(4)).expect("small")]
+}
+
 /// The disks of a file with this content.
 fn disks(striping: Option<Striping>, block: u32, content: &[u8]) -> Vec<Disk> {
     let Some(striping) = striping else {
@@ -147,8 +153,7 @@ impl Run {
             ..Policies::default()
         };
         let mut durability = root.fork("durability");
-        let flag = [RwFlags::NONE, RwFlags::NONE, RwFlags::DSYNC, RwFlags::SYNC];
-        let flag = flag[usize::try_from(durability.below(4)).expect("small")];
+        let flag = durability_of_all(&mut durability);
         let access = Access { read: true, write: true, durability: flag, ..Access::default() };
         let bytes = u64::from(block);
         let blocks = Blocks { read: bytes, write: bytes, memory: 512, page: 4096 };

@@ -227,7 +227,7 @@ fn iomap_618(facts: &CompletionFacts, rule: Rule) -> Why {
         return cached(facts).unwrap_or(Why::Zoned);
     }
     let is_pure =
-        !(facts.is_unwritten || facts.is_new || facts.extends) && !facts.durability.needs_flush();
+        !(facts.is_unwritten || facts.is_new || facts.extends || facts.durability.needs_flush());
     if rule == Rule::Iomap66CallerComp && facts.issuer_runs && is_pure {
         return Why::IssuerRuns;
     }

@@ -262,10 +262,10 @@ impl Engine {
             if let Some(finished) = core.take_finished() {
                 return Ok(Some(finished));
             }
-            if let Some(error) = core.broken() {
+            let is_idle = core.live() == 0 && core.has_run(self.is_in_callback.get());
+            if let (true, Some(error)) = (is_idle, core.broken()) {
                 return Err(error);
             }
-            let is_idle = core.live() == 0 && core.has_run(self.is_in_callback.get());
             if is_idle || left.is_zero() {
                 return Ok(None);
             }

@@ -150,6 +150,32 @@ fn a_file_that_is_dropped_with_callbacks_on_their_way_stays_open_for_its_writes(
 }
 
 #[test]
+fn a_blocking_read_waits_for_a_bounce_buffer_that_a_worker_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for policy in [CompletionPolicy::Auto, CompletionPolicy::Deferred] {
+        use_for_this_thread(options(policy));
+        let file = File::create(folder.path().join("bounced")).expect("a file");
+        file.write_all_at(&vec![5; 4 << 20], 0).expect("room");
+        for skip in 1..30 {
+            let ahead: Vec<_> = (0..6)
+                .map(|_| {
+                    let memory = IoBuf::new(900_000).expect("memory");
+                    file.request(Request::read(skip, memory)).expect("there is room")
+                })
+                .collect();
+            let mut here = vec![0; 700_001];
+            assert_eq!(file.read_at(&mut here, skip).expect("a read"), here.len());
+            assert!(here.iter().all(|byte| *byte == 5));
+            for in_flight in ahead {
+                let memory = in_flight.wait().memory.expect("it comes back");
+                assert!(memory.iter().all(|byte| *byte == 5));
+            }
+        }
+    }
+    use_for_this_thread(EngineOptions::DEFAULT);
+}
+
+#[test]
 fn requests_of_a_thread_whose_results_nobody_takes_make_room_when_they_go_through_workers() {
     let folder = tempfile::tempdir().expect("a folder");
     use_for_this_thread(options(CompletionPolicy::Deferred));
