@@ -72,6 +72,14 @@ const LANES: &[Lane] = &[
             ..test(&["test", "-p", "diopter", "--release", "--lib", "--", "handoff", "gate"])
         }],
     ),
+    plain(
+        "shuttle",
+        &[Step {
+            variables: &[("RUSTFLAGS", "--cfg shuttle")],
+            target_below: Some("shuttle"),
+            ..test(&["test", "-p", "diopter", "--release", "--lib", "--", "workers"])
+        }],
+    ),
     plain("golden", &[test(&["test", "-p", "diopter-cli", "--tests"])]),
     Lane {
         name: "kernel",
@@ -142,6 +150,7 @@ const LANES: &[Lane] = &[
         "bench",
         &[
             check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"]),
+            check(&["bench", "-p", "diopter", "--bench", "completion", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "stripes", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "readers", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "images", "--", "--smoke"]),

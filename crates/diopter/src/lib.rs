@@ -39,6 +39,9 @@ mod handoff;
 mod outcome;
 mod policy;
 mod request;
+mod workers;
+
+pub mod completion;
 
 pub mod bio;
 pub mod extent;
@@ -53,6 +56,9 @@ mod plan;
 pub mod probe;
 
 pub use backend::BackendKind;
+pub use completion::{
+    Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason,
+};
 pub use diopter_sys as sys;
 pub use diopter_sys::{Errno, IoBuf, RwFlags};
 pub use engine::depth::{DepthController, DepthReason, DepthReport, Progress};

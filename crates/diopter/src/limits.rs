@@ -67,7 +67,24 @@ pub const LAYOUT_WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// Worker threads of one engine's thread pool; a queue depth beyond it gains nothing on a blocking
 /// backend.
-pub const WORKERS_MAX: usize = 16;
+pub const WORKERS_MAX: u32 = 16;
+
+/// Worker threads of one engine for completions: one does all quick ones, the others are for when
+/// it sleeps in a callback.
+pub const COMPLETION_WORKERS_MAX: u32 = 4;
+
+/// How long the callbacks of one turn may keep the thread that reaps, before those left go to a
+/// worker: a hop and a wake-up take about a tenth of it, and a device of a million bios a second
+/// finishes two hundred meanwhile.
+pub const COMPLETION_BUDGET: Duration = Duration::from_micros(200);
+
+/// How long the device is not looked at while results are on their way through a worker, which
+/// takes less.
+pub const COMPLETION_SLICE: Duration = Duration::from_micros(200);
+
+/// A bounced read copies up to so many bytes where it is reaped; copying more takes longer than
+/// having a worker do it.
+pub const COPY_BYTES_INLINE_MAX: u64 = 256 << 10;
 
 /// One in so many of the descriptors that the process may have can be a ring's: a thousand threads
 /// must leave some to files.

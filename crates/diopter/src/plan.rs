@@ -14,6 +14,7 @@ use crate::bio::builder::{BioLimits, Builder, Fit, Piece};
 use crate::bio::lanes::Lanes;
 use crate::bio::pieces::Pieces;
 use crate::bio::section::PAGE_BYTES;
+use crate::completion::{CompletionFacts, CompletionReason, Rule, completion_context};
 use crate::engine::admit;
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
@@ -100,7 +101,7 @@ pub(crate) fn plan(
         extents,
         bios: Vec::new(),
         waits: 0,
-        completion: completion_context(query, facts),
+        completion: completion(query, facts),
     };
     // A read stops at the end of the file.
     let end = if query.is_write { range.end() } else { range.end().min(size.max(range.start())) };
@@ -361,32 +362,29 @@ impl Facts {
     }
 }
 
-/// Where the completion of an asynchronous request would run. The historical rows say what that
-/// kernel does.
-fn completion_context(query: &PlanQuery, facts: Facts) -> (&'static str, &'static str) {
-    let Policies { completion, .. } = query.policies;
-    match completion {
-        CompletionPolicy::Inline => ("inline", "the policy says so"),
-        CompletionPolicy::Deferred => ("worker", "the policy says so"),
-        _ if !query.is_write => ("inline", "a read finishes where it is reaped"),
-        CompletionPolicy::Linux5_5 => ("worker", "this kernel defers every write"),
-        CompletionPolicy::Linux4_15 if facts.has_cached_pages => {
-            ("worker", "the file has cached pages")
+/// Where the completion of an asynchronous request would run, and why in words.
+fn completion(query: &PlanQuery, facts: Facts) -> (&'static str, &'static str) {
+    let policy = query.policies.completion;
+    let known = CompletionFacts {
+        is_write: query.is_write,
+        extends: facts.extends,
+        is_unwritten: facts.allocates,
+        has_cached_pages: Some(facts.has_cached_pages),
+        ..CompletionFacts::default()
+    };
+    let (place, why) = completion_context(&known, Rule::of(policy));
+    let changes_metadata = facts.allocates || facts.extends;
+    let words = match (policy, why) {
+        (CompletionPolicy::Auto, _) if !query.is_write => CompletionReason::Read.why(),
+        (CompletionPolicy::Auto, _) if changes_metadata => {
+            "nothing in this engine's completion blocks; the kernel updates metadata itself"
         }
-        CompletionPolicy::Linux4_15 if facts.allocates => ("worker", "unwritten blocks"),
-        CompletionPolicy::Linux4_15 => ("inline", "no cached pages"),
-        CompletionPolicy::Linux7_0 if facts.extends => ("worker", "the write extends the file"),
-        CompletionPolicy::Linux7_0 if facts.allocates => {
-            ("worker", "new or unwritten blocks need a metadata update")
+        (CompletionPolicy::Auto, _) => CompletionReason::Overwrite.why(),
+        (CompletionPolicy::Linux7_0, CompletionReason::Unwritten) => {
+            "new or unwritten blocks need a metadata update"
         }
-        CompletionPolicy::Linux7_0 if facts.has_cached_pages => {
-            ("worker", "the file has cached pages")
-        }
-        CompletionPolicy::Linux7_0 => ("inline", "overwrite of mapped blocks"),
-        CompletionPolicy::Auto if facts.allocates || facts.extends => (
-            "inline",
-            "nothing in this engine's completion blocks; the kernel updates metadata itself",
-        ),
-        CompletionPolicy::Auto => ("inline", "overwrite of mapped blocks"),
-    }
+        (_, CompletionReason::CallerWaits) => "a write that extends the file is waited for",
+        _ => why.why(),
+    };
+    (place.name(), words)
 }

@@ -1,15 +1,25 @@
-//! The only door to threads and atomics: std, or loom's models under `--cfg loom`.
+//! The only door to threads and atomics: std, loom's models under `--cfg loom`, shuttle's random
+//! schedules under `--cfg shuttle`.
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard,
     atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering},
 };
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::thread;
 
 #[cfg(loom)]
 pub(crate) use loom::{
+    sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering},
+    },
+    thread,
+};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::{
     sync::{
         Condvar, Mutex, MutexGuard,
         atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering},
@@ -42,6 +52,7 @@ pub(crate) fn lock_static<T>(mutex: &StaticMutex<T>) -> StaticGuard<'_, T> {
 }
 
 /// Sleeps on a condition; the flag says that the time passed. As [`lock`] after a panic elsewhere.
+#[cfg(not(shuttle))]
 pub(crate) fn wait_timeout<'a, T>(
     condition: &Condvar,
     guard: MutexGuard<'a, T>,
@@ -50,6 +61,21 @@ pub(crate) fn wait_timeout<'a, T>(
     let (guard, result) =
         condition.wait_timeout(guard, timeout).unwrap_or_else(std::sync::PoisonError::into_inner);
     (guard, result.timed_out())
+}
+
+/// As above; shuttle knows no time, so half of the waits end at once without a wake-up.
+#[cfg(shuttle)]
+pub(crate) fn wait_timeout<'a, T>(
+    condition: &Condvar,
+    guard: MutexGuard<'a, T>,
+    _timeout: std::time::Duration,
+) -> (MutexGuard<'a, T>, bool) {
+    use shuttle::rand::Rng;
+    if shuttle::rand::thread_rng().gen_bool(0.5) {
+        thread::yield_now();
+        return (guard, true);
+    }
+    (condition.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner), false)
 }
 
 /// Sleeps, in a wait that no model looks at: for another process, which tells nobody.

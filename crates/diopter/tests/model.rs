@@ -19,8 +19,8 @@ use diopter::prng::Prng;
 use diopter::stripe::Striping;
 use diopter::{
     Access, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest, IoBuf, MergePolicy,
-    ObjectOffset, Policies, RangeOutcome, RangeState, Request, RequestId, RequestOp, SubmitPolicy,
-    Target, TargetRef,
+    ObjectOffset, Policies, RangeOutcome, RangeState, Request, RequestId, RequestOp, RwFlags,
+    SubmitPolicy, Target, TargetRef,
 };
 use file_model::FileModel;
 
@@ -40,10 +40,15 @@ struct Started {
     op: RequestOp,
     range: FileRange,
     size_at_start: u64,
+    is_durable: bool,
 }
 
 struct Run {
     prng: Prng,
+    /// Which writes are durable by a flag of their own.
+    durability: Prng,
+    /// What every write is.
+    every_write: RwFlags,
     world: World,
     /// How the file is dealt out to the disks of the world; `None`: it is disk 0.
     striping: Option<Striping>,
@@ -89,6 +94,12 @@ impl Shape {
         let stripe_size = block * (1 + prng.below(3));
         (self == Shape::Striped).then(|| Striping::new(stripe_size, objects).expect("a striping"))
     }
+}
+
+/// What every write of a file is, by how it was opened.
+fn durability_of_all(prng: &mut Prng) -> RwFlags {
+    let flags = [RwFlags::NONE, RwFlags::NONE, RwFlags::DSYNC, RwFlags::SYNC];
+    flags[usize::try_from(prng.below(4)).expect("small")]
 }
 
 /// The disks of a file with this content.
@@ -141,7 +152,9 @@ impl Run {
             depth: if prng.one_in(2) { DepthPolicy::Auto } else { DepthPolicy::Fixed(2) },
             ..Policies::default()
         };
-        let access = Access { read: true, write: true, ..Access::default() };
+        let mut durability = root.fork("durability");
+        let flag = durability_of_all(&mut durability);
+        let access = Access { read: true, write: true, durability: flag, ..Access::default() };
         let bytes = u64::from(block);
         let blocks = Blocks { read: bytes, write: bytes, memory: 512, page: 4096 };
         let mapper = boundaries(&mut prng);
@@ -166,11 +179,13 @@ impl Run {
         let started = BTreeMap::new();
         let mut trace = String::new();
         let size = content.len();
-        writeln!(trace, "{config:?} {policies:?} {striping:?} block {block} size {size}")
+        writeln!(trace, "{config:?} {policies:?} {striping:?} {flag:?} block {block} size {size}")
             .expect("a string takes it");
         let prng = root.fork("requests");
         Run {
             prng,
+            durability,
+            every_write: flag,
             world,
             striping,
             engine,
@@ -247,7 +262,7 @@ impl Run {
         let range = self.range();
         let length = usize::try_from(range.length()).expect("small");
         let mut memory = IoBuf::new(length).expect("memory");
-        let (request, op) = match draw {
+        let (mut request, op) = match draw {
             0 => (Request::sync_data(), RequestOp::SyncData),
             1..=8 => (Request::read(range.start(), memory), RequestOp::Read),
             _ => {
@@ -255,6 +270,10 @@ impl Run {
                 (Request::write(range.start(), memory), RequestOp::Write)
             }
         };
+        if op == RequestOp::Write && self.durability.one_in(8) {
+            request.flags = RwFlags::DSYNC;
+        }
+        let is_durable = request.flags.with(self.every_write) != RwFlags::NONE;
         let Ok(id) = self.engine.start(&self.target, request) else { return };
         let number = self.number(id);
         self.note(&format!("start {number} {op:?} {range}"));
@@ -266,7 +285,7 @@ impl Run {
             _ => self.model.start_watch(key(id)),
         }
         let size_at_start = self.model.size_min();
-        self.started.insert(id, Started { op, range, size_at_start });
+        self.started.insert(id, Started { op, range, size_at_start, is_durable });
     }
 
     fn end_one(&mut self, finished: &FinishedRequest) -> Result<(), String> {
@@ -279,6 +298,9 @@ impl Run {
         match (started.op, moved) {
             (RequestOp::Write, moved) => {
                 self.model.end_write(key(id), finished.outcome.ranges());
+                if started.is_durable {
+                    self.model.make_durable(finished.outcome.ranges());
+                }
                 let expected = match moved {
                     Ok(moved) if moved != started.range.length() => {
                         self.check_ran_out(finished, moved)?;

@@ -6,10 +6,31 @@ use super::{Finding, Source, mask};
 const ENGINE: &str = "crates/diopter/src/";
 
 /// From the first to the last. A submodule counts as its parent; `lib.rs` stands outside.
-const ORDER: [&str; 22] = [
-    "units", "limits", "error", "sync", "clock", "prng", "handoff", "gate", "policy", "outcome",
-    "request", "extent", "stripe", "map", "bio", "backend", "engine", "layout", "trace", "plan",
-    "probe", "file",
+const ORDER: [&str; 24] = [
+    "units",
+    "limits",
+    "error",
+    "sync",
+    "clock",
+    "prng",
+    "handoff",
+    "workers",
+    "gate",
+    "policy",
+    "outcome",
+    "request",
+    "completion",
+    "extent",
+    "stripe",
+    "map",
+    "bio",
+    "backend",
+    "engine",
+    "layout",
+    "trace",
+    "plan",
+    "probe",
+    "file",
 ];
 
 /// The rule, over one Rust file.

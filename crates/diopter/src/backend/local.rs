@@ -4,9 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use diopter_sys::fiemap::{FiemapExtent, fiemap};
 use diopter_sys::file::{FileKind, reopen_buffered, stat_size};
+use diopter_sys::residency::residency;
 use diopter_sys::{Errno, ObjectHandle, space};
 
-use crate::backend::Port;
+use crate::backend::{BlockFacts, Port};
 use crate::sync::OnceLock;
 
 /// Extents that are asked for in one question about space.
@@ -77,6 +78,26 @@ impl Port for LocalObject {
         let cut = |extent: FiemapExtent| (extent.logical.max(start), extent.end().min(end));
         // A file system that does not answer leaves it unknown.
         extents.map(|all| all.into_iter().filter(own).map(cut).collect()).unwrap_or_default()
+    }
+
+    fn blocks(&self, start: u64, end: u64) -> Option<BlockFacts> {
+        if self.kind == FileKind::BlockDevice {
+            return Some(BlockFacts::default());
+        }
+        let extents = fiemap(self.direct.as_fd(), start, end - start, false, EXTENTS_MAX).ok()?;
+        let inside =
+            |extent: &FiemapExtent| extent.end().min(end).saturating_sub(extent.logical.max(start));
+        Some(BlockFacts {
+            has_unwritten: extents.iter().any(|extent| extent.is_unwritten()),
+            has_holes: extents.iter().map(inside).sum::<u64>() < end - start
+                || extents.iter().any(|extent| extent.is_delalloc()),
+            has_shared: extents.iter().any(|extent| extent.is_shared()),
+        })
+    }
+
+    fn has_cached_pages(&self) -> Option<bool> {
+        let size = self.size().ok()?;
+        residency(self.direct.as_fd(), 0, 0, size).ok().map(|cache| cache.pages_cached > 0)
     }
 
     fn free_bytes(&self) -> Option<u64> {

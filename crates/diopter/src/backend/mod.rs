@@ -127,6 +127,17 @@ pub enum Register<'a, 'b> {
     Forget(ObjectHandle),
 }
 
+/// What a write of a range must change beside its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockFacts {
+    /// Some have space and were never written.
+    pub has_unwritten: bool,
+    /// Some have no space yet.
+    pub has_holes: bool,
+    /// Some are shared with another file.
+    pub has_shared: bool,
+}
+
 /// An object as the engine sees it, whatever it lies on.
 pub trait Port: Send + Sync {
     /// The handle for direct I/O.
@@ -157,6 +168,16 @@ pub trait Port: Send + Sync {
     /// a write to them needs none.
     fn allocated(&self, _start: u64, _end: u64) -> Vec<(u64, u64)> {
         Vec::new()
+    }
+
+    /// What the blocks of `[start, end)` are; `None` where nobody can tell.
+    fn blocks(&self, _start: u64, _end: u64) -> Option<BlockFacts> {
+        None
+    }
+
+    /// Whether any page of the object is in the page cache; `None` where nobody can tell.
+    fn has_cached_pages(&self) -> Option<bool> {
+        None
     }
 
     /// Bytes that its file system could still give to the object; `None` where nobody knows.

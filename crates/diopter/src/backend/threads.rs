@@ -8,22 +8,15 @@ use diopter_sys::{BioId, BioResult, FinishedBio, HeldBio, Slab, rw};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::error::BackendError;
-use crate::handoff::{Handoff, Popped};
-use crate::limits::{TEARDOWN_WAIT_MAX, WORKER_IDLE, WORKERS_MAX};
-use crate::sync::{Arc, AtomicU32, Ordering, thread};
+use crate::limits::{TEARDOWN_WAIT_MAX, WORKERS_MAX};
+use crate::workers::Workers;
 
 const NAME: &str = "threads";
-
-struct Shared {
-    work: Handoff<HeldBio>,
-    done: Handoff<FinishedBio>,
-    workers: AtomicU32,
-}
 
 /// A pool of one engine.
 pub struct Threads {
     slab: Slab,
-    shared: Arc<Shared>,
+    workers: Workers<HeldBio, FinishedBio>,
     depth_max: u32,
     held: u32,
     /// Bios for this thread, when no worker can be started.
@@ -35,81 +28,21 @@ impl Threads {
     #[must_use]
     pub fn new(slab: &Slab, depth_max: u32) -> Threads {
         let capacity = depth_max as usize;
-        let shared = Shared {
-            work: Handoff::new(capacity),
-            done: Handoff::new(capacity),
-            workers: AtomicU32::new(0),
-        };
         Threads {
             slab: slab.clone(),
-            shared: Arc::new(shared),
+            // When the engine goes first, the slab leaks the memory of what is still in a worker.
+            workers: Workers::new("diopter-io", WORKERS_MAX, capacity, HeldBio::run),
             depth_max,
             held: 0,
             own: VecDeque::with_capacity(capacity),
         }
     }
 
-    /// Enough workers for what waits; false when there is none at all and none can be started.
-    fn staff(&self) -> bool {
-        let (sleepers, items) = self.shared.work.waiting();
-        let workers = self.shared.workers.load(Ordering::Acquire);
-        if items < sleepers || workers as usize >= WORKERS_MAX {
-            return true;
-        }
-        let shared = Arc::clone(&self.shared);
-        shared.workers.fetch_add(1, Ordering::AcqRel);
-        let builder = thread::Builder::new().name("diopter-io".to_owned());
-        match builder.spawn(move || work(&shared)) {
-            Ok(_detached) => true,
-            Err(_) => self.shared.workers.fetch_sub(1, Ordering::AcqRel) > 1,
-        }
-    }
-
-    /// A worker that left for want of work may miss a bio that was queued at that moment, when no
-    /// other could be started: this thread runs it instead.
-    fn help_if_nobody_works(&mut self, done: &mut Completions) {
-        if self.shared.workers.load(Ordering::Acquire) > 0 {
-            return;
-        }
-        while let Popped::Item(bio) = self.shared.work.pop(Duration::ZERO) {
-            done.push(self.slab.give_back(bio.run()));
-            self.held -= 1;
-        }
-    }
-
     fn take_done(&mut self, timeout: Duration, done: &mut Completions) -> bool {
-        match self.shared.done.pop(timeout) {
-            Popped::Item(finished) => {
-                done.push(self.slab.give_back(finished));
-                self.held -= 1;
-                true
-            }
-            Popped::Empty | Popped::Closed => false,
-        }
-    }
-}
-
-/// A worker's life: takes bios until the pool closes or nothing came for a while.
-fn work(shared: &Shared) {
-    loop {
-        match shared.work.pop(WORKER_IDLE) {
-            Popped::Item(bio) => {
-                let finished = bio.run();
-                // Room is certain: at most `depth_max` bios are held. A closed queue means that the
-                // engine is gone; then the slab has leaked the memory and nobody waits.
-                drop(shared.done.push(finished));
-            }
-            Popped::Closed => return,
-            Popped::Empty => {
-                shared.workers.fetch_sub(1, Ordering::AcqRel);
-                // Between the empty pop and the decrement a bio may have been queued for this
-                // worker.
-                if shared.work.waiting().1 == 0 {
-                    return;
-                }
-                shared.workers.fetch_add(1, Ordering::AcqRel);
-            }
-        }
+        let Some(finished) = self.workers.take(timeout) else { return false };
+        done.push(self.slab.give_back(finished));
+        self.held -= 1;
+        true
     }
 }
 
@@ -124,9 +57,8 @@ impl Backend for Threads {
             if self.held == self.depth_max {
                 break;
             }
-            if self.staff() {
-                let pushed = self.shared.work.push(self.slab.hold_for_thread(*id));
-                assert!(pushed.is_ok(), "there is room for `depth_max` bios");
+            if self.workers.staff() {
+                self.workers.give(self.slab.hold_for_thread(*id));
             } else {
                 self.own.push_back(*id);
             }
@@ -142,7 +74,10 @@ impl Backend for Threads {
             done.push((id, rw::run_now(&self.slab, id)));
             self.held -= 1;
         }
-        self.help_if_nobody_works(done);
+        while let Some(bio) = self.workers.take_back() {
+            done.push(self.slab.give_back(bio.run()));
+            self.held -= 1;
+        }
         if self.held > 0 && done.len() == before {
             let timeout = match wait {
                 Wait::Poll => Duration::ZERO,
@@ -175,7 +110,7 @@ impl Drop for Threads {
         // Bios of this thread were never started: the slab keeps them as built, nobody touches
         // their memory.
         self.held -= u32::try_from(self.own.len()).unwrap_or(self.held);
-        self.shared.work.close();
+        self.workers.close();
         let mut done = Vec::new();
         let rounds = TEARDOWN_WAIT_MAX.as_millis() / 100;
         for _ in 0..rounds {
@@ -184,6 +119,5 @@ impl Drop for Threads {
             }
             self.take_done(Duration::from_millis(100), &mut done);
         }
-        self.shared.done.close();
     }
 }

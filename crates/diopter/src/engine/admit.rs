@@ -378,5 +378,7 @@ pub(crate) fn check_atomic(
 /// The flags of a write's bios.
 pub(crate) fn write_flags(pending: &Pending, target: &Target) -> RwFlags {
     let flags = pending.flags.with(target.access.durability);
+    let flags =
+        if pending.owes_flush { flags.without(RwFlags::DSYNC.with(RwFlags::SYNC)) } else { flags };
     if target.kernel_appends() { flags.with(RwFlags::APPEND) } else { flags }
 }

@@ -135,6 +135,10 @@ impl Core {
     /// thread, other threads, other processes.
     fn wait_for(&mut self, target: &Target, obstacle: Option<&Obstacle>) {
         self.step_waiting();
+        if self.completer.is_watching {
+            // A worker may have the bounce buffer that is waited for.
+            self.collect(Duration::ZERO);
+        }
         let is_busy = self.backend.held() > 0 || !self.flight.backlog.is_empty();
         match obstacle {
             None if is_busy => {

@@ -6,11 +6,11 @@ use diopter_sys::{BioSpec, Comb, Errno, MemoryId, ObjectHandle, Op, RwFlags, Spa
 use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};
 use crate::engine::admit::write_flags;
-use crate::engine::complete;
 use crate::engine::pending::{BioEnd, Pending, State};
 use crate::engine::route::Way;
 use crate::engine::submit::{Flight, block_of, edges, share_of, waits_for_each};
 use crate::engine::target::Target;
+use crate::engine::{complete, flush};
 use crate::error::IoErrorKind;
 use crate::extent::{ExtentState, ObjectIndex};
 use crate::limits::BIO_BYTES_MAX;
@@ -56,6 +56,7 @@ pub(crate) fn build(
             Built::all_if(build_syncs(place, pending, target, flight))
         }
         (_, State::Reserves) => Built::all_if(build_reserves(place, pending, target, flight)),
+        (_, State::Flushes) => Built::all_if(flush::build(place, pending, target, flight)),
         (_, State::ReadsEdges) => Built::all_if(build_edges(place, pending, target, flight)),
         _ => build_transfers(place, pending, target, flight, policies),
     };
@@ -199,6 +200,7 @@ fn build_transfers(
         let (runs, past) = stop_at_end(pending, target, draft.runs);
         pending.ends.extend(past.map(|runs| BioEnd { runs, result: Ok(0) }));
         if !runs.is_empty() {
+            flush::note_transfer(pending, target, &runs);
             let spec = spec_of(pending, target, &draft, span_of(memory, base, &runs));
             flight.add_to(place, pending, BioSpec { object, ..spec }, (runs, share.is_some()));
         }

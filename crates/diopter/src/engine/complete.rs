@@ -4,14 +4,15 @@
 use diopter_sys::{BioResult, Errno, RwFlags};
 
 use crate::engine::build::memory_and_base;
+use crate::engine::flush;
 use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
 use crate::engine::submit::{self, Flight, copy_in, copy_out};
 use crate::engine::target::Target;
 use crate::error::IoError;
-use crate::limits::ATTEMPTS_MAX;
+use crate::limits::{ATTEMPTS_MAX, COPY_BYTES_INLINE_MAX};
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
-use crate::policy::{MergePolicy, Policies, ShortPolicy};
+use crate::policy::{CompletionPolicy, MergePolicy, Policies, ShortPolicy};
 use crate::request::RequestOp;
 use crate::stripe::Runs;
 use crate::units::{Bytes, FileRange, align_up, is_aligned, to_usize};
@@ -94,6 +95,7 @@ pub(crate) fn close_window(
         _ if pending.is_sync() => return close_syncs(pending, target),
         State::Reserves => return close_reserves(pending, target, flight, policies),
         State::ReadsEdges => return close_edges(pending, target, flight),
+        State::Flushes => return flush::close(pending, target),
         _ => {}
     }
     if let Some(failure) = pending.failure {
@@ -123,7 +125,12 @@ pub(crate) fn close_window(
     let window = pending.window.range;
     let useful = end.at.clamp(window.start(), window.end()) - window.start();
     if !pending.is_write() && useful > 0 && matches!(pending.window.way, Way::Bounced(_)) {
-        copy_out(pending, flight, FileRange::new(window.start(), window.start() + useful));
+        let part = FileRange::new(window.start(), window.start() + useful);
+        if is_for_a_worker(pending, part, policies.completion) {
+            pending.late_copy = Some(part);
+        } else {
+            copy_out(pending, flight, part);
+        }
     }
     pending.count(useful);
     pending.at = window.start() + useful;
@@ -156,6 +163,16 @@ pub(crate) fn close_window(
 /// inside an image has its size from there, and the image was cut.
 fn is_cut_off(target: &Target, at: u64) -> bool {
     target.striping().is_none() && target.size_fixed().is_some_and(|size| at < size)
+}
+
+/// Whether the last bytes of a bounced read are so many that they are copied by a worker.
+fn is_for_a_worker(pending: &Pending, part: FileRange, policy: CompletionPolicy) -> bool {
+    let has_workers = matches!(
+        policy,
+        CompletionPolicy::Auto | CompletionPolicy::Deferred | CompletionPolicy::Linux7_0
+    );
+    let is_last = part.end() == pending.range.end();
+    is_last && has_workers && !pending.is_blocking && part.length() > COPY_BYTES_INLINE_MAX
 }
 
 /// Nobody could tell whether there was space. There was: the same bytes need none the next time.
@@ -433,7 +450,7 @@ fn note_parts(pending: &mut Pending, from: u64) -> u64 {
     done
 }
 
-fn failed_state(errno: Errno) -> RangeState {
+pub(super) fn failed_state(errno: Errno) -> RangeState {
     if is_again(errno) {
         RangeState::NotTried
     } else if errno == Errno::ECANCELED {

@@ -1,19 +1,22 @@
 //! `Engine`: the queued front door. A handle on a `Core`; stays on its thread.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
+use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
 
 use diopter_sys::{AlignmentBits, Errno, IoBuf, ObjectHandle, Slab};
 
 use crate::backend::{Backend, BackendKind, Checked, Ladder, Register};
+use crate::clock;
+use crate::completion::{Completion, CompletionCounters};
 use crate::engine::depth::DepthReport;
 use crate::engine::pending::Order;
 use crate::engine::target::Target;
 use crate::engine::wait::{Deadline, turn_wait};
 use crate::engine::{Core, SLAB_SHAPE, admit, submit, thread};
 use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
-use crate::limits::DEPTH_MAX;
+use crate::limits::{COMPLETION_BUDGET, DEPTH_MAX};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use crate::sync::Arc;
@@ -69,7 +72,20 @@ pub struct BackendChoice {
 /// the result.
 ///
 /// Dropping an engine cancels and waits for what it has in flight; memory that the kernel may still
-/// write is leaked, never freed.
+/// write is leaked, never freed. Callbacks that nobody has begun are dropped without being run, and
+/// what a worker thread is in is waited for, up to [`TEARDOWN_WAIT_MAX`].
+///
+/// A request owns its buffer while it is in flight, so no two can have the same one:
+///
+/// ```compile_fail,E0382
+/// # fn start(engine: &diopter::Engine, file: &diopter::File) {
+/// let memory = diopter::IoBuf::new(4096).unwrap();
+/// engine.start(file, diopter::Request::write(0, memory)).unwrap();
+/// engine.start(file, diopter::Request::write(4096, memory)).unwrap(); // moved into the first one
+/// # }
+/// ```
+///
+/// [`TEARDOWN_WAIT_MAX`]: crate::limits::TEARDOWN_WAIT_MAX
 ///
 /// A child of fork may not use its parent's engines: there they answer with errors. It makes its
 /// own.
@@ -93,6 +109,8 @@ pub struct BackendChoice {
 pub struct Engine {
     core: Rc<RefCell<Core>>,
     choice: BackendChoice,
+    /// A callback is running: those after it wait until it has returned.
+    is_in_callback: Cell<bool>,
 }
 
 impl Engine {
@@ -131,7 +149,7 @@ impl Engine {
     fn from_core(core: Core, choice: BackendChoice) -> Engine {
         let core = Rc::new(RefCell::new(core));
         thread::enlist(Rc::downgrade(&core));
-        Engine { core, choice }
+        Engine { core, choice, is_in_callback: Cell::new(false) }
     }
 
     /// The core; in a child of fork, without anything of the parent's.
@@ -161,11 +179,63 @@ impl Engine {
         start_on(&mut self.core(), target.as_ref(), request)
     }
 
-    /// The next finished request, waiting up to `timeout` for one. `None` when none finished in
-    /// time, and at once when none is in flight.
+    /// [`Engine::start`] with a callback, which gets the result in place of [`Engine::wait`]. It
+    /// runs exactly once, inside `wait` or [`Engine::tick`] or in a worker thread as the engine's
+    /// `CompletionPolicy` says; an engine that is dropped first drops it, memory included, without
+    /// running it.
+    ///
+    /// The request is over when its callback begins: the file may be written, cut or closed there.
+    /// A callback that runs in the engine's thread may use every engine of that thread, this one
+    /// included; callbacks never run inside each other. A worker thread has an engine of its own
+    /// for blocking calls.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = diopter::File::create(folder.path().join("data"))?;
+    /// use std::time::Duration;
+    /// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// let completion = diopter::Completion::quick(move |done| {
+    ///     tell.send(done.result).expect("somebody listens");
+    /// });
+    /// let write = diopter::Request::write(0, diopter::IoBuf::new(4096)?);
+    /// engine.start_with(&file, write, completion).map_err(|(refused, _)| refused.error)?;
+    /// while engine.in_flight() > 0 {
+    ///     engine.wait(Duration::from_secs(10))?;
+    /// }
+    /// assert_eq!(told.recv()??.get(), 4096);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Engine::start`]; the callback comes back as well.
+    pub fn start_with(
+        &self,
+        target: impl AsRef<Arc<Target>>,
+        request: Request,
+        completion: Completion,
+    ) -> Result<RequestId, (Box<Refused>, Completion)> {
+        let mut core = self.core();
+        match place_on(&mut core, target.as_ref(), request) {
+            Ok(place) => {
+                core.attach(place, completion);
+                Ok(core.id_at(place))
+            }
+            Err(refused) => Err((refused, completion)),
+        }
+    }
+
+    /// The next finished request without a callback, waiting up to `timeout` for one. `None` when
+    /// none finished in time, and at once when none is in flight and no callback is left to run.
     ///
     /// # Errors
     /// [`BackendError`] when the backend is lost and every result has been taken.
+    ///
+    /// # Panics
+    /// With the panic of a callback, wherever it ran, one a call: the engine is as usable after
+    /// that as before.
     pub fn wait(&self, timeout: Duration) -> Result<Option<FinishedRequest>, BackendError> {
         let mut core = self.core();
         if let Some(finished) = core.take_finished() {
@@ -177,25 +247,66 @@ impl Engine {
         loop {
             let passed = Duration::from_nanos(core.backend().now().since(started));
             let left = deadline.left().min(timeout.saturating_sub(passed));
-            let wait = turn_wait(core.policies().wait, left);
+            let has_callbacks = core.ready_count() > 0 && !self.is_in_callback.get();
+            let patience = if has_callbacks { Duration::ZERO } else { left };
+            let wait = turn_wait(core.policies().wait, patience);
             let came_back = core.tick(wait);
+            if core.has_completions() {
+                drop(core);
+                self.run_callbacks();
+                core = self.core();
+                if let Some(panic) = core.take_panic() {
+                    drop(core);
+                    resume_unwind(panic);
+                }
+            }
             if let Some(finished) = core.take_finished() {
                 return Ok(Some(finished));
             }
-            if let Some(error) = core.broken() {
+            let is_idle = core.live() == 0 && core.has_run(self.is_in_callback.get());
+            if let (true, Some(error)) = (is_idle, core.broken()) {
                 return Err(error);
             }
-            if core.live() == 0 || left.is_zero() {
+            if is_idle || left.is_zero() {
                 return Ok(None);
             }
             core.pause_unless(came_back);
         }
     }
 
-    /// One round without waiting: steps, submits, reaps. Finished requests are kept for
-    /// [`Engine::wait`].
+    /// Runs the callbacks that wait for this thread, while the engine is not borrowed. They have
+    /// so much time; what then is left goes to a worker.
+    fn run_callbacks(&self) {
+        if self.is_in_callback.replace(true) {
+            return;
+        }
+        let started = clock::now();
+        let budget = COMPLETION_BUDGET.as_nanos();
+        let mut is_spent = false;
+        // At most what is ready now: callbacks may start requests that finish meanwhile.
+        let ready_count = self.core.borrow().ready_count();
+        for _ in 0..ready_count {
+            let Some(job) = self.core.borrow_mut().next_callback(is_spent) else { break };
+            let ended = job.run();
+            self.core.borrow_mut().file_ended(ended);
+            is_spent = u128::from(clock::now().since(started)) > budget;
+        }
+        self.is_in_callback.set(false);
+    }
+
+    /// One round without waiting: steps, submits, reaps, runs callbacks. Finished requests are kept
+    /// for [`Engine::wait`], and so is the panic of a callback.
     pub fn tick(&self) {
         self.core().tick(crate::backend::Wait::Poll);
+        if self.core.borrow().has_completions() {
+            self.run_callbacks();
+        }
+    }
+
+    /// Where completions have run, how often, and why.
+    #[must_use]
+    pub fn completions(&self) -> CompletionCounters {
+        self.core().completions()
     }
 
     /// Gives a request up, best effort. It still finishes, and its outcome says of each range
@@ -204,7 +315,8 @@ impl Engine {
         self.core().cancel(id);
     }
 
-    /// Requests that were started and not returned by [`Engine::wait`] yet.
+    /// Requests that were started and not returned by [`Engine::wait`] yet, and whose callback has
+    /// not been run.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.core().unreturned()
@@ -256,8 +368,16 @@ impl Engine {
 pub(crate) fn start_on(
     core: &mut Core,
     target: &Arc<Target>,
-    mut request: Request,
+    request: Request,
 ) -> Result<RequestId, Box<Refused>> {
+    place_on(core, target, request).map(|place| core.id_at(place))
+}
+
+fn place_on(
+    core: &mut Core,
+    target: &Arc<Target>,
+    mut request: Request,
+) -> Result<usize, Box<Refused>> {
     let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
     let offset = request.offset.get();
     let range = FileRange::new(offset, offset.saturating_add(length));
@@ -292,5 +412,6 @@ pub(crate) fn start_on(
     let flags = admit::note_route(target, request.op, range, route, request.flags);
     let order = Order { op: request.op, range, memory, flags, is_blocking: false };
     let place = core.take_in(target, &order, spot);
-    Ok(core.id_at(place))
+    core.note_started(place);
+    Ok(place)
 }

@@ -6,7 +6,9 @@ mod blocking;
 mod build;
 mod bulk;
 pub(crate) mod complete;
+mod completer;
 pub mod depth;
+mod flush;
 mod handle;
 pub(crate) mod hybrid;
 pub(crate) mod pending;
@@ -27,7 +29,9 @@ use crate::backend::{Backend, Completions, Wait};
 use crate::clock::Nanos;
 use crate::error::{BackendError, IoErrorKind};
 use crate::gate::Gate;
-use crate::limits::{DEPTH_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX, WAIT_SLICE};
+use crate::limits::{
+    COMPLETION_SLICE, DEPTH_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX, WAIT_SLICE,
+};
 use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::{DepthPolicy, Policies};
 use crate::request::{FinishedRequest, RequestId, RequestOp};
@@ -36,6 +40,7 @@ use crate::sync::{Arc, Ordering, StaticCounter};
 use admit::Obstacle;
 use build::Built;
 use bulk::Bulk;
+use completer::Completer;
 use pending::{BouncePool, Failure, Order, Pending, State};
 use submit::{BioNote, Flight, Opened, Spot};
 use target::Target;
@@ -86,6 +91,7 @@ pub(crate) struct Core {
     /// Places of requests that are over and whose result was not taken yet.
     finished: VecDeque<usize>,
     completions: Completions,
+    completer: Completer,
     pool: BouncePool,
     next_id: u64,
     seat: usize,
@@ -119,6 +125,7 @@ impl Core {
             waiting: VecDeque::with_capacity(requests),
             finished: VecDeque::with_capacity(requests),
             completions: Vec::with_capacity(bios),
+            completer: Completer::new(policies.completion),
             pool: BouncePool::new(),
             next_id: FIRST_ID + (u64::from(CORES.fetch_add(1, Ordering::Relaxed)) << 32),
             seat: seat(),
@@ -156,6 +163,8 @@ impl Core {
         self.flight.backlog.clear();
         self.flight.bulk.clear();
         self.pool = BouncePool::new();
+        let completer = Completer::new(self.policies.completion);
+        std::mem::forget(std::mem::replace(&mut self.completer, completer));
         self.broken = Some(BackendError { backend, errno: Errno::EBADF });
         self.generation = fork::generation();
     }
@@ -181,6 +190,7 @@ impl Core {
     /// [`Core::has_room`], once requests whose results nobody takes are out of the way. Each of
     /// them ends within the bounds of its own waits.
     pub fn make_room(&mut self) -> bool {
+        while !self.has_room() && self.collect(COMPLETION_SLICE) {}
         let is_discarded = |pending: &Pending| pending.is_discarded && pending.target.is_some();
         while !self.has_room() && self.table.iter().any(is_discarded) {
             self.tick_or_pause(Wait::Block(WAIT_SLICE));
@@ -212,6 +222,7 @@ impl Core {
     pub fn pause_unless(&mut self, came_back: bool) {
         let is_idle =
             !came_back && !self.is_in_haste && self.backend.held() == 0 && !self.has_backlog();
+        let is_idle = is_idle && self.completer.out() == 0;
         if is_idle && !reap_this_thread() {
             self.pause(GATE_SLICE);
         }
@@ -219,7 +230,7 @@ impl Core {
 
     /// Requests on their way.
     pub fn live(&self) -> usize {
-        self.unreturned() - self.finished.len()
+        self.unreturned() - self.finished.len() - self.completer.filed()
     }
 
     /// Requests whose result was not taken yet.
@@ -233,13 +244,17 @@ impl Core {
 
     #[inline]
     pub fn take_finished(&mut self) -> Option<FinishedRequest> {
-        let place = self.finished.pop_front()?;
-        Some(self.take_out(place))
+        match self.finished.pop_front() {
+            Some(place) => Some(self.take_out(place)),
+            None if self.completer.is_watching => self.take_returned(None),
+            None => None,
+        }
     }
 
     /// The result of one request, if it has finished.
     pub fn take_finished_of(&mut self, id: RequestId) -> Option<FinishedRequest> {
-        let index = self.finished.iter().position(|place| self.table[*place].id == id.0)?;
+        let index = self.finished.iter().position(|place| self.table[*place].id == id.0);
+        let Some(index) = index else { return self.take_returned(Some(id)) };
         let place = self.finished.remove(index)?;
         Some(self.take_out(place))
     }
@@ -299,7 +314,8 @@ impl Core {
         self.now = self.backend.now();
         self.step_waiting();
         let waits = self.finished.is_empty() && !self.is_in_haste;
-        self.turn(if waits { wait } else { Wait::Poll })
+        let wait = if waits { wait } else { Wait::Poll };
+        if self.completer.is_watching { self.turn_watching(wait) } else { self.turn(wait) }
     }
 
     fn step_waiting(&mut self) {
@@ -328,7 +344,12 @@ impl Core {
                 self.set_waiting(place);
                 self.is_in_haste = true;
             }
-            Step::Ended => self.file_finished(place),
+            Step::Ended => {
+                if let Some(part) = self.table[place].late_copy.take() {
+                    self.keep_bounce(place, part);
+                }
+                self.file_finished(place);
+            }
         }
     }
 
@@ -341,6 +362,15 @@ impl Core {
     fn file_finished(&mut self, place: usize) {
         let target = self.table[place].target.take().expect("an occupied place");
         self.release(place, &target);
+        if self.completer.is_watching {
+            return self.complete(place, target);
+        }
+        self.completer.plain += 1;
+        self.file_plain(place, &target);
+    }
+
+    /// Files a result that is taken from its place.
+    fn file_plain(&mut self, place: usize, target: &Target) {
         let pending = &mut self.table[place];
         pending.timing.finished = self.now;
         if !pending.is_discarded {
@@ -348,16 +378,17 @@ impl Core {
             return;
         }
         let finished = self.take_out(place);
-        note_unseen(&finished, &target);
+        note_unseen(&finished, target);
     }
 
     /// As [`Core::file_finished`], for one that held a pass at most.
     #[inline]
     fn file_single(&mut self, place: usize) {
         let pending = &mut self.table[place];
-        if pending.is_discarded {
+        if pending.is_discarded || self.completer.is_watching {
             return self.file_finished(place);
         }
+        self.completer.plain += 1;
         let target = pending.target.take().expect("an occupied place");
         if let Some(pass) = pending.pass.take() {
             target.gate().leave(pass);
@@ -425,6 +456,7 @@ impl Core {
         loop {
             let pending = &mut self.table[place];
             match pending.state {
+                State::Ended if pending.owes_flush => flush::begin(pending, target),
                 State::Ended => return Step::Ended,
                 State::AwaitsEarlier => {
                     if self.has_earlier_writes(place, target) {
@@ -450,7 +482,7 @@ impl Core {
                     }
                 }
                 State::Single => return Step::InFlight,
-                State::Reserves | State::ReadsEdges | State::Transfers => {
+                State::Reserves | State::ReadsEdges | State::Transfers | State::Flushes => {
                     match self.serve_window(place, target) {
                         Some(step) => return step,
                         None => continue,
@@ -604,8 +636,10 @@ impl Core {
         // Never tried: nobody has seen them.
         let untried = self.flight.take_from_backlog(place);
         pending.outstanding -= untried;
-        let is_open =
-            matches!(pending.state, State::Reserves | State::ReadsEdges | State::Transfers);
+        let is_open = matches!(
+            pending.state,
+            State::Reserves | State::ReadsEdges | State::Transfers | State::Flushes
+        );
         if is_open && (untried > 0 || !pending.is_built) {
             // What of the window is not in the device will not be; what is there may yet be done.
             let (errno, range) = (Errno::ECANCELED, pending.window.range);
@@ -668,6 +702,9 @@ impl Core {
             let failure = Failure { errno: Errno::EIO, range, kind };
             pending.failure = Some(failure);
             pending.outstanding = 0;
+            if pending.owes_flush || pending.state == State::Flushes {
+                flush::give_up(pending);
+            }
             pending.state = State::Ended;
             if !pending.is_blocking {
                 self.file_finished(place);

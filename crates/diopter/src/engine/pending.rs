@@ -33,6 +33,8 @@ pub(crate) enum State {
     ReadsEdges,
     /// A window's bios are being built or are in flight.
     Transfers,
+    /// A durable write of several bios is flushed, object by object.
+    Flushes,
     /// The one bio of a request that is a single one is on its way.
     Single,
     /// Nothing is left to do but to hand it back.
@@ -142,6 +144,14 @@ pub(crate) struct Pending {
     pub stripe_size: u64,
     /// Windows in a row that moved nothing.
     pub attempts: u32,
+    /// A durable write has bios that are not by themselves: a flush must follow them.
+    pub owes_flush: bool,
+    /// A flush was made for it.
+    pub is_flushed: bool,
+    /// How its bytes failed, while what was written is flushed all the same.
+    pub failure_of_data: Option<Failure>,
+    /// What a worker is to copy out of the bounce buffer.
+    pub late_copy: Option<FileRange>,
     /// A write that the kernel places at the end of the file: twice is not the same as once.
     pub appends: bool,
     /// When it began to wait for its pass.
@@ -182,6 +192,10 @@ impl Pending {
             is_serial: false,
             stripe_size: 0,
             attempts: 0,
+            owes_flush: false,
+            is_flushed: false,
+            failure_of_data: None,
+            late_copy: None,
             is_cancelled: false,
             appends: false,
             is_waiting: false,
@@ -228,6 +242,8 @@ impl Pending {
         self.stops_at_ends = false;
         self.is_serial = false;
         self.attempts = 0;
+        self.owes_flush = false;
+        self.is_flushed = false;
     }
 
     /// It is one bio, which is on its way.

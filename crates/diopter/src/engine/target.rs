@@ -6,6 +6,7 @@ use diopter_sys::{Errno, ObjectHandle, RwFlags, fork};
 use crate::backend::Port;
 use crate::bio::builder::BioLimits;
 use crate::bio::device::DeviceLimits;
+use crate::bio::lanes::Lanes;
 use crate::engine::hybrid::{Hybrid, HybridCounters};
 use crate::engine::space::{SPACE_LOOK, Space};
 use crate::extent::ObjectIndex;
@@ -13,7 +14,7 @@ use crate::gate::Gate;
 use crate::limits::{BIO_BYTES_MAX, FILE_SIZE_MAX};
 use crate::map::{Mapper, Striped};
 use crate::outcome::DetourReason;
-use crate::policy::RoutePolicy;
+use crate::policy::{MergePolicy, RoutePolicy};
 use crate::stripe::Striping;
 use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, lock};
 use crate::units::{FileOffset, FileRange, ObjectOffset, align_down, align_up, is_aligned};
@@ -283,8 +284,35 @@ impl Target {
         self.port(object).buffered()
     }
 
-    fn port(&self, object: ObjectIndex) -> &dyn Port {
+    pub(crate) fn port(&self, object: ObjectIndex) -> &dyn Port {
         &*self.objects[usize::from(object.0)].port
+    }
+
+    /// The objects that a range touches, each with the part of it from the first byte touched to
+    /// the last.
+    pub(crate) fn pieces(
+        &self,
+        range: FileRange,
+    ) -> impl Iterator<Item = (ObjectIndex, u64, u64)> + '_ {
+        let mut lanes = Lanes::default();
+        lanes.fill(&*self.mapper, range, MergePolicy::PerObject);
+        std::iter::from_fn(move || {
+            let lane = lanes.front()?;
+            lanes.advance(lane.length());
+            // What can't be told is no object.
+            let (object, start) = self.locate(lane.start()).ok()?;
+            Some((object, start, start + lane.length()))
+        })
+    }
+
+    /// Whether an object that the range touches has cached pages, anywhere.
+    pub(crate) fn has_cached_pages(&self, range: FileRange) -> Option<bool> {
+        let each = self.pieces(range).map(|(object, ..)| self.port(object).has_cached_pages());
+        let mut has_some = false;
+        for answer in each {
+            has_some |= answer?;
+        }
+        Some(has_some)
     }
 
     /// How the file is dealt out to several objects; `None` for a file that is its own only one.

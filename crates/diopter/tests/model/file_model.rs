@@ -115,6 +115,18 @@ impl FileModel {
         }
     }
 
+    /// What was written durably is what a crash leaves: any value that the media may hold now.
+    pub fn make_durable(&mut self, parts: &[RangeOutcome]) {
+        for part in parts.iter().filter(|part| part.state == RangeState::Done) {
+            for at in index(part.range.start())..index(part.range.end()) {
+                self.durable[at] = self.bytes[at];
+            }
+            if !part.range.is_empty() {
+                self.size_durable = self.size_durable.max(part.range.end());
+            }
+        }
+    }
+
     /// A done range rules out what was there before it started; one that was not tried rules out
     /// the tag.
     fn settle(&mut self, write: &Write, range: FileRange, is_done: bool) {
@@ -160,7 +172,7 @@ impl FileModel {
     /// A flush that succeeded: what was settled before it started is durable.
     pub fn end_sync(&mut self, id: u64, size_at_start: u64) {
         self.durable = self.watchers.remove(&id).expect("a flush that was started");
-        self.size_durable = size_at_start;
+        self.size_durable = self.size_durable.max(size_at_start);
     }
 
     /// What the media hold, against what they may hold.

@@ -2,10 +2,13 @@
 
 use std::cell::Cell;
 use std::fs::read_to_string;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use diopter::{
-    BackendKind, Engine, EngineOptions, File, InFlight, IoBuf, Request, use_for_this_thread,
+    BackendKind, Completion, CompletionPolicy, Engine, EngineOptions, File, InFlight, IoBuf,
+    Policies, Request, use_for_this_thread,
 };
 use diopter_sys::testing::{fork, mapped_bytes};
 
@@ -240,5 +243,46 @@ fn a_child_uses_the_same_striped_file() {
             striped.read_exact_at(&mut read, start << 20).expect("a read");
             assert_eq!(read, bytes(seed, 65536), "at {start} MiB");
         }
+    });
+}
+
+#[test]
+fn a_child_lets_go_of_completions_that_are_with_its_parents_workers() {
+    let name = "a_child_lets_go_of_completions_that_are_with_its_parents_workers";
+    own_process(module_path!(), name, || {
+        let folder = folder();
+        let file = file_of(&folder, 8 * MIB);
+        let policies = Policies { completion: CompletionPolicy::Deferred, ..Policies::default() };
+        let parents = Engine::new(EngineOptions { policies, ..EngineOptions::DEFAULT });
+        let parents = Cell::new(Some(parents.expect("an engine")));
+        let runs = Arc::new(AtomicU32::new(0));
+        let own = parents.take().expect("it is there");
+        for offset in READS {
+            let runs = Arc::clone(&runs);
+            let count = Completion::quick(move |done| {
+                assert!(done.result.is_ok());
+                runs.fetch_add(1, Ordering::SeqCst);
+            });
+            let memory = IoBuf::new(PIECE).expect("memory");
+            own.start_with(&file, Request::read(offset, memory), count).expect("room");
+            own.tick();
+        }
+        parents.set(Some(own));
+        let child = || {
+            let inherited = parents.take().expect("it is there");
+            assert!(inherited.wait(LONG).is_err(), "its workers do not run here");
+            assert_eq!(inherited.in_flight(), 0);
+            let started = Instant::now();
+            drop(inherited);
+            assert!(started.elapsed() < Duration::from_secs(5), "nobody is waited for");
+        };
+        let parent = || {
+            let own = parents.take().expect("it is there");
+            while own.in_flight() > 0 {
+                assert!(own.wait(LONG).expect("the parent's backend").is_none());
+            }
+            assert_eq!(runs.load(Ordering::SeqCst), 16);
+        };
+        check_fork(child, parent);
     });
 }

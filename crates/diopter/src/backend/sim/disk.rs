@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use diopter_sys::{Errno, ObjectHandle};
 
-use crate::backend::Port;
+use crate::backend::{BlockFacts, Port};
 use crate::prng::Prng;
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::units::{align_down, align_up, to_u64, to_usize};
@@ -29,6 +29,11 @@ pub struct Disk {
     pub(super) block: u32,
     /// What memory addresses must be a multiple of.
     pub(super) memory: u32,
+    /// Flushes, and writes that were durable by themselves.
+    flushes: u64,
+    written_through: u64,
+    /// What its page cache says.
+    has_cached_pages: Option<bool>,
 }
 
 impl Disk {
@@ -37,7 +42,34 @@ impl Disk {
     #[must_use]
     pub fn new(capacity: u64, block: u32, memory: u32) -> Disk {
         let (live, durable, bad) = (Vec::new(), Vec::new(), BTreeSet::new());
-        Disk { live, durable, bad, capacity, block, memory }
+        Disk {
+            live,
+            durable,
+            bad,
+            capacity,
+            block,
+            memory,
+            flushes: 0,
+            written_through: 0,
+            has_cached_pages: Some(false),
+        }
+    }
+
+    /// How often it was flushed.
+    #[must_use]
+    pub fn flushes(&self) -> u64 {
+        self.flushes
+    }
+
+    /// How many writes were durable by themselves, without a flush.
+    #[must_use]
+    pub fn written_through(&self) -> u64 {
+        self.written_through
+    }
+
+    /// What the disk answers when it is asked for cached pages; `None`: it does not know.
+    pub fn set_has_cached_pages(&mut self, has_some: Option<bool>) {
+        self.has_cached_pages = has_some;
     }
 
     /// What a read would return now.
@@ -49,7 +81,7 @@ impl Disk {
     /// Replaces the content, live and durable.
     pub fn load(&mut self, content: &[u8]) {
         self.live = content.to_vec();
-        self.flush();
+        self.durable = content.to_vec();
     }
 
     /// Heals every bad sector.
@@ -116,7 +148,18 @@ impl Disk {
     }
 
     pub(super) fn flush(&mut self) {
+        self.flushes += 1;
         self.durable.clone_from(&self.live);
+    }
+
+    /// Makes what was just written durable, and nothing else.
+    pub(super) fn write_through(&mut self, offset: u64, length: u64) {
+        self.written_through += 1;
+        let range = to_usize(offset)..to_usize(offset + length);
+        if self.durable.len() < range.end {
+            self.durable.resize(range.end, 0);
+        }
+        self.durable[range.clone()].copy_from_slice(&self.live[range]);
     }
 
     /// The pages around a range, as the page cache reads them before it changes a part.
@@ -190,6 +233,15 @@ impl Port for SimPort {
 
     fn set_size(&self, size: u64) -> Result<(), Errno> {
         self.world.with_disk(self.number, |disk| disk.set_size(size))
+    }
+
+    fn blocks(&self, _start: u64, end: u64) -> Option<BlockFacts> {
+        let size = self.world.with_disk(self.number, |disk| disk.size());
+        Some(BlockFacts { has_holes: end > size, ..BlockFacts::default() })
+    }
+
+    fn has_cached_pages(&self) -> Option<bool> {
+        self.world.with_disk(self.number, |disk| disk.has_cached_pages)
     }
 
     fn allocated(&self, start: u64, end: u64) -> Vec<(u64, u64)> {

@@ -9,7 +9,9 @@ pub mod performance;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use diopter_sys::{BioId, BioResult, BioSpec, Errno, Lent, LentOnce, LocalBio, Op, Slab, Span};
+use diopter_sys::{
+    BioId, BioResult, BioSpec, Errno, Lent, LentOnce, LocalBio, Op, RwFlags, Slab, Span,
+};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::clock::Nanos;
@@ -238,6 +240,9 @@ fn transfer(disk: &mut Disk, bio: &LocalBio, moves: u64, pages: Option<(u64, Vec
             disk.write(start, &pages[..to_usize(end - start)]);
         } else {
             disk.write(spec.offset, &data);
+        }
+        if spec.flags.has(RwFlags::DSYNC) || spec.flags.has(RwFlags::SYNC) {
+            disk.write_through(spec.offset, moves);
         }
         moves
     };
