@@ -4,13 +4,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use diopter_sys::{BioId, BioResult, FinishedBio, HeldBio, Slab, rw};
+use diopter_sys::{BioId, BioResult, Errno, EventFd, FinishedBio, HeldBio, Slab, rw};
 
-use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::error::BackendError;
 use crate::handoff::{Handoff, Popped};
 use crate::limits::{TEARDOWN_WAIT_MAX, WORKER_IDLE, WORKERS_MAX};
-use crate::sync::{Arc, AtomicU32, Ordering, thread};
+use crate::sync::{Arc, AtomicU32, OnceLock, Ordering, thread};
 
 const NAME: &str = "threads";
 
@@ -18,6 +18,8 @@ struct Shared {
     work: Handoff<HeldBio>,
     done: Handoff<FinishedBio>,
     workers: AtomicU32,
+    /// Who hears of finished bios, once somebody asked.
+    event: OnceLock<EventFd>,
 }
 
 /// A pool of one engine.
@@ -39,6 +41,7 @@ impl Threads {
             work: Handoff::new(capacity),
             done: Handoff::new(capacity),
             workers: AtomicU32::new(0),
+            event: OnceLock::new(),
         };
         Threads {
             slab: slab.clone(),
@@ -98,6 +101,9 @@ fn work(shared: &Shared) {
                 // Room is certain: at most `depth_max` bios are held. A closed queue means that the
                 // engine is gone; then the slab has leaked the memory and nobody waits.
                 drop(shared.done.push(finished));
+                if let Some(event) = shared.event.get() {
+                    event.signal();
+                }
             }
             Popped::Closed => return,
             Popped::Empty => {
@@ -164,6 +170,17 @@ impl Backend for Threads {
 
     fn held(&self) -> u32 {
         self.held
+    }
+
+    fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
+        match what {
+            Register::Notify(event) => {
+                let event = EventFd::of(event)?;
+                self.shared.event.set(event).map_err(|_second| Errno::EBUSY)
+            }
+            Register::File(_) | Register::Buffers(_) => Err(Errno::EOPNOTSUPP),
+            Register::Forget(_) => Ok(()),
+        }
     }
 
     /// A system call under way can't be given up.

@@ -134,7 +134,7 @@ impl Engine {
     }
 
     /// The core; in a child of fork, without anything of the parent's.
-    fn core(&self) -> RefMut<'_, Core> {
+    pub(crate) fn core(&self) -> RefMut<'_, Core> {
         let mut core = self.core.borrow_mut();
         core.disown_inherited();
         core
@@ -248,8 +248,17 @@ impl Engine {
 pub(crate) fn start_on(
     core: &mut Core,
     target: &Arc<Target>,
-    mut request: Request,
+    request: Request,
 ) -> Result<RequestId, Box<Refused>> {
+    start_at(core, target, request).map(|place| core.id_at(place))
+}
+
+/// [`start_on`], which answers the request's place in the engine's table.
+pub(crate) fn start_at(
+    core: &mut Core,
+    target: &Arc<Target>,
+    mut request: Request,
+) -> Result<usize, Box<Refused>> {
     let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
     let offset = request.offset.get();
     let range = FileRange::new(offset, offset.saturating_add(length));
@@ -283,6 +292,5 @@ pub(crate) fn start_on(
     let route = core.policies().route;
     let flags = admit::note_route(target, request.op, range, route, request.flags);
     let order = Order { op: request.op, range, memory, flags, is_blocking: false };
-    let place = core.take_in(target, &order, spot);
-    Ok(core.id_at(place))
+    Ok(core.take_in(target, &order, spot))
 }
