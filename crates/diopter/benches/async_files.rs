@@ -1,7 +1,7 @@
 //! 4 KiB random reads, 64 at a time, on ext4 on zram: tasks of each executor against a bare
 //! io_uring loop with a registered file and registered buffers, in turns. `--smoke` runs a short
-//! share; `--bare`, `--registered`, `--tokio`, `--threads`, `--reaper` run one side alone, for counting its
-//! instructions.
+//! share; `--bare`, `--registered`, `--tokio`, `--threads` and `--reaper` run one side alone, for
+//! counting what it does.
 
 #[allow(dead_code, reason = "shared with the other benches")]
 #[path = "../tests/support/zram.rs"]

@@ -24,7 +24,8 @@ impl File {
     /// stays open until it is forgotten, or the thread ends.
     ///
     /// # Errors
-    /// The errno of the refusal (`ENOSPC` when 64 descriptors are registered); nothing changes then.
+    /// The errno of the refusal (`ENOSPC` when 64 descriptors are registered); nothing changes
+    /// then.
     pub fn register_for_futures(&self) -> Result<(), Errno> {
         with_desk(|desk| desk.register_file(self)).unwrap_or(Err(Errno::EMFILE))
     }
