@@ -102,7 +102,7 @@ impl Mailbox {
             driver.wake();
         }
         if is_new {
-            first_reaper().rouse_idle();
+            first_reaper().call();
         }
     }
 

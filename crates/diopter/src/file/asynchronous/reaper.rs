@@ -37,6 +37,8 @@ pub(super) struct Reaper {
 struct State {
     arrived: VecDeque<Arc<Slot>>,
     given_up: Vec<Arc<Slot>>,
+    /// Somebody wants it to look around.
+    is_called: bool,
     is_running: bool,
     /// It sleeps, or is about to, and is woken by its eventfd.
     is_asleep: bool,
@@ -79,10 +81,12 @@ impl Reaper {
         self.rouse(state);
     }
 
-    /// Sees to it that the thread runs.
+    /// Has the thread look around, which may not even run.
     #[cfg(feature = "tokio")]
-    pub fn rouse_idle(&'static self) {
-        self.rouse(lock_static(&self.state));
+    pub fn call(&'static self) {
+        let mut state = lock_static(&self.state);
+        state.is_called = true;
+        self.rouse(state);
     }
 
     fn rouse(&'static self, mut state: crate::sync::StaticGuard<'_, State>) {
@@ -136,12 +140,13 @@ impl Reaper {
         let mut state = lock_static(&self.state);
         std::mem::swap(&mut state.arrived, arrived);
         std::mem::swap(&mut state.given_up, given_up);
+        state.is_called = false;
     }
 
     /// Whether the thread may sleep: nothing has arrived.
     fn fall_asleep(&self) -> bool {
         let mut state = lock_static(&self.state);
-        state.is_asleep = state.arrived.is_empty() && state.given_up.is_empty();
+        state.is_asleep = !state.has_news();
         state.is_asleep
     }
 
@@ -152,9 +157,14 @@ impl Reaper {
     /// Whether the thread may leave: nothing has arrived.
     fn leave(&self) -> bool {
         let mut state = lock_static(&self.state);
-        let is_idle = state.arrived.is_empty() && state.given_up.is_empty();
-        state.is_running = !is_idle;
-        is_idle
+        state.is_running = state.has_news();
+        !state.is_running
+    }
+}
+
+impl State {
+    fn has_news(&self) -> bool {
+        self.is_called || !self.arrived.is_empty() || !self.given_up.is_empty()
     }
 }
 
