@@ -17,16 +17,18 @@ pub enum Capability {
     Uring,
     Threads,
     Fuse,
+    Nightly,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 6] = [
+    pub const ALL: [Capability; 7] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
         Capability::Uring,
         Capability::Threads,
         Capability::Fuse,
+        Capability::Nightly,
     ];
 
     pub fn name(self) -> &'static str {
@@ -37,6 +39,7 @@ impl Capability {
             Capability::Uring => "uring",
             Capability::Threads => "threads",
             Capability::Fuse => "fuse",
+            Capability::Nightly => "nightly",
         }
     }
 }
@@ -88,6 +91,7 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Uring => uring_allowed(),
         Capability::Threads => Ok(()),
         Capability::Fuse => fuse_opens(),
+        Capability::Nightly => nightly_runs(),
     }
 }
 
@@ -132,6 +136,11 @@ fn fuse_opens() -> Result<(), String> {
     }
     let opened = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     opened.map(drop).map_err(|error| format!("/dev/fuse: {error}"))
+}
+
+/// A nightly compiler, for the sanitizers.
+fn nightly_runs() -> Result<(), String> {
+    repo::output_of(repo::nightly_cargo().arg("--version")).map(drop)
 }
 
 /// A file in the temporary folder that goes away with its owner.

@@ -14,6 +14,8 @@ struct Lane {
     needs: &'static [Capability],
     uses: &'static [Capability],
     steps: &'static [Step],
+    /// Only run when it is named.
+    is_extra: bool,
 }
 
 /// One command of a lane.
@@ -30,9 +32,34 @@ struct Step {
 enum Work {
     Tidy,
     Cargo(&'static [&'static str]),
+    Nightly(&'static [&'static str]),
 }
 
 const BACKENDS: &[Capability] = &[Capability::Uring, Capability::Threads];
+
+/// What a sanitizer runs on; named, so that it is not applied to build scripts.
+const TARGET: &str = if cfg!(target_arch = "aarch64") {
+    "aarch64-unknown-linux-gnu"
+} else {
+    "x86_64-unknown-linux-gnu"
+};
+
+const CLIPPY_WITH_TOKIO: &[&str] =
+    &["clippy", "-p", "diopter", "--all-targets", "--features", "tokio", "--", "-D", "warnings"];
+
+const ASYNC_AND_CONTRACT: &[&str] = &[
+    "test",
+    "--target",
+    TARGET,
+    "-p",
+    "diopter",
+    "--features",
+    "tokio",
+    "--test",
+    "async_files",
+    "--test",
+    "contract",
+];
 
 const LANES: &[Lane] = &[
     plain("fmt", &[check(&["fmt", "--all", "--check"])]),
@@ -54,6 +81,29 @@ const LANES: &[Lane] = &[
     Lane {
         uses: BACKENDS,
         ..plain("contract", &[test(&["test", "-p", "diopter", "--test", "contract"])])
+    },
+    Lane {
+        uses: BACKENDS,
+        ..plain(
+            "async",
+            &[
+                test(&["test", "-p", "diopter", "--test", "async_files"]),
+                test(&["test", "-p", "diopter", "--features", "tokio", "--test", "async_files"]),
+                check(CLIPPY_WITH_TOKIO),
+            ],
+        )
+    },
+    Lane {
+        needs: &[Capability::Nightly],
+        uses: BACKENDS,
+        is_extra: true,
+        ..plain(
+            "asan",
+            &[
+                sanitized(&["test", "--target", TARGET, "-p", "diopter-sys", "--lib"]),
+                sanitized(ASYNC_AND_CONTRACT),
+            ],
+        )
     },
     plain("engine", &[test(&["test", "-p", "diopter", "--test", "engine"])]),
     plain("striped", &[test(&["test", "-p", "diopter", "--test", "striped"])]),
@@ -95,6 +145,7 @@ const LANES: &[Lane] = &[
             "--",
             "--nocapture",
         ])],
+        is_extra: false,
     },
     Lane {
         name: "images-ext",
@@ -110,6 +161,7 @@ const LANES: &[Lane] = &[
             "--",
             "--nocapture",
         ])],
+        is_extra: false,
     },
     Lane {
         name: "images-xfs",
@@ -125,6 +177,7 @@ const LANES: &[Lane] = &[
             "--",
             "--nocapture",
         ])],
+        is_extra: false,
     },
     Lane {
         name: "images",
@@ -140,6 +193,7 @@ const LANES: &[Lane] = &[
             "--",
             "--nocapture",
         ])],
+        is_extra: false,
     },
     Lane {
         needs: &[Capability::Fuse],
@@ -163,11 +217,21 @@ const LANES: &[Lane] = &[
 ];
 
 const fn plain(name: &'static str, steps: &'static [Step]) -> Lane {
-    Lane { name, needs: &[], uses: &[], steps }
+    Lane { name, needs: &[], uses: &[], steps, is_extra: false }
 }
 
 const fn check(arguments: &'static [&'static str]) -> Step {
     Step { work: Work::Cargo(arguments), must_test: false, variables: &[], target_below: None }
+}
+
+/// Tests under AddressSanitizer. What leaks does so on purpose: what the kernel may still write to.
+const fn sanitized(arguments: &'static [&'static str]) -> Step {
+    Step {
+        work: Work::Nightly(arguments),
+        variables: &[("RUSTFLAGS", "-Zsanitizer=address"), ("ASAN_OPTIONS", "detect_leaks=0")],
+        target_below: Some("asan"),
+        ..test(&[])
+    }
 }
 
 const fn test(arguments: &'static [&'static str]) -> Step {
@@ -234,7 +298,7 @@ pub fn list() -> bool {
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Lane>, String> {
     if names.is_empty() {
-        return Ok(LANES.iter().collect());
+        return Ok(LANES.iter().filter(|lane| !lane.is_extra).collect());
     }
     names
         .iter()
@@ -276,7 +340,7 @@ fn run_steps(
         println!("   {}", shown(step, environment));
         let ended = match &step.work {
             Work::Tidy => tidy::run().map(|clean| (clean, run::Tally::default())),
-            Work::Cargo(arguments) => run::to_the_end(&mut command(step, arguments, environment)),
+            Work::Cargo(_) | Work::Nightly(_) => run::to_the_end(&mut command(step, environment)),
         };
         let (succeeded, tally) = match ended {
             Ok(ended) => ended,
@@ -299,9 +363,20 @@ fn run_steps(
     }
 }
 
-fn command(step: &Step, arguments: &[&str], environment: &[(&'static str, String)]) -> Command {
-    let mut command = repo::cargo();
-    command.args(arguments);
+fn command(step: &Step, environment: &[(&'static str, String)]) -> Command {
+    let mut command = match step.work {
+        Work::Nightly(arguments) => {
+            let mut command = repo::nightly_cargo();
+            command.args(arguments);
+            command
+        }
+        Work::Cargo(arguments) => {
+            let mut command = repo::cargo();
+            command.args(arguments);
+            command
+        }
+        Work::Tidy => repo::cargo(),
+    };
     command.envs(environment.iter().map(|(name, value)| (*name, value.as_str())));
     command.envs(step.variables.iter().copied());
     if let Some(folder) = step.target_below {
@@ -313,7 +388,7 @@ fn command(step: &Step, arguments: &[&str], environment: &[(&'static str, String
 fn shown(step: &Step, environment: &[(&'static str, String)]) -> String {
     match &step.work {
         Work::Tidy => "cargo xtask tidy".to_owned(),
-        Work::Cargo(arguments) => run::shown(&command(step, arguments, environment)),
+        Work::Cargo(_) | Work::Nightly(_) => run::shown(&command(step, environment)),
     }
 }
 

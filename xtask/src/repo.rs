@@ -31,6 +31,13 @@ pub fn cargo() -> Command {
     command
 }
 
+/// The same of a nightly toolchain, whatever toolchain this runs under.
+pub fn nightly_cargo() -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly", "cargo"]).current_dir(root());
+    command
+}
+
 /// Where `tool` is. The `sbin` folders are looked at too, which a user's PATH often leaves out.
 pub fn tool(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

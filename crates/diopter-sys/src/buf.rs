@@ -31,7 +31,7 @@ pub struct IoBuf(Box<Mapping>);
 /// the kernel, and so costs one word each time.
 struct Mapping {
     base: NonNull<u8>,
-    /// Bytes mapped, a multiple of the page size; at least one page even for an empty buffer.
+    /// Bytes mapped, a multiple of the page size; 0 only for [`IoBuf::empty`].
     mapped: usize,
     /// Bytes that `Deref` shows.
     length: usize,
@@ -63,6 +63,18 @@ impl IoBuf {
     /// `ENOMEM` when the mapping is refused or `length` rounds past the address space.
     pub fn new(length: usize) -> Result<IoBuf, Errno> {
         IoBuf::with_pages(length, Pages::Base)
+    }
+
+    /// A buffer of no bytes, without memory behind it.
+    #[must_use]
+    pub fn empty() -> IoBuf {
+        IoBuf(Box::new(Mapping {
+            base: NonNull::dangling(),
+            mapped: 0,
+            length: 0,
+            generation: fork::generation(),
+            registration: None,
+        }))
     }
 
     /// Like [`IoBuf::new`], with a choice of pages.
@@ -155,6 +167,9 @@ impl Drop for Mapping {
             // A child of fork: not mapped here, and the address may be somebody else's by now.
             return;
         }
+        if self.mapped == 0 {
+            return;
+        }
         // SAFETY: the mapping was made by `with_pages`, is owned by `self` alone, and no slice
         // outlives `self`.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };
@@ -186,6 +201,13 @@ mod tests {
     fn a_length_past_the_address_space_is_enomem_not_a_panic() {
         assert_eq!(IoBuf::new(usize::MAX).map(|_| ()), Err(Errno::ENOMEM));
         assert_eq!(IoBuf::new(usize::MAX / 2).map(|_| ()), Err(Errno::ENOMEM));
+    }
+
+    #[test]
+    fn an_empty_buffer_has_no_memory_and_stays_empty() {
+        let mut buf = IoBuf::empty();
+        buf.restore(1);
+        assert_eq!((buf.len(), buf.mapped()), (0, 0));
     }
 
     #[test]

@@ -31,9 +31,13 @@
 //! descriptor open until the bio is done. A mistake there reads or writes the wrong file, it does
 //! not break memory safety.
 
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod bare;
 pub mod buf;
 pub mod device;
 pub mod errno;
+pub mod event;
 pub mod fiemap;
 pub mod file;
 pub mod folder;
@@ -54,6 +58,7 @@ pub mod xattr;
 
 pub use buf::IoBuf;
 pub use errno::Errno;
+pub use event::EventFd;
 pub use memory::{Lent, MemoryId};
 pub use op::{BioId, BioResult, BioSpec, Comb, ObjectHandle, Op, RwFlags, Span};
 pub use rw::{FinishedBio, HeldBio, LentOnce};

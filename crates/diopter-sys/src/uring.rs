@@ -605,6 +605,8 @@ fn result_of(raw: i32) -> BioResult {
     u32::try_from(raw).map_err(|_| Errno::from_raw(raw.wrapping_neg()))
 }
 
+mod notify;
+
 #[cfg(test)]
 #[path = "uring_tests.rs"]
 mod tests;

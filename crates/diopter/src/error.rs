@@ -63,6 +63,8 @@ pub enum AdmitErrorKind {
     NotAtomic,
     /// The request carries no memory, or memory for the wrong direction.
     WrongMemory,
+    /// Neither a thread nor a descriptor can be had for the engine that was to serve it.
+    NoEngine,
 }
 
 /// The caller's request was refused before anything of it was queued.
@@ -259,7 +261,7 @@ impl Error {
                 AdmitErrorKind::NotOpenedForThis => Errno::EBADF,
                 AdmitErrorKind::TooFar => Errno::EFBIG,
                 AdmitErrorKind::WouldBuffer => Errno::EOPNOTSUPP,
-                AdmitErrorKind::Full => Errno::EAGAIN,
+                AdmitErrorKind::Full | AdmitErrorKind::NoEngine => Errno::EAGAIN,
                 AdmitErrorKind::NotAtomic | AdmitErrorKind::WrongMemory => Errno::EINVAL,
             },
             Error::Io(error) => error.errno,

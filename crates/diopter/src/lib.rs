@@ -61,6 +61,7 @@ pub use completion::{
 };
 pub use diopter_sys as sys;
 pub use diopter_sys::{Errno, IoBuf, RwFlags};
+pub use engine::abandoned::AbandonedWrites;
 pub use engine::depth::{DepthController, DepthReason, DepthReport, Progress};
 pub use engine::hybrid::HybridCounters;
 pub use engine::target::{Access, Blocks, Target, TargetRef};
@@ -69,9 +70,11 @@ pub use error::{
     AdmitError, AdmitErrorKind, BackendError, Error, ImageError, ImageErrorKind, IoError,
     IoErrorKind, LayoutError, LayoutErrorKind, Result, SetupError,
 };
+#[cfg(feature = "tokio")]
+pub use file::register_buffers_for_futures;
 pub use file::{
-    File, Image, InFlight, Metadata, OpenAs, OpenOptions, ReaderOptions, SequentialReader,
-    StripedFile,
+    AsyncDriver, File, Image, InFlight, Metadata, OpenAs, OpenOptions, ReaderOptions,
+    RequestFuture, SequentialReader, StripedFile, SyncFuture, TransferFuture, use_for_futures,
 };
 pub use outcome::{DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing};
 pub use plan::{Plan, PlanQuery, PlannedBio};

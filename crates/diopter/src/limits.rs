@@ -93,6 +93,24 @@ pub const DESCRIPTORS_PER_RING: u64 = 2;
 /// How long an idle worker thread stays.
 pub const WORKER_IDLE: Duration = Duration::from_secs(2);
 
+/// Threads that serve futures; a file's requests keep to one of them. One thread saturates a fast
+/// device, and a few of them a machine that has several.
+pub const REAPERS_MAX: usize = 4;
+
+/// Results of abandoned writes that one open file keeps until they are asked for.
+pub const ABANDONED_MAX: usize = 128;
+
+/// How long requests of a tokio runtime wait for it to be driven, before a thread of diopter's own
+/// serves them.
+pub const UNDRIVEN_WAIT_MAX: Duration = Duration::from_millis(50);
+
+/// How long a future's request that waits for another thread, or for a backend that tells nobody,
+/// sleeps before it is looked at again.
+pub const FUTURE_SLICE: Duration = Duration::from_millis(1);
+
+/// Emptied request slots that a thread keeps for its next futures.
+pub const SPARE_SLOTS_MAX: usize = 256;
+
 /// How long teardown waits for bios in a worker thread before it leaks their memory.
 pub const TEARDOWN_WAIT_MAX: Duration = Duration::from_secs(10);
 

@@ -68,6 +68,12 @@ impl Request {
         Request { op: RequestOp::SyncData, offset, memory: None, flags: RwFlags::NONE }
     }
 
+    /// [`Request::sync_data`] with all metadata.
+    #[must_use]
+    pub fn sync_all() -> Request {
+        Request { op: RequestOp::SyncAll, ..Request::sync_data() }
+    }
+
     fn with_memory(op: RequestOp, offset: u64, memory: IoBuf) -> Request {
         Request { op, offset: FileOffset::new(offset), memory: Some(memory), flags: RwFlags::NONE }
     }

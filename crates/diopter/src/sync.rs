@@ -33,6 +33,17 @@ pub(crate) use std::sync::{
     atomic::AtomicU32 as StaticCounter,
 };
 
+/// Processors that this process may use; 1 where nobody knows.
+pub(crate) fn processors() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Whether this thread unwinds from a panic.
+pub(crate) fn is_panicking() -> bool {
+    std::thread::panicking()
+}
+
 /// Stands between a write and a read of two `SeqCst` atomics. All `SeqCst` operations have one
 /// total order, so nothing is needed; loom takes them for acquire-release and needs the fence.
 pub(crate) fn keep_total_order() {

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use crate::handoff::{Handoff, Popped};
 use crate::limits::WORKER_IDLE;
-use crate::sync::{Arc, AtomicU32, Ordering, thread};
+use crate::sync::{Arc, AtomicU32, OnceLock, Ordering, thread};
 
 struct Shared<W, D> {
     work: Handoff<W>,
     done: Handoff<D>,
     count: AtomicU32,
     run: fn(W) -> D,
+    /// Called behind each piece that is done.
+    told: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// Threads that turn each `W` into a `D`. All of it is called by one owner.
@@ -30,6 +32,7 @@ impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
             done: Handoff::new(capacity),
             count: AtomicU32::new(0),
             run,
+            told: OnceLock::new(),
         };
         Workers { shared: Arc::new(shared), name, count_max }
     }
@@ -49,6 +52,12 @@ impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
             Ok(_detached) => true,
             Err(_) => self.shared.count.fetch_sub(1, Ordering::AcqRel) > 1,
         }
+    }
+
+    /// From now on `told` is called, in their threads, behind each piece that is done. Once; false
+    /// when there is one already.
+    pub fn tell(&self, told: impl Fn() + Send + Sync + 'static) -> bool {
+        self.shared.told.set(Box::new(told)).is_ok()
     }
 
     /// Hands a piece of work over, once [`Workers::staff`] has said that somebody is there.
@@ -107,6 +116,9 @@ fn work<W, D>(shared: &Shared<W, D>) {
                 // Room is certain, since the owner keeps to the capacity. A closed queue means that
                 // the owner is gone and nobody waits.
                 drop(shared.done.push(done));
+                if let Some(told) = shared.told.get() {
+                    told();
+                }
             }
             Popped::Closed => return,
             Popped::Empty => {

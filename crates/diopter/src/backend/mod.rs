@@ -87,14 +87,17 @@ pub trait Backend {
         crate::clock::now()
     }
 
-    /// Registers a file and buffers with the kernel where that makes bios cheaper. Refusal is an
+    /// Registers a file or buffers with the kernel where that makes bios cheaper, or who is to hear
+    /// of completions. Refusal is an
     /// answer.
     ///
     /// # Errors
     /// The errno of the refusal; nothing changes then.
     fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
         match what {
-            Register::File(_) | Register::Buffers(_) => Err(Errno::EOPNOTSUPP),
+            Register::File(_) | Register::Buffers(_) | Register::Notify(_) => {
+                Err(Errno::EOPNOTSUPP)
+            }
             Register::Forget(_) => Ok(()),
         }
     }
@@ -125,6 +128,9 @@ pub enum Register<'a, 'b> {
     Buffers(&'a mut [&'b mut IoBuf]),
     /// A file that was registered and is about to be closed.
     Forget(ObjectHandle),
+    /// An eventfd, once for a backend's life: from then on it becomes readable when a turn would
+    /// bring completions.
+    Notify(BorrowedFd<'a>),
 }
 
 /// What a write of a range must change beside its bytes.

@@ -4,9 +4,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use diopter_sys::{BioId, BioResult, FinishedBio, HeldBio, Slab, rw};
+use diopter_sys::{BioId, BioResult, Errno, EventFd, FinishedBio, HeldBio, Slab, rw};
 
-use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::error::BackendError;
 use crate::limits::{TEARDOWN_WAIT_MAX, WORKERS_MAX};
 use crate::workers::Workers;
@@ -99,6 +99,18 @@ impl Backend for Threads {
 
     fn held(&self) -> u32 {
         self.held
+    }
+
+    fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
+        match what {
+            Register::Notify(event) => {
+                let event = EventFd::of(event)?;
+                let is_first = self.workers.tell(move || event.signal());
+                if is_first { Ok(()) } else { Err(Errno::EBUSY) }
+            }
+            Register::File(_) | Register::Buffers(_) => Err(Errno::EOPNOTSUPP),
+            Register::Forget(_) => Ok(()),
+        }
     }
 
     /// A system call under way can't be given up.

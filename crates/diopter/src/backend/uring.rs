@@ -89,6 +89,7 @@ impl Backend for Uring {
     fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
         match what {
             Register::File(fd) => self.ring.register_file(fd),
+            Register::Notify(event) => self.ring.notify(event),
             Register::Buffers(buffers) => self.ring.register_buffers(buffers),
             Register::Forget(object) => {
                 self.ring.unregister_file(object);

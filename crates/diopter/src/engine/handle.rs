@@ -153,7 +153,7 @@ impl Engine {
     }
 
     /// The core; in a child of fork, without anything of the parent's.
-    fn core(&self) -> RefMut<'_, Core> {
+    pub(crate) fn core(&self) -> RefMut<'_, Core> {
         let mut core = self.core.borrow_mut();
         core.disown_inherited();
         core
@@ -218,7 +218,7 @@ impl Engine {
         completion: Completion,
     ) -> Result<RequestId, (Box<Refused>, Completion)> {
         let mut core = self.core();
-        match place_on(&mut core, target.as_ref(), request) {
+        match start_at(&mut core, target.as_ref(), request) {
             Ok(place) => {
                 core.attach(place, completion);
                 Ok(core.id_at(place))
@@ -370,10 +370,11 @@ pub(crate) fn start_on(
     target: &Arc<Target>,
     request: Request,
 ) -> Result<RequestId, Box<Refused>> {
-    place_on(core, target, request).map(|place| core.id_at(place))
+    start_at(core, target, request).map(|place| core.id_at(place))
 }
 
-fn place_on(
+/// [`start_on`], which answers the request's place in the engine's table.
+pub(crate) fn start_at(
     core: &mut Core,
     target: &Arc<Target>,
     mut request: Request,

@@ -1,6 +1,7 @@
 //! The engine of one thread: a table of requests, the bios in flight, a backend. `Core` is the only
 //! place that calls the stages; a stage calls none.
 
+pub(crate) mod abandoned;
 pub(crate) mod admit;
 mod blocking;
 mod build;
@@ -48,8 +49,10 @@ use target::Target;
 use blocking::GATE_SLICE;
 pub(crate) use blocking::blocking_order;
 use depth::DepthReport;
-pub(crate) use handle::start_on;
 pub use handle::{BackendChoice, Engine, EngineOptions};
+pub(crate) use handle::{start_at, start_on};
+#[cfg(feature = "tokio")]
+pub(crate) use thread::options_of_this_thread;
 pub use thread::use_for_this_thread;
 pub(crate) use thread::{
     if_thread_engine, others_have_writes_at, reap_this_thread, seat, with_thread_engine,
@@ -248,6 +251,31 @@ impl Core {
             Some(place) => Some(self.take_out(place)),
             None if self.completer.is_watching => self.take_returned(None),
             None => None,
+        }
+    }
+
+    /// [`Core::take_finished`], with the place that the request had.
+    pub fn take_finished_with_place(&mut self) -> Option<(usize, FinishedRequest)> {
+        let place = self.finished.pop_front()?;
+        Some((place, self.take_out(place)))
+    }
+
+    /// Whether a request waits for something that may not come through this engine.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether the next round has something to do already.
+    pub fn is_in_haste(&self) -> bool {
+        self.is_in_haste
+    }
+
+    /// [`Core::cancel`] for a read, and for a write or sync of which no bio was handed over.
+    pub fn cancel_unless_begun(&mut self, id: RequestId) {
+        let Some(place) = self.place_of(id) else { return };
+        let pending = &self.table[place];
+        if pending.op == RequestOp::Read || pending.timing.submitted == Nanos::default() {
+            self.cancel(id);
         }
     }
 

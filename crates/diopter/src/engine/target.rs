@@ -7,6 +7,7 @@ use crate::backend::Port;
 use crate::bio::builder::BioLimits;
 use crate::bio::device::DeviceLimits;
 use crate::bio::lanes::Lanes;
+use crate::engine::abandoned::Abandoned;
 use crate::engine::hybrid::{Hybrid, HybridCounters};
 use crate::engine::space::{SPACE_LOOK, Space};
 use crate::extent::ObjectIndex;
@@ -90,6 +91,8 @@ pub struct Target {
     device_limits: DeviceLimits,
     /// Bytes of a request that is one bio, wherever it lies, if its memory is one range.
     pub(crate) bytes_of_one: u64,
+    /// Writes whose futures were dropped.
+    pub(crate) abandoned: Abandoned,
 }
 
 /// One object of a target.
@@ -183,6 +186,7 @@ impl Target {
             hybrid: Hybrid::new(),
             device_limits: DeviceLimits::NONE,
             bytes_of_one: u64::from(BIO_BYTES_MAX),
+            abandoned: Abandoned::new(),
         };
         target.settled()
     }

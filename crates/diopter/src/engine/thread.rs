@@ -103,6 +103,12 @@ pub fn use_for_this_thread(options: EngineOptions) {
     drop(OWN.take());
 }
 
+/// What [`use_for_this_thread`] said.
+#[cfg(feature = "tokio")]
+pub(crate) fn options_of_this_thread() -> EngineOptions {
+    OPTIONS.try_with(Cell::get).unwrap_or(EngineOptions::DEFAULT)
+}
+
 /// Adds an engine of this thread, so that [`reap_this_thread`] finds it.
 pub(super) fn enlist(core: Weak<RefCell<Core>>) {
     // A thread that is being torn down has no other writer to wait for it.

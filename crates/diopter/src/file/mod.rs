@@ -1,6 +1,7 @@
 //! `File`: the blocking front door, named as in std's `FileExt`. Convenience over an engine; no
 //! second I/O path.
 
+mod asynchronous;
 mod image;
 mod in_flight;
 mod inodes;
@@ -33,6 +34,9 @@ use crate::stripe::Striping;
 use crate::sync::Arc;
 use crate::units::{FileRange, to_u64, to_usize};
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::register_buffers_for_futures;
+pub use asynchronous::{AsyncDriver, RequestFuture, SyncFuture, TransferFuture, use_for_futures};
 pub use image::Image;
 pub use in_flight::InFlight;
 pub use options::{OpenAs, OpenOptions};

@@ -1,0 +1,269 @@
+//! `Desk`: an engine and the futures that it serves, on one thread. It runs no code of a user:
+//! wakers are collected, and woken by whoever owns the desk.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+use std::time::Duration;
+
+#[cfg(feature = "tokio")]
+use diopter_sys::{Errno, IoBuf, ObjectHandle};
+use diopter_sys::{EventFd, fork};
+
+use crate::backend::{Register, Wait};
+#[cfg(feature = "tokio")]
+use crate::engine::wait::Deadline;
+use crate::engine::{Engine, EngineOptions, start_at};
+#[cfg(feature = "tokio")]
+use crate::file::File;
+use crate::file::asynchronous::slot::{Offer, Slot};
+#[cfg(feature = "tokio")]
+use crate::limits::TEARDOWN_WAIT_MAX;
+use crate::limits::{FUTURE_SLICE, REQUESTS_MAX};
+use crate::policy::{CompletionPolicy, Policies};
+use crate::sync::Arc;
+
+/// What a desk waits for after a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing: another round has something to do.
+    Again,
+    /// For completions, of which the eventfd tells.
+    Completions,
+    /// For somebody who tells nobody: it is to be looked at again soon.
+    Soon,
+    /// For requests.
+    Requests,
+}
+
+/// An engine and its futures.
+pub(super) struct Desk {
+    engine: Engine,
+    options: EngineOptions,
+    event: Arc<EventFd>,
+    /// The backend tells the eventfd of completions.
+    is_told: bool,
+    /// By place in the engine's table.
+    served: Box<[Option<Arc<Slot>>]>,
+    /// Those that wait for a place, in order.
+    queue: VecDeque<Arc<Slot>>,
+    /// Those in the queue whose futures are gone.
+    withdrawn: usize,
+    /// Files that are registered with the ring, which keeps them open.
+    #[cfg(feature = "tokio")]
+    registered: Vec<File>,
+    generation: u64,
+}
+
+impl Desk {
+    /// With an engine of its own; `event` becomes readable when a round would finish something.
+    pub fn new(options: EngineOptions, event: Arc<EventFd>) -> Desk {
+        let engine = engine(options);
+        let is_told = tell(&engine, &event);
+        Desk {
+            engine,
+            options,
+            event,
+            is_told,
+            served: (0..REQUESTS_MAX).map(|_| None).collect(),
+            queue: VecDeque::new(),
+            withdrawn: 0,
+            #[cfg(feature = "tokio")]
+            registered: Vec::new(),
+            generation: fork::generation(),
+        }
+    }
+
+    /// Registers each descriptor of a file, or none. It stays open until it is forgotten.
+    #[cfg(feature = "tokio")]
+    pub fn register_file(&mut self, file: &File) -> Result<(), Errno> {
+        for fd in file.object_descriptors() {
+            let registered = self.engine.core().backend().register(Register::File(fd));
+            if let Err(errno) = registered {
+                self.forget_file(file);
+                return Err(errno);
+            }
+        }
+        self.registered.push(file.clone());
+        Ok(())
+    }
+
+    /// Undoes [`Desk::register_file`].
+    #[cfg(feature = "tokio")]
+    pub fn forget_file(&mut self, file: &File) {
+        for fd in file.object_descriptors() {
+            let forget = Register::Forget(ObjectHandle::of_fd(fd));
+            self.engine.core().backend().register(forget).unwrap_or(());
+        }
+        self.registered.retain(|other| !other.is_same(file));
+    }
+
+    #[cfg(feature = "tokio")]
+    pub fn register_buffers(&mut self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
+        self.engine.core().backend().register(Register::Buffers(buffers))
+    }
+
+    /// Whether completions are told of.
+    pub fn is_told(&self) -> bool {
+        self.is_told
+    }
+
+    /// Whether it is the parent's, and this is a fork's child.
+    pub fn is_inherited(&self) -> bool {
+        self.generation != fork::generation()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub fn event(&self) -> &Arc<EventFd> {
+        &self.event
+    }
+
+    /// Takes requests over, in order.
+    pub fn take_over(&mut self, slots: impl IntoIterator<Item = Arc<Slot>>) {
+        self.queue.extend(slots);
+    }
+
+    /// The future of a slot is gone. Nothing of it may be here, too.
+    pub fn give_up(&mut self, slot: &Slot) {
+        if let Some(id) = slot.abandoned_id() {
+            self.engine.core().cancel_unless_begun(id);
+            return;
+        }
+        self.withdrawn += 1;
+        // At most half of the queue is empty, and each is looked at twice at most.
+        if self.withdrawn > self.queue.len() / 2 {
+            self.queue.retain(|slot| !slot.is_empty());
+            self.withdrawn = 0;
+        }
+    }
+
+    /// One round: takes in what has room, submits, reaps. Who is to be woken is added to `wakers`.
+    pub fn round(&mut self, wakers: &mut Vec<Waker>) -> Next {
+        self.round_waiting(Wait::Poll, wakers)
+    }
+
+    /// [`Desk::round`] that waits for a completion for a short while.
+    pub fn round_blocking(&mut self, wakers: &mut Vec<Waker>) -> Next {
+        self.round_waiting(Wait::Block(FUTURE_SLICE), wakers)
+    }
+
+    fn round_waiting(&mut self, wait: Wait, wakers: &mut Vec<Waker>) -> Next {
+        self.start(wakers);
+        let mut core = self.engine.core();
+        if core.unreturned() > 0 {
+            core.tick(wait);
+        }
+        let mut has_finished = false;
+        while let Some((place, finished)) = core.take_finished_with_place() {
+            has_finished = true;
+            if let Some(slot) = self.served[place].take() {
+                slot.finish(finished).move_to(wakers);
+            }
+        }
+        let is_broken = core.broken().is_some() && core.unreturned() == 0;
+        let next = if core.is_in_haste() || has_finished && !self.queue.is_empty() {
+            Next::Again
+        } else if core.has_waiting() {
+            Next::Soon
+        } else if core.unreturned() > 0 {
+            Next::Completions
+        } else {
+            Next::Requests
+        };
+        drop(core);
+        if !is_broken {
+            return next;
+        }
+        self.engine = engine(self.options);
+        self.is_told = tell(&self.engine, &self.event);
+        if self.queue.is_empty() { Next::Requests } else { Next::Again }
+    }
+
+    fn start(&mut self, wakers: &mut Vec<Waker>) {
+        let mut core = self.engine.core();
+        while core.has_room() && core.broken().is_none() {
+            let Some(slot) = self.queue.pop_front() else { return };
+            let mut at = None;
+            let offer = slot.offer(|target, request| {
+                let place = start_at(&mut core, target, request)?;
+                at = Some(place);
+                Ok(core.id_at(place))
+            });
+            match offer {
+                Offer::Taken => {}
+                Offer::NoRoom => return self.queue.push_front(slot),
+                Offer::Refused(waker) => wakers.push(waker),
+                Offer::Withdrawn => self.withdrawn = self.withdrawn.saturating_sub(1),
+            }
+            if let Some(place) = at {
+                self.served[place] = Some(slot);
+            }
+        }
+    }
+
+    /// Whether it has nothing to do.
+    #[cfg(feature = "tokio")]
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.engine.core().unreturned() == 0
+    }
+
+    /// Serves everything that it has, as long as that takes, but not for ever.
+    #[cfg(feature = "tokio")]
+    pub fn finish_all(&mut self, wakers: &mut Vec<Waker>) {
+        let deadline = Deadline::after(TEARDOWN_WAIT_MAX);
+        while !self.is_idle() && !deadline.left().is_zero() {
+            if self.round_blocking(wakers) == Next::Soon {
+                self.engine.core().pause(FUTURE_SLICE);
+            }
+        }
+    }
+}
+
+impl Drop for Desk {
+    /// Nobody will ever know of what is left; the engine waits for the device, or leaks.
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
+        let mut wakers = Vec::new();
+        for slot in self.served.iter_mut().filter_map(Option::take) {
+            slot.lose().move_to(&mut wakers);
+        }
+        for slot in self.queue.drain(..) {
+            wakers.extend(slot.refuse("the thread that was to serve it ended"));
+        }
+        wake_all(&mut wakers);
+    }
+}
+
+/// An engine whose completions all run here: what is left of one is to wake a future.
+fn engine(options: EngineOptions) -> Engine {
+    let completion = CompletionPolicy::Inline;
+    let options =
+        EngineOptions { policies: Policies { completion, ..options.policies }, ..options };
+    Engine::new(options).unwrap_or_else(|_refused| {
+        Engine::new(EngineOptions::DEFAULT).expect("`Auto` always finds a backend")
+    })
+}
+
+fn tell(engine: &Engine, event: &EventFd) -> bool {
+    engine.core().backend().register(Register::Notify(event.as_fd())).is_ok()
+}
+
+/// Wakes each. One that panics is left behind: its future finds the result when it is polled.
+pub(super) fn wake_all(wakers: &mut Vec<Waker>) {
+    for waker in wakers.drain(..) {
+        catch_unwind(AssertUnwindSafe(|| waker.wake())).unwrap_or(());
+    }
+}
+
+/// How long to wait for what a desk waits for, at most.
+pub(super) fn patience(next: Next, idle: Duration, busy: Duration) -> Duration {
+    match next {
+        Next::Again => Duration::ZERO,
+        Next::Soon => FUTURE_SLICE,
+        Next::Completions => busy,
+        Next::Requests => idle,
+    }
+}

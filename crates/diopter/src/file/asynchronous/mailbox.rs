@@ -1,0 +1,154 @@
+//! `Mailbox`: requests of one tokio runtime's futures on their way to the task that serves them.
+//! Any thread of the runtime posts; a runtime that nobody drives loses its mail to a reaper.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use tokio::runtime::{Handle, Id};
+
+use crate::clock::{self, Nanos};
+use crate::file::asynchronous::per_process::PerProcess;
+use crate::file::asynchronous::reaper::first_reaper;
+use crate::file::asynchronous::slot::Slot;
+use crate::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE};
+use crate::sync::{Arc, StaticMutex, Weak, lock_static};
+
+/// Mailboxes by runtime.
+type Mailboxes = Vec<(Id, Weak<Mailbox>)>;
+
+/// Every mailbox of this process.
+static MAILBOXES: PerProcess<StaticMutex<Mailboxes>> = PerProcess::new();
+
+/// The requests of one runtime.
+pub(super) struct Mailbox {
+    state: StaticMutex<State>,
+}
+
+struct State {
+    arrived: VecDeque<Arc<Slot>>,
+    given_up: Vec<Arc<Slot>>,
+    /// The task that serves them, once it was polled.
+    driver: Option<Waker>,
+    /// The task has been woken, or was never polled, since `since`.
+    is_scheduled: bool,
+    since: Nanos,
+    /// A reaper looks after it.
+    is_watched: bool,
+    /// The task does not serve any more.
+    is_closed: bool,
+}
+
+/// What a mailbox held.
+#[derive(Default)]
+pub(super) struct Mail {
+    pub arrived: VecDeque<Arc<Slot>>,
+    pub given_up: Vec<Arc<Slot>>,
+}
+
+impl Mailbox {
+    /// The runtime's; when there is none, a new one, and true.
+    pub fn of(handle: &Handle) -> (Arc<Mailbox>, bool) {
+        let id = handle.id();
+        let mut all = lock_static(MAILBOXES.get());
+        all.retain(|(_, mailbox)| mailbox.strong_count() > 0);
+        let found = all.iter().find(|(its, _)| *its == id).and_then(|(_, found)| found.upgrade());
+        if let Some(mailbox) = found {
+            return (mailbox, false);
+        }
+        let state = State {
+            arrived: VecDeque::new(),
+            given_up: Vec::new(),
+            driver: None,
+            is_scheduled: true,
+            since: clock::now(),
+            is_watched: false,
+            is_closed: false,
+        };
+        let mailbox = Arc::new(Mailbox { state: StaticMutex::new(state) });
+        all.push((id, Arc::downgrade(&mailbox)));
+        (mailbox, true)
+    }
+
+    /// Posts a request; false when nobody serves it here.
+    pub fn submit(&self, slot: &Arc<Slot>) -> bool {
+        let mut state = lock_static(&self.state);
+        if state.is_closed {
+            return false;
+        }
+        state.arrived.push_back(Arc::clone(slot));
+        self.rouse(state);
+        true
+    }
+
+    /// The future of a slot that was posted here is gone.
+    pub fn give_up(&self, slot: Arc<Slot>) {
+        let mut state = lock_static(&self.state);
+        if !state.is_closed {
+            state.given_up.push(slot);
+            self.rouse(state);
+        }
+    }
+
+    /// Wakes the task, once until it has looked.
+    fn rouse(&self, mut state: crate::sync::StaticGuard<'_, State>) {
+        let is_new = !std::mem::replace(&mut state.is_watched, true);
+        let wakes = !std::mem::replace(&mut state.is_scheduled, true);
+        if wakes || is_new {
+            state.since = clock::now();
+        }
+        let driver = if wakes { state.driver.clone() } else { None };
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        if is_new {
+            first_reaper().call();
+        }
+    }
+
+    /// All that was posted, for the task that `waker` wakes.
+    pub fn take(&self, waker: &Waker, mail: &mut Mail) {
+        let mut state = lock_static(&self.state);
+        state.is_scheduled = false;
+        std::mem::swap(&mut state.arrived, &mut mail.arrived);
+        std::mem::swap(&mut state.given_up, &mut mail.given_up);
+        if !state.driver.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
+            let old = state.driver.replace(waker.clone());
+            drop(state);
+            drop(old);
+        }
+    }
+
+    /// The task serves no more: what is here, and what `mail` holds, goes to a reaper.
+    pub fn close(&self, mail: &mut Mail) {
+        let mut state = lock_static(&self.state);
+        state.is_closed = true;
+        state.given_up.clear();
+        let arrived = std::mem::take(&mut state.arrived);
+        let driver = state.driver.take();
+        drop(state);
+        drop(driver);
+        let all = mail.arrived.drain(..).chain(arrived);
+        all.for_each(|slot| first_reaper().submit(slot));
+    }
+
+    /// Moves what nobody fetches to `arrived`; whether the mailbox is in use.
+    fn rescue(&self, now: Nanos, arrived: &mut VecDeque<Arc<Slot>>) -> bool {
+        let mut state = lock_static(&self.state);
+        let age = u128::from(now.since(state.since));
+        if state.is_scheduled && age >= UNDRIVEN_WAIT_MAX.as_nanos() {
+            arrived.append(&mut state.arrived);
+            state.given_up.clear();
+        }
+        state.is_watched &= age < WORKER_IDLE.as_nanos() || !state.arrived.is_empty();
+        state.is_watched
+    }
+}
+
+/// Moves what waits for runtimes that nobody drives to `arrived`; whether one is in use.
+pub(super) fn rescue(now: Nanos, arrived: &mut VecDeque<Arc<Slot>>) -> bool {
+    let all: Vec<Arc<Mailbox>> =
+        lock_static(MAILBOXES.get()).iter().filter_map(|(_, mailbox)| mailbox.upgrade()).collect();
+    // Each is looked at, whatever the others say.
+    all.iter().filter(|mailbox| mailbox.rescue(now, arrived)).count() > 0
+}

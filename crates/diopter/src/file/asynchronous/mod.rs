@@ -1,0 +1,344 @@
+//! Files for any executor: futures of requests, made from owned memory and served by an engine that
+//! is not the future's. What serves them is in the files below; no second I/O path.
+
+mod desk;
+#[cfg(feature = "tokio")]
+mod mailbox;
+mod per_process;
+mod reaper;
+#[cfg(feature = "tokio")]
+mod registered;
+mod slot;
+#[cfg(feature = "tokio")]
+mod tokio_driver;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+
+use diopter_sys::{IoBuf, fork};
+
+use crate::engine::abandoned::AbandonedWrites;
+use crate::engine::target::Target;
+use crate::error::{IoError, Result};
+use crate::file::File;
+use crate::file::asynchronous::reaper::{Reaper, reaper_of};
+use crate::file::asynchronous::slot::{Answer, Departure, Slot, lost, range_of};
+use crate::request::{Refused, Request, RequestOp};
+use crate::sync::Arc;
+use crate::units::{Bytes, FileRange, to_usize};
+
+pub use reaper::use_for_futures;
+#[cfg(feature = "tokio")]
+pub use registered::register_buffers_for_futures;
+
+/// Who serves a future's request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AsyncDriver {
+    /// Inside a tokio runtime of the current-thread flavour (and with the feature `tokio`) an
+    /// engine of that thread, and everywhere else a thread of diopter's own.
+    #[default]
+    Auto,
+    /// A thread of diopter's own, wherever the future is polled.
+    Reaper,
+}
+
+/// A request that runs once it is polled, under any executor. Gives all that is known of it, with
+/// the memory.
+///
+/// It may be dropped at any time: memory that the kernel has is freed when the kernel is done with
+/// it. A request that nothing was begun of is then given up, and so is a read; a write that was
+/// begun goes on, and its result is kept for [`File::take_abandoned`]. `docs/async.md` has the
+/// whole.
+#[must_use = "a future does nothing unless it is polled"]
+#[derive(Debug)]
+pub struct RequestFuture {
+    stage: Stage,
+}
+
+/// How far a future is.
+#[derive(Default)]
+enum Stage {
+    Unpolled {
+        target: Arc<Target>,
+        request: Request,
+        driver: AsyncDriver,
+    },
+    Underway {
+        slot: Arc<Slot>,
+        server: Server,
+        /// The process in which it was polled first, by generation of fork.
+        generation: u64,
+        op: RequestOp,
+        range: FileRange,
+    },
+    #[default]
+    Over,
+}
+
+/// Who has a future's request.
+enum Server {
+    Reaper(&'static Reaper),
+    #[cfg(feature = "tokio")]
+    Mailbox(Arc<mailbox::Mailbox>),
+}
+
+impl RequestFuture {
+    /// Chooses who serves it. It counts before the first poll only.
+    pub fn on(mut self, wanted: AsyncDriver) -> RequestFuture {
+        if let Stage::Unpolled { driver, .. } = &mut self.stage {
+            *driver = wanted;
+        }
+        self
+    }
+
+    /// Who was given the request: `reaper`, a thread of diopter's own, or `tokio`, the runtime's
+    /// thread; `None` before the first poll and after the end.
+    #[must_use]
+    pub fn served_by(&self) -> Option<&'static str> {
+        match &self.stage {
+            Stage::Underway { server: Server::Reaper(_), .. } => Some("reaper"),
+            #[cfg(feature = "tokio")]
+            Stage::Underway { server: Server::Mailbox(_), .. } => Some("tokio"),
+            Stage::Unpolled { .. } | Stage::Over => None,
+        }
+    }
+
+    /// Hands the request to whoever serves it, who knows the waker from then on.
+    fn begin(
+        &mut self,
+        (target, request, driver): (Arc<Target>, Request, AsyncDriver),
+        waker: &Waker,
+    ) {
+        let is_sync = matches!(request.op, RequestOp::SyncData | RequestOp::SyncAll);
+        if is_sync && !target.abandoned.have_all_ended(waker) {
+            self.stage = Stage::Unpolled { target, request, driver };
+            return;
+        }
+        let (op, range) = (request.op, range_of(&request));
+        let reaper = reaper_of(&target);
+        let slot = Slot::queued(request, target, waker.clone());
+        let server = serve(&slot, reaper, driver);
+        self.stage = Stage::Underway { slot, server, generation: fork::generation(), op, range };
+    }
+}
+
+/// Hands a request to whoever serves it.
+fn serve(slot: &Arc<Slot>, reaper: &'static Reaper, driver: AsyncDriver) -> Server {
+    if driver == AsyncDriver::Auto
+        && let Some(server) = serve_here(slot)
+    {
+        return server;
+    }
+    reaper.submit(Arc::clone(slot));
+    Server::Reaper(reaper)
+}
+
+/// Hands a request to the runtime that this thread is in, if that takes any.
+#[cfg(feature = "tokio")]
+fn serve_here(slot: &Arc<Slot>) -> Option<Server> {
+    let mailbox = tokio_driver::mailbox_here()?;
+    if mailbox.submit(slot) {
+        return Some(Server::Mailbox(mailbox));
+    }
+    tokio_driver::tend();
+    None
+}
+
+#[cfg(not(feature = "tokio"))]
+fn serve_here(_slot: &Arc<Slot>) -> Option<Server> {
+    None
+}
+
+impl Future for RequestFuture {
+    type Output = Answer;
+
+    /// # Panics
+    /// When it is polled again after it gave its result.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        let this = &mut *self;
+        let (slot, server, generation, op, range) = match std::mem::take(&mut this.stage) {
+            Stage::Unpolled { target, request, driver } => {
+                this.begin((target, request, driver), cx.waker());
+                return Poll::Pending;
+            }
+            Stage::Underway { slot, server, generation, op, range } => {
+                (slot, server, generation, op, range)
+            }
+            Stage::Over => panic!("polled again after it gave its result"),
+        };
+        if generation != fork::generation() {
+            // Its engine is the parent's, and so is the lock of its slot.
+            return Poll::Ready(Ok(lost(op, range)));
+        }
+        let polled = slot.poll(cx.waker());
+        if polled.is_pending() {
+            this.stage = Stage::Underway { slot, server, generation, op, range };
+        } else {
+            Slot::recycle(slot);
+        }
+        polled
+    }
+}
+
+impl Drop for RequestFuture {
+    fn drop(&mut self) {
+        let Stage::Underway { slot, server, generation, .. } = std::mem::take(&mut self.stage)
+        else {
+            return;
+        };
+        if generation != fork::generation() || slot.leave() == Departure::Over {
+            return;
+        }
+        match server {
+            Server::Reaper(reaper) => reaper.give_up(slot),
+            #[cfg(feature = "tokio")]
+            Server::Mailbox(mailbox) => mailbox.give_up(slot),
+        }
+    }
+}
+
+/// A read or write that runs once it is polled. Gives how many bytes were moved, and the buffer.
+///
+/// A buffer that was lost with its engine comes back empty.
+#[must_use = "a future does nothing unless it is polled"]
+#[derive(Debug)]
+pub struct TransferFuture {
+    request: RequestFuture,
+}
+
+impl TransferFuture {
+    /// As [`RequestFuture::on`].
+    pub fn on(self, driver: AsyncDriver) -> TransferFuture {
+        TransferFuture { request: self.request.on(driver) }
+    }
+}
+
+impl Future for TransferFuture {
+    type Output = (Result<usize>, IoBuf);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.request).poll(cx));
+        let (result, memory) = match answer {
+            Ok(finished) => (as_length(finished.result), finished.memory),
+            Err(refused) => (Err(refused.error.into()), refused.request.memory),
+        };
+        Poll::Ready((result, memory.unwrap_or_else(IoBuf::empty)))
+    }
+}
+
+fn as_length(result: std::result::Result<Bytes, IoError>) -> Result<usize> {
+    Ok(to_usize(result?.get()))
+}
+
+/// A flush that runs once it is polled.
+#[must_use = "a future does nothing unless it is polled"]
+#[derive(Debug)]
+pub struct SyncFuture {
+    request: RequestFuture,
+}
+
+impl SyncFuture {
+    /// As [`RequestFuture::on`].
+    pub fn on(self, driver: AsyncDriver) -> SyncFuture {
+        SyncFuture { request: self.request.on(driver) }
+    }
+}
+
+impl Future for SyncFuture {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let answer = ready!(Pin::new(&mut self.request).poll(cx));
+        Poll::Ready(answer.map_err(|refused: Box<Refused>| refused.error.into()).and_then(
+            |finished| {
+                finished.result?;
+                Ok(())
+            },
+        ))
+    }
+}
+
+impl File {
+    /// A future of a request, for any executor: what [`File::read_at_async`] and its like are made
+    /// of. It gives the [`FinishedRequest`], or [`Refused`] with the reason and the request.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = diopter::File::create(folder.path().join("data"))?;
+    /// # futures::executor::block_on(async {
+    /// let request = diopter::Request::write(7, diopter::IoBuf::new(5000)?);
+    /// let done = file.request_async(request).await.map_err(|refused| refused.error)?;
+    /// println!("{:?} {:?} {:?}", done.outcome, done.route, done.timing);
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    pub fn request_async(&self, request: Request) -> RequestFuture {
+        let target = Arc::clone(&self.inner.target);
+        let driver = AsyncDriver::Auto;
+        RequestFuture { stage: Stage::Unpolled { target, request, driver } }
+    }
+
+    /// [`File::read_at`] as a future: fills `buffer` from byte `offset` on, and gives it back.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = diopter::File::create(folder.path().join("data"))?;
+    /// # futures::executor::block_on(async {
+    /// let mut buffer = diopter::IoBuf::new(9)?;
+    /// buffer.copy_from_slice(b"any bytes");
+    /// let (written, buffer) = file.write_at_async(buffer, 7).await;
+    /// assert_eq!(written?, 9);
+    /// let (read, buffer) = file.read_at_async(buffer, 11).await;
+    /// assert_eq!(&buffer[..read?], b"bytes");
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    pub fn read_at_async(&self, buffer: IoBuf, offset: u64) -> TransferFuture {
+        TransferFuture { request: self.request_async(Request::read(offset, buffer)) }
+    }
+
+    /// [`File::write_at`] as a future: writes `buffer` at byte `offset`, and gives it back.
+    pub fn write_at_async(&self, buffer: IoBuf, offset: u64) -> TransferFuture {
+        TransferFuture { request: self.request_async(Request::write(offset, buffer)) }
+    }
+
+    /// [`File::sync_data`] as a future. It begins once no abandoned write of this open file is on
+    /// its way, and fails when one has failed.
+    pub fn sync_data_async(&self) -> SyncFuture {
+        SyncFuture { request: self.request_async(Request::sync_data()) }
+    }
+
+    /// [`File::sync_all`] as a future; as [`File::sync_data_async`] otherwise.
+    pub fn sync_all_async(&self) -> SyncFuture {
+        SyncFuture { request: self.request_async(Request::sync_all()) }
+    }
+
+    /// The results of writes whose futures were dropped before they gave a result, each told once.
+    pub fn take_abandoned(&self) -> AbandonedWrites {
+        self.inner.target.abandoned.take()
+    }
+}
+
+impl std::fmt::Debug for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Stage::Unpolled { request, .. } => f.debug_tuple("Unpolled").field(request).finish(),
+            Stage::Underway { op, range, .. } => {
+                f.debug_tuple("Underway").field(op).field(range).finish()
+            }
+            Stage::Over => f.write_str("Over"),
+        }
+    }
+}
+
+const _: () = {
+    const fn moves_between_threads<T: Send + Unpin + 'static>() {}
+    moves_between_threads::<RequestFuture>();
+    moves_between_threads::<TransferFuture>();
+    moves_between_threads::<SyncFuture>();
+};

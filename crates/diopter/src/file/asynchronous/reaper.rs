@@ -1,0 +1,263 @@
+//! Threads that serve futures under any executor: a few for the whole process, started with the
+//! first request and gone when idle. One hand-off takes many requests, one wake-up serves them all.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::Duration;
+
+use diopter_sys::EventFd;
+
+#[cfg(feature = "tokio")]
+use crate::clock::{self, Nanos};
+use crate::engine::EngineOptions;
+use crate::engine::target::Target;
+use crate::file::asynchronous::desk::{Desk, Next, patience, wake_all};
+#[cfg(feature = "tokio")]
+use crate::file::asynchronous::mailbox;
+use crate::file::asynchronous::per_process::PerProcess;
+use crate::file::asynchronous::slot::Slot;
+#[cfg(feature = "tokio")]
+use crate::limits::UNDRIVEN_WAIT_MAX;
+use crate::limits::{REAPERS_MAX, WAIT_SLICE, WORKER_IDLE};
+use crate::sync::{Arc, OnceLock, StaticMutex, is_panicking, lock_static, processors, thread};
+
+/// How new engines of these threads are made.
+static OPTIONS: StaticMutex<EngineOptions> = StaticMutex::new(EngineOptions::DEFAULT);
+
+static REAPERS: PerProcess<[Reaper; REAPERS_MAX]> = PerProcess::new();
+
+/// One thread, or the place where it will be.
+#[derive(Default)]
+pub(super) struct Reaper {
+    state: StaticMutex<State>,
+    event: OnceLock<Arc<EventFd>>,
+}
+
+#[derive(Default)]
+struct State {
+    arrived: VecDeque<Arc<Slot>>,
+    given_up: Vec<Arc<Slot>>,
+    /// Somebody wants it to look around.
+    is_called: bool,
+    is_running: bool,
+    /// It sleeps, or is about to, and is woken by its eventfd.
+    is_asleep: bool,
+}
+
+/// Decides how requests of futures are served that no runtime's own thread serves: backend,
+/// policies, checks. It holds for engines made from now on; the threads' own go when they have been
+/// idle for a while.
+pub fn use_for_futures(options: EngineOptions) {
+    *lock_static(&OPTIONS) = options;
+}
+
+/// The thread that serves a file: all requests of a file go to the same one, so a sync comes after
+/// the writes before it.
+pub(super) fn reaper_of(target: &Arc<Target>) -> &'static Reaper {
+    let count = processors().div_ceil(2).clamp(1, REAPERS_MAX);
+    // Neighbours on the heap are some hundred bytes apart.
+    let number = Arc::as_ptr(target).addr() >> 10;
+    &REAPERS.get()[number % count]
+}
+
+/// The one that looks after what no file's thread does.
+#[cfg(feature = "tokio")]
+pub(super) fn first_reaper() -> &'static Reaper {
+    &REAPERS.get()[0]
+}
+
+impl Reaper {
+    /// Has a request served. One that can't be served at all is refused, which its future sees.
+    pub fn submit(&'static self, slot: Arc<Slot>) {
+        let mut state = lock_static(&self.state);
+        state.arrived.push_back(slot);
+        self.rouse(state);
+    }
+
+    /// The future of a slot of this reaper is gone.
+    pub fn give_up(&'static self, slot: Arc<Slot>) {
+        let mut state = lock_static(&self.state);
+        state.given_up.push(slot);
+        self.rouse(state);
+    }
+
+    /// Has the thread look around, which may not even run.
+    #[cfg(feature = "tokio")]
+    pub fn call(&'static self) {
+        let mut state = lock_static(&self.state);
+        state.is_called = true;
+        self.rouse(state);
+    }
+
+    fn rouse(&'static self, mut state: crate::sync::StaticGuard<'_, State>) {
+        let is_asleep = std::mem::take(&mut state.is_asleep);
+        let is_new = !std::mem::replace(&mut state.is_running, true);
+        drop(state);
+        if is_new {
+            self.start();
+        } else if is_asleep && let Some(event) = self.event.get() {
+            event.signal();
+        }
+    }
+
+    fn start(&'static self) {
+        let why = match self.event() {
+            None => "no descriptor is left for the thread that serves it",
+            Some(event) => {
+                let builder = thread::Builder::new().name("diopter-futures".to_owned());
+                match builder.spawn(move || Run::new(self).run(&event)) {
+                    Ok(_detached) => return,
+                    Err(_) => "no thread can be started that serves it",
+                }
+            }
+        };
+        self.end(why);
+    }
+
+    fn event(&self) -> Option<Arc<EventFd>> {
+        if self.event.get().is_none() {
+            let event = Arc::new(EventFd::new().ok()?);
+            // Another thread may have been faster; its own is as good.
+            self.event.set(event).unwrap_or(());
+        }
+        self.event.get().cloned()
+    }
+
+    /// The thread is not there any more, or never was: what waits for it is refused.
+    fn end(&self, why: &'static str) {
+        let mut state = lock_static(&self.state);
+        state.is_running = false;
+        state.is_asleep = false;
+        state.given_up.clear();
+        let arrived = std::mem::take(&mut state.arrived);
+        drop(state);
+        let mut wakers: Vec<Waker> = arrived.iter().filter_map(|slot| slot.refuse(why)).collect();
+        wake_all(&mut wakers);
+    }
+
+    /// Moves what has arrived to where the thread has it for itself.
+    fn take_news(&self, arrived: &mut VecDeque<Arc<Slot>>, given_up: &mut Vec<Arc<Slot>>) {
+        let mut state = lock_static(&self.state);
+        std::mem::swap(&mut state.arrived, arrived);
+        std::mem::swap(&mut state.given_up, given_up);
+        state.is_called = false;
+    }
+
+    /// Whether the thread may sleep: nothing has arrived.
+    fn fall_asleep(&self) -> bool {
+        let mut state = lock_static(&self.state);
+        state.is_asleep = !state.has_news();
+        state.is_asleep
+    }
+
+    fn wake_up(&self) {
+        lock_static(&self.state).is_asleep = false;
+    }
+
+    /// Whether the thread may leave: nothing has arrived.
+    fn leave(&self) -> bool {
+        let mut state = lock_static(&self.state);
+        state.is_running = state.has_news();
+        !state.is_running
+    }
+}
+
+impl State {
+    fn has_news(&self) -> bool {
+        self.is_called || !self.arrived.is_empty() || !self.given_up.is_empty()
+    }
+}
+
+/// The life of a reaper's thread.
+struct Run {
+    reaper: &'static Reaper,
+    /// When the runtimes were last looked at.
+    #[cfg(feature = "tokio")]
+    looked: Nanos,
+    /// A runtime was in use then.
+    #[cfg(feature = "tokio")]
+    watches: bool,
+}
+
+impl Run {
+    fn new(reaper: &'static Reaper) -> Run {
+        Run {
+            reaper,
+            #[cfg(feature = "tokio")]
+            looked: Nanos::default(),
+            #[cfg(feature = "tokio")]
+            watches: false,
+        }
+    }
+
+    fn run(mut self, event: &Arc<EventFd>) {
+        let reaper = self.reaper;
+        let (mut arrived, mut given_up) = (VecDeque::new(), Vec::new());
+        let mut wakers = Vec::new();
+        // An engine, and its ring, only once there is something for it.
+        let mut desk: Option<Desk> = None;
+        loop {
+            reaper.take_news(&mut arrived, &mut given_up);
+            let idle = self.rescue(&mut arrived);
+            if !arrived.is_empty() && desk.is_none() {
+                let options = *lock_static(&OPTIONS);
+                desk = Some(Desk::new(options, Arc::clone(event)));
+            }
+            let next = desk.as_mut().map_or(Next::Requests, |desk| {
+                desk.take_over(arrived.drain(..));
+                given_up.iter().for_each(|slot| desk.give_up(slot));
+                desk.round(&mut wakers)
+            });
+            given_up.clear();
+            wake_all(&mut wakers);
+            if next == Next::Again {
+                continue;
+            }
+            if let Some(desk) = &mut desk
+                && next == Next::Completions
+                && !desk.is_told()
+            {
+                desk.round_blocking(&mut wakers);
+                wake_all(&mut wakers);
+                continue;
+            }
+            if !reaper.fall_asleep() {
+                continue;
+            }
+            let is_woken = event.wait(patience(next, idle.unwrap_or(WORKER_IDLE), WAIT_SLICE));
+            reaper.wake_up();
+            let may_leave = !is_woken && next == Next::Requests && idle.is_none();
+            if may_leave && reaper.leave() {
+                return;
+            }
+        }
+    }
+
+    /// Takes over what runtimes that nobody drives have left lying. Answers how soon to look again.
+    #[cfg(feature = "tokio")]
+    fn rescue(&mut self, arrived: &mut VecDeque<Arc<Slot>>) -> Option<Duration> {
+        if !std::ptr::eq(self.reaper, first_reaper()) {
+            return None;
+        }
+        let now = clock::now();
+        let is_due = u128::from(now.since(self.looked)) >= UNDRIVEN_WAIT_MAX.as_nanos();
+        if is_due || !self.watches {
+            self.looked = now;
+            self.watches = mailbox::rescue(now, arrived);
+        }
+        self.watches.then_some(UNDRIVEN_WAIT_MAX)
+    }
+
+    #[cfg(not(feature = "tokio"))]
+    fn rescue(&mut self, _arrived: &mut VecDeque<Arc<Slot>>) -> Option<Duration> {
+        None
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if is_panicking() {
+            self.reaper.end("the thread that served it panicked");
+        }
+    }
+}

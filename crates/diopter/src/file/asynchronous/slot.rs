@@ -1,0 +1,305 @@
+//! Where a future and the engine that serves it meet: one request, its waker, its result. Shared by
+//! two threads at most; no I/O, no engine.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::task::{Poll, Waker};
+
+use diopter_sys::Errno;
+
+use crate::engine::abandoned::errno_to_tell;
+use crate::engine::target::Target;
+use crate::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind};
+use crate::limits::SPARE_SLOTS_MAX;
+use crate::outcome::{Outcome, RangeState, Route, Timing};
+use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
+use crate::sync::{Arc, StaticMutex, lock_static};
+use crate::units::{FileRange, to_u64};
+
+/// What a future gives.
+pub(super) type Answer = Result<FinishedRequest, Box<Refused>>;
+
+/// Where a future's request stands.
+#[derive(Default)]
+enum Stage {
+    /// No request.
+    #[default]
+    Empty,
+    /// It waits for a place in an engine.
+    Queued { request: Request, target: Arc<Target>, waker: Waker },
+    /// An engine has it.
+    Served { what: Served, waker: Waker },
+    /// An engine has it, and nobody waits for its result.
+    Abandoned(Served),
+    /// The result is there.
+    Done { answer: Answer, target: Arc<Target> },
+}
+
+/// A request in an engine.
+#[derive(Clone)]
+struct Served {
+    id: RequestId,
+    op: RequestOp,
+    range: FileRange,
+    target: Arc<Target>,
+}
+
+/// One future's request.
+#[derive(Default)]
+pub(super) struct Slot {
+    stage: StaticMutex<Stage>,
+}
+
+/// What an engine did with a request that it was offered.
+pub(super) enum Offer {
+    /// It took it in.
+    Taken,
+    /// It has no room: the request goes on waiting.
+    NoRoom,
+    /// It refused it; the waker hears of that.
+    Refused(Waker),
+    /// Its future is gone.
+    Withdrawn,
+}
+
+/// What the end of a future changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Departure {
+    /// The request waits in a queue, empty; whoever has the queue may take it out.
+    Withdrawn,
+    /// An engine has the request and may give it up.
+    Abandoned,
+    /// Nothing is left.
+    Over,
+}
+
+thread_local! {
+    /// Slots of this thread's futures that are over, oldest first: most futures need no memory.
+    static SPARE: RefCell<VecDeque<Arc<Slot>>> = const { RefCell::new(VecDeque::new()) };
+}
+
+impl Slot {
+    /// A slot whose request waits for an engine.
+    pub fn queued(request: Request, target: Arc<Target>, waker: Waker) -> Arc<Slot> {
+        let stage = Stage::Queued { request, target, waker };
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop_front()).ok().flatten();
+        if let Some(mut slot) = spare
+            && let Some(its) = Arc::get_mut(&mut slot)
+        {
+            *its = Slot { stage: StaticMutex::new(stage) };
+            return slot;
+        }
+        Arc::new(Slot { stage: StaticMutex::new(stage) })
+    }
+
+    /// Keeps a slot whose future is over for the next one.
+    pub fn recycle(slot: Arc<Slot>) {
+        SPARE
+            .try_with(|spare| {
+                let mut spare = spare.borrow_mut();
+                if spare.len() < SPARE_SLOTS_MAX {
+                    spare.push_back(slot);
+                }
+            })
+            .unwrap_or(());
+    }
+
+    /// The result, or `waker` hears of it.
+    pub fn poll(&self, waker: &Waker) -> Poll<Answer> {
+        let mut stage = lock_static(&self.stage);
+        match &mut *stage {
+            Stage::Queued { waker: kept, .. } | Stage::Served { waker: kept, .. } => {
+                if kept.will_wake(waker) {
+                    return Poll::Pending;
+                }
+                let other = std::mem::replace(kept, waker.clone());
+                drop(stage);
+                drop(other);
+                Poll::Pending
+            }
+            Stage::Done { .. } => match std::mem::take(&mut *stage) {
+                Stage::Done { answer, .. } => Poll::Ready(answer),
+                _ => unreachable!("seen under the same lock"),
+            },
+            Stage::Abandoned(_) | Stage::Empty => {
+                unreachable!("polled after its end: the future sees to that")
+            }
+        }
+    }
+
+    /// Offers a queued request to an engine, which answers with an id or refuses.
+    pub fn offer(
+        &self,
+        start: impl FnOnce(&Arc<Target>, Request) -> Result<RequestId, Box<Refused>>,
+    ) -> Offer {
+        let mut stage = lock_static(&self.stage);
+        let (request, target, waker) = match std::mem::take(&mut *stage) {
+            Stage::Queued { request, target, waker } => (request, target, waker),
+            other => {
+                *stage = other;
+                return Offer::Withdrawn;
+            }
+        };
+        let (op, range) = (request.op, range_of(&request));
+        match start(&target, request) {
+            Ok(id) => {
+                *stage = Stage::Served { what: Served { id, op, range, target }, waker };
+                Offer::Taken
+            }
+            Err(refused) if refused.error.kind == AdmitErrorKind::Full => {
+                *stage = Stage::Queued { request: refused.request, target, waker };
+                Offer::NoRoom
+            }
+            Err(refused) => {
+                *stage = Stage::Done { answer: Err(refused), target };
+                Offer::Refused(waker)
+            }
+        }
+    }
+
+    /// The engine has finished the request. Answers who is to hear of it.
+    pub fn finish(&self, finished: FinishedRequest) -> Hearers {
+        let mut stage = lock_static(&self.stage);
+        match std::mem::take(&mut *stage) {
+            Stage::Served { what, waker } => {
+                *stage = Stage::Done { answer: Ok(finished), target: what.target };
+                Hearers::One(waker)
+            }
+            Stage::Abandoned(what) => {
+                drop(stage);
+                Hearers::Many(note_abandoned(&what.target, finished, true))
+            }
+            other => {
+                *stage = other;
+                Hearers::Many(Vec::new())
+            }
+        }
+    }
+
+    /// The engine that had the request is gone: nobody knows what became of it.
+    pub fn lose(&self) -> Hearers {
+        let what = match &*lock_static(&self.stage) {
+            Stage::Served { what, .. } | Stage::Abandoned(what) => what.clone(),
+            _ => return Hearers::Many(Vec::new()),
+        };
+        self.finish(lost(what.op, what.range))
+    }
+
+    /// Refuses a request that waits, since nothing can serve it.
+    pub fn refuse(&self, why: &'static str) -> Option<Waker> {
+        let refused = self.offer(|_, request| {
+            let error =
+                AdmitError { kind: AdmitErrorKind::NoEngine, range: range_of(&request), why };
+            Err(Box::new(Refused { error, request }))
+        });
+        if let Offer::Refused(waker) = refused { Some(waker) } else { None }
+    }
+
+    /// The future is dropped. A write's result is kept with its file.
+    pub fn leave(&self) -> Departure {
+        let mut stage = lock_static(&self.stage);
+        match std::mem::take(&mut *stage) {
+            Stage::Empty => Departure::Over,
+            Stage::Queued { request, target, .. } => {
+                drop(stage);
+                if request.op == RequestOp::Write {
+                    note_abandoned(&target, withdrawn(&request), false);
+                }
+                Departure::Withdrawn
+            }
+            Stage::Served { what, .. } => {
+                if what.op == RequestOp::Write {
+                    what.target.abandoned.expect_one();
+                }
+                *stage = Stage::Abandoned(what);
+                Departure::Abandoned
+            }
+            Stage::Done { answer, target } => {
+                drop(stage);
+                if let Ok(finished) = answer {
+                    note_abandoned(&target, finished, false);
+                }
+                Departure::Over
+            }
+            other @ Stage::Abandoned(_) => {
+                *stage = other;
+                Departure::Over
+            }
+        }
+    }
+
+    /// The request of a dropped future, if an engine still has it.
+    pub fn abandoned_id(&self) -> Option<RequestId> {
+        match &*lock_static(&self.stage) {
+            Stage::Abandoned(what) => Some(what.id),
+            _ => None,
+        }
+    }
+
+    /// Whether there is no request any more.
+    pub fn is_empty(&self) -> bool {
+        matches!(*lock_static(&self.stage), Stage::Empty)
+    }
+}
+
+/// Who is to hear of something: mostly one, without a list.
+pub(super) enum Hearers {
+    One(Waker),
+    Many(Vec<Waker>),
+}
+
+impl Hearers {
+    pub fn move_to(self, wakers: &mut Vec<Waker>) {
+        match self {
+            Hearers::One(waker) => wakers.push(waker),
+            Hearers::Many(many) => wakers.extend(many),
+        }
+    }
+}
+
+/// Keeps the result of a write that nobody takes, and makes the next flush tell of its failure.
+fn note_abandoned(target: &Target, finished: FinishedRequest, is_expected: bool) -> Vec<Waker> {
+    if finished.op != RequestOp::Write {
+        return Vec::new();
+    }
+    if let Some(errno) = errno_to_tell(&finished) {
+        target.latch_flush_error(errno);
+    }
+    if is_expected {
+        return target.abandoned.arrive(finished);
+    }
+    target.abandoned.add(finished);
+    Vec::new()
+}
+
+pub(super) fn range_of(request: &Request) -> FileRange {
+    let start = request.offset.get();
+    let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
+    FileRange::new(start, start.saturating_add(length))
+}
+
+/// A write that was given up before an engine had it.
+fn withdrawn(request: &Request) -> FinishedRequest {
+    let range = range_of(request);
+    let error = IoError::new(Errno::ECANCELED, range, request.op.name());
+    ended(request.op, range, error, RangeState::NotTried)
+}
+
+/// A request whose engine is gone.
+pub(super) fn lost(op: RequestOp, range: FileRange) -> FinishedRequest {
+    let error = IoError::new(Errno::EIO, range, op.name()).of_kind(IoErrorKind::BackendLost);
+    ended(op, range, error, RangeState::Unknown)
+}
+
+fn ended(op: RequestOp, range: FileRange, error: IoError, state: RangeState) -> FinishedRequest {
+    FinishedRequest {
+        id: RequestId(0),
+        op,
+        range,
+        memory: None,
+        result: Err(error),
+        outcome: Outcome::whole(range, state),
+        route: Route::default(),
+        timing: Timing::default(),
+    }
+}

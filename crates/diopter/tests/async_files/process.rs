@@ -1,0 +1,86 @@
+//! What concerns the whole process: other backends, fork, threads that come and go.
+
+use std::time::{Duration, Instant};
+
+use diopter::{BackendKind, EngineOptions, IoErrorKind, use_for_futures};
+use diopter_sys::testing::{check_in_own_process, fork};
+
+use crate::bytes::{LONG, content, drive, file_of, memory, memory_of};
+use crate::env;
+
+fn serving_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc");
+    let names =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("diopter-futures")).count()
+}
+
+#[test]
+fn every_backend_serves_futures() {
+    let name = "every_backend_serves_futures";
+    check_in_own_process(module_path!(), name, || {
+        for backend in [BackendKind::Threads, BackendKind::Auto] {
+            use_for_futures(EngineOptions { backend, checked: true, ..EngineOptions::default() });
+            let (file, mut bytes) = file_of(1 << 20, env::seed());
+            let reads = (0..300u64).map(|n| file.read_at_async(memory(3000), n * 3001));
+            let read = futures::executor::block_on(futures::future::join_all(reads));
+            for (n, (result, buffer)) in read.into_iter().enumerate() {
+                assert_eq!(result.unwrap(), 3000);
+                assert!(buffer[..] == bytes[n * 3001..][..3000]);
+            }
+            let (result, _) = drive(&mut file.write_at_async(memory_of(&[5; 70_000]), 11));
+            assert_eq!(result.unwrap(), 70_000);
+            bytes[11..70_011].fill(5);
+            drive(&mut file.sync_data_async()).unwrap();
+            assert!(content(&file, 0, 1 << 20) == bytes);
+            // The next engine is made with the next options.
+            wait_until("the threads that serve futures leave", || serving_threads() == 0);
+        }
+    });
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < LONG, "{what}");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_child_of_fork_has_threads_of_its_own_and_its_parents_futures_are_lost_there() {
+    let name = "a_child_of_fork_has_threads_of_its_own_and_its_parents_futures_are_lost_there";
+    check_in_own_process(module_path!(), name, || {
+        let (file, bytes) = file_of(1 << 20, env::seed());
+        drive(&mut file.read_at_async(memory(4096), 0)).0.unwrap();
+        let mut parents = file.read_at_async(memory(1 << 20), 0);
+        let dropped = file.write_at_async(memory_of(&bytes[..100]), 0);
+        let mut both = (parents.by_ref_polled(), Some(dropped));
+        let child = || {
+            let lost = drive(&mut parents).0.unwrap_err();
+            let kind = match lost {
+                diopter::Error::Io(error) => error.kind,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(kind, IoErrorKind::BackendLost);
+            let (result, buffer) = drive(&mut file.read_at_async(memory(4096), 4096));
+            assert_eq!(result.unwrap(), 4096);
+            assert!(buffer[..] == bytes[4096..8192]);
+            drive(&mut file.sync_data_async()).unwrap();
+        };
+        let forked = fork(child).unwrap();
+        both.1.take();
+        assert!(forked.wait().unwrap().success());
+    });
+}
+
+/// Polls once.
+trait Polled {
+    fn by_ref_polled(&mut self) -> bool;
+}
+
+impl Polled for diopter::TransferFuture {
+    fn by_ref_polled(&mut self) -> bool {
+        crate::bytes::poll_once(self, std::task::Waker::noop()).is_pending()
+    }
+}
