@@ -20,7 +20,7 @@ use diopter_sys::queue::BlockQueue;
 use diopter_sys::residency::{Residency, residency};
 
 use crate::backend::BackendKind;
-use crate::backend::ladder::probe_uring;
+use crate::backend::trial::probe_uring;
 use crate::engine::{BackendChoice, Engine, EngineOptions};
 use crate::error::SetupError;
 use crate::layout::foreign::{self, ForeignError, ForeignLayout};

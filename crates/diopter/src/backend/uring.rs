@@ -1,14 +1,45 @@
 //! io_uring: a thin adapter to `diopter_sys::Ring`. No policy, no retries, no statistics.
 
+use std::time::Duration;
+
 use diopter_sys::uring::descriptors_max;
 use diopter_sys::{BioId, BioResult, Errno, Ring, RingWanted, Slab, rw};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::error::BackendError;
-use crate::limits::DESCRIPTORS_PER_RING;
+use crate::limits::{DESCRIPTORS_PER_RING, SQPOLL_IDLE};
 use crate::sync::{Ordering, StaticCounter};
 
 const NAME: &str = "uring";
+
+/// Options of io_uring that cost something elsewhere, and are therefore asked for. One that can't be
+/// had is an error of the set-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UringOptions {
+    /// A thread of the kernel takes what is queued (`IORING_SETUP_SQPOLL`), so that submitting is
+    /// no system call; it keeps a CPU busy while there is I/O, and for [`SQPOLL_IDLE`] after it.
+    pub sqpoll: bool,
+}
+
+impl UringOptions {
+    /// None of them.
+    pub const DEFAULT: UringOptions = UringOptions { sqpoll: false };
+
+    /// What a ring with these options wants.
+    #[must_use]
+    pub fn wanted(self) -> RingWanted {
+        RingWanted { sqpoll: self.sqpoll.then_some(SQPOLL_IDLE), ..RingWanted::ALL }
+    }
+
+    /// What it is called when there is no ring with them: for `why`, and for an error.
+    pub(super) fn refusal(self) -> (&'static str, &'static str) {
+        if self.sqpoll {
+            ("no ring with sqpoll", "io_uring set-up with sqpoll")
+        } else {
+            ("no ring", "io_uring set-up")
+        }
+    }
+}
 
 /// One ring.
 pub struct Uring {
@@ -47,6 +78,14 @@ impl Uring {
     pub fn new(slab: &Slab, depth_max: u32, wanted: RingWanted) -> Result<Uring, Errno> {
         let counted = Counted::new().ok_or(Errno::EMFILE)?;
         Ok(Uring { ring: Ring::new(slab, depth_max, wanted)?, depth_max, _counted: counted })
+    }
+
+    /// A NOP there and back; see [`Ring::nop`].
+    ///
+    /// # Errors
+    /// Those of [`Ring::nop`].
+    pub fn nop(&mut self, timeout: Duration) -> Result<(), Errno> {
+        self.ring.nop(timeout)
     }
 }
 
@@ -106,6 +145,7 @@ impl Backend for Uring {
             ("registered-ring", granted.registered_ring),
             ("registered-files", granted.registered_files),
             ("registered-buffers", granted.registered_buffers),
+            ("sqpoll", granted.sqpoll.is_some()),
         ]
     }
 }

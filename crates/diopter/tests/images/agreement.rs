@@ -76,7 +76,8 @@ fn check(format: Format, count: usize) {
                 let told = format!("{} on {sector:?}, {backend:?}, {boundary:?}", format.name);
                 let is_buffered = sector.is_some_and(|sector| format.block < sector.into());
                 let policies = Policies { boundary, ..Policies::default() };
-                let options = EngineOptions { backend, policies, checked: true };
+                let options =
+                    EngineOptions { backend, policies, checked: true, ..EngineOptions::DEFAULT };
                 let mut run = Run { told, options, is_buffered, prng: &mut prng, bytes: [0; 2] };
                 let turns = if is_large { TURNS_IN_SOAK } else { TURNS };
                 run.all(path, files.iter_mut().skip(turn % turns).step_by(turns));

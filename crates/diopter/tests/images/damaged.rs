@@ -36,7 +36,11 @@ fn damage_in_the_middle_of_a_tree_ends_a_request_there_and_the_outcome_says_so()
         }
         for boundary in BOUNDARIES {
             let policies = Policies { boundary, ..Policies::default() };
-            check(&story, EngineOptions { backend, policies, checked: true }, &words);
+            check(
+                &story,
+                EngineOptions { backend, policies, checked: true, ..EngineOptions::DEFAULT },
+                &words,
+            );
         }
     }
     machine::run("e2fsck", &["-fn", story.image.to_str().unwrap()]).unwrap_err();
