@@ -32,7 +32,7 @@ enum Work {
     Cargo(&'static [&'static str]),
 }
 
-const BACKENDS: &[Capability] = &[Capability::Uring, Capability::Threads];
+const BACKENDS: &[Capability] = &[Capability::Uring, Capability::Aio, Capability::Threads];
 
 const LANES: &[Lane] = &[
     plain("fmt", &[check(&["fmt", "--all", "--check"])]),
@@ -55,6 +55,10 @@ const LANES: &[Lane] = &[
         uses: BACKENDS,
         ..plain("contract", &[test(&["test", "-p", "diopter", "--test", "contract"])])
     },
+    Lane {
+        uses: &[Capability::Uring],
+        ..plain("polling", &[test(&["test", "-p", "diopter", "--test", "polling"])])
+    },
     plain("engine", &[test(&["test", "-p", "diopter", "--test", "engine"])]),
     plain("striped", &[test(&["test", "-p", "diopter", "--test", "striped"])]),
     plain("lustre", &[test(&["test", "-p", "diopter", "--test", "lustre"])]),
@@ -63,7 +67,10 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Loop, Capability::Ext4],
         ..plain("layout", &[test(&["test", "-p", "diopter", "--test", "layout"])])
     },
-    plain("process", &[test(&["test", "-p", "diopter", "--test", "process"])]),
+    Lane {
+        uses: BACKENDS,
+        ..plain("process", &[test(&["test", "-p", "diopter", "--test", "process"])])
+    },
     plain(
         "loom",
         &[Step {

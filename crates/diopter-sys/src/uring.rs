@@ -15,8 +15,9 @@ use crate::op::{BioId, BioResult, BioSpec, ObjectHandle, Op};
 use crate::rw;
 use crate::slab::Slab;
 
-#[path = "sqpoll.rs"]
-mod sqpoll;
+#[path = "polling.rs"]
+mod polling;
+pub use polling::is_direct;
 
 /// `user_data` of cancel requests, whose own completions carry nothing. No bio has it: an index is
 /// below the number of slots.
@@ -57,6 +58,10 @@ pub struct RingWanted {
     pub registered_buffers: bool,
     /// `IORING_SETUP_SQPOLL`, and how long its thread stays awake; never dropped by itself.
     pub sqpoll: Option<Duration>,
+    /// `IORING_SETUP_IOPOLL`: completions are looked for, not told by interrupts; never dropped by
+    /// itself. Such a ring serves reads and writes past the page cache, of devices with polled
+    /// queues, and answers `EOPNOTSUPP` or `EINVAL` to all else.
+    pub iopoll: bool,
 }
 
 impl RingWanted {
@@ -69,6 +74,7 @@ impl RingWanted {
         registered_files: true,
         registered_buffers: true,
         sqpoll: None,
+        iopoll: false,
     };
     /// A plain ring, as Linux 5.6 had it.
     pub const PLAIN: RingWanted = RingWanted {
@@ -79,6 +85,7 @@ impl RingWanted {
         registered_files: false,
         registered_buffers: false,
         sqpoll: None,
+        iopoll: false,
     };
 }
 
@@ -301,6 +308,9 @@ impl Ring {
     fn enter(&mut self, want: u32, timeout: Option<Duration>) -> Result<(), Errno> {
         if let Some(errno) = self.refused {
             return Err(errno);
+        }
+        if want > 0 && self.is_looked_for() {
+            return self.look(want, timeout);
         }
         let Some(wakes) = self.call_flags(want) else { return Ok(()) };
         let limit = timeout.filter(|_| want > 0).map(types::Timespec::from);
@@ -574,7 +584,7 @@ fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingWanted), Err
     loop {
         let mut builder = IoUring::builder();
         builder.dontfork().setup_clamp();
-        sqpoll::ask(&mut builder, &mut granted);
+        polling::ask(&mut builder, &mut granted);
         if granted.single_issuer {
             builder.setup_single_issuer();
         }
@@ -587,7 +597,7 @@ fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingWanted), Err
             builder.setup_coop_taskrun();
         }
         let error = match builder.build(entries) {
-            Ok(ring) => return sqpoll::check(&ring, granted).map(|()| (ring, granted)),
+            Ok(ring) => return polling::check(&ring, granted).map(|()| (ring, granted)),
             Err(error) => errno_of(&error),
         };
         // Newest first; each is dropped by itself. An errno other than EINVAL is not about flags.

@@ -2,16 +2,17 @@
 //! and a direct read. Never by version or sysctl.
 
 use std::fs::OpenOptions;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
+use diopter_sys::uring::is_direct;
 use diopter_sys::{
-    AioWanted, BioSpec, Errno, IoBuf, ObjectHandle, Op, RingWanted, RwFlags, Slab, SlabShape, Span,
+    AioWanted, BioSpec, Errno, IoBuf, ObjectHandle, Op, RwFlags, Slab, SlabShape, Span,
 };
 
 use crate::backend::aio::Aio;
-use crate::backend::uring::Uring;
+use crate::backend::uring::{Uring, UringOptions};
 use crate::backend::{Backend, Wait};
 use crate::clock;
 use crate::sync::{OnceLock, StaticMutex};
@@ -73,7 +74,7 @@ fn is_of_this_moment(errno: Errno) -> bool {
 /// The step that failed, and its errno.
 pub fn probe_uring() -> Result<(), Choice> {
     static TRIAL: Trial = Trial::new();
-    TRIAL.run(try_uring)
+    TRIAL.run(|| try_uring(UringOptions::DEFAULT))
 }
 
 /// Whether Linux AIO works in this process; cached as [`probe_uring`] is.
@@ -85,13 +86,41 @@ pub fn probe_aio() -> Result<(), Choice> {
     TRIAL.run(try_aio)
 }
 
+/// Whether a ring with `sqpoll` works in this process. Not cached: it is asked for seldom.
+///
+/// # Errors
+/// The step that failed, and its errno.
+pub fn probe_sqpoll() -> Result<(), Choice> {
+    try_uring(UringOptions { sqpoll: true, ..UringOptions::DEFAULT })
+}
+
+/// Whether reads of an open file can be polled for, by one such read of its first bytes.
+///
+/// # Errors
+/// The step that failed, and its errno: `EOPNOTSUPP` at the read where the device has no polled
+/// queues, `ENODATA` there for an empty file.
+pub fn probe_iopoll(file: BorrowedFd<'_>) -> Result<(), Choice> {
+    let object = ObjectHandle::of_fd(file);
+    if !is_direct(object) {
+        // The backend would serve it, in its other way.
+        return Err(at("polled read through the page cache")(Errno::EOPNOTSUPP));
+    }
+    let slab = Slab::new(SHAPE);
+    let wanted = UringOptions { iopoll: true, ..UringOptions::DEFAULT }.wanted();
+    let mut uring = Uring::new(&slab, 4, wanted).map_err(at("set-up"))?;
+    match read_first(&mut uring, &slab, object, "polled read")? {
+        0 => Err(at("polled read")(Errno::ENODATA)),
+        _ => Ok(()),
+    }
+}
+
 fn at(step: &'static str) -> impl Fn(Errno) -> Choice {
     move |errno| Choice { step, errno }
 }
 
-fn try_uring() -> Result<(), Choice> {
+fn try_uring(options: UringOptions) -> Result<(), Choice> {
     let slab = Slab::new(SHAPE);
-    let mut uring = Uring::new(&slab, 4, RingWanted::ALL).map_err(at("set-up"))?;
+    let mut uring = Uring::new(&slab, 4, options.wanted()).map_err(at("set-up"))?;
     uring.nop(TRIAL_WAIT).map_err(at("NOP"))?;
     read_own_program(&mut uring, &slab)
 }
@@ -109,16 +138,21 @@ fn read_own_program(backend: &mut dyn Backend, slab: &Slab) -> Result<(), Choice
         // Without /proc there is nothing to read; the set-up has worked.
         return Ok(());
     };
-    read_first(backend, slab, ObjectHandle::of_fd(file.as_fd()))
+    read_first(backend, slab, ObjectHandle::of_fd(file.as_fd()), "direct read").map(drop)
 }
 
-/// Reads the first bytes of an object.
-fn read_first(backend: &mut dyn Backend, slab: &Slab, object: ObjectHandle) -> Result<(), Choice> {
+/// Reads the first bytes of an object, and answers how many.
+fn read_first(
+    backend: &mut dyn Backend,
+    slab: &Slab,
+    object: ObjectHandle,
+    step: &'static str,
+) -> Result<u32, Choice> {
     let memory = IoBuf::new(READ_BYTES as usize).map_err(at("buffer"))?;
     let memory = slab.adopt(memory).map_err(|_| at("buffer")(Errno::ENOMEM))?;
     let span = Some(Span::new(memory, 0, READ_BYTES));
     let spec = BioSpec { op: Op::Read, object, offset: 0, span, flags: RwFlags::NONE };
-    let failed = at("direct read");
+    let failed = at(step);
     let id = slab.build(spec).ok_or(failed(Errno::ENOMEM))?;
     if backend.queue(&[id]) == 0 {
         return Err(failed(Errno::EBUSY));
@@ -131,7 +165,7 @@ fn read_first(backend: &mut dyn Backend, slab: &Slab, object: ObjectHandle) -> R
         turned.map_err(|error| failed(error.errno))?;
     }
     match done.first() {
-        Some((_, Ok(_))) => Ok(()),
+        Some((_, Ok(moved))) => Ok(*moved),
         Some((_, Err(errno))) => Err(failed(*errno)),
         None => Err(failed(Errno::ETIMEDOUT)),
     }

@@ -41,6 +41,7 @@ pub enum Kind {
     UringAll,
     UringPlain,
     UringSqpoll,
+    UringIopoll,
     AioAll,
     AioPlain,
     Threads,
@@ -62,6 +63,7 @@ impl Kind {
             Kind::UringAll,
             Kind::UringPlain,
             Kind::UringSqpoll,
+            Kind::UringIopoll,
             Kind::AioAll,
             Kind::AioPlain,
             Kind::Threads,
@@ -89,8 +91,14 @@ impl Kind {
 
     /// Whether it is, or is sure to become, io_uring.
     pub fn is_uring(self) -> bool {
-        let is_ring = matches!(self, Kind::UringAll | Kind::UringPlain | Kind::UringSqpoll);
-        is_ring || self == Kind::LadderUring
+        matches!(
+            self,
+            Kind::UringAll
+                | Kind::UringPlain
+                | Kind::UringSqpoll
+                | Kind::UringIopoll
+                | Kind::LadderUring
+        )
     }
 
     /// Whether it is, or is sure to become, Linux AIO.
@@ -264,6 +272,10 @@ fn backend(kind: Kind, slab: &Slab, object: &Object) -> Box<dyn Backend> {
         Kind::UringPlain => Box::new(Uring::new(slab, DEPTH, RingWanted::PLAIN).unwrap()),
         Kind::UringSqpoll => {
             let wanted = UringOptions { sqpoll: true, ..UringOptions::DEFAULT }.wanted();
+            Box::new(Uring::new(slab, DEPTH, wanted).unwrap())
+        }
+        Kind::UringIopoll => {
+            let wanted = UringOptions { iopoll: true, ..UringOptions::DEFAULT }.wanted();
             Box::new(Uring::new(slab, DEPTH, wanted).unwrap())
         }
         Kind::AioAll => Box::new(Aio::new(slab, DEPTH, AioWanted::ALL).unwrap()),

@@ -68,8 +68,8 @@ fn check(format: Format, count: usize) {
     for sector in [None, Some(512), Some(4096)] {
         let device = sector.map(|sector| volume.device(sector));
         let path = device.as_ref().map_or(volume.image(), Loop::device);
-        for backend in [BackendKind::Uring, BackendKind::Threads] {
-            if backend == BackendKind::Uring && !env::has_uring() {
+        for backend in [BackendKind::Uring, BackendKind::Aio, BackendKind::Threads] {
+            if !env::has(backend) {
                 continue;
             }
             for boundary in BOUNDARIES {

@@ -30,8 +30,8 @@ fn damage_in_the_middle_of_a_tree_ends_a_request_there_and_the_outcome_says_so()
         story.inode(),
         place / 4096
     );
-    for backend in [BackendKind::Uring, BackendKind::Threads] {
-        if backend == BackendKind::Uring && !env::has_uring() {
+    for backend in [BackendKind::Uring, BackendKind::Aio, BackendKind::Threads] {
+        if !env::has(backend) {
             continue;
         }
         for boundary in BOUNDARIES {
