@@ -158,6 +158,7 @@ const LANES: &[Lane] = &[
         &[
             check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "completion", "--", "--smoke"]),
+            check(&["bench", "-p", "diopter", "--bench", "backends", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "stripes", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "readers", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "images", "--", "--smoke"]),
