@@ -429,8 +429,8 @@ impl Slab {
         self.0.free.push(id.index);
     }
 
-    /// Done -> Built: for a bio that was refused, and is to go another way. Its segments are as they
-    /// were.
+    /// Done -> Built: for a bio that was refused, and is to go another way. Its segments are as
+    /// they were.
     ///
     /// # Panics
     /// For a bio that is not done, and for a stale id.

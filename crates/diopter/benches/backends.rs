@@ -1,6 +1,6 @@
 //! The backends and the options of io_uring beside each other: random direct reads of 4 KiB of a
 //! file on a real file system, in turns, as ratios to the default ring. `--dir DIR` says where the
-//! file is made; `--only NAME` runs one row alone, to count its system calls; `--depth N` and
+//! file is made; `--only NAME,..` runs these rows, one alone to count its system calls; `--depth N` and
 //! `--reads N` say how; `--smoke` runs a short share of it all.
 
 use std::os::unix::fs::FileExt;
@@ -69,14 +69,15 @@ fn main() {
     let folder = tempfile::tempdir_in(folder).expect("a folder");
     let file = file_in(folder.path());
     let only = value("--only");
-    let rows: Vec<&Row> =
-        ROWS.iter().filter(|row| only.as_ref().is_none_or(|only| only == row.name)).collect();
+    let is_wanted =
+        |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|its| its == name));
+    let rows: Vec<&Row> = ROWS.iter().filter(|row| is_wanted(row.name)).collect();
     let depths: Vec<usize> = match value("--depth") {
         Some(depth) => vec![depth.parse().expect("--depth is a number")],
         None => DEPTHS.to_vec(),
     };
     for depth in depths {
-        measure(&rows, &file, (depth, if only.is_some() { 1 } else { rounds }, reads));
+        measure(&rows, &file, (depth, if rows.len() == 1 { 1 } else { rounds }, reads));
     }
 }
 

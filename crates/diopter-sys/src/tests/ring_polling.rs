@@ -1,5 +1,5 @@
-//! Rings whose queue a thread of the kernel empties: it is woken when it sleeps, not called while it
-//! is awake, and what it may have taken is not taken back.
+//! Rings that poll. A thread that empties a queue is woken when it sleeps, not called while it is
+//! awake, and what it may have taken is not taken back; completions that are looked for.
 
 use std::io::pipe;
 

@@ -13,8 +13,8 @@ use crate::sync::{Ordering, StaticCounter};
 
 const NAME: &str = "uring";
 
-/// Options of io_uring that cost something elsewhere, and are therefore asked for. One that can't be
-/// had is an error of the set-up.
+/// Options of io_uring that cost something elsewhere, and are therefore asked for. One that can't
+/// be had is an error of the set-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UringOptions {
     /// A thread of the kernel takes what is queued (`IORING_SETUP_SQPOLL`), so that submitting is
