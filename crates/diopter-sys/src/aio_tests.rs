@@ -173,6 +173,23 @@ fn a_bio_that_the_kernel_does_not_take_is_run_here_and_the_others_are_not_held_u
 }
 
 #[test]
+fn an_error_comes_with_the_event_and_is_the_bios_result() {
+    let slab = slab();
+    for wanted in BOTH {
+        let Some(mut context) = context_of(&slab, 8, wanted) else { return };
+        let (file, memory) = (file_of_blocks(), adopted(&slab, 1));
+        if !crate::uring::is_direct(ObjectHandle::of_fd(file.as_fd())) {
+            return;
+        }
+        let askew = spec(Op::Read, &file, 1, Some(Span::new(memory, 0, BLOCK)));
+        let id = start(&mut context, askew);
+        context.submit(&mut Vec::new());
+        assert!(context.unsent.is_empty() && context.in_kernel() == 1, "it was taken");
+        assert_eq!(reap_all(&mut context), [(id, Err(Errno::EINVAL))]);
+    }
+}
+
+#[test]
 fn a_full_context_takes_no_more_and_a_larger_one_than_the_machine_has_is_refused() {
     let slab = slab();
     let Some(mut context) = context_of(&slab, 2, AioWanted::ALL) else { return };
