@@ -15,17 +15,19 @@ pub enum Capability {
     Ext4,
     Xfs,
     Uring,
+    Aio,
     Threads,
     Fuse,
     Nightly,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 7] = [
+    pub const ALL: [Capability; 8] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
         Capability::Uring,
+        Capability::Aio,
         Capability::Threads,
         Capability::Fuse,
         Capability::Nightly,
@@ -37,6 +39,7 @@ impl Capability {
             Capability::Ext4 => "ext4",
             Capability::Xfs => "xfs",
             Capability::Uring => "uring",
+            Capability::Aio => "aio",
             Capability::Threads => "threads",
             Capability::Fuse => "fuse",
             Capability::Nightly => "nightly",
@@ -89,6 +92,7 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Ext4 => file_system("ext4"),
         Capability::Xfs => file_system("xfs"),
         Capability::Uring => uring_allowed(),
+        Capability::Aio => aio_has_room(),
         Capability::Threads => Ok(()),
         Capability::Fuse => fuse_opens(),
         Capability::Nightly => nightly_runs(),
@@ -127,6 +131,24 @@ fn uring_allowed() -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+/// Entries that the tests may have at once: a few contexts of 128.
+const AIO_ENTRIES_MIN: u64 = 8192;
+
+/// AIO's own files in /proc: without them the kernel was built without it. A container may still
+/// forbid it, which only a real set-up shows: the tests do that and print their own skips.
+fn aio_has_room() -> Result<(), String> {
+    let number = |name: &str| -> Result<u64, String> {
+        let path = format!("/proc/sys/fs/{name}");
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        text.trim().parse().map_err(|error| format!("{path}: {error}"))
+    };
+    let (most, used) = (number("aio-max-nr")?, number("aio-nr")?);
+    if most.saturating_sub(used) < AIO_ENTRIES_MIN {
+        return Err(format!("fs.aio-max-nr is {most}, of which {used} are used"));
+    }
+    Ok(())
 }
 
 /// Root mounts without help of fusermount, which then need not be installed.

@@ -35,7 +35,7 @@ enum Work {
     Nightly(&'static [&'static str]),
 }
 
-const BACKENDS: &[Capability] = &[Capability::Uring, Capability::Threads];
+const BACKENDS: &[Capability] = &[Capability::Uring, Capability::Aio, Capability::Threads];
 
 /// What a sanitizer runs on; named, so that it is not applied to build scripts.
 const TARGET: &str = if cfg!(target_arch = "aarch64") {
@@ -59,6 +59,22 @@ const ASYNC_AND_CONTRACT: &[&str] = &[
     "async_files",
     "--test",
     "contract",
+];
+
+const ENGINE: &[&str] = &[
+    "test",
+    "-p",
+    "diopter",
+    "--test",
+    "engine",
+    "--test",
+    "completion",
+    "--test",
+    "depth",
+    "--test",
+    "route",
+    "--test",
+    "reader",
 ];
 
 const LANES: &[Lane] = &[
@@ -105,7 +121,11 @@ const LANES: &[Lane] = &[
             ],
         )
     },
-    plain("engine", &[test(&["test", "-p", "diopter", "--test", "engine"])]),
+    Lane {
+        uses: &[Capability::Uring],
+        ..plain("polling", &[test(&["test", "-p", "diopter", "--test", "polling"])])
+    },
+    plain("engine", &[test(ENGINE)]),
     plain("striped", &[test(&["test", "-p", "diopter", "--test", "striped"])]),
     plain("lustre", &[test(&["test", "-p", "diopter", "--test", "lustre"])]),
     plain("model", &[test(&["test", "-p", "diopter", "--test", "model"])]),
@@ -113,7 +133,10 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Loop, Capability::Ext4],
         ..plain("layout", &[test(&["test", "-p", "diopter", "--test", "layout"])])
     },
-    plain("process", &[test(&["test", "-p", "diopter", "--test", "process"])]),
+    Lane {
+        uses: BACKENDS,
+        ..plain("process", &[test(&["test", "-p", "diopter", "--test", "process"])])
+    },
     plain(
         "loom",
         &[Step {
@@ -205,6 +228,7 @@ const LANES: &[Lane] = &[
         &[
             check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "completion", "--", "--smoke"]),
+            check(&["bench", "-p", "diopter", "--bench", "backends", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "stripes", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "readers", "--", "--smoke"]),
             check(&["bench", "-p", "diopter", "--bench", "images", "--", "--smoke"]),

@@ -349,12 +349,30 @@ fn the_backend_is_that_of_the_flag_then_of_the_environment() {
     assert_eq!(backend(&[], "threads"), "threads");
     assert_eq!(backend(&["--backend=threads"], "nonsense"), "threads");
     assert_ne!(backend(&[], ""), "", "an empty variable is none");
-    let told = run(dio(&["probe", &name]).env("DIOPTER_BACKEND", "aio"));
-    let words =
-        "dio: DIOPTER_BACKEND: this build has no aio backend yet; use auto, uring or threads\n";
+    let told = run(dio(&["probe", &name]).env("DIOPTER_BACKEND", "spdk"));
+    let words = "dio: DIOPTER_BACKEND: `spdk` is no backend; use auto, uring, aio or threads\n";
     assert_eq!((told.status, told.stderr.as_str()), (2, words));
-    let told = refusal_of(&["cp", "a", "b", "--backend", "aio"]);
-    assert!(told.starts_with("dio: --backend: this build has no aio backend yet"), "{told}");
+}
+
+#[test]
+fn each_backend_is_told_to_work_or_why_not_and_aio_serves_where_it_is_said_to() {
+    let folder = folder();
+    let name = hole(&folder, 4096);
+    let told = run(&mut dio(&["probe", "--json", &name]));
+    let document: Value = serde_json::from_str(&told.stdout).unwrap();
+    let backends = document["names"][0]["backends"].as_array().unwrap();
+    let names: Vec<_> = backends.iter().map(|its| its["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["uring", "aio", "threads"]);
+    for its in backends {
+        assert_eq!(its["works"].as_bool().unwrap(), its["why_not"].is_null(), "{its}");
+    }
+    let served = run(&mut dio(&["probe", "--json", "--backend", "aio", &name]));
+    if backends[1]["works"] == true {
+        let document: Value = serde_json::from_str(&served.stdout).unwrap();
+        assert_eq!(document["names"][0]["backend"]["name"], "aio");
+    } else {
+        assert!(served.status == 2 && served.stderr.contains("aio probe"), "{}", served.stderr);
+    }
 }
 
 #[test]

@@ -11,12 +11,13 @@
 //!    inside, no Rust reference to it exists: an adopted buffer is unreachable, a lent one is
 //!    mutably borrowed by the call. The slab and the kernel use raw pointers only.
 //! 2. **A bio is a range of memory in a slab**, and moves `Built -> Held -> Done -> free`. *Held*
-//!    means that somebody other than the slab may touch the memory: the kernel (through [`Ring`] or
-//!    [`HeldBio`]) or the simulator (through [`LocalBio`]). Each memory counts its held bios.
-//! 3. **Only proof of completion ends Held**: a completion entry with the bio's id and generation,
-//!    the return of the synchronous system call, or the consumed token. Safe code can't forge any
-//!    of the three. A token that is dropped unused leaves its bio held for ever, which leaks and
-//!    never frees.
+//!    means that somebody other than the slab may touch the memory: the kernel (through [`Ring`],
+//!    [`AioContext`] or [`HeldBio`]) or the simulator (through [`LocalBio`]). Each memory counts
+//!    its held bios.
+//! 3. **Only proof of completion ends Held**: a completion entry (of a [`Ring`]) or event (of an
+//!    [`AioContext`]) with the bio's id and generation, the return of the synchronous system call,
+//!    or the consumed token. Safe code can't forge any of them. A token that is dropped unused
+//!    leaves its bio held for ever, which leaks and never frees.
 //! 4. **Memory leaves only when none of its bios is held.** [`Slab::release`] refuses otherwise. A
 //!    slab that is dropped with held bios leaks its memory and its segment arena. Forgetting
 //!    anything leaks as well, so safety never rests on a `Drop` that runs.
@@ -25,12 +26,14 @@
 //!    aborts: the alternative is the kernel writing into a stack frame that is gone.
 //! 6. **fork.** [`IoBuf`] and ring mappings are excluded from fork, so copy-on-write never moves a
 //!    page under the device, and a child can't reach what its parent has in flight.
-//!    [`fork::generation`] changes in a child; the engine compares it before it touches a ring.
+//!    [`fork::generation`] changes in a child; the engine compares it before it touches a ring. The
+//!    ring of an [`AioContext`] is mapped in a child too; the context itself compares.
 //!
 //! File descriptors travel as plain numbers ([`ObjectHandle`]); whoever builds a bio keeps the
 //! descriptor open until the bio is done. A mistake there reads or writes the wrong file, it does
 //! not break memory safety.
 
+pub mod aio;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod bare;
@@ -56,6 +59,7 @@ pub mod testing;
 pub mod uring;
 pub mod xattr;
 
+pub use aio::{AioContext, AioWanted};
 pub use buf::IoBuf;
 pub use errno::Errno;
 pub use event::EventFd;

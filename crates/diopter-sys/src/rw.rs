@@ -23,6 +23,20 @@ pub fn run_now(slab: &Slab, id: BioId) -> BioResult {
     result
 }
 
+/// Runs a held bio that nobody else has, on this thread, and ends it.
+///
+/// # Panics
+/// For a bio that is not held.
+pub(crate) fn run_held(slab: &Slab, id: BioId) -> BioResult {
+    assert!(slab.is_held(id), "only a held bio is run");
+    let spec = slab.spec(id);
+    let (iovecs, count) = slab.iovecs(id);
+    // SAFETY: the bio is held until `finish` below, as in `run_now`.
+    let result = unsafe { call(&spec, iovecs, count) };
+    slab.finish(id);
+    result
+}
+
 /// Memory that a caller lends for one synchronous call.
 pub enum LentOnce<'m> {
     /// A read fills it.

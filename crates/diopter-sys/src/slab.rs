@@ -429,6 +429,17 @@ impl Slab {
         self.0.free.push(id.index);
     }
 
+    /// Done -> Built: for a bio that was refused, and is to go another way. Its segments are as
+    /// they were.
+    ///
+    /// # Panics
+    /// For a bio that is not done, and for a stale id.
+    pub fn reopen(&self, id: BioId) {
+        let slot = self.slot(id);
+        assert_eq!(slot.state.get(), State::Done, "only what is done goes another way");
+        slot.state.set(State::Built);
+    }
+
     #[inline]
     fn slot(&self, id: BioId) -> &Slot {
         let slot = &self.0.slots[id.index as usize];

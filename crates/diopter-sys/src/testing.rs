@@ -201,6 +201,24 @@ pub fn refuse_uring(errno: Errno) -> io::Result<()> {
     ])
 }
 
+/// From here on the kernel answers every call of Linux AIO of this process with `errno`. There is
+/// no way back.
+///
+/// # Errors
+/// Those of seccomp.
+pub fn refuse_aio(errno: Errno) -> io::Result<()> {
+    let numbers = [libc::SYS_io_setup, libc::SYS_io_submit, libc::SYS_io_getevents];
+    let [setup, submit, getevents] = numbers.map(number);
+    install(&mut [
+        load(SECCOMP_NUMBER),
+        jump_if_equal(setup, 3, 0),
+        jump_if_equal(submit, 2, 0),
+        jump_if_equal(getevents, 1, 0),
+        answer(libc::SECCOMP_RET_ALLOW),
+        answer(refusal(errno)),
+    ])
+}
+
 /// From here on the kernel answers the registration `opcode` of any ring with `errno`, as a kernel
 /// does that is too old for it. There is no way back.
 ///

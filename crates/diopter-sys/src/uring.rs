@@ -15,6 +15,10 @@ use crate::op::{BioId, BioResult, BioSpec, ObjectHandle, Op};
 use crate::rw;
 use crate::slab::Slab;
 
+#[path = "polling.rs"]
+mod polling;
+pub use polling::is_direct;
+
 /// `user_data` of cancel requests, whose own completions carry nothing. No bio has it: an index is
 /// below the number of slots.
 const CANCEL_USER_DATA: u64 = u64::MAX;
@@ -52,6 +56,12 @@ pub struct RingWanted {
     pub registered_files: bool,
     /// Registered buffers are allowed.
     pub registered_buffers: bool,
+    /// `IORING_SETUP_SQPOLL`, and how long its thread stays awake; never dropped by itself.
+    pub sqpoll: Option<Duration>,
+    /// `IORING_SETUP_IOPOLL`: completions are looked for, not told by interrupts; never dropped by
+    /// itself. Such a ring serves reads and writes past the page cache, of devices with polled
+    /// queues, and answers `EOPNOTSUPP` or `EINVAL` to all else.
+    pub iopoll: bool,
 }
 
 impl RingWanted {
@@ -63,6 +73,8 @@ impl RingWanted {
         registered_ring: true,
         registered_files: true,
         registered_buffers: true,
+        sqpoll: None,
+        iopoll: false,
     };
     /// A plain ring, as Linux 5.6 had it.
     pub const PLAIN: RingWanted = RingWanted {
@@ -72,6 +84,8 @@ impl RingWanted {
         registered_ring: false,
         registered_files: false,
         registered_buffers: false,
+        sqpoll: None,
+        iopoll: false,
     };
 }
 
@@ -267,7 +281,9 @@ impl Ring {
             Ok(()) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY | Errno::ETIME) => Ok(()),
             Err(errno) => {
                 self.refused = Some(errno);
-                self.take_back(errno, done);
+                if !self.is_taken_from_by_a_thread() {
+                    self.take_back(errno, done);
+                }
                 Err(errno)
             }
         }
@@ -293,6 +309,10 @@ impl Ring {
         if let Some(errno) = self.refused {
             return Err(errno);
         }
+        if want > 0 && self.is_looked_for() {
+            return self.look(want, timeout);
+        }
+        let Some(wakes) = self.call_flags(want) else { return Ok(()) };
         let limit = timeout.filter(|_| want > 0).map(types::Timespec::from);
         let argument = EventsArgument {
             sigmask: 0,
@@ -300,7 +320,7 @@ impl Ring {
             min_wait_us: 0,
             timespec: limit.as_ref().map_or(std::ptr::null(), |limit| limit),
         };
-        let mut flags = EnterFlags::GETEVENTS.bits();
+        let mut flags = EnterFlags::GETEVENTS.bits() | wakes;
         let argument_bytes = if limit.is_some() {
             flags |= EnterFlags::EXT_ARG.bits();
             size_of::<EventsArgument>()
@@ -564,6 +584,7 @@ fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingWanted), Err
     loop {
         let mut builder = IoUring::builder();
         builder.dontfork().setup_clamp();
+        polling::ask(&mut builder, &mut granted);
         if granted.single_issuer {
             builder.setup_single_issuer();
         }
@@ -576,7 +597,7 @@ fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingWanted), Err
             builder.setup_coop_taskrun();
         }
         let error = match builder.build(entries) {
-            Ok(ring) => return Ok((ring, granted)),
+            Ok(ring) => return polling::check(&ring, granted).map(|()| (ring, granted)),
             Err(error) => errno_of(&error),
         };
         // Newest first; each is dropped by itself. An errno other than EINVAL is not about flags.

@@ -14,6 +14,8 @@ use crate::testing;
 
 #[path = "tests/ring_life.rs"]
 mod life;
+#[path = "tests/ring_polling.rs"]
+mod polled;
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -130,6 +132,7 @@ fn every_choice_of_features_makes_a_ring_that_works() {
             registered_ring: has(3),
             registered_files: has(4),
             registered_buffers: has(5),
+            ..RingWanted::PLAIN
         };
         let Some(mut ring) = ring_of(&slab, 8, wanted) else { return };
         let granted = ring.features().granted;

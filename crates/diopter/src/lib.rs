@@ -55,7 +55,7 @@ pub mod layout;
 mod plan;
 pub mod probe;
 
-pub use backend::BackendKind;
+pub use backend::{BackendKind, UringOptions};
 pub use completion::{
     Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason,
 };

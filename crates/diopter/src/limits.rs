@@ -90,6 +90,10 @@ pub const COPY_BYTES_INLINE_MAX: u64 = 256 << 10;
 /// must leave some to files.
 pub const DESCRIPTORS_PER_RING: u64 = 2;
 
+/// How long the kernel's thread of a ring with `sqpoll` looks for more before it sleeps, and has to
+/// be woken by a system call. It keeps a CPU busy meanwhile.
+pub const SQPOLL_IDLE: Duration = Duration::from_millis(50);
+
 /// How long an idle worker thread stays.
 pub const WORKER_IDLE: Duration = Duration::from_secs(2);
 

@@ -2,6 +2,7 @@
 //! down there. Facts are gathered here and judged in `findings`; nothing is changed, nothing
 //! printed.
 
+mod abilities;
 mod extents;
 mod findings;
 mod holders;
@@ -20,11 +21,12 @@ use diopter_sys::queue::BlockQueue;
 use diopter_sys::residency::{Residency, residency};
 
 use crate::backend::BackendKind;
-use crate::backend::ladder::probe_uring;
+use crate::backend::trial::probe_uring;
 use crate::engine::{BackendChoice, Engine, EngineOptions};
 use crate::error::SetupError;
 use crate::layout::foreign::{self, ForeignError, ForeignLayout};
 
+pub use abilities::Ability;
 pub use extents::{ExtentShare, ExtentSummary};
 pub use findings::{Finding, Severity, findings, size_text};
 pub(crate) use holders::{loops_over, mounts_of};
@@ -101,6 +103,11 @@ pub struct Facts {
     pub direct: Option<DirectFacts>,
     /// Which backend serves it, and why.
     pub backend: BackendChoice,
+    /// Each backend, in the order of `auto`, and whether it works in this process.
+    pub backends: Vec<Ability>,
+    /// Options of io_uring that are asked for, and whether they can be had: `sqpoll`, and on a file
+    /// or device `iopoll`.
+    pub uring_options: Vec<Ability>,
     /// Why io_uring does not work in this process, if it does not.
     pub uring_refusal: Option<UringRefusal>,
     /// Its extents; `None` where the file system tells none.
@@ -146,6 +153,8 @@ fn gather(path: &Path, backend: BackendKind) -> Result<Facts, SetupError> {
         queue: None,
         direct: None,
         backend: Engine::new(options)?.backend(),
+        backends: abilities::backends(),
+        uring_options: Vec::new(),
         uring_refusal: uring_refusal(),
         extents: None,
         cache: None,
@@ -157,6 +166,7 @@ fn gather(path: &Path, backend: BackendKind) -> Result<Facts, SetupError> {
         let directory = File::open(path).map_err(|error| refused("open", path, &error))?;
         facts.mount = mounts::of_descriptor(&mounts, directory.as_fd());
         facts.queue = queue_of(metadata.dev(), facts.mount.as_ref());
+        facts.uring_options = abilities::uring_options(None, None);
         return Ok(facts);
     }
     let opened = file::open(path, &file::OpenOptions::default())
@@ -189,6 +199,9 @@ fn add_open_facts(facts: &mut Facts, opened: &OpenedFile) {
         facts.cache = residency(fd, 0, 0, size).ok();
         facts.layout = layout_of(fd);
     }
+    // Last: it may read.
+    let polls = facts.queue.as_ref().and_then(|queue| queue.io_poll);
+    facts.uring_options = abilities::uring_options(Some(fd), polls);
 }
 
 fn layout_of(fd: BorrowedFd<'_>) -> Option<Result<ForeignLayout, ForeignError>> {
@@ -295,6 +308,23 @@ mod tests {
     fn an_empty_file_has_no_extents_and_no_hole() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(probe_default(file.path()).facts.extents, Some(ExtentSummary::default()));
+    }
+
+    #[test]
+    fn every_backend_and_option_is_told_with_what_was_tried() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let facts = probe_default(file.path()).facts;
+        let names = |abilities: &[Ability]| -> Vec<&str> {
+            abilities.iter().map(|ability| ability.name).collect()
+        };
+        assert_eq!(names(&facts.backends), ["uring", "aio", "threads"]);
+        assert_eq!(names(&facts.uring_options), ["sqpoll", "iopoll"]);
+        assert_eq!(facts.backends[2].refusal, None);
+        let works = facts.backends.iter().find(|backend| backend.refusal.is_none());
+        assert_eq!(works.map(|backend| backend.name), Some(facts.backend.name));
+        assert!(facts.uring_options[1].refusal.is_some(), "an empty file has nothing to poll for");
+        let folder = probe_default(file.path().parent().unwrap()).facts;
+        assert_eq!(names(&folder.uring_options), ["sqpoll"]);
     }
 
     #[test]

@@ -6,6 +6,9 @@
 mod bytes;
 #[path = "process/ends.rs"]
 mod ends;
+#[path = "support/env.rs"]
+#[allow(dead_code, reason = "shared with the other tests")]
+mod env;
 #[path = "process/fork.rs"]
 mod fork;
 #[path = "process/limits.rs"]

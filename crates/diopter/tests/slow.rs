@@ -79,7 +79,8 @@ impl Bench {
 
 fn engine_on(backend: BackendKind, submit: SubmitPolicy, merge: MergePolicy) -> Engine {
     let policies = Policies { submit, merge, ..Policies::default() };
-    Engine::new(EngineOptions { backend, policies, checked: true }).unwrap()
+    Engine::new(EngineOptions { backend, policies, checked: true, ..EngineOptions::DEFAULT })
+        .unwrap()
 }
 
 fn engine(submit: SubmitPolicy, merge: MergePolicy) -> Engine {

@@ -97,24 +97,22 @@ pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result
 }
 
 fn backend_of(common: &CommonArgs, environment: &Environment) -> Result<BackendKind, UsageError> {
-    let (name, said) = match (common.backend, &environment.backend) {
-        (Some(name), _) => (name, "--backend"),
-        (None, Some(text)) => (backend_named(text)?, BACKEND),
-        (None, None) => return Ok(BackendKind::Auto),
+    let name = match (common.backend, &environment.backend) {
+        (Some(name), _) => name,
+        (None, Some(text)) => backend_named(text)?,
+        (None, None) => BackendName::Auto,
     };
-    match name {
-        BackendName::Auto => Ok(BackendKind::Auto),
-        BackendName::Uring => Ok(BackendKind::Uring),
-        BackendName::Threads => Ok(BackendKind::Threads),
-        BackendName::Aio => Err(UsageError(format!(
-            "{said}: this build has no aio backend yet; use auto, uring or threads"
-        ))),
-    }
+    Ok(match name {
+        BackendName::Auto => BackendKind::Auto,
+        BackendName::Uring => BackendKind::Uring,
+        BackendName::Aio => BackendKind::Aio,
+        BackendName::Threads => BackendKind::Threads,
+    })
 }
 
 fn backend_named(text: &str) -> Result<BackendName, UsageError> {
     BackendName::from_str(text, false).map_err(|_| {
-        UsageError(format!("{BACKEND}: `{text}` is no backend; use auto, uring or threads"))
+        UsageError(format!("{BACKEND}: `{text}` is no backend; use auto, uring, aio or threads"))
     })
 }
 
@@ -227,12 +225,18 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_this_build_lacks_is_refused_wherever_it_was_said() {
-        let told = ": this build has no aio backend yet; use auto, uring or threads";
-        assert_eq!(backend("dio probe f --backend aio", None), Err(format!("--backend{told}")));
-        assert_eq!(backend("dio probe f", Some("aio")), Err(format!("DIOPTER_BACKEND{told}")));
+    fn each_backend_can_be_named_and_no_other() {
+        for kind in [BackendKind::Auto, BackendKind::Uring, BackendKind::Aio, BackendKind::Threads]
+        {
+            let line = format!("dio probe f --backend {kind}");
+            assert_eq!(backend(&line, None), Ok(kind));
+            assert_eq!(backend("dio probe f", Some(kind.name())), Ok(kind));
+        }
         let unknown = backend("dio probe f", Some("spdk")).unwrap_err();
-        assert_eq!(unknown, "DIOPTER_BACKEND: `spdk` is no backend; use auto, uring or threads");
+        assert_eq!(
+            unknown,
+            "DIOPTER_BACKEND: `spdk` is no backend; use auto, uring, aio or threads"
+        );
     }
 
     #[test]

@@ -74,9 +74,9 @@ pub struct Cli {
 pub struct CommonArgs {
     /// Which backend moves the bytes [env: DIOPTER_BACKEND]
     ///
-    /// `auto` tries io_uring by using it (a ring, a NOP and a direct read), and falls back to
-    /// worker threads where a container, a sysctl or the kernel says no. `aio` is not in this
-    /// build.
+    /// `auto` tries io_uring by using it (a ring, a NOP and a direct read), then Linux AIO in the
+    /// same way, and falls back to worker threads where a container, a sysctl or the kernel says no
+    /// to both.
     #[arg(long, global = true, value_enum, value_name = "NAME")]
     pub backend: Option<BackendName>,
     /// When to colour the output

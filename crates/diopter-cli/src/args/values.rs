@@ -9,14 +9,14 @@ use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolic
 
 use crate::size::{self, SizeError};
 
-/// A backend's name, the ones that this build lacks included.
+/// A backend's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendName {
     /// The best that works here
     Auto,
     /// io_uring
     Uring,
-    /// Linux AIO; not in this build
+    /// Linux AIO
     Aio,
     /// preadv2 and pwritev2 in worker threads
     Threads,

@@ -129,7 +129,7 @@ impl EngineLoop {
         if let Ok(limit) = job.number("limit") {
             policies.depth = DepthPolicy::Fixed(limit);
         }
-        let options = EngineOptions { backend, policies, checked: false };
+        let options = EngineOptions { backend, policies, ..EngineOptions::DEFAULT };
         let engine = Engine::new(options).map_err(|error| error.to_string())?;
         let file = File::options().read(true).write(true).open(path);
         let file = file.map_err(|error| error.to_string())?;

@@ -1,22 +1,14 @@
-//! Which backend serves: found by trying (a real set-up, a NOP, one direct read), never by version
-//! or sysctl. The ladder is uring, then threads. What was chosen and why is kept.
+//! Which backend serves: the first that works of uring, aio and threads. What was chosen and why is
+//! kept.
 
-use std::fs::OpenOptions;
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::time::Duration;
+use diopter_sys::{AioWanted, BioId, BioResult, Errno, Slab, rw};
 
-use diopter_sys::{
-    BioId, BioResult, BioSpec, Errno, IoBuf, ObjectHandle, Op, Ring, RingWanted, RwFlags, Slab,
-    SlabShape, Span, rw,
-};
-
+use crate::backend::aio::Aio;
 use crate::backend::threads::Threads;
-use crate::backend::uring::Uring;
+use crate::backend::trial::{self, Choice};
+use crate::backend::uring::{Uring, UringOptions};
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
-use crate::clock;
 use crate::error::{BackendError, SetupError};
-use crate::sync::{OnceLock, StaticMutex};
 
 /// A choice of backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -26,6 +18,8 @@ pub enum BackendKind {
     Auto,
     /// io_uring.
     Uring,
+    /// Linux AIO.
+    Aio,
     /// preadv2 and pwritev2 in worker threads.
     Threads,
 }
@@ -37,6 +31,7 @@ impl BackendKind {
         match self {
             BackendKind::Auto => "auto",
             BackendKind::Uring => "uring",
+            BackendKind::Aio => "aio",
             BackendKind::Threads => "threads",
         }
     }
@@ -52,87 +47,100 @@ impl std::str::FromStr for BackendKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<BackendKind, String> {
-        [BackendKind::Auto, BackendKind::Uring, BackendKind::Threads]
+        [BackendKind::Auto, BackendKind::Uring, BackendKind::Aio, BackendKind::Threads]
             .into_iter()
             .find(|kind| kind.name() == name)
-            .ok_or_else(|| format!("no backend is called {name}: use auto, uring or threads"))
+            .ok_or_else(|| format!("no backend is called {name}: use auto, uring, aio or threads"))
     }
 }
 
-/// Why io_uring does not serve here.
+/// A step of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The step that failed.
-    pub step: &'static str,
-    /// Its errno.
-    pub errno: Errno,
+enum Rung {
+    Uring(UringOptions),
+    Aio,
+    Threads,
 }
 
-/// How long the probe waits for its NOP and its read.
-const PROBE_WAIT: Duration = Duration::from_secs(5);
-
-/// Whether io_uring works in this process, by doing what it will be used for. Cached: a seccomp
-/// filter or a sysctl does not come and go. Want of descriptors or memory does, and is not.
-///
-/// # Errors
-/// The step that failed, and its errno.
-pub fn probe_uring() -> Result<(), Choice> {
-    static PROBED: OnceLock<Result<(), Choice>> = OnceLock::new();
-    static PROBING: StaticMutex<()> = StaticMutex::new(());
-    if let Some(known) = PROBED.get() {
-        return *known;
-    }
-    // One thread at a time: a thousand rings of a thousand probes would take every descriptor.
-    let _alone = PROBING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(known) = PROBED.get() {
-        return *known;
-    }
-    let tried = try_uring();
-    if tried.is_err_and(|choice| is_of_this_moment(choice.errno)) {
-        return tried;
-    }
-    *PROBED.get_or_init(|| tried)
+/// Why a step does not hold.
+struct Refusal {
+    /// What was tried, for a [`SetupError`].
+    what: &'static str,
+    errno: Errno,
+    why: String,
 }
 
-/// Want of descriptors or memory: it says nothing of the next attempt.
-fn is_of_this_moment(errno: Errno) -> bool {
-    [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EAGAIN].contains(&errno)
-}
+impl Rung {
+    /// From the one that was asked for down to the one that always works.
+    fn from(kind: BackendKind, uring: UringOptions) -> Vec<Rung> {
+        let mut rungs = match kind {
+            BackendKind::Auto | BackendKind::Uring => {
+                vec![Rung::Uring(uring), Rung::Uring(UringOptions::DEFAULT), Rung::Aio]
+            }
+            BackendKind::Aio => vec![Rung::Aio],
+            BackendKind::Threads => Vec::new(),
+        };
+        rungs.dedup();
+        rungs.push(Rung::Threads);
+        rungs
+    }
 
-fn try_uring() -> Result<(), Choice> {
-    let at = |step| move |errno| Choice { step, errno };
-    let slab = Slab::new(SlabShape { bios: 1, segments_per_bio: 1, memories: 1 });
-    let mut ring = Ring::new(&slab, 4, RingWanted::ALL).map_err(at("set-up"))?;
-    ring.nop(PROBE_WAIT).map_err(at("NOP"))?;
-    // Any regular file does; the program's own is there and readable.
-    let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open("/proc/self/exe");
-    let Ok(file) = open(diopter_sys::file::O_DIRECT).or_else(|_| open(0)) else {
-        // Without /proc there is nothing to read; the NOP has gone through the ring.
-        return Ok(());
-    };
-    let memory = IoBuf::new(4096).map_err(at("buffer"))?;
-    let memory = slab.adopt(memory).map_err(|_| Errno::ENOMEM).map_err(at("buffer"))?;
-    let spec = BioSpec {
-        op: Op::Read,
-        object: ObjectHandle::of_fd(file.as_fd()),
-        offset: 0,
-        span: Some(Span::new(memory, 0, 4096)),
-        flags: RwFlags::NONE,
-    };
-    let id = slab.build(spec).ok_or(Errno::ENOMEM).map_err(at("direct read"))?;
-    let mut done = Vec::new();
-    if ring.queue(&[id]) == 0 {
-        return Err(Choice { step: "direct read", errno: Errno::EBUSY });
+    fn set_up(self, slab: &Slab, depth_max: u32) -> Result<Box<dyn Backend>, Refusal> {
+        let tried = |name, what| {
+            move |Choice { step, errno }| {
+                let why = format!("{name} does not work here: {step} answered {errno}");
+                Refusal { what, errno, why }
+            }
+        };
+        let made = |lack, what| {
+            move |errno| Refusal { what, errno, why: format!("{lack} for this thread: {errno}") }
+        };
+        match self {
+            Rung::Uring(options) => {
+                trial::probe_uring().map_err(tried("io_uring", "io_uring probe"))?;
+                let (lack, what) = options.refusal();
+                let uring = Uring::new(slab, depth_max, options.wanted());
+                Ok(Box::new(uring.map_err(made(lack, what))?))
+            }
+            Rung::Aio => {
+                trial::probe_aio().map_err(tried("aio", "aio probe"))?;
+                let aio = Aio::new(slab, depth_max, AioWanted::ALL);
+                Ok(Box::new(aio.map_err(made("no aio context", "aio set-up"))?))
+            }
+            Rung::Threads => Ok(Box::new(Threads::new(slab, depth_max))),
+        }
     }
-    let (started, most) = (clock::now(), PROBE_WAIT.as_nanos());
-    // A signal ends a turn early.
-    while done.is_empty() && u128::from(clock::now().since(started)) < most {
-        ring.turn(1, Some(PROBE_WAIT), &mut done).map_err(at("direct read"))?;
+
+    fn praise(self) -> Option<&'static str> {
+        match self {
+            Rung::Uring(_) => {
+                Some("io_uring works here: a ring, a NOP and a direct read were tried")
+            }
+            Rung::Aio => Some("aio works here: a context and a direct read were tried"),
+            Rung::Threads => None,
+        }
     }
-    match done.first() {
-        Some((_, Ok(_))) => Ok(()),
-        Some((_, Err(errno))) => Err(Choice { step: "direct read", errno: *errno }),
-        None => Err(Choice { step: "direct read", errno: Errno::ETIMEDOUT }),
+
+    fn remedy(self, errno: Errno) -> &'static str {
+        match self {
+            Rung::Uring(options) if options != UringOptions::DEFAULT => {
+                "go without sqpoll and iopoll, or let the container and \
+                 kernel.io_uring_disabled allow io_uring"
+            }
+            Rung::Uring(_) => {
+                "use --backend auto, aio or threads, or let the container and \
+                 kernel.io_uring_disabled allow io_uring"
+            }
+            Rung::Aio if errno == Errno::EAGAIN => {
+                "use --backend auto or threads, or raise fs.aio-max-nr (sysctl), which all \
+                 processes share"
+            }
+            Rung::Aio => {
+                "use --backend auto or threads, or let the container allow io_setup, io_submit \
+                 and io_getevents"
+            }
+            Rung::Threads => "",
+        }
     }
 }
 
@@ -142,40 +150,56 @@ pub struct Ladder {
     slab: Slab,
     depth_max: u32,
     kind: BackendKind,
+    uring: UringOptions,
     inner: Option<Box<dyn Backend>>,
     why: String,
 }
 
 impl Ladder {
-    /// Set up on first use.
+    /// Set up on first use; what can't be had then is made up for by the next best, and
+    /// [`Ladder::why`] tells.
     #[must_use]
-    pub fn lazy(slab: &Slab, depth_max: u32, kind: BackendKind) -> Ladder {
+    pub fn lazy(slab: &Slab, depth_max: u32, kind: BackendKind, uring: UringOptions) -> Ladder {
         let why = "not needed yet".to_owned();
-        Ladder { slab: slab.clone(), depth_max, kind, inner: None, why }
+        Ladder { slab: slab.clone(), depth_max, kind, uring, inner: None, why }
     }
 
     /// Set up now.
     ///
     /// # Errors
-    /// [`SetupError`] when the backend was asked for by name and does not work here.
-    pub fn set_up(slab: &Slab, depth_max: u32, kind: BackendKind) -> Result<Ladder, SetupError> {
-        let mut ladder = Ladder::lazy(slab, depth_max, kind);
-        let refused = |step: &'static str, errno| SetupError {
-            what: step,
-            path: None,
-            errno,
-            remedy: "use --backend auto or threads, or let the container and \
-                     kernel.io_uring_disabled allow io_uring",
+    /// [`SetupError`] when the backend or an option of io_uring was asked for by name and can't be
+    /// had here.
+    pub fn set_up(
+        slab: &Slab,
+        depth_max: u32,
+        kind: BackendKind,
+        uring: UringOptions,
+    ) -> Result<Ladder, SetupError> {
+        let mut ladder = Ladder::lazy(slab, depth_max, kind, uring);
+        let has_options = uring != UringOptions::DEFAULT;
+        let rung = match kind {
+            BackendKind::Aio | BackendKind::Threads if has_options => {
+                return Err(SetupError {
+                    what: "sqpoll and iopoll without io_uring",
+                    path: None,
+                    errno: Errno::EINVAL,
+                    remedy: "they are options of uring: use --backend uring or auto",
+                });
+            }
+            BackendKind::Auto if !has_options => {
+                ladder.climb();
+                return Ok(ladder);
+            }
+            BackendKind::Auto | BackendKind::Uring => Rung::Uring(uring),
+            BackendKind::Aio => Rung::Aio,
+            BackendKind::Threads => Rung::Threads,
         };
-        if kind == BackendKind::Uring {
-            probe_uring().map_err(|choice| refused("io_uring probe", choice.errno))?;
-            let uring = Uring::new(slab, depth_max, RingWanted::ALL);
-            let uring = uring.map_err(|errno| refused("io_uring set-up", errno))?;
-            ladder.inner = Some(Box::new(uring));
-            ladder.why = "asked for".to_owned();
-        } else {
-            ladder.climb();
-        }
+        let inner = rung.set_up(slab, depth_max).map_err(|refusal| {
+            let Refusal { what, errno, why: _ } = refusal;
+            SetupError { what, path: None, errno, remedy: rung.remedy(errno) }
+        })?;
+        ladder.inner = Some(inner);
+        ladder.why = "asked for".to_owned();
         Ok(ladder)
     }
 
@@ -195,21 +219,20 @@ impl Ladder {
     }
 
     fn choose(&self) -> (Box<dyn Backend>, String) {
-        let threads = || Box::new(Threads::new(&self.slab, self.depth_max));
-        if self.kind == BackendKind::Threads {
-            return (threads(), "asked for".to_owned());
-        }
-        if let Err(Choice { step, errno }) = probe_uring() {
-            let why = format!("io_uring does not work here: {step} answered {errno}");
-            return (threads(), why);
-        }
-        match Uring::new(&self.slab, self.depth_max, RingWanted::ALL) {
-            Ok(uring) => {
-                let why = "io_uring works here: a ring, a NOP and a direct read were tried";
-                (Box::new(uring), why.to_owned())
+        let mut told = Vec::new();
+        for rung in Rung::from(self.kind, self.uring) {
+            match rung.set_up(&self.slab, self.depth_max) {
+                Ok(backend) => {
+                    told.extend(rung.praise().map(str::to_owned));
+                    if self.kind == BackendKind::Threads {
+                        told.push("asked for".to_owned());
+                    }
+                    return (backend, told.join("; "));
+                }
+                Err(refusal) => told.push(refusal.why),
             }
-            Err(errno) => (threads(), format!("no ring for this thread: {errno}")),
         }
+        unreachable!("threads always work")
     }
 }
 

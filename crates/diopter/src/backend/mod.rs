@@ -15,11 +15,13 @@
 //!    takes).
 //! 7. `run_now` and `run_lent` return one bio's result directly, and leave what is queued alone.
 
+pub mod aio;
 pub mod checked;
 pub mod ladder;
 pub mod local;
 pub mod sim;
 pub mod threads;
+pub mod trial;
 pub mod uring;
 
 use std::os::fd::BorrowedFd;
@@ -31,12 +33,14 @@ use crate::clock::Nanos;
 use crate::error::BackendError;
 
 pub use checked::Checked;
-pub use ladder::{BackendKind, Choice, Ladder};
+pub use ladder::{BackendKind, Ladder};
+pub use trial::Choice;
+pub use uring::UringOptions;
 
 /// What a backend can do; fixed for its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Its name: `uring`, `threads`, `sim`.
+    /// Its name: `uring`, `aio`, `threads`, `sim`.
     pub name: &'static str,
     /// Bios it holds at most.
     pub depth_max: u32,

@@ -1,19 +1,65 @@
 //! io_uring: a thin adapter to `diopter_sys::Ring`. No policy, no retries, no statistics.
 
-use diopter_sys::uring::descriptors_max;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use diopter_sys::uring::{descriptors_max, is_direct};
 use diopter_sys::{BioId, BioResult, Errno, Ring, RingWanted, Slab, rw};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::error::BackendError;
-use crate::limits::DESCRIPTORS_PER_RING;
+use crate::limits::{DESCRIPTORS_PER_RING, SQPOLL_IDLE};
 use crate::sync::{Ordering, StaticCounter};
 
 const NAME: &str = "uring";
 
+/// Options of io_uring that cost something elsewhere, and are therefore asked for. One that can't
+/// be had is an error of the set-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UringOptions {
+    /// A thread of the kernel takes what is queued (`IORING_SETUP_SQPOLL`), so that submitting is
+    /// no system call; it keeps a CPU busy while there is I/O, and for [`SQPOLL_IDLE`] after it.
+    pub sqpoll: bool,
+    /// Completions are looked for, with a CPU, instead of told by interrupts
+    /// (`IORING_SETUP_IOPOLL`). For files past the page cache on devices that have polled queues;
+    /// a direct read or write of any other ends with `EOPNOTSUPP` (`dio probe` tells beforehand).
+    /// What no ring of this kind can do, buffered parts and flushes, this thread does itself.
+    pub iopoll: bool,
+}
+
+impl UringOptions {
+    /// None of them.
+    pub const DEFAULT: UringOptions = UringOptions { sqpoll: false, iopoll: false };
+
+    /// What a ring with these options wants.
+    #[must_use]
+    pub fn wanted(self) -> RingWanted {
+        let sqpoll = self.sqpoll.then_some(SQPOLL_IDLE);
+        RingWanted { sqpoll, iopoll: self.iopoll, ..RingWanted::ALL }
+    }
+
+    /// What it is called when there is no ring with them: for `why`, and for an error.
+    pub(super) fn refusal(self) -> (&'static str, &'static str) {
+        match (self.sqpoll, self.iopoll) {
+            (false, false) => ("no ring", "io_uring set-up"),
+            (true, false) => ("no ring with sqpoll", "io_uring set-up with sqpoll"),
+            (false, true) => ("no ring with iopoll", "io_uring set-up with iopoll"),
+            (true, true) => {
+                ("no ring with sqpoll and iopoll", "io_uring set-up with sqpoll and iopoll")
+            }
+        }
+    }
+}
+
 /// One ring.
 pub struct Uring {
     ring: Ring,
+    slab: Slab,
     depth_max: u32,
+    /// Whether its completions are looked for.
+    is_polled: bool,
+    /// Bios for this thread, which no polled ring takes.
+    own: VecDeque<BioId>,
     /// After the ring: its descriptor is closed by then.
     _counted: Counted,
 }
@@ -46,7 +92,58 @@ impl Uring {
     /// process may have are those of rings.
     pub fn new(slab: &Slab, depth_max: u32, wanted: RingWanted) -> Result<Uring, Errno> {
         let counted = Counted::new().ok_or(Errno::EMFILE)?;
-        Ok(Uring { ring: Ring::new(slab, depth_max, wanted)?, depth_max, _counted: counted })
+        let ring = Ring::new(slab, depth_max, wanted)?;
+        let (is_polled, own) = (wanted.iopoll, VecDeque::new());
+        Ok(Uring { ring, slab: slab.clone(), depth_max, is_polled, own, _counted: counted })
+    }
+
+    /// A NOP there and back; see [`Ring::nop`].
+    ///
+    /// # Errors
+    /// Those of [`Ring::nop`].
+    pub fn nop(&mut self, timeout: Duration) -> Result<(), Errno> {
+        self.ring.nop(timeout)
+    }
+
+    /// Flushes and the like are kept for this thread.
+    fn queue_polled(&mut self, ids: &[BioId]) -> u32 {
+        let mut accepted = 0;
+        for id in ids {
+            if self.held() == self.depth_max {
+                break;
+            }
+            if !self.slab.spec(*id).op.is_transfer() {
+                self.own.push_back(*id);
+            } else if self.ring.queue(&[*id]) == 0 {
+                break;
+            }
+            accepted += 1;
+        }
+        accepted
+    }
+
+    /// What the ring does not take is done here: flushes and the like, and what goes through the
+    /// page cache, which it refuses before anything moved.
+    fn turn_polled(
+        &mut self,
+        want: u32,
+        timeout: Option<Duration>,
+        done: &mut Completions,
+    ) -> Result<(), Errno> {
+        let before = done.len();
+        while let Some(id) = self.own.pop_front() {
+            done.push((id, rw::run_now(&self.slab, id)));
+        }
+        let want = if done.len() == before { want } else { 0 };
+        let from_ring = done.len();
+        let turned = self.ring.turn(want, timeout, done);
+        for (id, result) in &mut done[from_ring..] {
+            if *result == Err(Errno::EOPNOTSUPP) && !is_direct(self.slab.spec(*id).object) {
+                self.slab.reopen(*id);
+                *result = rw::run_now(&self.slab, *id);
+            }
+        }
+        turned
     }
 }
 
@@ -56,6 +153,9 @@ impl Backend for Uring {
     }
 
     fn queue(&mut self, ids: &[BioId]) -> u32 {
+        if self.is_polled {
+            return self.queue_polled(ids);
+        }
         let room = self.depth_max.saturating_sub(self.ring.held()) as usize;
         let accepted = self.ring.queue(&ids[..ids.len().min(room)]);
         u32::try_from(accepted).expect("at most `depth_max`")
@@ -66,7 +166,11 @@ impl Backend for Uring {
             Wait::Poll => (0, None),
             Wait::Block(timeout) => (1, Some(timeout)),
         };
-        let turned = self.ring.turn(want, timeout, done);
+        let turned = if self.is_polled {
+            self.turn_polled(want, timeout, done)
+        } else {
+            self.ring.turn(want, timeout, done)
+        };
         turned.map_err(|errno| BackendError { backend: NAME, errno })
     }
 
@@ -79,7 +183,7 @@ impl Backend for Uring {
     }
 
     fn held(&self) -> u32 {
-        self.ring.held()
+        self.ring.held() + u32::try_from(self.own.len()).expect("at most `depth_max`")
     }
 
     fn cancel(&mut self, id: BioId) {
@@ -100,13 +204,17 @@ impl Backend for Uring {
 
     fn features(&self) -> Vec<(&'static str, bool)> {
         let granted = self.ring.features().granted;
-        vec![
+        let mut features = vec![
             ("single-issuer", granted.single_issuer),
             ("defer-taskrun", granted.defer_taskrun),
             ("coop-taskrun", granted.coop_taskrun),
             ("registered-ring", granted.registered_ring),
             ("registered-files", granted.registered_files),
             ("registered-buffers", granted.registered_buffers),
-        ]
+        ];
+        // Not told as lacking when nobody asked.
+        let asked_for = [("sqpoll", granted.sqpoll.is_some()), ("iopoll", granted.iopoll)];
+        features.extend(asked_for.into_iter().filter(|(_, is_on)| *is_on));
+        features
     }
 }

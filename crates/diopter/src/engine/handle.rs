@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use diopter_sys::{AlignmentBits, Errno, IoBuf, ObjectHandle, Slab};
 
-use crate::backend::{Backend, BackendKind, Checked, Ladder, Register};
+use crate::backend::{Backend, BackendKind, Checked, Ladder, Register, UringOptions};
 use crate::clock;
 use crate::completion::{Completion, CompletionCounters};
 use crate::engine::depth::DepthReport;
@@ -27,6 +27,8 @@ use crate::units::{FileRange, to_u64};
 pub struct EngineOptions {
     /// Which backend.
     pub backend: BackendKind,
+    /// Options of io_uring that are asked for.
+    pub uring: UringOptions,
     /// The policies.
     pub policies: Policies,
     /// Assert the backend's contract on every bio.
@@ -37,6 +39,7 @@ impl EngineOptions {
     /// The best backend there is, the default policies, no extra checks.
     pub const DEFAULT: EngineOptions = EngineOptions {
         backend: BackendKind::Auto,
+        uring: UringOptions::DEFAULT,
         policies: Policies {
             boundary: crate::policy::BoundaryPolicy::V5_12,
             submit: crate::policy::SubmitPolicy::AllThenWait,
@@ -117,10 +120,11 @@ impl Engine {
     /// Sets a backend up.
     ///
     /// # Errors
-    /// [`SetupError`] when the backend asked for can't be had; `Auto` always finds one.
+    /// [`SetupError`] when the backend asked for can't be had, or an option of io_uring; `Auto`
+    /// without such options always finds one.
     pub fn new(options: EngineOptions) -> Result<Engine, SetupError> {
         let slab = Slab::new(SLAB_SHAPE);
-        let ladder = Ladder::set_up(&slab, DEPTH_MAX, options.backend)?;
+        let ladder = Ladder::set_up(&slab, DEPTH_MAX, options.backend, options.uring)?;
         let name = ladder.capabilities().name;
         let choice = BackendChoice { name, why: ladder.why(), features: ladder.features() };
         let backend: Box<dyn Backend> = if options.checked {

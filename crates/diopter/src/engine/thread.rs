@@ -91,7 +91,7 @@ pub(crate) fn if_thread_engine(f: impl FnOnce(&mut Core)) {
 fn make(generation: u64) -> Own {
     let options = OPTIONS.try_with(Cell::get).unwrap_or(EngineOptions::DEFAULT);
     let slab = Slab::new(SLAB_SHAPE);
-    let ladder = Box::new(Ladder::lazy(&slab, DEPTH_MAX, options.backend));
+    let ladder = Box::new(Ladder::lazy(&slab, DEPTH_MAX, options.backend, options.uring));
     let backend: Box<dyn crate::backend::Backend> =
         if options.checked { Box::new(Checked::new(ladder, &slab)) } else { ladder };
     Own { core: Box::new(Core::new(slab, backend, options.policies)), generation }

@@ -4,14 +4,15 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use diopter::backend::aio::Aio;
 use diopter::backend::sim::{Disk, Faults, Null, Sim, SimConfig, World};
 use diopter::backend::threads::Threads;
 use diopter::backend::uring::Uring;
-use diopter::backend::{Backend, BackendKind, Checked, Completions, Ladder, Wait};
+use diopter::backend::{Backend, BackendKind, Checked, Completions, Ladder, UringOptions, Wait};
 use diopter::prng::Prng;
 use diopter::sys::{
-    BioId, BioResult, BioSpec, IoBuf, MemoryId, ObjectHandle, Op, RingWanted, RwFlags, Slab,
-    SlabShape, Span,
+    AioWanted, BioId, BioResult, BioSpec, IoBuf, MemoryId, ObjectHandle, Op, RingWanted, RwFlags,
+    Slab, SlabShape, Span,
 };
 
 use crate::env;
@@ -39,12 +40,17 @@ const SHAPE: SlabShape = SlabShape { bios: 32, segments_per_bio: 8, memories: 32
 pub enum Kind {
     UringAll,
     UringPlain,
+    UringSqpoll,
+    UringIopoll,
+    AioAll,
+    AioPlain,
     Threads,
     Sim,
     SimSwarm(u64),
     Null,
     LadderAuto,
     LadderUring,
+    LadderAio,
     LadderThreads,
 }
 
@@ -56,6 +62,10 @@ impl Kind {
         vec![
             Kind::UringAll,
             Kind::UringPlain,
+            Kind::UringSqpoll,
+            Kind::UringIopoll,
+            Kind::AioAll,
+            Kind::AioPlain,
             Kind::Threads,
             Kind::Sim,
             swarm(0),
@@ -64,6 +74,7 @@ impl Kind {
             Kind::Null,
             Kind::LadderAuto,
             Kind::LadderUring,
+            Kind::LadderAio,
             Kind::LadderThreads,
         ]
     }
@@ -80,7 +91,24 @@ impl Kind {
 
     /// Whether it is, or is sure to become, io_uring.
     pub fn is_uring(self) -> bool {
-        matches!(self, Kind::UringAll | Kind::UringPlain | Kind::LadderUring)
+        matches!(
+            self,
+            Kind::UringAll
+                | Kind::UringPlain
+                | Kind::UringSqpoll
+                | Kind::UringIopoll
+                | Kind::LadderUring
+        )
+    }
+
+    /// Whether it is, or is sure to become, Linux AIO.
+    pub fn is_aio(self) -> bool {
+        matches!(self, Kind::AioAll | Kind::AioPlain | Kind::LadderAio)
+    }
+
+    /// Whether it works here; says so when it does not.
+    fn works_here(self) -> bool {
+        (!self.is_uring() || env::has_uring()) && (!self.is_aio() || env::has_aio())
     }
 }
 
@@ -102,7 +130,7 @@ pub struct Bench {
 /// Runs `test` on a bench of every backend that works here.
 pub fn on_every_backend(test: impl Fn(&mut Bench)) {
     for kind in Kind::all() {
-        if kind.is_uring() && !env::has_uring() {
+        if !kind.works_here() {
             continue;
         }
         eprintln!("{kind:?}");
@@ -224,7 +252,7 @@ impl Bench {
 }
 
 fn backend(kind: Kind, slab: &Slab, object: &Object) -> Box<dyn Backend> {
-    let ladder = |kind| Box::new(Ladder::set_up(slab, DEPTH, kind).unwrap());
+    let ladder = |kind| Box::new(Ladder::set_up(slab, DEPTH, kind, UringOptions::DEFAULT).unwrap());
     let sim = |seed, faults| {
         let Object::Disk(world) = object else { panic!("the simulator has a disk") };
         let (latency_min_ns, latency_spread_ns) = (1_000, 100_000);
@@ -242,12 +270,23 @@ fn backend(kind: Kind, slab: &Slab, object: &Object) -> Box<dyn Backend> {
     match kind {
         Kind::UringAll => Box::new(Uring::new(slab, DEPTH, RingWanted::ALL).unwrap()),
         Kind::UringPlain => Box::new(Uring::new(slab, DEPTH, RingWanted::PLAIN).unwrap()),
+        Kind::UringSqpoll => {
+            let wanted = UringOptions { sqpoll: true, ..UringOptions::DEFAULT }.wanted();
+            Box::new(Uring::new(slab, DEPTH, wanted).unwrap())
+        }
+        Kind::UringIopoll => {
+            let wanted = UringOptions { iopoll: true, ..UringOptions::DEFAULT }.wanted();
+            Box::new(Uring::new(slab, DEPTH, wanted).unwrap())
+        }
+        Kind::AioAll => Box::new(Aio::new(slab, DEPTH, AioWanted::ALL).unwrap()),
+        Kind::AioPlain => Box::new(Aio::new(slab, DEPTH, AioWanted::PLAIN).unwrap()),
         Kind::Threads => Box::new(Threads::new(slab, DEPTH)),
         Kind::Sim => sim(1, Faults::NONE),
         Kind::SimSwarm(seed) => sim(seed, Faults::swarm(&mut Prng::new(seed))),
         Kind::Null => Box::new(Null::new(slab, DEPTH)),
         Kind::LadderAuto => ladder(BackendKind::Auto),
         Kind::LadderUring => ladder(BackendKind::Uring),
+        Kind::LadderAio => ladder(BackendKind::Aio),
         Kind::LadderThreads => ladder(BackendKind::Threads),
     }
 }

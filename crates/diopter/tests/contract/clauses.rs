@@ -338,7 +338,7 @@ fn a_stale_bio_is_refused_by_everybody() {
 
 #[test]
 fn a_poll_returns_at_once_and_a_block_within_its_time() {
-    for kind in [Kind::UringAll, Kind::UringPlain] {
+    for kind in [Kind::UringAll, Kind::UringPlain, Kind::UringSqpoll] {
         if !env::has_uring() {
             return;
         }
@@ -396,15 +396,15 @@ fn dropping_a_backend_ends_its_bios_or_keeps_their_memory() {
         let held = slab.held();
         let kept = memories.iter().filter(|memory| slab.release(**memory).is_none()).count();
         assert_eq!(kept, held as usize, "memory stays as long as its bio is held, no longer");
-        if kind.is_uring() {
-            assert_eq!(held, 0, "a ring waits for the device");
+        if kind.is_uring() || kind.is_aio() {
+            assert_eq!(held, 0, "a ring waits for the device, and so does a context");
         }
     });
 }
 
 #[test]
 fn dropping_a_ring_gives_up_a_bio_that_would_never_end() {
-    for kind in [Kind::UringAll, Kind::UringPlain] {
+    for kind in [Kind::UringAll, Kind::UringPlain, Kind::UringSqpoll] {
         if !env::has_uring() {
             return;
         }

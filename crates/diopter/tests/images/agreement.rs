@@ -68,15 +68,16 @@ fn check(format: Format, count: usize) {
     for sector in [None, Some(512), Some(4096)] {
         let device = sector.map(|sector| volume.device(sector));
         let path = device.as_ref().map_or(volume.image(), Loop::device);
-        for backend in [BackendKind::Uring, BackendKind::Threads] {
-            if backend == BackendKind::Uring && !env::has_uring() {
+        for backend in [BackendKind::Uring, BackendKind::Aio, BackendKind::Threads] {
+            if !env::has(backend) {
                 continue;
             }
             for boundary in BOUNDARIES {
                 let told = format!("{} on {sector:?}, {backend:?}, {boundary:?}", format.name);
                 let is_buffered = sector.is_some_and(|sector| format.block < sector.into());
                 let policies = Policies { boundary, ..Policies::default() };
-                let options = EngineOptions { backend, policies, checked: true };
+                let options =
+                    EngineOptions { backend, policies, checked: true, ..EngineOptions::DEFAULT };
                 let mut run = Run { told, options, is_buffered, prng: &mut prng, bytes: [0; 2] };
                 let turns = if is_large { TURNS_IN_SOAK } else { TURNS };
                 run.all(path, files.iter_mut().skip(turn % turns).step_by(turns));

@@ -30,13 +30,17 @@ fn damage_in_the_middle_of_a_tree_ends_a_request_there_and_the_outcome_says_so()
         story.inode(),
         place / 4096
     );
-    for backend in [BackendKind::Uring, BackendKind::Threads] {
-        if backend == BackendKind::Uring && !env::has_uring() {
+    for backend in [BackendKind::Uring, BackendKind::Aio, BackendKind::Threads] {
+        if !env::has(backend) {
             continue;
         }
         for boundary in BOUNDARIES {
             let policies = Policies { boundary, ..Policies::default() };
-            check(&story, EngineOptions { backend, policies, checked: true }, &words);
+            check(
+                &story,
+                EngineOptions { backend, policies, checked: true, ..EngineOptions::DEFAULT },
+                &words,
+            );
         }
     }
     machine::run("e2fsck", &["-fn", story.image.to_str().unwrap()]).unwrap_err();
@@ -114,6 +118,7 @@ fn must_not_plan(file: &File, at: u64, kind: ImageErrorKind, words: &[&str]) {
         address: 0,
         policies: Policies::default(),
         bio_bytes_max: None,
+        bio_vecs_max: None,
     };
     must_tell(&io(file.plan(&query)), kind, words);
 }

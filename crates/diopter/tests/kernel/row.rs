@@ -127,6 +127,9 @@ impl Row {
     }
 }
 
+/// The backends of every ground.
+const BACKENDS: [BackendKind; 3] = [BackendKind::Uring, BackendKind::Aio, BackendKind::Threads];
+
 /// Options of an engine on one backend.
 pub fn options(backend: BackendKind) -> EngineOptions {
     EngineOptions { backend, checked: true, ..EngineOptions::DEFAULT }
@@ -135,8 +138,8 @@ pub fn options(backend: BackendKind) -> EngineOptions {
 /// Runs a test that has a ground of its own under each backend that works here, with this thread's
 /// engine on it.
 pub fn each_backend(test: impl Fn(BackendKind)) {
-    for backend in [BackendKind::Uring, BackendKind::Threads] {
-        if backend == BackendKind::Threads || env::has_uring() {
+    for backend in BACKENDS {
+        if env::has(backend) {
             use_for_this_thread(options(backend));
             test(backend);
             use_for_this_thread(EngineOptions::DEFAULT);
@@ -187,8 +190,8 @@ pub fn run(ground: Ground, checks: &[Check]) {
     }
     let mut failures = Vec::new();
     let mut base = set_up(ground);
-    for backend in [BackendKind::Uring, BackendKind::Threads] {
-        if backend == BackendKind::Uring && !env::has_uring() {
+    for backend in BACKENDS {
+        if !env::has(backend) {
             continue;
         }
         let row = Row { ground, backend, base, files: Cell::new(0) };

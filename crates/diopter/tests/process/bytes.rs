@@ -8,11 +8,17 @@ use diopter::{BackendKind, Engine, EngineOptions, File, IoBuf, Request};
 use diopter_sys::testing::check_in_own_process;
 use tempfile::TempDir;
 
+use crate::env;
+
 /// No wait of these tests is longer when the code is right.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// Both backends.
-pub const BACKENDS: [BackendKind; 2] = [BackendKind::Auto, BackendKind::Threads];
+/// The backends that work here.
+pub fn backends() -> Vec<BackendKind> {
+    let mut all = vec![BackendKind::Auto, BackendKind::Aio, BackendKind::Threads];
+    all.retain(|backend| env::has(*backend));
+    all
+}
 
 /// Shared by all tests but the one that changes the whole machine.
 static MACHINE: RwLock<()> = RwLock::new(());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use diopter::{BackendKind, EngineOptions, File, IoBuf, Request, use_for_this_thread};
 
 use crate::bytes::{
-    BACKENDS, LONG, bytes, check_engine, check_reads, content, engine, file_of, folder, memory,
+    LONG, backends, bytes, check_engine, check_reads, content, engine, file_of, folder, memory,
     start_reads,
 };
 
@@ -21,7 +21,7 @@ fn use_here(backend: BackendKind) {
 fn an_engine_dropped_with_reads_in_flight_waits_and_then_nobody_writes_their_memory() {
     let folder = folder();
     let file = file_of(&folder, 8 * MIB);
-    for backend in BACKENDS {
+    for backend in backends() {
         for _ in 0..8 {
             let engine = engine(backend);
             start_reads(&engine, &file, &OFFSETS, MIB);
@@ -38,7 +38,7 @@ fn an_engine_dropped_with_reads_in_flight_waits_and_then_nobody_writes_their_mem
 fn an_engine_dropped_with_writes_in_flight_leaves_none_behind() {
     let folder = folder();
     let file = file_of(&folder, 8 * MIB);
-    for (round, backend) in (0..8).zip(BACKENDS.into_iter().cycle()) {
+    for (round, backend) in (0..8).zip(backends().into_iter().cycle()) {
         let engine = engine(backend);
         for offset in OFFSETS {
             engine.start(&file, Request::write(offset, memory(round, MIB))).expect("room");
@@ -58,7 +58,7 @@ fn an_engine_dropped_with_writes_in_flight_leaves_none_behind() {
 
 #[test]
 fn a_file_dropped_with_requests_of_its_thread_in_flight_has_them_done() {
-    for backend in BACKENDS {
+    for backend in backends() {
         use_here(backend);
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
@@ -78,7 +78,7 @@ fn a_file_dropped_with_requests_of_its_thread_in_flight_has_them_done() {
 
 #[test]
 fn a_file_dropped_with_requests_of_an_engine_in_flight_stays_open_for_them() {
-    for backend in BACKENDS {
+    for backend in backends() {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
         let engine = engine(backend);
@@ -97,7 +97,7 @@ fn a_file_dropped_with_requests_of_an_engine_in_flight_stays_open_for_them() {
 
 #[test]
 fn a_dropped_handle_lets_its_request_finish() {
-    for backend in BACKENDS {
+    for backend in backends() {
         use_here(backend);
         let folder = folder();
         let file = file_of(&folder, MIB);
@@ -112,7 +112,7 @@ fn a_dropped_handle_lets_its_request_finish() {
 
 #[test]
 fn a_blocking_unaligned_write_passes_a_queued_write_of_its_own_thread() {
-    for backend in BACKENDS {
+    for backend in backends() {
         use_here(backend);
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
@@ -141,7 +141,7 @@ fn a_blocking_unaligned_write_passes_a_queued_write_of_its_own_thread() {
 
 #[test]
 fn a_set_len_passes_queued_writes_of_its_own_thread_after_they_are_done() {
-    for backend in BACKENDS {
+    for backend in backends() {
         use_here(backend);
         let folder = folder();
         let file = file_of(&folder, 4 * MIB);
@@ -161,7 +161,7 @@ fn a_set_len_passes_queued_writes_of_its_own_thread_after_they_are_done() {
 
 #[test]
 fn queued_unaligned_writes_of_two_engines_of_a_thread_pass_each_other() {
-    for backend in BACKENDS {
+    for backend in backends() {
         let folder = folder();
         let file = file_of(&folder, MIB);
         let engines = [engine(backend), engine(backend), engine(BackendKind::Threads)];

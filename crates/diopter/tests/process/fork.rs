@@ -13,7 +13,7 @@ use diopter::{
 use diopter_sys::testing::{fork, mapped_bytes};
 
 use crate::bytes::{
-    BACKENDS, LONG, bytes, check_blocking_calls, check_engine, check_reads, content, engine,
+    LONG, backends, bytes, check_blocking_calls, check_engine, check_reads, content, engine,
     file_of, folder, memory, own_process, start_reads,
 };
 
@@ -51,7 +51,7 @@ fn a_child_uses_the_same_file_while_its_parents_requests_finish() {
     own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
-        let parents = engine(BACKENDS[0]);
+        let parents = engine(BackendKind::Auto);
         start_reads(&parents, &file, &READS, PIECE);
         let on_this_thread = file.request(Request::read(1, IoBuf::new(PIECE).expect("memory")));
         let on_this_thread = Cell::new(Some(on_this_thread.expect("room")));
@@ -66,7 +66,7 @@ fn a_child_uses_the_same_file_while_its_parents_requests_finish() {
             drop(of_child.take());
             assert!((0..).zip(&own).all(|(n, buf)| buf[..] == bytes(n, MIB)[..]));
             check_blocking_calls(&file, 5 << 20, 1);
-            check_engine(&engine(BACKENDS[0]), &file, 6 << 20, 2);
+            check_engine(&engine(BackendKind::Auto), &file, 6 << 20, 2);
             let written = file.request(Request::write(7 << 20, memory(3, 5000))).expect("room");
             assert!(written.wait().result.is_ok());
         };
@@ -133,7 +133,7 @@ fn a_child_that_exits_leaves_the_inherited_engines_alone() {
     own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
-        for backend in BACKENDS {
+        for backend in backends() {
             let parent = Parent::new(&file, backend);
             let started = Instant::now();
             check_fork(|| (), || ());
@@ -149,7 +149,7 @@ fn a_child_that_drops_what_it_inherited_leaves_it_to_its_parent() {
     own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
-        for backend in BACKENDS {
+        for backend in backends() {
             let parent = Parent::new(&file, backend);
             let child = || {
                 let own: Vec<IoBuf> = (0..64).map(|n| memory(n, MIB)).collect();
@@ -174,7 +174,7 @@ fn a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines() 
     own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
-        for backend in BACKENDS {
+        for backend in backends() {
             let parent = Parent::new(&file, backend);
             let child = || {
                 let own = engine(backend);
@@ -196,7 +196,7 @@ fn an_inherited_engine_answers_a_child_with_an_error() {
     own_process(module_path!(), name, || {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
-        for backend in BACKENDS {
+        for backend in backends() {
             let parent = Parent::new(&file, backend);
             let child = || {
                 let inherited = parent.engine.take().expect("the parent's");
@@ -228,11 +228,11 @@ fn a_child_uses_the_same_striped_file() {
             );
         };
         striped.write_all_at(&bytes(0, 8 * MIB), 0).expect("space");
-        let parents = engine(BACKENDS[0]);
+        let parents = engine(BackendKind::Auto);
         start_reads(&parents, &striped, &READS, PIECE);
         let child = || {
             check_blocking_calls(&striped, 5 << 20, 1);
-            check_engine(&engine(BACKENDS[0]), &striped, 6 << 20, 2);
+            check_engine(&engine(BackendKind::Auto), &striped, 6 << 20, 2);
         };
         check_fork(child, || {
             check_reads(&parents, READS.len());

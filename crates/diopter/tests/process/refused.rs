@@ -5,25 +5,30 @@ use std::io::IoSliceMut;
 
 use diopter::{BackendKind, Engine, EngineOptions, Errno, IoBuf, Request};
 use diopter_sys::testing::{
-    check_in_own_process, is_own_process, is_root, print_skip, refuse_uring,
+    check_in_own_process, is_own_process, is_root, print_skip, refuse_aio, refuse_uring,
 };
 
 use crate::bytes::{
     LONG, bytes, check_blocking_calls, check_engine, engine, file_of, folder, machine_alone,
     memory, own_process,
 };
+use crate::env;
 
 const MIB: usize = 1 << 20;
 const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// With io_uring refused by `errno`, threads serve everything, and it is told why.
-fn check_refused(errno: Errno, name: &str) {
+/// With io_uring refused by `errno`, `instead` serves everything, and it is told why.
+fn check_refused(errno: Errno, instead: &str) {
+    let name = errno.name();
     let folder = folder();
     let file = file_of(&folder, MIB);
     let queued = engine(BackendKind::Auto);
     let backend = queued.backend();
-    assert_eq!(backend.name, "threads");
-    assert!(backend.why.contains(name), "{}", backend.why);
+    assert_eq!(backend.name, instead, "{}", backend.why);
+    let told = format!("io_uring does not work here: set-up answered {errno}; ");
+    let (first, then) = backend.why.split_at(told.len());
+    assert_eq!(first, told);
+    assert!(then.contains(if instead == "aio" { "aio works here" } else { name }), "{then}");
     check_engine(&queued, &file, 0, 1);
     check_blocking_calls(&file, 65536, 2);
     let mut read = vec![0; 100_000];
@@ -41,19 +46,60 @@ fn check_refused(errno: Errno, name: &str) {
 }
 
 #[test]
-fn under_a_seccomp_filter_threads_serve_and_say_why() {
-    own_process(module_path!(), "under_a_seccomp_filter_threads_serve_and_say_why", || {
+fn under_a_seccomp_filter_aio_serves_and_it_is_told_why() {
+    own_process(module_path!(), "under_a_seccomp_filter_aio_serves_and_it_is_told_why", || {
         refuse_uring(Errno::EPERM).expect("seccomp");
-        check_refused(Errno::EPERM, "EPERM");
+        check_refused(Errno::EPERM, instead());
     });
 }
 
 #[test]
-fn on_a_kernel_without_io_uring_threads_serve_and_say_why() {
-    let name = "on_a_kernel_without_io_uring_threads_serve_and_say_why";
+fn with_aio_refused_as_well_threads_serve_and_both_reasons_are_told() {
+    let name = "with_aio_refused_as_well_threads_serve_and_both_reasons_are_told";
+    own_process(module_path!(), name, || {
+        refuse_uring(Errno::EPERM).expect("seccomp");
+        refuse_aio(Errno::EPERM).expect("seccomp");
+        check_refused(Errno::EPERM, "threads");
+        let options = EngineOptions { backend: BackendKind::Aio, ..EngineOptions::DEFAULT };
+        let refused = Engine::new(options).map(|_| ()).expect_err("asked for by name");
+        assert_eq!((refused.what, refused.errno), ("aio probe", Errno::EPERM));
+        assert!(refused.to_string().contains("io_submit"), "what to do: {refused}");
+    });
+}
+
+#[test]
+fn with_every_aio_entry_of_the_machine_taken_threads_serve_and_it_is_told_what_to_raise() {
+    let name =
+        "with_every_aio_entry_of_the_machine_taken_threads_serve_and_it_is_told_what_to_raise";
+    own_process(module_path!(), name, || {
+        refuse_uring(Errno::EPERM).expect("seccomp");
+        // As io_setup answers then.
+        refuse_aio(Errno::EAGAIN).expect("seccomp");
+        let folder = folder();
+        let file = file_of(&folder, MIB);
+        let without = engine(BackendKind::Auto);
+        let backend = without.backend();
+        assert_eq!(backend.name, "threads", "{}", backend.why);
+        let told = format!("aio does not work here: set-up answered {}", Errno::EAGAIN);
+        assert!(backend.why.ends_with(&told), "{}", backend.why);
+        check_engine(&without, &file, 0, 1);
+        let options = EngineOptions { backend: BackendKind::Aio, ..EngineOptions::DEFAULT };
+        let refused = Engine::new(options).map(|_| ()).expect_err("asked for by name");
+        assert!(refused.to_string().contains("fs.aio-max-nr"), "what to do: {refused}");
+    });
+}
+
+/// What serves instead of io_uring here.
+fn instead() -> &'static str {
+    if env::has_aio() { "aio" } else { "threads" }
+}
+
+#[test]
+fn on_a_kernel_without_io_uring_aio_serves_and_it_is_told_why() {
+    let name = "on_a_kernel_without_io_uring_aio_serves_and_it_is_told_why";
     own_process(module_path!(), name, || {
         refuse_uring(Errno::ENOSYS).expect("seccomp");
-        check_refused(Errno::ENOSYS, "ENOSYS");
+        check_refused(Errno::ENOSYS, instead());
     });
 }
 
@@ -77,7 +123,7 @@ impl Drop for Disabled {
 }
 
 #[test]
-fn with_the_sysctl_at_2_threads_serve_and_say_why() {
+fn with_the_sysctl_at_2_aio_serves_and_it_is_told_why() {
     // It changes the whole machine: of this binary nothing else runs meanwhile, and under xtask,
     // which runs one lane at a time, nothing else of the others.
     if !is_root() || std::env::var_os("DIOPTER_HAVE").is_none() {
@@ -88,9 +134,13 @@ fn with_the_sysctl_at_2_threads_serve_and_say_why() {
     if let Some(Err(error)) = disabled {
         return print_skip(&format!("sysctl: {SYSCTL}: {error}"));
     }
-    check_in_own_process(module_path!(), "with_the_sysctl_at_2_threads_serve_and_say_why", || {
-        check_refused(Errno::EPERM, "EPERM");
-    });
+    check_in_own_process(
+        module_path!(),
+        "with_the_sysctl_at_2_aio_serves_and_it_is_told_why",
+        || {
+            check_refused(Errno::EPERM, instead());
+        },
+    );
 }
 
 #[test]
@@ -112,7 +162,7 @@ fn a_ring_that_is_forbidden_while_in_use_is_lost_and_the_next_calls_do_without()
         let mut pieces: Vec<_> =
             memory.chunks_mut(8192).map(|piece| IoSliceMut::new(&mut piece[..4096])).collect();
         file.read_vectored_at(&mut pieces, 0).expect_err("several bios, and no ring for them");
-        file.read_vectored_at(&mut pieces, 0).expect("by threads now");
+        file.read_vectored_at(&mut pieces, 0).expect("by another backend now");
 
         queued.start(&file, read()).expect("room");
         let lost = queued.wait(LONG).expect("a result comes first").expect("in flight");

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use diopter::{EngineOptions, use_for_this_thread};
+use diopter::{BackendKind, EngineOptions, use_for_this_thread};
 use diopter_sys::testing::{SignalStorm, print_skip, signal_actions};
 
 use crate::bytes::{
-    BACKENDS, check_blocking_calls, check_engine, check_reads, engine, file_of, folder,
+    backends, check_blocking_calls, check_engine, check_reads, engine, file_of, folder,
     own_process, start_reads,
 };
 
@@ -17,7 +17,7 @@ fn the_library_installs_no_signal_handler() {
     own_process(module_path!(), "the_library_installs_no_signal_handler", || {
         let before = signal_actions();
         let folder = folder();
-        for backend in BACKENDS {
+        for backend in backends() {
             use_for_this_thread(EngineOptions { backend, checked: true, ..EngineOptions::DEFAULT });
             let file = file_of(&folder, MIB);
             check_blocking_calls(&file, 0, 1);
@@ -37,13 +37,13 @@ fn a_storm_of_signals_from_the_first_call_on_changes_nothing() {
         let folder = folder();
         let file = file_of(&folder, 8 * MIB);
         let storm = SignalStorm::start(Duration::from_micros(50)).expect("a timer");
-        let first = engine(BACKENDS[0]).backend();
+        let first = engine(BackendKind::Auto).backend();
         if first.name != "uring" {
             let is_refused = first.why.contains("EPERM") || first.why.contains("ENOSYS");
             assert!(is_refused, "{}", first.why);
             print_skip(&format!("uring: {}", first.why));
         }
-        for backend in BACKENDS {
+        for backend in backends() {
             use_for_this_thread(EngineOptions { backend, ..EngineOptions::DEFAULT });
             let engine = engine(backend);
             let mut round = 0;

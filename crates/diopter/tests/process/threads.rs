@@ -10,7 +10,7 @@ use diopter::{File, Request};
 use diopter_sys::testing::{Limit, set_limit};
 
 use crate::bytes::{
-    BACKENDS, bytes, check_blocking_calls, check_engine, content, engine, file_of, folder, memory,
+    backends, bytes, check_blocking_calls, check_engine, content, engine, file_of, folder, memory,
     own_process,
 };
 
@@ -41,7 +41,7 @@ struct LastWords {
 impl Drop for LastWords {
     fn drop(&mut self) {
         check_blocking_calls(&self.file, self.start, 3);
-        for backend in BACKENDS {
+        for backend in backends() {
             check_engine(&engine(backend), &self.file, self.start + 65536, 4);
         }
         let start = self.start + 2 * 65536;

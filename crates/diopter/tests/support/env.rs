@@ -38,12 +38,32 @@ pub fn skip(capability: &str, why: impl Display) {
 
 /// Whether io_uring works here; says so when it does not.
 pub fn has_uring() -> bool {
-    match diopter::backend::ladder::probe_uring() {
+    match diopter::backend::trial::probe_uring() {
         Ok(()) => true,
         Err(choice) => {
             skip("uring", format!("{} answers {}", choice.step, choice.errno));
             false
         }
+    }
+}
+
+/// Whether Linux AIO works here; says so when it does not.
+pub fn has_aio() -> bool {
+    match diopter::backend::trial::probe_aio() {
+        Ok(()) => true,
+        Err(choice) => {
+            skip("aio", format!("{} answers {}", choice.step, choice.errno));
+            false
+        }
+    }
+}
+
+/// Whether a backend works here; says so when it does not.
+pub fn has(backend: diopter::BackendKind) -> bool {
+    match backend {
+        diopter::BackendKind::Auto | diopter::BackendKind::Threads => true,
+        diopter::BackendKind::Uring => has_uring(),
+        diopter::BackendKind::Aio => has_aio(),
     }
 }
 

@@ -44,6 +44,11 @@ pub struct Name {
     pub direct: Option<Direct>,
     /// Which backend serves it.
     pub backend: Backend,
+    /// Each backend, in the order in which `auto` tries them, and whether it works here.
+    pub backends: Vec<Ability>,
+    /// Options of io_uring that an application can ask for, and whether they can be had here:
+    /// `sqpoll`, and on a file or device `iopoll`.
+    pub uring_options: Vec<Ability>,
     /// Its extents; null where the file system tells none.
     pub extents: Option<Extents>,
     /// How much of it is in the page cache; null where the kernel does not tell.
@@ -160,12 +165,23 @@ pub struct AtomicWrite {
 /// A backend.
 #[derive(Serialize, JsonSchema)]
 pub struct Backend {
-    /// `uring` or `threads`.
+    /// `uring`, `aio` or `threads`.
     pub name: &'static str,
     /// Why this one.
     pub why: String,
     /// Optional features, and whether each is in force.
     pub features: Vec<Feature>,
+}
+
+/// Something that was tried.
+#[derive(Serialize, JsonSchema)]
+pub struct Ability {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it works here.
+    pub works: bool,
+    /// What was tried and what the answer was; null where it works.
+    pub why_not: Option<String>,
 }
 
 /// An optional feature of a backend.
@@ -281,6 +297,8 @@ pub fn name_of(probe: &Probe) -> Name {
             why: facts.backend.why.clone(),
             features: features.map(|(name, is_on)| Feature { name, is_on: *is_on }).collect(),
         },
+        backends: abilities_of(&facts.backends),
+        uring_options: abilities_of(&facts.uring_options),
         extents: facts.extents.as_ref().map(extents_of),
         page_cache: facts.cache.as_ref().map(page_cache_of),
         memory_lock_bytes_max: facts.memory_lock.bytes_max,
@@ -290,6 +308,15 @@ pub fn name_of(probe: &Probe) -> Name {
         objects: None,
         image: None,
     }
+}
+
+fn abilities_of(abilities: &[diopter::probe::Ability]) -> Vec<Ability> {
+    let told = |ability: &diopter::probe::Ability| Ability {
+        name: ability.name,
+        works: ability.refusal.is_none(),
+        why_not: ability.refusal.map(|tried| format!("{} answered {}", tried.step, tried.errno)),
+    };
+    abilities.iter().map(told).collect()
 }
 
 fn file_system_of(mount: &Mount) -> FileSystem {

@@ -1,6 +1,6 @@
 //! The document of `dio probe` as text for people. Every number of bytes is told in its unit too.
 
-use super::document::{Device, Direct, Document, Extents, Name, ProbedObject, Share};
+use super::document::{Ability, Device, Direct, Document, Extents, Name, ProbedObject, Share};
 use super::listing;
 use crate::cmd::finding::{self, number};
 use crate::output::{self, Look, Side, Table, Tone, put};
@@ -106,6 +106,16 @@ fn rows_of(name: &Name) -> Vec<(&'static str, String)> {
     if !name.backend.features.is_empty() {
         rows.push(("", features(name)));
     }
+    let others: Vec<&Ability> =
+        name.backends.iter().filter(|its| its.name != name.backend.name).collect();
+    for (label, abilities) in
+        [("other backends", others), ("on request", name.uring_options.iter().collect())]
+    {
+        let told: Vec<String> = abilities.into_iter().map(ability).collect();
+        if !told.is_empty() {
+            rows.push((label, told.join("; ")));
+        }
+    }
     if name.kind == "file" {
         rows.push(("extents", name.extents.as_ref().map_or("not told".to_owned(), extents)));
     }
@@ -179,6 +189,13 @@ fn add_direct(rows: &mut Vec<(&'static str, String)>, direct: &Direct) {
         format!("from {least} to {most}, {}", number(atomic.segments_max.into(), "segment"))
     });
     rows.push(("atomic writes", atomic));
+}
+
+fn ability(ability: &Ability) -> String {
+    match &ability.why_not {
+        None => format!("{} works", ability.name),
+        Some(why) => format!("{} does not: {why}", ability.name),
+    }
 }
 
 fn features(name: &Name) -> String {
@@ -315,6 +332,27 @@ mod tests {
                 why: "a ring was tried".to_owned(),
                 features: vec![("single-issuer", true), ("registered-buffers", false)],
             },
+            backends: vec![
+                diopter::probe::Ability { name: "uring", refusal: None },
+                diopter::probe::Ability {
+                    name: "aio",
+                    refusal: Some(diopter::backend::Choice {
+                        step: "set-up",
+                        errno: diopter::Errno::EAGAIN,
+                    }),
+                },
+                diopter::probe::Ability { name: "threads", refusal: None },
+            ],
+            uring_options: vec![
+                diopter::probe::Ability { name: "sqpoll", refusal: None },
+                diopter::probe::Ability {
+                    name: "iopoll",
+                    refusal: Some(diopter::backend::Choice {
+                        step: "polled read",
+                        errno: diopter::Errno::EOPNOTSUPP,
+                    }),
+                },
+            ],
             uring_refusal: None,
             extents: Some(ExtentSummary {
                 all: ExtentShare { count: 2000, bytes: 1 << 29 },

@@ -59,13 +59,21 @@ pub(super) fn uring_unavailable(facts: &Facts) -> Option<Finding> {
         (Errno::ENOSYS, _) => "a kernel built with CONFIG_IO_URING",
         (Errno::ENOMEM, _) => "raise RLIMIT_MEMLOCK (ulimit -l) or the memory limit",
         (Errno::EMFILE | Errno::ENFILE, _) => "raise RLIMIT_NOFILE (ulimit -n)",
-        _ => "--backend threads chooses the fallback openly",
+        _ => "--backend aio or threads chooses the fallback openly",
+    };
+    let has_aio = facts.backends.iter().any(|its| its.name == "aio" && its.refusal.is_none());
+    let cause = if has_aio {
+        "Linux AIO serves instead: it registers neither files nor buffers, takes up to two system \
+         calls where io_uring takes one, and the caller itself does what goes through the page \
+         cache"
+    } else {
+        "each bio in flight takes a worker thread, and two context switches"
     };
     Some(Finding {
         id: "uring-unavailable",
         severity: Severity::Warning,
         evidence,
-        cause: "each bio in flight takes a worker thread, and two context switches",
+        cause,
         remedy: remedy.to_owned(),
     })
 }

@@ -11,7 +11,8 @@ use super::*;
 use crate::engine::BackendChoice;
 use crate::layout::foreign;
 use crate::probe::{
-    DirectFacts, ExtentShare, ExtentSummary, Kernel, MemoryLock, Mount, NameKind, UringRefusal,
+    Ability, DirectFacts, ExtentShare, ExtentSummary, Kernel, MemoryLock, Mount, NameKind,
+    UringRefusal,
 };
 
 /// A file on ext4, Linux 6.19, a device with nothing to complain about: no findings.
@@ -50,6 +51,8 @@ fn quiet() -> Facts {
             atomic_write: None,
         }),
         backend: BackendChoice { name: "uring", why: String::new(), features: Vec::new() },
+        backends: Vec::new(),
+        uring_options: Vec::new(),
         uring_refusal: None,
         extents: Some(ExtentSummary {
             all: ExtentShare { count: 8, bytes: 1 << 30 },
@@ -273,6 +276,13 @@ fn an_unavailable_ring_names_the_step_the_errno_and_the_remedy() {
     assert_eq!(told.remedy, "sysctl kernel.io_uring_disabled=0");
     assert!(refused(Errno::EPERM, Some(0)).remedy.contains("seccomp"));
     assert!(refused(Errno::ENOSYS, None).remedy.contains("CONFIG_IO_URING"));
+    assert!(told.cause.contains("worker thread"), "{}", told.cause);
+    let with_aio = only(|facts| {
+        facts.backends = vec![Ability { name: "aio", refusal: None }];
+        facts.uring_refusal =
+            Some(UringRefusal { step: "set-up", errno: Errno::EPERM, sysctl: None });
+    });
+    assert!(with_aio.cause.starts_with("Linux AIO serves instead"), "{}", with_aio.cause);
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! Linux AIO: a thin adapter to `diopter_sys::AioContext`, for hosts without io_uring. No policy,
+//! no retries, no statistics.
+//!
+//! What the kernel can't do asynchronously happens within `turn`, on the caller's thread: reads and
+//! writes through the page cache (`io_submit` makes them), and the allocation of space. It needs no
+//! descriptor; its entries count against `fs.aio-max-nr`, which is the whole machine's.
+
+use diopter_sys::{AioContext, AioWanted, BioId, BioResult, Errno, Slab, rw};
+
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
+use crate::error::BackendError;
+
+const NAME: &str = "aio";
+
+/// One context.
+pub struct Aio {
+    context: AioContext,
+    depth_max: u32,
+}
+
+impl Aio {
+    /// Sets a context up for the bios of `slab`.
+    ///
+    /// # Errors
+    /// The errno of `io_setup`: `EAGAIN` when `fs.aio-max-nr` is exhausted.
+    pub fn new(slab: &Slab, depth_max: u32, wanted: AioWanted) -> Result<Aio, Errno> {
+        Ok(Aio { context: AioContext::new(slab, depth_max, wanted)?, depth_max })
+    }
+}
+
+impl Backend for Aio {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { name: NAME, depth_max: self.depth_max }
+    }
+
+    fn queue(&mut self, ids: &[BioId]) -> u32 {
+        let mut accepted = 0;
+        for id in ids {
+            if !self.context.queue(*id) {
+                break;
+            }
+            accepted += 1;
+        }
+        accepted
+    }
+
+    fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
+        let (want, timeout) = match wait {
+            Wait::Poll => (0, None),
+            Wait::Block(timeout) => (1, Some(timeout)),
+        };
+        let turned = self.context.turn(want, timeout, done);
+        turned.map_err(|errno| BackendError { backend: NAME, errno })
+    }
+
+    fn run_now(&mut self, id: BioId) -> BioResult {
+        self.context.run_now(id)
+    }
+
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        rw::run_lent(bio.object, bio.offset, bio.flags, bio.memory)
+    }
+
+    fn held(&self) -> u32 {
+        self.context.held()
+    }
+
+    fn cancel(&mut self, id: BioId) {
+        self.context.cancel(id);
+    }
+
+    fn features(&self) -> Vec<(&'static str, bool)> {
+        vec![("mapped-ring", self.context.features().mapped_ring)]
+    }
+}
