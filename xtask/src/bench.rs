@@ -32,6 +32,7 @@ fn build_dio() -> Result<(), String> {
 fn build_numbers() -> Result<PathBuf, String> {
     let mut command = repo::cargo();
     command.args(["bench", "--quiet", "-p", "diopter", "--bench", "numbers", "--no-run"]);
+    command.args(["--features", "tokio"]);
     command.arg("--message-format=json").stdin(Stdio::null()).stderr(Stdio::inherit());
     let output = command.output().map_err(|error| format!("cargo does not start: {error}"))?;
     if !output.status.success() {

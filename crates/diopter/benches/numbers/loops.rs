@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(60);
 const BYTES_PER_LOOK: u64 = 2 << 20;
 
 /// Where transfers go: one of `slots` places, `stride` bytes apart, `shift` into it.
-struct Places {
+pub struct Places {
     random: u64,
     slots: u64,
     stride: u64,
@@ -32,7 +32,7 @@ struct Places {
 }
 
 impl Places {
-    fn of(job: &Job) -> Result<Places, String> {
+    pub fn of(job: &Job) -> Result<Places, String> {
         let slots: u64 = job.number("slots")?;
         if !slots.is_power_of_two() {
             return Err(format!("slots={slots} is no power of two"));
@@ -41,7 +41,14 @@ impl Places {
         Ok(Places { random: 0x9E37_79B9_7F4A_7C15, slots, stride, shift })
     }
 
-    fn next(&mut self) -> u64 {
+    /// The same places in an order of the task's own.
+    #[cfg(feature = "tokio")]
+    pub fn of_task(&self, number: u64) -> Places {
+        let random = self.random.wrapping_mul(2 * number + 1);
+        Places { random, slots: self.slots, stride: self.stride, shift: self.shift }
+    }
+
+    pub fn next(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -60,7 +67,7 @@ fn written(bytes: usize) -> Vec<u8> {
 }
 
 /// The first whole block in what was read begins with its number.
-fn check_read(memory: &[u8], offset: u64) -> Result<(), String> {
+pub fn check_read(memory: &[u8], offset: u64) -> Result<(), String> {
     let block = u64::try_from(BLOCK).map_err(|error| error.to_string())?;
     let number = offset.div_ceil(block);
     let at = usize::try_from(number * block - offset).map_err(|error| error.to_string())?;

@@ -24,6 +24,8 @@ mod scale;
 mod side;
 mod stop;
 mod table;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod trace;
 
 use std::process::ExitCode;

@@ -76,6 +76,8 @@ pub fn main(arguments: &[String]) -> Result<(), String> {
         "bare" => loops::bare(&job)?,
         "calls" => loops::calls(&job)?,
         "blocking" => paired::blocking(&job)?,
+        #[cfg(feature = "tokio")]
+        "tokio" => crate::tasks::tokio(&job)?,
         "null" => paired::null(&job)?,
         "scale" => scale::scale(&job)?,
         "processes" => scale::processes(&job)?,

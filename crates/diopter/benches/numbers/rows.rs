@@ -1,6 +1,7 @@
 //! The table: every row with its peer and its goal, in groups that are measured together. What a
 //! group does is in the module of its name.
 
+mod asynchronous;
 mod backends;
 mod blocking;
 mod bounced;
@@ -204,7 +205,7 @@ pub const GROUPS: &[Group] = &[
                 (Unit::Iops, Told),
             ),
         ],
-        measure: later::asynchronous,
+        measure: asynchronous::measure,
     },
     Group {
         name: "copy",
@@ -268,6 +269,12 @@ impl Bench {
     pub fn core(&self) -> String {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         (cores - 1).to_string()
+    }
+
+    /// All cores, as taskset spells them.
+    pub fn cores(&self) -> String {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        format!("0-{}", cores - 1)
     }
 
     /// What a row's device is on this machine.

@@ -88,9 +88,7 @@ fn inline_and_deferred(bench: &Bench, path: &Path, blocks: u64) -> Finding {
     };
     let sides: [Result<Side, String>; 2] = [side("inline", "inline"), side("deferred", "deferred")];
     // A worker on another core is part of the matter.
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let all = format!("0-{}", cores - 1);
-    let runs = side::in_turns(&sides, bench.options.rounds, (&all, None))?;
+    let runs = side::in_turns(&sides, bench.options.rounds, (&bench.cores(), None))?;
     side::pair(&runs[0], &runs[1], Figures::per_second)
 }
 
@@ -110,8 +108,4 @@ fn settings(
         ("slots", slots.to_string()),
         ("millis", bench.millis().to_string()),
     ]
-}
-
-pub fn asynchronous(_bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {
-    Err("there are no async files yet".to_owned())
 }
