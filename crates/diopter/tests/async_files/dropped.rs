@@ -48,7 +48,7 @@ fn a_write_that_waits_is_given_up_and_told_as_not_tried() {
     let taken = file.take_abandoned();
     assert_eq!((taken.finished.len(), taken.in_flight), (1, 0));
     let finished = &taken.finished[0];
-    assert_eq!(finished.result.unwrap_err().errno, Errno::ECANCELED);
+    assert_eq!(finished.result.as_ref().unwrap_err().errno, Errno::ECANCELED);
     assert_eq!((state_of(finished), finished.range.start()), (RangeState::NotTried, 7));
     assert!(content(&file, 0, 8192) == bytes);
 }
@@ -94,7 +94,7 @@ fn a_write_that_fails_unseen_makes_the_next_sync_fail() {
         let synced = drive(&mut file.sync_all_async());
         let taken = file.take_abandoned();
         assert_eq!(taken.finished.len(), 1);
-        let errno = taken.finished[0].result.unwrap_err().errno;
+        let errno = taken.finished[0].result.as_ref().unwrap_err().errno;
         if errno == Errno::ECANCELED && !is_over {
             // It was given up in time.
             assert!(synced.is_ok());
