@@ -6,8 +6,10 @@ use std::task::Waker;
 
 use diopter_sys::{Errno, fork};
 
+use crate::clock::Nanos;
+use crate::engine::Core;
 use crate::limits::ABANDONED_MAX;
-use crate::request::{FinishedRequest, RequestOp};
+use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::sync::{StaticGuard, StaticMutex, lock_static};
 
 /// Results of the writes of one open file whose futures were dropped before they gave a result.
@@ -109,6 +111,17 @@ impl List {
             self.lost += 1;
         }
         self.finished.push_back(finished);
+    }
+}
+
+impl Core {
+    /// [`Core::cancel`] for a read, and for a write or sync of which no bio was handed over.
+    pub fn cancel_unless_begun(&mut self, id: RequestId) {
+        let Some(place) = self.place_of(id) else { return };
+        let pending = &self.table[place];
+        if pending.op == RequestOp::Read || pending.timing.submitted == Nanos::default() {
+            self.cancel(id);
+        }
     }
 }
 

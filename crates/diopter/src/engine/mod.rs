@@ -270,15 +270,6 @@ impl Core {
         self.is_in_haste
     }
 
-    /// [`Core::cancel`] for a read, and for a write or sync of which no bio was handed over.
-    pub fn cancel_unless_begun(&mut self, id: RequestId) {
-        let Some(place) = self.place_of(id) else { return };
-        let pending = &self.table[place];
-        if pending.op == RequestOp::Read || pending.timing.submitted == Nanos::default() {
-            self.cancel(id);
-        }
-    }
-
     /// The result of one request, if it has finished.
     pub fn take_finished_of(&mut self, id: RequestId) -> Option<FinishedRequest> {
         let index = self.finished.iter().position(|place| self.table[*place].id == id.0);

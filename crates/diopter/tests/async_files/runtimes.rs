@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use diopter::{AsyncDriver, File, RangeState, Request};
+use diopter::{AsyncDriver, Errno, File, RangeState, Request};
 use futures::future::join_all;
 
 use crate::bytes::{
@@ -97,6 +97,7 @@ fn a_timeout_drops_a_write_that_waits_and_it_is_not_tried() {
         });
         let taken = file.take_abandoned();
         assert_eq!(taken.finished.len(), 1);
+        assert_eq!(taken.finished[0].result.as_ref().unwrap_err().errno, Errno::ECANCELED);
         assert_eq!(taken.finished[0].outcome.ranges()[0].state, RangeState::NotTried);
         blocker.release();
         assert!(content(&file, 0, 8192) == bytes);

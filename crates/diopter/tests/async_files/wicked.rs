@@ -47,6 +47,9 @@ fn a_waker_that_panics_hurts_nobody_else() {
     let (file, bytes) = file_of(1 << 20, env::seed());
     let (sender, rings) = channel();
     let waker = Waker::from(Arc::new(Panics(sender)));
+    let blocker = Blocker::of(&file);
+    let mut held = file.write_at_async(memory_of(&bytes[1..100]), 1).on(AsyncDriver::Reaper);
+    assert!(poll_once(&mut held, Waker::noop()).is_pending());
     let mut first = file.read_at_async(memory(4096), 0).on(AsyncDriver::Reaper);
     let is_pending = poll_once(&mut first, &waker).is_pending();
     assert!(is_pending);
@@ -56,6 +59,8 @@ fn a_waker_that_panics_hurts_nobody_else() {
         assert_eq!(result.unwrap(), 4096);
         assert!(buffer[..] == bytes[usize::try_from(n).unwrap() * 4096..][..4096]);
     }
+    blocker.release();
+    assert_eq!(drive(&mut held).0.unwrap(), 99);
     // Its own result is there, too.
     match poll_once(&mut first, Waker::noop()) {
         Poll::Ready((Ok(4096), buffer)) => assert!(buffer[..] == bytes[..4096]),

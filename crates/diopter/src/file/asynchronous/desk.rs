@@ -21,7 +21,7 @@ use crate::file::asynchronous::slot::{Offer, Slot};
 #[cfg(feature = "tokio")]
 use crate::limits::TEARDOWN_WAIT_MAX;
 use crate::limits::{FUTURE_SLICE, REQUESTS_MAX};
-use crate::policy::{CompletionPolicy, Policies};
+use crate::policy::CompletionPolicy;
 use crate::sync::Arc;
 
 /// What a desk waits for after a round.
@@ -239,11 +239,12 @@ impl Drop for Desk {
 
 /// An engine whose completions all run here: what is left of one is to wake a future.
 fn engine(options: EngineOptions) -> Engine {
-    let completion = CompletionPolicy::Inline;
-    let options =
-        EngineOptions { policies: Policies { completion, ..options.policies }, ..options };
-    Engine::new(options).unwrap_or_else(|_refused| {
-        Engine::new(EngineOptions::DEFAULT).expect("`Auto` always finds a backend")
+    let inline = |mut options: EngineOptions| {
+        options.policies.completion = CompletionPolicy::Inline;
+        Engine::new(options)
+    };
+    inline(options).unwrap_or_else(|_refused| {
+        inline(EngineOptions::DEFAULT).expect("`Auto` always finds a backend")
     })
 }
 
