@@ -140,7 +140,7 @@ const LANES: &[Lane] = &[
     plain(
         "loom",
         &[Step {
-            variables: &[("RUSTFLAGS", "--cfg loom")],
+            variables: &[("RUSTFLAGS", "--cfg diopter_loom")],
             target_below: Some("loom"),
             ..test(&["test", "-p", "diopter", "--release", "--lib", "--", "handoff", "gate"])
         }],

@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_command_is_shown_as_it_would_be_typed() {
         let mut command = Command::new("/usr/bin/cargo");
-        command.arg("test").env("RUSTFLAGS", "--cfg loom");
-        assert_eq!(shown(&command), "RUSTFLAGS=\"--cfg loom\" cargo test");
+        command.arg("test").env("RUSTFLAGS", "--cfg diopter_loom");
+        assert_eq!(shown(&command), "RUSTFLAGS=\"--cfg diopter_loom\" cargo test");
     }
 }

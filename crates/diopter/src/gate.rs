@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, keep_total_order, lock, wait_timeout};
 use crate::units::FileRange;
 
-const SHARDS: usize = if cfg!(loom) { 2 } else { 8 };
+const SHARDS: usize = if cfg!(diopter_loom) { 2 } else { 8 };
 
 /// One counter on cache lines of its own (two, since neighbours are fetched in pairs).
 #[repr(align(128))]
@@ -170,7 +170,7 @@ impl State {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
 
@@ -205,7 +205,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, diopter_loom))]
 mod loom_tests {
     use super::*;
     use crate::sync::{Arc, thread};

@@ -86,7 +86,7 @@ impl<T> Handoff<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
 
@@ -110,7 +110,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, diopter_loom))]
 mod loom_tests {
     use super::*;
     use crate::sync::{Arc, thread};

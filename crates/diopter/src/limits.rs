@@ -94,6 +94,11 @@ pub const DESCRIPTORS_PER_RING: u64 = 2;
 /// be woken by a system call. It keeps a CPU busy meanwhile.
 pub const SQPOLL_IDLE: Duration = Duration::from_millis(50);
 
+/// Contexts of Linux AIO in one process; a thread that wants one more has worker threads instead.
+/// Of 128 bios each, they are an eighth of what a machine has for all its processes
+/// (`fs.aio-max-nr`).
+pub const AIO_CONTEXTS_MAX: u32 = 64;
+
 /// How long an idle worker thread stays.
 pub const WORKER_IDLE: Duration = Duration::from_secs(2);
 

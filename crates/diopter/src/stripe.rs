@@ -240,7 +240,7 @@ impl Runs {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
 

@@ -1,15 +1,15 @@
-//! The only door to threads and atomics: std, loom's models under `--cfg loom`, shuttle's random
-//! schedules under `--cfg shuttle`.
+//! The only door to threads and atomics: std, loom's models under `--cfg diopter_loom` (its own name
+//! is one that other crates go by), shuttle's random schedules under `--cfg shuttle`.
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(diopter_loom, shuttle)))]
 pub(crate) use std::sync::{
     Condvar, Mutex, MutexGuard,
     atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering},
 };
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(diopter_loom, shuttle)))]
 pub(crate) use std::thread;
 
-#[cfg(loom)]
+#[cfg(diopter_loom)]
 pub(crate) use loom::{
     sync::{
         Condvar, Mutex, MutexGuard,
@@ -47,7 +47,7 @@ pub(crate) fn is_panicking() -> bool {
 /// Stands between a write and a read of two `SeqCst` atomics. All `SeqCst` operations have one
 /// total order, so nothing is needed; loom takes them for acquire-release and needs the fence.
 pub(crate) fn keep_total_order() {
-    #[cfg(loom)]
+    #[cfg(diopter_loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 

@@ -134,7 +134,7 @@ fn work<W, D>(shared: &Shared<W, D>) {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(diopter_loom, shuttle))))]
 mod tests {
     use super::*;
 

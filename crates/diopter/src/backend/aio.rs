@@ -9,22 +9,48 @@ use diopter_sys::{AioContext, AioWanted, BioId, BioResult, Errno, Slab, rw};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::error::BackendError;
+use crate::limits::AIO_CONTEXTS_MAX;
+use crate::sync::{Ordering, StaticCounter};
 
 const NAME: &str = "aio";
+
+/// Contexts of this process.
+static CONTEXTS: StaticCounter = StaticCounter::new(0);
+
+/// A context's place among those that the process may have.
+struct Counted;
+
+impl Counted {
+    fn new() -> Option<Counted> {
+        let others = CONTEXTS.fetch_add(1, Ordering::Relaxed);
+        // Dropped where there are too many, it is not counted any more.
+        Some(Counted).filter(|_| others < AIO_CONTEXTS_MAX)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        CONTEXTS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// One context.
 pub struct Aio {
     context: AioContext,
     depth_max: u32,
+    _counted: Counted,
 }
 
 impl Aio {
     /// Sets a context up for the bios of `slab`.
     ///
     /// # Errors
-    /// The errno of `io_setup`: `EAGAIN` when `fs.aio-max-nr` is exhausted.
+    /// The errno of `io_setup`: `EAGAIN` when `fs.aio-max-nr` is exhausted, and so for more than
+    /// [`AIO_CONTEXTS_MAX`] in this process.
     pub fn new(slab: &Slab, depth_max: u32, wanted: AioWanted) -> Result<Aio, Errno> {
-        Ok(Aio { context: AioContext::new(slab, depth_max, wanted)?, depth_max })
+        let counted = Counted::new().ok_or(Errno::EAGAIN)?;
+        let context = AioContext::new(slab, depth_max, wanted)?;
+        Ok(Aio { context, depth_max, _counted: counted })
     }
 }
 

@@ -81,7 +81,7 @@ impl Lanes {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
     use crate::map::{Identity, Striped};

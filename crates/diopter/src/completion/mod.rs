@@ -2,7 +2,7 @@
 //! function ([`completion_context`]); who runs them is `engine/completer.rs`.
 
 mod rule;
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(diopter_loom, shuttle))))]
 mod tests;
 
 use std::fmt;

@@ -41,7 +41,7 @@ impl Space {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
 

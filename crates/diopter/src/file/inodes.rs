@@ -43,7 +43,7 @@ pub(super) fn gate_of(key: InodeKey) -> Arc<Gate> {
     gate
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
 

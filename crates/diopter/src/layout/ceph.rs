@@ -200,7 +200,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
     use crate::layout::mutation;

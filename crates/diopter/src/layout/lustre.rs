@@ -8,7 +8,7 @@ mod place;
 mod read;
 mod text;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests;
 
 use crate::layout::foreign::RequestShape;

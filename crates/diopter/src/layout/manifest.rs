@@ -397,6 +397,6 @@ impl TryFrom<ObjectText> for Object {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 #[path = "manifest_tests.rs"]
 mod tests;

@@ -19,7 +19,7 @@ pub mod lustre;
 
 mod create;
 mod manifest;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod mutation;
 mod objects;
 mod replace;

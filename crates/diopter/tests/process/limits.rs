@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 
+use diopter::limits::AIO_CONTEXTS_MAX;
 use diopter::{
-    BackendKind, EngineOptions, Errno, Error, File, IoBuf, IoErrorKind, Request,
+    BackendKind, Engine, EngineOptions, Errno, Error, File, IoBuf, IoErrorKind, Request,
     use_for_this_thread,
 };
 use diopter_sys::testing::{Limit, become_user, is_own_process, is_root, print_skip, set_limit};
@@ -62,6 +63,29 @@ fn without_a_free_descriptor_no_ring_serves_and_later_one_does() {
             }
             with => panic!("{}: {}", with.name, with.why),
         }
+    });
+}
+
+#[test]
+fn a_process_takes_a_share_of_the_machines_aio_entries_and_no_more() {
+    let name = "a_process_takes_a_share_of_the_machines_aio_entries_and_no_more";
+    own_process(module_path!(), name, || {
+        if !env::has_aio() {
+            return print_skip("aio");
+        }
+        let options = EngineOptions { backend: BackendKind::Aio, ..EngineOptions::DEFAULT };
+        let mut engines = Vec::new();
+        let refused = loop {
+            match Engine::new(options) {
+                Ok(engine) => engines.push(engine),
+                Err(refused) => break refused,
+            }
+            assert!(engines.len() <= AIO_CONTEXTS_MAX as usize, "one more would be too many");
+        };
+        assert_eq!(refused.errno, Errno::EAGAIN);
+        assert_eq!(engines.len(), AIO_CONTEXTS_MAX as usize);
+        engines.pop();
+        engines.push(Engine::new(options).expect("one is free again"));
     });
 }
 

@@ -16,7 +16,7 @@ pub(super) fn crc16(state: u16, bytes: &[u8]) -> u16 {
     })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
 

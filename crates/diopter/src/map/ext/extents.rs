@@ -230,7 +230,7 @@ fn check_node(raw: &[u8], volume: &Superblock) -> Result<(), ImageError> {
     Ok(())
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
 

@@ -246,7 +246,7 @@ pub(super) fn refused(what: impl Into<String>) -> ImageError {
     ImageError::new(ImageErrorKind::Refused, what)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
 

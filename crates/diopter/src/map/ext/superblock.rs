@@ -243,7 +243,7 @@ fn wrong(what: impl std::fmt::Display) -> ImageError {
 
 const _: () = assert!(SUPERBLOCK_BYTES == 0x400);
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
 

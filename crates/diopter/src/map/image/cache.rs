@@ -83,7 +83,7 @@ impl<K: Copy + Eq + Hash> Kept<K> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
     use crate::map::image::ImageErrorKind;

@@ -64,7 +64,7 @@ fn push_names(ahead: &mut Vec<Vec<u8>>, path: &[u8]) {
     ahead.extend(path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
     use crate::extent::Extent;

@@ -149,7 +149,7 @@ fn cycle(block: &[u8]) -> u32 {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(diopter_loom)))]
 mod tests {
     use super::*;
     use crate::map::image::Source;
