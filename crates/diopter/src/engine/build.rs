@@ -6,9 +6,10 @@ use diopter_sys::{BioSpec, Comb, Errno, MemoryId, ObjectHandle, Op, RwFlags, Spa
 use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};
 use crate::engine::admit::write_flags;
+use crate::engine::bounce::edges;
 use crate::engine::pending::{BioEnd, Pending, State};
 use crate::engine::route::Way;
-use crate::engine::submit::{Flight, block_of, edges, share_of, waits_for_each};
+use crate::engine::submit::{Flight, block_of, share_of, waits_for_each};
 use crate::engine::target::Target;
 use crate::engine::{complete, flush};
 use crate::error::IoErrorKind;

@@ -3,11 +3,12 @@
 
 use diopter_sys::{BioResult, Errno, RwFlags};
 
+use crate::engine::bounce::{copy_in, copy_out};
 use crate::engine::build::memory_and_base;
 use crate::engine::flush;
 use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
-use crate::engine::submit::{self, Flight, copy_in, copy_out};
+use crate::engine::submit::{self, Flight};
 use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::limits::{ATTEMPTS_MAX, COPY_BYTES_INLINE_MAX};

@@ -4,6 +4,7 @@
 pub(crate) mod abandoned;
 pub(crate) mod admit;
 mod blocking;
+pub(crate) mod bounce;
 mod build;
 mod bulk;
 pub(crate) mod complete;
@@ -39,10 +40,11 @@ use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::stripe::Runs;
 use crate::sync::{Arc, Ordering, StaticCounter};
 use admit::Obstacle;
+use bounce::BouncePool;
 use build::Built;
 use bulk::Bulk;
 use completer::Completer;
-use pending::{BouncePool, Failure, Order, Pending, State};
+use pending::{Failure, Order, Pending, State};
 use submit::{BioNote, Flight, Opened, Spot};
 use target::Target;
 
