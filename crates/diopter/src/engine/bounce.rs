@@ -1,25 +1,77 @@
-//! Bounce buffers: on loan to requests, and what is copied into and out of them. Decides nothing of
-//! a window; that is `route`'s and `submit`'s.
+//! Bounce buffers: on loan to requests, and what is copied into and out of them, in time or ahead of
+//! it. Decides nothing of a window; that is `route`'s and `submit`'s.
+//!
+//! While the bios of one window are in the device, the other half of the buffer is copied: a write's
+//! next window into it, a read's last one out of it. Neither is a state of the request. What was
+//! copied in ahead is used if the window that opens next is that very one, and is forgotten
+//! otherwise; what was not copied out yet is, before its half is needed or the request ends.
 
+use diopter_sys::buf::Pages;
 use diopter_sys::{Errno, IoBuf, MemoryId};
 
-use crate::engine::pending::Pending;
-use crate::engine::submit::Flight;
-use crate::limits::{BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER};
-use crate::units::{FileRange, to_u64, to_usize};
+use crate::engine::build::Ground;
+use crate::engine::pending::{Pending, State};
+use crate::engine::route::Way;
+use crate::engine::submit::{Flight, block_of, next_window};
+use crate::engine::target::Target;
+use crate::limits::{
+    BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER, BOUNCE_OVERLAP_BYTES_MIN,
+};
+use crate::policy::Policies;
+use crate::units::{FileRange, align_down, align_up, to_u64, to_usize};
 
-/// A bounce buffer on loan to a request.
-#[derive(Clone, Copy, Debug)]
+/// A bounce buffer on loan to a request, and what is in it beside what the window's bios move.
+#[derive(Debug)]
 pub(crate) struct Bounce {
     pub memory: MemoryId,
     /// Bytes it holds.
     pub bytes: u64,
+    /// Where in it the window's span begins.
+    pub start: u64,
+    pages: Pages,
+    /// For a write: a window of which all but its edge blocks is in the buffer.
+    ahead: Option<Copied>,
+    /// For a read: what the caller's memory lacks.
+    behind: Option<Copied>,
+}
+
+/// A range of the file in a bounce buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Copied {
+    range: FileRange,
+    /// Where in the buffer; of a window, where its span begins.
+    start: u64,
+}
+
+impl Bounce {
+    /// Out of the slab, if no bio of it is held.
+    pub fn leave(&self, flight: &Flight) -> Option<Idle> {
+        let buf = flight.slab.release(self.memory)?;
+        Some(Idle { buf, pages: self.pages })
+    }
+
+    /// Where the half begins that the window is not in.
+    fn other_half(&self) -> u64 {
+        if self.start == 0 { self.bytes / 2 } else { 0 }
+    }
+}
+
+/// How much of a request in blocks `span` is one bounced window: all of it if it fits `bytes` of a
+/// buffer, else half a buffer, so that there is another one to copy.
+pub(crate) fn window_bytes(bytes: u64, span: FileRange) -> u64 {
+    if span.length() <= bytes { bytes } else { bytes / 2 }
+}
+
+/// A bounce buffer that no slab has.
+pub(crate) struct Idle {
+    pub buf: IoBuf,
+    pages: Pages,
 }
 
 /// Bounce buffers of one engine.
 pub(crate) struct BouncePool {
-    pub idle: Vec<IoBuf>,
-    pub made: usize,
+    idle: Vec<Idle>,
+    made: usize,
 }
 
 impl BouncePool {
@@ -27,37 +79,58 @@ impl BouncePool {
         BouncePool { idle: Vec::new(), made: 0 }
     }
 
-    /// A buffer that holds at least one block; `None` when all are in use.
-    pub fn take(&mut self, flight: &Flight, block: u64) -> Result<Option<Bounce>, Errno> {
-        let buf = match self.idle.pop() {
-            Some(buf) => buf,
-            None if self.made < BOUNCE_BUFFERS_MAX => match self.make(block) {
-                Ok(buf) => buf,
-                // With others in use there will be one; with none there is no memory at all.
-                Err(_) if self.made > 0 => return Ok(None),
-                Err(errno) => return Err(errno),
+    /// A buffer for a request of `wanted` bytes that holds at least one block; `None` when all are
+    /// in use.
+    pub fn take(
+        &mut self,
+        flight: &Flight,
+        wanted: u64,
+        block: u64,
+    ) -> Result<Option<Bounce>, Errno> {
+        // Made when memory was short, for smaller blocks.
+        let before = self.idle.len();
+        self.idle.retain(|idle| holds_blocks(to_u64(idle.buf.len()), block));
+        self.made -= before - self.idle.len();
+        // A small request touches a few base pages; a huge one would have to be zeroed for it.
+        let pages = if wanted > BOUNCE_BYTES_SMALLER[0] { Pages::Huge } else { Pages::Base };
+        let Idle { buf, pages } = match self.idle.iter().position(|idle| idle.pages == pages) {
+            Some(index) => self.idle.swap_remove(index),
+            None if self.made < BOUNCE_BUFFERS_MAX => {
+                match (self.make(pages, block), &*self.idle) {
+                    (Ok(made), _) => made,
+                    (Err(_), [.., _]) => self.idle.pop().expect("there is one"),
+                    // With others in use there will be one; with none there is no memory at all.
+                    (Err(_), []) if self.made > 0 => return Ok(None),
+                    (Err(errno), []) => return Err(errno),
+                }
+            }
+            None => match self.idle.pop() {
+                Some(idle) => idle,
+                None => return Ok(None),
             },
-            None => return Ok(None),
         };
         let bytes = to_u64(buf.len());
         match flight.slab.adopt(buf) {
-            Ok(memory) => Ok(Some(Bounce { memory, bytes })),
+            Ok(memory) => {
+                Ok(Some(Bounce { memory, bytes, start: 0, pages, ahead: None, behind: None }))
+            }
             Err(buf) => {
-                self.idle.push(buf);
+                self.idle.push(Idle { buf, pages });
                 Ok(None)
             }
         }
     }
 
-    /// As large as memory allows, down to two blocks.
-    fn make(&mut self, block: u64) -> Result<IoBuf, Errno> {
-        let sizes = std::iter::once(BOUNCE_BYTES).chain(BOUNCE_BYTES_SMALLER);
+    /// As large as memory allows, down to four blocks.
+    fn make(&mut self, pages: Pages, block: u64) -> Result<Idle, Errno> {
+        let smaller = BOUNCE_BYTES_SMALLER.map(|bytes| (bytes, Pages::Base));
+        let sizes = std::iter::once((BOUNCE_BYTES, pages)).chain(smaller);
         let mut refused = Errno::ENOMEM;
-        for bytes in sizes.filter(|bytes| *bytes >= 2 * block || *bytes == BOUNCE_BYTES) {
-            match IoBuf::new(to_usize(bytes)) {
+        for (bytes, pages) in sizes.filter(|(bytes, _)| holds_blocks(*bytes, block)) {
+            match IoBuf::with_pages(to_usize(bytes), pages) {
                 Ok(buf) => {
                     self.made += 1;
-                    return Ok(buf);
+                    return Ok(Idle { buf, pages });
                 }
                 Err(errno) => refused = errno,
             }
@@ -66,35 +139,192 @@ impl BouncePool {
     }
 
     /// Takes a buffer back from a request that has no bio in flight.
-    pub fn put(&mut self, flight: &Flight, bounce: Bounce) {
-        match flight.slab.release(bounce.memory) {
-            Some(buf) => self.idle.push(buf),
+    pub fn put(&mut self, flight: &Flight, bounce: &Bounce) {
+        match bounce.leave(flight) {
+            Some(idle) => self.idle.push(idle),
             // Lost with its backend: the kernel may still write to it.
             None => self.made -= 1,
         }
     }
+
+    /// Takes a buffer back from a worker.
+    pub fn keep(&mut self, idle: Option<Idle>) {
+        self.idle.extend(idle);
+    }
 }
 
-/// Copies the window's bytes from the caller's memory into the bounce buffer.
-pub(crate) fn copy_in(pending: &Pending, flight: &Flight) {
-    let (memory, bounce) = both(pending);
-    let from = to_usize(pending.window.range.start() - pending.range.start());
-    let to = to_usize(pending.window.range.start() - pending.span.start());
-    let length = to_usize(pending.window.range.length());
-    flight.slab.copy((memory, from), (bounce.memory, to), length);
+/// Whether each half of a buffer holds two blocks. The full size holds one of any alignment.
+fn holds_blocks(bytes: u64, block: u64) -> bool {
+    bytes == BOUNCE_BYTES || bytes >= 4 * block
+}
+
+/// Finds a place in the request's buffer for the window that has just been chosen: where its bytes
+/// are already, or beside those that the caller lacks yet.
+pub(crate) fn find_ground(pending: &mut Pending, flight: &Flight) {
+    let is_bounced = matches!(pending.window.way, Way::Bounced(_));
+    let (range, length) = (pending.window.range, pending.span.length());
+    let Some(bounce) = &mut pending.bounce else { return };
+    if let Some(ahead) = bounce.ahead.take_if(|ahead| is_bounced && ahead.range == range) {
+        bounce.start = ahead.start;
+        bounce.ahead = Some(ahead);
+        return;
+    }
+    bounce.ahead = None;
+    let half = bounce.bytes / 2;
+    if let Some(behind) = bounce.behind
+        && is_bounced
+        && length <= half
+    {
+        // Nothing is in the device: also the half that the last window was in is free.
+        if behind.start >= half {
+            bounce.start = 0;
+            return;
+        }
+        if behind.start + behind.range.length() <= half {
+            bounce.start = half;
+            return;
+        }
+    }
+    catch_up(pending, flight);
+    if let Some(bounce) = &mut pending.bounce {
+        bounce.start = 0;
+    }
+}
+
+/// What a request can copy while its bios are in the device.
+enum Beside {
+    /// All but the edge blocks of a window of a write.
+    In(Copied),
+    /// What of a read is behind.
+    Out,
+}
+
+fn beside(
+    pending: &Pending,
+    target: &Target,
+    flight: &Flight,
+    policies: &Policies,
+) -> Option<Beside> {
+    let bounce = pending.bounce.as_ref()?;
+    if pending.outstanding == 0 || !matches!(pending.window.way, Way::Bounced(_)) {
+        return None;
+    }
+    if !pending.is_write() {
+        let behind = bounce.behind.filter(|behind| is_worth_it(behind.range));
+        return behind.map(|_| Beside::Out);
+    }
+    let block = block_of(pending, target);
+    let copied = if pending.state == State::ReadsEdges {
+        Copied { range: pending.window.range, start: bounce.start }
+    } else {
+        let rest = FileRange::new(pending.window.range.end(), pending.range.end());
+        let is_halved = pending.range.blocks(block).length() > bounce.bytes;
+        if pending.state != State::Transfers || rest.is_empty() || !is_halved {
+            return None;
+        }
+        let next = next_window(pending, rest, target, &flight.slab, policies.route);
+        if !matches!(next.way, Way::Bounced(_)) {
+            return None;
+        }
+        Copied { range: next.range, start: bounce.other_half() }
+    };
+    let is_new = bounce.ahead != Some(copied) && is_worth_it(inner(copied.range, block));
+    is_new.then_some(Beside::In(copied))
+}
+
+fn is_worth_it(range: FileRange) -> bool {
+    range.length() >= BOUNCE_OVERLAP_BYTES_MIN
+}
+
+/// Whether there is something to copy while the request's bios are in the device.
+pub(crate) fn has_copies(
+    pending: &Pending,
+    target: &Target,
+    flight: &Flight,
+    policies: &Policies,
+) -> bool {
+    beside(pending, target, flight, policies).is_some()
+}
+
+/// Copies it.
+pub(crate) fn copy_beside(
+    pending: &mut Pending,
+    target: &Target,
+    flight: &Flight,
+    policies: &Policies,
+) {
+    match beside(pending, target, flight, policies) {
+        None => {}
+        Some(Beside::Out) => catch_up(pending, flight),
+        Some(Beside::In(copied)) => {
+            let block = block_of(pending, target);
+            let inner = inner(copied.range, block);
+            let to = copied.start + (inner.start() - align_down(copied.range.start(), block));
+            copy(pending, flight, Copied { range: inner, start: to }, Direction::In);
+            let bounce = pending.bounce.as_mut().expect("it has copied into it");
+            bounce.ahead = Some(copied);
+        }
+    }
+}
+
+/// A window but for its partial blocks at the edges.
+fn inner(window: FileRange, block: u64) -> FileRange {
+    let start = align_up(window.start(), block);
+    FileRange::new(start, align_down(window.end(), block).max(start))
+}
+
+/// Copies what is not there yet of the window's bytes from the caller's memory into the bounce
+/// buffer.
+pub(crate) fn copy_in(pending: &Pending, flight: &Flight, block: u64) {
+    let window = pending.window.range;
+    let bounce = pending.bounce.as_ref().expect("a bounced window has a buffer");
+    let is_there = bounce.ahead.is_some_and(|ahead| ahead.range == window);
+    let there =
+        if is_there { inner(window, block) } else { FileRange::new(window.end(), window.end()) };
+    let ground = Ground::of(pending);
+    for (start, end) in [(window.start(), there.start()), (there.end(), window.end())] {
+        let range = FileRange::new(start, end);
+        let start = to_u64(ground.place_of(range.start()));
+        copy(pending, flight, Copied { range, start }, Direction::In);
+    }
 }
 
 /// Copies a part of the window from the bounce buffer into the caller's memory.
 pub(crate) fn copy_out(pending: &Pending, flight: &Flight, part: FileRange) {
-    let (memory, bounce) = both(pending);
-    let to = to_usize(part.start() - pending.range.start());
-    let from = to_usize(part.start() - pending.span.start());
-    flight.slab.copy((bounce.memory, from), (memory, to), to_usize(part.length()));
+    let start = to_u64(Ground::of(pending).place_of(part.start()));
+    copy(pending, flight, Copied { range: part, start }, Direction::Out);
 }
 
-fn both(pending: &Pending) -> (MemoryId, Bounce) {
+/// Leaves a part of the window to be copied out while the next one is read, or at the end.
+pub(crate) fn leave_behind(pending: &mut Pending, flight: &Flight, part: FileRange) {
+    catch_up(pending, flight);
+    let start = to_u64(Ground::of(pending).place_of(part.start()));
+    let bounce = pending.bounce.as_mut().expect("a bounced window has a buffer");
+    bounce.behind = Some(Copied { range: part, start });
+}
+
+/// Copies out what was left behind.
+pub(crate) fn catch_up(pending: &mut Pending, flight: &Flight) {
+    let behind = pending.bounce.as_mut().and_then(|bounce| bounce.behind.take());
+    if let Some(behind) = behind {
+        copy(pending, flight, behind, Direction::Out);
+    }
+}
+
+/// Between a bounce buffer and the caller's memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    In,
+    Out,
+}
+
+fn copy(pending: &Pending, flight: &Flight, copied: Copied, direction: Direction) {
     let memory = pending.memory.expect("reads and writes have memory");
-    (memory, pending.bounce.expect("a bounced window has a buffer"))
+    let bounce = pending.bounce.as_ref().expect("a bounced window has a buffer");
+    let its = (memory, to_usize(copied.range.start() - pending.range.start()));
+    let ours = (bounce.memory, to_usize(copied.start));
+    let (from, to) = if direction == Direction::In { (its, ours) } else { (ours, its) };
+    flight.slab.copy(from, to, to_usize(copied.range.length()));
 }
 
 /// The partial blocks at the window's edges.

@@ -32,7 +32,8 @@ use crate::clock::Nanos;
 use crate::error::{BackendError, IoErrorKind};
 use crate::gate::Gate;
 use crate::limits::{
-    COMPLETION_SLICE, DEPTH_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX, WAIT_SLICE,
+    BOUNCE_BUFFERS_MAX, COMPLETION_SLICE, DEPTH_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX,
+    WAIT_SLICE,
 };
 use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::{DepthPolicy, Policies};
@@ -98,6 +99,8 @@ pub(crate) struct Core {
     completions: Completions,
     completer: Completer,
     pool: BouncePool,
+    /// Places of bounced requests with something to copy while their bios are in the device.
+    beside: VecDeque<usize>,
     next_id: u64,
     seat: usize,
     /// The backend's clock, read once before a round's bios go out and once when some came back.
@@ -132,6 +135,7 @@ impl Core {
             completions: Vec::with_capacity(bios),
             completer: Completer::new(policies.completion),
             pool: BouncePool::new(),
+            beside: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX),
             next_id: FIRST_ID + (u64::from(CORES.fetch_add(1, Ordering::Relaxed)) << 32),
             seat: seat(),
             now: Nanos::default(),
@@ -168,6 +172,7 @@ impl Core {
         self.flight.backlog.clear();
         self.flight.bulk.clear();
         self.pool = BouncePool::new();
+        self.beside.clear();
         let completer = Completer::new(self.policies.completion);
         std::mem::forget(std::mem::replace(&mut self.completer, completer));
         self.broken = Some(BackendError { backend, errno: Errno::EBADF });
@@ -436,7 +441,7 @@ impl Core {
         // With nothing in the device there is nothing to wait for.
         let wait = if self.backend.held() == 0 { Wait::Poll } else { wait };
         let mut completions = std::mem::take(&mut self.completions);
-        let turned = self.backend.turn(wait, &mut completions);
+        let turned = self.submit_and_wait(wait, &mut completions);
         let came_back = !completions.is_empty();
         if came_back {
             self.now = self.backend.now();
@@ -470,6 +475,24 @@ impl Core {
             return true;
         }
         came_back
+    }
+
+    /// One turn of the backend. Before it waits, bounced requests copy what they can while their
+    /// bios are in the device, as long as nothing comes back meanwhile.
+    fn submit_and_wait(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
+        while let Some(place) = self.beside.front().copied() {
+            self.backend.turn(Wait::Poll, done)?;
+            if !done.is_empty() {
+                return Ok(());
+            }
+            self.beside.pop_front();
+            let pending = &mut self.table[place];
+            if let Some(target) = pending.target.take() {
+                bounce::copy_beside(pending, &target, &self.flight, &self.policies);
+                pending.target = Some(target);
+            }
+        }
+        self.backend.turn(wait, done)
     }
 
     /// Brings a request of `target` as far as it can go without waiting.
@@ -547,13 +570,20 @@ impl Core {
         let pending = &mut self.table[place];
         let built = build::build(place, pending, target, &mut self.flight, &self.policies);
         let is_built = built == Built::All;
-        if pending.is_blocking && is_built && pending.outstanding == 1 && pending.ends.is_empty() {
+        let is_one = pending.outstanding == 1 && pending.ends.is_empty();
+        let copies = bounce::has_copies(pending, target, &self.flight, &self.policies);
+        // A copy beside it is worth queueing a read; the kernel may hand a queued write to a thread
+        // of its own, which costs more.
+        let is_call = pending.is_blocking && is_built && is_one && (!copies || pending.is_write());
+        if is_call {
             // A window of one bio, waited for on the spot: one system call on this thread.
             let last = self.flight.backlog.back().copied();
             if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
                 self.flight.backlog.pop_back();
                 self.run_now(place, id);
             }
+        } else if copies && !self.beside.contains(&place) {
+            self.beside.push_back(place);
         }
         let pending = &mut self.table[place];
         if built == Built::ToBoundary {
@@ -616,8 +646,9 @@ impl Core {
             pending.finding = target.mapper.finding(failure.range.start());
         }
         admit::leave(pending, target);
+        bounce::catch_up(pending, &self.flight);
         if let Some(bounce) = pending.bounce.take() {
-            self.pool.put(&self.flight, bounce);
+            self.pool.put(&self.flight, &bounce);
         }
     }
 

@@ -8,8 +8,8 @@ use diopter_sys::{AlignmentBits, BioId, BioSpec, Errno, ObjectHandle, Op, Slab, 
 use crate::backend::Backend;
 use crate::bio::pieces;
 use crate::engine::admit::{buffered, is_plain};
-use crate::engine::bounce::{BouncePool, copy_in};
-use crate::engine::build::{builder_of, memory_and_base};
+use crate::engine::bounce::{self, BouncePool};
+use crate::engine::build::{Ground, builder_of};
 use crate::engine::bulk::Bulk;
 use crate::engine::pending::{Order, Pending, State};
 use crate::engine::route::{Course, Way, Window};
@@ -69,7 +69,7 @@ pub(crate) fn open_window(
     policies: &Policies,
 ) -> Opened {
     let route = policies.route;
-    let mut window = next_window(pending, target, &flight.slab, route);
+    let mut window = next_window(pending, pending.rest(), target, &flight.slab, route);
     if pending.is_write() && needs_exclusive(pending, target, &window) && !has_exclusive(pending) {
         return Opened::NeedsPass;
     }
@@ -80,7 +80,7 @@ pub(crate) fn open_window(
     }
     let block = block_of(pending, target);
     if matches!(window.way, Way::Bounced(_)) && pending.bounce.is_none() {
-        match pool.take(flight, block) {
+        match pool.take(flight, pending.range.blocks(block).length(), block) {
             Ok(Some(bounce)) => pending.bounce = Some(bounce),
             Ok(None) => return Opened::NoBounceYet,
             Err(errno) => {
@@ -89,7 +89,7 @@ pub(crate) fn open_window(
             }
         }
         // The buffer may be smaller than usual, and so may the window.
-        window = next_window(pending, target, &flight.slab, route);
+        window = next_window(pending, pending.rest(), target, &flight.slab, route);
     }
     let span = match window.way {
         Way::Bounced(_) => window.range.blocks(block),
@@ -97,6 +97,7 @@ pub(crate) fn open_window(
     };
     pending.window = window;
     pending.span = span;
+    bounce::find_ground(pending, flight);
     pending.ends.clear();
     pending.is_serial = target.striping().is_some() && waits_for_each(policies);
     let may_run_out = pending.is_write() && target.striping().is_some() && !pending.is_serial;
@@ -107,7 +108,7 @@ pub(crate) fn open_window(
         begin_transfer(pending, target, flight, policies);
     }
     if pending.is_write() && matches!(window.way, Way::Bounced(_)) && !has_edges(pending, block) {
-        copy_in(pending, flight);
+        bounce::copy_in(pending, flight, block);
     }
     Opened::Yes
 }
@@ -133,9 +134,9 @@ pub(crate) fn begin_transfer(
 ) {
     let merge = if pending.is_serial { MergePolicy::PerStripe } else { policies.merge };
     pending.lanes.fill(&*target.mapper, pending.span, merge);
-    let (memory, base) = memory_and_base(pending);
-    let start = to_usize(pending.span.start() - base);
-    let bits = flight.slab.alignment(memory, start, to_usize(pending.span.length()));
+    let ground = Ground::of(pending);
+    let start = ground.place_of(pending.span.start());
+    let bits = flight.slab.alignment(ground.memory, start, to_usize(pending.span.length()));
     // Memory in several ranges is no single range of pages: today's rule then.
     let boundary = if bits.lengths == 0 { policies.boundary } else { BoundaryPolicy::default() };
     let builder = builder_of(pending, target);
@@ -168,8 +169,14 @@ fn has_edges(pending: &Pending, block: u64) -> bool {
     is_bounced && !(is_aligned(range.start(), block) && is_aligned(range.end(), block))
 }
 
-fn next_window(pending: &Pending, target: &Target, slab: &Slab, route: RoutePolicy) -> Window {
-    let rest = pending.rest();
+/// The window that comes where only `rest` of the request is left.
+pub(super) fn next_window(
+    pending: &Pending,
+    rest: FileRange,
+    target: &Target,
+    slab: &Slab,
+    route: RoutePolicy,
+) -> Window {
     let block = block_of(pending, target);
     let memory = pending.memory.expect("reads and writes have memory");
     let is_aligned_from = |offset: u64| {
@@ -182,11 +189,12 @@ fn next_window(pending: &Pending, target: &Target, slab: &Slab, route: RoutePoli
     if is_write && target.kernel_appends() {
         return append_window(pending, target, slab, is_aligned_from(rest.start()));
     }
+    let bytes = pending.bounce.as_ref().map_or(BOUNCE_BYTES, |bounce| bounce.bytes);
     Course {
         is_write,
         rest,
         block,
-        bounce: pending.bounce.map_or(BOUNCE_BYTES, |bounce| bounce.bytes),
+        bounce: bounce::window_bytes(bytes, pending.range.blocks(block)),
         size: pending.size,
         readable: target.access.read,
         buffered: buffered(target, is_write, pending.range.length(), route),
