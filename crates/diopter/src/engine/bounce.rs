@@ -9,11 +9,14 @@
 use diopter_sys::buf::Pages;
 use diopter_sys::{Errno, IoBuf, MemoryId};
 
+use crate::backend::{Completions, Wait};
+use crate::engine::Core;
 use crate::engine::build::Ground;
 use crate::engine::pending::{Pending, State};
 use crate::engine::route::Way;
 use crate::engine::submit::{Flight, block_of, next_window};
 use crate::engine::target::Target;
+use crate::error::BackendError;
 use crate::limits::{
     BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER, BOUNCE_OVERLAP_BYTES_MIN,
 };
@@ -246,13 +249,32 @@ pub(crate) fn has_copies(
     beside(pending, target, flight, policies).is_some()
 }
 
-/// Copies it.
-pub(crate) fn copy_beside(
-    pending: &mut Pending,
-    target: &Target,
-    flight: &Flight,
-    policies: &Policies,
-) {
+impl Core {
+    /// One turn of the backend. Before it waits, bounced requests copy what they can while their
+    /// bios are in the device, as long as nothing comes back meanwhile.
+    pub(super) fn submit_and_wait(
+        &mut self,
+        wait: Wait,
+        done: &mut Completions,
+    ) -> Result<(), BackendError> {
+        while let Some(place) = self.beside.front().copied() {
+            self.backend.turn(Wait::Poll, done)?;
+            if !done.is_empty() {
+                return Ok(());
+            }
+            self.beside.pop_front();
+            let pending = &mut self.table[place];
+            if let Some(target) = pending.target.take() {
+                copy_beside(pending, &target, &self.flight, &self.policies);
+                pending.target = Some(target);
+            }
+        }
+        self.backend.turn(wait, done)
+    }
+}
+
+/// Copies what there is.
+fn copy_beside(pending: &mut Pending, target: &Target, flight: &Flight, policies: &Policies) {
     match beside(pending, target, flight, policies) {
         None => {}
         Some(Beside::Out) => catch_up(pending, flight),
@@ -335,4 +357,87 @@ pub(crate) fn edges(pending: &Pending, block: u64) -> impl Iterator<Item = FileR
     let has_head = range.start() > span.start();
     let has_tail = range.end() < span.end() && !(has_head && tail == head);
     [has_head.then_some(head), has_tail.then_some(tail)].into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::time::Duration;
+
+    use crate::backend::Checked;
+    use crate::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+    use crate::engine::pending::Order;
+    use crate::engine::target::{Access, Blocks, Target, TargetRef};
+    use crate::engine::{Core, SLAB_SHAPE};
+    use crate::map::Identity;
+    use crate::request::RequestOp;
+
+    use diopter_sys::{RwFlags, Slab};
+
+    const MIB: u64 = 1 << 20;
+    const SLICE: Wait = Wait::Block(Duration::from_secs(1));
+
+    /// A core with one request of 5 MiB at byte 7.
+    fn core_with(op: RequestOp) -> (Core, TargetRef) {
+        let world = World::new(vec![Disk::new(64 * MIB, 512, 512)]);
+        world.with_disk(0, |disk| disk.load(&vec![9; 8 << 20]));
+        let slab = Slab::new(SLAB_SHAPE);
+        let config = SimConfig {
+            seed: 1,
+            depth_max: 64,
+            latency_min_ns: 1000,
+            latency_spread_ns: 0,
+            mebibyte_ns: 0,
+            faults: Faults::NONE,
+            faulty: None,
+        };
+        let sim = Box::new(Checked::new(Box::new(Sim::new(&slab, &world, config)), &slab));
+        let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
+        let access = Access { read: true, write: true, ..Access::default() };
+        let target = Target::alone(world.port(0), Identity, blocks, access);
+        let Ok(memory) = slab.adopt(IoBuf::new(5 << 20).expect("memory")) else { panic!("full") };
+        let mut core = Core::new(slab, sim, Policies::default());
+        let range = FileRange::new(7, 7 + 5 * MIB);
+        let flags = RwFlags::NONE;
+        let order = Order { op, range, memory: Some(memory), flags, is_blocking: false };
+        let place = core.take_in(target.as_ref(), &order, None);
+        assert_eq!(place, 0);
+        (core, target)
+    }
+
+    fn bounce(core: &Core) -> &Bounce {
+        core.table[0].bounce.as_ref().expect("it is bounced")
+    }
+
+    #[test]
+    fn the_next_window_of_a_write_is_copied_while_the_bio_of_this_one_is_in_the_device() {
+        let (mut core, _target) = core_with(RequestOp::Write);
+        core.tick(Wait::Poll);
+        let pending = &core.table[0];
+        assert_eq!((pending.state, core.backend.held()), (State::ReadsEdges, 1));
+        let this = Copied { range: FileRange::new(7, MIB), start: 0 };
+        assert_eq!(bounce(&core).ahead, Some(this), "all but its edge");
+        core.tick(SLICE);
+        core.tick(Wait::Poll);
+        assert_eq!((core.table[0].state, core.backend.held()), (State::Transfers, 1));
+        let next = Copied { range: FileRange::new(MIB, 2 * MIB), start: MIB };
+        assert_eq!(bounce(&core).ahead, Some(next));
+        core.tick(SLICE);
+        let pending = &core.table[0];
+        assert_eq!((pending.window.range, bounce(&core).start), (next.range, next.start));
+    }
+
+    #[test]
+    fn the_last_window_of_a_read_is_copied_while_the_bio_of_the_next_one_is_in_the_device() {
+        let (mut core, _target) = core_with(RequestOp::Read);
+        core.tick(Wait::Poll);
+        assert_eq!((core.backend.held(), bounce(&core).behind), (1, None));
+        core.tick(SLICE);
+        let behind = Copied { range: FileRange::new(7, MIB), start: 7 };
+        assert_eq!(bounce(&core).behind, Some(behind));
+        assert_eq!(bounce(&core).start, MIB, "the next one is read beside it");
+        core.tick(Wait::Poll);
+        assert_eq!((core.backend.held(), bounce(&core).behind), (1, None));
+    }
 }

@@ -477,24 +477,6 @@ impl Core {
         came_back
     }
 
-    /// One turn of the backend. Before it waits, bounced requests copy what they can while their
-    /// bios are in the device, as long as nothing comes back meanwhile.
-    fn submit_and_wait(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
-        while let Some(place) = self.beside.front().copied() {
-            self.backend.turn(Wait::Poll, done)?;
-            if !done.is_empty() {
-                return Ok(());
-            }
-            self.beside.pop_front();
-            let pending = &mut self.table[place];
-            if let Some(target) = pending.target.take() {
-                bounce::copy_beside(pending, &target, &self.flight, &self.policies);
-                pending.target = Some(target);
-            }
-        }
-        self.backend.turn(wait, done)
-    }
-
     /// Brings a request of `target` as far as it can go without waiting.
     fn step(&mut self, place: usize, target: &Target) -> Step {
         loop {
