@@ -137,7 +137,8 @@ fn compare(name: &str, rounds: usize, mut run: impl FnMut(usize)) {
         run(skew);
         start.elapsed().as_secs_f64() * 1e3
     };
-    (time(0), time(7));
+    time(0);
+    time(7);
     let (mut aligned, mut bounced, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds {
         let (plain, detour) = if round % 2 == 0 {

@@ -24,8 +24,8 @@ pub const REQUESTS_MAX: u32 = 128;
 pub const MEMORIES_MAX: u32 = 2 * REQUESTS_MAX;
 
 /// Bytes of a bounce buffer: one huge page, so that what the device gets of it is one segment. Its
-/// halves take turns in a long request; each is large enough that a misaligned stream runs at device
-/// speed. Small enough that a thousand threads may have one.
+/// halves take turns in a long request; each is large enough that a misaligned stream runs at
+/// device speed. Small enough that a thousand threads may have one.
 pub const BOUNCE_BYTES: u64 = 2 << 20;
 
 /// From how many bytes on a copy to or from a bounce buffer is done while the device works: smaller

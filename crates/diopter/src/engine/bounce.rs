@@ -1,10 +1,11 @@
-//! Bounce buffers: on loan to requests, and what is copied into and out of them, in time or ahead of
-//! it. Decides nothing of a window; that is `route`'s and `submit`'s.
+//! Bounce buffers: on loan to requests, and what is copied into and out of them, in time or ahead
+//! of it. Decides nothing of a window; that is `route`'s and `submit`'s.
 //!
-//! While the bios of one window are in the device, the other half of the buffer is copied: a write's
-//! next window into it, a read's last one out of it. Neither is a state of the request. What was
-//! copied in ahead is used if the window that opens next is that very one, and is forgotten
-//! otherwise; what was not copied out yet is, before its half is needed or the request ends.
+//! While the bios of one window are in the device, the other half of the buffer is copied: a
+//! write's next window into it, a read's last one out of it. Neither is a state of the request.
+//! What was copied in ahead is used if the window that opens next is that very one, and is
+//! forgotten otherwise; what was not copied out yet is, before its half is needed or the request
+//! ends.
 
 use diopter_sys::buf::Pages;
 use diopter_sys::{Errno, IoBuf, MemoryId};

@@ -24,7 +24,7 @@ pub(crate) mod wait;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use diopter_sys::{BioId, Errno, Slab, SlabShape, fork};
+use diopter_sys::{Errno, Slab, SlabShape, fork};
 
 use crate::backend::sim::Null;
 use crate::backend::{Backend, Completions, Wait};
@@ -552,21 +552,7 @@ impl Core {
         let pending = &mut self.table[place];
         let built = build::build(place, pending, target, &mut self.flight, &self.policies);
         let is_built = built == Built::All;
-        let is_one = pending.outstanding == 1 && pending.ends.is_empty();
-        let copies = bounce::has_copies(pending, target, &self.flight, &self.policies);
-        // A copy beside it is worth queueing a read; the kernel may hand a queued write to a thread
-        // of its own, which costs more.
-        let is_call = pending.is_blocking && is_built && is_one && (!copies || pending.is_write());
-        if is_call {
-            // A window of one bio, waited for on the spot: one system call on this thread.
-            let last = self.flight.backlog.back().copied();
-            if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
-                self.flight.backlog.pop_back();
-                self.run_now(place, id);
-            }
-        } else if copies && !self.beside.contains(&place) {
-            self.beside.push_back(place);
-        }
+        self.call_or_queue(place, target, is_built);
         let pending = &mut self.table[place];
         if built == Built::ToBoundary {
             return Some(Step::AtBoundary);
@@ -579,13 +565,6 @@ impl Core {
         }
         complete::close_window(pending, target, &self.flight, &self.policies);
         None
-    }
-
-    fn run_now(&mut self, place: usize, id: BioId) {
-        debug_assert_eq!(self.flight.notes[id.index()].request, place);
-        let result = self.backend.run_now(id);
-        self.flight.retire(id);
-        complete::note_bio(&mut self.table[place], self.flight.runs[id.index()], result);
     }
 
     /// A request of a single bio that needs more than that.
