@@ -71,7 +71,7 @@ impl Bench {
         self.engine.wait(LONG).expect("the backend is there").expect("it finishes")
     }
 
-    /// Whether exactly the ranges of the outcome that are done hold what is written, and the rest what it did.
+    /// Whether exactly the ranges of the outcome that are done hold what is written.
     fn assert_written(&self, finished: &FinishedRequest) {
         let live = self.world.with_disk(0, |disk| disk.live().to_vec());
         for (at, byte) in (0..).zip(live) {
