@@ -23,15 +23,21 @@ pub const REQUESTS_MAX: u32 = 128;
 /// Memories in one slab: one per request, and one bounce buffer per request at most.
 pub const MEMORIES_MAX: u32 = 2 * REQUESTS_MAX;
 
-/// Bytes of a bounce buffer: large enough that a misaligned stream runs at device speed, small
-/// enough that a thousand threads may have one.
-pub const BOUNCE_BYTES: u64 = 1 << 20;
+/// Bytes of a bounce buffer: one huge page, so that what the device gets of it is one segment. Its
+/// halves take turns in a long request; each is large enough that a misaligned stream runs at
+/// device speed. Small enough that a thousand threads may have one.
+pub const BOUNCE_BYTES: u64 = 2 << 20;
+
+/// From how many bytes on a copy to or from a bounce buffer is done while the device works: smaller
+/// ones take less time than another round through the backend.
+pub const BOUNCE_OVERLAP_BYTES_MIN: u64 = 64 << 10;
 
 /// What a bounce buffer shrinks to when memory is short, step by step.
 pub const BOUNCE_BYTES_SMALLER: [u64; 2] = [128 << 10, 16 << 10];
 
-/// Bounce buffers of one engine; a request that needs one more waits.
-pub const BOUNCE_BUFFERS_MAX: usize = 4;
+/// Bounce buffers of one engine; a request that needs one more waits. As many as a busy caller has
+/// requests in flight, 16 MiB in all; each is made when it is needed.
+pub const BOUNCE_BUFFERS_MAX: usize = 8;
 
 /// Alignments above this are refused by the probe, so a bounce buffer always holds two blocks.
 pub const ALIGNMENT_MAX: u64 = 1 << 20;
@@ -124,8 +130,10 @@ pub const SPARE_SLOTS_MAX: usize = 256;
 pub const TEARDOWN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(size_of::<usize>() == 8, "64-bit only: lengths are u64 and usize alike");
-const _: () =
-    assert!(BOUNCE_BYTES >= ALIGNMENT_MAX, "a bounce buffer holds a block of any alignment");
+const _: () = assert!(
+    BOUNCE_BYTES / 2 >= ALIGNMENT_MAX,
+    "half a bounce buffer holds a block of any alignment"
+);
 const _: () =
     assert!((BIO_BYTES_MAX as u64).is_multiple_of(ALIGNMENT_MAX), "a full bio ends on a block");
 const _: () = assert!(SEGMENTS_MAX <= 1024, "IOV_MAX");

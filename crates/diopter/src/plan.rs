@@ -15,9 +15,9 @@ use crate::bio::lanes::Lanes;
 use crate::bio::pieces::Pieces;
 use crate::bio::section::PAGE_BYTES;
 use crate::completion::{CompletionFacts, CompletionReason, Rule, completion_context};
-use crate::engine::admit;
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
+use crate::engine::{admit, bounce};
 use crate::error::{IoError, Result};
 use crate::extent::{Extent, ExtentState};
 use crate::limits::{BOUNCE_BYTES, SEGMENTS_MAX};
@@ -137,11 +137,13 @@ fn block_of(target: &Target, query: &PlanQuery) -> u64 {
 }
 
 fn next_window(target: &Target, query: &PlanQuery, size: u64, rest: FileRange) -> Window {
+    let block = block_of(target, query);
+    let whole = FileRange::new(query.offset, query.offset + query.length);
     Course {
         is_write: query.is_write,
         rest,
-        block: block_of(target, query),
-        bounce: BOUNCE_BYTES,
+        block,
+        bounce: bounce::window_bytes(BOUNCE_BYTES, whole.blocks(block)),
         size,
         readable: target.access.read,
         buffered: admit::buffered(target, query.is_write, query.length, query.policies.route),

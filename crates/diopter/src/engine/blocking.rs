@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use diopter_sys::{AlignmentBits, Errno, LentOnce, MemoryId, RwFlags};
+use diopter_sys::{AlignmentBits, BioId, Errno, LentOnce, MemoryId, RwFlags};
 
 use crate::backend::{LentBio, Wait};
 use crate::engine::admit::Obstacle;
@@ -11,7 +11,9 @@ use crate::engine::pending::Order;
 use crate::engine::submit::Spot;
 use crate::engine::target::Target;
 use crate::engine::wait::{self, Deadline};
-use crate::engine::{Core, Step, complete, others_have_writes_at, reap_this_thread, submit};
+use crate::engine::{
+    Core, Step, bounce, complete, others_have_writes_at, reap_this_thread, submit,
+};
 use crate::error::IoError;
 use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, WAIT_SLICE};
 use crate::request::RequestOp;
@@ -125,6 +127,32 @@ impl Core {
                 Err(seen) => self.wait_for(target, Some(&Obstacle::Gate(seen))),
             }
         }
+    }
+
+    /// A window of one bio that is waited for on the spot is one system call on this thread. What
+    /// is queued may have something to copy meanwhile.
+    pub(super) fn call_or_queue(&mut self, place: usize, target: &Target, is_built: bool) {
+        let pending = &self.table[place];
+        let is_one = pending.outstanding == 1 && pending.ends.is_empty();
+        let copies = bounce::has_copies(pending, target, &self.flight, &self.policies);
+        // Worth queueing a read for. A queued write the kernel may hand to a thread of its own,
+        // which can cost more than the copy saves.
+        if pending.is_blocking && is_built && is_one && (!copies || pending.is_write()) {
+            let last = self.flight.backlog.back().copied();
+            if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
+                self.flight.backlog.pop_back();
+                self.run_now(place, id);
+            }
+        } else if copies && !self.beside.contains(&place) {
+            self.beside.push_back(place);
+        }
+    }
+
+    fn run_now(&mut self, place: usize, id: BioId) {
+        debug_assert_eq!(self.flight.notes[id.index()].request, place);
+        let result = self.backend.run_now(id);
+        self.flight.retire(id);
+        complete::note_bio(&mut self.table[place], self.flight.runs[id.index()], result);
     }
 
     fn blocking_wait(&self) -> Wait {

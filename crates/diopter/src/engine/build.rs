@@ -6,9 +6,10 @@ use diopter_sys::{BioSpec, Comb, Errno, MemoryId, ObjectHandle, Op, RwFlags, Spa
 use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};
 use crate::engine::admit::write_flags;
+use crate::engine::bounce::edges;
 use crate::engine::pending::{BioEnd, Pending, State};
 use crate::engine::route::Way;
-use crate::engine::submit::{Flight, block_of, edges, share_of, waits_for_each};
+use crate::engine::submit::{Flight, block_of, share_of, waits_for_each};
 use crate::engine::target::Target;
 use crate::engine::{complete, flush};
 use crate::error::IoErrorKind;
@@ -109,7 +110,7 @@ fn build_edges(place: usize, pending: &mut Pending, target: &Target, flight: &mu
     if flight.slab.vacancies() < 2 {
         return false;
     }
-    let bounce = pending.bounce.expect("a bounced window has a buffer");
+    let ground = Ground::of(pending);
     let (first, second) = {
         let mut both = edges(pending, target.blocks.write);
         (both.next(), both.next())
@@ -120,7 +121,6 @@ fn build_edges(place: usize, pending: &mut Pending, target: &Target, flight: &mu
             pending.ends.push(BioEnd { runs: Runs::one(edge), result: Ok(0) });
             continue;
         }
-        let start = to_usize(edge.start() - pending.span.start());
         let extent = match target.mapper.map(edge) {
             Ok(extent) => extent,
             Err(errno) => {
@@ -138,7 +138,7 @@ fn build_edges(place: usize, pending: &mut Pending, target: &Target, flight: &mu
             op: Op::Read,
             object: target.direct(object),
             offset,
-            span: Some(Span::new(bounce.memory, start, to_u32(edge.length()))),
+            span: Some(span_of(ground, &Runs::one(edge))),
             flags: RwFlags::NONE,
         };
         flight.add(place, pending, spec, Runs::one(edge));
@@ -154,7 +154,7 @@ fn build_transfers(
     policies: &Policies,
 ) -> Built {
     let builder = builder_of(pending, target);
-    let (memory, base) = memory_and_base(pending);
+    let ground = Ground::of(pending);
     let is_each = waits_for_each(policies) || pending.is_serial;
     let share = share_of(target, policies, flight, pending.span.length());
     let mut full = 0;
@@ -177,13 +177,12 @@ fn build_transfers(
         }
         full = 0;
         let segments = &builder.limits.device.segments;
-        let fits = |runs: &Runs| {
-            Fit::of(flight.slab.prefix_within(&span_of(memory, base, runs), segments))
-        };
+        let fits =
+            |runs: &Runs| Fit::of(flight.slab.prefix_within(&span_of(ground, runs), segments));
         let draft = match pending.pieces.next(&builder, lane, fits) {
             Ok(Piece::Bio(draft)) => draft,
             Ok(Piece::Zeros(hole)) => {
-                read_zeros(pending, flight, (memory, base), hole);
+                read_zeros(pending, flight, ground, hole);
                 continue;
             }
             Ok(Piece::Refused(range, state)) => {
@@ -201,7 +200,7 @@ fn build_transfers(
         pending.ends.extend(past.map(|runs| BioEnd { runs, result: Ok(0) }));
         if !runs.is_empty() {
             flush::note_transfer(pending, target, &runs);
-            let spec = spec_of(pending, target, &draft, span_of(memory, base, &runs));
+            let spec = spec_of(pending, target, &draft, span_of(ground, &runs));
             flight.add_to(place, pending, BioSpec { object, ..spec }, (runs, share.is_some()));
         }
         let is_boundary = draft.ended_by == EndedBy::Boundary || pending.pieces.is_replay();
@@ -248,17 +247,38 @@ pub(crate) fn refusal_of(state: ExtentState) -> Option<IoErrorKind> {
     }
 }
 
-/// The memory that a window's bios move, and which byte of the file its first byte is.
-pub(crate) fn memory_and_base(pending: &Pending) -> (MemoryId, u64) {
-    match (pending.bounce, pending.window.way) {
-        (Some(bounce), Way::Bounced(_)) => (bounce.memory, pending.span.start()),
-        _ => (pending.memory.expect("reads and writes have memory"), pending.range.start()),
+/// Where the bytes that a window's bios move lie in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Ground {
+    pub memory: MemoryId,
+    /// Byte `base` of the file lies at byte `start` of the memory.
+    base: u64,
+    start: u64,
+}
+
+impl Ground {
+    pub fn of(pending: &Pending) -> Ground {
+        match (&pending.bounce, pending.window.way) {
+            (Some(bounce), Way::Bounced(_)) => {
+                Ground { memory: bounce.memory, base: pending.span.start(), start: bounce.start }
+            }
+            _ => {
+                let memory = pending.memory.expect("reads and writes have memory");
+                Ground { memory, base: pending.range.start(), start: 0 }
+            }
+        }
+    }
+
+    /// Where a byte of the file lies.
+    pub fn place_of(&self, offset: u64) -> usize {
+        to_usize(self.start + (offset - self.base))
     }
 }
 
-/// The memory of runs of the file, of which `memory` holds what starts at byte `base`.
-fn span_of(memory: MemoryId, base: u64, runs: &Runs) -> Span {
-    let (start, length) = (to_usize(runs.start() - base), to_u32(runs.length()));
+/// The memory of runs of the file.
+fn span_of(ground: Ground, runs: &Runs) -> Span {
+    let (memory, length) = (ground.memory, to_u32(runs.length()));
+    let start = ground.place_of(runs.start());
     let comb = runs.comb().map(|(head, run, period)| Comb {
         head: to_usize(head),
         run: to_usize(run),
@@ -301,14 +321,9 @@ fn object_of(
     }
 }
 
-fn read_zeros(
-    pending: &mut Pending,
-    flight: &Flight,
-    (memory, base): (MemoryId, u64),
-    hole: FileRange,
-) {
-    let start = to_usize(hole.start() - base);
-    flight.slab.fill_zero(memory, start, to_usize(hole.length()));
+fn read_zeros(pending: &mut Pending, flight: &Flight, ground: Ground, hole: FileRange) {
+    let start = ground.place_of(hole.start());
+    flight.slab.fill_zero(ground.memory, start, to_usize(hole.length()));
     let mut from = hole.start();
     while from < hole.end() {
         let to = hole.end().min(from + u64::from(BIO_BYTES_MAX));

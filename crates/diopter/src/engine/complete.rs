@@ -3,11 +3,12 @@
 
 use diopter_sys::{BioResult, Errno, RwFlags};
 
-use crate::engine::build::memory_and_base;
+use crate::engine::bounce::{copy_in, copy_out, leave_behind};
+use crate::engine::build::Ground;
 use crate::engine::flush;
 use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
-use crate::engine::submit::{self, Flight, copy_in, copy_out};
+use crate::engine::submit::{self, Flight};
 use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::limits::{ATTEMPTS_MAX, COPY_BYTES_INLINE_MAX};
@@ -129,7 +130,7 @@ pub(crate) fn close_window(
         if is_for_a_worker(pending, part, policies.completion) {
             pending.late_copy = Some(part);
         } else {
-            copy_out(pending, flight, part);
+            leave_behind(pending, flight, part);
         }
     }
     pending.count(useful);
@@ -330,7 +331,7 @@ fn close_edges(pending: &mut Pending, target: &Target, flight: &Flight) {
         pending.ends.clear();
         return report_parts(pending, flight);
     }
-    let bounce = pending.bounce.expect("a bounced window has a buffer");
+    let ground = Ground::of(pending);
     let size = pending.size;
     let is_short = pending.ends.iter().any(|bio| {
         let expected = match target.striping() {
@@ -351,10 +352,10 @@ fn close_edges(pending: &mut Pending, target: &Target, flight: &Flight) {
     for bio in &pending.ends {
         // An edge is one block: one run.
         let missing = bio.missing();
-        let start = to_usize(missing.start() - pending.span.start());
-        flight.slab.fill_zero(bounce.memory, start, to_usize(missing.length()));
+        let start = ground.place_of(missing.start());
+        flight.slab.fill_zero(ground.memory, start, to_usize(missing.length()));
     }
-    copy_in(pending, flight);
+    copy_in(pending, flight, target.blocks.write);
     pending.ends.clear();
     pending.state = State::Transfers;
     pending.is_built = false;
@@ -396,11 +397,10 @@ fn end_of_moved(pending: &Pending, target: &Target, flight: &Flight) -> Result<M
 
 /// Zeros over what of the runs lies before the end of the file.
 fn fill_hole(pending: &Pending, flight: &Flight, runs: Runs, size: u64) {
-    let (memory, base) = memory_and_base(pending);
+    let ground = Ground::of(pending);
     for run in runs.ranges() {
         let length = run.end().min(size).saturating_sub(run.start());
-        let start = to_usize(run.start() - base);
-        flight.slab.fill_zero(memory, start, to_usize(length));
+        flight.slab.fill_zero(ground.memory, ground.place_of(run.start()), to_usize(length));
     }
 }
 

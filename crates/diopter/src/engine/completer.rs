@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use diopter_sys::{IoBuf, RwFlags};
+use diopter_sys::RwFlags;
 
 use crate::backend::Wait;
 use crate::clock::Nanos;
@@ -15,6 +15,8 @@ use crate::completion::{
     Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason, Durability,
     Rule, completion_context,
 };
+use crate::engine::bounce::{self, Idle};
+use crate::engine::build::Ground;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
 use crate::engine::{Core, note_unseen};
@@ -41,7 +43,7 @@ struct Attached {
 
 /// Bytes of a read that are still in a bounce buffer.
 struct LateCopy {
-    bounce: IoBuf,
+    bounce: Idle,
     from: usize,
     to: usize,
     length: usize,
@@ -63,7 +65,7 @@ pub(crate) struct Job {
 /// A job that is done.
 pub(crate) struct Ended {
     place: usize,
-    bounce: Option<IoBuf>,
+    bounce: Option<Idle>,
     what: What,
 }
 
@@ -89,9 +91,9 @@ impl Job {
 }
 
 impl LateCopy {
-    fn carry_out(self, finished: &mut FinishedRequest) -> IoBuf {
+    fn carry_out(self, finished: &mut FinishedRequest) -> Idle {
         if let Some(memory) = &mut finished.memory {
-            let from = &self.bounce[self.from..self.from + self.length];
+            let from = &self.bounce.buf[self.from..self.from + self.length];
             memory[self.to..self.to + self.length].copy_from_slice(from);
         }
         self.bounce
@@ -259,11 +261,12 @@ impl Core {
     /// Keeps the bounce buffer of a read whose last bytes are still to be copied out of it.
     pub fn keep_bounce(&mut self, place: usize, part: FileRange) {
         let pending = &mut self.table[place];
+        bounce::catch_up(pending, &self.flight);
+        let from = Ground::of(pending).place_of(part.start());
         let bounce = pending.bounce.take().expect("a bounced window has a buffer");
-        let from = to_usize(part.start() - pending.span.start());
         let to = to_usize(part.start() - pending.range.start());
         let length = to_usize(part.length());
-        let bounce = self.flight.slab.release(bounce.memory).expect("every bio of it is back");
+        let bounce = bounce.leave(&self.flight).expect("every bio of it is back");
         self.completer.attached(place).copy = Some(LateCopy { bounce, from, to, length });
         self.completer.attached_count += 1;
     }
@@ -413,7 +416,7 @@ impl Core {
     /// A job is over: its result waits to be taken, or its place is free again.
     pub fn file_ended(&mut self, ended: Ended) {
         let Ended { place, bounce, what } = ended;
-        self.pool.idle.extend(bounce);
+        self.pool.keep(bounce);
         match what {
             What::Result(mut finished, target) => {
                 finished.timing.finished = self.backend.now();

@@ -4,6 +4,7 @@
 pub(crate) mod abandoned;
 pub(crate) mod admit;
 mod blocking;
+pub(crate) mod bounce;
 mod build;
 mod bulk;
 pub(crate) mod complete;
@@ -23,7 +24,7 @@ pub(crate) mod wait;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use diopter_sys::{BioId, Errno, Slab, SlabShape, fork};
+use diopter_sys::{Errno, Slab, SlabShape, fork};
 
 use crate::backend::sim::Null;
 use crate::backend::{Backend, Completions, Wait};
@@ -31,7 +32,8 @@ use crate::clock::Nanos;
 use crate::error::{BackendError, IoErrorKind};
 use crate::gate::Gate;
 use crate::limits::{
-    COMPLETION_SLICE, DEPTH_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX, WAIT_SLICE,
+    BOUNCE_BUFFERS_MAX, COMPLETION_SLICE, DEPTH_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX,
+    WAIT_SLICE,
 };
 use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::{DepthPolicy, Policies};
@@ -39,10 +41,11 @@ use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::stripe::Runs;
 use crate::sync::{Arc, Ordering, StaticCounter};
 use admit::Obstacle;
+use bounce::BouncePool;
 use build::Built;
 use bulk::Bulk;
 use completer::Completer;
-use pending::{BouncePool, Failure, Order, Pending, State};
+use pending::{Failure, Order, Pending, State};
 use submit::{BioNote, Flight, Opened, Spot};
 use target::Target;
 
@@ -96,6 +99,8 @@ pub(crate) struct Core {
     completions: Completions,
     completer: Completer,
     pool: BouncePool,
+    /// Places of bounced requests with something to copy while their bios are in the device.
+    beside: VecDeque<usize>,
     next_id: u64,
     seat: usize,
     /// The backend's clock, read once before a round's bios go out and once when some came back.
@@ -130,6 +135,7 @@ impl Core {
             completions: Vec::with_capacity(bios),
             completer: Completer::new(policies.completion),
             pool: BouncePool::new(),
+            beside: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX),
             next_id: FIRST_ID + (u64::from(CORES.fetch_add(1, Ordering::Relaxed)) << 32),
             seat: seat(),
             now: Nanos::default(),
@@ -166,6 +172,7 @@ impl Core {
         self.flight.backlog.clear();
         self.flight.bulk.clear();
         self.pool = BouncePool::new();
+        self.beside.clear();
         let completer = Completer::new(self.policies.completion);
         std::mem::forget(std::mem::replace(&mut self.completer, completer));
         self.broken = Some(BackendError { backend, errno: Errno::EBADF });
@@ -434,7 +441,7 @@ impl Core {
         // With nothing in the device there is nothing to wait for.
         let wait = if self.backend.held() == 0 { Wait::Poll } else { wait };
         let mut completions = std::mem::take(&mut self.completions);
-        let turned = self.backend.turn(wait, &mut completions);
+        let turned = self.submit_and_wait(wait, &mut completions);
         let came_back = !completions.is_empty();
         if came_back {
             self.now = self.backend.now();
@@ -545,14 +552,7 @@ impl Core {
         let pending = &mut self.table[place];
         let built = build::build(place, pending, target, &mut self.flight, &self.policies);
         let is_built = built == Built::All;
-        if pending.is_blocking && is_built && pending.outstanding == 1 && pending.ends.is_empty() {
-            // A window of one bio, waited for on the spot: one system call on this thread.
-            let last = self.flight.backlog.back().copied();
-            if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
-                self.flight.backlog.pop_back();
-                self.run_now(place, id);
-            }
-        }
+        self.call_or_queue(place, target, is_built);
         let pending = &mut self.table[place];
         if built == Built::ToBoundary {
             return Some(Step::AtBoundary);
@@ -565,13 +565,6 @@ impl Core {
         }
         complete::close_window(pending, target, &self.flight, &self.policies);
         None
-    }
-
-    fn run_now(&mut self, place: usize, id: BioId) {
-        debug_assert_eq!(self.flight.notes[id.index()].request, place);
-        let result = self.backend.run_now(id);
-        self.flight.retire(id);
-        complete::note_bio(&mut self.table[place], self.flight.runs[id.index()], result);
     }
 
     /// A request of a single bio that needs more than that.
@@ -614,8 +607,9 @@ impl Core {
             pending.finding = target.mapper.finding(failure.range.start());
         }
         admit::leave(pending, target);
+        bounce::catch_up(pending, &self.flight);
         if let Some(bounce) = pending.bounce.take() {
-            self.pool.put(&self.flight, bounce);
+            self.pool.put(&self.flight, &bounce);
         }
     }
 

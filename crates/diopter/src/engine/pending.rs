@@ -1,10 +1,11 @@
 //! The bounded table of requests in an engine, and where each stands.
 
-use diopter_sys::{Errno, IoBuf, MemoryId, RwFlags};
+use diopter_sys::{Errno, MemoryId, RwFlags};
 
 use crate::bio::lanes::Lanes;
 use crate::bio::pieces::Pieces;
 use crate::clock::Nanos;
+use crate::engine::bounce::Bounce;
 use crate::engine::route::{Way, Window};
 use crate::engine::target::Target;
 use crate::error::{ImageError, IoErrorKind};
@@ -63,14 +64,6 @@ impl BioEnd {
     pub fn missing(&self) -> Runs {
         self.runs.skip(self.moved())
     }
-}
-
-/// A bounce buffer on loan to a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounce {
-    pub memory: MemoryId,
-    /// Bytes it holds.
-    pub bytes: u64,
 }
 
 /// How a request ended.
@@ -323,10 +316,4 @@ pub(crate) struct Order {
     pub memory: Option<MemoryId>,
     pub flags: RwFlags,
     pub is_blocking: bool,
-}
-
-/// Bounce buffers of one engine.
-pub(crate) struct BouncePool {
-    pub idle: Vec<IoBuf>,
-    pub made: usize,
 }

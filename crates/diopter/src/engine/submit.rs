@@ -3,22 +3,19 @@
 
 use std::collections::VecDeque;
 
-use diopter_sys::{
-    AlignmentBits, BioId, BioSpec, Errno, IoBuf, MemoryId, ObjectHandle, Op, Slab, Span,
-};
+use diopter_sys::{AlignmentBits, BioId, BioSpec, Errno, ObjectHandle, Op, Slab, Span};
 
 use crate::backend::Backend;
 use crate::bio::pieces;
 use crate::engine::admit::{buffered, is_plain};
-use crate::engine::build::{builder_of, memory_and_base};
+use crate::engine::bounce::{self, BouncePool};
+use crate::engine::build::{Ground, builder_of};
 use crate::engine::bulk::Bulk;
-use crate::engine::pending::{Bounce, BouncePool, Order, Pending, State};
+use crate::engine::pending::{Order, Pending, State};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
 use crate::extent::{ExtentState, ObjectIndex};
-use crate::limits::{
-    BIO_BYTES_MAX, BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER, BULK_BYTES_MIN,
-};
+use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES, BULK_BYTES_MIN};
 use crate::outcome::DetourReason;
 use crate::policy::{
     BoundaryPolicy, DepthPolicy, MergePolicy, Policies, RoutePolicy, SubmitPolicy,
@@ -72,7 +69,7 @@ pub(crate) fn open_window(
     policies: &Policies,
 ) -> Opened {
     let route = policies.route;
-    let mut window = next_window(pending, target, &flight.slab, route);
+    let mut window = next_window(pending, pending.rest(), target, &flight.slab, route);
     if pending.is_write() && needs_exclusive(pending, target, &window) && !has_exclusive(pending) {
         return Opened::NeedsPass;
     }
@@ -83,7 +80,7 @@ pub(crate) fn open_window(
     }
     let block = block_of(pending, target);
     if matches!(window.way, Way::Bounced(_)) && pending.bounce.is_none() {
-        match pool.take(flight, block) {
+        match pool.take(flight, pending.range.blocks(block).length(), block) {
             Ok(Some(bounce)) => pending.bounce = Some(bounce),
             Ok(None) => return Opened::NoBounceYet,
             Err(errno) => {
@@ -92,7 +89,7 @@ pub(crate) fn open_window(
             }
         }
         // The buffer may be smaller than usual, and so may the window.
-        window = next_window(pending, target, &flight.slab, route);
+        window = next_window(pending, pending.rest(), target, &flight.slab, route);
     }
     let span = match window.way {
         Way::Bounced(_) => window.range.blocks(block),
@@ -100,6 +97,7 @@ pub(crate) fn open_window(
     };
     pending.window = window;
     pending.span = span;
+    bounce::find_ground(pending, flight);
     pending.ends.clear();
     pending.is_serial = target.striping().is_some() && waits_for_each(policies);
     let may_run_out = pending.is_write() && target.striping().is_some() && !pending.is_serial;
@@ -110,7 +108,7 @@ pub(crate) fn open_window(
         begin_transfer(pending, target, flight, policies);
     }
     if pending.is_write() && matches!(window.way, Way::Bounced(_)) && !has_edges(pending, block) {
-        copy_in(pending, flight);
+        bounce::copy_in(pending, flight, block);
     }
     Opened::Yes
 }
@@ -136,9 +134,9 @@ pub(crate) fn begin_transfer(
 ) {
     let merge = if pending.is_serial { MergePolicy::PerStripe } else { policies.merge };
     pending.lanes.fill(&*target.mapper, pending.span, merge);
-    let (memory, base) = memory_and_base(pending);
-    let start = to_usize(pending.span.start() - base);
-    let bits = flight.slab.alignment(memory, start, to_usize(pending.span.length()));
+    let ground = Ground::of(pending);
+    let start = ground.place_of(pending.span.start());
+    let bits = flight.slab.alignment(ground.memory, start, to_usize(pending.span.length()));
     // Memory in several ranges is no single range of pages: today's rule then.
     let boundary = if bits.lengths == 0 { policies.boundary } else { BoundaryPolicy::default() };
     let builder = builder_of(pending, target);
@@ -171,8 +169,14 @@ fn has_edges(pending: &Pending, block: u64) -> bool {
     is_bounced && !(is_aligned(range.start(), block) && is_aligned(range.end(), block))
 }
 
-fn next_window(pending: &Pending, target: &Target, slab: &Slab, route: RoutePolicy) -> Window {
-    let rest = pending.rest();
+/// The window that comes where only `rest` of the request is left.
+pub(super) fn next_window(
+    pending: &Pending,
+    rest: FileRange,
+    target: &Target,
+    slab: &Slab,
+    route: RoutePolicy,
+) -> Window {
     let block = block_of(pending, target);
     let memory = pending.memory.expect("reads and writes have memory");
     let is_aligned_from = |offset: u64| {
@@ -185,11 +189,12 @@ fn next_window(pending: &Pending, target: &Target, slab: &Slab, route: RoutePoli
     if is_write && target.kernel_appends() {
         return append_window(pending, target, slab, is_aligned_from(rest.start()));
     }
+    let bytes = pending.bounce.as_ref().map_or(BOUNCE_BYTES, |bounce| bounce.bytes);
     Course {
         is_write,
         rest,
         block,
-        bounce: pending.bounce.map_or(BOUNCE_BYTES, |bounce| bounce.bytes),
+        bounce: bounce::window_bytes(bytes, pending.range.blocks(block)),
         size: pending.size,
         readable: target.access.read,
         buffered: buffered(target, is_write, pending.range.length(), route),
@@ -281,38 +286,6 @@ pub(crate) fn single_spec(target: &Target, order: &Order, spot: Spot) -> BioSpec
     let memory = order.memory.expect("reads and writes have memory");
     let span = Some(Span::new(memory, 0, to_u32(order.range.length())));
     BioSpec { op, object: spot.object, offset: spot.offset, span, flags }
-}
-
-/// Copies the window's bytes from the caller's memory into the bounce buffer.
-pub(crate) fn copy_in(pending: &Pending, flight: &Flight) {
-    let (memory, bounce) = both(pending);
-    let from = to_usize(pending.window.range.start() - pending.range.start());
-    let to = to_usize(pending.window.range.start() - pending.span.start());
-    let length = to_usize(pending.window.range.length());
-    flight.slab.copy((memory, from), (bounce.memory, to), length);
-}
-
-/// Copies a part of the window from the bounce buffer into the caller's memory.
-pub(crate) fn copy_out(pending: &Pending, flight: &Flight, part: FileRange) {
-    let (memory, bounce) = both(pending);
-    let to = to_usize(part.start() - pending.range.start());
-    let from = to_usize(part.start() - pending.span.start());
-    flight.slab.copy((bounce.memory, from), (memory, to), to_usize(part.length()));
-}
-
-fn both(pending: &Pending) -> (MemoryId, Bounce) {
-    let memory = pending.memory.expect("reads and writes have memory");
-    (memory, pending.bounce.expect("a bounced window has a buffer"))
-}
-
-/// The partial blocks at the window's edges.
-pub(crate) fn edges(pending: &Pending, block: u64) -> impl Iterator<Item = FileRange> {
-    let (range, span) = (pending.window.range, pending.span);
-    let head = FileRange::new(span.start(), span.start() + block);
-    let tail = FileRange::new(span.end() - block, span.end());
-    let has_head = range.start() > span.start();
-    let has_tail = range.end() < span.end() && !(has_head && tail == head);
-    [has_head.then_some(head), has_tail.then_some(tail)].into_iter().flatten()
 }
 
 /// How many bios of the engine one object of a striped file may have: its part of the depth, which
@@ -466,59 +439,6 @@ impl Flight {
             for id in self.backlog.drain(..accepted) {
                 told(self.notes[id.index()].request, true);
             }
-        }
-    }
-}
-
-impl BouncePool {
-    pub fn new() -> BouncePool {
-        BouncePool { idle: Vec::new(), made: 0 }
-    }
-
-    /// A buffer that holds at least one block; `None` when all are in use.
-    fn take(&mut self, flight: &Flight, block: u64) -> Result<Option<Bounce>, Errno> {
-        let buf = match self.idle.pop() {
-            Some(buf) => buf,
-            None if self.made < BOUNCE_BUFFERS_MAX => match self.make(block) {
-                Ok(buf) => buf,
-                // With others in use there will be one; with none there is no memory at all.
-                Err(_) if self.made > 0 => return Ok(None),
-                Err(errno) => return Err(errno),
-            },
-            None => return Ok(None),
-        };
-        let bytes = to_u64(buf.len());
-        match flight.slab.adopt(buf) {
-            Ok(memory) => Ok(Some(Bounce { memory, bytes })),
-            Err(buf) => {
-                self.idle.push(buf);
-                Ok(None)
-            }
-        }
-    }
-
-    /// As large as memory allows, down to two blocks.
-    fn make(&mut self, block: u64) -> Result<IoBuf, Errno> {
-        let sizes = std::iter::once(BOUNCE_BYTES).chain(BOUNCE_BYTES_SMALLER);
-        let mut refused = Errno::ENOMEM;
-        for bytes in sizes.filter(|bytes| *bytes >= 2 * block || *bytes == BOUNCE_BYTES) {
-            match IoBuf::new(to_usize(bytes)) {
-                Ok(buf) => {
-                    self.made += 1;
-                    return Ok(buf);
-                }
-                Err(errno) => refused = errno,
-            }
-        }
-        Err(refused)
-    }
-
-    /// Takes a buffer back from a request that has no bio in flight.
-    pub fn put(&mut self, flight: &Flight, bounce: Bounce) {
-        match flight.slab.release(bounce.memory) {
-            Some(buf) => self.idle.push(buf),
-            // Lost with its backend: the kernel may still write to it.
-            None => self.made -= 1,
         }
     }
 }
