@@ -8,12 +8,16 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use cp_support::*;
 use diopter::StripedFile;
 use diopter::layout::{CreateOptions, ObjectPlace};
 
 const MIB: u64 = 1 << 20;
+
+/// How long an unmount is tried.
+const UNMOUNT_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A loop device on a file; it goes when dropped.
 struct Loop {
@@ -82,7 +86,12 @@ impl Drop for Loop {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        run("umount", &[self.point.to_str().unwrap()]).unwrap();
+        // The ring of a process that has just ended may hold a file for a moment longer.
+        let started = Instant::now();
+        let point = self.point.to_str().unwrap();
+        while let Err(why) = run("umount", &[point]) {
+            assert!(started.elapsed() < UNMOUNT_WAIT_MAX, "{why}");
+        }
     }
 }
 

@@ -1,8 +1,13 @@
 //! Images on devices, and images that are in use. Needs the administrator and loop devices.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::{Place, skip};
+
+/// How long an unmount is tried.
+const UNMOUNT_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A loop device over `image`, which goes when dropped; with a mount on `point`, if it has one.
 struct Loop<'a> {
@@ -43,7 +48,11 @@ impl Loop<'_> {
 impl Drop for Loop<'_> {
     fn drop(&mut self) {
         if self.is_mounted {
-            self.place.tool("umount", &["point"]).unwrap();
+            // The ring of a process that has just ended may hold a file for a moment longer.
+            let started = Instant::now();
+            while let Err(why) = self.place.tool("umount", &["point"]) {
+                assert!(started.elapsed() < UNMOUNT_WAIT_MAX, "{why}");
+            }
         }
         self.place.tool("losetup", &["--detach", &self.device]).unwrap();
     }
