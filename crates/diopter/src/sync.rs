@@ -1,5 +1,5 @@
-//! The only door to threads and atomics: std, loom's models under `--cfg diopter_loom` (others go by
-//! the plain name), shuttle's random schedules under `--cfg shuttle`.
+//! The only door to threads and atomics: std, loom's models under `--cfg diopter_loom` (others go
+//! by the plain name), shuttle's random schedules under `--cfg shuttle`.
 
 #[cfg(not(any(diopter_loom, shuttle)))]
 pub(crate) use std::sync::{
