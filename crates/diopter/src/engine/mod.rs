@@ -13,6 +13,7 @@ pub mod depth;
 mod flush;
 mod handle;
 pub(crate) mod hybrid;
+mod loss;
 pub(crate) mod pending;
 pub(crate) mod route;
 mod space;
@@ -26,16 +27,14 @@ use std::time::Duration;
 
 use diopter_sys::{Errno, Slab, SlabShape, fork};
 
-use crate::backend::sim::Null;
 use crate::backend::{Backend, Completions, Wait};
 use crate::clock::Nanos;
-use crate::error::{BackendError, IoErrorKind};
+use crate::error::BackendError;
 use crate::gate::Gate;
 use crate::limits::{
     BOUNCE_BUFFERS_MAX, COMPLETION_SLICE, DEPTH_MAX, MEMORIES_MAX, REQUESTS_MAX, SEGMENTS_MAX,
     WAIT_SLICE,
 };
-use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::{DepthPolicy, Policies};
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::stripe::Runs;
@@ -143,40 +142,6 @@ impl Core {
             broken: None,
             generation: fork::generation(),
         }
-    }
-
-    /// Whether this is a fork's child, and the backend and all that is in it are the parent's.
-    pub fn is_inherited(&self) -> bool {
-        self.generation != fork::generation()
-    }
-
-    /// In a child of fork: lets go of everything of the parent's without touching it, and is
-    /// broken from then on. Its rings and buffers are not mapped here, its workers do not run
-    /// here, and only the parent leaves its passes and locks.
-    #[inline]
-    pub fn disown_inherited(&mut self) {
-        if self.is_inherited() {
-            self.disown();
-        }
-    }
-
-    #[cold]
-    fn disown(&mut self) {
-        let backend = self.backend.capabilities().name;
-        let none = Box::new(Null::new(&self.flight.slab, 0));
-        std::mem::forget(std::mem::replace(&mut self.backend, none));
-        self.table.fill_with(Pending::vacant);
-        self.free = (0..self.table.len()).rev().collect();
-        self.waiting.clear();
-        self.finished.clear();
-        self.flight.backlog.clear();
-        self.flight.bulk.clear();
-        self.pool = BouncePool::new();
-        self.beside.clear();
-        let completer = Completer::new(self.policies.completion);
-        std::mem::forget(std::mem::replace(&mut self.completer, completer));
-        self.broken = Some(BackendError { backend, errno: Errno::EBADF });
-        self.generation = fork::generation();
     }
 
     pub fn slab(&self) -> &Slab {
@@ -691,62 +656,6 @@ impl Core {
             .any(|pending| pending.target.as_ref().is_some_and(|its| Arc::ptr_eq(its, target)))
     }
 
-    /// The backend is lost: every request ends; what was in the device is unknown, its memory
-    /// leaks.
-    fn fail_all(&mut self) {
-        self.flight.backlog.clear();
-        self.flight.bulk.clear();
-        self.flight.shares.clear();
-        self.waiting.clear();
-        for place in 0..self.table.len() {
-            if self.table[place].target.is_none() {
-                continue;
-            }
-            if self.table[place].state == State::Single {
-                self.lengthen(place);
-            }
-            let pending = &mut self.table[place];
-            let (range, window) = (pending.rest(), pending.window.range);
-            if pending.outstanding > 0 {
-                let unknown = RangeOutcome { range: window, state: RangeState::Unknown };
-                paint(&mut pending.parts, unknown);
-            }
-            let kind = Some(IoErrorKind::BackendLost);
-            let failure = Failure { errno: Errno::EIO, range, kind };
-            pending.failure = Some(failure);
-            pending.outstanding = 0;
-            if pending.owes_flush || pending.state == State::Flushes {
-                flush::give_up(pending);
-            }
-            pending.state = State::Ended;
-            if !pending.is_blocking {
-                self.file_finished(place);
-            }
-        }
-    }
-
-    /// Reaps until nothing is held: for memory that is about to be taken back. False when that
-    /// can't be proven.
-    pub fn drain(&mut self) -> bool {
-        for bio in self.flight.slab.held_bios() {
-            self.backend.cancel(bio);
-        }
-        if self.broken.is_none() {
-            self.turn(Wait::Block(WAIT_SLICE));
-        }
-        if self.broken.is_none() {
-            return true;
-        }
-        self.drop_backend();
-        self.flight.slab.held() == 0
-    }
-
-    /// Dropping a backend waits for its device; what is held afterwards is held for ever.
-    fn drop_backend(&mut self) {
-        let none = Null::new(&self.flight.slab, 0);
-        drop(std::mem::replace(&mut self.backend, Box::new(none)));
-    }
-
     /// Whether bios wait for room in the backend.
     pub fn has_backlog(&self) -> bool {
         !self.flight.backlog.is_empty() || self.flight.bulk.has_kept_back()
@@ -762,19 +671,6 @@ impl Core {
         let waiting = self.waiting.front().and_then(|place| self.table[*place].target.as_ref());
         if let Some(target) = waiting {
             target.gate().pause(timeout);
-        }
-    }
-}
-
-impl Drop for Core {
-    /// Waits for the device before the passes go: until then nobody else may write those blocks.
-    fn drop(&mut self) {
-        self.disown_inherited();
-        self.drop_backend();
-        for pending in &mut self.table {
-            if let Some(target) = pending.target.take() {
-                admit::leave(pending, &target);
-            }
         }
     }
 }
