@@ -1,0 +1,1 @@
+//! Renders documents: text, Markdown, CSV, JSON, one HTML page. Measures nothing.

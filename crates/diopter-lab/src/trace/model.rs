@@ -1,0 +1,161 @@
+//! What a trace is once events are joined: requests, the bios they became, and where each
+//! completion ran. Who joins makes these; findings and renderers read nothing else. Times are
+//! nanoseconds from the first event; `None` is "could not be known here".
+
+/// A joined trace.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// The command.
+    pub command: Vec<String>,
+    /// The command's exit status, as a shell tells it.
+    pub exit_status: u8,
+    /// Time of the clock when the trace began: nanoseconds since 1970.
+    pub started_unix_ns: u64,
+    /// From the first event to the last.
+    pub elapsed_ns: u64,
+    /// The files and devices that were touched; requests say which by index.
+    pub files: Vec<TracedFile>,
+    /// The requests, by the time of their begin. At most `limits` of them are kept whole; the
+    /// counters below count all.
+    pub requests: Vec<TracedRequest>,
+    /// The bios; requests say which by index.
+    pub bios: Vec<TracedBio>,
+    /// Events that the kernel's buffer lost.
+    pub lost_events: u64,
+    /// What could not be known, and why, each as one sentence.
+    pub unknown: Vec<String>,
+    /// The kernel's release.
+    pub kernel_release: String,
+}
+
+/// A file or device of the trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TracedFile {
+    /// Its path, or `device:inode` where no path was seen.
+    pub path: String,
+    /// Major and minor of its device.
+    pub device: (u32, u32),
+    /// Its inode; 0 for a raw device.
+    pub inode: u64,
+    /// `ext4`, `xfs`, `raw`, ...
+    pub file_system: String,
+    /// `queue/max_sectors_kb` of the device in bytes, `None` if unknown.
+    pub bio_bytes_limit: Option<u64>,
+}
+
+/// What a request asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TracedOp {
+    /// Device to memory.
+    Read,
+    /// Memory to device.
+    Write,
+}
+
+/// How a request came to the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Door {
+    /// `pread`, `pwrite` and their like.
+    Syscall,
+    /// `io_submit`.
+    Aio,
+    /// A submission ring.
+    Uring,
+    /// Nobody saw.
+    #[default]
+    Unknown,
+}
+
+/// Where code of the kernel ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Context {
+    /// A hard interrupt.
+    HardIrq,
+    /// A soft interrupt.
+    SoftIrq,
+    /// A worker of a workqueue.
+    Kworker,
+    /// The submitting task.
+    Task,
+    /// A thread that polls.
+    Poller,
+}
+
+/// One request of the application, as the kernel saw it.
+#[derive(Clone, Debug)]
+pub struct TracedRequest {
+    /// Index into [`Trace::files`].
+    pub file: usize,
+    /// The thread that submitted it, and its name.
+    pub thread: u32,
+    /// The thread's name.
+    pub thread_name: String,
+    /// How it came.
+    pub door: Door,
+    /// What it asked.
+    pub op: TracedOp,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes asked.
+    pub length: u64,
+    /// Bytes moved, or a negative errno.
+    pub result: Option<i64>,
+    /// Whether it was to be durable (`O_DSYNC`, `RWF_DSYNC`).
+    pub is_dsync: bool,
+    /// Whether it went past the file's size.
+    pub is_extending: Option<bool>,
+    /// Whether blocks of it were unwritten before.
+    pub is_unwritten: Option<bool>,
+    /// Whether the inode had pages in the page cache.
+    pub has_cached_pages: Option<bool>,
+    /// Whether any of it went through the page cache instead.
+    pub is_buffered: bool,
+    /// Whether io_uring handed it to a worker of its own.
+    pub is_punted: bool,
+    /// Whether it waited for the journal.
+    pub waited_for_journal: bool,
+    /// Indices into [`Trace::bios`].
+    pub bios: Vec<usize>,
+    /// Where its completion ran; `None` where it could not be known.
+    pub context: Option<Context>,
+    /// The function that put the completion off, if one did.
+    pub deferred_by: Option<String>,
+    /// When things happened.
+    pub times: RequestTimes,
+}
+
+/// When a request was where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestTimes {
+    /// It entered the kernel.
+    pub begin: u64,
+    /// Its last bio was queued.
+    pub submitted: Option<u64>,
+    /// Its last bio was done by the device.
+    pub device_done: Option<u64>,
+    /// Its completion began to run, after any detour.
+    pub completed: Option<u64>,
+    /// Whoever waited had it.
+    pub woken: Option<u64>,
+}
+
+/// One bio.
+#[derive(Clone, Debug)]
+pub struct TracedBio {
+    /// Major and minor of the device.
+    pub device: (u32, u32),
+    /// First sector of 512 bytes.
+    pub sector: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The block layer cut it, into this many requests for the device; 1 is whole.
+    pub pieces: u32,
+    /// When the file system handed it down.
+    pub queued: u64,
+    /// When the driver got its first piece.
+    pub issued: Option<u64>,
+    /// When the device was done with all of it.
+    pub done: Option<u64>,
+    /// Where its completion ran.
+    pub context: Option<Context>,
+}
