@@ -114,6 +114,12 @@ impl ReadWrite {
         matches!(self, ReadWrite::RandRead | ReadWrite::RandWrite | ReadWrite::RandRw)
     }
 
+    /// Whether it reads and writes.
+    #[must_use]
+    pub fn is_mixed(self) -> bool {
+        matches!(self, ReadWrite::Rw | ReadWrite::RandRw)
+    }
+
     /// Whether anything is written.
     #[must_use]
     pub fn has_writes(self) -> bool {
