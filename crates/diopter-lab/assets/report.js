@@ -122,8 +122,8 @@ function layOut(lines) {
 /** Names beside the lines, and heads above groups of them; shared by all bar charts. */
 function lineLabels({ bars, heads }, left) {
   return [
-    Plot.text(bars, { y: "at", text: (line) => clipped(line.label, left - 14), title: "label", frameAnchor: "left", textAnchor: "end", dx: -8, ariaLabel: "line-labels", fill: "var(--soft)" }),
-    Plot.text(heads, { y: "at", text: "head", frameAnchor: "left", textAnchor: "start", dx: -left + 6, fontWeight: 600, ariaLabel: "heads", fill: "var(--ink)" }),
+    Plot.text(bars, { y: "at", text: (line) => clipped(line.label, left - 14), title: "label", frameAnchor: "left", textAnchor: "end", dx: -8, className: "line-labels", fill: "var(--soft)" }),
+    Plot.text(heads, { y: "at", text: "head", frameAnchor: "left", textAnchor: "start", dx: -left + 6, fontWeight: 600, className: "heads", fill: "var(--ink)" }),
   ];
 }
 
@@ -157,7 +157,7 @@ function ratioChart(width, lines) {
   const isNarrow = width < NARROW;
   const longest = d3.max(layout.bars, (line) => line.label.length) * 6.4 + 14;
   const left = Math.min(longest, isNarrow ? 116 : 250);
-  const right = isNarrow ? 62 : isJudged ? 232 : 60;
+  const right = isNarrow ? 62 : isJudged ? 250 : 60;
   const ends = known.flatMap(({ cell }) => [cell.ratio, isNumber(cell.low) ? cell.low : cell.ratio, isNumber(cell.high) ? cell.high : cell.ratio]).filter((end) => end > 0);
   const floor = data.effect_floor || 0;
   const low = Math.min(d3.min(ends) ?? 1, 1 - floor, 0.98);
@@ -174,17 +174,17 @@ function ratioChart(width, lines) {
     width, height: 42 + top.length * 23, marginLeft: left, marginRight: right, marginTop: 24, marginBottom: 16,
     x, y: { type: "band", domain: top, axis: null, padding: 0.34 },
     marks: [
-      floor > 0 ? Plot.rect([0], { x1: 1 - floor, x2: 1 + floor, fill: "var(--same-wash)", ariaLabel: "floor" }) : null,
+      floor > 0 ? Plot.rect([0], { x1: 1 - floor, x2: 1 + floor, fill: "var(--same-wash)", className: "floor" }) : null,
       Plot.axisX({ anchor: "top", ticks: text, tickFormat: tickText, tickSize: 0, color: "var(--soft)" }),
       Plot.gridX({ ticks: text, stroke: "var(--grid)", strokeOpacity: 1 }),
-      Plot.ruleX([1], { stroke: "var(--ink)", strokeOpacity: 0.55, ariaLabel: "baseline" }),
-      Plot.barX(known, { y: "at", x1: 1, x2: (line) => line.cell.ratio, fill: tint, fillOpacity: (line) => (["better", "worse"].includes(line.cell.verdict) ? 0.85 : 0.35), rx: 1.5, insetTop: 1, insetBottom: 1, ariaLabel: "ratio" }),
-      Plot.ruleY(known.filter(({ cell }) => isNumber(cell.low)), { y: "at", x1: (line) => line.cell.low, x2: (line) => line.cell.high, stroke: "var(--ink)", strokeWidth: 1.5, marker: "tick", ariaLabel: "interval" }),
+      Plot.ruleX([1], { stroke: "var(--ink)", strokeOpacity: 0.55, className: "baseline" }),
+      Plot.barX(known, { y: "at", x1: 1, x2: (line) => line.cell.ratio, fill: tint, fillOpacity: (line) => (["better", "worse"].includes(line.cell.verdict) ? 0.85 : 0.35), rx: 1.5, insetTop: 1, insetBottom: 1, className: "ratio" }),
+      Plot.ruleY(known.filter(({ cell }) => isNumber(cell.low)), { y: "at", x1: (line) => line.cell.low, x2: (line) => line.cell.high, stroke: "var(--ink)", strokeWidth: 1.5, marker: "tick", className: "interval" }),
       lineLabels(layout, left),
-      Plot.text(known, { y: "at", text: said, frameAnchor: "right", textAnchor: "start", dx: 8, fontWeight: 600, fill: tint, ariaLabel: "ratio-labels" }),
-      isNarrow || !isJudged ? null : Plot.text(known, { y: "at", text: ({ cell }) => (isNumber(cell.low) ? rangeText(cell) : ""), frameAnchor: "right", textAnchor: "start", dx: 52, fill: "var(--soft)", ariaLabel: "interval-labels" }),
-      isNarrow || !isJudged ? null : Plot.text(known, { y: "at", text: ({ cell }) => (verdictOf(cell) === "none" ? "" : `${MARKS[verdictOf(cell)]} ${verdictOf(cell)}`), frameAnchor: "right", textAnchor: "start", dx: 146, fontWeight: 600, fill: tint, ariaLabel: "verdict-labels" }),
-      Plot.text(layout.bars.filter(({ cell }) => !isNumber(cell.ratio)), { y: "at", x: 1, text: () => "\u00d7 failed", textAnchor: "start", dx: 6, fill: "var(--worse)", ariaLabel: "failed" }),
+      Plot.text(known, { y: "at", text: said, frameAnchor: "right", textAnchor: "start", dx: 8, fontWeight: 600, fill: tint, className: "ratio-labels" }),
+      isNarrow || !isJudged ? null : Plot.text(known, { y: "at", text: ({ cell }) => (isNumber(cell.low) ? rangeText(cell) : ""), frameAnchor: "right", textAnchor: "start", dx: 52, fill: "var(--soft)", className: "interval-labels" }),
+      isNarrow || !isJudged ? null : Plot.text(known, { y: "at", text: ({ cell }) => (verdictOf(cell) === "none" ? "" : `${MARKS[verdictOf(cell)]} ${verdictOf(cell)}`), frameAnchor: "right", textAnchor: "start", dx: 146, fontWeight: 600, fill: tint, className: "verdict-labels" }),
+      Plot.text(layout.bars.filter(({ cell }) => !isNumber(cell.ratio)), { y: "at", x: 1, text: () => "\u00d7 failed", textAnchor: "start", dx: 6, fill: "var(--worse)", className: "failed" }),
     ],
   });
 }
@@ -280,8 +280,8 @@ function latencyChart(width, job, direction, kind) {
       Plot.gridX({ ticks: ticks.map(nines), stroke: "var(--grid)", strokeOpacity: 1 }),
       Plot.gridY({ ticks: logTicks(domain[0], domain[1], 7), stroke: "var(--grid)", strokeOpacity: 1 }),
       [...d3.group(points, (point) => point.column)].map(([column, own]) => [
-        Plot.line(own, { x: (point) => nines(point.percent), y: "ns", stroke: hue(column), strokeDasharray: dash(column), strokeWidth: 2, curve: "monotone-x", ariaLabel: "latency" }),
-        Plot.dot(own, { x: (point) => nines(point.percent), y: "ns", fill: hue(column), r: 2.5, ariaLabel: "percentile", title: (point) => `${columns[column].label}: ${point.percent} % within ${show.time(point.ns)}` }),
+        Plot.line(own, { x: (point) => nines(point.percent), y: "ns", stroke: hue(column), strokeDasharray: dash(column), strokeWidth: 2, curve: "monotone-x", className: "latency" }),
+        Plot.dot(own, { x: (point) => nines(point.percent), y: "ns", fill: hue(column), r: 2.5, className: "percentile", title: (point) => `${columns[column].label}: ${point.percent} % within ${show.time(point.ns)}` }),
       ]),
     ].flat(2),
   });
@@ -341,8 +341,8 @@ function timeChart(width, job) {
       Plot.axisX({ ticks: isNarrow ? 4 : 8, label: isTimed ? "seconds since the first round" : "turn", labelAnchor: "center", labelArrow: "none", tickSize: 0, color: "var(--soft)" }),
       Plot.axisY({ ticks: 5, tickFormat: show.rate, tickSize: 0, color: "var(--soft)" }),
       Plot.gridY({ ticks: 5, stroke: "var(--grid)", strokeOpacity: 1 }),
-      Plot.line(points, { x: "x", y: "iops", z: "at", stroke: (point) => hue(point.column), strokeOpacity: 0.55, strokeWidth: 1, ariaLabel: "series" }),
-      Plot.ruleY(rounds, { x1: from, x2: to, y: "iops", stroke: (round) => hue(round.column), strokeWidth: 4, strokeLinecap: "round", ariaLabel: "round",
+      Plot.line(points, { x: "x", y: "iops", z: "at", stroke: (point) => hue(point.column), strokeOpacity: 0.55, strokeWidth: 1, className: "series" }),
+      Plot.ruleY(rounds, { x1: from, x2: to, y: "iops", stroke: (round) => hue(round.column), strokeWidth: 4, strokeLinecap: "round", className: "round",
         title: (round) => `${columns[round.column].label}, round ${round.round}: ${show.rate(round.iops)} IOPS` }),
     ],
   });
@@ -403,10 +403,10 @@ function sweepChart(width, group, value, format) {
       Plot.axisX({ ticks: depths, tickFormat: (depth) => `${depth}`, label: "depth", labelAnchor: "center", labelArrow: "none", tickSize: 0, color: "var(--soft)" }),
       Plot.axisY({ ticks, tickFormat: format, tickSize: 0, color: "var(--soft)" }),
       Plot.gridY({ ticks, stroke: "var(--grid)", strokeOpacity: 1 }),
-      [...d3.group(points, (point) => point.column)].map(([column, own]) => Plot.line(d3.sort(own, (point) => point.depth), { x: "depth", y: value, stroke: hue(column), strokeDasharray: dash(column), strokeWidth: 2, ariaLabel: "sweep" })),
-      Plot.dot(points, { x: "depth", y: value, fill: (point) => hue(point.column), r: 3, ariaLabel: "depth", title: (point) => `${columns[point.column].label}, depth ${point.depth}: ${format(point[value])}` }),
-      Plot.dot(knees, { x: "depth", y: value, stroke: (point) => hue(point.column), r: 8, strokeWidth: 2, ariaLabel: "knee" }),
-      Plot.text(knees, { x: "depth", y: value, text: (point) => `knee ${point.depth}`, dy: -15, fill: (point) => hue(point.column), fontWeight: 600, stroke: "var(--raised)", strokeWidth: 4, ariaLabel: "knee-labels" }),
+      [...d3.group(points, (point) => point.column)].map(([column, own]) => Plot.line(d3.sort(own, (point) => point.depth), { x: "depth", y: value, stroke: hue(column), strokeDasharray: dash(column), strokeWidth: 2, className: "sweep" })),
+      Plot.dot(points, { x: "depth", y: value, fill: (point) => hue(point.column), r: 3, className: "depth", title: (point) => `${columns[point.column].label}, depth ${point.depth}: ${format(point[value])}` }),
+      Plot.dot(knees, { x: "depth", y: value, stroke: (point) => hue(point.column), r: 8, strokeWidth: 2, className: "knee" }),
+      Plot.text(knees, { x: "depth", y: value, text: (point) => `knee ${point.depth}`, dy: -15, fill: (point) => hue(point.column), fontWeight: 600, stroke: "var(--raised)", strokeWidth: 4, className: "knee-labels" }),
     ].flat(),
   });
 }
@@ -444,7 +444,7 @@ function processorChart(width, list) {
   const left = Math.min(d3.max(layout.bars, (line) => line.label.length) * 6.4 + 14, isNarrow ? 116 : 250);
   const total = (line) => line.cell.user_ns + line.cell.system_ns;
   const ticks = isNarrow ? 3 : 6;
-  const part = (from, to, fill, name) => Plot.barX(layout.bars, { y: "at", x1: from, x2: to, fill, insetTop: 1, insetBottom: 1, ariaLabel: name });
+  const part = (from, to, fill, name) => Plot.barX(layout.bars, { y: "at", x1: from, x2: to, fill, insetTop: 1, insetBottom: 1, className: name });
   return Plot.plot({
     width, height: 42 + lines.length * 23, marginLeft: left, marginRight: 70, marginTop: 24, marginBottom: 12,
     x: { domain: [0, d3.max(layout.bars, total)], label: null }, y: { type: "band", domain: layout.domain, axis: null, padding: 0.34 },
@@ -454,7 +454,7 @@ function processorChart(width, list) {
       part(0, (line) => line.cell.user_ns, "var(--c1)", "user"),
       part((line) => line.cell.user_ns, total, "var(--c5)", "system"),
       lineLabels(layout, left),
-      Plot.text(layout.bars, { y: "at", x: total, text: (line) => show.time(total(line)), textAnchor: "start", dx: 6, fill: "var(--ink)", ariaLabel: "processor-labels" }),
+      Plot.text(layout.bars, { y: "at", x: total, text: (line) => show.time(total(line)), textAnchor: "start", dx: 6, fill: "var(--ink)", className: "processor-labels" }),
     ],
   });
 }
@@ -507,11 +507,11 @@ function kernelChart(width, kernels) {
       Plot.axisX({ tickSize: 0, color: "var(--soft)", tickFormat: (label) => clipped(label, (width - right) / kernels.length), tickRotate: isNarrow && kernels.length > 5 ? -45 : 0 }),
       Plot.axisY({ ticks: 6, tickFormat: d3.format(".2f"), tickSize: 0, color: "var(--soft)" }),
       Plot.gridY({ ticks: 6, stroke: "var(--grid)", strokeOpacity: 1 }),
-      Plot.ruleY([1], { stroke: "var(--ink)", strokeOpacity: 0.55, ariaLabel: "baseline" }),
-      Plot.line(points, { x: "kernel", y: "ratio", z: "job", stroke: "var(--faint)", strokeWidth: 1.25, ariaLabel: "kernel-job" }),
-      Plot.dot(points, { x: "kernel", y: "ratio", fill: (point) => `var(--k-${point.context})`, stroke: "var(--raised)", symbol: (point) => shape[point.context], r: 6, ariaLabel: "kernel-cell",
+      Plot.ruleY([1], { stroke: "var(--ink)", strokeOpacity: 0.55, className: "baseline" }),
+      Plot.line(points, { x: "kernel", y: "ratio", z: "job", stroke: "var(--faint)", strokeWidth: 1.25, className: "kernel-job" }),
+      Plot.dot(points, { x: "kernel", y: "ratio", fill: (point) => `var(--k-${point.context})`, stroke: "var(--raised)", symbol: (point) => shape[point.context], r: 6, className: "kernel-cell",
         title: (point) => `${jobs[point.job].label}, ${point.kernel}: ${show.ratio(point.ratio)}, ${point.context}` }),
-      isNarrow || groups.length > 14 ? null : Plot.text(ends, { x: "kernel", y: (point) => scale.invert(point.label_at), text: (point) => clipped(jobs[point.job].label, right - 20), textAnchor: "start", dx: 12, fill: "var(--soft)", ariaLabel: "kernel-labels" }),
+      isNarrow || groups.length > 14 ? null : Plot.text(ends, { x: "kernel", y: (point) => scale.invert(point.label_at), text: (point) => clipped(jobs[point.job].label, right - 20), textAnchor: "start", dx: 12, fill: "var(--soft)", className: "kernel-labels" }),
     ],
   });
 }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::numbers::{bytes, number};
+use super::numbers::bytes;
 use crate::document::Environment;
+use crate::number::float;
 
 /// One fact about the machines, with a value for each of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -28,8 +29,10 @@ pub(super) fn facts_of(environments: &[Environment]) -> Vec<Fact> {
             names.push(name);
         }
     }
-    let by_name: Vec<BTreeMap<&String, &String>> =
-        listed.iter().map(|facts| facts.iter().map(|(name, value)| (name, value)).collect()).collect();
+    let by_name: Vec<BTreeMap<&String, &String>> = listed
+        .iter()
+        .map(|facts| facts.iter().map(|(name, value)| (name, value)).collect())
+        .collect();
     let fact = |name: &String| {
         let value = |facts: &BTreeMap<&String, &String>| {
             facts.get(name).map(|value| (*value).clone()).unwrap_or_default()
@@ -55,11 +58,11 @@ fn listing(one: &Environment) -> Vec<(String, String)> {
     tell("processors online", known(one.cpu.online.into(), |count| count.to_string()));
     tell("governor", one.cpu.governor.clone());
     tell("hyper-threads", one.cpu.smt.clone());
-    tell("memory", known(one.memory_bytes, |count| bytes(number(count))));
+    tell("memory", known(one.memory_bytes, |count| bytes(float(count))));
     tell("device", one.device.name.clone());
     tell("device model", one.device.model.clone());
     tell("device firmware", one.device.firmware.clone());
-    tell("device size", known(one.device.size, |count| bytes(number(count))));
+    tell("device size", known(one.device.size, |count| bytes(float(count))));
     let rotational = one.device.is_rotational.map(|spins| if spins { "yes" } else { "no" });
     tell("device spins", rotational.unwrap_or_default().to_owned());
     if let Some(system) = &one.file_system {
@@ -70,7 +73,10 @@ fn listing(one: &Environment) -> Vec<(String, String)> {
         tell("alignment of offsets", told(system.alignment_offset));
     }
     tell("cgroup cpu.max", one.cgroup.cpu.clone().unwrap_or_default());
-    tell("cgroup memory.max", one.cgroup.memory.map(|count| bytes(number(count))).unwrap_or_default());
+    tell(
+        "cgroup memory.max",
+        one.cgroup.memory.map(|count| bytes(float(count))).unwrap_or_default(),
+    );
     tell("cgroup io.max", one.cgroup.io.clone().unwrap_or_default());
     tell("container", one.container.clone());
     for (name, value) in &one.device.queue.0 {

@@ -1,8 +1,9 @@
 //! What the rounds of one cell come to: the figures that every form of a report shows. Judges
 //! nothing: ratios with their verdicts come from `compare`.
 
-use super::numbers::{median, number};
+use super::numbers::median;
 use crate::document::{Cell, Contexts, Direction, DirectionSample, RouteSample, Sample};
+use crate::number::float;
 
 /// The figures of one cell; `None` where nothing was measured.
 #[derive(Clone, Debug, Default)]
@@ -43,9 +44,9 @@ impl Figures {
     /// Of one cell.
     pub(super) fn of(cell: &Cell) -> Figures {
         let samples = &cell.samples;
-        let ios: f64 = samples.iter().map(|sample| number(ios_of(sample))).sum();
+        let ios: f64 = samples.iter().map(|sample| float(ios_of(sample))).sum();
         let each = |total: f64| (ios > 0.0).then(|| total / ios);
-        let sum = |of: fn(&Sample) -> u64| samples.iter().map(|sample| number(of(sample))).sum();
+        let sum = |of: fn(&Sample) -> u64| samples.iter().map(|sample| float(of(sample))).sum();
         let has_processor = samples.iter().any(|one| one.processor != Default::default());
         let has_switches = samples.iter().any(|one| one.switches != Default::default());
         let bios: Option<Vec<u64>> = samples.iter().map(|sample| sample.bios).collect();
@@ -54,12 +55,12 @@ impl Figures {
             rounds: samples.len(),
             iops: median(samples.iter().map(iops_of)),
             bytes_per_second: median(samples.iter().filter_map(bytes_per_second)),
-            total_bytes: median(samples.iter().map(|sample| number(bytes_of(sample)))),
+            total_bytes: median(samples.iter().map(|sample| float(bytes_of(sample)))),
             user_ns: each(sum(|one| one.processor.user_ns)).filter(|_| has_processor),
             system_ns: each(sum(|one| one.processor.system_ns)).filter(|_| has_processor),
             switches: each(sum(|one| one.switches.voluntary + one.switches.involuntary))
                 .filter(|_| has_switches),
-            bios: bios.and_then(|bios| each(bios.into_iter().map(number).sum())),
+            bios: bios.and_then(|bios| each(bios.into_iter().map(float).sum())),
             depth: median(samples.iter().filter_map(|sample| sample.depth_mean)),
             memory_bytes: samples.iter().filter_map(|sample| sample.memory_peak_bytes).max(),
             short_ios: directions(samples).map(|direction| direction.short_ios).sum(),
@@ -101,8 +102,8 @@ pub(super) fn ios_of(sample: &Sample) -> u64 {
 
 /// Bytes per second of a round; `None` of a round without a length.
 pub(super) fn bytes_per_second(sample: &Sample) -> Option<f64> {
-    let seconds = number(sample.elapsed_ns) / 1e9;
-    (sample.elapsed_ns > 0).then(|| number(bytes_of(sample)) / seconds)
+    let seconds = float(sample.elapsed_ns) / 1e9;
+    (sample.elapsed_ns > 0).then(|| float(bytes_of(sample)) / seconds)
 }
 
 fn both(sample: &Sample) -> impl Iterator<Item = &DirectionSample> {
@@ -177,7 +178,10 @@ mod tests {
     fn bios_that_one_round_did_not_count_are_not_told() {
         let mut samples = vec![round(100, 1.0), round(100, 1.0)];
         samples[0].bios = Some(300);
-        assert_eq!(Figures::of(&Cell { samples: samples.clone(), ..Default::default() }).bios, None);
+        assert_eq!(
+            Figures::of(&Cell { samples: samples.clone(), ..Default::default() }).bios,
+            None
+        );
         samples[1].bios = Some(100);
         let figures = Figures::of(&Cell { samples, ..Default::default() });
         assert_eq!(figures.bios, Some(2.0));
@@ -186,11 +190,13 @@ mod tests {
     #[test]
     fn reads_and_writes_and_contexts_of_all_rounds_add_up() {
         let mut mixed = round(100, 10.0);
-        mixed.write = Some(DirectionSample { ios: 50, iops: 5.0, short_ios: 2, ..Default::default() });
+        mixed.write =
+            Some(DirectionSample { ios: 50, iops: 5.0, short_ios: 2, ..Default::default() });
         let by = |count| vec![("iomap_dio_bio_end_io".to_owned(), count)];
         mixed.contexts = Some(Contexts { kworker: 3, deferred_by: by(3), ..Default::default() });
         mixed.guest = Some(Guest { instructions_per_io: 9000.0, ..Default::default() });
-        let figures = Figures::of(&Cell { samples: vec![mixed.clone(), mixed], ..Default::default() });
+        let figures =
+            Figures::of(&Cell { samples: vec![mixed.clone(), mixed], ..Default::default() });
         assert_eq!((figures.iops, figures.short_ios), (Some(15.0), 4));
         let contexts = figures.contexts.unwrap();
         assert_eq!((contexts.kworker, contexts.deferred_by), (6, by(6)));

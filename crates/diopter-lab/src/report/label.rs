@@ -1,8 +1,9 @@
 //! Short names for jobs: what they do, and whatever else tells them apart from the other jobs of the
 //! same document.
 
-use super::numbers::{block, bytes, number, time};
+use super::numbers::{block, bytes, time};
 use crate::document::{Job, Row, Span};
+use crate::number::float;
 
 /// The parts of a job that a label may name, in the order in which it names them.
 type Part = fn(&Job) -> String;
@@ -13,11 +14,11 @@ const PARTS: [Part; 12] = [
     |job| format!("{} jobs", job.numjobs),
     |job| if job.is_direct { "direct" } else { "buffered" }.to_owned(),
     |job| if job.rw.is_mixed() { format!("{} % reads", job.read_percent) } else { String::new() },
-    |job| bytes(number(job.size)),
+    |job| bytes(float(job.size)),
     |job| if job.offset == 0 { String::new() } else { format!("at {}", block(job.offset)) },
     |job| match job.span {
-        Span::RuntimeNs(ns) => time(number(ns)),
-        Span::IoBytes(count) => format!("to {}", bytes(number(count))),
+        Span::RuntimeNs(ns) => time(float(ns)),
+        Span::IoBytes(count) => format!("to {}", bytes(float(count))),
     },
     |job| job.durability.clone(),
     |job| job.layout.clone(),

@@ -7,8 +7,9 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 
 use super::figures;
-use super::numbers::{median, number};
+use super::numbers::median;
 use crate::document::{Cell, Direction, Latencies, Latency};
+use crate::number::float;
 
 /// The percentiles of a curve: halves of what is left, in round numbers.
 pub(super) const PERCENTS: [f64; 16] = [
@@ -83,19 +84,18 @@ pub(super) fn curve(cell: &Cell, direction: Direction, kind: Kind) -> Option<Cur
     if count == 0 {
         return None;
     }
-    let total: f64 = rounds.iter().map(|latency| latency.mean_ns * number(latency.count)).sum();
-    let from_histograms = merged(&rounds).map(|all| {
-        PERCENTS.map(|percent| Some(number(all.value_at_percentile(percent)))).to_vec()
-    });
+    let total: f64 = rounds.iter().map(|latency| latency.mean_ns * float(latency.count)).sum();
+    let from_histograms = merged(&rounds)
+        .map(|all| PERCENTS.map(|percent| Some(float(all.value_at_percentile(percent)))).to_vec());
     let mut ns = from_histograms.unwrap_or_else(|| from_percentiles(&rounds));
     for (place, percent) in PERCENTS.iter().enumerate() {
         // A percentile with no request above it is the longest by another name.
-        let above = number(count) * (100.0 - percent) / 100.0;
+        let above = float(count) * (100.0 - percent) / 100.0;
         if *percent < 100.0 && above < 1.0 {
             ns[place] = None;
         }
     }
-    Some(Curve { count, mean_ns: total / number(count), ns })
+    Some(Curve { count, mean_ns: total / float(count), ns })
 }
 
 /// All rounds' histograms in one; `None` if one has none or cannot be read.
@@ -119,12 +119,12 @@ fn merged(rounds: &[&Latency]) -> Option<Histogram<u64>> {
 fn from_percentiles(rounds: &[&Latency]) -> Vec<Option<f64>> {
     let at = |latency: &Latency, percent: f64| {
         let known = latency.percentiles.iter().find(|known| (known.percent - percent).abs() < 1e-6);
-        known.map(|known| number(known.ns))
+        known.map(|known| float(known.ns))
     };
     PERCENTS
         .iter()
         .map(|&percent| match percent {
-            100.0 => rounds.iter().map(|round| number(round.max_ns)).reduce(f64::max),
+            100.0 => rounds.iter().map(|round| float(round.max_ns)).reduce(f64::max),
             _ => median(rounds.iter().filter_map(|round| at(round, percent))),
         })
         .collect()
@@ -180,7 +180,10 @@ mod tests {
         };
         let cell = cell(vec![round(10), round(30), round(20)]);
         let curve = curve(&cell, Direction::Read, Kind::Clat).unwrap();
-        assert_eq!((curve.at(99.0), curve.at(50.0), curve.at(100.0)), (Some(20.0), None, Some(90.0)));
+        assert_eq!(
+            (curve.at(99.0), curve.at(50.0), curve.at(100.0)),
+            (Some(20.0), None, Some(90.0))
+        );
     }
 
     #[test]

@@ -8,12 +8,12 @@ mod label;
 mod latency;
 mod numbers;
 
+use crate::compare::Comparison;
 use crate::document::Bench;
-use judged::Judgements;
 
-/// One page with charts that opens without a network.
+/// One page with charts that opens without a network. Without a comparison of the document it shows
+/// ratios of medians and no verdicts.
 #[must_use]
-pub fn html(bench: &Bench) -> String {
-    let judgements = Judgements::of_medians(&judged::figures_of(bench));
-    html::page(bench, &judgements, None)
+pub fn html(bench: &Bench, comparison: Option<&Comparison>) -> String {
+    html::page(bench, comparison)
 }

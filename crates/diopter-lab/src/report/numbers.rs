@@ -1,11 +1,6 @@
 //! Numbers for people: three significant digits and a unit that fits. Nothing here knows what is
 //! told.
 
-/// A count as a number: exact up to 2^53, and no figure here needs more.
-pub(super) fn number(count: u64) -> f64 {
-    count as f64
-}
-
 /// The middle one, or the mean of the two in the middle; `None` of nothing.
 pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();

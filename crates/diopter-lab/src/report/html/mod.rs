@@ -3,7 +3,7 @@
 
 mod model;
 
-use super::judged::Judgements;
+use crate::compare::Comparison;
 use crate::document::Bench;
 use model::Page;
 
@@ -17,11 +17,12 @@ const SCRIPTS: [&str; 4] = [
 ];
 
 /// The page of a document.
-pub(super) fn page(bench: &Bench, judgements: &Judgements, confidence: Option<f64>) -> String {
-    let page = Page::of(bench, judgements, confidence);
+pub(super) fn page(bench: &Bench, comparison: Option<&Comparison>) -> String {
+    let page = Page::of(bench, comparison);
     let data = serde_json::to_string(&page).expect("strings and numbers are JSON");
     let title = if bench.title.is_empty() { "Benchmark" } else { &bench.title };
-    let scripts: String = SCRIPTS.iter().map(|script| format!("<script>{script}</script>\n")).collect();
+    let scripts: String =
+        SCRIPTS.iter().map(|script| format!("<script>{script}</script>\n")).collect();
     // From the last to the first: what was put in is not looked through again.
     let mut page = PAGE.to_owned();
     let parts = [

@@ -5,11 +5,13 @@ use serde::Serialize;
 
 use super::super::environment::{self, Fact};
 use super::super::figures::{self, Figures};
-use super::super::judged::{Judgements, Verdict};
+use super::super::judged::{self, Judgements};
 use super::super::label::Labels;
 use super::super::latency::{self, Kind, PERCENTS};
-use super::super::numbers::{moment, number};
+use super::super::numbers::moment;
+use crate::compare::{Comparison, Rule, Verdict};
 use crate::document::{Bench, Cell, Column, Contexts, Direction, Doubt, Sample};
+use crate::number::float;
 
 /// Cells whose rounds and curves are embedded; of further ones only the figures are. A page of this
 /// many takes about 5 MB.
@@ -36,8 +38,8 @@ pub(super) struct Page {
     order: String,
     seed: String,
     effect_floor: f64,
-    /// Of the intervals, 0.99 is 99 %; `None` where there are none.
-    confidence: Option<f64>,
+    /// How it was judged; `None` where nobody did.
+    rule: Option<Rule>,
     percents: [f64; PERCENTS.len()],
     columns: Vec<PageColumn>,
     jobs: Vec<PageJob>,
@@ -55,6 +57,8 @@ struct PageColumn {
     label: String,
     detail: String,
     kernel: Option<String>,
+    /// What it is compared to.
+    base: Option<usize>,
 }
 
 #[derive(Debug, Serialize)]
@@ -89,6 +93,10 @@ struct PageCell {
     low: Option<f64>,
     high: Option<f64>,
     verdict: Option<Verdict>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metric: Option<&'static str>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     contexts: Option<PageContexts>,
     latencies: Vec<PageLatency>,
@@ -139,10 +147,14 @@ struct PageWarning {
 
 impl Page {
     /// Of a document, with what a comparison said about it.
-    pub(super) fn of(bench: &Bench, judgements: &Judgements, confidence: Option<f64>) -> Page {
-        let figures = super::super::judged::figures_of(bench);
+    pub(super) fn of(bench: &Bench, comparison: Option<&Comparison>) -> Page {
+        let figures = judged::figures_of(bench);
+        let judgements = match comparison {
+            Some(comparison) => Judgements::of(bench, comparison),
+            None => Judgements::of_medians(&figures, bench.columns.len()),
+        };
         let labels = Labels::of(&bench.rows);
-        let mut notes = Vec::new();
+        let mut notes = comparison.map(|all| all.notes.clone()).unwrap_or_default();
         let series_points = round_points_max(bench, &mut notes);
         let mut page = Page {
             title: bench.title.clone(),
@@ -160,9 +172,9 @@ impl Page {
             // A seed may have more digits than a number of JavaScript.
             seed: bench.method.seed.to_string(),
             effect_floor: bench.method.effect_floor,
-            confidence,
+            rule: comparison.map(|comparison| comparison.rule),
             percents: PERCENTS,
-            columns: bench.columns.iter().map(column).collect(),
+            columns: bench.columns.iter().zip(&judgements.bases).map(column).collect(),
             jobs: jobs(bench, labels),
             cells: Vec::new(),
             environments: bench.environments.len(),
@@ -177,11 +189,13 @@ impl Page {
                 let empty = Cell::default();
                 let measured = row.cells.get(column).unwrap_or(&empty);
                 let mut cell = cell(measured, figures);
-                if let Some(judged) = judgements.of(at, column) {
+                if let Some(judged) = judgements.at(at, column) {
                     cell.ratio = Some(rounded(judged.ratio));
-                    cell.low = judged.interval.map(|(low, _)| rounded(low));
-                    cell.high = judged.interval.map(|(_, high)| rounded(high));
+                    cell.low = judged.interval.map(|interval| rounded(interval.low));
+                    cell.high = judged.interval.map(|interval| rounded(interval.high));
                     cell.verdict = judged.verdict;
+                    cell.metric = Some(judged.metric.name());
+                    cell.reason = judged.reason.clone();
                 }
                 detailed += 1;
                 if detailed <= CELLS_DETAILED_MAX {
@@ -204,7 +218,7 @@ impl Page {
     }
 }
 
-fn column(column: &Column) -> PageColumn {
+fn column((column, base): (&Column, &Option<usize>)) -> PageColumn {
     let program = [column.program.as_str(), column.program_version.as_str()];
     let program = program.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     let kernel = column.kernel.as_ref().map(|kernel| format!("Linux {kernel}"));
@@ -220,6 +234,7 @@ fn column(column: &Column) -> PageColumn {
         label: column.label.clone(),
         detail: words.join(" \u{b7} "),
         kernel: column.kernel.clone(),
+        base: *base,
     }
 }
 
@@ -303,8 +318,8 @@ fn round(sample: &Sample, row_began: u64, points_max: usize) -> PageRound {
     PageRound {
         round: sample.round,
         turn: sample.turn,
-        from_s: rounded(number(sample.started_unix_ns - row_began) / 1e9),
-        seconds: rounded(number(sample.elapsed_ns) / 1e9),
+        from_s: rounded(float(sample.started_unix_ns - row_began) / 1e9),
+        seconds: rounded(float(sample.elapsed_ns) / 1e9),
         iops: rounded(figures::iops_of(sample)),
         series: series(sample, points_max),
     }
@@ -322,8 +337,8 @@ fn series(sample: &Sample, points_max: usize) -> Vec<(f64, f64)> {
         let ios: u64 = slice.iter().map(|point| point.ios).sum();
         let at_ns = slice.last().map_or(before_ns, |point| point.at_ns);
         if at_ns > before_ns {
-            let seconds = number(at_ns - before_ns) / 1e9;
-            points.push((rounded(number(at_ns) / 1e9), rounded(number(ios) / seconds)));
+            let seconds = float(at_ns - before_ns) / 1e9;
+            points.push((rounded(float(at_ns) / 1e9), rounded(float(ios) / seconds)));
         }
         before_ns = before_ns.max(at_ns);
     }
