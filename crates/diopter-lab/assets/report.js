@@ -3,7 +3,9 @@
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
 const { columns, jobs, cells, percents } = data;
-const base = columns[0] ? columns[0].label : "";
+const bases = [...new Set(columns.map((column) => column.base).filter((at) => at !== null))];
+// What ratios are relative to, in a sentence.
+const base = bases.length === 1 ? columns[bases[0]].label : "the base of each";
 
 const MARKS = { better: "\u25b2", worse: "\u25bc", same: "=", inconclusive: "?", failed: "\u00d7", none: "" };
 const TINTS = { better: "var(--better)", worse: "var(--worse)", same: "var(--same)", inconclusive: "var(--unsure)", failed: "var(--worse)", none: "var(--faint)" };
@@ -18,19 +20,24 @@ const DASHES = [null, "6 3", "2 3"];
 // A chart of more lines than this is a wall; the table has all of them.
 const BARS_MAX = 80;
 const TABLE_ROWS_MAX = 2000;
+// More columns than this are a table, not cards.
+const CARDS_MAX = 4;
 
 const hue = (column) => `var(--c${column % HUES})`;
 const dash = (column) => DASHES[Math.floor(column / HUES) % DASHES.length];
 const every = cells.flatMap((row, job) => row.map((cell, column) => ({ job, column, cell })));
 const verdictOf = (cell) => (cell.failure && cell.rounds === 0 ? "failed" : cell.verdict || "none");
-const beside = every.filter(({ column }) => column > 0);
+const beside = every.filter(({ column }) => columns[column].base !== null);
+const compared = d3.range(columns.length).filter((column) => columns[column].base !== null);
+const baseCell = ({ job, column }) => cells[job][columns[column].base];
+const MISSING = data.is_cut ? "Left out of this page; see the notes at the top." : "Nothing was measured here.";
 const isJudged = beside.some(({ cell }) => cell.verdict);
 
-function verdictTag(verdict, isShort) {
-  const word = verdict === "none" ? "not judged" : verdict;
-  return el("span", { class: `v v-${verdict}` }, `${MARKS[verdict]} ${isShort ? "" : word}`.trim());
+function verdictTag(verdict) {
+  return el("span", { class: `v v-${verdict}` }, verdict === "none" ? "not judged" : `${MARKS[verdict]} ${verdict}`);
 }
 
+const effectFloor = data.rule ? data.rule.effect_floor : data.effect_floor;
 const rangeText = (cell) => (isNumber(cell.low) ? `${show.ratio(cell.low)} \u2013 ${show.ratio(cell.high)}` : "-");
 const ratioText = (cell) => (isNumber(cell.ratio) ? show.ratio(cell.ratio) : "-");
 
@@ -55,8 +62,8 @@ function tallied(list) {
 }
 
 function headline() {
-  if (columns.length < 2) {
-    return el("p", { class: "answer" }, "One way to run ", el("b", {}, show.count(jobs.length, "job", "jobs")), ": nothing to compare, here are the figures.");
+  if (compared.length === 0) {
+    return el("p", { class: "answer" }, columns.length === 1 ? "One way to run " : "Several ways to run ", el("b", {}, show.count(jobs.length, "job", "jobs")), ": nothing to compare, here are the figures.");
   }
   const tally = tallied(beside);
   const among = `of ${show.count(beside.length, "comparison", "comparisons")} with ${base}`;
@@ -67,20 +74,38 @@ function headline() {
   return el("p", { class: "answer" }, parts, ` ${among}.`);
 }
 
-function card(column) {
+/** What a column comes to: how many of each verdict, the middle ratio, the farthest one. */
+function summed(column) {
   const own = beside.filter((one) => one.column === column);
   const tally = tallied(own);
   const known = own.filter(({ cell }) => isNumber(cell.ratio));
-  const far = d3.greatest(known, ({ cell }) => Math.abs(Math.log(cell.ratio)) + (["better", "worse"].includes(cell.verdict) ? 100 : 0));
-  const words = [...WORDS, "none"].filter((word) => tally[word]);
-  const middle = d3.median(known, ({ cell }) => cell.ratio);
+  return { tally, words: [...WORDS, "none"].filter((word) => tally[word]), middle: d3.median(known, ({ cell }) => cell.ratio), far: d3.greatest(known, weight) };
+}
+
+/** Decided cells weigh more than others, and among them what lies farther from 1. */
+function weight({ cell }) {
+  if (!isNumber(cell.ratio)) return -1;
+  return Math.abs(Math.log(cell.ratio)) + (["better", "worse"].includes(cell.verdict) ? 100 : 0);
+}
+
+const strip = ({ words, tally }) => el("div", { class: "strip", "aria-hidden": "true" }, words.map((word) => el("i", { class: `b-${word}`, style: `flex: ${tally[word]}` })));
+const tallyList = ({ words, tally }) => el("ul", { class: "tally" }, words.map((word) => el("li", {}, el("span", { class: `v v-${word}` }, MARKS[word]), ` ${tally[word]} ${word === "none" ? "not judged" : word}`)));
+const farText = (far) => (far ? [el("b", {}, show.ratio(far.cell.ratio)), " ", far.cell.verdict ? verdictTag(far.cell.verdict) : "", ` in ${jobs[far.job].label}`] : ["-"]);
+
+function card(column) {
+  const sum = summed(column);
   return el("li", { class: "card" },
     el("h3", {}, columns[column].label),
-    el("p", { class: "quiet" }, columns[column].detail || "\u00a0"),
-    el("div", { class: "strip", "aria-hidden": "true" }, words.map((word) => el("i", { class: `b-${word}`, style: `flex: ${tally[word]}` }))),
-    el("ul", { class: "tally" }, words.map((word) => el("li", {}, verdictTag(word, true), ` ${tally[word]} ${word === "none" ? "not judged" : word}`))),
-    far ? el("p", { class: "small" }, "Median ratio ", el("b", {}, show.ratio(middle)), "; farthest ", el("b", {}, show.ratio(far.cell.ratio)),
-      far.cell.verdict ? " " : "", far.cell.verdict ? verdictTag(far.cell.verdict) : "", ` in ${jobs[far.job].label}`) : null);
+    columns[column].detail ? el("p", { class: "quiet" }, columns[column].detail) : null,
+    strip(sum), tallyList(sum),
+    sum.far ? el("p", { class: "small" }, "Median ratio ", el("b", {}, show.ratio(sum.middle)), "; farthest ", farText(sum.far)) : null);
+}
+
+function overview() {
+  return table(`Each beside ${base}`, [["Way", false], ["Verdicts", false], ["Median ratio", true], ["Farthest", false]], compared.map((column) => {
+    const sum = summed(column);
+    return [columns[column].label, el("div", { class: "verdicts" }, strip(sum), tallyList(sum)), show.ratio(sum.middle), el("span", {}, farText(sum.far))];
+  }));
 }
 
 function notices() {
@@ -108,7 +133,7 @@ function notices() {
 
 function answer() {
   return el("section", { id: "answer" }, headline(), notices(),
-    columns.length > 1 ? el("ul", { class: "cards" }, columns.slice(1).map((_, at) => card(at + 1))) : null);
+    compared.length > CARDS_MAX ? overview() : compared.length > 0 ? el("ul", { class: "cards" }, compared.map(card)) : null);
 }
 
 // ---- Ratios ----
@@ -135,7 +160,7 @@ function ratioLines(order, isWhole) {
     const kept = new Set(d3.sort(list, (one) => -reach(one)).slice(0, BARS_MAX));
     list = list.filter((one) => kept.has(one));
   }
-  const isAlone = columns.length === 2;
+  const isAlone = compared.length === 1;
   if (order === "ratio") {
     list = d3.sort(list, ({ cell }) => (isNumber(cell.ratio) ? cell.ratio : Infinity));
     const label = ({ job, column }) => (isAlone ? jobs[job].label : `${columns[column].label} \u00b7 ${jobs[job].label}`);
@@ -150,6 +175,12 @@ function ratioLines(order, isWhole) {
   return { total, lines };
 }
 
+/** Ratios that people read with ease; close ones only where there is room. */
+function ratioTicks(low, high, most) {
+  const within = [0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8].filter((tick) => tick >= low && tick <= high);
+  return high / low < 12 && within.length <= most ? within : logTicks(low, high, most);
+}
+
 function ratioChart(width, lines) {
   const layout = layOut(lines);
   const known = layout.bars.filter(({ cell }) => isNumber(cell.ratio));
@@ -159,13 +190,13 @@ function ratioChart(width, lines) {
   const left = Math.min(longest, isNarrow ? 116 : 250);
   const right = isNarrow ? 62 : isJudged ? 250 : 60;
   const ends = known.flatMap(({ cell }) => [cell.ratio, isNumber(cell.low) ? cell.low : cell.ratio, isNumber(cell.high) ? cell.high : cell.ratio]).filter((end) => end > 0);
-  const floor = data.effect_floor || 0;
+  const floor = effectFloor;
   const low = Math.min(d3.min(ends) ?? 1, 1 - floor, 0.98);
   const high = Math.max(d3.max(ends) ?? 1, 1 + floor, 1.02);
   const isLog = high / low > 2.5;
   const pad = isLog ? 1.03 : 1 + (high - low) * 0.03;
   const x = { type: isLog ? "log" : "linear", domain: [low / pad, high * pad], label: null };
-  const text = isLog ? logTicks(low / pad, high * pad, isNarrow ? 4 : 9) : d3.ticks(low / pad, high * pad, isNarrow ? 3 : 7);
+  const text = isLog ? ratioTicks(low / pad, high * pad, isNarrow ? 4 : 9) : d3.ticks(low / pad, high * pad, isNarrow ? 3 : 7);
   const tickText = (tick) => (isLog ? `${Number(tick.toPrecision(3))}` : d3.format(high - low < 0.06 ? ".3f" : ".2f")(tick));
   const tint = (line) => TINTS[verdictOf(line.cell)];
   const top = layout.domain;
@@ -189,10 +220,18 @@ function ratioChart(width, lines) {
   });
 }
 
+/** What the ratios are of, and which side of 1 is the good one. */
+function metricText() {
+  const names = data.metrics.map((metric) => (metric.name === "iops" ? "IOPS" : metric.name.replaceAll("-", " ")));
+  const sides = new Set(data.metrics.map((metric) => metric.is_lower_better));
+  const side = sides.size > 1 ? "Verdicts tell which side is the better one." : sides.has(true) ? "Left of 1 is less, and better." : "Right of 1 is more, and better.";
+  return `Ratios of ${names.join(" and ") || "IOPS"}. ${side}`;
+}
+
 function ratioTable() {
   const rows = beside.map(({ job, column, cell }) => [jobs[job].label, columns[column].label, ratioText(cell), rangeText(cell),
-    verdictTag(verdictOf(cell)), show.rate(cell.iops), show.rate(cells[job][0].iops)]);
-  return table(`Ratios to ${base}`, [["Job", false], ["Compared", false], ["Ratio", true], ["Interval", true], ["Verdict", false], ["IOPS", true], [`IOPS of ${base}`, true]], capped(rows, 7));
+    verdictTag(verdictOf(cell)), cell.metric || "-", show.rate(cell.iops), show.rate(baseCell({ job, column }).iops), cell.reason || ""]);
+  return table(`Ratios to ${base}`, [["Job", false], ["Compared", false], ["Ratio", true], ["Interval", true], ["Verdict", false], ["Of", false], ["IOPS", true], ["IOPS of the base", true], ["Why", false]], capped(rows, 9));
 }
 
 function ratios() {
@@ -210,9 +249,9 @@ function ratios() {
   } });
   const tell = () => { if (more) more.textContent = state.isWhole ? `Show the ${BARS_MAX} farthest from 1` : `Show all ${total} (now the ${BARS_MAX} farthest from 1)`; };
   tell();
-  const floor = data.effect_floor > 0 ? ` The grey band is the effect floor, \u00b1${show.percent(data.effect_floor)}: what lies wholly in it is the same.` : "";
-  const whiskers = beside.some(({ cell }) => isNumber(cell.low)) ? ` Whiskers are intervals${data.confidence ? ` of ${show.percent(data.confidence)}` : ""}.` : "";
-  return section("ratios", `Relative to ${base}`, `IOPS of each job over those of ${base}; right of 1 is more.${whiskers}${floor}`,
+  const floor = effectFloor > 0 ? ` The grey band is the effect floor, \u00b1${show.percent(effectFloor)}: what lies wholly in it is the same.` : "";
+  const whiskers = beside.some(({ cell }) => isNumber(cell.low)) ? ` Whiskers are intervals${data.rule ? ` of ${show.percent(1 - data.rule.alarm_level)}` : ""}.` : "";
+  return section("ratios", `Relative to ${base}`, `${metricText()} Each job over ${base}.${whiskers}${floor}`,
     el("div", { class: "controls" },
       choice("Order", "order", [["measured", "As measured"], ["ratio", "By ratio"]], state.order, (order) => { state.order = order; figure.redraw(); }), more),
     figure);
@@ -222,8 +261,7 @@ function ratios() {
 
 /** The job that people will ask about first: the farthest decided ratio. */
 function firstJob() {
-  const weight = ({ cell }) => (isNumber(cell.ratio) ? Math.abs(Math.log(cell.ratio)) + (["better", "worse"].includes(cell.verdict) ? 100 : 0) : -1);
-  const far = d3.greatest(beside, weight);
+  const far = d3.greatest(beside.filter(({ cell }) => cell.rounds_detail.length > 0), weight);
   return far ? far.job : 0;
 }
 const shown = { job: firstJob(), changed: [] };
@@ -302,7 +340,7 @@ function latencies() {
     place.replaceChildren(own.length < 2 ? "" : choice("Direction", "direction", own.map((one) => [one, one === "read" ? "Reads" : "Writes"]), state.direction, (direction) => { state.direction = direction; figure.redraw(); }));
   };
   const figure = figureOf({
-    id: "chart-latency", label: () => `Percentiles of ${state.kind}, ${jobs[shown.job].label}`, empty: "Nobody took this latency of this job.",
+    id: "chart-latency", label: () => `Percentiles of ${state.kind}, ${jobs[shown.job].label}`, empty: MISSING,
     chart: (width) => latencyChart(width, shown.job, state.direction, state.kind), summary: "Percentiles as a table",
     rows: () => {
       const kept = percents.map((percent, at) => [percent, at]).filter(([percent]) => [1, 50, 90, 95, 99, 99.9, 99.99, 99.999, 100].includes(percent));
@@ -351,7 +389,7 @@ function timeChart(width, job) {
 function overTime() {
   if (!every.some(({ cell }) => (cell.rounds_detail || []).length > 0)) return null;
   const figure = figureOf({
-    id: "chart-time", label: () => `Throughput over time, ${jobs[shown.job].label}`, chart: (width) => timeChart(width, shown.job), summary: "Rounds as a table",
+    id: "chart-time", label: () => `Throughput over time, ${jobs[shown.job].label}`, chart: (width) => timeChart(width, shown.job), empty: MISSING, summary: "Rounds as a table",
     rows: () => table(`Rounds, ${jobs[shown.job].label}`, [["Way", false], ["Turn", true], ["Round", true], ["From, s", true], ["Seconds", true], ["IOPS", true]],
       capped(d3.sort(roundsOf(shown.job), (round) => round.turn).map((round) => [columns[round.column].label, round.turn, round.round, show.plain(round.from_s), show.plain(round.seconds), show.rate(round.iops)]), 6)),
   });
@@ -483,8 +521,8 @@ function contextOf(cell) {
 }
 
 function kernelChart(width, kernels) {
-  const points = every.filter(({ column, cell }) => kernels.includes(column) && (isNumber(cell.ratio) || (column === 0 && isNumber(cell.iops))))
-    .map(({ job, column, cell }) => ({ job, kernel: columns[column].label, ratio: column === 0 ? 1 : cell.ratio, context: contextOf(cell) }));
+  const points = every.filter(({ column, cell }) => kernels.includes(column) && (isNumber(cell.ratio) || (columns[column].base === null && isNumber(cell.iops))))
+    .map(({ job, column, cell }) => ({ job, kernel: columns[column].label, ratio: columns[column].base === null ? 1 : cell.ratio, context: contextOf(cell) }));
   if (points.length === 0) return null;
   const isNarrow = width < NARROW;
   const right = isNarrow ? 14 : 170;
@@ -540,18 +578,26 @@ function kernels() {
     el("ul", { class: "legend" }, CONTEXTS.filter(([name]) => seen.has(name)).map(([name, text, symbol]) => el("li", {}, symbolSample(name, symbol), text))),
     figureOf({
       id: "chart-kernels", label: "Ratio by kernel, completion context as colour", chart: (width) => kernelChart(width, own), summary: "Kernels as a table",
-      rows: () => table("Kernels", [["Job", false], ["Kernel", false], ["Ratio", true], ["Completions in", false], ["Put off by", false], ["Instructions per request", true], ["Bios per request", true]],
-        capped(every.filter(({ column }) => own.includes(column)).map(({ job, column, cell }) => [jobs[job].label, columns[column].label, column === 0 ? "1.000" : ratioText(cell), contextOf(cell), deferrers(cell), isNumber(cell.instructions) ? Math.round(cell.instructions).toLocaleString("en") : "-", show.plain(cell.bios)]), 7)),
+      rows: () => table("Kernels", [["Job", false], ["Kernel", false], ["Ratio", true], ["Completions in", false], ["Put off by", false], ["Instructions per request", true], ["Switches per request", true], ["Bios per request", true]],
+        capped(every.filter(({ column }) => own.includes(column)).map(({ job, column, cell }) => [jobs[job].label, columns[column].label, columns[column].base === null ? "1.000" : ratioText(cell), contextOf(cell), deferrers(cell), isNumber(cell.instructions) ? Math.round(cell.instructions).toLocaleString("en") : "-", show.plain(cell.guest_switches), show.plain(cell.bios)]), 8)),
     }));
 }
 
 // ---- Figures, environments, warnings, method ----
 
+function routeText(cell) {
+  if (!cell.route) return "-";
+  const total = d3.sum(cell.route) || 1;
+  return ["direct", "bounced", "buffered"].map((way, at) => [way, cell.route[at] / total]).filter(([, share]) => share > 0)
+    .map(([way, share]) => (share === 1 ? way : `${way} ${show.percent(share)}`)).join(", ") || "-";
+}
+
 function figures() {
-  const head = [["Job", false], ["Way", false], ["Ratio", true], ["Verdict", false], ["IOPS", true], ["Bytes per second", true], ["Total I/O", true], ["Processor", true], ["Depth", true], ["Memory", true], ["Rounds", true], ["", false]];
-  const rows = () => every.map(({ job, column, cell }) => [jobs[job].label, columns[column].label, column === 0 ? "1" : ratioText(cell), column === 0 ? "baseline" : verdictTag(verdictOf(cell)),
+  const head = [["Job", false], ["Way", false], ["Ratio", true], ["Verdict", false], ["IOPS", true], ["Bytes per second", true], ["Total I/O", true], ["Processor", true], ["Depth", true], ["Memory", true], ["Route", false], ["Completions in", false], ["Rounds", true], ["", false]];
+  const rows = () => every.map(({ job, column, cell }) => [jobs[job].label, columns[column].label, columns[column].base === null ? "1" : ratioText(cell), columns[column].base === null ? "base" : verdictTag(verdictOf(cell)),
     show.rate(cell.iops), show.bytes(cell.bytes_per_second), show.bytes(cell.total_bytes), isNumber(cell.user_ns) ? show.time(cell.user_ns + cell.system_ns) : "-",
-    show.plain(cell.depth), show.bytes(cell.memory_bytes), cell.rounds, cell.failure || ""]);
+    show.plain(cell.depth), show.bytes(cell.memory_bytes), routeText(cell), contextOf(cell) === "none" ? "-" : contextOf(cell), cell.rounds,
+    [cell.failure, cell.short_ios > 0 ? show.count(cell.short_ios, "short request", "short requests") : null].filter(Boolean).join("; ")]);
   return section("figures", "All figures", `Medians of the rounds; total I/O is of one round. ${show.count(every.length, "cell", "cells")}.`,
     tableOf("Show the table", () => table("All figures", head, capped(rows(), head.length))));
 }
@@ -590,9 +636,9 @@ function method() {
   const order = { abba: "in an order that turns round every time (ABBA), so that a drift of the machine touches all alike", "in-order": "always in the same order" }[data.order];
   const warmup = data.warmup_ns > 0 ? `, after ${show.time(data.warmup_ns)} of warm-up that is not counted` : "";
   const words = [
-    columns.length > 1 ? `Each job ran ${data.rounds ? show.count(data.rounds, "round", "rounds") : "some rounds"} in each way${warmup}${order ? `, ${order}` : ""}.` : `Each job ran ${show.count(data.rounds, "round", "rounds")}${warmup}.`,
+    columns.length > 1 && data.rounds > 0 ? `Each job ran ${data.rounds ? show.count(data.rounds, "round", "rounds") : "some rounds"} in each way${warmup}${order ? `, ${order}` : ""}.` : `Each job ran ${show.count(data.rounds, "round", "rounds")}${warmup}.`,
     columns.length > 1 ? `Round n of one way is paired with round n of ${base}; a ratio is that of the pairs, and what varies from round to round is its error, not what varies within a round.` : "",
-    isJudged ? `A ratio is better or worse only if its whole interval lies beyond the effect floor of ${show.percent(data.effect_floor)}, the same only if the whole interval lies within it, and else inconclusive: then more rounds, or a quieter machine, may tell.` : "",
+    isJudged ? `A ratio is better or worse only if its whole interval lies beyond the effect floor of ${show.percent(effectFloor)}, the same only if the whole interval lies within it, and else inconclusive: then more rounds, or a quieter machine, may tell.` : "",
     data.is_virtual ? "Time was virtual: what is compared are instructions, not seconds." : "",
     `Seed ${data.seed}.`,
   ];
@@ -602,7 +648,9 @@ function method() {
 function page() {
   const span = data.title || "Benchmark";
   const facts = [show.count(jobs.length, "job", "jobs"), show.count(columns.length, "way", "ways") + " to run them", data.rounds > 0 ? show.count(data.rounds, "round", "rounds") : null, data.started || null, data.made_by ? `by ${data.made_by}` : null];
-  const sections = [answer(), ratios(), kernels(), latencies(), overTime(), depth(), processor(), environment(), warnings(), figures(), method()].filter(Boolean);
+  const isOfKernels = columns.filter((column) => column.kernel).length >= 2;
+  const pictures = isOfKernels ? [kernels(), ratios()] : [ratios()];
+  const sections = [answer(), ...pictures, latencies(), overTime(), depth(), processor(), environment(), warnings(), figures(), method()].filter(Boolean);
   const links = sections.filter((one) => one.id !== "answer").map((one) => el("li", {}, el("a", { href: `#${one.id}` }, one.querySelector("h2").textContent.replace(/^Relative to .*/, "Ratios"))));
   document.getElementById("report").append(
     el("header", { class: "top" }, el("div", {}, el("h1", {}, span), el("p", { class: "quiet" }, facts.filter(Boolean).join(" \u00b7 "))), themeSwitch()),

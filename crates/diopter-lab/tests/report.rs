@@ -17,5 +17,14 @@ fn dump() {
         let comparison = documents::compared(&bench);
         let page = diopter_lab::report::html(&bench, Some(&comparison));
         std::fs::write(format!("/tmp/rep-pages/{name}.html"), page).unwrap();
+        let style = diopter_lab::report::TextStyle { columns: 100, is_coloured: false };
+        let text = diopter_lab::report::text(&bench, Some(&comparison), style);
+        std::fs::write(format!("/tmp/rep-pages/{name}.txt"), text).unwrap();
+        let text = diopter_lab::report::markdown(&bench, Some(&comparison));
+        std::fs::write(format!("/tmp/rep-pages/{name}.md"), text).unwrap();
+        std::fs::write(format!("/tmp/rep-pages/{name}.csv"), diopter_lab::report::csv(&bench))
+            .unwrap();
+        std::fs::write(format!("/tmp/rep-pages/{name}.json"), diopter_lab::report::json(&bench))
+            .unwrap();
     }
 }

@@ -62,14 +62,6 @@ pub(super) struct Curve {
     pub(super) ns: Vec<Option<f64>>,
 }
 
-impl Curve {
-    /// Nanoseconds at one of [`PERCENTS`].
-    pub(super) fn at(&self, percent: f64) -> Option<f64> {
-        let place = PERCENTS.iter().position(|known| *known == percent)?;
-        self.ns.get(place).copied().flatten()
-    }
-}
-
 /// The curve of a cell; `None` if nobody took this latency.
 pub(super) fn curve(cell: &Cell, direction: Direction, kind: Kind) -> Option<Curve> {
     let rounds: Vec<&Latency> = cell
@@ -135,6 +127,13 @@ mod tests {
     use super::*;
     use crate::document::{DirectionSample, Percentile, Sample};
     use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
+
+    impl Curve {
+        fn at(&self, percent: f64) -> Option<f64> {
+            let place = PERCENTS.iter().position(|known| *known == percent).unwrap();
+            self.ns[place]
+        }
+    }
 
     fn cell(rounds: Vec<Latency>) -> Cell {
         let samples = rounds.into_iter().map(|clat| {

@@ -1,6 +1,7 @@
 //! One page that holds all it needs: style, script, chart library and data. It asks for nothing from
 //! anywhere, and says so to the browser in its content security policy.
 
+mod cell;
 mod model;
 
 use crate::compare::Comparison;

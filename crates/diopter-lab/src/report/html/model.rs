@@ -3,25 +3,19 @@
 
 use serde::Serialize;
 
-use super::super::environment::{self, Fact};
-use super::super::figures::{self, Figures};
-use super::super::judged::{self, Judgements};
-use super::super::label::Labels;
-use super::super::latency::{self, Kind, PERCENTS};
-use super::super::numbers::moment;
-use crate::compare::{Comparison, Rule, Verdict};
-use crate::document::{Bench, Cell, Column, Contexts, Direction, Doubt, Sample};
-use crate::number::float;
+use super::cell::{self, PageCell};
+use crate::compare::{Aim, Comparison, Metric, Rule};
+use crate::document::{Bench, Cell, Column, Doubt};
+use crate::report::environment::{self, Fact};
+use crate::report::figures::Figures;
+use crate::report::judged::{self, Judgements};
+use crate::report::label::Labels;
+use crate::report::latency::PERCENTS;
+use crate::report::numbers::moment;
 
 /// Cells whose rounds and curves are embedded; of further ones only the figures are. A page of this
 /// many takes about 5 MB.
 const CELLS_DETAILED_MAX: usize = 1000;
-/// Points of throughput over time in the whole page: each takes about 14 bytes.
-const SERIES_POINTS_MAX: usize = 60_000;
-/// Points of one round's throughput: a chart is no wider than this many pixels.
-const ROUND_POINTS_MAX: usize = 1000;
-/// Fewer points than this show no shape.
-const ROUND_POINTS_MIN: usize = 10;
 /// Places that a warning lists.
 const WARNING_PLACES_MAX: usize = 100;
 
@@ -40,6 +34,10 @@ pub(super) struct Page {
     effect_floor: f64,
     /// How it was judged; `None` where nobody did.
     rule: Option<Rule>,
+    /// What ratios are of.
+    metrics: Vec<PageMetric>,
+    /// Whether some cells have figures only.
+    is_cut: bool,
     percents: [f64; PERCENTS.len()],
     columns: Vec<PageColumn>,
     jobs: Vec<PageJob>,
@@ -50,6 +48,12 @@ pub(super) struct Page {
     warnings: Vec<PageWarning>,
     /// What was left out of the page, and where it is.
     notes: Vec<String>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct PageMetric {
+    name: &'static str,
+    is_lower_better: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,70 +76,6 @@ struct PageJob {
     sweep: usize,
 }
 
-#[derive(Debug, Default, Serialize)]
-#[serde(default)]
-struct PageCell {
-    environment: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    failure: Option<String>,
-    rounds: usize,
-    iops: Option<f64>,
-    bytes_per_second: Option<f64>,
-    total_bytes: Option<f64>,
-    user_ns: Option<f64>,
-    system_ns: Option<f64>,
-    switches: Option<f64>,
-    bios: Option<f64>,
-    depth: Option<f64>,
-    memory_bytes: Option<u64>,
-    instructions: Option<f64>,
-    ratio: Option<f64>,
-    low: Option<f64>,
-    high: Option<f64>,
-    verdict: Option<Verdict>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metric: Option<&'static str>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    reason: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    contexts: Option<PageContexts>,
-    latencies: Vec<PageLatency>,
-    rounds_detail: Vec<PageRound>,
-}
-
-#[derive(Debug, Serialize)]
-struct PageContexts {
-    inline: u64,
-    deferred: u64,
-    hardirq: u64,
-    softirq: u64,
-    kworker: u64,
-    task: u64,
-    deferred_by: Vec<(String, u64)>,
-}
-
-#[derive(Debug, Serialize)]
-struct PageLatency {
-    direction: Direction,
-    kind: &'static str,
-    count: u64,
-    mean_ns: f64,
-    ns: Vec<Option<f64>>,
-}
-
-/// One round: where it stands in time, and its throughput.
-#[derive(Debug, Serialize)]
-struct PageRound {
-    round: u32,
-    turn: u32,
-    /// Seconds from the begin of the row's first round.
-    from_s: f64,
-    seconds: f64,
-    iops: f64,
-    /// Seconds from the begin of the round, and requests per second until then.
-    series: Vec<(f64, f64)>,
-}
-
 #[derive(Debug, Serialize)]
 struct PageWarning {
     doubt: &'static str,
@@ -155,7 +95,7 @@ impl Page {
         };
         let labels = Labels::of(&bench.rows);
         let mut notes = comparison.map(|all| all.notes.clone()).unwrap_or_default();
-        let series_points = round_points_max(bench, &mut notes);
+        let series_points = cell::round_points_max(bench, CELLS_DETAILED_MAX, &mut notes);
         let mut page = Page {
             title: bench.title.clone(),
             made_by: bench.made_by.clone(),
@@ -173,6 +113,8 @@ impl Page {
             seed: bench.method.seed.to_string(),
             effect_floor: bench.method.effect_floor,
             rule: comparison.map(|comparison| comparison.rule),
+            metrics: Vec::new(),
+            is_cut: false,
             percents: PERCENTS,
             columns: bench.columns.iter().zip(&judgements.bases).map(column).collect(),
             jobs: jobs(bench, labels),
@@ -182,39 +124,52 @@ impl Page {
             warnings: warnings(bench),
             notes,
         };
-        let mut detailed = 0;
+        page.add_cells(bench, &figures, &judgements, series_points);
+        page
+    }
+
+    fn add_cells(
+        &mut self,
+        bench: &Bench,
+        figures: &[Vec<Figures>],
+        judgements: &Judgements,
+        points_max: usize,
+    ) {
+        let empty = Cell::default();
+        let mut count = 0;
         for (at, row) in bench.rows.iter().enumerate() {
-            let began = row_began(&row.cells);
-            let cells = figures[at].iter().enumerate().map(|(column, figures)| {
-                let empty = Cell::default();
+            let began = cell::row_began(&row.cells);
+            let mut cells = Vec::new();
+            for (column, figures) in figures[at].iter().enumerate() {
                 let measured = row.cells.get(column).unwrap_or(&empty);
-                let mut cell = cell(measured, figures);
-                if let Some(judged) = judgements.at(at, column) {
-                    cell.ratio = Some(rounded(judged.ratio));
-                    cell.low = judged.interval.map(|interval| rounded(interval.low));
-                    cell.high = judged.interval.map(|interval| rounded(interval.high));
-                    cell.verdict = judged.verdict;
-                    cell.metric = Some(judged.metric.name());
-                    cell.reason = judged.reason.clone();
+                let judged = judgements.at(at, column);
+                let mut cell = PageCell::of(measured, figures, judged);
+                count += 1;
+                if count <= CELLS_DETAILED_MAX {
+                    cell.add_details(measured, began, points_max);
                 }
-                detailed += 1;
-                if detailed <= CELLS_DETAILED_MAX {
-                    cell.latencies = latencies(measured);
-                    let rounds = measured.samples.iter();
-                    cell.rounds_detail =
-                        rounds.map(|sample| round(sample, began, series_points)).collect();
+                if let Some(judged) = judged {
+                    self.add_metric(judged.metric);
                 }
-                cell
-            });
-            page.cells.push(cells.collect());
+                cells.push(cell);
+            }
+            self.cells.push(cells);
         }
-        if detailed > CELLS_DETAILED_MAX {
-            page.notes.push(format!(
+        if count > CELLS_DETAILED_MAX {
+            self.is_cut = true;
+            self.notes.push(format!(
                 "Latencies and single rounds are shown of the first {CELLS_DETAILED_MAX} of \
-                 {detailed} cells; the JSON document and the CSV have all."
+                 {count} cells; the JSON document and the CSV have all."
             ));
         }
-        page
+    }
+
+    fn add_metric(&mut self, metric: Metric) {
+        let is_lower_better = metric.aim() == Aim::Lower;
+        let told = PageMetric { name: metric.name(), is_lower_better };
+        if !self.metrics.contains(&told) {
+            self.metrics.push(told);
+        }
     }
 }
 
@@ -258,109 +213,6 @@ fn jobs(bench: &Bench, labels: Labels) -> Vec<PageJob> {
     jobs
 }
 
-fn cell(cell: &Cell, figures: &Figures) -> PageCell {
-    let short = |value: Option<f64>| value.map(rounded);
-    PageCell {
-        environment: cell.environment,
-        failure: cell.failure.clone(),
-        rounds: figures.rounds,
-        iops: short(figures.iops),
-        bytes_per_second: short(figures.bytes_per_second),
-        total_bytes: short(figures.total_bytes),
-        user_ns: short(figures.user_ns),
-        system_ns: short(figures.system_ns),
-        switches: short(figures.switches),
-        bios: short(figures.bios),
-        depth: short(figures.depth),
-        memory_bytes: figures.memory_bytes,
-        instructions: short(figures.instructions),
-        contexts: figures.contexts.as_ref().map(contexts),
-        ..PageCell::default()
-    }
-}
-
-fn contexts(contexts: &Contexts) -> PageContexts {
-    PageContexts {
-        inline: contexts.inline,
-        deferred: contexts.deferred,
-        hardirq: contexts.hardirq,
-        softirq: contexts.softirq,
-        kworker: contexts.kworker,
-        task: contexts.task,
-        deferred_by: contexts.deferred_by.clone(),
-    }
-}
-
-fn latencies(cell: &Cell) -> Vec<PageLatency> {
-    let mut all = Vec::new();
-    for direction in [Direction::Read, Direction::Write] {
-        for kind in Kind::ALL {
-            let Some(curve) = latency::curve(cell, direction, kind) else { continue };
-            all.push(PageLatency {
-                direction,
-                kind: kind.name(),
-                count: curve.count,
-                mean_ns: rounded(curve.mean_ns),
-                ns: curve.ns.into_iter().map(|ns| ns.map(rounded)).collect(),
-            });
-        }
-    }
-    all
-}
-
-/// When the first round of a row began.
-fn row_began(cells: &[Cell]) -> u64 {
-    let samples = cells.iter().flat_map(|cell| &cell.samples);
-    samples.map(|sample| sample.started_unix_ns).min().unwrap_or(0)
-}
-
-fn round(sample: &Sample, row_began: u64, points_max: usize) -> PageRound {
-    PageRound {
-        round: sample.round,
-        turn: sample.turn,
-        from_s: rounded(float(sample.started_unix_ns - row_began) / 1e9),
-        seconds: rounded(float(sample.elapsed_ns) / 1e9),
-        iops: rounded(figures::iops_of(sample)),
-        series: series(sample, points_max),
-    }
-}
-
-/// Throughput over a round, with so many neighbours joined that `points_max` are left.
-fn series(sample: &Sample, points_max: usize) -> Vec<(f64, f64)> {
-    if points_max == 0 {
-        return Vec::new();
-    }
-    let width = sample.series.len().div_ceil(points_max).max(1);
-    let mut points = Vec::new();
-    let mut before_ns = 0;
-    for slice in sample.series.chunks(width) {
-        let ios: u64 = slice.iter().map(|point| point.ios).sum();
-        let at_ns = slice.last().map_or(before_ns, |point| point.at_ns);
-        if at_ns > before_ns {
-            let seconds = float(at_ns - before_ns) / 1e9;
-            points.push((rounded(float(at_ns) / 1e9), rounded(float(ios) / seconds)));
-        }
-        before_ns = before_ns.max(at_ns);
-    }
-    points
-}
-
-/// How many points each round's series may have so that all of them fit; zero for none at all.
-fn round_points_max(bench: &Bench, notes: &mut Vec<String>) -> usize {
-    let cells = bench.rows.iter().flat_map(|row| &row.cells).take(CELLS_DETAILED_MAX);
-    let samples = cells.flat_map(|cell| &cell.samples);
-    let rounds = samples.filter(|sample| !sample.series.is_empty()).count();
-    let most = ROUND_POINTS_MAX.min(SERIES_POINTS_MAX / rounds.max(1));
-    if most >= ROUND_POINTS_MIN {
-        return most;
-    }
-    notes.push(format!(
-        "Throughput within rounds is not shown: {rounds} rounds have too many points for a page. \
-         The JSON document has them."
-    ));
-    0
-}
-
 fn warnings(bench: &Bench) -> Vec<PageWarning> {
     let mut all: Vec<(Doubt, PageWarning)> = Vec::new();
     for (at, row) in bench.rows.iter().enumerate() {
@@ -384,12 +236,4 @@ fn warnings(bench: &Bench) -> Vec<PageWarning> {
     }
     all.sort_by_key(|(_, warning)| std::cmp::Reverse(warning.count));
     all.into_iter().map(|(_, warning)| warning).collect()
-}
-
-/// Five significant digits: more than any chart or table shows, in half the bytes.
-fn rounded(value: f64) -> f64 {
-    if value == 0.0 || !value.is_finite() {
-        return 0.0;
-    }
-    format!("{value:.4e}").parse().expect("what is printed as a number is read as one")
 }
