@@ -104,7 +104,7 @@ function card(column) {
 function overview() {
   return table(`Each beside ${base}`, [["Way", false], ["Verdicts", false], ["Median ratio", true], ["Farthest", false]], compared.map((column) => {
     const sum = summed(column);
-    return [columns[column].label, el("div", { class: "verdicts" }, strip(sum), tallyList(sum)), show.ratio(sum.middle), el("span", {}, farText(sum.far))];
+    return [columns[column].label, el("div", { class: "verdicts" }, strip(sum), tallyList(sum)), show.ratio(sum.middle), el("span", { class: "line" }, farText(sum.far))];
   }));
 }
 
@@ -148,7 +148,7 @@ function layOut(lines) {
 function lineLabels({ bars, heads }, left) {
   return [
     Plot.text(bars, { y: "at", text: (line) => clipped(line.label, left - 14), title: "label", frameAnchor: "left", textAnchor: "end", dx: -8, className: "line-labels", fill: "var(--soft)" }),
-    Plot.text(heads, { y: "at", text: "head", frameAnchor: "left", textAnchor: "start", dx: -left + 6, fontWeight: 600, className: "heads", fill: "var(--ink)" }),
+    Plot.text(heads, { y: "at", text: "head", frameAnchor: "left", textAnchor: "start", dx: -left + 6, fontWeight: 600, stroke: "var(--raised)", strokeWidth: 4, className: "heads", fill: "var(--ink)" }),
   ];
 }
 
@@ -188,7 +188,8 @@ function ratioChart(width, lines) {
   const isNarrow = width < NARROW;
   const longest = d3.max(layout.bars, (line) => line.label.length) * 6.4 + 14;
   const left = Math.min(longest, isNarrow ? 116 : 250);
-  const right = isNarrow ? 62 : isJudged ? 250 : 60;
+  const hasIntervals = known.some(({ cell }) => isNumber(cell.low));
+  const right = isNarrow ? 62 : (isJudged ? 156 : 60) + (hasIntervals ? 94 : 0);
   const ends = known.flatMap(({ cell }) => [cell.ratio, isNumber(cell.low) ? cell.low : cell.ratio, isNumber(cell.high) ? cell.high : cell.ratio]).filter((end) => end > 0);
   const floor = effectFloor;
   const low = Math.min(d3.min(ends) ?? 1, 1 - floor, 0.98);
@@ -213,8 +214,8 @@ function ratioChart(width, lines) {
       Plot.ruleY(known.filter(({ cell }) => isNumber(cell.low)), { y: "at", x1: (line) => line.cell.low, x2: (line) => line.cell.high, stroke: "var(--ink)", strokeWidth: 1.5, marker: "tick", className: "interval" }),
       lineLabels(layout, left),
       Plot.text(known, { y: "at", text: said, frameAnchor: "right", textAnchor: "start", dx: 8, fontWeight: 600, fill: tint, className: "ratio-labels" }),
-      isNarrow || !isJudged ? null : Plot.text(known, { y: "at", text: ({ cell }) => (isNumber(cell.low) ? rangeText(cell) : ""), frameAnchor: "right", textAnchor: "start", dx: 52, fill: "var(--soft)", className: "interval-labels" }),
-      isNarrow || !isJudged ? null : Plot.text(known, { y: "at", text: ({ cell }) => (verdictOf(cell) === "none" ? "" : `${MARKS[verdictOf(cell)]} ${verdictOf(cell)}`), frameAnchor: "right", textAnchor: "start", dx: 146, fontWeight: 600, fill: tint, className: "verdict-labels" }),
+      isNarrow || !hasIntervals ? null : Plot.text(known, { y: "at", text: ({ cell }) => (isNumber(cell.low) ? rangeText(cell) : ""), frameAnchor: "right", textAnchor: "start", dx: 52, fill: "var(--soft)", className: "interval-labels" }),
+      isNarrow || !isJudged ? null : Plot.text(known, { y: "at", text: ({ cell }) => (verdictOf(cell) === "none" ? "" : `${MARKS[verdictOf(cell)]} ${verdictOf(cell)}`), frameAnchor: "right", textAnchor: "start", dx: hasIntervals ? 146 : 52, fontWeight: 600, fill: tint, className: "verdict-labels" }),
       Plot.text(layout.bars.filter(({ cell }) => !isNumber(cell.ratio)), { y: "at", x: 1, text: () => "\u00d7 failed", textAnchor: "start", dx: 6, fill: "var(--worse)", className: "failed" }),
     ],
   });
@@ -225,7 +226,7 @@ function metricText() {
   const names = data.metrics.map((metric) => (metric.name === "iops" ? "IOPS" : metric.name.replaceAll("-", " ")));
   const sides = new Set(data.metrics.map((metric) => metric.is_lower_better));
   const side = sides.size > 1 ? "Verdicts tell which side is the better one." : sides.has(true) ? "Left of 1 is less, and better." : "Right of 1 is more, and better.";
-  return `Ratios of ${names.join(" and ") || "IOPS"}. ${side}`;
+  return `${names.join(" or ") || "IOPS"} of each job over ${base}. ${side}`.replace(/^./, (first) => first.toUpperCase());
 }
 
 function ratioTable() {
@@ -251,7 +252,7 @@ function ratios() {
   tell();
   const floor = effectFloor > 0 ? ` The grey band is the effect floor, \u00b1${show.percent(effectFloor)}: what lies wholly in it is the same.` : "";
   const whiskers = beside.some(({ cell }) => isNumber(cell.low)) ? ` Whiskers are intervals${data.rule ? ` of ${show.percent(1 - data.rule.alarm_level)}` : ""}.` : "";
-  return section("ratios", `Relative to ${base}`, `${metricText()} Each job over ${base}.${whiskers}${floor}`,
+  return section("ratios", `Relative to ${base}`, `${metricText()}${whiskers}${floor}`,
     el("div", { class: "controls" },
       choice("Order", "order", [["measured", "As measured"], ["ratio", "By ratio"]], state.order, (order) => { state.order = order; figure.redraw(); }), more),
     figure);
@@ -520,12 +521,16 @@ function contextOf(cell) {
   return cell.contexts[most[0]] > 0 ? most[0] : "none";
 }
 
+// More names than this beside the last kernel run into each other.
+const KERNEL_NAMES_MAX = 14;
+
 function kernelChart(width, kernels) {
   const points = every.filter(({ column, cell }) => kernels.includes(column) && (isNumber(cell.ratio) || (columns[column].base === null && isNumber(cell.iops))))
     .map(({ job, column, cell }) => ({ job, kernel: columns[column].label, ratio: columns[column].base === null ? 1 : cell.ratio, context: contextOf(cell) }));
   if (points.length === 0) return null;
   const isNarrow = width < NARROW;
-  const right = isNarrow ? 14 : 170;
+  const isNamed = !isNarrow && new Set(points.map((point) => point.job)).size <= KERNEL_NAMES_MAX;
+  const right = isNamed ? Math.min(170, d3.max(points, (point) => jobs[point.job].label.length) * 6.4 + 24) : 14;
   const groups = [...d3.group(points, (point) => point.job).values()];
   const [low, high] = d3.extent(points, (point) => point.ratio);
   const span = Math.max(high - low, 0.04);
@@ -549,7 +554,7 @@ function kernelChart(width, kernels) {
       Plot.line(points, { x: "kernel", y: "ratio", z: "job", stroke: "var(--faint)", strokeWidth: 1.25, className: "kernel-job" }),
       Plot.dot(points, { x: "kernel", y: "ratio", fill: (point) => `var(--k-${point.context})`, stroke: "var(--raised)", symbol: (point) => shape[point.context], r: 6, className: "kernel-cell",
         title: (point) => `${jobs[point.job].label}, ${point.kernel}: ${show.ratio(point.ratio)}, ${point.context}` }),
-      isNarrow || groups.length > 14 ? null : Plot.text(ends, { x: "kernel", y: (point) => scale.invert(point.label_at), text: (point) => clipped(jobs[point.job].label, right - 20), textAnchor: "start", dx: 12, fill: "var(--soft)", className: "kernel-labels" }),
+      !isNamed ? null : Plot.text(ends, { x: "kernel", y: (point) => scale.invert(point.label_at), text: (point) => clipped(jobs[point.job].label, right - 20), textAnchor: "start", dx: 12, fill: "var(--soft)", className: "kernel-labels" }),
     ],
   });
 }

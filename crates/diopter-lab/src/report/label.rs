@@ -11,9 +11,9 @@ type Part = fn(&Job) -> String;
 const PARTS: [Part; 12] = [
     |job| job.file_system.clone().unwrap_or_default(),
     |job| if job.iodepth == 0 { String::new() } else { format!("depth {}", job.iodepth) },
-    |job| format!("{} jobs", job.numjobs),
+    |job| format!("numjobs {}", job.numjobs),
     |job| if job.is_direct { "direct" } else { "buffered" }.to_owned(),
-    |job| if job.rw.is_mixed() { format!("{} % reads", job.read_percent) } else { String::new() },
+    |job| if job.rw.is_mixed() { format!("{}% reads", job.read_percent) } else { String::new() },
     |job| bytes(float(job.size)),
     |job| if job.offset == 0 { String::new() } else { format!("at {}", block(job.offset)) },
     |job| match job.span {

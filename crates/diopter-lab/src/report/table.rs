@@ -175,7 +175,11 @@ impl Tables<'_> {
             Subject::Judged => figures.iops.map(rate),
             Subject::TotalIo => figures.total_bytes.map(bytes),
         };
+        let is_base = self.judgements.bases.contains(&Some(column));
         let Some(base) = self.judgements.bases[column] else {
+            if !is_base {
+                return plain(own.as_deref().unwrap_or("-"));
+            }
             let (figure, beside) = ("1.000".to_owned(), own.unwrap_or_default());
             return Shown { figure, beside, verdict: None };
         };

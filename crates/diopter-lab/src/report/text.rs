@@ -32,7 +32,7 @@ pub(super) fn text(bench: &Bench, comparison: Option<&Comparison>, style: TextSt
         put(&mut text, &format!("\n{}", summary.answer));
     }
     for note in &summary.notes {
-        put(&mut text, &format!("note: {note}"));
+        put_wrapped(&mut text, &format!("note: {note}"), style);
     }
     let blocks = blocks(bench, comparison);
     for block in &blocks {
@@ -40,8 +40,8 @@ pub(super) fn text(bench: &Bench, comparison: Option<&Comparison>, style: TextSt
         put_block(&mut text, block, style);
     }
     put_legend(&mut text, &blocks);
-    put_list(&mut text, "Warnings, with remedies", &summary.warnings);
-    put_list(&mut text, "Environments differ", &summary.differences);
+    put_list(&mut text, "Warnings, with remedies", &summary.warnings, style);
+    put_list(&mut text, "Environments differ", &summary.differences, style);
     text
 }
 
@@ -51,13 +51,33 @@ fn put(text: &mut String, line: &str) {
     writeln!(text, "{}", safe.trim_end()).expect("a string takes every line");
 }
 
-fn put_list(text: &mut String, title: &str, lines: &[String]) {
+/// A paragraph in lines of the terminal's width; what follows the first stands further in.
+fn put_wrapped(text: &mut String, paragraph: &str, style: TextStyle) {
+    let indent = paragraph.len() - paragraph.trim_start().len();
+    let mut line = " ".repeat(indent);
+    let mut is_begun = false;
+    for word in paragraph.split_whitespace() {
+        if is_begun && line.width() + 1 + word.width() > style.columns {
+            put(text, &line);
+            line = " ".repeat(indent + 2);
+            is_begun = false;
+        }
+        if is_begun {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_begun = true;
+    }
+    put(text, &line);
+}
+
+fn put_list(text: &mut String, title: &str, lines: &[String], style: TextStyle) {
     if lines.is_empty() {
         return;
     }
     put(text, &format!("\n{title}"));
     for line in lines {
-        put(text, &format!("  {line}"));
+        put_wrapped(text, &format!("  {line}"), style);
     }
 }
 
@@ -160,21 +180,27 @@ fn padded(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }
 
-/// Without what a terminal would act on, and no wider than so many columns.
+/// Without what a terminal would act on, and no wider than so many columns: the middle goes, since
+/// names differ at their ends.
 fn clipped(text: &str, columns: usize) -> String {
     let text: String = text.chars().filter(|one| !one.is_control()).collect();
     if text.width() <= columns {
         return text;
     }
-    let mut clipped = String::new();
-    let mut room = columns.saturating_sub(2);
-    for character in text.chars() {
+    let room = columns.saturating_sub(2);
+    let tail = taken(text.chars().rev(), room / 3);
+    let head = taken(text.chars(), room - tail.width());
+    format!("{head}..{}", tail.chars().rev().collect::<String>())
+}
+
+/// As many of the first characters as fit into so many columns.
+fn taken(characters: impl Iterator<Item = char>, columns: usize) -> String {
+    let mut room = columns;
+    let fits = characters.take_while(|character| {
         let width = character.width().unwrap_or(0);
-        if width > room {
-            break;
-        }
-        room -= width;
-        clipped.push(character);
-    }
-    format!("{clipped}..")
+        let fits = width <= room;
+        room = room.saturating_sub(width);
+        fits
+    });
+    fits.collect()
 }
