@@ -100,7 +100,7 @@ pub struct ComparedRow {
     pub interval: Option<Interval>,
     /// Where the true ratio is, at 1 - 2 `same_level`: `same` is decided on it.
     pub same_interval: Option<Interval>,
-    /// How far two runs of the very same column lay apart, as a fraction; `None` without A/A rounds.
+    /// How far two runs of the very same column lay apart, as a fraction; `None` without such.
     pub noise_floor: Option<f64>,
     /// How often chance alone shows so much, if the true change is no larger than the floor.
     pub p_value: Option<f64>,
