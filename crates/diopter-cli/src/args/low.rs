@@ -8,6 +8,7 @@ use clap_complete::Shell;
 
 use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 
+use super::compare::CompareArgs;
 use super::stripe::StripeArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
 use crate::cp::{Reflink, Sparse};
@@ -96,6 +97,7 @@ pub enum Command {
     Cp(CpArgs),
     Explain(ExplainArgs),
     Probe(ProbeArgs),
+    Compare(CompareArgs),
     Stripe(StripeArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),

@@ -56,6 +56,8 @@ pub enum Operation {
 pub enum Document {
     /// Of `dio cp --json`
     Cp,
+    /// Of `dio compare --json`
+    Compare,
     /// Of `dio explain --json`
     Explain,
     /// Of `dio probe --json`

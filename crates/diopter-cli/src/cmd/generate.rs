@@ -77,6 +77,7 @@ pub fn completions(shell: Shell) -> u8 {
 pub fn schema(document: Document) -> u8 {
     let schema = match document {
         Document::Cp => cp::json_schema(),
+        Document::Compare => cmd::compare::json_schema(),
         Document::Explain => cmd::explain::json_schema(),
         Document::Probe => cmd::probe::json_schema(),
         Document::Stripe => cmd::stripe::json_schema(),
