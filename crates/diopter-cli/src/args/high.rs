@@ -128,9 +128,9 @@ fn one_of(backends: &[BackendKind]) -> Result<BackendKind, UsageError> {
     match backends {
         [] => Ok(BackendKind::Auto),
         [one] => Ok(*one),
-        _ => Err(UsageError(
-            "--backend: only dio bench takes several backends; name one".to_owned(),
-        )),
+        _ => {
+            Err(UsageError("--backend: only dio bench takes several backends; name one".to_owned()))
+        }
     }
 }
 

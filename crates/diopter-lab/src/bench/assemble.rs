@@ -129,10 +129,9 @@ fn survey(journal: &Path) -> Result<Survey, String> {
     while let Some(record) = records.next()? {
         match record {
             Record::Row { row, environment } => survey.note(row, *environment),
-            Record::Round { column, answer, .. } if column < is_known.len() => {
-                if !std::mem::replace(&mut is_known[column], true) {
-                    note_facts(&mut survey.columns[column], answer.facts);
-                }
+            Record::Round { column, answer, .. } if is_known.get(column) == Some(&false) => {
+                is_known[column] = true;
+                note_facts(&mut survey.columns[column], answer.facts);
             }
             Record::RowEnd { row } => survey.rows_done = row + 1,
             _ => {}

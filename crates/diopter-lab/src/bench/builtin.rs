@@ -60,8 +60,7 @@ pub fn axes() -> Axes {
 
 impl Builtin {
     /// All of them.
-    pub const ALL: [Builtin; 3] =
-        [Builtin::Iomap4k, Builtin::Ext3Boundary, Builtin::LustreStripes];
+    pub const ALL: [Builtin; 3] = [Builtin::Iomap4k, Builtin::Ext3Boundary, Builtin::LustreStripes];
 
     /// Its name behind `--job`.
     #[must_use]
@@ -101,7 +100,7 @@ impl Builtin {
             },
             // "write 4096KB with O_DIRECT from the file offset 48KB", a thousand times.
             Builtin::Ext3Boundary => Story {
-                title: "4 MiB behind the direct blocks of an ext3 file, as reported for BH_Boundary",
+                title: "4 MiB behind an ext3 file's direct blocks, as reported for BH_Boundary",
                 axes: Axes {
                     rw: vec![ReadWrite::Write],
                     block_bytes: vec![4 << 20],

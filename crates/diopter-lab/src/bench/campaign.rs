@@ -31,8 +31,12 @@ pub trait Runner {
     ///
     /// # Errors
     /// It failed, or somebody asked for the end.
-    fn round(&mut self, job: &Job, column: &PlannedColumn, round: u32)
-    -> Result<RoundAnswer, Trouble>;
+    fn round(
+        &mut self,
+        job: &Job,
+        column: &PlannedColumn,
+        round: u32,
+    ) -> Result<RoundAnswer, Trouble>;
 
     /// On what the row is measured; asked after its first round.
     fn environment(&self) -> Environment;

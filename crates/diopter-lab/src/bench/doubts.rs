@@ -25,7 +25,7 @@ const THROTTLED_SHARE: f64 = 0.01;
 /// Share of the depth that was asked for.
 const DEPTH_SHARE: f64 = 0.90;
 
-/// Half a round against the other, in the median of the rounds.
+/// Half a round against the other, in the median of the rounds, three quarters of them alike.
 const STEADY_SHARE: f64 = 0.10;
 const SLICES_MIN: usize = 10;
 
@@ -96,9 +96,8 @@ fn outliers(samples: &[Sample]) -> Option<Warning> {
     let middle = median(&figures)?;
     let distances: Vec<f64> = figures.iter().map(|figure| (figure - middle).abs()).collect();
     let spread = median(&distances)?;
-    let is_far = |distance: f64| {
-        0.6745 * distance > Z_MAX * spread && distance > OUTLIER_SHARE * middle
-    };
+    let is_far =
+        |distance: f64| 0.6745 * distance > Z_MAX * spread && distance > OUTLIER_SHARE * middle;
     let count = distances.iter().filter(|distance| is_far(**distance)).count();
     if count == 0 {
         return None;
@@ -107,9 +106,10 @@ fn outliers(samples: &[Sample]) -> Option<Warning> {
 }
 
 fn throttled(samples: &[Sample], seen: &[Seen]) -> Option<Warning> {
-    let shares = samples.iter().zip(seen).map(|(sample, seen)| {
-        figure(seen.throttled_ns) / figure(sample.elapsed_ns.max(1))
-    });
+    let shares = samples
+        .iter()
+        .zip(seen)
+        .map(|(sample, seen)| figure(seen.throttled_ns) / figure(sample.elapsed_ns.max(1)));
     let share = shares.fold(0.0, f64::max);
     if share <= THROTTLED_SHARE {
         return None;
@@ -202,8 +202,7 @@ fn rank_correlation(figures: &[f64]) -> f64 {
     let mut order: Vec<usize> = (0..figures.len()).collect();
     order.sort_by(|one, other| figures[*one].total_cmp(&figures[*other]));
     let far = |rank: usize, place: usize| figure(super::number::wide(rank.abs_diff(place)));
-    let sum: f64 =
-        order.iter().enumerate().map(|(rank, place)| far(rank, *place).powi(2)).sum();
+    let sum: f64 = order.iter().enumerate().map(|(rank, place)| far(rank, *place).powi(2)).sum();
     1.0 - 6.0 * sum / (count * (count * count - 1.0))
 }
 
@@ -223,7 +222,9 @@ fn not_steady(samples: &[Sample]) -> Option<Warning> {
     };
     let changes: Vec<f64> = samples.iter().filter_map(change).collect();
     let middle = median(&changes)?;
-    if middle.abs() < STEADY_SHARE {
+    // Rounds that change in both directions are noise, not a device that settles.
+    let alike = changes.iter().filter(|change| change.signum() == middle.signum()).count();
+    if middle.abs() < STEADY_SHARE || alike * 4 < changes.len() * 3 {
         return None;
     }
     let word = if middle > 0.0 { "faster" } else { "slower" };

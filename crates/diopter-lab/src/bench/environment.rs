@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 use diopter::backend::BackendKind;
 use diopter::probe;
 
-use crate::document::{
-    CgroupLimits, Cpu, DeviceFacts, Environment, FileSystemFacts, QueueFacts,
-};
+use crate::document::{CgroupLimits, Cpu, DeviceFacts, Environment, FileSystemFacts, QueueFacts};
 
 /// Files of a queue that are left out: statistics and what is written only.
 const QUEUE_FILES_MAX: usize = 64;

@@ -74,8 +74,10 @@ impl Times {
         if all.is_empty() {
             return None;
         }
-        let percentile =
-            |percent: &f64| Percentile { percent: *percent, ns: all.value_at_quantile(percent / 100.0) };
+        let percentile = |percent: &f64| Percentile {
+            percent: *percent,
+            ns: all.value_at_quantile(percent / 100.0),
+        };
         Some(Latency {
             count: all.len(),
             min_ns: all.min(),

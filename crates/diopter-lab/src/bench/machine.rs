@@ -69,7 +69,7 @@ impl Machine {
         let text = serde_json::to_string(order).expect("strings and numbers are JSON");
         let mut stdin = child.stdin.take().expect("it is piped above");
         // A child that died has said why, or its status tells.
-        if stdin.write_all(text.as_bytes()).is_err() {}
+        stdin.write_all(text.as_bytes()).unwrap_or(());
         drop(stdin);
         let (status, said, complained) = self.wait(child, order)?;
         match serde_json::from_str(&said) {
@@ -167,8 +167,8 @@ fn end(child: &mut Child) {
     let group = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     if let Some(group) = group {
         // It may be gone already.
-        if rustix::process::kill_process_group(group, rustix::process::Signal::KILL).is_err() {}
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap_or(());
     }
     // Reaped, so that no zombie stays.
-    if child.wait().is_err() {}
+    child.wait().map(drop).unwrap_or(());
 }

@@ -1,6 +1,7 @@
-//! The matrix and its measuring: what is to run ([`plan`], [`builtin`]), on what ([`ground`]), each
-//! round in a process of its own ([`round`]), in which order ([`schedule`]), written down after every
-//! round ([`journal`]) and made into a document ([`assemble`]). Nothing here judges or renders.
+//! The matrix and its measuring: what is to run ([`plan`], [`builtin`]), on what ([`ground`]),
+//! each round in a process of its own ([`round`]), in which order ([`schedule`]), written down
+//! after every round ([`journal`]) and made into a document ([`assemble`]). Nothing here judges or
+//! renders.
 
 pub mod assemble;
 pub mod builtin;

@@ -56,7 +56,7 @@ impl Offsets {
     }
 
     /// The next request: which way, and from which byte of the file.
-    pub fn next(&mut self) -> (Direction, u64) {
+    pub fn advance(&mut self) -> (Direction, u64) {
         let at = self.next;
         let block = match (self.rw.is_random(), self.may_repeat) {
             (false, _) => at,
@@ -125,7 +125,7 @@ mod tests {
 
     fn visited(job: &Job, count: u64) -> Vec<u64> {
         let mut offsets = Offsets::new(job, 0, 0);
-        (0..count).map(|_| (offsets.next().1 - job.offset) / job.block_bytes).collect()
+        (0..count).map(|_| (offsets.advance().1 - job.offset) / job.block_bytes).collect()
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_offsets_and_rounds_and_threads_differ() {
         let job = job(ReadWrite::RandRead, 1 << 20);
-        let of = |number, round| Offsets::new(&job, number, round).next().1;
+        let of = |number, round| Offsets::new(&job, number, round).advance().1;
         assert_eq!(of(0, 0), of(0, 0));
         assert_ne!(of(0, 0), of(0, 1));
         assert_ne!(of(0, 0), of(1, 0));
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_mix_has_the_share_of_reads_that_was_asked_for() {
         let mut offsets = Offsets::new(&job(ReadWrite::RandRw, 1000), 0, 0);
-        let reads = (0..10_000).filter(|_| offsets.next().0 == Direction::Read).count();
+        let reads = (0..10_000).filter(|_| offsets.advance().0 == Direction::Read).count();
         assert!((6800..7200).contains(&reads), "{reads} of 10000");
     }
 }

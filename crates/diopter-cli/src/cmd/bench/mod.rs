@@ -172,4 +172,3 @@ fn result_path(options: &BenchOptions) -> Result<PathBuf, String> {
         "nothing was interrupted in this folder; leave --resume out, or write --json-out".to_owned()
     })
 }
-

@@ -121,7 +121,7 @@ impl FreshFileSystem {
 impl Drop for FreshFileSystem {
     fn drop(&mut self) {
         // What stays is tried again with the scratch folder.
-        if take_down(&self.folder).is_err() {}
+        take_down(&self.folder).unwrap_or(());
     }
 }
 

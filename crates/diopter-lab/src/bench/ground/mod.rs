@@ -1,5 +1,5 @@
-//! What jobs run on: files that are made, filled and removed here, files and devices that are given,
-//! and fresh file systems. What must not be written is refused before anything is.
+//! What jobs run on: files that are made, filled and removed here, files and devices that are
+//! given, and fresh file systems. What must not be written is refused before anything is.
 
 mod fill;
 mod fresh;
@@ -300,14 +300,14 @@ fn make_image(
 
 /// Before each round: so that no round finds what another one left.
 fn drop_cache(place: &Place) {
-    use std::os::fd::AsFd;
     let path = match place {
         Place::File(path) => path,
         Place::Inside { image, .. } => image,
     };
-    if let Ok(file) = File::open(path) {
+    let Ok(file) = diopter::File::open(path) else { return };
+    for object in file.object_descriptors() {
         // Only advice: what stays is seen after the round, and told as a doubt.
-        if diopter::sys::space::advise_dont_need(file.as_fd(), 0, 0).is_err() {}
+        diopter::sys::space::advise_dont_need(object, 0, 0).unwrap_or(());
     }
 }
 
@@ -344,7 +344,9 @@ fn check_file(path: &Path, jobs: &[Job]) -> Result<(), String> {
     let shown = path.display();
     if let Some(job) = jobs.iter().find(|job| is_fresh(job)) {
         let name = &job.name;
-        return Err(format!("job `{name}`: --fs wants a folder or a device, and {shown} is a file"));
+        return Err(format!(
+            "job `{name}`: --fs wants a folder or a device, and {shown} is a file"
+        ));
     }
     let file = diopter::File::open(path).map_err(|error| error.to_string())?;
     let size = file.size().map_err(|error| error.to_string())?;

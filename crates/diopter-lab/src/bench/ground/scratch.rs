@@ -66,7 +66,7 @@ pub fn remove_stale(within: &Path) {
         let is_free = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
         if is_free && fresh::take_down(&folder).is_ok() {
             // What cannot be removed is in nobody's way.
-            if fs::remove_dir_all(&folder).is_err() {}
+            fs::remove_dir_all(&folder).unwrap_or(());
         }
     }
 }

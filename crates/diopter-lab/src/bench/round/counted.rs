@@ -36,11 +36,7 @@ impl Backend for Counted {
         accepted
     }
 
-    fn turn(
-        &mut self,
-        wait: Wait,
-        done: &mut Completions,
-    ) -> Result<(), diopter::BackendError> {
+    fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), diopter::BackendError> {
         self.inner.turn(wait, done)
     }
 

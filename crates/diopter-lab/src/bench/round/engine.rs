@@ -12,7 +12,7 @@ use diopter::{Policies, Preset};
 use super::usage::{Look, Used, Whose, memory_peak_bytes};
 use super::worker::{DirectionTally, Tally, Worker};
 use super::{Facts, Place, RoundAnswer, RoundOrder};
-use crate::bench::number::{figure, nanos, per_second, wide};
+use crate::bench::number::{figure, nanos, per_second};
 use crate::document::{DirectionSample, Sample, SeriesPoint};
 
 /// What the first thread sees beside what it counts.
@@ -136,10 +136,12 @@ fn direction(tally: &DirectionTally, elapsed_ns: u64) -> Option<DirectionSample>
 
 /// Pages of what was read or written that are in the page cache; 0 where nobody can tell.
 pub fn pages_cached(place: &Place) -> u64 {
-    use std::os::fd::AsFd;
     let Place::File(path) = place else { return 0 };
-    let Ok(file) = std::fs::File::open(path) else { return 0 };
-    let Ok(size) = file.metadata().map(|metadata| metadata.len()) else { return 0 };
-    let all = diopter::sys::residency::residency(file.as_fd(), 0, 0, size);
-    all.map_or(0, |all| all.pages_cached).min(wide(usize::MAX))
+    let Ok(file) = diopter::File::open(path) else { return 0 };
+    let pages = file.object_descriptors().filter_map(|object| {
+        let size = rustix::fs::fstat(object).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
+        let all = diopter::sys::residency::residency(object, 0, 0, size?);
+        Some(all.ok()?.pages_cached)
+    });
+    pages.sum()
 }

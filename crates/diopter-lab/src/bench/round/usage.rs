@@ -2,7 +2,7 @@
 //! the machine, and the control group.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeVal;
@@ -30,7 +30,6 @@ pub struct Seen {
 /// One look.
 #[derive(Clone, Debug)]
 pub struct Look {
-    at: Instant,
     own: Own,
     machine: Option<Machine>,
     throttled_us: u64,
@@ -77,7 +76,6 @@ impl Look {
     /// Now.
     pub fn now(whose: Whose) -> Look {
         Look {
-            at: Instant::now(),
             own: own(whose),
             machine: fs::read_to_string("/proc/stat").ok().and_then(|text| machine(&text)),
             throttled_us: throttled_us(),
@@ -108,11 +106,6 @@ impl Look {
             seen.others_ns = user_ns.saturating_sub(processor.user_ns);
         }
         Used { processor, machine: whole, switches, seen }
-    }
-
-    /// Time from here to `later`.
-    pub fn elapsed_ns(&self, later: &Look) -> u64 {
-        nanos(later.at.duration_since(self.at))
     }
 }
 
@@ -153,8 +146,7 @@ fn duration(time: TimeVal) -> Duration {
 fn machine(text: &str) -> Option<Machine> {
     const TICK_NS: u64 = 10_000_000;
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let fields: Vec<u64> =
-        line.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
+    let fields: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
     let sum = |at: &[usize]| {
         at.iter().map(|at| fields.get(*at).copied().unwrap_or(0)).sum::<u64>() * TICK_NS
     };
@@ -175,6 +167,7 @@ fn throttled_us() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn the_machines_line_is_read_in_nanoseconds() {
@@ -200,7 +193,6 @@ mod tests {
         let after = Look::now(Whose::Own);
         let used = before.until(&after);
         assert!(used.processor.user_ns + used.processor.system_ns > 0, "{used:?}");
-        assert!(before.elapsed_ns(&after) >= 30_000_000);
         assert!(memory_peak_bytes(Whose::Own).is_some_and(|bytes| bytes > 1 << 20));
     }
 }

@@ -16,7 +16,6 @@ use diopter::{
 use super::counted::Counted;
 use super::{Place, RoundOrder};
 use crate::bench::histogram::LatencyTimes;
-use crate::bench::number::wide;
 use crate::bench::offsets::Offsets;
 use crate::document::{Contexts, Direction, RouteSample, Span};
 
@@ -150,7 +149,7 @@ impl Worker {
     }
 
     fn start(&mut self, mut memory: IoBuf) -> Result<(), String> {
-        let (direction, offset) = self.offsets.next();
+        let (direction, offset) = self.offsets.advance();
         let request = match direction {
             Direction::Read => Request::read(offset, memory),
             Direction::Write => {
@@ -296,12 +295,6 @@ impl DirectionTally {
     }
 }
 
-/// Bytes of the buffers of a job, all threads together.
-pub fn buffer_bytes(order: &RoundOrder) -> u64 {
-    let job = &order.job;
-    job.block_bytes.saturating_mul(u64::from(job.iodepth)).saturating_mul(u64::from(job.numjobs))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,6 +305,5 @@ mod tests {
         assert!(is_over(Span::RuntimeNs(10), 10, 0));
         assert!(!is_over(Span::IoBytes(8192), u64::MAX, 4096));
         assert!(is_over(Span::IoBytes(8192), 0, 8192));
-        assert_eq!(wide(3), 3);
     }
 }
