@@ -49,6 +49,8 @@ fn run(job: Job) -> u8 {
         Work::Explain(options) => cmd::explain::run(&options, &settings.filter, &look),
         Work::Probe(options) => cmd::probe::run(&options, &settings.filter, &look),
         Work::Stripe(work) => cmd::stripe::run(&work, &look),
+        Work::Bench(options) => cmd::bench::run(&options, &look),
+        Work::BenchRound => cmd::bench::run_round(),
         Work::Man { command, out } => cmd::generate::man(command.as_deref(), out.as_deref()),
         Work::Completions(shell) => cmd::generate::completions(shell),
         Work::Schema(document) => cmd::generate::schema(document),

@@ -1,6 +1,7 @@
 //! The command line, in two steps: `low` says what was typed, `high` what it means. Only `high`
 //! looks at the environment and the terminal, and nothing here does any work.
 
+mod bench;
 mod compare;
 mod high;
 mod low;

@@ -76,6 +76,7 @@ pub fn completions(shell: Shell) -> u8 {
 /// `dio schema`: the schema of a command's document on standard output.
 pub fn schema(document: Document) -> u8 {
     let schema = match document {
+        Document::Bench => cmd::bench::json_schema(),
         Document::Cp => cp::json_schema(),
         Document::Compare => cmd::compare::json_schema(),
         Document::Explain => cmd::explain::json_schema(),

@@ -33,6 +33,9 @@ pub struct Job {
     pub durability: String,
     /// How the file was made ready: `written`, `fallocated`, `none`.
     pub layout: String,
+    /// What is read or written: empty for a plain file or device; `striped:4x1048576` for one over
+    /// four objects in stripes of so many bytes, `image:ext3` for a file in an unmounted image.
+    pub target: String,
     /// Random offsets may repeat before all have been visited (fio's `norandommap`).
     pub may_repeat_offsets: bool,
     /// Seed of the offsets. Not part of what is compared.
@@ -122,6 +125,12 @@ impl ReadWrite {
     #[must_use]
     pub fn is_mixed(self) -> bool {
         matches!(self, ReadWrite::Rw | ReadWrite::RandRw)
+    }
+
+    /// Whether anything is read.
+    #[must_use]
+    pub fn has_reads(self) -> bool {
+        !matches!(self, ReadWrite::Write | ReadWrite::RandWrite)
     }
 
     /// Whether anything is written.
