@@ -1,2 +1,16 @@
 //! Real kernels under emulation: packages, an initramfs, a virtual machine whose clock counts
 //! instructions, and what comes back from it.
+//!
+//! From the host's side: [`kernel`] is one kernel with its modules, [`initramfs`] what the guest
+//! finds in its memory, [`machine`] the emulator that runs it, [`fleet`] two of them at once.
+
+mod cpio;
+pub mod fleet;
+pub mod initramfs;
+pub mod kernel;
+pub mod machine;
+
+pub use fleet::Fleet;
+pub use initramfs::Initramfs;
+pub use kernel::{Kernel, Module, ModuleSet, Presence};
+pub use machine::{BootError, BootOptions, Console, Machine};
