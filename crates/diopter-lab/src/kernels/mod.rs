@@ -4,13 +4,26 @@
 //! From the host's side: [`kernel`] is one kernel with its modules, [`initramfs`] what the guest
 //! finds in its memory, [`machine`] the emulator that runs it, [`fleet`] two of them at once.
 
+mod apt;
+pub mod catalog;
 mod cpio;
+mod deb;
+mod elf;
+pub mod error;
 pub mod fleet;
 pub mod initramfs;
 pub mod kernel;
 pub mod machine;
+pub mod programs;
+pub mod store;
+mod unpack;
+pub mod version;
+pub mod watch;
 
+pub use error::LabError;
 pub use fleet::Fleet;
 pub use initramfs::Initramfs;
 pub use kernel::{Kernel, Module, ModuleSet, Presence};
 pub use machine::{BootError, BootOptions, Console, Machine};
+pub use store::{Programs, Store, StoreOptions};
+pub use watch::{Progress, Watch};
