@@ -16,10 +16,11 @@ const MODULES: &str = "lab/modules";
 /// The guest's first program. What the script prints goes to the results, what it says on standard
 /// error to the console; the last line tells the host that the guest came to its end.
 const INIT: &str = "#!/bin/sh
-export PATH=/bin:/sbin:/usr/bin:/usr/sbin HOME=/ LC_ALL=C
+export PATH=/sbin:/bin HOME=/ LC_ALL=C
+/bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
-[ -c /dev/null ] || mount -t devtmpfs dev /dev
+mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 exec </dev/null >/dev/console 2>&1
 stty -F /dev/ttyS1 raw -echo

@@ -57,7 +57,7 @@ pub struct Booted {
 
 /// How a run goes.
 #[derive(Clone, Copy, Debug)]
-pub enum Progress<'a> {
+pub enum BootProgress<'a> {
     /// A guest is booted.
     Begun(Boot, &'a Kernel),
     /// It has ended; with the reason if it gave nothing.
@@ -124,7 +124,7 @@ pub fn run(
     lab: Lab<'_>,
     kernels: &[Kernel],
     plan: &Plan,
-    observe: &(dyn Fn(Progress<'_>) + Sync),
+    observe: &(dyn Fn(BootProgress<'_>) + Sync),
 ) -> Result<Outcome, BootError> {
     let mut units: Vec<Unit> = Vec::new();
     for kernel in 0..kernels.len() {
@@ -144,12 +144,12 @@ pub fn run(
             let unit = &units[*unit];
             let boot = Boot { kernel: unit.kernel, file_system: unit.file_system, repeat };
             let kernel = &kernels[boot.kernel];
-            observe(Progress::Begun(boot, kernel));
+            observe(BootProgress::Begun(boot, kernel));
             let booted = boot_once(lab, kernel, unit, plan, cpu);
             if let Ok(booted) = &booted {
                 let failure = booted.cells.iter().find_map(|cell| cell.as_ref().err());
                 let failure = failure.map(String::as_str);
-                observe(Progress::Ended(boot, kernel, booted.wall, failure));
+                observe(BootProgress::Ended(boot, kernel, booted.wall, failure));
             }
             booted
         });
