@@ -5,7 +5,9 @@
 //! finds in its memory, [`machine`] the emulator that runs it, [`fleet`] two of them at once.
 
 mod apt;
+pub mod bisect;
 pub mod catalog;
+pub mod choice;
 mod cpio;
 mod deb;
 mod elf;
@@ -13,6 +15,7 @@ pub mod error;
 pub mod fleet;
 pub mod initramfs;
 pub mod kernel;
+pub mod listing;
 pub mod machine;
 pub mod programs;
 pub mod store;
@@ -20,6 +23,7 @@ mod unpack;
 pub mod version;
 pub mod watch;
 
+pub use choice::Choice;
 pub use error::LabError;
 pub use fleet::Fleet;
 pub use initramfs::Initramfs;
