@@ -13,5 +13,6 @@ pub mod compare;
 pub mod document;
 pub mod fio;
 pub mod kernels;
+pub mod number;
 pub mod report;
 pub mod trace;
