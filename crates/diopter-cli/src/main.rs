@@ -48,6 +48,7 @@ fn run(job: Job) -> u8 {
         Work::Compare(options) => cmd::compare::run(&options, &look),
         Work::Explain(options) => cmd::explain::run(&options, &settings.filter, &look),
         Work::Probe(options) => cmd::probe::run(&options, &settings.filter, &look),
+        Work::Lab(work) => cmd::lab::run(&work, &look),
         Work::Stripe(work) => cmd::stripe::run(&work, &look),
         Work::Bench(options) => cmd::bench::run(&options, &look),
         Work::BenchRound => cmd::bench::run_round(),

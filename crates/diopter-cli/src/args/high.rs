@@ -11,12 +11,14 @@ use diopter_lab::compare;
 
 use super::bench::BenchArgs;
 use super::compare::CompareArgs;
+use super::lab::{LabCommand, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
 use super::stripe::StripeCommand;
 use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
 use crate::cmd::bench::BenchOptions;
 use crate::cmd::compare::CompareOptions;
 use crate::cmd::explain::ExplainOptions;
+use crate::cmd::lab::{LabWork, StoreWords};
 use crate::cmd::probe::ProbeOptions;
 use crate::cmd::stripe::{CreateOptions, StripeWork};
 use crate::cp::{CpOptions, ProgressMode};
@@ -57,6 +59,8 @@ pub enum Work {
     Bench(Box<BenchOptions>),
     /// `dio bench-round`.
     BenchRound,
+    /// `dio lab`.
+    Lab(LabWork),
     /// `dio man`.
     Man {
         /// Which page; `None` for dio's own.
@@ -104,6 +108,7 @@ pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result
             Work::Probe(ProbeOptions { names: probe.names, backend, is_json: probe.json })
         }
         Command::Stripe(stripe) => Work::Stripe(stripe_of(stripe.command)),
+        Command::Lab(lab) => Work::Lab(lab_of(lab.command)),
         Command::Man(man) => Work::Man { command: man.command, out: man.out },
         Command::Completions(completions) => Work::Completions(completions.shell),
         Command::Schema(schema) => Work::Schema(schema.document),
@@ -240,6 +245,24 @@ fn stripe_of(command: StripeCommand) -> StripeWork {
         StripeCommand::Rm(rm) => StripeWork::Rm { name: rm.name },
         StripeCommand::Seal(seal) => StripeWork::Seal { name: seal.name },
         StripeCommand::Unseal(unseal) => StripeWork::Unseal { name: unseal.name },
+    }
+}
+
+fn lab_of(command: LabCommand) -> LabWork {
+    match command {
+        LabCommand::Kernels(kernels) => {
+            LabWork::Kernels { store: store_of(kernels.store), is_json: kernels.json }
+        }
+    }
+}
+
+fn store_of(store: StoreArgs) -> StoreWords {
+    StoreWords {
+        cache: store.cache,
+        limit_bytes: store.cache_limit,
+        sources: store.sources,
+        must_update: store.update,
+        has_progress: store.progress == ProgressWhen::Auto,
     }
 }
 

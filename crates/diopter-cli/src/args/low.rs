@@ -10,6 +10,7 @@ use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolic
 
 use super::bench::{BenchArgs, BenchRoundArgs};
 use super::compare::CompareArgs;
+use super::lab::LabArgs;
 use super::stripe::StripeArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
 use crate::cp::{Reflink, Sparse};
@@ -103,6 +104,7 @@ pub enum Command {
     Bench(Box<BenchArgs>),
     #[command(name = "bench-round")]
     BenchRound(BenchRoundArgs),
+    Lab(LabArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
     Schema(SchemaArgs),

@@ -4,6 +4,7 @@
 mod bench;
 mod compare;
 mod high;
+mod lab;
 mod low;
 mod stripe;
 mod values;

@@ -5,6 +5,7 @@ pub mod compare;
 pub mod explain;
 mod finding;
 pub mod generate;
+pub mod lab;
 mod layout;
 pub mod probe;
 pub mod stripe;

@@ -8,7 +8,9 @@
 //! [`measure`] and [`contexts`] the figures, [`run`] all boots, and [`results`] the document.
 
 mod apt;
+pub mod bisect;
 pub mod catalog;
+pub mod choice;
 pub mod contexts;
 mod cpio;
 mod deb;
@@ -18,6 +20,7 @@ pub mod fleet;
 pub mod guest;
 pub mod initramfs;
 pub mod kernel;
+pub mod listing;
 pub mod machine;
 pub mod matrix;
 pub mod measure;
@@ -29,6 +32,7 @@ mod unpack;
 pub mod version;
 pub mod watch;
 
+pub use choice::Choice;
 pub use error::LabError;
 pub use fleet::Fleet;
 pub use initramfs::Initramfs;
