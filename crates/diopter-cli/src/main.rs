@@ -48,6 +48,7 @@ fn run(job: Job) -> u8 {
         Work::Explain(options) => cmd::explain::run(&options, &settings.filter, &look),
         Work::Probe(options) => cmd::probe::run(&options, &settings.filter, &look),
         Work::Stripe(work) => cmd::stripe::run(&work, &look),
+        Work::Trace(options) => cmd::trace::run(&options, &look),
         Work::Man { command, out } => cmd::generate::man(command.as_deref(), out.as_deref()),
         Work::Completions(shell) => cmd::generate::completions(shell),
         Work::Schema(document) => cmd::generate::schema(document),

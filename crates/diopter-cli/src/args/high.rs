@@ -10,10 +10,12 @@ use diopter::BackendKind;
 
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
 use super::stripe::StripeCommand;
+use super::trace::{TraceArgs, TraceFormat};
 use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
 use crate::cmd::explain::ExplainOptions;
 use crate::cmd::probe::ProbeOptions;
 use crate::cmd::stripe::{CreateOptions, StripeWork};
+use crate::cmd::trace::{Format, TraceOptions};
 use crate::cp::{CpOptions, ProgressMode};
 use crate::env::{BACKEND, Environment, LOG};
 use crate::log::Filter;
@@ -46,6 +48,8 @@ pub enum Work {
     Probe(ProbeOptions),
     /// `dio stripe`.
     Stripe(StripeWork),
+    /// `dio trace`.
+    Trace(TraceOptions),
     /// `dio man`.
     Man {
         /// Which page; `None` for dio's own.
@@ -89,6 +93,7 @@ pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result
             Work::Probe(ProbeOptions { names: probe.names, backend, is_json: probe.json })
         }
         Command::Stripe(stripe) => Work::Stripe(stripe_of(stripe.command)),
+        Command::Trace(trace) => Work::Trace(trace_of(trace)),
         Command::Man(man) => Work::Man { command: man.command, out: man.out },
         Command::Completions(completions) => Work::Completions(completions.shell),
         Command::Schema(schema) => Work::Schema(schema.document),
@@ -166,6 +171,22 @@ fn stripe_of(command: StripeCommand) -> StripeWork {
         StripeCommand::Rm(rm) => StripeWork::Rm { name: rm.name },
         StripeCommand::Seal(seal) => StripeWork::Seal { name: seal.name },
         StripeCommand::Unseal(unseal) => StripeWork::Unseal { name: unseal.name },
+    }
+}
+
+fn trace_of(trace: TraceArgs) -> TraceOptions {
+    let format = match trace.format {
+        _ if trace.json => Format::Json,
+        TraceFormat::Text => Format::Text,
+        TraceFormat::Json => Format::Json,
+        TraceFormat::Perfetto => Format::Perfetto,
+    };
+    TraceOptions {
+        format,
+        output: trace.output,
+        html: trace.html,
+        buffer: trace.buffer,
+        command: trace.command,
     }
 }
 

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 
 use super::stripe::StripeArgs;
+use super::trace::TraceArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
 use crate::cp::{Reflink, Sparse};
 use crate::size;
@@ -45,7 +46,7 @@ Exit status:
   3  inconclusive
   128+n  ended by signal n, with nothing half done under the final name";
 
-/// Direct I/O on Linux: copy, explain, probe, stripe
+/// Direct I/O on Linux: copy, explain, probe, stripe, trace
 ///
 /// Moves files by direct I/O at any offset, length and address, says what one request would become
 /// before it is made, and what slows direct I/O down on this machine.
@@ -97,6 +98,7 @@ pub enum Command {
     Explain(ExplainArgs),
     Probe(ProbeArgs),
     Stripe(StripeArgs),
+    Trace(TraceArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
     Schema(SchemaArgs),

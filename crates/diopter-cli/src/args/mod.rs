@@ -4,6 +4,7 @@
 mod high;
 mod low;
 mod stripe;
+mod trace;
 mod values;
 
 pub use high::{Job, Work, resolve};

@@ -62,6 +62,8 @@ pub enum Document {
     Probe,
     /// Of `dio stripe info --json`
     Stripe,
+    /// Of `dio trace --json`
+    Trace,
 }
 
 /// Requests in flight: a number, or as the copy sees fit.

@@ -6,6 +6,7 @@ pub mod generate;
 mod layout;
 pub mod probe;
 pub mod stripe;
+pub mod trace;
 
 use std::path::Path;
 

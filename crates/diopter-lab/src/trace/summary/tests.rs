@@ -118,3 +118,36 @@ fn the_document_has_the_names_that_scripts_rely_on() {
         assert!(told.pointer(path).is_some(), "{path}");
     }
 }
+
+/// A job with several findings, for this document and for those who render it.
+fn golden_job() -> Trace {
+    let mut trace = Job::overwrite(|job| {
+        job.bios = 4;
+        job.length = 128 << 10;
+        job.is_contiguous = false;
+        job.files = 3;
+    })
+    .trace();
+    for request in trace.requests.iter_mut().step_by(5) {
+        request.is_unwritten = Some(true);
+        request.waited_for_journal = true;
+    }
+    trace.requests.iter_mut().step_by(7).for_each(|one| one.context = Some(Context::Task));
+    trace.unknown = vec!["whether pages were cached: this kernel has no event for it".to_owned()];
+    trace
+}
+
+#[test]
+fn the_document_is_as_it_was() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/trace.json");
+    let mut told = serde_json::to_string_pretty(&summary(&golden_job())).unwrap();
+    told.push('\n');
+    if std::env::var("DIOPTER_BLESS").is_ok_and(|value| value == "1") {
+        std::fs::write(path, told).unwrap();
+        return;
+    }
+    let kept = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(kept == told, "{path} differs; if that is meant: cargo xtask bless");
+    let read: Summary = serde_json::from_str(&kept).unwrap();
+    assert_eq!(read, summary(&golden_job()));
+}
