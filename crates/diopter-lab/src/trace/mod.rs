@@ -3,8 +3,11 @@
 
 pub mod document;
 pub mod findings;
+pub mod html;
 pub mod model;
+pub mod perfetto;
 pub mod phases;
+pub mod sample;
 pub mod summary;
 #[cfg(test)]
 pub(crate) mod synthetic;

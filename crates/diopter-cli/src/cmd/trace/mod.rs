@@ -9,7 +9,9 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use diopter_lab::trace::document::Summary;
+use diopter_lab::trace::html::page;
 use diopter_lab::trace::model::Trace;
+use diopter_lab::trace::perfetto::perfetto;
 use diopter_lab::trace::summary::summary;
 
 use crate::log;
@@ -104,14 +106,6 @@ fn try_run(options: &TraceOptions, look: &Look) -> Result<u8, Failure> {
 
 fn record(_options: &TraceOptions) -> Result<Trace, Failure> {
     Err(Failure::own("nothing looks yet".to_owned()))
-}
-
-fn page(_trace: &Trace, _document: &Summary) -> String {
-    String::new()
-}
-
-fn perfetto(_trace: &Trace) -> Vec<u8> {
-    Vec::new()
 }
 
 /// On standard output. That its reader went away does not make the command fail.

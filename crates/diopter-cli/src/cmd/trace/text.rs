@@ -12,8 +12,8 @@ use crate::size::size_text;
 const INDENT: usize = 12;
 /// Column in which the values of a finding begin.
 const FINDING_INDENT: usize = 10;
-/// Findings that are told in full; of the others, what was seen. Three fill half a screen.
-const FINDINGS_IN_FULL: usize = 3;
+/// Findings that are told in full; of the others, what was seen. More would fill the screen.
+const FINDINGS_IN_FULL: usize = 2;
 /// Files that are shown; the document has them all.
 const FILES_MAX: usize = 8;
 /// Columns of a bar that stands for everything.
