@@ -2,3 +2,19 @@
 //! the contexts of their completions.
 
 pub mod model;
+
+mod bios;
+mod command;
+mod error;
+mod event;
+mod files;
+mod format;
+mod instance;
+mod join;
+mod page;
+mod reader;
+mod record;
+mod symbols;
+
+pub use error::TraceError;
+pub use record::{RecordOptions, record};
