@@ -184,7 +184,8 @@ fn look_at_files(root: u32, paths: &mut Paths) {
         }
         for task in fs::read_dir(folder.join("task")).into_iter().flatten().flatten() {
             let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            waiting.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+            waiting
+                .extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
         }
     }
 }
@@ -204,9 +205,7 @@ fn look_at(link: &Path, paths: &mut Paths) {
 #[must_use]
 pub fn inode_of(path: &Path) -> Option<Inode> {
     let metadata = fs::metadata(path).ok()?;
-    let device = |number| {
-        Device::new(rustix::fs::major(number), rustix::fs::minor(number))
-    };
+    let device = |number| Device::new(rustix::fs::major(number), rustix::fs::minor(number));
     if metadata.file_type().is_block_device() {
         return Some(Inode { device: device(metadata.rdev()), number: 0 });
     }

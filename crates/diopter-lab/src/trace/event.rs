@@ -212,8 +212,7 @@ const fn source(
 /// `io_getevents`: told by itself, so that it can be left off when it costs too much.
 pub const REAP: &[&str] = &["syscalls/sys_exit_io_getevents", "syscalls/sys_exit_io_pgetevents"];
 /// Events of work that are of use for two functions only.
-pub const WORK: &[&str] =
-    &["workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start"];
+pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start"];
 
 const CONTEXT: Need = Need::Tells("when a worker took up a completion that was put off");
 const DEVICE: Need = Need::Tells("when devices were done");

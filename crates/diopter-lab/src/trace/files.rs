@@ -85,9 +85,8 @@ fn mounts() -> HashMap<Device, String> {
     let mut mounts = HashMap::new();
     for mount in table.into_iter().flatten() {
         let numbers = mount.majmin.split_once(':');
-        let numbers = numbers.and_then(|(major, minor)| {
-            Some((major.parse().ok()?, minor.parse().ok()?))
-        });
+        let numbers =
+            numbers.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
         if let Some((major, minor)) = numbers {
             mounts.insert(Device::new(major, minor), mount.fs_type);
         }

@@ -2,7 +2,7 @@
 //! the global buffer or anyone else's instance.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::error::TraceError;
@@ -10,6 +10,8 @@ use super::error::TraceError;
 const TRACEFS: &str = "/sys/kernel/tracing";
 /// Every instance of ours is named so, with the process and its start behind it.
 const PREFIX: &str = "diopter-";
+/// Format files are the largest, with some KiB.
+const FILE_BYTES_MAX: usize = 256 << 10;
 /// A removal that meets a reader that is still closing is tried again so often.
 const REMOVE_TRIES_MAX: u32 = 100;
 
@@ -69,7 +71,7 @@ impl Instance {
     /// [`TraceError::Tracefs`] with the kernel's answer.
     pub fn get(&self, file: &str) -> Result<String, TraceError> {
         let path = self.folder.join(file);
-        fs::read_to_string(&path).map_err(|source| TraceError::Tracefs {
+        read_whole(&path).map_err(|source| TraceError::Tracefs {
             what: "a file of the trace instance cannot be read",
             path,
             source,
@@ -127,6 +129,22 @@ impl Drop for Instance {
     fn drop(&mut self) {
         remove(&self.folder);
     }
+}
+
+/// Reads a small file. `header_page` says nothing more after a read of a few bytes, so the buffer
+/// is large from the start.
+fn read_whole(path: &Path) -> io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let mut text = vec![0; FILE_BYTES_MAX];
+    let mut length = 0;
+    while length < text.len() {
+        match file.read(&mut text[length..])? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    text.truncate(length);
+    String::from_utf8(text).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
 }
 
 /// What the text of a `stats` file counts as lost.

@@ -457,13 +457,7 @@ impl Join {
     }
 
     /// Which request a completion is of. The file position has moved by what was moved.
-    fn completing(
-        &self,
-        event: &Event,
-        inode: Inode,
-        position: u64,
-        result: i64,
-    ) -> Option<usize> {
+    fn completing(&self, event: &Event, inode: Inode, position: u64, result: i64) -> Option<usize> {
         let moved = u64::try_from(result).unwrap_or_default();
         let start = position.checked_sub(moved)?;
         let is_in_task = event.flags & (FLAG_HARD_IRQ | FLAG_SOFT_IRQ) == 0;
@@ -480,8 +474,7 @@ impl Join {
     }
 
     fn reaped(&mut self, event: &Event, count: i64) {
-        let Some(thread) = self.threads.get(&event.thread).filter(|thread| thread.is_member)
-        else {
+        let Some(thread) = self.threads.get(&event.thread).filter(|thread| thread.is_member) else {
             return;
         };
         let Some(complete) = self.reapable.get_mut(&thread.process) else { return };

@@ -49,9 +49,11 @@ impl PageShape {
     pub fn parse(text: &str) -> Result<PageShape, TraceError> {
         let number = |field: &str, key: &str| {
             let missing = || TraceError::Malformed(format!("header_page has no `{field}`"));
-            let line = text.lines().find(|line| line.split(';').next().is_some_and(|declaration| {
-                declaration.split_whitespace().last() == Some(field)
-            }));
+            let line = text.lines().find(|line| {
+                line.split(';')
+                    .next()
+                    .is_some_and(|declaration| declaration.split_whitespace().last() == Some(field))
+            });
             let at = line.and_then(|line| line.split(key).nth(1)).ok_or_else(missing)?;
             let digits = at.split(';').next().unwrap_or_default().trim();
             digits.parse::<usize>().map_err(|_| missing())
@@ -84,7 +86,8 @@ impl PageShape {
             4 => word32(header, 8).map(u64::from),
             _ => word64(header, 8),
         };
-        let length = usize::try_from(commit.ok_or_else(short)? & COMMIT_MASK).map_err(|_| short())?;
+        let length =
+            usize::try_from(commit.ok_or_else(short)? & COMMIT_MASK).map_err(|_| short())?;
         let end = self.data_offset.checked_add(length).ok_or_else(short)?;
         Ok(Records { rest: page.get(self.data_offset..end).ok_or_else(short)?, time })
     }

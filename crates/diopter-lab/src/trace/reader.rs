@@ -131,7 +131,10 @@ impl Pipes {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
-                    return Err(TraceError::Machine { what: "a trace pipe cannot be read", source });
+                    return Err(TraceError::Machine {
+                        what: "a trace pipe cannot be read",
+                        source,
+                    });
                 }
             }
         }
@@ -178,10 +181,8 @@ impl Decoder {
         let mut by_id = HashMap::new();
         let mut common = None;
         for source in event::SOURCES.iter().filter(|source| instance.has_event(source.name)) {
-            let format = EventFormat::parse(&instance.get(&format!(
-                "events/{}/format",
-                source.name
-            ))?)?;
+            let format =
+                EventFormat::parse(&instance.get(&format!("events/{}/format", source.name))?)?;
             let field = |name: &str| format.field(name);
             let all = (field("common_type"), field("common_flags"), field("common_pid"));
             if let (Some(number), Some(flags), Some(thread)) = all {
@@ -257,4 +258,3 @@ fn page_size(instance: &Instance) -> Result<usize, TraceError> {
         Err(_) => Ok(rustix::param::page_size()),
     }
 }
-

@@ -39,10 +39,7 @@ impl RecordOptions {
 ///
 /// # Errors
 /// [`TraceError`]; none of them leaves tracing on.
-pub fn record(
-    options: &RecordOptions,
-    on_child: &mut dyn FnMut(u32),
-) -> Result<Trace, TraceError> {
+pub fn record(options: &RecordOptions, on_child: &mut dyn FnMut(u32)) -> Result<Trace, TraceError> {
     let instance = Instance::create()?;
     let decoder = prepare(&instance, options)?;
     let pipes = Pipes::open(&instance, options.spool_bytes_max)?;
@@ -111,9 +108,9 @@ fn narrow(instance: &Instance, event: &str) -> Result<(), TraceError> {
     if !event::WORK.contains(&event) {
         return Ok(());
     }
-    let addresses = super::symbols::WORK_FUNCTIONS.iter().filter_map(|name| {
-        Some(format!("function == {:#x}", super::symbols::address(name)?))
-    });
+    let addresses = super::symbols::WORK_FUNCTIONS
+        .iter()
+        .filter_map(|name| Some(format!("function == {:#x}", super::symbols::address(name)?)));
     let filter = addresses.collect::<Vec<String>>().join(" || ");
     if filter.is_empty() {
         return Ok(());
