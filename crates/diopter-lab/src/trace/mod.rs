@@ -9,5 +9,21 @@ pub mod perfetto;
 pub mod phases;
 pub mod sample;
 pub mod summary;
+
+mod bios;
+mod command;
+mod error;
+mod event;
+mod files;
+mod format;
+mod instance;
+mod join;
+mod page;
+mod reader;
+mod record;
+mod symbols;
 #[cfg(test)]
-pub(crate) mod synthetic;
+mod synthetic;
+
+pub use error::TraceError;
+pub use record::{RecordOptions, record};

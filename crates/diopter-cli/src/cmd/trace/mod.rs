@@ -13,6 +13,7 @@ use diopter_lab::trace::html::page;
 use diopter_lab::trace::model::Trace;
 use diopter_lab::trace::perfetto::perfetto;
 use diopter_lab::trace::summary::summary;
+use diopter_lab::trace::{self, RecordOptions};
 
 use crate::log;
 use crate::output::{self, Look};
@@ -104,8 +105,11 @@ fn try_run(options: &TraceOptions, look: &Look) -> Result<u8, Failure> {
     Ok(trace.exit_status)
 }
 
-fn record(_options: &TraceOptions) -> Result<Trace, Failure> {
-    Err(Failure::own("nothing looks yet".to_owned()))
+fn record(options: &TraceOptions) -> Result<Trace, Failure> {
+    let mut how = RecordOptions::new(options.command.clone());
+    how.buffer_kib = options.buffer.div_ceil(1024);
+    trace::record(&how, &mut |_| ())
+        .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })
 }
 
 /// On standard output. That its reader went away does not make the command fail.
