@@ -59,13 +59,14 @@ impl Files {
             Some(kind) => kind.clone(),
             None => String::new(),
         };
-        let limit = bio_bytes_limit(inode.device);
         TracedFile {
             path,
             device: (major, minor),
             inode: inode.number,
             file_system,
-            bio_bytes_limit: limit,
+            bio_bytes_limit: bio_bytes_limit(inode.device),
+            boundary_bytes: boundary_bytes(inode.device),
+            needs_flush: needs_flush(inode.device),
         }
     }
 }
@@ -119,7 +120,25 @@ fn disk_of(device: Device) -> Option<Device> {
 }
 
 fn bio_bytes_limit(device: Device) -> Option<u64> {
+    queue_value(device, "max_sectors_kb")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Where requests for the device are cut; `None` for 0, which says nowhere.
+fn boundary_bytes(device: Device) -> Option<u64> {
+    let sectors = queue_value(device, "chunk_sectors")?.parse::<u64>().ok()?;
+    sectors.checked_mul(512).filter(|bytes| *bytes > 0)
+}
+
+/// Whether what is to be durable needs a flush: the device's cache is volatile, and no single write
+/// can go past it.
+fn needs_flush(device: Device) -> Option<bool> {
+    let is_volatile = queue_value(device, "write_cache")? == "write back";
+    let has_fua = queue_value(device, "fua")? == "1";
+    Some(is_volatile && !has_fua)
+}
+
+fn queue_value(device: Device, name: &str) -> Option<String> {
     let disk = disk_of(device).unwrap_or(device);
-    let kib = fs::read_to_string(block(disk).join("queue/max_sectors_kb")).ok()?;
-    kib.trim().parse::<u64>().ok()?.checked_mul(1024)
+    let value = fs::read_to_string(block(disk).join("queue").join(name)).ok()?;
+    Some(value.trim().to_owned())
 }
