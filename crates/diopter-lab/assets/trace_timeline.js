@@ -78,7 +78,9 @@ function drawOverview(place, requests, chosen) {
   }
   const here = places.find((mark) => mark.request === chosen);
   if (here) svg.append(element("circle", { class: "chosen", cx: here.x, cy: here.y, r: 8 }));
-  place.replaceChildren(svg);
+  const contexts = [...new Set(known.map((request) => request.c))];
+  place.replaceChildren(legend(contexts.map((name) => [name || "none", CONTEXTS[name] || "nobody saw"]),
+    "completed in"), svg);
   return places;
 }
 
@@ -123,24 +125,29 @@ function drawRequest(place, request, all, files, choose) {
   }
   request.i.slice(0, BIO_ROWS).forEach((bio, number) => {
     const [queued, issued, done, sector, bytes, pieces] = bio;
-    const at = row(`bio ${number + 1}`, 14);
+    const at = row(`bio ${number + 1}`, 16);
     const cut = pieces > 1 ? `, cut into ${pieces}` : "";
     const told = `${sizeText(bytes)} at sector ${sector}${cut}`;
     const start = queued - begin, end = (done || queued) - begin;
     const middle = issued === null ? start : Math.min(Math.max(issued - begin, start), end);
-    if (issued !== null) box("queue", start, middle, at, 14, `${told}: ${timeText(middle - start)} queued`);
-    box("device", middle, end, at, 14, `${told}: ${timeText(end - middle)} at the device`);
+    if (issued !== null) box("queue", start, middle, at, 16, `${told}: ${timeText(middle - start)} queued`);
+    box("device", middle, end, at, 16, `${told}: ${timeText(end - middle)} at the device`);
   });
   const others = all.filter((other) => other !== request && other.t === request.t
     && other.e !== null && other.b < begin + span && other.e > begin);
+  if (others.length > 0) row("", 8);
   others.slice(0, OTHER_ROWS).forEach((other, number) => {
-    const at = row(number === 0 ? "at once" : "", 9);
-    const from = Math.max(other.b - begin, 0), to = Math.min(other.e - begin, span);
-    const bar = element("rect", { class: "none other", x: x(from), y: at,
-      width: Math.max(x(to) - x(from), 1), height: 7, rx: 2 },
-    element("title", {}, `request ${other.n}: ${timeText(totalOf(other))}`));
-    bar.addEventListener("click", () => choose(other));
-    marks.push(bar);
+    const at = row(number === 0 ? "at once" : "", 11);
+    const told = `request ${other.n}: ${timeText(totalOf(other))}`;
+    const group = element("g", { class: "other" }, element("title", {}, told));
+    for (const [name, start, end] of spansOf(other)) {
+      const from = Math.max(other.b + start - begin, 0), to = Math.min(other.b + end - begin, span);
+      if (to <= from) continue;
+      group.append(element("rect", { class: name, x: x(from), y: at, width: Math.max(x(to) - x(from), 1),
+        height: 8 }));
+    }
+    group.addEventListener("click", () => choose(other));
+    marks.push(group);
   });
   const height = rows.reduce((sum, [, tall]) => sum + tall, 28);
   const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
@@ -151,11 +158,11 @@ function drawRequest(place, request, all, files, choose) {
   }
   let at = 22;
   for (const [label, tall] of rows) {
-    if (label) svg.append(element("text", { x: 0, y: at + Math.min(tall, 20) - 3 }, label));
+    if (label) svg.append(element("text", { x: 0, y: at + (tall > 20 ? 17 : 11) }, label));
     at += tall;
   }
   svg.append(...marks);
-  place.replaceChildren(titleOf(request, files), legend(), svg, notesOf(request, others),
+  place.replaceChildren(titleOf(request, files), legend(PHASES.map((name) => [name, name])), svg, notesOf(request, others),
     tableOf(request));
 }
 
@@ -164,9 +171,10 @@ function titleOf(request, files) {
   return element("h3", {}, `Request ${request.n}: ${at} in ${files[request.f] || "?"}`);
 }
 
-function legend() {
-  const entry = (name) => element("span", {}, element("span", { class: `swatch ${name}` }), name);
-  return element("p", { class: "legend" }, ...PHASES.map(entry));
+function legend(entries, lead) {
+  const entry = ([name, label]) =>
+    element("span", {}, element("span", { class: `swatch ${name}` }), label);
+  return element("p", { class: "legend" }, lead || null, ...entries.map(entry));
 }
 
 function notesOf(request, others) {
