@@ -5,48 +5,67 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::event::{Device, Flow, Sectors};
 
-/// Bios of all disks that are not done.
+/// Bios of all disks that are not done, as the pieces that the block layer cut them into.
 #[derive(Debug, Default)]
 pub struct Outstanding {
-    disks: HashMap<Device, Disk>,
+    disks: HashMap<Device, Pieces>,
+    /// The pieces of each bio that are not done: where they lie.
+    left: HashMap<usize, Left>,
+    next: u64,
 }
 
-#[derive(Debug, Default)]
-struct Disk {
-    /// By first sector, then by number: bios of the same sectors go in the order they came.
-    bios: BTreeMap<(u64, usize), Rest>,
-    /// Sectors of the longest bio so far: how far before a range a bio that reaches into it begins.
-    longest: u64,
-}
+/// Pieces of one disk, by first sector, then by age.
+type Pieces = BTreeMap<(u64, u64), Piece>;
 
 #[derive(Clone, Copy, Debug)]
-struct Rest {
+struct Piece {
     end: u64,
     flow: Flow,
-    /// Sectors that are not done.
-    left: u64,
+    bio: usize,
     is_issued: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Left {
+    device: Device,
+    keys: Vec<(u64, u64)>,
 }
 
 impl Outstanding {
     /// Bio `number` was handed down; `sectors` are those of the whole disk.
     pub fn insert(&mut self, number: usize, sectors: &Sectors) {
-        let disk = self.disks.entry(sectors.device).or_default();
-        let left = u64::from(sectors.count);
-        disk.longest = disk.longest.max(left);
-        let rest = Rest { end: sectors.end(), flow: sectors.flow, left, is_issued: false };
-        disk.bios.insert((sectors.start, number), rest);
+        let key = (sectors.start, self.next);
+        self.next += 1;
+        let piece = Piece { end: sectors.end(), flow: sectors.flow, bio: number, is_issued: false };
+        self.disks.entry(sectors.device).or_default().insert(key, piece);
+        self.left.insert(number, Left { device: sectors.device, keys: vec![key] });
     }
 
-    /// The bios of which a driver got the first sectors with this.
+    /// The block layer cut the piece that begins at `start`; which bio it is of. Of several it is
+    /// the last: a bio is cut as soon as it is handed down.
+    pub fn cut(&mut self, device: Device, start: u64, cut_at: u64) -> Option<usize> {
+        let pieces = self.disks.get_mut(&device)?;
+        let of_start = pieces.range_mut((start, 0)..=(start, u64::MAX)).rev();
+        let mut longer = of_start.filter(|(_, piece)| piece.end > cut_at && start < cut_at);
+        let (_, first) = longer.next()?;
+        let second = Piece { is_issued: false, ..*first };
+        first.end = cut_at;
+        let key = (cut_at, self.next);
+        self.next += 1;
+        pieces.insert(key, second);
+        self.left.get_mut(&second.bio)?.keys.push(key);
+        Some(second.bio)
+    }
+
+    /// The bios of which a driver got sectors with this.
     pub fn issue(&mut self, sectors: &Sectors) -> Vec<usize> {
         let mut issued = Vec::new();
-        let Some(disk) = self.disks.get_mut(&sectors.device) else { return issued };
-        for ((_, number), rest, _) in disk.reaching_into(sectors) {
-            if !rest.is_issued {
-                rest.is_issued = true;
-                issued.push(number);
-            }
+        let mut cursor = sectors.start;
+        while let Some(key) = self.next_piece(sectors, cursor, false) {
+            let Some(piece) = self.piece(sectors.device, key) else { break };
+            piece.is_issued = true;
+            cursor = piece.end;
+            issued.push(piece.bio);
         }
         issued
     }
@@ -54,43 +73,50 @@ impl Outstanding {
     /// The bios that are done with this.
     pub fn done(&mut self, sectors: &Sectors) -> Vec<usize> {
         let mut done = Vec::new();
-        let Some(disk) = self.disks.get_mut(&sectors.device) else { return Vec::new() };
-        let mut budget = u64::from(sectors.count);
-        for ((first, number), rest, shared) in disk.reaching_into(sectors) {
-            let part = shared.min(rest.left).min(budget);
-            rest.left -= part;
-            budget -= part;
-            if rest.left == 0 {
-                done.push((first, number));
+        let mut cursor = sectors.start;
+        while let Some(key) = self.next_piece(sectors, cursor, true) {
+            let Some(pieces) = self.disks.get_mut(&sectors.device) else { break };
+            let Some(piece) = pieces.remove(&key) else { break };
+            cursor = piece.end.min(sectors.end());
+            let Some(left) = self.left.get_mut(&piece.bio) else { continue };
+            left.keys.retain(|other| *other != key);
+            if piece.end > cursor {
+                // A device may be done with the beginning of a piece only.
+                pieces.insert((cursor, key.1), piece);
+                left.keys.push((cursor, key.1));
+            } else if left.keys.is_empty() {
+                self.left.remove(&piece.bio);
+                done.push(piece.bio);
             }
         }
-        for key in &done {
-            disk.bios.remove(key);
+        done
+    }
+
+    /// A bio's request is complete, whatever was seen of the bio.
+    pub fn forget(&mut self, number: usize) {
+        let Some(left) = self.left.remove(&number) else { return };
+        if let Some(pieces) = self.disks.get_mut(&left.device) {
+            for key in left.keys {
+                pieces.remove(&key);
+            }
         }
-        done.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// The bio that the block layer cut at a sector.
-    #[must_use]
-    pub fn cut(&self, device: Device, cut_at: u64) -> Option<usize> {
-        let disk = self.disks.get(&device)?;
-        let from = cut_at.saturating_sub(disk.longest);
-        let mut around = disk.bios.range((from, 0)..(cut_at, 0));
-        around.find(|(_, rest)| rest.end > cut_at).map(|((_, number), _)| *number)
+    /// The first piece of a range at or behind `cursor`. Of several with the same first sector, it
+    /// is the oldest one that fits the range and was issued or not, as asked.
+    fn next_piece(&self, sectors: &Sectors, cursor: u64, is_issued: bool) -> Option<(u64, u64)> {
+        let pieces = self.disks.get(&sectors.device)?;
+        let in_range = |from: u64, to: (u64, u64)| {
+            pieces.range((from, 0)..to).filter(|(_, piece)| piece.flow == sectors.flow)
+        };
+        let (first, _) = in_range(cursor, (sectors.end(), 0)).next()?;
+        let same = || in_range(first.0, (first.0 + 1, 0));
+        let is_fit = |piece: &Piece| piece.end <= sectors.end() && piece.is_issued == is_issued;
+        let fit = same().find(|(_, piece)| is_fit(piece)).map(|(key, _)| *key);
+        fit.or_else(|| same().map(|(key, _)| *key).next())
     }
-}
 
-impl Disk {
-    /// The bios of the same flow that share sectors with a range, and how many they share.
-    fn reaching_into(
-        &mut self,
-        sectors: &Sectors,
-    ) -> impl Iterator<Item = ((u64, usize), &mut Rest, u64)> {
-        let (start, end, flow) = (sectors.start, sectors.end(), sectors.flow);
-        let from = start.saturating_sub(self.longest);
-        self.bios.range_mut((from, 0)..(end, 0)).filter_map(move |(key, rest)| {
-            let shared = rest.end.min(end).checked_sub(start.max(key.0)).filter(|n| *n > 0)?;
-            (rest.flow == flow).then_some((*key, rest, shared))
-        })
+    fn piece(&mut self, device: Device, key: (u64, u64)) -> Option<&mut Piece> {
+        self.disks.get_mut(&device)?.get_mut(&key)
     }
 }

@@ -40,6 +40,10 @@ pub struct Join {
     given_up: HashMap<(Inode, u64), usize>,
     /// Requests of `io_submit` that are complete and not yet taken, by process.
     reapable: HashMap<u32, VecDeque<usize>>,
+    /// Entries of rings that went to a worker before anything was tried.
+    punted: HashSet<u64>,
+    /// Requests of workers of rings that are complete and not answered.
+    unanswered: VecDeque<usize>,
     /// Threads that wait for a file to be synchronised.
     syncing: HashSet<u32>,
     first: Option<u64>,
@@ -99,6 +103,8 @@ impl Join {
             entries: HashMap::new(),
             given_up: HashMap::new(),
             reapable: HashMap::new(),
+            punted: HashSet::new(),
+            unanswered: VecDeque::new(),
             syncing: HashSet::new(),
             first: None,
             last: 0,
@@ -128,25 +134,17 @@ impl Join {
             What::BioDone(ref sectors) | What::Done(ref sectors) => self.done(&event, sectors),
             What::Issued(ref sectors) => {
                 for bio in self.outstanding.issue(sectors) {
-                    self.bios[bio].issued = Some(event.time);
+                    self.bios[bio].issued.get_or_insert(event.time);
                 }
             }
-            What::BioCut { device, cut_at, .. } => self.bio_cut(device, cut_at),
+            What::BioCut { device, start, cut_at } => self.bio_cut(device, start, cut_at),
             What::WorkStarted { function, .. } => {
                 self.thread(thread).work = Some((event.time, function));
             }
             What::WorkQueued(_) => {}
             What::UringSubmitted(entry) => self.thread(thread).entry = Some(entry),
-            What::UringCompleted(entry) => {
-                if let Some(request) = self.entries.remove(&entry) {
-                    self.requests[request].request.times.woken = Some(event.time);
-                }
-            }
-            What::UringPunted(entry) => {
-                if let Some(request) = self.entries.get(&entry) {
-                    self.requests[*request].request.is_punted = true;
-                }
-            }
+            What::UringCompleted(entry) => self.answered(&event, entry),
+            What::UringPunted(entry) => self.punted(thread, entry),
             What::Reaped(count) => self.reaped(&event, count),
             What::TaskMade { task, ref name, is_thread } => {
                 self.task_made(thread, task, name, is_thread);
@@ -185,8 +183,12 @@ impl Join {
         for pending in &mut self.requests {
             let file = &trace.files[pending.request.file];
             let is_told = matches!(file.file_system.as_str(), "ext4" | "xfs");
-            if is_told && pending.request.is_unwritten.is_none() {
-                pending.request.is_unwritten = Some(false);
+            let request = &mut pending.request;
+            if is_told && request.is_unwritten.is_none() {
+                request.is_unwritten = Some(false);
+            }
+            if request.op == TracedOp::Read {
+                request.is_extending = request.is_extending.map(|_| false);
             }
         }
         trace.requests =
@@ -282,7 +284,7 @@ impl Join {
             length: begin.count,
             result: None,
             is_dsync: begin.flags & IOCB_DURABLE != 0,
-            is_extending: begin.file_size.map(|size| begin.is_write && end > size),
+            is_extending: begin.file_size.map(|size| end > size),
             is_unwritten: None,
             has_cached_pages: None,
             is_buffered: false,
@@ -328,6 +330,40 @@ impl Join {
         }
     }
 
+    /// A ring's entry goes to a worker, and what its submitter tried is given up.
+    fn punted(&mut self, thread: u32, entry: u64) {
+        let Some(thread) = self.threads.get_mut(&thread).filter(|thread| thread.is_member) else {
+            return;
+        };
+        thread.entry = None;
+        match self.entries.get(&entry) {
+            Some(request) => {
+                let request = *request;
+                if thread.open == Some(request) {
+                    thread.open = None;
+                }
+                self.requests[request].request.is_punted = true;
+                self.give_up(request);
+            }
+            None => {
+                self.punted.insert(entry);
+            }
+        }
+    }
+
+    /// A ring's entry is answered.
+    fn answered(&mut self, event: &Event, entry: u64) {
+        let request = match self.entries.remove(&entry) {
+            Some(request) => Some(request),
+            // Nothing tells which entry a worker works on; they are answered in their order.
+            None if self.punted.remove(&entry) => self.unanswered.pop_front(),
+            None => None,
+        };
+        if let Some(request) = request {
+            self.requests[request].request.times.woken = Some(event.time);
+        }
+    }
+
     fn queued(&mut self, event: &Event, inode: Inode) {
         let Some(open) = self.open_of(event.thread, inode) else { return };
         self.thread(event.thread).open = None;
@@ -339,7 +375,12 @@ impl Join {
         let Some(open) = self.threads.get(&event.thread).and_then(|thread| thread.open) else {
             return;
         };
-        let flow = match self.requests[open].request.op {
+        let pending = &mut self.requests[open];
+        if pending.request.bios.is_empty() && sectors.flow == Flow::Write {
+            // The kernel marks a write as such only if nobody waits for it.
+            pending.request.op = TracedOp::Write;
+        }
+        let flow = match pending.request.op {
             TracedOp::Read => Flow::Read,
             TracedOp::Write => Flow::Write,
         };
@@ -369,9 +410,9 @@ impl Join {
         self.outstanding.insert(number, &Sectors { device, ..*sectors });
     }
 
-    fn bio_cut(&mut self, device: Device, cut_at: u64) {
+    fn bio_cut(&mut self, device: Device, start: u64, cut_at: u64) {
         let disk = self.files.disk(device);
-        if let Some(bio) = self.outstanding.cut(disk, cut_at) {
+        if let Some(bio) = self.outstanding.cut(disk, start, cut_at) {
             self.bios[bio].pieces += 1;
         }
     }
@@ -446,6 +487,11 @@ impl Join {
             request.times.woken = Some(event.time);
         } else if request.door == Door::Aio {
             self.reapable.entry(process.unwrap_or_default()).or_default().push_back(number);
+        } else if request.door == Door::Uring && pending.entry.is_none() {
+            self.unanswered.push_back(number);
+        }
+        for bio in &request.bios {
+            self.outstanding.forget(*bio);
         }
         self.leave(key, number);
         if let Some(thread) = self.threads.get_mut(&event.thread)
