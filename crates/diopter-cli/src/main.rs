@@ -52,6 +52,7 @@ fn run(job: Job) -> u8 {
         Work::Stripe(work) => cmd::stripe::run(&work, &look),
         Work::Bench(options) => cmd::bench::run(&options, &look),
         Work::BenchRound => cmd::bench::run_round(),
+        Work::Trace(options) => cmd::trace::run(&options, &look),
         Work::Man { command, out } => cmd::generate::man(command.as_deref(), out.as_deref()),
         Work::Completions(shell) => cmd::generate::completions(shell),
         Work::Schema(document) => cmd::generate::schema(document),

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last three are hidden.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "cp",
     "explain",
     "probe",
@@ -24,6 +24,7 @@ const COMMANDS: [&str; 15] = [
     "stripe unseal",
     "lab",
     "lab kernels",
+    "trace",
     "man",
     "completions",
     "schema",
@@ -121,7 +122,7 @@ fn the_version_tells_the_backends() {
 
 #[test]
 fn schemas_are_those_of_the_documentation() {
-    for command in ["cp", "explain", "probe", "stripe", "lab-kernels"] {
+    for command in ["cp", "explain", "probe", "stripe", "lab-kernels", "trace"] {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }

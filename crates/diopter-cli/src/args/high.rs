@@ -14,6 +14,7 @@ use super::compare::CompareArgs;
 use super::lab::{LabCommand, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
 use super::stripe::StripeCommand;
+use super::trace::{TraceArgs, TraceFormat};
 use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
 use crate::cmd::bench::BenchOptions;
 use crate::cmd::compare::CompareOptions;
@@ -21,6 +22,7 @@ use crate::cmd::explain::ExplainOptions;
 use crate::cmd::lab::{LabWork, StoreWords};
 use crate::cmd::probe::ProbeOptions;
 use crate::cmd::stripe::{CreateOptions, StripeWork};
+use crate::cmd::trace::{Format, TraceOptions};
 use crate::cp::{CpOptions, ProgressMode};
 use crate::env::{BACKEND, Environment, LOG};
 use crate::log::Filter;
@@ -61,6 +63,8 @@ pub enum Work {
     BenchRound,
     /// `dio lab`.
     Lab(LabWork),
+    /// `dio trace`.
+    Trace(TraceOptions),
     /// `dio man`.
     Man {
         /// Which page; `None` for dio's own.
@@ -109,6 +113,7 @@ pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result
         }
         Command::Stripe(stripe) => Work::Stripe(stripe_of(stripe.command)),
         Command::Lab(lab) => Work::Lab(lab_of(lab.command)),
+        Command::Trace(trace) => Work::Trace(trace_of(trace)),
         Command::Man(man) => Work::Man { command: man.command, out: man.out },
         Command::Completions(completions) => Work::Completions(completions.shell),
         Command::Schema(schema) => Work::Schema(schema.document),
@@ -263,6 +268,22 @@ fn store_of(store: StoreArgs) -> StoreWords {
         sources: store.sources,
         must_update: store.update,
         has_progress: store.progress == ProgressWhen::Auto,
+    }
+}
+
+fn trace_of(trace: TraceArgs) -> TraceOptions {
+    let format = match trace.format {
+        _ if trace.json => Format::Json,
+        TraceFormat::Text => Format::Text,
+        TraceFormat::Json => Format::Json,
+        TraceFormat::Perfetto => Format::Perfetto,
+    };
+    TraceOptions {
+        format,
+        output: trace.output,
+        html: trace.html,
+        buffer: trace.buffer,
+        command: trace.command,
     }
 }
 

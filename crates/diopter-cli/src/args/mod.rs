@@ -7,6 +7,7 @@ mod high;
 mod lab;
 mod low;
 mod stripe;
+mod trace;
 mod values;
 
 pub use high::{Job, Work, resolve};

@@ -70,6 +70,8 @@ pub enum Document {
     Stripe,
     /// Of `dio lab kernels --json`
     LabKernels,
+    /// Of `dio trace --json`
+    Trace,
 }
 
 /// Requests in flight: a number, or as the copy sees fit.

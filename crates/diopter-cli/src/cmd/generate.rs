@@ -83,6 +83,7 @@ pub fn schema(document: Document) -> u8 {
         Document::Probe => cmd::probe::json_schema(),
         Document::Stripe => cmd::stripe::json_schema(),
         Document::LabKernels => cmd::lab::kernels_schema(),
+        Document::Trace => cmd::trace::json_schema(),
     };
     cmd::print_json(&schema, DONE)
 }

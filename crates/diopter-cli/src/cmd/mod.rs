@@ -9,6 +9,7 @@ pub mod lab;
 mod layout;
 pub mod probe;
 pub mod stripe;
+pub mod trace;
 
 use std::path::Path;
 
