@@ -261,6 +261,25 @@ fn documents_are_compared_job_by_job_and_say_that_they_were_apart() {
 }
 
 #[test]
+fn documents_whose_rounds_took_turns_are_compared_pair_by_pair() {
+    let stamped = |iops: f64, first: u64| {
+        let mut cell = cell(&rounds(iops, 0.2, 12));
+        for (at, sample) in (0..).zip(&mut cell.samples) {
+            sample.started_unix_ns = 1000 + first + 10 * at;
+        }
+        bench(&["a"], vec![(job("x", 4096), vec![cell])])
+    };
+    let pairing = |new: Bench| {
+        let all = [named("base", stamped(100.0, 0)), named("new", new)];
+        let comparison = compare::documents(&all, &Settings::default()).unwrap();
+        (judged(&comparison)[0].pairing, comparison.notes.len())
+    };
+    assert_eq!(pairing(stamped(90.0, 5)), (Pairing::Interleaved, 0));
+    assert_eq!(pairing(stamped(90.0, 15)), (Pairing::Apart, 1), "a round later");
+    assert_eq!(pairing(stamped(90.0, 500)), (Pairing::Apart, 1), "one after the other");
+}
+
+#[test]
 fn jobs_that_differ_are_refused_with_their_fields() {
     let with = |job: Job| bench(&["a"], vec![(job, vec![cell(&[1.0])])]);
     let told = refusal(with(job("x", 4096)), with(Job { iodepth: 1, ..job("x", 4096) }));

@@ -7,7 +7,7 @@ use super::judge::Match;
 use super::model::{ComparedColumn, EnvironmentDifference, Pairing};
 use super::same_job::{FieldDifference, Jobs, Lookup};
 use super::{CompareError, Named};
-use crate::document::{Bench, Cell, Column, Environment, Job, Row};
+use crate::document::{Bench, Cell, Column, Environment, Job, Row, Sample};
 
 /// Notes of one kind, and differences of one error, that are told one by one.
 const TOLD_MAX: usize = 8;
@@ -107,12 +107,8 @@ impl<'a> Sides<'a> {
         let first = self.columns.len();
         self.add_columns(new, |at| columns.iter().find(|(_, own)| *own == at).map(|(b, _)| *b));
         self.note_document(&new.bench, &new.name);
-        self.notes.push(format!(
-            "{} and {} were measured at different times, not interleaved: what changed between \
-             the two runs counts as a change",
-            base.name, new.name
-        ));
         self.note_rows(base, new, &rows);
+        let mut is_apart = false;
         for (base_row, new_row) in rows {
             let (base_row_data, row) = (&base.bench.rows[base_row], &new.bench.rows[new_row]);
             for (base_column, column) in &columns {
@@ -124,15 +120,30 @@ impl<'a> Sides<'a> {
                 let is_exact = is_exact(&base.bench, base_cell) && is_exact(&new.bench, cell);
                 let at = first + column;
                 self.differ((&base.bench, base_cell), (&new.bench, cell), at);
+                let pairing = if is_exact {
+                    Pairing::Exact
+                } else if are_in_turn(base_cell, cell) {
+                    Pairing::Interleaved
+                } else {
+                    Pairing::Apart
+                };
+                is_apart |= pairing == Pairing::Apart;
                 self.matches.push(Match {
                     job_index: base_row,
                     job: &base_row_data.job,
                     base: (*base_column, base_cell),
                     new: (at, cell),
-                    pairing: if is_exact { Pairing::Exact } else { Pairing::Apart },
+                    pairing,
                     twins: [twins(&base.bench, base_row_data), twins(&new.bench, row)].concat(),
                 });
             }
+        }
+        if is_apart {
+            self.notes.push(format!(
+                "{} and {} were measured at different times, not interleaved: what changed \
+                 between the two runs counts as a change",
+                base.name, new.name
+            ));
         }
         for (base_column, column) in &columns {
             let pair = (&base.bench.columns[*base_column], &new.bench.columns[*column]);
@@ -199,6 +210,21 @@ impl<'a> Sides<'a> {
 /// Whether a job was not meant to run this way: nothing was measured, and nothing failed.
 fn is_absent(cell: &Cell) -> bool {
     cell.samples.is_empty() && cell.failure.is_none()
+}
+
+/// Whether the rounds of two documents were run in turn all the same: each with the round of its
+/// number as its neighbour, by their time stamps.
+fn are_in_turn(base: &Cell, new: &Cell) -> bool {
+    if base.samples.len() != new.samples.len() || base.samples.len() < 2 {
+        return false;
+    }
+    let pairs: Vec<(&Sample, &Sample)> = base.samples.iter().zip(&new.samples).collect();
+    let times = |pair: &(&Sample, &Sample)| {
+        let (a, b) = (pair.0.started_unix_ns, pair.1.started_unix_ns);
+        (a.min(b), a.max(b))
+    };
+    pairs.iter().all(|(a, b)| a.round == b.round && a.started_unix_ns > 0 && b.started_unix_ns > 0)
+        && pairs.windows(2).all(|next| times(&next[0]).1 < times(&next[1]).0)
 }
 
 /// Whether a cell's figures repeat to the digit.
