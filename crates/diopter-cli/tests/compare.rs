@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use diopter_lab::compare::noisy::{self, Noise};
+use diopter_lab::compare::{Settings, Verdict};
 use diopter_lab::document::Bench;
 use serde_json::Value;
 
@@ -161,4 +162,44 @@ fn what_cannot_be_compared_is_told_with_its_name() {
         assert!(told.starts_with("dio compare: ") && told.contains(expected), "{name}: {told}");
     }
     assert!(place.refusal("compare base.json").contains("NEW"));
+}
+
+/// Under DIOPTER_SOAK only: it takes minutes. `auto` is io_uring here, so the two columns are the
+/// same thing under two names. Each run says whether they were called better or worse.
+#[test]
+fn the_same_thing_twice_on_this_device_is_seldom_called_better_or_worse() {
+    if std::env::var_os("DIOPTER_SOAK").is_none() {
+        return;
+    }
+    const RUNS: usize = 20;
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut told = Vec::new();
+    for run in 0..RUNS {
+        let line = format!(
+            "bench . --rw randread --bs 4k --iodepth 16 --size 64M --runtime 200ms --warmup 50ms \
+             --rounds 20 --backend auto,uring --quiet --json-out {run}.json"
+        );
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
+        command.args(line.split_whitespace()).current_dir(place.path()).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        assert!(output.status.code().is_some_and(|status| status != 2), "{output:?}");
+        let path = place.path().join(format!("{run}.json"));
+        let bench = diopter_lab::load::file(&path).unwrap().bench;
+        if bench.columns[0].engine != bench.columns[1].engine {
+            println!("SKIP uring: auto is {} here", bench.columns[0].engine);
+            return;
+        }
+        let comparison = diopter_lab::compare::columns(&bench, &Settings::default());
+        let judged = comparison.rows.iter().find(|row| row.verdict.is_some()).unwrap();
+        println!(
+            "run {run}: {:?} {:?} {}",
+            judged.ratio,
+            judged.interval,
+            comparison.verdict.name()
+        );
+        told.push(comparison.verdict);
+    }
+    let wrong = told.iter().filter(|one| matches!(one, Verdict::Better | Verdict::Worse)).count();
+    println!("A/A on this device: {wrong} of {RUNS} better or worse");
+    assert!(wrong * 100 <= RUNS * 5, "{wrong} of {RUNS}");
 }

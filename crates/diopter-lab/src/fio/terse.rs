@@ -82,7 +82,7 @@ fn run(line: &str) -> Result<Run, String> {
     let fields: Vec<&str> = line.split(';').collect();
     if fields.len() < FIELDS_MIN {
         return Err(format!(
-            "{} fields of a terse line, at least {FIELDS_MIN} make one: it is cut off; run it again",
+            "{} fields, and a terse line has {FIELDS_MIN} and more: it is cut off; run it again",
             fields.len()
         ));
     }
