@@ -107,7 +107,7 @@ fn each_verdict_has_its_case() {
     let unlike = rounds(100_000.0, 0.3, 20).into_iter().rev().collect::<Vec<f64>>();
     let row = one(&noise, &unlike);
     assert_eq!(row.verdict, Some(Verdict::Inconclusive));
-    assert!(row.reason.contains("too noisy to rule 1 % out"), "{}", row.reason);
+    assert_eq!(row.reason, "it may be chance: more rounds would tell");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_change_below_the_floor_is_neither_better_nor_worse() {
 #[test]
 fn one_round_of_each_has_a_ratio_and_no_verdict() {
     let row = one(&[100.0], &[80.6377]);
-    assert_eq!(row.ratio, Some(0.806_377));
+    assert!((row.ratio.unwrap() - 0.806_377).abs() < 1e-12);
     assert_eq!((row.verdict, row.interval), (Some(Verdict::Inconclusive), None));
     assert!(row.reason.starts_with("1 round: the noise is not known"), "{}", row.reason);
 }

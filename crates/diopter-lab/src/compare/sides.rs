@@ -102,8 +102,8 @@ impl<'a> Sides<'a> {
         new: &'a Named,
         is_partial: bool,
     ) -> Result<(), CompareError> {
-        let columns = partners(base, new)?;
         let rows = same_rows(base, new, is_partial)?;
+        let columns = partners(base, new)?;
         let first = self.columns.len();
         self.add_columns(new, |at| columns.iter().find(|(_, own)| *own == at).map(|(b, _)| *b));
         self.note_document(&new.bench, &new.name);
