@@ -115,6 +115,18 @@ const SMOKE_NUMBERS: &[&str] = &[
     "null",
 ];
 
+const COMPARE: &[&str] = &[
+    "test",
+    "-p",
+    "diopter-lab",
+    "--test",
+    "campaign",
+    "--test",
+    "fio_files",
+    "--test",
+    "verdicts",
+];
+
 const LANES: &[Lane] = &[
     plain("fmt", &[check(&["fmt", "--all", "--check"])]),
     plain("clippy", &[check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])]),
@@ -191,6 +203,7 @@ const LANES: &[Lane] = &[
             ..test(&["test", "-p", "diopter", "--release", "--lib", "--", "workers"])
         }],
     ),
+    plain("compare", &[test(COMPARE)]),
     plain("golden", &[test(&["test", "-p", "diopter-cli", "--tests"])]),
     Lane {
         name: "kernel",
