@@ -12,7 +12,7 @@ use crate::engine::submit::{self, Flight};
 use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::limits::{ATTEMPTS_MAX, COPY_BYTES_INLINE_MAX};
-use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
+use crate::outcome::{Outcome, RangeOutcome, RangeState, Route, paint};
 use crate::policy::{CompletionPolicy, MergePolicy, Policies, ShortPolicy};
 use crate::request::RequestOp;
 use crate::stripe::Runs;
@@ -67,14 +67,13 @@ pub(crate) fn single(
 /// way.
 #[inline]
 pub(crate) fn close_single(pending: &mut Pending, result: BioResult) -> bool {
-    let length = pending.range.length();
-    if result != Ok(u32::try_from(length).unwrap_or(0)) {
+    // A single bio has at least one byte.
+    let moved = result.map_or(0, u64::from);
+    if pending.state != State::Single || moved != pending.range.length() {
         return false;
     }
     pending.outstanding = 0;
-    pending.at = pending.range.end();
-    pending.route.direct = length;
-    pending.state = State::Ended;
+    pending.state = State::SingleDone;
     true
 }
 
@@ -465,22 +464,29 @@ pub(crate) fn result(pending: &mut Pending) -> Result<Bytes, IoError> {
     if pending.failure.is_none() {
         return Ok(Bytes::new(pending.at - pending.range.start()));
     }
-    conclude(pending).0
+    work_out(pending).0
 }
 
-/// The request's result and outcome.
+/// The request's result, outcome and route.
 #[inline]
-pub(crate) fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
+pub(crate) fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome, Route) {
+    let length = pending.range.length();
+    if pending.state == State::SingleDone {
+        let whole = Outcome::whole(pending.range, RangeState::Done);
+        return (Ok(Bytes::new(length)), whole, Route::all_direct(length));
+    }
+    let (result, outcome) = work_out(pending);
+    (result, outcome, pending.route)
+}
+
+/// The result and outcome of a request that may be short or have failed, from everything that was
+/// noted.
+#[cold]
+fn work_out(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
     if pending.failure.is_none() && pending.at == pending.range.end() {
         let whole = Outcome::whole(pending.range, RangeState::Done);
         return (Ok(Bytes::new(pending.range.length())), whole);
     }
-    work_out(pending)
-}
-
-/// The result and outcome of a request that is short or failed, from everything that was noted.
-#[cold]
-fn work_out(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
     let done = FileRange::new(pending.range.start(), pending.at);
     let stripe_size = pending.stripe_size;
     let Some(failure) = pending.failure else {

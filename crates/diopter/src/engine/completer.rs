@@ -15,11 +15,12 @@ use crate::completion::{
     Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason, Durability,
     Rule, completion_context,
 };
+use crate::engine::Core;
 use crate::engine::bounce::{self, Idle};
 use crate::engine::build::Ground;
+use crate::engine::round::note_unseen;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
-use crate::engine::{Core, note_unseen};
 use crate::limits::{
     COMPLETION_SLICE, COMPLETION_WORKERS_MAX, REQUESTS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE,
 };
@@ -253,8 +254,8 @@ impl Core {
         if !self.completer.rule.needs_facts() || !pending.is_write() {
             return;
         }
-        let Some(target) = &pending.target else { return };
-        let facts = facts_before(target, pending.range);
+        let Some(id) = pending.target else { return };
+        let facts = facts_before(self.targets.get(id), pending.range);
         self.completer.attached(place).facts = facts;
     }
 

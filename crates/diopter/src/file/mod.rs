@@ -206,10 +206,11 @@ impl File {
         let target = &self.inner.target;
         with_thread_engine(|core| {
             let route = core.policies().route;
-            let range = admit::check(target, op, (offset, length), route)?;
-            let flags = admit::note_route(target, op, range, route, flags);
+            let admitted = admit::check(target, op, (offset, length), route)?;
+            let range = admitted.range;
+            let flags = admit::note_route(target, op, admitted, route, flags);
             if let Some(once) = once(&mut lent, range)
-                && let Some(result) = core.run_single(target, range, once, flags)
+                && let Some(result) = core.run_single(target, admitted, once, flags)
             {
                 return Ok(to_usize(result?.get()));
             }

@@ -1,0 +1,85 @@
+//! The targets of an engine's requests: one shared count for each, however many requests it has in
+//! the table. Touching such a count costs as much as a third of a request, and other cores hear it.
+
+use crate::engine::target::Target;
+use crate::sync::Arc;
+
+/// Places of the table in which a target is looked for, by its address.
+const RECENT: usize = 16;
+
+/// A target in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TargetId(usize);
+
+/// The targets of the requests in an engine. A target leaves with the last of its requests, so a
+/// file is not kept open for longer.
+pub(crate) struct Targets {
+    entries: Vec<Entry>,
+    free: Vec<TargetId>,
+    /// Where a target was put last, by address. Two that share a place here may each be in the
+    /// table more than once: that is as right, only slower.
+    recent: [TargetId; RECENT],
+}
+
+struct Entry {
+    target: Option<Arc<Target>>,
+    requests: usize,
+}
+
+impl Targets {
+    /// For so many requests.
+    pub fn new(requests: usize) -> Targets {
+        Targets {
+            entries: (0..requests).map(|_| Entry { target: None, requests: 0 }).collect(),
+            free: (0..requests).rev().map(TargetId).collect(),
+            recent: [TargetId(0); RECENT],
+        }
+    }
+
+    /// Counts one more request of `target`. The caller has seen that there is room for one.
+    #[inline]
+    pub fn enter(&mut self, target: &Arc<Target>) -> TargetId {
+        let recent = recent_of(target);
+        let id = self.recent[recent];
+        let entry = &mut self.entries[id.0];
+        if entry.target.as_ref().is_some_and(|its| Arc::ptr_eq(its, target)) {
+            entry.requests += 1;
+            return id;
+        }
+        self.add(target, recent)
+    }
+
+    #[cold]
+    fn add(&mut self, target: &Arc<Target>, recent: usize) -> TargetId {
+        let id = self.free.pop().expect("at most one entry for each request");
+        self.entries[id.0] = Entry { target: Some(Arc::clone(target)), requests: 1 };
+        self.recent[recent] = id;
+        id
+    }
+
+    /// The target of a request.
+    #[inline]
+    pub fn get(&self, id: TargetId) -> &Arc<Target> {
+        self.entries[id.0].target.as_ref().expect("its request is in the table")
+    }
+
+    /// Counts one request less; answers the target when that was the last one.
+    #[inline]
+    pub fn leave(&mut self, id: TargetId) -> Option<Arc<Target>> {
+        let entry = &mut self.entries[id.0];
+        entry.requests -= 1;
+        if entry.requests > 0 { None } else { self.remove(id) }
+    }
+
+    #[cold]
+    fn remove(&mut self, id: TargetId) -> Option<Arc<Target>> {
+        self.free.push(id);
+        self.entries[id.0].target.take()
+    }
+}
+
+/// Targets are large: bits of an address from about their size on tell them apart.
+#[inline]
+fn recent_of(target: &Arc<Target>) -> usize {
+    (std::ptr::from_ref::<Target>(target).addr() >> 9) % RECENT
+}
