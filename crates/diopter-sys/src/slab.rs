@@ -15,7 +15,7 @@ mod local;
 mod places;
 
 pub use bytes::AlignmentBits;
-pub use local::LocalBio;
+pub use local::{LocalBio, LocalBios};
 use places::Places;
 
 /// How much a slab holds; fixed at construction, so nothing is allocated per bio.
@@ -60,6 +60,8 @@ impl Stamp {
     }
 }
 
+/// On cache lines of its own.
+#[repr(align(64))]
 struct Slot {
     stamp: Cell<Stamp>,
     segments: Cell<u32>,
@@ -165,7 +167,7 @@ impl Slab {
     ///
     /// # Errors
     /// The buffer, when every place is taken.
-    #[inline]
+    #[inline(always)]
     pub fn adopt(&self, buf: IoBuf) -> Result<MemoryId, IoBuf> {
         let Some(index) = self.0.memories_free.pop() else {
             return Err(buf);
@@ -174,14 +176,14 @@ impl Slab {
         Ok(self.memory_id(index))
     }
 
-    #[inline]
+    #[inline(always)]
     fn memory_id(&self, index: u32) -> MemoryId {
         MemoryId { index, generation: self.0.uses[index as usize].generation.get() }
     }
 
     /// Gives an adopted buffer back; `None` while a bio of it is held, and for a stale or lent id.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn release(&self, id: MemoryId) -> Option<IoBuf> {
         let its = self.use_of(id)?;
         if its.held.get() > 0 {
@@ -195,7 +197,7 @@ impl Slab {
     }
 
     /// Empties a memory's place; later ids differ from every earlier one.
-    #[inline]
+    #[inline(always)]
     fn vacate(&self, index: u32, memory: &mut Memory) {
         memory.clear();
         let its = &self.0.uses[index as usize];
@@ -204,7 +206,7 @@ impl Slab {
     }
 
     /// Of a memory that is adopted or lent; `None` for a stale id.
-    #[inline]
+    #[inline(always)]
     fn use_of(&self, id: MemoryId) -> Option<&Use> {
         let its = self.0.uses.get(id.index as usize)?;
         (its.generation.get() == id.generation).then_some(its)
@@ -251,7 +253,7 @@ impl Slab {
     ///
     /// # Panics
     /// For a stale id.
-    #[inline]
+    #[inline(always)]
     fn place_of(&self, id: MemoryId) -> usize {
         assert!(self.use_of(id).is_some(), "a memory id that is in use");
         id.index as usize
@@ -266,7 +268,7 @@ impl Slab {
     /// When the span is stale, out of bounds, longer than the segments of one bio, or when a read
     /// names memory that was lent for a write.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn build(&self, spec: BioSpec) -> Option<BioId> {
         let index = self.0.free.pop()?;
         let slot = &self.0.slots[index as usize];
@@ -278,7 +280,7 @@ impl Slab {
         Some(BioId { index, generation })
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_segments(&self, index: u32, slot: &Slot, spec: &BioSpec) -> u32 {
         let Some(span) = spec.span else {
             assert!(!spec.op.is_transfer(), "reads and writes name memory");
@@ -341,7 +343,7 @@ impl Slab {
     ///
     /// # Panics
     /// For a bio that is held, and for a stale id.
-    #[inline]
+    #[inline(always)]
     pub fn retire(&self, id: BioId) {
         let slot = self.slot(id);
         let is_held = slot.stamp.get() == Stamp::new(id.generation, State::Held);
@@ -364,7 +366,7 @@ impl Slab {
     ///
     /// # Panics
     /// With `rule` for a bio in any other state, and for a stale id.
-    #[inline]
+    #[inline(always)]
     fn slot_at(&self, id: BioId, state: State, rule: &str) -> &Slot {
         let slot = &self.0.slots[id.index as usize];
         if slot.stamp.get() != Stamp::new(id.generation, state) {
@@ -373,7 +375,7 @@ impl Slab {
         slot
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&self, id: BioId) -> &Slot {
         let slot = &self.0.slots[id.index as usize];
         assert_eq!(slot.stamp.get().generation(), id.generation, "a bio id that is in use");
@@ -381,7 +383,7 @@ impl Slab {
     }
 
     /// Built -> Held: from here on somebody else may touch the memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hold(&self, id: BioId) {
         let slot = self.slot_at(id, State::Built, "only a built bio can be held");
         if let Some(span) = slot.spec.get().span {
@@ -393,7 +395,7 @@ impl Slab {
     }
 
     /// Held -> Done. The caller has the proof: nobody touches the memory any more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(&self, id: BioId) {
         let slot = self.slot_at(id, State::Held, "a bio finishes once");
         slot.stamp.set(Stamp::new(id.generation, State::Done));

@@ -9,10 +9,51 @@ impl Slab {
     /// # Panics
     /// For a bio that is not freshly built.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn hold_local(&self, id: BioId) -> LocalBio {
         self.hold(id);
         LocalBio { slab: self.clone(), id }
+    }
+}
+
+/// Held bios of a backend that moves no bytes and ends all that it has at once. Dropping them
+/// unfinished leaks.
+pub struct LocalBios {
+    slab: Slab,
+    ids: Vec<BioId>,
+}
+
+impl LocalBios {
+    /// None yet, with room for `most` before it allocates.
+    #[must_use]
+    pub fn new(slab: &Slab, most: usize) -> LocalBios {
+        LocalBios { slab: slab.clone(), ids: Vec::with_capacity(most) }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Holds more.
+    ///
+    /// # Panics
+    /// For a bio that is not freshly built.
+    pub fn hold(&mut self, ids: &[BioId]) {
+        for id in ids {
+            self.slab.hold(*id);
+        }
+        self.ids.extend_from_slice(ids);
+    }
+
+    /// Finishes each with all its bytes, oldest first, and adds it to `done`.
+    pub fn finish_all(&mut self, done: &mut Vec<(BioId, BioResult)>) {
+        let slab = &self.slab;
+        done.extend(self.ids.drain(..).map(|id| {
+            slab.finish(id);
+            (id, Ok(slab.spec(id).length()))
+        }));
     }
 }
 
@@ -95,7 +136,7 @@ impl LocalBio {
     }
 
     /// Finishes the bio; its memory may leave the slab again.
-    #[inline]
+    #[inline(always)]
     pub fn finish(self, result: BioResult) -> (BioId, BioResult) {
         self.slab.finish(self.id);
         (self.id, result)

@@ -19,14 +19,14 @@ impl Places {
         self.length.get()
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn pop(&self) -> Option<u32> {
         let last = self.length.get().checked_sub(1)?;
         self.length.set(last);
         Some(self.places[last].get())
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn push(&self, place: u32) {
         let length = self.length.get();
         self.places[length].set(place);

@@ -44,11 +44,12 @@ impl NullLoop {
             }
             let finished = self.engine.wait_many(Duration::ZERO, &mut self.done);
             assert!(finished.expect("nothing breaks") > 0, "the device takes no time");
-            for done in self.done.drain(..) {
+            for done in &mut self.done {
                 assert!(done.result.is_ok(), "{:?}", done.result);
-                self.idle.push(done.memory.expect("memory comes back"));
+                self.idle.push(done.memory.take().expect("memory comes back"));
                 left = left.saturating_sub(1);
             }
+            self.done.clear();
         }
     }
 }

@@ -21,8 +21,8 @@ use crate::units::{FileRange, align_up, is_aligned};
 pub(crate) struct Admitted {
     /// Its bytes that a file can have.
     pub range: FileRange,
-    /// It is on whole blocks, and nothing but its memory's alignment stands between it and the
-    /// file.
+    /// It has bytes, whole blocks of them, and nothing but its memory's alignment stands between
+    /// it and the file.
     pub is_plain: bool,
 }
 
@@ -39,11 +39,10 @@ pub(crate) fn check(
 ) -> Result<Admitted, AdmitError> {
     let (offset, length) = range;
     let asked = FileRange::new(offset, offset.saturating_add(length));
-    let block = if op == RequestOp::Write { target.blocks.write } else { target.blocks.read };
-    if is_plain(target, op, route)
-        && asked.end() <= FILE_SIZE_MAX
-        && is_aligned(offset | length, block)
-    {
+    let is_transfer = matches!(op, RequestOp::Read | RequestOp::Write);
+    let bits = target.plain_bits(op == RequestOp::Write);
+    let is_plain = is_transfer && length > 0 && (offset | length) & bits == 0;
+    if is_plain && asked.end() <= FILE_SIZE_MAX && route == RoutePolicy::Direct {
         return Ok(Admitted { range: asked, is_plain: true });
     }
     check_at_length(target, op, asked, range, route)
@@ -72,13 +71,6 @@ fn check_at_length(
         return Err(AdmitError { kind: AdmitErrorKind::NotOpenedForThis, range: asked, why });
     }
     check_range(target, op, range, route).map(|range| Admitted { range, is_plain: false })
-}
-
-/// Whether nothing but its alignment stands between a read or write and the file.
-#[inline]
-fn is_plain(target: &Target, op: RequestOp, route: RoutePolicy) -> bool {
-    let is_transfer = matches!(op, RequestOp::Read | RequestOp::Write);
-    is_transfer && target.is_plain(op == RequestOp::Write) && route == RoutePolicy::Direct
 }
 
 /// [`check`] without the question what the file was opened for: enough for a plan.

@@ -12,7 +12,7 @@ use crate::engine::submit::{self, Flight};
 use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::limits::{ATTEMPTS_MAX, COPY_BYTES_INLINE_MAX};
-use crate::outcome::{Outcome, RangeOutcome, RangeState, Route, paint};
+use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
 use crate::policy::{CompletionPolicy, MergePolicy, Policies, ShortPolicy};
 use crate::request::RequestOp;
 use crate::stripe::Runs;
@@ -464,25 +464,11 @@ pub(crate) fn result(pending: &mut Pending) -> Result<Bytes, IoError> {
     if pending.failure.is_none() {
         return Ok(Bytes::new(pending.at - pending.range.start()));
     }
-    work_out(pending).0
+    conclude(pending).0
 }
 
-/// The request's result, outcome and route.
-#[inline]
-pub(crate) fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome, Route) {
-    let length = pending.range.length();
-    if pending.state == State::SingleDone {
-        let whole = Outcome::whole(pending.range, RangeState::Done);
-        return (Ok(Bytes::new(length)), whole, Route::all_direct(length));
-    }
-    let (result, outcome) = work_out(pending);
-    (result, outcome, pending.route)
-}
-
-/// The result and outcome of a request that may be short or have failed, from everything that was
-/// noted.
-#[cold]
-fn work_out(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
+/// The request's result and outcome, from everything that was noted.
+pub(crate) fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
     if pending.failure.is_none() && pending.at == pending.range.end() {
         let whole = Outcome::whole(pending.range, RangeState::Done);
         return (Ok(Bytes::new(pending.range.length())), whole);

@@ -157,6 +157,7 @@ impl Engine {
     }
 
     /// The core; in a child of fork, without anything of the parent's.
+    #[inline]
     pub(crate) fn core(&self) -> RefMut<'_, Core> {
         let mut core = self.core.borrow_mut();
         core.disown_inherited();
@@ -318,9 +319,7 @@ impl Engine {
             done.extend(self.wait(timeout)?);
         }
         let mut core = self.core();
-        while let Some(finished) = core.take_finished() {
-            done.push(finished);
-        }
+        core.take_all_finished(done);
         Ok(done.len() - before)
     }
 
@@ -438,7 +437,7 @@ pub(crate) fn start_at(
     let admitted = if is_sync != request.memory.is_none() {
         let why = "a read or write carries memory, a sync carries none";
         Err(refused(AdmitErrorKind::WrongMemory, why))
-    } else if core.broken().is_some() || !(core.has_room() || core.make_room()) {
+    } else if core.is_broken() || !(core.has_room() || core.make_room()) {
         Err(refused(AdmitErrorKind::Full, "the engine is full; take finished requests first"))
     } else {
         admit::check(target, request.op, (offset, length), route)

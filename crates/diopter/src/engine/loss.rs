@@ -11,7 +11,7 @@ use crate::engine::pending::{Failure, Pending, State};
 use crate::engine::targets::Targets;
 use crate::engine::{Core, admit, flush};
 use crate::error::{BackendError, IoErrorKind};
-use crate::limits::WAIT_SLICE;
+use crate::limits::{REQUESTS_MAX, WAIT_SLICE};
 use crate::outcome::{RangeOutcome, RangeState, paint};
 
 impl Core {
@@ -36,7 +36,7 @@ impl Core {
         let none = Box::new(Null::new(&self.flight.slab, 0));
         std::mem::forget(std::mem::replace(&mut self.backend, none));
         self.table.fill_with(Pending::vacant);
-        self.targets = Targets::new(self.table.len());
+        self.targets = Targets::new(REQUESTS_MAX);
         self.free = (0..self.table.len()).rev().collect();
         self.waiting.clear();
         self.finished.clear();

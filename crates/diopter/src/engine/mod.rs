@@ -119,7 +119,7 @@ impl Core {
             backend,
             policies,
             table: (0..requests).map(|_| Pending::vacant()).collect(),
-            targets: Targets::new(requests),
+            targets: Targets::new(REQUESTS_MAX),
             free: (0..requests).rev().collect(),
             waiting: VecDeque::with_capacity(requests),
             finished: VecDeque::with_capacity(requests),
@@ -206,6 +206,11 @@ impl Core {
         self.table.len() - self.free.len()
     }
 
+    #[inline]
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     pub fn broken(&self) -> Option<BackendError> {
         self.broken
     }
@@ -222,6 +227,23 @@ impl Core {
     /// Whether a request has finished whose result lies at its place.
     pub fn has_finished(&self) -> bool {
         !self.finished.is_empty()
+    }
+
+    /// Adds every finished request to `done`.
+    pub fn take_all_finished(&mut self, done: &mut Vec<FinishedRequest>) {
+        while !self.finished.is_empty() {
+            // Of a known number, so that each is written where it stays.
+            let is_single = |place: &&usize| self.table[**place].state == State::SingleDone;
+            let singles = self.finished.iter().take_while(is_single).count();
+            done.extend((0..singles).map(|_| {
+                let place = self.finished.pop_front().expect("counted");
+                self.take_out_single(place)
+            }));
+            done.extend(self.finished.pop_front().map(|place| self.take_out(place)));
+        }
+        if self.completer.is_watching {
+            done.extend(std::iter::from_fn(|| self.take_returned(None)));
+        }
     }
 
     /// [`Core::take_finished`], with the place that the request had.
@@ -250,7 +272,7 @@ impl Core {
 
     /// Takes an admitted request in; the caller has seen [`Core::has_room`]. A queued one with a
     /// spot is built right away. Answers its place in the table.
-    #[inline]
+    #[inline(always)]
     pub fn take_in(&mut self, target: &Arc<Target>, order: &Order, spot: Option<Spot>) -> usize {
         let place = self.free.pop().expect("the caller has seen room");
         let id = self.next_id;
@@ -267,7 +289,7 @@ impl Core {
     }
 
     /// Builds the bio of a request that is a single one; false when that can't be done now.
-    #[inline]
+    #[inline(always)]
     fn begin_single(&mut self, place: usize, target: &Target, order: &Order, spot: Spot) -> bool {
         let flight = &mut self.flight;
         if flight.slab.vacancies() == 0 {

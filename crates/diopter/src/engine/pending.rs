@@ -79,13 +79,14 @@ pub(crate) struct Failure {
 
 /// A request in the engine. In this order in memory: what every request touches comes first, and
 /// shares few cache lines.
-#[repr(C)]
+#[repr(C, align(64))]
 pub(crate) struct Pending {
     pub id: u64,
     /// The file; `None` for a free place.
     pub target: Option<TargetId>,
     pub range: FileRange,
     pub memory: Option<MemoryId>,
+    pub flags: RwFlags,
     pub op: RequestOp,
     pub state: State,
     /// Waited for on the spot by a caller that lent the memory.
@@ -105,7 +106,6 @@ pub(crate) struct Pending {
     pub route: Route,
     /// The first error of the window, in order of arrival.
     pub failure: Option<Failure>,
-    pub flags: RwFlags,
     pub window: Window,
     /// What the window's bios cover: the window, or the whole blocks around it.
     pub span: FileRange,

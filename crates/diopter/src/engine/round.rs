@@ -9,7 +9,9 @@ use crate::engine::pending::State;
 use crate::engine::submit::BioNote;
 use crate::engine::target::Target;
 use crate::engine::{Core, admit, bounce, complete};
+use crate::outcome::{Outcome, RangeState, Route};
 use crate::request::{FinishedRequest, RequestId, RequestOp};
+use crate::units::Bytes;
 
 impl Core {
     /// One round: steps what can go on, submits, reaps, steps what came back. Answers whether
@@ -46,7 +48,7 @@ impl Core {
     }
 
     /// As [`Core::file_finished`], for a single bio that did all: it held a pass at most.
-    #[inline]
+    #[inline(always)]
     fn file_single(&mut self, place: usize) {
         let pending = &mut self.table[place];
         if pending.is_discarded || self.completer.is_watching {
@@ -140,21 +142,30 @@ impl Core {
     }
 
     /// Takes an ended request out of the table, with its result.
-    #[inline]
     pub(super) fn take_out(&mut self, place: usize) -> FinishedRequest {
+        let finished = self.take_out_single(place);
+        let pending = &mut self.table[place];
+        if pending.state == State::SingleDone {
+            return finished;
+        }
+        let (result, outcome) = complete::conclude(pending);
+        FinishedRequest { result, outcome, route: pending.route, ..finished }
+    }
+
+    /// The same for one whose only bio did all.
+    #[inline(always)]
+    pub(super) fn take_out_single(&mut self, place: usize) -> FinishedRequest {
         self.free.push(place);
         let pending = &mut self.table[place];
-        let (result, outcome, route) = complete::conclude(pending);
-        let memory = pending.memory.take();
-        let id = RequestId(std::mem::take(&mut pending.id));
+        let (range, memory) = (pending.range, pending.memory.take());
         FinishedRequest {
-            id,
+            id: RequestId(std::mem::take(&mut pending.id)),
             op: pending.op,
-            range: pending.range,
+            range,
             memory: memory.and_then(|memory| self.flight.slab.release(memory)),
-            result,
-            outcome,
-            route,
+            result: Ok(Bytes::new(range.length())),
+            outcome: Outcome::whole(range, RangeState::Done),
+            route: Route::all_direct(range.length()),
             timing: pending.timing,
         }
     }

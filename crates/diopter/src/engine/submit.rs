@@ -236,7 +236,7 @@ pub(crate) struct Spot {
 
 /// The bio of an aligned request that is just one, as the long way would make it. Of the memory,
 /// which is one range, only its address is asked.
-#[inline]
+#[inline(always)]
 pub(crate) fn single_spot(
     target: &Target,
     (op, admitted): (RequestOp, Admitted),
@@ -285,7 +285,7 @@ fn mapped_spot(
 }
 
 /// The bio at a [`Spot`].
-#[inline]
+#[inline(always)]
 pub(crate) fn single_spec(target: &Target, order: &Order, spot: Spot) -> BioSpec {
     let (op, flags) = if order.op == RequestOp::Write {
         (Op::Write, order.flags.with(target.access.durability))
@@ -331,7 +331,7 @@ impl Flight {
     }
 
     /// Builds the only bio of a request and puts it into the backlog.
-    #[inline]
+    #[inline(always)]
     pub fn add_single(
         &mut self,
         place: usize,
@@ -386,7 +386,7 @@ impl Flight {
     }
 
     /// Frees the place of a bio that came back or was never tried; answers what it was.
-    #[inline]
+    #[inline(always)]
     pub fn retire(&mut self, id: BioId) -> BioNote {
         let note = self.notes[id.index()];
         if note.has_share {

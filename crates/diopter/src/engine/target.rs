@@ -75,8 +75,8 @@ pub struct Target {
     striping: Option<Striping>,
     /// Bytes that it never outgrows: those of its devices.
     size_fixed: Option<u64>,
-    /// For reads and for writes: whether [`Target::is_plain`].
-    plain: [bool; 2],
+    /// For reads and for writes: the bits of [`Target::plain_bits`].
+    plain_bits: [u64; 2],
     pub(crate) blocks: Blocks,
     pub(crate) directness: Directness,
     pub(crate) access: Access,
@@ -175,7 +175,7 @@ impl Target {
             mapper,
             striping,
             size_fixed: None,
-            plain: [false; 2],
+            plain_bits: [u64::MAX; 2],
             blocks,
             directness: Directness::Full,
             access,
@@ -198,18 +198,21 @@ impl Target {
             && self.seal.is_none()
             && self.access.route.is_none();
         let is_writable = self.access.write && !self.access.append && !self.access.shared_writers;
-        self.plain = [
-            is_plain && self.access.read && self.never_direct(false).is_none(),
-            is_plain && is_writable && self.never_direct(true).is_none(),
+        let reads = is_plain && self.access.read && self.never_direct(false).is_none();
+        let writes = is_plain && is_writable && self.never_direct(true).is_none();
+        self.plain_bits = [
+            if reads { self.blocks.read - 1 } else { u64::MAX },
+            if writes { self.blocks.write - 1 } else { u64::MAX },
         ];
         self
     }
 
-    /// Whether nothing but its alignment stands between a request and the file: it lies on one
-    /// object as it is, is open for this, and nothing is to be known or done first.
+    /// Bits that are 0 in offset and length of a request that is on whole blocks, if nothing but
+    /// its alignment stands between it and the file: that lies on one object as it is, is open for
+    /// this, and nothing is to be known or done first. All bits where something does.
     #[inline]
-    pub(crate) fn is_plain(&self, is_write: bool) -> bool {
-        self.plain[usize::from(is_write)]
+    pub(crate) fn plain_bits(&self, is_write: bool) -> u64 {
+        self.plain_bits[usize::from(is_write)]
     }
 
     pub(crate) fn with_directness(mut self, directness: Directness) -> Target {

@@ -9,7 +9,14 @@ const RECENT: usize = 16;
 
 /// A target in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TargetId(usize);
+pub(crate) struct TargetId(u32);
+
+impl TargetId {
+    #[inline]
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// The targets of the requests in an engine. A target leaves with the last of its requests, so a
 /// file is not kept open for longer.
@@ -28,7 +35,7 @@ struct Entry {
 
 impl Targets {
     /// For so many requests.
-    pub fn new(requests: usize) -> Targets {
+    pub fn new(requests: u32) -> Targets {
         Targets {
             entries: (0..requests).map(|_| Entry { target: None, requests: 0 }).collect(),
             free: (0..requests).rev().map(TargetId).collect(),
@@ -41,7 +48,7 @@ impl Targets {
     pub fn enter(&mut self, target: &Arc<Target>) -> TargetId {
         let recent = recent_of(target);
         let id = self.recent[recent];
-        let entry = &mut self.entries[id.0];
+        let entry = &mut self.entries[id.index()];
         if entry.target.as_ref().is_some_and(|its| Arc::ptr_eq(its, target)) {
             entry.requests += 1;
             return id;
@@ -52,7 +59,7 @@ impl Targets {
     #[cold]
     fn add(&mut self, target: &Arc<Target>, recent: usize) -> TargetId {
         let id = self.free.pop().expect("at most one entry for each request");
-        self.entries[id.0] = Entry { target: Some(Arc::clone(target)), requests: 1 };
+        self.entries[id.index()] = Entry { target: Some(Arc::clone(target)), requests: 1 };
         self.recent[recent] = id;
         id
     }
@@ -60,13 +67,13 @@ impl Targets {
     /// The target of a request.
     #[inline]
     pub fn get(&self, id: TargetId) -> &Arc<Target> {
-        self.entries[id.0].target.as_ref().expect("its request is in the table")
+        self.entries[id.index()].target.as_ref().expect("its request is in the table")
     }
 
     /// Counts one request less; answers the target when that was the last one.
     #[inline]
     pub fn leave(&mut self, id: TargetId) -> Option<Arc<Target>> {
-        let entry = &mut self.entries[id.0];
+        let entry = &mut self.entries[id.index()];
         entry.requests -= 1;
         if entry.requests > 0 { None } else { self.remove(id) }
     }
@@ -74,7 +81,7 @@ impl Targets {
     #[cold]
     fn remove(&mut self, id: TargetId) -> Option<Arc<Target>> {
         self.free.push(id);
-        self.entries[id.0].target.take()
+        self.entries[id.index()].target.take()
     }
 }
 
