@@ -54,16 +54,17 @@ impl Core {
         };
         let address = memory.address();
         let spot = submit::single_spot(target, (op, admitted), address, &self.policies)?;
-        let pass = if op == RequestOp::Write {
-            Some(target.gate().enter_shared(target.touched(range), self.seat).ok()?)
-        } else {
-            None
-        };
         let Spot { object, offset } = spot;
-        let result = self.backend.run_lent(LentBio { object, offset, flags, memory });
-        if let Some(pass) = pass {
-            target.gate().leave(pass);
-        }
+        let bio = LentBio { object, offset, flags, memory };
+        let result = if op == RequestOp::Write {
+            let gate = target.gate();
+            let pass = gate.enter_shared(target.touched(range), self.seat).ok()?;
+            let result = self.backend.run_lent(bio);
+            gate.leave(pass);
+            result
+        } else {
+            self.backend.run_lent(bio)
+        };
         complete::single(target, op, range, result)
     }
 

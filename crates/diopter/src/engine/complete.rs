@@ -47,6 +47,19 @@ pub(crate) fn single(
     result: BioResult,
 ) -> Option<Result<Bytes, IoError>> {
     match result {
+        Ok(moved) if u64::from(moved) == range.length() => Some(Ok(Bytes::new(moved.into()))),
+        short_or_failed => single_at_length(target, op, range, short_or_failed),
+    }
+}
+
+#[cold]
+fn single_at_length(
+    target: &Target,
+    op: RequestOp,
+    range: FileRange,
+    result: BioResult,
+) -> Option<Result<Bytes, IoError>> {
+    match result {
         Ok(moved) => {
             let moved = u64::from(moved);
             // A read that ends within a block, or reads nothing, has met the end of its object.
@@ -54,7 +67,7 @@ pub(crate) fn single(
                 && target.striping().is_none()
                 && (moved == 0 || !is_aligned(moved, target.blocks.read))
                 && !is_cut_off(target, range.start() + moved);
-            (moved == range.length() || is_end).then_some(Ok(Bytes::new(moved)))
+            is_end.then_some(Ok(Bytes::new(moved)))
         }
         Err(errno) if is_again(errno) => None,
         // Perhaps only past the end of the file; the long way looks.

@@ -255,6 +255,7 @@ pub(crate) fn single_spot(
 }
 
 /// The same where the bytes may lie elsewhere, or more is to be done.
+#[inline(never)]
 fn mapped_spot(
     target: &Target,
     (op, range): (RequestOp, FileRange),

@@ -460,6 +460,7 @@ impl Target {
 
     /// The gate in this process: a child of fork must not wait for passes that only its parent can
     /// leave.
+    #[inline]
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         let generation = usize::try_from(fork::generation()).unwrap_or(0);
         self.gates[generation % GATES].get_or_init(|| (self.gate_source)())

@@ -78,8 +78,13 @@ fn put_back(own: Own) {
     }
     let mut own = Some(own);
     if OWN.try_with(|cell| cell.set(own.take())).is_err() {
-        LAST.set(own.filter(|own| own.core.unreturned() > 0).map(ManuallyDrop::new));
+        keep_last(own);
     }
+}
+
+#[cold]
+fn keep_last(own: Option<Own>) {
+    LAST.set(own.filter(|own| own.core.unreturned() > 0).map(ManuallyDrop::new));
 }
 
 #[cold]
