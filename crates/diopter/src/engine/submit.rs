@@ -14,7 +14,7 @@ use crate::engine::bulk::Bulk;
 use crate::engine::pending::{Order, Pending, State};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
-use crate::extent::{ExtentState, ObjectIndex};
+use crate::extent::ExtentState;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES, BULK_BYTES_MIN};
 use crate::outcome::DetourReason;
 use crate::policy::{
@@ -249,7 +249,7 @@ pub(crate) fn single_spot(
         return None;
     }
     if is_plain {
-        return Some(Spot { object: target.direct(ObjectIndex(0)), offset: range.start() });
+        return Some(Spot { object: target.first(), offset: range.start() });
     }
     mapped_spot(target, (op, range), policies)
 }
