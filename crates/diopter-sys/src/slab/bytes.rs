@@ -1,5 +1,5 @@
-//! What is asked of a slab's memory, and done with its bytes on the slab's own thread. Knows nothing
-//! of bios.
+//! What is asked of a slab's memory, and done with its bytes on the slab's own thread. Knows
+//! nothing of bios.
 
 use crate::memory::{Memory, MemoryId};
 use crate::op::Span;

@@ -74,8 +74,8 @@ static CORES: StaticCounter = StaticCounter::new(0);
 /// 0 stands for no request.
 const FIRST_ID: u64 = 1;
 
-/// An engine without its handle. In this order in memory: what a blocking call asks comes first, and
-/// shares few cache lines.
+/// An engine without its handle. In this order in memory: what a blocking call asks comes first,
+/// and shares few cache lines.
 #[repr(C, align(64))]
 pub(crate) struct Core {
     backend: Box<dyn Backend>,
