@@ -90,3 +90,42 @@ impl Targets {
 fn recent_of(target: &Arc<Target>) -> usize {
     (std::ptr::from_ref::<Target>(target).addr() >> 9) % RECENT
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::sim::{Disk, World};
+    use crate::engine::target::{Access, Blocks};
+    use crate::map::Identity;
+
+    fn target() -> Arc<Target> {
+        let world = World::new(vec![Disk::new(1 << 20, 512, 512)]);
+        let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
+        let access = Access { read: true, ..Access::default() };
+        Arc::clone(Target::alone(world.port(0), Identity, blocks, access).as_ref())
+    }
+
+    #[test]
+    fn a_target_is_counted_once_for_all_its_requests_and_leaves_with_the_last() {
+        let (target, mut targets) = (target(), Targets::new(3));
+        let ids = [(); 3].map(|()| targets.enter(&target));
+        assert_eq!(Arc::strong_count(&target), 2);
+        assert!(ids.iter().all(|id| Arc::ptr_eq(targets.get(*id), &target)));
+        assert!(targets.leave(ids[0]).is_none() && targets.leave(ids[1]).is_none());
+        drop(targets.leave(ids[2]).expect("the last one"));
+        assert_eq!(Arc::strong_count(&target), 1);
+    }
+
+    #[test]
+    fn as_many_targets_as_requests_are_told_apart_whatever_their_addresses() {
+        let (all, mut targets) = ([(); 64].map(|()| target()), Targets::new(64));
+        for _ in 0..3 {
+            let ids = all.each_ref().map(|target| targets.enter(target));
+            for (id, target) in ids.iter().zip(&all) {
+                assert!(Arc::ptr_eq(targets.get(*id), target));
+            }
+            ids.map(|id| drop(targets.leave(id)));
+            assert!(all.iter().all(|target| Arc::strong_count(target) == 1));
+        }
+    }
+}
