@@ -124,7 +124,9 @@ mod tests {
             for (id, target) in ids.iter().zip(&all) {
                 assert!(Arc::ptr_eq(targets.get(*id), target));
             }
-            ids.map(|id| drop(targets.leave(id)));
+            for id in ids {
+                drop(targets.leave(id));
+            }
             assert!(all.iter().all(|target| Arc::strong_count(target) == 1));
         }
     }
