@@ -207,8 +207,8 @@ fn wait_many_adds_all_that_have_finished_each_once_whether_well_or_not() {
     bench.world.with_disk(0, |disk| disk.turn_bad(4 * MIB));
     let mut expected = Vec::new();
     for at in [0, 4, 8, 12] {
-        let read = Request::read(at * MIB, memory(4096, 0));
-        expected.push(bench.engine.start(&bench.target, read).expect("there is room"));
+        let write = Request::write(at * MIB, memory(4096, 1));
+        expected.push(bench.engine.start(&bench.target, write).expect("there is room"));
     }
     let mut done = Vec::new();
     while done.len() < expected.len() {
