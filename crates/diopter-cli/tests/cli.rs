@@ -11,11 +11,12 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last three are hidden.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "cp",
     "explain",
     "probe",
     "compare",
+    "report",
     "stripe",
     "stripe create",
     "stripe info",

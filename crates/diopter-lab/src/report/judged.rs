@@ -3,7 +3,7 @@
 
 use super::figures::Figures;
 use crate::compare::{ComparedRow, Comparison, Interval, Metric, Verdict};
-use crate::document::Bench;
+use crate::document::{Bench, Job};
 
 /// A cell beside its base.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,10 +37,16 @@ impl Judgements {
             .iter()
             .map(|column| place(&column.label).or_else(|| place(&column.column)))
             .collect();
+        let is_at = |at: usize, job: &Job| bench.rows.get(at).is_some_and(|row| row.job == *job);
         let row_of: Vec<Option<usize>> = comparison
             .jobs
             .iter()
-            .map(|job| bench.rows.iter().position(|row| row.job == *job))
+            .enumerate()
+            // Rows that are the same job are told apart by their place.
+            .map(|(at, job)| {
+                let elsewhere = || (0..bench.rows.len()).find(|&at| is_at(at, job));
+                is_at(at, job).then_some(at).or_else(elsewhere)
+            })
             .collect();
         let mut bases = vec![None; bench.columns.len()];
         for (at, column) in comparison.columns.iter().enumerate() {

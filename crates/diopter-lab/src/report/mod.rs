@@ -5,6 +5,7 @@ mod csv;
 mod environment;
 mod figures;
 mod html;
+mod joined;
 mod judged;
 mod label;
 mod latency;
@@ -14,6 +15,7 @@ mod summary;
 mod table;
 mod text;
 
+pub use joined::joined;
 pub use text::TextStyle;
 
 use crate::compare::Comparison;
