@@ -462,7 +462,7 @@ function depth() {
       sweepPoints(group()).map((point) => [point.depth, columns[point.column].label, show.rate(point.iops), show.time(point.p50), knees.some((knee) => knee.column === point.column && knee.depth === point.depth) ? "knee" : "-"]));
   };
   const rate = figureOf({ id: "chart-depth", label: "IOPS by depth, knees marked", chart: (width) => sweepChart(width, group(), "iops", show.rate), rows, summary: "Depths as a table" });
-  const wait = figureOf({ id: "chart-depth-latency", label: "Median latency by depth", chart: (width) => sweepChart(width, group(), "p50", show.time), empty: "Nobody took latencies." });
+  const wait = figureOf({ id: "chart-depth-latency", label: "Median latency by depth", rows, summary: "Depths as a table", chart: (width) => sweepChart(width, group(), "p50", show.time), empty: "Nobody took latencies." });
   return section("depth", "Depth", `The knee is the least depth that gives ${show.percent(KNEE)} of the most: beyond it requests wait longer and little more gets done.`,
     el("div", { class: "controls" }, groups.length > 1 ? pick("Job", groups.map((one, at) => [at, name(one)]), 0, (at) => { state.at = at; rate.redraw(); wait.redraw(); }) : el("span", { class: "quiet" }, name(group()))),
     columnLegend(d3.range(columns.length)),

@@ -98,6 +98,26 @@ fn judged(row: &ComparedRow) -> Option<Judged> {
     })
 }
 
+/// What a comparison has to say beside what its document says itself: a report shows warnings with
+/// their remedies, and an interruption, on its own.
+pub(super) fn notes_of(bench: &Bench, comparison: &Comparison) -> Vec<String> {
+    let cells = || bench.rows.iter().flat_map(|row| &row.cells);
+    let mut shown: Vec<String> = cells()
+        .flat_map(|cell| &cell.warnings)
+        .map(|warning| format!(": {}: {}", warning.doubt.name(), warning.evidence))
+        .collect();
+    shown.sort();
+    shown.dedup();
+    if !shown.is_empty() {
+        shown.push(" more warnings of this kind".to_owned());
+    }
+    if bench.is_interrupted {
+        shown.push(" was interrupted: what it has is whole, but not all".to_owned());
+    }
+    let is_new = |note: &&String| !shown.iter().any(|end| note.ends_with(end.as_str()));
+    comparison.notes.iter().filter(is_new).cloned().collect()
+}
+
 /// The figures of every cell of a document; a row that lacks cells gets empty ones.
 pub(super) fn figures_of(bench: &Bench) -> Vec<Vec<Figures>> {
     let columns = bench.columns.len();

@@ -1,6 +1,8 @@
 //! Documents made by hand, the same at every run: what a report may have to show. No test stands
 //! here.
 
+#![allow(dead_code, reason = "each test crate uses its part")]
+
 use diopter::prng::Prng;
 use diopter_lab::compare::{
     ComparedColumn, ComparedRow, Comparison, Interval, Metric, Rule, Verdict,
