@@ -76,6 +76,7 @@ fn charts_have_the_marks_that_the_data_has() {
     assert_eq!(known, 16, "two ways of eight jobs");
     assert_eq!(browser.marks("chart-ratios", "ratio"), known);
     assert_eq!(browser.marks("chart-ratios", "interval"), intervals);
+    assert_eq!(browser.marks("chart-ratios", "same-interval"), intervals);
     assert_eq!(browser.marks("chart-ratios", "verdict-labels"), known);
     assert_eq!(browser.marks("chart-ratios", "heads"), page.bench.rows.len());
     let columns = page.bench.columns.len();

@@ -70,7 +70,7 @@ fn read(options: &ReportOptions) -> Result<(Bench, Comparison), String> {
     for path in &options.names {
         let loaded = load::rounds(path).map_err(|error| error.to_string())?;
         notes.extend(loaded.notes);
-        all.push(Named { name: path.display().to_string(), bench: loaded.bench });
+        all.push(Named { name: short_name(path, &options.names), bench: loaded.bench });
     }
     let settings = &options.settings;
     let (bench, mut comparison) = match all.as_slice() {
@@ -83,6 +83,19 @@ fn read(options: &ReportOptions) -> Result<(Bench, Comparison), String> {
     notes.append(&mut comparison.notes);
     comparison.notes = notes;
     Ok((bench, comparison))
+}
+
+/// The file's own name where no other has the same: heads of columns have little room.
+fn short_name(path: &Path, all: &[PathBuf]) -> String {
+    let own = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    match own(path) {
+        Some(name)
+            if all.iter().filter(|other| own(other).as_ref() == Some(&name)).count() == 1 =>
+        {
+            name
+        }
+        _ => path.display().to_string(),
+    }
 }
 
 /// Writes a page beside its name, then gives it the name: a reader finds all of it or the old one.

@@ -6,7 +6,7 @@ use crate::compare::{ComparedRow, Comparison, Interval, Metric, Verdict};
 use crate::document::{Bench, Job};
 
 /// A cell beside its base.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Judged {
     /// Of what.
     pub(super) metric: Metric,
@@ -14,6 +14,8 @@ pub(super) struct Judged {
     pub(super) ratio: f64,
     /// Where the ratio lies, by the confidence of the comparison.
     pub(super) interval: Option<Interval>,
+    /// The narrower one on which `same` is decided.
+    pub(super) same_interval: Option<Interval>,
     /// `None` where nobody judged.
     pub(super) verdict: Option<Verdict>,
     /// Why it is not another verdict.
@@ -73,8 +75,8 @@ impl Judgements {
             let one = |(at, figures): (usize, &Figures)| {
                 let ratio = figures.iops? / base?;
                 let metric = Metric::Iops;
-                let reason = String::new();
-                (at > 0).then_some(Judged { metric, ratio, interval: None, verdict: None, reason })
+                let told = Judged { metric, ratio, ..Judged::default() };
+                (at > 0).then_some(told)
             };
             row.iter().enumerate().map(one).collect()
         };
@@ -93,6 +95,7 @@ fn judged(row: &ComparedRow) -> Option<Judged> {
         metric: row.metric,
         ratio: row.ratio?,
         interval: row.interval,
+        same_interval: row.same_interval,
         verdict: row.verdict,
         reason: row.reason.clone(),
     })

@@ -34,7 +34,7 @@ impl Browser {
     pub fn start() -> Option<Browser> {
         let found = Command::new("sh").args(["-c", "command -v chromium"]).output().unwrap();
         if !found.status.success() {
-            println!("SKIP chromium: chromium is not installed");
+            eprintln!("SKIP chromium: chromium is not installed");
             return None;
         }
         let profile = tempfile::tempdir().unwrap();

@@ -442,6 +442,10 @@ fn compared_row((job, column): (usize, usize), base: &Cell, cell: &Cell) -> Comp
         base_rounds: rounds,
         ratio,
         interval,
+        same_interval: interval.map(|Interval { low, high }| Interval {
+            low: low.midpoint(ratios[ratios.len() / 2]),
+            high: high.midpoint(ratios[ratios.len() / 2]),
+        }),
         verdict,
         reason,
         ..ComparedRow::default()
