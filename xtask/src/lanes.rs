@@ -262,10 +262,7 @@ const LANES: &[Lane] = &[
         ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])
     },
     plain("report", &[test(&["test", "-p", "diopter-lab", "--test", "report"])]),
-    Lane {
-        needs: &[Capability::Chromium],
-        ..plain("report-page", &[test(REPORT_PAGE)])
-    },
+    Lane { needs: &[Capability::Chromium], ..plain("report-page", &[test(REPORT_PAGE)]) },
     plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
 ];
 
