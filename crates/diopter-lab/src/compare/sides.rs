@@ -1,9 +1,11 @@
 //! What is set against what: which column, which job, which rounds. Judges nothing.
 
+use std::collections::BTreeSet;
+
 use super::environment;
 use super::judge::Match;
 use super::model::{ComparedColumn, EnvironmentDifference, Pairing};
-use super::same_job::{self, FieldDifference};
+use super::same_job::{FieldDifference, Jobs, Lookup};
 use super::{CompareError, Named};
 use crate::document::{Bench, Cell, Column, Environment, Job, Row};
 
@@ -23,6 +25,8 @@ pub struct Sides<'a> {
     pub environment_differences: Vec<EnvironmentDifference>,
     /// For the reader.
     pub notes: Vec<String>,
+    /// Pairs of environments that were looked at, with their column.
+    seen: BTreeSet<(usize, usize, usize)>,
 }
 
 /// Columns of one document against its first.
@@ -114,6 +118,9 @@ impl<'a> Sides<'a> {
             for (base_column, column) in &columns {
                 let found = (base_row_data.cells.get(*base_column), row.cells.get(*column));
                 let (Some(base_cell), Some(cell)) = found else { continue };
+                if is_absent(base_cell) && is_absent(cell) {
+                    continue;
+                }
                 let is_exact = is_exact(&base.bench, base_cell) && is_exact(&new.bench, cell);
                 let at = first + column;
                 self.differ((&base.bench, base_cell), (&new.bench, cell), at);
@@ -137,6 +144,9 @@ impl<'a> Sides<'a> {
 
     /// What the environments of two cells do not share, once for each column.
     fn differ(&mut self, base: (&Bench, &Cell), new: (&Bench, &Cell), column: usize) {
+        if !self.seen.insert((base.1.environment, new.1.environment, column)) {
+            return;
+        }
         let base = base.0.environments.get(base.1.environment);
         let new = new.0.environments.get(new.1.environment);
         let unknown = Environment::default();
@@ -176,14 +186,19 @@ impl<'a> Sides<'a> {
 
     fn note_rows(&mut self, base: &Named, new: &Named, rows: &[(usize, usize)]) {
         for (from, other, is_base) in [(base, new, true), (new, base, false)] {
-            let has = |at: usize| rows.iter().any(|(b, n)| at == if is_base { *b } else { *n });
-            let missing = (0..from.bench.rows.len()).filter(|at| !has(*at)).count();
+            let own = rows.iter().map(|(base, new)| if is_base { *base } else { *new });
+            let missing = from.bench.rows.len() - own.collect::<BTreeSet<usize>>().len();
             if missing > 0 {
                 let (name, other) = (&from.name, &other.name);
                 self.notes.push(format!("{missing} jobs of {name} are not in {other}"));
             }
         }
     }
+}
+
+/// Whether a job was not meant to run this way: nothing was measured, and nothing failed.
+fn is_absent(cell: &Cell) -> bool {
+    cell.samples.is_empty() && cell.failure.is_none()
 }
 
 /// Whether a cell's figures repeat to the digit.
@@ -239,25 +254,34 @@ fn same_rows(
     new: &Named,
     is_partial: bool,
 ) -> Result<Vec<(usize, usize)>, CompareError> {
-    let jobs: Vec<&Job> = base.bench.rows.iter().map(|row| &row.job).collect();
-    if jobs.is_empty() || new.bench.rows.is_empty() {
-        let name = if jobs.is_empty() { &base.name } else { &new.name };
+    if base.bench.rows.is_empty() || new.bench.rows.is_empty() {
+        let name = if base.bench.rows.is_empty() { &base.name } else { &new.name };
         return Err(CompareError(format!("{name}: no job was measured; run it again")));
     }
+    let jobs = Jobs::of(&base.bench);
     let mut found = Vec::new();
     let mut refused: Option<(usize, Vec<FieldDifference>)> = None;
     for (at, row) in new.bench.rows.iter().enumerate() {
-        let Some((nearest, differences)) = same_job::nearest(&jobs, &row.job) else { continue };
-        if differences.is_empty() {
-            found.push((nearest, at));
-        } else if refused.as_ref().is_none_or(|(_, least)| differences.len() < least.len()) {
-            refused = Some((at, differences));
+        match jobs.look_up(&row.job) {
+            Lookup::Same(same) => found.push((same, at)),
+            Lookup::Several(several) => {
+                return Err(CompareError(format!(
+                    "{}: the job `{}` may be any of {several} jobs of {}; give the same jobs the \
+                     same names in both",
+                    new.name, row.job.name, base.name
+                )));
+            }
+            Lookup::Differs(differences) => {
+                if refused.as_ref().is_none_or(|(_, least)| differences.len() < least.len()) {
+                    refused = Some((at, differences));
+                }
+            }
         }
     }
     let is_left_out = |interrupted: bool| is_partial || interrupted;
     let lacks_new = refused.is_some() && !is_left_out(base.bench.is_interrupted);
-    let lacks_base = (0..jobs.len()).any(|at| found.iter().all(|(base, _)| *base != at))
-        && !is_left_out(new.bench.is_interrupted);
+    let seen: BTreeSet<usize> = found.iter().map(|(base, _)| *base).collect();
+    let lacks_base = seen.len() < base.bench.rows.len() && !is_left_out(new.bench.is_interrupted);
     match refused {
         Some((at, differences)) if found.is_empty() || lacks_new => {
             Err(not_the_same(base, new, at, &differences))
