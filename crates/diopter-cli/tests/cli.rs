@@ -474,3 +474,53 @@ fn completions_know_the_commands_and_their_options() {
         }
     }
 }
+
+/// A result that was made from a report of a mailing list.
+fn recorded(name: &str) -> String {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diopter-lab/tests/data/reports");
+    data.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_report_of_several_runs_has_the_ratios_of_the_mailing_list() {
+    let [base, old, new] = ["original-dio", "5.5.0-old-iomap-ext4", "5.13.0-rc3-iomap-ext4"]
+        .map(|name| recorded(&format!("iomap-{name}.json")));
+    let told = stdout_of(&["report", &base, &old, &new]);
+    let line = |label: &str| {
+        let line = told.lines().find(|line| line.starts_with(label));
+        line.unwrap_or_else(|| panic!("{label}: {told}")).to_owned()
+    };
+    for ratio in ["1.012", "0.999", "0.777", "1.000"] {
+        assert!(line("iomap-5.5.0-old").contains(ratio), "{ratio}: {told}");
+    }
+    assert!(line("iomap-5.13.0-rc3").contains("0.806"), "{told}");
+    let markdown = stdout_of(&["report", "--markdown", &base, &old]);
+    assert!(markdown.contains("| iomap-original-dio.json |"), "{markdown}");
+    assert_eq!(stdout_of(&["report", "--csv", &base]).lines().count(), 5, "four jobs, one round");
+}
+
+#[test]
+fn a_page_and_the_files_of_fio_are_written_whole() {
+    let folder = folder();
+    let (page, fio) = (folder.path().join("report.html"), folder.path().join("fio"));
+    let run = recorded("iomap-original-dio.json");
+    let (html, files) = (page.to_str().unwrap(), fio.to_str().unwrap());
+    assert_eq!(stdout_of(&["report", &run, "--html", html, "--fio-json", files]), "");
+    assert!(std::fs::read_to_string(&page).unwrap().ends_with("</html>\n"));
+    let written: Vec<_> = std::fs::read_dir(&fio).unwrap().map(|one| one.unwrap().path()).collect();
+    assert_eq!(written.len(), 1, "one round of one way: {written:?}");
+    let again = stdout_of(&["report", written[0].to_str().unwrap(), "--csv"]);
+    assert_eq!(again.lines().count(), 5, "what was written is read again");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside");
+}
+
+#[test]
+fn a_report_of_nothing_or_to_nowhere_is_refused() {
+    let run = recorded("iomap-original-dio.json");
+    let told = refusal_of(&["report", &run, "--html", "/nowhere/report.html"]);
+    assert!(told.contains("write /nowhere/report.html: No such file"), "{told}");
+    let told = refusal_of(&["report", "/nowhere/run.json"]);
+    assert!(told.contains("read /nowhere/run.json: No such file"), "{told}");
+    let told = refusal_of(&["report", &run, "--csv", "--json"]);
+    assert!(told.contains("cannot be used with"), "{told}");
+}

@@ -212,7 +212,7 @@ fn report_of(args: ReportArgs) -> ReportOptions {
         (true, _, _) => Some(Form::Markdown),
         (_, true, _) => Some(Form::Csv),
         (_, _, true) => Some(Form::Json),
-        _ if args.html.is_some() => None,
+        _ if args.html.is_some() || args.fio_json.is_some() => None,
         _ => Some(Form::Text),
     };
     let settings = compare::Settings {
@@ -220,7 +220,8 @@ fn report_of(args: ReportArgs) -> ReportOptions {
         is_partial: args.partial,
         ..compare::Settings::default()
     };
-    ReportOptions { names: args.names, html: args.html, form, settings }
+    let (names, html, fio_json) = (args.names, args.html, args.fio_json);
+    ReportOptions { names, html, fio_json, form, settings }
 }
 
 fn compare_of(args: CompareArgs) -> CompareOptions {

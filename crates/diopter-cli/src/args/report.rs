@@ -25,7 +25,7 @@ pub struct ReportArgs {
     pub names: Vec<PathBuf>,
     /// Write one page with charts into this file; it needs no network
     ///
-    /// Prints nothing else unless another form is asked for, too.
+    /// Nothing is printed then, unless another form is asked for, too.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Print the tables in Markdown
@@ -37,6 +37,11 @@ pub struct ReportArgs {
     /// Print the document (docs/schema/bench.json), of several runs as one
     #[arg(long, group = "form")]
     pub json: bool,
+    /// Write fio's JSON into this folder, a file for each way and round
+    ///
+    /// For fio-plot, MMTests and whatever else reads it. The folder is made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub fio_json: Option<PathBuf>,
     /// The smallest change that matters [default: what the runs say, or 1%]
     #[arg(long, value_name = "PERCENT", value_parser = super::compare::floor)]
     pub floor: Option<f64>,

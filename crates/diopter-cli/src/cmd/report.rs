@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use diopter_lab::compare::{self, Comparison, Named, Settings};
 use diopter_lab::document::Bench;
+use diopter_lab::fio;
 use diopter_lab::load;
 use diopter_lab::report::{self, TextStyle};
 
@@ -18,6 +19,8 @@ pub struct ReportOptions {
     pub names: Vec<PathBuf>,
     /// Where the page goes.
     pub html: Option<PathBuf>,
+    /// The folder for fio's JSON.
+    pub fio_json: Option<PathBuf>,
     /// What is printed; `None` for nothing.
     pub form: Option<Form>,
     /// How it is judged.
@@ -52,6 +55,17 @@ fn render(options: &ReportOptions, look: &Look) -> Result<String, String> {
     let (bench, comparison) = read(options)?;
     if let Some(path) = &options.html {
         write(path, &report::html(&bench, Some(&comparison)))?;
+    }
+    if let Some(folder) = &options.fio_json {
+        fs::create_dir_all(folder).map_err(|error| {
+            format!("make {}: {error}; name a folder, or a new one", folder.display())
+        })?;
+        for export in fio::export(&bench) {
+            let mut text = serde_json::to_string_pretty(&export.document)
+                .expect("strings and numbers are JSON");
+            text.push('\n');
+            write(&folder.join(export.file_name), &text)?;
+        }
     }
     let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
     Ok(match options.form {
@@ -98,18 +112,18 @@ fn short_name(path: &Path, all: &[PathBuf]) -> String {
     }
 }
 
-/// Writes a page beside its name, then gives it the name: a reader finds all of it or the old one.
-fn write(path: &Path, page: &str) -> Result<(), String> {
+/// Writes a file beside its name, then gives it the name: a reader finds all of it or the old one.
+fn write(path: &Path, text: &str) -> Result<(), String> {
     let told = |error: std::io::Error| {
         format!("write {}: {error}; name a file in a folder with room", path.display())
     };
     if path.exists() && !path.is_file() {
-        return fs::write(path, page).map_err(told);
+        return fs::write(path, text).map_err(told);
     }
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".part-{}", std::process::id()));
     let beside = PathBuf::from(beside);
-    let written = fs::write(&beside, page).and_then(|()| fs::rename(&beside, path));
+    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
     written.map_err(|error| {
         // What is left of it is of no use; that it can't be removed changes nothing.
         fs::remove_file(&beside).ok();
