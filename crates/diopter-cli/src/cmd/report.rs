@@ -1,5 +1,5 @@
-//! `dio report`: renders recorded runs. The library reads, judges and renders; here it is asked, and
-//! what it gives is printed or written.
+//! `dio report`: renders recorded runs. The library reads, judges and renders; here it is asked,
+//! and what it gives is printed or written.
 
 use std::fs;
 use std::path::{Path, PathBuf};

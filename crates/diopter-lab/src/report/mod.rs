@@ -1,4 +1,4 @@
-//! Renders documents: text, Markdown, CSV, JSON, one HTML page. Measures nothing and judges nothing:
+//! Renders documents: text, Markdown, CSV, JSON, one HTML page. Measures nothing, judges nothing:
 //! verdicts come from a comparison, and without one there are ratios of medians alone.
 
 mod csv;
