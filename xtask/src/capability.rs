@@ -18,11 +18,12 @@ pub enum Capability {
     Aio,
     Threads,
     Fuse,
+    Chromium,
     Nightly,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 8] = [
+    pub const ALL: [Capability; 9] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -30,6 +31,7 @@ impl Capability {
         Capability::Aio,
         Capability::Threads,
         Capability::Fuse,
+        Capability::Chromium,
         Capability::Nightly,
     ];
 
@@ -42,6 +44,7 @@ impl Capability {
             Capability::Aio => "aio",
             Capability::Threads => "threads",
             Capability::Fuse => "fuse",
+            Capability::Chromium => "chromium",
             Capability::Nightly => "nightly",
         }
     }
@@ -95,6 +98,7 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Aio => aio_has_room(),
         Capability::Threads => Ok(()),
         Capability::Fuse => fuse_opens(),
+        Capability::Chromium => installed("chromium"),
         Capability::Nightly => nightly_runs(),
     }
 }
@@ -158,6 +162,10 @@ fn fuse_opens() -> Result<(), String> {
     }
     let opened = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     opened.map(drop).map_err(|error| format!("/dev/fuse: {error}"))
+}
+
+fn installed(tool: &str) -> Result<(), String> {
+    repo::tool(tool).map(drop).ok_or_else(|| format!("{tool} is not installed"))
 }
 
 /// A nightly compiler, for the sanitizers.

@@ -274,8 +274,14 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Uring],
         ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])
     },
+    plain("report", &[test(&["test", "-p", "diopter-lab", "--test", "report"])]),
+    Lane { needs: &[Capability::Chromium], ..plain("report-page", &[test(REPORT_PAGE)]) },
     plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
 ];
+
+/// The page of a report in a real browser.
+const REPORT_PAGE: &[&str] =
+    &["test", "-p", "diopter-lab", "--test", "report_page", "--", "--nocapture"];
 
 const fn plain(name: &'static str, steps: &'static [Step]) -> Lane {
     Lane { name, needs: &[], uses: &[], steps, is_extra: false }

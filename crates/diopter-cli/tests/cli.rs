@@ -11,11 +11,12 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last three are hidden.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "cp",
     "explain",
     "probe",
     "compare",
+    "report",
     "stripe",
     "stripe create",
     "stripe info",
@@ -445,15 +446,21 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
         .collect();
     names.sort();
     let expected = [
+        "dio-bench.1",
+        "dio-compare.1",
         "dio-cp.1",
         "dio-explain.1",
+        "dio-lab-kernels.1",
+        "dio-lab.1",
         "dio-probe.1",
+        "dio-report.1",
         "dio-stripe-create.1",
         "dio-stripe-info.1",
         "dio-stripe-rm.1",
         "dio-stripe-seal.1",
         "dio-stripe-unseal.1",
         "dio-stripe.1",
+        "dio-trace.1",
         "dio.1",
     ];
     assert_eq!(names, expected);

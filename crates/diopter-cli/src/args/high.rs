@@ -13,6 +13,7 @@ use super::bench::BenchArgs;
 use super::compare::CompareArgs;
 use super::lab::{LabCommand, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
+use super::report::ReportArgs;
 use super::stripe::StripeCommand;
 use super::trace::{TraceArgs, TraceFormat};
 use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
@@ -21,6 +22,7 @@ use crate::cmd::compare::CompareOptions;
 use crate::cmd::explain::ExplainOptions;
 use crate::cmd::lab::{LabWork, StoreWords};
 use crate::cmd::probe::ProbeOptions;
+use crate::cmd::report::{Form, ReportOptions};
 use crate::cmd::stripe::{CreateOptions, StripeWork};
 use crate::cmd::trace::{Format, TraceOptions};
 use crate::cp::{CpOptions, ProgressMode};
@@ -51,6 +53,8 @@ pub enum Work {
     Cp(CpOptions),
     /// `dio compare`.
     Compare(CompareOptions),
+    /// `dio report`.
+    Report(ReportOptions),
     /// `dio explain`.
     Explain(ExplainOptions),
     /// `dio probe`.
@@ -107,6 +111,7 @@ pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result
         Command::BenchRound(_) => Work::BenchRound,
         Command::Cp(cp) => Work::Cp(cp_of(cp, one_of(&backends)?)),
         Command::Explain(explain) => Work::Explain(explain_of(explain, one_of(&backends)?)),
+        Command::Report(report) => Work::Report(report_of(report)),
         Command::Probe(probe) => {
             let backend = one_of(&backends)?;
             Work::Probe(ProbeOptions { names: probe.names, backend, is_json: probe.json })
@@ -200,6 +205,23 @@ fn is_coloured(when: ColorWhen, environment: &Environment, is_terminal: bool) ->
         ColorWhen::Never => false,
         ColorWhen::Auto => is_terminal && !environment.has_no_color && !environment.is_dumb,
     }
+}
+
+fn report_of(args: ReportArgs) -> ReportOptions {
+    let form = match (args.markdown, args.csv, args.json) {
+        (true, _, _) => Some(Form::Markdown),
+        (_, true, _) => Some(Form::Csv),
+        (_, _, true) => Some(Form::Json),
+        _ if args.html.is_some() || args.fio_json.is_some() => None,
+        _ => Some(Form::Text),
+    };
+    let settings = compare::Settings {
+        effect_floor: args.floor,
+        is_partial: args.partial,
+        ..compare::Settings::default()
+    };
+    let (names, html, fio_json) = (args.names, args.html, args.fio_json);
+    ReportOptions { names, html, fio_json, form, settings }
 }
 
 fn compare_of(args: CompareArgs) -> CompareOptions {
