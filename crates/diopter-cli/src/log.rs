@@ -18,7 +18,7 @@ pub enum Level {
 }
 
 /// Parts of the command that can be filtered by name.
-const TARGETS: [&str; 5] = ["args", "cp", "explain", "probe", "stripe"];
+const TARGETS: [&str; 6] = ["args", "cp", "explain", "lab", "probe", "stripe"];
 
 /// Which lines are told: per part, and for the rest. `None` is nothing at all.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -47,6 +47,7 @@ fn run(job: Job) -> u8 {
         Work::Cp(options) => cp::run(&options, &mut std::io::stdout().lock()),
         Work::Explain(options) => cmd::explain::run(&options, &settings.filter, &look),
         Work::Probe(options) => cmd::probe::run(&options, &settings.filter, &look),
+        Work::Lab(work) => cmd::lab::run(&work, &look),
         Work::Stripe(work) => cmd::stripe::run(&work, &look),
         Work::Man { command, out } => cmd::generate::man(command.as_deref(), out.as_deref()),
         Work::Completions(shell) => cmd::generate::completions(shell),

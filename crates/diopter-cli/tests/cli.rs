@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last three are hidden.
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 14] = [
     "cp",
     "explain",
     "probe",
@@ -21,6 +21,8 @@ const COMMANDS: [&str; 12] = [
     "stripe rm",
     "stripe seal",
     "stripe unseal",
+    "lab",
+    "lab kernels",
     "man",
     "completions",
     "schema",
@@ -118,7 +120,7 @@ fn the_version_tells_the_backends() {
 
 #[test]
 fn schemas_are_those_of_the_documentation() {
-    for command in ["cp", "explain", "probe", "stripe"] {
+    for command in ["cp", "explain", "probe", "stripe", "lab-kernels"] {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }

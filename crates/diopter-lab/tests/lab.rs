@@ -10,7 +10,8 @@ echo 4096 >blocksize; echo 64 >size; echo 1 >memory_backed; echo 1 >power
 cd /
 [ -b /dev/n0 ] && device=/dev/n0 || device=/dev/nullb0
 mkfs.ext4 -q $device && mount -t ext4 $device /mnt && echo mounted
-fio --name=j --direct=1 --thread=1 --filename=/mnt/f --size=4M --rw=write --bs=4k --ioengine=libaio --iodepth=4 --output-format=terse | cut -d';' -f1-6
+fio --name=j --direct=1 --thread=1 --filename=/mnt/f --size=4M --rw=write --bs=4k \\
+  --ioengine=libaio --iodepth=4 --output-format=terse | cut -d';' -f1-6
 ";
 
 #[test]

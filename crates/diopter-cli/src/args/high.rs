@@ -8,10 +8,12 @@ use clap::ValueEnum;
 use clap_complete::Shell;
 use diopter::BackendKind;
 
+use super::lab::{LabCommand, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
 use super::stripe::StripeCommand;
 use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
 use crate::cmd::explain::ExplainOptions;
+use crate::cmd::lab::{LabWork, StoreWords};
 use crate::cmd::probe::ProbeOptions;
 use crate::cmd::stripe::{CreateOptions, StripeWork};
 use crate::cp::{CpOptions, ProgressMode};
@@ -46,6 +48,8 @@ pub enum Work {
     Probe(ProbeOptions),
     /// `dio stripe`.
     Stripe(StripeWork),
+    /// `dio lab`.
+    Lab(LabWork),
     /// `dio man`.
     Man {
         /// Which page; `None` for dio's own.
@@ -89,6 +93,7 @@ pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result
             Work::Probe(ProbeOptions { names: probe.names, backend, is_json: probe.json })
         }
         Command::Stripe(stripe) => Work::Stripe(stripe_of(stripe.command)),
+        Command::Lab(lab) => Work::Lab(lab_of(lab.command)),
         Command::Man(man) => Work::Man { command: man.command, out: man.out },
         Command::Completions(completions) => Work::Completions(completions.shell),
         Command::Schema(schema) => Work::Schema(schema.document),
@@ -166,6 +171,24 @@ fn stripe_of(command: StripeCommand) -> StripeWork {
         StripeCommand::Rm(rm) => StripeWork::Rm { name: rm.name },
         StripeCommand::Seal(seal) => StripeWork::Seal { name: seal.name },
         StripeCommand::Unseal(unseal) => StripeWork::Unseal { name: unseal.name },
+    }
+}
+
+fn lab_of(command: LabCommand) -> LabWork {
+    match command {
+        LabCommand::Kernels(kernels) => {
+            LabWork::Kernels { store: store_of(kernels.store), is_json: kernels.json }
+        }
+    }
+}
+
+fn store_of(store: StoreArgs) -> StoreWords {
+    StoreWords {
+        cache: store.cache,
+        limit_bytes: store.cache_limit,
+        sources: store.sources,
+        must_update: store.update,
+        has_progress: store.progress == ProgressWhen::Auto,
     }
 }
 

@@ -8,6 +8,7 @@ use clap_complete::Shell;
 
 use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 
+use super::lab::LabArgs;
 use super::stripe::StripeArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
 use crate::cp::{Reflink, Sparse};
@@ -97,6 +98,7 @@ pub enum Command {
     Explain(ExplainArgs),
     Probe(ProbeArgs),
     Stripe(StripeArgs),
+    Lab(LabArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
     Schema(SchemaArgs),

@@ -2,6 +2,7 @@
 //! looks at the environment and the terminal, and nothing here does any work.
 
 mod high;
+mod lab;
 mod low;
 mod stripe;
 mod values;

@@ -62,6 +62,8 @@ pub enum Document {
     Probe,
     /// Of `dio stripe info --json`
     Stripe,
+    /// Of `dio lab kernels --json`
+    LabKernels,
 }
 
 /// Requests in flight: a number, or as the copy sees fit.

@@ -3,6 +3,7 @@
 pub mod explain;
 mod finding;
 pub mod generate;
+pub mod lab;
 mod layout;
 pub mod probe;
 pub mod stripe;

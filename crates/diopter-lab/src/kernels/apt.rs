@@ -33,6 +33,8 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const LISTS_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// apt's settings for fetching that are the system's: proxies, retries.
 const KEPT_SETTINGS: &str = "Acquire::";
+/// Which lists are fetched besides those of packages is not: the lab needs none.
+const INDEX_SETTINGS: &str = "Acquire::IndexTargets";
 const NETWORK: &str = "look at the network and the proxy (http_proxy, or Acquire:: in /etc/apt)";
 /// Of what apt complained about, this much is told.
 const COMPLAINTS_MAX: usize = 3;
@@ -67,11 +69,16 @@ impl Apt {
             // Lists of other sources are no lists of these; nothing to forget is no trouble.
             fs::remove_file(apt.mark()).ok();
         }
-        for (path, text) in [
+        let files = [
             (list, sources),
             (root.join("state/status"), String::new()),
             (apt.config(), config_of(root)),
-        ] {
+        ];
+        for (path, text) in files {
+            // What is older than apt's own cache of the lists keeps that valid.
+            if fs::read_to_string(&path).is_ok_and(|known| known == text) {
+                continue;
+            }
             fs::write(&path, text).map_err(LabError::file("write", &path))?;
         }
         Ok(apt)
@@ -277,42 +284,33 @@ fn percent_of(line: &str) -> Option<f64> {
 fn package_of(line: &str) -> Option<Package> {
     let mut columns = line.split('|').map(str::trim);
     let (name, version, place) = (columns.next()?, columns.next()?, columns.next()?);
-    let mut place = place.split(' ');
-    let suite = place.nth(1)?.split('/').next()?;
     // Sources are listed besides packages.
-    let is_binary = place.last() == Some("Packages");
+    let is_binary = place.ends_with(" Packages");
+    let suite = place.split(' ').nth(1)?.split('/').next()?;
     let [name, version, suite] = [name, version, suite].map(str::to_owned);
     is_binary.then_some(Package { name, version, suite })
 }
 
 fn config_of(root: &Path) -> String {
-    let mut text = String::new();
     let system = Command::new("apt-config").arg("dump").env_remove("APT_CONFIG").output();
     // Without it the defaults hold; apt-get itself tells if it is not there.
     let system = system.map(|output| output.stdout).unwrap_or_default();
-    let system = String::from_utf8_lossy(&system);
-    let kept = system.lines().filter(|line| line.starts_with(KEPT_SETTINGS));
+    let system = String::from_utf8_lossy(&system).into_owned();
+    let is_kept =
+        |line: &&str| line.starts_with(KEPT_SETTINGS) && !line.starts_with(INDEX_SETTINGS);
+    let mut text: String = system.lines().filter(is_kept).flat_map(|line| [line, "\n"]).collect();
     let root = root.display();
-    let own = format!(
+    write!(
+        text,
         "Dir::State \"{root}/state\";\nDir::State::status \"{root}/state/status\";\n\
-         Dir::Cache \"{root}/cache\";\nDir::Cache::srcpkgcache \"\";\nDir::Etc \"{root}/etc\";\n\
-         Dir::Etc::sourcelist \"{root}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\
-         APT::Sandbox::User \"\";\nAPT::Architecture \"amd64\";\n\
-         #clear APT::Architectures;\nAPT::Architectures:: \"amd64\";\n\
-         Acquire::Languages \"none\";\nDebug::NoLocking \"false\";\n"
-    );
-    kept.chain(own.lines())
-        .fold(text.clone(), |mut all, line| {
-            all.extend([line, "\n"]);
-            all
-        })
-        .clone_into(&mut text);
-    for target in
-        ["DEP-11", "DEP-11-icons", "DEP-11-icons-small", "DEP-11-icons-large", "Contents-deb"]
-    {
-        writeln!(text, "Acquire::IndexTargets::deb::{target}::DefaultEnabled \"false\";")
-            .expect("a string takes every line");
-    }
+         Dir::Cache \"{root}/cache\";\nDir::Cache::srcpkgcache \"\";\n\
+         Dir::Etc \"{root}/etc\";\nDir::Etc::sourcelist \"{root}/sources.list\";\n\
+         Dir::Etc::sourceparts \"/dev/null\";\nAPT::Sandbox::User \"\";\n\
+         APT::Architecture \"amd64\";\n#clear APT::Architectures;\n\
+         APT::Architectures:: \"amd64\";\n#clear Acquire::Languages;\n\
+         Acquire::Languages \"none\";\n"
+    )
+    .expect("a string takes every text");
     text
 }
 

@@ -63,24 +63,30 @@ impl Build {
     }
 }
 
+/// What there is of one release in one version.
+#[derive(Default)]
+struct Found<'a> {
+    /// Indices into [`PREFIXES`].
+    parts: BTreeSet<usize>,
+    suites: BTreeSet<&'a str>,
+}
+
 /// Puts packages together to kernels, oldest first. A package without its image is left out, as is
 /// one that only names the newest.
 #[must_use]
 pub fn builds(packages: &[Package]) -> Vec<Build> {
-    // By release and version: which prefixes are there, and in which suites.
-    let mut found: BTreeMap<(&str, &str), (BTreeSet<usize>, BTreeSet<&str>)> = BTreeMap::new();
+    let mut found: BTreeMap<(&str, &str), Found<'_>> = BTreeMap::new();
     for package in packages {
         let prefix = PREFIXES.iter().enumerate();
         let part = prefix.filter_map(|(at, prefix)| Some((at, package.name.strip_prefix(prefix)?)));
         for (at, release) in part.filter(|(_, release)| is_release(release)) {
             let entry = found.entry((release, &package.version)).or_default();
-            entry.0.insert(at);
-            entry.1.insert(&package.suite);
+            entry.parts.insert(at);
+            entry.suites.insert(&package.suite);
         }
     }
-    let build = |((release, version), (parts, suites)): (_, (BTreeSet<usize>, BTreeSet<&str>))| {
-        build_of(release, version, &parts, suites.into_iter().map(str::to_owned).collect())
-    };
+    let build =
+        |((release, version), found): ((&str, &str), Found<'_>)| build_of(release, version, &found);
     let mut builds: Vec<Build> = found.into_iter().filter_map(build).collect();
     builds.sort_by(|left, right| {
         version::compare(&left.version, &right.version)
@@ -96,12 +102,8 @@ fn is_release(text: &str) -> bool {
         && is_plain
 }
 
-fn build_of(
-    release: &str,
-    version: &str,
-    parts: &BTreeSet<usize>,
-    suites: Vec<String>,
-) -> Option<Build> {
+fn build_of(release: &str, version: &str, found: &Found<'_>) -> Option<Build> {
+    let parts = &found.parts;
     let name = |part: usize| format!("{}{release}", PREFIXES[part]);
     let (image, binary, modules, base) = (0, 1, 2, 3);
     let is_split = parts.contains(&binary);
@@ -121,7 +123,7 @@ fn build_of(
         series: version::series(version)?,
         release: release.to_owned(),
         version: version.to_owned(),
-        suites,
+        suites: found.suites.iter().map(|suite| (*suite).to_owned()).collect(),
         packages,
         has_modules: !is_split || parts.contains(&modules),
     })

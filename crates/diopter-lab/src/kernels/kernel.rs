@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub struct Kernel {
     /// `6.1`; for a kernel that came as a file, the series of its release.
     pub series: String,
-    /// What `uname -r` says in it: `6.1.0-56-cloud-amd64`. May be a file's name where it is unknown.
+    /// What `uname -r` says in it: `6.1.0-56-cloud-amd64`; a file's name where that is unknown.
     pub release: String,
     /// The package that its image came from; empty for a file of somebody's own.
     pub package: String,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::apt::Apt;
 use super::catalog::{self, Build};
+use super::choice::Choice;
 use super::error::LabError;
 use super::kernel::{Kernel, Module, ModuleSet};
 use super::programs;
@@ -105,6 +106,35 @@ impl Store {
             own: Vec::new(),
         };
         Ok(store)
+    }
+
+    /// The cache's folder.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Bytes in the cache.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        size_of(&self.root)
+    }
+
+    /// Bytes that it may take.
+    #[must_use]
+    pub fn limit_bytes(&self) -> u64 {
+        self.options.limit_bytes
+    }
+
+    /// The kernel that somebody named.
+    ///
+    /// # Errors
+    /// As [`Store::kernel`] and [`Store::kernel_of_files`].
+    pub fn choose(&mut self, choice: &Choice) -> Result<Kernel, LabError> {
+        match choice {
+            Choice::Named(name) => self.kernel(name),
+            Choice::Files(files) => self.kernel_of_files(files),
+        }
     }
 
     /// All kernels of all suites, oldest first; none where no suite answers.
