@@ -34,10 +34,10 @@ pub struct Lab<'a> {
 }
 
 /// One boot: a kernel and a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Boot {
-    /// Index of the kernel.
-    pub kernel: usize,
+#[derive(Clone, Copy, Debug)]
+pub struct Boot<'a> {
+    /// The kernel.
+    pub kernel: &'a Kernel,
     /// The file system.
     pub file_system: FileSystem,
     /// How often this was booted before.
@@ -59,9 +59,9 @@ pub struct Booted {
 #[derive(Clone, Copy, Debug)]
 pub enum BootProgress<'a> {
     /// A guest is booted.
-    Begun(Boot, &'a Kernel),
+    Begun(Boot<'a>),
     /// It has ended; with the reason if it gave nothing.
-    Ended(Boot, &'a Kernel, Duration, Option<&'a str>),
+    Ended(Boot<'a>, Duration, Option<&'a str>),
 }
 
 /// All boots of one kernel with one file system.
@@ -135,30 +135,39 @@ pub fn run(
             boots: Vec::new(),
         }));
     }
-    let mut todo: Vec<usize> = (0..units.len()).collect();
-    for repeat in 0..=plan.repeats.max(1) {
-        if repeat == plan.repeats.max(1) {
-            todo.retain(|unit| units[*unit].differs());
+    let repeats = plan.repeats.max(1);
+    // Repeats of one boot lie apart in time, so that what disturbs one leaves the other alone.
+    let mut todo: Vec<(usize, u32)> = Vec::new();
+    for repeat in 0..repeats {
+        todo.extend((0..units.len()).map(|unit| (unit, repeat)));
+    }
+    for is_last in [false, true] {
+        if is_last {
+            let differing = (0..units.len()).filter(|unit| units[*unit].differs());
+            todo = differing.map(|unit| (unit, repeats)).collect();
         }
-        let booted = lab.fleet.each(&todo, |unit, cpu| {
+        let booted = lab.fleet.each(&todo, |(unit, repeat), cpu| {
             let unit = &units[*unit];
-            let boot = Boot { kernel: unit.kernel, file_system: unit.file_system, repeat };
-            let kernel = &kernels[boot.kernel];
-            observe(BootProgress::Begun(boot, kernel));
+            let kernel = &kernels[unit.kernel];
+            let boot = Boot { kernel, file_system: unit.file_system, repeat: *repeat };
+            observe(BootProgress::Begun(boot));
             let booted = boot_once(lab, kernel, unit, plan, cpu);
             if let Ok(booted) = &booted {
                 let failure = booted.cells.iter().find_map(|cell| cell.as_ref().err());
-                let failure = failure.map(String::as_str);
-                observe(BootProgress::Ended(boot, kernel, booted.wall, failure));
+                observe(BootProgress::Ended(boot, booted.wall, failure.map(String::as_str)));
             }
             booted
         });
-        for (unit, booted) in todo.iter().zip(booted) {
+        let mut is_interrupted = false;
+        for ((unit, _), booted) in todo.iter().zip(booted) {
             match booted {
                 Ok(booted) => units[*unit].boots.push(booted),
-                Err(BootError::Stopped) => return Ok(Outcome { units, is_interrupted: true }),
+                Err(BootError::Stopped) => is_interrupted = true,
                 Err(error) => return Err(error),
             }
+        }
+        if is_interrupted {
+            return Ok(Outcome { units, is_interrupted });
         }
     }
     Ok(Outcome { units, is_interrupted: false })
