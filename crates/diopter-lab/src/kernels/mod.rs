@@ -8,6 +8,7 @@
 //! [`measure`] and [`contexts`] the figures, [`run`] all boots, and [`results`] the document.
 
 mod apt;
+pub mod between;
 pub mod bisect;
 pub mod catalog;
 pub mod choice;
