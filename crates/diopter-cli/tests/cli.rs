@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last three are hidden.
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "cp",
     "explain",
     "probe",
@@ -23,6 +23,7 @@ const COMMANDS: [&str; 14] = [
     "stripe unseal",
     "lab",
     "lab kernels",
+    "lab bisect",
     "man",
     "completions",
     "schema",
@@ -120,7 +121,7 @@ fn the_version_tells_the_backends() {
 
 #[test]
 fn schemas_are_those_of_the_documentation() {
-    for command in ["cp", "explain", "probe", "stripe", "lab-kernels"] {
+    for command in ["cp", "explain", "probe", "stripe", "lab-kernels", "lab-bisect"] {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }

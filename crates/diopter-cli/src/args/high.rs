@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use clap_complete::Shell;
 use diopter::BackendKind;
+use diopter_lab::kernels::between::Question;
+use diopter_lab::kernels::matrix;
 
 use super::lab::{LabCommand, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
@@ -178,6 +180,22 @@ fn lab_of(command: LabCommand) -> LabWork {
     match command {
         LabCommand::Kernels(kernels) => {
             LabWork::Kernels { store: store_of(kernels.store), is_json: kernels.json }
+        }
+        LabCommand::Bisect(bisect) => {
+            let jobs = matrix::product(&[bisect.fs], &[bisect.rw], &[bisect.bs], &[bisect.iodepth]);
+            let job = jobs.into_iter().next().expect("one of each is one job");
+            LabWork::Bisect {
+                store: store_of(bisect.store),
+                question: Question {
+                    metric: bisect.metric,
+                    job,
+                    engine: bisect.engine,
+                    good: bisect.good,
+                    bad: bisect.bad,
+                },
+                from: bisect.from,
+                is_json: bisect.json,
+            }
         }
     }
 }

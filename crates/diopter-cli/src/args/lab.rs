@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use diopter_lab::kernels::Choice;
+use diopter_lab::document::ReadWrite;
+use diopter_lab::kernels::between::Metric;
+use diopter_lab::kernels::matrix::{Engine, FileSystem};
 
 use super::low::ABOUT_SIZES;
 use super::values::ProgressWhen;
@@ -28,6 +31,12 @@ Examples:
   dio lab kernels
   dio lab kernels --update --json";
 
+const EXAMPLES_BISECT: &str = "\
+Examples:
+  dio lab bisect --good 7.2 --bad 6.18
+  dio lab bisect --good 6.1 --bad 6.12 --metric instructions --rw randread
+  dio lab bisect --good v6.9 --bad v6.10 --from ~/builds";
+
 /// Run jobs on real kernels, without hardware, to the digit
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{ABOUT_LAB}\n\n{ABOUT_KERNELS}"), arg_required_else_help = true)]
@@ -42,6 +51,7 @@ pub struct LabArgs {
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     Kernels(KernelsArgs),
+    Bisect(BisectArgs),
 }
 
 /// List the kernels that can be had, and those in the cache
@@ -55,6 +65,50 @@ pub struct KernelsArgs {
     #[command(flatten)]
     pub store: StoreArgs,
     /// Print one JSON document (docs/schema/lab-kernels.json) on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Find between which two kernels something changed
+///
+/// Measures the two ends, then halves what is between them: with n kernels it boots at most
+/// ceil(log2 n) + 2 of them. A kernel that lacks a module or does not boot is skipped, and said so.
+/// The exit status is 3 if boots ran out before the two were next to each other.
+#[derive(Debug, Args)]
+#[command(after_long_help = format!("{EXAMPLES_BISECT}\n\n{ABOUT_SIZES}"))]
+pub struct BisectArgs {
+    /// A kernel as it should be: a series, an upstream version or a release
+    #[arg(long, value_name = "KERNEL")]
+    pub good: String,
+    /// A kernel as it should not be
+    #[arg(long, value_name = "KERNEL")]
+    pub bad: String,
+    /// What is measured: percent of completions put off to a kworker, requests per virtual second,
+    /// or instructions per request
+    #[arg(long, value_name = "METRIC", default_value = "contexts", value_parser = metric())]
+    pub metric: Metric,
+    /// The file system, or raw for the device itself
+    #[arg(long, value_name = "FS", default_value = "ext4", value_parser = file_system())]
+    pub fs: FileSystem,
+    /// What fio does
+    #[arg(long, value_name = "RW", default_value = "randwrite", value_parser = read_write())]
+    pub rw: ReadWrite,
+    /// Bytes of a request
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = size::parse)]
+    pub bs: u64,
+    /// fio's engine
+    #[arg(long, value_name = "ENGINE", default_value = "libaio", value_parser = engine())]
+    pub engine: Engine,
+    /// Requests in flight
+    #[arg(long, value_name = "N", default_value = "64")]
+    pub iodepth: u32,
+    /// A folder of builds, in place of the suites: packages, and folders of an image with modules
+    #[arg(long, value_name = "DIR")]
+    pub from: Option<PathBuf>,
+    /// Where kernels come from and are kept.
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Print one JSON document (docs/schema/lab-bisect.json) on standard output
     #[arg(long)]
     pub json: bool,
 }
@@ -80,7 +134,30 @@ pub struct StoreArgs {
     pub progress: ProgressWhen,
 }
 
-/// One kernel of `--kernel`.
-pub fn kernel(text: &str) -> Result<Choice, String> {
-    text.parse().map_err(|error: diopter_lab::kernels::LabError| error.to_string())
+fn metric() -> impl TypedValueParser<Value = Metric> {
+    named(&Metric::ALL, Metric::name)
+}
+
+fn file_system() -> impl TypedValueParser<Value = FileSystem> {
+    named(&FileSystem::ALL, FileSystem::name)
+}
+
+fn engine() -> impl TypedValueParser<Value = Engine> {
+    named(&Engine::ALL, Engine::name)
+}
+
+fn read_write() -> impl TypedValueParser<Value = ReadWrite> {
+    named(&ReadWrite::ALL, ReadWrite::name)
+}
+
+/// One of values that have names.
+fn named<T: Copy + Send + Sync + 'static>(
+    all: &'static [T],
+    name_of: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let names: Vec<&'static str> = all.iter().map(|one| name_of(*one)).collect();
+    PossibleValuesParser::new(names).map(move |name| {
+        let found = all.iter().find(|one| name_of(**one) == name);
+        *found.expect("only these names are let through")
+    })
 }

@@ -64,6 +64,8 @@ pub enum Document {
     Stripe,
     /// Of `dio lab kernels --json`
     LabKernels,
+    /// Of `dio lab bisect --json`
+    LabBisect,
 }
 
 /// Requests in flight: a number, or as the copy sees fit.

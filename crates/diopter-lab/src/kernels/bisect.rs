@@ -264,7 +264,8 @@ mod tests {
         ) {
             let change = 1 + change % (count - 1);
             let ends = if is_newer_good { (count - 1, 0) } else { (0, count - 1) };
-            let is_absent = |index: usize| index > 0 && index + 1 < count && absent.contains(&index);
+            let is_end = |index: usize| index == 0 || index + 1 == count;
+            let is_absent = |index: usize| !is_end(index) && absent.contains(&index);
             let found = search(ends, |index| Ok::<_, ()>(if is_absent(index) {
                 skip(false)
             } else {

@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::machine::BootError;
+
 /// Why there is no kernel, or no guest.
 #[derive(Debug)]
 pub enum LabError {
@@ -44,6 +46,8 @@ pub enum LabError {
     },
     /// The words for a kernel that mean nothing.
     Choice(String),
+    /// The emulator.
+    Machine(BootError),
     /// Somebody asked to stop.
     Stopped,
 }
@@ -83,6 +87,7 @@ impl fmt::Display for LabError {
                  or name the kernel's files as IMAGE:MODULES"
             ),
             LabError::Choice(what) => f.write_str(what),
+            LabError::Machine(error) => error.fmt(f),
             LabError::Stopped => f.write_str("stopped"),
         }
     }

@@ -9,6 +9,7 @@
 //! the document alone [`relative`] makes what a table or [`picture`] shows.
 
 mod apt;
+pub mod between;
 pub mod bisect;
 pub mod catalog;
 pub mod choice;

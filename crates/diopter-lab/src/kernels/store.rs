@@ -114,6 +114,12 @@ impl Store {
         &self.root
     }
 
+    /// Who waits for it.
+    #[must_use]
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
     /// Bytes in the cache.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {

@@ -1,5 +1,7 @@
 //! The documents of `dio lab` as text for people.
 
+use diopter_lab::kernels::between::{Bisection, Metric};
+use diopter_lab::kernels::bisect::Verdict;
 use diopter_lab::kernels::listing::{KernelList, SeriesEntry};
 
 use crate::output::{self, Look, Side, Table, put};
@@ -48,4 +50,46 @@ fn row(entry: &SeriesEntry) -> Vec<String> {
         entry.version_count.to_string(),
         newest.map_or(String::new(), |newest| newest.suites.join(" ")),
     ]
+}
+
+/// What a search found.
+pub fn bisect(found: &Bisection, look: &Look) -> String {
+    let unit = match found.metric {
+        Metric::Contexts => "deferred %",
+        Metric::Iops => "virtual IOPS",
+        Metric::Instructions => "instructions per I/O",
+    };
+    let mut table = Table::new(&[
+        ("kernel", Side::Right),
+        ("is", Side::Left),
+        (unit, Side::Right),
+        ("note", Side::Left),
+    ]);
+    for step in &found.steps {
+        let verdict = match step.verdict {
+            Verdict::Good => "good",
+            Verdict::Bad => "bad",
+            Verdict::Skipped => "skipped",
+        };
+        let figure = step.figure.map_or("-".to_owned(), |figure| format!("{figure:.1}"));
+        let note = step.note.lines().next().unwrap_or_default().to_owned();
+        table.row(vec![step.kernel.clone(), verdict.to_owned(), figure, note]);
+    }
+    let mut text = look.table(0, &table);
+    put(&mut text, "");
+    let Bisection { good, bad, between, .. } = found;
+    let change = if between.is_empty() {
+        format!("between {good} (good) and {bad} (bad), which are next to each other")
+    } else {
+        let names = between.join(", ");
+        format!("between {good} (good) and {bad} (bad); not measured: {names}")
+    };
+    text.push_str(&look.entry(INDENT, "changed", &change));
+    text.push_str(&look.entry(INDENT, "job", &format!("{}, {}", found.job, found.engine)));
+    let boots = format!(
+        "{} of at most {}, among {} kernels",
+        found.boots, found.boots_max, found.kernel_count
+    );
+    text.push_str(&look.entry(INDENT, "boots", &boots));
+    text
 }
