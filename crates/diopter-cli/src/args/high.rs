@@ -8,14 +8,14 @@ use clap::ValueEnum;
 use clap_complete::Shell;
 use diopter::BackendKind;
 use diopter_lab::kernels::between::Question;
-use diopter_lab::kernels::matrix;
+use diopter_lab::kernels::matrix::{self, Plan};
 
-use super::lab::{LabCommand, StoreArgs};
+use super::lab::{LabCommand, RunArgs, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
 use super::stripe::StripeCommand;
 use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
 use crate::cmd::explain::ExplainOptions;
-use crate::cmd::lab::{LabWork, StoreWords};
+use crate::cmd::lab::{LabWork, RunOptions, StoreWords};
 use crate::cmd::probe::ProbeOptions;
 use crate::cmd::stripe::{CreateOptions, StripeWork};
 use crate::cp::{CpOptions, ProgressMode};
@@ -181,6 +181,7 @@ fn lab_of(command: LabCommand) -> LabWork {
         LabCommand::Kernels(kernels) => {
             LabWork::Kernels { store: store_of(kernels.store), is_json: kernels.json }
         }
+        LabCommand::Run(run) => LabWork::Run(run_of(run)),
         LabCommand::Bisect(bisect) => {
             let jobs = matrix::product(&[bisect.fs], &[bisect.rw], &[bisect.bs], &[bisect.iodepth]);
             let job = jobs.into_iter().next().expect("one of each is one job");
@@ -197,6 +198,23 @@ fn lab_of(command: LabCommand) -> LabWork {
                 is_json: bisect.json,
             }
         }
+    }
+}
+
+fn run_of(run: RunArgs) -> RunOptions {
+    let (jobs, device) = match run.job {
+        Some(job) => job.jobs(&run.fs),
+        None => {
+            (matrix::product(&run.fs, &run.rw, &run.bs, &run.iodepth), matrix::Device::default())
+        }
+    };
+    RunOptions {
+        store: store_of(run.store),
+        kernels: run.kernel,
+        plan: Plan { jobs, engines: run.engine, device, repeats: run.repeat, is_traced: true },
+        is_json: run.json,
+        json_out: run.json_out,
+        html: run.html,
     }
 }
 

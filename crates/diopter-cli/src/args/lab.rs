@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, value_parser};
 use diopter_lab::document::ReadWrite;
+use diopter_lab::kernels::Choice;
 use diopter_lab::kernels::between::Metric;
-use diopter_lab::kernels::matrix::{Engine, FileSystem};
+use diopter_lab::kernels::matrix::{Engine, FileSystem, NamedJob};
 
 use super::low::ABOUT_SIZES;
 use super::values::ProgressWhen;
@@ -31,6 +32,19 @@ Examples:
   dio lab kernels
   dio lab kernels --update --json";
 
+const EXAMPLES_RUN: &str = "\
+Examples:
+  dio lab run --kernel 5.10,6.1,6.12,7.2 --fs ext4,vfat
+  dio lab run --kernel 6.12,7.2 --rw randwrite --bs 4k,16k --engine libaio,io_uring --repeat 2
+  dio lab run --kernel 5.10,7.2 --job ext3-boundary
+  dio lab run --kernel 7.2,./bzImage:./modules --fs ext4,xfs --json-out run.json --html run.html";
+
+const ABOUT_JOBS: &str = "\
+Jobs with a name:
+  iomap-4k         sequential reads and writes of 4k and 16k, 64 at once
+  iomap-bandwidth  sequential writes of 4k to 16k, on a device of at most 600 MiB/s
+  ext3-boundary    4096 KiB behind the first 48 KiB of a file in ext3's format";
+
 const EXAMPLES_BISECT: &str = "\
 Examples:
   dio lab bisect --good 7.2 --bad 6.18
@@ -51,6 +65,7 @@ pub struct LabArgs {
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     Kernels(KernelsArgs),
+    Run(RunArgs),
     Bisect(BisectArgs),
 }
 
@@ -67,6 +82,61 @@ pub struct KernelsArgs {
     /// Print one JSON document (docs/schema/lab-kernels.json) on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// Run the same jobs on several kernels, relative to the first
+///
+/// Boots each kernel once for each file system, runs all jobs there, and then each again under the
+/// kernel's tracing, which shows where completions ran and who put them off. A kernel that lacks a
+/// module, panics or hangs is told with its last words; the others are measured all the same.
+#[derive(Debug, Args)]
+#[command(after_long_help =
+    format!("{EXAMPLES_RUN}\n\n{ABOUT_JOBS}\n\n{ABOUT_KERNELS}\n\n{ABOUT_SIZES}"))]
+pub struct RunArgs {
+    /// The kernels, the first being the one that the others are compared to
+    #[arg(long, required = true, value_name = "KERNEL", value_delimiter = ',')]
+    #[arg(value_parser = str::parse::<Choice>)]
+    pub kernel: Vec<Choice>,
+    /// File systems; raw is the device itself
+    #[arg(long, value_name = "FS", default_value = "ext4", value_delimiter = ',')]
+    #[arg(value_parser = file_system())]
+    pub fs: Vec<FileSystem>,
+    /// fio's engines
+    #[arg(long, value_name = "ENGINE", default_value = "libaio", value_delimiter = ',')]
+    #[arg(value_parser = engine())]
+    pub engine: Vec<Engine>,
+    /// What fio does
+    #[arg(long, value_name = "RW", default_value = "randread,randwrite", value_delimiter = ',')]
+    #[arg(value_parser = read_write())]
+    pub rw: Vec<ReadWrite>,
+    /// Bytes of a request: a multiple of 4k
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_delimiter = ',')]
+    #[arg(value_parser = block_bytes)]
+    pub bs: Vec<u64>,
+    /// Requests in flight
+    #[arg(long, value_name = "N", default_value = "64", value_delimiter = ',')]
+    #[arg(value_parser = value_parser!(u32).range(1..=4096))]
+    pub iodepth: Vec<u32>,
+    /// A job with a name, in place of --rw, --bs and --iodepth
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["rw", "bs", "iodepth"])]
+    #[arg(value_parser = named_job())]
+    pub job: Option<NamedJob>,
+    /// Boot everything so often: figures that are not the same to the digit are marked
+    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(value_parser = value_parser!(u32).range(1..=10))]
+    pub repeat: u32,
+    /// Where kernels come from and are kept.
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Print one JSON document (docs/schema/bench.json) on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Write the JSON document to a file
+    #[arg(long, value_name = "FILE")]
+    pub json_out: Option<PathBuf>,
+    /// Write a page with a picture and the tables to a file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Find between which two kernels something changed
@@ -140,6 +210,21 @@ fn metric() -> impl TypedValueParser<Value = Metric> {
 
 fn file_system() -> impl TypedValueParser<Value = FileSystem> {
     named(&FileSystem::ALL, FileSystem::name)
+}
+
+fn named_job() -> impl TypedValueParser<Value = NamedJob> {
+    named(&NamedJob::ALL, NamedJob::name)
+}
+
+/// Bytes of a request: the guest's device has blocks of 4 KiB, and a file of 63 MiB.
+fn block_bytes(text: &str) -> Result<u64, String> {
+    const BLOCK: u64 = 4 << 10;
+    const LARGEST: u64 = 16 << 20;
+    let bytes = size::parse(text).map_err(|error| error.to_string())?;
+    if bytes == 0 || !bytes.is_multiple_of(BLOCK) || bytes > LARGEST {
+        return Err("the guest's device takes multiples of 4k, up to 16M".to_owned());
+    }
+    Ok(bytes)
 }
 
 fn engine() -> impl TypedValueParser<Value = Engine> {

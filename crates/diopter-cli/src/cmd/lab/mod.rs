@@ -1,6 +1,7 @@
 //! `dio lab`: kernels, jobs on them, and a search between them. The instruments do it; here they
 //! are asked and told.
 
+mod run;
 mod stop;
 mod store;
 mod text;
@@ -15,6 +16,7 @@ use crate::cmd;
 use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};
 
+pub use run::RunOptions;
 pub use store::StoreWords;
 
 use stop::Stop;
@@ -31,6 +33,8 @@ pub enum LabWork {
         /// One JSON document on standard output.
         is_json: bool,
     },
+    /// `dio lab run`.
+    Run(RunOptions),
     /// `dio lab bisect`.
     Bisect {
         /// Where kernels come from and are kept.
@@ -57,6 +61,7 @@ pub fn run(work: &LabWork, look: &Look) -> u8 {
         LabWork::Kernels { store, is_json } => {
             ("lab kernels", kernels(store, *is_json, look, &stop))
         }
+        LabWork::Run(options) => ("lab run", run::run(options, &stop)),
         LabWork::Bisect { store, question, from, is_json } => {
             let found = bisect(store, question, from.as_deref(), &stop);
             ("lab bisect", found.map(|found| tell(&found, *is_json, look)))
@@ -99,9 +104,7 @@ fn bisect(
     stop: &Stop,
 ) -> Result<Bisection, LabError> {
     let machine = Machine::find().map_err(LabError::Machine)?;
-    let fleet = Fleet::of_this_host().map_err(|error| {
-        LabError::Choice(format!("look at the processors: {error}; run it without a cpuset"))
-    })?;
+    let fleet = fleet()?;
     let mut store = words.open(stop)?;
     let candidates = match from {
         Some(folder) => between::candidates_of(folder)?,
@@ -114,6 +117,13 @@ fn bisect(
     let watch = store.watch().clone();
     between::search(lab, &mut store, &candidates, question, &move |kernel| {
         watch.tell(Progress::Booting(kernel.to_owned()));
+    })
+}
+
+/// The processors for guests.
+fn fleet() -> Result<Fleet, LabError> {
+    Fleet::of_this_host().map_err(|error| {
+        LabError::Choice(format!("look at the processors: {error}; run it without a cpuset"))
     })
 }
 
