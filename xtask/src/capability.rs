@@ -18,11 +18,12 @@ pub enum Capability {
     Aio,
     Threads,
     Fuse,
+    Qemu,
     Nightly,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 8] = [
+    pub const ALL: [Capability; 9] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -30,6 +31,7 @@ impl Capability {
         Capability::Aio,
         Capability::Threads,
         Capability::Fuse,
+        Capability::Qemu,
         Capability::Nightly,
     ];
 
@@ -42,6 +44,7 @@ impl Capability {
             Capability::Aio => "aio",
             Capability::Threads => "threads",
             Capability::Fuse => "fuse",
+            Capability::Qemu => "qemu",
             Capability::Nightly => "nightly",
         }
     }
@@ -95,6 +98,7 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Aio => aio_has_room(),
         Capability::Threads => Ok(()),
         Capability::Fuse => fuse_opens(),
+        Capability::Qemu => qemu_runs(),
         Capability::Nightly => nightly_runs(),
     }
 }
@@ -158,6 +162,15 @@ fn fuse_opens() -> Result<(), String> {
     }
     let opened = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     opened.map(drop).map_err(|error| format!("/dev/fuse: {error}"))
+}
+
+/// The emulator, and apt for kernels to run in it. Whether their packages can be had, the tests find
+/// out.
+fn qemu_runs() -> Result<(), String> {
+    for name in ["qemu-system-x86_64", "apt-get", "dpkg-deb"] {
+        repo::tool(name).ok_or_else(|| format!("{name} is not installed"))?;
+    }
+    Ok(())
 }
 
 /// A nightly compiler, for the sanitizers.

@@ -223,6 +223,14 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Uring],
         ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])
     },
+    plain("lab-host", &[test(&["test", "-p", "diopter-lab", "--test", "lab_machine"]), LAB_STORE]),
+    Lane {
+        needs: &[Capability::Qemu],
+        ..plain(
+            "lab",
+            &[test(&["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"])],
+        )
+    },
     plain(
         "bench",
         &[
@@ -239,6 +247,8 @@ const LANES: &[Lane] = &[
         ],
     ),
 ];
+
+const LAB_STORE: Step = test(&["test", "-p", "diopter-lab", "--test", "lab_store"]);
 
 const fn plain(name: &'static str, steps: &'static [Step]) -> Lane {
     Lane { name, needs: &[], uses: &[], steps, is_extra: false }

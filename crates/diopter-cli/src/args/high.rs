@@ -187,13 +187,13 @@ fn lab_of(command: LabCommand) -> LabWork {
             let job = jobs.into_iter().next().expect("one of each is one job");
             LabWork::Bisect {
                 store: store_of(bisect.store),
-                question: Question {
+                question: Box::new(Question {
                     metric: bisect.metric,
                     job,
                     engine: bisect.engine,
                     good: bisect.good,
                     bad: bisect.bad,
-                },
+                }),
                 from: bisect.from,
                 is_json: bisect.json,
             }

@@ -53,8 +53,8 @@ Examples:
 
 /// Run jobs on real kernels, without hardware, to the digit
 #[derive(Debug, Args)]
-#[command(after_long_help = format!("{ABOUT_LAB}\n\n{ABOUT_KERNELS}"), arg_required_else_help = true)]
-#[command(disable_help_subcommand = true)]
+#[command(after_long_help = format!("{ABOUT_LAB}\n\n{ABOUT_KERNELS}"))]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
 pub struct LabArgs {
     /// What to do.
     #[command(subcommand)]

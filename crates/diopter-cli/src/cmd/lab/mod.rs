@@ -40,7 +40,7 @@ pub enum LabWork {
         /// Where kernels come from and are kept.
         store: StoreWords,
         /// What is searched for.
-        question: Question,
+        question: Box<Question>,
         /// A folder of builds, in place of the suites.
         from: Option<PathBuf>,
         /// One JSON document on standard output.

@@ -1,5 +1,7 @@
 //! The documents of `dio lab` as text for people.
 
+use std::collections::BTreeMap;
+
 use diopter_lab::kernels::between::{Bisection, Metric};
 use diopter_lab::kernels::bisect::Verdict;
 use diopter_lab::kernels::listing::{KernelList, SeriesEntry};
@@ -65,15 +67,16 @@ pub fn bisect(found: &Bisection, look: &Look) -> String {
         (unit, Side::Right),
         ("note", Side::Left),
     ]);
+    let mut skipped: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for step in &found.steps {
-        let verdict = match step.verdict {
-            Verdict::Good => "good",
-            Verdict::Bad => "bad",
-            Verdict::Skipped => "skipped",
+        let note = step.note.lines().next().unwrap_or_default();
+        let (Some(figure), Verdict::Good | Verdict::Bad) = (step.figure, step.verdict) else {
+            skipped.entry(note).or_default().push(&step.kernel);
+            continue;
         };
-        let figure = step.figure.map_or("-".to_owned(), |figure| format!("{figure:.1}"));
-        let note = step.note.lines().next().unwrap_or_default().to_owned();
-        table.row(vec![step.kernel.clone(), verdict.to_owned(), figure, note]);
+        let verdict = if step.verdict == Verdict::Good { "good" } else { "bad" };
+        let figure = format!("{figure:.1}");
+        table.row(vec![step.kernel.clone(), verdict.to_owned(), figure, note.to_owned()]);
     }
     let mut text = look.table(0, &table);
     put(&mut text, "");
@@ -81,10 +84,14 @@ pub fn bisect(found: &Bisection, look: &Look) -> String {
     let change = if between.is_empty() {
         format!("between {good} (good) and {bad} (bad), which are next to each other")
     } else {
-        let names = between.join(", ");
-        format!("between {good} (good) and {bad} (bad); not measured: {names}")
+        let count = between.len();
+        format!("between {good} (good) and {bad} (bad); {count} between them were not measured")
     };
     text.push_str(&look.entry(INDENT, "changed", &change));
+    for (reason, kernels) in skipped {
+        let told = format!("{}: {reason}", kernels.join(", "));
+        text.push_str(&look.entry(INDENT, "skipped", &told));
+    }
     text.push_str(&look.entry(INDENT, "job", &format!("{}, {}", found.job, found.engine)));
     let boots = format!(
         "{} of at most {}, among {} kernels",
