@@ -125,9 +125,6 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value = "1")]
     #[arg(value_parser = value_parser!(u32).range(1..=10))]
     pub repeat: u32,
-    /// Where kernels come from and are kept.
-    #[command(flatten)]
-    pub store: StoreArgs,
     /// Print one JSON document (docs/schema/bench.json) on standard output
     #[arg(long)]
     pub json: bool,
@@ -137,6 +134,9 @@ pub struct RunArgs {
     /// Write a page with a picture and the tables to a file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Where kernels come from and are kept.
+    #[command(flatten)]
+    pub store: StoreArgs,
 }
 
 /// Find between which two kernels something changed
