@@ -1,6 +1,6 @@
 //! The picture of a document of several kernels: kernels along x, each job's ratio to the first
-//! kernel along y, and where its completions ran as colour and shape. SVG and HTML that need nothing
-//! else; what is shown comes from glances.
+//! kernel along y, and where its completions ran as colour and shape. SVG and HTML that need
+//! nothing else; what is shown comes from glances.
 
 use std::fmt::Write;
 

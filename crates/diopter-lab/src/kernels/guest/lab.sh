@@ -65,7 +65,8 @@ make_file_system() {
     mount -t $type "$DEVICE" /mnt 2>/tmp/mount || fail "mount of $1: $(cat /tmp/mount)"
     grep -q ' /mnt ' /proc/mounts || fail "$1 is not mounted"
     TARGET=/mnt/file
-    echo "{\"kind\":\"mount\",\"options\":\"$(awk '$2 == "/mnt" { print $4 }' /proc/mounts)\"}"
+    echo "{\"kind\":\"mount\",\"options\":\"$(
+        awk '$2 == "/mnt" { print $4 }' /proc/mounts)\"}"
 }
 
 # write_file KIBIBYTES: a file, written, not only allocated: completions on unwritten extents are put off by
@@ -121,7 +122,8 @@ cell_failed() {
 # after its last request: fio's main thread only looks every 10 ms.
 measure() {
     sleep 1
-    run_fio "$3" --exec_prerun="$SNAPSHOT" --exec_postrun="$SNAPSHOT" || { cell_failed "$1"; return; }
+    run_fio "$3" --exec_prerun="$SNAPSHOT" --exec_postrun="$SNAPSHOT" ||
+        { cell_failed "$1"; return; }
     echo "{\"kind\":\"run\",\"cell\":$1,\"pass\":\"$2\",\"ios\":$3,\"now_ns\":$(pair \
         '/^now at/ { print $3; exit }'),\"idle_ns\":$(idle_pair),\
 \"switches\":$(pair '/^ctxt/ { print $2 }'),\"fio\":$(
