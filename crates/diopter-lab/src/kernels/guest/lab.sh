@@ -69,8 +69,8 @@ make_file_system() {
         awk '$2 == "/mnt" { print $4 }' /proc/mounts)\"}"
 }
 
-# write_file KIBIBYTES: a file, written, not only allocated: completions on unwritten extents are put off by
-# every kernel.
+# write_file KIBIBYTES: a file, written and not only allocated: completions on unwritten extents
+# are put off by every kernel.
 write_file() {
     dd if=/dev/zero of="$TARGET" bs=4k count=$(($1 / 4)) 2>/tmp/dd ||
         fail "write the file: $(tail -n 1 /tmp/dd)"
