@@ -25,7 +25,7 @@ pub fn text(bench: &Bench) -> String {
     let mut text = String::new();
     let mut add = |part: &str| text.push_str(part);
     add(&format!(
-        "Virtual IOPS, as a ratio to {first} where it has any; where completions ran\n\n"
+        "Virtual IOPS on {first}, and elsewhere relative to it; where completions ran\n\n"
     ));
     add(&table(bench, &rows, relative));
     add(&legend(&rows));
