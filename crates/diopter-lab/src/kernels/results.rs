@@ -186,8 +186,9 @@ fn cell(environment: usize, unit: &Unit, at: usize) -> Cell {
         cell.failure = Some("the run ended before its turn".to_owned());
     }
     if is_repeatable == Some(false) {
-        let iops = cell.samples.iter().filter_map(iops_of).map(|iops| format!("{iops:.1}"));
-        let evidence = format!("IOPS of its boots: {}", iops.collect::<Vec<_>>().join(", "));
+        let times = cell.samples.iter().map(|sample| sample.elapsed_ns.to_string());
+        let times = times.collect::<Vec<_>>().join(", ");
+        let evidence = format!("the job took {times} virtual ns");
         cell.warnings.push(Warning { doubt: Doubt::NotRepeatable, evidence });
     }
     cell
