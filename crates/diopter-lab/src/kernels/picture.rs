@@ -309,7 +309,7 @@ fn labels(svg: &mut String, panel: &Panel<'_>, frame: &Frame) {
 
 fn legend(svg: &mut String, y: f64) {
     for (at, place) in Place::ALL.into_iter().enumerate() {
-        let x = LEFT + count(at) * 110.0;
+        let x = LEFT + count(at) * 135.0;
         let told = match place {
             Place::HardIrq => "hard irq (inline)",
             other => other.name(),
