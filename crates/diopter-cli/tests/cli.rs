@@ -23,6 +23,7 @@ const COMMANDS: [&str; 15] = [
     "stripe unseal",
     "lab",
     "lab kernels",
+    "lab run",
     "lab bisect",
     "man",
     "completions",

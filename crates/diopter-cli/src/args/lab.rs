@@ -35,14 +35,14 @@ Examples:
 const EXAMPLES_RUN: &str = "\
 Examples:
   dio lab run --kernel 5.10,6.1,6.12,7.2 --fs ext4,vfat
-  dio lab run --kernel 6.12,7.2 --rw randwrite --bs 4k,16k --engine libaio,io_uring --repeat 2
+  dio lab run --kernel 6.12,7.2 --rw randwrite --engine libaio,io_uring
   dio lab run --kernel 5.10,7.2 --job ext3-boundary
-  dio lab run --kernel 7.2,./bzImage:./modules --fs ext4,xfs --json-out run.json --html run.html";
+  dio lab run --kernel 7.2,./bzImage:./modules --repeat 2 --html run.html";
 
 const ABOUT_JOBS: &str = "\
 Jobs with a name:
   iomap-4k         sequential reads and writes of 4k and 16k, 64 at once
-  iomap-bandwidth  sequential writes of 4k to 16k, on a device of at most 600 MiB/s
+  iomap-bandwidth  sequential writes of 4k to 16k on a device of 600 MiB/s
   ext3-boundary    4096 KiB behind the first 48 KiB of a file in ext3's format";
 
 const EXAMPLES_BISECT: &str = "\

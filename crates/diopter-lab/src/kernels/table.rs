@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_table_has_ratios_letters_and_what_went_wrong() {
         let expected = "\
-Virtual IOPS, as a ratio to 6.1 where it has any; where completions ran
+Virtual IOPS on 6.1, and elsewhere relative to it; where completions ran
 
 job                            6.1           7.2     7.3
 ext4 randwrite 4k d64  52632 K      1.35x? H 95%  failed
@@ -208,8 +208,8 @@ H hard irq, K kworker
 
 Guest instructions / context switches / bios, each per request
 
-job                                     6.1              7.2        7.3
-ext4 randwrite 4k d64   18915 / 2.00 / 1.00  - / 2.00 / 1.00  - / - / -
+job                                    6.1              7.2        7.3
+ext4 randwrite 4k d64  18915 / 2.00 / 1.00  - / 2.00 / 1.00  - / - / -
 
 Put off to a kworker by iomap_dio_bio_end_io: 6.1
 
