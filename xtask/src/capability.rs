@@ -164,8 +164,7 @@ fn fuse_opens() -> Result<(), String> {
     opened.map(drop).map_err(|error| format!("/dev/fuse: {error}"))
 }
 
-/// The emulator, and apt for kernels to run in it. Whether their packages can be had, the tests find
-/// out.
+/// The emulator, and apt for kernels to run in it. Whether these can be had, the tests find out.
 fn qemu_runs() -> Result<(), String> {
     for name in ["qemu-system-x86_64", "apt-get", "dpkg-deb"] {
         repo::tool(name).ok_or_else(|| format!("{name} is not installed"))?;

@@ -223,7 +223,7 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Uring],
         ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])
     },
-    plain("lab-host", &[test(&["test", "-p", "diopter-lab", "--test", "lab_machine"]), LAB_STORE]),
+    plain("lab-host", &[LAB_MACHINE, LAB_STORE, LAB_RUN]),
     Lane {
         needs: &[Capability::Qemu],
         ..plain(
@@ -248,7 +248,9 @@ const LANES: &[Lane] = &[
     ),
 ];
 
+const LAB_MACHINE: Step = test(&["test", "-p", "diopter-lab", "--test", "lab_machine"]);
 const LAB_STORE: Step = test(&["test", "-p", "diopter-lab", "--test", "lab_store"]);
+const LAB_RUN: Step = test(&["test", "-p", "diopter-lab", "--test", "lab_run"]);
 
 const fn plain(name: &'static str, steps: &'static [Step]) -> Lane {
     Lane { name, needs: &[], uses: &[], steps, is_extra: false }

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last three are hidden.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "cp",
     "explain",
     "probe",

@@ -31,6 +31,8 @@ const SECURITY_MIRROR: &str = "http://deb.debian.org/debian-security";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Lists younger than this are not fetched again.
 const LISTS_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// And those of some suites only, younger than this.
+const PARTS_AGE_MAX: Duration = Duration::from_secs(600);
 /// apt's settings for fetching that are the system's: proxies, retries.
 const KEPT_SETTINGS: &str = "Acquire::";
 /// Which lists are fetched besides those of packages is not: the lab needs none.
@@ -83,12 +85,15 @@ impl Apt {
         Ok(apt)
     }
 
-    /// Whether the lists were fetched within a day.
+    /// What some suites could not be asked for when the lists were fetched, empty when all answered;
+    /// `None` when that is too long ago.
     #[must_use]
-    pub fn is_fresh(&self) -> bool {
-        let fetched = fs::metadata(self.mark()).and_then(|mark| mark.modified());
-        let age = fetched.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
-        age.is_ok_and(|age| age < LISTS_AGE_MAX)
+    pub fn fetched(&self) -> Option<String> {
+        let complaints = fs::read_to_string(self.mark()).ok()?;
+        let fetched = fs::metadata(self.mark()).and_then(|mark| mark.modified()).ok()?;
+        let age = SystemTime::now().duration_since(fetched).unwrap_or_default();
+        let age_max = if complaints.is_empty() { LISTS_AGE_MAX } else { PARTS_AGE_MAX };
+        (age < age_max).then_some(complaints)
     }
 
     /// Fetches the lists of all suites. Gives what some suites could not be asked for; empty when
@@ -103,10 +108,8 @@ impl Apt {
         let told = run(&mut command, "update the lists of packages", watch, |percent| {
             watch.tell(Progress::Updating(percent));
         })?;
-        if told.complaints.is_empty() {
-            let mark = self.mark();
-            fs::write(&mark, "").map_err(LabError::file("write", &mark))?;
-        }
+        let mark = self.mark();
+        fs::write(&mark, &told.complaints).map_err(LabError::file("write", &mark))?;
         Ok(told.complaints)
     }
 

@@ -170,9 +170,8 @@ impl Store {
     pub fn builds(&mut self) -> Result<&[Build], LabError> {
         if self.builds.is_none() {
             let _lock = self.lock()?;
-            if self.options.must_update || !self.apt.is_fresh() {
-                self.complaints = self.apt.update(&self.watch)?;
-            }
+            let fetched = self.apt.fetched().filter(|_| !self.options.must_update);
+            self.complaints = fetched.map_or_else(|| self.apt.update(&self.watch), Ok)?;
             self.builds = Some(catalog::builds(&self.apt.kernel_packages(&self.watch)?));
         }
         Ok(self.builds.as_deref().unwrap_or_default())

@@ -38,6 +38,17 @@ make_device() {
     DEVICE=/dev/lab
     [ -b $DEVICE ] || DEVICE=/dev/nullb$(cat $NULLB/index)
     [ -b "$DEVICE" ] || fail 'null_blk is on, and there is no device of it'
+    tell_device "$1"
+}
+
+# find_device NAME MEGABYTES: one that the machine has.
+find_device() {
+    DEVICE=/dev/$1
+    [ -b "$DEVICE" ] || fail "the kernel shows no $1: it lacks the driver"
+    tell_device "$2"
+}
+
+tell_device() {
     queue=/sys/block/${DEVICE#/dev/}/queue
     echo none >"$queue/scheduler" 2>/dev/null
     for name in max_sectors_kb max_segments logical_block_size nr_requests scheduler write_cache; do
