@@ -19,11 +19,12 @@ pub enum Capability {
     Threads,
     Fuse,
     Chromium,
+    Qemu,
     Nightly,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 9] = [
+    pub const ALL: [Capability; 10] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -32,6 +33,7 @@ impl Capability {
         Capability::Threads,
         Capability::Fuse,
         Capability::Chromium,
+        Capability::Qemu,
         Capability::Nightly,
     ];
 
@@ -45,6 +47,7 @@ impl Capability {
             Capability::Threads => "threads",
             Capability::Fuse => "fuse",
             Capability::Chromium => "chromium",
+            Capability::Qemu => "qemu",
             Capability::Nightly => "nightly",
         }
     }
@@ -99,6 +102,7 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Threads => Ok(()),
         Capability::Fuse => fuse_opens(),
         Capability::Chromium => installed("chromium"),
+        Capability::Qemu => qemu_runs(),
         Capability::Nightly => nightly_runs(),
     }
 }
@@ -166,6 +170,14 @@ fn fuse_opens() -> Result<(), String> {
 
 fn installed(tool: &str) -> Result<(), String> {
     repo::tool(tool).map(drop).ok_or_else(|| format!("{tool} is not installed"))
+}
+
+/// The emulator, and apt for kernels to run in it. Whether these can be had, the tests find out.
+fn qemu_runs() -> Result<(), String> {
+    for name in ["qemu-system-x86_64", "apt-get", "dpkg-deb"] {
+        repo::tool(name).ok_or_else(|| format!("{name} is not installed"))?;
+    }
+    Ok(())
 }
 
 /// A nightly compiler, for the sanitizers.

@@ -276,12 +276,29 @@ const LANES: &[Lane] = &[
     },
     plain("report", &[test(&["test", "-p", "diopter-lab", "--test", "report"])]),
     Lane { needs: &[Capability::Chromium], ..plain("report-page", &[test(REPORT_PAGE)]) },
+    plain("lab-host", &[test(LAB_HOST)]),
+    Lane { needs: &[Capability::Qemu], ..plain("lab", &[test(LAB)]) },
     plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
 ];
 
 /// The page of a report in a real browser.
 const REPORT_PAGE: &[&str] =
     &["test", "-p", "diopter-lab", "--test", "report_page", "--", "--nocapture"];
+
+const LAB_HOST: &[&str] = &[
+    "test",
+    "-p",
+    "diopter-lab",
+    "--test",
+    "lab_machine",
+    "--test",
+    "lab_store",
+    "--test",
+    "lab_run",
+];
+
+/// A real kernel, in an emulator.
+const LAB: &[&str] = &["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"];
 
 const fn plain(name: &'static str, steps: &'static [Step]) -> Lane {
     Lane { name, needs: &[], uses: &[], steps, is_extra: false }

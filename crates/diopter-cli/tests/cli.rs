@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last three are hidden.
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 19] = [
     "cp",
     "explain",
     "probe",
@@ -26,6 +26,8 @@ const COMMANDS: [&str; 17] = [
     "lab",
     "lab kernels",
     "trace",
+    "lab run",
+    "lab bisect",
     "man",
     "completions",
     "schema",
@@ -123,7 +125,9 @@ fn the_version_tells_the_backends() {
 
 #[test]
 fn schemas_are_those_of_the_documentation() {
-    for command in ["cp", "compare", "explain", "probe", "stripe", "lab-kernels", "trace"] {
+    for command in
+        ["cp", "compare", "explain", "probe", "stripe", "lab-kernels", "trace", "lab-bisect"]
+    {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }

@@ -11,7 +11,10 @@ use diopter_lab::compare;
 
 use super::bench::BenchArgs;
 use super::compare::CompareArgs;
-use super::lab::{LabCommand, StoreArgs};
+use diopter_lab::kernels::between::Question;
+use diopter_lab::kernels::matrix::{self, Plan};
+
+use super::lab::{LabCommand, RunArgs, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
 use super::report::ReportArgs;
 use super::stripe::StripeCommand;
@@ -20,7 +23,7 @@ use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
 use crate::cmd::bench::BenchOptions;
 use crate::cmd::compare::CompareOptions;
 use crate::cmd::explain::ExplainOptions;
-use crate::cmd::lab::{LabWork, StoreWords};
+use crate::cmd::lab::{LabWork, RunOptions, StoreWords};
 use crate::cmd::probe::ProbeOptions;
 use crate::cmd::report::{Form, ReportOptions};
 use crate::cmd::stripe::{CreateOptions, StripeWork};
@@ -280,6 +283,40 @@ fn lab_of(command: LabCommand) -> LabWork {
         LabCommand::Kernels(kernels) => {
             LabWork::Kernels { store: store_of(kernels.store), is_json: kernels.json }
         }
+        LabCommand::Run(run) => LabWork::Run(run_of(run)),
+        LabCommand::Bisect(bisect) => {
+            let jobs = matrix::product(&[bisect.fs], &[bisect.rw], &[bisect.bs], &[bisect.iodepth]);
+            let job = jobs.into_iter().next().expect("one of each is one job");
+            LabWork::Bisect {
+                store: store_of(bisect.store),
+                question: Box::new(Question {
+                    metric: bisect.metric,
+                    job,
+                    engine: bisect.engine,
+                    good: bisect.good,
+                    bad: bisect.bad,
+                }),
+                from: bisect.from,
+                is_json: bisect.json,
+            }
+        }
+    }
+}
+
+fn run_of(run: RunArgs) -> RunOptions {
+    let (jobs, device) = match run.job {
+        Some(job) => job.jobs(&run.fs),
+        None => {
+            (matrix::product(&run.fs, &run.rw, &run.bs, &run.iodepth), matrix::Device::default())
+        }
+    };
+    RunOptions {
+        store: store_of(run.store),
+        kernels: run.kernel,
+        plan: Plan { jobs, engines: run.engine, device, repeats: run.repeat, is_traced: true },
+        is_json: run.json,
+        json_out: run.json_out,
+        html: run.html,
     }
 }
 
