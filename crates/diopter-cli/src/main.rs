@@ -45,6 +45,7 @@ fn run(job: Job) -> u8 {
     let look = Look::of_stdout(settings.is_coloured);
     match work {
         Work::Cp(options) => cp::run(&options, &mut std::io::stdout().lock()),
+        Work::Compare(options) => cmd::compare::run(&options, &look),
         Work::Explain(options) => cmd::explain::run(&options, &settings.filter, &look),
         Work::Probe(options) => cmd::probe::run(&options, &settings.filter, &look),
         Work::Stripe(work) => cmd::stripe::run(&work, &look),

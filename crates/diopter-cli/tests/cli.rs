@@ -11,10 +11,11 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last three are hidden.
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "cp",
     "explain",
     "probe",
+    "compare",
     "stripe",
     "stripe create",
     "stripe info",

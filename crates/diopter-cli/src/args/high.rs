@@ -7,12 +7,15 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use clap_complete::Shell;
 use diopter::BackendKind;
+use diopter_lab::compare;
 
 use super::bench::BenchArgs;
+use super::compare::CompareArgs;
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
 use super::stripe::StripeCommand;
 use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
 use crate::cmd::bench::BenchOptions;
+use crate::cmd::compare::CompareOptions;
 use crate::cmd::explain::ExplainOptions;
 use crate::cmd::probe::ProbeOptions;
 use crate::cmd::stripe::{CreateOptions, StripeWork};
@@ -42,6 +45,8 @@ pub struct Settings {
 pub enum Work {
     /// `dio cp`.
     Cp(CpOptions),
+    /// `dio compare`.
+    Compare(CompareOptions),
     /// `dio explain`.
     Explain(ExplainOptions),
     /// `dio probe`.
@@ -93,6 +98,7 @@ pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result
         Command::BenchRound(_) => Work::BenchRound,
         Command::Cp(cp) => Work::Cp(cp_of(cp, one_of(&backends)?)),
         Command::Explain(explain) => Work::Explain(explain_of(explain, one_of(&backends)?)),
+        Command::Compare(compare) => Work::Compare(compare_of(compare)),
         Command::Probe(probe) => {
             let backend = one_of(&backends)?;
             Work::Probe(ProbeOptions { names: probe.names, backend, is_json: probe.json })
@@ -183,6 +189,21 @@ fn is_coloured(when: ColorWhen, environment: &Environment, is_terminal: bool) ->
         ColorWhen::Always => true,
         ColorWhen::Never => false,
         ColorWhen::Auto => is_terminal && !environment.has_no_color && !environment.is_dumb,
+    }
+}
+
+fn compare_of(args: CompareArgs) -> CompareOptions {
+    let mut names = vec![args.base];
+    names.extend(args.others);
+    CompareOptions {
+        names,
+        settings: compare::Settings {
+            effect_floor: args.floor,
+            metrics: args.metric,
+            is_partial: args.partial,
+            seed: 0,
+        },
+        is_json: args.json,
     }
 }
 

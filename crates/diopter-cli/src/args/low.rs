@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 
 use super::bench::{BenchArgs, BenchRoundArgs};
+use super::compare::CompareArgs;
 use super::stripe::StripeArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
 use crate::cp::{Reflink, Sparse};
@@ -97,6 +98,7 @@ pub enum Command {
     Cp(CpArgs),
     Explain(ExplainArgs),
     Probe(ProbeArgs),
+    Compare(CompareArgs),
     Stripe(StripeArgs),
     Bench(Box<BenchArgs>),
     #[command(name = "bench-round")]

@@ -2,6 +2,7 @@
 //! looks at the environment and the terminal, and nothing here does any work.
 
 mod bench;
+mod compare;
 mod high;
 mod low;
 mod stripe;

@@ -60,6 +60,8 @@ pub enum Document {
     Bench,
     /// Of `dio cp --json`
     Cp,
+    /// Of `dio compare --json`
+    Compare,
     /// Of `dio explain --json`
     Explain,
     /// Of `dio probe --json`

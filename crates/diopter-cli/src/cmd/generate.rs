@@ -78,6 +78,7 @@ pub fn schema(document: Document) -> u8 {
     let schema = match document {
         Document::Bench => cmd::bench::json_schema(),
         Document::Cp => cp::json_schema(),
+        Document::Compare => cmd::compare::json_schema(),
         Document::Explain => cmd::explain::json_schema(),
         Document::Probe => cmd::probe::json_schema(),
         Document::Stripe => cmd::stripe::json_schema(),

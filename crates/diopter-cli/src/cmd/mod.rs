@@ -1,6 +1,7 @@
 //! The commands, one file each, and what they share: a document becomes JSON in one place.
 
 pub mod bench;
+pub mod compare;
 pub mod explain;
 mod finding;
 pub mod generate;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One job. Two jobs are the same exactly when they are equal.
+/// One job. Two jobs are the same when all is equal that both know and that counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Job {
@@ -38,8 +38,12 @@ pub struct Job {
     pub target: String,
     /// Random offsets may repeat before all have been visited (fio's `norandommap`).
     pub may_repeat_offsets: bool,
-    /// Seed of the offsets.
+    /// Seed of the offsets. Not part of what is compared.
     pub seed: u64,
+    /// Names of the fields above that nobody knows, of a job that another program ran. They hold
+    /// their defaults, and are not compared.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
 }
 
 /// What a job does, by fio's names.
@@ -121,6 +125,12 @@ impl ReadWrite {
     #[must_use]
     pub fn has_reads(self) -> bool {
         !matches!(self, ReadWrite::Write | ReadWrite::RandWrite)
+    }
+
+    /// Whether it reads and writes.
+    #[must_use]
+    pub fn is_mixed(self) -> bool {
+        matches!(self, ReadWrite::Rw | ReadWrite::RandRw)
     }
 
     /// Whether anything is written.
