@@ -6,12 +6,12 @@ use diopter::Preset;
 use diopter_lab::bench::builtin::{self, Builtin};
 use diopter_lab::bench::plan::{Axes, Plan, PlannedColumn, jobs};
 use diopter_lab::bench::round::version_of;
+use diopter_lab::compare::ROUNDS_DEFAULT;
 use diopter_lab::document::{Job, ReadWrite, Span};
 
-const ROUNDS: u32 = 8;
-const ROUNDS_QUICK: u32 = 6;
-const WARMUP_NS: u64 = 300_000_000;
-const WARMUP_QUICK_NS: u64 = 100_000_000;
+const ROUNDS_QUICK: u32 = 10;
+const WARMUP_NS: u64 = 200_000_000;
+const WARMUP_QUICK_NS: u64 = 80_000_000;
 
 /// What the command line says.
 #[derive(Clone, Debug)]
@@ -60,6 +60,12 @@ pub struct BenchOptions {
     pub resumes: bool,
     /// Where the result goes.
     pub json_out: Option<PathBuf>,
+    /// Where the report goes.
+    pub html: Option<PathBuf>,
+    /// Where the tables go in Markdown.
+    pub markdown: Option<PathBuf>,
+    /// Where every round goes.
+    pub csv: Option<PathBuf>,
     /// One JSON document on standard output.
     pub is_json: bool,
     /// No progress.
@@ -79,7 +85,8 @@ struct Draft {
 /// # Errors
 /// What cannot be run, and what to do.
 pub fn plan(options: &BenchOptions) -> Result<Plan, String> {
-    let rounds = options.rounds.unwrap_or(if options.is_quick { ROUNDS_QUICK } else { ROUNDS });
+    let rounds = if options.is_quick { ROUNDS_QUICK } else { ROUNDS_DEFAULT };
+    let rounds = options.rounds.unwrap_or(rounds);
     let warmup = if options.is_quick { WARMUP_QUICK_NS } else { WARMUP_NS };
     let mut plan = Plan {
         rounds,
