@@ -90,6 +90,11 @@ fn bench(options: &BenchOptions, look: &Look) -> Result<u8, String> {
     drop(machine);
     progress.finish();
     let bench = assemble::read(&journal_of(&path))?;
+    if let (Err(why), false) = (&ended, has_rounds(&bench)) {
+        // There is nothing to keep, and nothing to go on from.
+        remove(&[path.clone(), journal_of(&path)])?;
+        return Err(why.clone());
+    }
     result.finish(ended == Ok(Ending::Whole))?;
     let ending = ended.map_err(|why| kept(&path, &why))?;
     if let Some(why) = lost {
@@ -103,6 +108,16 @@ fn bench(options: &BenchOptions, look: &Look) -> Result<u8, String> {
         }
         _ => Ok(progress.status()),
     }
+}
+
+fn has_rounds(bench: &Bench) -> bool {
+    bench.rows.iter().flat_map(|row| &row.cells).any(|cell| !cell.samples.is_empty())
+}
+
+fn remove(paths: &[PathBuf]) -> Result<(), String> {
+    paths.iter().try_for_each(|path| {
+        fs::remove_file(path).map_err(|error| format!("remove {}: {error}", path.display()))
+    })
 }
 
 fn kept(path: &Path, why: &str) -> String {
