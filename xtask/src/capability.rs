@@ -19,10 +19,11 @@ pub enum Capability {
     Threads,
     Fuse,
     Nightly,
+    Fio,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 8] = [
+    pub const ALL: [Capability; 9] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -31,6 +32,7 @@ impl Capability {
         Capability::Threads,
         Capability::Fuse,
         Capability::Nightly,
+        Capability::Fio,
     ];
 
     pub fn name(self) -> &'static str {
@@ -43,6 +45,7 @@ impl Capability {
             Capability::Threads => "threads",
             Capability::Fuse => "fuse",
             Capability::Nightly => "nightly",
+            Capability::Fio => "fio",
         }
     }
 }
@@ -96,7 +99,13 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Threads => Ok(()),
         Capability::Fuse => fuse_opens(),
         Capability::Nightly => nightly_runs(),
+        Capability::Fio => fio_runs(),
     }
+}
+
+fn fio_runs() -> Result<(), String> {
+    let fio = repo::tool("fio").ok_or("fio is not installed")?;
+    repo::output_of(Command::new(fio).arg("--version")).map(drop)
 }
 
 fn attach_and_detach() -> Result<(), String> {

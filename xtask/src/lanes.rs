@@ -77,6 +77,50 @@ const ENGINE: &[&str] = &[
     "reader",
 ];
 
+/// Benchmarks must run, not be fast: as the tests are built, which is done already.
+const SMOKE: &[&str] = &[
+    "bench",
+    "--profile",
+    "dev",
+    "-p",
+    "diopter",
+    "--bench",
+    "engine",
+    "--bench",
+    "completion",
+    "--bench",
+    "backends",
+    "--bench",
+    "stripes",
+    "--bench",
+    "readers",
+    "--bench",
+    "images",
+    "--",
+    "--smoke",
+];
+
+const SMOKE_NUMBERS: &[&str] = &[
+    "bench",
+    "--profile",
+    "dev",
+    "-p",
+    "diopter",
+    "--bench",
+    "numbers",
+    "--",
+    "--smoke",
+    "striped",
+    "bios",
+    "null",
+];
+
+const BENCH_DIO: &[&str] =
+    &["test", "-p", "diopter-lab", "--test", "bench", "--test", "bench_memory"];
+
+const SMOKE_PARITY: &[&str] =
+    &["bench", "--profile", "dev", "-p", "diopter-lab", "--bench", "parity", "--", "--smoke"];
+
 const LANES: &[Lane] = &[
     plain("fmt", &[check(&["fmt", "--all", "--check"])]),
     plain("clippy", &[check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])]),
@@ -153,6 +197,10 @@ const LANES: &[Lane] = &[
             ..test(&["test", "-p", "diopter", "--release", "--lib", "--", "workers"])
         }],
     ),
+    Lane {
+        uses: &[Capability::Fio],
+        ..plain("bench-dio", &[test(BENCH_DIO), check(SMOKE_PARITY)])
+    },
     plain("golden", &[test(&["test", "-p", "diopter-cli", "--tests"])]),
     Lane {
         name: "kernel",
@@ -223,21 +271,7 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Uring],
         ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])
     },
-    plain(
-        "bench",
-        &[
-            check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "completion", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "backends", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "stripes", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "readers", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "images", "--", "--smoke"]),
-            check(&[
-                "bench", "-p", "diopter", "--bench", "numbers", "--", "--smoke", "striped", "bios",
-                "null",
-            ]),
-        ],
-    ),
+    plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
 ];
 
 const fn plain(name: &'static str, steps: &'static [Step]) -> Lane {

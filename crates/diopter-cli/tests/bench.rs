@@ -101,8 +101,10 @@ fn a_run_leaves_its_result_and_report_and_nothing_else() {
 #[test]
 fn the_jobs_of_the_reports_run_and_show_what_they_report() {
     let folder = folder();
-    let boundary = measured(folder.path(), &["--job=ext3-boundary", "--rounds=2", "--quiet",
-        "--runtime=60ms"]);
+    let boundary = measured(
+        folder.path(),
+        &["--job=ext3-boundary", "--rounds=2", "--quiet", "--runtime=60ms"],
+    );
     let bios_per_io = |column: usize| {
         let sample = &boundary["rows"][0]["cells"][column]["samples"][0];
         sample["bios"].as_f64().unwrap() / sample["write"]["ios"].as_f64().unwrap()
@@ -196,10 +198,7 @@ fn jobs_of_a_job_file_are_rows() {
     std::fs::write(folder.path().join("night.fio"), text).unwrap();
     let told = measured(folder.path(), &["--job=night.fio", "--rounds=2", "--quiet"]);
     let names = told["rows"].as_array().unwrap().iter().map(|row| &row["job"]["name"]);
-    assert_eq!(
-        names.collect::<Vec<_>>(),
-        ["r: randread 4k depth 4", "w: write 16k depth 4"]
-    );
+    assert_eq!(names.collect::<Vec<_>>(), ["r: randread 4k depth 4", "w: write 16k depth 4"]);
 }
 
 fn start_long(folder: &Path, more: &[&str]) -> Child {

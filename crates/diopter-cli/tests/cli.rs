@@ -10,8 +10,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Every command; the last three are hidden.
-const COMMANDS: [&str; 13] = [
+/// Every command; the last four are hidden.
+const COMMANDS: [&str; 18] = [
     "cp",
     "explain",
     "probe",
@@ -22,6 +22,11 @@ const COMMANDS: [&str; 13] = [
     "stripe rm",
     "stripe seal",
     "stripe unseal",
+    "lab",
+    "lab kernels",
+    "trace",
+    "bench",
+    "bench-round",
     "man",
     "completions",
     "schema",
@@ -119,7 +124,7 @@ fn the_version_tells_the_backends() {
 
 #[test]
 fn schemas_are_those_of_the_documentation() {
-    for command in ["cp", "explain", "probe", "stripe"] {
+    for command in ["cp", "explain", "probe", "stripe", "lab-kernels", "trace"] {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }

@@ -38,6 +38,7 @@ pub mod aio;
 #[doc(hidden)]
 pub mod bare;
 pub mod buf;
+pub mod child;
 pub mod device;
 pub mod errno;
 pub mod event;

@@ -11,14 +11,18 @@ use diopter_lab::compare;
 
 use super::bench::BenchArgs;
 use super::compare::CompareArgs;
+use super::lab::{LabCommand, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
 use super::stripe::StripeCommand;
+use super::trace::{TraceArgs, TraceFormat};
 use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
 use crate::cmd::bench::BenchOptions;
 use crate::cmd::compare::CompareOptions;
 use crate::cmd::explain::ExplainOptions;
+use crate::cmd::lab::{LabWork, StoreWords};
 use crate::cmd::probe::ProbeOptions;
 use crate::cmd::stripe::{CreateOptions, StripeWork};
+use crate::cmd::trace::{Format, TraceOptions};
 use crate::cp::{CpOptions, ProgressMode};
 use crate::env::{BACKEND, Environment, LOG};
 use crate::log::Filter;
@@ -57,6 +61,10 @@ pub enum Work {
     Bench(Box<BenchOptions>),
     /// `dio bench-round`.
     BenchRound,
+    /// `dio lab`.
+    Lab(LabWork),
+    /// `dio trace`.
+    Trace(TraceOptions),
     /// `dio man`.
     Man {
         /// Which page; `None` for dio's own.
@@ -94,16 +102,18 @@ pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result
     };
     let backends = backends_of(&cli.common, environment)?;
     let work = match cli.command {
+        Command::Compare(compare) => Work::Compare(compare_of(compare)),
         Command::Bench(bench) => Work::Bench(Box::new(bench_of(*bench, &backends))),
         Command::BenchRound(_) => Work::BenchRound,
         Command::Cp(cp) => Work::Cp(cp_of(cp, one_of(&backends)?)),
         Command::Explain(explain) => Work::Explain(explain_of(explain, one_of(&backends)?)),
-        Command::Compare(compare) => Work::Compare(compare_of(compare)),
         Command::Probe(probe) => {
             let backend = one_of(&backends)?;
             Work::Probe(ProbeOptions { names: probe.names, backend, is_json: probe.json })
         }
         Command::Stripe(stripe) => Work::Stripe(stripe_of(stripe.command)),
+        Command::Lab(lab) => Work::Lab(lab_of(lab.command)),
+        Command::Trace(trace) => Work::Trace(trace_of(trace)),
         Command::Man(man) => Work::Man { command: man.command, out: man.out },
         Command::Completions(completions) => Work::Completions(completions.shell),
         Command::Schema(schema) => Work::Schema(schema.document),
@@ -243,6 +253,40 @@ fn stripe_of(command: StripeCommand) -> StripeWork {
         StripeCommand::Rm(rm) => StripeWork::Rm { name: rm.name },
         StripeCommand::Seal(seal) => StripeWork::Seal { name: seal.name },
         StripeCommand::Unseal(unseal) => StripeWork::Unseal { name: unseal.name },
+    }
+}
+
+fn lab_of(command: LabCommand) -> LabWork {
+    match command {
+        LabCommand::Kernels(kernels) => {
+            LabWork::Kernels { store: store_of(kernels.store), is_json: kernels.json }
+        }
+    }
+}
+
+fn store_of(store: StoreArgs) -> StoreWords {
+    StoreWords {
+        cache: store.cache,
+        limit_bytes: store.cache_limit,
+        sources: store.sources,
+        must_update: store.update,
+        has_progress: store.progress == ProgressWhen::Auto,
+    }
+}
+
+fn trace_of(trace: TraceArgs) -> TraceOptions {
+    let format = match trace.format {
+        _ if trace.json => Format::Json,
+        TraceFormat::Text => Format::Text,
+        TraceFormat::Json => Format::Json,
+        TraceFormat::Perfetto => Format::Perfetto,
+    };
+    TraceOptions {
+        format,
+        output: trace.output,
+        html: trace.html,
+        buffer: trace.buffer,
+        command: trace.command,
     }
 }
 

@@ -10,7 +10,9 @@ use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolic
 
 use super::bench::{BenchArgs, BenchRoundArgs};
 use super::compare::CompareArgs;
+use super::lab::LabArgs;
 use super::stripe::StripeArgs;
+use super::trace::TraceArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
 use crate::cp::{Reflink, Sparse};
 use crate::size;
@@ -47,7 +49,7 @@ Exit status:
   3  inconclusive
   128+n  ended by signal n, with nothing half done under the final name";
 
-/// Direct I/O on Linux: copy, explain, probe, stripe, bench
+/// Direct I/O on Linux: copy, explain, probe, stripe, bench, compare, trace
 ///
 /// Moves files by direct I/O at any offset, length and address, says what one request would become
 /// before it is made, and what slows direct I/O down on this machine.
@@ -103,6 +105,8 @@ pub enum Command {
     Bench(Box<BenchArgs>),
     #[command(name = "bench-round")]
     BenchRound(BenchRoundArgs),
+    Lab(LabArgs),
+    Trace(TraceArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
     Schema(SchemaArgs),

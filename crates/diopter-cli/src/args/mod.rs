@@ -4,8 +4,10 @@
 mod bench;
 mod compare;
 mod high;
+mod lab;
 mod low;
 mod stripe;
+mod trace;
 mod values;
 
 pub use high::{Job, Work, resolve};

@@ -68,6 +68,10 @@ pub enum Document {
     Probe,
     /// Of `dio stripe info --json`
     Stripe,
+    /// Of `dio lab kernels --json`
+    LabKernels,
+    /// Of `dio trace --json`
+    Trace,
 }
 
 /// Requests in flight: a number, or as the copy sees fit.

@@ -5,9 +5,11 @@ pub mod compare;
 pub mod explain;
 mod finding;
 pub mod generate;
+pub mod lab;
 mod layout;
 pub mod probe;
 pub mod stripe;
+pub mod trace;
 
 use std::path::Path;
 

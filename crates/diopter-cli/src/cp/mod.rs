@@ -20,7 +20,7 @@ mod record;
 mod report;
 mod segments;
 mod shape;
-mod signals;
+pub mod signals;
 mod source;
 mod striped;
 mod temporary;

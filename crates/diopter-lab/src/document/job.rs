@@ -121,16 +121,16 @@ impl ReadWrite {
         matches!(self, ReadWrite::RandRead | ReadWrite::RandWrite | ReadWrite::RandRw)
     }
 
-    /// Whether anything is read.
-    #[must_use]
-    pub fn has_reads(self) -> bool {
-        !matches!(self, ReadWrite::Write | ReadWrite::RandWrite)
-    }
-
     /// Whether it reads and writes.
     #[must_use]
     pub fn is_mixed(self) -> bool {
         matches!(self, ReadWrite::Rw | ReadWrite::RandRw)
+    }
+
+    /// Whether anything is read.
+    #[must_use]
+    pub fn has_reads(self) -> bool {
+        !matches!(self, ReadWrite::Write | ReadWrite::RandWrite)
     }
 
     /// Whether anything is written.

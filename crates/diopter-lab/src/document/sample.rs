@@ -29,6 +29,8 @@ pub struct Sample {
     pub memory_peak_bytes: Option<u64>,
     /// Bios that the device was asked for; `None` where nobody counted.
     pub bios: Option<u64>,
+    /// Bytes of the first bios, in the order in which they were queued; empty where nobody looked.
+    pub bio_bytes: Vec<u64>,
     /// Which way the bytes went; engine only.
     pub route: Option<RouteSample>,
     /// Where completions ran.
@@ -165,7 +167,7 @@ pub struct SeriesPoint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Guest {
-    /// Instructions of the guest per request.
+    /// Instructions of the guest per request; 0 where it cannot be known.
     pub instructions_per_io: f64,
     /// Context switches of the whole guest per request.
     pub switches_per_io: f64,

@@ -1,0 +1,37 @@
+//! SIGINT, SIGTERM and SIGHUP end what the lab does: guests first, then the command.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::cp::signals::Signals;
+
+/// The wish to stop.
+pub struct Stop {
+    signals: Signals,
+    flag: Arc<AtomicBool>,
+}
+
+impl Stop {
+    /// Starts to listen.
+    pub fn listen() -> io::Result<Stop> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        }
+        let signals = Signals::listen().map_err(|errno| io::Error::other(errno.to_string()))?;
+        Ok(Stop { signals, flag })
+    }
+
+    /// True once somebody wishes to stop.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.flag)
+    }
+
+    /// The exit status of a command that a signal ended.
+    pub fn exit_status(&self) -> Option<u8> {
+        self.signals.arrived().map(|signal| signal.exit_status())
+    }
+}

@@ -1,0 +1,130 @@
+//! What can go wrong between the wish for a kernel and its first instruction: what failed, on what,
+//! and what to do.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why there is no kernel, or no guest.
+#[derive(Debug)]
+pub enum LabError {
+    /// A file or folder: what was done with it.
+    File {
+        /// What was done: `write`.
+        doing: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A program of the system: what it was to do, and what it said.
+    Tool {
+        /// What was being done: `update the lists of packages`.
+        doing: String,
+        /// Its last words.
+        said: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// No suite, no cache and no file has a kernel of this name.
+    NoKernel {
+        /// What was asked for.
+        asked: String,
+        /// Series that can be had, the nearest first.
+        nearest: Vec<String>,
+        /// Why more could not be looked for; empty where all suites answered.
+        because: String,
+    },
+    /// A package that lacks what it always had.
+    Layout {
+        /// The package, with its version.
+        package: String,
+        /// What is not in it.
+        lacks: String,
+    },
+    /// The words for a kernel that mean nothing.
+    Choice(String),
+    /// Somebody asked to stop.
+    Stopped,
+}
+
+impl LabError {
+    /// For `map_err` on a file.
+    pub(super) fn file<'a>(
+        doing: &'static str,
+        path: &'a Path,
+    ) -> impl FnOnce(io::Error) -> LabError + 'a {
+        move |error| LabError::File { doing, path: path.to_owned(), error }
+    }
+}
+
+impl fmt::Display for LabError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LabError::File { doing, path, error } => {
+                write!(f, "{doing} {}: {error}", path.display())?;
+                f.write_str(remedy_of(error))
+            }
+            LabError::Tool { doing, said, remedy } => write!(f, "{doing}: {said}; {remedy}"),
+            LabError::NoKernel { asked, nearest, because } => {
+                write!(f, "no kernel {asked} can be had")?;
+                if !because.is_empty() {
+                    write!(f, " ({because})")?;
+                }
+                if nearest.is_empty() {
+                    f.write_str("; none is cached either: look at the network, or name a bzImage")
+                } else {
+                    write!(f, "; there are {}", nearest.join(", "))
+                }
+            }
+            LabError::Layout { package, lacks } => write!(
+                f,
+                "{package} has no {lacks}: its layout is not the known one; take another version, \
+                 or name the kernel's files as IMAGE:MODULES"
+            ),
+            LabError::Choice(what) => f.write_str(what),
+            LabError::Stopped => f.write_str("stopped"),
+        }
+    }
+}
+
+impl std::error::Error for LabError {}
+
+fn remedy_of(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; free some space, lower --cache-limit, or name another folder with --cache"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; name a folder of your own with --cache"
+        }
+        io::ErrorKind::NotFound => "; check the name",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_with_what_to_do() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let told = LabError::file("write", Path::new("/c/x"))(full).to_string();
+        assert!(told.starts_with("write /c/x: ") && told.contains("--cache-limit"), "{told}");
+    }
+
+    #[test]
+    fn a_kernel_that_nobody_has_is_told_with_the_nearest() {
+        let nearest = vec!["6.1".to_owned(), "6.12".to_owned()];
+        let mut error =
+            LabError::NoKernel { asked: "6.6".to_owned(), nearest, because: String::new() };
+        assert_eq!(error.to_string(), "no kernel 6.6 can be had; there are 6.1, 6.12");
+        if let LabError::NoKernel { nearest, because, .. } = &mut error {
+            nearest.clear();
+            "no network".clone_into(because);
+        }
+        let told = error.to_string();
+        assert!(told.contains("(no network)") && told.contains("none is cached"), "{told}");
+    }
+}

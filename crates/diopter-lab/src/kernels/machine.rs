@@ -1,0 +1,369 @@
+//! The virtual machine: an emulator whose clock counts the guest's instructions, pinned to one
+//! processor of the host, ended with its parent or at its limit. It leaves no file behind: what it
+//! reads and writes besides the kernel's image is memory of this process.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::MemfdFlags;
+use rustix::process::{Pid, PidfdFlags};
+
+use super::initramfs::Initramfs;
+use super::kernel::Kernel;
+
+const QEMU: &str = "qemu-system-x86_64";
+/// The processor. `cx16` made kernels crash under QEMU 7.2; `erms` and `fsrm` count a copy of any
+/// length as few instructions.
+const CPU: &str = "max,-cx16,-erms,-fsrm";
+/// How often the wish to stop is looked at while a guest runs.
+const STOP_LOOK: Duration = Duration::from_millis(100);
+/// Of the console, this much is told in an error.
+const TAIL_LINES: usize = 12;
+/// More than this of a guest's output is not taken.
+const OUTPUT_MAX: u64 = 64 << 20;
+
+/// An emulator.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    qemu: PathBuf,
+    version: String,
+}
+
+/// How a guest is booted. Figures are comparable only under equal `shift` and `memory_bytes`.
+#[derive(Clone, Debug)]
+pub struct BootOptions {
+    /// Each instruction takes `1 << shift` virtual nanoseconds.
+    pub shift: u8,
+    /// The guest's memory, in bytes.
+    pub memory_bytes: u64,
+    /// Wall-clock time, after which it counts as hung.
+    pub limit: Duration,
+    /// The processor of the host that it is pinned to; see [`Fleet`](super::Fleet). Unpinned, long
+    /// boots are not the same to the digit.
+    pub cpu: Option<usize>,
+    /// More words for the kernel's command line.
+    pub append: String,
+    /// Once true, the guest is ended.
+    pub stop: Option<Arc<AtomicBool>>,
+}
+
+/// What a guest said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Console {
+    /// What the job's script printed.
+    pub results: String,
+    /// The console, with the kernel's messages.
+    pub console: String,
+    /// Exit status of the script.
+    pub status: i32,
+    /// Wall-clock time of the whole boot.
+    pub wall: Duration,
+}
+
+/// Why there is nothing to read.
+#[derive(Debug)]
+pub enum BootError {
+    /// There is no emulator.
+    NoQemu,
+    /// The emulator could not start or ended with an error: what was done, and what it said.
+    Emulator(String),
+    /// The guest's kernel gave up; the console's last lines.
+    Panic(String),
+    /// The guest was still running at its limit; the console's last lines.
+    Hang(Duration, String),
+    /// The guest ended, but did not say that it came to the end of its script; the last lines.
+    Silent(String),
+    /// Somebody asked to stop.
+    Stopped,
+}
+
+impl BootError {
+    /// What the guest said last; empty where there was no guest.
+    #[must_use]
+    pub fn last_lines(&self) -> &str {
+        match self {
+            BootError::Panic(lines) | BootError::Hang(_, lines) | BootError::Silent(lines) => lines,
+            BootError::NoQemu | BootError::Emulator(_) | BootError::Stopped => "",
+        }
+    }
+}
+
+impl fmt::Display for BootError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BootError::NoQemu => write!(
+                f,
+                "{QEMU} is not installed; install it (Debian: qemu-system-x86, Fedora: \
+                 qemu-system-x86-core). Hardware support (KVM) is not needed"
+            ),
+            BootError::Emulator(what) => f.write_str(what),
+            BootError::Panic(_) => f.write_str("the kernel panicked"),
+            BootError::Hang(limit, _) => write!(
+                f,
+                "the guest did not end within {} s; give it more time, or fewer jobs",
+                limit.as_secs()
+            ),
+            BootError::Silent(_) => f.write_str("the guest ended before its script did"),
+            BootError::Stopped => f.write_str("stopped"),
+        }
+    }
+}
+
+impl std::error::Error for BootError {}
+
+impl Default for BootOptions {
+    fn default() -> BootOptions {
+        BootOptions {
+            shift: 0,
+            memory_bytes: 768 << 20,
+            limit: Duration::from_secs(600),
+            cpu: None,
+            append: String::new(),
+            stop: None,
+        }
+    }
+}
+
+impl Machine {
+    /// The emulator of this system.
+    ///
+    /// # Errors
+    /// [`BootError::NoQemu`], or what went wrong asking for its version.
+    pub fn find() -> Result<Machine, BootError> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found = std::env::split_paths(&path).map(|folder| folder.join(QEMU));
+        let qemu = found.into_iter().find(|name| name.is_file()).ok_or(BootError::NoQemu)?;
+        Machine::at(&qemu)
+    }
+
+    /// The emulator at a path.
+    ///
+    /// # Errors
+    /// What went wrong asking for its version.
+    pub fn at(qemu: &Path) -> Result<Machine, BootError> {
+        let told = Command::new(qemu).arg("--version").stdin(Stdio::null()).output();
+        let told = told.map_err(|error| failed("start", qemu, &error.to_string()))?;
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let version = told.lines().next().unwrap_or_default();
+        let version = version.trim_start_matches("QEMU emulator version ").to_owned();
+        Ok(Machine { qemu: qemu.to_owned(), version })
+    }
+
+    /// What must be the same for figures to be comparable, by name.
+    #[must_use]
+    pub fn facts(&self, options: &BootOptions) -> BTreeMap<String, String> {
+        let words = words_of(options);
+        let command = words.iter().filter(|word| !word.contains("/proc/"));
+        let command = command.cloned().collect::<Vec<_>>().join(" ");
+        let fact = |name: &str, value: String| (name.to_owned(), value);
+        BTreeMap::from([
+            fact("qemu_version", self.version.clone()),
+            fact("qemu_flags", command),
+            fact("kernel_command_line", command_line(options)),
+        ])
+    }
+
+    /// Boots a kernel, runs the script as the guest's only job, and waits for the end.
+    ///
+    /// # Errors
+    /// [`BootError`]; then no guest is left running either.
+    pub fn boot(
+        &self,
+        kernel: &Kernel,
+        initramfs: &Initramfs,
+        script: &str,
+        options: &BootOptions,
+    ) -> Result<Console, BootError> {
+        let begin = Instant::now();
+        let mut files = Files::make(&initramfs.with_job(script))
+            .map_err(|error| failed("prepare", &self.qemu, &error.to_string()))?;
+        let mut child = self.spawn(kernel, &files, options)?;
+        let ended = wait(&mut child, options);
+        let (console, results) = (files.console.text(), files.results.text());
+        match ended.map_err(|error| failed("wait for", &self.qemu, &error.to_string()))? {
+            Ended::Stopped => Err(BootError::Stopped),
+            Ended::TimedOut => Err(BootError::Hang(options.limit, tail(&console))),
+            Ended::Exited(is_success) => {
+                let status = status_of(&console);
+                match status {
+                    Some(status) if is_success => {
+                        Ok(Console { results, console, status, wall: begin.elapsed() })
+                    }
+                    _ if is_panic(&console) => Err(BootError::Panic(tail(&console))),
+                    _ if is_success => Err(BootError::Silent(tail(&console))),
+                    _ => Err(failed("run", &self.qemu, &tail(&files.complaints.text()))),
+                }
+            }
+        }
+    }
+
+    fn spawn(
+        &self,
+        kernel: &Kernel,
+        files: &Files,
+        options: &BootOptions,
+    ) -> Result<Child, BootError> {
+        let complaints = files.complaints.0.try_clone();
+        let complaints =
+            complaints.map_err(|error| failed("start", &self.qemu, &error.to_string()))?;
+        let mut command = Command::new(&self.qemu);
+        command.args(words_of(options)).arg("-append").arg(command_line(options));
+        command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(files.initrd.name());
+        for output in [&files.console, &files.results] {
+            command.arg("-serial").arg(format!("file:{}", output.name()));
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(complaints);
+        let spawned = diopter_sys::child::bind_to_parent(&mut command, options.cpu).spawn();
+        spawned.map_err(|error| failed("start", &self.qemu, &error.to_string()))
+    }
+}
+
+/// The emulator's own options: all that has a bearing on figures.
+fn words_of(options: &BootOptions) -> Vec<String> {
+    let memory = format!("{}M", options.memory_bytes >> 20);
+    let icount = format!("shift={},sleep=off", options.shift);
+    let words = [
+        "-M",
+        "pc",
+        "-accel",
+        "tcg,thread=single",
+        "-cpu",
+        CPU,
+        "-smp",
+        "1",
+        "-m",
+        &memory,
+        "-icount",
+        &icount,
+        "-seed",
+        "1",
+        "-rtc",
+        "base=2024-01-01T00:00:00,clock=vm",
+        "-nodefaults",
+        "-display",
+        "none",
+        "-no-reboot",
+        "-nic",
+        "none",
+        "-monitor",
+        "none",
+    ];
+    words.into_iter().map(str::to_owned).collect()
+}
+
+fn command_line(options: &BootOptions) -> String {
+    let line = "console=ttyS0 panic=-1 quiet mitigations=off nokaslr";
+    format!("{line} {}", options.append).trim_end().to_owned()
+}
+
+/// The files of one guest, in memory. The emulator opens them by the name that the kernel gives
+/// them under this process; they are gone with it.
+struct Files {
+    initrd: MemoryFile,
+    console: MemoryFile,
+    results: MemoryFile,
+    complaints: MemoryFile,
+}
+
+struct MemoryFile(File);
+
+impl Files {
+    fn make(initrd: &[u8]) -> io::Result<Files> {
+        let files = Files {
+            initrd: MemoryFile::make("lab-initrd")?,
+            console: MemoryFile::make("lab-console")?,
+            results: MemoryFile::make("lab-results")?,
+            complaints: MemoryFile::make("lab-complaints")?,
+        };
+        (&files.initrd.0).write_all(initrd)?;
+        Ok(files)
+    }
+}
+
+impl MemoryFile {
+    fn make(name: &str) -> io::Result<MemoryFile> {
+        Ok(MemoryFile(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?.into()))
+    }
+
+    fn name(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
+    /// What was written, without the carriage returns of a terminal. What cannot be read is not
+    /// there: a guest's output is judged by what is in it.
+    fn text(&mut self) -> String {
+        let mut bytes = Vec::new();
+        let read =
+            self.0.rewind().and_then(|()| (&self.0).take(OUTPUT_MAX).read_to_end(&mut bytes));
+        if read.is_err() {
+            return String::new();
+        }
+        String::from_utf8_lossy(&bytes).replace('\r', "")
+    }
+}
+
+enum Ended {
+    Exited(bool),
+    TimedOut,
+    Stopped,
+}
+
+/// Waits for the end, the limit or the wish to stop; in every case the child is gone afterwards.
+fn wait(child: &mut Child, options: &BootOptions) -> io::Result<Ended> {
+    let ended = watch(child, options);
+    if !matches!(ended, Ok(Ended::Exited(_))) {
+        // A child that has just ended by itself can't be killed, and is waited for as well.
+        child.kill().ok();
+        child.wait()?;
+    }
+    ended
+}
+
+fn watch(child: &mut Child, options: &BootOptions) -> io::Result<Ended> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
+    let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    let begin = Instant::now();
+    loop {
+        if options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return Ok(Ended::Stopped);
+        }
+        let left = options.limit.saturating_sub(begin.elapsed());
+        let slice = Timespec::try_from(left.min(STOP_LOOK)).map_err(io::Error::other)?;
+        let mut polled = [PollFd::from_borrowed_fd(handle.as_fd(), PollFlags::IN)];
+        match rustix::event::poll(&mut polled, Some(&slice)) {
+            Ok(0) if left.is_zero() => return Ok(Ended::TimedOut),
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(Ended::Exited(child.wait()?.success())),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// What init says last: the exit status of the script.
+fn status_of(console: &str) -> Option<i32> {
+    let lines = console.lines().rev().take(TAIL_LINES);
+    lines.filter_map(|line| line.strip_prefix("lab: end ")).find_map(|status| status.parse().ok())
+}
+
+fn is_panic(console: &str) -> bool {
+    console.contains("Kernel panic") || console.contains("BUG:") || console.contains("Oops")
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
+
+fn failed(step: &str, qemu: &Path, what: &str) -> BootError {
+    BootError::Emulator(format!("{step} {}: {what}", qemu.display()))
+}

@@ -1,0 +1,531 @@
+//! Kernels and the guest's programs as they come: from suites, from the cache, from files. The
+//! cache is bounded, whole at every moment, and safe for several runs at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use super::apt::Apt;
+use super::catalog::{self, Build};
+use super::choice::Choice;
+use super::error::LabError;
+use super::kernel::{Kernel, Module, ModuleSet};
+use super::programs;
+use super::unpack::{self, Parts};
+use super::version;
+use super::watch::{Progress, Watch};
+
+/// Changes when what is unpacked changes; older entries are then made again.
+const FORMAT: u32 = 1;
+const FACTS: &str = "facts.json";
+const ARCHIVE: &str = "programs.cpio";
+/// Bytes that the cache may take where nothing else was said.
+pub const CACHE_LIMIT: u64 = 2 << 30;
+
+/// Where things are kept, and what may be fetched.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// The cache's folder; `None` for `$XDG_CACHE_HOME/diopter`.
+    pub cache: Option<PathBuf>,
+    /// Bytes that it may take; what was used least recently goes.
+    pub limit_bytes: u64,
+    /// Lines of a sources.list, in place of Debian's suites.
+    pub sources: Option<String>,
+    /// Fetch the lists of packages even if they are young.
+    pub must_update: bool,
+}
+
+/// Kernels by name.
+#[derive(Debug)]
+pub struct Store {
+    root: PathBuf,
+    options: StoreOptions,
+    watch: Watch,
+    apt: Apt,
+    builds: Option<Vec<Build>>,
+    /// Why the suites could not be asked, or not all.
+    complaints: String,
+    /// What this run uses: as long as these are open, no other run removes it.
+    in_use: Vec<File>,
+    /// Kernels of somebody's own, unpacked until the end of the run.
+    own: Vec<tempfile::TempDir>,
+}
+
+/// The guest's programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Programs {
+    /// A cpio archive.
+    pub archive: PathBuf,
+    /// Version by package.
+    pub versions: BTreeMap<String, String>,
+}
+
+/// A kernel in the cache, as its file tells of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Facts {
+    format: u32,
+    series: String,
+    release: String,
+    package: String,
+    version: String,
+    /// What each module needs.
+    modules: BTreeMap<String, Vec<String>>,
+    built_in: BTreeSet<String>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions { cache: None, limit_bytes: CACHE_LIMIT, sources: None, must_update: false }
+    }
+}
+
+impl Store {
+    /// Opens the cache, or makes it.
+    ///
+    /// # Errors
+    /// [`LabError::File`] where it can't be written.
+    pub fn open(options: StoreOptions, watch: Watch) -> Result<Store, LabError> {
+        let root = options.cache.clone().map_or_else(default_cache, Ok)?;
+        for folder in ["apt", "kernels", "programs", "tmp"] {
+            let folder = root.join(folder);
+            fs::create_dir_all(&folder).map_err(LabError::file("create", &folder))?;
+        }
+        let root = fs::canonicalize(&root).map_err(LabError::file("open", &root))?;
+        let store = Store {
+            apt: Apt::prepare(&root.join("apt"), options.sources.as_deref())?,
+            root,
+            options,
+            watch,
+            builds: None,
+            complaints: String::new(),
+            in_use: Vec::new(),
+            own: Vec::new(),
+        };
+        Ok(store)
+    }
+
+    /// The cache's folder.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Bytes in the cache.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        size_of(&self.root)
+    }
+
+    /// Bytes that it may take.
+    #[must_use]
+    pub fn limit_bytes(&self) -> u64 {
+        self.options.limit_bytes
+    }
+
+    /// The kernel that somebody named.
+    ///
+    /// # Errors
+    /// As [`Store::kernel`] and [`Store::kernel_of_files`].
+    pub fn choose(&mut self, choice: &Choice) -> Result<Kernel, LabError> {
+        match choice {
+            Choice::Named(name) => self.kernel(name),
+            Choice::Files(files) => self.kernel_of_files(files),
+        }
+    }
+
+    /// All kernels of all suites, oldest first; none where no suite answers.
+    ///
+    /// # Errors
+    /// [`LabError`]; not for a network that is away, which [`Store::complaints`] tells.
+    pub fn builds(&mut self) -> Result<&[Build], LabError> {
+        if self.builds.is_none() {
+            let _lock = self.lock()?;
+            if self.options.must_update || !self.apt.is_fresh() {
+                self.complaints = self.apt.update(&self.watch)?;
+            }
+            self.builds = Some(catalog::builds(&self.apt.kernel_packages(&self.watch)?));
+        }
+        Ok(self.builds.as_deref().unwrap_or_default())
+    }
+
+    /// What the suites could not be asked for; empty when all answered.
+    #[must_use]
+    pub fn complaints(&self) -> &str {
+        &self.complaints
+    }
+
+    /// The kernels in the cache, oldest first.
+    ///
+    /// # Errors
+    /// The system's, reading the folder.
+    pub fn cached(&self) -> Result<Vec<Kernel>, LabError> {
+        let folder = self.root.join("kernels");
+        let entries = fs::read_dir(&folder).map_err(LabError::file("open", &folder))?;
+        let folders = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut kernels: Vec<Kernel> = folders.filter_map(|folder| read_kernel(&folder)).collect();
+        kernels.sort_by(|left, right| version::compare(&left.version, &right.version));
+        Ok(kernels)
+    }
+
+    /// The kernel of a name: the newest of a series (`6.1`), an upstream version (`6.18.15`), a
+    /// release (`5.10.0-46-amd64`).
+    ///
+    /// # Errors
+    /// [`LabError`]: nobody has it, it can't be fetched, its packages are not as they always were.
+    pub fn kernel(&mut self, asked: &str) -> Result<Kernel, LabError> {
+        let build = catalog::choose(self.builds()?, asked).cloned();
+        let Some(build) = build else {
+            return self.cached_kernel(asked)?.ok_or_else(|| self.nobody_has(asked));
+        };
+        match self.kernel_of(&build) {
+            Err(LabError::Tool { doing, said, remedy }) => match self.cached_kernel(asked)? {
+                Some(kernel) => {
+                    let note = format!("{doing}: {said}; {} of the cache is used", kernel.release);
+                    self.watch.tell(Progress::Note(note));
+                    Ok(kernel)
+                }
+                None => Err(LabError::Tool { doing, said, remedy }),
+            },
+            other => other,
+        }
+    }
+
+    /// The kernel of a build, from the cache or fetched.
+    ///
+    /// # Errors
+    /// As [`Store::kernel`].
+    pub fn kernel_of(&mut self, build: &Build) -> Result<Kernel, LabError> {
+        let name = format!("{}_{}", build.release, build.version.replace(':', "%3a"));
+        let folder = self.root.join("kernels").join(name);
+        let lock = self.lock()?;
+        if read_kernel(&folder).is_none() {
+            let packages = build.packages.iter().map(|name| (name.clone(), build.version.clone()));
+            let packages: Vec<(String, String)> = packages.collect();
+            let work = self.temporary()?;
+            let files = self.apt.download(&packages, work.path(), &self.watch)?;
+            self.watch.tell(Progress::Unpacking(build.release.clone()));
+            let parts = unpack::parts_of(&files)?;
+            let ready = self.temporary()?;
+            write_kernel(&parts, build, ready.path())?;
+            self.watch.check()?;
+            publish(ready, &folder)?;
+        }
+        let kernel = self.take_into_use(&folder)?;
+        self.trim()?;
+        drop(lock);
+        kernel.ok_or_else(|| LabError::Layout {
+            package: build.packages.join(" "),
+            lacks: "kernel".to_owned(),
+        })
+    }
+
+    /// A kernel from files of somebody's own: an image, a folder of modules, Debian packages.
+    ///
+    /// # Errors
+    /// [`LabError`]: a file that can't be read, or no image among them.
+    pub fn kernel_of_files(&mut self, files: &[PathBuf]) -> Result<Kernel, LabError> {
+        let told =
+            files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":");
+        self.watch.tell(Progress::Unpacking(told.clone()));
+        let is_package = |file: &&PathBuf| file.extension().is_some_and(|ending| ending == "deb");
+        let packages: Vec<PathBuf> = files.iter().filter(is_package).cloned().collect();
+        let mut parts = unpack::parts_of(&packages)?;
+        let mut image = None;
+        for file in files.iter().filter(|file| !is_package(file)) {
+            let facts = fs::metadata(file).map_err(LabError::file("open", file))?;
+            if facts.is_dir() {
+                unpack::add_folder(&mut parts, file)?;
+            } else {
+                image = Some(fs::canonicalize(file).map_err(LabError::file("open", file))?);
+            }
+        }
+        let lock = self.lock()?;
+        let folder = self.temporary()?;
+        drop(lock);
+        let image = match (image, &parts.image) {
+            (Some(image), _) => image,
+            (None, Some(content)) => {
+                let path = folder.path().join(unpack::IMAGE);
+                fs::write(&path, content).map_err(LabError::file("write", &path))?;
+                path
+            }
+            (None, None) => {
+                return Err(LabError::Layout { package: told, lacks: "vmlinuz".to_owned() });
+            }
+        };
+        let modules = parts.write_modules(folder.path(), &told)?;
+        self.own.push(folder);
+        let file_name = image.file_name().map(|name| name.display().to_string());
+        let release = parts.release.clone().or(file_name).unwrap_or_default();
+        let series = version::series(&release).unwrap_or_else(|| release.clone());
+        let package = if packages.is_empty() { String::new() } else { told };
+        Ok(Kernel { series, release, package, version: String::new(), image, modules })
+    }
+
+    /// The guest's programs, from the cache or fetched.
+    ///
+    /// # Errors
+    /// [`LabError`]: they can't be fetched, or their packages are not as they always were.
+    pub fn programs(&mut self) -> Result<Programs, LabError> {
+        self.builds()?;
+        let names: Vec<String> = programs::PACKAGES.iter().map(|name| (*name).to_owned()).collect();
+        let lock = self.lock()?;
+        let known = self.apt.packages(&names, &self.watch)?;
+        let best = |name: &String| {
+            let of_name = known.iter().filter(|package| package.name == *name);
+            of_name.max_by(|left, right| {
+                let rank = |suite: &str| suite == programs::SUITE;
+                rank(&left.suite)
+                    .cmp(&rank(&right.suite))
+                    .then_with(|| version::compare(&left.version, &right.version))
+            })
+        };
+        let chosen: Option<Vec<(String, String)>> = names
+            .iter()
+            .map(|name| best(name).map(|package| (name.clone(), package.version.clone())))
+            .collect();
+        let Some(chosen) = chosen else {
+            let cached = self.cached_programs()?;
+            return cached.ok_or_else(|| self.nobody_has("for the guest's programs"));
+        };
+        let key = chosen.iter().map(|(name, version)| format!("{name}={version}\n"));
+        let key = format!("{FORMAT}\n{}", key.collect::<String>());
+        let key = blake3::hash(key.as_bytes()).to_hex();
+        let folder = self.root.join("programs").join(&key[..16]);
+        if read_programs(&folder).is_none() {
+            self.make_programs(&chosen, &folder)?;
+        }
+        self.hold(&folder)?;
+        self.trim()?;
+        drop(lock);
+        read_programs(&folder).ok_or_else(|| self.nobody_has("for the guest's programs"))
+    }
+
+    fn make_programs(&self, chosen: &[(String, String)], folder: &Path) -> Result<(), LabError> {
+        let work = self.temporary()?;
+        let files = self.apt.download(chosen, work.path(), &self.watch)?;
+        self.watch.tell(Progress::Unpacking("the guest's programs".to_owned()));
+        let names = chosen.iter().map(|(name, _)| name.clone());
+        let archive = programs::archive(&names.zip(files).collect())?;
+        let ready = self.temporary()?;
+        let path = ready.path().join(ARCHIVE);
+        fs::write(&path, archive).map_err(LabError::file("write", &path))?;
+        let versions = chosen.iter().cloned().collect();
+        write_json(ready.path(), &Programs { archive: PathBuf::from(ARCHIVE), versions })?;
+        publish(ready, folder)
+    }
+
+    fn cached_programs(&mut self) -> Result<Option<Programs>, LabError> {
+        let folder = self.root.join("programs");
+        let entries = fs::read_dir(&folder).map_err(LabError::file("open", &folder))?;
+        let mut folders: Vec<PathBuf> =
+            entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        folders.sort_by_key(|folder| used_at(folder));
+        for folder in folders.iter().rev() {
+            if let Some(programs) = read_programs(folder) {
+                self.hold(folder)?;
+                return Ok(Some(programs));
+            }
+        }
+        Ok(None)
+    }
+
+    fn cached_kernel(&mut self, asked: &str) -> Result<Option<Kernel>, LabError> {
+        let is_meant = |kernel: &&Kernel| {
+            let upstream = version::upstream(&kernel.version);
+            kernel.series == asked || kernel.release == asked || upstream == asked
+        };
+        let kernels = self.cached()?;
+        let Some(kernel) = kernels.iter().rev().find(is_meant) else { return Ok(None) };
+        let folder = kernel.image.parent().unwrap_or(&self.root).to_owned();
+        let _lock = self.lock()?;
+        self.take_into_use(&folder)
+    }
+
+    fn nobody_has(&self, asked: &str) -> LabError {
+        let builds = self.builds.as_deref().unwrap_or_default();
+        let mut series: BTreeSet<String> =
+            builds.iter().map(|build| build.series.clone()).collect();
+        series.extend(self.cached().unwrap_or_default().into_iter().map(|kernel| kernel.series));
+        LabError::NoKernel {
+            asked: asked.to_owned(),
+            nearest: catalog::nearest(&series, asked),
+            because: self.complaints.clone(),
+        }
+    }
+
+    /// Only one run at a time fetches, unpacks and removes.
+    fn lock(&self) -> Result<File, LabError> {
+        let path = self.root.join("lock");
+        let open = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = open.map_err(LabError::file("open", &path))?;
+        let mut is_told = false;
+        // Ends when the other run does, or with the wish to stop.
+        while let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if error != rustix::io::Errno::WOULDBLOCK {
+                return Err(LabError::file("lock", &path)(error.into()));
+            }
+            if !is_told {
+                self.watch.tell(Progress::Waiting);
+                is_told = true;
+            }
+            self.watch.pause()?;
+        }
+        Ok(file)
+    }
+
+    fn temporary(&self) -> Result<tempfile::TempDir, LabError> {
+        let folder = self.root.join("tmp");
+        tempfile::tempdir_in(&folder).map_err(LabError::file("create a folder in", &folder))
+    }
+
+    fn take_into_use(&mut self, folder: &Path) -> Result<Option<Kernel>, LabError> {
+        let Some(kernel) = read_kernel(folder) else { return Ok(None) };
+        self.hold(folder)?;
+        Ok(Some(kernel))
+    }
+
+    /// Marks an entry as used now, and keeps other runs from removing it.
+    fn hold(&mut self, folder: &Path) -> Result<(), LabError> {
+        let path = folder.join(FACTS);
+        let file = File::options().read(true).write(true).open(&path);
+        let file = file.map_err(LabError::file("open", &path))?;
+        // A time that can't be set makes it go earlier than it should, which is no trouble.
+        file.set_modified(SystemTime::now()).ok();
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
+            .map_err(|error| LabError::file("lock", &path)(error.into()))?;
+        self.in_use.push(file);
+        Ok(())
+    }
+
+    /// Removes what was used least recently until the rest is within the limit. What a run uses
+    /// stays.
+    fn trim(&self) -> Result<(), LabError> {
+        let mut entries = Vec::new();
+        for kind in ["kernels", "programs"] {
+            let folder = self.root.join(kind);
+            let found = fs::read_dir(&folder).map_err(LabError::file("open", &folder))?;
+            entries.extend(found.filter_map(|entry| Some(entry.ok()?.path())));
+        }
+        entries.sort_by_key(|folder| used_at(folder));
+        let mut total: u64 = size_of(&self.root);
+        for folder in entries {
+            if total <= self.options.limit_bytes {
+                break;
+            }
+            let size = size_of(&folder);
+            let facts = File::open(folder.join(FACTS));
+            let is_free = facts.as_ref().is_ok_and(|facts| {
+                rustix::fs::flock(facts, FlockOperation::NonBlockingLockExclusive).is_ok()
+            });
+            if is_free || facts.is_err() {
+                fs::remove_dir_all(&folder).map_err(LabError::file("remove", &folder))?;
+                total = total.saturating_sub(size);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn default_cache() -> Result<PathBuf, LabError> {
+    let from =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = from("XDG_CACHE_HOME").or_else(|| Some(from("HOME")?.join(".cache")));
+    base.map(|base| base.join("diopter")).ok_or_else(|| {
+        LabError::Choice(
+            "neither XDG_CACHE_HOME nor HOME is set; name a folder with --cache".to_owned(),
+        )
+    })
+}
+
+fn write_kernel(parts: &Parts, build: &Build, folder: &Path) -> Result<(), LabError> {
+    let package = format!("{} {}", build.packages.join(" "), build.version);
+    let image = parts.image.as_ref().ok_or_else(|| LabError::Layout {
+        package: package.clone(),
+        lacks: "vmlinuz".to_owned(),
+    })?;
+    let path = folder.join(unpack::IMAGE);
+    fs::write(&path, image).map_err(LabError::file("write", &path))?;
+    let set = parts.write_modules(folder, &package)?;
+    if build.has_modules && set.modules.is_empty() {
+        return Err(LabError::Layout { package, lacks: "modules".to_owned() });
+    }
+    let facts = Facts {
+        format: FORMAT,
+        series: build.series.clone(),
+        release: build.release.clone(),
+        package: build.packages.first().cloned().unwrap_or_default(),
+        version: build.version.clone(),
+        modules: set.modules.into_iter().map(|(name, module)| (name, module.needs)).collect(),
+        built_in: set.built_in,
+    };
+    write_json(folder, &facts)
+}
+
+fn write_json(folder: &Path, facts: &impl Serialize) -> Result<(), LabError> {
+    let path = folder.join(FACTS);
+    let text = serde_json::to_vec_pretty(facts).expect("strings and numbers are JSON");
+    fs::write(&path, text).map_err(LabError::file("write", &path))
+}
+
+/// Gives a folder that is whole its name; what was there is not whole, or of another format.
+fn publish(ready: tempfile::TempDir, folder: &Path) -> Result<(), LabError> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(LabError::file("remove", folder))?;
+    }
+    fs::rename(ready.path(), folder).map_err(LabError::file("name", folder))?;
+    // It has another name now; there is nothing left to remove.
+    drop(ready.keep());
+    Ok(())
+}
+
+fn read_kernel(folder: &Path) -> Option<Kernel> {
+    let facts: Facts = serde_json::from_slice(&fs::read(folder.join(FACTS)).ok()?).ok()?;
+    if facts.format != FORMAT {
+        return None;
+    }
+    let module = |(name, needs): (String, Vec<String>)| {
+        let path = folder.join("modules").join(format!("{name}.ko"));
+        (name.clone(), Module { name, path, needs })
+    };
+    let modules = facts.modules.into_iter().map(module).collect();
+    Some(Kernel {
+        series: facts.series,
+        release: facts.release,
+        package: facts.package,
+        version: facts.version,
+        image: folder.join(unpack::IMAGE),
+        modules: ModuleSet { modules, built_in: facts.built_in },
+    })
+}
+
+fn read_programs(folder: &Path) -> Option<Programs> {
+    let programs: Programs = serde_json::from_slice(&fs::read(folder.join(FACTS)).ok()?).ok()?;
+    Some(Programs { archive: folder.join(ARCHIVE), ..programs })
+}
+
+fn used_at(folder: &Path) -> SystemTime {
+    let facts = fs::metadata(folder.join(FACTS)).and_then(|facts| facts.modified());
+    facts.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// Bytes of all files below a folder. What disappears meanwhile counts nothing.
+fn size_of(folder: &Path) -> u64 {
+    let mut folders = vec![folder.to_owned()];
+    let mut total = 0;
+    // Links are not followed, so the file system's depth bounds the loop.
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(facts) if facts.is_dir() => folders.push(entry.path()),
+                Ok(facts) => total += facts.len(),
+                Err(_) => {}
+            }
+        }
+    }
+    total
+}

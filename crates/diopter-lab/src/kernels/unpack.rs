@@ -1,0 +1,216 @@
+//! From packages, or a folder of somebody's own, to a kernel's image and the modules that jobs
+//! need: uncompressed, without signatures, with what each of them needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use super::deb;
+use super::elf;
+use super::error::LabError;
+use super::kernel::{Module, ModuleSet, canonical};
+
+/// The modules that jobs ask for; those that they need come with them.
+const WANTED: [&str; 28] = [
+    "null_blk",
+    "scsi_debug",
+    "dm_delay",
+    "loop",
+    "nvme",
+    "virtio_blk",
+    "virtio_pci",
+    "brd",
+    "ext4",
+    "ext2",
+    "xfs",
+    "vfat",
+    "btrfs",
+    "f2fs",
+    "jfs",
+    "reiserfs",
+    "nilfs2",
+    "exfat",
+    "ntfs3",
+    "nls_cp437",
+    "nls_ascii",
+    "nls_utf8",
+    "nls_iso8859_1",
+    "crc32c_generic",
+    "crc32_generic",
+    "libcrc32c",
+    "bfq",
+    "configfs",
+];
+/// More bytes than this no module has.
+const MODULE_MAX: u64 = 256 << 20;
+/// What is in the folder of an unpacked kernel.
+pub const IMAGE: &str = "vmlinuz";
+const MODULES: &str = "modules";
+
+/// The parts of a kernel, still compressed.
+#[derive(Debug, Default)]
+pub struct Parts {
+    /// The image, if it was there.
+    pub image: Option<Vec<u8>>,
+    /// What `uname -r` says: of the image's name or its folder of modules.
+    pub release: Option<String>,
+    /// Modules by name: the file's name, and its bytes.
+    modules: BTreeMap<String, (String, Vec<u8>)>,
+    built_in: BTreeSet<String>,
+}
+
+/// Takes a kernel's parts out of packages.
+///
+/// # Errors
+/// [`LabError::Tool`] for one that can't be read.
+pub fn parts_of(packages: &[PathBuf]) -> Result<Parts, LabError> {
+    let mut parts = Parts::default();
+    for package in packages {
+        for entry in deb::read(package, is_part)? {
+            parts.take(&entry.path, entry.content);
+        }
+    }
+    Ok(parts)
+}
+
+/// Takes modules out of a folder that is laid out like `/lib/modules/RELEASE`, or has modules
+/// anywhere in it.
+///
+/// # Errors
+/// The system's, with the file.
+pub fn add_folder(parts: &mut Parts, folder: &Path) -> Result<(), LabError> {
+    let mut folders = vec![folder.to_owned()];
+    // Links are not followed, so the file system's depth bounds the loop.
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder).map_err(LabError::file("open", &folder))?;
+        for entry in entries {
+            let entry = entry.map_err(LabError::file("read", &folder))?;
+            let path = entry.path();
+            let kind = entry.file_type().map_err(LabError::file("look at", &path))?;
+            let name = path.to_string_lossy().into_owned();
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() && is_part(&name) {
+                let content = fs::read(&path).map_err(LabError::file("read", &path))?;
+                parts.take(&name, content);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_part(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.starts_with("vmlinuz") || name == "modules.builtin" || module_name(name).is_some()
+}
+
+/// `ext4` of `ext4.ko.xz`.
+fn module_name(file: &str) -> Option<String> {
+    let (name, rest) = file.split_once(".ko")?;
+    matches!(rest, "" | ".xz" | ".zst" | ".gz").then(|| canonical(name))
+}
+
+impl Parts {
+    fn take(&mut self, path: &str, content: Vec<u8>) {
+        let file = path.rsplit('/').next().unwrap_or(path);
+        if let Some(release) = release_of(path) {
+            self.release.get_or_insert(release);
+        }
+        if file.starts_with("vmlinuz") {
+            if !content.is_empty() {
+                self.image = Some(content);
+            }
+        } else if file == "modules.builtin" {
+            let lines = String::from_utf8_lossy(&content).into_owned();
+            let names = lines.lines().filter_map(|line| line.rsplit('/').next());
+            self.built_in.extend(names.filter_map(module_name));
+        } else if let Some(name) = module_name(file) {
+            self.modules.insert(name, (file.to_owned(), content));
+        }
+    }
+
+    /// Writes the modules that jobs ask for into a folder, and tells which they are.
+    ///
+    /// # Errors
+    /// The system's, writing; [`LabError::Layout`] for a module that can't be read.
+    pub fn write_modules(&self, folder: &Path, package: &str) -> Result<ModuleSet, LabError> {
+        let folder = folder.join(MODULES);
+        fs::create_dir_all(&folder).map_err(LabError::file("create", &folder))?;
+        let mut set = ModuleSet { modules: BTreeMap::new(), built_in: self.built_in.clone() };
+        let mut asked: Vec<String> = WANTED.iter().map(|name| (*name).to_owned()).collect();
+        // Every module's needs are asked for once.
+        while let Some(name) = asked.pop() {
+            let Some((file, packed)) = self.modules.get(&name) else { continue };
+            if set.modules.contains_key(&name) {
+                continue;
+            }
+            let layout = |lacks: String| LabError::Layout { package: package.to_owned(), lacks };
+            let content = unpacked(file, packed)
+                .map_err(|error| layout(format!("readable module {file} ({error})")))?;
+            let content = elf::without_signature(&content);
+            let needs = elf::module_needs(content)
+                .ok_or_else(|| layout(format!("module {file} with a list of its needs")))?;
+            let needs: Vec<String> = needs.iter().map(|need| canonical(need)).collect();
+            let path = folder.join(format!("{name}.ko"));
+            fs::write(&path, content).map_err(LabError::file("write", &path))?;
+            asked.extend(needs.iter().cloned());
+            set.modules.insert(name.clone(), Module { name, path, needs });
+        }
+        Ok(set)
+    }
+}
+
+/// `6.1.0-56-cloud-amd64` of `boot/vmlinuz-6.1.0-56-cloud-amd64` and of
+/// `lib/modules/6.1.0-56-cloud-amd64/...`.
+fn release_of(path: &str) -> Option<String> {
+    let (_, behind) = path.split_once("lib/modules/").or_else(|| path.split_once("vmlinuz-"))?;
+    let release = behind.split('/').next().unwrap_or_default();
+    (!release.is_empty()).then(|| release.to_owned())
+}
+
+fn unpacked(file: &str, packed: &[u8]) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    if file.ends_with(".xz") {
+        lzma_rs::xz_decompress(&mut Cursor::new(packed), &mut content)
+            .map_err(|error| io::Error::other(format!("{error:?}")))?;
+    } else if file.ends_with(".zst") {
+        let decoder = ruzstd::decoding::StreamingDecoder::new(packed);
+        let decoder = decoder.map_err(|error| io::Error::other(error.to_string()))?;
+        decoder.take(MODULE_MAX).read_to_end(&mut content)?;
+    } else if file.ends_with(".gz") {
+        return Err(io::Error::other("gzip is not known here"));
+    } else {
+        content.extend_from_slice(packed);
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_known_by_their_files_however_packed() {
+        for file in ["dm-delay.ko", "dm-delay.ko.xz", "dm-delay.ko.zst"] {
+            assert_eq!(module_name(file).as_deref(), Some("dm_delay"), "{file}");
+        }
+        assert_eq!(module_name("modules.order"), None);
+        assert_eq!(module_name("x.ko.bz2"), None);
+    }
+
+    #[test]
+    fn the_release_is_read_off_the_image_or_the_modules_folder() {
+        let release = Some("7.2.13+deb14-cloud-amd64".to_owned());
+        assert_eq!(release_of("boot/vmlinuz-7.2.13+deb14-cloud-amd64"), release);
+        assert_eq!(release_of("usr/lib/modules/7.2.13+deb14-cloud-amd64/vmlinuz"), release);
+        assert_eq!(release_of("usr/share/doc/x"), None);
+    }
+
+    #[test]
+    fn what_is_built_in_is_read_from_its_list() {
+        let mut parts = Parts::default();
+        parts.take("lib/modules/1/modules.builtin", b"kernel/fs/ext4/ext4.ko\n".to_vec());
+        assert!(parts.built_in.contains("ext4"));
+    }
+}
