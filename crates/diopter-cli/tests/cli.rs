@@ -124,7 +124,7 @@ fn the_version_tells_the_backends() {
 
 #[test]
 fn schemas_are_those_of_the_documentation() {
-    for command in ["cp", "explain", "probe", "stripe", "lab-kernels", "trace"] {
+    for command in ["bench", "cp", "explain", "probe", "stripe", "lab-kernels", "trace"] {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }
