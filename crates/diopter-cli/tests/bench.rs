@@ -160,7 +160,7 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
         (&["--job=nothing"], "iomap-4k"),
         (&["--resume"], "nothing was interrupted"),
         (&["--preset=diopter,diopter"], "named twice"),
-        (&["--job=ext3-boundary", "--with=fio:libaio"], ""),
+        (&["--job=ext3-boundary", "--with=fio:libaio"], "fio"),
     ] {
         let told = refusal(path, arguments);
         assert!(told.contains(expected), "{arguments:?}: {told}");
