@@ -21,10 +21,11 @@ pub enum Capability {
     Chromium,
     Qemu,
     Nightly,
+    Fio,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 10] = [
+    pub const ALL: [Capability; 11] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -35,6 +36,7 @@ impl Capability {
         Capability::Chromium,
         Capability::Qemu,
         Capability::Nightly,
+        Capability::Fio,
     ];
 
     pub fn name(self) -> &'static str {
@@ -49,6 +51,7 @@ impl Capability {
             Capability::Chromium => "chromium",
             Capability::Qemu => "qemu",
             Capability::Nightly => "nightly",
+            Capability::Fio => "fio",
         }
     }
 }
@@ -104,7 +107,13 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Chromium => installed("chromium"),
         Capability::Qemu => qemu_runs(),
         Capability::Nightly => nightly_runs(),
+        Capability::Fio => fio_runs(),
     }
+}
+
+fn fio_runs() -> Result<(), String> {
+    let fio = repo::tool("fio").ok_or("fio is not installed")?;
+    repo::output_of(Command::new(fio).arg("--version")).map(drop)
 }
 
 fn attach_and_detach() -> Result<(), String> {

@@ -13,7 +13,7 @@ struct Tool {
     wanted_by: Capability,
 }
 
-const TOOLS: [Tool; 7] = [
+const TOOLS: [Tool; 8] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
@@ -22,6 +22,7 @@ const TOOLS: [Tool; 7] = [
     Tool { name: "mkfs.xfs", package: "xfsprogs", wanted_by: Capability::Xfs },
     Tool { name: "chromium", package: "chromium", wanted_by: Capability::Chromium },
     Tool { name: "qemu-system-x86_64", package: "qemu-system-x86", wanted_by: Capability::Qemu },
+    Tool { name: "fio", package: "fio", wanted_by: Capability::Fio },
 ];
 
 /// Makes the tools of these capabilities available where that can be done, and says what is

@@ -126,6 +126,11 @@ const COMPARE: &[&str] = &[
     "--test",
     "verdicts",
 ];
+const BENCH_DIO: &[&str] =
+    &["test", "-p", "diopter-lab", "--test", "bench", "--test", "bench_memory"];
+
+const SMOKE_PARITY: &[&str] =
+    &["bench", "--profile", "dev", "-p", "diopter-lab", "--bench", "parity", "--", "--smoke"];
 
 const LANES: &[Lane] = &[
     plain("fmt", &[check(&["fmt", "--all", "--check"])]),
@@ -204,6 +209,10 @@ const LANES: &[Lane] = &[
         }],
     ),
     plain("compare", &[test(COMPARE)]),
+    Lane {
+        uses: &[Capability::Fio],
+        ..plain("bench-dio", &[test(BENCH_DIO), check(SMOKE_PARITY)])
+    },
     plain("golden", &[test(&["test", "-p", "diopter-cli", "--tests"])]),
     Lane {
         name: "kernel",

@@ -10,13 +10,15 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Every command; the last three are hidden.
-const COMMANDS: [&str; 19] = [
+/// Every command; the last four are hidden.
+const COMMANDS: [&str; 21] = [
     "cp",
     "explain",
     "probe",
+    "bench",
     "compare",
     "report",
+    "trace",
     "stripe",
     "stripe create",
     "stripe info",
@@ -25,13 +27,17 @@ const COMMANDS: [&str; 19] = [
     "stripe unseal",
     "lab",
     "lab kernels",
-    "trace",
     "lab run",
     "lab bisect",
+    "bench-round",
     "man",
     "completions",
     "schema",
 ];
+
+/// Every document that has a schema.
+const SCHEMAS: [&str; 9] =
+    ["bench", "compare", "cp", "explain", "probe", "stripe", "lab-kernels", "lab-bisect", "trace"];
 
 /// The command with an environment of its own, in 80 columns.
 fn dio(arguments: &[&str]) -> Command {
@@ -125,9 +131,7 @@ fn the_version_tells_the_backends() {
 
 #[test]
 fn schemas_are_those_of_the_documentation() {
-    for command in
-        ["cp", "compare", "explain", "probe", "stripe", "lab-kernels", "trace", "lab-bisect"]
-    {
+    for command in SCHEMAS {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }

@@ -6,6 +6,7 @@ use clap::Args;
 use diopter::Preset;
 use diopter_lab::document::ReadWrite;
 
+use super::compare;
 use super::low::ABOUT_SIZES;
 use super::values;
 use crate::size;
@@ -72,7 +73,7 @@ pub struct BenchArgs {
     /// Bytes of the file that are used [default: 1G]
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = size::parse)]
     pub size: Vec<u64>,
-    /// How long a round is, as in 2, 500ms, 1m [default: 2]
+    /// How long a round is, as in 2, 500ms, 1m [default: 1]
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = values::time)]
     pub runtime: Vec<u64>,
     /// Presets of the engine; the first is the baseline [default: diopter]
@@ -93,18 +94,18 @@ pub struct BenchArgs {
     /// First byte of the file that is used [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub offset: Option<u64>,
-    /// Rounds of each cell [default: 8]
+    /// Rounds of each cell [default: 20]
     #[arg(long, value_name = "N")]
     pub rounds: Option<u32>,
-    /// Time of each round before anything counts [default: 300ms]
+    /// Time of each round before anything counts [default: 200ms]
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub warmup: Option<u64>,
     /// Seed of offsets and contents
     #[arg(long, value_name = "N", default_value = "42")]
     pub seed: u64,
-    /// The smallest change that matters, in percent
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = values::percent)]
-    pub effect_floor: f64,
+    /// The smallest change that matters
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = compare::floor)]
+    pub floor: f64,
     /// Allow an existing file, or a device that is not mounted, to be written
     #[arg(long)]
     pub overwrite: bool,
@@ -114,6 +115,15 @@ pub struct BenchArgs {
     /// Where the result goes [default: dio-bench.json in this folder, or the next free number]
     #[arg(long, value_name = "FILE")]
     pub json_out: Option<PathBuf>,
+    /// Where the report goes, one page with charts [default: beside the result]
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write the tables in Markdown as well
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Write every round as a line of CSV as well
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
     /// Print the result as one JSON document (docs/schema/bench.json) on standard output
     #[arg(long)]
     pub json: bool,

@@ -232,16 +232,6 @@ pub fn peer(text: &str) -> Result<String, BenchValueError> {
     Ok(name.to_owned())
 }
 
-/// Takes percent, and gives the fraction.
-///
-/// # Errors
-/// What is no number from 0 to 100.
-pub fn percent(text: &str) -> Result<f64, BenchValueError> {
-    let number = text.parse::<f64>().ok().filter(|number| (0.0..=100.0).contains(number));
-    let told = || BenchValueError(format!("`{text}` is no share; write percent from 0 to 100"));
-    number.map(|number| number / 100.0).ok_or_else(told)
-}
-
 /// Presets by name.
 pub fn preset() -> impl TypedValueParser<Value = Preset> {
     named(&Preset::ALL, Preset::name)
@@ -326,12 +316,6 @@ mod tests {
         for text in ["libaio", "fio:", "fio:a b", "dd:x"] {
             assert!(peer(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn a_share_is_written_in_percent() {
-        assert_eq!(percent("1"), Ok(0.01));
-        assert!(percent("-1").is_err() && percent("NaN").is_err() && percent("x").is_err());
     }
 
     #[test]

@@ -6,10 +6,13 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::doubts;
-use super::journal::{Reached, Record, Records};
+use super::journal::{Begin, Reached, Record, Records};
 use super::plan::Plan;
 use super::round::{Facts, Seen};
-use crate::document::{Bench, Cell, Column, Environment, Row, SCHEMA};
+use crate::document::{Bench, Cell, Column, Environment, Latencies, Row, SCHEMA, Sample};
+
+/// Cells of which a document is read whole.
+pub const CELLS_WHOLE_MAX: usize = 1000;
 
 /// What the whole journal says, beside its rounds.
 struct Survey {
@@ -34,17 +37,7 @@ pub fn write_document(journal: &Path, out: &mut dyn Write) -> Result<(), String>
     let survey = survey(journal)?;
     let mut records = Records::open(journal)?;
     let begin = records.begin()?;
-    let head = Bench {
-        schema: SCHEMA.to_owned(),
-        made_by: begin.made_by.clone(),
-        title: begin.plan.title.clone(),
-        started_unix_ns: begin.started_unix_ns,
-        method: begin.plan.method(),
-        environments: survey.environments.clone(),
-        columns: survey.columns.clone(),
-        rows: Vec::new(),
-        is_interrupted: survey.rows_done < begin.plan.jobs.len(),
-    };
+    let head = head(&begin, &survey);
     let told = |error: io::Error| format!("write the result: {error}");
     let head = serde_json::to_string(&head).expect("strings and numbers are JSON");
     // The rows go where an empty list of them stands.
@@ -61,14 +54,49 @@ pub fn write_document(journal: &Path, out: &mut dyn Write) -> Result<(), String>
     writeln!(out, "\n]{after}").map_err(told)
 }
 
-/// The document of a journal, as a value.
+/// The document of a journal, as a value. Of more than [`CELLS_WHOLE_MAX`] cells the histograms and
+/// the throughput over time are left out, and only they: so that it fits into memory.
 ///
 /// # Errors
-/// As [`write_document`].
+/// The journal cannot be read.
 pub fn read(journal: &Path) -> Result<Bench, String> {
-    let mut text = Vec::new();
-    write_document(journal, &mut text)?;
-    serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", journal.display()))
+    let survey = survey(journal)?;
+    let mut records = Records::open(journal)?;
+    let begin = records.begin()?;
+    let mut bench = head(&begin, &survey);
+    let cells = begin.plan.jobs.len() * begin.plan.columns.len();
+    let mut rows = Rows { records, plan: &begin.plan, ahead: None };
+    for row in 0..begin.plan.jobs.len() {
+        let mut row = rows.next(row, &survey)?;
+        if cells > CELLS_WHOLE_MAX {
+            row.cells.iter_mut().flat_map(|cell| &mut cell.samples).for_each(thin);
+        }
+        bench.rows.push(row);
+    }
+    Ok(bench)
+}
+
+fn thin(sample: &mut Sample) {
+    sample.series = Vec::new();
+    for direction in [&mut sample.read, &mut sample.write].into_iter().flatten() {
+        let latencies = direction.latencies.as_mut();
+        let Some(Latencies { slat, clat, lat }) = latencies else { continue };
+        [slat, clat, lat].into_iter().flatten().for_each(|latency| latency.hdr = None);
+    }
+}
+
+fn head(begin: &Begin, survey: &Survey) -> Bench {
+    Bench {
+        schema: SCHEMA.to_owned(),
+        made_by: begin.made_by.clone(),
+        title: begin.plan.title.clone(),
+        started_unix_ns: begin.started_unix_ns,
+        method: begin.plan.method(),
+        environments: survey.environments.clone(),
+        columns: survey.columns.clone(),
+        rows: Vec::new(),
+        is_interrupted: survey.rows_done < begin.plan.jobs.len(),
+    }
 }
 
 /// The rows of a journal, one after another.
@@ -218,10 +246,10 @@ impl Draft {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::journal::{self, Begin, Journal};
+    use crate::bench::journal::{self, Journal};
     use crate::bench::plan::PlannedColumn;
     use crate::bench::round::RoundAnswer;
-    use crate::document::{Job, Sample};
+    use crate::document::Job;
 
     fn round(row: usize, column: usize, round: u32) -> Record {
         let sample = Sample { round, elapsed_ns: 7, ..Sample::default() };

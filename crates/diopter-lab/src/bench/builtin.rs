@@ -53,7 +53,7 @@ pub fn axes() -> Axes {
         iodepth: vec![32],
         numjobs: vec![1],
         size: vec![1 << 30],
-        span: vec![Span::RuntimeNs(2 * SECOND_NS)],
+        span: vec![Span::RuntimeNs(SECOND_NS)],
         file_system: vec![None],
     }
 }
@@ -137,7 +137,7 @@ fn striped() -> Job {
 /// The jobs of `--quick`: what the three reports differ in, in under a minute.
 #[must_use]
 pub fn quick() -> (Vec<Job>, Vec<PlannedColumn>) {
-    let span = Span::RuntimeNs(SECOND_NS / 2);
+    let span = Span::RuntimeNs(SECOND_NS * 3 / 10);
     let size = 128 << 20;
     let small = Job { block_bytes: 4096, iodepth: 32, numjobs: 1, size, span, ..base() };
     let jobs = vec![
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn the_quick_jobs_leave_time_within_a_minute() {
         let (jobs, columns) = quick();
-        let (rounds, warmup_ns) = (6, 100_000_000);
+        let (rounds, warmup_ns) = (10, 80_000_000);
         let plan = Plan { jobs, columns, rounds, warmup_ns, ..Plan::default() };
         assert_eq!(plan.check(), Ok(()));
         assert!(plan.least_ns() < 40 * SECOND_NS, "{}", plan.least_ns());

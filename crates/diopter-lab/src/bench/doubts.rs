@@ -1,7 +1,7 @@
 //! What makes a cell's figures doubtful, from its rounds alone. Thresholds stand here, each with
 //! its reason; remedies stand with the doubts.
 
-use super::number::{figure, median};
+use super::number::{float, median};
 use super::round::Seen;
 use crate::document::{Doubt, Environment, Job, Sample, Span, Warning};
 
@@ -109,7 +109,7 @@ fn throttled(samples: &[Sample], seen: &[Seen]) -> Option<Warning> {
     let shares = samples
         .iter()
         .zip(seen)
-        .map(|(sample, seen)| figure(seen.throttled_ns) / figure(sample.elapsed_ns.max(1)));
+        .map(|(sample, seen)| float(seen.throttled_ns) / float(sample.elapsed_ns.max(1)));
     let share = shares.fold(0.0, f64::max);
     if share <= THROTTLED_SHARE {
         return None;
@@ -123,7 +123,7 @@ fn other_load(seen: &[Seen]) -> Option<Warning> {
         let shares: Vec<f64> = seen
             .iter()
             .filter(|seen| seen.available_ns > 0)
-            .map(|seen| figure(of(seen)) / figure(seen.available_ns))
+            .map(|seen| float(of(seen)) / float(seen.available_ns))
             .collect();
         median(&shares).unwrap_or(0.0)
     };
@@ -147,7 +147,7 @@ fn buffered(job: &Job, samples: &[Sample]) -> Option<Warning> {
     if buffered == 0 || !job.is_direct {
         return None;
     }
-    let share = percent(figure(buffered) / figure(all));
+    let share = percent(float(buffered) / float(all));
     warning(Doubt::BufferedFallback, format!("{share} of the bytes"))
 }
 
@@ -198,10 +198,10 @@ fn drift(samples: &[Sample]) -> Option<Warning> {
 
 /// Spearman's, of figures with their places.
 fn rank_correlation(figures: &[f64]) -> f64 {
-    let count = figure(super::number::wide(figures.len()));
+    let count = float(super::number::wide(figures.len()));
     let mut order: Vec<usize> = (0..figures.len()).collect();
     order.sort_by(|one, other| figures[*one].total_cmp(&figures[*other]));
-    let far = |rank: usize, place: usize| figure(super::number::wide(rank.abs_diff(place)));
+    let far = |rank: usize, place: usize| float(super::number::wide(rank.abs_diff(place)));
     let sum: f64 = order.iter().enumerate().map(|(rank, place)| far(rank, *place).powi(2)).sum();
     1.0 - 6.0 * sum / (count * (count * count - 1.0))
 }
@@ -216,7 +216,7 @@ fn not_steady(samples: &[Sample]) -> Option<Warning> {
         let (first, second) = points.split_at(points.len() / 2);
         let mean = |half: &[crate::document::SeriesPoint]| {
             let ios: u64 = half.iter().map(|point| point.ios).sum();
-            figure(ios) / figure(super::number::wide(half.len()))
+            float(ios) / float(super::number::wide(half.len()))
         };
         Some(mean(second) / mean(first).max(f64::MIN_POSITIVE) - 1.0)
     };

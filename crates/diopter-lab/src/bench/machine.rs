@@ -53,6 +53,19 @@ impl Machine {
         Machine { child, ground, warmup_ns: plan.warmup_ns, stop, environment: None }
     }
 
+    /// The file that a job's rounds run on now, for whoever compares by other means.
+    ///
+    /// # Errors
+    /// It cannot be made, or lies in an image.
+    pub fn file(&mut self, job: &Job) -> Result<PathBuf, Trouble> {
+        match self.ground.place(job)? {
+            Place::File(path) => Ok(path),
+            Place::Inside { image, .. } => {
+                Err(Trouble::Run(format!("{}: the file lies in an image", image.display())))
+            }
+        }
+    }
+
     fn answer(&self, order: &RoundOrder) -> Result<RoundAnswer, Trouble> {
         let (program, arguments) = &self.child;
         let spawned = Command::new(program)

@@ -10,6 +10,7 @@ pub mod doubts;
 pub mod environment;
 pub mod ground;
 pub mod histogram;
+pub mod job_file;
 pub mod journal;
 pub mod machine;
 pub mod number;

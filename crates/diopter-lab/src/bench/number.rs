@@ -2,13 +2,7 @@
 
 use std::time::Duration;
 
-/// A count as a figure; exact below 2^53.
-#[must_use]
-pub fn figure(count: u64) -> f64 {
-    let (high, low) = (count >> 32, count & u64::from(u32::MAX));
-    let exact = |part: u64| f64::from(u32::try_from(part).unwrap_or(u32::MAX));
-    exact(high) * 4_294_967_296.0 + exact(low)
-}
+pub use crate::number::{count, float};
 
 /// A length as 64 bits.
 #[must_use]
@@ -25,7 +19,7 @@ pub fn nanos(duration: Duration) -> u64 {
 /// So many in a second.
 #[must_use]
 pub fn per_second(count: u64, elapsed_ns: u64) -> f64 {
-    if elapsed_ns == 0 { 0.0 } else { figure(count) * 1e9 / figure(elapsed_ns) }
+    if elapsed_ns == 0 { 0.0 } else { float(count) * 1e9 / float(elapsed_ns) }
 }
 
 /// The middle of some figures; `None` of none.
@@ -44,15 +38,6 @@ pub fn median(figures: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_count_becomes_the_same_figure() {
-        let large = 9_007_199_254_740_991.0;
-        for (count, expected) in [(0, 0.0), (1, 1.0), (1 << 33, 8_589_934_592.0)] {
-            assert!((figure(count) - expected).abs() < f64::EPSILON);
-        }
-        assert!((figure((1 << 53) - 1) - large).abs() < f64::EPSILON);
-    }
 
     #[test]
     fn a_rate_over_no_time_is_none() {

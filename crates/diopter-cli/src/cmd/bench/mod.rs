@@ -2,7 +2,6 @@
 
 mod progress;
 mod resolve;
-mod table;
 
 pub use resolve::BenchOptions;
 
@@ -18,8 +17,10 @@ use diopter_lab::bench::journal::{Begin, Journal, Reached, SCHEMA};
 use diopter_lab::bench::machine::Machine;
 use diopter_lab::bench::plan::Plan;
 use diopter_lab::bench::result::{ResultFile, journal_of};
-use diopter_lab::bench::round;
+use diopter_lab::bench::{assemble, round};
+use diopter_lab::compare::{self, Settings};
 use diopter_lab::document::Bench;
+use diopter_lab::report::{self, TextStyle};
 
 use crate::cp::Signals;
 use crate::log;
@@ -88,12 +89,18 @@ fn bench(options: &BenchOptions, look: &Look) -> Result<u8, String> {
     // Scratch files, mounts and loop devices go before anything is told.
     drop(machine);
     progress.finish();
+    let bench = assemble::read(&journal_of(&path))?;
+    if let (Err(why), false) = (&ended, has_rounds(&bench)) {
+        // There is nothing to keep, and nothing to go on from.
+        remove(&[path.clone(), journal_of(&path)])?;
+        return Err(why.clone());
+    }
     result.finish(ended == Ok(Ending::Whole))?;
     let ending = ended.map_err(|why| kept(&path, &why))?;
     if let Some(why) = lost {
         return Err(why);
     }
-    tell(options, &path, look)?;
+    tell(options, (&path, &bench), look)?;
     match (ending, signals.arrived()) {
         (Ending::Interrupted, Some(signal)) => {
             log::say(&kept(&path, &format!("ended by {}", signal.name())));
@@ -103,26 +110,49 @@ fn bench(options: &BenchOptions, look: &Look) -> Result<u8, String> {
     }
 }
 
+fn has_rounds(bench: &Bench) -> bool {
+    bench.rows.iter().flat_map(|row| &row.cells).any(|cell| !cell.samples.is_empty())
+}
+
+fn remove(paths: &[PathBuf]) -> Result<(), String> {
+    paths.iter().try_for_each(|path| {
+        fs::remove_file(path).map_err(|error| format!("remove {}: {error}", path.display()))
+    })
+}
+
 fn kept(path: &Path, why: &str) -> String {
     let path = path.display();
     format!("{why}; what was measured is in {path}, and --resume goes on")
 }
 
-/// Prints what came out, and where it is.
-fn tell(options: &BenchOptions, path: &Path, look: &Look) -> Result<(), String> {
+/// Writes the reports, prints what came out, and where all of it is.
+fn tell(options: &BenchOptions, (path, bench): (&Path, &Bench), look: &Look) -> Result<(), String> {
+    let comparison = compare::columns(bench, &Settings::default());
+    let html = options.html.clone().unwrap_or_else(|| path.with_extension("html"));
+    write(&html, &report::html(bench, Some(&comparison)))?;
+    if let Some(path) = &options.markdown {
+        write(path, &report::markdown(bench, Some(&comparison)))?;
+    }
+    if let Some(path) = &options.csv {
+        write(path, &report::csv(bench))?;
+    }
     if options.is_json {
         let text = fs::read_to_string(path)
             .map_err(|error| format!("read {}: {error}", path.display()))?;
         output::print(&text, DONE);
         return Ok(());
     }
-    let text = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
-    let bench: Bench = serde_json::from_slice(&text)
-        .map_err(|error| format!("read {}: {error}", path.display()))?;
-    let mut text = table::of(&bench, look);
-    output::put(&mut text, &format!("Result: {}", path.display()));
+    let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
+    let mut text = report::text(bench, Some(&comparison), style);
+    output::put(&mut text, &format!("\nResult: {}", path.display()));
+    output::put(&mut text, &format!("Report: {}", html.display()));
     output::print(&text, DONE);
     Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text)
+        .map_err(|error| format!("write {}: {error}; choose another place", path.display()))
 }
 
 fn journal(

@@ -1,17 +1,20 @@
 //! What was typed, as a plan: lists over those of a story, of a job file, or of nothing.
 
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use diopter::Preset;
 use diopter_lab::bench::builtin::{self, Builtin};
+use diopter_lab::bench::job_file::{self, FILE_BYTES_MAX, FileJob};
 use diopter_lab::bench::plan::{Axes, Plan, PlannedColumn, jobs};
 use diopter_lab::bench::round::version_of;
+use diopter_lab::compare::ROUNDS_DEFAULT;
 use diopter_lab::document::{Job, ReadWrite, Span};
 
-const ROUNDS: u32 = 8;
-const ROUNDS_QUICK: u32 = 6;
-const WARMUP_NS: u64 = 300_000_000;
-const WARMUP_QUICK_NS: u64 = 100_000_000;
+const ROUNDS_QUICK: u32 = 10;
+const WARMUP_NS: u64 = 200_000_000;
+const WARMUP_QUICK_NS: u64 = 80_000_000;
 
 /// What the command line says.
 #[derive(Clone, Debug)]
@@ -60,6 +63,12 @@ pub struct BenchOptions {
     pub resumes: bool,
     /// Where the result goes.
     pub json_out: Option<PathBuf>,
+    /// Where the report goes.
+    pub html: Option<PathBuf>,
+    /// Where the tables go in Markdown.
+    pub markdown: Option<PathBuf>,
+    /// Where every round goes.
+    pub csv: Option<PathBuf>,
     /// One JSON document on standard output.
     pub is_json: bool,
     /// No progress.
@@ -69,9 +78,17 @@ pub struct BenchOptions {
 /// The matrix before the columns are known.
 struct Draft {
     title: String,
+    parts: Vec<Part>,
+    presets: Vec<&'static str>,
+    warmup_ns: Option<u64>,
+}
+
+/// A matrix over one job.
+struct Part {
+    /// In front of the names of its rows.
+    name: String,
     axes: Axes,
     base: Job,
-    presets: Vec<&'static str>,
 }
 
 /// The plan.
@@ -79,7 +96,8 @@ struct Draft {
 /// # Errors
 /// What cannot be run, and what to do.
 pub fn plan(options: &BenchOptions) -> Result<Plan, String> {
-    let rounds = options.rounds.unwrap_or(if options.is_quick { ROUNDS_QUICK } else { ROUNDS });
+    let rounds = if options.is_quick { ROUNDS_QUICK } else { ROUNDS_DEFAULT };
+    let rounds = options.rounds.unwrap_or(rounds);
     let warmup = if options.is_quick { WARMUP_QUICK_NS } else { WARMUP_NS };
     let mut plan = Plan {
         rounds,
@@ -105,7 +123,8 @@ pub fn plan(options: &BenchOptions) -> Result<Plan, String> {
     } else {
         let draft = draft(options, rounds)?;
         plan.title = draft.title;
-        plan.jobs = jobs(&draft.axes, &draft.base);
+        plan.jobs = draft.parts.iter().flat_map(rows).collect();
+        plan.warmup_ns = options.warmup.or(draft.warmup_ns).unwrap_or(warmup);
         plan.columns = columns(options, &draft.presets);
     }
     for job in &mut plan.jobs {
@@ -118,29 +137,60 @@ pub fn plan(options: &BenchOptions) -> Result<Plan, String> {
     Ok(plan)
 }
 
+fn rows(part: &Part) -> Vec<Job> {
+    let mut rows = jobs(&part.axes, &part.base);
+    if !part.name.is_empty() {
+        rows.iter_mut().for_each(|job| job.name = format!("{}: {}", part.name, job.name));
+    }
+    rows
+}
+
 fn draft(options: &BenchOptions, rounds: u32) -> Result<Draft, String> {
     let mut draft = match &options.job {
         None => Draft {
             title: "dio bench".to_owned(),
-            axes: builtin::axes(),
-            base: builtin::base(),
+            parts: vec![Part::of(builtin::axes(), builtin::base())],
             presets: vec!["diopter"],
+            warmup_ns: None,
         },
         Some(name) => of_job(name, rounds)?,
     };
-    let axes = &mut draft.axes;
-    replace(&mut axes.rw, &options.rw);
-    replace(&mut axes.block_bytes, &options.bs);
-    replace(&mut axes.iodepth, &options.iodepth);
-    replace(&mut axes.numjobs, &options.numjobs);
-    replace(&mut axes.size, &options.size);
-    let spans: Vec<Span> = options.runtime.iter().map(|ns| Span::RuntimeNs(*ns)).collect();
-    replace(&mut axes.span, &spans);
-    let kinds: Vec<Option<String>> = options.fs.iter().cloned().map(Some).collect();
-    replace(&mut axes.file_system, &kinds);
-    draft.base.read_percent = options.rwmixread.unwrap_or(draft.base.read_percent);
-    draft.base.offset = options.offset.unwrap_or(draft.base.offset);
+    for part in &mut draft.parts {
+        let axes = &mut part.axes;
+        replace(&mut axes.rw, &options.rw);
+        replace(&mut axes.block_bytes, &options.bs);
+        replace(&mut axes.iodepth, &options.iodepth);
+        replace(&mut axes.numjobs, &options.numjobs);
+        replace(&mut axes.size, &options.size);
+        let spans: Vec<Span> = options.runtime.iter().map(|ns| Span::RuntimeNs(*ns)).collect();
+        replace(&mut axes.span, &spans);
+        let kinds: Vec<Option<String>> = options.fs.iter().cloned().map(Some).collect();
+        replace(&mut axes.file_system, &kinds);
+        part.base.read_percent = options.rwmixread.unwrap_or(part.base.read_percent);
+        part.base.offset = options.offset.unwrap_or(part.base.offset);
+    }
     Ok(draft)
+}
+
+impl Part {
+    fn of(axes: Axes, base: Job) -> Part {
+        Part { name: String::new(), axes, base }
+    }
+
+    /// A job of a file: every list is of one value.
+    fn of_file(job: FileJob) -> Part {
+        let base = job.job;
+        let axes = Axes {
+            rw: vec![base.rw],
+            block_bytes: vec![base.block_bytes],
+            iodepth: vec![base.iodepth],
+            numjobs: vec![base.numjobs],
+            size: vec![base.size],
+            span: vec![base.span],
+            file_system: vec![None],
+        };
+        Part { name: job.name, axes, base }
+    }
 }
 
 fn replace<T: Clone>(list: &mut Vec<T>, typed: &[T]) {
@@ -153,14 +203,30 @@ fn of_job(name: &Path, rounds: u32) -> Result<Draft, String> {
     if let Some(builtin) = name.to_str().and_then(Builtin::named) {
         let story = builtin.story(rounds);
         let title = story.title.to_owned();
-        return Ok(Draft { title, axes: story.axes, base: story.base, presets: story.presets });
+        let parts = vec![Part::of(story.axes, story.base)];
+        return Ok(Draft { title, parts, presets: story.presets, warmup_ns: None });
     }
-    let names: Vec<&str> = Builtin::ALL.into_iter().map(Builtin::name).collect();
-    Err(format!(
-        "--job {}: there is no such file, and the built-in jobs are {}",
-        name.display(),
-        names.join(", ")
-    ))
+    let jobs = of_file(name)?;
+    let title = name.display().to_string();
+    let warmup_ns = jobs.iter().filter_map(|job| job.ramp_ns).max();
+    let parts = jobs.into_iter().map(Part::of_file).collect();
+    Ok(Draft { title, parts, presets: vec!["diopter"], warmup_ns })
+}
+
+fn of_file(name: &Path) -> Result<Vec<FileJob>, String> {
+    let shown = name.display();
+    let told = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => {
+            let names: Vec<&str> = Builtin::ALL.into_iter().map(Builtin::name).collect();
+            let names = names.join(", ");
+            format!("--job {shown}: there is no such file, and the built-in jobs are {names}")
+        }
+        _ => format!("--job {shown}: {error}"),
+    };
+    let mut text = String::new();
+    let file = File::open(name).map_err(told)?;
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(told)?;
+    job_file::parse(&text).map_err(|why| format!("--job {shown}: {why}"))
 }
 
 /// Presets times backends, then the engines of fio.

@@ -97,11 +97,9 @@ impl Ground {
     ) -> Result<Ground, String> {
         let writes = jobs.iter().any(|job| job.rw.has_writes() || is_fresh(job));
         let mut held = None;
+        scratch::remove_stale(&scratch_folder(&named));
         match &named {
-            Named::Folder(folder) => {
-                scratch::remove_stale(folder);
-                check_space(folder, jobs)?;
-            }
+            Named::Folder(folder) => check_space(folder, jobs)?,
             Named::File(path) => {
                 let shown = path.display();
                 if writes && !may_overwrite {
@@ -200,12 +198,8 @@ impl Ground {
 
     fn scratch(&mut self) -> Result<&Scratch, Trouble> {
         if self.scratch.is_none() {
-            // Beside a file or device there is nothing to keep but logs.
-            let folder = match &self.named {
-                Named::Folder(folder) => folder.clone(),
-                Named::File(_) | Named::Device(_) => std::env::temp_dir(),
-            };
-            self.scratch = Some(Scratch::new(&folder).map_err(Trouble::Run)?);
+            let within = scratch_folder(&self.named);
+            self.scratch = Some(Scratch::new(&within).map_err(Trouble::Run)?);
         }
         Ok(self.scratch.as_ref().expect("made above"))
     }
@@ -247,6 +241,14 @@ impl Ground {
 #[must_use]
 pub fn is_fresh(job: &Job) -> bool {
     job.file_system.is_some()
+}
+
+/// Where the scratch folder is made: of a run on a file or device it holds logs and a mount point.
+fn scratch_folder(named: &Named) -> PathBuf {
+    match named {
+        Named::Folder(folder) => folder.clone(),
+        Named::File(_) | Named::Device(_) => std::env::temp_dir(),
+    }
 }
 
 fn remove_if_there(path: &Path) -> Result<(), Trouble> {

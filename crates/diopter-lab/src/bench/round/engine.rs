@@ -12,7 +12,7 @@ use diopter::{Policies, Preset};
 use super::usage::{Look, Used, Whose, memory_peak_bytes};
 use super::worker::{DirectionTally, Tally, Worker};
 use super::{Facts, Place, RoundAnswer, RoundOrder};
-use crate::bench::number::{figure, nanos, per_second};
+use crate::bench::number::{float, nanos, per_second};
 use crate::document::{DirectionSample, Sample, SeriesPoint};
 
 /// What the first thread sees beside what it counts.
@@ -112,7 +112,7 @@ fn sample(order: &RoundOrder, all: &Tally, used: &Used, started_unix_ns: u64) ->
         route: Some(all.route),
         contexts: Some(all.contexts.clone()),
         // Little's law.
-        depth_mean: Some(figure(all.in_flight_ns()) / figure(elapsed_ns)),
+        depth_mean: Some(float(all.in_flight_ns()) / float(elapsed_ns)),
         series: series(all),
         ..Sample::default()
     }

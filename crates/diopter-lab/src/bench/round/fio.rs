@@ -12,7 +12,7 @@ use super::engine::pages_cached;
 use super::usage::{Look, Whose, memory_peak_bytes};
 use super::{Facts, Place, RoundAnswer, RoundOrder};
 use crate::bench::histogram::Times;
-use crate::bench::number::{figure, nanos};
+use crate::bench::number::{float, nanos};
 use crate::document::{
     DirectionSample, Job, Latencies, Latency, Processor, Sample, Span, Switches,
 };
@@ -176,15 +176,15 @@ fn sample_of(text: &str) -> Result<Sample, String> {
     let threads_ms = job["job_runtime"].as_u64().unwrap_or(0);
     let percent = |name: &str| {
         let percent = job[name].as_f64().unwrap_or(0.0).max(0.0);
-        let seconds = percent / 100.0 * figure(threads_ms) / 1e3;
+        let seconds = percent / 100.0 * float(threads_ms) / 1e3;
         std::time::Duration::try_from_secs_f64(seconds).map_or(0, nanos)
     };
     let in_flight = |sample: &Option<DirectionSample>| {
         let latencies = sample.as_ref().and_then(|sample| sample.latencies.as_ref());
         let lat = latencies.and_then(|latencies| latencies.lat.as_ref());
-        lat.map_or(0.0, |lat| lat.mean_ns * figure(lat.count))
+        lat.map_or(0.0, |lat| lat.mean_ns * float(lat.count))
     };
-    let depth = (in_flight(&read) + in_flight(&write)) / figure(elapsed_ns.max(1));
+    let depth = (in_flight(&read) + in_flight(&write)) / float(elapsed_ns.max(1));
     Ok(Sample {
         elapsed_ns,
         processor: Processor { user_ns: percent("usr_cpu"), system_ns: percent("sys_cpu") },
