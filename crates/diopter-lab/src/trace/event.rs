@@ -32,6 +32,10 @@ pub struct Sectors {
     pub count: u32,
     /// What is done with them.
     pub flow: Flow,
+    /// Whether it was to be durable at once.
+    pub is_durable: bool,
+    /// How it ended, if it ended: 0 or a negative errno.
+    pub error: i64,
 }
 
 /// What the letters of an event of the block layer say.
@@ -63,6 +67,15 @@ pub struct Event {
 pub enum What {
     /// A direct request entered iomap.
     Begin(Begin),
+    /// The bio that the thread has just handed down is of a raw device.
+    RawBio {
+        /// What it has in common with the other bios of its request.
+        request: u64,
+        /// Whether it is the request's first.
+        is_first: bool,
+        /// Whether who asked waits for it, where that shows.
+        is_waited_for: Option<bool>,
+    },
     /// iomap handed all of it down and did not wait.
     Queued(Inode),
     /// iomap finished it.
@@ -147,8 +160,8 @@ pub enum What {
 pub struct Begin {
     /// Of which file.
     pub inode: Inode,
-    /// The file's size; `None` where it has none that could grow.
-    pub file_size: Option<u64>,
+    /// The file's size.
+    pub file_size: u64,
     /// First byte.
     pub position: u64,
     /// Bytes.
@@ -159,7 +172,7 @@ pub struct Begin {
     pub flags: u32,
     /// Whether its submitter does not wait.
     pub is_async: bool,
-    /// Whether it is a write, where the flags do not say.
+    /// Whether it is marked as a write; one that its submitter waits for is not.
     pub is_write: bool,
 }
 
@@ -169,8 +182,6 @@ pub const IOCB_POLLED: u32 = 1;
 pub const IOCB_DURABLE: u32 = 2 | 4;
 /// `IOCB_NOWAIT`.
 pub const IOCB_NOWAIT: u32 = 8;
-/// `IOCB_DIRECT`.
-pub const IOCB_DIRECT: u32 = 1 << 17;
 /// `IOCB_WRITE`.
 pub const IOCB_WRITE: u32 = 1 << 18;
 /// `CLONE_THREAD`.
@@ -216,7 +227,7 @@ pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workque
 
 const CONTEXT: Need = Need::Tells("when a worker took up a completion that was put off");
 const DEVICE: Need = Need::Tells("when devices were done");
-const SECTORS: &[&str] = &["dev", "sector", "nr_sector", "rwbs"];
+const SECTORS: &[&str] = &["dev", "sector", "nr_sector", "rwbs", "error"];
 
 /// Every event that is listened to.
 pub const SOURCES: &[Source] = &[
@@ -352,7 +363,7 @@ fn begin(record: Record<'_>) -> Begin {
     let flags = record.number32(6);
     Begin {
         inode: inode(record),
-        file_size: Some(record.number(2)),
+        file_size: record.number(2),
         position: record.number(3),
         count: record.number(4),
         done_before: record.number(5),
@@ -369,6 +380,9 @@ fn sectors(record: Record<'_>) -> Sectors {
         start: record.number(1),
         count,
         flow: if count == 0 { Flow::Other } else { flow(record.text(3)) },
+        // `F` before the operation is a flush, behind it forced to the medium.
+        is_durable: record.text(3).iter().skip(1).any(|letter| *letter == b'F'),
+        error: record.signed(4),
     }
 }
 

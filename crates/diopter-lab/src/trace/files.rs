@@ -18,6 +18,7 @@ pub struct Files {
     /// Files that stand behind a loop device: what goes on in them is not the command's doing.
     backing: HashSet<Inode>,
     disks: HashMap<Device, Device>,
+    starts: HashMap<Device, u64>,
 }
 
 impl Files {
@@ -31,7 +32,7 @@ impl Files {
                 }
             }
         }
-        Files { paths, file_systems: mounts(), backing: backing_files(), disks: HashMap::new() }
+        Files { paths, file_systems: mounts(), backing: backing_files(), ..Files::default() }
     }
 
     /// Whether a loop device lies on this file.
@@ -43,6 +44,14 @@ impl Files {
     /// The whole disk that a device is, or is a part of.
     pub fn disk(&mut self, device: Device) -> Device {
         *self.disks.entry(device).or_insert_with(|| disk_of(device).unwrap_or(device))
+    }
+
+    /// The first sector of a device on its whole disk.
+    pub fn first_sector(&mut self, device: Device) -> u64 {
+        *self.starts.entry(device).or_insert_with(|| {
+            let start = fs::read_to_string(block(device).join("start")).unwrap_or_default();
+            start.trim().parse().unwrap_or_default()
+        })
     }
 
     /// What is known of a file.

@@ -14,6 +14,7 @@ use super::event::{self, Event, Source};
 use super::format::{EventFormat, Field, Record, number};
 use super::instance::Instance;
 use super::page::PageShape;
+use super::programs::{self, Programs, RECORD_BYTES};
 
 /// How long the pipes are left alone when they were empty.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -28,6 +29,9 @@ pub struct Pipes {
     pipes: Vec<File>,
     page_size: usize,
     shape: PageShape,
+    programs: Option<Programs>,
+    /// Records of programs on their way to the spool.
+    records: Vec<u8>,
     spool: Spool,
 }
 
@@ -35,8 +39,10 @@ pub struct Pipes {
 #[derive(Debug)]
 pub struct Spool {
     file: File,
-    /// For each CPU, where its pages lie, in order.
+    /// For each CPU, and then for programs, where its pages lie, in order.
     pages: Vec<Vec<Place>>,
+    /// Records that programs lost.
+    lost: u64,
     end: u64,
     bytes_max: u64,
     /// Pages that had no place any more.
@@ -77,7 +83,11 @@ impl Pipes {
     ///
     /// # Errors
     /// [`TraceError::Tracefs`], [`TraceError::Machine`] when there is no room for the spool.
-    pub fn open(instance: &Instance, bytes_max: u64) -> Result<Pipes, TraceError> {
+    pub fn open(
+        instance: &Instance,
+        programs: Option<Programs>,
+        bytes_max: u64,
+    ) -> Result<Pipes, TraceError> {
         let cpus = instance.cpus()?;
         let mut pipes = Vec::with_capacity(cpus.len());
         for cpu in cpus {
@@ -91,9 +101,9 @@ impl Pipes {
         let shape = PageShape::parse(&instance.get("events/header_page")?)?;
         let what = "a file for the trace cannot be made in TMPDIR";
         let file = tempfile::tempfile().map_err(|source| TraceError::Machine { what, source })?;
-        let pages = vec![Vec::new(); pipes.len()];
-        let spool = Spool { file, pages, end: 0, bytes_max, is_full: false };
-        Ok(Pipes { pipes, page_size, shape, spool })
+        let pages = vec![Vec::new(); pipes.len() + 1];
+        let spool = Spool { file, pages, lost: 0, end: 0, bytes_max, is_full: false };
+        Ok(Pipes { pipes, page_size, shape, programs, records: Vec::new(), spool })
     }
 
     /// Reads until told to stop, and then until the pipes are empty.
@@ -108,8 +118,12 @@ impl Pipes {
             for cpu in 0..self.pipes.len() {
                 read += self.turn(cpu, &mut page)?;
             }
+            self.take_records()?;
             match (is_last, read) {
-                (true, 0) => return Ok(self.spool),
+                (true, 0) => {
+                    self.spool.lost = self.programs.as_ref().map_or(0, Programs::lost);
+                    return Ok(self.spool);
+                }
                 (true, _) | (false, PAGES_BEHIND..) => continue,
                 (false, _) => {}
             }
@@ -142,7 +156,26 @@ impl Pipes {
     }
 }
 
+impl Pipes {
+    /// What programs have told by now, in the order of its times.
+    fn take_records(&mut self) -> Result<(), TraceError> {
+        let Some(programs) = &mut self.programs else { return Ok(()) };
+        self.records.clear();
+        programs.take(&mut self.records);
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        self.spool.push(self.pipes.len(), &self.records)
+    }
+}
+
 impl Spool {
+    /// Records that programs lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
     /// Whether more was recorded than it may hold.
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -236,9 +269,15 @@ impl Events<'_> {
             let told = |source| TraceError::Machine { what, source };
             self.spool.file.read_exact_at(&mut page, place.start).map_err(told)?;
             lane.next_page += 1;
-            let mut records = self.decoder.shape.records(&page)?;
-            while let Some(record) = records.next_record()? {
-                lane.events.extend(self.decoder.event(record.time, record.bytes));
+            if cpu + 1 == self.spool.pages.len() {
+                lane.events.extend(page.chunks_exact(RECORD_BYTES).filter_map(programs::event));
+                // CPUs share the ring, and one may be a little late.
+                lane.events.sort_by_key(|event| event.time);
+            } else {
+                let mut records = self.decoder.shape.records(&page)?;
+                while let Some(record) = records.next_record()? {
+                    lane.events.extend(self.decoder.event(record.time, record.bytes));
+                }
             }
             lane.events.reverse();
         }

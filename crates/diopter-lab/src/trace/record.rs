@@ -13,6 +13,7 @@ use super::files::Files;
 use super::instance::Instance;
 use super::join::Join;
 use super::model::Trace;
+use super::programs::Programs;
 use super::reader::{Decoder, Pipes, Spool};
 
 /// How a command is traced.
@@ -42,7 +43,9 @@ impl RecordOptions {
 pub fn record(options: &RecordOptions, on_child: &mut dyn FnMut(u32)) -> Result<Trace, TraceError> {
     let instance = Instance::create()?;
     let decoder = prepare(&instance, options)?;
-    let pipes = Pipes::open(&instance, options.spool_bytes_max)?;
+    let (programs, missing) = Programs::load();
+    let has_cached = programs.as_ref().is_some_and(Programs::has_cached);
+    let pipes = Pipes::open(&instance, programs, options.spool_bytes_max)?;
     let (stop, stopped) = mpsc::channel();
     let reader = thread::Builder::new().name("dio-trace".to_owned());
     let what = "the thread that reads the trace cannot be started";
@@ -65,14 +68,15 @@ pub fn record(options: &RecordOptions, on_child: &mut dyn FnMut(u32)) -> Result<
         command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         exit_status,
         started_unix_ns: u64::try_from(started.as_nanos()).unwrap_or_default(),
-        lost_events: instance.lost_events()?,
+        lost_events: instance.lost_events()? + spool.lost(),
         unknown: unknown(&instance, &spool),
         kernel_release: release(),
         ..Trace::default()
     };
+    trace.unknown.extend(missing);
     drop(instance);
     let files = Files::new(paths, &options.command);
-    let mut join = Join::new(root, files);
+    let mut join = Join::new(root, files, has_cached);
     let mut events = spool.events(&decoder);
     while let Some(event) = events.next_event()? {
         join.take(event);
