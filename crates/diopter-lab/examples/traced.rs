@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 fn main() {
     let command: Vec<_> = std::env::args_os().skip(1).collect();
     let started = std::time::Instant::now();
-    let trace = match record(&RecordOptions::new(command), &mut |_| {}) {
+    let mut options = RecordOptions::new(command);
+    if let Some(device) = std::env::var_os("DEV") {
+        options.devices.push(device.into());
+    }
+    let trace = match record(&options, &mut |_| {}) {
         Ok(trace) => trace,
         Err(error) => {
             eprintln!("{error}");

@@ -1,5 +1,5 @@
 //! The kernel's type information: where the fields of its structures stand, and the numbers of its
-//! functions. Read at run time, since both differ from build to build.
+//! types. Read at run time, since both differ from build to build.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,7 +14,6 @@ const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_ENUM: u32 = 6;
 const KIND_TYPEDEF: u32 = 8;
-const KIND_FUNCTION: u32 = 12;
 const KIND_PROTOTYPE: u32 = 13;
 const KIND_VARIABLE: u32 = 14;
 const KIND_SECTION: u32 = 15;
@@ -30,7 +29,6 @@ pub struct Btf {
     strings: usize,
     /// Where each type's record begins; type 0 is `void` and has none.
     types: Vec<usize>,
-    functions: HashMap<String, u32>,
     typedefs: HashMap<String, u32>,
     structures: HashMap<String, u32>,
 }
@@ -61,7 +59,6 @@ impl Btf {
             bytes: Vec::new(),
             strings,
             types: vec![0],
-            functions: HashMap::new(),
             typedefs: HashMap::new(),
             structures: HashMap::new(),
         };
@@ -73,12 +70,6 @@ impl Btf {
             at += 12 + btf.tail_of(at).ok_or_else(malformed)?;
         }
         Ok(btf)
-    }
-
-    /// The number of a function.
-    #[must_use]
-    pub fn function(&self, name: &str) -> Option<u32> {
-        self.functions.get(name).copied()
     }
 
     /// The number of a named type.
@@ -112,7 +103,6 @@ impl Btf {
     fn note(&mut self, at: usize) -> Option<()> {
         let kind = self.kind(at)?;
         let names = match kind {
-            KIND_FUNCTION => &mut self.functions,
             KIND_TYPEDEF => &mut self.typedefs,
             KIND_STRUCT => &mut self.structures,
             _ => return Some(()),

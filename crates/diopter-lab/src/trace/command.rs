@@ -205,10 +205,22 @@ fn look_at(link: &Path, paths: &mut Paths) {
 #[must_use]
 pub fn inode_of(path: &Path) -> Option<Inode> {
     let metadata = fs::metadata(path).ok()?;
-    let device = |number| Device::new(rustix::fs::major(number), rustix::fs::minor(number));
-    if metadata.file_type().is_block_device() {
-        return Some(Inode { device: device(metadata.rdev()), number: 0 });
-    }
-    let is_file = metadata.file_type().is_file();
-    is_file.then(|| Inode { device: device(metadata.dev()), number: metadata.ino() })
+    let kind = metadata.file_type();
+    let number = if kind.is_file() { metadata.ino() } else { 0 };
+    (kind.is_file() || kind.is_block_device())
+        .then(|| Inode { device: device_in(&metadata), number })
+}
+
+/// The device that a file or folder lies on, or that a device is.
+///
+/// # Errors
+/// The kernel's answer where there is none.
+pub fn device_of(path: &Path) -> io::Result<Device> {
+    Ok(device_in(&fs::metadata(path)?))
+}
+
+fn device_in(metadata: &fs::Metadata) -> Device {
+    let is_device = metadata.file_type().is_block_device();
+    let number = if is_device { metadata.rdev() } else { metadata.dev() };
+    Device::new(rustix::fs::major(number), rustix::fs::minor(number))
 }

@@ -76,8 +76,6 @@ pub enum What {
         /// Whether who asked waits for it, where that shows.
         is_waited_for: Option<bool>,
     },
-    /// iomap handed all of it down and did not wait.
-    Queued(Inode),
     /// iomap finished it.
     Complete {
         /// Of which file.
@@ -220,8 +218,13 @@ const fn source(
     Source { name, need, fields, read }
 }
 
-/// `io_getevents`: told by itself, so that it can be left off when it costs too much.
-pub const REAP: &[&str] = &["syscalls/sys_exit_io_getevents", "syscalls/sys_exit_io_pgetevents"];
+/// Events that tell only when somebody woke: one for each system call, so they are left off when
+/// there are too many.
+pub const WAKES: &[&str] = &[
+    "syscalls/sys_exit_io_getevents",
+    "syscalls/sys_exit_io_pgetevents",
+    "io_uring/io_uring_complete",
+];
 /// Events of work that are of use for two functions only.
 pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start"];
 
@@ -237,9 +240,6 @@ pub const SOURCES: &[Source] = &[
         &["dev", "ino", "isize", "pos", "count", "done_before", "ki_flags", "aio"],
         |record| What::Begin(begin(record)),
     ),
-    source("iomap/iomap_dio_rw_queued", Need::Helps, &["dev", "ino"], |record| {
-        What::Queued(inode(record))
-    }),
     source("iomap/iomap_dio_complete", Need::Must, &["dev", "ino", "pos", "ret"], |record| {
         What::Complete {
             inode: inode(record),

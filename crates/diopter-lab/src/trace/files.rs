@@ -43,7 +43,7 @@ impl Files {
 
     /// The whole disk that a device is, or is a part of.
     pub fn disk(&mut self, device: Device) -> Device {
-        *self.disks.entry(device).or_insert_with(|| disk_of(device).unwrap_or(device))
+        *self.disks.entry(device).or_insert_with(|| whole_disk(device))
     }
 
     /// The first sector of a device on its whole disk.
@@ -111,6 +111,12 @@ fn backing_files() -> HashSet<Inode> {
         inode_of(Path::new(path.trim_end()))
     });
     backing.collect()
+}
+
+/// The whole disk that a device is, or is a part of.
+#[must_use]
+pub fn whole_disk(device: Device) -> Device {
+    disk_of(device).unwrap_or(device)
 }
 
 fn block(device: Device) -> PathBuf {

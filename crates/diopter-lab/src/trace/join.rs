@@ -135,7 +135,6 @@ impl Join {
             What::RawBio { request, is_first, is_waited_for } => {
                 self.raw_bio(&event, request, is_first, is_waited_for);
             }
-            What::Queued(inode) => self.queued(&event, inode),
             What::Complete { inode, position, result } => {
                 self.complete(&event, inode, position, result);
             }
@@ -390,13 +389,6 @@ impl Join {
         }
     }
 
-    fn queued(&mut self, event: &Event, inode: Inode) {
-        let Some(open) = self.open_of(event.thread, inode) else { return };
-        self.thread(event.thread).open = None;
-        let times = &mut self.requests[open].request.times;
-        times.submitted.get_or_insert(event.time);
-    }
-
     fn bio_queued(&mut self, event: &Event, sectors: &Sectors) {
         let Some(thread) = self.threads.get_mut(&event.thread).filter(|thread| thread.is_member)
         else {
@@ -422,6 +414,12 @@ impl Join {
             return;
         }
         self.add_bio(event.time, open, sectors);
+        let request = &self.requests[open].request;
+        let handed_down: u64 = request.bios.iter().map(|bio| self.bios[*bio].bytes).sum();
+        if handed_down >= request.length && request.door != Door::Syscall {
+            // Whatever the thread hands down from here on is of something else.
+            self.thread(event.thread).open = None;
+        }
     }
 
     /// A request was handed down in part, as a bio.
