@@ -177,10 +177,9 @@ fn look_at_files(root: u32, paths: &mut Paths) {
     for _ in 0..PROCESSES_MAX {
         let Some(process) = waiting.pop() else { return };
         let folder = Path::new("/proc").join(process.to_string());
-        for link in fs::read_dir(folder.join("fd")).into_iter().flatten().take(DESCRIPTORS_MAX) {
-            if let Ok(link) = link {
-                look_at(&link.path(), paths);
-            }
+        let links = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+        for link in links.take(DESCRIPTORS_MAX) {
+            look_at(&link.path(), paths);
         }
         for task in fs::read_dir(folder.join("task")).into_iter().flatten().flatten() {
             let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();

@@ -21,8 +21,8 @@ use super::programs::{self, Programs, RECORD_BYTES};
 const PAUSE: Duration = Duration::from_millis(10);
 /// The pace is looked at this often.
 const PACE_TIME: Duration = Duration::from_millis(50);
-/// Bytes of events a second from which on nobody is told who woke: some 60 000 requests.
-const PACE_BYTES_MAX: u64 = 24 << 20;
+/// Bytes of events a second from which on nobody is told who woke: some 30 000 requests.
+const PACE_BYTES_MAX: u64 = 12 << 20;
 /// The reader's niceness: before everything that is not of real time.
 const PRIORITY: i32 = -20;
 /// So many pages in one round mean that there are more.
