@@ -19,10 +19,12 @@ pub enum Capability {
     Threads,
     Fuse,
     Nightly,
+    Tracefs,
+    Fio,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 8] = [
+    pub const ALL: [Capability; 10] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -31,6 +33,8 @@ impl Capability {
         Capability::Threads,
         Capability::Fuse,
         Capability::Nightly,
+        Capability::Tracefs,
+        Capability::Fio,
     ];
 
     pub fn name(self) -> &'static str {
@@ -43,6 +47,8 @@ impl Capability {
             Capability::Threads => "threads",
             Capability::Fuse => "fuse",
             Capability::Nightly => "nightly",
+            Capability::Tracefs => "tracefs",
+            Capability::Fio => "fio",
         }
     }
 }
@@ -96,7 +102,24 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Threads => Ok(()),
         Capability::Fuse => fuse_opens(),
         Capability::Nightly => nightly_runs(),
+        Capability::Tracefs => instances_can_be_made(),
+        Capability::Fio => fio_is_there(),
     }
+}
+
+/// An instance of its own is what tracing needs; the global buffer is left alone.
+fn instances_can_be_made() -> Result<(), String> {
+    let event = std::path::Path::new("/sys/kernel/tracing/events/iomap/iomap_dio_rw_begin");
+    if !repo::is_root() {
+        return Err("trace events are for root".to_owned());
+    }
+    let told = |there: bool, why: &str| if there { Ok(()) } else { Err(why.to_owned()) };
+    told(std::path::Path::new("/sys/kernel/tracing/instances").is_dir(), "no tracefs is mounted")?;
+    told(event.is_dir(), "the kernel has no events of direct I/O")
+}
+
+fn fio_is_there() -> Result<(), String> {
+    repo::tool("fio").map(drop).ok_or_else(|| "fio is not installed".to_owned())
 }
 
 fn attach_and_detach() -> Result<(), String> {

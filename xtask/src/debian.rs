@@ -13,13 +13,14 @@ struct Tool {
     wanted_by: Capability,
 }
 
-const TOOLS: [Tool; 5] = [
+const TOOLS: [Tool; 6] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "blkid", package: "util-linux", wanted_by: Capability::Loop },
     Tool { name: "mkfs.ext4", package: "e2fsprogs", wanted_by: Capability::Ext4 },
     Tool { name: "mkfs.xfs", package: "xfsprogs", wanted_by: Capability::Xfs },
+    Tool { name: "fio", package: "fio", wanted_by: Capability::Fio },
 ];
 
 /// Makes the tools of these capabilities available where that can be done, and says what is

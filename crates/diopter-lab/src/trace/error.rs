@@ -101,7 +101,7 @@ impl fmt::Display for TraceError {
             TraceError::BufferTooSmall { lost_events, buffer_kib } => write!(
                 f,
                 "the trace buffer of {buffer_kib} KiB for each CPU lost {lost_events} events and \
-                 nothing can be joined; raise it with --buffer-size, or trace less at once"
+                 nothing can be joined; raise it with --buffer, or trace less at once"
             ),
             TraceError::Malformed(what) => write!(
                 f,

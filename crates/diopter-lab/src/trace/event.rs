@@ -123,6 +123,13 @@ pub enum What {
     UringPunted(u64),
     /// `io_getevents` returned.
     Reaped(i64),
+    /// A queue of requests was made.
+    QueueMade {
+        /// Whether it is a submission ring, and not a context of Linux AIO.
+        is_ring: bool,
+        /// Requests that it has room for.
+        entries: u32,
+    },
     /// A task was made.
     TaskMade {
         /// Its number.
@@ -218,9 +225,10 @@ const fn source(
     Source { name, need, fields, read }
 }
 
-/// Events that tell only when somebody woke: one for each system call, so they are left off when
-/// there are too many.
+/// Events of which there is one for each request, and that tell only when somebody woke: they are
+/// left off when there are too many. A single event of a system call makes all of them slower.
 pub const WAKES: &[&str] = &[
+    "syscalls/sys_enter_io_setup",
     "syscalls/sys_exit_io_getevents",
     "syscalls/sys_exit_io_pgetevents",
     "io_uring/io_uring_complete",
@@ -281,6 +289,14 @@ pub const SOURCES: &[Source] = &[
     }),
     source("syscalls/sys_exit_io_pgetevents", Need::Helps, &["ret"], |record| {
         What::Reaped(record.signed(0))
+    }),
+    source("syscalls/sys_enter_io_setup", Need::Helps, &["nr_events"], |record| What::QueueMade {
+        is_ring: false,
+        entries: record.number32(0),
+    }),
+    source("io_uring/io_uring_create", Need::Helps, &["sq_entries"], |record| What::QueueMade {
+        is_ring: true,
+        entries: record.number32(0),
     }),
     source("task/task_newtask", Need::Must, &["pid", "comm", "clone_flags"], |record| {
         What::TaskMade {

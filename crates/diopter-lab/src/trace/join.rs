@@ -10,7 +10,9 @@ use super::event::{
     IOCB_POLLED, Inode, Sectors, What,
 };
 use super::files::Files;
-use super::model::{Context, Door, RequestTimes, Trace, TracedBio, TracedOp, TracedRequest};
+use super::model::{
+    Context, Door, RequestTimes, Trace, TracedBio, TracedOp, TracedQueue, TracedRequest,
+};
 use super::symbols;
 
 /// Bytes of a sector.
@@ -31,6 +33,7 @@ pub struct Join {
     threads: HashMap<u32, Thread>,
     requests: Vec<Pending>,
     bios: Vec<TracedBio>,
+    queues: Vec<TracedQueue>,
     /// The request of each bio.
     owners: Vec<usize>,
     outstanding: Outstanding,
@@ -108,6 +111,7 @@ impl Join {
             threads: HashMap::from([(root, thread)]),
             requests: Vec::new(),
             bios: Vec::new(),
+            queues: Vec::new(),
             owners: Vec::new(),
             outstanding: Outstanding::default(),
             in_flight: HashMap::new(),
@@ -161,6 +165,12 @@ impl Join {
             What::UringCompleted(entry) => self.answered(&event, entry),
             What::UringPunted(entry) => self.punted(thread, entry),
             What::Reaped(count) => self.reaped(&event, count),
+            What::QueueMade { is_ring, entries } => {
+                if self.threads.get(&thread).is_some_and(|thread| thread.is_member) {
+                    let door = if is_ring { Door::Uring } else { Door::Aio };
+                    self.queues.push(TracedQueue { thread, door, entries });
+                }
+            }
             What::TaskMade { task, ref name, is_thread } => {
                 self.task_made(thread, task, name, is_thread);
             }
@@ -218,6 +228,7 @@ impl Join {
         trace.requests =
             self.requests.into_iter().filter(kept).map(|pending| pending.request).collect();
         trace.bios = self.bios;
+        trace.queues = self.queues;
         trace.elapsed_ns = self.last;
     }
 
