@@ -74,6 +74,8 @@ impl Files {
             inode: inode.number,
             file_system,
             bio_bytes_limit: bio_bytes_limit(inode.device),
+            segments_limit: queue_value(inode.device, "max_segments")
+                .and_then(|value| value.parse().ok()),
             boundary_bytes: boundary_bytes(inode.device),
             needs_flush: needs_flush(inode.device),
         }

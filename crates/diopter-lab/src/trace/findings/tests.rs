@@ -171,6 +171,9 @@ fn one_odd_request_among_a_thousand_is_no_finding() {
     };
     assert_eq!(told(&every(1000, deferred)), BTreeSet::new());
     assert_eq!(told(&every(100, deferred)).len(), 1);
+    let otherwise = |request: &mut TracedRequest| request.context = Some(Context::Kworker);
+    assert_eq!(told(&every(11, otherwise)).len(), 0);
+    assert_eq!(told(&every(10, otherwise)).len(), 1);
     assert_eq!(told(&every(1000, |request| request.waited_for_journal = true)).len(), 0);
 }
 
