@@ -9,7 +9,6 @@ mod mount;
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -17,6 +16,7 @@ use diopter::layout::{CreateOptions, ObjectPlace};
 use diopter::probe::{Kernel, known};
 use diopter::{EngineOptions, Preset, StripedFile};
 use mount::Mount;
+use rustix::fs::FallocateFlags;
 use serde_json::Value;
 
 /// Bytes of the file that most jobs read and write.
@@ -140,6 +140,7 @@ fn each_job_gives_its_own_finding_and_no_other() {
         let expected = finding.filter(|id| defers || *id != KERNEL);
         let expected: BTreeSet<String> = expected.into_iter().map(str::to_owned).collect();
         assert_eq!(findings(&document), expected, "{name}: {document:#}");
+        assert_eq!(json_schema::mismatch(&schema(), &document), None, "{name}");
         assert_eq!(document["lost_events"], 0, "{name}");
     }
 }
@@ -158,24 +159,17 @@ fn prepare(mount: &Mount) {
     make_fragmented(mount);
 }
 
-/// Files that grow in turn, block by block, lie between each other.
+/// A file of pieces of 16 KiB with holes between: no two of its bios follow each other.
 fn make_fragmented(mount: &Mount) {
-    let direct = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).unwrap();
-    let open = |name: &str| {
-        let mut options = File::options();
-        options.create(true).write(true).custom_flags(direct);
-        options.open(mount.file(name)).unwrap()
-    };
-    let files = [open("fragmented"), open("between"), open("beside")];
-    let memory = [7; 8192];
-    let aligned = memory.as_ptr().align_offset(4096);
-    let block = &memory[aligned..aligned + 4096];
-    for at in 0..1024_u64 {
-        for file in &files {
-            file.write_all_at(block, at * 4096).unwrap();
-            file.sync_data().unwrap();
-        }
+    const PIECE: u64 = 16 << 10;
+    let path = PathBuf::from(mount.file("fragmented"));
+    cp_support::make_file(&path, 2, 16 << 20);
+    let file = File::options().write(true).open(&path).unwrap();
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    for at in (0..16 << 20).step_by(32 << 10) {
+        rustix::fs::fallocate(&file, punch, at, PIECE).unwrap();
     }
+    file.sync_all().unwrap();
 }
 
 #[test]
@@ -268,10 +262,12 @@ fn with_an_output_file_standard_output_is_the_commands_alone() {
     let told = dio_trace(&["--json"], &["echo", "hello"]);
     let told = String::from_utf8(told.stdout).unwrap();
     let document: Value = serde_json::from_str(told.strip_prefix("hello\n").unwrap()).unwrap();
-    let schema =
-        Command::new(env!("CARGO_BIN_EXE_dio")).args(["schema", "trace"]).output().unwrap();
-    let schema: Value = serde_json::from_slice(&schema.stdout).unwrap();
-    assert_eq!(json_schema::mismatch(&schema, &document), None);
+    assert_eq!(json_schema::mismatch(&schema(), &document), None);
+}
+
+fn schema() -> Value {
+    let mut dio = Command::new(env!("CARGO_BIN_EXE_dio"));
+    serde_json::from_slice(&dio.args(["schema", "trace"]).output().unwrap().stdout).unwrap()
 }
 
 fn can_trace() -> bool {

@@ -224,6 +224,14 @@ fn a_device_that_is_done_at_once_does_not_make_a_queue_shallow() {
 }
 
 #[test]
+fn one_request_to_another_file_does_not_hide_the_stripes() {
+    let mut trace = Job::with(one_by_one).trace();
+    trace.files.push(trace.files[0].clone());
+    trace.requests[0].file = 4;
+    assert_eq!(told(&trace), BTreeSet::from(["serial-stripes".to_owned()]));
+}
+
+#[test]
 fn files_in_no_order_are_no_stripes() {
     let mut trace = Job::with(one_by_one).trace();
     let mut prng = diopter::prng::Prng::new(7);

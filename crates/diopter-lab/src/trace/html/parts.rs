@@ -221,7 +221,8 @@ pub fn foot(summary: &Summary) -> Markup {
     html! {
         footer.quiet {
             p {
-                "Traced over " (time_text(summary.elapsed_ns)) ". Document: " code { (summary.schema) }
+                "Traced over " (time_text(summary.elapsed_ns)) ". Document: "
+                code { (summary.schema) }
                 " (dio trace --json). docs/trace.md says how to read it."
             }
         }

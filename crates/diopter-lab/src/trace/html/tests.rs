@@ -1,3 +1,5 @@
+//! The page: bounded, self-contained, and drawn by a real browser.
+
 use super::*;
 use crate::trace::summary::summary;
 use crate::trace::synthetic::Job;

@@ -45,7 +45,8 @@ struct Group {
     slices: Vec<Slice>,
 }
 
-/// The trace in Perfetto's protobuf format. Of more than [`REQUESTS_MAX`] requests it has the first.
+/// The trace in Perfetto's protobuf format. Of more than [`REQUESTS_MAX`] requests it has the
+/// first.
 #[must_use]
 pub fn perfetto(trace: &Trace) -> Vec<u8> {
     first_requests(trace, REQUESTS_MAX)

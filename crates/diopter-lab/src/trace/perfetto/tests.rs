@@ -1,3 +1,5 @@
+//! What the Perfetto UI needs of a trace: tracks, nesting, arrows.
+
 use std::collections::BTreeSet;
 
 use super::*;
