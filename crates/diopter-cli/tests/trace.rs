@@ -9,6 +9,7 @@ mod mount;
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -148,8 +149,12 @@ fn each_job_gives_its_own_finding_and_no_other() {
 /// Makes the files of the jobs.
 fn prepare(mount: &Mount) {
     for name in ["plain", "cached"] {
-        let path = PathBuf::from(mount.file(name));
-        cp_support::make_file(&path, 1, u64::try_from(FILE_BYTES).unwrap());
+        let file = File::create(mount.file(name)).unwrap();
+        // In one piece: reserved first.
+        let bytes = u64::try_from(FILE_BYTES).unwrap();
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes).unwrap();
+        file.write_all_at(&cp_support::content(1, FILE_BYTES), 0).unwrap();
+        cp_support::leave_cache(&file);
     }
     // Read through the page cache: its pages stay.
     assert_eq!(std::fs::read(mount.file("cached")).unwrap().len(), FILE_BYTES);

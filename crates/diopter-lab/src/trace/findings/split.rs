@@ -1,6 +1,8 @@
 //! `split-by-size-limit`, `split-by-extent`, `split-by-device-boundary`: what makes several bios of
 //! a request, or several requests for the device of a bio.
 
+use std::collections::BTreeSet;
+
 use diopter::probe::known;
 
 use super::super::document::{Finding, Severity};
@@ -66,6 +68,9 @@ fn by_size_limit(trace: &Trace) -> Option<Finding> {
 
 fn by_extent(trace: &Trace) -> Option<Finding> {
     let shown = shown_by(trace, Cut::Extent)?;
+    if !adds_a_tenth(trace, &shown) {
+        return None;
+    }
     let bios = shown.requests.iter().map(|at| trace.requests[*at].bios.len()).max().unwrap_or(0);
     let seen = format!(
         "{} lay in several places on the device; the worst became {bios} bios",
@@ -153,6 +158,15 @@ fn crosses(bio: &TracedBio, boundary: u64) -> bool {
     let first = bio.sector * 512;
     let last = first + bio.bytes.saturating_sub(1);
     first.checked_div(boundary) != last.checked_div(boundary)
+}
+
+/// Whether these cuts make the bios of their files a tenth more. Of requests that are several bios
+/// anyway, a cut now and then is none.
+fn adds_a_tenth(trace: &Trace, shown: &Shown) -> bool {
+    let files: BTreeSet<usize> = shown.requests.iter().map(|at| trace.requests[*at].file).collect();
+    let requests = trace.requests.iter().filter(|request| files.contains(&request.file));
+    let bios: u64 = requests.map(|request| super::count(request.bios.len())).sum();
+    shown.times * 10 >= bios.saturating_sub(shown.times)
 }
 
 fn pieces_of(trace: &Trace, request: &TracedRequest) -> u64 {

@@ -208,6 +208,15 @@ fn a_durable_write_that_needs_no_flush_is_put_off_by_the_kernel() {
 }
 
 #[test]
+fn a_piece_now_and_then_does_not_make_large_requests_fragmented() {
+    let mut trace = Job::with(full_bios).trace();
+    for request in trace.requests.iter().step_by(4) {
+        trace.bios[request.bios[3]].sector += 1 << 20;
+    }
+    assert_eq!(told(&trace), BTreeSet::from(["split-by-size-limit".to_owned()]));
+}
+
+#[test]
 fn what_nobody_saw_is_no_reason() {
     let mut trace = Job::overwrite(|job| job.kernel = "7.1.0").trace();
     for request in &mut trace.requests {
