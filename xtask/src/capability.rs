@@ -21,11 +21,12 @@ pub enum Capability {
     Chromium,
     Qemu,
     Nightly,
+    Tracefs,
     Fio,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 11] = [
+    pub const ALL: [Capability; 12] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -36,6 +37,7 @@ impl Capability {
         Capability::Chromium,
         Capability::Qemu,
         Capability::Nightly,
+        Capability::Tracefs,
         Capability::Fio,
     ];
 
@@ -51,6 +53,7 @@ impl Capability {
             Capability::Chromium => "chromium",
             Capability::Qemu => "qemu",
             Capability::Nightly => "nightly",
+            Capability::Tracefs => "tracefs",
             Capability::Fio => "fio",
         }
     }
@@ -107,8 +110,20 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Chromium => installed("chromium"),
         Capability::Qemu => qemu_runs(),
         Capability::Nightly => nightly_runs(),
+        Capability::Tracefs => instances_can_be_made(),
         Capability::Fio => fio_runs(),
     }
+}
+
+/// An instance of its own is what tracing needs; the global buffer is left alone.
+fn instances_can_be_made() -> Result<(), String> {
+    let event = std::path::Path::new("/sys/kernel/tracing/events/iomap/iomap_dio_rw_begin");
+    if !repo::is_root() {
+        return Err("trace events are for root".to_owned());
+    }
+    let told = |there: bool, why: &str| if there { Ok(()) } else { Err(why.to_owned()) };
+    told(std::path::Path::new("/sys/kernel/tracing/instances").is_dir(), "no tracefs is mounted")?;
+    told(event.is_dir(), "the kernel has no events of direct I/O")
 }
 
 fn fio_runs() -> Result<(), String> {

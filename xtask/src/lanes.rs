@@ -279,6 +279,20 @@ const LANES: &[Lane] = &[
         is_extra: false,
     },
     Lane {
+        needs: &[
+            Capability::Tracefs,
+            Capability::Fio,
+            Capability::Loop,
+            Capability::Ext4,
+            Capability::Xfs,
+        ],
+        uses: &[Capability::Uring, Capability::Aio],
+        ..plain(
+            "trace",
+            &[test(&["test", "-p", "diopter-lab", "--test", "trace", "--", "--nocapture"])],
+        )
+    },
+    Lane {
         needs: &[Capability::Fuse],
         uses: &[Capability::Uring],
         ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])

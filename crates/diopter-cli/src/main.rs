@@ -21,9 +21,11 @@ use args::{Job, Work};
 use output::Look;
 
 fn main() -> ExitCode {
-    let cli = match args::parse(std::env::args_os().collect()) {
+    let words: Vec<_> = std::env::args_os().collect();
+    let trouble = args::status_of_trouble(&words);
+    let cli = match args::parse(words) {
         Ok(cli) => cli,
-        Err(instead) => return ExitCode::from(cmd::tell_instead(&instead)),
+        Err(instead) => return ExitCode::from(cmd::tell_instead(&instead, trouble)),
     };
     let environment = env::Environment::read();
     let is_terminal = std::io::stdout().is_terminal();
@@ -31,7 +33,7 @@ fn main() -> ExitCode {
         Ok(job) => run(job),
         Err(error) => {
             log::say(&error.to_string());
-            output::TROUBLE
+            trouble
         }
     };
     ExitCode::from(status)

@@ -152,9 +152,10 @@ function drawRequest(place, request, all, files, choose) {
   const height = rows.reduce((sum, [, tall]) => sum + tall, 28);
   const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
     "aria-label": `phases and bios of request ${request.n}; the table below has the figures` });
+  const anchor = (at) => (at === 0 ? "start" : x(at) > width - 30 ? "end" : "middle");
   for (const at of ticks(span, Math.floor((width - left) / 90))) {
     svg.append(element("line", { class: "grid", x1: x(at), x2: x(at), y1: 18, y2: height }),
-      element("text", { x: x(at), y: 12, "text-anchor": at === 0 ? "start" : "middle" }, timeText(at)));
+      element("text", { x: x(at), y: 12, "text-anchor": anchor(at) }, timeText(at)));
   }
   let at = 22;
   for (const [label, tall] of rows) {

@@ -37,6 +37,7 @@ pub mod aio;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod bare;
+pub mod bpf;
 pub mod buf;
 pub mod child;
 pub mod device;

@@ -15,7 +15,9 @@ use super::report::ReportArgs;
 use super::stripe::StripeArgs;
 use super::trace::TraceArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
+use crate::cmd::trace;
 use crate::cp::{Reflink, Sparse};
+use crate::output::TROUBLE;
 use crate::size;
 
 const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nbackends: uring, threads, sim");
@@ -289,6 +291,12 @@ pub struct SchemaArgs {
 pub fn parse(words: Vec<OsString>) -> Result<Cli, clap::Error> {
     let command = Cli::command().color(color_of(&words));
     Cli::from_arg_matches(&command.try_get_matches_from(words)?)
+}
+
+/// The exit status of a wrong command line. `dio trace` passes its command's on, and keeps its own
+/// failures apart from these as env(1) does.
+pub fn status_of_trouble(words: &[OsString]) -> u8 {
+    if words.get(1).is_some_and(|word| word == "trace") { trace::FAILED } else { TROUBLE }
 }
 
 /// How help and errors of the command line are coloured. They are printed before `--color` is

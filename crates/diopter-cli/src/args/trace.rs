@@ -29,9 +29,9 @@ Exit status:
 /// Run a command and say what the kernel did with its direct I/O
 ///
 /// Joins each request of the command with the bios it became and the context in which its
-/// completion ran, tells where the time went, and what slowed it down: findings, each with evidence,
-/// a cause and a remedy. Works for any program. Needs root, and tracefs; tracing of others is left
-/// alone, and nothing stays on. docs/trace.md says how to read it.
+/// completion ran, tells where the time went, and what slowed it down: findings, each with
+/// evidence, a cause and a remedy. Works for any program. Needs root, and tracefs; tracing of
+/// others is left alone, and nothing stays on. docs/trace.md says how to read it.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}\n\n{ABOUT_SIZES}"))]
 pub struct TraceArgs {

@@ -18,12 +18,12 @@ use diopter::{Errno, Error, SetupError};
 use serde::Serialize;
 
 use crate::inside;
-use crate::output::{self, TROUBLE};
+use crate::output;
 
 /// Prints what clap has to say instead of a parsed command line: help, version, or what is wrong
-/// with it. Gives the exit status.
-pub fn tell_instead(instead: &clap::Error) -> u8 {
-    let status = u8::try_from(instead.exit_code()).unwrap_or(TROUBLE);
+/// with it. Gives the exit status, which is `trouble` for a wrong command line.
+pub fn tell_instead(instead: &clap::Error, trouble: u8) -> u8 {
+    let status = if instead.use_stderr() { trouble } else { output::DONE };
     match instead.print() {
         Err(error) if !instead.use_stderr() => output::status_of_lost_output(&error),
         // A message on standard error that nobody can read is lost; the exit status still tells.

@@ -1,7 +1,7 @@
-//! A checker for the part of JSON Schema that our schemas use: `$ref`, `type`, `const`,
-//! `properties`, `required`, `items`, `anyOf`, `oneOf`. A field that the schema does not know is a
-//! mismatch here, though JSON Schema would let it pass: a document and its schema change together.
-//! No test stands here.
+//! A checker for the part of JSON Schema that our schemas use: `$ref`, `type`, `properties`,
+//! `required`, `items`, `prefixItems`, `additionalProperties`, `anyOf`, `oneOf`, `const`. A field
+//! that the schema does not know is a mismatch here, though JSON Schema would let it pass: a
+//! document and its schema change together. No test stands here.
 
 use serde_json::Value;
 
@@ -16,19 +16,20 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String
         let target = root.pointer(path).expect("what is referred to is there");
         return check(root, target, value, at);
     }
-    if let Some(choices) = schema["anyOf"].as_array().or(schema["oneOf"].as_array()) {
+    let choices = schema["anyOf"].as_array().or(schema["oneOf"].as_array());
+    if let Some(choices) = choices {
         let fits = choices.iter().any(|choice| check(root, choice, value, at).is_none());
-        return (!fits).then(|| format!("{at}: none of the choices fits {value}"));
+        return (!fits).then(|| format!("{at}: no choice fits {value}"));
     }
-    if schema.get("const").is_some_and(|only| only != value) {
-        return Some(format!("{at}: {value} is not {}", schema["const"]));
-    }
-    if !has_type(&schema["type"], value) {
+    let is_other = schema.get("const").is_some_and(|only| only != value);
+    if is_other || !has_type(&schema["type"], value) {
         return Some(format!("{at}: {value} is not {}", schema["type"]));
     }
     if let Some(elements) = value.as_array() {
-        let mut elements = elements.iter();
-        return elements.find_map(|element| check(root, &schema["items"], element, at));
+        let first = schema["prefixItems"].as_array();
+        let schemas = first.into_iter().flatten().chain(std::iter::repeat(&schema["items"]));
+        let mut elements = elements.iter().zip(schemas);
+        return elements.find_map(|(element, schema)| check(root, schema, element, at));
     }
     let fields = value.as_object()?;
     let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -37,7 +38,10 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String
     }
     fields.iter().find_map(|(name, field)| match schema["properties"].get(name) {
         Some(known) => check(root, known, field, &format!("{at}.{name}")),
-        None => Some(format!("{at}: the schema does not know {name}")),
+        None => match schema.get("additionalProperties") {
+            Some(known) if known.is_object() => check(root, known, field, &format!("{at}.{name}")),
+            _ => Some(format!("{at}: the schema does not know {name}")),
+        },
     })
 }
 

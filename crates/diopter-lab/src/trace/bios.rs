@@ -120,3 +120,62 @@ impl Outstanding {
         self.disks.get_mut(&device)?.get_mut(&key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sectors(start: u64, count: u32) -> Sectors {
+        let device = Device::new(8, 0);
+        Sectors { device, start, count, flow: Flow::Read, is_durable: false, error: 0 }
+    }
+
+    #[test]
+    fn a_request_of_the_device_may_carry_several_bios() {
+        let mut outstanding = Outstanding::default();
+        outstanding.insert(0, &sectors(8, 8));
+        outstanding.insert(1, &sectors(16, 8));
+        assert_eq!(outstanding.issue(&sectors(8, 16)), [0, 1]);
+        assert_eq!(outstanding.done(&sectors(8, 16)), [0, 1]);
+        assert!(outstanding.done(&sectors(8, 16)).is_empty());
+    }
+
+    #[test]
+    fn a_bio_that_was_cut_is_done_with_its_last_piece() {
+        let mut outstanding = Outstanding::default();
+        outstanding.insert(0, &sectors(0, 24));
+        let device = Device::new(8, 0);
+        assert_eq!(outstanding.cut(device, 0, 8), Some(0));
+        assert_eq!(outstanding.cut(device, 8, 16), Some(0));
+        assert_eq!(outstanding.cut(device, 8, 16), None);
+        assert!(outstanding.done(&sectors(16, 8)).is_empty());
+        assert!(outstanding.done(&sectors(0, 8)).is_empty());
+        assert_eq!(outstanding.done(&sectors(8, 8)), [0]);
+    }
+
+    #[test]
+    fn of_two_bios_at_the_same_place_each_is_done_once() {
+        let mut outstanding = Outstanding::default();
+        outstanding.insert(0, &sectors(0, 8));
+        outstanding.insert(1, &sectors(0, 8));
+        assert_eq!(outstanding.done(&sectors(0, 8)), [0]);
+        assert_eq!(outstanding.done(&sectors(0, 8)), [1]);
+    }
+
+    #[test]
+    fn a_device_may_be_done_with_a_part() {
+        let mut outstanding = Outstanding::default();
+        outstanding.insert(0, &sectors(0, 8));
+        assert!(outstanding.done(&sectors(0, 4)).is_empty());
+        assert_eq!(outstanding.done(&sectors(4, 4)), [0]);
+    }
+
+    #[test]
+    fn a_forgotten_bio_takes_nothing_from_the_next() {
+        let mut outstanding = Outstanding::default();
+        outstanding.insert(0, &sectors(0, 8));
+        outstanding.forget(0);
+        outstanding.insert(1, &sectors(0, 8));
+        assert_eq!(outstanding.done(&sectors(0, 8)), [1]);
+    }
+}

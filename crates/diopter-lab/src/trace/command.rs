@@ -177,10 +177,9 @@ fn look_at_files(root: u32, paths: &mut Paths) {
     for _ in 0..PROCESSES_MAX {
         let Some(process) = waiting.pop() else { return };
         let folder = Path::new("/proc").join(process.to_string());
-        for link in fs::read_dir(folder.join("fd")).into_iter().flatten().take(DESCRIPTORS_MAX) {
-            if let Ok(link) = link {
-                look_at(&link.path(), paths);
-            }
+        let links = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+        for link in links.take(DESCRIPTORS_MAX) {
+            look_at(&link.path(), paths);
         }
         for task in fs::read_dir(folder.join("task")).into_iter().flatten().flatten() {
             let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
@@ -205,10 +204,22 @@ fn look_at(link: &Path, paths: &mut Paths) {
 #[must_use]
 pub fn inode_of(path: &Path) -> Option<Inode> {
     let metadata = fs::metadata(path).ok()?;
-    let device = |number| Device::new(rustix::fs::major(number), rustix::fs::minor(number));
-    if metadata.file_type().is_block_device() {
-        return Some(Inode { device: device(metadata.rdev()), number: 0 });
-    }
-    let is_file = metadata.file_type().is_file();
-    is_file.then(|| Inode { device: device(metadata.dev()), number: metadata.ino() })
+    let kind = metadata.file_type();
+    let number = if kind.is_file() { metadata.ino() } else { 0 };
+    (kind.is_file() || kind.is_block_device())
+        .then(|| Inode { device: device_in(&metadata), number })
+}
+
+/// The device that a file or folder lies on, or that a device is.
+///
+/// # Errors
+/// The kernel's answer where there is none.
+pub fn device_of(path: &Path) -> io::Result<Device> {
+    Ok(device_in(&fs::metadata(path)?))
+}
+
+fn device_in(metadata: &fs::Metadata) -> Device {
+    let is_device = metadata.file_type().is_block_device();
+    let number = if is_device { metadata.rdev() } else { metadata.dev() };
+    Device::new(rustix::fs::major(number), rustix::fs::minor(number))
 }

@@ -23,6 +23,13 @@ pub enum TraceError {
     CommandNotExecutable(String, io::Error),
     /// The command line is empty.
     CommandMissing,
+    /// A file, folder or device that was named is not there.
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// A file of tracefs did not do what was asked.
     Tracefs {
         /// What was asked.
@@ -85,13 +92,16 @@ impl fmt::Display for TraceError {
                 write!(f, "{command}: cannot be run: {source}; check its permissions")
             }
             TraceError::CommandMissing => write!(f, "no command to trace; put one after `--`"),
+            TraceError::Path { path, source } => {
+                write!(f, "{}: {source}; name a file, folder or device", path.display())
+            }
             TraceError::Tracefs { what, path, source } => {
                 write!(f, "{what}: {}: {source}", path.display())
             }
             TraceError::BufferTooSmall { lost_events, buffer_kib } => write!(
                 f,
                 "the trace buffer of {buffer_kib} KiB for each CPU lost {lost_events} events and \
-                 nothing can be joined; raise it with --buffer-size, or trace less at once"
+                 nothing can be joined; raise it with --buffer, or trace less at once"
             ),
             TraceError::Malformed(what) => write!(
                 f,
@@ -107,6 +117,7 @@ impl std::error::Error for TraceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             TraceError::Tracefs { source, .. }
+            | TraceError::Path { source, .. }
             | TraceError::Machine { source, .. }
             | TraceError::CommandNotExecutable(_, source) => Some(source),
             _ => None,

@@ -32,6 +32,10 @@ pub struct Sectors {
     pub count: u32,
     /// What is done with them.
     pub flow: Flow,
+    /// Whether it was to be durable at once.
+    pub is_durable: bool,
+    /// How it ended, if it ended: 0 or a negative errno.
+    pub error: i64,
 }
 
 /// What the letters of an event of the block layer say.
@@ -63,8 +67,15 @@ pub struct Event {
 pub enum What {
     /// A direct request entered iomap.
     Begin(Begin),
-    /// iomap handed all of it down and did not wait.
-    Queued(Inode),
+    /// The bio that the thread has just handed down is of a raw device.
+    RawBio {
+        /// What it has in common with the other bios of its request.
+        request: u64,
+        /// Whether it is the request's first.
+        is_first: bool,
+        /// Whether who asked waits for it, where that shows.
+        is_waited_for: Option<bool>,
+    },
     /// iomap finished it.
     Complete {
         /// Of which file.
@@ -112,6 +123,13 @@ pub enum What {
     UringPunted(u64),
     /// `io_getevents` returned.
     Reaped(i64),
+    /// A queue of requests was made.
+    QueueMade {
+        /// Whether it is a submission ring, and not a context of Linux AIO.
+        is_ring: bool,
+        /// Requests that it has room for.
+        entries: u32,
+    },
     /// A task was made.
     TaskMade {
         /// Its number.
@@ -147,8 +165,8 @@ pub enum What {
 pub struct Begin {
     /// Of which file.
     pub inode: Inode,
-    /// The file's size; `None` where it has none that could grow.
-    pub file_size: Option<u64>,
+    /// The file's size.
+    pub file_size: u64,
     /// First byte.
     pub position: u64,
     /// Bytes.
@@ -159,7 +177,7 @@ pub struct Begin {
     pub flags: u32,
     /// Whether its submitter does not wait.
     pub is_async: bool,
-    /// Whether it is a write, where the flags do not say.
+    /// Whether it is marked as a write; one that its submitter waits for is not.
     pub is_write: bool,
 }
 
@@ -169,8 +187,6 @@ pub const IOCB_POLLED: u32 = 1;
 pub const IOCB_DURABLE: u32 = 2 | 4;
 /// `IOCB_NOWAIT`.
 pub const IOCB_NOWAIT: u32 = 8;
-/// `IOCB_DIRECT`.
-pub const IOCB_DIRECT: u32 = 1 << 17;
 /// `IOCB_WRITE`.
 pub const IOCB_WRITE: u32 = 1 << 18;
 /// `CLONE_THREAD`.
@@ -209,14 +225,20 @@ const fn source(
     Source { name, need, fields, read }
 }
 
-/// `io_getevents`: told by itself, so that it can be left off when it costs too much.
-pub const REAP: &[&str] = &["syscalls/sys_exit_io_getevents", "syscalls/sys_exit_io_pgetevents"];
+/// Events of which there is one for each request, and that tell only when somebody woke: they are
+/// left off when there are too many. A single event of a system call makes all of them slower.
+pub const WAKES: &[&str] = &[
+    "syscalls/sys_enter_io_setup",
+    "syscalls/sys_exit_io_getevents",
+    "syscalls/sys_exit_io_pgetevents",
+    "io_uring/io_uring_complete",
+];
 /// Events of work that are of use for two functions only.
 pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start"];
 
 const CONTEXT: Need = Need::Tells("when a worker took up a completion that was put off");
 const DEVICE: Need = Need::Tells("when devices were done");
-const SECTORS: &[&str] = &["dev", "sector", "nr_sector", "rwbs"];
+const SECTORS: &[&str] = &["dev", "sector", "nr_sector", "rwbs", "error"];
 
 /// Every event that is listened to.
 pub const SOURCES: &[Source] = &[
@@ -226,9 +248,6 @@ pub const SOURCES: &[Source] = &[
         &["dev", "ino", "isize", "pos", "count", "done_before", "ki_flags", "aio"],
         |record| What::Begin(begin(record)),
     ),
-    source("iomap/iomap_dio_rw_queued", Need::Helps, &["dev", "ino"], |record| {
-        What::Queued(inode(record))
-    }),
     source("iomap/iomap_dio_complete", Need::Must, &["dev", "ino", "pos", "ret"], |record| {
         What::Complete {
             inode: inode(record),
@@ -270,6 +289,14 @@ pub const SOURCES: &[Source] = &[
     }),
     source("syscalls/sys_exit_io_pgetevents", Need::Helps, &["ret"], |record| {
         What::Reaped(record.signed(0))
+    }),
+    source("syscalls/sys_enter_io_setup", Need::Helps, &["nr_events"], |record| What::QueueMade {
+        is_ring: false,
+        entries: record.number32(0),
+    }),
+    source("io_uring/io_uring_create", Need::Helps, &["sq_entries"], |record| What::QueueMade {
+        is_ring: true,
+        entries: record.number32(0),
     }),
     source("task/task_newtask", Need::Must, &["pid", "comm", "clone_flags"], |record| {
         What::TaskMade {
@@ -352,7 +379,7 @@ fn begin(record: Record<'_>) -> Begin {
     let flags = record.number32(6);
     Begin {
         inode: inode(record),
-        file_size: Some(record.number(2)),
+        file_size: record.number(2),
         position: record.number(3),
         count: record.number(4),
         done_before: record.number(5),
@@ -369,6 +396,9 @@ fn sectors(record: Record<'_>) -> Sectors {
         start: record.number(1),
         count,
         flow: if count == 0 { Flow::Other } else { flow(record.text(3)) },
+        // `F` before the operation is a flush, behind it forced to the medium.
+        is_durable: record.text(3).iter().skip(1).any(|letter| *letter == b'F'),
+        error: record.signed(4),
     }
 }
 

@@ -18,6 +18,7 @@ pub struct Files {
     /// Files that stand behind a loop device: what goes on in them is not the command's doing.
     backing: HashSet<Inode>,
     disks: HashMap<Device, Device>,
+    starts: HashMap<Device, u64>,
 }
 
 impl Files {
@@ -31,7 +32,7 @@ impl Files {
                 }
             }
         }
-        Files { paths, file_systems: mounts(), backing: backing_files(), disks: HashMap::new() }
+        Files { paths, file_systems: mounts(), backing: backing_files(), ..Files::default() }
     }
 
     /// Whether a loop device lies on this file.
@@ -42,7 +43,15 @@ impl Files {
 
     /// The whole disk that a device is, or is a part of.
     pub fn disk(&mut self, device: Device) -> Device {
-        *self.disks.entry(device).or_insert_with(|| disk_of(device).unwrap_or(device))
+        *self.disks.entry(device).or_insert_with(|| whole_disk(device))
+    }
+
+    /// The first sector of a device on its whole disk.
+    pub fn first_sector(&mut self, device: Device) -> u64 {
+        *self.starts.entry(device).or_insert_with(|| {
+            let start = fs::read_to_string(block(device).join("start")).unwrap_or_default();
+            start.trim().parse().unwrap_or_default()
+        })
     }
 
     /// What is known of a file.
@@ -65,6 +74,8 @@ impl Files {
             inode: inode.number,
             file_system,
             bio_bytes_limit: bio_bytes_limit(inode.device),
+            segments_limit: queue_value(inode.device, "max_segments")
+                .and_then(|value| value.parse().ok()),
             boundary_bytes: boundary_bytes(inode.device),
             needs_flush: needs_flush(inode.device),
         }
@@ -102,6 +113,12 @@ fn backing_files() -> HashSet<Inode> {
         inode_of(Path::new(path.trim_end()))
     });
     backing.collect()
+}
+
+/// The whole disk that a device is, or is a part of.
+#[must_use]
+pub fn whole_disk(device: Device) -> Device {
+    disk_of(device).unwrap_or(device)
 }
 
 fn block(device: Device) -> PathBuf {

@@ -123,3 +123,38 @@ fn parse_field(line: &str) -> Option<(String, Field)> {
     }
     (field.offset != usize::MAX).then_some((name, field))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMAT: &str = "name: sample\nID: 1134\nformat:\n\
+        \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+        \tfield:int error;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+        \tfield:char rwbs[10];\toffset:8;\tsize:10;\tsigned:0;\n\
+        \tfield:bool aio;\toffset:18;\tsize:1;\tsigned:0;\n\nprint fmt: \"%d\", REC->error\n";
+
+    #[test]
+    fn fields_are_read_where_the_format_says() {
+        let format = EventFormat::parse(FORMAT).unwrap();
+        assert_eq!(format.id, 1134);
+        let fields = ["error", "rwbs", "aio"].map(|name| format.field(name).unwrap());
+        let mut bytes = vec![0; 20];
+        bytes[4..8].copy_from_slice(&(-11i32).to_ne_bytes());
+        bytes[8..10].copy_from_slice(b"WS");
+        bytes[18] = 1;
+        let record = Record { fields: &fields, bytes: &bytes };
+        assert_eq!(record.signed(0), -11);
+        assert_eq!(record.text(1), b"WS");
+        assert_eq!(record.number(2), 1);
+    }
+
+    #[test]
+    fn a_record_that_ends_early_reads_as_nothing() {
+        let format = EventFormat::parse(FORMAT).unwrap();
+        let fields = [format.field("error").unwrap()];
+        assert_eq!(Record { fields: &fields, bytes: &[0; 5] }.number(0), 0);
+        assert!(format.field("nothing").is_none());
+        assert!(EventFormat::parse("name: sample\n").is_err());
+    }
+}

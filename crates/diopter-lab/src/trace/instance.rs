@@ -193,3 +193,26 @@ fn remove(folder: &Path) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_is_an_orphan_once_its_process_is_gone_or_another() {
+        let own = std::process::id();
+        let start = start_of(own).unwrap();
+        assert_eq!(owner(&format!("diopter-{own}-{start}-0")), Some((own, start)));
+        assert_eq!(owner("diopter-x-1-0"), None);
+        assert_eq!(owner("somebody-1-1-0"), None);
+        // Numbers of processes end far below this.
+        assert_eq!(start_of(u32::MAX / 2), None);
+    }
+
+    #[test]
+    fn every_way_of_losing_events_counts() {
+        let stats = "entries: 9\noverrun: 1\ncommit overrun: 2\nbytes: 5\n\
+            oldest event ts: 24512.1\ndropped events: 4\nread events: 8\n";
+        assert_eq!(lost_of(stats), 7);
+    }
+}

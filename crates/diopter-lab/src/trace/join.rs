@@ -10,7 +10,9 @@ use super::event::{
     IOCB_POLLED, Inode, Sectors, What,
 };
 use super::files::Files;
-use super::model::{Context, Door, RequestTimes, Trace, TracedBio, TracedOp, TracedRequest};
+use super::model::{
+    Context, Door, RequestTimes, Trace, TracedBio, TracedOp, TracedQueue, TracedRequest,
+};
 use super::symbols;
 
 /// Bytes of a sector.
@@ -23,12 +25,15 @@ const ENOTBLK: i64 = -15;
 #[derive(Debug)]
 pub struct Join {
     root: u32,
+    /// Whether cached pages are told, so that no word means none.
+    has_cached: bool,
     files: Files,
     file_numbers: HashMap<Inode, usize>,
     inodes: Vec<Inode>,
     threads: HashMap<u32, Thread>,
     requests: Vec<Pending>,
     bios: Vec<TracedBio>,
+    queues: Vec<TracedQueue>,
     /// The request of each bio.
     owners: Vec<usize>,
     outstanding: Outstanding,
@@ -40,10 +45,14 @@ pub struct Join {
     given_up: HashMap<(Inode, u64), usize>,
     /// Requests of `io_submit` that are complete and not yet taken, by process.
     reapable: HashMap<u32, VecDeque<usize>>,
+    /// Requests on raw devices, by the kernel's name for them.
+    raw: HashMap<u64, usize>,
     /// Entries of rings that went to a worker before anything was tried.
     punted: HashSet<u64>,
     /// Requests of workers of rings that are complete and not answered.
     unanswered: VecDeque<usize>,
+    /// Processes that have called `io_getevents`.
+    reapers: HashSet<u32>,
     /// Threads that wait for a file to be synchronised.
     syncing: HashSet<u32>,
     first: Option<u64>,
@@ -62,6 +71,8 @@ struct Pending {
     can_wait: bool,
     has_allocated: bool,
     is_complete: bool,
+    /// It is of a raw device, and ends with its bios.
+    is_raw: bool,
     /// It was an attempt only; another request does its work.
     is_given_up: bool,
 }
@@ -75,6 +86,8 @@ struct Thread {
     is_member: bool,
     /// The request that it is handing down.
     open: Option<usize>,
+    /// The bio that it handed down last, if no request is open.
+    loose_bio: Option<Sectors>,
     /// The ring's entry that it took last.
     entry: Option<u64>,
     /// The work that it took up last: when, and the function.
@@ -87,24 +100,28 @@ struct Thread {
 impl Join {
     /// For the process `root` and those that it starts.
     #[must_use]
-    pub fn new(root: u32, files: Files) -> Join {
+    pub fn new(root: u32, files: Files, has_cached: bool) -> Join {
         let thread = Thread { process: root, is_member: true, ..Thread::default() };
         Join {
             root,
+            has_cached,
             files,
             file_numbers: HashMap::new(),
             inodes: Vec::new(),
             threads: HashMap::from([(root, thread)]),
             requests: Vec::new(),
             bios: Vec::new(),
+            queues: Vec::new(),
             owners: Vec::new(),
             outstanding: Outstanding::default(),
             in_flight: HashMap::new(),
             entries: HashMap::new(),
             given_up: HashMap::new(),
             reapable: HashMap::new(),
+            raw: HashMap::new(),
             punted: HashSet::new(),
             unanswered: VecDeque::new(),
+            reapers: HashSet::new(),
             syncing: HashSet::new(),
             first: None,
             last: 0,
@@ -119,7 +136,9 @@ impl Join {
         let thread = event.thread;
         match event.what {
             What::Begin(begin) => self.begin(&event, &begin),
-            What::Queued(inode) => self.queued(&event, inode),
+            What::RawBio { request, is_first, is_waited_for } => {
+                self.raw_bio(&event, request, is_first, is_waited_for);
+            }
             What::Complete { inode, position, result } => {
                 self.complete(&event, inode, position, result);
             }
@@ -146,6 +165,12 @@ impl Join {
             What::UringCompleted(entry) => self.answered(&event, entry),
             What::UringPunted(entry) => self.punted(thread, entry),
             What::Reaped(count) => self.reaped(&event, count),
+            What::QueueMade { is_ring, entries } => {
+                if self.threads.get(&thread).is_some_and(|thread| thread.is_member) {
+                    let door = if is_ring { Door::Uring } else { Door::Aio };
+                    self.queues.push(TracedQueue { thread, door, entries });
+                }
+            }
             What::TaskMade { task, ref name, is_thread } => {
                 self.task_made(thread, task, name, is_thread);
             }
@@ -184,6 +209,15 @@ impl Join {
             let file = &trace.files[pending.request.file];
             let is_told = matches!(file.file_system.as_str(), "ext4" | "xfs");
             let request = &mut pending.request;
+            if request.door == Door::Unknown {
+                let process = self.threads.get(&request.thread).map(|thread| thread.process);
+                let has_reaped = process.is_some_and(|process| self.reapers.contains(&process));
+                request.door = if has_reaped { Door::Aio } else { Door::Syscall };
+                if !has_reaped {
+                    request.context = request.context.map(|_| Context::Task);
+                    request.times.woken = request.times.completed;
+                }
+            }
             if is_told && request.is_unwritten.is_none() {
                 request.is_unwritten = Some(false);
             }
@@ -194,6 +228,7 @@ impl Join {
         trace.requests =
             self.requests.into_iter().filter(kept).map(|pending| pending.request).collect();
         trace.bios = self.bios;
+        trace.queues = self.queues;
         trace.elapsed_ns = self.last;
     }
 
@@ -284,9 +319,9 @@ impl Join {
             length: begin.count,
             result: None,
             is_dsync: begin.flags & IOCB_DURABLE != 0,
-            is_extending: begin.file_size.map(|size| end > size),
+            is_extending: (begin.inode.number != 0).then_some(end > begin.file_size),
             is_unwritten: None,
-            has_cached_pages: None,
+            has_cached_pages: (self.has_cached && begin.inode.number != 0).then_some(false),
             is_buffered: false,
             is_punted: false,
             waited_for_journal: false,
@@ -304,6 +339,7 @@ impl Join {
             can_wait: begin.flags & IOCB_NOWAIT == 0,
             has_allocated: false,
             is_complete: false,
+            is_raw: false,
             is_given_up: false,
         }
     }
@@ -364,15 +400,13 @@ impl Join {
         }
     }
 
-    fn queued(&mut self, event: &Event, inode: Inode) {
-        let Some(open) = self.open_of(event.thread, inode) else { return };
-        self.thread(event.thread).open = None;
-        let times = &mut self.requests[open].request.times;
-        times.submitted.get_or_insert(event.time);
-    }
-
     fn bio_queued(&mut self, event: &Event, sectors: &Sectors) {
-        let Some(open) = self.threads.get(&event.thread).and_then(|thread| thread.open) else {
+        let Some(thread) = self.threads.get_mut(&event.thread).filter(|thread| thread.is_member)
+        else {
+            return;
+        };
+        let Some(open) = thread.open else {
+            thread.loose_bio = (sectors.flow != Flow::Other).then_some(*sectors);
             return;
         };
         let pending = &mut self.requests[open];
@@ -390,21 +424,32 @@ impl Join {
         if sectors.flow != flow || !is_ours {
             return;
         }
+        self.add_bio(event.time, open, sectors);
+        let request = &self.requests[open].request;
+        let handed_down: u64 = request.bios.iter().map(|bio| self.bios[*bio].bytes).sum();
+        if handed_down >= request.length && request.door != Door::Syscall {
+            // Whatever the thread hands down from here on is of something else.
+            self.thread(event.thread).open = None;
+        }
+    }
+
+    /// A request was handed down in part, as a bio.
+    fn add_bio(&mut self, time: u64, owner: usize, sectors: &Sectors) {
         let number = self.bios.len();
         self.bios.push(TracedBio {
             device: sectors.device.numbers(),
             sector: sectors.start,
             bytes: u64::from(sectors.count) * SECTOR,
             pieces: 1,
-            queued: event.time,
+            queued: time,
             issued: None,
             done: None,
             context: None,
         });
-        self.owners.push(open);
-        let pending = &mut self.requests[open];
+        self.owners.push(owner);
+        let pending = &mut self.requests[owner];
         pending.request.bios.push(number);
-        pending.request.times.submitted = Some(event.time);
+        pending.request.times.submitted = Some(time);
         pending.bios_left += 1;
         let device = self.files.disk(sectors.device);
         self.outstanding.insert(number, &Sectors { device, ..*sectors });
@@ -427,6 +472,9 @@ impl Join {
             let pending = &mut self.requests[owner];
             pending.bios_left = pending.bios_left.saturating_sub(1);
             pending.request.times.device_done = Some(event.time);
+            if pending.is_raw && pending.bios_left == 0 {
+                self.raw_done(event, owner, sectors.error);
+            }
         }
     }
 
@@ -449,65 +497,141 @@ impl Join {
     fn complete(&mut self, event: &Event, inode: Inode, position: u64, result: i64) {
         let Some(number) = self.completing(event, inode, position, result) else { return };
         let context = self.context_of(event, &self.requests[number]);
-        let is_in_task = matches!(context, Context::Kworker | Context::Task | Context::Poller);
-        let thread = self.threads.entry(event.thread).or_default();
         let mut work = None;
-        let mut has_waited = false;
-        let mut has_converted = false;
-        if is_in_task {
+        if is_in_task(event) {
+            let thread = self.threads.entry(event.thread).or_default();
             work = thread.work.take();
-            has_waited = std::mem::take(&mut thread.has_waited_for_journal);
-            has_converted = thread.converted.take() == Some(inode);
+            let has_waited = std::mem::take(&mut thread.has_waited_for_journal);
+            let has_converted = thread.converted.take() == Some(inode);
             self.syncing.remove(&event.thread);
+            let pending = &mut self.requests[number];
+            pending.request.waited_for_journal |= has_waited;
+            if has_converted && !pending.has_allocated {
+                pending.request.is_unwritten = Some(true);
+            }
         }
-        let process = self.threads.get(&self.requests[number].request.thread);
-        let process = process.map(|thread| thread.process);
-        let pending = &mut self.requests[number];
-        let key = (inode, pending.request.offset);
-        pending.is_complete = true;
-        let request = &mut pending.request;
-        request.result = Some(result);
-        request.context = Some(context);
-        request.waited_for_journal |= has_waited;
-        if has_converted && !pending.has_allocated {
-            request.is_unwritten = Some(true);
-        }
-        let moved = u64::try_from(result).unwrap_or_default();
-        let is_short = request.op == TracedOp::Write && result >= 0 && moved < request.length;
-        request.is_buffered |= result == ENOTBLK || is_short;
+        let request = &mut self.requests[number].request;
         request.times.completed = Some(work.map_or(event.time, |(began, _)| began));
         if context == Context::Kworker {
             let name = work.and_then(|(_, function)| symbols::name(function));
             request.deferred_by = name.map(str::to_owned);
         }
-        if result == EAGAIN && !pending.can_wait && moved == 0 {
-            pending.is_given_up = true;
-            self.given_up.insert(key, number);
-        } else if request.door == Door::Syscall {
-            request.times.woken = Some(event.time);
-        } else if request.door == Door::Aio {
-            self.reapable.entry(process.unwrap_or_default()).or_default().push_back(number);
-        } else if request.door == Door::Uring && pending.entry.is_none() {
-            self.unanswered.push_back(number);
-        }
-        for bio in &request.bios {
-            self.outstanding.forget(*bio);
-        }
-        self.leave(key, number);
+        self.end(event, number, context, result);
         if let Some(thread) = self.threads.get_mut(&event.thread)
-            && is_in_task
+            && is_in_task(event)
             && thread.open == Some(number)
         {
             thread.open = None;
         }
     }
 
+    /// A request has its result: what only waits for that is told, and the rest forgets it.
+    fn end(&mut self, event: &Event, number: usize, context: Context, result: i64) {
+        let process = self.threads.get(&self.requests[number].request.thread);
+        let process = process.map(|thread| thread.process).unwrap_or_default();
+        let pending = &mut self.requests[number];
+        let key = (pending.inode, pending.request.offset);
+        pending.is_complete = true;
+        let request = &mut pending.request;
+        request.result = Some(result);
+        request.context = Some(context);
+        let moved = u64::try_from(result).unwrap_or_default();
+        let is_short = request.op == TracedOp::Write && result >= 0 && moved < request.length;
+        request.is_buffered |= result == ENOTBLK || is_short;
+        if result == EAGAIN && !pending.can_wait {
+            pending.is_given_up = true;
+            self.given_up.insert(key, number);
+        } else if request.door == Door::Syscall {
+            request.times.woken = Some(event.time);
+        } else if matches!(request.door, Door::Aio | Door::Unknown) {
+            self.reapable.entry(process).or_default().push_back(number);
+        } else if request.door == Door::Uring && pending.entry.is_none() {
+            self.unanswered.push_back(number);
+        }
+        for bio in &pending.request.bios {
+            self.outstanding.forget(*bio);
+        }
+        self.leave(key, number);
+    }
+
+    /// The thread's last bio is of a raw device: it begins a request or belongs to one.
+    fn raw_bio(
+        &mut self,
+        event: &Event,
+        request: u64,
+        is_first: bool,
+        is_waited_for: Option<bool>,
+    ) {
+        let thread = self.threads.get_mut(&event.thread).filter(|thread| thread.is_member);
+        let Some(sectors) = thread.and_then(|thread| thread.loose_bio.take()) else { return };
+        let known = self.raw.get(&request).copied();
+        let number = match known.filter(|_| !is_first) {
+            Some(number) => number,
+            None => {
+                self.raw_begin(event, &sectors, is_waited_for);
+                let number = self.requests.len() - 1;
+                self.raw.insert(request, number);
+                number
+            }
+        };
+        let pending = &mut self.requests[number];
+        let bytes = u64::from(sectors.count) * SECTOR;
+        if known == Some(number) && !is_first {
+            pending.request.length += bytes;
+        }
+        self.add_bio(event.time, number, &sectors);
+    }
+
+    /// A request on a raw device, as its first bio tells it.
+    fn raw_begin(&mut self, event: &Event, sectors: &Sectors, is_waited_for: Option<bool>) {
+        let start = sectors.start.saturating_sub(self.files.first_sector(sectors.device));
+        let begin = Begin {
+            inode: Inode { device: sectors.device, number: 0 },
+            file_size: 0,
+            position: start.saturating_mul(SECTOR),
+            count: u64::from(sectors.count) * SECTOR,
+            done_before: 0,
+            flags: if sectors.is_durable { IOCB_DURABLE } else { 0 },
+            is_async: is_waited_for != Some(true),
+            is_write: sectors.flow == Flow::Write,
+        };
+        self.begin(event, &begin);
+        let thread = self.thread(event.thread);
+        thread.open = None;
+        let number = self.requests.len() - 1;
+        let pending = &mut self.requests[number];
+        pending.is_raw = true;
+        if is_waited_for.is_none() && pending.request.door == Door::Aio {
+            pending.request.door = Door::Unknown;
+        }
+        self.leave((begin.inode, begin.position), number);
+    }
+
+    /// A raw device's request ends where its last bio does: nothing puts it off.
+    fn raw_done(&mut self, event: &Event, number: usize, error: i64) {
+        let pending = &mut self.requests[number];
+        let request = &mut pending.request;
+        request.times.completed = Some(event.time);
+        let length = i64::try_from(request.length).unwrap_or(i64::MAX);
+        let result = if error == 0 { length } else { error };
+        if pending.is_complete {
+            // A device that finishes each bio at once had seemed to be done before.
+            request.result = Some(result);
+            return;
+        }
+        let is_waited_for = request.door == Door::Syscall;
+        let context = match is_waited_for {
+            true => Context::Task,
+            false => self.context_of(event, &self.requests[number]),
+        };
+        self.end(event, number, context, result);
+    }
+
     /// Which request a completion is of. The file position has moved by what was moved.
     fn completing(&self, event: &Event, inode: Inode, position: u64, result: i64) -> Option<usize> {
         let moved = u64::try_from(result).unwrap_or_default();
         let start = position.checked_sub(moved)?;
-        let is_in_task = event.flags & (FLAG_HARD_IRQ | FLAG_SOFT_IRQ) == 0;
-        if is_in_task
+        if is_in_task(event)
             && let Some(open) = self.open_of(event.thread, inode)
             && !self.requests[open].is_complete
         {
@@ -523,10 +647,16 @@ impl Join {
         let Some(thread) = self.threads.get(&event.thread).filter(|thread| thread.is_member) else {
             return;
         };
+        self.reapers.insert(thread.process);
         let Some(complete) = self.reapable.get_mut(&thread.process) else { return };
         for _ in 0..count.max(0) {
             let Some(number) = complete.pop_front() else { return };
             self.requests[number].request.times.woken = Some(event.time);
         }
     }
+}
+
+/// Whether an event ran in a task, and not in an interrupt of one.
+fn is_in_task(event: &Event) -> bool {
+    event.flags & (FLAG_HARD_IRQ | FLAG_SOFT_IRQ) == 0
 }

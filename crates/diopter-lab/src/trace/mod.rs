@@ -11,6 +11,7 @@ pub mod sample;
 pub mod summary;
 
 mod bios;
+mod btf;
 mod command;
 mod error;
 mod event;
@@ -19,6 +20,7 @@ mod format;
 mod instance;
 mod join;
 mod page;
+mod programs;
 mod reader;
 mod record;
 mod symbols;

@@ -54,6 +54,8 @@ pub struct TracedFile {
     pub file_system: String,
     /// `queue/max_sectors_kb` of the device in bytes, `None` if unknown.
     pub bio_bytes_limit: Option<u64>,
+    /// `queue/max_segments` of the device: pieces of memory in one request for it.
+    pub segments_limit: Option<u64>,
     /// A request for the device must not cross a multiple of so many bytes: `queue/chunk_sectors`.
     /// `None` if there is no such boundary, or it is unknown.
     pub boundary_bytes: Option<u64>,

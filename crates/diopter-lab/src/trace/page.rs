@@ -162,3 +162,71 @@ fn word32(bytes: &[u8], at: usize) -> Option<u32> {
 fn word64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
+        \tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\
+        \tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n\
+        \tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;\n";
+
+    fn page(time: u64, words: &[u32]) -> Vec<u8> {
+        let length = u64::try_from(words.len() * 4).unwrap();
+        let mut page = time.to_ne_bytes().to_vec();
+        // The flag that says that events were lost stands above the length.
+        page.extend((length | 1 << 31).to_ne_bytes());
+        page.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        page.resize(4096, 0);
+        page
+    }
+
+    fn head(kind: u32, delta: u32) -> u32 {
+        kind | delta << KIND_BITS
+    }
+
+    /// The times and first words of all records.
+    fn records(time: u64, words: &[u32]) -> Vec<(u64, u32)> {
+        let page = page(time, words);
+        let mut records = PageShape::parse(HEADER).unwrap().records(&page).unwrap();
+        let mut found = Vec::new();
+        while let Some(record) = records.next_record().unwrap() {
+            found.push((record.time, u32::from_ne_bytes(record.bytes[..4].try_into().unwrap())));
+        }
+        found
+    }
+
+    #[test]
+    fn records_follow_each_other_at_their_distances() {
+        let words = [head(2, 5), 7, 0, head(1, 6), 8];
+        assert_eq!(records(100, &words), [(105, 7), (111, 8)]);
+    }
+
+    #[test]
+    fn a_long_record_has_its_length_in_front() {
+        let words = [head(0, 1), 4 + 12, 7, 0, 0, head(1, 1), 8];
+        assert_eq!(records(0, &words), [(1, 7), (2, 8)]);
+    }
+
+    #[test]
+    fn an_extend_adds_time_and_a_stamp_sets_it() {
+        let words = [head(30, 3), 2, head(1, 0), 7, head(31, 9), 1, head(1, 0), 8];
+        assert_eq!(records(1, &words), [(1 + 3 + (2 << 27), 7), (9 + (1 << 27), 8)]);
+    }
+
+    #[test]
+    fn padding_is_passed_over_and_without_time_ends_the_page() {
+        let words = [head(29, 2), 8, 0, head(1, 1), 7, head(29, 0), 99, 99];
+        assert_eq!(records(0, &words), [(3, 7)]);
+    }
+
+    #[test]
+    fn a_record_past_the_page_is_told() {
+        let page = page(0, &[head(9, 0), 1]);
+        let shape = PageShape::parse(HEADER).unwrap();
+        assert!(shape.records(&page).unwrap().next_record().is_err());
+        assert!(shape.records(&page[..20]).is_err());
+        assert_eq!(shape.used(&page).unwrap(), 16 + 8);
+    }
+}

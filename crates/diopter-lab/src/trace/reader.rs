@@ -6,17 +6,25 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::error::TraceError;
 use super::event::{self, Event, Source};
 use super::format::{EventFormat, Field, Record, number};
 use super::instance::Instance;
 use super::page::PageShape;
+use super::programs::{self, Programs, RECORD_BYTES};
 
 /// How long the pipes are left alone when they were empty.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The pace is looked at this often.
+const PACE_TIME: Duration = Duration::from_millis(50);
+/// Bytes of events a second from which on nobody is told who woke: some 30 000 requests.
+const PACE_BYTES_MAX: u64 = 12 << 20;
+/// The reader's niceness: before everything that is not of real time.
+const PRIORITY: i32 = -20;
 /// So many pages in one round mean that there are more.
 const PAGES_BEHIND: u32 = 64;
 /// Pages that are read from one CPU before the next has its turn.
@@ -28,15 +36,32 @@ pub struct Pipes {
     pipes: Vec<File>,
     page_size: usize,
     shape: PageShape,
+    programs: Option<Programs>,
+    /// Switches of the events that are left off when there are too many.
+    wakes: Vec<PathBuf>,
+    pace: Pace,
+    /// Records of programs on their way to the spool.
+    records: Vec<u8>,
     spool: Spool,
+}
+
+/// How fast the spool grows.
+#[derive(Debug)]
+struct Pace {
+    since: Instant,
+    end: u64,
 }
 
 /// What was recorded: pages, by CPU.
 #[derive(Debug)]
 pub struct Spool {
     file: File,
-    /// For each CPU, where its pages lie, in order.
+    /// For each CPU, and then for programs, where its pages lie, in order.
     pages: Vec<Vec<Place>>,
+    /// Whether events that tell who woke were left off at some time.
+    is_without_wakes: bool,
+    /// Records that programs lost.
+    lost: u64,
     end: u64,
     bytes_max: u64,
     /// Pages that had no place any more.
@@ -77,7 +102,11 @@ impl Pipes {
     ///
     /// # Errors
     /// [`TraceError::Tracefs`], [`TraceError::Machine`] when there is no room for the spool.
-    pub fn open(instance: &Instance, bytes_max: u64) -> Result<Pipes, TraceError> {
+    pub fn open(
+        instance: &Instance,
+        programs: Option<Programs>,
+        bytes_max: u64,
+    ) -> Result<Pipes, TraceError> {
         let cpus = instance.cpus()?;
         let mut pipes = Vec::with_capacity(cpus.len());
         for cpu in cpus {
@@ -91,9 +120,20 @@ impl Pipes {
         let shape = PageShape::parse(&instance.get("events/header_page")?)?;
         let what = "a file for the trace cannot be made in TMPDIR";
         let file = tempfile::tempfile().map_err(|source| TraceError::Machine { what, source })?;
-        let pages = vec![Vec::new(); pipes.len()];
-        let spool = Spool { file, pages, end: 0, bytes_max, is_full: false };
-        Ok(Pipes { pipes, page_size, shape, spool })
+        let pages = vec![Vec::new(); pipes.len() + 1];
+        let spool = Spool {
+            file,
+            pages,
+            is_without_wakes: false,
+            lost: 0,
+            end: 0,
+            bytes_max,
+            is_full: false,
+        };
+        let wakes = event::WAKES.iter().filter(|name| instance.has_event(name));
+        let wakes = wakes.map(|name| instance.path(&format!("events/{name}/enable"))).collect();
+        let pace = Pace { since: Instant::now(), end: 0 };
+        Ok(Pipes { pipes, page_size, shape, programs, wakes, pace, records: Vec::new(), spool })
     }
 
     /// Reads until told to stop, and then until the pipes are empty.
@@ -101,6 +141,8 @@ impl Pipes {
     /// # Errors
     /// [`TraceError::Machine`] when a pipe cannot be read or the spool not be written.
     pub fn record(mut self, stop: &Receiver<()>) -> Result<Spool, TraceError> {
+        // On a busy machine whoever reads late loses events. Without the right to, it may.
+        rustix::process::setpriority_process(Some(rustix::thread::gettid()), PRIORITY).ok();
         let mut page = vec![0; self.page_size];
         let mut is_last = false;
         loop {
@@ -108,8 +150,13 @@ impl Pipes {
             for cpu in 0..self.pipes.len() {
                 read += self.turn(cpu, &mut page)?;
             }
+            self.take_records()?;
+            self.slow_down();
             match (is_last, read) {
-                (true, 0) => return Ok(self.spool),
+                (true, 0) => {
+                    self.spool.lost = self.programs.as_ref().map_or(0, Programs::lost);
+                    return Ok(self.spool);
+                }
                 (true, _) | (false, PAGES_BEHIND..) => continue,
                 (false, _) => {}
             }
@@ -142,7 +189,50 @@ impl Pipes {
     }
 }
 
+impl Pipes {
+    /// Leaves off the events that tell only who woke when there are so many events that the command
+    /// would feel it.
+    fn slow_down(&mut self) {
+        let elapsed = self.pace.since.elapsed();
+        if elapsed < PACE_TIME || self.wakes.is_empty() {
+            return;
+        }
+        let bytes = self.spool.end - self.pace.end;
+        if u128::from(bytes) * 1000 > u128::from(PACE_BYTES_MAX) * elapsed.as_millis() {
+            for switch in self.wakes.drain(..) {
+                // What stays on costs time and tells more.
+                std::fs::write(switch, "0").ok();
+            }
+            self.spool.is_without_wakes = true;
+        }
+        self.pace = Pace { since: Instant::now(), end: self.spool.end };
+    }
+
+    /// What programs have told by now, in the order of its times.
+    fn take_records(&mut self) -> Result<(), TraceError> {
+        let Some(programs) = &mut self.programs else { return Ok(()) };
+        self.records.clear();
+        programs.take(&mut self.records);
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        self.spool.push(self.pipes.len(), &self.records)
+    }
+}
+
 impl Spool {
+    /// Whether events that tell who woke were left off at some time.
+    #[must_use]
+    pub fn is_without_wakes(&self) -> bool {
+        self.is_without_wakes
+    }
+
+    /// Records that programs lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
     /// Whether more was recorded than it may hold.
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -236,9 +326,15 @@ impl Events<'_> {
             let told = |source| TraceError::Machine { what, source };
             self.spool.file.read_exact_at(&mut page, place.start).map_err(told)?;
             lane.next_page += 1;
-            let mut records = self.decoder.shape.records(&page)?;
-            while let Some(record) = records.next_record()? {
-                lane.events.extend(self.decoder.event(record.time, record.bytes));
+            if cpu + 1 == self.spool.pages.len() {
+                lane.events.extend(page.chunks_exact(RECORD_BYTES).filter_map(programs::event));
+                // CPUs share the ring, and one may be a little late.
+                lane.events.sort_by_key(|event| event.time);
+            } else {
+                let mut records = self.decoder.shape.records(&page)?;
+                while let Some(record) = records.next_record()? {
+                    lane.events.extend(self.decoder.event(record.time, record.bytes));
+                }
             }
             lane.events.reverse();
         }

@@ -6,7 +6,11 @@ use std::sync::OnceLock;
 /// The functions that a completion is put off to.
 pub const WORK_FUNCTIONS: [&str; 2] = ["iomap_dio_complete_work", "dio_aio_complete_work"];
 
-/// The address of one of [`WORK_FUNCTIONS`], if the kernel has it and tells.
+/// The functions that end a raw device's bios.
+const END_FUNCTIONS: [&str; 3] =
+    ["blkdev_bio_end_io_async", "blkdev_bio_end_io", "submit_bio_wait_endio"];
+
+/// The address of one of these functions, if the kernel has it and tells.
 #[must_use]
 pub fn address(name: &str) -> Option<u64> {
     table().iter().find(|(_, found)| found == name).map(|(address, _)| *address)
@@ -31,7 +35,8 @@ fn parse(text: &str) -> Vec<(u64, String)> {
         let mut words = line.split_whitespace();
         let address = u64::from_str_radix(words.next()?, 16).ok()?;
         let name = words.nth(1)?;
-        let is_wanted = WORK_FUNCTIONS.contains(&name) && address != 0;
+        let is_known = WORK_FUNCTIONS.contains(&name) || END_FUNCTIONS.contains(&name);
+        let is_wanted = is_known && address != 0;
         is_wanted.then(|| (address, name.to_owned()))
     };
     text.lines().filter_map(parsed).collect()

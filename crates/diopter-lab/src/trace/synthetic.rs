@@ -114,6 +114,7 @@ impl Job {
             inode: 12,
             file_system: self.file_system.to_owned(),
             bio_bytes_limit: Some(LIMIT),
+            segments_limit: Some(254),
             boundary_bytes: self.boundary_bytes,
             needs_flush: Some(true),
         }

@@ -107,7 +107,7 @@ fn try_run(options: &TraceOptions, look: &Look) -> Result<u8, Failure> {
 
 fn record(options: &TraceOptions) -> Result<Trace, Failure> {
     let mut how = RecordOptions::new(options.command.clone());
-    how.buffer_kib = options.buffer.div_ceil(1024);
+    how.buffer_kib = Some(options.buffer.div_ceil(1024));
     trace::record(&how, &mut |_| ())
         .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })
 }

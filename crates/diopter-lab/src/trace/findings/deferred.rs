@@ -9,7 +9,7 @@ use diopter::probe::known;
 
 use super::super::document::{Finding, Severity};
 use super::super::model::{Context, Trace, TracedOp, TracedRequest};
-use super::{PER_MILLE_COSTLY, Shown, median, shown, time_text};
+use super::{PER_MILLE_COSTLY, PER_MILLE_REST, Shown, median, shown, time_text};
 use crate::trace::phases::Phases;
 
 /// Why a completion was put off.
@@ -99,7 +99,11 @@ pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
 fn finding(trace: &Trace, reason: Reason) -> Option<Finding> {
     let could = |request: &TracedRequest| request.context.is_some();
     let shows = |request: &TracedRequest| reason_of(trace, request) == Some(reason);
-    let shown = shown(trace, PER_MILLE_COSTLY, could, shows)?;
+    let per_mille = match reason {
+        Reason::Kernel | Reason::Unknown => PER_MILLE_REST,
+        _ => PER_MILLE_COSTLY,
+    };
+    let shown = shown(trace, per_mille, could, shows)?;
     let detours =
         shown.requests.iter().filter_map(|at| Phases::of(trace, &trace.requests[*at]).detour);
     let detour = median(detours.collect());

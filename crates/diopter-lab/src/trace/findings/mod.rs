@@ -31,6 +31,9 @@ const PER_MILLE_COSTLY: u64 = 10;
 /// A cause that makes one bio more of a request matters from this share on: below 10 % the mean
 /// grows by less than a tenth of a bio. In per mille.
 const PER_MILLE_SPLIT: u64 = 100;
+/// What is left when no other reason is known matters from this share on: beside a job's own cause
+/// there are always a few requests that it does not meet. In per mille.
+const PER_MILLE_REST: u64 = 100;
 
 /// What slowed the command's requests down, the worst first.
 #[must_use]
@@ -76,6 +79,8 @@ pub fn op_name(op: TracedOp) -> &'static str {
 #[derive(Clone, Debug, Default)]
 struct Shown {
     requests: Vec<usize>,
+    /// How often they show it; a request can be cut more than once.
+    times: u64,
     of: u64,
 }
 
@@ -112,20 +117,31 @@ fn shown(
     could: impl Fn(&TracedRequest) -> bool,
     shows: impl Fn(&TracedRequest) -> bool,
 ) -> Option<Shown> {
+    shown_times(trace, per_mille, could, |request| u64::from(shows(request)))
+}
+
+/// As [`shown`], of what a request can show several times.
+fn shown_times(
+    trace: &Trace,
+    per_mille: u64,
+    could: impl Fn(&TracedRequest) -> bool,
+    times: impl Fn(&TracedRequest) -> u64,
+) -> Option<Shown> {
     let mut by_file: Vec<Shown> = vec![Shown::default(); trace.files.len()];
     for (at, request) in trace.requests.iter().enumerate() {
         let Some(file) = by_file.get_mut(request.file).filter(|_| could(request)) else { continue };
         file.of += 1;
-        if shows(request) {
+        let times = times(request);
+        if times > 0 {
             file.requests.push(at);
+            file.times += times;
         }
     }
-    let matters = |file: &&Shown| {
-        !file.requests.is_empty() && count(file.requests.len()) * 1000 >= per_mille * file.of
-    };
+    let matters = |file: &&Shown| file.times > 0 && file.times * 1000 >= per_mille * file.of;
     let mut all = Shown::default();
     for file in by_file.iter().filter(matters) {
         all.requests.extend(&file.requests);
+        all.times += file.times;
         all.of += file.of;
     }
     all.requests.sort_unstable();

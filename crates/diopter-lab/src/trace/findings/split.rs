@@ -1,11 +1,13 @@
 //! `split-by-size-limit`, `split-by-extent`, `split-by-device-boundary`: what makes several bios of
 //! a request, or several requests for the device of a bio.
 
+use std::collections::BTreeSet;
+
 use diopter::probe::known;
 
 use super::super::document::{Finding, Severity};
 use super::super::model::{Trace, TracedBio, TracedFile, TracedRequest};
-use super::{PER_MILLE_SPLIT, Shown, shown};
+use super::{PER_MILLE_SPLIT, Shown, shown_times};
 use crate::trace::model;
 
 /// Pages of memory that one bio takes (`BIO_MAX_VECS`). Pages that lie apart, as most do, are a
@@ -31,31 +33,34 @@ fn by_size_limit(trace: &Trace) -> Option<Finding> {
     let limit = files_of(trace, &shown).filter_map(|file| file.bio_bytes_limit).min();
     let length = longest(trace, &shown);
     let pieces = shown.requests.iter().map(|at| pieces_of(trace, &trace.requests[*at])).max();
+    let segments = files_of(trace, &shown).filter_map(|file| file.segments_limit).min();
     let mut seen = format!(
         "{} were cut, the longest, of {}, into {}",
         shown.share("requests"),
         known_size(length),
         pieces.unwrap_or(0)
     );
-    if let Some(limit) = limit {
-        seen.push_str(&format!("; the device takes {} at once", known_size(limit)));
+    if let (Some(limit), Some(segments)) = (limit, segments) {
+        let limit = known_size(limit);
+        seen.push_str(&format!("; the device takes {limit} in {segments} pieces at once"));
     }
     let mut evidence = shown.evidence(trace, seen);
     evidence.figures.extend(limit.map(|limit| ("limit_bytes".to_owned(), limit)));
     evidence.figures.insert("pieces_max".to_owned(), pieces.unwrap_or(0));
-    let bio_bytes = BIO_PAGES_MAX * PAGE_BYTES;
-    let fits = limit.map_or(bio_bytes, |limit| limit.min(bio_bytes));
+    evidence.figures.extend(segments.map(|segments| ("limit_segments".to_owned(), segments)));
+    let pages = segments.unwrap_or(BIO_PAGES_MAX).min(BIO_PAGES_MAX);
+    let fits = limit.unwrap_or(u64::MAX).min(pages * PAGE_BYTES);
     Some(Finding {
         id: known::SPLIT_BY_SIZE_LIMIT.to_owned(),
         reason: None,
         severity: Severity::Notice,
         evidence,
-        cause: "a bio holds at most 256 pieces of memory (1 MiB of single pages), and what is \
-                larger than the device's limit (queue/max_sectors_kb, max_segments) is cut again; \
-                a request is done when the last piece is"
+        cause: "a bio holds at most 256 pieces of memory (1 MiB in single pages), and one that is \
+                larger than the device's limits (queue/max_sectors_kb, queue/max_segments) is cut \
+                again; the request is done when its last piece is"
             .to_owned(),
         remedy: format!(
-            "{}; or memory in huge pages and a larger queue/max_sectors_kb",
+            "{}; or memory in huge pages, and a larger queue/max_sectors_kb",
             known::remedy_smaller_requests(fits)
         ),
     })
@@ -63,6 +68,9 @@ fn by_size_limit(trace: &Trace) -> Option<Finding> {
 
 fn by_extent(trace: &Trace) -> Option<Finding> {
     let shown = shown_by(trace, Cut::Extent)?;
+    if !adds_a_tenth(trace, &shown) {
+        return None;
+    }
     let bios = shown.requests.iter().map(|at| trace.requests[*at].bios.len()).max().unwrap_or(0);
     let seen = format!(
         "{} lay in several places on the device; the worst became {bios} bios",
@@ -107,7 +115,10 @@ fn by_device_boundary(trace: &Trace) -> Option<Finding> {
 
 fn shown_by(trace: &Trace, cut: Cut) -> Option<Shown> {
     let has_bios = |request: &TracedRequest| !request.bios.is_empty();
-    shown(trace, PER_MILLE_SPLIT, has_bios, |request| cuts_of(trace, request).contains(&cut))
+    let times = |request: &TracedRequest| {
+        super::count(cuts_of(trace, request).into_iter().filter(|one| *one == cut).count())
+    };
+    shown_times(trace, PER_MILLE_SPLIT, has_bios, times)
 }
 
 /// What cut a request: between its bios, and within each.
@@ -147,6 +158,15 @@ fn crosses(bio: &TracedBio, boundary: u64) -> bool {
     let first = bio.sector * 512;
     let last = first + bio.bytes.saturating_sub(1);
     first.checked_div(boundary) != last.checked_div(boundary)
+}
+
+/// Whether these cuts make the bios of their files a tenth more. Of requests that are several bios
+/// anyway, a cut now and then is none.
+fn adds_a_tenth(trace: &Trace, shown: &Shown) -> bool {
+    let files: BTreeSet<usize> = shown.requests.iter().map(|at| trace.requests[*at].file).collect();
+    let requests = trace.requests.iter().filter(|request| files.contains(&request.file));
+    let bios: u64 = requests.map(|request| super::count(request.bios.len())).sum();
+    shown.times * 10 >= bios.saturating_sub(shown.times)
 }
 
 fn pieces_of(trace: &Trace, request: &TracedRequest) -> u64 {

@@ -171,6 +171,9 @@ fn one_odd_request_among_a_thousand_is_no_finding() {
     };
     assert_eq!(told(&every(1000, deferred)), BTreeSet::new());
     assert_eq!(told(&every(100, deferred)).len(), 1);
+    let otherwise = |request: &mut TracedRequest| request.context = Some(Context::Kworker);
+    assert_eq!(told(&every(11, otherwise)).len(), 0);
+    assert_eq!(told(&every(10, otherwise)).len(), 1);
     assert_eq!(told(&every(1000, |request| request.waited_for_journal = true)).len(), 0);
 }
 
@@ -205,6 +208,15 @@ fn a_durable_write_that_needs_no_flush_is_put_off_by_the_kernel() {
 }
 
 #[test]
+fn a_piece_now_and_then_does_not_make_large_requests_fragmented() {
+    let mut trace = Job::with(full_bios).trace();
+    for request in trace.requests.iter().step_by(4) {
+        trace.bios[request.bios[3]].sector += 1 << 20;
+    }
+    assert_eq!(told(&trace), BTreeSet::from(["split-by-size-limit".to_owned()]));
+}
+
+#[test]
 fn what_nobody_saw_is_no_reason() {
     let mut trace = Job::overwrite(|job| job.kernel = "7.1.0").trace();
     for request in &mut trace.requests {
@@ -218,6 +230,14 @@ fn a_device_that_is_done_at_once_does_not_make_a_queue_shallow() {
     let mut trace = Job::with(shallow).trace();
     trace.bios.iter_mut().for_each(|bio| bio.context = Some(Context::Task));
     assert_eq!(told(&trace), BTreeSet::new());
+}
+
+#[test]
+fn one_request_to_another_file_does_not_hide_the_stripes() {
+    let mut trace = Job::with(one_by_one).trace();
+    trace.files.push(trace.files[0].clone());
+    trace.requests[0].file = 4;
+    assert_eq!(told(&trace), BTreeSet::from(["serial-stripes".to_owned()]));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Where the time went, as an icicle: all requests, then files, reads and writes, phases. Each block
-//! is as wide as the time of what it stands for; blocks stand on what they are part of.
+//! Where the time went, as an icicle: all requests, then files, reads and writes, phases. Each
+//! block is as wide as the time of what it stands for; blocks stand on what they are part of.
 
 use std::collections::BTreeMap;
 

@@ -8,6 +8,9 @@ use super::super::findings::time_text;
 /// Files that are listed; the JSON document has them all.
 const FILES_MAX: usize = 50;
 
+/// Sizes of bios that are listed one by one.
+const SIZES_MAX: usize = 12;
+
 /// What was traced, the figures that matter most, and what makes them doubtful.
 pub fn head(summary: &Summary) -> Markup {
     let total = summary.latency_ns.total;
@@ -174,7 +177,7 @@ pub fn files(summary: &Summary) -> Markup {
 
 /// Sizes of bios.
 pub fn bios(summary: &Summary) -> Markup {
-    let sizes = &summary.bio_bytes.histogram;
+    let sizes = ranges(&summary.bio_bytes.histogram);
     let most = sizes.iter().map(|(_, count)| *count).max().unwrap_or(0);
     html! {
         section #bios {
@@ -184,9 +187,9 @@ pub fn bios(summary: &Summary) -> Markup {
                 (summary.bios_per_request.min) " to " (summary.bios_per_request.max) "."
             }
             div.scroll { table {
-                thead { tr { th.n { "size" } th.n { "bios" } th.n { "share" } th.bars {} } }
+                thead { tr { th.n { "up to" } th.n { "bios" } th.n { "share" } th.bars {} } }
                 tbody {
-                    @for (bytes, count) in sizes {
+                    @for (bytes, count) in &sizes {
                         tr {
                             th.n scope="row" { (size(*bytes)) }
                             td.n { (grouped(*count)) }
@@ -200,12 +203,26 @@ pub fn bios(summary: &Summary) -> Markup {
     }
 }
 
+/// Few sizes as they are; more than a dozen as powers of two.
+fn ranges(sizes: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut told: Vec<(u64, u64)> = Vec::new();
+    for (bytes, count) in sizes {
+        let end = if sizes.len() > SIZES_MAX { bytes.next_power_of_two() } else { *bytes };
+        match told.last_mut() {
+            Some((last, sum)) if *last == end => *sum += count,
+            _ => told.push((end, *count)),
+        }
+    }
+    told
+}
+
 /// How to read it, and what it was made from.
 pub fn foot(summary: &Summary) -> Markup {
     html! {
         footer.quiet {
             p {
-                "Traced over " (time_text(summary.elapsed_ns)) ". Document: " code { (summary.schema) }
+                "Traced over " (time_text(summary.elapsed_ns)) ". Document: "
+                code { (summary.schema) }
                 " (dio trace --json). docs/trace.md says how to read it."
             }
         }
@@ -237,7 +254,7 @@ pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             grouped.push('\u{202f}');
         }
         grouped.push(digit);

@@ -1,3 +1,5 @@
+//! The page: bounded, self-contained, and drawn by a real browser.
+
 use super::*;
 use crate::trace::summary::summary;
 use crate::trace::synthetic::Job;
@@ -61,3 +63,49 @@ fn nothing_traced_makes_a_page_that_says_so() {
     let page = page_of(&Trace::default());
     assert!(page.contains("No direct I/O was seen"));
 }
+
+/// What a browser makes of a page, and what it says about it; `None` where there is none.
+fn seen_by_a_browser(page: &str) -> Option<(String, String)> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("page.html");
+    std::fs::write(&file, page).unwrap();
+    let mut browser = std::process::Command::new("chromium");
+    browser.args([
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--enable-logging=stderr",
+        "--virtual-time-budget=2000",
+        "--dump-dom",
+    ]);
+    browser.arg(format!("--user-data-dir={}", folder.path().join("profile").display()));
+    browser.arg(format!("file://{}#request-17", file.display()));
+    let Ok(output) = browser.output() else {
+        eprintln!("SKIP chromium: it is not installed");
+        return None;
+    };
+    let [dom, said] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    Some((dom, said))
+}
+
+#[test]
+fn a_browser_draws_the_requests_and_finds_no_fault() {
+    let Some((dom, said)) = seen_by_a_browser(&page_of(&job().trace())) else { return };
+    let faults: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
+    assert!(faults.is_empty(), "{faults:?}");
+    assert_eq!(dom.matches("class=\"mark kworker\"").count(), 200);
+    assert!(dom.contains("Request 17: write of 128 KiB"), "the one that the address names");
+    for phase in PHASES {
+        assert!(dom.contains(&format!("<rect class=\"{phase}\"")), "{phase} is drawn");
+    }
+    for bio in ["bio 1", "bio 4"] {
+        assert!(dom.contains(&format!(">{bio}</text>")), "{bio} is drawn");
+    }
+}
+
+const PHASES: [&str; 5] = crate::trace::phases::PHASE_NAMES;

@@ -45,10 +45,15 @@ struct Group {
     slices: Vec<Slice>,
 }
 
-/// The trace in Perfetto's protobuf format. Of more than [`REQUESTS_MAX`] requests it has the first.
+/// The trace in Perfetto's protobuf format. Of more than [`REQUESTS_MAX`] requests it has the
+/// first.
 #[must_use]
 pub fn perfetto(trace: &Trace) -> Vec<u8> {
-    let requests = &trace.requests[..trace.requests.len().min(REQUESTS_MAX)];
+    first_requests(trace, REQUESTS_MAX)
+}
+
+fn first_requests(trace: &Trace, most: usize) -> Vec<u8> {
+    let requests = &trace.requests[..trace.requests.len().min(most)];
     let mut groups = requests_by_thread(trace, requests);
     groups.extend(bios_by_device(trace, requests));
     groups.extend(completions_by_context(trace, requests));

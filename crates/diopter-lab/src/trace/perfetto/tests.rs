@@ -1,3 +1,5 @@
+//! What the Perfetto UI needs of a trace: tracks, nesting, arrows.
+
 use std::collections::BTreeSet;
 
 use super::*;
@@ -98,12 +100,9 @@ fn requests_whose_end_nobody_saw_are_there_all_the_same() {
 
 #[test]
 fn of_very_many_requests_the_first_are_written() {
-    let mut trace = Job::with(|job| job.requests = 2).trace();
-    let one = trace.requests[0].clone();
-    trace.requests = vec![one; REQUESTS_MAX + 5];
-    let bytes = perfetto(&trace);
+    let bytes = first_requests(&Job::default().trace(), 150);
     let packets = PerfettoTrace::decode(bytes.as_slice()).unwrap().packets;
     let events = packets.iter().filter_map(|packet| packet.event.as_ref());
     let requests = events.filter(|event| event.categories == ["request"]).count();
-    assert_eq!(requests, REQUESTS_MAX);
+    assert_eq!(requests, 150);
 }

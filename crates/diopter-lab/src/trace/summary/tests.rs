@@ -1,3 +1,5 @@
+//! The document of jobs that never ran, and its names.
+
 use super::*;
 use crate::trace::synthetic::Job;
 

@@ -1,0 +1,372 @@
+//! What no event tells, told by small programs in the kernel: requests on raw devices, and whether
+//! a file has cached pages. Each program checks a condition and writes one record of fixed size.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use diopter_sys::bpf::{
+    Attached, Counter, HELPER_CLOCK, HELPER_OUTPUT, HELPER_TASK, Place, Program, Ring, attach,
+};
+
+use super::btf::Btf;
+use super::event::{Device, Event, Inode, What};
+use super::symbols;
+
+/// Bytes of the ring: room for 260 000 records.
+const RING_BYTES: usize = 16 << 20;
+/// Bytes of a record.
+pub const RECORD_BYTES: usize = 64;
+
+/// Where the parts of a record stand below the frame pointer, and what they are.
+const TIME: i16 = -64;
+const KIND: i16 = -56;
+const THREAD: i16 = -52;
+const SUBJECT: i16 = -48;
+const POSITION: i16 = -40;
+const COUNT: i16 = -32;
+const DEVICE: i16 = -24;
+const INODE: i16 = -16;
+const REST: i16 = -8;
+
+const KIND_BIO: i32 = 1;
+const KIND_CACHED: i32 = 2;
+
+/// How a bio of a raw device ends tells how its request was asked for.
+const ENDS: [(&str, i32); 3] = [
+    ("blkdev_bio_end_io_async", FORM_ALONE),
+    ("blkdev_bio_end_io", FORM_OF_SEVERAL),
+    ("submit_bio_wait_endio", FORM_WAITED_FOR),
+];
+const FORM_ALONE: i32 = 1;
+const FORM_OF_SEVERAL: i32 = 2;
+const FORM_WAITED_FOR: i32 = 3;
+/// `BPF_RB_NO_WAKEUP`: who reads looks often enough.
+const NO_WAKEUP: i32 = 1;
+
+/// Programs that run in the kernel until this is dropped.
+#[derive(Debug)]
+pub struct Programs {
+    _attached: Vec<Attached>,
+    ring: Ring,
+    lost: Counter,
+    /// Whether cached pages are told.
+    has_cached: bool,
+}
+
+/// Fields that lead from a request to its file's cached pages.
+#[derive(Clone, Copy, Debug)]
+struct Fields {
+    file: i16,
+    inode: i16,
+    mapping: i16,
+    cached_pages: i16,
+    number: i16,
+    super_block: i16,
+    device: i16,
+}
+
+/// Fields that tell what a bio is for.
+#[derive(Clone, Copy, Debug)]
+struct BioFields {
+    end: i16,
+    private: i16,
+    /// Where a request on a raw device keeps its first bio.
+    in_request: i16,
+}
+
+/// A register.
+#[derive(Clone, Copy)]
+struct Register(u64);
+
+const R0: Register = Register(0);
+const R1: Register = Register(1);
+const R2: Register = Register(2);
+const R3: Register = Register(3);
+const R4: Register = Register(4);
+/// Kept over calls, as are the next ones.
+const R6: Register = Register(6);
+const R7: Register = Register(7);
+const R8: Register = Register(8);
+const R9: Register = Register(9);
+const FRAME: Register = Register(10);
+
+/// Instructions in the making.
+#[derive(Default)]
+struct Code {
+    instructions: Vec<u64>,
+    /// Jumps to the end.
+    leaving: Vec<usize>,
+}
+
+impl Programs {
+    /// Loads what this kernel lets be loaded; what could not be is told as a sentence.
+    #[must_use]
+    pub fn load() -> (Option<Programs>, Vec<String>) {
+        const NOTHING: &str = "requests on raw devices, and whether files had cached pages";
+        let none = |why: String| (None, vec![format!("{NOTHING}: {why}")]);
+        let Some(btf) = Btf::of_kernel() else {
+            return none("this kernel has no type information (CONFIG_DEBUG_INFO_BTF)".to_owned());
+        };
+        let Some(fields) = Fields::find(&btf) else {
+            return none("this kernel's structures are not known".to_owned());
+        };
+        let made = Ring::new(RING_BYTES).and_then(|ring| Ok((ring, Counter::new()?)));
+        let (ring, lost) = match made {
+            Ok(made) => made,
+            Err(errno) => return none(format!("the kernel lets no program in ({errno})")),
+        };
+        let mut unknown = Vec::new();
+        let output = (ring.as_fd().as_raw_fd(), lost.as_fd().as_raw_fd());
+        let mut attached = Vec::new();
+        match raw_program(&btf, output) {
+            Ok(program) => attached.push(program),
+            Err(why) => unknown.push(format!("requests on raw devices: {why}")),
+        }
+        let cached = cached_program(&btf, fields, output);
+        let has_cached = cached.is_ok();
+        match cached {
+            Ok(program) => attached.push(program),
+            Err(why) => unknown.push(format!("whether files had cached pages: {why}")),
+        }
+        (Some(Programs { _attached: attached, ring, lost, has_cached }), unknown)
+    }
+
+    /// Whether cached pages are told.
+    #[must_use]
+    pub fn has_cached(&self) -> bool {
+        self.has_cached
+    }
+
+    /// Records for which the ring had no room.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost.value().unwrap_or_default()
+    }
+
+    /// Appends the records since the last call.
+    pub fn take(&mut self, records: &mut Vec<u8>) {
+        self.ring.take(|record| {
+            if record.len() == RECORD_BYTES {
+                records.extend_from_slice(record);
+            }
+        });
+    }
+}
+
+/// The event of one record.
+#[must_use]
+pub fn event(record: &[u8]) -> Option<Event> {
+    let word = |index: usize| {
+        let bytes = record.get(index * 8..index * 8 + 8)?;
+        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+    };
+    // Two halves share a word; the first of them stands first in memory.
+    let half = |index: usize| {
+        let bytes = record.get(index * 4..index * 4 + 4)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+    };
+    let kind = i32::try_from(half(2)?).ok()?;
+    let what = match kind {
+        KIND_BIO => {
+            let (bio, request) = (word(2)?, word(3)?);
+            let form = i32::try_from(word(4)?).ok()?;
+            let is_of_several = form == FORM_OF_SEVERAL;
+            What::RawBio {
+                request: if is_of_several { request } else { bio },
+                is_first: !is_of_several || bio.wrapping_sub(request) == word(7)?,
+                is_waited_for: match form {
+                    FORM_ALONE => Some(false),
+                    FORM_WAITED_FOR => Some(true),
+                    _ => None,
+                },
+            }
+        }
+        KIND_CACHED => {
+            let device = Device(u32::try_from(word(5)?).ok()?);
+            What::CachedPages(Inode { device, number: word(6)? })
+        }
+        _ => return None,
+    };
+    Some(Event { time: word(0)?, thread: half(3)?, flags: 0, what })
+}
+
+/// The program that tells which bios of raw devices are one request.
+fn raw_program(btf: &Btf, output: (i32, i32)) -> Result<Attached, String> {
+    let target = btf.typedef("btf_trace_block_bio_queue");
+    let target = target.ok_or("the kernel's types name no block_bio_queue")?;
+    let field = |structure, field| {
+        btf.field(structure, field).ok_or_else(|| format!("no {structure}.{field} in this kernel"))
+    };
+    let fields = BioFields {
+        end: field("bio", "bi_end_io")?,
+        private: field("bio", "bi_private")?,
+        in_request: field("blkdev_dio", "bio")?,
+    };
+    let mut ends = Vec::new();
+    for (name, form) in ENDS {
+        let address = symbols::address(name);
+        ends.push((address.ok_or_else(|| format!("this kernel has no function {name}"))?, form));
+    }
+    load_at(target, &bio_code(fields, &ends).finish(output))
+}
+
+fn load_at(target: u32, instructions: &[u64]) -> Result<Attached, String> {
+    let program = Program { instructions, place: Place::Tracepoint, target };
+    attach(&program).map_err(|refused| format!("the kernel lets no program in ({refused})"))
+}
+
+fn cached_program(btf: &Btf, fields: Fields, output: (i32, i32)) -> Result<Attached, String> {
+    let target = btf.typedef("btf_trace_iomap_dio_rw_begin");
+    let target = target.ok_or("the kernel's types name no iomap_dio_rw_begin")?;
+    load_at(target, &cached_code(fields).finish(output))
+}
+
+/// A bio is handed down: tells one of a raw device, with what it has in common with others of its
+/// request.
+fn bio_code(fields: BioFields, ends: &[(u64, i32)]) -> Code {
+    let mut code = Code::default();
+    code.load(R6, R1, 0);
+    code.load(R7, R6, fields.end);
+    code.set(R8, 0);
+    for (address, form) in ends {
+        code.set_if_equal(R8, *form, R7, *address);
+    }
+    code.leave_if(R8, 0);
+    code.stamp(KIND_BIO);
+    code.store(SUBJECT, R6);
+    code.move_field(POSITION, R6, fields.private);
+    code.store(COUNT, R8);
+    code.clear(DEVICE);
+    code.clear(INODE);
+    code.put(0x7a, FRAME, R0, (REST, i32::from(fields.in_request)));
+    code
+}
+
+/// The begin of a direct request on a file system: tells a file with cached pages.
+fn cached_code(fields: Fields) -> Code {
+    let mut code = Code::default();
+    code.load(R6, R1, 0);
+    code.load(R7, R6, fields.file);
+    code.load(R8, R7, fields.mapping);
+    code.load(R8, R8, fields.cached_pages);
+    code.leave_if(R8, 0);
+    code.stamp(KIND_CACHED);
+    code.store(SUBJECT, R6);
+    code.clear(POSITION);
+    code.store(COUNT, R8);
+    code.load(R9, R7, fields.inode);
+    code.move_field(INODE, R9, fields.number);
+    code.load(R9, R9, fields.super_block);
+    code.move_half(DEVICE, R9, fields.device);
+    code.clear(REST);
+    code
+}
+
+impl Fields {
+    fn find(btf: &Btf) -> Option<Fields> {
+        Some(Fields {
+            file: btf.field("kiocb", "ki_filp")?,
+            inode: btf.field("file", "f_inode")?,
+            mapping: btf.field("file", "f_mapping")?,
+            cached_pages: btf.field("address_space", "nrpages")?,
+            number: btf.field("inode", "i_ino")?,
+            super_block: btf.field("inode", "i_sb")?,
+            device: btf.field("super_block", "s_dev")?,
+        })
+    }
+}
+
+impl Code {
+    fn put(&mut self, opcode: u64, target: Register, from: Register, parts: (i16, i32)) {
+        let (offset, value) = parts;
+        let offset = u64::from(offset.cast_unsigned()) << 16;
+        let value = u64::from(value.cast_unsigned()) << 32;
+        self.instructions.push(opcode | target.0 << 8 | from.0 << 12 | offset | value);
+    }
+
+    fn load(&mut self, target: Register, base: Register, offset: i16) {
+        self.put(0x79, target, base, (offset, 0));
+    }
+
+    /// To the record.
+    fn store(&mut self, offset: i16, from: Register) {
+        self.put(0x7b, FRAME, from, (offset, 0));
+    }
+
+    fn clear(&mut self, offset: i16) {
+        self.put(0x7a, FRAME, R0, (offset, 0));
+    }
+
+    /// From a field of a structure to the record.
+    fn move_field(&mut self, to: i16, base: Register, field: i16) {
+        self.load(R1, base, field);
+        self.store(to, R1);
+    }
+
+    /// The same for a field of four bytes; the record has eight for it.
+    fn move_half(&mut self, to: i16, base: Register, field: i16) {
+        self.put(0x61, R1, base, (field, 0));
+        self.store(to, R1);
+    }
+
+    /// `target = value` if `register` is `address`.
+    fn set_if_equal(&mut self, target: Register, value: i32, register: Register, address: u64) {
+        let (low, high) = (address << 32, address >> 32 << 32);
+        self.instructions.extend([0x18 | R1.0 << 8 | low, high]);
+        self.put(0x5d, register, R1, (1, 0));
+        self.set(target, value);
+    }
+
+    fn copy(&mut self, target: Register, from: Register) {
+        self.put(0xbf, target, from, (0, 0));
+    }
+
+    fn set(&mut self, target: Register, value: i32) {
+        self.put(0xb7, target, R0, (0, value));
+    }
+
+    fn call(&mut self, helper: i32) {
+        self.put(0x85, R0, R0, (0, helper));
+    }
+
+    fn leave_if(&mut self, register: Register, value: i32) {
+        self.leaving.push(self.instructions.len());
+        self.put(0x15, register, R0, (0, value));
+    }
+
+    /// A map's address, or with 2 for `kind` that of its first value.
+    fn set_map(&mut self, target: Register, kind: u64, descriptor: i32) {
+        self.put(0x18, target, Register(kind), (0, descriptor));
+        self.put(0, R0, R0, (0, 0));
+    }
+
+    /// Time, kind and thread.
+    fn stamp(&mut self, kind: i32) {
+        self.call(HELPER_CLOCK);
+        self.store(TIME, R0);
+        self.call(HELPER_TASK);
+        self.put(0x63, FRAME, R0, (THREAD, 0));
+        self.put(0x62, FRAME, R0, (KIND, kind));
+    }
+
+    /// The record goes out, or is counted as lost.
+    fn finish(mut self, (ring, lost): (i32, i32)) -> Vec<u64> {
+        self.set_map(R1, 1, ring);
+        self.copy(R2, FRAME);
+        self.put(0x07, R2, R0, (0, i32::from(TIME)));
+        self.set(R3, i32::try_from(RECORD_BYTES).expect("a small record"));
+        self.set(R4, NO_WAKEUP);
+        self.call(HELPER_OUTPUT);
+        self.leave_if(R0, 0);
+        self.set_map(R1, 2, lost);
+        self.set(R2, 1);
+        self.put(0xdb, R1, R2, (0, 0));
+        let end = self.instructions.len();
+        for jump in std::mem::take(&mut self.leaving) {
+            let distance = u64::try_from(end - jump - 1).expect("a short program");
+            self.instructions[jump] |= distance << 16;
+        }
+        self.set(R0, 0);
+        self.put(0x95, R0, R0, (0, 0));
+        self.instructions
+    }
+}

@@ -1,0 +1,273 @@
+//! `dio trace` against the kernel and fio: every request is found, with its bios and where its
+//! completion ran, and tracing never stays on. Needs root, tracefs, loop devices and fio; without
+//! them each test says what it lacks.
+
+use std::ffi::OsString;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use diopter_lab::trace::model::{Context, Door, Trace, TracedOp};
+use diopter_lab::trace::{RecordOptions, TraceError, record};
+use rustix::process::{Pid, Signal, kill_process};
+
+const INSTANCES: &str = "/sys/kernel/tracing/instances";
+const EVENT: &str = "/sys/kernel/tracing/events/iomap/iomap_dio_rw_begin";
+/// Signals and instances belong to the whole process, so one test at a time has them.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A loop device, and what is mounted from it; taken down when this is dropped.
+struct Ground {
+    folder: tempfile::TempDir,
+    device: String,
+    is_mounted: bool,
+}
+
+impl Ground {
+    /// A device of 160 MiB with `file_system`, or none, and a file of 64 MiB of written blocks.
+    fn new(file_system: Option<&str>) -> Ground {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        fs::File::create(&image).unwrap().set_len(512 << 20).unwrap();
+        let image = image.to_str().unwrap();
+        let device = run(&["losetup", "--find", "--show", "--direct-io=on", image]);
+        let mut ground = Ground { folder, device: device.trim().to_owned(), is_mounted: false };
+        if let Some(kind) = file_system {
+            run(&[&format!("mkfs.{kind}"), "-q", &ground.device]);
+            let mount = ground.folder.path().join("mount");
+            fs::create_dir(&mount).unwrap();
+            run(&["mount", &ground.device, mount.to_str().unwrap()]);
+            ground.is_mounted = true;
+        }
+        let file = ground.file();
+        let of = format!("of={}", file.to_str().unwrap());
+        run(&["dd", "if=/dev/zero", &of, "bs=1M", "count=64", "oflag=direct", "status=none"]);
+        ground
+    }
+
+    fn file(&self) -> PathBuf {
+        match self.is_mounted {
+            true => self.folder.path().join("mount/file"),
+            false => PathBuf::from(&self.device),
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            Command::new("umount").arg(self.folder.path().join("mount")).status().ok();
+        }
+        Command::new("losetup").args(["--detach", &self.device]).status().ok();
+    }
+}
+
+/// What the command prints; it has to succeed.
+fn run(command: &[&str]) -> String {
+    let output = Command::new(command[0]).args(&command[1..]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The turn of one test; `None` if the machine lacks something.
+fn alone(needs: &[&str]) -> Option<MutexGuard<'static, ()>> {
+    if !rustix::process::geteuid().is_root() || !Path::new(EVENT).is_dir() {
+        eprintln!("SKIP tracefs: trace events of direct I/O, and root, are not here");
+        return None;
+    }
+    for tool in needs {
+        if Command::new(tool).arg("--version").output().is_err() {
+            eprintln!("SKIP {tool}: not installed");
+            return None;
+        }
+    }
+    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn options(command: &[&str]) -> RecordOptions {
+    RecordOptions::new(command.iter().map(OsString::from).collect())
+}
+
+fn own_instances() -> Vec<OsString> {
+    let prefix = format!("diopter-{}-", std::process::id());
+    let names = fs::read_dir(INSTANCES).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().starts_with(&prefix)).collect()
+}
+
+/// Reads and writes of three sizes, one after the other, traced; and fio's own count of requests
+/// and bytes.
+fn traced_fio(ground: &Ground, engine: &str) -> (Trace, u64, u64) {
+    let report = ground.folder.path().join("fio.json");
+    let mut command = vec![
+        "fio".to_owned(),
+        format!("--output={}", report.display()),
+        "--output-format=json".to_owned(),
+        format!("--filename={}", ground.file().display()),
+        format!("--ioengine={engine}"),
+    ];
+    command.extend(["--direct=1", "--size=64M", "--iodepth=16"].map(str::to_owned));
+    for (size, count) in [("4k", 300), ("128k", 60), ("4M", 8)] {
+        for flow in ["randread", "randwrite"] {
+            command.extend([
+                format!("--name={flow}-{size}"),
+                "--stonewall".to_owned(),
+                format!("--rw={flow}"),
+                format!("--bs={size}"),
+                format!("--number_ios={count}"),
+            ]);
+        }
+    }
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    let mut options = options(&words);
+    // Others use this machine as well.
+    options.devices = vec![ground.file()];
+    let trace = record(&options, &mut |_| ()).unwrap();
+    let text = fs::read_to_string(report).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let (mut requests, mut bytes) = (0, 0);
+    for job in document["jobs"].as_array().unwrap() {
+        for flow in ["read", "write"] {
+            requests += job[flow]["total_ios"].as_u64().unwrap();
+            bytes += job[flow]["io_bytes"].as_u64().unwrap();
+        }
+    }
+    (trace, requests, bytes)
+}
+
+/// Every request of fio is there, whole, with its bios, and its completion ran somewhere.
+fn check(ground: &Ground, engine: &str, door: Door) -> Option<Trace> {
+    let (trace, requests, bytes) = traced_fio(ground, engine);
+    let told = format!("{engine} on {:?}: {:?}", ground.file(), trace.unknown);
+    if trace.unknown.iter().any(|unknown| unknown.contains("raw devices")) {
+        eprintln!("SKIP bpf: {:?}", trace.unknown);
+        return None;
+    }
+    assert_eq!(trace.exit_status, 0, "{told}");
+    assert_eq!(trace.lost_events, 0, "{told}");
+    assert_eq!(u64::try_from(trace.requests.len()).unwrap(), requests, "{told}");
+    assert_eq!(trace.requests.iter().map(|request| request.length).sum::<u64>(), bytes, "{told}");
+    assert_eq!(trace.bios.iter().map(|bio| bio.bytes).sum::<u64>(), bytes, "{told}");
+    assert!(trace.bios.iter().all(|bio| bio.done.is_some() && bio.issued.is_some()), "{told}");
+    for request in &trace.requests {
+        assert!(request.context.is_some(), "{told}: {request:?}");
+        assert_eq!(request.door, door, "{told}: {request:?}");
+        assert_eq!(request.result, i64::try_from(request.length).ok(), "{told}: {request:?}");
+        assert!(request.times.device_done.is_some(), "{told}: {request:?}");
+    }
+    let path = ground.file().to_string_lossy().into_owned();
+    assert!(trace.files.iter().all(|file| file.path == path), "{:?}", trace.files);
+    assert_eq!(own_instances(), [""; 0]);
+    Some(trace)
+}
+
+const ENGINES: [(&str, Door); 3] =
+    [("libaio", Door::Aio), ("io_uring", Door::Uring), ("psync", Door::Syscall)];
+
+#[test]
+fn every_request_of_fio_on_ext4_is_found() {
+    let Some(_alone) = alone(&["fio", "losetup", "mkfs.ext4"]) else { return };
+    let ground = Ground::new(Some("ext4"));
+    for (engine, door) in ENGINES {
+        let trace = check(&ground, engine, door).unwrap();
+        let ran = |op, context| {
+            let of_op = trace.requests.iter().filter(move |request| request.op == op);
+            of_op.filter(|request| request.context == Some(context)).count()
+        };
+        match door {
+            Door::Syscall => {
+                assert_eq!(ran(TracedOp::Read, Context::Task), 368);
+                assert_eq!(ran(TracedOp::Write, Context::Task), 368);
+            }
+            _ => assert_eq!(ran(TracedOp::Read, Context::Kworker), 0),
+        }
+        // From 6.19 on an overwrite completes where its last bio does.
+        if door == Door::Aio && trace.kernel_release.starts_with("6.18.") {
+            let put_off = ran(TracedOp::Write, Context::Kworker);
+            assert!(put_off > 0);
+            assert_eq!(put_off + ran(TracedOp::Write, Context::Task), 368);
+        }
+    }
+}
+
+#[test]
+fn every_request_of_fio_on_xfs_is_found() {
+    let Some(_alone) = alone(&["fio", "losetup", "mkfs.xfs"]) else { return };
+    let ground = Ground::new(Some("xfs"));
+    for (engine, door) in ENGINES {
+        check(&ground, engine, door).unwrap();
+    }
+}
+
+#[test]
+fn every_request_of_fio_on_a_raw_device_is_found() {
+    let Some(_alone) = alone(&["fio", "losetup"]) else { return };
+    let ground = Ground::new(None);
+    for (engine, door) in ENGINES {
+        check(&ground, engine, door);
+    }
+}
+
+#[test]
+fn the_commands_exit_status_is_passed_on() {
+    let Some(_alone) = alone(&[]) else { return };
+    let status = |command: &[&str]| record(&options(command), &mut |_| ()).unwrap().exit_status;
+    assert_eq!(status(&["sh", "-c", "exit 7"]), 7);
+    assert_eq!(status(&["sh", "-c", "kill -9 $$"]), 128 + 9);
+    assert_eq!(own_instances(), [""; 0]);
+}
+
+#[test]
+fn a_command_that_cannot_run_is_told_as_a_shell_would() {
+    let Some(_alone) = alone(&[]) else { return };
+    let failed = |command: &[&str]| record(&options(command), &mut |_| ()).unwrap_err();
+    let error = failed(&["/no/such/command"]);
+    assert!(matches!(error, TraceError::CommandNotFound(_)), "{error}");
+    assert_eq!(error.exit_status(), 127);
+    let error = failed(&["/etc/passwd"]);
+    assert!(matches!(error, TraceError::CommandNotExecutable(..)), "{error}");
+    assert_eq!(error.exit_status(), 126);
+    let mut options = options(&["true"]);
+    options.devices = vec![PathBuf::from("/no/such/file")];
+    let error = record(&options, &mut |_| ()).unwrap_err();
+    assert!(error.to_string().contains("/no/such/file"), "{error}");
+    assert_eq!(own_instances(), [""; 0]);
+}
+
+#[test]
+fn a_killed_command_and_a_signal_to_us_leave_no_tracing_on() {
+    let Some(_alone) = alone(&[]) else { return };
+    let ended_by = |kill: fn(Pid) -> Pid, signal| {
+        let mut on_child = |process: u32| {
+            let child = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
+            kill_process(kill(child), signal).unwrap();
+        };
+        record(&options(&["sleep", "600"]), &mut on_child).unwrap().exit_status
+    };
+    assert_eq!(ended_by(|child| child, Signal::KILL), 128 + 9);
+    // One that we get is passed on.
+    assert_eq!(ended_by(|_| rustix::process::getpid(), Signal::TERM), 128 + 15);
+    assert_eq!(own_instances(), [""; 0]);
+}
+
+#[test]
+fn a_panic_leaves_no_tracing_on() {
+    let Some(_alone) = alone(&[]) else { return };
+    let mut on_child = |_| panic!("on purpose");
+    let ended = catch_unwind(AssertUnwindSafe(|| record(&options(&["true"]), &mut on_child)));
+    assert!(ended.is_err());
+    assert_eq!(own_instances(), [""; 0]);
+}
+
+#[test]
+fn what_a_killed_run_left_is_removed_by_the_next() {
+    let Some(_alone) = alone(&[]) else { return };
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let orphan = Path::new(INSTANCES).join(format!("diopter-{}-1-0", gone.id()));
+    fs::create_dir(&orphan).unwrap();
+    record(&options(&["true"]), &mut |_| ()).unwrap();
+    assert!(!orphan.exists());
+}
