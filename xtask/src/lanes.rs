@@ -77,6 +77,56 @@ const ENGINE: &[&str] = &[
     "reader",
 ];
 
+/// Benchmarks must run, not be fast: as the tests are built, which is done already.
+const SMOKE: &[&str] = &[
+    "bench",
+    "--profile",
+    "dev",
+    "-p",
+    "diopter",
+    "--bench",
+    "engine",
+    "--bench",
+    "completion",
+    "--bench",
+    "backends",
+    "--bench",
+    "stripes",
+    "--bench",
+    "readers",
+    "--bench",
+    "images",
+    "--",
+    "--smoke",
+];
+
+const SMOKE_NUMBERS: &[&str] = &[
+    "bench",
+    "--profile",
+    "dev",
+    "-p",
+    "diopter",
+    "--bench",
+    "numbers",
+    "--",
+    "--smoke",
+    "striped",
+    "bios",
+    "null",
+];
+
+const COMPARE: &[&str] = &[
+    "test",
+    "-p",
+    "diopter-lab",
+    "--test",
+    "campaign",
+    "--test",
+    "fio_files",
+    "--test",
+    "verdicts",
+];
+
 const LANES: &[Lane] = &[
     plain("fmt", &[check(&["fmt", "--all", "--check"])]),
     plain("clippy", &[check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])]),
@@ -153,6 +203,7 @@ const LANES: &[Lane] = &[
             ..test(&["test", "-p", "diopter", "--release", "--lib", "--", "workers"])
         }],
     ),
+    plain("compare", &[test(COMPARE)]),
     plain("golden", &[test(&["test", "-p", "diopter-cli", "--tests"])]),
     Lane {
         name: "kernel",
@@ -231,21 +282,7 @@ const LANES: &[Lane] = &[
             &[test(&["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"])],
         )
     },
-    plain(
-        "bench",
-        &[
-            check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "completion", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "backends", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "stripes", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "readers", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "images", "--", "--smoke"]),
-            check(&[
-                "bench", "-p", "diopter", "--bench", "numbers", "--", "--smoke", "striped", "bios",
-                "null",
-            ]),
-        ],
-    ),
+    plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
 ];
 
 const LAB_MACHINE: Step = test(&["test", "-p", "diopter-lab", "--test", "lab_machine"]);

@@ -16,6 +16,7 @@ const SOAKED: &[&[&str]] = &[
     &["-p", "diopter", "--test", "images_ext"],
     &["-p", "diopter", "--test", "images"],
     &["-p", "diopter-cli", "--test", "cp"],
+    &["-p", "diopter-lab", "--test", "campaign"],
 ];
 
 const BLESSED: &[&[&str]] =

@@ -11,10 +11,11 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last three are hidden.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 18] = [
     "cp",
     "explain",
     "probe",
+    "compare",
     "stripe",
     "stripe create",
     "stripe info",
@@ -25,6 +26,7 @@ const COMMANDS: [&str; 16] = [
     "lab kernels",
     "lab run",
     "lab bisect",
+    "trace",
     "man",
     "completions",
     "schema",
@@ -122,7 +124,9 @@ fn the_version_tells_the_backends() {
 
 #[test]
 fn schemas_are_those_of_the_documentation() {
-    for command in ["cp", "explain", "probe", "stripe", "lab-kernels", "lab-bisect"] {
+    let documents =
+        ["cp", "compare", "explain", "probe", "stripe", "lab-kernels", "lab-bisect", "trace"];
+    for command in documents {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }

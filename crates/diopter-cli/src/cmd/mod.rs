@@ -1,5 +1,7 @@
 //! The commands, one file each, and what they share: a document becomes JSON in one place.
 
+pub mod bench;
+pub mod compare;
 pub mod explain;
 mod finding;
 pub mod generate;
@@ -7,6 +9,7 @@ pub mod lab;
 mod layout;
 pub mod probe;
 pub mod stripe;
+pub mod trace;
 
 use std::path::Path;
 
