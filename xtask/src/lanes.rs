@@ -301,6 +301,14 @@ const LANES: &[Lane] = &[
     Lane { needs: &[Capability::Chromium], ..plain("report-page", &[test(REPORT_PAGE)]) },
     plain("lab-host", &[test(LAB_HOST)]),
     Lane { needs: &[Capability::Qemu], ..plain("lab", &[test(LAB)]) },
+    plain("lab-host", &[LAB_MACHINE, LAB_STORE, LAB_RUN]),
+    Lane {
+        needs: &[Capability::Qemu],
+        ..plain(
+            "lab",
+            &[test(&["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"])],
+        )
+    },
     plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
 ];
 

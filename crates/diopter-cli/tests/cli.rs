@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last four are hidden.
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 22] = [
     "cp",
     "explain",
     "probe",
@@ -30,6 +30,7 @@ const COMMANDS: [&str; 21] = [
     "lab run",
     "lab bisect",
     "bench-round",
+    "trace",
     "man",
     "completions",
     "schema",
@@ -132,6 +133,9 @@ fn the_version_tells_the_backends() {
 #[test]
 fn schemas_are_those_of_the_documentation() {
     for command in SCHEMAS {
+    let documents =
+        ["cp", "compare", "explain", "probe", "stripe", "lab-kernels", "lab-bisect", "trace"];
+    for command in documents {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }

@@ -85,8 +85,8 @@ impl Apt {
         Ok(apt)
     }
 
-    /// What some suites could not be asked for when the lists were fetched, empty when all answered;
-    /// `None` when that is too long ago.
+    /// What some suites were not asked for when the lists were fetched: empty when all answered,
+    /// `None` when it was too long ago.
     #[must_use]
     pub fn fetched(&self) -> Option<String> {
         let complaints = fs::read_to_string(self.mark()).ok()?;
