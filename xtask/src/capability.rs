@@ -18,12 +18,14 @@ pub enum Capability {
     Aio,
     Threads,
     Fuse,
+    Chromium,
     Qemu,
     Nightly,
+    Fio,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 9] = [
+    pub const ALL: [Capability; 11] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -31,8 +33,10 @@ impl Capability {
         Capability::Aio,
         Capability::Threads,
         Capability::Fuse,
+        Capability::Chromium,
         Capability::Qemu,
         Capability::Nightly,
+        Capability::Fio,
     ];
 
     pub fn name(self) -> &'static str {
@@ -44,8 +48,10 @@ impl Capability {
             Capability::Aio => "aio",
             Capability::Threads => "threads",
             Capability::Fuse => "fuse",
+            Capability::Chromium => "chromium",
             Capability::Qemu => "qemu",
             Capability::Nightly => "nightly",
+            Capability::Fio => "fio",
         }
     }
 }
@@ -98,9 +104,16 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Aio => aio_has_room(),
         Capability::Threads => Ok(()),
         Capability::Fuse => fuse_opens(),
+        Capability::Chromium => installed("chromium"),
         Capability::Qemu => qemu_runs(),
         Capability::Nightly => nightly_runs(),
+        Capability::Fio => fio_runs(),
     }
+}
+
+fn fio_runs() -> Result<(), String> {
+    let fio = repo::tool("fio").ok_or("fio is not installed")?;
+    repo::output_of(Command::new(fio).arg("--version")).map(drop)
 }
 
 fn attach_and_detach() -> Result<(), String> {
@@ -162,6 +175,10 @@ fn fuse_opens() -> Result<(), String> {
     }
     let opened = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     opened.map(drop).map_err(|error| format!("/dev/fuse: {error}"))
+}
+
+fn installed(tool: &str) -> Result<(), String> {
+    repo::tool(tool).map(drop).ok_or_else(|| format!("{tool} is not installed"))
 }
 
 /// The emulator, and apt for kernels to run in it. Whether these can be had, the tests find out.

@@ -77,6 +77,61 @@ const ENGINE: &[&str] = &[
     "reader",
 ];
 
+/// Benchmarks must run, not be fast: as the tests are built, which is done already.
+const SMOKE: &[&str] = &[
+    "bench",
+    "--profile",
+    "dev",
+    "-p",
+    "diopter",
+    "--bench",
+    "engine",
+    "--bench",
+    "completion",
+    "--bench",
+    "backends",
+    "--bench",
+    "stripes",
+    "--bench",
+    "readers",
+    "--bench",
+    "images",
+    "--",
+    "--smoke",
+];
+
+const SMOKE_NUMBERS: &[&str] = &[
+    "bench",
+    "--profile",
+    "dev",
+    "-p",
+    "diopter",
+    "--bench",
+    "numbers",
+    "--",
+    "--smoke",
+    "striped",
+    "bios",
+    "null",
+];
+
+const COMPARE: &[&str] = &[
+    "test",
+    "-p",
+    "diopter-lab",
+    "--test",
+    "campaign",
+    "--test",
+    "fio_files",
+    "--test",
+    "verdicts",
+];
+const BENCH_DIO: &[&str] =
+    &["test", "-p", "diopter-lab", "--test", "bench", "--test", "bench_memory"];
+
+const SMOKE_PARITY: &[&str] =
+    &["bench", "--profile", "dev", "-p", "diopter-lab", "--bench", "parity", "--", "--smoke"];
+
 const LANES: &[Lane] = &[
     plain("fmt", &[check(&["fmt", "--all", "--check"])]),
     plain("clippy", &[check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])]),
@@ -153,6 +208,11 @@ const LANES: &[Lane] = &[
             ..test(&["test", "-p", "diopter", "--release", "--lib", "--", "workers"])
         }],
     ),
+    plain("compare", &[test(COMPARE)]),
+    Lane {
+        uses: &[Capability::Fio],
+        ..plain("bench-dio", &[test(BENCH_DIO), check(SMOKE_PARITY)])
+    },
     plain("golden", &[test(&["test", "-p", "diopter-cli", "--tests"])]),
     Lane {
         name: "kernel",
@@ -223,34 +283,31 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Uring],
         ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])
     },
-    plain("lab-host", &[LAB_MACHINE, LAB_STORE, LAB_RUN]),
-    Lane {
-        needs: &[Capability::Qemu],
-        ..plain(
-            "lab",
-            &[test(&["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"])],
-        )
-    },
-    plain(
-        "bench",
-        &[
-            check(&["bench", "-p", "diopter", "--bench", "engine", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "completion", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "backends", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "stripes", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "readers", "--", "--smoke"]),
-            check(&["bench", "-p", "diopter", "--bench", "images", "--", "--smoke"]),
-            check(&[
-                "bench", "-p", "diopter", "--bench", "numbers", "--", "--smoke", "striped", "bios",
-                "null",
-            ]),
-        ],
-    ),
+    plain("report", &[test(&["test", "-p", "diopter-lab", "--test", "report"])]),
+    Lane { needs: &[Capability::Chromium], ..plain("report-page", &[test(REPORT_PAGE)]) },
+    plain("lab-host", &[test(LAB_HOST)]),
+    Lane { needs: &[Capability::Qemu], ..plain("lab", &[test(LAB)]) },
+    plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
 ];
 
-const LAB_MACHINE: Step = test(&["test", "-p", "diopter-lab", "--test", "lab_machine"]);
-const LAB_STORE: Step = test(&["test", "-p", "diopter-lab", "--test", "lab_store"]);
-const LAB_RUN: Step = test(&["test", "-p", "diopter-lab", "--test", "lab_run"]);
+/// The page of a report in a real browser.
+const REPORT_PAGE: &[&str] =
+    &["test", "-p", "diopter-lab", "--test", "report_page", "--", "--nocapture"];
+
+const LAB_HOST: &[&str] = &[
+    "test",
+    "-p",
+    "diopter-lab",
+    "--test",
+    "lab_machine",
+    "--test",
+    "lab_store",
+    "--test",
+    "lab_run",
+];
+
+/// A real kernel, in an emulator.
+const LAB: &[&str] = &["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"];
 
 const fn plain(name: &'static str, steps: &'static [Step]) -> Lane {
     Lane { name, needs: &[], uses: &[], steps, is_extra: false }

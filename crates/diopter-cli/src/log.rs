@@ -18,7 +18,7 @@ pub enum Level {
 }
 
 /// Parts of the command that can be filtered by name.
-const TARGETS: [&str; 6] = ["args", "cp", "explain", "lab", "probe", "stripe"];
+const TARGETS: [&str; 8] = ["args", "bench", "cp", "explain", "lab", "probe", "stripe", "trace"];
 
 /// Which lines are told: per part, and for the rest. `None` is nothing at all.
 #[derive(Clone, Debug, PartialEq, Eq)]

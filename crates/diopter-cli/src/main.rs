@@ -45,10 +45,15 @@ fn run(job: Job) -> u8 {
     let look = Look::of_stdout(settings.is_coloured);
     match work {
         Work::Cp(options) => cp::run(&options, &mut std::io::stdout().lock()),
+        Work::Compare(options) => cmd::compare::run(&options, &look),
+        Work::Report(options) => cmd::report::run(&options, &look),
         Work::Explain(options) => cmd::explain::run(&options, &settings.filter, &look),
         Work::Probe(options) => cmd::probe::run(&options, &settings.filter, &look),
         Work::Lab(work) => cmd::lab::run(&work, &look),
         Work::Stripe(work) => cmd::stripe::run(&work, &look),
+        Work::Bench(options) => cmd::bench::run(&options, &look),
+        Work::BenchRound => cmd::bench::run_round(),
+        Work::Trace(options) => cmd::trace::run(&options, &look),
         Work::Man { command, out } => cmd::generate::man(command.as_deref(), out.as_deref()),
         Work::Completions(shell) => cmd::generate::completions(shell),
         Work::Schema(document) => cmd::generate::schema(document),

@@ -8,8 +8,12 @@ use clap::builder::styling::{AnsiColor, Style};
 
 /// Done.
 pub const DONE: u8 = 0;
+/// There is a difference: a regression.
+pub const DIFFERENT: u8 = 1;
 /// A usage or I/O error.
 pub const TROUBLE: u8 = 2;
+/// Nobody can say.
+pub const INCONCLUSIVE: u8 = 3;
 /// The reader went away (`dio probe | head`): what a shell tells of a program ended by SIGPIPE.
 const READER_GONE: u8 = 128 + 13;
 

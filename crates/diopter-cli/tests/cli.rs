@@ -10,11 +10,15 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Every command; the last three are hidden.
-const COMMANDS: [&str; 16] = [
+/// Every command; the last four are hidden.
+const COMMANDS: [&str; 21] = [
     "cp",
     "explain",
     "probe",
+    "bench",
+    "compare",
+    "report",
+    "trace",
     "stripe",
     "stripe create",
     "stripe info",
@@ -25,10 +29,15 @@ const COMMANDS: [&str; 16] = [
     "lab kernels",
     "lab run",
     "lab bisect",
+    "bench-round",
     "man",
     "completions",
     "schema",
 ];
+
+/// Every document that has a schema.
+const SCHEMAS: [&str; 9] =
+    ["bench", "compare", "cp", "explain", "probe", "stripe", "lab-kernels", "lab-bisect", "trace"];
 
 /// The command with an environment of its own, in 80 columns.
 fn dio(arguments: &[&str]) -> Command {
@@ -122,7 +131,7 @@ fn the_version_tells_the_backends() {
 
 #[test]
 fn schemas_are_those_of_the_documentation() {
-    for command in ["cp", "explain", "probe", "stripe", "lab-kernels", "lab-bisect"] {
+    for command in SCHEMAS {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }
@@ -445,15 +454,21 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
         .collect();
     names.sort();
     let expected = [
+        "dio-bench.1",
+        "dio-compare.1",
         "dio-cp.1",
         "dio-explain.1",
+        "dio-lab-kernels.1",
+        "dio-lab.1",
         "dio-probe.1",
+        "dio-report.1",
         "dio-stripe-create.1",
         "dio-stripe-info.1",
         "dio-stripe-rm.1",
         "dio-stripe-seal.1",
         "dio-stripe-unseal.1",
         "dio-stripe.1",
+        "dio-trace.1",
         "dio.1",
     ];
     assert_eq!(names, expected);

@@ -13,6 +13,7 @@ pub mod compare;
 pub mod document;
 pub mod fio;
 pub mod kernels;
+pub mod load;
 pub mod number;
 pub mod report;
 pub mod trace;

@@ -28,7 +28,7 @@ use crate::layout::foreign::{self, ForeignError, ForeignLayout};
 
 pub use abilities::Ability;
 pub use extents::{ExtentShare, ExtentSummary};
-pub use findings::{Finding, Severity, findings, size_text};
+pub use findings::{Finding, Severity, findings, known, size_text};
 pub(crate) use holders::{loops_over, mounts_of};
 pub use machine::{Kernel, MemoryLock};
 pub use mounts::Mount;

@@ -7,17 +7,27 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use clap_complete::Shell;
 use diopter::BackendKind;
+use diopter_lab::compare;
+
+use super::bench::BenchArgs;
+use super::compare::CompareArgs;
 use diopter_lab::kernels::between::Question;
 use diopter_lab::kernels::matrix::{self, Plan};
 
 use super::lab::{LabCommand, RunArgs, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
+use super::report::ReportArgs;
 use super::stripe::StripeCommand;
+use super::trace::{TraceArgs, TraceFormat};
 use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
+use crate::cmd::bench::BenchOptions;
+use crate::cmd::compare::CompareOptions;
 use crate::cmd::explain::ExplainOptions;
 use crate::cmd::lab::{LabWork, RunOptions, StoreWords};
 use crate::cmd::probe::ProbeOptions;
+use crate::cmd::report::{Form, ReportOptions};
 use crate::cmd::stripe::{CreateOptions, StripeWork};
+use crate::cmd::trace::{Format, TraceOptions};
 use crate::cp::{CpOptions, ProgressMode};
 use crate::env::{BACKEND, Environment, LOG};
 use crate::log::Filter;
@@ -44,14 +54,24 @@ pub struct Settings {
 pub enum Work {
     /// `dio cp`.
     Cp(CpOptions),
+    /// `dio compare`.
+    Compare(CompareOptions),
+    /// `dio report`.
+    Report(ReportOptions),
     /// `dio explain`.
     Explain(ExplainOptions),
     /// `dio probe`.
     Probe(ProbeOptions),
     /// `dio stripe`.
     Stripe(StripeWork),
+    /// `dio bench`.
+    Bench(Box<BenchOptions>),
+    /// `dio bench-round`.
+    BenchRound,
     /// `dio lab`.
     Lab(LabWork),
+    /// `dio trace`.
+    Trace(TraceOptions),
     /// `dio man`.
     Man {
         /// Which page; `None` for dio's own.
@@ -82,20 +102,26 @@ impl std::error::Error for UsageError {}
 /// # Errors
 /// [`UsageError`] for a value that this build can't serve, wherever it was said.
 pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result<Job, UsageError> {
-    let backend = backend_of(&cli.common, environment)?;
     let settings = Settings {
         is_coloured: is_coloured(cli.common.color, environment, is_terminal),
         filter: filter_of(&cli.common, environment)?,
         warnings: environment.warnings(),
     };
+    let backends = backends_of(&cli.common, environment)?;
     let work = match cli.command {
-        Command::Cp(cp) => Work::Cp(cp_of(cp, backend)),
-        Command::Explain(explain) => Work::Explain(explain_of(explain, backend)),
+        Command::Compare(compare) => Work::Compare(compare_of(compare)),
+        Command::Bench(bench) => Work::Bench(Box::new(bench_of(*bench, &backends))),
+        Command::BenchRound(_) => Work::BenchRound,
+        Command::Cp(cp) => Work::Cp(cp_of(cp, one_of(&backends)?)),
+        Command::Explain(explain) => Work::Explain(explain_of(explain, one_of(&backends)?)),
+        Command::Report(report) => Work::Report(report_of(report)),
         Command::Probe(probe) => {
+            let backend = one_of(&backends)?;
             Work::Probe(ProbeOptions { names: probe.names, backend, is_json: probe.json })
         }
         Command::Stripe(stripe) => Work::Stripe(stripe_of(stripe.command)),
         Command::Lab(lab) => Work::Lab(lab_of(lab.command)),
+        Command::Trace(trace) => Work::Trace(trace_of(trace)),
         Command::Man(man) => Work::Man { command: man.command, out: man.out },
         Command::Completions(completions) => Work::Completions(completions.shell),
         Command::Schema(schema) => Work::Schema(schema.document),
@@ -103,18 +129,65 @@ pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result
     Ok(Job { settings, work })
 }
 
-fn backend_of(common: &CommonArgs, environment: &Environment) -> Result<BackendKind, UsageError> {
-    let name = match (common.backend, &environment.backend) {
-        (Some(name), _) => name,
-        (None, Some(text)) => backend_named(text)?,
-        (None, None) => BackendName::Auto,
+/// The backends that were named, in their order; none for the best there is.
+fn backends_of(
+    common: &CommonArgs,
+    environment: &Environment,
+) -> Result<Vec<BackendKind>, UsageError> {
+    let names = match (common.backend.as_slice(), &environment.backend) {
+        ([], Some(text)) => vec![backend_named(text)?],
+        (names, _) => names.to_vec(),
     };
-    Ok(match name {
+    let kind = |name: BackendName| match name {
         BackendName::Auto => BackendKind::Auto,
         BackendName::Uring => BackendKind::Uring,
         BackendName::Aio => BackendKind::Aio,
         BackendName::Threads => BackendKind::Threads,
-    })
+    };
+    Ok(names.into_iter().map(kind).collect())
+}
+
+/// The one backend of a command that has one.
+fn one_of(backends: &[BackendKind]) -> Result<BackendKind, UsageError> {
+    match backends {
+        [] => Ok(BackendKind::Auto),
+        [one] => Ok(*one),
+        _ => {
+            Err(UsageError("--backend: only dio bench takes several backends; name one".to_owned()))
+        }
+    }
+}
+
+fn bench_of(bench: BenchArgs, backends: &[BackendKind]) -> BenchOptions {
+    BenchOptions {
+        name: bench.name,
+        is_quick: bench.quick,
+        job: bench.job,
+        rw: bench.rw,
+        bs: bench.bs,
+        iodepth: bench.iodepth,
+        numjobs: bench.numjobs,
+        size: bench.size,
+        runtime: bench.runtime,
+        preset: bench.preset,
+        backend: backends.iter().map(|kind| kind.name()).collect(),
+        fs: bench.fs,
+        with: bench.with,
+        rwmixread: bench.rwmixread,
+        offset: bench.offset,
+        rounds: bench.rounds,
+        warmup: bench.warmup,
+        seed: bench.seed,
+        effect_floor: bench.floor,
+        may_overwrite: bench.overwrite,
+        resumes: bench.resume,
+        json_out: bench.json_out,
+        html: bench.html,
+        markdown: bench.markdown,
+        csv: bench.csv,
+        is_json: bench.json,
+        is_quiet: bench.quiet,
+    }
 }
 
 fn backend_named(text: &str) -> Result<BackendName, UsageError> {
@@ -137,6 +210,38 @@ fn is_coloured(when: ColorWhen, environment: &Environment, is_terminal: bool) ->
         ColorWhen::Always => true,
         ColorWhen::Never => false,
         ColorWhen::Auto => is_terminal && !environment.has_no_color && !environment.is_dumb,
+    }
+}
+
+fn report_of(args: ReportArgs) -> ReportOptions {
+    let form = match (args.markdown, args.csv, args.json) {
+        (true, _, _) => Some(Form::Markdown),
+        (_, true, _) => Some(Form::Csv),
+        (_, _, true) => Some(Form::Json),
+        _ if args.html.is_some() || args.fio_json.is_some() => None,
+        _ => Some(Form::Text),
+    };
+    let settings = compare::Settings {
+        effect_floor: args.floor,
+        is_partial: args.partial,
+        ..compare::Settings::default()
+    };
+    let (names, html, fio_json) = (args.names, args.html, args.fio_json);
+    ReportOptions { names, html, fio_json, form, settings }
+}
+
+fn compare_of(args: CompareArgs) -> CompareOptions {
+    let mut names = vec![args.base];
+    names.extend(args.others);
+    CompareOptions {
+        names,
+        settings: compare::Settings {
+            effect_floor: args.floor,
+            metrics: args.metric,
+            is_partial: args.partial,
+            seed: 0,
+        },
+        is_json: args.json,
     }
 }
 
@@ -228,6 +333,22 @@ fn store_of(store: StoreArgs) -> StoreWords {
     }
 }
 
+fn trace_of(trace: TraceArgs) -> TraceOptions {
+    let format = match trace.format {
+        _ if trace.json => Format::Json,
+        TraceFormat::Text => Format::Text,
+        TraceFormat::Json => Format::Json,
+        TraceFormat::Perfetto => Format::Perfetto,
+    };
+    TraceOptions {
+        format,
+        output: trace.output,
+        html: trace.html,
+        buffer: trace.buffer,
+        command: trace.command,
+    }
+}
+
 fn cp_of(cp: CpArgs, backend: BackendKind) -> CpOptions {
     CpOptions {
         sources: cp.sources,
@@ -296,6 +417,18 @@ mod tests {
             unknown,
             "DIOPTER_BACKEND: `spdk` is no backend; use auto, uring, aio or threads"
         );
+    }
+
+    #[test]
+    fn only_a_bench_takes_several_backends() {
+        let line = "dio bench --backend uring,aio";
+        let Ok(Job { work: Work::Bench(bench), .. }) = resolved(line, &Environment::default())
+        else {
+            panic!("bench was typed")
+        };
+        assert_eq!(bench.backend, ["uring", "aio"]);
+        let told = backend("dio probe f --backend uring,aio", None).unwrap_err();
+        assert!(told.contains("name one"), "{told}");
     }
 
     #[test]

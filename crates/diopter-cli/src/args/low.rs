@@ -8,8 +8,12 @@ use clap_complete::Shell;
 
 use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 
+use super::bench::{BenchArgs, BenchRoundArgs};
+use super::compare::CompareArgs;
 use super::lab::LabArgs;
+use super::report::ReportArgs;
 use super::stripe::StripeArgs;
+use super::trace::TraceArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
 use crate::cp::{Reflink, Sparse};
 use crate::size;
@@ -46,7 +50,7 @@ Exit status:
   3  inconclusive
   128+n  ended by signal n, with nothing half done under the final name";
 
-/// Direct I/O on Linux: copy, explain, probe, stripe
+/// Direct I/O on Linux: copy, explain, probe, stripe, bench, compare, trace
 ///
 /// Moves files by direct I/O at any offset, length and address, says what one request would become
 /// before it is made, and what slows direct I/O down on this machine.
@@ -77,9 +81,9 @@ pub struct CommonArgs {
     ///
     /// `auto` tries io_uring by using it (a ring, a NOP and a direct read), then Linux AIO in the
     /// same way, and falls back to worker threads where a container, a sysctl or the kernel says no
-    /// to both.
-    #[arg(long, global = true, value_enum, value_name = "NAME")]
-    pub backend: Option<BackendName>,
+    /// to both. dio bench takes several, with commas between.
+    #[arg(long, global = true, value_enum, value_name = "NAME", value_delimiter = ',')]
+    pub backend: Vec<BackendName>,
     /// When to colour the output
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
     pub color: ColorWhen,
@@ -97,8 +101,14 @@ pub enum Command {
     Cp(CpArgs),
     Explain(ExplainArgs),
     Probe(ProbeArgs),
+    Compare(CompareArgs),
+    Report(ReportArgs),
     Stripe(StripeArgs),
+    Bench(Box<BenchArgs>),
+    #[command(name = "bench-round")]
+    BenchRound(BenchRoundArgs),
     Lab(LabArgs),
+    Trace(TraceArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
     Schema(SchemaArgs),
@@ -323,7 +333,7 @@ mod tests {
     fn common_options_stand_before_or_after_the_command() {
         for line in ["dio --backend threads probe f", "dio probe f --backend threads"] {
             let cli = parse(words(line)).unwrap();
-            assert_eq!(cli.common.backend, Some(BackendName::Threads), "{line}");
+            assert_eq!(cli.common.backend, [BackendName::Threads], "{line}");
         }
     }
 

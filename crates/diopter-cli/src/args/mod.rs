@@ -1,10 +1,14 @@
 //! The command line, in two steps: `low` says what was typed, `high` what it means. Only `high`
 //! looks at the environment and the terminal, and nothing here does any work.
 
+mod bench;
+mod compare;
 mod high;
 mod lab;
 mod low;
+mod report;
 mod stripe;
+mod trace;
 mod values;
 
 pub use high::{Job, Work, resolve};

@@ -5,6 +5,8 @@ use std::fmt;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+use diopter_lab::document::ReadWrite;
+
 use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 
 use crate::size::{self, SizeError};
@@ -54,8 +56,12 @@ pub enum Operation {
 /// A command that has a `--json` document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Document {
+    /// Of `dio bench --json`
+    Bench,
     /// Of `dio cp --json`
     Cp,
+    /// Of `dio compare --json`
+    Compare,
     /// Of `dio explain --json`
     Explain,
     /// Of `dio probe --json`
@@ -64,6 +70,8 @@ pub enum Document {
     Stripe,
     /// Of `dio lab kernels --json`
     LabKernels,
+    /// Of `dio trace --json`
+    Trace,
     /// Of `dio lab bisect --json`
     LabBisect,
 }
@@ -173,6 +181,57 @@ impl fmt::Display for PositiveSizeError {
 
 impl std::error::Error for PositiveSizeError {}
 
+/// What a job does, by fio's names.
+pub fn read_write() -> impl TypedValueParser<Value = ReadWrite> {
+    named(&ReadWrite::ALL, ReadWrite::name)
+}
+
+/// Why a text is not what an option of `dio bench` takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BenchValueError(String);
+
+impl fmt::Display for BenchValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BenchValueError {}
+
+/// Takes a time as fio does, in nanoseconds: `2` and `2s` are seconds, `500ms`, `100us`, `1m`.
+///
+/// # Errors
+/// Anything else, and what no clock holds.
+pub fn time(text: &str) -> Result<u64, BenchValueError> {
+    let told = || BenchValueError(format!("`{text}` is no time; write 2, 500ms, 100us or 1m"));
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit {
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        "" | "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return Err(told()),
+    };
+    let number: u64 = number.parse().map_err(|_| told())?;
+    number.checked_mul(scale).ok_or_else(told)
+}
+
+/// Takes `fio:ENGINE`, and gives the engine.
+///
+/// # Errors
+/// Anything else.
+pub fn peer(text: &str) -> Result<String, BenchValueError> {
+    let name = text.strip_prefix("fio:").unwrap_or_default();
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    if name.is_empty() || !name.bytes().all(is_name) {
+        let told = format!("`{text}` is no peer; write fio:libaio, fio:io_uring or fio:psync");
+        return Err(BenchValueError(told));
+    }
+    Ok(name.to_owned())
+}
+
 /// Presets by name.
 pub fn preset() -> impl TypedValueParser<Value = Preset> {
     named(&Preset::ALL, Preset::name)
@@ -237,6 +296,25 @@ mod tests {
         for text in ["0", "-1", "many", "", "4k"] {
             let told = iodepth(text).unwrap_err().to_string();
             assert_eq!(told, format!("`{text}` is no depth; write auto, or a number from 1 on"));
+        }
+    }
+
+    #[test]
+    fn a_time_is_seconds_or_has_its_unit() {
+        for (text, expected) in [("2", 2_000_000_000), ("500ms", 500_000_000), ("10us", 10_000)] {
+            assert_eq!(time(text), Ok(expected));
+        }
+        assert_eq!(time("1m"), time("60s"));
+        for text in ["", "ms", "-1", "2 s", "1.5", "1d", "99999999999999h"] {
+            assert!(time(text).unwrap_err().to_string().contains("write 2, 500ms"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_peer_is_an_engine_of_fio() {
+        assert_eq!(peer("fio:libaio"), Ok("libaio".to_owned()));
+        for text in ["libaio", "fio:", "fio:a b", "dd:x"] {
+            assert!(peer(text).is_err(), "{text}");
         }
     }
 

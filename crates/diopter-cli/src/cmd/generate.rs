@@ -76,12 +76,15 @@ pub fn completions(shell: Shell) -> u8 {
 /// `dio schema`: the schema of a command's document on standard output.
 pub fn schema(document: Document) -> u8 {
     let schema = match document {
+        Document::Bench => cmd::bench::json_schema(),
         Document::Cp => cp::json_schema(),
+        Document::Compare => cmd::compare::json_schema(),
         Document::Explain => cmd::explain::json_schema(),
         Document::Probe => cmd::probe::json_schema(),
         Document::Stripe => cmd::stripe::json_schema(),
         Document::LabBisect => cmd::lab::bisect_schema(),
         Document::LabKernels => cmd::lab::kernels_schema(),
+        Document::Trace => cmd::trace::json_schema(),
     };
     cmd::print_json(&schema, DONE)
 }

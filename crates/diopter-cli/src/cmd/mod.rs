@@ -1,12 +1,16 @@
 //! The commands, one file each, and what they share: a document becomes JSON in one place.
 
+pub mod bench;
+pub mod compare;
 pub mod explain;
 mod finding;
 pub mod generate;
 pub mod lab;
 mod layout;
 pub mod probe;
+pub mod report;
 pub mod stripe;
+pub mod trace;
 
 use std::path::Path;
 

@@ -38,7 +38,8 @@ use pipeline::Pipeline;
 use progress::Progress;
 use report::{BackendReport, Counts, Report};
 use shape::Shape;
-use signals::{Signal, Signals};
+use signals::Signal;
+pub use signals::Signals;
 
 /// More bios than any engine holds.
 const ENGINE_DEPTH: u32 = u32::MAX;

@@ -1,2 +1,125 @@
-//! Judges: paired ratios with their intervals, and the verdict about two recorded runs. Measures
-//! nothing and renders nothing.
+//! Judges: ratios with their intervals, and the verdict about recorded runs. Measures nothing and
+//! renders nothing. `docs/decisions/0008-verdicts.md` has the why.
+
+mod environment;
+mod judge;
+mod metric;
+mod model;
+pub mod noisy;
+mod same_job;
+mod sides;
+mod statistics;
+
+pub use metric::{Aim, Metric};
+pub use model::{
+    ComparedColumn, ComparedRow, Comparison, EnvironmentDifference, Interval, Pairing, Rule,
+    SCHEMA, Verdict,
+};
+pub use same_job::{FieldDifference, differences as job_differences, place_of as place_of_job};
+
+use std::fmt;
+
+use crate::document::Bench;
+
+/// Rounds of each cell with which a change of 5 % is found on a noisy device, nine times of ten.
+pub const ROUNDS_DEFAULT: u32 = 20;
+
+/// The effect floor where neither the documents nor the caller name one.
+pub const EFFECT_FLOOR_DEFAULT: f64 = 0.01;
+
+/// How often `better` or `worse` may be said of a row of which it is not true.
+const ALARM_LEVEL: f64 = 0.01;
+
+/// The same of any row of a comparison.
+const FAMILY_LEVEL: f64 = 0.05;
+
+/// How often `same` may be said of what differs by more than the floor.
+const SAME_LEVEL: f64 = 0.05;
+
+/// What the caller wants.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// The smallest change that matters, as a fraction; `None`: the largest that a document names.
+    pub effect_floor: Option<f64>,
+    /// What is judged; empty: requests per second, or bytes per second for large blocks.
+    pub metrics: Vec<Metric>,
+    /// Compare the jobs that are in both documents, though others are in one only.
+    pub is_partial: bool,
+    /// Seed of the bootstrap.
+    pub seed: u64,
+}
+
+/// A document, and the name it is known by: a file name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Named {
+    /// For people.
+    pub name: String,
+    /// What was measured.
+    pub bench: Bench,
+}
+
+/// Why nothing can be compared: what is wrong, with what, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompareError(String);
+
+impl fmt::Display for CompareError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for CompareError {}
+
+/// Compares the columns of one document with its first. Their rounds were interleaved.
+#[must_use]
+pub fn columns(bench: &Bench, settings: &Settings) -> Comparison {
+    let rule = rule(&[bench], settings);
+    let comparison = sides::of_columns(bench);
+    finish(comparison, settings, rule)
+}
+
+/// Compares documents with the first of them: each job with the same job there, each column with
+/// the column of the same name, or with the only one.
+///
+/// # Errors
+/// [`CompareError`] where nothing may be compared: there are jobs in one document that are not in
+/// the other (unless `is_partial`), no jobs in common, or columns that do not belong together.
+pub fn documents(all: &[Named], settings: &Settings) -> Result<Comparison, CompareError> {
+    let benches: Vec<&Bench> = all.iter().map(|named| &named.bench).collect();
+    let rule = rule(&benches, settings);
+    let sides = sides::of_documents(all, settings.is_partial)?;
+    Ok(finish(sides, settings, rule))
+}
+
+fn rule(benches: &[&Bench], settings: &Settings) -> Rule {
+    let own = benches.iter().map(|bench| bench.method.effect_floor).fold(0.0, f64::max);
+    let own = if own > 0.0 { own } else { EFFECT_FLOOR_DEFAULT };
+    Rule {
+        effect_floor: settings.effect_floor.unwrap_or(own),
+        alarm_level: ALARM_LEVEL,
+        family_level: FAMILY_LEVEL,
+        same_level: SAME_LEVEL,
+        resamples: statistics::RESAMPLES,
+        seed: settings.seed,
+        judged: 0,
+    }
+}
+
+fn finish(sides: sides::Sides<'_>, settings: &Settings, mut rule: Rule) -> Comparison {
+    let matches = sides.matches.iter();
+    let mut drafts: Vec<judge::Draft> =
+        matches.flat_map(|found| judge::rows(found, &settings.metrics, &rule)).collect();
+    judge::judge(&mut drafts, &mut rule);
+    let rows: Vec<ComparedRow> = drafts.into_iter().map(|draft| draft.row).collect();
+    let verdicts: Vec<Verdict> = rows.iter().filter_map(|row| row.verdict).collect();
+    Comparison {
+        schema: SCHEMA.to_owned(),
+        rule,
+        columns: sides.columns,
+        jobs: sides.jobs,
+        rows,
+        environment_differences: sides.environment_differences,
+        notes: sides.notes,
+        verdict: Verdict::of_all(&verdicts),
+    }
+}

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One job. Two jobs are the same exactly when they are equal.
+/// One job. Two jobs are the same when all is equal that both know and that counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Job {
@@ -33,10 +33,17 @@ pub struct Job {
     pub durability: String,
     /// How the file was made ready: `written`, `fallocated`, `none`.
     pub layout: String,
+    /// What is read or written: empty for a plain file or device; `striped:4x1048576` for one over
+    /// four objects in stripes of so many bytes, `image:ext3` for a file in an unmounted image.
+    pub target: String,
     /// Random offsets may repeat before all have been visited (fio's `norandommap`).
     pub may_repeat_offsets: bool,
-    /// Seed of the offsets.
+    /// Seed of the offsets. Not part of what is compared.
     pub seed: u64,
+    /// Names of the fields above that nobody knows, of a job that another program ran. They hold
+    /// their defaults, and are not compared.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
 }
 
 /// What a job does, by fio's names.
@@ -112,6 +119,18 @@ impl ReadWrite {
     #[must_use]
     pub fn is_random(self) -> bool {
         matches!(self, ReadWrite::RandRead | ReadWrite::RandWrite | ReadWrite::RandRw)
+    }
+
+    /// Whether it reads and writes.
+    #[must_use]
+    pub fn is_mixed(self) -> bool {
+        matches!(self, ReadWrite::Rw | ReadWrite::RandRw)
+    }
+
+    /// Whether anything is read.
+    #[must_use]
+    pub fn has_reads(self) -> bool {
+        !matches!(self, ReadWrite::Write | ReadWrite::RandWrite)
     }
 
     /// Whether anything is written.

@@ -21,6 +21,8 @@ pub struct Sample {
     pub write: Option<DirectionSample>,
     /// Time of processors.
     pub processor: Processor,
+    /// Time of all processors of the machine, whoever used them, as sar counts it.
+    pub machine: Option<Processor>,
     /// Context switches of the process.
     pub switches: Switches,
     /// Most memory that the process held, in bytes.

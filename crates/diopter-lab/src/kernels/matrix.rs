@@ -287,6 +287,7 @@ fn job(file_system: FileSystem, rw: ReadWrite, block_bytes: u64, iodepth: u32) -
         layout: "written".to_owned(),
         may_repeat_offsets: true,
         seed: 1,
+        ..Job::default()
     }
 }
 

@@ -26,6 +26,19 @@ pub struct Trace {
     pub unknown: Vec<String>,
     /// The kernel's release.
     pub kernel_release: String,
+    /// The queues of requests that the command made, as they were made.
+    pub queues: Vec<TracedQueue>,
+}
+
+/// A queue that a command made: a context of Linux AIO, or a submission ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedQueue {
+    /// The thread that made it.
+    pub thread: u32,
+    /// Which kind.
+    pub door: Door,
+    /// Requests that the command wanted room for.
+    pub entries: u32,
 }
 
 /// A file or device of the trace.
@@ -41,6 +54,11 @@ pub struct TracedFile {
     pub file_system: String,
     /// `queue/max_sectors_kb` of the device in bytes, `None` if unknown.
     pub bio_bytes_limit: Option<u64>,
+    /// A request for the device must not cross a multiple of so many bytes: `queue/chunk_sectors`.
+    /// `None` if there is no such boundary, or it is unknown.
+    pub boundary_bytes: Option<u64>,
+    /// Whether a durable write has to flush the device's cache, which is volatile and has no FUA.
+    pub needs_flush: Option<bool>,
 }
 
 /// What a request asked for.

@@ -2,6 +2,7 @@
 //! was not found out is never a finding.
 
 mod file;
+pub mod known;
 mod system;
 
 use super::Facts;

@@ -1,9 +1,8 @@
 //! Findings about the name itself: whether it is direct, its extents, its cached pages.
 
-use std::path::Path;
-
 use diopter_sys::file::{AlignmentSource, BufferedReason, DirectSupport};
 
+use super::known::{self, shell_word};
 use crate::probe::{Facts, Finding, NameKind, Severity, size_text};
 
 /// A file is fragmented when it lies in at least so many pieces ...
@@ -13,20 +12,6 @@ const PIECE_BYTES_MEAN: u64 = 1 << 20;
 
 /// File systems whose files are the page cache.
 const MEMORY_FILE_SYSTEMS: [&str; 4] = ["tmpfs", "ramfs", "hugetlbfs", "devtmpfs"];
-
-/// A path as a word for a shell; one with control characters is not spelled out.
-pub(super) fn shell_word(path: &Path) -> String {
-    let text = path.display().to_string();
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:,@%=".contains(&byte);
-    if text.bytes().all(is_plain) && !text.starts_with('-') {
-        return text;
-    }
-    if text.chars().any(char::is_control) {
-        return "FILE".to_owned();
-    }
-    let dash = if text.starts_with('-') { "./" } else { "" };
-    format!("'{dash}{}'", text.replace('\'', "'\\''"))
-}
 
 pub(super) fn no_direct_io(facts: &Facts) -> Option<Finding> {
     let kind = facts.mount.as_ref().map_or("", |mount| mount.file_system.as_str());
@@ -86,17 +71,13 @@ pub(super) fn cached_pages(facts: &Facts) -> Option<Finding> {
         evidence.push_str(&format!("; {dirty} of them not yet written back"));
     }
     Some(Finding {
-        id: "cached-pages",
+        id: known::CACHED_PAGES,
         severity: if dirty > 0 { Severity::Warning } else { Severity::Notice },
         evidence,
         cause: "a direct request first writes back and drops the cached pages of its range; a \
                 single cached page anywhere in the file sends the completions of its asynchronous \
                 writes to a worker",
-        remedy: format!(
-            "end what reads or maps the file, then drop them: dd of={} oflag=nocache \
-             conv=notrunc,fdatasync count=0",
-            shell_word(&facts.path)
-        ),
+        remedy: known::remedy_cached_pages(&facts.path),
     })
 }
 
@@ -104,7 +85,7 @@ pub(super) fn unwritten_extents(facts: &Facts) -> Option<Finding> {
     let extents = facts.extents.filter(|extents| extents.unwritten.count > 0)?;
     let share = extents.unwritten;
     Some(Finding {
-        id: "unwritten-extents",
+        id: known::UNWRITTEN_EXTENTS,
         severity: Severity::Notice,
         evidence: format!(
             "{} of {} extents, {}, are allocated and never written",
@@ -114,7 +95,7 @@ pub(super) fn unwritten_extents(facts: &Facts) -> Option<Finding> {
         ),
         cause: "the first write to each converts it: a metadata update in a worker, and a journal \
                 commit at the next flush; a benchmark's first pass measures that",
-        remedy: "write the whole file once before it is measured or latency matters".to_owned(),
+        remedy: known::REMEDY_UNWRITTEN_EXTENTS.to_owned(),
     })
 }
 
@@ -145,7 +126,7 @@ pub(super) fn fragmented(facts: &Facts) -> Option<Finding> {
     }
     let at_least = if extents.is_cut { "at least " } else { "" };
     Some(Finding {
-        id: "fragmented",
+        id: known::SPLIT_BY_EXTENT,
         severity: Severity::Warning,
         evidence: format!(
             "{at_least}{} pieces on the device, {} on average",
@@ -153,8 +134,7 @@ pub(super) fn fragmented(facts: &Facts) -> Option<Finding> {
             size_text(mean)
         ),
         cause: "a bio never spans two pieces, so large requests are cut into as many",
-        remedy: "copy it: dio cp --reflink=never reserves the space of the copy in one go"
-            .to_owned(),
+        remedy: known::REMEDY_SPLIT_BY_EXTENT.to_owned(),
     })
 }
 

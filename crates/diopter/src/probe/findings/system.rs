@@ -3,20 +3,8 @@
 use diopter_sys::Errno;
 use diopter_sys::file::DirectSupport;
 
+use super::known;
 use crate::probe::{Facts, Finding, NameKind, Severity, UringRefusal, size_text};
-
-/// File systems that write through fs/iomap, and since which kernel.
-const IOMAP_WRITERS: [(&str, (u32, u32)); 6] = [
-    ("ext2", (6, 5)),
-    ("ext3", (5, 5)),
-    ("ext4", (5, 5)),
-    ("f2fs", (5, 17)),
-    ("gfs2", (4, 19)),
-    ("xfs", (4, 10)),
-];
-
-/// The first kernel that ends plain overwrites inline.
-const INLINE_SINCE: (u32, u32) = (6, 19);
 
 /// A transfer of this size is cut by a smaller `max_sectors_kb`; larger ones gain nothing on most
 /// devices.
@@ -81,22 +69,18 @@ pub(super) fn uring_unavailable(facts: &Facts) -> Option<Finding> {
 pub(super) fn deferred_completions(facts: &Facts) -> Option<Finding> {
     let version = facts.kernel.version()?;
     let kind = facts.mount.as_ref()?.file_system.as_str();
-    let (_, since) = IOMAP_WRITERS.into_iter().find(|(name, _)| *name == kind)?;
     let is_direct = facts.direct.is_none_or(|direct| direct.support == DirectSupport::Full);
-    if version < since || version >= INLINE_SINCE || !is_direct {
+    if !known::defers_every_write(kind, version) || !is_direct {
         return None;
     }
     Some(Finding {
-        id: "deferred-completions",
+        id: known::DEFERRED_COMPLETION,
         severity: Severity::Warning,
         evidence: format!("{kind} on Linux {}", facts.kernel.release),
         cause: "async writes complete in a worker on this kernel: each one costs a hand-over and a \
                 wake-up, which shows in small writes at depth (4 KiB: up to a fifth); reads and \
                 blocking calls are not affected",
-        remedy:
-            "Linux 6.19 or newer completes plain overwrites inline; until then use larger writes \
-                 (from 16 KiB on it is lost in the noise)"
-                .to_owned(),
+        remedy: known::REMEDY_DEFERRED_BY_KERNEL.to_owned(),
     })
 }
 
@@ -107,15 +91,11 @@ pub(super) fn small_max_sectors(facts: &Facts) -> Option<Finding> {
         return None;
     }
     Some(Finding {
-        id: "small-max-sectors",
+        id: known::SPLIT_BY_SIZE_LIMIT,
         severity: Severity::Warning,
         evidence: format!("max_sectors_kb is {now}; the device takes {most} (max_hw_sectors_kb)"),
         cause: "the kernel cuts every larger bio into transfers of that size",
-        remedy: format!(
-            "echo {} > /sys/block/DISK/queue/max_sectors_kb, DISK being that of {}",
-            most.min(TRANSFER_KB),
-            queue.name
-        ),
+        remedy: known::remedy_max_sectors(most.min(TRANSFER_KB), &queue.name),
     })
 }
 
@@ -125,13 +105,12 @@ pub(super) fn volatile_write_cache_without_fua(facts: &Facts) -> Option<Finding>
         return None;
     }
     Some(Finding {
-        id: "volatile-write-cache-without-fua",
+        id: known::VOLATILE_WRITE_CACHE_WITHOUT_FUA,
         severity: Severity::Notice,
         evidence: format!("{}: write_cache is \"write back\", fua is 0", queue.name),
         cause: "a durable write (dsync) cannot be marked as such: each one flushes the device's \
                 whole cache",
-        remedy: "flush once after many writes (sync_data) where the application allows it"
-            .to_owned(),
+        remedy: known::REMEDY_FLUSHES.to_owned(),
     })
 }
 

@@ -143,7 +143,7 @@ fn completions_are_deferred_by_iomap_up_to_linux_6_18() {
         ("nfs4", "6.18.0", false),
         ("ext4", "", false),
     ] {
-        let expected: &[&str] = if is_deferred { &["deferred-completions"] } else { &[] };
+        let expected: &[&str] = if is_deferred { &["deferred-completion"] } else { &[] };
         check(|facts| on(facts, file_system, release), expected);
     }
     let told = only(|facts| on(facts, "ext4", "6.18.44"));
@@ -230,7 +230,7 @@ fn a_file_is_fragmented_by_the_number_and_the_size_of_its_pieces() {
         (15, 15 << 10, false),
         (1000, 1000 << 30, false),
     ] {
-        let expected: &[&str] = if is_fragmented { &["fragmented"] } else { &[] };
+        let expected: &[&str] = if is_fragmented { &["split-by-extent"] } else { &[] };
         check(
             |facts| {
                 extents(facts).pieces = pieces;
@@ -290,7 +290,7 @@ fn a_transfer_limit_is_small_only_when_the_device_takes_more() {
     for (now, most, is_small) in
         [(512, 4096, true), (512, 512, false), (1024, 4096, false), (1023, 1024, true)]
     {
-        let expected: &[&str] = if is_small { &["small-max-sectors"] } else { &[] };
+        let expected: &[&str] = if is_small { &["split-by-size-limit"] } else { &[] };
         check(
             |facts| {
                 queue(facts).max_sectors_kb = Some(now);
@@ -359,7 +359,7 @@ fn the_worst_finding_comes_first() {
     on(&mut facts, "ext4", "6.18.0");
     facts.kind = NameKind::BlockDevice;
     facts.device_mounts = vec![PathBuf::from("/")];
-    assert_eq!(ids(&facts), ["mounted-device", "deferred-completions", "rotational"]);
+    assert_eq!(ids(&facts), ["mounted-device", "deferred-completion", "rotational"]);
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn a_path_in_a_remedy_is_one_word_of_a_shell() {
         ("-rf", "'./-rf'"),
         ("a\u{1b}b", "FILE"),
     ] {
-        assert_eq!(file::shell_word(&PathBuf::from(path)), expected);
+        assert_eq!(known::shell_word(&PathBuf::from(path)), expected);
     }
 }
 

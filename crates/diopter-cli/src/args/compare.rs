@@ -1,0 +1,107 @@
+//! What can be typed behind `dio compare`, with its help.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use diopter_lab::compare::Metric;
+
+const EXAMPLES: &str = "\
+Examples:
+  dio compare before.json after.json
+  dio compare base1.json,base2.json,base3.json new1.json,new2.json,new3.json
+  dio compare --floor 3% --metric iops,latency-p99 runs/6.1 runs/6.12 runs/6.18";
+
+const ABOUT: &str = "\
+Exit status:
+  0  the same, or better
+  1  worse: some job is slower than its base by more than the floor
+  2  what was named can't be compared; the message says why, and what to do
+  3  inconclusive: the rounds do not tell; run more of them
+
+docs/compare.md says what the verdicts mean and how often they may be wrong.";
+
+/// Say whether recorded runs are better, the same or worse than a base
+///
+/// Reads results of `dio bench`, and of fio: JSON, json+ and terse version 3, from any machine.
+/// Each name is one run, or several rounds of one: files with commas between them, or a folder of
+/// files. Jobs that are not the same are refused, and what differs between the machines is told.
+///
+/// The verdict rests on how much the rounds differ from one to the next. Run both in turn and
+/// often: one round of each has a ratio, but no verdict.
+#[derive(Debug, Args)]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{ABOUT}"))]
+pub struct CompareArgs {
+    /// What the others are compared to
+    #[arg(value_name = "BASE")]
+    pub base: PathBuf,
+    /// What is compared to it
+    #[arg(required = true, value_name = "NEW")]
+    pub others: Vec<PathBuf>,
+    /// What is judged [default: iops; bandwidth for blocks of 64k or more]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = metric())]
+    pub metric: Vec<Metric>,
+    /// The smallest change that matters [default: what the runs say, or 1%]
+    #[arg(long, value_name = "PERCENT", value_parser = floor)]
+    pub floor: Option<f64>,
+    /// Compare the jobs that all have, though some are in one run only
+    #[arg(long)]
+    pub partial: bool,
+    /// Print one JSON document (docs/schema/compare.json) on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Why a text is no floor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FloorError(String);
+
+impl fmt::Display for FloorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for FloorError {}
+
+/// Takes `2%` or `0.5%`; gives the fraction. A number alone has two readings.
+///
+/// # Errors
+/// Anything else, and what is not between 0 and 100 %.
+pub fn floor(text: &str) -> Result<f64, FloorError> {
+    let number: Option<f64> = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
+    match (number, text.parse::<f64>()) {
+        (Some(percent), _) if (0.0..100.0).contains(&percent) => Ok(percent / 100.0),
+        (None, Ok(number)) => Err(FloorError(format!(
+            "`{text}` could mean {number}% or {}%; write the one with %",
+            number * 100.0
+        ))),
+        _ => Err(FloorError(format!("`{text}` is no floor; write a percentage such as 1%"))),
+    }
+}
+
+/// Metrics by name.
+fn metric() -> impl TypedValueParser<Value = Metric> {
+    PossibleValuesParser::new(Metric::ALL.map(Metric::name)).map(|typed| {
+        let found = Metric::ALL.into_iter().find(|metric| metric.name() == typed);
+        found.expect("the parser lets only these names pass")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_floor_is_a_percentage_and_says_so() {
+        assert_eq!(floor("2%"), Ok(0.02));
+        assert_eq!(floor("0.5 %"), Ok(0.005));
+        assert_eq!(floor("0%"), Ok(0.0));
+        let told = floor("5").unwrap_err().to_string();
+        assert_eq!(told, "`5` could mean 5% or 500%; write the one with %");
+        for text in ["", "%", "a%", "-1%", "100%", "nan%", "much"] {
+            assert!(floor(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `dio bench`: turns what was typed into a plan, runs it, and prints. The laboratory measures.
+
+mod progress;
+mod resolve;
+
+pub use resolve::BenchOptions;
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use diopter_lab::bench::campaign::{Campaign, Ending};
+use diopter_lab::bench::ground::{Ground, Named};
+use diopter_lab::bench::journal::{Begin, Journal, Reached, SCHEMA};
+use diopter_lab::bench::machine::Machine;
+use diopter_lab::bench::plan::Plan;
+use diopter_lab::bench::result::{ResultFile, journal_of};
+use diopter_lab::bench::{assemble, round};
+use diopter_lab::compare::{self, Settings};
+use diopter_lab::document::Bench;
+use diopter_lab::report::{self, TextStyle};
+
+use crate::cp::Signals;
+use crate::log;
+use crate::output::{self, DONE, Look, TROUBLE};
+use progress::Progress;
+
+/// Numbers that are tried for the name of a result.
+const RESULTS_MAX: u32 = 10_000;
+
+/// An order is some kilobytes.
+const ORDER_BYTES_MAX: u64 = 1 << 20;
+
+/// Does it, and gives the exit status.
+pub fn run(options: &BenchOptions, look: &Look) -> u8 {
+    match bench(options, look) {
+        Ok(status) => status,
+        Err(error) => {
+            log::fail("bench", &error);
+            TROUBLE
+        }
+    }
+}
+
+/// `dio bench-round`: one round, in this process.
+pub fn run_round() -> u8 {
+    let mut order = String::new();
+    let read = std::io::stdin().lock().take(ORDER_BYTES_MAX).read_to_string(&mut order);
+    if let Err(error) = read {
+        log::fail("bench-round", &format!("standard input: {error}"));
+        return TROUBLE;
+    }
+    output::print(&round::serve(&order), DONE)
+}
+
+/// The JSON Schema of the document of `dio bench`.
+pub fn json_schema() -> schemars::Schema {
+    schemars::schema_for!(Bench)
+}
+
+fn bench(options: &BenchOptions, look: &Look) -> Result<u8, String> {
+    let plan = resolve::plan(options)?;
+    let signals = Signals::listen().map_err(|errno| format!("signals: {errno}"))?;
+    let stopped = signals.clone();
+    let ground = Ground::new(
+        Named::of(&options.name)?,
+        &plan.jobs,
+        (options.may_overwrite, Arc::new(move || stopped.arrived().is_some())),
+    )?;
+    let path = result_path(options)?;
+    let (journal, reached) = journal(options, (&path, &plan))?;
+    let mut result = ResultFile::new(&path)?;
+    let mut progress = Progress::new(&plan, options.is_quiet);
+    progress.skip(&reached);
+    let stopped = signals.clone();
+    let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let child = (program, vec!["bench-round".to_owned()]);
+    let stop = Box::new(move || stopped.arrived().is_some());
+    let mut machine = Machine::new(child, ground, &plan, stop);
+    let mut lost = None;
+    let ended = Campaign::new(&plan, &mut machine, (journal, reached)).run(&mut |event| {
+        progress.tell(event);
+        if matches!(event, diopter_lab::bench::campaign::Event::RowEnds { .. }) {
+            lost = lost.take().or(result.refresh().err());
+        }
+    });
+    // Scratch files, mounts and loop devices go before anything is told.
+    drop(machine);
+    progress.finish();
+    let bench = assemble::read(&journal_of(&path))?;
+    if let (Err(why), false) = (&ended, has_rounds(&bench)) {
+        // There is nothing to keep, and nothing to go on from.
+        remove(&[path.clone(), journal_of(&path)])?;
+        return Err(why.clone());
+    }
+    result.finish(ended == Ok(Ending::Whole))?;
+    let ending = ended.map_err(|why| kept(&path, &why))?;
+    if let Some(why) = lost {
+        return Err(why);
+    }
+    tell(options, (&path, &bench), look)?;
+    match (ending, signals.arrived()) {
+        (Ending::Interrupted, Some(signal)) => {
+            log::say(&kept(&path, &format!("ended by {}", signal.name())));
+            Ok(signal.exit_status())
+        }
+        _ => Ok(progress.status()),
+    }
+}
+
+fn has_rounds(bench: &Bench) -> bool {
+    bench.rows.iter().flat_map(|row| &row.cells).any(|cell| !cell.samples.is_empty())
+}
+
+fn remove(paths: &[PathBuf]) -> Result<(), String> {
+    paths.iter().try_for_each(|path| {
+        fs::remove_file(path).map_err(|error| format!("remove {}: {error}", path.display()))
+    })
+}
+
+fn kept(path: &Path, why: &str) -> String {
+    let path = path.display();
+    format!("{why}; what was measured is in {path}, and --resume goes on")
+}
+
+/// Writes the reports, prints what came out, and where all of it is.
+fn tell(options: &BenchOptions, (path, bench): (&Path, &Bench), look: &Look) -> Result<(), String> {
+    let comparison = compare::columns(bench, &Settings::default());
+    let html = options.html.clone().unwrap_or_else(|| path.with_extension("html"));
+    write(&html, &report::html(bench, Some(&comparison)))?;
+    if let Some(path) = &options.markdown {
+        write(path, &report::markdown(bench, Some(&comparison)))?;
+    }
+    if let Some(path) = &options.csv {
+        write(path, &report::csv(bench))?;
+    }
+    if options.is_json {
+        let text = fs::read_to_string(path)
+            .map_err(|error| format!("read {}: {error}", path.display()))?;
+        output::print(&text, DONE);
+        return Ok(());
+    }
+    let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
+    let mut text = report::text(bench, Some(&comparison), style);
+    output::put(&mut text, &format!("\nResult: {}", path.display()));
+    output::put(&mut text, &format!("Report: {}", html.display()));
+    output::print(&text, DONE);
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text)
+        .map_err(|error| format!("write {}: {error}; choose another place", path.display()))
+}
+
+fn journal(
+    options: &BenchOptions,
+    (path, plan): (&Path, &Plan),
+) -> Result<(Journal, Reached), String> {
+    let journal = journal_of(path);
+    if options.resumes {
+        let (opened, begin, reached) = Journal::resume(&journal)?;
+        if begin.plan != *plan {
+            return Err(format!(
+                "{} is of a run that measured something else; write the command line that it had, \
+                 or remove it",
+                journal.display()
+            ));
+        }
+        return Ok((opened, reached));
+    }
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let begin = Begin {
+        schema: SCHEMA.to_owned(),
+        made_by: concat!("dio ", env!("CARGO_PKG_VERSION")).to_owned(),
+        started_unix_ns: since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0)),
+        plan: plan.clone(),
+    };
+    Ok((Journal::create(&journal, begin)?, Reached::default()))
+}
+
+/// Where the result goes: as it was said, or under the first free number here. To go on: the last
+/// one that was interrupted.
+fn result_path(options: &BenchOptions) -> Result<PathBuf, String> {
+    if let Some(path) = &options.json_out {
+        return Ok(path.clone());
+    }
+    let name = |number: u32| match number {
+        1 => PathBuf::from("dio-bench.json"),
+        more => PathBuf::from(format!("dio-bench-{more}.json")),
+    };
+    let is_taken = |path: &PathBuf| path.exists() || journal_of(path).exists();
+    let free = (1..=RESULTS_MAX).find(|number| !is_taken(&name(*number)));
+    let free = free.ok_or("dio-bench.json and all its numbers are taken; write --json-out")?;
+    if !options.resumes {
+        return Ok(name(free));
+    }
+    let left = (1..free).rev().map(name).find(|path| journal_of(path).exists());
+    left.ok_or_else(|| {
+        "nothing was interrupted in this folder; leave --resume out, or write --json-out".to_owned()
+    })
+}

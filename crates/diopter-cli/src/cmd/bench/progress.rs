@@ -1,0 +1,120 @@
+//! What is going on, on standard error: a line with the time that is left, and a line for each cell
+//! that is over; on a terminal only. Failures are told in any case.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use diopter_lab::bench::campaign::Event;
+use diopter_lab::bench::doubts::iops;
+use diopter_lab::bench::journal::Reached;
+use diopter_lab::bench::number::median;
+use diopter_lab::bench::plan::Plan;
+use diopter_lab::document::{Cell, Job};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::log;
+use crate::output::{DONE, TROUBLE};
+
+const TEMPLATE: &str = "{msg} [{wide_bar}] {pos} of {len} rounds, {eta} to go";
+
+/// Often enough to look alive in a long round.
+const TICK: Duration = Duration::from_millis(250);
+
+/// What is told of a run on its way.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    columns: Vec<String>,
+    rounds: u64,
+    has_failed: bool,
+}
+
+impl Progress {
+    /// Of a plan, on a terminal unless it is to be quiet.
+    pub fn new(plan: &Plan, is_quiet: bool) -> Progress {
+        let is_shown = !is_quiet && std::io::stderr().is_terminal();
+        let columns: Vec<String> = plan.columns.iter().map(|it| it.label.clone()).collect();
+        let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let rounds = u64::from(plan.rounds) * wide(columns.len());
+        let bar = is_shown.then(|| {
+            let length = rounds.saturating_mul(wide(plan.jobs.len()));
+            let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+            let style =
+                ProgressStyle::with_template(TEMPLATE).expect("the template is well formed");
+            bar.set_style(style.progress_chars("=> "));
+            bar.enable_steady_tick(TICK);
+            bar
+        });
+        Progress { bar, columns, rounds, has_failed: false }
+    }
+
+    /// Goes on from where a run was interrupted.
+    pub fn skip(&self, reached: &Reached) {
+        if let Some(bar) = &self.bar {
+            let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+            bar.set_position(wide(reached.rows) * self.rounds + wide(reached.rounds.len()));
+            bar.reset_eta();
+        }
+    }
+
+    /// Takes what happened.
+    pub fn tell(&mut self, event: Event<'_>) {
+        match event {
+            Event::Prepares { job, .. } => self.message(&format!("{}: makes ready", job.name)),
+            Event::Turn { job, column, .. } => {
+                self.message(&format!("{}: {}", job.name, column.label));
+                if let Some(bar) = &self.bar {
+                    bar.inc(1);
+                }
+            }
+            Event::Fails { job, column, why } => {
+                self.has_failed = true;
+                let line = format!("{}, {}: {why}", job.name, column.label);
+                self.suspended(|| log::fail("bench", &line));
+            }
+            Event::RowEnds { result, .. } => {
+                if self.bar.is_none() {
+                    return;
+                }
+                let cells = self.columns.iter().zip(&result.cells);
+                let lines: Vec<String> =
+                    cells.map(|(column, cell)| line_of(&result.job, column, cell)).collect();
+                self.suspended(|| lines.iter().for_each(|line| eprintln!("{line}")));
+            }
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// The exit status: whether every cell was measured.
+    pub fn status(&self) -> u8 {
+        if self.has_failed { TROUBLE } else { DONE }
+    }
+
+    fn message(&self, text: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(text.to_owned());
+        }
+    }
+
+    fn suspended(&self, tell: impl FnOnce()) {
+        match &self.bar {
+            Some(bar) => bar.suspend(tell),
+            None => tell(),
+        }
+    }
+}
+
+/// One cell: its job, its column, and the middle of its rounds.
+fn line_of(job: &Job, column: &str, cell: &Cell) -> String {
+    let figures: Vec<f64> = cell.samples.iter().map(iops).collect();
+    match (median(&figures), &cell.failure) {
+        (Some(middle), _) => format!("{:<32} {column:<16} {middle:>12.0} IOPS", job.name),
+        (None, Some(_)) => format!("{:<32} {column:<16} failed", job.name),
+        (None, None) => format!("{:<32} {column:<16} not measured", job.name),
+    }
+}

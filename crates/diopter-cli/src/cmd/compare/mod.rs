@@ -1,0 +1,74 @@
+//! `dio compare`: judges recorded runs. The library reads and judges; here it is asked and told.
+
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use diopter_lab::compare::{self, Comparison, Named, Settings, Verdict};
+use diopter_lab::load::{self, LoadError};
+
+use crate::cmd;
+use crate::log;
+use crate::output::{self, DIFFERENT, DONE, INCONCLUSIVE, Look, TROUBLE};
+
+/// What the command line says.
+pub struct CompareOptions {
+    /// The base, then what is compared to it.
+    pub names: Vec<PathBuf>,
+    /// How it is judged.
+    pub settings: Settings,
+    /// One JSON document on standard output.
+    pub is_json: bool,
+}
+
+/// Compares, and gives the exit status.
+pub fn run(options: &CompareOptions, look: &Look) -> u8 {
+    match compare(options) {
+        Ok(comparison) => {
+            let status = status_of(comparison.verdict);
+            if options.is_json {
+                cmd::print_json(&comparison, status)
+            } else {
+                output::print(&text::of(&comparison, look), status)
+            }
+        }
+        Err(message) => {
+            log::fail("compare", &message);
+            TROUBLE
+        }
+    }
+}
+
+/// The JSON Schema of the document.
+pub fn json_schema() -> schemars::Schema {
+    schemars::schema_for!(Comparison)
+}
+
+fn compare(options: &CompareOptions) -> Result<Comparison, String> {
+    let mut all = Vec::new();
+    let mut notes = Vec::new();
+    for name in &options.names {
+        let (named, told) = named(name).map_err(|error| error.to_string())?;
+        notes.extend(told);
+        all.push(named);
+    }
+    let mut comparison =
+        compare::documents(&all, &options.settings).map_err(|error| error.to_string())?;
+    notes.append(&mut comparison.notes);
+    comparison.notes = notes;
+    Ok(comparison)
+}
+
+fn named(path: &Path) -> Result<(Named, Vec<String>), LoadError> {
+    let loaded = load::rounds(path)?;
+    let name = path.display().to_string();
+    Ok((Named { name, bench: loaded.bench }, loaded.notes))
+}
+
+fn status_of(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::Better | Verdict::Same => DONE,
+        Verdict::Worse => DIFFERENT,
+        Verdict::Inconclusive => INCONCLUSIVE,
+    }
+}

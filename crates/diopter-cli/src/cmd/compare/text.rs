@@ -1,0 +1,178 @@
+//! The text of `dio compare`, made from the document alone.
+
+use diopter_lab::compare::{ComparedRow, Comparison, Interval, Metric, Pairing, Verdict};
+use diopter_lab::document::Direction;
+
+use crate::output::{self, Look, Side, Table, Tone, put};
+
+/// Rows of a table, and lines of a list; the JSON document has all.
+const TOLD_MAX: usize = 400;
+
+/// The text.
+pub fn of(comparison: &Comparison, look: &Look) -> String {
+    let mut text = String::new();
+    for (at, column) in comparison.columns.iter().enumerate() {
+        let Some(base) = column.base else { continue };
+        let against = format!("{} against {}", column.label, comparison.columns[base].label);
+        put(&mut text, &look.paint(Tone::Head, &output::shown(&against)));
+        let rows: Vec<&ComparedRow> =
+            comparison.rows.iter().filter(|row| row.column == at).collect();
+        text.push_str(&judged(comparison, &rows, look));
+        text.push_str(&told(comparison, &rows, look));
+        text.push_str(&differences(comparison, at, look));
+        put(&mut text, "");
+    }
+    for note in &comparison.notes {
+        text.push_str(&look.entry(6, "note", note));
+    }
+    text.push_str(&summary(comparison, look));
+    text
+}
+
+/// What was judged, with the reasons of what is in doubt.
+fn judged(comparison: &Comparison, rows: &[&ComparedRow], look: &Look) -> String {
+    let percent = 100.0 * (1.0 - comparison.rule.alarm_level);
+    let mut table = Table::new(&[
+        ("job", Side::Left),
+        ("metric", Side::Left),
+        ("base", Side::Right),
+        ("new", Side::Right),
+        ("ratio", Side::Right),
+        ("99 % interval", Side::Left),
+        ("rounds", Side::Right),
+        ("verdict", Side::Left),
+    ]);
+    debug_assert!((percent - 99.0).abs() < 1e-9, "the head of the table says so");
+    let mut doubts: Vec<(String, &str)> = Vec::new();
+    for row in rows.iter().filter(|row| row.verdict.is_some()).take(TOLD_MAX) {
+        let verdict = row.verdict.expect("filtered");
+        let job = output::shown(&comparison.jobs[row.job].name);
+        if verdict == Verdict::Inconclusive {
+            doubts.push((job.clone(), &row.reason));
+        }
+        table.row(vec![
+            job,
+            metric(row),
+            figure(row.metric, row.base_value),
+            figure(row.metric, row.value),
+            ratio(row.ratio),
+            row.interval.map_or_else(String::new, interval),
+            rounds(row),
+            verdict.name().to_owned(),
+        ]);
+    }
+    let mut text = look.table(2, &table);
+    for (job, reason) in doubts {
+        text.push_str(&look.entry(2, "", &format!("  {job}: {reason}")));
+    }
+    text
+}
+
+/// What was not judged.
+fn told(comparison: &Comparison, rows: &[&ComparedRow], look: &Look) -> String {
+    let others: Vec<&&ComparedRow> = rows.iter().filter(|row| row.verdict.is_none()).collect();
+    if others.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[
+        ("not judged", Side::Left),
+        ("metric", Side::Left),
+        ("base", Side::Right),
+        ("new", Side::Right),
+        ("ratio", Side::Right),
+        ("99 % interval", Side::Left),
+    ]);
+    for row in others.iter().take(TOLD_MAX) {
+        table.row(vec![
+            output::shown(&comparison.jobs[row.job].name),
+            metric(row),
+            figure(row.metric, row.base_value),
+            figure(row.metric, row.value),
+            ratio(row.ratio),
+            row.interval.map_or_else(String::new, interval),
+        ]);
+    }
+    look.table(2, &table)
+}
+
+fn differences(comparison: &Comparison, column: usize, look: &Look) -> String {
+    let all = comparison.environment_differences.iter();
+    let own: Vec<_> = all.filter(|difference| difference.column == column).collect();
+    if own.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[
+        ("what differs besides", Side::Left),
+        ("base", Side::Left),
+        ("new", Side::Left),
+    ]);
+    for difference in own.iter().take(TOLD_MAX) {
+        let shown = [&difference.field, &difference.base, &difference.new];
+        table.row(shown.map(|text| output::shown(text)).to_vec());
+    }
+    look.table(2, &table)
+}
+
+fn summary(comparison: &Comparison, look: &Look) -> String {
+    let judged = comparison.rows.iter().filter_map(|row| row.verdict);
+    let of = |verdict| judged.clone().filter(|one| *one == verdict).count();
+    let tone = match comparison.verdict {
+        Verdict::Better | Verdict::Same => Tone::Good,
+        Verdict::Worse => Tone::Severe,
+        Verdict::Inconclusive => Tone::Warning,
+    };
+    let counts: Vec<String> =
+        [Verdict::Worse, Verdict::Inconclusive, Verdict::Better, Verdict::Same]
+            .into_iter()
+            .filter(|verdict| of(*verdict) > 0)
+            .map(|verdict| format!("{} {}", of(verdict), verdict.name()))
+            .collect();
+    let verdict = look.paint(tone, comparison.verdict.name());
+    let floor = comparison.rule.effect_floor * 100.0;
+    let mut text = String::new();
+    put(&mut text, &format!("{verdict} ({}; floor {floor} %)", counts.join(", ")));
+    text
+}
+
+fn metric(row: &ComparedRow) -> String {
+    match row.direction {
+        None => row.metric.name().to_owned(),
+        Some(Direction::Read) => format!("{}, reads", row.metric.name()),
+        Some(Direction::Write) => format!("{}, writes", row.metric.name()),
+    }
+}
+
+fn rounds(row: &ComparedRow) -> String {
+    match row.pairing {
+        Pairing::Interleaved => format!("{} pairs", row.rounds),
+        Pairing::Apart => format!("{}, {}", row.base_rounds, row.rounds),
+        Pairing::Exact => "exact".to_owned(),
+    }
+}
+
+fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.4}"))
+}
+
+fn interval(interval: Interval) -> String {
+    format!("{:.4} to {:.4}", interval.low, interval.high)
+}
+
+/// A figure in a unit that people read.
+fn figure(metric: Metric, value: Option<f64>) -> String {
+    const MIB: f64 = 1024.0 * 1024.0;
+    let Some(value) = value else { return "-".to_owned() };
+    match metric {
+        Metric::Iops => format!("{value:.0}"),
+        Metric::Bandwidth => format!("{:.1} MiB/s", value / MIB),
+        Metric::TotalIo | Metric::MemoryPeak => format!("{:.1} MiB", value / MIB),
+        Metric::Elapsed => format!("{value:.3} s"),
+        Metric::LatencyMean | Metric::LatencyP50 | Metric::LatencyP99 | Metric::LatencyP999 => {
+            format!("{:.1} us", value / 1e3)
+        }
+        Metric::CpuPerIo => format!("{value:.0} ns"),
+        Metric::CpuPercent => format!("{value:.2} %"),
+        Metric::InstructionsPerIo => format!("{value:.0}"),
+        Metric::SwitchesPerIo | Metric::BiosPerIo => format!("{value:.3}"),
+    }
+}

@@ -1,0 +1,149 @@
+//! `dio trace`: runs a command and tells what the kernel did with its direct I/O. The laboratory
+//! looks and judges; here it is asked and told.
+
+mod text;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use diopter_lab::trace::document::Summary;
+use diopter_lab::trace::html::page;
+use diopter_lab::trace::model::Trace;
+use diopter_lab::trace::perfetto::perfetto;
+use diopter_lab::trace::summary::summary;
+use diopter_lab::trace::{self, RecordOptions};
+
+use crate::log;
+use crate::output::{self, Look};
+
+/// `dio trace` itself failed, as env(1) tells it of itself.
+pub const FAILED: u8 = 125;
+
+/// What the command line says.
+pub struct TraceOptions {
+    /// What the report is written as.
+    pub format: Format,
+    /// Where it goes; `None` for standard output.
+    pub output: Option<PathBuf>,
+    /// Where a page goes besides.
+    pub html: Option<PathBuf>,
+    /// Bytes of memory for events on each CPU.
+    pub buffer: u64,
+    /// The command and its arguments.
+    pub command: Vec<OsString>,
+}
+
+/// What a report is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Text for people.
+    Text,
+    /// One JSON document.
+    Json,
+    /// A trace for the Perfetto UI.
+    Perfetto,
+}
+
+/// Why there is no report: the exit status, and what to say.
+struct Failure {
+    status: u8,
+    message: String,
+}
+
+/// A file that is written when the command has ended, and opened before it begins: what can't be
+/// written is told before anybody waits.
+struct Place {
+    path: PathBuf,
+    file: File,
+}
+
+/// Runs the command, tells, and gives the command's exit status, or what went wrong here.
+pub fn run(options: &TraceOptions, look: &Look) -> u8 {
+    try_run(options, look).unwrap_or_else(|failure| {
+        log::fail("trace", &failure.message);
+        failure.status
+    })
+}
+
+/// The JSON Schema of the document.
+pub fn json_schema() -> schemars::Schema {
+    schemars::schema_for!(Summary)
+}
+
+fn try_run(options: &TraceOptions, look: &Look) -> Result<u8, Failure> {
+    if options.format == Format::Perfetto && options.output.is_none() && io::stdout().is_terminal()
+    {
+        return Err(Failure::own(
+            "a Perfetto trace is bytes, and standard output is a terminal; name a file with -o"
+                .to_owned(),
+        ));
+    }
+    let output = options.output.as_deref().map(Place::open).transpose()?;
+    let html = options.html.as_deref().map(Place::open).transpose()?;
+    let trace = record(options)?;
+    let document = summary(&trace);
+    if let Some(html) = html {
+        html.write(page(&trace, &document).as_bytes())?;
+    }
+    let look = if output.is_some() { Look { is_coloured: false, ..*look } } else { *look };
+    let report = match options.format {
+        Format::Text => text::of(&document, &look).into_bytes(),
+        Format::Json => {
+            let mut text =
+                serde_json::to_string_pretty(&document).expect("strings and numbers are JSON");
+            text.push('\n');
+            text.into_bytes()
+        }
+        Format::Perfetto => perfetto(&trace),
+    };
+    match output {
+        Some(place) => place.write(&report)?,
+        None => print(&report)?,
+    }
+    Ok(trace.exit_status)
+}
+
+fn record(options: &TraceOptions) -> Result<Trace, Failure> {
+    let mut how = RecordOptions::new(options.command.clone());
+    how.buffer_kib = options.buffer.div_ceil(1024);
+    trace::record(&how, &mut |_| ())
+        .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })
+}
+
+/// On standard output. That its reader went away does not make the command fail.
+fn print(report: &[u8]) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(report).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Failure::own(format!(
+            "write to standard output: {error}; look at where it leads, or name a file with -o"
+        ))),
+    }
+}
+
+impl Failure {
+    /// A failure of `dio trace` itself.
+    fn own(message: String) -> Failure {
+        Failure { status: FAILED, message }
+    }
+}
+
+impl Place {
+    fn open(path: &Path) -> Result<Place, Failure> {
+        let file = File::create(path).map_err(|error| told(path, "create", &error))?;
+        Ok(Place { path: path.to_owned(), file })
+    }
+
+    fn write(mut self, content: &[u8]) -> Result<(), Failure> {
+        let written = self.file.write_all(content).and_then(|()| self.file.flush());
+        written.map_err(|error| told(&self.path, "write", &error))
+    }
+}
+
+fn told(path: &Path, what: &str, error: &io::Error) -> Failure {
+    let name = output::shown(&path.display().to_string());
+    Failure::own(format!("{what} {name}: {error}; name a file that can be written"))
+}

@@ -1,0 +1,293 @@
+//! The document of `dio trace` as one screen of text: what makes it doubtful, what slowed the
+//! command down, where completions ran, where the time went, the files.
+
+use diopter_lab::trace::document::{Finding, PhaseLatency, Severity, Summary};
+use diopter_lab::trace::findings::time_text;
+
+use crate::cmd::finding::number;
+use crate::output::{self, Look, Side, Table, Tone, put};
+use crate::size::size_text;
+
+/// Column in which values begin.
+const INDENT: usize = 12;
+/// Column in which the values of a finding begin.
+const FINDING_INDENT: usize = 10;
+/// Findings that are told in full; of the others, what was seen. More would fill the screen.
+const FINDINGS_IN_FULL: usize = 2;
+/// Files that are shown; the document has them all.
+const FILES_MAX: usize = 8;
+/// Columns of a bar that stands for everything.
+const BAR: u64 = 24;
+
+/// The text.
+pub fn of(document: &Summary, look: &Look) -> String {
+    let mut text = String::new();
+    put(&mut text, &look.paint(Tone::Head, &title(document)));
+    put(&mut text, &overview(document));
+    doubts(&mut text, document, look);
+    if document.requests == 0 {
+        put(&mut text, "");
+        let nothing = "no direct I/O was seen: the command made no request with O_DIRECT, or none \
+                       on a file system or device that tells of it";
+        text.push_str(&look.entry(INDENT, "requests", nothing));
+        return text;
+    }
+    put(&mut text, "");
+    findings(&mut text, document, look);
+    put(&mut text, &look.paint(Tone::Head, "\nwhere completions ran"));
+    text.push_str(&completions(document, look));
+    put(&mut text, &look.paint(Tone::Head, "\nwhere the time went"));
+    text.push_str(&look.table(2, &phases(document)));
+    put(&mut text, "");
+    text.push_str(&look.table(2, &files(document)));
+    if document.by_file.len() > FILES_MAX {
+        let more = document.by_file.len() - FILES_MAX;
+        put(&mut text, &format!("  and {more} more; --json lists all"));
+    }
+    text
+}
+
+fn title(document: &Summary) -> String {
+    output::shown(&document.command.join(" "))
+}
+
+fn overview(document: &Summary) -> String {
+    let spread = &document.bios_per_request;
+    let bios = if spread.min == spread.max {
+        format!("{} each", spread.max)
+    } else {
+        format!("{} to {}, {:.1} on average", spread.min, spread.max, spread.mean)
+    };
+    let mut line = format!(
+        "{}, {}, in {}; {} ({bios})",
+        number(document.requests, "request"),
+        size_text(document.bytes),
+        time_text(document.elapsed_ns),
+        number(document.bios, "bio"),
+    );
+    line.push_str(&format!("; Linux {}", document.kernel_release));
+    if document.exit_status != 0 {
+        line.push_str(&format!("; the command's exit status is {}", document.exit_status));
+    }
+    line
+}
+
+/// What makes the figures too small, or leaves them out.
+fn doubts(text: &mut String, document: &Summary, look: &Look) {
+    if document.lost_events > 0 {
+        let lost = format!(
+            "{} were lost, so every figure here is too small; run it again with a larger --buffer",
+            number(document.lost_events, "event")
+        );
+        let lost = look.paint(Tone::Severe, &lost);
+        put(text, "");
+        text.push_str(&look.entry(INDENT, "lost", &lost));
+    }
+    for (at, unknown) in document.unknown.iter().enumerate() {
+        if at == 0 {
+            put(text, "");
+        }
+        text.push_str(&look.entry(INDENT, if at == 0 { "unknown" } else { "" }, unknown));
+    }
+}
+
+fn findings(text: &mut String, document: &Summary, look: &Look) {
+    if document.findings.is_empty() {
+        let well = look.paint(Tone::Good, "none: nothing that was seen slowed it down");
+        text.push_str(&look.entry(INDENT, "findings", &well));
+        return;
+    }
+    for (at, finding) in document.findings.iter().enumerate() {
+        if at > 0 && at <= FINDINGS_IN_FULL {
+            put(text, "");
+        }
+        put(text, &head(finding, look));
+        if at >= FINDINGS_IN_FULL {
+            text.push_str(&look.entry(FINDING_INDENT, "  seen", &finding.evidence.seen));
+            continue;
+        }
+        for (label, value) in [
+            ("  seen", &finding.evidence.seen),
+            ("  means", &finding.cause),
+            ("  do", &finding.remedy),
+        ] {
+            text.push_str(&look.entry(FINDING_INDENT, label, value));
+        }
+    }
+}
+
+fn head(finding: &Finding, look: &Look) -> String {
+    let (tone, severity) = match finding.severity {
+        Severity::Severe => (Tone::Severe, "severe"),
+        Severity::Warning => (Tone::Warning, "warning"),
+        Severity::Notice => (Tone::Head, "notice"),
+    };
+    let reason = finding.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+    format!("{} ({severity})", look.paint(tone, &format!("{}{reason}", finding.id)))
+}
+
+fn completions(document: &Summary, look: &Look) -> String {
+    let mut table = Table::new(&[
+        ("in", Side::Left),
+        ("requests", Side::Right),
+        ("share", Side::Right),
+        ("", Side::Left),
+    ]);
+    let counts = &document.completions;
+    let mut all = [
+        ("hard interrupt", counts.hardirq),
+        ("soft interrupt", counts.softirq),
+        ("kworker", counts.kworker),
+        ("submitting task", counts.task),
+        ("poller", counts.poller),
+        ("unknown", counts.unknown),
+    ];
+    all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    for (name, count) in all.into_iter().filter(|(_, count)| *count > 0) {
+        table.row(vec![
+            name.to_owned(),
+            count.to_string(),
+            percent(count, document.requests),
+            bar(count, document.requests),
+        ]);
+    }
+    look.table(2, &table)
+}
+
+fn phases(document: &Summary) -> Table {
+    let mut table = Table::new(&[
+        ("phase", Side::Left),
+        ("p50", Side::Right),
+        ("p99", Side::Right),
+        ("max", Side::Right),
+        ("share", Side::Right),
+        ("", Side::Left),
+    ]);
+    let latency = &document.latency_ns;
+    let whole = latency.total.map_or(0, |total| total.sum);
+    for (name, phase) in [
+        ("submit", latency.submit),
+        ("queue", latency.queue),
+        ("device", latency.device),
+        ("detour", latency.detour),
+        ("wake-up", latency.wake),
+    ] {
+        let mut row = vec![name.to_owned()];
+        match phase {
+            Some(phase) => {
+                row.extend(times(&phase));
+                row.extend([percent(phase.sum, whole), bar(phase.sum, whole)]);
+            }
+            None => row.extend(["unknown", "", "", "", ""].map(str::to_owned)),
+        }
+        table.row(row);
+    }
+    if let Some(total) = latency.total {
+        let mut row = vec!["total".to_owned()];
+        row.extend(times(&total));
+        row.extend([String::new(), String::new()]);
+        table.row(row);
+    }
+    table
+}
+
+fn files(document: &Summary) -> Table {
+    let mut table = Table::new(&[
+        ("file", Side::Left),
+        ("on", Side::Left),
+        ("requests", Side::Right),
+        ("bytes", Side::Right),
+        ("bios", Side::Right),
+        ("p50", Side::Right),
+        ("p99", Side::Right),
+    ]);
+    for file in document.by_file.iter().take(FILES_MAX) {
+        let time = |pick: fn(&PhaseLatency) -> u64| {
+            file.total_ns.as_ref().map_or("unknown".to_owned(), |total| time_text(pick(total)))
+        };
+        table.row(vec![
+            output::shown(&file.path),
+            file.file_system.clone(),
+            file.requests.to_string(),
+            short_size(file.bytes),
+            file.bios.to_string(),
+            time(|total| total.p50),
+            time(|total| total.p99),
+        ]);
+    }
+    table
+}
+
+fn times(phase: &PhaseLatency) -> [String; 3] {
+    [phase.p50, phase.p99, phase.max].map(time_text)
+}
+
+/// A size without its bytes in brackets: tables are narrow, and the document has them.
+fn short_size(bytes: u64) -> String {
+    diopter::probe::size_text(bytes).split(" (").next().unwrap_or_default().to_owned()
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    let tenths = u128::from(part) * 1000 / u128::from(whole.max(1));
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+/// A bar as long as the share; what is there at all has a mark.
+fn bar(part: u64, whole: u64) -> String {
+    let filled = u128::from(part) * u128::from(BAR) / u128::from(whole.max(1));
+    let filled = usize::try_from(filled).unwrap_or(0).max(usize::from(part > 0));
+    "#".repeat(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden_file;
+
+    const LOOK: Look = Look { is_coloured: false, width: 80 };
+
+    fn document() -> Summary {
+        let text = include_str!("../../../../diopter-lab/tests/golden/trace.json");
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_report_is_as_it_was() {
+        golden_file::check(&golden_file::golden("trace.txt"), &of(&document(), &LOOK));
+    }
+
+    #[test]
+    fn the_report_fits_one_screen() {
+        let told = of(&document(), &LOOK);
+        assert!(told.lines().count() <= 48, "{}", told.lines().count());
+        assert!(told.lines().skip(2).all(|line| line.chars().count() <= 80), "{told}");
+    }
+
+    #[test]
+    fn lost_events_come_before_every_figure() {
+        let told = of(&Summary { lost_events: 7, ..document() }, &LOOK);
+        let lost = told.find("7 events were lost").unwrap();
+        assert!(lost < told.find("where completions ran").unwrap());
+        assert!(lost < told.find("deferred-completion").unwrap());
+    }
+
+    #[test]
+    fn a_command_without_direct_io_is_told_so() {
+        let told = of(&Summary { requests: 0, ..document() }, &LOOK);
+        assert!(told.contains("no direct I/O was seen"), "{told}");
+        assert!(!told.contains("where completions ran"), "{told}");
+    }
+
+    #[test]
+    fn without_findings_it_says_so() {
+        let told = of(&Summary { findings: Vec::new(), ..document() }, &LOOK);
+        assert!(told.contains("findings    none"), "{told}");
+    }
+
+    #[test]
+    fn what_is_there_at_all_has_a_mark() {
+        assert_eq!(bar(1, 1_000_000), "#");
+        assert_eq!(bar(0, 1_000_000), "");
+        assert_eq!(bar(3, 3).len(), 24);
+    }
+}

@@ -1,0 +1,169 @@
+"use strict";
+// What every page of charts needs: elements, numbers, and figures that redraw when their width
+// changes. Text is only ever set as text, never parsed as HTML. Nothing here knows benchmarks.
+
+/** An element with properties and children; children that are null are left out. */
+function el(name, props, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(props || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key === "class") node.className = value;
+    else node.setAttribute(key, value === true ? "" : value);
+  }
+  for (const child of children.flat()) {
+    if (child !== null && child !== undefined && child !== false) node.append(child);
+  }
+  return node;
+}
+
+const NARROW = 560;
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+
+const show = {
+  /** Three significant digits, as the other forms of a report print them. */
+  digits(value) {
+    if (value === 0) return "0";
+    const size = Math.abs(value);
+    const places = size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.9995 ? 2 : size >= 0.09995 ? 3 : 4;
+    return value.toFixed(places);
+  },
+  scaled(value, step, units) {
+    if (!isNumber(value)) return "-";
+    let unit = 0;
+    while (Math.abs(value) >= step - 0.5 && unit + 1 < units.length) {
+      value /= step;
+      unit += 1;
+    }
+    return (unit === 0 && Number.isInteger(value) ? String(value) : show.digits(value)) + units[unit];
+  },
+  rate: (value) => show.scaled(value, 1000, ["", "\u202fk", "\u202fM", "\u202fG"]),
+  bytes: (value) => show.scaled(value, 1024, ["\u202fB", "\u202fKiB", "\u202fMiB", "\u202fGiB", "\u202fTiB"]),
+  time: (value) => show.scaled(value, 1000, ["\u202fns", "\u202f\u00b5s", "\u202fms", "\u202fs"]),
+  ratio: (value) => (!isNumber(value) ? "-" : value >= 9.9995 ? show.digits(value) : value.toFixed(3)),
+  plain: (value) => (isNumber(value) ? show.digits(value) : "-"),
+  percent: (value) => show.digits(value * 100).replace(/\.?0+$/, "") + "\u202f%",
+  count: (value, one, many) => `${value.toLocaleString("en")} ${value === 1 ? one : many}`,
+};
+
+/** A text that fits into so many pixels of the charts' font, by an average width of its letters. */
+function clipped(text, pixels) {
+  const most = Math.max(4, Math.floor(pixels / 6.4));
+  if (text.length <= most) return text;
+  // The middle goes: names differ at their ends.
+  const tail = Math.floor((most - 1) / 3);
+  return `${text.slice(0, most - 1 - tail).trimEnd()}\u2026${text.slice(-tail).trimStart()}`;
+}
+
+/** A table; numbers stand right. `head` is [text, isNumber]; cells are texts or elements. */
+function table(caption, head, rows, options = {}) {
+  const cell = (value, at) => {
+    const name = at === 0 ? "th" : "td";
+    const props = { class: head[at][1] ? "num" : options.long ? "long" : null, scope: at === 0 ? "row" : null };
+    return el(name, props, value === null || value === undefined || value === "" ? "-" : value);
+  };
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", {},
+      el("caption", {}, caption),
+      el("thead", {}, el("tr", {}, head.map(([text, isRight]) => el("th", { scope: "col", class: isRight ? "num" : null }, text)))),
+      el("tbody", {}, rows.map((row) => el("tr", { class: row.class }, (row.cells || row).map(cell))))));
+}
+
+/** The rows of a table behind a summary, made when it is first opened or printed. */
+function tableOf(summary, make) {
+  const details = el("details", { class: "table" }, el("summary", {}, summary));
+  const fill = () => {
+    if (details.childElementCount === 1) details.append(make());
+  };
+  details.addEventListener("toggle", () => details.open && fill());
+  details.refill = () => {
+    while (details.childElementCount > 1) details.lastElementChild.remove();
+    if (details.open) fill();
+  };
+  return details;
+}
+
+/** Places to draw in; each is drawn again when its width has changed. */
+const drawn = new Map();
+const watcher = new ResizeObserver((entries) => {
+  for (const { target, contentRect } of entries) {
+    const one = drawn.get(target);
+    const width = Math.floor(contentRect.width);
+    if (one && width > 0 && width !== one.width) {
+      one.width = width;
+      one.draw(width);
+    }
+  }
+});
+
+/**
+ * A figure: `chart(width)` gives an SVG made by Plot, or null; `rows()` gives its table.
+ * Redraw with `figure.redraw()` when what it shows has changed.
+ */
+function figureOf({ id, label, chart, summary, rows, empty }) {
+  const place = el("div", { class: "plot" });
+  const draw = (width) => {
+    const svg = chart(width);
+    if (svg) {
+      svg.setAttribute("role", "img");
+      svg.setAttribute("aria-label", typeof label === "function" ? label() : label);
+    }
+    place.replaceChildren(svg || el("p", { class: "empty" }, empty || "Nothing was measured here."));
+  };
+  const behind = rows ? tableOf(summary || "Figures as a table", rows) : null;
+  const figure = el("figure", { id }, place, behind);
+  drawn.set(place, { width: 0, draw });
+  watcher.observe(place);
+  figure.redraw = () => {
+    const one = drawn.get(place);
+    if (one.width > 0) draw(one.width);
+    if (behind) behind.refill();
+  };
+  return figure;
+}
+
+/** One of several, as a row of radio buttons: the arrow keys move between them. */
+function choice(legend, name, options, chosen, changed) {
+  return el("fieldset", { class: "choice" }, el("legend", {}, legend),
+    options.map(([value, text]) => el("label", {},
+      el("input", { type: "radio", name, value, checked: value === chosen, onchange: () => changed(value) }),
+      el("span", {}, text))));
+}
+
+/** One of many, as a list. */
+function pick(text, options, chosen, changed) {
+  const select = el("select", { onchange: () => changed(Number(select.value)) },
+    options.map(([value, label]) => el("option", { value, selected: value === chosen }, label)));
+  const label = el("label", { class: "pick" }, text, select);
+  label.choose = (value) => { select.value = value; };
+  return label;
+}
+
+/** Light, dark, or what the system says; kept for this page alone. */
+function themeSwitch() {
+  const root = document.documentElement;
+  const fieldset = choice("Theme", "theme", [["auto", "Auto"], ["light", "Light"], ["dark", "Dark"]], "auto", (value) => {
+    if (value === "auto") delete root.dataset.theme;
+    else root.dataset.theme = value;
+  });
+  fieldset.className = "theme";
+  return fieldset;
+}
+
+/** Ticks of a logarithmic axis that people read with ease, so many at most. */
+function logTicks(low, high, most) {
+  const all = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
+    for (const digit of [1, 2, 5]) all.push(Number((digit * 10 ** power).toPrecision(1)));
+  }
+  const within = all.filter((tick) => tick >= low * 0.999 && tick <= high * 1.001);
+  if (within.length <= most) return within;
+  const tens = within.filter((tick) => /^10*$|^0\.0*1$/.test(String(tick)));
+  const step = Math.ceil(tens.length / most);
+  return tens.length >= 2 ? tens.filter((_, at) => at % step === 0) : within.filter((_, at) => at % 2 === 0);
+}
+
+/** Opens what is folded before paper takes it, so that charts are printed with their tables. */
+window.addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("details.table")) details.open = true;
+});

@@ -1,0 +1,157 @@
+//! Whether `dio bench` tells of fio what fio tells by hand, and whether the engine moves what fio
+//! moves where the device is the limit (128k, depth 8): medians of interleaved rounds, which may
+//! differ by less than 3 %. For a machine that is left alone.
+//!
+//! `cargo bench -p diopter-lab --bench parity -- [--smoke] [DIR]`: in DIR, or here. `--smoke` runs
+//! it short and judges nothing.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+
+use diopter_lab::bench::campaign::{Runner, Trouble};
+use diopter_lab::bench::doubts::iops;
+use diopter_lab::bench::ground::{Ground, Named};
+use diopter_lab::bench::machine::Machine;
+use diopter_lab::bench::number::median;
+use diopter_lab::bench::plan::{Plan, PlannedColumn};
+use diopter_lab::bench::{builtin, round};
+use diopter_lab::document::{Job, ReadWrite, Span};
+use serde_json::Value;
+
+const DIFFERENCE_MAX: f64 = 0.03;
+
+/// One way to run the job: through `dio bench`, or fio as a person types it.
+enum Side {
+    Bench(PlannedColumn),
+    ByHand(&'static str),
+}
+
+struct Comparison {
+    name: String,
+    job: Job,
+    sides: [Side; 2],
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "bench-round") {
+        let mut order = String::new();
+        std::io::stdin().read_to_string(&mut order).expect("an order");
+        println!("{}", round::serve(&order));
+        return ExitCode::SUCCESS;
+    }
+    let is_smoke = words.iter().any(|word| word == "--smoke");
+    let folder = words.iter().find(|word| !word.starts_with('-'));
+    let folder = folder.map_or_else(std::env::temp_dir, PathBuf::from);
+    if let Err(why) = round::version_of("fio") {
+        println!("SKIP fio: {why}");
+        return ExitCode::SUCCESS;
+    }
+    match run(&folder, is_smoke) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("parity: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn comparisons(is_smoke: bool) -> Vec<Comparison> {
+    let span = Span::RuntimeNs(if is_smoke { 200_000_000 } else { 2_000_000_000 });
+    let size = if is_smoke { 16 << 20 } else { 1 << 30 };
+    let mut all = Vec::new();
+    for rw in [ReadWrite::RandRead, ReadWrite::RandWrite] {
+        for (block_bytes, iodepth) in [(128 << 10, 8), (4096, 32)] {
+            let base = builtin::base();
+            let job = Job { rw, block_bytes, iodepth, numjobs: 1, size, span, seed: 42, ..base };
+            for engine in ["libaio", "io_uring"] {
+                let bench = || Side::Bench(PlannedColumn::fio(engine));
+                let name = format!("{} {block_bytes} x {iodepth}, fio:{engine}", rw.name());
+                all.push(Comparison {
+                    name: format!("{name}: by dio bench / by hand"),
+                    job: job.clone(),
+                    sides: [bench(), Side::ByHand(engine)],
+                });
+                // Small requests are bound by the processor: there the engine may differ.
+                if block_bytes > 4096 {
+                    all.push(Comparison {
+                        name: format!("{name}: engine / fio"),
+                        job: job.clone(),
+                        sides: [Side::Bench(PlannedColumn::engine("diopter", "auto")), bench()],
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+fn run(folder: &Path, is_smoke: bool) -> Result<bool, String> {
+    let rounds = if is_smoke { 2 } else { 12 };
+    let mut is_well = true;
+    for comparison in comparisons(is_smoke) {
+        let job = &comparison.job;
+        let plan = Plan { warmup_ns: 300_000_000, ..Plan::default() };
+        let named = Named::of(folder)?;
+        let ground = Ground::new(named, std::slice::from_ref(job), (false, Arc::new(|| false)))?;
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let child = (program, vec!["bench-round".to_owned()]);
+        let mut machine = Machine::new(child, ground, &plan, Box::new(|| false));
+        machine.begin(job).map_err(told)?;
+        let mut figures = [Vec::new(), Vec::new()];
+        for round in 0..rounds {
+            let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+            for side in order {
+                let figure = match &comparison.sides[side] {
+                    Side::Bench(column) => {
+                        iops(&machine.round(job, column, round).map_err(told)?.sample)
+                    }
+                    Side::ByHand(engine) => by_hand(&mut machine, job, engine)?,
+                };
+                figures[side].push(figure);
+            }
+        }
+        machine.end(job);
+        let [one, other] = figures.map(|figures| median(&figures).unwrap_or(f64::NAN));
+        let ratio = one / other;
+        let is_close = (ratio - 1.0).abs() < DIFFERENCE_MAX;
+        let word = if is_close { "within 3 %" } else { "APART" };
+        println!("{:<60} {one:>9.0} {other:>9.0} {ratio:.4} {word}", comparison.name);
+        is_well &= is_close;
+    }
+    Ok(is_well || is_smoke)
+}
+
+fn told(trouble: Trouble) -> String {
+    match trouble {
+        Trouble::Cell(why) | Trouble::Run(why) => why,
+        Trouble::Interrupted => "interrupted".to_owned(),
+    }
+}
+
+/// The same job as somebody would type it, on the same file.
+fn by_hand(machine: &mut Machine, job: &Job, engine: &str) -> Result<f64, String> {
+    let path = machine.file(job).map_err(told)?;
+    let Span::RuntimeNs(ns) = job.span else { return Err("a time is measured".to_owned()) };
+    let output = Command::new("fio")
+        .arg(format!("--filename={}", path.display()))
+        .arg(format!("--ioengine={engine}"))
+        .arg(format!("--rw={}", job.rw.name()))
+        .arg(format!("--bs={}", job.block_bytes))
+        .arg(format!("--iodepth={}", job.iodepth))
+        .arg(format!("--size={}", job.size))
+        .arg(format!("--runtime={}ms", ns / 1_000_000))
+        .args(["--name=hand", "--direct=1", "--time_based", "--ramp_time=300ms", "--thread"])
+        .args(["--group_reporting", "--output-format=json"])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("fio: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let start = text.find('{').ok_or("fio's answer is no JSON")?;
+    let answer: Value = serde_json::from_str(&text[start..]).map_err(|error| error.to_string())?;
+    let direction = if job.rw.has_writes() { "write" } else { "read" };
+    answer["jobs"][0][direction]["iops"].as_f64().ok_or_else(|| "fio tells no iops".to_owned())
+}

@@ -1,0 +1,174 @@
+//! On what a run is measured, read from /proc and /sys. What cannot be read stays empty: nothing is
+//! guessed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use diopter::backend::BackendKind;
+use diopter::probe;
+
+use crate::document::{CgroupLimits, Cpu, DeviceFacts, Environment, FileSystemFacts, QueueFacts};
+
+/// Files of a queue that are left out: statistics and what is written only.
+const QUEUE_FILES_MAX: usize = 64;
+
+/// The machine, and the file or device that a job runs on.
+#[must_use]
+pub fn of(path: &Path) -> Environment {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let mut environment = Environment {
+        kernel_release: text("/proc/sys/kernel/osrelease"),
+        kernel_version: text("/proc/sys/kernel/version"),
+        kernel_command_line: text("/proc/cmdline"),
+        host: text("/proc/sys/kernel/hostname"),
+        cpu: cpu(),
+        memory_bytes: memory_bytes(&text("/proc/meminfo")),
+        cgroup: cgroup(),
+        container: container(),
+        ..Environment::default()
+    };
+    if let Some(device) = device_number(path) {
+        environment.device = device_facts(device);
+    }
+    environment.file_system = file_system(path);
+    environment
+}
+
+fn cpu() -> Cpu {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let info = read("/proc/cpuinfo");
+    let model = ["model name", "Model", "cpu model"].iter().find_map(|name| {
+        let line = info.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    let smt = match read("/sys/devices/system/cpu/smt/active").as_str() {
+        "1" => "on",
+        "0" => "off",
+        _ => "",
+    };
+    let folder = fs::read_dir("/sys/devices/system/cpu/vulnerabilities");
+    let mitigations = folder.into_iter().flatten().flatten().filter_map(|entry| {
+        let said = fs::read_to_string(entry.path()).ok()?;
+        Some((entry.file_name().to_string_lossy().into_owned(), said.trim().to_owned()))
+    });
+    let online = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    Cpu {
+        model: model.unwrap_or_default(),
+        online: u32::try_from(online).unwrap_or(u32::MAX),
+        governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        smt: smt.to_owned(),
+        mitigations: mitigations.collect(),
+    }
+}
+
+fn memory_bytes(meminfo: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// The text of a file of this process's control group (version 2), or of the nearest above it that
+/// has one.
+#[must_use]
+pub fn cgroup_file(name: &str) -> Option<String> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let root = Path::new("/sys/fs/cgroup");
+    let own = root.join(path.trim_start_matches('/'));
+    let mut folders = own.ancestors().take_while(|folder| folder.starts_with(root));
+    folders.find_map(|folder| fs::read_to_string(folder.join(name)).ok())
+}
+
+fn cgroup() -> CgroupLimits {
+    let said = |name: &str| cgroup_file(name).map(|text| text.trim().to_owned());
+    let cpu = said("cpu.max").filter(|text| !text.is_empty() && !text.starts_with("max"));
+    let memory = said("memory.max").and_then(|text| text.parse().ok());
+    CgroupLimits { cpu, memory, io: said("io.max").filter(|text| !text.is_empty()) }
+}
+
+fn container() -> String {
+    if Path::new("/.dockerenv").exists() {
+        return "docker".to_owned();
+    }
+    if Path::new("/run/.containerenv").exists() {
+        return "podman".to_owned();
+    }
+    fs::read_to_string("/run/systemd/container").unwrap_or_default().trim().to_owned()
+}
+
+/// The number of the block device that holds a file, or that is one.
+fn device_number(path: &Path) -> Option<u64> {
+    let metadata = fs::metadata(path).ok()?;
+    let is_device = metadata.file_type().is_block_device();
+    Some(if is_device { metadata.rdev() } else { metadata.dev() })
+}
+
+fn device_facts(number: u64) -> DeviceFacts {
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let link = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let Ok(device) = fs::canonicalize(link) else { return DeviceFacts::default() };
+    let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let disk = [Some(device.as_path()), device.parent()].into_iter().flatten();
+    let disk = disk.into_iter().find(|folder| folder.join("queue").is_dir()).unwrap_or(&device);
+    let text = |path: &Path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let firmware = ["device/firmware_rev", "device/rev"].map(|name| text(&disk.join(name)));
+    let queue = queue(&disk.join("queue"));
+    DeviceFacts {
+        model: text(&disk.join("device/model")),
+        firmware: firmware.into_iter().find(|text| !text.is_empty()).unwrap_or_default(),
+        size: text(&device.join("size")).parse::<u64>().unwrap_or(0) * 512,
+        is_rotational: queue.get("rotational").map(|value| value == "1"),
+        queue: QueueFacts(queue),
+        name,
+    }
+}
+
+fn queue(folder: &Path) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(QUEUE_FILES_MAX);
+    let facts = entries.filter_map(|entry| {
+        let value = fs::read_to_string(entry.path()).ok()?;
+        Some((entry.file_name().to_string_lossy().into_owned(), value.trim().to_owned()))
+    });
+    facts.filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// The file system of a file or folder; `None` for a block device.
+fn file_system(path: &Path) -> Option<FileSystemFacts> {
+    let facts = probe::probe(path, BackendKind::Threads).ok()?.facts;
+    let mount = facts.mount?;
+    let alignment = facts.direct.map(|direct| direct.alignment);
+    Some(FileSystemFacts {
+        kind: mount.file_system,
+        mount_options: mount.options.join(","),
+        alignment_memory: alignment.map_or(0, |alignment| u64::from(alignment.memory)),
+        alignment_offset: alignment.map_or(0, |alignment| u64::from(alignment.offset_read)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_kernel_processors_and_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, b"content").unwrap();
+        let environment = of(&path);
+        assert!(!environment.kernel_release.is_empty());
+        assert!(environment.cpu.online > 0 && environment.memory_bytes > 1 << 20);
+        let file_system = environment.file_system.expect("a file lies in a file system");
+        assert!(!file_system.kind.is_empty() && !file_system.mount_options.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_there_leaves_its_place_empty() {
+        let environment = of(Path::new("/nowhere/at/all"));
+        assert_eq!(environment.device, DeviceFacts::default());
+        assert_eq!(environment.file_system, None);
+        assert_eq!(memory_bytes("nothing"), 0);
+        assert_eq!(memory_bytes("MemTotal:  16 kB"), 16384);
+    }
+}

@@ -1,0 +1,94 @@
+//! Files that are allocated and written once before anything is measured, by direct I/O: so that
+//! rounds overwrite blocks that are there, and none of them is in the page cache.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use diopter::prng::Prng;
+use diopter::{Error, File, IoBuf, OpenOptions};
+
+use crate::bench::campaign::Trouble;
+
+/// Bytes of one write.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// Whether somebody asked for the end.
+pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Makes a file of so many bytes: allocated as a whole, then written.
+pub fn create(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
+    let options = OpenOptions::new().read(true).write(true).create_new(true);
+    let file = options.open(path).map_err(|error| told(path, &error))?;
+    // File systems without allocation get their blocks as they are written.
+    file.allocate(0, bytes).unwrap_or(());
+    fill((path, &file), bytes, stop)
+}
+
+/// Writes the first so many bytes of a file or device.
+pub fn overwrite(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
+    let options = OpenOptions::new().read(true).write(true);
+    let file = options.open(path).map_err(|error| told(path, &error))?;
+    fill((path, &file), bytes, stop)
+}
+
+fn fill((path, file): (&Path, &File), bytes: u64, stop: &Stop) -> Result<(), Trouble> {
+    let length = usize::try_from(PIECE_BYTES).expect("four mebibytes");
+    let mut memory = IoBuf::new(length)
+        .map_err(|errno| Trouble::Run(format!("memory to fill {}: {errno}", path.display())))?;
+    // What compresses or repeats itself would be cheaper than what people store.
+    Prng::new(bytes).fill(&mut memory);
+    let mut at = 0;
+    while at < bytes {
+        if stop() {
+            return Err(Trouble::Interrupted);
+        }
+        memory[..8].copy_from_slice(&at.to_le_bytes());
+        let piece = usize::try_from(PIECE_BYTES.min(bytes - at)).expect("four mebibytes at most");
+        file.write_all_at(&memory[..piece], at).map_err(|error| told(path, &error))?;
+        at += PIECE_BYTES;
+    }
+    file.sync_all().map_err(|error| told(path, &error))
+}
+
+fn told(path: &Path, error: &Error) -> Trouble {
+    Trouble::Run(format!("fill {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn never() -> Stop {
+        Arc::new(|| false)
+    }
+
+    #[test]
+    fn a_file_has_its_size_and_no_holes() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let bytes = PIECE_BYTES + 5000;
+        create(&path, bytes, &never()).unwrap();
+        let found = path.metadata().unwrap();
+        assert_eq!(found.len(), bytes);
+        assert!(found.blocks() * 512 >= bytes, "{} blocks", found.blocks());
+        assert!(std::fs::read(&path).unwrap()[..4096].iter().any(|byte| *byte != 0));
+    }
+
+    #[test]
+    fn filling_ends_when_somebody_asks_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let stopped: Stop = Arc::new(|| true);
+        let done = create(&folder.path().join("data"), 1 << 30, &stopped);
+        assert_eq!(done, Err(Trouble::Interrupted));
+    }
+
+    #[test]
+    fn a_file_that_is_there_is_not_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        std::fs::write(&path, b"mine").unwrap();
+        assert!(matches!(create(&path, 4096, &never()), Err(Trouble::Run(_))));
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    }
+}

@@ -1,0 +1,324 @@
+//! The journal of a run: one JSON record a line, written after every round, beside the result. From
+//! it the run goes on after an interruption, and from it the document is made. A last line that is
+//! torn is no record; nothing else may be wrong.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::Plan;
+use super::round::RoundAnswer;
+use crate::document::Environment;
+
+/// The name and version of journals that this build writes.
+pub const SCHEMA: &str = "diopter.bench-journal/1";
+
+/// A line is no longer: a round is some ten kilobytes.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Record {
+    /// The first.
+    Begin(Box<Begin>),
+    /// A row begins, and so it is measured.
+    Row {
+        /// Which.
+        row: usize,
+        /// On what.
+        environment: Box<Environment>,
+    },
+    /// A round is over.
+    Round {
+        /// In which row.
+        row: usize,
+        /// In which column.
+        column: usize,
+        /// What came out.
+        answer: Box<RoundAnswer>,
+    },
+    /// A cell has no more rounds.
+    Failure {
+        /// In which row.
+        row: usize,
+        /// In which column.
+        column: usize,
+        /// What failed, on what, what to do.
+        why: String,
+    },
+    /// A row is over.
+    RowEnd {
+        /// Which.
+        row: usize,
+    },
+}
+
+/// What is run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Begin {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Version of dio.
+    pub made_by: String,
+    /// When it began.
+    pub started_unix_ns: u64,
+    /// The plan.
+    pub plan: Plan,
+}
+
+/// How far a run has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Rows that are over.
+    pub rows: usize,
+    /// Whether the next one has begun.
+    pub has_environment: bool,
+    /// Of the next row: column and round of what is there.
+    pub rounds: BTreeSet<(usize, u32)>,
+    /// Of the next row: columns that failed.
+    pub failed: BTreeSet<usize>,
+}
+
+/// A journal that is written.
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+}
+
+/// The records of a journal, in order.
+#[derive(Debug)]
+pub struct Records {
+    reader: BufReader<File>,
+    path: PathBuf,
+    line: u64,
+    /// Bytes of whole lines that were read.
+    bytes: u64,
+}
+
+impl Journal {
+    /// A new one.
+    ///
+    /// # Errors
+    /// There is one, or it cannot be made.
+    pub fn create(path: &Path, begin: Begin) -> Result<Journal, String> {
+        let made = OpenOptions::new().append(true).create_new(true).open(path);
+        let told = |error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => format!(
+                "{} is of a run that was interrupted: go on with --resume, or remove it",
+                path.display()
+            ),
+            _ => format!("create {}: {error}; choose another folder", path.display()),
+        };
+        let file = made.map_err(told)?;
+        let mut journal = Journal { file, path: path.to_owned() };
+        journal.write(&Record::Begin(Box::new(begin)))?;
+        Ok(journal)
+    }
+
+    /// One that is there, to go on with: its beginning, and how far it has come. What is torn at
+    /// its end is cut off.
+    ///
+    /// # Errors
+    /// There is none, or it is damaged.
+    pub fn resume(path: &Path) -> Result<(Journal, Begin, Reached), String> {
+        let mut records = Records::open(path)?;
+        let begin = records.begin()?;
+        let mut reached = Reached::default();
+        while let Some(record) = records.next()? {
+            reached.take(&record);
+        }
+        let told = |error: io::Error| format!("open {}: {error}", path.display());
+        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(told)?;
+        file.set_len(records.bytes).map_err(told)?;
+        file.seek(SeekFrom::End(0)).map_err(told)?;
+        Ok((Journal { file, path: path.to_owned() }, begin, reached))
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&mut self, record: &Record) -> Result<(), String> {
+        let mut line = serde_json::to_vec(record).expect("strings and numbers are JSON");
+        line.push(b'\n');
+        // In one call, so that an interruption leaves a line or none of it, as far as may be.
+        self.file.write_all(&line).map_err(|error| {
+            format!("write {}: {error}; free space and go on with --resume", self.path.display())
+        })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Reached {
+    fn take(&mut self, record: &Record) {
+        match record {
+            Record::Begin(_) => {}
+            Record::Row { .. } => self.has_environment = true,
+            Record::Round { column, answer, .. } => {
+                self.rounds.insert((*column, answer.sample.round));
+            }
+            Record::Failure { column, .. } => {
+                self.failed.insert(*column);
+            }
+            Record::RowEnd { row } => *self = Reached { rows: row + 1, ..Reached::default() },
+        }
+    }
+}
+
+impl Records {
+    /// Of a journal.
+    ///
+    /// # Errors
+    /// It is not there, or cannot be read.
+    pub fn open(path: &Path) -> Result<Records, String> {
+        let opened = File::open(path);
+        let file = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => format!(
+                "{} is not there: nothing was interrupted; leave --resume out",
+                path.display()
+            ),
+            _ => format!("open {}: {error}", path.display()),
+        })?;
+        Ok(Records { reader: BufReader::new(file), path: path.to_owned(), line: 0, bytes: 0 })
+    }
+
+    /// The first record.
+    ///
+    /// # Errors
+    /// It is none that this build knows.
+    pub fn begin(&mut self) -> Result<Begin, String> {
+        match self.next()? {
+            Some(Record::Begin(begin)) if begin.schema == SCHEMA => Ok(*begin),
+            Some(Record::Begin(begin)) => Err(format!(
+                "{} is a journal `{}`, and this dio reads `{SCHEMA}`; use the dio that wrote it",
+                self.path.display(),
+                begin.schema
+            )),
+            _ => Err(format!("{} is no journal of dio bench", self.path.display())),
+        }
+    }
+
+    /// The next one; `None` at the end, and where the last line is torn.
+    ///
+    /// # Errors
+    /// A line that is none, and not the last.
+    #[expect(clippy::should_implement_trait, reason = "it can fail, and then it is over")]
+    pub fn next(&mut self) -> Result<Option<Record>, String> {
+        let mut line = Vec::new();
+        let told = |error: io::Error| format!("read {}: {error}", self.path.display());
+        let mut bounded = (&mut self.reader).take(LINE_BYTES_MAX);
+        let length = bounded.read_until(b'\n', &mut line).map_err(told)?;
+        if length == 0 || !line.ends_with(b"\n") {
+            return Ok(None);
+        }
+        self.line += 1;
+        match serde_json::from_slice(&line) {
+            Ok(record) => {
+                self.bytes += crate::bench::number::wide(length);
+                Ok(Some(record))
+            }
+            Err(_) if self.reader.fill_buf().map_err(told)?.is_empty() => Ok(None),
+            Err(error) => Err(format!(
+                "{} line {}: {error}; the journal is damaged: remove it and begin again",
+                self.path.display(),
+                self.line
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::Sample;
+
+    fn begin() -> Begin {
+        Begin { schema: SCHEMA.to_owned(), made_by: "test".to_owned(), ..Begin::default() }
+    }
+
+    fn round(row: usize, column: usize, round: u32) -> Record {
+        let sample = Sample { round, ..Sample::default() };
+        let answer = Box::new(RoundAnswer { sample, ..RoundAnswer::default() });
+        Record::Round { row, column, answer }
+    }
+
+    fn written(folder: &Path) -> PathBuf {
+        let path = folder.join("journal");
+        let mut journal = Journal::create(&path, begin()).unwrap();
+        let environment = Box::default();
+        for record in [
+            Record::Row { row: 0, environment },
+            round(0, 0, 0),
+            Record::RowEnd { row: 0 },
+            round(1, 0, 0),
+            round(1, 1, 0),
+            Record::Failure { row: 1, column: 1, why: "no".to_owned() },
+        ] {
+            journal.write(&record).unwrap();
+        }
+        path
+    }
+
+    #[test]
+    fn how_far_a_run_came_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, begun, reached) = Journal::resume(&written(folder.path())).unwrap();
+        assert_eq!(begun, begin());
+        let expected = Reached {
+            rows: 1,
+            has_environment: false,
+            rounds: [(0, 0), (1, 0)].into(),
+            failed: [1].into(),
+        };
+        assert_eq!(reached, expected);
+    }
+
+    #[test]
+    fn wherever_the_last_line_is_torn_the_rest_is_read_and_written_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path());
+        let whole = std::fs::read(&path).unwrap();
+        let last = whole[..whole.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+        for cut in last..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let (mut journal, _, reached) = Journal::resume(&path).unwrap();
+            assert!(reached.failed.is_empty(), "cut at {cut}");
+            journal.write(&round(1, 0, 1)).unwrap();
+            let (_, _, reached) = Journal::resume(&path).unwrap();
+            assert!(reached.rounds.contains(&(0, 1)), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_damaged_in_the_middle_is_an_error_that_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path());
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replacen("row_end", "row_", 1)).unwrap();
+        let told = Journal::resume(&path).unwrap_err();
+        assert!(told.contains("line 4") && told.contains("damaged"), "{told}");
+    }
+
+    #[test]
+    fn a_journal_of_another_version_or_none_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        assert!(Journal::resume(&path).unwrap_err().contains("leave --resume out"));
+        let newer = Begin { schema: "diopter.bench-journal/2".to_owned(), ..begin() };
+        drop(Journal::create(&path, newer).unwrap());
+        assert!(Journal::resume(&path).unwrap_err().contains("diopter.bench-journal/2"));
+        assert!(Journal::create(&path, begin()).unwrap_err().contains("--resume"));
+        std::fs::write(&path, "{}\n{}\n").unwrap();
+        assert!(Journal::resume(&path).is_err());
+    }
+}

@@ -1,0 +1,342 @@
+//! What a run is to measure: rows, columns and how often, resolved and checked. Knows nothing of
+//! files that are there.
+
+use std::collections::BTreeSet;
+
+use diopter::limits;
+use diopter::probe::size_text;
+use serde::{Deserialize, Serialize};
+
+use super::round::Way;
+use crate::document::{Column, Job, Method, ReadWrite, Span};
+
+/// Rows times columns, at most.
+pub const CELLS_MAX: usize = 100_000;
+
+/// Rounds, at most.
+pub const ROUNDS_MAX: u32 = 10_000;
+
+/// Memory for the buffers of one round, at most.
+pub const BUFFER_BYTES_MAX: u64 = 16 << 30;
+
+/// A run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// What it is called, for people.
+    pub title: String,
+    /// Its jobs.
+    pub jobs: Vec<Job>,
+    /// The ways to run each; the first is the baseline.
+    pub columns: Vec<PlannedColumn>,
+    /// Rounds of each cell.
+    pub rounds: u32,
+    /// Time of each round that is not counted.
+    pub warmup_ns: u64,
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// The smallest change that matters, as a fraction.
+    pub effect_floor: f64,
+}
+
+/// One way to run every job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedColumn {
+    /// Unique in the plan.
+    pub label: String,
+    /// What runs.
+    pub way: Way,
+}
+
+/// The lists that a matrix is the product of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axes {
+    /// What the jobs do.
+    pub rw: Vec<ReadWrite>,
+    /// Bytes of a request.
+    pub block_bytes: Vec<u64>,
+    /// Requests in flight.
+    pub iodepth: Vec<u32>,
+    /// How many do the same.
+    pub numjobs: Vec<u32>,
+    /// Bytes that are used.
+    pub size: Vec<u64>,
+    /// When a round ends.
+    pub span: Vec<Span>,
+    /// Fresh file systems; `None` for the one that is there.
+    pub file_system: Vec<Option<String>>,
+}
+
+/// Every job of a matrix, the first list varying slowest; what no list says is as in `base`.
+#[must_use]
+pub fn jobs(axes: &Axes, base: &Job) -> Vec<Job> {
+    let mut jobs = vec![base.clone()];
+    spread(&mut jobs, &axes.file_system, |job, kind| job.file_system.clone_from(kind));
+    spread(&mut jobs, &axes.size, |job, size| job.size = *size);
+    spread(&mut jobs, &axes.rw, |job, rw| job.rw = *rw);
+    spread(&mut jobs, &axes.block_bytes, |job, bytes| job.block_bytes = *bytes);
+    spread(&mut jobs, &axes.numjobs, |job, count| job.numjobs = *count);
+    spread(&mut jobs, &axes.iodepth, |job, depth| job.iodepth = *depth);
+    spread(&mut jobs, &axes.span, |job, span| job.span = *span);
+    for job in &mut jobs {
+        job.name = name_of(job, axes);
+    }
+    jobs
+}
+
+fn spread<T>(jobs: &mut Vec<Job>, values: &[T], set: impl Fn(&mut Job, &T)) {
+    let with = |job: &Job, value: &T| {
+        let mut job = job.clone();
+        set(&mut job, value);
+        job
+    };
+    *jobs = jobs.iter().flat_map(|job| values.iter().map(|value| with(job, value))).collect();
+}
+
+/// `ext4 randwrite 4k depth 64`: what people call it, with what differs between rows.
+fn name_of(job: &Job, axes: &Axes) -> String {
+    let mut words: Vec<String> = job.file_system.iter().cloned().collect();
+    words.push(job.rw.name().to_owned());
+    words.push(short_size(job.block_bytes));
+    words.push(format!("depth {}", job.iodepth));
+    if job.numjobs > 1 || axes.numjobs.len() > 1 {
+        words.push(format!("jobs {}", job.numjobs));
+    }
+    if axes.size.len() > 1 {
+        words.push(format!("of {}", short_size(job.size)));
+    }
+    if axes.span.len() > 1 {
+        words.push(match job.span {
+            Span::RuntimeNs(ns) => format!("for {} ms", ns / 1_000_000),
+            Span::IoBytes(bytes) => format!("for {}", short_size(bytes)),
+        });
+    }
+    words.join(" ")
+}
+
+/// `4k`, `1M`: as fio's people write sizes.
+#[must_use]
+pub fn short_size(bytes: u64) -> String {
+    let units = [(1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")];
+    let unit = units.iter().find(|(scale, _)| bytes >= *scale && bytes.is_multiple_of(*scale));
+    unit.map_or_else(|| bytes.to_string(), |(scale, unit)| format!("{}{unit}", bytes / scale))
+}
+
+impl PlannedColumn {
+    /// The engine with a preset; the backend is in the label where it was asked for.
+    #[must_use]
+    pub fn engine(preset: &str, backend: &str) -> PlannedColumn {
+        let label = match backend {
+            "auto" => preset.to_owned(),
+            named => format!("{preset}/{named}"),
+        };
+        let way = Way::Engine { preset: preset.to_owned(), backend: backend.to_owned() };
+        PlannedColumn { label, way }
+    }
+
+    /// fio with an ioengine.
+    #[must_use]
+    pub fn fio(ioengine: &str) -> PlannedColumn {
+        let way = Way::Fio { ioengine: ioengine.to_owned() };
+        PlannedColumn { label: format!("fio:{ioengine}"), way }
+    }
+
+    /// As the document has it, as far as it is known before anything ran.
+    #[must_use]
+    pub fn to_column(&self) -> Column {
+        let label = self.label.clone();
+        match &self.way {
+            Way::Engine { preset, backend } => Column {
+                label,
+                program: "diopter".to_owned(),
+                program_version: env!("CARGO_PKG_VERSION").to_owned(),
+                preset: Some(preset.clone()),
+                engine: backend.clone(),
+                ..Column::default()
+            },
+            Way::Fio { ioengine } => Column {
+                label,
+                program: "fio".to_owned(),
+                engine: ioengine.clone(),
+                ..Column::default()
+            },
+        }
+    }
+}
+
+impl Plan {
+    /// As the document has it.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        let order = if self.columns.len() > 1 { "abba" } else { "none" };
+        Method {
+            rounds: self.rounds,
+            warmup_ns: self.warmup_ns,
+            order: order.to_owned(),
+            seed: self.seed,
+            effect_floor: self.effect_floor,
+            is_virtual: false,
+        }
+    }
+
+    /// Time that it takes at least, in nanoseconds; rounds that end after an amount count nothing.
+    #[must_use]
+    pub fn least_ns(&self) -> u64 {
+        let columns = u64::try_from(self.columns.len()).unwrap_or(u64::MAX);
+        self.jobs.iter().map(|job| self.round_ns(job)).sum::<u64>()
+            * columns
+            * u64::from(self.rounds)
+    }
+
+    /// Time that one round of a job takes at least.
+    #[must_use]
+    pub fn round_ns(&self, job: &Job) -> u64 {
+        match job.span {
+            Span::RuntimeNs(ns) => ns.saturating_add(self.warmup_ns),
+            Span::IoBytes(_) => self.warmup_ns,
+        }
+    }
+
+    /// Whether it can be run at all.
+    ///
+    /// # Errors
+    /// What cannot be, and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        if self.rounds == 0 {
+            return Err("no rounds measure nothing; write --rounds 1 or more".to_owned());
+        }
+        if self.rounds > ROUNDS_MAX {
+            return Err(format!("{} rounds; at most {ROUNDS_MAX} are run", self.rounds));
+        }
+        if self.jobs.is_empty() || self.columns.is_empty() {
+            return Err("nothing is to be measured; name a job and a preset".to_owned());
+        }
+        let cells = self.jobs.len().saturating_mul(self.columns.len());
+        if cells > CELLS_MAX {
+            return Err(format!("the matrix has {cells} cells; at most {CELLS_MAX} are run"));
+        }
+        let labels: BTreeSet<&str> =
+            self.columns.iter().map(|column| column.label.as_str()).collect();
+        if labels.len() < self.columns.len() {
+            return Err("a column is named twice; name each preset and engine once".to_owned());
+        }
+        self.jobs.iter().try_for_each(|job| self.check_job(job))
+    }
+
+    fn check_job(&self, job: &Job) -> Result<(), String> {
+        let refused = |why: String| Err(format!("job `{}`: {why}", job.name));
+        if job.block_bytes == 0 || job.iodepth == 0 || job.numjobs == 0 {
+            return refused("--bs, --iodepth and --numjobs are 1 or more".to_owned());
+        }
+        if job.block_bytes > job.size {
+            let (block, size) = (size_text(job.block_bytes), size_text(job.size));
+            return refused(format!("requests of {block} do not fit --size {size}"));
+        }
+        let is_empty = matches!(job.span, Span::RuntimeNs(0) | Span::IoBytes(0));
+        if is_empty {
+            return refused("a round of no time measures nothing; write --runtime 1".to_owned());
+        }
+        let buffers = job.block_bytes.saturating_mul(u64::from(job.iodepth));
+        let buffers = buffers.saturating_mul(u64::from(job.numjobs));
+        if buffers > BUFFER_BYTES_MAX {
+            let (needs, most) = (size_text(buffers), size_text(BUFFER_BYTES_MAX));
+            return refused(format!("it needs {needs} of buffers; at most {most} are taken"));
+        }
+        for column in &self.columns {
+            match &column.way {
+                Way::Engine { .. } if job.iodepth > limits::REQUESTS_MAX => {
+                    let most = limits::REQUESTS_MAX;
+                    return refused(format!(
+                        "the engine holds {most} requests; write --iodepth {most} and more \
+                         --numjobs"
+                    ));
+                }
+                Way::Fio { .. } if !job.target.is_empty() => {
+                    return refused(format!(
+                        "fio knows no {}; leave --with out",
+                        job.target.split(':').next().unwrap_or_default()
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn axes() -> Axes {
+        Axes {
+            rw: vec![ReadWrite::Read, ReadWrite::Write],
+            block_bytes: vec![4096, 16384],
+            iodepth: vec![64],
+            numjobs: vec![1],
+            size: vec![1 << 30],
+            span: vec![Span::RuntimeNs(1_000_000_000)],
+            file_system: vec![Some("ext4".to_owned()), Some("xfs".to_owned())],
+        }
+    }
+
+    fn plan() -> Plan {
+        let columns = ["diopter", "linux-5.5"].map(|name| PlannedColumn::engine(name, "auto"));
+        let jobs = jobs(&axes(), &Job::default());
+        Plan { jobs, columns: columns.to_vec(), rounds: 4, ..Plan::default() }
+    }
+
+    #[test]
+    fn a_matrix_is_the_product_of_its_lists_in_the_order_of_the_reports() {
+        let names: Vec<String> = plan().jobs.iter().map(|job| job.name.clone()).collect();
+        let expected = [
+            "ext4 read 4k depth 64",
+            "ext4 read 16k depth 64",
+            "ext4 write 4k depth 64",
+            "ext4 write 16k depth 64",
+            "xfs read 4k depth 64",
+            "xfs read 16k depth 64",
+            "xfs write 4k depth 64",
+            "xfs write 16k depth 64",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn a_plan_that_measures_something_is_taken() {
+        assert_eq!(plan().check(), Ok(()));
+        assert_eq!(plan().least_ns(), 8 * 2 * 4 * 1_000_000_000);
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused_with_what_to_do() {
+        let refused = |change: fn(&mut Plan), expected: &str| {
+            let mut plan = plan();
+            change(&mut plan);
+            let told = plan.check().unwrap_err();
+            assert!(told.contains(expected), "{told}");
+        };
+        refused(|plan| plan.rounds = 0, "--rounds 1 or more");
+        refused(|plan| plan.rounds = 1 << 20, "at most 10000");
+        refused(|plan| plan.columns.clear(), "nothing is to be measured");
+        refused(|plan| plan.columns.push(plan.columns[0].clone()), "named twice");
+        refused(|plan| plan.jobs[0].size = 512, "do not fit --size 512 B");
+        refused(|plan| plan.jobs[0].iodepth = 129, "--iodepth 128");
+        refused(|plan| plan.jobs[0].span = Span::RuntimeNs(0), "--runtime 1");
+        refused(|plan| plan.jobs[0].numjobs = 0, "1 or more");
+        refused(|plan| plan.jobs[0].numjobs = u32::MAX, "of buffers");
+        refused(|plan| plan.jobs = vec![Job::default(); CELLS_MAX], "at most 100000");
+        let with_fio = |plan: &mut Plan| {
+            plan.jobs[0].target = "striped:4x1048576".to_owned();
+            plan.columns.push(PlannedColumn::fio("libaio"));
+        };
+        refused(with_fio, "fio knows no striped");
+    }
+
+    #[test]
+    fn a_size_is_told_as_fio_people_write_it() {
+        for (bytes, expected) in [(512, "512"), (4096, "4k"), (6144, "6k"), (1 << 20, "1M")] {
+            assert_eq!(short_size(bytes), expected);
+        }
+        assert_eq!(short_size((1 << 20) + 512), "1049088");
+    }
+}

@@ -1,0 +1,324 @@
+//! A round of fio: its command line, a run of it as a child of this process, and its answer as a
+//! sample. Documents of fio that others recorded are read in `crate::fio`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use super::engine::pages_cached;
+use super::usage::{Look, Whose, memory_peak_bytes};
+use super::{Facts, Place, RoundAnswer, RoundOrder};
+use crate::bench::histogram::Times;
+use crate::bench::number::{float, nanos};
+use crate::document::{
+    DirectionSample, Job, Latencies, Latency, Processor, Sample, Span, Switches,
+};
+
+/// The oldest that knows every option used here.
+pub const VERSION_MIN: (u32, u32) = (3, 20);
+
+/// Of what fio says on standard error, so much is told.
+const SAID_MAX: usize = 400;
+
+/// A command line of fio.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FioCommand {
+    /// The program.
+    pub program: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+/// The command line that does a job in one round, and writes its JSON to `output`.
+#[must_use]
+pub fn command_of(
+    job: &Job,
+    (ioengine, path): (&str, &Path),
+    warmup_ns: u64,
+    output: &Path,
+) -> FioCommand {
+    let mut arguments: Vec<String> = [
+        "--name=bench",
+        "--thread",
+        "--group_reporting",
+        "--fallocate=none",
+        "--allow_file_create=0",
+        "--lat_percentiles=1",
+        "--slat_percentiles=1",
+        "--clat_percentiles=1",
+        "--output-format=json+",
+    ]
+    .map(str::to_owned)
+    .into();
+    // fio takes a colon as the end of a name.
+    let name = path.display().to_string().replace(':', "\\:");
+    let mut add = |name: &str, value: String| arguments.push(format!("--{name}={value}"));
+    add("filename", name);
+    add("output", output.display().to_string());
+    add("ioengine", ioengine.to_owned());
+    add("rw", job.rw.name().to_owned());
+    add("bs", job.block_bytes.to_string());
+    add("iodepth", job.iodepth.to_string());
+    add("numjobs", job.numjobs.to_string());
+    add("size", job.size.to_string());
+    add("offset", job.offset.to_string());
+    add("direct", u8::from(job.is_direct).to_string());
+    add("randseed", job.seed.to_string());
+    if job.rw.has_reads() && job.rw.has_writes() {
+        add("rwmixread", job.read_percent.to_string());
+    }
+    if job.may_repeat_offsets {
+        add("norandommap", "1".to_owned());
+    }
+    match job.durability.as_str() {
+        "dsync" => add("sync", "dsync".to_owned()),
+        "sync" => add("sync", "sync".to_owned()),
+        _ => {}
+    }
+    match job.span {
+        Span::RuntimeNs(runtime_ns) => {
+            add("time_based", "1".to_owned());
+            add("runtime", format!("{}us", runtime_ns / 1000));
+            add("ramp_time", format!("{}us", warmup_ns / 1000));
+        }
+        Span::IoBytes(bytes) => add("io_size", bytes.to_string()),
+    }
+    FioCommand { program: "fio".to_owned(), arguments }
+}
+
+/// The version of the fio in the path, as it says it.
+///
+/// # Errors
+/// There is none, or one that is too old: which, and what to do.
+pub fn version_of(program: &str) -> Result<String, String> {
+    let said = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let said = said.map_err(|error| format!("run {program}: {error}; install fio"))?;
+    parse_version(String::from_utf8_lossy(&said.stdout).trim())
+}
+
+/// The version in `fio-3.33`, if it is new enough.
+///
+/// # Errors
+/// As [`version_of`].
+pub fn parse_version(said: &str) -> Result<String, String> {
+    let version = said.strip_prefix("fio-").unwrap_or(said);
+    let mut numbers = version.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
+    let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
+        return Err(format!("`{said}` is no version of fio; install fio 3.20 or newer"));
+    };
+    if (major, minor) < VERSION_MIN {
+        let (least_major, least_minor) = VERSION_MIN;
+        return Err(format!(
+            "fio {version} is too old; install {least_major}.{least_minor} or newer"
+        ));
+    }
+    Ok(version.to_owned())
+}
+
+pub fn run(order: &RoundOrder, ioengine: &str) -> Result<RoundAnswer, String> {
+    let Place::File(path) = &order.place else {
+        return Err("fio cannot read inside an unmounted image; leave --with out".to_owned());
+    };
+    let version = version_of("fio")?;
+    let output: PathBuf = order.folder.join("fio.json");
+    let command = command_of(&order.job, (ioengine, path), order.warmup_ns, &output);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let before = Look::now(Whose::Children);
+    let ended = Command::new(&command.program)
+        .args(&command.arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .output()
+        .map_err(|error| format!("run fio: {error}; install fio"))?;
+    let mut used = before.until(&Look::now(Whose::Children));
+    let text = fs::read_to_string(&output).unwrap_or_default();
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let told: String = said.trim().chars().take(SAID_MAX).collect();
+        let status = ended.status;
+        return Err(format!("fio with ioengine {ioengine}: {status}: {told}"));
+    }
+    let mut sample = sample_of(&text)?;
+    sample.round = order.round;
+    sample.started_unix_ns = since.map_or(0, nanos);
+    sample.machine = used.machine;
+    sample.memory_peak_bytes = memory_peak_bytes(Whose::Children);
+    used.seen.pages_cached = pages_cached(&order.place);
+    let facts = Facts {
+        program: "fio".to_owned(),
+        program_version: version,
+        engine: ioengine.to_owned(),
+        flags: Vec::new(),
+    };
+    Ok(RoundAnswer { sample, facts, seen: used.seen })
+}
+
+/// The sample in what a run with `--group_reporting` and `json+` wrote.
+fn sample_of(text: &str) -> Result<Sample, String> {
+    // Notes of fio may stand before it.
+    let start = text.find('{').ok_or("fio's answer is no JSON")?;
+    let answer: Value =
+        serde_json::from_str(&text[start..]).map_err(|error| format!("fio's JSON: {error}"))?;
+    let job = &answer["jobs"][0];
+    let error = job["error"].as_i64().ok_or("fio's JSON has no jobs")?;
+    if error != 0 {
+        return Err(format!("fio ended with error {error}: look at the device and its log"));
+    }
+    let runtime_ns = |direction: &str| job[direction]["runtime"].as_u64().unwrap_or(0) * 1_000_000;
+    let elapsed_ns = runtime_ns("read").max(runtime_ns("write"));
+    let (read, write) = (direction(&job["read"]), direction(&job["write"]));
+    if read.is_none() && write.is_none() {
+        return Err("fio moved nothing within the round; give it more time".to_owned());
+    }
+    let threads_ms = job["job_runtime"].as_u64().unwrap_or(0);
+    let percent = |name: &str| {
+        let percent = job[name].as_f64().unwrap_or(0.0).max(0.0);
+        let seconds = percent / 100.0 * float(threads_ms) / 1e3;
+        std::time::Duration::try_from_secs_f64(seconds).map_or(0, nanos)
+    };
+    let in_flight = |sample: &Option<DirectionSample>| {
+        let latencies = sample.as_ref().and_then(|sample| sample.latencies.as_ref());
+        let lat = latencies.and_then(|latencies| latencies.lat.as_ref());
+        lat.map_or(0.0, |lat| lat.mean_ns * float(lat.count))
+    };
+    let depth = (in_flight(&read) + in_flight(&write)) / float(elapsed_ns.max(1));
+    Ok(Sample {
+        elapsed_ns,
+        processor: Processor { user_ns: percent("usr_cpu"), system_ns: percent("sys_cpu") },
+        // fio counts both kinds together; a thread that does I/O waits.
+        switches: Switches { voluntary: job["ctx"].as_u64().unwrap_or(0), involuntary: 0 },
+        depth_mean: Some(depth),
+        read,
+        write,
+        ..Sample::default()
+    })
+}
+
+fn direction(told: &Value) -> Option<DirectionSample> {
+    let ios = told["total_ios"].as_u64().filter(|ios| *ios > 0)?;
+    let latency = |name: &str| latency(&told[name]);
+    Some(DirectionSample {
+        ios,
+        bytes: told["io_bytes"].as_u64().unwrap_or(0),
+        short_ios: told["short_ios"].as_u64().unwrap_or(0),
+        iops: told["iops"].as_f64().unwrap_or(0.0),
+        latencies: Some(Latencies {
+            slat: latency("slat_ns"),
+            clat: latency("clat_ns"),
+            lat: latency("lat_ns"),
+        }),
+    })
+}
+
+/// A latency with its bins as a histogram of the same kind as the engine's; the moments are fio's.
+fn latency(told: &Value) -> Option<Latency> {
+    let count = told["N"].as_u64().filter(|count| *count > 0)?;
+    let mut times = Times::default();
+    for (ns, count) in told["bins"].as_object().into_iter().flatten() {
+        if let (Ok(ns), Some(count)) = (ns.parse(), count.as_u64()) {
+            times.record_many(ns, count);
+        }
+    }
+    let of_bins = times.to_latency();
+    Some(Latency {
+        count,
+        min_ns: told["min"].as_u64().unwrap_or(0),
+        max_ns: told["max"].as_u64().unwrap_or(0),
+        mean_ns: told["mean"].as_f64().unwrap_or(0.0),
+        stddev_ns: told["stddev"].as_f64().unwrap_or(0.0),
+        ..of_bins.unwrap_or_default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::ReadWrite;
+
+    fn job() -> Job {
+        Job {
+            rw: ReadWrite::RandRead,
+            block_bytes: 4096,
+            iodepth: 64,
+            numjobs: 2,
+            size: 1 << 20,
+            span: Span::RuntimeNs(1_500_000_000),
+            is_direct: true,
+            seed: 7,
+            ..Job::default()
+        }
+    }
+
+    fn arguments(job: &Job) -> Vec<String> {
+        let (path, output) = (Path::new("/mnt/a:b"), Path::new("/tmp/out"));
+        command_of(job, ("libaio", path), 200_000_000, output).arguments
+    }
+
+    #[test]
+    fn the_command_line_says_the_job_in_fios_words() {
+        let all = arguments(&job());
+        for expected in [
+            "--filename=/mnt/a\\:b",
+            "--ioengine=libaio",
+            "--rw=randread",
+            "--bs=4096",
+            "--iodepth=64",
+            "--numjobs=2",
+            "--size=1048576",
+            "--direct=1",
+            "--time_based=1",
+            "--runtime=1500000us",
+            "--ramp_time=200000us",
+        ] {
+            assert!(all.iter().any(|argument| argument == expected), "{expected} in {all:?}");
+        }
+        assert!(!all.iter().any(|argument| argument.starts_with("--rwmixread")));
+        let mixed = Job { rw: ReadWrite::RandRw, read_percent: 70, ..job() };
+        assert!(arguments(&mixed).contains(&"--rwmixread=70".to_owned()));
+    }
+
+    #[test]
+    fn an_amount_takes_the_place_of_a_time() {
+        let all = arguments(&Job { span: Span::IoBytes(4 << 20), ..job() });
+        assert!(all.contains(&"--io_size=4194304".to_owned()));
+        assert!(!all.iter().any(|argument| argument.contains("time_based")));
+    }
+
+    #[test]
+    fn an_old_fio_is_named_with_what_to_do() {
+        assert_eq!(parse_version("fio-3.33"), Ok("3.33".to_owned()));
+        assert_eq!(parse_version("fio-3.36-59-gabc"), Ok("3.36-59-gabc".to_owned()));
+        let old = parse_version("fio-2.2.10").unwrap_err();
+        assert_eq!(old, "fio 2.2.10 is too old; install 3.20 or newer");
+        assert!(parse_version("hello").unwrap_err().contains("no version of fio"));
+    }
+
+    #[test]
+    fn a_sample_is_read_from_fios_answer() {
+        let text = r#"note: both iodepth
+        {"jobs": [{"error": 0, "usr_cpu": 10.0, "sys_cpu": 20.0, "ctx": 5, "job_runtime": 2000,
+          "read": {"total_ios": 100, "io_bytes": 409600, "iops": 100.5, "runtime": 1000,
+            "short_ios": 1, "lat_ns": {"N": 100, "min": 1000, "max": 3000, "mean": 2000.0,
+            "stddev": 10.0, "bins": {"1000": 50, "3000": 50}}},
+          "write": {"total_ios": 0}}]}"#;
+        let sample = sample_of(text).unwrap();
+        let read = sample.read.unwrap();
+        assert_eq!((read.ios, read.bytes, read.short_ios), (100, 409_600, 1));
+        assert_eq!(sample.elapsed_ns, 1_000_000_000);
+        let processor = Processor { user_ns: 200_000_000, system_ns: 400_000_000 };
+        assert_eq!(sample.processor, processor);
+        let lat = read.latencies.unwrap().lat.unwrap();
+        assert_eq!((lat.count, lat.min_ns, lat.percentiles.len()), (100, 1000, 17));
+        assert!(sample.write.is_none());
+    }
+
+    #[test]
+    fn an_error_of_fio_is_an_error() {
+        assert!(sample_of(r#"{"jobs": [{"error": 5}]}"#).unwrap_err().contains("error 5"));
+        assert!(sample_of("fio: nothing").is_err());
+        assert!(sample_of("{\"jobs\": [").is_err());
+    }
+}

@@ -1,0 +1,309 @@
+//! One thread of a round: an engine of its own that keeps a job's requests in flight, and what it
+//! counts. Only the public doors of the engine are used.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use diopter::backend::{Backend, BackendKind, Ladder};
+use diopter::completion::CompletionPlace;
+use diopter::prng::Prng;
+use diopter::{
+    DepthPolicy, Engine, File, FinishedRequest, Image, IoBuf, OpenOptions, Policies, Request,
+    UringOptions, clock, limits,
+};
+
+use super::counted::Counted;
+use super::{Place, RoundOrder};
+use crate::bench::histogram::LatencyTimes;
+use crate::bench::offsets::Offsets;
+use crate::document::{Contexts, Direction, RouteSample, Span};
+
+/// No request takes so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Slices of a round, at most, and the shortest.
+const SLICES_MAX: u64 = 200;
+const SLICE_NS_MIN: u64 = 10_000_000;
+
+/// What a thread counted.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Reads, then writes.
+    pub read: DirectionTally,
+    /// Writes.
+    pub write: DirectionTally,
+    /// Which way bytes went.
+    pub route: RouteSample,
+    /// Requests and bytes of each slice.
+    pub series: Vec<(u64, u64)>,
+    /// Length of a slice.
+    pub slice_ns: u64,
+    /// From the first to the last that counts.
+    pub elapsed_ns: u64,
+    /// Bios handed to the backend meanwhile.
+    pub bios: u64,
+    /// Where completions ran meanwhile.
+    pub contexts: Contexts,
+}
+
+/// What a thread counted in one direction.
+#[derive(Clone, Debug, Default)]
+pub struct DirectionTally {
+    /// Requests.
+    pub ios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those that moved less than was asked.
+    pub short_ios: u64,
+    /// Their latencies.
+    pub times: LatencyTimes,
+}
+
+/// A thread's engine, its file and its buffers.
+pub struct Worker {
+    engine: Engine,
+    bios: Rc<Cell<u64>>,
+    file: File,
+    offsets: Offsets,
+    idle: Vec<IoBuf>,
+    block_bytes: u64,
+    /// Which backend, and which of its features are in force.
+    pub choice: (String, Vec<String>),
+}
+
+impl Worker {
+    /// Opens, sets up and fills the buffers.
+    pub fn new(
+        order: &RoundOrder,
+        number: u32,
+        (policies, backend): (Policies, BackendKind),
+    ) -> Result<Worker, String> {
+        let job = &order.job;
+        let bios = Rc::new(Cell::new(0));
+        let slab = Engine::slab();
+        let ladder = Ladder::set_up(&slab, limits::DEPTH_MAX, backend, UringOptions::DEFAULT)
+            .map_err(|error| error.to_string())?;
+        let name = ladder.capabilities().name.to_owned();
+        let features = ladder.features().into_iter();
+        let flags = features.filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned());
+        let choice = (name, flags.collect());
+        let counted = Counted::new(Box::new(ladder), Rc::clone(&bios));
+        // The job says how many are in flight; nothing is kept back besides.
+        let policies = Policies { depth: DepthPolicy::Fixed(limits::DEPTH_MAX), ..policies };
+        let engine = Engine::on_backend(slab, Box::new(counted), policies);
+        let file = open(&order.place, order)?;
+        let bytes = usize::try_from(job.block_bytes).map_err(|error| error.to_string())?;
+        let mut prng = Prng::new(job.seed).fork(&format!("content {number}"));
+        let mut idle = Vec::new();
+        for _ in 0..job.iodepth {
+            let mut memory = IoBuf::new(bytes)
+                .map_err(|errno| format!("memory for requests of {bytes} bytes: {errno}"))?;
+            prng.fill(&mut memory);
+            idle.push(memory);
+        }
+        let offsets = Offsets::new(job, u64::from(number), u64::from(order.round));
+        let block_bytes = job.block_bytes;
+        Ok(Worker { engine, bios, file, offsets, idle, block_bytes, choice })
+    }
+
+    /// Keeps the queue full: through the warm-up, then until the job's span is over. `begin` and
+    /// `end` are called where the counting begins and ends.
+    pub fn run(
+        &mut self,
+        order: &RoundOrder,
+        begin: impl FnOnce(),
+        end: impl FnOnce(),
+    ) -> Result<Tally, String> {
+        while let Some(memory) = self.idle.pop() {
+            self.start(memory)?;
+        }
+        let warm_at = clock::now().0 + order.warmup_ns;
+        let mut now = clock::now().0;
+        while now < warm_at {
+            let (memory, at) = self.wait(|_, _| {})?;
+            now = at;
+            self.start(memory)?;
+        }
+        let (bios, completions) = (self.bios.get(), self.engine.completions());
+        let mut tally = Tally::of(order.job.span);
+        begin();
+        let started = clock::now().0;
+        let mut moved = 0;
+        while !is_over(order.job.span, now.saturating_sub(started), moved) {
+            let (memory, at) = self.wait(|done, at| tally.count(done, at, started))?;
+            now = at.max(started);
+            moved += self.block_bytes;
+            self.start(memory)?;
+        }
+        end();
+        tally.elapsed_ns = now - started;
+        tally.bios = self.bios.get() - bios;
+        let after = self.engine.completions();
+        let ran = |place| after.at(place) - completions.at(place);
+        tally.contexts.inline = ran(CompletionPlace::Inline);
+        tally.contexts.deferred = ran(CompletionPlace::Worker);
+        tally.contexts.task = ran(CompletionPlace::Caller);
+        self.drain()?;
+        Ok(tally)
+    }
+
+    fn start(&mut self, mut memory: IoBuf) -> Result<(), String> {
+        let (direction, offset) = self.offsets.advance();
+        let request = match direction {
+            Direction::Read => Request::read(offset, memory),
+            Direction::Write => {
+                // Two writes are not the same bytes, as fio has it.
+                memory[..8].copy_from_slice(&offset.wrapping_add(clock::now().0).to_le_bytes());
+                Request::write(offset, memory)
+            }
+        };
+        let started = self.engine.start(&self.file, request);
+        started.map(drop).map_err(|refused| refused.error.to_string())
+    }
+
+    /// The next that finished, and when it did.
+    fn wait(
+        &mut self,
+        mut count: impl FnMut(&FinishedRequest, u64),
+    ) -> Result<(IoBuf, u64), String> {
+        let done = self.engine.wait(PATIENCE).map_err(|error| error.to_string())?;
+        let done = done.ok_or("no request finished in 60 s: look at the device")?;
+        if let Err(error) = &done.result {
+            return Err(error.to_string());
+        }
+        let at = match done.timing.finished.0 {
+            0 => clock::now().0,
+            at => at,
+        };
+        count(&done, at);
+        let memory = done.memory.ok_or("a request came back without its memory")?;
+        Ok((memory, at))
+    }
+
+    fn drain(&mut self) -> Result<(), String> {
+        while self.engine.in_flight() > 0 {
+            let (memory, _) = self.wait(|_, _| {})?;
+            self.idle.push(memory);
+        }
+        Ok(())
+    }
+}
+
+fn is_over(span: Span, elapsed_ns: u64, moved: u64) -> bool {
+    match span {
+        Span::RuntimeNs(runtime_ns) => elapsed_ns >= runtime_ns,
+        Span::IoBytes(bytes) => moved >= bytes,
+    }
+}
+
+fn open(place: &Place, order: &RoundOrder) -> Result<File, String> {
+    let job = &order.job;
+    let mut options = OpenOptions::new().read(true).write(job.rw.has_writes());
+    options = match job.durability.as_str() {
+        "dsync" => options.dsync(true),
+        "sync" => options.sync(true),
+        _ => options,
+    };
+    if !job.is_direct {
+        options = options.route(diopter::RoutePolicy::Buffered);
+    }
+    let opened = match place {
+        Place::File(path) => options.open(path),
+        Place::Inside { image, path } => {
+            Image::open_with(image, &options).and_then(|image| image.file(path.as_bytes()))
+        }
+    };
+    opened.map_err(|error| error.to_string())
+}
+
+impl Tally {
+    fn of(span: Span) -> Tally {
+        let slice_ns = match span {
+            Span::RuntimeNs(runtime_ns) => (runtime_ns / SLICES_MAX).max(SLICE_NS_MIN),
+            // How long it takes is not known: slices of a tenth of a second, as many as fit.
+            Span::IoBytes(_) => 10 * SLICE_NS_MIN,
+        };
+        Tally { slice_ns, ..Tally::default() }
+    }
+
+    #[inline]
+    fn count(&mut self, done: &FinishedRequest, at: u64, started: u64) {
+        let moved = done.result.as_ref().map_or(0, |bytes| bytes.get());
+        let asked = done.range.end() - done.range.start();
+        let is_read = done.op == diopter::RequestOp::Read;
+        let tally = if is_read { &mut self.read } else { &mut self.write };
+        tally.ios += 1;
+        tally.bytes += moved;
+        tally.short_ios += u64::from(moved < asked);
+        let timing = &done.timing;
+        tally.times.slat.record(timing.submitted.since(timing.started));
+        tally.times.clat.record(timing.reaped.since(timing.submitted));
+        tally.times.lat.record(at.saturating_sub(timing.started.0));
+        self.route.direct += done.route.direct;
+        self.route.bounced += done.route.bounced;
+        self.route.buffered += done.route.buffered;
+        let slice = at.saturating_sub(started) / self.slice_ns;
+        // The last request may end past the last slice; the thousandth takes what is left.
+        let slice = usize::try_from(slice.min(999)).expect("at most 999");
+        if self.series.len() <= slice {
+            self.series.resize(slice + 1, (0, 0));
+        }
+        self.series[slice].0 += 1;
+        self.series[slice].1 += moved;
+    }
+
+    /// Takes in what another thread counted at the same time.
+    pub fn add(&mut self, other: &Tally) {
+        self.read.add(&other.read);
+        self.write.add(&other.write);
+        self.route.direct += other.route.direct;
+        self.route.bounced += other.route.bounced;
+        self.route.buffered += other.route.buffered;
+        if self.series.len() < other.series.len() {
+            self.series.resize(other.series.len(), (0, 0));
+        }
+        for (sum, one) in self.series.iter_mut().zip(&other.series) {
+            sum.0 += one.0;
+            sum.1 += one.1;
+        }
+        self.slice_ns = other.slice_ns;
+        self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
+        self.bios += other.bios;
+        self.contexts.inline += other.contexts.inline;
+        self.contexts.deferred += other.contexts.deferred;
+        self.contexts.task += other.contexts.task;
+    }
+
+    /// Time that requests were in flight, all together.
+    pub fn in_flight_ns(&self) -> u64 {
+        self.read.times.lat.sum_ns().saturating_add(self.write.times.lat.sum_ns())
+    }
+
+    /// Requests in both directions.
+    pub fn ios(&self) -> u64 {
+        self.read.ios + self.write.ios
+    }
+}
+
+impl DirectionTally {
+    fn add(&mut self, other: &DirectionTally) {
+        self.ios += other.ios;
+        self.bytes += other.bytes;
+        self.short_ios += other.short_ios;
+        self.times.add(&other.times);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_over_by_time_or_by_bytes() {
+        assert!(!is_over(Span::RuntimeNs(10), 9, 1 << 40));
+        assert!(is_over(Span::RuntimeNs(10), 10, 0));
+        assert!(!is_over(Span::IoBytes(8192), u64::MAX, 4096));
+        assert!(is_over(Span::IoBytes(8192), 0, 8192));
+    }
+}

@@ -1,0 +1,44 @@
+//! In which order the columns of a row take their turns: there and back again (ABBA), so that what
+//! drifts in one direction touches all alike.
+
+/// One turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Which round.
+    pub round: u32,
+    /// Whose turn.
+    pub column: usize,
+    /// Its place in the row, in the order of time.
+    pub turn: u32,
+}
+
+/// All turns of a row: every column once a round, every other round backwards.
+pub fn turns(columns: usize, rounds: u32) -> impl Iterator<Item = Turn> {
+    let places = (0..rounds).flat_map(move |round| (0..columns).map(move |place| (round, place)));
+    (0..).zip(places).map(move |(turn, (round, place))| {
+        let is_forward = round.is_multiple_of(2);
+        let column = if is_forward { place } else { columns - 1 - place };
+        Turn { round, column, turn }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_go_there_and_back() {
+        let order: Vec<usize> = turns(3, 3).map(|turn| turn.column).collect();
+        assert_eq!(order, [0, 1, 2, 2, 1, 0, 0, 1, 2]);
+        let last = turns(3, 3).last();
+        assert_eq!(last, Some(Turn { round: 2, column: 2, turn: 8 }));
+    }
+
+    #[test]
+    fn over_two_rounds_every_column_is_as_late_as_any_other() {
+        let mean_turn = |column| {
+            turns(4, 8).filter(|turn| turn.column == column).map(|turn| turn.turn).sum::<u32>()
+        };
+        assert!((1..4).all(|column| mean_turn(column) == mean_turn(0)));
+    }
+}

@@ -1,0 +1,289 @@
+//! From the rounds of two cells to a row, and from all rows together to their verdicts.
+
+use std::cmp::Ordering;
+
+use diopter::prng::Prng;
+
+use super::metric::{Aim, Metric};
+use super::model::{ComparedRow, Interval, Pairing, Rule, Verdict};
+use super::statistics::{self, Estimate, Levels, ROUNDS_MIN};
+use crate::document::{Cell, Direction, Job, Sample};
+
+/// Two cells that are to be compared, by their places in the comparison.
+pub struct Match<'a> {
+    /// Index of the job.
+    pub job_index: usize,
+    /// The job.
+    pub job: &'a Job,
+    /// Index of the base's column, and its cell.
+    pub base: (usize, &'a Cell),
+    /// Index of the column, and its cell.
+    pub new: (usize, &'a Cell),
+    /// How their rounds belong together.
+    pub pairing: Pairing,
+    /// Pairs of cells of this job that ran the very same thing: A/A rounds.
+    pub twins: Vec<(&'a Cell, &'a Cell)>,
+}
+
+/// A row, with what only the verdict needs.
+pub struct Draft {
+    /// What is told.
+    pub row: ComparedRow,
+    /// `None` with too few rounds.
+    estimate: Option<Estimate>,
+    /// Why there are none, if the run says so.
+    failure: Option<String>,
+}
+
+/// The figures of two cells: of pairs, or of all rounds of each.
+struct Figures {
+    base: Vec<f64>,
+    new: Vec<f64>,
+}
+
+/// All rows of a match: what is judged, and what is only told. `judged` empty: the job's own.
+pub fn rows(found: &Match<'_>, judged: &[Metric], rule: &Rule) -> Vec<Draft> {
+    let own = [Metric::of_job(found.job)];
+    let judged = if judged.is_empty() { &own[..] } else { judged };
+    let samples = found.base.1.samples.iter().chain(&found.new.1.samples);
+    let is_mixed = samples.fold([false; 2], |seen, sample| {
+        [seen[0] || sample.read.is_some(), seen[1] || sample.write.is_some()]
+    }) == [true; 2];
+    let directions: &[Option<Direction>] = &[None, Some(Direction::Read), Some(Direction::Write)];
+    let mut drafts = Vec::new();
+    for metric in Metric::ALL {
+        let directions = if is_mixed && metric.has_directions() { directions } else { &[None] };
+        for direction in directions {
+            let is_judged = judged.contains(&metric) && direction.is_none();
+            let draft = draft(found, (metric, *direction), is_judged, rule);
+            if is_judged || draft.row.ratio.is_some() {
+                drafts.push(draft);
+            }
+        }
+    }
+    drafts
+}
+
+fn draft(
+    found: &Match<'_>,
+    (metric, direction): (Metric, Option<Direction>),
+    is_judged: bool,
+    rule: &Rule,
+) -> Draft {
+    let value = |sample: &Sample| metric.value(found.job, sample, direction);
+    let figures = figures(found.base.1, found.new.1, found.pairing, value);
+    let name = format!("{} {} {} {direction:?}", found.job_index, found.new.0, metric.name());
+    let mut prng = Prng::new(rule.seed).fork(&name);
+    let estimate = estimate(&figures, found.pairing, rule, is_judged.then_some(&mut prng));
+    let between = |width: f64| {
+        let center = estimate.map_or(0.0, |estimate| estimate.center);
+        Interval { low: (center - width).exp(), high: (center + width).exp() }
+    };
+    let levels = levels(rule);
+    let noise = |twin: &(&Cell, &Cell)| {
+        let figures = self::figures(twin.0, twin.1, Pairing::Interleaved, value);
+        Some(ratio_of(&figures, Pairing::Interleaved)?.ln().abs().exp() - 1.0)
+    };
+    let failures = [found.base.1, found.new.1].map(|cell| cell.failure.clone());
+    Draft {
+        row: ComparedRow {
+            job: found.job_index,
+            column: found.new.0,
+            base: found.base.0,
+            metric,
+            direction,
+            value: median(&figures.new),
+            base_value: median(&figures.base),
+            rounds: u32::try_from(figures.new.len()).unwrap_or(u32::MAX),
+            base_rounds: u32::try_from(figures.base.len()).unwrap_or(u32::MAX),
+            pairing: found.pairing,
+            ratio: ratio_of(&figures, found.pairing),
+            interval: estimate.map(|estimate| between(estimate.alarm_width(levels))),
+            same_interval: estimate.map(|estimate| between(estimate.same_width(levels))),
+            noise_floor: found.twins.iter().filter_map(noise).max_by(f64::total_cmp),
+            p_value: None,
+            verdict: is_judged.then_some(Verdict::Inconclusive),
+            reason: String::new(),
+        },
+        estimate,
+        failure: failures.into_iter().flatten().next(),
+    }
+}
+
+/// The levels at which the bootstrap looks.
+fn levels(rule: &Rule) -> Levels {
+    Levels { alarm: rule.alarm_level, same: 2.0 * rule.same_level }
+}
+
+/// The largest change, as a logarithm, that a floor takes for none. The same up and down, so that
+/// turning a comparison round turns its verdict round.
+fn log_floor(floor: f64) -> f64 {
+    floor.max(0.0).ln_1p()
+}
+
+fn figures(
+    base: &Cell,
+    new: &Cell,
+    pairing: Pairing,
+    value: impl Fn(&Sample) -> Option<f64>,
+) -> Figures {
+    if pairing != Pairing::Interleaved {
+        let all = |cell: &Cell| cell.samples.iter().filter_map(&value).collect();
+        return Figures { base: all(base), new: all(new) };
+    }
+    let mut partners: Vec<(u32, f64)> =
+        base.samples.iter().filter_map(|one| Some((one.round, value(one)?))).collect();
+    partners.sort_by_key(|(round, _)| *round);
+    let mut figures = Figures { base: Vec::new(), new: Vec::new() };
+    for sample in &new.samples {
+        let at = partners.binary_search_by_key(&sample.round, |(round, _)| *round);
+        if let (Ok(at), Some(value)) = (at, value(sample)) {
+            figures.base.push(partners[at].1);
+            figures.new.push(value);
+        }
+    }
+    figures
+}
+
+fn logs(values: &[f64]) -> Vec<f64> {
+    values.iter().map(|value| value.ln()).collect()
+}
+
+fn log_ratios(figures: &Figures) -> Vec<f64> {
+    figures.base.iter().zip(&figures.new).map(|(base, new)| (new / base).ln()).collect()
+}
+
+fn estimate(
+    figures: &Figures,
+    pairing: Pairing,
+    rule: &Rule,
+    prng: Option<&mut Prng>,
+) -> Option<Estimate> {
+    match pairing {
+        Pairing::Interleaved => statistics::paired(&log_ratios(figures), levels(rule), prng),
+        Pairing::Apart => {
+            statistics::apart(&logs(&figures.base), &logs(&figures.new), levels(rule), prng)
+        }
+        Pairing::Exact => ratio_of(figures, pairing).map(|ratio| Estimate::exact(ratio.ln())),
+    }
+}
+
+/// The ratio of the typical rounds; of one round each it is their ratio to the last digit.
+fn ratio_of(figures: &Figures, pairing: Pairing) -> Option<f64> {
+    if let ([base], [new]) = (&figures.base[..], &figures.new[..]) {
+        return Some(new / base);
+    }
+    let center = match pairing {
+        Pairing::Interleaved => statistics::center_of(&log_ratios(figures))?,
+        Pairing::Apart | Pairing::Exact => {
+            let [base, new] = [&figures.base, &figures.new].map(|all| logs(all));
+            statistics::center_of(&new)? - statistics::center_of(&base)?
+        }
+    };
+    Some(center.exp())
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
+/// Gives every judged row its verdict: each at the alarm level, all together at the family's, by
+/// Holm's steps (A simple sequentially rejective multiple test procedure, 1979).
+pub fn judge(drafts: &mut [Draft], rule: &mut Rule) {
+    let floor = |row: &ComparedRow, rule: &Rule| {
+        log_floor(rule.effect_floor.max(row.noise_floor.unwrap_or(0.0)))
+    };
+    let mut order: Vec<usize> = Vec::new();
+    for (at, draft) in drafts.iter_mut().enumerate() {
+        if draft.row.verdict.is_none() {
+            continue;
+        }
+        if let Some(estimate) = draft.estimate {
+            draft.row.p_value = Some(estimate.p_value(floor(&draft.row, rule)));
+            order.push(at);
+        }
+    }
+    let p_value = |at: &usize| drafts[*at].row.p_value.unwrap_or(1.0);
+    order.sort_by(|a, b| p_value(a).total_cmp(&p_value(b)).then(a.cmp(b)));
+    let mut is_open = true;
+    let mut alarms = vec![false; drafts.len()];
+    for (rank, at) in order.iter().enumerate() {
+        let left = crate::number::count(order.len() - rank);
+        is_open = is_open && p_value(at) <= (rule.family_level / left).min(rule.alarm_level);
+        alarms[*at] = is_open;
+    }
+    let judged = drafts.iter().filter(|draft| draft.row.verdict.is_some()).count();
+    rule.judged = u32::try_from(judged).unwrap_or(u32::MAX);
+    for (draft, is_alarm) in drafts.iter_mut().zip(alarms) {
+        if draft.row.verdict.is_some() {
+            let (verdict, reason) = verdict_of(draft, is_alarm, rule);
+            draft.row.verdict = Some(verdict);
+            draft.row.reason = reason;
+        }
+    }
+}
+
+fn verdict_of(draft: &Draft, is_alarm: bool, rule: &Rule) -> (Verdict, String) {
+    let row = &draft.row;
+    let Some(estimate) = draft.estimate else {
+        return (Verdict::Inconclusive, too_few(draft));
+    };
+    let floor = percent(rule.effect_floor);
+    if is_alarm {
+        let is_up = estimate.center > 0.0;
+        let is_better = is_up == (row.metric.aim() == Aim::Higher);
+        let verdict = if is_better { Verdict::Better } else { Verdict::Worse };
+        return (verdict, format!("the whole interval lies beyond the floor of {floor}"));
+    }
+    let width = estimate.same_width(levels(rule));
+    if estimate.center.abs() + width <= log_floor(rule.effect_floor) {
+        return (Verdict::Same, format!("less than the floor of {floor} apart"));
+    }
+    (Verdict::Inconclusive, doubt(row, &estimate, rule))
+}
+
+fn too_few(draft: &Draft) -> String {
+    let row = &draft.row;
+    let least = row.rounds.min(row.base_rounds);
+    match (&draft.failure, least) {
+        (Some(failure), _) => format!("not measured: {failure}"),
+        (None, 0) if row.rounds.max(row.base_rounds) > 0 => "only one of the two has it".to_owned(),
+        (None, 0) => "nothing was measured".to_owned(),
+        (None, least) => {
+            let rounds = if least == 1 { "round" } else { "rounds" };
+            format!("{least} {rounds}: the noise is not known with fewer than {ROUNDS_MIN}")
+        }
+    }
+}
+
+/// Why a row that has an interval is neither better, worse nor the same.
+fn doubt(row: &ComparedRow, estimate: &Estimate, rule: &Rule) -> String {
+    let own = estimate.p_value(log_floor(rule.effect_floor));
+    if row.p_value.is_some_and(|p| p <= rule.alarm_level) {
+        return format!("alone it would count; of {} rows one may look so by chance", rule.judged);
+    }
+    if own <= rule.alarm_level {
+        let noise = percent(row.noise_floor.unwrap_or(0.0));
+        return format!("two runs of the very same column differ by {noise} here");
+    }
+    match estimate.center.abs().partial_cmp(&log_floor(rule.effect_floor)) {
+        Some(Ordering::Greater) => "it may be chance: more rounds would tell".to_owned(),
+        _ => {
+            let floor = percent(rule.effect_floor);
+            format!("too noisy to rule {floor} out: more rounds, or a higher floor")
+        }
+    }
+}
+
+/// `1 %`, `0.25 %`.
+fn percent(fraction: f64) -> String {
+    let text = format!("{:.2}", fraction * 100.0);
+    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
+}

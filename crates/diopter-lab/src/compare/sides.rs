@@ -1,0 +1,341 @@
+//! What is set against what: which column, which job, which rounds. Judges nothing.
+
+use std::collections::BTreeSet;
+
+use super::environment;
+use super::judge::Match;
+use super::model::{ComparedColumn, EnvironmentDifference, Pairing};
+use super::same_job::{FieldDifference, Jobs, Lookup};
+use super::{CompareError, Named};
+use crate::document::{Bench, Cell, Column, Environment, Job, Row, Sample};
+
+/// Notes of one kind, and differences of one error, that are told one by one.
+const TOLD_MAX: usize = 8;
+
+/// All that is to be judged, and what is to be told with it.
+#[derive(Default)]
+pub struct Sides<'a> {
+    /// Columns of all documents, bases first.
+    pub columns: Vec<ComparedColumn>,
+    /// The jobs.
+    pub jobs: Vec<Job>,
+    /// Cells against cells.
+    pub matches: Vec<Match<'a>>,
+    /// Of columns against their bases.
+    pub environment_differences: Vec<EnvironmentDifference>,
+    /// For the reader.
+    pub notes: Vec<String>,
+    /// Pairs of environments that were looked at, with their column.
+    seen: BTreeSet<(usize, usize, usize)>,
+}
+
+/// Columns of one document against its first.
+pub fn of_columns(bench: &Bench) -> Sides<'_> {
+    let mut sides = Sides::default();
+    for (at, column) in bench.columns.iter().enumerate() {
+        sides.columns.push(ComparedColumn {
+            label: column.label.clone(),
+            column: column.label.clone(),
+            document: String::new(),
+            base: (at > 0).then_some(0),
+        });
+    }
+    for (job, row) in bench.rows.iter().enumerate() {
+        sides.jobs.push(row.job.clone());
+        let Some(base) = row.cells.first() else { continue };
+        for (column, cell) in row.cells.iter().enumerate().skip(1) {
+            let is_exact = is_exact(bench, base) && is_exact(bench, cell);
+            let pairing = if is_exact { Pairing::Exact } else { Pairing::Interleaved };
+            let mut twins = twins(bench, row);
+            // What tells how far two equal columns lie apart is judged like any other.
+            twins.retain(|(_, second)| !std::ptr::eq(*second, cell));
+            let (base, new) = ((0, base), (column, cell));
+            sides.differ((bench, base.1), (bench, cell), column);
+            sides.matches.push(Match { job_index: job, job: &row.job, base, new, pairing, twins });
+        }
+    }
+    sides.note_document(bench, "");
+    sides
+}
+
+/// Documents against the first.
+///
+/// # Errors
+/// Jobs or columns do not belong together.
+pub fn of_documents(all: &[Named], is_partial: bool) -> Result<Sides<'_>, CompareError> {
+    let [base, others @ ..] = all else {
+        return Err(CompareError("there is nothing to compare; name a base and others".to_owned()));
+    };
+    let mut sides = Sides::default();
+    sides.add_columns(base, |_| None);
+    sides.jobs = base.bench.rows.iter().map(|row| row.job.clone()).collect();
+    sides.note_document(&base.bench, &base.name);
+    for new in others {
+        sides.add_document(base, new, is_partial)?;
+    }
+    Ok(sides)
+}
+
+impl<'a> Sides<'a> {
+    fn add_columns(&mut self, named: &Named, base: impl Fn(usize) -> Option<usize>) {
+        for (at, column) in named.bench.columns.iter().enumerate() {
+            let is_alone = named.bench.columns.len() == 1;
+            let label = if is_alone {
+                named.name.clone()
+            } else {
+                format!("{} {}", named.name, column.label)
+            };
+            let taken = self.columns.iter().filter(|other| other.label == label).count();
+            let label = if taken > 0 { format!("{label} ({})", taken + 1) } else { label };
+            self.columns.push(ComparedColumn {
+                label,
+                column: column.label.clone(),
+                document: named.name.clone(),
+                base: base(at),
+            });
+        }
+    }
+
+    fn add_document(
+        &mut self,
+        base: &'a Named,
+        new: &'a Named,
+        is_partial: bool,
+    ) -> Result<(), CompareError> {
+        let rows = same_rows(base, new, is_partial)?;
+        let columns = partners(base, new)?;
+        let first = self.columns.len();
+        self.add_columns(new, |at| columns.iter().find(|(_, own)| *own == at).map(|(b, _)| *b));
+        self.note_document(&new.bench, &new.name);
+        self.note_rows(base, new, &rows);
+        let mut is_apart = false;
+        for (base_row, new_row) in rows {
+            let (base_row_data, row) = (&base.bench.rows[base_row], &new.bench.rows[new_row]);
+            for (base_column, column) in &columns {
+                let found = (base_row_data.cells.get(*base_column), row.cells.get(*column));
+                let (Some(base_cell), Some(cell)) = found else { continue };
+                if is_absent(base_cell) && is_absent(cell) {
+                    continue;
+                }
+                let is_exact = is_exact(&base.bench, base_cell) && is_exact(&new.bench, cell);
+                let at = first + column;
+                self.differ((&base.bench, base_cell), (&new.bench, cell), at);
+                let pairing = if is_exact {
+                    Pairing::Exact
+                } else if are_in_turn(base_cell, cell) {
+                    Pairing::Interleaved
+                } else {
+                    Pairing::Apart
+                };
+                is_apart |= pairing == Pairing::Apart;
+                self.matches.push(Match {
+                    job_index: base_row,
+                    job: &base_row_data.job,
+                    base: (*base_column, base_cell),
+                    new: (at, cell),
+                    pairing,
+                    twins: [twins(&base.bench, base_row_data), twins(&new.bench, row)].concat(),
+                });
+            }
+        }
+        if is_apart {
+            self.notes.push(format!(
+                "{} and {} were measured at different times, not interleaved: what changed \
+                 between the two runs counts as a change",
+                base.name, new.name
+            ));
+        }
+        for (base_column, column) in &columns {
+            let pair = (&base.bench.columns[*base_column], &new.bench.columns[*column]);
+            let differences = environment::column_differences(pair.0, pair.1);
+            self.add_differences(differences, first + column);
+        }
+        Ok(())
+    }
+
+    /// What the environments of two cells do not share, once for each column.
+    fn differ(&mut self, base: (&Bench, &Cell), new: (&Bench, &Cell), column: usize) {
+        if !self.seen.insert((base.1.environment, new.1.environment, column)) {
+            return;
+        }
+        let base = base.0.environments.get(base.1.environment);
+        let new = new.0.environments.get(new.1.environment);
+        let unknown = Environment::default();
+        let differences =
+            environment::differences(base.unwrap_or(&unknown), new.unwrap_or(&unknown));
+        self.add_differences(differences, column);
+    }
+
+    fn add_differences(&mut self, differences: Vec<environment::Difference>, column: usize) {
+        for (field, base, new) in differences {
+            let difference = EnvironmentDifference { column, field, base, new };
+            if !self.environment_differences.contains(&difference) {
+                self.environment_differences.push(difference);
+            }
+        }
+    }
+
+    fn note_document(&mut self, bench: &Bench, name: &str) {
+        let of = if name.is_empty() { "the run".to_owned() } else { name.to_owned() };
+        if bench.is_interrupted {
+            self.notes.push(format!("{of} was interrupted: what it has is whole, but not all"));
+        }
+        let mut doubts: Vec<String> = Vec::new();
+        for (row, cell) in bench.rows.iter().flat_map(|row| row.cells.iter().map(move |c| (row, c)))
+        {
+            for warning in &cell.warnings {
+                let doubt = warning.doubt.name();
+                doubts.push(format!("{of}, {}: {doubt}: {}", row.job.name, warning.evidence));
+            }
+        }
+        let left = doubts.len().saturating_sub(TOLD_MAX);
+        self.notes.extend(doubts.into_iter().take(TOLD_MAX));
+        if left > 0 {
+            self.notes.push(format!("{of}: {left} more warnings of this kind"));
+        }
+    }
+
+    fn note_rows(&mut self, base: &Named, new: &Named, rows: &[(usize, usize)]) {
+        for (from, other, is_base) in [(base, new, true), (new, base, false)] {
+            let own = rows.iter().map(|(base, new)| if is_base { *base } else { *new });
+            let missing = from.bench.rows.len() - own.collect::<BTreeSet<usize>>().len();
+            if missing > 0 {
+                let (name, other) = (&from.name, &other.name);
+                self.notes.push(format!("{missing} jobs of {name} are not in {other}"));
+            }
+        }
+    }
+}
+
+/// Whether a job was not meant to run this way: nothing was measured, and nothing failed.
+fn is_absent(cell: &Cell) -> bool {
+    cell.samples.is_empty() && cell.failure.is_none()
+}
+
+/// Whether the rounds of two documents were run in turn all the same: each with the round of its
+/// number as its neighbour, by their time stamps.
+fn are_in_turn(base: &Cell, new: &Cell) -> bool {
+    if base.samples.len() != new.samples.len() || base.samples.len() < 2 {
+        return false;
+    }
+    let pairs: Vec<(&Sample, &Sample)> = base.samples.iter().zip(&new.samples).collect();
+    let times = |pair: &(&Sample, &Sample)| {
+        let (a, b) = (pair.0.started_unix_ns, pair.1.started_unix_ns);
+        (a.min(b), a.max(b))
+    };
+    pairs.iter().all(|(a, b)| a.round == b.round && a.started_unix_ns > 0 && b.started_unix_ns > 0)
+        && pairs.windows(2).all(|next| times(&next[0]).1 < times(&next[1]).0)
+}
+
+/// Whether a cell's figures repeat to the digit.
+fn is_exact(bench: &Bench, cell: &Cell) -> bool {
+    let repeats = |guest: &crate::document::Guest| guest.is_repeatable == Some(true);
+    bench.method.is_virtual
+        && !cell.samples.is_empty()
+        && cell.samples.iter().all(|sample| sample.guest.as_ref().is_some_and(repeats))
+}
+
+/// Pairs of cells of one row whose columns are the same but for their labels.
+fn twins<'a>(bench: &'a Bench, row: &'a Row) -> Vec<(&'a Cell, &'a Cell)> {
+    let is_twin = |a: &Column, b: &Column| *a == Column { label: a.label.clone(), ..b.clone() };
+    let mut twins = Vec::new();
+    for (second, column) in bench.columns.iter().enumerate() {
+        let first = bench.columns[..second].iter().position(|other| is_twin(other, column));
+        if let Some((a, b)) = first.and_then(|at| row.cells.get(at).zip(row.cells.get(second))) {
+            twins.push((a, b));
+        }
+    }
+    twins
+}
+
+/// Which column of the base belongs to which of the other document.
+fn partners(base: &Named, new: &Named) -> Result<Vec<(usize, usize)>, CompareError> {
+    let labels = |named: &Named| -> Vec<String> {
+        named.bench.columns.iter().map(|column| column.label.clone()).collect()
+    };
+    let (base_labels, new_labels) = (labels(base), labels(new));
+    if base_labels.len() == 1 {
+        return Ok((0..new_labels.len()).map(|at| (0, at)).collect());
+    }
+    let own = new_labels.iter().enumerate();
+    let found: Vec<(usize, usize)> = own
+        .filter_map(|(at, label)| Some((base_labels.iter().position(|one| one == label)?, at)))
+        .collect();
+    if found.is_empty() {
+        return Err(CompareError(format!(
+            "{} has the columns {}, {} has {}; compare documents with a column of the same name, \
+             or a base with one column",
+            base.name,
+            base_labels.join(", "),
+            new.name,
+            new_labels.join(", ")
+        )));
+    }
+    Ok(found)
+}
+
+/// Which job of the base is which of the other document.
+fn same_rows(
+    base: &Named,
+    new: &Named,
+    is_partial: bool,
+) -> Result<Vec<(usize, usize)>, CompareError> {
+    if base.bench.rows.is_empty() || new.bench.rows.is_empty() {
+        let name = if base.bench.rows.is_empty() { &base.name } else { &new.name };
+        return Err(CompareError(format!("{name}: no job was measured; run it again")));
+    }
+    let jobs = Jobs::of(&base.bench);
+    let mut found = Vec::new();
+    let mut refused: Option<(usize, Vec<FieldDifference>)> = None;
+    for (at, row) in new.bench.rows.iter().enumerate() {
+        match jobs.look_up(&row.job) {
+            Lookup::Same(same) => found.push((same, at)),
+            Lookup::Several(several) => {
+                return Err(CompareError(format!(
+                    "{}: the job `{}` may be any of {several} jobs of {}; give the same jobs the \
+                     same names in both",
+                    new.name, row.job.name, base.name
+                )));
+            }
+            Lookup::Differs(differences) => {
+                if refused.as_ref().is_none_or(|(_, least)| differences.len() < least.len()) {
+                    refused = Some((at, differences));
+                }
+            }
+        }
+    }
+    let is_left_out = |interrupted: bool| is_partial || interrupted;
+    let lacks_new = refused.is_some() && !is_left_out(base.bench.is_interrupted);
+    let seen: BTreeSet<usize> = found.iter().map(|(base, _)| *base).collect();
+    let lacks_base = seen.len() < base.bench.rows.len() && !is_left_out(new.bench.is_interrupted);
+    match refused {
+        Some((at, differences)) if found.is_empty() || lacks_new => {
+            Err(not_the_same(base, new, at, &differences))
+        }
+        _ if lacks_base => Err(CompareError(format!(
+            "{} has jobs that are not in {}; measure all of them, or compare what both have with \
+             --partial",
+            base.name, new.name
+        ))),
+        _ => Ok(found),
+    }
+}
+
+fn not_the_same(
+    base: &Named,
+    new: &Named,
+    at: usize,
+    differences: &[FieldDifference],
+) -> CompareError {
+    let told: Vec<String> = differences.iter().take(TOLD_MAX).map(ToString::to_string).collect();
+    let more = differences.len().saturating_sub(TOLD_MAX);
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    let job = &new.bench.rows[at].job.name;
+    CompareError(format!(
+        "{}: the job `{job}` is not in {}: {}{more}; run the same job, or leave out what only one \
+         has with --partial",
+        new.name,
+        base.name,
+        told.join(", "),
+    ))
+}

@@ -1,0 +1,194 @@
+//! From files to documents: which format a file has is found by looking. Judges nothing.
+
+mod gather;
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
+
+use serde::Deserialize;
+
+use crate::bench::assemble;
+use crate::document::{Bench, SCHEMA};
+use crate::fio;
+
+/// How the journal of a run begins.
+const JOURNAL_MARK: &[u8] = br#"{"begin":{"schema":"diopter.bench-journal/"#;
+
+/// Larger files are refused: they are no results.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// A folder with more files is not a folder of rounds.
+const FILES_MAX: usize = 10_000;
+
+/// What a file holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loaded {
+    /// The run.
+    pub bench: Bench,
+    /// What a reader should know of how it was read.
+    pub notes: Vec<String>,
+}
+
+/// Why a file is no result: on what, what is wrong, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadError(String);
+
+impl LoadError {
+    pub(crate) fn new(what: impl Into<String>) -> LoadError {
+        LoadError(what.into())
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// What tells the formats apart.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Marks {
+    schema: Option<String>,
+    #[serde(rename = "fio version")]
+    fio_version: Option<String>,
+}
+
+/// Reads one result: diopter's JSON or a run's journal, or fio's JSON or terse lines.
+///
+/// # Errors
+/// [`LoadError`]: it can't be read, it is none of these, it is cut off, or of another version.
+pub fn file(path: &Path) -> Result<Loaded, LoadError> {
+    let name = path.display();
+    let bytes = bytes(path).map_err(|error| LoadError(format!("read {name}: {error}")))?;
+    if bytes.starts_with(JOURNAL_MARK) {
+        let bench = assemble::read(path).map_err(LoadError)?;
+        let notes = vec![format!("{name} is the journal of a run that has not ended")];
+        return Ok(Loaded { bench, notes });
+    }
+    bytes_of(&bytes).map_err(|LoadError(what)| LoadError(format!("{name}: {what}")))
+}
+
+/// Reads one run: a file, files with commas between their names, or a folder of files. Several
+/// files are rounds of their jobs, in the order of time.
+///
+/// # Errors
+/// As [`file()`], and where a folder has no files or too many.
+pub fn rounds(path: &Path) -> Result<Loaded, LoadError> {
+    let paths = paths_of(path)?;
+    let mut all = paths.iter().map(|path| file(path));
+    let Some(first) = all.next() else {
+        return Err(LoadError(format!("{}: no files in it; name results", path.display())));
+    };
+    let mut loaded = first?;
+    for next in all {
+        let next = next?;
+        loaded.notes.extend(next.notes);
+        gather::add(&mut loaded.bench, next.bench);
+    }
+    if paths.len() > 1 {
+        gather::number_rounds(&mut loaded.bench);
+    }
+    Ok(loaded)
+}
+
+fn paths_of(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
+    if path.is_dir() {
+        let told = |error: io::Error| LoadError(format!("read {}: {error}", path.display()));
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(path).map_err(told)? {
+            let entry = entry.map_err(told)?.path();
+            if entry.is_file() {
+                paths.push(entry);
+            }
+            if paths.len() > FILES_MAX {
+                let name = path.display();
+                return Err(LoadError(format!("{name}: more than {FILES_MAX} files; name them")));
+            }
+        }
+        paths.sort();
+        return Ok(paths);
+    }
+    match path.to_str() {
+        Some(text) if text.contains(',') && !path.exists() => {
+            Ok(text.split(',').filter(|name| !name.is_empty()).map(PathBuf::from).collect())
+        }
+        _ => Ok(vec![path.to_owned()]),
+    }
+}
+
+/// Reads one result out of memory.
+///
+/// # Errors
+/// As [`file()`], without the name.
+pub fn bytes_of(bytes: &[u8]) -> Result<Loaded, LoadError> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| LoadError::new("this is not text; name a result of dio bench or of fio"))?;
+    let trimmed = text.trim_start();
+    if trimmed.is_empty() {
+        return Err(LoadError::new("it is empty; run it again"));
+    }
+    if !trimmed.starts_with('{') {
+        return fio::import(text);
+    }
+    let mut stream = serde_json::Deserializer::from_str(trimmed).into_iter::<Marks>();
+    match stream.next() {
+        Some(Ok(Marks { schema: Some(schema), .. })) => own(trimmed, &schema),
+        Some(Ok(Marks { fio_version: Some(_), .. })) => fio::import(text),
+        Some(Err(error)) if error.is_eof() => Err(LoadError::new(format!(
+            "the JSON is cut off at line {}: the run or its copy ended early; run it again",
+            error.line()
+        ))),
+        _ => fio::import(text),
+    }
+}
+
+fn own(text: &str, schema: &str) -> Result<Loaded, LoadError> {
+    if schema != SCHEMA {
+        let what = match schema.strip_prefix("diopter.bench/") {
+            Some(_) => "it was written by a newer dio; use that one, or run it again with this one",
+            None => "name a result of dio bench or of fio",
+        };
+        return Err(LoadError(format!("its schema is {schema}, this dio reads {SCHEMA}; {what}")));
+    }
+    let bench: Bench = serde_json::from_str(text)
+        .map_err(|error| LoadError(format!("it says it is {SCHEMA}, but {error}; run it again")))?;
+    check(&bench)?;
+    Ok(Loaded { bench, notes: Vec::new() })
+}
+
+/// What the types do not say and everybody relies on.
+fn check(bench: &Bench) -> Result<(), LoadError> {
+    for row in &bench.rows {
+        if row.cells.len() > bench.columns.len() {
+            return Err(LoadError(format!(
+                "the job `{}` has {} cells for {} columns; run it again",
+                row.job.name,
+                row.cells.len(),
+                bench.columns.len()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>, io::Error> {
+    let file = File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(io::Error::new(
+            io::ErrorKind::IsADirectory,
+            "it is a folder; name the files of the runs, with commas between rounds of one job",
+        ));
+    }
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    let length = u64::try_from(bytes.len()).expect("64-bit Linux only");
+    if length > BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 1 GiB: no result"));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,229 @@
+//! One cell of a page: its figures, curves and rounds, with no more points and digits than a chart
+//! shows.
+
+use serde::Serialize;
+
+use crate::compare::Verdict;
+use crate::document::{Bench, Cell, Contexts, Direction, Sample};
+use crate::number::float;
+use crate::report::figures::{self, Figures};
+use crate::report::judged::Judged;
+use crate::report::latency::{self, Kind};
+
+/// Points of throughput over time in the whole page: each takes about 14 bytes.
+const SERIES_POINTS_MAX: usize = 60_000;
+/// Points of one round's throughput: a chart is no wider than this many pixels.
+const ROUND_POINTS_MAX: usize = 1000;
+/// Fewer points than this show no shape.
+const ROUND_POINTS_MIN: usize = 10;
+#[derive(Debug, Default, Serialize)]
+#[serde(default)]
+pub(super) struct PageCell {
+    environment: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
+    rounds: usize,
+    iops: Option<f64>,
+    bytes_per_second: Option<f64>,
+    total_bytes: Option<f64>,
+    user_ns: Option<f64>,
+    system_ns: Option<f64>,
+    switches: Option<f64>,
+    bios: Option<f64>,
+    depth: Option<f64>,
+    memory_bytes: Option<u64>,
+    instructions: Option<f64>,
+    guest_switches: Option<f64>,
+    short_ios: u64,
+    /// Bytes moved directly, by bounce buffers, by the page cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    route: Option<[u64; 3]>,
+    ratio: Option<f64>,
+    low: Option<f64>,
+    high: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    same_low: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    same_high: Option<f64>,
+    verdict: Option<Verdict>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metric: Option<&'static str>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contexts: Option<PageContexts>,
+    latencies: Vec<PageLatency>,
+    rounds_detail: Vec<PageRound>,
+}
+
+#[derive(Debug, Serialize)]
+struct PageContexts {
+    inline: u64,
+    deferred: u64,
+    hardirq: u64,
+    softirq: u64,
+    kworker: u64,
+    task: u64,
+    deferred_by: Vec<(String, u64)>,
+}
+
+#[derive(Debug, Serialize)]
+struct PageLatency {
+    direction: Direction,
+    kind: &'static str,
+    count: u64,
+    mean_ns: f64,
+    ns: Vec<Option<f64>>,
+}
+
+/// One round: where it stands in time, and its throughput.
+#[derive(Debug, Serialize)]
+struct PageRound {
+    round: u32,
+    turn: u32,
+    /// Seconds from the begin of the row's first round.
+    from_s: f64,
+    seconds: f64,
+    iops: f64,
+    /// Seconds from the begin of the round, and requests per second until then.
+    series: Vec<(f64, f64)>,
+}
+
+impl PageCell {
+    /// What was measured and judged, without curves and rounds.
+    pub(super) fn of(cell: &Cell, figures: &Figures, judged: Option<&Judged>) -> PageCell {
+        let mut page = PageCell::measured(cell, figures);
+        if let Some(judged) = judged {
+            page.ratio = Some(rounded(judged.ratio));
+            page.low = judged.interval.map(|interval| rounded(interval.low));
+            page.high = judged.interval.map(|interval| rounded(interval.high));
+            page.same_low = judged.same_interval.map(|interval| rounded(interval.low));
+            page.same_high = judged.same_interval.map(|interval| rounded(interval.high));
+            page.verdict = judged.verdict;
+            page.metric = Some(judged.metric.name());
+            page.reason = judged.reason.clone();
+        }
+        page
+    }
+
+    /// Adds curves and rounds. `row_began`: nanoseconds since 1970.
+    pub(super) fn add_details(&mut self, cell: &Cell, row_began: u64, points_max: usize) {
+        self.latencies = latencies(cell);
+        let rounds = cell.samples.iter().map(|sample| round(sample, row_began, points_max));
+        self.rounds_detail = rounds.collect();
+    }
+
+    fn measured(cell: &Cell, figures: &Figures) -> PageCell {
+        let short = |value: Option<f64>| value.map(rounded);
+        PageCell {
+            environment: cell.environment,
+            failure: cell.failure.clone(),
+            rounds: figures.rounds,
+            iops: short(figures.iops),
+            bytes_per_second: short(figures.bytes_per_second),
+            total_bytes: short(figures.total_bytes),
+            user_ns: short(figures.user_ns),
+            system_ns: short(figures.system_ns),
+            switches: short(figures.switches),
+            bios: short(figures.bios),
+            depth: short(figures.depth),
+            memory_bytes: figures.memory_bytes,
+            instructions: short(figures.instructions),
+            guest_switches: short(figures.guest_switches),
+            short_ios: figures.short_ios,
+            route: figures.route.map(|route| [route.direct, route.bounced, route.buffered]),
+            contexts: figures.contexts.as_ref().map(contexts),
+            ..PageCell::default()
+        }
+    }
+}
+
+fn contexts(contexts: &Contexts) -> PageContexts {
+    PageContexts {
+        inline: contexts.inline,
+        deferred: contexts.deferred,
+        hardirq: contexts.hardirq,
+        softirq: contexts.softirq,
+        kworker: contexts.kworker,
+        task: contexts.task,
+        deferred_by: contexts.deferred_by.clone(),
+    }
+}
+
+fn latencies(cell: &Cell) -> Vec<PageLatency> {
+    let mut all = Vec::new();
+    for direction in [Direction::Read, Direction::Write] {
+        for kind in Kind::ALL {
+            let Some(curve) = latency::curve(cell, direction, kind) else { continue };
+            all.push(PageLatency {
+                direction,
+                kind: kind.name(),
+                count: curve.count,
+                mean_ns: rounded(curve.mean_ns),
+                ns: curve.ns.into_iter().map(|ns| ns.map(rounded)).collect(),
+            });
+        }
+    }
+    all
+}
+
+/// When the first round of a row began.
+pub(super) fn row_began(cells: &[Cell]) -> u64 {
+    let samples = cells.iter().flat_map(|cell| &cell.samples);
+    samples.map(|sample| sample.started_unix_ns).min().unwrap_or(0)
+}
+
+fn round(sample: &Sample, row_began: u64, points_max: usize) -> PageRound {
+    PageRound {
+        round: sample.round,
+        turn: sample.turn,
+        from_s: rounded(float(sample.started_unix_ns - row_began) / 1e9),
+        seconds: rounded(float(sample.elapsed_ns) / 1e9),
+        iops: rounded(figures::iops_of(sample)),
+        series: series(sample, points_max),
+    }
+}
+
+/// Throughput over a round, with so many neighbours joined that `points_max` are left.
+fn series(sample: &Sample, points_max: usize) -> Vec<(f64, f64)> {
+    if points_max == 0 {
+        return Vec::new();
+    }
+    let width = sample.series.len().div_ceil(points_max).max(1);
+    let mut points = Vec::new();
+    let mut before_ns = 0;
+    for slice in sample.series.chunks(width) {
+        let ios: u64 = slice.iter().map(|point| point.ios).sum();
+        let at_ns = slice.last().map_or(before_ns, |point| point.at_ns);
+        if at_ns > before_ns {
+            let seconds = float(at_ns - before_ns) / 1e9;
+            points.push((rounded(float(at_ns) / 1e9), rounded(float(ios) / seconds)));
+        }
+        before_ns = before_ns.max(at_ns);
+    }
+    points
+}
+
+/// How many points each round's series may have so that all of them fit; zero for none at all.
+pub(super) fn round_points_max(bench: &Bench, cells_max: usize, notes: &mut Vec<String>) -> usize {
+    let cells = bench.rows.iter().flat_map(|row| &row.cells).take(cells_max);
+    let samples = cells.flat_map(|cell| &cell.samples);
+    let rounds = samples.filter(|sample| !sample.series.is_empty()).count();
+    let most = ROUND_POINTS_MAX.min(SERIES_POINTS_MAX / rounds.max(1));
+    if most >= ROUND_POINTS_MIN {
+        return most;
+    }
+    notes.push(format!(
+        "Throughput within rounds is not shown: {rounds} rounds have too many points for a page. \
+         The JSON document has them."
+    ));
+    0
+}
+
+/// Five significant digits: more than any chart or table shows, in half the bytes.
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return 0.0;
+    }
+    format!("{value:.4e}").parse().expect("what is printed as a number is read as one")
+}

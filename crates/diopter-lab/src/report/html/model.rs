@@ -1,0 +1,239 @@
+//! What a page embeds: figures and curves, small enough for any document to open. Every limit that
+//! cuts something adds a line to the notes, which the page shows.
+
+use serde::Serialize;
+
+use super::cell::{self, PageCell};
+use crate::compare::{Aim, Comparison, Metric, Rule};
+use crate::document::{Bench, Cell, Column, Doubt};
+use crate::report::environment::{self, Fact};
+use crate::report::figures::Figures;
+use crate::report::judged::{self, Judgements};
+use crate::report::label::Labels;
+use crate::report::latency::PERCENTS;
+use crate::report::numbers::moment;
+
+/// Cells whose rounds and curves are embedded; of further ones only the figures are. A page of this
+/// many takes about 5 MB.
+const CELLS_DETAILED_MAX: usize = 1000;
+/// Places that a warning lists.
+const WARNING_PLACES_MAX: usize = 100;
+
+/// The whole page.
+#[derive(Debug, Serialize)]
+pub(super) struct Page {
+    title: String,
+    made_by: String,
+    started: String,
+    is_interrupted: bool,
+    is_virtual: bool,
+    rounds: u32,
+    warmup_ns: u64,
+    order: String,
+    seed: String,
+    effect_floor: f64,
+    /// How it was judged; `None` where nobody did.
+    rule: Option<Rule>,
+    /// What ratios are of.
+    metrics: Vec<PageMetric>,
+    /// Whether some cells have figures only.
+    is_cut: bool,
+    percents: [f64; PERCENTS.len()],
+    columns: Vec<PageColumn>,
+    jobs: Vec<PageJob>,
+    /// By row, then column.
+    cells: Vec<Vec<PageCell>>,
+    environments: usize,
+    facts: Vec<Fact>,
+    warnings: Vec<PageWarning>,
+    /// What was left out of the page, and where it is.
+    notes: Vec<String>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct PageMetric {
+    name: &'static str,
+    is_lower_better: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct PageColumn {
+    label: String,
+    detail: String,
+    kernel: Option<String>,
+    /// What it is compared to.
+    base: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct PageJob {
+    label: String,
+    name: String,
+    rw: &'static str,
+    block_bytes: u64,
+    iodepth: u32,
+    /// Jobs with the same word differ in nothing but their depth.
+    sweep: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct PageWarning {
+    doubt: &'static str,
+    remedy: &'static str,
+    count: usize,
+    /// Row, column and what was seen there.
+    places: Vec<(usize, usize, String)>,
+}
+
+impl Page {
+    /// Of a document, with what a comparison said about it.
+    pub(super) fn of(bench: &Bench, comparison: Option<&Comparison>) -> Page {
+        let figures = judged::figures_of(bench);
+        let judgements = match comparison {
+            Some(comparison) => Judgements::of(bench, comparison),
+            None => Judgements::of_medians(&figures, bench.columns.len()),
+        };
+        let labels = Labels::of(&bench.rows);
+        let mut notes = comparison.map(|all| judged::notes_of(bench, all)).unwrap_or_default();
+        let series_points = cell::round_points_max(bench, CELLS_DETAILED_MAX, &mut notes);
+        let mut page = Page {
+            title: bench.title.clone(),
+            made_by: bench.made_by.clone(),
+            started: if bench.started_unix_ns == 0 {
+                String::new()
+            } else {
+                moment(bench.started_unix_ns)
+            },
+            is_interrupted: bench.is_interrupted,
+            is_virtual: bench.method.is_virtual,
+            rounds: bench.method.rounds,
+            warmup_ns: bench.method.warmup_ns,
+            order: bench.method.order.clone(),
+            // A seed may have more digits than a number of JavaScript.
+            seed: bench.method.seed.to_string(),
+            effect_floor: bench.method.effect_floor,
+            rule: comparison.map(|comparison| comparison.rule),
+            metrics: Vec::new(),
+            is_cut: false,
+            percents: PERCENTS,
+            columns: bench.columns.iter().zip(&judgements.bases).map(column).collect(),
+            jobs: jobs(bench, labels),
+            cells: Vec::new(),
+            environments: bench.environments.len(),
+            facts: environment::facts_of(&bench.environments),
+            warnings: warnings(bench),
+            notes,
+        };
+        page.add_cells(bench, &figures, &judgements, series_points);
+        page
+    }
+
+    fn add_cells(
+        &mut self,
+        bench: &Bench,
+        figures: &[Vec<Figures>],
+        judgements: &Judgements,
+        points_max: usize,
+    ) {
+        let empty = Cell::default();
+        let mut count = 0;
+        for (at, row) in bench.rows.iter().enumerate() {
+            let began = cell::row_began(&row.cells);
+            let mut cells = Vec::new();
+            for (column, figures) in figures[at].iter().enumerate() {
+                let measured = row.cells.get(column).unwrap_or(&empty);
+                let judged = judgements.at(at, column);
+                let mut cell = PageCell::of(measured, figures, judged);
+                count += 1;
+                if count <= CELLS_DETAILED_MAX {
+                    cell.add_details(measured, began, points_max);
+                }
+                if let Some(judged) = judged {
+                    self.add_metric(judged.metric);
+                }
+                cells.push(cell);
+            }
+            self.cells.push(cells);
+        }
+        if count > CELLS_DETAILED_MAX {
+            self.is_cut = true;
+            self.notes.push(format!(
+                "Latencies and single rounds are shown of the first {CELLS_DETAILED_MAX} of \
+                 {count} cells; the JSON document and the CSV have all."
+            ));
+        }
+    }
+
+    fn add_metric(&mut self, metric: Metric) {
+        let is_lower_better = metric.aim() == Aim::Lower;
+        let told = PageMetric { name: metric.name(), is_lower_better };
+        if !self.metrics.contains(&told) {
+            self.metrics.push(told);
+        }
+    }
+}
+
+fn column((column, base): (&Column, &Option<usize>)) -> PageColumn {
+    let program = [column.program.as_str(), column.program_version.as_str()];
+    let program = program.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    let kernel = column.kernel.as_ref().map(|kernel| format!("Linux {kernel}"));
+    let words = [
+        Some(program),
+        column.preset.as_ref().map(|preset| format!("preset {preset}")),
+        Some(column.engine.clone()),
+        Some(column.flags.join(", ")),
+        kernel,
+    ];
+    let words: Vec<String> = words.into_iter().flatten().filter(|word| !word.is_empty()).collect();
+    PageColumn {
+        label: column.label.clone(),
+        detail: words.join(" \u{b7} "),
+        kernel: column.kernel.clone(),
+        base: *base,
+    }
+}
+
+fn jobs(bench: &Bench, labels: Labels) -> Vec<PageJob> {
+    let mut sweeps = std::collections::HashMap::new();
+    let mut jobs = Vec::new();
+    for (row, label) in bench.rows.iter().zip(labels.full) {
+        let job = &row.job;
+        let mut same = job.clone();
+        (same.iodepth, same.name) = (0, String::new());
+        let next = sweeps.len();
+        jobs.push(PageJob {
+            label,
+            name: job.name.clone(),
+            rw: job.rw.name(),
+            block_bytes: job.block_bytes,
+            iodepth: job.iodepth,
+            sweep: *sweeps.entry(same).or_insert(next),
+        });
+    }
+    jobs
+}
+
+fn warnings(bench: &Bench) -> Vec<PageWarning> {
+    let mut all: Vec<(Doubt, PageWarning)> = Vec::new();
+    for (at, row) in bench.rows.iter().enumerate() {
+        for (column, cell) in row.cells.iter().enumerate() {
+            for warning in &cell.warnings {
+                let doubt = warning.doubt;
+                let place = all.iter().position(|(known, _)| *known == doubt);
+                let place = place.unwrap_or_else(|| {
+                    let (name, remedy) = (doubt.name(), doubt.remedy());
+                    let places = Vec::new();
+                    all.push((doubt, PageWarning { doubt: name, remedy, count: 0, places }));
+                    all.len() - 1
+                });
+                let told = &mut all[place].1;
+                told.count += 1;
+                if told.places.len() < WARNING_PLACES_MAX {
+                    told.places.push((at, column, warning.evidence.clone()));
+                }
+            }
+        }
+    }
+    all.sort_by_key(|(_, warning)| std::cmp::Reverse(warning.count));
+    all.into_iter().map(|(_, warning)| warning).collect()
+}

@@ -1,0 +1,131 @@
+//! What every form of a report knows of a cell beside its base: the ratio, and where a comparison
+//! was made its interval and verdict. Judges nothing itself.
+
+use super::figures::Figures;
+use crate::compare::{ComparedRow, Comparison, Interval, Metric, Verdict};
+use crate::document::{Bench, Job};
+
+/// A cell beside its base.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Judged {
+    /// Of what.
+    pub(super) metric: Metric,
+    /// The cell over its base.
+    pub(super) ratio: f64,
+    /// Where the ratio lies, by the confidence of the comparison.
+    pub(super) interval: Option<Interval>,
+    /// The narrower one on which `same` is decided.
+    pub(super) same_interval: Option<Interval>,
+    /// `None` where nobody judged.
+    pub(super) verdict: Option<Verdict>,
+    /// Why it is not another verdict.
+    pub(super) reason: String,
+}
+
+/// All of them, by row and column; a base's own column holds none.
+pub(super) struct Judgements {
+    /// What each column is compared to; `None` of a base.
+    pub(super) bases: Vec<Option<usize>>,
+    cells: Vec<Vec<Option<Judged>>>,
+}
+
+impl Judgements {
+    /// By a comparison of this very document: its columns and jobs are the document's, or fewer.
+    /// Cells that were not compared have no ratio.
+    pub(super) fn of(bench: &Bench, comparison: &Comparison) -> Judgements {
+        let place = |label: &str| bench.columns.iter().position(|column| column.label == label);
+        let columns: Vec<Option<usize>> = comparison
+            .columns
+            .iter()
+            .map(|column| place(&column.label).or_else(|| place(&column.column)))
+            .collect();
+        let is_at = |at: usize, job: &Job| bench.rows.get(at).is_some_and(|row| row.job == *job);
+        let row_of: Vec<Option<usize>> = comparison
+            .jobs
+            .iter()
+            .enumerate()
+            // Rows that are the same job are told apart by their place.
+            .map(|(at, job)| {
+                let elsewhere = || (0..bench.rows.len()).find(|&at| is_at(at, job));
+                is_at(at, job).then_some(at).or_else(elsewhere)
+            })
+            .collect();
+        let mut bases = vec![None; bench.columns.len()];
+        for (at, column) in comparison.columns.iter().enumerate() {
+            if let (Some(own), Some(base)) = (columns[at], column.base) {
+                bases[own] = columns[base];
+            }
+        }
+        let mut cells = vec![vec![None; bench.columns.len()]; bench.rows.len()];
+        for row in &comparison.rows {
+            let (Some(at), Some(column)) = (row_of[row.job], columns[row.column]) else { continue };
+            let cell: &mut Option<Judged> = &mut cells[at][column];
+            // The first that is judged, else the first: what the job is judged by comes first.
+            if cell.as_ref().is_none_or(|known| known.verdict.is_none() && row.verdict.is_some()) {
+                *cell = judged(row).or(cell.take());
+            }
+        }
+        Judgements { bases, cells }
+    }
+
+    /// Ratios of medians to the first column, without verdicts: where nothing was compared.
+    pub(super) fn of_medians(figures: &[Vec<Figures>], columns: usize) -> Judgements {
+        let beside = |row: &Vec<Figures>| {
+            let base = row.first().and_then(|base| base.iops).filter(|base| *base > 0.0);
+            let one = |(at, figures): (usize, &Figures)| {
+                let ratio = figures.iops? / base?;
+                let metric = Metric::Iops;
+                let told = Judged { metric, ratio, ..Judged::default() };
+                (at > 0).then_some(told)
+            };
+            row.iter().enumerate().map(one).collect()
+        };
+        let bases = (0..columns).map(|at| (at > 0).then_some(0)).collect();
+        Judgements { bases, cells: figures.iter().map(beside).collect() }
+    }
+
+    /// Of one cell.
+    pub(super) fn at(&self, row: usize, column: usize) -> Option<&Judged> {
+        self.cells.get(row)?.get(column)?.as_ref()
+    }
+}
+
+fn judged(row: &ComparedRow) -> Option<Judged> {
+    Some(Judged {
+        metric: row.metric,
+        ratio: row.ratio?,
+        interval: row.interval,
+        same_interval: row.same_interval,
+        verdict: row.verdict,
+        reason: row.reason.clone(),
+    })
+}
+
+/// What a comparison has to say beside what its document says itself: a report shows warnings with
+/// their remedies, and an interruption, on its own.
+pub(super) fn notes_of(bench: &Bench, comparison: &Comparison) -> Vec<String> {
+    let cells = || bench.rows.iter().flat_map(|row| &row.cells);
+    let mut shown: Vec<String> = cells()
+        .flat_map(|cell| &cell.warnings)
+        .map(|warning| format!(": {}: {}", warning.doubt.name(), warning.evidence))
+        .collect();
+    shown.sort();
+    shown.dedup();
+    if !shown.is_empty() {
+        shown.push(" more warnings of this kind".to_owned());
+    }
+    if bench.is_interrupted {
+        shown.push(" was interrupted: what it has is whole, but not all".to_owned());
+    }
+    let is_new = |note: &&String| !shown.iter().any(|end| note.ends_with(end.as_str()));
+    comparison.notes.iter().filter(is_new).cloned().collect()
+}
+
+/// The figures of every cell of a document; a row that lacks cells gets empty ones.
+pub(super) fn figures_of(bench: &Bench) -> Vec<Vec<Figures>> {
+    let columns = bench.columns.len();
+    let of_row = |row: &crate::document::Row| {
+        (0..columns).map(|at| row.cells.get(at).map(Figures::of).unwrap_or_default()).collect()
+    };
+    bench.rows.iter().map(of_row).collect()
+}

@@ -1,0 +1,111 @@
+//! Short names for jobs: what they do, and whatever else tells them apart from the other jobs of
+//! the same document.
+
+use super::numbers::{block, bytes, time};
+use crate::document::{Job, Row, Span};
+use crate::number::float;
+
+/// The parts of a job that a label may name, in the order in which it names them.
+type Part = fn(&Job) -> String;
+
+const PARTS: [Part; 12] = [
+    |job| job.file_system.clone().unwrap_or_default(),
+    |job| if job.iodepth == 0 { String::new() } else { format!("depth {}", job.iodepth) },
+    |job| format!("numjobs {}", job.numjobs),
+    |job| if job.is_direct { "direct" } else { "buffered" }.to_owned(),
+    |job| if job.rw.is_mixed() { format!("{}% reads", job.read_percent) } else { String::new() },
+    |job| bytes(float(job.size)),
+    |job| if job.offset == 0 { String::new() } else { format!("at {}", block(job.offset)) },
+    |job| match job.span {
+        Span::RuntimeNs(ns) => time(float(ns)),
+        Span::IoBytes(count) => format!("to {}", bytes(float(count))),
+    },
+    |job| job.durability.clone(),
+    |job| job.layout.clone(),
+    |job| if job.may_repeat_offsets { "repeating".to_owned() } else { String::new() },
+    |job| format!("seed {}", job.seed),
+];
+
+/// The file system's place among the parts: tables give it to the name of the line.
+const FILE_SYSTEM: usize = 0;
+
+/// The names of a document's jobs, in the order of its rows.
+pub(super) struct Labels {
+    /// All that tells it apart: `randread 4k ext4 depth 64`.
+    pub(super) full: Vec<String>,
+    /// The same without the file system: `randread 4k depth 64`.
+    pub(super) without_file_system: Vec<String>,
+    /// The file system where there is more than one, else empty.
+    pub(super) file_system: Vec<String>,
+}
+
+impl Labels {
+    /// Of these rows. No two full labels are the same.
+    pub(super) fn of(rows: &[Row]) -> Labels {
+        let varying: Vec<usize> = (0..PARTS.len()).filter(|&at| is_varying(rows, at)).collect();
+        let told = |job: &Job, parts: &[usize]| {
+            let mut words = vec![job.rw.name().to_owned(), block(job.block_bytes)];
+            words.extend(parts.iter().map(|&at| PARTS[at](job)).filter(|word| !word.is_empty()));
+            words.join(" ")
+        };
+        let others: Vec<usize> = varying.iter().copied().filter(|&at| at != FILE_SYSTEM).collect();
+        let has_file_systems = varying.contains(&FILE_SYSTEM);
+        let file_system = |job: &Job| match &job.file_system {
+            Some(name) if has_file_systems => name.clone(),
+            _ => String::new(),
+        };
+        let mut full = rows.iter().map(|row| told(&row.job, &varying)).collect();
+        number_twins(&mut full);
+        Labels {
+            full,
+            without_file_system: rows.iter().map(|row| told(&row.job, &others)).collect(),
+            file_system: rows.iter().map(|row| file_system(&row.job)).collect(),
+        }
+    }
+}
+
+fn is_varying(rows: &[Row], part: usize) -> bool {
+    let mut words = rows.iter().map(|row| PARTS[part](&row.job));
+    let first = words.next();
+    words.any(|word| Some(word) != first)
+}
+
+/// Gives what has the same label as a row before it a number.
+fn number_twins(labels: &mut Vec<String>) {
+    let mut seen = std::collections::HashMap::new();
+    for label in labels {
+        let count = seen.entry(label.clone()).and_modify(|count| *count += 1).or_insert(1);
+        if *count > 1 {
+            *label = format!("{label} #{count}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::ReadWrite;
+
+    fn job(rw: ReadWrite, file_system: &str, iodepth: u32) -> Row {
+        let file_system = Some(file_system.to_owned());
+        let job = Job { rw, block_bytes: 4096, file_system, iodepth, ..Job::default() };
+        Row { job, ..Row::default() }
+    }
+
+    #[test]
+    fn a_label_names_what_tells_jobs_apart_and_no_more() {
+        let rows = [job(ReadWrite::Read, "ext4", 64), job(ReadWrite::Write, "ext4", 64)];
+        assert_eq!(Labels::of(&rows).full, ["read 4k", "write 4k"]);
+        let rows = [job(ReadWrite::Read, "ext4", 1), job(ReadWrite::Read, "xfs", 64)];
+        let labels = Labels::of(&rows);
+        assert_eq!(labels.full, ["read 4k ext4 depth 1", "read 4k xfs depth 64"]);
+        assert_eq!(labels.without_file_system, ["read 4k depth 1", "read 4k depth 64"]);
+        assert_eq!(labels.file_system, ["ext4", "xfs"]);
+    }
+
+    #[test]
+    fn jobs_that_are_the_same_are_numbered() {
+        let rows = [job(ReadWrite::Read, "ext4", 64), job(ReadWrite::Read, "ext4", 64)];
+        assert_eq!(Labels::of(&rows).full, ["read 4k", "read 4k #2"]);
+    }
+}

@@ -1,0 +1,209 @@
+//! The tables of the reports: a block for each figure, each cell relative to its base. Text and
+//! Markdown lay them out; nothing here knows how wide a letter is.
+
+use super::figures::Figures;
+use super::judged::{Judged, Judgements, figures_of};
+use super::label::Labels;
+use super::numbers::{bytes, rate, ratio};
+use crate::compare::{Comparison, Metric, Verdict};
+use crate::document::{Bench, Cell};
+
+/// More jobs than this are lines, not columns: a table that is folded more often is not read.
+const JOBS_ACROSS_MAX: usize = 12;
+
+/// A table.
+#[derive(Debug, PartialEq)]
+pub(super) struct Block {
+    /// `IOPS, relative to diopter`.
+    pub(super) title: String,
+    /// Above the lines' names.
+    pub(super) corner: &'static str,
+    /// Above the cells.
+    pub(super) heads: Vec<String>,
+    /// A name and as many cells as there are heads.
+    pub(super) lines: Vec<(String, Vec<Shown>)>,
+}
+
+/// What stands in a cell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Shown {
+    /// `0.806`, `failed`, `-`.
+    pub(super) figure: String,
+    /// `+-1.4%`; of a base its own figure: `412 k`.
+    pub(super) beside: String,
+    /// The verdict, if somebody judged.
+    pub(super) verdict: Option<Verdict>,
+}
+
+/// Which cell of the document stands in a cell of the table.
+type Place = Option<(usize, usize)>;
+
+/// The figures that have a block.
+#[derive(Clone, Copy)]
+enum Subject {
+    /// What the jobs are judged by.
+    Judged,
+    /// Bytes of a round.
+    TotalIo,
+}
+
+/// The blocks of a document.
+pub(super) fn blocks(bench: &Bench, comparison: Option<&Comparison>) -> Vec<Block> {
+    let figures = figures_of(bench);
+    let judgements = match comparison {
+        Some(comparison) => Judgements::of(bench, comparison),
+        None => Judgements::of_medians(&figures, bench.columns.len()),
+    };
+    let labels = Labels::of(&bench.rows);
+    let all = Tables { bench, figures, judgements };
+    let (corner, heads, lines) = if across(&labels) <= JOBS_ACROSS_MAX {
+        all.ways_down(&labels)
+    } else {
+        all.jobs_down(&labels)
+    };
+    [Subject::Judged, Subject::TotalIo]
+        .into_iter()
+        .map(|subject| {
+            let told =
+                |places: &[Place]| places.iter().map(|place| all.shown(*place, subject)).collect();
+            let lines = lines.iter().map(|(name, places)| (name.clone(), told(places)));
+            let (heads, lines) = (heads.clone(), lines.collect());
+            Block { title: all.title(subject), corner, heads, lines }
+        })
+        .collect()
+}
+
+/// How many jobs differ in more than their file system.
+fn across(labels: &Labels) -> usize {
+    distinct(&labels.without_file_system).len()
+}
+
+fn distinct(words: &[String]) -> Vec<&String> {
+    let mut seen = std::collections::HashSet::new();
+    words.iter().filter(|word| seen.insert(*word)).collect()
+}
+
+struct Tables<'a> {
+    bench: &'a Bench,
+    figures: Vec<Vec<Figures>>,
+    judgements: Judgements,
+}
+
+type Layout = (&'static str, Vec<String>, Vec<(String, Vec<Place>)>);
+
+impl Tables<'_> {
+    /// As in the reports of kernels: a line for each way and file system, a column for each job.
+    fn ways_down(&self, labels: &Labels) -> Layout {
+        let heads = distinct(&labels.without_file_system);
+        let mut lines = Vec::new();
+        for system in distinct(&labels.file_system) {
+            for column in self.columns_by_base() {
+                let row_of = |head: &String| {
+                    (0..self.bench.rows.len()).find(|&row| {
+                        labels.without_file_system[row] == *head
+                            && labels.file_system[row] == *system
+                    })
+                };
+                let places = heads.iter().map(|head| Some((row_of(head)?, column)));
+                let name = format!("{} {system}", self.bench.columns[column].label);
+                lines.push((name.trim_end().to_owned(), places.collect()));
+            }
+        }
+        ("", heads.into_iter().cloned().collect(), lines)
+    }
+
+    /// A line for each job, a column for each way.
+    fn jobs_down(&self, labels: &Labels) -> Layout {
+        let columns = self.columns_by_base();
+        let heads = columns.iter().map(|&column| self.bench.columns[column].label.clone());
+        let line = |(row, label): (usize, &String)| {
+            (label.clone(), columns.iter().map(|&column| Some((row, column))).collect())
+        };
+        ("job", heads.collect(), labels.full.iter().enumerate().map(line).collect())
+    }
+
+    /// Each base, and behind it what is compared to it.
+    fn columns_by_base(&self) -> Vec<usize> {
+        let bases = &self.judgements.bases;
+        let mut order = Vec::new();
+        for base in (0..bases.len()).filter(|&at| bases[at].is_none()) {
+            order.push(base);
+            order.extend((0..bases.len()).filter(|&at| bases[at] == Some(base)));
+        }
+        order
+    }
+
+    fn title(&self, subject: Subject) -> String {
+        let name = match subject {
+            Subject::TotalIo => "TOTAL_IO".to_owned(),
+            Subject::Judged => {
+                let mut names: Vec<String> = Vec::new();
+                for metric in self.metrics() {
+                    let name = metric.name().to_uppercase().replace('-', "_");
+                    if !names.contains(&name) {
+                        names.push(name);
+                    }
+                }
+                if names.is_empty() { "IOPS".to_owned() } else { names.join(", ") }
+            }
+        };
+        let mut bases = self.judgements.bases.iter().flatten().collect::<Vec<_>>();
+        bases.sort_unstable();
+        bases.dedup();
+        match bases.as_slice() {
+            [] => name,
+            [base] => format!("{name}, relative to {}", self.bench.columns[**base].label),
+            _ => format!("{name}, each relative to the base (1.000) above it"),
+        }
+    }
+
+    fn metrics(&self) -> impl Iterator<Item = Metric> {
+        let places = (0..self.figures.len())
+            .flat_map(|row| (0..self.bench.columns.len()).map(move |column| (row, column)));
+        places.filter_map(|(row, column)| Some(self.judgements.at(row, column)?.metric))
+    }
+
+    fn shown(&self, place: Place, subject: Subject) -> Shown {
+        let Some((row, column)) = place else { return plain("-") };
+        let figures = &self.figures[row][column];
+        if figures.rounds == 0 {
+            let cell: Option<&Cell> = self.bench.rows[row].cells.get(column);
+            let is_failed = cell.is_some_and(|cell| cell.failure.is_some());
+            return plain(if is_failed { "failed" } else { "-" });
+        }
+        let own = match subject {
+            Subject::Judged => figures.iops.map(rate),
+            Subject::TotalIo => figures.total_bytes.map(bytes),
+        };
+        let is_base = self.judgements.bases.contains(&Some(column));
+        let Some(base) = self.judgements.bases[column] else {
+            if !is_base {
+                return plain(own.as_deref().unwrap_or("-"));
+            }
+            let (figure, beside) = ("1.000".to_owned(), own.unwrap_or_default());
+            return Shown { figure, beside, verdict: None };
+        };
+        match subject {
+            Subject::Judged => self.judgements.at(row, column).map_or(plain("-"), of_judged),
+            Subject::TotalIo => {
+                let base = self.figures[row][base].total_bytes.filter(|base| *base > 0.0);
+                let told = figures.total_bytes.zip(base).map(|(own, base)| ratio(own / base));
+                plain(told.as_deref().unwrap_or("-"))
+            }
+        }
+    }
+}
+
+fn plain(figure: &str) -> Shown {
+    Shown { figure: figure.to_owned(), ..Shown::default() }
+}
+
+fn of_judged(judged: &Judged) -> Shown {
+    let spread = judged.interval.map(|interval| {
+        let widest = (interval.high - judged.ratio).max(judged.ratio - interval.low);
+        let percent = widest / judged.ratio * 100.0;
+        if percent < 9.95 { format!("+-{percent:.1}%") } else { format!("+-{percent:.0}%") }
+    });
+    let (figure, beside) = (ratio(judged.ratio), spread.unwrap_or_default());
+    Shown { figure, beside, verdict: judged.verdict }
+}

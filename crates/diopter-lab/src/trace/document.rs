@@ -1,0 +1,258 @@
+//! `diopter.trace/1`: what a trace told, as data. Integers in bytes and nanoseconds; fields are
+//! only ever added. Nothing here computes.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The name and version of the documents that this build writes.
+pub const SCHEMA: &str = "diopter.trace/1";
+
+/// What the kernel did with a command's direct I/O.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "diopter.trace/1")]
+#[serde(default)]
+pub struct Summary {
+    /// `diopter.trace/1`.
+    pub schema: String,
+    /// Version of dio that wrote it.
+    pub made_by: String,
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// The command's exit status, as a shell tells it.
+    pub exit_status: u8,
+    /// The kernel's release.
+    pub kernel_release: String,
+    /// When the trace began: nanoseconds since 1970.
+    pub started_unix_ns: u64,
+    /// From the first event to the last.
+    pub elapsed_ns: u64,
+    /// Requests of the command.
+    pub requests: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Bios that they became.
+    pub bios: u64,
+    /// Bytes of these bios.
+    pub bios_bytes: u64,
+    /// Bios of one request.
+    pub bios_per_request: Spread,
+    /// Sizes of bios.
+    pub bio_bytes: Sizes,
+    /// Where completions ran. They sum to `requests`.
+    pub completions: Completions,
+    /// How requests came to the kernel. They sum to `requests`.
+    pub doors: Doors,
+    /// Most requests that were in flight at once.
+    pub in_flight_max: u64,
+    /// The files and devices, the one with the most requests first.
+    pub by_file: Vec<FileSummary>,
+    /// Where the time of requests went.
+    pub latency_ns: PhaseLatencies,
+    /// Events that the kernel's buffer lost. When there are any, all other figures are too small.
+    pub lost_events: u64,
+    /// What could not be known, and why, each as one sentence.
+    pub unknown: Vec<String>,
+    /// What slowed the command's I/O down, the worst first.
+    pub findings: Vec<Finding>,
+}
+
+/// The least, the mean and the most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Spread {
+    /// The least.
+    pub min: u64,
+    /// The mean.
+    pub mean: f64,
+    /// The most.
+    pub max: u64,
+}
+
+/// Sizes, and how often each was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Sizes {
+    /// Pairs of bytes and count, by size. Of more than 64 sizes these are ranges, each with its
+    /// upper end, a power of two.
+    pub histogram: Vec<(u64, u64)>,
+}
+
+/// Requests by the context in which their completion ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Completions {
+    /// A hard interrupt.
+    pub hardirq: u64,
+    /// A soft interrupt.
+    pub softirq: u64,
+    /// A worker of a workqueue.
+    pub kworker: u64,
+    /// The submitting task.
+    pub task: u64,
+    /// A thread that polls.
+    pub poller: u64,
+    /// Nobody saw.
+    pub unknown: u64,
+}
+
+/// Requests by how they came to the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Doors {
+    /// `pread`, `pwrite` and their like.
+    pub syscall: u64,
+    /// Linux AIO.
+    pub aio: u64,
+    /// io_uring.
+    pub uring: u64,
+    /// Nobody saw.
+    pub unknown: u64,
+}
+
+/// One file or device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FileSummary {
+    /// Its path, or `device:inode` where no path was seen.
+    pub path: String,
+    /// `ext4`, `xfs`, `raw`, ...
+    pub file_system: String,
+    /// Its device: `major:minor`.
+    pub device: String,
+    /// Requests.
+    pub requests: u64,
+    /// Those of them that read.
+    pub reads: u64,
+    /// Those of them that write.
+    pub writes: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Bios that they became.
+    pub bios: u64,
+    /// Where completions ran.
+    pub completions: Completions,
+    /// Requests that were not completed by the time the trace ended, or whose end was lost.
+    pub unfinished: u64,
+    /// From entry to wake-up.
+    pub total_ns: Option<PhaseLatency>,
+}
+
+/// Where the time of requests went, phase by phase; `null` where no request told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct PhaseLatencies {
+    /// From entry into the kernel until the last bio was queued.
+    pub submit: Option<PhaseLatency>,
+    /// Until the driver had the last bio.
+    pub queue: Option<PhaseLatency>,
+    /// Until the device was done with the last bio.
+    pub device: Option<PhaseLatency>,
+    /// Until the completion ran: the way to a worker, if it took one.
+    pub detour: Option<PhaseLatency>,
+    /// Until whoever waited had it.
+    pub wake: Option<PhaseLatency>,
+    /// From entry to wake-up.
+    pub total: Option<PhaseLatency>,
+}
+
+/// Nanoseconds of many requests in one phase. Percentiles are within 0.1 %.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct PhaseLatency {
+    /// Requests that told.
+    pub count: u64,
+    /// The mean.
+    pub mean: f64,
+    /// Half of the requests took no longer.
+    pub p50: u64,
+    /// 90 % took no longer.
+    pub p90: u64,
+    /// 99 % took no longer.
+    pub p99: u64,
+    /// 99.9 % took no longer.
+    #[serde(rename = "p99.9")]
+    pub p99_9: u64,
+    /// The longest.
+    pub max: u64,
+    /// All of them together.
+    pub sum: u64,
+}
+
+/// How much a finding matters.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Direct I/O did not happen.
+    Severe,
+    /// Direct I/O was slower than this machine could be.
+    Warning,
+    /// Worth knowing when a number looks odd.
+    #[default]
+    Notice,
+}
+
+/// One thing that slowed the command's I/O down.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Finding {
+    /// Its name; a script may rely on it.
+    pub id: String,
+    /// Which of several causes it has, where it can have several; a script may rely on it.
+    pub reason: Option<String>,
+    /// How much it matters.
+    pub severity: Severity,
+    /// What shows it.
+    pub evidence: Evidence,
+    /// Why, in one sentence.
+    pub cause: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// What shows a finding.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Evidence {
+    /// What was seen, in words.
+    pub seen: String,
+    /// Requests that show it ...
+    pub requests: u64,
+    /// ... of so many that could.
+    pub of: u64,
+    /// Their files, at most 8.
+    pub files: Vec<String>,
+    /// Further figures by name: bytes, nanoseconds and counts.
+    pub figures: BTreeMap<String, u64>,
+    /// A few of these requests.
+    pub examples: Vec<ExampleRequest>,
+}
+
+/// One request as an example.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ExampleRequest {
+    /// Which one: requests are numbered by the time of their begin, from 0.
+    pub request: u64,
+    /// Its file.
+    pub path: String,
+    /// `read` or `write`.
+    pub op: String,
+    /// Its first byte.
+    pub offset: u64,
+    /// Bytes asked.
+    pub length: u64,
+    /// The thread that submitted it.
+    pub thread: u32,
+    /// When it entered the kernel, from the begin of the trace.
+    pub begin_ns: u64,
+    /// From entry to wake-up.
+    pub total_ns: Option<u64>,
+    /// Where its completion ran.
+    pub context: Option<String>,
+    /// Bios that it became.
+    pub bios: u64,
+}

@@ -1,0 +1,115 @@
+//! Why a command could not be traced, and what helps. The messages of tracing live here only.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// What went wrong before, while or after the command ran.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// Trace events are for root.
+    NotRoot,
+    /// No tracefs is mounted where it is looked for.
+    NoTracefs,
+    /// The kernel has no events of direct I/O.
+    NoIomapEvents {
+        /// The kernel's release.
+        release: String,
+    },
+    /// There is no such command.
+    CommandNotFound(String),
+    /// The command is there and cannot be run.
+    CommandNotExecutable(String, io::Error),
+    /// The command line is empty.
+    CommandMissing,
+    /// A file of tracefs did not do what was asked.
+    Tracefs {
+        /// What was asked.
+        what: &'static str,
+        /// Of which file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel's buffer lost everything.
+    BufferTooSmall {
+        /// How many events it lost.
+        lost_events: u64,
+        /// What it held, in KiB for each CPU.
+        buffer_kib: u64,
+    },
+    /// What was read from the kernel is not what its own description says.
+    Malformed(String),
+    /// Anything else that the machine refused.
+    Machine {
+        /// What was asked.
+        what: &'static str,
+        /// The answer.
+        source: io::Error,
+    },
+}
+
+impl TraceError {
+    /// The exit status that env(1) and its like use: 127 not found, 126 not executable, 125 own.
+    #[must_use]
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            TraceError::CommandNotFound(_) => 127,
+            TraceError::CommandNotExecutable(..) => 126,
+            _ => 125,
+        }
+    }
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TraceError::NotRoot => {
+                write!(f, "trace events are for root only; run it again with sudo")
+            }
+            TraceError::NoTracefs => write!(
+                f,
+                "no tracefs at /sys/kernel/tracing; mount it with `mount -t tracefs tracefs \
+                 /sys/kernel/tracing` (in a container, on the host)"
+            ),
+            TraceError::NoIomapEvents { release } => write!(
+                f,
+                "kernel {release} has no events of direct I/O (iomap_dio_rw_begin came with 6.6); \
+                 trace on a newer kernel, or look at the block layer alone with blktrace"
+            ),
+            TraceError::CommandNotFound(command) => {
+                write!(f, "{command}: no such command; check its name and PATH")
+            }
+            TraceError::CommandNotExecutable(command, source) => {
+                write!(f, "{command}: cannot be run: {source}; check its permissions")
+            }
+            TraceError::CommandMissing => write!(f, "no command to trace; put one after `--`"),
+            TraceError::Tracefs { what, path, source } => {
+                write!(f, "{what}: {}: {source}", path.display())
+            }
+            TraceError::BufferTooSmall { lost_events, buffer_kib } => write!(
+                f,
+                "the trace buffer of {buffer_kib} KiB for each CPU lost {lost_events} events and \
+                 nothing can be joined; raise it with --buffer-size, or trace less at once"
+            ),
+            TraceError::Malformed(what) => write!(
+                f,
+                "the kernel's trace buffer is not what it says of itself: {what}; please report it \
+                 with `uname -r`"
+            ),
+            TraceError::Machine { what, source } => write!(f, "{what}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for TraceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            TraceError::Tracefs { source, .. }
+            | TraceError::Machine { source, .. }
+            | TraceError::CommandNotExecutable(_, source) => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The events that are listened to, and what each says once its record is read. What they mean
+//! together is for who joins them.
+
+use super::format::{Field, Record};
+
+/// Bit of a record's common flags: it was made in a hard interrupt.
+pub const FLAG_HARD_IRQ: u8 = 0x08;
+/// Bit of a record's common flags: it was made in a soft interrupt.
+pub const FLAG_SOFT_IRQ: u8 = 0x10;
+
+/// A device, as the kernel keeps it inside: twenty bits of minor below the major.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Device(pub u32);
+
+/// An inode of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Inode {
+    /// Its device.
+    pub device: Device,
+    /// Its number; 0 for a raw device.
+    pub number: u64,
+}
+
+/// Sectors of 512 bytes of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sectors {
+    /// The device.
+    pub device: Device,
+    /// The first.
+    pub start: u64,
+    /// How many.
+    pub count: u32,
+    /// What is done with them.
+    pub flow: Flow,
+}
+
+/// What the letters of an event of the block layer say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Data to memory.
+    Read,
+    /// Data to the device.
+    Write,
+    /// Metadata of a file system, a discard, a flush.
+    Other,
+}
+
+/// One event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Nanoseconds of the monotonic clock.
+    pub time: u64,
+    /// The thread that ran, or that was interrupted.
+    pub thread: u32,
+    /// The common flags.
+    pub flags: u8,
+    /// What happened.
+    pub what: What,
+}
+
+/// What an event says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum What {
+    /// A direct request entered iomap.
+    Begin(Begin),
+    /// iomap handed all of it down and did not wait.
+    Queued(Inode),
+    /// iomap finished it.
+    Complete {
+        /// Of which file.
+        inode: Inode,
+        /// Where the file position stands now.
+        position: u64,
+        /// Bytes, or a negative errno.
+        result: i64,
+    },
+    /// Cached pages could not be taken away, so it goes through the page cache.
+    InvalidateFailed(Inode),
+    /// The page cache of this inode held pages when the request began.
+    CachedPages(Inode),
+    /// A bio was handed to the block layer.
+    BioQueued(Sectors),
+    /// A driver that works on bios finished one.
+    BioDone(Sectors),
+    /// The block layer cut a bio: what lies before `cut_at` goes first.
+    BioCut {
+        /// The device.
+        device: Device,
+        /// The bio's first sector.
+        start: u64,
+        /// The second part's first sector.
+        cut_at: u64,
+    },
+    /// A driver got a request of the block layer.
+    Issued(Sectors),
+    /// A device finished so much of a request of the block layer.
+    Done(Sectors),
+    /// A piece of work was queued.
+    WorkQueued(u64),
+    /// A worker began a piece of work.
+    WorkStarted {
+        /// Which.
+        work: u64,
+        /// The address of its function.
+        function: u64,
+    },
+    /// A ring's entry was taken.
+    UringSubmitted(u64),
+    /// A ring's entry was answered.
+    UringCompleted(u64),
+    /// A ring's entry went to a worker.
+    UringPunted(u64),
+    /// `io_getevents` returned.
+    Reaped(i64),
+    /// A task was made.
+    TaskMade {
+        /// Its number.
+        task: u32,
+        /// Its name.
+        name: String,
+        /// Whether it is a thread of its maker.
+        is_thread: bool,
+    },
+    /// A task has a new name.
+    TaskNamed {
+        /// Its number.
+        task: u32,
+        /// The name.
+        name: String,
+    },
+    /// Blocks of this inode are turned from unwritten to written.
+    UnwrittenConverted(Inode),
+    /// Blocks of this inode are allocated.
+    Allocated(Inode),
+    /// A file is synchronised, from here.
+    SyncBegan(Inode),
+    /// To here.
+    SyncEnded(Inode),
+    /// The journal of a file system commits.
+    JournalCommits(Device),
+    /// A task sleeps until the log has room.
+    LogSlept,
+}
+
+/// A direct request as it entered the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begin {
+    /// Of which file.
+    pub inode: Inode,
+    /// The file's size; `None` where it has none that could grow.
+    pub file_size: Option<u64>,
+    /// First byte.
+    pub position: u64,
+    /// Bytes.
+    pub count: u64,
+    /// Of a request that is taken up again: bytes that were moved before.
+    pub done_before: u64,
+    /// The kernel's flags of the request.
+    pub flags: u32,
+    /// Whether its submitter does not wait.
+    pub is_async: bool,
+    /// Whether it is a write, where the flags do not say.
+    pub is_write: bool,
+}
+
+/// `IOCB_HIPRI`.
+pub const IOCB_POLLED: u32 = 1;
+/// `IOCB_DSYNC` and `IOCB_SYNC`.
+pub const IOCB_DURABLE: u32 = 2 | 4;
+/// `IOCB_NOWAIT`.
+pub const IOCB_NOWAIT: u32 = 8;
+/// `IOCB_DIRECT`.
+pub const IOCB_DIRECT: u32 = 1 << 17;
+/// `IOCB_WRITE`.
+pub const IOCB_WRITE: u32 = 1 << 18;
+/// `CLONE_THREAD`.
+const CLONE_THREAD: u64 = 0x1_0000;
+
+/// Whether a trace can do without an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Without it there is no trace.
+    Must,
+    /// Without it this cannot be known.
+    Tells(&'static str),
+    /// Other events tell the same.
+    Helps,
+}
+
+/// One event that is listened to.
+#[derive(Clone, Copy)]
+pub struct Source {
+    /// `system/name`.
+    pub name: &'static str,
+    /// Whether a trace can do without.
+    pub need: Need,
+    /// The fields that are read, in this order.
+    pub fields: &'static [&'static str],
+    /// From a record to what it says.
+    pub read: fn(Record<'_>) -> What,
+}
+
+const fn source(
+    name: &'static str,
+    need: Need,
+    fields: &'static [&'static str],
+    read: fn(Record<'_>) -> What,
+) -> Source {
+    Source { name, need, fields, read }
+}
+
+/// `io_getevents`: told by itself, so that it can be left off when it costs too much.
+pub const REAP: &[&str] = &["syscalls/sys_exit_io_getevents", "syscalls/sys_exit_io_pgetevents"];
+/// Events of work that are of use for two functions only.
+pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start"];
+
+const CONTEXT: Need = Need::Tells("when a worker took up a completion that was put off");
+const DEVICE: Need = Need::Tells("when devices were done");
+const SECTORS: &[&str] = &["dev", "sector", "nr_sector", "rwbs"];
+
+/// Every event that is listened to.
+pub const SOURCES: &[Source] = &[
+    source(
+        "iomap/iomap_dio_rw_begin",
+        Need::Must,
+        &["dev", "ino", "isize", "pos", "count", "done_before", "ki_flags", "aio"],
+        |record| What::Begin(begin(record)),
+    ),
+    source("iomap/iomap_dio_rw_queued", Need::Helps, &["dev", "ino"], |record| {
+        What::Queued(inode(record))
+    }),
+    source("iomap/iomap_dio_complete", Need::Must, &["dev", "ino", "pos", "ret"], |record| {
+        What::Complete {
+            inode: inode(record),
+            position: record.number(2),
+            result: record.signed(3),
+        }
+    }),
+    source("iomap/iomap_dio_invalidate_fail", Need::Helps, &["dev", "ino"], |record| {
+        What::InvalidateFailed(inode(record))
+    }),
+    source("block/block_bio_queue", Need::Must, SECTORS, |record| What::BioQueued(sectors(record))),
+    source("block/block_bio_complete", DEVICE, SECTORS, |record| What::BioDone(sectors(record))),
+    source("block/block_split", Need::Helps, &["dev", "sector", "new_sector"], |record| {
+        What::BioCut {
+            device: Device(record.number32(0)),
+            start: record.number(1),
+            cut_at: record.number(2),
+        }
+    }),
+    source("block/block_rq_issue", DEVICE, SECTORS, |record| What::Issued(sectors(record))),
+    source("block/block_rq_complete", DEVICE, SECTORS, |record| What::Done(sectors(record))),
+    source("workqueue/workqueue_queue_work", CONTEXT, &["work"], |record| {
+        What::WorkQueued(record.number(0))
+    }),
+    source("workqueue/workqueue_execute_start", CONTEXT, &["work", "function"], |record| {
+        What::WorkStarted { work: record.number(0), function: record.number(1) }
+    }),
+    source("io_uring/io_uring_submit_req", Need::Helps, &["req"], |record| {
+        What::UringSubmitted(record.number(0))
+    }),
+    source("io_uring/io_uring_complete", Need::Helps, &["req"], |record| {
+        What::UringCompleted(record.number(0))
+    }),
+    source("io_uring/io_uring_queue_async_work", Need::Helps, &["req"], |record| {
+        What::UringPunted(record.number(0))
+    }),
+    source("syscalls/sys_exit_io_getevents", Need::Helps, &["ret"], |record| {
+        What::Reaped(record.signed(0))
+    }),
+    source("syscalls/sys_exit_io_pgetevents", Need::Helps, &["ret"], |record| {
+        What::Reaped(record.signed(0))
+    }),
+    source("task/task_newtask", Need::Must, &["pid", "comm", "clone_flags"], |record| {
+        What::TaskMade {
+            task: record.number32(0),
+            name: name(record, 1),
+            is_thread: record.number(2) & CLONE_THREAD != 0,
+        }
+    }),
+    source("task/task_rename", Need::Helps, &["pid", "newcomm"], |record| What::TaskNamed {
+        task: record.number32(0),
+        name: name(record, 1),
+    }),
+    source("ext4/ext4_ext_handle_unwritten_extents", Need::Helps, &["dev", "ino"], |record| {
+        What::UnwrittenConverted(inode(record))
+    }),
+    source("xfs/xfs_unwritten_convert", Need::Helps, &["dev", "ino"], |record| {
+        What::UnwrittenConverted(inode(record))
+    }),
+    source("ext4/ext4_allocate_blocks", Need::Helps, &["dev", "ino"], |record| {
+        What::Allocated(inode(record))
+    }),
+    source("xfs/xfs_iomap_alloc", Need::Helps, &["dev", "ino"], |record| {
+        What::Allocated(inode(record))
+    }),
+    source("ext4/ext4_sync_file_enter", Need::Helps, &["dev", "ino"], |record| {
+        What::SyncBegan(inode(record))
+    }),
+    source("ext4/ext4_sync_file_exit", Need::Helps, &["dev", "ino"], |record| {
+        What::SyncEnded(inode(record))
+    }),
+    source("xfs/xfs_file_fsync", Need::Helps, &["dev", "ino"], |record| {
+        What::SyncBegan(inode(record))
+    }),
+    source("jbd2/jbd2_start_commit", Need::Helps, &["dev"], |record| {
+        What::JournalCommits(Device(record.number32(0)))
+    }),
+    source("jbd2/jbd2_end_commit", Need::Helps, &["dev"], |record| {
+        What::JournalCommits(Device(record.number32(0)))
+    }),
+    source("xfs/xfs_log_force", Need::Helps, &["dev"], |record| {
+        What::JournalCommits(Device(record.number32(0)))
+    }),
+    source("xfs/xfs_log_grant_sleep", Need::Helps, &[], |_| What::LogSlept),
+];
+
+impl Device {
+    /// From major and minor.
+    #[must_use]
+    pub fn new(major: u32, minor: u32) -> Device {
+        Device(major << 20 | minor)
+    }
+
+    /// Major and minor.
+    #[must_use]
+    pub fn numbers(self) -> (u32, u32) {
+        (self.0 >> 20, self.0 & 0xf_ffff)
+    }
+}
+
+impl Sectors {
+    /// The sector behind the last.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(u64::from(self.count))
+    }
+}
+
+/// The fields of a source that the kernel's event has; one that it lacks reads as 0.
+#[must_use]
+pub fn wanted(source: &Source, format: &super::format::EventFormat) -> Vec<Field> {
+    let absent = Field { offset: 0, size: 0, is_signed: false };
+    source.fields.iter().map(|name| format.field(name).unwrap_or(absent)).collect()
+}
+
+fn inode(record: Record<'_>) -> Inode {
+    Inode { device: Device(record.number32(0)), number: record.number(1) }
+}
+
+fn begin(record: Record<'_>) -> Begin {
+    let flags = record.number32(6);
+    Begin {
+        inode: inode(record),
+        file_size: Some(record.number(2)),
+        position: record.number(3),
+        count: record.number(4),
+        done_before: record.number(5),
+        flags,
+        is_async: record.number(7) != 0,
+        is_write: flags & IOCB_WRITE != 0,
+    }
+}
+
+fn sectors(record: Record<'_>) -> Sectors {
+    let count = record.number32(2);
+    Sectors {
+        device: Device(record.number32(0)),
+        start: record.number(1),
+        count,
+        flow: if count == 0 { Flow::Other } else { flow(record.text(3)) },
+    }
+}
+
+/// `WS`, `R`, `FWFS`, `DS`, `RM`: what is done first, how after it; a leading `F` is a flush.
+fn flow(letters: &[u8]) -> Flow {
+    let kind = match letters {
+        [b'F', rest @ ..] => rest.first(),
+        _ => letters.first(),
+    };
+    match kind {
+        _ if letters.contains(&b'M') => Flow::Other,
+        Some(b'R') => Flow::Read,
+        Some(b'W') => Flow::Write,
+        _ => Flow::Other,
+    }
+}
+
+fn name(record: Record<'_>, index: usize) -> String {
+    String::from_utf8_lossy(record.text(index)).into_owned()
+}

@@ -1,0 +1,144 @@
+//! What files and devices are called, and what is known of them: paths seen open, mounts, limits.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::command::{Paths, inode_of};
+use super::event::{Device, Inode};
+use super::model::TracedFile;
+
+/// Names and facts of files, by their inodes.
+#[derive(Debug, Default)]
+pub struct Files {
+    paths: Paths,
+    /// File systems by their devices.
+    file_systems: HashMap<Device, String>,
+    /// Files that stand behind a loop device: what goes on in them is not the command's doing.
+    backing: HashSet<Inode>,
+    disks: HashMap<Device, Device>,
+}
+
+impl Files {
+    /// From the paths that were seen open, and from the words of the command that are paths.
+    #[must_use]
+    pub fn new(mut paths: Paths, command: &[OsString]) -> Files {
+        for word in command {
+            for path in paths_in(word) {
+                if let Some(inode) = inode_of(&path) {
+                    paths.entry(inode).or_insert(path);
+                }
+            }
+        }
+        Files { paths, file_systems: mounts(), backing: backing_files(), disks: HashMap::new() }
+    }
+
+    /// Whether a loop device lies on this file.
+    #[must_use]
+    pub fn is_backing(&self, inode: Inode) -> bool {
+        self.backing.contains(&inode)
+    }
+
+    /// The whole disk that a device is, or is a part of.
+    pub fn disk(&mut self, device: Device) -> Device {
+        *self.disks.entry(device).or_insert_with(|| disk_of(device).unwrap_or(device))
+    }
+
+    /// What is known of a file.
+    #[must_use]
+    pub fn describe(&self, inode: Inode) -> TracedFile {
+        let (major, minor) = inode.device.numbers();
+        let path = match self.paths.get(&inode) {
+            Some(path) => path.to_string_lossy().into_owned(),
+            None if inode.number == 0 => format!("{major}:{minor}"),
+            None => format!("{major}:{minor}:{}", inode.number),
+        };
+        let file_system = match self.file_systems.get(&inode.device) {
+            _ if inode.number == 0 => "raw".to_owned(),
+            Some(kind) => kind.clone(),
+            None => String::new(),
+        };
+        TracedFile {
+            path,
+            device: (major, minor),
+            inode: inode.number,
+            file_system,
+            bio_bytes_limit: bio_bytes_limit(inode.device),
+            boundary_bytes: boundary_bytes(inode.device),
+            needs_flush: needs_flush(inode.device),
+        }
+    }
+}
+
+/// Paths that may stand in a word of a command: the word, or what is behind its `=`.
+fn paths_in(word: &OsString) -> Vec<PathBuf> {
+    let mut paths = vec![PathBuf::from(word)];
+    if let Some((_, value)) = word.to_str().and_then(|word| word.split_once('=')) {
+        paths.push(PathBuf::from(value));
+    }
+    paths
+}
+
+/// File systems by their devices, from the table of mounts.
+fn mounts() -> HashMap<Device, String> {
+    let table = procfs::process::Process::myself().and_then(|process| process.mountinfo());
+    let mut mounts = HashMap::new();
+    for mount in table.into_iter().flatten() {
+        let numbers = mount.majmin.split_once(':');
+        let numbers =
+            numbers.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+        if let Some((major, minor)) = numbers {
+            mounts.insert(Device::new(major, minor), mount.fs_type);
+        }
+    }
+    mounts
+}
+
+fn backing_files() -> HashSet<Inode> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let backing = devices.filter_map(|device| {
+        let path = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
+        inode_of(Path::new(path.trim_end()))
+    });
+    backing.collect()
+}
+
+fn block(device: Device) -> PathBuf {
+    let (major, minor) = device.numbers();
+    Path::new("/sys/dev/block").join(format!("{major}:{minor}"))
+}
+
+fn disk_of(device: Device) -> Option<Device> {
+    let folder = fs::canonicalize(block(device)).ok()?;
+    if !folder.join("partition").exists() {
+        return None;
+    }
+    let numbers = fs::read_to_string(folder.parent()?.join("dev")).ok()?;
+    let (major, minor) = numbers.trim().split_once(':')?;
+    Some(Device::new(major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn bio_bytes_limit(device: Device) -> Option<u64> {
+    queue_value(device, "max_sectors_kb")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Where requests for the device are cut; `None` for 0, which says nowhere.
+fn boundary_bytes(device: Device) -> Option<u64> {
+    let sectors = queue_value(device, "chunk_sectors")?.parse::<u64>().ok()?;
+    sectors.checked_mul(512).filter(|bytes| *bytes > 0)
+}
+
+/// Whether what is to be durable needs a flush: the device's cache is volatile, and no single write
+/// can go past it.
+fn needs_flush(device: Device) -> Option<bool> {
+    let is_volatile = queue_value(device, "write_cache")? == "write back";
+    let has_fua = queue_value(device, "fua")? == "1";
+    Some(is_volatile && !has_fua)
+}
+
+fn queue_value(device: Device, name: &str) -> Option<String> {
+    let disk = disk_of(device).unwrap_or(device);
+    let value = fs::read_to_string(block(disk).join("queue").join(name)).ok()?;
+    Some(value.trim().to_owned())
+}

@@ -1,0 +1,150 @@
+//! `deferred-completion`: completions that took the way through a worker, and why.
+//!
+//! A request can have several reasons. It is counted for the one that would remain on the newest
+//! kernel: what the request is comes before what the kernel does with all of them.
+
+use std::path::Path;
+
+use diopter::probe::known;
+
+use super::super::document::{Finding, Severity};
+use super::super::model::{Context, Trace, TracedOp, TracedRequest};
+use super::{PER_MILLE_COSTLY, Shown, median, shown, time_text};
+use crate::trace::phases::Phases;
+
+/// Why a completion was put off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    Extending,
+    UnwrittenExtents,
+    Flush,
+    CachedPages,
+    Kernel,
+    Unknown,
+}
+
+impl Reason {
+    const ALL: [Reason; 6] = [
+        Reason::Extending,
+        Reason::UnwrittenExtents,
+        Reason::Flush,
+        Reason::CachedPages,
+        Reason::Kernel,
+        Reason::Unknown,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Reason::Extending => "extending",
+            Reason::UnwrittenExtents => known::UNWRITTEN_EXTENTS,
+            Reason::Flush => known::VOLATILE_WRITE_CACHE_WITHOUT_FUA,
+            Reason::CachedPages => known::CACHED_PAGES,
+            Reason::Kernel => "kernel",
+            Reason::Unknown => "unknown",
+        }
+    }
+
+    fn cause(self) -> &'static str {
+        match self {
+            Reason::Extending => {
+                "each went past the end of the file, whose new size a worker has to set once the \
+                 bytes are there"
+            }
+            Reason::UnwrittenExtents => {
+                "each was the first write to allocated blocks, which a worker then has to mark as \
+                 written: a metadata update in the journal"
+            }
+            Reason::Flush => {
+                "each was to be durable on a device whose cache is volatile and has no FUA, so a \
+                 worker has to flush the whole cache after it"
+            }
+            Reason::CachedPages => {
+                "the file has pages in the page cache, which a worker has to drop after each write \
+                 because an interrupt may not"
+            }
+            Reason::Kernel => {
+                "this kernel completes every asynchronous write of this file system in a worker, a \
+                 plain overwrite too: a hand-over and a wake-up each"
+            }
+            Reason::Unknown => "nothing that was seen of them tells why",
+        }
+    }
+
+    fn remedy(self, trace: &Trace, shown: &Shown) -> String {
+        match self {
+            Reason::Extending => {
+                "allocate the file before (fallocate) and write it once, or append in larger pieces"
+                    .to_owned()
+            }
+            Reason::UnwrittenExtents => known::REMEDY_UNWRITTEN_EXTENTS.to_owned(),
+            Reason::Flush => known::REMEDY_FLUSHES.to_owned(),
+            Reason::CachedPages => {
+                let file = shown.requests.first().map(|at| trace.requests[*at].file);
+                let path = file.and_then(|file| trace.files.get(file)).map_or("FILE", |f| &f.path);
+                known::remedy_cached_pages(Path::new(path))
+            }
+            Reason::Kernel => known::REMEDY_DEFERRED_BY_KERNEL.to_owned(),
+            Reason::Unknown => {
+                "the function that put them off (`deferred_by`), if the trace has it, tells more"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
+    Reason::ALL.into_iter().filter_map(|reason| finding(trace, reason)).collect()
+}
+
+fn finding(trace: &Trace, reason: Reason) -> Option<Finding> {
+    let could = |request: &TracedRequest| request.context.is_some();
+    let shows = |request: &TracedRequest| reason_of(trace, request) == Some(reason);
+    let shown = shown(trace, PER_MILLE_COSTLY, could, shows)?;
+    let detours =
+        shown.requests.iter().filter_map(|at| Phases::of(trace, &trace.requests[*at]).detour);
+    let detour = median(detours.collect());
+    let seen = format!(
+        "{} completed in a kworker; the way there took {} in the middle",
+        shown.share("requests"),
+        time_text(detour)
+    );
+    let mut evidence = shown.evidence(trace, seen);
+    evidence.figures.insert("detour_ns_p50".to_owned(), detour);
+    Some(Finding {
+        id: known::DEFERRED_COMPLETION.to_owned(),
+        reason: Some(reason.name().to_owned()),
+        severity: Severity::Warning,
+        evidence,
+        cause: reason.cause().to_owned(),
+        remedy: reason.remedy(trace, &shown),
+    })
+}
+
+/// Why a completion was put off; `None` if it was not.
+fn reason_of(trace: &Trace, request: &TracedRequest) -> Option<Reason> {
+    if request.context != Some(Context::Kworker) {
+        return None;
+    }
+    let file = trace.files.get(request.file);
+    let is_write = request.op == TracedOp::Write;
+    Some(match request {
+        _ if !is_write => Reason::Unknown,
+        TracedRequest { is_extending: Some(true), .. } => Reason::Extending,
+        TracedRequest { is_unwritten: Some(true), .. } => Reason::UnwrittenExtents,
+        TracedRequest { is_dsync: true, .. } if file?.needs_flush != Some(false) => Reason::Flush,
+        TracedRequest { has_cached_pages: Some(true), .. } => Reason::CachedPages,
+        _ => {
+            let version = version_of(&trace.kernel_release);
+            let file_system = file.map_or("", |file| &file.file_system);
+            let is_kernel =
+                version.is_some_and(|version| known::defers_every_write(file_system, version));
+            if is_kernel { Reason::Kernel } else { Reason::Unknown }
+        }
+    })
+}
+
+/// Major and minor number of a kernel's release.
+fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}

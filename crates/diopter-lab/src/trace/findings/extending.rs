@@ -1,0 +1,58 @@
+//! `serialised-extending`: writes past the end of a file, one after the other however many were to
+//! be in flight.
+
+use super::super::document::{Finding, Severity};
+use super::super::model::{Trace, TracedOp, TracedRequest};
+use super::super::phases::end_of;
+use super::{PER_MILLE_COSTLY, Shown, shown};
+
+/// Pairs of neighbours that must follow each other without overlap, per mille. Not all: what the
+/// first writes of a job meet (blocks that are there already) is not what the others meet.
+const PER_MILLE_SERIAL: usize = 900;
+
+pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
+    finding(trace).into_iter().collect()
+}
+
+fn finding(trace: &Trace) -> Option<Finding> {
+    let is_write = |request: &TracedRequest| request.op == TracedOp::Write;
+    let is_extending = |request: &TracedRequest| request.is_extending == Some(true);
+    let shown = shown(trace, PER_MILLE_COSTLY, is_write, is_extending)?;
+    if !is_serial(trace, &shown) {
+        return None;
+    }
+    let seen = format!(
+        "{} went past the end of the file, and none of these overlapped another on its file",
+        shown.share("writes")
+    );
+    Some(Finding {
+        id: "serialised-extending".to_owned(),
+        reason: None,
+        severity: Severity::Warning,
+        evidence: shown.evidence(trace, seen),
+        cause:
+            "a write past the end of a file holds the inode's lock alone until its bytes are on \
+                the device and the new size is set, so the file takes one at a time at any depth"
+                .to_owned(),
+        remedy: "give the file its size before (write it once, or fallocate and write), or append \
+                 in larger pieces"
+            .to_owned(),
+    })
+}
+
+/// Whether those writes of each file followed each other without overlap.
+fn is_serial(trace: &Trace, shown: &Shown) -> bool {
+    let mut sorted: Vec<&TracedRequest> =
+        shown.requests.iter().map(|at| &trace.requests[*at]).collect();
+    sorted.sort_by_key(|request| (request.file, request.times.begin));
+    let neighbours = sorted.windows(2).filter(|pair| pair[0].file == pair[1].file);
+    let overlaps: Vec<bool> =
+        neighbours.filter_map(|pair| Some(pair[1].times.begin < completed_of(pair[0])?)).collect();
+    let serial = overlaps.iter().filter(|overlaps| !**overlaps).count();
+    !overlaps.is_empty() && serial * 1000 >= PER_MILLE_SERIAL * overlaps.len()
+}
+
+/// When its bytes were there. Its submitter may hear of it later, with others.
+fn completed_of(request: &TracedRequest) -> Option<u64> {
+    request.times.completed.or_else(|| end_of(request))
+}

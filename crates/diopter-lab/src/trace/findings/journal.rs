@@ -1,0 +1,24 @@
+//! `journal-wait`: requests that waited until the file system's journal had committed.
+
+use super::super::document::{Finding, Severity};
+use super::super::model::Trace;
+use super::{PER_MILLE_COSTLY, shown};
+
+pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
+    let found = shown(trace, PER_MILLE_COSTLY, |_| true, |request| request.waited_for_journal);
+    let finding = found.map(|shown| Finding {
+        id: "journal-wait".to_owned(),
+        reason: None,
+        severity: Severity::Warning,
+        evidence: shown
+            .evidence(trace, format!("{} waited for the journal", shown.share("requests"))),
+        cause: "each changed metadata (its size, blocks that were unwritten or not there) and was \
+                not done until a commit of the journal had that on the device, with a flush of its \
+                cache"
+            .to_owned(),
+        remedy: "allocate and write the file before; flush once after many writes instead of each \
+                 (no O_DSYNC, one fdatasync); keep the journal on a device of its own"
+            .to_owned(),
+    });
+    finding.into_iter().collect()
+}

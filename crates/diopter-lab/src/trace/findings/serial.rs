@@ -1,0 +1,92 @@
+//! `serial-stripes`: requests to several objects in turn, each begun only when the one before it
+//! was done.
+
+use std::collections::BTreeMap;
+
+use super::super::document::{Finding, Severity};
+use super::super::model::{Trace, TracedRequest};
+use super::super::phases::end_of;
+use super::{Shown, count};
+
+/// Requests from which on a turn over objects is a pattern and not a coincidence: two full rounds
+/// of the smallest stripe count that is worth striping.
+const REQUESTS_MIN: usize = 8;
+/// Steps that must go on to another object, and steps that must have waited, per mille. Where one
+/// request ends and the next begins, two neighbours may be on the same object.
+const PER_MILLE_STEPS: usize = 800;
+
+pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
+    let mut by_thread: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (at, request) in trace.requests.iter().enumerate() {
+        by_thread.entry(request.thread).or_default().push(at);
+    }
+    let mut shown = Shown::default();
+    for requests in by_thread.into_values().filter(|requests| is_serial(trace, requests)) {
+        shown.of += count(requests.len());
+        shown.requests.extend(requests);
+    }
+    if shown.requests.is_empty() {
+        return Vec::new();
+    }
+    vec![finding(trace, &shown)]
+}
+
+fn finding(trace: &Trace, shown: &Shown) -> Finding {
+    let mut files: Vec<usize> = shown.requests.iter().map(|at| trace.requests[*at].file).collect();
+    files.sort_unstable();
+    files.dedup();
+    let seen = format!(
+        "{} requests went to {} files in turn, and no two were in flight at once",
+        shown.requests.len(),
+        files.len()
+    );
+    let mut evidence = shown.evidence(trace, seen);
+    evidence.figures.insert("objects".to_owned(), count(files.len()));
+    Finding {
+        id: "serial-stripes".to_owned(),
+        reason: None,
+        severity: Severity::Warning,
+        evidence,
+        cause: "one thread waits for each stripe before it asks the next object for the next, so \
+                all objects together are as fast as one"
+            .to_owned(),
+        remedy: "submit the requests to all objects, then wait for all (diopter's default, and \
+                 Lustre's since 2.14); or let several threads or a queue keep as many in flight as \
+                 there are objects"
+            .to_owned(),
+    }
+}
+
+/// Whether the requests of one thread go over several files in turn and wait for each other.
+fn is_serial(trace: &Trace, requests: &[usize]) -> bool {
+    if requests.len() < REQUESTS_MIN {
+        return false;
+    }
+    let mut sorted: Vec<&TracedRequest> = requests.iter().map(|at| &trace.requests[*at]).collect();
+    sorted.sort_by_key(|request| request.times.begin);
+    let steps = sorted.len() - 1;
+    let pairs = || sorted.windows(2);
+    let moves = pairs().filter(|pair| pair[0].file != pair[1].file).count();
+    let waits = pairs()
+        .filter(|pair| end_of(pair[0]).is_some_and(|end| end <= pair[1].times.begin))
+        .count();
+    let is_most = |part: usize| part * 1000 >= PER_MILLE_STEPS * steps;
+    is_most(moves) && is_most(waits) && goes_round(&sorted)
+}
+
+/// Whether the files are visited in the same order again and again, as stripes are.
+fn goes_round(sorted: &[&TracedRequest]) -> bool {
+    let mut files: Vec<usize> = Vec::new();
+    for request in sorted {
+        if files.contains(&request.file) {
+            break;
+        }
+        files.push(request.file);
+    }
+    let next = |file: usize| {
+        let at = files.iter().position(|known| *known == file)?;
+        files.get((at + 1) % files.len()).copied()
+    };
+    let in_turn = sorted.windows(2).filter(|pair| next(pair[0].file) == Some(pair[1].file)).count();
+    files.len() > 1 && in_turn * 1000 >= PER_MILLE_STEPS * (sorted.len() - 1)
+}

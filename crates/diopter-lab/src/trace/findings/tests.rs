@@ -1,0 +1,255 @@
+//! The table of jobs and findings: each cause is told by the job that has it, and by no other.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::trace::model::Door;
+use crate::trace::synthetic::{Job, LIMIT};
+
+/// `deferred-completion:kernel` for a finding with a reason.
+fn told(trace: &Trace) -> BTreeSet<String> {
+    let of = |finding: Finding| match finding.reason {
+        Some(reason) => format!("{}:{reason}", finding.id),
+        None => finding.id,
+    };
+    findings(trace).into_iter().map(of).collect()
+}
+
+const DEFERRED: &str = "deferred-completion";
+
+/// A job, and the findings that it must give, all of them.
+fn table() -> Vec<(&'static str, Job, Vec<&'static str>)> {
+    let kernel = "deferred-completion:kernel";
+    let serial = |job: &mut Job| {
+        job.depth = 1;
+        job.context = Context::Task;
+        job.mark = |request| request.is_extending = Some(true);
+    };
+    vec![
+        ("random reads", Job::default(), vec![]),
+        ("large reads that fit", Job::with(|job| job.length = 1 << 20), vec![]),
+        ("overwrites", Job::overwrite(|_| {}), vec![kernel]),
+        ("overwrites on a newer kernel", newer(), vec![]),
+        ("overwrites that block", blocking(), vec![]),
+        (
+            "unwritten extents",
+            Job::marked(|request| request.is_unwritten = Some(true)),
+            vec!["deferred-completion:unwritten-extents"],
+        ),
+        (
+            "durable writes",
+            Job::marked(|request| request.is_dsync = true),
+            vec!["deferred-completion:volatile-write-cache-without-fua"],
+        ),
+        (
+            "cached pages",
+            Job::marked(|request| request.has_cached_pages = Some(true)),
+            vec!["deferred-completion:cached-pages"],
+        ),
+        ("extending, one at a time", Job::overwrite(serial), vec!["serialised-extending"]),
+        (
+            "extending, at once",
+            Job::marked(|request| request.is_extending = Some(true)),
+            vec!["deferred-completion:extending"],
+        ),
+        ("requests over the limit", Job::with(over_limit), vec!["split-by-size-limit"]),
+        ("requests of several full bios", Job::with(full_bios), vec!["split-by-size-limit"]),
+        ("a fragmented file", Job::with(fragmented), vec!["split-by-extent"]),
+        ("a device with chunks", Job::with(chunked), vec!["split-by-device-boundary"]),
+        (
+            "reads through the cache",
+            Job::with(|job| job.mark = |request| request.is_buffered = true),
+            vec!["buffered-fallback"],
+        ),
+        ("requests to io-wq", Job::with(punted), vec!["io-wq-punt"]),
+        (
+            "waits for the journal",
+            Job::with(|job| job.mark = |request| request.waited_for_journal = true),
+            vec!["journal-wait"],
+        ),
+        ("stripes one by one", Job::with(one_by_one), vec!["serial-stripes"]),
+        ("stripes at once", Job::with(|job| job.files = 4), vec![]),
+        ("a queue of which one place is used", Job::with(shallow), vec!["depth-never-reached"]),
+        ("one at a time, as was asked", Job::with(deep_as_asked), vec![]),
+    ]
+}
+
+fn newer() -> Job {
+    Job::overwrite(|job| {
+        job.context = Context::SoftIrq;
+        job.kernel = "6.19.0";
+    })
+}
+
+fn blocking() -> Job {
+    Job::overwrite(|job| {
+        job.context = Context::Task;
+        job.door = Door::Syscall;
+        job.depth = 1;
+    })
+}
+
+fn over_limit(job: &mut Job) {
+    job.length = 4 * LIMIT;
+    job.pieces = 4;
+}
+
+fn full_bios(job: &mut Job) {
+    job.length = 4 << 20;
+    job.bios = 4;
+}
+
+fn fragmented(job: &mut Job) {
+    job.length = 128 << 10;
+    job.bios = 4;
+    job.is_contiguous = false;
+}
+
+fn chunked(job: &mut Job) {
+    job.length = 128 << 10;
+    job.boundary_bytes = Some(64 << 10);
+    job.pieces = 2;
+}
+
+fn punted(job: &mut Job) {
+    job.door = Door::Uring;
+    job.mark = |request| request.is_punted = true;
+}
+
+fn one_by_one(job: &mut Job) {
+    job.files = 4;
+    job.depth = 1;
+    job.door = Door::Syscall;
+    job.context = Context::Task;
+}
+
+fn shallow(job: &mut Job) {
+    job.depth = 1;
+}
+
+fn deep_as_asked(job: &mut Job) {
+    job.depth = 1;
+    job.entries = 1;
+}
+
+#[test]
+fn each_job_gives_its_own_findings_and_no_other() {
+    for (name, job, expected) in table() {
+        let expected: BTreeSet<String> = expected.into_iter().map(str::to_owned).collect();
+        assert_eq!(told(&job.trace()), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_finding_has_evidence_a_cause_and_a_remedy() {
+    for (name, job, _) in table() {
+        let trace = job.trace();
+        for finding in findings(&trace) {
+            let evidence = &finding.evidence;
+            assert!(!finding.cause.is_empty() && !finding.remedy.is_empty(), "{name}");
+            assert_eq!((evidence.requests, evidence.of), (200, 200), "{name}");
+            assert_eq!(evidence.examples.len(), EXAMPLES_MAX, "{name}");
+            assert_eq!(evidence.files.len(), job.files, "{name}");
+            let slowest = evidence.examples[0].total_ns;
+            assert!(evidence.examples.iter().all(|one| one.total_ns <= slowest), "{name}");
+        }
+    }
+}
+
+/// Every `n`th request of a trace gets a mark.
+fn every(n: usize, mark: fn(&mut TracedRequest)) -> Trace {
+    let mut trace = Job { requests: 1000, ..newer() }.trace();
+    trace.requests.iter_mut().step_by(n).for_each(mark);
+    trace
+}
+
+#[test]
+fn one_odd_request_among_a_thousand_is_no_finding() {
+    let deferred = |request: &mut TracedRequest| {
+        request.context = Some(Context::Kworker);
+        request.is_unwritten = Some(true);
+    };
+    assert_eq!(told(&every(1000, deferred)), BTreeSet::new());
+    assert_eq!(told(&every(100, deferred)).len(), 1);
+    assert_eq!(told(&every(1000, |request| request.waited_for_journal = true)).len(), 0);
+}
+
+#[test]
+fn one_bad_file_beside_a_busy_one_is_found() {
+    let mut trace = every(1, |_| {});
+    trace.files.push(trace.files[0].clone());
+    for request in trace.requests.iter_mut().step_by(500) {
+        request.file = 1;
+        request.is_buffered = true;
+    }
+    assert_eq!(told(&trace), BTreeSet::from(["buffered-fallback".to_owned()]));
+    assert_eq!(findings(&trace)[0].evidence.of, 2);
+}
+
+#[test]
+fn a_reason_that_stays_on_a_newer_kernel_comes_first() {
+    let job = Job::marked(|request| {
+        request.is_dsync = true;
+        request.is_unwritten = Some(true);
+        request.has_cached_pages = Some(true);
+    });
+    assert_eq!(told(&job.trace()).len(), 1);
+    assert!(told(&job.trace()).contains(&format!("{DEFERRED}:unwritten-extents")));
+}
+
+#[test]
+fn a_durable_write_that_needs_no_flush_is_put_off_by_the_kernel() {
+    let mut trace = Job::marked(|request| request.is_dsync = true).trace();
+    trace.files[0].needs_flush = Some(false);
+    assert!(told(&trace).contains(&format!("{DEFERRED}:kernel")));
+}
+
+#[test]
+fn what_nobody_saw_is_no_reason() {
+    let mut trace = Job::overwrite(|job| job.kernel = "7.1.0").trace();
+    for request in &mut trace.requests {
+        (request.is_extending, request.is_unwritten, request.has_cached_pages) = (None, None, None);
+    }
+    assert_eq!(told(&trace), BTreeSet::from([format!("{DEFERRED}:unknown")]));
+}
+
+#[test]
+fn a_device_that_is_done_at_once_does_not_make_a_queue_shallow() {
+    let mut trace = Job::with(shallow).trace();
+    trace.bios.iter_mut().for_each(|bio| bio.context = Some(Context::Task));
+    assert_eq!(told(&trace), BTreeSet::new());
+}
+
+#[test]
+fn files_in_no_order_are_no_stripes() {
+    let mut trace = Job::with(one_by_one).trace();
+    let mut prng = diopter::prng::Prng::new(7);
+    println!("seed 7");
+    for request in &mut trace.requests {
+        request.file = usize::try_from(prng.below(4)).unwrap();
+    }
+    assert_eq!(told(&trace), BTreeSet::new());
+}
+
+#[test]
+fn times_are_told_in_the_unit_that_fits() {
+    let cases = [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1_000, "1.0 us"),
+        (15_340, "15.3 us"),
+        (340_000, "340 us"),
+        (2_500_000, "2.5 ms"),
+        (61_000_000_000, "61.0 s"),
+    ];
+    for (ns, expected) in cases {
+        assert_eq!(time_text(ns), expected);
+    }
+}
+
+#[test]
+fn shares_are_told_with_one_digit() {
+    assert_eq!(share_text(1, 3), "33.3 %");
+    assert_eq!(share_text(200, 200), "100.0 %");
+    assert_eq!(share_text(0, 0), "0.0 %");
+}

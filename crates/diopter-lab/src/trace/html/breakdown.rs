@@ -1,0 +1,170 @@
+//! Where the time went, as an icicle: all requests, then files, reads and writes, phases. Each block
+//! is as wide as the time of what it stands for; blocks stand on what they are part of.
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+
+use super::super::document::{PhaseLatency, Summary};
+use super::super::findings::{op_name, time_text};
+use super::super::model::Trace;
+use super::super::phases::{PHASE_NAMES, Phases};
+use super::parts::{percent, width};
+
+/// Files that have a block of their own.
+const FILES_MAX: usize = 8;
+
+/// Time of one file's reads or writes, by phase; the last is time that no phase explains.
+type Times = [u64; 6];
+
+/// One block.
+struct Block {
+    level: usize,
+    from: u64,
+    length: u64,
+    class: &'static str,
+    label: String,
+}
+
+/// The section: the picture, and its figures as a table.
+pub fn section(trace: &Trace, summary: &Summary) -> Markup {
+    let whole = summary.latency_ns.total.map_or(0, |total| total.sum);
+    html! {
+        section #breakdown {
+            h2 { "Where the time went" }
+            p.quiet {
+                "The time of all requests together, which overlap: "
+                (time_text(whole)) ". Point at a block for its figures."
+            }
+            (icicle(trace, whole))
+            (table(summary, whole))
+        }
+    }
+}
+
+fn icicle(trace: &Trace, whole: u64) -> Markup {
+    let blocks = blocks_of(trace, whole);
+    html! {
+        div.icicle role="img" aria-label="where the time went; the table below has the figures" {
+            @for block in &blocks {
+                div class={ "block " (block.class) }
+                    style={ "left:" (width(block.from, whole)) "%;width:"
+                            (width(block.length, whole)) "%;--level:" (block.level) }
+                    title={ (block.label) ": " (time_text(block.length)) ", "
+                            (percent(block.length, whole)) } {
+                    span { (block.label) }
+                }
+            }
+        }
+    }
+}
+
+fn blocks_of(trace: &Trace, whole: u64) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    blocks.push(Block {
+        level: 0,
+        from: 0,
+        length: whole,
+        class: "all",
+        label: "all requests".to_owned(),
+    });
+    let mut at = 0;
+    for (name, by_op) in by_file(trace) {
+        let length = by_op.values().flatten().sum();
+        blocks.push(Block { level: 1, from: at, length, class: "file", label: name });
+        for (op, times) in by_op {
+            let length = times.iter().sum();
+            blocks.push(Block { level: 2, from: at, length, class: "op", label: format!("{op}s") });
+            let names = PHASE_NAMES.into_iter().chain(["unknown"]);
+            for (name, length) in names.zip(times).filter(|(_, length)| *length > 0) {
+                let label = name.to_owned();
+                blocks.push(Block { level: 3, from: at, length, class: name, label });
+                at += length;
+            }
+        }
+    }
+    blocks
+}
+
+/// Files, the one with the most time first; those past the limit are one.
+fn by_file(trace: &Trace) -> Vec<(String, BTreeMap<&'static str, Times>)> {
+    let mut files: Vec<BTreeMap<&'static str, Times>> = vec![BTreeMap::new(); trace.files.len()];
+    for request in &trace.requests {
+        let phases = Phases::of(trace, request);
+        let (Some(total), Some(file)) = (phases.total, files.get_mut(request.file)) else {
+            continue;
+        };
+        let times = file.entry(op_name(request.op)).or_default();
+        let seen = phases.in_order().map(Option::unwrap_or_default);
+        let unknown = total.saturating_sub(seen.iter().sum());
+        for (sum, time) in times.iter_mut().zip(seen.into_iter().chain([unknown])) {
+            *sum = sum.saturating_add(time);
+        }
+    }
+    let mut named: Vec<(String, BTreeMap<&'static str, Times>)> =
+        trace.files.iter().map(|file| file.path.clone()).zip(files).collect();
+    named.retain(|(_, times)| !times.is_empty());
+    named.sort_by_key(|(_, times)| std::cmp::Reverse(times.values().flatten().sum::<u64>()));
+    let rest = named.split_off(named.len().min(FILES_MAX));
+    if !rest.is_empty() {
+        let mut others: BTreeMap<&'static str, Times> = BTreeMap::new();
+        for (op, times) in rest.iter().flat_map(|(_, times)| times) {
+            let sums = others.entry(*op).or_default();
+            for (sum, time) in sums.iter_mut().zip(times) {
+                *sum = sum.saturating_add(*time);
+            }
+        }
+        named.push((format!("{} more", rest.len()), others));
+    }
+    named
+}
+
+fn table(summary: &Summary, whole: u64) -> Markup {
+    let latency = &summary.latency_ns;
+    let meanings = [
+        "until the last bio was queued",
+        "until the driver had the last bio",
+        "until the device was done",
+        "until the completion ran",
+        "until whoever waited had it",
+    ];
+    let phases = [latency.submit, latency.queue, latency.device, latency.detour, latency.wake];
+    html! {
+        div.scroll { table {
+            thead { tr {
+                th { "phase" } th.wide { "is the time" } th.n { "p50" } th.n { "p99" }
+                th.n { "max" } th.n { "share" }
+            } }
+            tbody {
+                @for ((name, meaning), phase) in PHASE_NAMES.iter().zip(meanings).zip(phases) {
+                    tr {
+                        th scope="row" { span class={ "swatch " (name) } {} (name) }
+                        td.wide.quiet { (meaning) }
+                        (cells(phase, whole))
+                    }
+                }
+                tr.total {
+                    th scope="row" { "total" }
+                    td.wide.quiet { "from system call to wake-up" }
+                    (cells(latency.total, whole))
+                }
+            }
+        } }
+    }
+}
+
+fn cells(phase: Option<PhaseLatency>, whole: u64) -> Markup {
+    html! {
+        @match phase {
+            Some(phase) => {
+                td.n { (time_text(phase.p50)) }
+                td.n { (time_text(phase.p99)) }
+                td.n { (time_text(phase.max)) }
+                td.n { (percent(phase.sum, whole)) }
+            }
+            None => {
+                td.n { "unknown" } td.n {} td.n {} td.n {}
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The page's parts that need no script: the head, findings, tables and bars.
+
+use maud::{Markup, html};
+
+use super::super::document::{Completions, Finding, PhaseLatency, Severity, Summary};
+use super::super::findings::time_text;
+
+/// Files that are listed; the JSON document has them all.
+const FILES_MAX: usize = 50;
+
+/// What was traced, the figures that matter most, and what makes them doubtful.
+pub fn head(summary: &Summary) -> Markup {
+    let total = summary.latency_ns.total;
+    let time =
+        |pick: fn(&PhaseLatency) -> u64| total.map_or("-".to_owned(), |it| time_text(pick(&it)));
+    html! {
+        header.top {
+            p.quiet { "What the kernel did with the direct I/O of" }
+            h1 { code { (summary.command.join(" ")) } }
+            p.quiet {
+                "Linux " (summary.kernel_release) ", " (summary.made_by)
+                @if summary.exit_status != 0 {
+                    "; the command's exit status is " (summary.exit_status)
+                }
+            }
+        }
+        @if summary.lost_events > 0 {
+            p.notice.bad {
+                strong { (summary.lost_events) " events were lost." }
+                " Every figure here is too small. Run it again with a larger --buffer."
+            }
+        }
+        @if !summary.unknown.is_empty() {
+            div.notice {
+                strong { "What could not be known" }
+                ul { @for unknown in &summary.unknown { li { (unknown) } } }
+            }
+        }
+        dl.tiles {
+            div { dt { "requests" } dd { (grouped(summary.requests)) } }
+            div { dt { "moved" } dd { (size(summary.bytes)) } }
+            div { dt { "bios a request" } dd { (format!("{:.2}", summary.bios_per_request.mean)) } }
+            div { dt { "most at once" } dd { (grouped(summary.in_flight_max)) } }
+            div { dt { "half within" } dd { (time(|it| it.p50)) } }
+            div { dt { "99 % within" } dd { (time(|it| it.p99)) } }
+        }
+    }
+}
+
+/// What slowed the command down.
+pub fn findings(summary: &Summary) -> Markup {
+    html! {
+        section #findings {
+            h2 { "Findings" }
+            @if summary.requests == 0 {
+                p { "No direct I/O was seen: the command made no request with O_DIRECT, or none on \
+                     a file system or device that tells of it." }
+            } @else if summary.findings.is_empty() {
+                p { "None: nothing that was seen slowed it down." }
+            }
+            @for finding in &summary.findings { (self::finding(finding)) }
+        }
+    }
+}
+
+fn finding(finding: &Finding) -> Markup {
+    let severity = match finding.severity {
+        Severity::Severe => "severe",
+        Severity::Warning => "warning",
+        Severity::Notice => "notice",
+    };
+    html! {
+        article class={ "finding " (severity) } {
+            h3 {
+                code { (finding.id) }
+                @if let Some(reason) = &finding.reason { ": " (reason) }
+                " " span.badge { (severity) }
+            }
+            dl {
+                dt { "seen" } dd { (finding.evidence.seen) }
+                dt { "means" } dd { (finding.cause) }
+                dt { "do" } dd { (finding.remedy) }
+                @if !finding.evidence.files.is_empty() {
+                    dt { "files" } dd { (finding.evidence.files.join(", ")) }
+                }
+            }
+            p.examples {
+                @for example in &finding.evidence.examples {
+                    button type="button" data-request=(example.request) {
+                        "request " (example.request)
+                        @if let Some(total) = example.total_ns { " (" (time_text(total)) ")" }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where completions ran: bars, which are a table too.
+pub fn completions(summary: &Summary) -> Markup {
+    let counts = rows_of(&summary.completions);
+    html! {
+        section #completions {
+            h2 { "Where completions ran" }
+            p.quiet {
+                "A completion in an interrupt or in the submitting task is the shortest way. One \
+                 in a kworker took a detour: a hand-over and a wake-up."
+            }
+            div.scroll { table {
+                thead { tr { th { "context" } th.n { "requests" } th.n { "share" } th.bars {} } }
+                tbody {
+                    @for (name, class, count) in counts.iter().filter(|(_, _, count)| *count > 0) {
+                        tr {
+                            th scope="row" { (name) }
+                            td.n { (grouped(*count)) }
+                            td.n { (percent(*count, summary.requests)) }
+                            td.bars { (bar(class, *count, summary.requests)) }
+                        }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+fn rows_of(counts: &Completions) -> [(&'static str, &'static str, u64); 6] {
+    let mut rows = [
+        ("hard interrupt", "hardirq", counts.hardirq),
+        ("soft interrupt", "softirq", counts.softirq),
+        ("kworker", "kworker", counts.kworker),
+        ("submitting task", "task", counts.task),
+        ("poller", "poller", counts.poller),
+        ("unknown", "none", counts.unknown),
+    ];
+    rows.sort_by_key(|(_, _, count)| std::cmp::Reverse(*count));
+    rows
+}
+
+/// The files and devices.
+pub fn files(summary: &Summary) -> Markup {
+    let time = |total: Option<PhaseLatency>, pick: fn(&PhaseLatency) -> u64| {
+        total.map_or("unknown".to_owned(), |total| time_text(pick(&total)))
+    };
+    html! {
+        section #files {
+            h2 { "Files and devices" }
+            div.scroll { table {
+                thead { tr {
+                    th { "name" } th { "on" } th.n { "reads" } th.n { "writes" } th.n { "moved" }
+                    th.n { "bios" } th.n { "in kworker" } th.n { "p50" } th.n { "p99" }
+                } }
+                tbody {
+                    @for file in summary.by_file.iter().take(FILES_MAX) {
+                        tr {
+                            th.path scope="row" { (file.path) }
+                            td { (file.file_system) " " span.quiet { (file.device) } }
+                            td.n { (grouped(file.reads)) }
+                            td.n { (grouped(file.writes)) }
+                            td.n { (size(file.bytes)) }
+                            td.n { (grouped(file.bios)) }
+                            td.n { (percent(file.completions.kworker, file.requests)) }
+                            td.n { (time(file.total_ns, |total| total.p50)) }
+                            td.n { (time(file.total_ns, |total| total.p99)) }
+                        }
+                    }
+                }
+            } }
+            @if summary.by_file.len() > FILES_MAX {
+                p.quiet { "and " (summary.by_file.len() - FILES_MAX) " more; --json lists all" }
+            }
+        }
+    }
+}
+
+/// Sizes of bios.
+pub fn bios(summary: &Summary) -> Markup {
+    let sizes = &summary.bio_bytes.histogram;
+    let most = sizes.iter().map(|(_, count)| *count).max().unwrap_or(0);
+    html! {
+        section #bios {
+            h2 { "Sizes of bios" }
+            p.quiet {
+                (grouped(summary.bios)) " bios; a request became "
+                (summary.bios_per_request.min) " to " (summary.bios_per_request.max) "."
+            }
+            div.scroll { table {
+                thead { tr { th.n { "size" } th.n { "bios" } th.n { "share" } th.bars {} } }
+                tbody {
+                    @for (bytes, count) in sizes {
+                        tr {
+                            th.n scope="row" { (size(*bytes)) }
+                            td.n { (grouped(*count)) }
+                            td.n { (percent(*count, summary.bios)) }
+                            td.bars { (bar("device", *count, most)) }
+                        }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+/// How to read it, and what it was made from.
+pub fn foot(summary: &Summary) -> Markup {
+    html! {
+        footer.quiet {
+            p {
+                "Traced over " (time_text(summary.elapsed_ns)) ". Document: " code { (summary.schema) }
+                " (dio trace --json). docs/trace.md says how to read it."
+            }
+        }
+    }
+}
+
+fn bar(class: &str, part: u64, whole: u64) -> Markup {
+    html! { span class={ "bar " (class) } style={ "width:" (width(part, whole)) "%" } {} }
+}
+
+/// A share for CSS: percent with three digits.
+pub fn width(part: u64, whole: u64) -> String {
+    let parts = u128::from(part) * 100_000 / u128::from(whole.max(1));
+    format!("{}.{:03}", parts / 1000, parts % 1000)
+}
+
+/// A share for people.
+pub fn percent(part: u64, whole: u64) -> String {
+    let tenths = u128::from(part) * 1000 / u128::from(whole.max(1));
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+fn size(bytes: u64) -> String {
+    diopter::probe::size_text(bytes).split(" (").next().unwrap_or_default().to_owned()
+}
+
+/// A count with a thin gap between thousands.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut grouped = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            grouped.push('\u{202f}');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}

@@ -1,0 +1,63 @@
+use super::*;
+use crate::trace::summary::summary;
+use crate::trace::synthetic::Job;
+
+fn page_of(trace: &Trace) -> String {
+    page(trace, &summary(trace))
+}
+
+fn job() -> Job {
+    Job::overwrite(|job| {
+        job.bios = 4;
+        job.length = 128 << 10;
+        job.is_contiguous = false;
+        job.files = 2;
+    })
+}
+
+#[test]
+fn the_page_loads_nothing() {
+    let page = page_of(&job().trace());
+    for outside in ["src=", "http://", "https://", "@import", "url("] {
+        let found = page.replace("http://www.w3.org/2000/svg", "");
+        assert!(!found.contains(outside), "{outside}");
+    }
+    assert!(page.contains("Content-Security-Policy"));
+}
+
+#[test]
+fn names_cannot_become_markup() {
+    let mut trace = job().trace();
+    trace.files[0].path = "</script><script>alert(1)</script>&".to_owned();
+    trace.command = vec!["<b>fio</b>".to_owned()];
+    let page = page_of(&trace);
+    assert!(!page.contains("<script>alert") && !page.contains("<b>fio"));
+    assert_eq!(page.matches("</script>").count(), 3);
+}
+
+#[test]
+fn every_finding_is_told_with_its_examples() {
+    let trace = job().trace();
+    let (page, summary) = (page_of(&trace), summary(&trace));
+    assert!(!summary.findings.is_empty());
+    for finding in &summary.findings {
+        assert!(page.contains(&format!("<code>{}</code>", finding.id)));
+        for example in &finding.evidence.examples {
+            assert!(page.contains(&format!("data-request=\"{}\"", example.request)));
+        }
+    }
+}
+
+#[test]
+fn a_page_of_very_many_requests_is_bounded() {
+    let trace = Job::with(|job| job.requests = 50_000).trace();
+    let page = page_of(&trace);
+    assert!(page.len() < 2 << 20, "{}", page.len());
+    assert!(page.contains("2000 of 50000 requests are here: the slowest"));
+}
+
+#[test]
+fn nothing_traced_makes_a_page_that_says_so() {
+    let page = page_of(&Trace::default());
+    assert!(page.contains("No direct I/O was seen"));
+}

@@ -1,0 +1,195 @@
+//! A trace instance of its own: made, set, and removed however the run ends. Nothing here touches
+//! the global buffer or anyone else's instance.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::error::TraceError;
+
+const TRACEFS: &str = "/sys/kernel/tracing";
+/// Every instance of ours is named so, with the process and its start behind it.
+const PREFIX: &str = "diopter-";
+/// Format files are the largest, with some KiB.
+const FILE_BYTES_MAX: usize = 256 << 10;
+/// A removal that meets a reader that is still closing is tried again so often.
+const REMOVE_TRIES_MAX: u32 = 100;
+
+/// An instance; dropping it stops its events and removes it.
+#[derive(Debug)]
+pub struct Instance {
+    folder: PathBuf,
+}
+
+impl Instance {
+    /// Makes one, after the instances of runs that were killed are removed.
+    ///
+    /// # Errors
+    /// [`TraceError::NotRoot`], [`TraceError::NoTracefs`], [`TraceError::Tracefs`].
+    pub fn create() -> Result<Instance, TraceError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(TraceError::NotRoot);
+        }
+        let instances = Path::new(TRACEFS).join("instances");
+        if !instances.is_dir() {
+            return Err(TraceError::NoTracefs);
+        }
+        remove_orphans(&instances);
+        let own = std::process::id();
+        let start = start_of(own).unwrap_or_default();
+        // Several traces of one process at a time each have a number.
+        for number in 0..u32::MAX {
+            let folder = instances.join(format!("{PREFIX}{own}-{start}-{number}"));
+            match fs::create_dir(&folder) {
+                Ok(()) => return Ok(Instance { folder }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(source) => {
+                    let what = "a trace instance cannot be made";
+                    return Err(TraceError::Tracefs { what, path: folder, source });
+                }
+            }
+        }
+        Err(TraceError::Malformed("every name of an instance is taken".to_owned()))
+    }
+
+    /// Writes `value` to one of its files.
+    ///
+    /// # Errors
+    /// [`TraceError::Tracefs`] with the kernel's answer.
+    pub fn set(&self, file: &str, value: &str) -> Result<(), TraceError> {
+        let path = self.folder.join(file);
+        fs::write(&path, value).map_err(|source| TraceError::Tracefs {
+            what: "a setting of the trace instance was refused",
+            path,
+            source,
+        })
+    }
+
+    /// Reads one of its files.
+    ///
+    /// # Errors
+    /// [`TraceError::Tracefs`] with the kernel's answer.
+    pub fn get(&self, file: &str) -> Result<String, TraceError> {
+        let path = self.folder.join(file);
+        read_whole(&path).map_err(|source| TraceError::Tracefs {
+            what: "a file of the trace instance cannot be read",
+            path,
+            source,
+        })
+    }
+
+    /// Whether the kernel has an event.
+    #[must_use]
+    pub fn has_event(&self, event: &str) -> bool {
+        self.folder.join("events").join(event).is_dir()
+    }
+
+    /// The path of one of its files.
+    #[must_use]
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.folder.join(file)
+    }
+
+    /// The numbers of its CPUs, in order.
+    ///
+    /// # Errors
+    /// [`TraceError::Tracefs`] when they cannot be listed.
+    pub fn cpus(&self) -> Result<Vec<u32>, TraceError> {
+        let path = self.folder.join("per_cpu");
+        let told = |source| TraceError::Tracefs {
+            what: "the CPUs of the trace instance cannot be listed",
+            path: path.clone(),
+            source,
+        };
+        let mut cpus = Vec::new();
+        for entry in fs::read_dir(&path).map_err(told)? {
+            let name = entry.map_err(told)?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("cpu"));
+            cpus.extend(number.and_then(|number| number.parse::<u32>().ok()));
+        }
+        cpus.sort_unstable();
+        Ok(cpus)
+    }
+
+    /// Events that its buffers lost: written over, dropped, or cut off while being written.
+    ///
+    /// # Errors
+    /// [`TraceError::Tracefs`] when the counters cannot be read.
+    pub fn lost_events(&self) -> Result<u64, TraceError> {
+        let mut lost = 0;
+        for cpu in self.cpus()? {
+            let stats = self.get(&format!("per_cpu/cpu{cpu}/stats"))?;
+            lost += lost_of(&stats);
+        }
+        Ok(lost)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        remove(&self.folder);
+    }
+}
+
+/// Reads a small file. `header_page` says nothing more after a read of a few bytes, so the buffer
+/// is large from the start.
+fn read_whole(path: &Path) -> io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let mut text = vec![0; FILE_BYTES_MAX];
+    let mut length = 0;
+    while length < text.len() {
+        match file.read(&mut text[length..])? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    text.truncate(length);
+    String::from_utf8(text).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// What the text of a `stats` file counts as lost.
+fn lost_of(stats: &str) -> u64 {
+    let counters = ["overrun", "commit overrun", "dropped events"];
+    let number = |line: &str| {
+        let (name, number) = line.split_once(':')?;
+        counters.contains(&name.trim()).then(|| number.trim().parse::<u64>().unwrap_or_default())
+    };
+    stats.lines().filter_map(number).sum()
+}
+
+/// Removes the instances whose process is gone. Those of a living process are its own.
+fn remove_orphans(instances: &Path) {
+    let Ok(entries) = fs::read_dir(instances) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if name.to_str().and_then(owner).is_some_and(|(pid, start)| start_of(pid) != Some(start)) {
+            remove(&entry.path());
+        }
+    }
+}
+
+/// The process that an instance's name tells, and when that process began.
+fn owner(name: &str) -> Option<(u32, u64)> {
+    let mut parts = name.strip_prefix(PREFIX)?.split('-').map(str::parse::<u64>);
+    let (pid, start) = (parts.next()?.ok()?, parts.next()?.ok()?);
+    Some((u32::try_from(pid).ok()?, start))
+}
+
+/// When a process began, in ticks since boot: with its number, it is never used again.
+fn start_of(pid: u32) -> Option<u64> {
+    let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
+    Some(process.stat().ok()?.starttime)
+}
+
+/// Stops and removes an instance. What stays behind is an orphan that the next run removes.
+fn remove(folder: &Path) {
+    // Both may fail on an instance that is half gone; the removal below is what counts.
+    fs::write(folder.join("tracing_on"), "0").ok();
+    fs::write(folder.join("events/enable"), "0").ok();
+    for _ in 0..REMOVE_TRIES_MAX {
+        match fs::remove_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::yield_now(),
+            _ => return,
+        }
+    }
+}

@@ -1,0 +1,532 @@
+//! From events to requests: which bios a request became, where its completion ran, and who woke.
+//! A request is found again by what its events share: thread, file and position; a bio by its
+//! sectors.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use super::bios::Outstanding;
+use super::event::{
+    Begin, Device, Event, FLAG_HARD_IRQ, FLAG_SOFT_IRQ, Flow, IOCB_DURABLE, IOCB_NOWAIT,
+    IOCB_POLLED, Inode, Sectors, What,
+};
+use super::files::Files;
+use super::model::{Context, Door, RequestTimes, Trace, TracedBio, TracedOp, TracedRequest};
+use super::symbols;
+
+/// Bytes of a sector.
+const SECTOR: u64 = 512;
+/// Kernel errors that end a request in a special way, negated.
+const EAGAIN: i64 = -11;
+const ENOTBLK: i64 = -15;
+
+/// Events being joined.
+#[derive(Debug)]
+pub struct Join {
+    root: u32,
+    files: Files,
+    file_numbers: HashMap<Inode, usize>,
+    inodes: Vec<Inode>,
+    threads: HashMap<u32, Thread>,
+    requests: Vec<Pending>,
+    bios: Vec<TracedBio>,
+    /// The request of each bio.
+    owners: Vec<usize>,
+    outstanding: Outstanding,
+    /// Requests that are not complete, by file and first byte.
+    in_flight: HashMap<(Inode, u64), VecDeque<usize>>,
+    /// Requests by the entry of a ring that asked for them.
+    entries: HashMap<u64, usize>,
+    /// Attempts that were given up because they would have waited, by file and first byte.
+    given_up: HashMap<(Inode, u64), usize>,
+    /// Requests of `io_submit` that are complete and not yet taken, by process.
+    reapable: HashMap<u32, VecDeque<usize>>,
+    /// Entries of rings that went to a worker before anything was tried.
+    punted: HashSet<u64>,
+    /// Requests of workers of rings that are complete and not answered.
+    unanswered: VecDeque<usize>,
+    /// Threads that wait for a file to be synchronised.
+    syncing: HashSet<u32>,
+    first: Option<u64>,
+    last: u64,
+}
+
+/// A request and what is known of it on the way.
+#[derive(Debug)]
+struct Pending {
+    request: TracedRequest,
+    inode: Inode,
+    /// Bios that are not done.
+    bios_left: u32,
+    entry: Option<u64>,
+    is_polled: bool,
+    can_wait: bool,
+    has_allocated: bool,
+    is_complete: bool,
+    /// It was an attempt only; another request does its work.
+    is_given_up: bool,
+}
+
+/// A thread that an event named.
+#[derive(Debug, Default)]
+struct Thread {
+    name: String,
+    /// The process it belongs to.
+    process: u32,
+    is_member: bool,
+    /// The request that it is handing down.
+    open: Option<usize>,
+    /// The ring's entry that it took last.
+    entry: Option<u64>,
+    /// The work that it took up last: when, and the function.
+    work: Option<(u64, u64)>,
+    /// The file whose unwritten blocks it turned to written.
+    converted: Option<Inode>,
+    has_waited_for_journal: bool,
+}
+
+impl Join {
+    /// For the process `root` and those that it starts.
+    #[must_use]
+    pub fn new(root: u32, files: Files) -> Join {
+        let thread = Thread { process: root, is_member: true, ..Thread::default() };
+        Join {
+            root,
+            files,
+            file_numbers: HashMap::new(),
+            inodes: Vec::new(),
+            threads: HashMap::from([(root, thread)]),
+            requests: Vec::new(),
+            bios: Vec::new(),
+            owners: Vec::new(),
+            outstanding: Outstanding::default(),
+            in_flight: HashMap::new(),
+            entries: HashMap::new(),
+            given_up: HashMap::new(),
+            reapable: HashMap::new(),
+            punted: HashSet::new(),
+            unanswered: VecDeque::new(),
+            syncing: HashSet::new(),
+            first: None,
+            last: 0,
+        }
+    }
+
+    /// Takes the next event; events come in the order of their times.
+    pub fn take(&mut self, mut event: Event) {
+        let first = *self.first.get_or_insert(event.time);
+        event.time = event.time.saturating_sub(first);
+        self.last = event.time;
+        let thread = event.thread;
+        match event.what {
+            What::Begin(begin) => self.begin(&event, &begin),
+            What::Queued(inode) => self.queued(&event, inode),
+            What::Complete { inode, position, result } => {
+                self.complete(&event, inode, position, result);
+            }
+            What::InvalidateFailed(inode) => self.with_open(thread, inode, |pending| {
+                pending.request.is_buffered = true;
+                pending.request.has_cached_pages = Some(true);
+            }),
+            What::CachedPages(inode) => self.with_open(thread, inode, |pending| {
+                pending.request.has_cached_pages = Some(true);
+            }),
+            What::BioQueued(ref sectors) => self.bio_queued(&event, sectors),
+            What::BioDone(ref sectors) | What::Done(ref sectors) => self.done(&event, sectors),
+            What::Issued(ref sectors) => {
+                for bio in self.outstanding.issue(sectors) {
+                    self.bios[bio].issued.get_or_insert(event.time);
+                }
+            }
+            What::BioCut { device, start, cut_at } => self.bio_cut(device, start, cut_at),
+            What::WorkStarted { function, .. } => {
+                self.thread(thread).work = Some((event.time, function));
+            }
+            What::WorkQueued(_) => {}
+            What::UringSubmitted(entry) => self.thread(thread).entry = Some(entry),
+            What::UringCompleted(entry) => self.answered(&event, entry),
+            What::UringPunted(entry) => self.punted(thread, entry),
+            What::Reaped(count) => self.reaped(&event, count),
+            What::TaskMade { task, ref name, is_thread } => {
+                self.task_made(thread, task, name, is_thread);
+            }
+            What::TaskNamed { task, name } => self.thread(task).name = name,
+            What::UnwrittenConverted(inode) => self.thread(thread).converted = Some(inode),
+            What::Allocated(inode) => {
+                self.with_open(thread, inode, |pending| pending.has_allocated = true);
+            }
+            What::SyncBegan(_) => {
+                self.syncing.insert(thread);
+            }
+            What::SyncEnded(_) => {
+                self.syncing.remove(&thread);
+            }
+            What::JournalCommits(_) => {
+                for waiting in &self.syncing {
+                    if let Some(thread) = self.threads.get_mut(waiting) {
+                        thread.has_waited_for_journal = true;
+                    }
+                }
+            }
+            What::LogSlept => self.thread(thread).has_waited_for_journal = true,
+        }
+    }
+
+    /// Puts what was joined into `trace`.
+    pub fn finish(mut self, trace: &mut Trace) {
+        let kept = |pending: &Pending| !pending.is_given_up;
+        let unfinished = self.requests.iter().filter(|pending| !pending.is_complete);
+        let unfinished = unfinished.filter(|pending| kept(pending)).count();
+        if unfinished > 0 {
+            trace.unknown.push(format!("how {unfinished} requests ended: no event told"));
+        }
+        trace.files = self.inodes.iter().map(|inode| self.files.describe(*inode)).collect();
+        for pending in &mut self.requests {
+            let file = &trace.files[pending.request.file];
+            let is_told = matches!(file.file_system.as_str(), "ext4" | "xfs");
+            let request = &mut pending.request;
+            if is_told && request.is_unwritten.is_none() {
+                request.is_unwritten = Some(false);
+            }
+            if request.op == TracedOp::Read {
+                request.is_extending = request.is_extending.map(|_| false);
+            }
+        }
+        trace.requests =
+            self.requests.into_iter().filter(kept).map(|pending| pending.request).collect();
+        trace.bios = self.bios;
+        trace.elapsed_ns = self.last;
+    }
+
+    fn thread(&mut self, thread: u32) -> &mut Thread {
+        self.threads.entry(thread).or_default()
+    }
+
+    /// The request that a thread is handing down, if it is one of this file.
+    fn open_of(&self, thread: u32, inode: Inode) -> Option<usize> {
+        let open = self.threads.get(&thread)?.open?;
+        (self.requests[open].inode == inode).then_some(open)
+    }
+
+    fn with_open(&mut self, thread: u32, inode: Inode, change: impl FnOnce(&mut Pending)) {
+        if let Some(open) = self.open_of(thread, inode) {
+            change(&mut self.requests[open]);
+        }
+    }
+
+    fn task_made(&mut self, maker: u32, task: u32, name: &str, is_thread: bool) {
+        let made_by = self.threads.get(&maker);
+        let is_member = task == self.root || made_by.is_some_and(|maker| maker.is_member);
+        let process = match made_by {
+            Some(maker) if is_thread => maker.process,
+            _ => task,
+        };
+        let name = name.to_owned();
+        self.threads.insert(task, Thread { name, process, is_member, ..Thread::default() });
+    }
+
+    fn begin(&mut self, event: &Event, begin: &Begin) {
+        let Some(thread) = self.threads.get_mut(&event.thread).filter(|thread| thread.is_member)
+        else {
+            return;
+        };
+        if self.files.is_backing(begin.inode) {
+            return;
+        }
+        let (entry, open) = (thread.entry.take(), thread.open.take());
+        let (process_name, thread_number) = (thread.name.clone(), event.thread);
+        if let Some(open) = open {
+            self.give_up(open);
+        }
+        let key = (begin.inode, begin.position);
+        let attempt = self.given_up.remove(&key);
+        let mut pending = self.pending(event, begin);
+        pending.request.thread = thread_number;
+        pending.request.thread_name = process_name;
+        pending.entry = entry;
+        if let Some(attempt) = attempt {
+            let attempt = &self.requests[attempt];
+            pending.request.times.begin = attempt.request.times.begin;
+            pending.request.is_punted |= attempt.request.is_punted;
+            pending.entry = entry.or(attempt.entry);
+        }
+        pending.request.is_punted |= pending.request.thread_name.starts_with("iou-wrk");
+        let is_of_ring = pending.entry.is_some() || pending.request.is_punted;
+        pending.request.door = match (begin.is_async, is_of_ring) {
+            (false, _) => Door::Syscall,
+            (true, true) => Door::Uring,
+            (true, false) => Door::Aio,
+        };
+        let number = self.requests.len();
+        if let Some(entry) = pending.entry {
+            self.entries.insert(entry, number);
+        }
+        self.requests.push(pending);
+        self.in_flight.entry(key).or_default().push_back(number);
+        self.thread(thread_number).open = Some(number);
+    }
+
+    /// A request with what its begin tells.
+    fn pending(&mut self, event: &Event, begin: &Begin) -> Pending {
+        let next = self.inodes.len();
+        let file = *self.file_numbers.entry(begin.inode).or_insert(next);
+        if file == next {
+            self.inodes.push(begin.inode);
+        }
+        let end = begin.position.saturating_add(begin.count);
+        let op = if begin.is_write { TracedOp::Write } else { TracedOp::Read };
+        let request = TracedRequest {
+            file,
+            thread: event.thread,
+            thread_name: String::new(),
+            door: Door::Unknown,
+            op,
+            offset: begin.position,
+            length: begin.count,
+            result: None,
+            is_dsync: begin.flags & IOCB_DURABLE != 0,
+            is_extending: begin.file_size.map(|size| end > size),
+            is_unwritten: None,
+            has_cached_pages: None,
+            is_buffered: false,
+            is_punted: false,
+            waited_for_journal: false,
+            bios: Vec::new(),
+            context: None,
+            deferred_by: None,
+            times: RequestTimes { begin: event.time, ..RequestTimes::default() },
+        };
+        Pending {
+            request,
+            inode: begin.inode,
+            bios_left: 0,
+            entry: None,
+            is_polled: begin.flags & IOCB_POLLED != 0,
+            can_wait: begin.flags & IOCB_NOWAIT == 0,
+            has_allocated: false,
+            is_complete: false,
+            is_given_up: false,
+        }
+    }
+
+    /// A thread that begins something else has given up what it neither queued nor completed.
+    fn give_up(&mut self, number: usize) {
+        let pending = &mut self.requests[number];
+        if pending.is_complete || pending.can_wait || !pending.request.bios.is_empty() {
+            return;
+        }
+        pending.is_given_up = true;
+        let key = (pending.inode, pending.request.offset);
+        self.given_up.insert(key, number);
+        self.leave(key, number);
+    }
+
+    /// Takes a request out of those in flight.
+    fn leave(&mut self, key: (Inode, u64), number: usize) {
+        if let Some(waiting) = self.in_flight.get_mut(&key) {
+            waiting.retain(|other| *other != number);
+            if waiting.is_empty() {
+                self.in_flight.remove(&key);
+            }
+        }
+    }
+
+    /// A ring's entry goes to a worker, and what its submitter tried is given up.
+    fn punted(&mut self, thread: u32, entry: u64) {
+        let Some(thread) = self.threads.get_mut(&thread).filter(|thread| thread.is_member) else {
+            return;
+        };
+        thread.entry = None;
+        match self.entries.get(&entry) {
+            Some(request) => {
+                let request = *request;
+                if thread.open == Some(request) {
+                    thread.open = None;
+                }
+                self.requests[request].request.is_punted = true;
+                self.give_up(request);
+            }
+            None => {
+                self.punted.insert(entry);
+            }
+        }
+    }
+
+    /// A ring's entry is answered.
+    fn answered(&mut self, event: &Event, entry: u64) {
+        let request = match self.entries.remove(&entry) {
+            Some(request) => Some(request),
+            // Nothing tells which entry a worker works on; they are answered in their order.
+            None if self.punted.remove(&entry) => self.unanswered.pop_front(),
+            None => None,
+        };
+        if let Some(request) = request {
+            self.requests[request].request.times.woken = Some(event.time);
+        }
+    }
+
+    fn queued(&mut self, event: &Event, inode: Inode) {
+        let Some(open) = self.open_of(event.thread, inode) else { return };
+        self.thread(event.thread).open = None;
+        let times = &mut self.requests[open].request.times;
+        times.submitted.get_or_insert(event.time);
+    }
+
+    fn bio_queued(&mut self, event: &Event, sectors: &Sectors) {
+        let Some(open) = self.threads.get(&event.thread).and_then(|thread| thread.open) else {
+            return;
+        };
+        let pending = &mut self.requests[open];
+        if pending.request.bios.is_empty() && sectors.flow == Flow::Write {
+            // The kernel marks a write as such only if nobody waits for it.
+            pending.request.op = TracedOp::Write;
+        }
+        let flow = match pending.request.op {
+            TracedOp::Read => Flow::Read,
+            TracedOp::Write => Flow::Write,
+        };
+        // A file system's device of its own has no major; its bios go to other devices.
+        let of_file = self.requests[open].inode.device;
+        let is_ours = sectors.device == of_file || of_file.numbers().0 == 0;
+        if sectors.flow != flow || !is_ours {
+            return;
+        }
+        let number = self.bios.len();
+        self.bios.push(TracedBio {
+            device: sectors.device.numbers(),
+            sector: sectors.start,
+            bytes: u64::from(sectors.count) * SECTOR,
+            pieces: 1,
+            queued: event.time,
+            issued: None,
+            done: None,
+            context: None,
+        });
+        self.owners.push(open);
+        let pending = &mut self.requests[open];
+        pending.request.bios.push(number);
+        pending.request.times.submitted = Some(event.time);
+        pending.bios_left += 1;
+        let device = self.files.disk(sectors.device);
+        self.outstanding.insert(number, &Sectors { device, ..*sectors });
+    }
+
+    fn bio_cut(&mut self, device: Device, start: u64, cut_at: u64) {
+        let disk = self.files.disk(device);
+        if let Some(bio) = self.outstanding.cut(disk, start, cut_at) {
+            self.bios[bio].pieces += 1;
+        }
+    }
+
+    fn done(&mut self, event: &Event, sectors: &Sectors) {
+        let device = self.files.disk(sectors.device);
+        for number in self.outstanding.done(&Sectors { device, ..*sectors }) {
+            let owner = self.owners[number];
+            let context = self.context_of(event, &self.requests[owner]);
+            self.bios[number].done = Some(event.time);
+            self.bios[number].context = Some(context);
+            let pending = &mut self.requests[owner];
+            pending.bios_left = pending.bios_left.saturating_sub(1);
+            pending.request.times.device_done = Some(event.time);
+        }
+    }
+
+    /// Where an event of a request ran.
+    fn context_of(&self, event: &Event, pending: &Pending) -> Context {
+        if event.flags & FLAG_HARD_IRQ != 0 {
+            return Context::HardIrq;
+        }
+        if event.flags & FLAG_SOFT_IRQ != 0 {
+            return Context::SoftIrq;
+        }
+        let thread = self.threads.get(&event.thread);
+        match thread {
+            Some(thread) if thread.is_member && pending.is_polled => Context::Poller,
+            Some(thread) if thread.is_member => Context::Task,
+            _ => Context::Kworker,
+        }
+    }
+
+    fn complete(&mut self, event: &Event, inode: Inode, position: u64, result: i64) {
+        let Some(number) = self.completing(event, inode, position, result) else { return };
+        let context = self.context_of(event, &self.requests[number]);
+        let is_in_task = matches!(context, Context::Kworker | Context::Task | Context::Poller);
+        let thread = self.threads.entry(event.thread).or_default();
+        let mut work = None;
+        let mut has_waited = false;
+        let mut has_converted = false;
+        if is_in_task {
+            work = thread.work.take();
+            has_waited = std::mem::take(&mut thread.has_waited_for_journal);
+            has_converted = thread.converted.take() == Some(inode);
+            self.syncing.remove(&event.thread);
+        }
+        let process = self.threads.get(&self.requests[number].request.thread);
+        let process = process.map(|thread| thread.process);
+        let pending = &mut self.requests[number];
+        let key = (inode, pending.request.offset);
+        pending.is_complete = true;
+        let request = &mut pending.request;
+        request.result = Some(result);
+        request.context = Some(context);
+        request.waited_for_journal |= has_waited;
+        if has_converted && !pending.has_allocated {
+            request.is_unwritten = Some(true);
+        }
+        let moved = u64::try_from(result).unwrap_or_default();
+        let is_short = request.op == TracedOp::Write && result >= 0 && moved < request.length;
+        request.is_buffered |= result == ENOTBLK || is_short;
+        request.times.completed = Some(work.map_or(event.time, |(began, _)| began));
+        if context == Context::Kworker {
+            let name = work.and_then(|(_, function)| symbols::name(function));
+            request.deferred_by = name.map(str::to_owned);
+        }
+        if result == EAGAIN && !pending.can_wait && moved == 0 {
+            pending.is_given_up = true;
+            self.given_up.insert(key, number);
+        } else if request.door == Door::Syscall {
+            request.times.woken = Some(event.time);
+        } else if request.door == Door::Aio {
+            self.reapable.entry(process.unwrap_or_default()).or_default().push_back(number);
+        } else if request.door == Door::Uring && pending.entry.is_none() {
+            self.unanswered.push_back(number);
+        }
+        for bio in &request.bios {
+            self.outstanding.forget(*bio);
+        }
+        self.leave(key, number);
+        if let Some(thread) = self.threads.get_mut(&event.thread)
+            && is_in_task
+            && thread.open == Some(number)
+        {
+            thread.open = None;
+        }
+    }
+
+    /// Which request a completion is of. The file position has moved by what was moved.
+    fn completing(&self, event: &Event, inode: Inode, position: u64, result: i64) -> Option<usize> {
+        let moved = u64::try_from(result).unwrap_or_default();
+        let start = position.checked_sub(moved)?;
+        let is_in_task = event.flags & (FLAG_HARD_IRQ | FLAG_SOFT_IRQ) == 0;
+        if is_in_task
+            && let Some(open) = self.open_of(event.thread, inode)
+            && !self.requests[open].is_complete
+        {
+            return Some(open);
+        }
+        let waiting = self.in_flight.get(&(inode, start))?;
+        // Of two at the same place, the one whose bios are done.
+        let is_done = |number: &&usize| self.requests[**number].bios_left == 0;
+        waiting.iter().find(is_done).or(waiting.front()).copied()
+    }
+
+    fn reaped(&mut self, event: &Event, count: i64) {
+        let Some(thread) = self.threads.get(&event.thread).filter(|thread| thread.is_member) else {
+            return;
+        };
+        let Some(complete) = self.reapable.get_mut(&thread.process) else { return };
+        for _ in 0..count.max(0) {
+            let Some(number) = complete.pop_front() else { return };
+            self.requests[number].request.times.woken = Some(event.time);
+        }
+    }
+}

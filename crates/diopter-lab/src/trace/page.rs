@@ -1,0 +1,164 @@
+//! A page of the kernel's ring buffer, as `trace_pipe_raw` hands it out: records with the times at
+//! which they were made. What a record means is told by its format, elsewhere.
+
+use super::error::TraceError;
+
+/// Bits of a record's first word that are its kind or length; the rest is time.
+const KIND_BITS: u32 = 5;
+const KIND_PADDING: u32 = 29;
+const KIND_TIME_EXTEND: u32 = 30;
+const KIND_TIME_STAMP: u32 = 31;
+/// Bits of time in a record's first word; more of it stands in the second word of an extend.
+const DELTA_BITS: u32 = 27;
+/// An absolute stamp has this many bits; the rest is the page's.
+const STAMP_BITS: u32 = 59;
+/// Of the word that counts the bytes of a page: the bytes. Above them stand flags.
+const COMMIT_MASK: u64 = (1 << 27) - 1;
+
+/// Where a page keeps its parts, from `events/header_page`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageShape {
+    /// First byte of the records.
+    pub data_offset: usize,
+    /// Bytes of the word that counts the bytes of records.
+    pub commit_size: usize,
+}
+
+/// One record of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawRecord<'a> {
+    /// Nanoseconds of the trace clock.
+    pub time: u64,
+    /// The record, from its common fields on.
+    pub bytes: &'a [u8],
+}
+
+/// The records of a page, in the order of their times.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    /// From the next record to the end of the records.
+    rest: &'a [u8],
+    time: u64,
+}
+
+impl PageShape {
+    /// From the text of `events/header_page`.
+    ///
+    /// # Errors
+    /// [`TraceError::Malformed`] when a part is missing.
+    pub fn parse(text: &str) -> Result<PageShape, TraceError> {
+        let number = |field: &str, key: &str| {
+            let missing = || TraceError::Malformed(format!("header_page has no `{field}`"));
+            let line = text.lines().find(|line| {
+                line.split(';')
+                    .next()
+                    .is_some_and(|declaration| declaration.split_whitespace().last() == Some(field))
+            });
+            let at = line.and_then(|line| line.split(key).nth(1)).ok_or_else(missing)?;
+            let digits = at.split(';').next().unwrap_or_default().trim();
+            digits.parse::<usize>().map_err(|_| missing())
+        };
+        let commit_size = number("commit", "size:")?;
+        let data_offset = number("data", "offset:")?;
+        if !matches!(commit_size, 4 | 8) || data_offset < 8 + commit_size {
+            return Err(TraceError::Malformed("header_page has an unknown shape".to_owned()));
+        }
+        Ok(PageShape { data_offset, commit_size })
+    }
+
+    /// How many bytes of `page` are used.
+    ///
+    /// # Errors
+    /// [`TraceError::Malformed`] when the page is shorter than it says.
+    pub fn used(self, page: &[u8]) -> Result<usize, TraceError> {
+        Ok(self.data_offset + self.records(page)?.rest.len())
+    }
+
+    /// The records of `page`.
+    ///
+    /// # Errors
+    /// [`TraceError::Malformed`] when the page is shorter than it says.
+    pub fn records(self, page: &[u8]) -> Result<Records<'_>, TraceError> {
+        let short = || TraceError::Malformed("a page ends early".to_owned());
+        let header = page.get(..self.data_offset).ok_or_else(short)?;
+        let time = word64(header, 0).ok_or_else(short)?;
+        let commit = match self.commit_size {
+            4 => word32(header, 8).map(u64::from),
+            _ => word64(header, 8),
+        };
+        let length =
+            usize::try_from(commit.ok_or_else(short)? & COMMIT_MASK).map_err(|_| short())?;
+        let end = self.data_offset.checked_add(length).ok_or_else(short)?;
+        Ok(Records { rest: page.get(self.data_offset..end).ok_or_else(short)?, time })
+    }
+}
+
+impl<'a> Records<'a> {
+    /// The next record; `None` at the end of the page.
+    ///
+    /// # Errors
+    /// [`TraceError::Malformed`] when a record reaches past the page.
+    pub fn next_record(&mut self) -> Result<Option<RawRecord<'a>>, TraceError> {
+        // Each turn takes at least one word off the page.
+        while !self.rest.is_empty() {
+            let head = self.take_word()?;
+            let (kind, delta) = (head & ((1 << KIND_BITS) - 1), u64::from(head >> KIND_BITS));
+            match kind {
+                // The rest of the page is unused.
+                KIND_PADDING if delta == 0 => self.rest = &[],
+                KIND_PADDING => {
+                    let length = self.take_word()?;
+                    // The length counts its own word.
+                    self.take(bytes(length)?.checked_sub(4).ok_or_else(too_long)?)?;
+                    self.time = self.time.wrapping_add(delta);
+                }
+                KIND_TIME_EXTEND => {
+                    let more = u64::from(self.take_word()?) << DELTA_BITS;
+                    self.time = self.time.wrapping_add(more + delta);
+                }
+                KIND_TIME_STAMP => {
+                    let stamp = (u64::from(self.take_word()?) << DELTA_BITS) + delta;
+                    self.time = (self.time >> STAMP_BITS << STAMP_BITS) | stamp;
+                }
+                _ => {
+                    let length = if kind == 0 {
+                        let length = bytes(self.take_word()?)?;
+                        length.checked_sub(4).ok_or_else(too_long)?.next_multiple_of(4)
+                    } else {
+                        bytes(kind)? * 4
+                    };
+                    self.time = self.time.wrapping_add(delta);
+                    return Ok(Some(RawRecord { time: self.time, bytes: self.take(length)? }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], TraceError> {
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or_else(too_long)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn take_word(&mut self) -> Result<u32, TraceError> {
+        let word = self.take(4)?;
+        Ok(u32::from_ne_bytes(word.try_into().expect("four bytes were taken")))
+    }
+}
+
+fn too_long() -> TraceError {
+    TraceError::Malformed("a record reaches past its page".to_owned())
+}
+
+fn bytes(length: u32) -> Result<usize, TraceError> {
+    usize::try_from(length).map_err(|_| too_long())
+}
+
+fn word32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn word64(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}

@@ -1,0 +1,38 @@
+//! Addresses of kernel functions that events tell by address.
+
+use std::fs;
+use std::sync::OnceLock;
+
+/// The functions that a completion is put off to.
+pub const WORK_FUNCTIONS: [&str; 2] = ["iomap_dio_complete_work", "dio_aio_complete_work"];
+
+/// The address of one of [`WORK_FUNCTIONS`], if the kernel has it and tells.
+#[must_use]
+pub fn address(name: &str) -> Option<u64> {
+    table().iter().find(|(_, found)| found == name).map(|(address, _)| *address)
+}
+
+/// The name of the function at an address, of [`WORK_FUNCTIONS`].
+#[must_use]
+pub fn name(address: u64) -> Option<&'static str> {
+    let (_, found) = table().iter().find(|(at, _)| *at == address)?;
+    WORK_FUNCTIONS.iter().find(|name| *name == found).copied()
+}
+
+/// `/proc/kallsyms` is long, so it is read once.
+fn table() -> &'static [(u64, String)] {
+    static TABLE: OnceLock<Vec<(u64, String)>> = OnceLock::new();
+    TABLE.get_or_init(|| parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default()))
+}
+
+/// Lines of `ffffffff81234560 t name [module]`; an address of zeros is one that is not told.
+fn parse(text: &str) -> Vec<(u64, String)> {
+    let parsed = |line: &str| {
+        let mut words = line.split_whitespace();
+        let address = u64::from_str_radix(words.next()?, 16).ok()?;
+        let name = words.nth(1)?;
+        let is_wanted = WORK_FUNCTIONS.contains(&name) && address != 0;
+        is_wanted.then(|| (address, name.to_owned()))
+    };
+    text.lines().filter_map(parsed).collect()
+}

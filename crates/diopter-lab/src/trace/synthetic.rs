@@ -1,0 +1,174 @@
+//! Jobs that never ran, as joined traces: each as the kernel would show it, for tests of findings
+//! and renderers. Which cause slows a job down is a field of its own.
+
+use super::model::{
+    Context, Door, RequestTimes, Trace, TracedBio, TracedFile, TracedOp, TracedQueue, TracedRequest,
+};
+
+/// The block device of every job: `253:0`.
+const DEVICE: (u32, u32) = (253, 0);
+/// `queue/max_sectors_kb` of that device, in bytes.
+pub const LIMIT: u64 = 1280 << 10;
+
+/// A job of one thread. The default is random 4 KiB reads, 16 deep, by Linux AIO on ext4.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Requests.
+    pub requests: u64,
+    /// What they do.
+    pub op: TracedOp,
+    /// Bytes of each.
+    pub length: u64,
+    /// Requests in flight.
+    pub depth: u64,
+    /// Requests that the queue has room for.
+    pub entries: u32,
+    /// How they come.
+    pub door: Door,
+    /// Files, each request going to the next one.
+    pub files: usize,
+    /// The files' file system.
+    pub file_system: &'static str,
+    /// Bios of a request.
+    pub bios: u64,
+    /// Whether a bio begins on the device where the one before it ended.
+    pub is_contiguous: bool,
+    /// Pieces of each bio.
+    pub pieces: u32,
+    /// The device's boundary.
+    pub boundary_bytes: Option<u64>,
+    /// Where completions run.
+    pub context: Context,
+    /// Changed on each request.
+    pub mark: fn(&mut TracedRequest),
+    /// The kernel.
+    pub kernel: &'static str,
+}
+
+impl Default for Job {
+    fn default() -> Job {
+        Job {
+            requests: 200,
+            op: TracedOp::Read,
+            length: 4096,
+            depth: 16,
+            entries: 16,
+            door: Door::Aio,
+            files: 1,
+            file_system: "ext4",
+            bios: 1,
+            is_contiguous: true,
+            pieces: 1,
+            boundary_bytes: None,
+            context: Context::SoftIrq,
+            mark: |_| {},
+            kernel: "6.18.44",
+        }
+    }
+}
+
+impl Job {
+    /// The default with `change`.
+    pub fn with(change: impl FnOnce(&mut Job)) -> Job {
+        let mut job = Job::default();
+        change(&mut job);
+        job
+    }
+
+    /// Random overwrites as Linux 6.6 to 6.18 completes them: by a worker.
+    pub fn overwrite(change: impl FnOnce(&mut Job)) -> Job {
+        Job::with(|job| {
+            job.op = TracedOp::Write;
+            job.context = Context::Kworker;
+            change(job);
+        })
+    }
+
+    /// Overwrites with something about each request that is told by `mark`.
+    pub fn marked(mark: fn(&mut TracedRequest)) -> Job {
+        Job::overwrite(|job| job.mark = mark)
+    }
+
+    /// What is seen of it.
+    pub fn trace(&self) -> Trace {
+        let mut trace = Trace {
+            command: vec!["fio".to_owned(), "job".to_owned()],
+            started_unix_ns: 1_700_000_000_000_000_000,
+            files: (0..self.files).map(|at| self.file(at)).collect(),
+            kernel_release: self.kernel.to_owned(),
+            queues: vec![TracedQueue { thread: 100, door: self.door, entries: self.entries }],
+            ..Trace::default()
+        };
+        for number in 0..self.requests {
+            let request = self.request(number, &mut trace);
+            trace.elapsed_ns = request.times.woken.unwrap_or(0);
+            trace.requests.push(request);
+        }
+        trace
+    }
+
+    fn file(&self, at: usize) -> TracedFile {
+        TracedFile {
+            path: format!("/mnt/f{at}"),
+            device: DEVICE,
+            inode: 12,
+            file_system: self.file_system.to_owned(),
+            bio_bytes_limit: Some(LIMIT),
+            boundary_bytes: self.boundary_bytes,
+            needs_flush: Some(true),
+        }
+    }
+
+    fn request(&self, number: u64, trace: &mut Trace) -> TracedRequest {
+        // `depth` requests overlap: each takes as long as `depth` of them take their turns.
+        let step = 10_000;
+        let begin = number * step;
+        let took = self.depth * step - 2_000;
+        let file = usize::try_from(number).unwrap() % self.files;
+        let offset = (number * 7 % 1024) * self.length;
+        let each = self.length / self.bios;
+        let gap = if self.is_contiguous { 0 } else { 1 << 20 };
+        let first = trace.bios.len();
+        for at in 0..self.bios {
+            trace.bios.push(TracedBio {
+                device: DEVICE,
+                sector: (offset + at * (each + gap)) / 512 + 2048,
+                bytes: each,
+                pieces: self.pieces,
+                queued: begin + 500 + at,
+                issued: Some(begin + 900 + at),
+                done: Some(begin + took - 3_000),
+                context: Some(Context::SoftIrq),
+            });
+        }
+        let mut request = TracedRequest {
+            file,
+            thread: 100,
+            thread_name: "fio".to_owned(),
+            door: self.door,
+            op: self.op,
+            offset,
+            length: self.length,
+            result: Some(i64::try_from(self.length).unwrap()),
+            is_dsync: false,
+            is_extending: Some(false),
+            is_unwritten: Some(false),
+            has_cached_pages: Some(false),
+            is_buffered: false,
+            is_punted: false,
+            waited_for_journal: false,
+            bios: (first..trace.bios.len()).collect(),
+            context: Some(self.context),
+            deferred_by: None,
+            times: RequestTimes {
+                begin,
+                submitted: Some(begin + 500 + self.bios),
+                device_done: Some(begin + took - 3_000),
+                completed: Some(begin + took - 1_000),
+                woken: Some(begin + took),
+            },
+        };
+        (self.mark)(&mut request);
+        request
+    }
+}

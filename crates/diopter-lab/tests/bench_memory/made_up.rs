@@ -1,0 +1,68 @@
+//! A machine that answers every round alike, with as much in it as a real round has, and a plan of
+//! so many cells for it.
+
+use diopter_lab::bench::campaign::{Runner, Trouble};
+use diopter_lab::bench::histogram::LatencyTimes;
+use diopter_lab::bench::plan::{Axes, Plan, PlannedColumn, jobs};
+use diopter_lab::bench::round::RoundAnswer;
+use diopter_lab::document::{
+    DirectionSample, Environment, Job, ReadWrite, Sample, SeriesPoint, Span,
+};
+
+#[derive(Default)]
+pub struct Steady {
+    answer: Option<RoundAnswer>,
+}
+
+impl Runner for Steady {
+    fn begin(&mut self, _job: &Job) -> Result<(), Trouble> {
+        Ok(())
+    }
+
+    fn round(
+        &mut self,
+        _job: &Job,
+        _column: &PlannedColumn,
+        _round: u32,
+    ) -> Result<RoundAnswer, Trouble> {
+        Ok(self.answer.get_or_insert_with(answer).clone())
+    }
+
+    fn environment(&self) -> Environment {
+        Environment::default()
+    }
+
+    fn end(&mut self, _job: &Job) {}
+}
+
+fn answer() -> RoundAnswer {
+    let mut times = LatencyTimes::default();
+    for ns in 0..2000 {
+        times.lat.record(10_000 + ns * ns);
+        times.clat.record(9_000 + ns * ns);
+        times.slat.record(1000 + ns);
+    }
+    let latencies = Some(times.to_latencies());
+    let read = DirectionSample { ios: 100_000, iops: 1e5, latencies, ..DirectionSample::default() };
+    let point = |at: u64| SeriesPoint { at_ns: at * 10_000_000, ios: 1000, bytes: 4_096_000 };
+    let series = (1..=100).map(point).collect();
+    let sample =
+        Sample { elapsed_ns: 1_000_000_000, read: Some(read), series, ..Sample::default() };
+    RoundAnswer { sample, ..RoundAnswer::default() }
+}
+
+/// So many rows and columns.
+pub fn plan(rows: u32, columns: u32, rounds: u32) -> Plan {
+    let axes = Axes {
+        rw: vec![ReadWrite::RandRead],
+        block_bytes: vec![4096],
+        iodepth: vec![1],
+        numjobs: (1..=rows).collect(),
+        size: vec![1 << 30],
+        span: vec![Span::RuntimeNs(1_000_000_000)],
+        file_system: vec![None],
+    };
+    let column = |number| PlannedColumn::fio(&format!("engine{number}"));
+    let columns = (0..columns).map(column).collect();
+    Plan { jobs: jobs(&axes, &Job::default()), columns, rounds, ..Plan::default() }
+}
