@@ -98,10 +98,11 @@ settle() {
 # pair PROGRAM: what awk's program prints of the snapshot before the job and of that after.
 pair() { echo "[$(awk "$1" /tmp/lab.prerun.txt),$(awk "$1" /tmp/lab.postrun.txt)]"; }
 
-# idle_pair: the idle time in nanoseconds; kernels from 7.2 on tell it nowhere.
+# idle_pair: the idle time in nanoseconds, with that of io_uring's waiters, which the kernel counts
+# as waiting for I/O. Kernels from 7.2 on tell it nowhere.
 idle_pair() {
     grep -q idle_sleeptime /proc/timer_list || { echo null; return; }
-    pair '/idle_sleeptime/ { print $(NF - 1); exit }'
+    pair '/(idle|iowait)_sleeptime/ { total += $(NF - 1) } END { printf "%.0f", total }'
 }
 
 # job ENGINE RW BLOCK_BYTES IODEPTH OFFSET SIZE: what the next passes do.
