@@ -18,12 +18,14 @@ pub enum Capability {
     Aio,
     Threads,
     Fuse,
+    Chromium,
+    Qemu,
     Nightly,
     Fio,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 9] = [
+    pub const ALL: [Capability; 11] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -31,6 +33,8 @@ impl Capability {
         Capability::Aio,
         Capability::Threads,
         Capability::Fuse,
+        Capability::Chromium,
+        Capability::Qemu,
         Capability::Nightly,
         Capability::Fio,
     ];
@@ -44,6 +48,8 @@ impl Capability {
             Capability::Aio => "aio",
             Capability::Threads => "threads",
             Capability::Fuse => "fuse",
+            Capability::Chromium => "chromium",
+            Capability::Qemu => "qemu",
             Capability::Nightly => "nightly",
             Capability::Fio => "fio",
         }
@@ -98,6 +104,8 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Aio => aio_has_room(),
         Capability::Threads => Ok(()),
         Capability::Fuse => fuse_opens(),
+        Capability::Chromium => installed("chromium"),
+        Capability::Qemu => qemu_runs(),
         Capability::Nightly => nightly_runs(),
         Capability::Fio => fio_runs(),
     }
@@ -167,6 +175,18 @@ fn fuse_opens() -> Result<(), String> {
     }
     let opened = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     opened.map(drop).map_err(|error| format!("/dev/fuse: {error}"))
+}
+
+fn installed(tool: &str) -> Result<(), String> {
+    repo::tool(tool).map(drop).ok_or_else(|| format!("{tool} is not installed"))
+}
+
+/// The emulator, and apt for kernels to run in it. Whether these can be had, the tests find out.
+fn qemu_runs() -> Result<(), String> {
+    for name in ["qemu-system-x86_64", "apt-get", "dpkg-deb"] {
+        repo::tool(name).ok_or_else(|| format!("{name} is not installed"))?;
+    }
+    Ok(())
 }
 
 /// A nightly compiler, for the sanitizers.

@@ -13,7 +13,7 @@ struct Tool {
     wanted_by: Capability,
 }
 
-const TOOLS: [Tool; 6] = [
+const TOOLS: [Tool; 8] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
@@ -21,6 +21,8 @@ const TOOLS: [Tool; 6] = [
     Tool { name: "mkfs.ext4", package: "e2fsprogs", wanted_by: Capability::Ext4 },
     Tool { name: "mkfs.xfs", package: "xfsprogs", wanted_by: Capability::Xfs },
     Tool { name: "fio", package: "fio", wanted_by: Capability::Fio },
+    Tool { name: "chromium", package: "chromium", wanted_by: Capability::Chromium },
+    Tool { name: "qemu-system-x86_64", package: "qemu-system-x86", wanted_by: Capability::Qemu },
 ];
 
 /// Makes the tools of these capabilities available where that can be done, and says what is

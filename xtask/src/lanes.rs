@@ -121,6 +121,18 @@ const BENCH_DIO: &[&str] =
 const SMOKE_PARITY: &[&str] =
     &["bench", "--profile", "dev", "-p", "diopter-lab", "--bench", "parity", "--", "--smoke"];
 
+const COMPARE: &[&str] = &[
+    "test",
+    "-p",
+    "diopter-lab",
+    "--test",
+    "campaign",
+    "--test",
+    "fio_files",
+    "--test",
+    "verdicts",
+];
+
 const LANES: &[Lane] = &[
     plain("fmt", &[check(&["fmt", "--all", "--check"])]),
     plain("clippy", &[check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])]),
@@ -201,6 +213,7 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Fio],
         ..plain("bench-dio", &[test(BENCH_DIO), check(SMOKE_PARITY)])
     },
+    plain("compare", &[test(COMPARE)]),
     plain("golden", &[test(&["test", "-p", "diopter-cli", "--tests"])]),
     Lane {
         name: "kernel",
@@ -271,8 +284,31 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Uring],
         ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])
     },
+    plain("report", &[test(&["test", "-p", "diopter-lab", "--test", "report"])]),
+    Lane { needs: &[Capability::Chromium], ..plain("report-page", &[test(REPORT_PAGE)]) },
+    plain("lab-host", &[test(LAB_HOST)]),
+    Lane { needs: &[Capability::Qemu], ..plain("lab", &[test(LAB)]) },
     plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
 ];
+
+/// The page of a report in a real browser.
+const REPORT_PAGE: &[&str] =
+    &["test", "-p", "diopter-lab", "--test", "report_page", "--", "--nocapture"];
+
+const LAB_HOST: &[&str] = &[
+    "test",
+    "-p",
+    "diopter-lab",
+    "--test",
+    "lab_machine",
+    "--test",
+    "lab_store",
+    "--test",
+    "lab_run",
+];
+
+/// A real kernel, in an emulator.
+const LAB: &[&str] = &["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"];
 
 const fn plain(name: &'static str, steps: &'static [Step]) -> Lane {
     Lane { name, needs: &[], uses: &[], steps, is_extra: false }

@@ -16,10 +16,14 @@ const SOAKED: &[&[&str]] = &[
     &["-p", "diopter", "--test", "images_ext"],
     &["-p", "diopter", "--test", "images"],
     &["-p", "diopter-cli", "--test", "cp"],
+    &["-p", "diopter-lab", "--test", "campaign"],
 ];
 
-const BLESSED: &[&[&str]] =
-    &[&["-p", "diopter", "--test", "plan"], &["-p", "diopter-cli", "--tests"]];
+const BLESSED: &[&[&str]] = &[
+    &["-p", "diopter", "--test", "plan"],
+    &["-p", "diopter-lab", "--test", "report"],
+    &["-p", "diopter-cli", "--tests"],
+];
 
 /// `cargo xtask soak`: the seeded tests, long, with a seed that nobody has tried yet.
 pub fn run(arguments: &[String]) -> Outcome {

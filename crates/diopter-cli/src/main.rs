@@ -46,6 +46,7 @@ fn run(job: Job) -> u8 {
     match work {
         Work::Cp(options) => cp::run(&options, &mut std::io::stdout().lock()),
         Work::Compare(options) => cmd::compare::run(&options, &look),
+        Work::Report(options) => cmd::report::run(&options, &look),
         Work::Explain(options) => cmd::explain::run(&options, &settings.filter, &look),
         Work::Probe(options) => cmd::probe::run(&options, &settings.filter, &look),
         Work::Lab(work) => cmd::lab::run(&work, &look),

@@ -11,11 +11,12 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last four are hidden.
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 21] = [
     "cp",
     "explain",
     "probe",
     "compare",
+    "report",
     "stripe",
     "stripe create",
     "stripe info",
@@ -25,6 +26,8 @@ const COMMANDS: [&str; 18] = [
     "lab",
     "lab kernels",
     "trace",
+    "lab run",
+    "lab bisect",
     "bench",
     "bench-round",
     "man",
@@ -124,7 +127,17 @@ fn the_version_tells_the_backends() {
 
 #[test]
 fn schemas_are_those_of_the_documentation() {
-    for command in ["bench", "cp", "explain", "probe", "stripe", "lab-kernels", "trace"] {
+    for command in [
+        "bench",
+        "cp",
+        "compare",
+        "explain",
+        "probe",
+        "stripe",
+        "lab-kernels",
+        "trace",
+        "lab-bisect",
+    ] {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }
@@ -447,15 +460,21 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
         .collect();
     names.sort();
     let expected = [
+        "dio-bench.1",
+        "dio-compare.1",
         "dio-cp.1",
         "dio-explain.1",
+        "dio-lab-kernels.1",
+        "dio-lab.1",
         "dio-probe.1",
+        "dio-report.1",
         "dio-stripe-create.1",
         "dio-stripe-info.1",
         "dio-stripe-rm.1",
         "dio-stripe-seal.1",
         "dio-stripe-unseal.1",
         "dio-stripe.1",
+        "dio-trace.1",
         "dio.1",
     ];
     assert_eq!(names, expected);

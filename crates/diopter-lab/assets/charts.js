@@ -49,7 +49,10 @@ const show = {
 /** A text that fits into so many pixels of the charts' font, by an average width of its letters. */
 function clipped(text, pixels) {
   const most = Math.max(4, Math.floor(pixels / 6.4));
-  return text.length <= most ? text : text.slice(0, most - 1).trimEnd() + "\u2026";
+  if (text.length <= most) return text;
+  // The middle goes: names differ at their ends.
+  const tail = Math.floor((most - 1) / 3);
+  return `${text.slice(0, most - 1 - tail).trimEnd()}\u2026${text.slice(-tail).trimStart()}`;
 }
 
 /** A table; numbers stand right. `head` is [text, isNumber]; cells are texts or elements. */

@@ -5,7 +5,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const { columns, jobs, cells, percents } = data;
 const bases = [...new Set(columns.map((column) => column.base).filter((at) => at !== null))];
 // What ratios are relative to, in a sentence.
-const base = bases.length === 1 ? columns[bases[0]].label : "the base of each";
+const base = bases.length === 1 ? columns[bases[0]].label : "the base";
 
 const MARKS = { better: "\u25b2", worse: "\u25bc", same: "=", inconclusive: "?", failed: "\u00d7", none: "" };
 const TINTS = { better: "var(--better)", worse: "var(--worse)", same: "var(--same)", inconclusive: "var(--unsure)", failed: "var(--worse)", none: "var(--faint)" };
@@ -212,6 +212,7 @@ function ratioChart(width, lines) {
       Plot.ruleX([1], { stroke: "var(--ink)", strokeOpacity: 0.55, className: "baseline" }),
       Plot.barX(known, { y: "at", x1: 1, x2: (line) => line.cell.ratio, fill: tint, fillOpacity: (line) => (["better", "worse"].includes(line.cell.verdict) ? 0.85 : 0.35), rx: 1.5, insetTop: 1, insetBottom: 1, className: "ratio" }),
       Plot.ruleY(known.filter(({ cell }) => isNumber(cell.low)), { y: "at", x1: (line) => line.cell.low, x2: (line) => line.cell.high, stroke: "var(--ink)", strokeWidth: 1.5, marker: "tick", className: "interval" }),
+      Plot.ruleY(known.filter(({ cell }) => isNumber(cell.same_low)), { y: "at", x1: (line) => line.cell.same_low, x2: (line) => line.cell.same_high, stroke: "var(--ink)", strokeWidth: 4, className: "same-interval" }),
       lineLabels(layout, left),
       Plot.text(known, { y: "at", text: said, frameAnchor: "right", textAnchor: "start", dx: 8, fontWeight: 600, fill: tint, className: "ratio-labels" }),
       isNarrow || !hasIntervals ? null : Plot.text(known, { y: "at", text: ({ cell }) => (isNumber(cell.low) ? rangeText(cell) : ""), frameAnchor: "right", textAnchor: "start", dx: 52, fill: "var(--soft)", className: "interval-labels" }),
@@ -250,8 +251,10 @@ function ratios() {
   } });
   const tell = () => { if (more) more.textContent = state.isWhole ? `Show the ${BARS_MAX} farthest from 1` : `Show all ${total} (now the ${BARS_MAX} farthest from 1)`; };
   tell();
-  const floor = effectFloor > 0 ? ` The grey band is the effect floor, \u00b1${show.percent(effectFloor)}: what lies wholly in it is the same.` : "";
-  const whiskers = beside.some(({ cell }) => isNumber(cell.low)) ? ` Whiskers are intervals${data.rule ? ` of ${show.percent(1 - data.rule.alarm_level)}` : ""}.` : "";
+  const floor = effectFloor > 0 ? ` The grey band is the effect floor, \u00b1${show.percent(effectFloor)}.` : "";
+  const isThick = beside.some(({ cell }) => isNumber(cell.same_low));
+  const thick = isThick ? `, the thick part of ${show.percent(1 - 2 * data.rule.same_level)}` : "";
+  const whiskers = beside.some(({ cell }) => isNumber(cell.low)) ? ` Whiskers are intervals of ${show.percent(1 - data.rule.alarm_level)}${thick}.` : "";
   return section("ratios", `Relative to ${base}`, `${metricText()}${whiskers}${floor}`,
     el("div", { class: "controls" },
       choice("Order", "order", [["measured", "As measured"], ["ratio", "By ratio"]], state.order, (order) => { state.order = order; figure.redraw(); }), more),
@@ -462,7 +465,7 @@ function depth() {
       sweepPoints(group()).map((point) => [point.depth, columns[point.column].label, show.rate(point.iops), show.time(point.p50), knees.some((knee) => knee.column === point.column && knee.depth === point.depth) ? "knee" : "-"]));
   };
   const rate = figureOf({ id: "chart-depth", label: "IOPS by depth, knees marked", chart: (width) => sweepChart(width, group(), "iops", show.rate), rows, summary: "Depths as a table" });
-  const wait = figureOf({ id: "chart-depth-latency", label: "Median latency by depth", chart: (width) => sweepChart(width, group(), "p50", show.time), empty: "Nobody took latencies." });
+  const wait = figureOf({ id: "chart-depth-latency", label: "Median latency by depth", rows, summary: "Depths as a table", chart: (width) => sweepChart(width, group(), "p50", show.time), empty: "Nobody took latencies." });
   return section("depth", "Depth", `The knee is the least depth that gives ${show.percent(KNEE)} of the most: beyond it requests wait longer and little more gets done.`,
     el("div", { class: "controls" }, groups.length > 1 ? pick("Job", groups.map((one, at) => [at, name(one)]), 0, (at) => { state.at = at; rate.redraw(); wait.redraw(); }) : el("span", { class: "quiet" }, name(group()))),
     columnLegend(d3.range(columns.length)),
@@ -643,7 +646,8 @@ function method() {
   const words = [
     columns.length > 1 && data.rounds > 0 ? `Each job ran ${data.rounds ? show.count(data.rounds, "round", "rounds") : "some rounds"} in each way${warmup}${order ? `, ${order}` : ""}.` : `Each job ran ${show.count(data.rounds, "round", "rounds")}${warmup}.`,
     columns.length > 1 ? `Round n of one way is paired with round n of ${base}; a ratio is that of the pairs, and what varies from round to round is its error, not what varies within a round.` : "",
-    isJudged ? `A ratio is better or worse only if its whole interval lies beyond the effect floor of ${show.percent(effectFloor)}, the same only if the whole interval lies within it, and else inconclusive: then more rounds, or a quieter machine, may tell.` : "",
+    isJudged ? `A ratio is better or worse only if its interval of ${show.percent(1 - data.rule.alarm_level)} lies beyond the effect floor of \u00b1${show.percent(effectFloor)}, the same only if ${data.rule.same_level > 0 ? `that of ${show.percent(1 - 2 * data.rule.same_level)}` : "it"} lies within the floor, and else inconclusive: then more rounds, or a quieter machine, may tell.` : "",
+    isJudged && data.rule.judged > 1 && data.rule.family_level > 0 ? `${data.rule.judged} ratios were judged together, so that a false alarm among all of them is to be expected in no more than ${show.percent(data.rule.family_level)} of such runs.` : "",
     data.is_virtual ? "Time was virtual: what is compared are instructions, not seconds." : "",
     `Seed ${data.seed}.`,
   ];

@@ -9,8 +9,12 @@ use std::{fmt, io};
 
 use serde::Deserialize;
 
+use crate::bench::assemble;
 use crate::document::{Bench, SCHEMA};
 use crate::fio;
+
+/// How the journal of a run begins.
+const JOURNAL_MARK: &[u8] = br#"{"begin":{"schema":"diopter.bench-journal/"#;
 
 /// Larger files are refused: they are no results.
 const BYTES_MAX: u64 = 1 << 30;
@@ -54,13 +58,18 @@ struct Marks {
     fio_version: Option<String>,
 }
 
-/// Reads one result: diopter's JSON, or fio's JSON or terse lines.
+/// Reads one result: diopter's JSON or a run's journal, or fio's JSON or terse lines.
 ///
 /// # Errors
 /// [`LoadError`]: it can't be read, it is none of these, it is cut off, or of another version.
 pub fn file(path: &Path) -> Result<Loaded, LoadError> {
     let name = path.display();
     let bytes = bytes(path).map_err(|error| LoadError(format!("read {name}: {error}")))?;
+    if bytes.starts_with(JOURNAL_MARK) {
+        let bench = assemble::read(path).map_err(LoadError)?;
+        let notes = vec![format!("{name} is the journal of a run that has not ended")];
+        return Ok(Loaded { bench, notes });
+    }
     bytes_of(&bytes).map_err(|LoadError(what)| LoadError(format!("{name}: {what}")))
 }
 

@@ -127,14 +127,17 @@ impl IoBuf {
         self.0.length = length.min(self.0.mapped);
     }
 
+    #[inline]
     pub(crate) fn as_raw(&self) -> *mut u8 {
         self.0.base.as_ptr()
     }
 
+    #[inline]
     pub(crate) fn mapped(&self) -> usize {
         self.0.mapped
     }
 
+    #[inline]
     pub(crate) fn registration(&self) -> Option<Registration> {
         self.0.registration
     }
@@ -147,6 +150,7 @@ impl IoBuf {
 impl Deref for IoBuf {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `length <= mapped` bytes from `base` are mapped, initialised (zeroed by mmap) and
         // owned by `self`, which is borrowed for as long as the slice.
@@ -155,6 +159,7 @@ impl Deref for IoBuf {
 }
 
 impl DerefMut for IoBuf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` makes this the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.0.base.as_ptr(), self.0.length) }

@@ -68,5 +68,5 @@ pub use memory::{Lent, MemoryId};
 pub use op::{BioId, BioResult, BioSpec, Comb, ObjectHandle, Op, RwFlags, Span};
 pub use rw::{FinishedBio, HeldBio, LentOnce};
 pub use segments::{SegmentEnd, SegmentLimits};
-pub use slab::{AlignmentBits, LocalBio, Slab, SlabShape};
+pub use slab::{AlignmentBits, LocalBio, LocalBios, Slab, SlabShape};
 pub use uring::{Ring, RingFeatures, RingWanted};

@@ -30,18 +30,10 @@ pub(crate) struct Piece {
     pub length: usize,
 }
 
-pub(crate) enum Kind {
-    Vacant,
-    Adopted(IoBuf),
-    Lent,
-}
-
 /// One entry of the slab's memory table.
 pub(crate) struct Memory {
-    pub generation: u32,
-    pub kind: Kind,
-    /// Bios of this memory that somebody other than the slab may touch.
-    pub held: u32,
+    /// What was adopted; `None` for what is lent.
+    owner: Option<IoBuf>,
     pub length: usize,
     /// Whether a device or a copy may write to it.
     pub writable: bool,
@@ -54,9 +46,7 @@ pub(crate) struct Memory {
 impl Memory {
     pub fn vacant() -> Memory {
         Memory {
-            generation: 0,
-            kind: Kind::Vacant,
-            held: 0,
+            owner: None,
             length: 0,
             writable: false,
             first: Piece { base: std::ptr::null_mut(), length: 0 },
@@ -64,9 +54,10 @@ impl Memory {
         }
     }
 
+    #[inline]
     pub fn adopt(&mut self, buf: IoBuf) {
         self.set_one(Piece { base: buf.as_raw(), length: buf.len() }, true);
-        self.kind = Kind::Adopted(buf);
+        self.owner = Some(buf);
     }
 
     pub fn lend(&mut self, lent: Lent<'_, '_>) {
@@ -90,27 +81,27 @@ impl Memory {
                 self.set_many(pieces, false);
             }
         }
-        self.kind = Kind::Lent;
     }
 
-    /// Empties the entry and returns what it owned; later ids differ from every earlier one.
-    pub fn vacate(&mut self) -> Option<IoBuf> {
-        self.generation = self.generation.wrapping_add(1);
+    /// What was adopted, which leaves.
+    #[inline]
+    pub fn take_owner(&mut self) -> Option<IoBuf> {
+        self.owner.take()
+    }
+
+    /// Empties the entry.
+    #[inline]
+    pub fn clear(&mut self) {
         self.rest.clear();
-        match std::mem::replace(&mut self.kind, Kind::Vacant) {
-            Kind::Adopted(buf) => Some(buf),
-            Kind::Lent | Kind::Vacant => None,
-        }
     }
 
     /// Where a ring has it registered.
+    #[inline]
     pub fn registration(&self) -> Option<Registration> {
-        match &self.kind {
-            Kind::Adopted(buf) => buf.registration(),
-            Kind::Lent | Kind::Vacant => None,
-        }
+        self.owner.as_ref().and_then(IoBuf::registration)
     }
 
+    #[inline]
     fn set_one(&mut self, piece: Piece, writable: bool) {
         self.first = piece;
         self.length = piece.length;

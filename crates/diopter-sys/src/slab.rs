@@ -7,9 +7,16 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::buf::{IoBuf, Registration};
-use crate::memory::{Kind, Lent, Memory, MemoryId, Piece};
-use crate::op::{BioId, BioResult, BioSpec, Comb, ObjectHandle, Op, RwFlags, Span};
-use crate::segments::{Prefix, SegmentEnd, SegmentLimits};
+use crate::memory::{Lent, Memory, MemoryId, Piece};
+use crate::op::{BioId, BioSpec, Comb, ObjectHandle, Op, RwFlags, Span};
+
+mod bytes;
+mod local;
+mod places;
+
+pub use bytes::AlignmentBits;
+pub use local::{LocalBio, LocalBios};
+use places::Places;
 
 /// How much a slab holds; fixed at construction, so nothing is allocated per bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,17 +29,6 @@ pub struct SlabShape {
     pub memories: u32,
 }
 
-/// All addresses, and all lengths but the last, of a range's segments, or-ed: they are multiples of
-/// a power of two `n` if the bits below `n` are 0. The caller knows the length of the range, and so
-/// of the last segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AlignmentBits {
-    /// Addresses.
-    pub addresses: usize,
-    /// Lengths of all segments but the last.
-    pub lengths: usize,
-}
-
 /// Where a bio stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -42,12 +38,44 @@ enum State {
     Done,
 }
 
+/// A slot's generation and where its bio stands, in one word: both are asked at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp(u64);
+
+impl Stamp {
+    #[inline]
+    fn new(generation: u32, state: State) -> Stamp {
+        let state: u64 = match state {
+            State::Free => 0,
+            State::Built => 1,
+            State::Held => 2,
+            State::Done => 3,
+        };
+        Stamp((u64::from(generation) << 32) | state)
+    }
+
+    #[inline]
+    fn generation(self) -> u32 {
+        u32::try_from(self.0 >> 32).expect("shifted to 32 bits")
+    }
+}
+
+/// On cache lines of its own.
+#[repr(align(64))]
 struct Slot {
-    generation: Cell<u32>,
-    state: Cell<State>,
+    stamp: Cell<Stamp>,
+    segments: Cell<u32>,
+    /// The segment of a bio that has one.
+    only: UnsafeCell<libc::iovec>,
     /// What the last bio said; a bio's own while it is not free.
     spec: Cell<BioSpec>,
-    segments: Cell<u32>,
+}
+
+/// Of a memory's place: what is asked for each bio, close together.
+struct Use {
+    generation: Cell<u32>,
+    /// Bios of this memory that somebody other than the slab may touch.
+    held: Cell<u32>,
 }
 
 pub(crate) struct Inner {
@@ -55,46 +83,13 @@ pub(crate) struct Inner {
     serial: u64,
     shape: SlabShape,
     slots: Box<[Slot]>,
-    free: FreeList,
+    free: Places,
+    uses: Box<[Use]>,
     memories: RefCell<Vec<Memory>>,
-    memories_free: FreeList,
-    /// The segment of each bio that has one: close together, since most have.
-    only: Box<[UnsafeCell<libc::iovec>]>,
+    memories_free: Places,
     /// The segments of each bio that has several.
     iovecs: Box<[UnsafeCell<libc::iovec>]>,
     held: Cell<u32>,
-}
-
-/// Places of a table that are free; the last one given back goes out first, since it is still warm.
-struct FreeList {
-    places: Box<[Cell<u32>]>,
-    length: Cell<usize>,
-}
-
-impl FreeList {
-    fn full(count: u32) -> FreeList {
-        let length = Cell::new(count as usize);
-        FreeList { places: (0..count).rev().map(Cell::new).collect(), length }
-    }
-
-    #[inline]
-    fn len(&self) -> usize {
-        self.length.get()
-    }
-
-    #[inline]
-    fn pop(&self) -> Option<u32> {
-        let last = self.length.get().checked_sub(1)?;
-        self.length.set(last);
-        Some(self.places[last].get())
-    }
-
-    #[inline]
-    fn push(&self, place: u32) {
-        let length = self.length.get();
-        self.places[length].set(place);
-        self.length.set(length + 1);
-    }
 }
 
 /// Bios in flight and their memory; a cheap handle, shared by an engine and its backend on one
@@ -113,22 +108,23 @@ impl Slab {
         assert!((1..=1024).contains(&shape.segments_per_bio), "1 to IOV_MAX segments");
         let (object, flags) = (ObjectHandle::simulated(0), RwFlags::NONE);
         let nothing = BioSpec { op: Op::SyncData, object, offset: 0, span: None, flags };
-        let slot = || Slot {
-            generation: Cell::new(0),
-            state: Cell::new(State::Free),
-            spec: Cell::new(nothing),
-            segments: Cell::new(0),
-        };
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let slot = || Slot {
+            stamp: Cell::new(Stamp::new(0, State::Free)),
+            segments: Cell::new(0),
+            only: UnsafeCell::new(empty),
+            spec: Cell::new(nothing),
+        };
+        let unused = || Use { generation: Cell::new(0), held: Cell::new(0) };
         let segments = shape.bios as usize * shape.segments_per_bio as usize;
         Slab(Rc::new(Inner {
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             shape,
             slots: (0..shape.bios).map(|_| slot()).collect(),
-            free: FreeList::full(shape.bios),
+            free: Places::all_free(shape.bios),
+            uses: (0..shape.memories).map(|_| unused()).collect(),
             memories: RefCell::new((0..shape.memories).map(|_| Memory::vacant()).collect()),
-            memories_free: FreeList::full(shape.memories),
-            only: (0..shape.bios).map(|_| UnsafeCell::new(empty)).collect(),
+            memories_free: Places::all_free(shape.memories),
             iovecs: (0..segments).map(|_| UnsafeCell::new(empty)).collect(),
             held: Cell::new(0),
         }))
@@ -171,127 +167,49 @@ impl Slab {
     ///
     /// # Errors
     /// The buffer, when every place is taken.
-    #[inline]
+    #[inline(always)]
     pub fn adopt(&self, buf: IoBuf) -> Result<MemoryId, IoBuf> {
         let Some(index) = self.0.memories_free.pop() else {
             return Err(buf);
         };
-        let memory = &mut self.0.memories.borrow_mut()[index as usize];
-        memory.adopt(buf);
-        Ok(MemoryId { index, generation: memory.generation })
+        self.0.memories.borrow_mut()[index as usize].adopt(buf);
+        Ok(self.memory_id(index))
+    }
+
+    #[inline(always)]
+    fn memory_id(&self, index: u32) -> MemoryId {
+        MemoryId { index, generation: self.0.uses[index as usize].generation.get() }
     }
 
     /// Gives an adopted buffer back; `None` while a bio of it is held, and for a stale or lent id.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn release(&self, id: MemoryId) -> Option<IoBuf> {
-        let mut memories = self.0.memories.borrow_mut();
-        let memory = memories.get_mut(id.index as usize)?;
-        let leaves = memory.generation == id.generation
-            && memory.held == 0
-            && matches!(memory.kind, Kind::Adopted(_));
-        if !leaves {
+        let its = self.use_of(id)?;
+        if its.held.get() > 0 {
             return None;
         }
-        self.0.memories_free.push(id.index);
-        memory.vacate()
+        let memory = &mut self.0.memories.borrow_mut()[id.index as usize];
+        // What is lent goes back where its scope ends.
+        let buf = memory.take_owner()?;
+        self.vacate(id.index, memory);
+        Some(buf)
     }
 
-    /// Bytes of a memory; 0 for a stale id.
-    #[must_use]
-    pub fn memory_length(&self, id: MemoryId) -> usize {
-        self.with_memory(id, |memory| memory.length).unwrap_or(0)
+    /// Empties a memory's place; later ids differ from every earlier one.
+    #[inline(always)]
+    fn vacate(&self, index: u32, memory: &mut Memory) {
+        memory.clear();
+        let its = &self.0.uses[index as usize];
+        its.generation.set(its.generation.get().wrapping_add(1));
+        self.0.memories_free.push(index);
     }
 
-    /// How a range of memory is aligned.
-    #[must_use]
-    #[inline]
-    pub fn alignment(&self, id: MemoryId, start: usize, length: usize) -> AlignmentBits {
-        self.with_memory(id, |memory| alignment_bits(memory, start, length)).unwrap_or_default()
-    }
-
-    /// How many bytes of the span, from its start, fit one bio's segments.
-    #[must_use]
-    #[inline]
-    pub fn prefix_in_segments(&self, span: &Span) -> usize {
-        let most = self.0.shape.segments_per_bio as usize;
-        self.with_memory(span.memory, |memory| {
-            if memory.rest.is_empty() && span.comb.is_none() {
-                return (span.length as usize).min(memory.length.saturating_sub(span.start));
-            }
-            pieces_of(memory, span).take(most).map(|piece| piece.length).sum()
-        })
-        .unwrap_or(0)
-    }
-
-    /// How many bytes of the span, from its start, fit one bio's segments, and within what a device
-    /// takes as one request; and which limit they end at.
-    #[must_use]
-    #[inline]
-    pub fn prefix_within(&self, span: &Span, limits: &SegmentLimits) -> Prefix {
-        let fitting = self.prefix_in_segments(span);
-        let ends = (fitting < span.length as usize).then_some(SegmentEnd::Count);
-        if *limits == SegmentLimits::NONE {
-            return (fitting, ends);
-        }
-        let within = self.with_memory(span.memory, |memory| {
-            let mut rest = fitting;
-            let pieces = pieces_of(memory, span).map(|piece| {
-                let length = piece.length.min(rest);
-                rest -= length;
-                (piece.base.addr(), length)
-            });
-            limits.prefix(pieces.take_while(|(_, length)| *length > 0))
-        });
-        within.map_or((fitting, ends), |(bytes, end)| (bytes, end.or(ends)))
-    }
-
-    /// Copies `length` bytes between two memories of this slab.
-    ///
-    /// # Panics
-    /// When a range is out of bounds, an id is stale, or the target may not be written to.
-    pub fn copy(&self, from: (MemoryId, usize), to: (MemoryId, usize), length: usize) {
-        let memories = self.0.memories.borrow();
-        let source = live(&memories, from.0);
-        let target = live(&memories, to.0);
-        assert!(target.writable, "copy into memory that was lent for a write");
-        assert!(
-            fits(from.1, length, source.length) && fits(to.1, length, target.length),
-            "copy in bounds"
-        );
-        let mut targets = target.pieces(to.1, length);
-        let mut into = targets.next();
-        for piece in source.pieces(from.1, length) {
-            let mut done = 0;
-            while done < piece.length {
-                let here = into.as_mut().expect("both ranges have `length` bytes");
-                let step = here.length.min(piece.length - done);
-                // SAFETY: both pieces lie inside live memory of this slab (checked above), `step`
-                // is at most what is left of either, and `copy` allows overlap.
-                unsafe { std::ptr::copy(piece.base.wrapping_add(done), here.base, step) };
-                done += step;
-                here.base = here.base.wrapping_add(step);
-                here.length -= step;
-                if here.length == 0 {
-                    into = targets.next();
-                }
-            }
-        }
-    }
-
-    /// Writes zeros over `length` bytes of a memory from `start`.
-    ///
-    /// # Panics
-    /// As [`Slab::copy`].
-    pub fn fill_zero(&self, id: MemoryId, start: usize, length: usize) {
-        let memories = self.0.memories.borrow();
-        let memory = live(&memories, id);
-        assert!(memory.writable, "zeros into memory that was lent for a write");
-        assert!(fits(start, length, memory.length), "zeros in bounds");
-        for piece in memory.pieces(start, length) {
-            // SAFETY: the piece lies inside live writable memory of this slab.
-            unsafe { std::ptr::write_bytes(piece.base, 0, piece.length) };
-        }
+    /// Of a memory that is adopted or lent; `None` for a stale id.
+    #[inline(always)]
+    fn use_of(&self, id: MemoryId) -> Option<&Use> {
+        let its = self.0.uses.get(id.index as usize)?;
+        (its.generation.get() == id.generation).then_some(its)
     }
 
     /// Lends memory for the run of `scope`. Returns or unwinds only when no bio of it is held any
@@ -312,29 +230,33 @@ impl Slab {
         let Some(index) = self.0.memories_free.pop() else {
             return Err(SlabFull);
         };
-        let id = {
-            let memory = &mut self.0.memories.borrow_mut()[index as usize];
-            memory.lend(lent);
-            MemoryId { index, generation: memory.generation }
-        };
+        self.0.memories.borrow_mut()[index as usize].lend(lent);
+        let id = self.memory_id(index);
         let result = catch_unwind(AssertUnwindSafe(|| scope(cx, id)));
-        while self.with_memory(id, |memory| memory.held).is_some_and(|held| held > 0) {
+        while self.use_of(id).is_some_and(|its| its.held.get() > 0) {
             let drained = catch_unwind(AssertUnwindSafe(|| drain(cx)));
             if !matches!(drained, Ok(true)) {
                 abort_with_lent_memory();
             }
         }
-        self.0.memories.borrow_mut()[index as usize].vacate();
-        self.0.memories_free.push(index);
+        self.vacate(index, &mut self.0.memories.borrow_mut()[index as usize]);
         result.map_err(|panic| resume_unwind(panic))
     }
 
     #[inline]
     fn with_memory<R>(&self, id: MemoryId, f: impl FnOnce(&Memory) -> R) -> Option<R> {
-        let memories = self.0.memories.borrow();
-        let memory = memories.get(id.index as usize)?;
-        let live = memory.generation == id.generation && !matches!(memory.kind, Kind::Vacant);
-        live.then(|| f(memory))
+        self.use_of(id)?;
+        Some(f(&self.0.memories.borrow()[id.index as usize]))
+    }
+
+    /// The place of a memory that is adopted or lent.
+    ///
+    /// # Panics
+    /// For a stale id.
+    #[inline(always)]
+    fn place_of(&self, id: MemoryId) -> usize {
+        assert!(self.use_of(id).is_some(), "a memory id that is in use");
+        id.index as usize
     }
 
     // --- bios
@@ -346,38 +268,39 @@ impl Slab {
     /// When the span is stale, out of bounds, longer than the segments of one bio, or when a read
     /// names memory that was lent for a write.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn build(&self, spec: BioSpec) -> Option<BioId> {
         let index = self.0.free.pop()?;
         let slot = &self.0.slots[index as usize];
-        assert_eq!(slot.state.get(), State::Free, "a free slot is free");
-        slot.segments.set(self.write_segments(index, &spec));
+        let generation = slot.stamp.get().generation();
+        assert!(slot.stamp.get() == Stamp::new(generation, State::Free), "a free slot is free");
+        slot.segments.set(self.write_segments(index, slot, &spec));
         slot.spec.set(spec);
-        slot.state.set(State::Built);
-        Some(BioId { index, generation: slot.generation.get() })
+        slot.stamp.set(Stamp::new(generation, State::Built));
+        Some(BioId { index, generation })
     }
 
-    #[inline]
-    fn write_segments(&self, index: u32, spec: &BioSpec) -> u32 {
+    #[inline(always)]
+    fn write_segments(&self, index: u32, slot: &Slot, spec: &BioSpec) -> u32 {
         let Some(span) = spec.span else {
             assert!(!spec.op.is_transfer(), "reads and writes name memory");
             return 0;
         };
-        let memories = self.0.memories.borrow();
-        let memory = live(&memories, span.memory);
+        let memory = &self.0.memories.borrow()[self.place_of(span.memory)];
         let length = span.length as usize;
         assert!(lies_in(&span, memory), "a bio's span lies in its memory");
         assert!(memory.writable || spec.op == Op::Write, "a read fills memory that may be written");
         if memory.rest.is_empty() && span.comb.is_none() && length > 0 {
             // The common case, without the walk.
             let from = memory.first.base.wrapping_add(span.start);
-            write_segment(&self.0.only[index as usize], Piece { base: from, length });
+            write_segment(&slot.only, Piece { base: from, length });
             return 1;
         }
-        self.write_many(index, memory, &span)
+        self.write_many(index, slot, memory, &span)
     }
 
-    fn write_many(&self, index: u32, memory: &Memory, span: &Span) -> u32 {
+    #[cold]
+    fn write_many(&self, index: u32, slot: &Slot, memory: &Memory, span: &Span) -> u32 {
         let base = self.arena(index);
         let mut count = 0;
         for piece in pieces_of(memory, span) {
@@ -387,7 +310,7 @@ impl Slab {
         }
         if count == 1 {
             let only = pieces_of(memory, span).next().expect("counted");
-            write_segment(&self.0.only[index as usize], only);
+            write_segment(&slot.only, only);
         }
         count
     }
@@ -420,12 +343,12 @@ impl Slab {
     ///
     /// # Panics
     /// For a bio that is held, and for a stale id.
-    #[inline]
+    #[inline(always)]
     pub fn retire(&self, id: BioId) {
         let slot = self.slot(id);
-        assert!(matches!(slot.state.get(), State::Built | State::Done), "a held bio stays");
-        slot.state.set(State::Free);
-        slot.generation.set(slot.generation.get().wrapping_add(1));
+        let is_held = slot.stamp.get() == Stamp::new(id.generation, State::Held);
+        assert!(!is_held, "a held bio stays");
+        slot.stamp.set(Stamp::new(id.generation.wrapping_add(1), State::Free));
         self.0.free.push(id.index);
     }
 
@@ -435,42 +358,52 @@ impl Slab {
     /// # Panics
     /// For a bio that is not done, and for a stale id.
     pub fn reopen(&self, id: BioId) {
-        let slot = self.slot(id);
-        assert_eq!(slot.state.get(), State::Done, "only what is done goes another way");
-        slot.state.set(State::Built);
+        let slot = self.slot_at(id, State::Done, "only what is done goes another way");
+        slot.stamp.set(Stamp::new(id.generation, State::Built));
     }
 
-    #[inline]
+    /// The slot of a bio that stands at `state`.
+    ///
+    /// # Panics
+    /// With `rule` for a bio in any other state, and for a stale id.
+    #[inline(always)]
+    fn slot_at(&self, id: BioId, state: State, rule: &str) -> &Slot {
+        let slot = &self.0.slots[id.index as usize];
+        if slot.stamp.get() != Stamp::new(id.generation, state) {
+            misused(slot, id, rule);
+        }
+        slot
+    }
+
+    #[inline(always)]
     fn slot(&self, id: BioId) -> &Slot {
         let slot = &self.0.slots[id.index as usize];
-        assert_eq!(slot.generation.get(), id.generation, "a bio id that is in use");
+        assert_eq!(slot.stamp.get().generation(), id.generation, "a bio id that is in use");
         slot
     }
 
     /// Built -> Held: from here on somebody else may touch the memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hold(&self, id: BioId) {
-        let slot = self.slot(id);
-        assert_eq!(slot.state.get(), State::Built, "only a built bio can be held");
+        let slot = self.slot_at(id, State::Built, "only a built bio can be held");
         if let Some(span) = slot.spec.get().span {
-            let mut memories = self.0.memories.borrow_mut();
-            let memory = live_mut(&mut memories, span.memory);
-            memory.held += 1;
+            let its = &self.0.uses[self.place_of(span.memory)];
+            its.held.set(its.held.get() + 1);
         }
-        slot.state.set(State::Held);
+        slot.stamp.set(Stamp::new(id.generation, State::Held));
         self.0.held.set(self.0.held.get() + 1);
     }
 
     /// Held -> Done. The caller has the proof: nobody touches the memory any more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(&self, id: BioId) {
-        let slot = self.slot(id);
-        assert_eq!(slot.state.get(), State::Held, "a bio finishes once");
-        slot.state.set(State::Done);
+        let slot = self.slot_at(id, State::Held, "a bio finishes once");
+        slot.stamp.set(Stamp::new(id.generation, State::Done));
         self.0.held.set(self.0.held.get() - 1);
         if let Some(span) = slot.spec.get().span {
-            let mut memories = self.0.memories.borrow_mut();
-            live_mut(&mut memories, span.memory).held -= 1;
+            // Held until now, so the memory is still the bio's.
+            let its = &self.0.uses[span.memory.index as usize];
+            its.held.set(its.held.get() - 1);
         }
     }
 
@@ -478,40 +411,28 @@ impl Slab {
     #[must_use]
     pub fn held_bios(&self) -> Vec<BioId> {
         let slots = (0..self.0.shape.bios).zip(&self.0.slots);
-        let held = slots.filter(|(_, slot)| slot.state.get() == State::Held);
-        held.map(|(index, slot)| BioId { index, generation: slot.generation.get() }).collect()
+        let ids = slots.map(|(index, slot)| (index, slot.stamp.get().generation()));
+        ids.map(|(index, generation)| BioId { index, generation })
+            .filter(|id| self.is_held(*id))
+            .collect()
     }
 
     pub(crate) fn is_held(&self, id: BioId) -> bool {
         let slot = &self.0.slots[id.index as usize];
-        slot.generation.get() == id.generation && slot.state.get() == State::Held
+        slot.stamp.get() == Stamp::new(id.generation, State::Held)
     }
 
     /// The bio's segments for the kernel; valid while the bio is held.
     #[inline]
     pub(crate) fn iovecs(&self, id: BioId) -> (*const libc::iovec, u32) {
-        let count = self.slot(id).segments.get();
-        let first = if count == 1 {
-            &self.0.only[id.index as usize]
-        } else {
-            &self.0.iovecs[self.arena(id.index)]
-        };
+        let slot = self.slot(id);
+        let count = slot.segments.get();
+        let first = if count == 1 { &slot.only } else { &self.0.iovecs[self.arena(id.index)] };
         (first.get().cast_const(), count)
     }
 
     pub(crate) fn registration(&self, id: MemoryId) -> Option<Registration> {
         self.with_memory(id, Memory::registration).flatten()
-    }
-
-    /// Holds a bio for a backend that moves its bytes on this thread: the simulator.
-    ///
-    /// # Panics
-    /// For a bio that is not freshly built.
-    #[must_use]
-    #[inline]
-    pub fn hold_local(&self, id: BioId) -> LocalBio {
-        self.hold(id);
-        LocalBio { slab: self.clone(), id }
     }
 }
 
@@ -522,22 +443,6 @@ fn write_segment(to: &UnsafeCell<libc::iovec>, piece: Piece) {
     // SAFETY: the slot is free, so neither the kernel nor a token reads its segments, and the slab
     // is used by one thread.
     unsafe { to.get().write(iovec) };
-}
-
-#[inline]
-fn alignment_bits(memory: &Memory, start: usize, length: usize) -> AlignmentBits {
-    let mut bits = AlignmentBits::default();
-    if memory.rest.is_empty() {
-        bits.addresses = memory.first.base.addr().wrapping_add(start);
-        return bits;
-    }
-    let mut before: usize = 0;
-    for piece in memory.pieces(start, length) {
-        bits.addresses |= piece.base.addr();
-        bits.lengths |= before;
-        before = piece.length;
-    }
-    bits
 }
 
 /// The non-empty pieces of a span, in order.
@@ -554,6 +459,7 @@ fn lies_in(span: &Span, memory: &Memory) -> bool {
     }
 }
 
+#[cold]
 fn comb_lies_in(span: &Span, comb: Comb, memory: &Memory) -> bool {
     assert!(comb.head > 0 && comb.run >= comb.head && comb.period >= comb.run, "runs in order");
     let mut bytes = 0;
@@ -569,18 +475,10 @@ fn fits(start: usize, length: usize, whole: usize) -> bool {
     start.checked_add(length).is_some_and(|end| end <= whole)
 }
 
-fn live(memories: &[Memory], id: MemoryId) -> &Memory {
-    let memory = &memories[id.index as usize];
-    assert_eq!(memory.generation, id.generation, "a memory id that is in use");
-    assert!(!matches!(memory.kind, Kind::Vacant), "a memory id that is in use");
-    memory
-}
-
-fn live_mut(memories: &mut [Memory], id: MemoryId) -> &mut Memory {
-    let memory = &mut memories[id.index as usize];
-    assert_eq!(memory.generation, id.generation, "a memory id that is in use");
-    assert!(!matches!(memory.kind, Kind::Vacant), "a memory id that is in use");
-    memory
+#[cold]
+fn misused(slot: &Slot, id: BioId, rule: &str) -> ! {
+    assert_eq!(slot.stamp.get().generation(), id.generation, "a bio id that is in use");
+    panic!("{rule}");
 }
 
 #[cold]
@@ -601,95 +499,10 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if self.held.get() > 0 {
             // The kernel may still read the segments and write the memory: leak both.
-            std::mem::forget(std::mem::take(&mut self.only));
+            std::mem::forget(std::mem::take(&mut self.slots));
             std::mem::forget(std::mem::take(&mut self.iovecs));
             std::mem::forget(self.memories.take());
         }
-    }
-}
-
-/// A held bio whose bytes are moved by safe code on the slab's thread. Dropping it unfinished
-/// leaks.
-pub struct LocalBio {
-    slab: Slab,
-    id: BioId,
-}
-
-impl LocalBio {
-    /// Which bio.
-    #[must_use]
-    pub fn id(&self) -> BioId {
-        self.id
-    }
-
-    /// What it says.
-    #[must_use]
-    #[inline]
-    pub fn spec(&self) -> BioSpec {
-        self.slab.spec(self.id)
-    }
-
-    /// The addresses of its segments, or-ed; 0 for a sync.
-    #[must_use]
-    pub fn address_bits(&self) -> usize {
-        let mut bits = 0;
-        self.each_piece(0, self.spec().length() as usize, |base, _| bits |= base.addr());
-        bits
-    }
-
-    /// A read's bytes: copies `data` into the bio's memory from its byte `at` on.
-    ///
-    /// # Panics
-    /// Out of bounds, or when the bio is not a read.
-    pub fn fill(&self, at: usize, data: &[u8]) {
-        assert_eq!(self.spec().op, Op::Read, "only a read fills memory");
-        let mut done = 0;
-        self.each_piece(at, data.len(), |base, length| {
-            // SAFETY: the piece lies inside the bio's memory, which stays in the slab while the bio
-            // is held; `data` is a live reference and therefore elsewhere.
-            unsafe { std::ptr::copy_nonoverlapping(data[done..].as_ptr(), base, length) };
-            done += length;
-        });
-    }
-
-    /// A write's bytes: copies from the bio's memory, from its byte `at` on, into `data`.
-    ///
-    /// # Panics
-    /// Out of bounds.
-    pub fn take(&self, at: usize, data: &mut [u8]) {
-        let mut done = 0;
-        self.each_piece(at, data.len(), |base, length| {
-            let target = data[done..done + length].as_mut_ptr();
-            // SAFETY: as in `fill`, in the other direction.
-            unsafe { std::ptr::copy_nonoverlapping(base.cast_const(), target, length) };
-            done += length;
-        });
-    }
-
-    fn each_piece(&self, at: usize, length: usize, mut f: impl FnMut(*mut u8, usize)) {
-        let Some(span) = self.spec().span else {
-            assert_eq!(length, 0, "a sync has no memory");
-            return;
-        };
-        assert!(fits(at, length, span.length as usize), "in the bounds of the bio");
-        let memories = self.slab.0.memories.borrow();
-        let (mut skipped, mut rest) = (at, length);
-        for piece in pieces_of(live(&memories, span.memory), &span) {
-            let skips = skipped.min(piece.length);
-            skipped -= skips;
-            let here = rest.min(piece.length - skips);
-            rest -= here;
-            if here > 0 {
-                f(piece.base.wrapping_add(skips), here);
-            }
-        }
-    }
-
-    /// Finishes the bio; its memory may leave the slab again.
-    #[inline]
-    pub fn finish(self, result: BioResult) -> (BioId, BioResult) {
-        self.slab.finish(self.id);
-        (self.id, result)
     }
 }
 

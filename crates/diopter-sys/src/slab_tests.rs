@@ -9,6 +9,7 @@ use super::*;
 use crate::errno::Errno;
 use crate::op::{Comb, ObjectHandle, RwFlags, Span};
 use crate::rw::{self, HeldBio};
+use crate::segments::{SegmentEnd, SegmentLimits};
 use crate::testing;
 
 #[path = "tests/lend.rs"]
@@ -134,7 +135,7 @@ fn a_stale_bio_id_is_never_the_bio_that_reuses_its_slot() {
 fn a_slot_whose_generation_wraps_goes_on_with_ids_that_differ() {
     let (slab, file) = (slab(1, 1, 1), file_of(b"content"));
     let memory = adopted(&slab, &[0; 7]);
-    slab.0.slots[0].generation.set(u32::MAX);
+    slab.0.slots[0].stamp.set(Stamp::new(u32::MAX, State::Free));
     let last = slab.build(spec(Op::Read, &file, memory, (0, 7))).expect("a slot");
     assert_eq!(BioId::from_user_data(last.to_user_data()), last);
     assert_ne!(last.to_user_data(), u64::MAX, "the mark of a cancel is no bio's");
@@ -149,7 +150,7 @@ fn a_slot_whose_generation_wraps_goes_on_with_ids_that_differ() {
 #[test]
 fn a_memory_whose_generation_wraps_goes_on_with_ids_that_differ() {
     let slab = slab(1, 1, 1);
-    slab.0.memories.borrow_mut()[0].generation = u32::MAX;
+    slab.0.uses[0].generation.set(u32::MAX);
     let last = adopted(&slab, b"last");
     assert!(slab.release(last).is_some());
     let first = adopted(&slab, b"first");

@@ -120,6 +120,8 @@ pub struct Ring {
     refused: Option<Errno>,
     /// Registered file slots: which object is in which slot.
     files: Vec<Option<ObjectHandle>>,
+    /// How many of the slots, from the first on, were ever used.
+    files_used: usize,
     /// The process that set it up, by generation of fork.
     generation: u64,
 }
@@ -153,6 +155,7 @@ impl Ring {
             tail: 0,
             refused: None,
             files: vec![None; slots],
+            files_used: 0,
             generation: fork::generation(),
         })
     }
@@ -214,6 +217,7 @@ impl Ring {
         let slot = self.files.iter().position(Option::is_none).ok_or(Errno::ENOSPC)?;
         self.update_file(slot, object.raw_fd())?;
         self.files[slot] = Some(object);
+        self.files_used = self.files_used.max(slot + 1);
         Ok(())
     }
 
@@ -243,8 +247,9 @@ impl Ring {
     pub fn queue(&mut self, ids: &[BioId]) -> usize {
         let room = self.pushed.len() - self.sq_len() as usize;
         let accepted = &ids[..ids.len().min(room)];
-        let Ring { ring, slab, files, serial, pushed, tail, .. } = self;
-        let entries = Entries { slab, files, serial: *serial };
+        let Ring { ring, slab, files, files_used, serial, features, pushed, tail, .. } = self;
+        let (files, has_buffers) = (&files[..*files_used], features.buffers > 0);
+        let entries = Entries { slab, files, serial: *serial, has_buffers };
         let mut queue = ring.submission();
         for id in accepted {
             slab.hold(*id);
@@ -457,6 +462,8 @@ struct Entries<'r> {
     slab: &'r Slab,
     files: &'r [Option<ObjectHandle>],
     serial: u64,
+    /// Whether any buffer is registered.
+    has_buffers: bool,
 }
 
 impl Entries<'_> {
@@ -478,6 +485,7 @@ impl Entries<'_> {
         let flags = spec.flags.raw();
         let registered = spec
             .span
+            .filter(|_| self.has_buffers)
             .and_then(|span| self.slab.registration(span.memory))
             .filter(|registration| registration.ring == self.serial && count == 1);
         let only = || {

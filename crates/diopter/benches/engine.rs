@@ -74,7 +74,7 @@ fn null_row(scale: &Scale) {
     let allocations = allocation_counter::measure(|| row.run(10_000));
     assert_eq!(allocations.count_total, 0, "the path allocates nothing once it is warm");
     let each = median(samples);
-    println!("null device, depth {DEPTH}: {each:.1} ns per bio, goal 100, 0 allocations");
+    println!("null device, depth {DEPTH}: {each:.1} ns per bio, goal 50, 0 allocations");
 }
 
 fn blocking_rows(scale: &Scale, folder: &Path, device: &str) {
@@ -154,7 +154,7 @@ fn compare(
     let (ours, bare, ratio) = (median(ours_samples), median(bare_samples), median(ratios));
     println!(
         "blocking 4 KiB {op} on {device}: {ours:.0} ns, bare {bare:.0} ns, ratio {ratio:.3} \
-         (median of paired ratios), goal 1.05 at most"
+         (median of paired ratios), goal 1.02 at most"
     );
 }
 

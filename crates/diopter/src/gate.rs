@@ -70,6 +70,7 @@ impl Gate {
     }
 
     /// Enters for a write of whole blocks in `range`. `seat` spreads threads over the shards.
+    #[inline]
     pub fn enter_shared(&self, range: FileRange, seat: usize) -> Result<Pass, NotNow> {
         let seat = seat % SHARDS;
         self.shards[seat].0.fetch_add(1, Ordering::SeqCst);
@@ -77,6 +78,12 @@ impl Gate {
         if self.exclusive.load(Ordering::SeqCst) == 0 {
             return Ok(Pass::Fast(seat));
         }
+        self.enter_beside(range, seat)
+    }
+
+    /// While somebody is exclusive: by range.
+    #[cold]
+    fn enter_beside(&self, range: FileRange, seat: usize) -> Result<Pass, NotNow> {
         self.leave_shard(seat);
         let mut state = lock(&self.state);
         if state.conflicts(range, false) {
@@ -113,12 +120,17 @@ impl Gate {
     ///
     /// # Panics
     /// For a pass of another gate.
+    #[inline]
     pub fn leave(&self, pass: Pass) {
-        let (range, exclusive) = match pass {
-            Pass::Fast(seat) => return self.leave_shard(seat),
-            Pass::Shared(range) => (range, false),
-            Pass::Exclusive(range) => (range, true),
-        };
+        match pass {
+            Pass::Fast(seat) => self.leave_shard(seat),
+            Pass::Shared(range) => self.leave_range(range, false),
+            Pass::Exclusive(range) => self.leave_range(range, true),
+        }
+    }
+
+    #[cold]
+    fn leave_range(&self, range: FileRange, exclusive: bool) {
         let mut state = lock(&self.state);
         let index = state
             .holders
@@ -134,15 +146,21 @@ impl Gate {
         }
     }
 
+    #[inline]
     fn leave_shard(&self, seat: usize) {
         self.shards[seat].0.fetch_sub(1, Ordering::SeqCst);
         keep_total_order();
         if self.exclusive.load(Ordering::SeqCst) != 0 {
-            // Under the lock, so that a waiter that saw the old count is asleep by now and gets the
-            // wake-up.
-            lock(&self.state).changes += 1;
-            self.changed.notify_all();
+            self.tell_of_change();
         }
+    }
+
+    #[cold]
+    fn tell_of_change(&self) {
+        // Under the lock, so that a waiter that saw the old count is asleep by now and gets the
+        // wake-up.
+        lock(&self.state).changes += 1;
+        self.changed.notify_all();
     }
 
     /// Sleeps until something changed since `seen`, or `timeout` passed.

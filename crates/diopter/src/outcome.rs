@@ -227,6 +227,12 @@ pub struct Route {
 }
 
 impl Route {
+    /// All of them direct.
+    #[inline]
+    pub(crate) fn all_direct(bytes: u64) -> Route {
+        Route { direct: bytes, bounced: 0, buffered: 0, why: DetourReasons(0) }
+    }
+
     /// Whether no byte touched the page cache.
     #[must_use]
     pub fn is_direct(&self) -> bool {

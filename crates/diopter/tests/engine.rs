@@ -202,6 +202,28 @@ fn a_fixed_depth_holds_no_more_bios_than_it_says() {
 }
 
 #[test]
+fn wait_many_adds_all_that_have_finished_each_once_whether_well_or_not() {
+    let bench = Plan::default().set_up();
+    bench.world.with_disk(0, |disk| disk.turn_bad(4 * MIB));
+    let mut expected = Vec::new();
+    for at in [0, 4, 8, 12] {
+        let write = Request::write(at * MIB, memory(4096, 1));
+        expected.push(bench.engine.start(&bench.target, write).expect("there is room"));
+    }
+    let mut done = Vec::new();
+    while done.len() < expected.len() {
+        let before = done.len();
+        let added = bench.engine.wait_many(LONG, &mut done).expect("nothing breaks");
+        assert!(added > 0 && done.len() == before + added);
+    }
+    done.sort_by_key(|finished| finished.id);
+    assert_eq!(done.iter().map(|finished| finished.id).collect::<Vec<_>>(), expected);
+    let has_succeeded: Vec<bool> = done.iter().map(|finished| finished.result.is_ok()).collect();
+    assert_eq!(has_succeeded, [true, false, true, true]);
+    assert_eq!(bench.engine.wait_many(LONG, &mut done), Ok(0), "none is left");
+}
+
+#[test]
 fn interruptions_and_short_transfers_never_reach_the_user() {
     let faults = Faults { again: 2, short: 2, ..Faults::NONE };
     let bench = Plan { faults, ..Plan::default() }.set_up();

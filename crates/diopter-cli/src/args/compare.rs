@@ -69,7 +69,7 @@ impl std::error::Error for FloorError {}
 ///
 /// # Errors
 /// Anything else, and what is not between 0 and 100 %.
-pub(super) fn floor(text: &str) -> Result<f64, FloorError> {
+pub fn floor(text: &str) -> Result<f64, FloorError> {
     let number: Option<f64> = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
     match (number, text.parse::<f64>()) {
         (Some(percent), _) if (0.0..100.0).contains(&percent) => Ok(percent / 100.0),

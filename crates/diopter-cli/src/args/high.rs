@@ -11,16 +11,21 @@ use diopter_lab::compare;
 
 use super::bench::BenchArgs;
 use super::compare::CompareArgs;
-use super::lab::{LabCommand, StoreArgs};
+use diopter_lab::kernels::between::Question;
+use diopter_lab::kernels::matrix::{self, Plan};
+
+use super::lab::{LabCommand, RunArgs, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
+use super::report::ReportArgs;
 use super::stripe::StripeCommand;
 use super::trace::{TraceArgs, TraceFormat};
 use super::values::{BackendName, ColorWhen, Document, IoDepth, ProgressWhen};
 use crate::cmd::bench::BenchOptions;
 use crate::cmd::compare::CompareOptions;
 use crate::cmd::explain::ExplainOptions;
-use crate::cmd::lab::{LabWork, StoreWords};
+use crate::cmd::lab::{LabWork, RunOptions, StoreWords};
 use crate::cmd::probe::ProbeOptions;
+use crate::cmd::report::{Form, ReportOptions};
 use crate::cmd::stripe::{CreateOptions, StripeWork};
 use crate::cmd::trace::{Format, TraceOptions};
 use crate::cp::{CpOptions, ProgressMode};
@@ -51,6 +56,8 @@ pub enum Work {
     Cp(CpOptions),
     /// `dio compare`.
     Compare(CompareOptions),
+    /// `dio report`.
+    Report(ReportOptions),
     /// `dio explain`.
     Explain(ExplainOptions),
     /// `dio probe`.
@@ -107,6 +114,7 @@ pub fn resolve(cli: Cli, environment: &Environment, is_terminal: bool) -> Result
         Command::BenchRound(_) => Work::BenchRound,
         Command::Cp(cp) => Work::Cp(cp_of(cp, one_of(&backends)?)),
         Command::Explain(explain) => Work::Explain(explain_of(explain, one_of(&backends)?)),
+        Command::Report(report) => Work::Report(report_of(report)),
         Command::Probe(probe) => {
             let backend = one_of(&backends)?;
             Work::Probe(ProbeOptions { names: probe.names, backend, is_json: probe.json })
@@ -205,6 +213,23 @@ fn is_coloured(when: ColorWhen, environment: &Environment, is_terminal: bool) ->
     }
 }
 
+fn report_of(args: ReportArgs) -> ReportOptions {
+    let form = match (args.markdown, args.csv, args.json) {
+        (true, _, _) => Some(Form::Markdown),
+        (_, true, _) => Some(Form::Csv),
+        (_, _, true) => Some(Form::Json),
+        _ if args.html.is_some() || args.fio_json.is_some() => None,
+        _ => Some(Form::Text),
+    };
+    let settings = compare::Settings {
+        effect_floor: args.floor,
+        is_partial: args.partial,
+        ..compare::Settings::default()
+    };
+    let (names, html, fio_json) = (args.names, args.html, args.fio_json);
+    ReportOptions { names, html, fio_json, form, settings }
+}
+
 fn compare_of(args: CompareArgs) -> CompareOptions {
     let mut names = vec![args.base];
     names.extend(args.others);
@@ -261,6 +286,40 @@ fn lab_of(command: LabCommand) -> LabWork {
         LabCommand::Kernels(kernels) => {
             LabWork::Kernels { store: store_of(kernels.store), is_json: kernels.json }
         }
+        LabCommand::Run(run) => LabWork::Run(run_of(run)),
+        LabCommand::Bisect(bisect) => {
+            let jobs = matrix::product(&[bisect.fs], &[bisect.rw], &[bisect.bs], &[bisect.iodepth]);
+            let job = jobs.into_iter().next().expect("one of each is one job");
+            LabWork::Bisect {
+                store: store_of(bisect.store),
+                question: Box::new(Question {
+                    metric: bisect.metric,
+                    job,
+                    engine: bisect.engine,
+                    good: bisect.good,
+                    bad: bisect.bad,
+                }),
+                from: bisect.from,
+                is_json: bisect.json,
+            }
+        }
+    }
+}
+
+fn run_of(run: RunArgs) -> RunOptions {
+    let (jobs, device) = match run.job {
+        Some(job) => job.jobs(&run.fs),
+        None => {
+            (matrix::product(&run.fs, &run.rw, &run.bs, &run.iodepth), matrix::Device::default())
+        }
+    };
+    RunOptions {
+        store: store_of(run.store),
+        kernels: run.kernel,
+        plan: Plan { jobs, engines: run.engine, device, repeats: run.repeat, is_traced: true },
+        is_json: run.json,
+        json_out: run.json_out,
+        html: run.html,
     }
 }
 

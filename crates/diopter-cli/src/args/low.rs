@@ -11,6 +11,7 @@ use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolic
 use super::bench::{BenchArgs, BenchRoundArgs};
 use super::compare::CompareArgs;
 use super::lab::LabArgs;
+use super::report::ReportArgs;
 use super::stripe::StripeArgs;
 use super::trace::TraceArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
@@ -101,6 +102,7 @@ pub enum Command {
     Explain(ExplainArgs),
     Probe(ProbeArgs),
     Compare(CompareArgs),
+    Report(ReportArgs),
     Stripe(StripeArgs),
     Bench(Box<BenchArgs>),
     #[command(name = "bench-round")]

@@ -6,6 +6,7 @@ mod compare;
 mod high;
 mod lab;
 mod low;
+mod report;
 mod stripe;
 mod trace;
 mod values;

@@ -72,6 +72,8 @@ pub enum Document {
     LabKernels,
     /// Of `dio trace --json`
     Trace,
+    /// Of `dio lab bisect --json`
+    LabBisect,
 }
 
 /// Requests in flight: a number, or as the copy sees fit.

@@ -8,6 +8,7 @@ pub mod generate;
 pub mod lab;
 mod layout;
 pub mod probe;
+pub mod report;
 pub mod stripe;
 pub mod trace;
 

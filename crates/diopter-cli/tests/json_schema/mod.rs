@@ -1,6 +1,7 @@
-//! A checker for the part of JSON Schema that our schemas use: `$ref`, `type`, `properties`,
-//! `required`, `items`, `anyOf`. A field that the schema does not know is a mismatch here, though
-//! JSON Schema would let it pass: a document and its schema change together. No test stands here.
+//! A checker for the part of JSON Schema that our schemas use: `$ref`, `type`, `const`,
+//! `properties`, `required`, `items`, `anyOf`, `oneOf`. A field that the schema does not know is a
+//! mismatch here, though JSON Schema would let it pass: a document and its schema change together.
+//! No test stands here.
 
 use serde_json::Value;
 
@@ -15,9 +16,12 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String
         let target = root.pointer(path).expect("what is referred to is there");
         return check(root, target, value, at);
     }
-    if let Some(choices) = schema["anyOf"].as_array() {
+    if let Some(choices) = schema["anyOf"].as_array().or(schema["oneOf"].as_array()) {
         let fits = choices.iter().any(|choice| check(root, choice, value, at).is_none());
-        return (!fits).then(|| format!("{at}: none of anyOf fits {value}"));
+        return (!fits).then(|| format!("{at}: none of the choices fits {value}"));
+    }
+    if schema.get("const").is_some_and(|only| only != value) {
+        return Some(format!("{at}: {value} is not {}", schema["const"]));
     }
     if !has_type(&schema["type"], value) {
         return Some(format!("{at}: {value} is not {}", schema["type"]));
@@ -41,6 +45,7 @@ fn has_type(wanted: &Value, value: &Value) -> bool {
     let is_one = |name: &Value| match name.as_str() {
         Some("string") => value.is_string(),
         Some("integer") => value.is_u64() || value.is_i64(),
+        Some("number") => value.is_number(),
         Some("boolean") => value.is_boolean(),
         Some("array") => value.is_array(),
         Some("object") => value.is_object(),

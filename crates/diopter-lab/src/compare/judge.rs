@@ -74,7 +74,7 @@ fn draft(
     let figures = figures(found.base.1, found.new.1, found.pairing, value);
     let name = format!("{} {} {} {direction:?}", found.job_index, found.new.0, metric.name());
     let mut prng = Prng::new(rule.seed).fork(&name);
-    let estimate = estimate(&figures, found.pairing, rule, &mut prng);
+    let estimate = estimate(&figures, found.pairing, rule, is_judged.then_some(&mut prng));
     let between = |width: f64| {
         let center = estimate.map_or(0.0, |estimate| estimate.center);
         Interval { low: (center - width).exp(), high: (center + width).exp() }
@@ -153,7 +153,12 @@ fn log_ratios(figures: &Figures) -> Vec<f64> {
     figures.base.iter().zip(&figures.new).map(|(base, new)| (new / base).ln()).collect()
 }
 
-fn estimate(figures: &Figures, pairing: Pairing, rule: &Rule, prng: &mut Prng) -> Option<Estimate> {
+fn estimate(
+    figures: &Figures,
+    pairing: Pairing,
+    rule: &Rule,
+    prng: Option<&mut Prng>,
+) -> Option<Estimate> {
     match pairing {
         Pairing::Interleaved => statistics::paired(&log_ratios(figures), levels(rule), prng),
         Pairing::Apart => {

@@ -5,6 +5,7 @@ mod environment;
 mod judge;
 mod metric;
 mod model;
+pub mod noisy;
 mod same_job;
 mod sides;
 mod statistics;
@@ -14,7 +15,7 @@ pub use model::{
     ComparedColumn, ComparedRow, Comparison, EnvironmentDifference, Interval, Pairing, Rule,
     SCHEMA, Verdict,
 };
-pub use same_job::{FieldDifference, differences as job_differences};
+pub use same_job::{FieldDifference, differences as job_differences, place_of as place_of_job};
 
 use std::fmt;
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::document::{Job, ReadWrite};
+use crate::document::{Bench, Job, ReadWrite};
 
 /// What is for people, or changes nothing that is measured.
 const NOT_COMPARED: [&str; 3] = ["name", "seed", "unknown"];
@@ -33,7 +33,10 @@ pub fn differences(base: &Job, new: &Job) -> Vec<FieldDifference> {
     let (base_fields, new_fields) = (fields(base), fields(new));
     let both = base_fields.iter().filter_map(|(name, value)| {
         let other = new_fields.get(name)?;
-        (value != other).then(|| FieldDifference {
+        // Told by `rw`, where both know it.
+        let is_told =
+            name == "direction" && base_fields.contains_key("rw") && new_fields.contains_key("rw");
+        (!is_told && value != other).then(|| FieldDifference {
             field: name.clone(),
             base: value.clone(),
             new: other.clone(),
@@ -42,8 +45,19 @@ pub fn differences(base: &Job, new: &Job) -> Vec<FieldDifference> {
     both.collect()
 }
 
+/// Where a document has the same job: of several the one of the same name, or the first.
+#[must_use]
+pub fn place_of(bench: &Bench, job: &Job) -> Option<usize> {
+    let is_same = |at: &usize| differences(&bench.rows[*at].job, job).is_empty();
+    let same: Vec<usize> = (0..bench.rows.len()).filter(is_same).collect();
+    let named = same.iter().find(|at| bench.rows[**at].job.name == job.name);
+    // A job that was told by its direction alone may be any; only its name tells it apart.
+    let is_vague = job.unknown.iter().any(|field| field == "rw");
+    named.or(same.first().filter(|_| !is_vague)).copied()
+}
+
 /// What a job says, by the names of the document.
-fn fields(job: &Job) -> BTreeMap<String, String> {
+pub fn fields(job: &Job) -> BTreeMap<String, String> {
     let value = serde_json::to_value(job).expect("strings and numbers are JSON");
     let Value::Object(object) = value else { return BTreeMap::new() };
     let is_mixed = matches!(job.rw, ReadWrite::Rw | ReadWrite::RandRw);
@@ -53,26 +67,88 @@ fn fields(job: &Job) -> BTreeMap<String, String> {
         name => !NOT_COMPARED.contains(&name) && !job.unknown.iter().any(|field| field == name),
     };
     let known = object.into_iter().filter(|(name, _)| counts(name));
-    known
+    let mut fields: BTreeMap<String, String> = known
         .filter_map(|(name, value)| match value {
             Value::Null => None,
             Value::String(text) if text.is_empty() => None,
             Value::String(text) => Some((name, text)),
             other => Some((name, other.to_string())),
         })
-        .collect()
+        .collect();
+    // Who does not know whether offsets were random still knows what was read and what written.
+    let way = match (job.rw.has_writes(), is_mixed) {
+        (false, _) => "reads",
+        (true, false) => "writes",
+        (true, true) => "reads and writes",
+    };
+    fields.insert("direction".to_owned(), way.to_owned());
+    fields
 }
 
-/// Which job of `base` is the same as `job`: the first one, or the one that differs least.
-pub fn nearest(base: &[&Job], job: &Job) -> Option<(usize, Vec<FieldDifference>)> {
-    let all = base.iter().enumerate().map(|(at, other)| (at, differences(other, job)));
-    all.min_by_key(|(at, differences)| (differences.len(), *at))
+/// The jobs of a document, to look others up in.
+pub struct Jobs<'a> {
+    all: Vec<&'a Job>,
+    /// Places of the jobs that say the very same.
+    by_fields: BTreeMap<BTreeMap<String, String>, Vec<usize>>,
+}
+
+/// What was found for a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The same job is there.
+    Same(usize),
+    /// Several are the same as far as is known, and none has its name.
+    Several(usize),
+    /// None is; the nearest one differs in these.
+    Differs(Vec<FieldDifference>),
+}
+
+impl<'a> Jobs<'a> {
+    /// Of a document.
+    pub fn of(bench: &'a Bench) -> Jobs<'a> {
+        let all: Vec<&Job> = bench.rows.iter().map(|row| &row.job).collect();
+        let mut by_fields: BTreeMap<BTreeMap<String, String>, Vec<usize>> = BTreeMap::new();
+        for (at, job) in all.iter().enumerate() {
+            by_fields.entry(fields(job)).or_default().push(at);
+        }
+        Jobs { all, by_fields }
+    }
+
+    /// Looks a job up: one that says the very same, or one that says nothing else where both know.
+    /// Among several, the one of the same name.
+    pub fn look_up(&self, job: &Job) -> Lookup {
+        let mut nearest = None;
+        let same = match self.by_fields.get(&fields(job)) {
+            Some(same) => same.clone(),
+            None => {
+                let mut same = Vec::new();
+                for (at, other) in self.all.iter().enumerate() {
+                    let found = differences(other, job);
+                    if found.is_empty() {
+                        same.push(at);
+                    }
+                    let is_nearer = |least: &Vec<FieldDifference>| found.len() < least.len();
+                    if nearest.as_ref().is_none_or(is_nearer) {
+                        nearest = Some(found);
+                    }
+                }
+                same
+            }
+        };
+        let named = same.iter().find(|at| self.all[**at].name == job.name);
+        match (named, &same[..]) {
+            (Some(at), _) => Lookup::Same(*at),
+            (None, [at]) => Lookup::Same(*at),
+            (None, []) => Lookup::Differs(nearest.unwrap_or_default()),
+            (None, several) => Lookup::Several(several.len()),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::Span;
+    use crate::document::{Row, Span};
 
     fn job() -> Job {
         Job {
@@ -119,12 +195,35 @@ mod tests {
         assert_eq!(differences(&mixed, &other).len(), 1);
     }
 
+    fn bench(jobs: &[Job]) -> Bench {
+        let rows = jobs.iter().map(|job| Row { job: job.clone(), cells: Vec::new() });
+        Bench { rows: rows.collect(), ..Bench::default() }
+    }
+
     #[test]
-    fn the_nearest_job_is_the_same_or_differs_least() {
-        let others = [Job { iodepth: 1, size: 7, ..job() }, Job { iodepth: 1, ..job() }, job()];
-        let others: Vec<&Job> = others.iter().collect();
-        assert_eq!(nearest(&others, &job()).map(|(at, _)| at), Some(2));
-        assert_eq!(nearest(&others[..2], &job()).map(|(at, _)| at), Some(1));
-        assert_eq!(nearest(&[], &job()), None);
+    fn the_same_job_is_found_among_others_and_of_equals_the_one_of_its_name() {
+        let deep = Job { iodepth: 1, ..job() };
+        let named = Job { name: "b".to_owned(), ..job() };
+        let bench = bench(&[deep.clone(), job(), named.clone()]);
+        let jobs = Jobs::of(&bench);
+        assert_eq!(jobs.look_up(&deep), Lookup::Same(0));
+        assert_eq!(jobs.look_up(&job()), Lookup::Same(1));
+        assert_eq!(jobs.look_up(&named), Lookup::Same(2));
+        assert_eq!(jobs.look_up(&Job { name: "c".to_owned(), ..job() }), Lookup::Several(2));
+        let unknown = Job { unknown: vec!["iodepth".to_owned()], ..job() };
+        assert_eq!(jobs.look_up(&unknown), Lookup::Same(0), "the first of its name");
+        let Lookup::Differs(nearest) = jobs.look_up(&Job { size: 7, ..job() }) else {
+            panic!("no job has this size")
+        };
+        assert_eq!(nearest.len(), 1);
+    }
+
+    #[test]
+    fn who_does_not_know_the_offsets_still_knows_reads_from_writes() {
+        let unknown = vec!["rw".to_owned()];
+        let write = Job { rw: ReadWrite::Write, unknown: unknown.clone(), ..job() };
+        assert_eq!(told(write), "");
+        let read = Job { rw: ReadWrite::Read, unknown, ..job() };
+        assert_eq!(told(read), "direction writes against reads");
     }
 }

@@ -1,11 +1,13 @@
 //! What is set against what: which column, which job, which rounds. Judges nothing.
 
+use std::collections::BTreeSet;
+
 use super::environment;
 use super::judge::Match;
 use super::model::{ComparedColumn, EnvironmentDifference, Pairing};
-use super::same_job::{self, FieldDifference};
+use super::same_job::{FieldDifference, Jobs, Lookup};
 use super::{CompareError, Named};
-use crate::document::{Bench, Cell, Column, Environment, Job, Row};
+use crate::document::{Bench, Cell, Column, Environment, Job, Row, Sample};
 
 /// Notes of one kind, and differences of one error, that are told one by one.
 const TOLD_MAX: usize = 8;
@@ -23,6 +25,8 @@ pub struct Sides<'a> {
     pub environment_differences: Vec<EnvironmentDifference>,
     /// For the reader.
     pub notes: Vec<String>,
+    /// Pairs of environments that were looked at, with their column.
+    seen: BTreeSet<(usize, usize, usize)>,
 }
 
 /// Columns of one document against its first.
@@ -98,34 +102,48 @@ impl<'a> Sides<'a> {
         new: &'a Named,
         is_partial: bool,
     ) -> Result<(), CompareError> {
-        let columns = partners(base, new)?;
         let rows = same_rows(base, new, is_partial)?;
+        let columns = partners(base, new)?;
         let first = self.columns.len();
         self.add_columns(new, |at| columns.iter().find(|(_, own)| *own == at).map(|(b, _)| *b));
         self.note_document(&new.bench, &new.name);
-        self.notes.push(format!(
-            "{} and {} were measured at different times, not interleaved: what changed between \
-             the two runs counts as a change",
-            base.name, new.name
-        ));
         self.note_rows(base, new, &rows);
+        let mut is_apart = false;
         for (base_row, new_row) in rows {
             let (base_row_data, row) = (&base.bench.rows[base_row], &new.bench.rows[new_row]);
             for (base_column, column) in &columns {
                 let found = (base_row_data.cells.get(*base_column), row.cells.get(*column));
                 let (Some(base_cell), Some(cell)) = found else { continue };
+                if is_absent(base_cell) && is_absent(cell) {
+                    continue;
+                }
                 let is_exact = is_exact(&base.bench, base_cell) && is_exact(&new.bench, cell);
                 let at = first + column;
                 self.differ((&base.bench, base_cell), (&new.bench, cell), at);
+                let pairing = if is_exact {
+                    Pairing::Exact
+                } else if are_in_turn(base_cell, cell) {
+                    Pairing::Interleaved
+                } else {
+                    Pairing::Apart
+                };
+                is_apart |= pairing == Pairing::Apart;
                 self.matches.push(Match {
                     job_index: base_row,
                     job: &base_row_data.job,
                     base: (*base_column, base_cell),
                     new: (at, cell),
-                    pairing: if is_exact { Pairing::Exact } else { Pairing::Apart },
+                    pairing,
                     twins: [twins(&base.bench, base_row_data), twins(&new.bench, row)].concat(),
                 });
             }
+        }
+        if is_apart {
+            self.notes.push(format!(
+                "{} and {} were measured at different times, not interleaved: what changed \
+                 between the two runs counts as a change",
+                base.name, new.name
+            ));
         }
         for (base_column, column) in &columns {
             let pair = (&base.bench.columns[*base_column], &new.bench.columns[*column]);
@@ -137,6 +155,9 @@ impl<'a> Sides<'a> {
 
     /// What the environments of two cells do not share, once for each column.
     fn differ(&mut self, base: (&Bench, &Cell), new: (&Bench, &Cell), column: usize) {
+        if !self.seen.insert((base.1.environment, new.1.environment, column)) {
+            return;
+        }
         let base = base.0.environments.get(base.1.environment);
         let new = new.0.environments.get(new.1.environment);
         let unknown = Environment::default();
@@ -176,14 +197,34 @@ impl<'a> Sides<'a> {
 
     fn note_rows(&mut self, base: &Named, new: &Named, rows: &[(usize, usize)]) {
         for (from, other, is_base) in [(base, new, true), (new, base, false)] {
-            let has = |at: usize| rows.iter().any(|(b, n)| at == if is_base { *b } else { *n });
-            let missing = (0..from.bench.rows.len()).filter(|at| !has(*at)).count();
+            let own = rows.iter().map(|(base, new)| if is_base { *base } else { *new });
+            let missing = from.bench.rows.len() - own.collect::<BTreeSet<usize>>().len();
             if missing > 0 {
                 let (name, other) = (&from.name, &other.name);
                 self.notes.push(format!("{missing} jobs of {name} are not in {other}"));
             }
         }
     }
+}
+
+/// Whether a job was not meant to run this way: nothing was measured, and nothing failed.
+fn is_absent(cell: &Cell) -> bool {
+    cell.samples.is_empty() && cell.failure.is_none()
+}
+
+/// Whether the rounds of two documents were run in turn all the same: each with the round of its
+/// number as its neighbour, by their time stamps.
+fn are_in_turn(base: &Cell, new: &Cell) -> bool {
+    if base.samples.len() != new.samples.len() || base.samples.len() < 2 {
+        return false;
+    }
+    let pairs: Vec<(&Sample, &Sample)> = base.samples.iter().zip(&new.samples).collect();
+    let times = |pair: &(&Sample, &Sample)| {
+        let (a, b) = (pair.0.started_unix_ns, pair.1.started_unix_ns);
+        (a.min(b), a.max(b))
+    };
+    pairs.iter().all(|(a, b)| a.round == b.round && a.started_unix_ns > 0 && b.started_unix_ns > 0)
+        && pairs.windows(2).all(|next| times(&next[0]).1 < times(&next[1]).0)
 }
 
 /// Whether a cell's figures repeat to the digit.
@@ -239,25 +280,34 @@ fn same_rows(
     new: &Named,
     is_partial: bool,
 ) -> Result<Vec<(usize, usize)>, CompareError> {
-    let jobs: Vec<&Job> = base.bench.rows.iter().map(|row| &row.job).collect();
-    if jobs.is_empty() || new.bench.rows.is_empty() {
-        let name = if jobs.is_empty() { &base.name } else { &new.name };
+    if base.bench.rows.is_empty() || new.bench.rows.is_empty() {
+        let name = if base.bench.rows.is_empty() { &base.name } else { &new.name };
         return Err(CompareError(format!("{name}: no job was measured; run it again")));
     }
+    let jobs = Jobs::of(&base.bench);
     let mut found = Vec::new();
     let mut refused: Option<(usize, Vec<FieldDifference>)> = None;
     for (at, row) in new.bench.rows.iter().enumerate() {
-        let Some((nearest, differences)) = same_job::nearest(&jobs, &row.job) else { continue };
-        if differences.is_empty() {
-            found.push((nearest, at));
-        } else if refused.as_ref().is_none_or(|(_, least)| differences.len() < least.len()) {
-            refused = Some((at, differences));
+        match jobs.look_up(&row.job) {
+            Lookup::Same(same) => found.push((same, at)),
+            Lookup::Several(several) => {
+                return Err(CompareError(format!(
+                    "{}: the job `{}` may be any of {several} jobs of {}; give the same jobs the \
+                     same names in both",
+                    new.name, row.job.name, base.name
+                )));
+            }
+            Lookup::Differs(differences) => {
+                if refused.as_ref().is_none_or(|(_, least)| differences.len() < least.len()) {
+                    refused = Some((at, differences));
+                }
+            }
         }
     }
     let is_left_out = |interrupted: bool| is_partial || interrupted;
     let lacks_new = refused.is_some() && !is_left_out(base.bench.is_interrupted);
-    let lacks_base = (0..jobs.len()).any(|at| found.iter().all(|(base, _)| *base != at))
-        && !is_left_out(new.bench.is_interrupted);
+    let seen: BTreeSet<usize> = found.iter().map(|(base, _)| *base).collect();
+    let lacks_base = seen.len() < base.bench.rows.len() && !is_left_out(new.bench.is_interrupted);
     match refused {
         Some((at, differences)) if found.is_empty() || lacks_new => {
             Err(not_the_same(base, new, at, &differences))

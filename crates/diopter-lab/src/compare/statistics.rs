@@ -60,16 +60,18 @@ struct Center {
     freedom: f64,
 }
 
-/// From differences of logarithms, one for each pair. `None` with too few.
+/// From differences of logarithms, one for each pair. `None` with too few. Without a generator the
+/// tails are Student's: cheaper, and for what is only told.
 #[must_use]
-pub fn paired(differences: &[f64], levels: Levels, prng: &mut Prng) -> Option<Estimate> {
+pub fn paired(differences: &[f64], levels: Levels, prng: Option<&mut Prng>) -> Option<Estimate> {
     if differences.len() < ROUNDS_MIN {
         return None;
     }
     let center = center(&mut differences.to_vec());
     let centered: Vec<f64> = differences.iter().map(|one| one - center.mean).collect();
     let mut estimate = plain(&center);
-    if differences.len() >= ROUNDS_BOOTSTRAPPED_MIN && center.variance > 0.0 {
+    let is_rich = differences.len() >= ROUNDS_BOOTSTRAPPED_MIN && center.variance > 0.0;
+    if let Some(prng) = prng.filter(|_| is_rich) {
         let mut drawn = vec![0.0; centered.len()];
         let statistic = |prng: &mut Prng| {
             draw(&centered, &mut drawn, prng);
@@ -80,15 +82,21 @@ pub fn paired(differences: &[f64], levels: Levels, prng: &mut Prng) -> Option<Es
     Some(estimate)
 }
 
-/// From logarithms of rounds that have no partners. `None` with too few.
+/// From logarithms of rounds that have no partners. `None` with too few; the generator as above.
 #[must_use]
-pub fn apart(base: &[f64], new: &[f64], levels: Levels, prng: &mut Prng) -> Option<Estimate> {
+pub fn apart(
+    base: &[f64],
+    new: &[f64],
+    levels: Levels,
+    prng: Option<&mut Prng>,
+) -> Option<Estimate> {
     if base.len().min(new.len()) < ROUNDS_MIN {
         return None;
     }
     let centers = [base, new].map(|sample| center(&mut sample.to_vec()));
     let mut estimate = plain(&difference(&centers));
-    if base.len().min(new.len()) >= ROUNDS_BOOTSTRAPPED_MIN && estimate.standard_error > 0.0 {
+    let is_rich = base.len().min(new.len()) >= ROUNDS_BOOTSTRAPPED_MIN;
+    if let Some(prng) = prng.filter(|_| is_rich && estimate.standard_error > 0.0) {
         let shifted = |sample: &[f64], at: usize| -> Vec<f64> {
             sample.iter().map(|one| one - centers[at].mean).collect()
         };
@@ -220,4 +228,81 @@ fn calibrate(
     };
     estimate.alarm_scale = scale(levels.alarm, estimate.quantile(levels.alarm));
     estimate.same_scale = scale(levels.same, estimate.quantile(levels.same));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEVELS: Levels = Levels { alarm: 0.01, same: 0.10 };
+
+    fn assert_near(found: f64, expected: f64) {
+        assert!((found - expected).abs() < 1e-6 * expected.abs().max(1e-3), "{found} {expected}");
+    }
+
+    /// Expected: scipy 1.17.1, `ttest_1samp(x, 0)` and its `confidence_interval(0.99)`, `(0.90)`.
+    #[test]
+    fn few_pairs_have_students_interval() {
+        let pairs = [0.012, -0.004, 0.021, 0.003, -0.011];
+        let found = paired(&pairs, LEVELS, None).unwrap();
+        assert_near(found.center, 0.0042);
+        assert_near(found.center / found.standard_error, 0.740_843_294_198_446_1);
+        assert_near(found.center - found.alarm_width(LEVELS), -0.021_901_604_227_371_474);
+        assert_near(found.center + found.same_width(LEVELS), 0.016_285_898_020_119_663);
+        assert_near(found.p_value(0.0), 0.499_920_482_873_802_86);
+    }
+
+    /// Expected: scipy 1.17.1, `ttest_ind(y, x, trim=1/6, equal_var=False)`: Yuen's test.
+    #[test]
+    fn rounds_apart_have_yuens_interval_which_outliers_do_not_move() {
+        let base = [12.1, 12.4, 11.9, 12.2, 12.0, 12.6, 12.3, 11.8, 12.2, 12.5, 9.0, 12.1];
+        let new =
+            [12.9, 12.7, 13.1, 12.8, 13.0, 12.6, 13.3, 12.9, 20.0, 12.8, 13.2, 12.7, 13.0, 12.95];
+        let found = apart(&base, &new, LEVELS, None).unwrap();
+        assert_near(found.center, 12.935 - 12.15);
+        assert_near(found.center / found.standard_error, 6.968_906_705_674_867);
+        assert_near(found.freedom, 14.359_761_422_092_86);
+        assert_near(found.p_value(0.0), 5.719_015_734_185_207_5e-6);
+        assert_near(found.center - found.alarm_width(LEVELS), 0.450_961_360_739_786_1);
+    }
+
+    #[test]
+    fn the_bootstrap_finds_students_tails_for_normal_noise() {
+        let mut prng = Prng::new(1);
+        let pairs: Vec<f64> = (0..20).map(|_| crate::compare::noisy::normal(&mut prng)).collect();
+        let plain = paired(&pairs, LEVELS, None).unwrap();
+        let found = paired(&pairs, LEVELS, Some(&mut prng)).unwrap();
+        assert_eq!((found.center, found.standard_error), (plain.center, plain.standard_error));
+        assert_ne!(found.alarm_scale, 1.0, "it has looked");
+        assert!((0.8..1.4).contains(&found.alarm_scale), "{found:?}");
+        let again = paired(&pairs, LEVELS, Some(&mut Prng::new(7))).unwrap();
+        assert!((found.alarm_scale / again.alarm_scale - 1.0).abs() < 0.2, "{found:?} {again:?}");
+    }
+
+    #[test]
+    fn a_p_value_is_at_the_level_where_the_interval_touches_the_floor() {
+        let mut prng = Prng::new(3);
+        let noise: Vec<f64> = (0..16).map(|_| crate::compare::noisy::normal(&mut prng)).collect();
+        let found = paired(&noise, LEVELS, Some(&mut prng)).unwrap();
+        let touching = found.alarm_width(LEVELS) + 0.3;
+        let moved = Estimate { center: touching, ..found };
+        assert_near(moved.p_value(0.3), 0.01);
+        assert_near(Estimate { center: -touching, ..found }.p_value(0.3), 0.01);
+    }
+
+    #[test]
+    fn too_few_rounds_have_no_estimate() {
+        assert_eq!(paired(&[0.1, 0.1], LEVELS, None), None);
+        assert_eq!(apart(&[0.1; 9], &[0.1; 2], LEVELS, None), None);
+        assert_eq!(center_of(&[]), None);
+        assert_eq!(center_of(&[0.5]), Some(0.5));
+    }
+
+    #[test]
+    fn rounds_without_any_spread_are_known_exactly() {
+        let found = paired(&[0.25; 12], LEVELS, Some(&mut Prng::new(1))).unwrap();
+        assert_eq!((found.center, found.alarm_width(LEVELS)), (0.25, 0.0));
+        assert_eq!(found.p_value(0.01), 0.0);
+        assert_eq!(found.p_value(0.3), 1.0);
+    }
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use super::catalog::{self, Package};
-use super::error::LabError;
+use super::error::{LabError, remedy_of};
 use super::watch::{Progress, Watch};
 
 /// Suites with kernels, of the archive and of its security updates. One that a mirror lacks is
@@ -31,11 +31,12 @@ const SECURITY_MIRROR: &str = "http://deb.debian.org/debian-security";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Lists younger than this are not fetched again.
 const LISTS_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// And those of some suites only, younger than this.
+const PARTS_AGE_MAX: Duration = Duration::from_secs(600);
 /// apt's settings for fetching that are the system's: proxies, retries.
 const KEPT_SETTINGS: &str = "Acquire::";
 /// Which lists are fetched besides those of packages is not: the lab needs none.
 const INDEX_SETTINGS: &str = "Acquire::IndexTargets";
-const NETWORK: &str = "look at the network and the proxy (http_proxy, or Acquire:: in /etc/apt)";
 /// Of what apt complained about, this much is told.
 const COMPLAINTS_MAX: usize = 3;
 
@@ -84,12 +85,15 @@ impl Apt {
         Ok(apt)
     }
 
-    /// Whether the lists were fetched within a day.
+    /// What some suites could not be asked for when the lists were fetched, empty when all answered;
+    /// `None` when that is too long ago.
     #[must_use]
-    pub fn is_fresh(&self) -> bool {
-        let fetched = fs::metadata(self.mark()).and_then(|mark| mark.modified());
-        let age = fetched.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
-        age.is_ok_and(|age| age < LISTS_AGE_MAX)
+    pub fn fetched(&self) -> Option<String> {
+        let complaints = fs::read_to_string(self.mark()).ok()?;
+        let fetched = fs::metadata(self.mark()).and_then(|mark| mark.modified()).ok()?;
+        let age = SystemTime::now().duration_since(fetched).unwrap_or_default();
+        let age_max = if complaints.is_empty() { LISTS_AGE_MAX } else { PARTS_AGE_MAX };
+        (age < age_max).then_some(complaints)
     }
 
     /// Fetches the lists of all suites. Gives what some suites could not be asked for; empty when
@@ -104,10 +108,8 @@ impl Apt {
         let told = run(&mut command, "update the lists of packages", watch, |percent| {
             watch.tell(Progress::Updating(percent));
         })?;
-        if told.complaints.is_empty() {
-            let mark = self.mark();
-            fs::write(&mark, "").map_err(LabError::file("write", &mark))?;
-        }
+        let mark = self.mark();
+        fs::write(&mark, &told.complaints).map_err(LabError::file("write", &mark))?;
         Ok(told.complaints)
     }
 
@@ -264,16 +266,6 @@ fn complaints_of(errors: &mut File) -> String {
     told
 }
 
-fn remedy_of(said: &str) -> &'static str {
-    if said.contains("No space left") || said.contains("enough free space") {
-        "free some space, lower --cache-limit, or name another folder with --cache"
-    } else if said.contains("keyring") || said.contains("NO_PUBKEY") {
-        "install the archive's keys (package debian-archive-keyring)"
-    } else {
-        NETWORK
-    }
-}
-
 /// `dlstatus:1:12.5:Retrieving file 1 of 3`.
 fn percent_of(line: &str) -> Option<f64> {
     let rest = line.strip_prefix("dlstatus:").or_else(|| line.strip_prefix("pmstatus:"))?;
@@ -357,13 +349,6 @@ mod tests {
     fn progress_is_read_from_the_status_lines() {
         assert_eq!(percent_of("dlstatus:3:12.5:Retrieving file 3 of 8"), Some(12.5));
         assert_eq!(percent_of("Get:1 http://x y InRelease"), None);
-    }
-
-    #[test]
-    fn a_full_disk_and_a_missing_key_have_remedies_of_their_own() {
-        assert!(remedy_of("write: No space left on device").contains("--cache-limit"));
-        assert!(remedy_of("NO_PUBKEY 6ED0E7B82643E131").contains("debian-archive-keyring"));
-        assert_eq!(remedy_of("Could not resolve"), NETWORK);
     }
 
     #[test]

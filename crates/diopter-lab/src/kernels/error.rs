@@ -5,6 +5,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::machine::BootError;
+
+const FULL: &str = "free some space, lower --cache-limit, or name another folder with --cache";
+
 /// Why there is no kernel, or no guest.
 #[derive(Debug)]
 pub enum LabError {
@@ -44,6 +48,8 @@ pub enum LabError {
     },
     /// The words for a kernel that mean nothing.
     Choice(String),
+    /// The emulator.
+    Machine(BootError),
     /// Somebody asked to stop.
     Stopped,
 }
@@ -63,7 +69,7 @@ impl fmt::Display for LabError {
         match self {
             LabError::File { doing, path, error } => {
                 write!(f, "{doing} {}: {error}", path.display())?;
-                f.write_str(remedy_of(error))
+                write!(f, "; {}", remedy_of_file(error))
             }
             LabError::Tool { doing, said, remedy } => write!(f, "{doing}: {said}; {remedy}"),
             LabError::NoKernel { asked, nearest, because } => {
@@ -72,7 +78,8 @@ impl fmt::Display for LabError {
                     write!(f, " ({because})")?;
                 }
                 if nearest.is_empty() {
-                    f.write_str("; none is cached either: look at the network, or name a bzImage")
+                    let remedy = remedy_of(because);
+                    write!(f, "; none is cached either: {remedy}, or name a bzImage of your own")
                 } else {
                     write!(f, "; there are {}", nearest.join(", "))
                 }
@@ -83,6 +90,7 @@ impl fmt::Display for LabError {
                  or name the kernel's files as IMAGE:MODULES"
             ),
             LabError::Choice(what) => f.write_str(what),
+            LabError::Machine(error) => error.fmt(f),
             LabError::Stopped => f.write_str("stopped"),
         }
     }
@@ -90,16 +98,25 @@ impl fmt::Display for LabError {
 
 impl std::error::Error for LabError {}
 
-fn remedy_of(error: &io::Error) -> &'static str {
+/// What to do about what apt said.
+pub(super) fn remedy_of(said: &str) -> &'static str {
+    if said.contains("No space left") || said.contains("enough free space") {
+        FULL
+    } else if said.contains("keyring") || said.contains("NO_PUBKEY") {
+        "install the archive's keys (package debian-archive-keyring)"
+    } else {
+        "look at the network and the proxy (http_proxy, or Acquire:: in /etc/apt)"
+    }
+}
+
+fn remedy_of_file(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; free some space, lower --cache-limit, or name another folder with --cache"
-        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FULL,
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "; name a folder of your own with --cache"
+            "name a folder of your own with --cache"
         }
-        io::ErrorKind::NotFound => "; check the name",
-        _ => "",
+        io::ErrorKind::NotFound => "check the name",
+        _ => "look at the disk, or name another folder with --cache",
     }
 }
 
@@ -112,6 +129,13 @@ mod tests {
         let full = io::Error::from(io::ErrorKind::StorageFull);
         let told = LabError::file("write", Path::new("/c/x"))(full).to_string();
         assert!(told.starts_with("write /c/x: ") && told.contains("--cache-limit"), "{told}");
+    }
+
+    #[test]
+    fn a_full_disk_and_a_missing_key_have_remedies_of_their_own() {
+        assert_eq!(remedy_of("write: No space left on device"), FULL);
+        assert!(remedy_of("NO_PUBKEY 6ED0E7B82643E131").contains("debian-archive-keyring"));
+        assert!(remedy_of("Could not resolve").contains("network"));
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub struct BootOptions {
     /// The processor of the host that it is pinned to; see [`Fleet`](super::Fleet). Unpinned, long
     /// boots are not the same to the digit.
     pub cpu: Option<usize>,
+    /// Bytes of an NVMe device, all zeros. It works in the host's time, so with it no figure is the
+    /// same twice.
+    pub nvme_bytes: Option<u64>,
     /// More words for the kernel's command line.
     pub append: String,
     /// Once true, the guest is ended.
@@ -127,6 +130,7 @@ impl Default for BootOptions {
             memory_bytes: 768 << 20,
             limit: Duration::from_secs(600),
             cpu: None,
+            nvme_bytes: None,
             append: String::new(),
             stop: None,
         }
@@ -184,7 +188,7 @@ impl Machine {
         options: &BootOptions,
     ) -> Result<Console, BootError> {
         let begin = Instant::now();
-        let mut files = Files::make(&initramfs.with_job(script))
+        let mut files = Files::make(&initramfs.with_job(script), options.nvme_bytes.unwrap_or(0))
             .map_err(|error| failed("prepare", &self.qemu, &error.to_string()))?;
         let mut child = self.spawn(kernel, &files, options)?;
         let ended = wait(&mut child, options);
@@ -220,6 +224,12 @@ impl Machine {
         command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(files.initrd.name());
         for output in [&files.console, &files.results] {
             command.arg("-serial").arg(format!("file:{}", output.name()));
+        }
+        if options.nvme_bytes.is_some() {
+            // Nobody else can open the file, so its lock would keep nobody out.
+            let disk = files.disk.name();
+            let drive = format!("file={disk},if=none,id=lab,format=raw,file.locking=off");
+            command.args(["-drive", &drive, "-device", "nvme,drive=lab,serial=lab"]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(complaints);
         let spawned = diopter_sys::child::bind_to_parent(&mut command, options.cpu).spawn();
@@ -269,6 +279,7 @@ fn command_line(options: &BootOptions) -> String {
 /// them under this process; they are gone with it.
 struct Files {
     initrd: MemoryFile,
+    disk: MemoryFile,
     console: MemoryFile,
     results: MemoryFile,
     complaints: MemoryFile,
@@ -277,14 +288,16 @@ struct Files {
 struct MemoryFile(File);
 
 impl Files {
-    fn make(initrd: &[u8]) -> io::Result<Files> {
+    fn make(initrd: &[u8], disk_bytes: u64) -> io::Result<Files> {
         let files = Files {
             initrd: MemoryFile::make("lab-initrd")?,
+            disk: MemoryFile::make("lab-disk")?,
             console: MemoryFile::make("lab-console")?,
             results: MemoryFile::make("lab-results")?,
             complaints: MemoryFile::make("lab-complaints")?,
         };
         (&files.initrd.0).write_all(initrd)?;
+        files.disk.0.set_len(disk_bytes)?;
         Ok(files)
     }
 }

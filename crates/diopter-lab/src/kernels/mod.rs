@@ -5,9 +5,11 @@
 //! finds in its memory, [`machine`] the emulator that runs it, [`fleet`] two of them at once.
 //!
 //! What is measured: [`matrix`] is the jobs, [`guest`] how a guest does them and what it tells,
-//! [`measure`] and [`contexts`] the figures, [`run`] all boots, and [`results`] the document.
+//! [`measure`] and [`contexts`] the figures, [`run`] all boots, and [`results`] the document. From
+//! the document alone [`relative`] makes what a table or [`picture`] shows.
 
 mod apt;
+pub mod between;
 pub mod bisect;
 pub mod catalog;
 pub mod choice;
@@ -24,10 +26,13 @@ pub mod listing;
 pub mod machine;
 pub mod matrix;
 pub mod measure;
+pub mod picture;
 pub mod programs;
+pub mod relative;
 pub mod results;
 pub mod run;
 pub mod store;
+pub mod table;
 mod unpack;
 pub mod version;
 pub mod watch;

@@ -2,7 +2,12 @@
 //! environment. Everything that is shown afterwards is made from the document alone.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
+use super::error::LabError;
 use super::kernel::Kernel;
 use super::matrix::Plan;
 use super::run::{Outcome, Unit};
@@ -84,6 +89,24 @@ pub fn bench(kernels: &[Kernel], plan: &Plan, outcome: &Outcome, about: &About) 
     }
 }
 
+/// Writes a text under a name: all of it, or nothing.
+///
+/// # Errors
+/// [`LabError::File`].
+pub fn write_whole(path: &Path, text: &str) -> Result<(), LabError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let write = || {
+        let permissions = Permissions::from_mode(0o644);
+        let mut builder = tempfile::Builder::new();
+        let mut file = builder.permissions(permissions).tempfile_in(folder)?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)
+    };
+    write().map(drop).map_err(LabError::file("write", path))
+}
+
 /// Short and unique: the series, or the release where two kernels are of one series.
 fn labels(kernels: &[Kernel]) -> Vec<String> {
     let is_alone =
@@ -163,8 +186,9 @@ fn cell(environment: usize, unit: &Unit, at: usize) -> Cell {
         cell.failure = Some("the run ended before its turn".to_owned());
     }
     if is_repeatable == Some(false) {
-        let iops = cell.samples.iter().filter_map(iops_of).map(|iops| format!("{iops:.1}"));
-        let evidence = format!("IOPS of its boots: {}", iops.collect::<Vec<_>>().join(", "));
+        let times = cell.samples.iter().map(|sample| sample.elapsed_ns.to_string());
+        let times = times.collect::<Vec<_>>().join(", ");
+        let evidence = format!("the job took {times} virtual ns");
         cell.warnings.push(Warning { doubt: Doubt::NotRepeatable, evidence });
     }
     cell
@@ -268,6 +292,18 @@ mod tests {
         assert_eq!(marks(other), [Some(false); 2]);
         assert_eq!(same.warnings, []);
         assert_eq!(other.warnings[0].doubt, Doubt::NotRepeatable);
+    }
+
+    #[test]
+    fn a_file_is_written_whole_and_what_cannot_be_written_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.json");
+        write_whole(&path, "one").unwrap();
+        write_whole(&path, "two").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        let error = write_whole(&folder.path().join("none/run.json"), "").unwrap_err();
+        assert!(error.to_string().contains("none/run.json: "), "{error}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::guest::{Assignment, script};
 use super::initramfs::Initramfs;
 use super::kernel::{Kernel, Presence};
 use super::machine::{BootError, BootOptions, Machine};
-use super::matrix::{Engine, FileSystem, Plan};
+use super::matrix::{Device, Engine, FileSystem, Plan};
 use super::measure::sample;
 use crate::document::Sample;
 
@@ -203,14 +203,15 @@ fn boot_once(
     let failed = |reason: String, report: Report, wall: Duration| {
         Ok(Booted { report, cells: vec![Err(reason); count], wall })
     };
-    let initramfs = match initramfs(lab.programs, kernel, unit.file_system) {
+    let initramfs = match initramfs(lab.programs, kernel, unit.file_system, plan.device) {
         Ok(initramfs) => initramfs,
         Err(reason) => return failed(reason, Report::default(), Duration::ZERO),
     };
     let text = script(unit.file_system, plan.device, &unit.assignments, plan.is_traced);
     let jobs = u32::try_from(count).unwrap_or(u32::MAX);
     let limit = BOOT_LIMIT.saturating_add(JOB_LIMIT.saturating_mul(jobs));
-    let options = BootOptions { cpu, limit, ..lab.options.clone() };
+    let nvme_bytes = plan.device.is_nvme.then_some(plan.device.megabytes << 20);
+    let options = BootOptions { cpu, limit, nvme_bytes, ..lab.options.clone() };
     let console = match lab.machine.boot(kernel, &initramfs, &text, &options) {
         Ok(console) => console,
         Err(error @ (BootError::Panic(_) | BootError::Hang(..) | BootError::Silent(_))) => {
@@ -242,10 +243,12 @@ fn initramfs(
     programs: &Path,
     kernel: &Kernel,
     file_system: FileSystem,
+    device: Device,
 ) -> Result<Initramfs, String> {
     let wanted_too = file_system.modules_if_present().iter();
     let present = wanted_too.filter(|name| kernel.modules.presence(name) == Presence::Module);
-    let mut wanted: Vec<&str> = vec!["null_blk"];
+    let driver = if device.is_nvme { "nvme" } else { "null_blk" };
+    let mut wanted: Vec<&str> = vec![driver];
     wanted.extend(present.copied());
     wanted.extend(file_system.modules());
     let mut initramfs =

@@ -22,6 +22,8 @@ use super::watch::{Progress, Watch};
 /// Changes when what is unpacked changes; older entries are then made again.
 const FORMAT: u32 = 1;
 const FACTS: &str = "facts.json";
+/// In a temporary folder that is used outside the lock.
+const IN_USE: &str = "in-use";
 const ARCHIVE: &str = "programs.cpio";
 /// Bytes that the cache may take where nothing else was said.
 pub const CACHE_LIMIT: u64 = 2 << 30;
@@ -105,13 +107,37 @@ impl Store {
             in_use: Vec::new(),
             own: Vec::new(),
         };
+        store.sweep()?;
         Ok(store)
+    }
+
+    /// Removes what a run that was killed left behind.
+    fn sweep(&self) -> Result<(), LabError> {
+        let path = self.root.join("tmp");
+        let _lock = self.lock()?;
+        let entries = fs::read_dir(&path).map_err(LabError::file("open", &path))?;
+        for folder in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            let mark = File::open(folder.join(IN_USE));
+            let is_in_use = mark.is_ok_and(|mark| {
+                rustix::fs::flock(&mark, FlockOperation::NonBlockingLockExclusive).is_err()
+            });
+            if !is_in_use {
+                fs::remove_dir_all(&folder).map_err(LabError::file("remove", &folder))?;
+            }
+        }
+        Ok(())
     }
 
     /// The cache's folder.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Who waits for it.
+    #[must_use]
+    pub fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     /// Bytes in the cache.
@@ -144,9 +170,8 @@ impl Store {
     pub fn builds(&mut self) -> Result<&[Build], LabError> {
         if self.builds.is_none() {
             let _lock = self.lock()?;
-            if self.options.must_update || !self.apt.is_fresh() {
-                self.complaints = self.apt.update(&self.watch)?;
-            }
+            let fetched = self.apt.fetched().filter(|_| !self.options.must_update);
+            self.complaints = fetched.map_or_else(|| self.apt.update(&self.watch), Ok)?;
             self.builds = Some(catalog::builds(&self.apt.kernel_packages(&self.watch)?));
         }
         Ok(self.builds.as_deref().unwrap_or_default())
@@ -245,6 +270,11 @@ impl Store {
         }
         let lock = self.lock()?;
         let folder = self.temporary()?;
+        let path = folder.path().join(IN_USE);
+        let mark = File::create(&path).map_err(LabError::file("create", &path))?;
+        rustix::fs::flock(&mark, FlockOperation::NonBlockingLockShared)
+            .map_err(|error| LabError::file("lock", &path)(error.into()))?;
+        self.in_use.push(mark);
         drop(lock);
         let image = match (image, &parts.image) {
             (Some(image), _) => image,

@@ -17,6 +17,8 @@ pub enum Progress {
     Downloading(String, f64),
     /// Packages become a kernel, or the guest's programs.
     Unpacking(String),
+    /// A kernel is booted.
+    Booting(String),
     /// Something that is worth knowing and stops nothing.
     Note(String),
 }

@@ -11,10 +11,7 @@ pub fn add(bench: &mut Bench, more: Bench) {
     let places: Vec<usize> =
         more.columns.into_iter().map(|column| place_of(&mut bench.columns, column)).collect();
     for row in more.rows {
-        let found = bench
-            .rows
-            .iter()
-            .position(|other| compare::job_differences(&other.job, &row.job).is_empty());
+        let found = compare::place_of_job(bench, &row.job);
         let at = found.unwrap_or_else(|| {
             bench.rows.push(Row { job: row.job.clone(), cells: Vec::new() });
             bench.rows.len() - 1

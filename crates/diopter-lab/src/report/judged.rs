@@ -3,10 +3,10 @@
 
 use super::figures::Figures;
 use crate::compare::{ComparedRow, Comparison, Interval, Metric, Verdict};
-use crate::document::Bench;
+use crate::document::{Bench, Job};
 
 /// A cell beside its base.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Judged {
     /// Of what.
     pub(super) metric: Metric,
@@ -14,6 +14,8 @@ pub(super) struct Judged {
     pub(super) ratio: f64,
     /// Where the ratio lies, by the confidence of the comparison.
     pub(super) interval: Option<Interval>,
+    /// The narrower one on which `same` is decided.
+    pub(super) same_interval: Option<Interval>,
     /// `None` where nobody judged.
     pub(super) verdict: Option<Verdict>,
     /// Why it is not another verdict.
@@ -37,10 +39,16 @@ impl Judgements {
             .iter()
             .map(|column| place(&column.label).or_else(|| place(&column.column)))
             .collect();
+        let is_at = |at: usize, job: &Job| bench.rows.get(at).is_some_and(|row| row.job == *job);
         let row_of: Vec<Option<usize>> = comparison
             .jobs
             .iter()
-            .map(|job| bench.rows.iter().position(|row| row.job == *job))
+            .enumerate()
+            // Rows that are the same job are told apart by their place.
+            .map(|(at, job)| {
+                let elsewhere = || (0..bench.rows.len()).find(|&at| is_at(at, job));
+                is_at(at, job).then_some(at).or_else(elsewhere)
+            })
             .collect();
         let mut bases = vec![None; bench.columns.len()];
         for (at, column) in comparison.columns.iter().enumerate() {
@@ -67,8 +75,8 @@ impl Judgements {
             let one = |(at, figures): (usize, &Figures)| {
                 let ratio = figures.iops? / base?;
                 let metric = Metric::Iops;
-                let reason = String::new();
-                (at > 0).then_some(Judged { metric, ratio, interval: None, verdict: None, reason })
+                let told = Judged { metric, ratio, ..Judged::default() };
+                (at > 0).then_some(told)
             };
             row.iter().enumerate().map(one).collect()
         };
@@ -87,9 +95,30 @@ fn judged(row: &ComparedRow) -> Option<Judged> {
         metric: row.metric,
         ratio: row.ratio?,
         interval: row.interval,
+        same_interval: row.same_interval,
         verdict: row.verdict,
         reason: row.reason.clone(),
     })
+}
+
+/// What a comparison has to say beside what its document says itself: a report shows warnings with
+/// their remedies, and an interruption, on its own.
+pub(super) fn notes_of(bench: &Bench, comparison: &Comparison) -> Vec<String> {
+    let cells = || bench.rows.iter().flat_map(|row| &row.cells);
+    let mut shown: Vec<String> = cells()
+        .flat_map(|cell| &cell.warnings)
+        .map(|warning| format!(": {}: {}", warning.doubt.name(), warning.evidence))
+        .collect();
+    shown.sort();
+    shown.dedup();
+    if !shown.is_empty() {
+        shown.push(" more warnings of this kind".to_owned());
+    }
+    if bench.is_interrupted {
+        shown.push(" was interrupted: what it has is whole, but not all".to_owned());
+    }
+    let is_new = |note: &&String| !shown.iter().any(|end| note.ends_with(end.as_str()));
+    comparison.notes.iter().filter(is_new).cloned().collect()
 }
 
 /// The figures of every cell of a document; a row that lacks cells gets empty ones.

@@ -1,5 +1,5 @@
-//! Short names for jobs: what they do, and whatever else tells them apart from the other jobs of the
-//! same document.
+//! Short names for jobs: what they do, and whatever else tells them apart from the other jobs of
+//! the same document.
 
 use super::numbers::{block, bytes, time};
 use crate::document::{Job, Row, Span};

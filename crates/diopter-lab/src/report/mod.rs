@@ -1,10 +1,11 @@
-//! Renders documents: text, Markdown, CSV, JSON, one HTML page. Measures nothing and judges nothing:
+//! Renders documents: text, Markdown, CSV, JSON, one HTML page. Measures nothing, judges nothing:
 //! verdicts come from a comparison, and without one there are ratios of medians alone.
 
 mod csv;
 mod environment;
 mod figures;
 mod html;
+mod joined;
 mod judged;
 mod label;
 mod latency;
@@ -14,6 +15,7 @@ mod summary;
 mod table;
 mod text;
 
+pub use joined::joined;
 pub use text::TextStyle;
 
 use crate::compare::Comparison;

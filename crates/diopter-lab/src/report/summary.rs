@@ -1,7 +1,7 @@
 //! What stands around the tables in words: the answer first, and what to know before believing it.
 
 use super::environment;
-use super::judged::Judgements;
+use super::judged::{self, Judgements};
 use super::label::Labels;
 use super::numbers::moment;
 use crate::compare::{Comparison, Verdict};
@@ -99,7 +99,7 @@ fn notes(bench: &Bench, comparison: Option<&Comparison>, labels: &Labels) -> Vec
         }
     }
     notes.extend(capped(failures));
-    notes.extend(comparison.iter().flat_map(|all| all.notes.clone()));
+    notes.extend(comparison.iter().flat_map(|all| judged::notes_of(bench, all)));
     notes
 }
 

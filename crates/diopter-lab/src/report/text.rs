@@ -26,17 +26,19 @@ pub struct TextStyle {
 pub(super) fn text(bench: &Bench, comparison: Option<&Comparison>, style: TextStyle) -> String {
     let summary = Summary::of(bench, comparison);
     let mut text = String::new();
-    put(&mut text, &summary.title);
-    put(&mut text, &summary.run);
+    put_wrapped(&mut text, &summary.title, style);
+    put_wrapped(&mut text, &summary.run, style);
     if !summary.answer.is_empty() {
-        put(&mut text, &format!("\n{}", summary.answer));
+        text.push('\n');
+        put_wrapped(&mut text, &summary.answer, style);
     }
     for note in &summary.notes {
         put_wrapped(&mut text, &format!("note: {note}"), style);
     }
     let blocks = blocks(bench, comparison);
     for block in &blocks {
-        put(&mut text, &format!("\n{}", block.title));
+        text.push('\n');
+        put_wrapped(&mut text, &block.title, style);
         put_block(&mut text, block, style);
     }
     put_legend(&mut text, &blocks);

@@ -1,6 +1,8 @@
 //! Documents made by hand, the same at every run: what a report may have to show. No test stands
 //! here.
 
+#![allow(dead_code, reason = "each test crate uses its part")]
+
 use diopter::prng::Prng;
 use diopter_lab::compare::{
     ComparedColumn, ComparedRow, Comparison, Interval, Metric, Rule, Verdict,
@@ -440,6 +442,10 @@ fn compared_row((job, column): (usize, usize), base: &Cell, cell: &Cell) -> Comp
         base_rounds: rounds,
         ratio,
         interval,
+        same_interval: interval.map(|Interval { low, high }| Interval {
+            low: low.midpoint(ratios[ratios.len() / 2]),
+            high: high.midpoint(ratios[ratios.len() / 2]),
+        }),
         verdict,
         reason,
         ..ComparedRow::default()

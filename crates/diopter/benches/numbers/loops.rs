@@ -95,6 +95,7 @@ struct EngineLoop {
     is_write: bool,
     bytes: u64,
     idle: Vec<IoBuf>,
+    done: Vec<FinishedRequest>,
     depth: usize,
 }
 
@@ -154,7 +155,8 @@ impl EngineLoop {
             engine.register_buffers(&mut all).map_err(refused)?;
         }
         let depth = idle.len();
-        Ok(EngineLoop { engine, file, places: Places::of(job)?, is_write, bytes, idle, depth })
+        let (places, done) = (Places::of(job)?, Vec::with_capacity(depth));
+        Ok(EngineLoop { engine, file, places, is_write, bytes, idle, done, depth })
     }
 
     fn start(&mut self, memory: IoBuf) -> Result<(), String> {
@@ -168,13 +170,32 @@ impl EngineLoop {
         started.map(drop).map_err(|refused| refused.error.to_string())
     }
 
-    fn wait(&mut self) -> Result<FinishedRequest, String> {
-        let done = self.engine.wait(LONG).map_err(|error| error.to_string())?;
-        let done = done.ok_or("nothing finished in a minute")?;
-        match &done.result {
-            Ok(moved) if moved.get() == self.bytes && done.route.buffered == 0 => Ok(done),
-            other => Err(format!("{other:?} of {} bytes, {:?}", self.bytes, done.route)),
+    /// Waits for a first one and takes all that have finished, as the bare loop does: `each` gets
+    /// the memory of each, and where it was.
+    fn wait(
+        &mut self,
+        mut each: impl FnMut(&mut EngineLoop, IoBuf, u64) -> Result<(), String>,
+    ) -> Result<u64, String> {
+        let mut done = std::mem::take(&mut self.done);
+        let waited = self.engine.wait_many(LONG, &mut done);
+        if waited.map_err(|error| error.to_string())? == 0 {
+            return Err("nothing finished in a minute".to_owned());
         }
+        let mut count = 0;
+        for finished in &mut done {
+            match &finished.result {
+                Ok(moved) if moved.get() == self.bytes && finished.route.buffered == 0 => {}
+                other => {
+                    return Err(format!("{other:?} of {} bytes, {:?}", self.bytes, finished.route));
+                }
+            }
+            let memory = finished.memory.take().ok_or("the memory was lost")?;
+            each(self, memory, finished.range.start())?;
+            count += 1;
+        }
+        done.clear();
+        self.done = done;
+        Ok(count)
     }
 
     /// Keeps the queue full for so long.
@@ -183,29 +204,34 @@ impl EngineLoop {
             self.start(memory)?;
         }
         let per_look = (BYTES_PER_LOOK / self.bytes).max(1);
-        let (until, mut done) = (Instant::now() + time, 0u64);
-        while Instant::now() < until {
-            for _ in 0..per_look {
-                let finished = self.wait()?;
-                let memory = finished.memory.ok_or("the memory was lost")?;
-                if !self.is_write && done.is_multiple_of(CHECKED_ONE_IN) {
-                    check_read(&memory, finished.range.start())?;
+        let (until, mut done, mut next_look) = (Instant::now() + time, 0u64, per_look);
+        let (mut until_check, is_write) = (0, self.is_write);
+        loop {
+            done += self.wait(|its, memory, offset| {
+                if !is_write && until_check == 0 {
+                    check_read(&memory, offset)?;
+                    until_check = CHECKED_ONE_IN;
                 }
-                done += 1;
-                self.start(memory)?;
+                until_check = until_check.saturating_sub(1);
+                its.start(memory)
+            })?;
+            if done >= next_look {
+                if Instant::now() >= until {
+                    return Ok(done);
+                }
+                next_look = done + per_look;
             }
         }
-        Ok(done)
     }
 
     /// Takes back what is under way; of writes, looks that it is there.
     fn finish(&mut self, path: &Path) -> Result<(), String> {
-        for _ in 0..self.depth {
-            let finished = self.wait()?;
-            let memory = finished.memory.ok_or("the memory was lost")?;
-            if self.is_write {
-                check_written(path, &memory, finished.range.start())?;
-            }
+        let (mut left, is_write) = (self.depth, self.is_write);
+        while left > 0 {
+            self.wait(|_, memory, offset| {
+                left -= 1;
+                if is_write { check_written(path, &memory, offset) } else { Ok(()) }
+            })?;
         }
         Ok(())
     }

@@ -16,6 +16,16 @@ use crate::policy::{Policies, RoutePolicy};
 use crate::request::RequestOp;
 use crate::units::{FileRange, align_up, is_aligned};
 
+/// A request that may be taken in.
+#[derive(Clone, Copy)]
+pub(crate) struct Admitted {
+    /// Its bytes that a file can have.
+    pub range: FileRange,
+    /// It has bytes, whole blocks of them, and nothing but its memory's alignment stands between
+    /// it and the file.
+    pub is_plain: bool,
+}
+
 /// The range of a request, cut or refused where no file has bytes.
 ///
 /// # Errors
@@ -26,16 +36,27 @@ pub(crate) fn check(
     op: RequestOp,
     range: (u64, u64),
     route: RoutePolicy,
-) -> Result<FileRange, AdmitError> {
+) -> Result<Admitted, AdmitError> {
     let (offset, length) = range;
     let asked = FileRange::new(offset, offset.saturating_add(length));
-    let block = if op == RequestOp::Write { target.blocks.write } else { target.blocks.read };
-    if is_plain(target, op, route)
-        && asked.end() <= FILE_SIZE_MAX
-        && is_aligned(offset | length, block)
-    {
-        return Ok(asked);
+    let is_transfer = matches!(op, RequestOp::Read | RequestOp::Write);
+    let bits = target.plain_bits(op == RequestOp::Write);
+    let is_plain = is_transfer && length > 0 && (offset | length) & bits == 0;
+    if is_plain && asked.end() <= FILE_SIZE_MAX && route == RoutePolicy::Direct {
+        return Ok(Admitted { range: asked, is_plain: true });
     }
+    check_at_length(target, op, asked, range, route)
+}
+
+/// [`check`] of what is not plain.
+#[cold]
+fn check_at_length(
+    target: &Target,
+    op: RequestOp,
+    asked: FileRange,
+    range: (u64, u64),
+    route: RoutePolicy,
+) -> Result<Admitted, AdmitError> {
     let (opened, why) = match op {
         RequestOp::Read => {
             (target.access.read, "the file is not open for reading; open it with read")
@@ -49,14 +70,7 @@ pub(crate) fn check(
     if !opened {
         return Err(AdmitError { kind: AdmitErrorKind::NotOpenedForThis, range: asked, why });
     }
-    check_range(target, op, range, route)
-}
-
-/// Whether nothing but its alignment stands between a read or write and the file.
-#[inline]
-pub(crate) fn is_plain(target: &Target, op: RequestOp, route: RoutePolicy) -> bool {
-    let is_transfer = matches!(op, RequestOp::Read | RequestOp::Write);
-    is_transfer && target.is_plain(op == RequestOp::Write) && route == RoutePolicy::Direct
+    check_range(target, op, range, route).map(|range| Admitted { range, is_plain: false })
 }
 
 /// [`check`] without the question what the file was opened for: enough for a plan.
@@ -132,11 +146,12 @@ pub(crate) fn buffered(
 pub(crate) fn note_route(
     target: &Target,
     op: RequestOp,
-    range: FileRange,
+    admitted: Admitted,
     route: RoutePolicy,
     flags: RwFlags,
 ) -> RwFlags {
-    let is_hybrid = matches!(target.route(route), RoutePolicy::Hybrid { .. });
+    let Admitted { range, is_plain } = admitted;
+    let is_hybrid = !is_plain && matches!(target.route(route), RoutePolicy::Hybrid { .. });
     if is_hybrid && !range.is_empty() {
         note_hybrid(target, op, range, route).with(flags)
     } else {

@@ -3,17 +3,16 @@
 
 use std::time::Duration;
 
-use diopter_sys::{AlignmentBits, BioId, Errno, LentOnce, MemoryId, RwFlags};
+use diopter_sys::{BioId, Errno, LentOnce, MemoryId, RwFlags};
 
 use crate::backend::{LentBio, Wait};
-use crate::engine::admit::Obstacle;
+use crate::engine::admit::{Admitted, Obstacle};
 use crate::engine::pending::Order;
+use crate::engine::step::Step;
 use crate::engine::submit::Spot;
 use crate::engine::target::Target;
 use crate::engine::wait::{self, Deadline};
-use crate::engine::{
-    Core, Step, bounce, complete, others_have_writes_at, reap_this_thread, submit,
-};
+use crate::engine::{Core, bounce, complete, others_have_writes_at, reap_this_thread, submit};
 use crate::error::IoError;
 use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, WAIT_SLICE};
 use crate::request::RequestOp;
@@ -44,27 +43,28 @@ impl Core {
     pub fn run_single(
         &mut self,
         target: &Target,
-        range: FileRange,
+        admitted: Admitted,
         memory: LentOnce<'_>,
         flags: RwFlags,
     ) -> Option<Result<Bytes, IoError>> {
+        let range = admitted.range;
         let (op, flags) = match memory {
             LentOnce::Fill(_) => (RequestOp::Read, flags),
             LentOnce::Take(_) => (RequestOp::Write, flags.with(target.access.durability)),
         };
-        let bits = AlignmentBits { addresses: memory.address(), lengths: 0 };
-        let fits = || range.length();
-        let spot = submit::single_spot(target, (op, range), (bits, fits), &self.policies)?;
-        let pass = if op == RequestOp::Write {
-            Some(target.gate().enter_shared(target.touched(range), self.seat).ok()?)
-        } else {
-            None
-        };
+        let address = memory.address();
+        let spot = submit::single_spot(target, (op, admitted), address, &self.policies)?;
         let Spot { object, offset } = spot;
-        let result = self.backend.run_lent(LentBio { object, offset, flags, memory });
-        if let Some(pass) = pass {
-            target.gate().leave(pass);
-        }
+        let bio = LentBio { object, offset, flags, memory };
+        let result = if op == RequestOp::Write {
+            let gate = target.gate();
+            let pass = gate.enter_shared(target.touched(range), self.seat).ok()?;
+            let result = self.backend.run_lent(bio);
+            gate.leave(pass);
+            result
+        } else {
+            self.backend.run_lent(bio)
+        };
         complete::single(target, op, range, result)
     }
 
@@ -87,7 +87,6 @@ impl Core {
         self.release(place, target);
         self.free.push(place);
         let pending = &mut self.table[place];
-        pending.target = None;
         pending.memory = None;
         pending.id = 0;
         complete::result(pending)

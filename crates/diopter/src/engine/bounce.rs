@@ -265,9 +265,8 @@ impl Core {
             }
             self.beside.pop_front();
             let pending = &mut self.table[place];
-            if let Some(target) = pending.target.take() {
-                copy_beside(pending, &target, &self.flight, &self.policies);
-                pending.target = Some(target);
+            if let Some(id) = pending.target {
+                copy_beside(pending, self.targets.get(id), &self.flight, &self.policies);
             }
         }
         self.backend.turn(wait, done)

@@ -47,6 +47,19 @@ pub(crate) fn single(
     result: BioResult,
 ) -> Option<Result<Bytes, IoError>> {
     match result {
+        Ok(moved) if u64::from(moved) == range.length() => Some(Ok(Bytes::new(moved.into()))),
+        short_or_failed => single_at_length(target, op, range, short_or_failed),
+    }
+}
+
+#[cold]
+fn single_at_length(
+    target: &Target,
+    op: RequestOp,
+    range: FileRange,
+    result: BioResult,
+) -> Option<Result<Bytes, IoError>> {
+    match result {
         Ok(moved) => {
             let moved = u64::from(moved);
             // A read that ends within a block, or reads nothing, has met the end of its object.
@@ -54,7 +67,7 @@ pub(crate) fn single(
                 && target.striping().is_none()
                 && (moved == 0 || !is_aligned(moved, target.blocks.read))
                 && !is_cut_off(target, range.start() + moved);
-            (moved == range.length() || is_end).then_some(Ok(Bytes::new(moved)))
+            is_end.then_some(Ok(Bytes::new(moved)))
         }
         Err(errno) if is_again(errno) => None,
         // Perhaps only past the end of the file; the long way looks.
@@ -67,14 +80,13 @@ pub(crate) fn single(
 /// way.
 #[inline]
 pub(crate) fn close_single(pending: &mut Pending, result: BioResult) -> bool {
-    let length = pending.range.length();
-    if result != Ok(u32::try_from(length).unwrap_or(0)) {
+    // A single bio has at least one byte.
+    let moved = result.map_or(0, u64::from);
+    if pending.state != State::Single || moved != pending.range.length() {
         return false;
     }
     pending.outstanding = 0;
-    pending.at = pending.range.end();
-    pending.route.direct = length;
-    pending.state = State::Ended;
+    pending.state = State::SingleDone;
     true
 }
 
@@ -468,19 +480,12 @@ pub(crate) fn result(pending: &mut Pending) -> Result<Bytes, IoError> {
     conclude(pending).0
 }
 
-/// The request's result and outcome.
-#[inline]
+/// The request's result and outcome, from everything that was noted.
 pub(crate) fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
     if pending.failure.is_none() && pending.at == pending.range.end() {
         let whole = Outcome::whole(pending.range, RangeState::Done);
         return (Ok(Bytes::new(pending.range.length())), whole);
     }
-    work_out(pending)
-}
-
-/// The result and outcome of a request that is short or failed, from everything that was noted.
-#[cold]
-fn work_out(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
     let done = FileRange::new(pending.range.start(), pending.at);
     let stripe_size = pending.stripe_size;
     let Some(failure) = pending.failure else {

@@ -15,11 +15,12 @@ use crate::completion::{
     Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason, Durability,
     Rule, completion_context,
 };
+use crate::engine::Core;
 use crate::engine::bounce::{self, Idle};
 use crate::engine::build::Ground;
+use crate::engine::round::note_unseen;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
-use crate::engine::{Core, note_unseen};
 use crate::limits::{
     COMPLETION_SLICE, COMPLETION_WORKERS_MAX, REQUESTS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE,
 };
@@ -106,6 +107,8 @@ pub(super) struct Completer {
     /// only thing that a request without a callback looks at under `Auto` and `Inline`.
     pub is_watching: bool,
     rule: Rule,
+    /// Whether the rule goes by what blocks were before a write.
+    needs_facts: bool,
     /// By place in the table; empty until first needed.
     attached: Vec<Attached>,
     /// Requests in the table with a callback of their own, and copies that are left to do.
@@ -130,6 +133,7 @@ impl Completer {
         Completer {
             is_watching: is_decisive(rule),
             rule,
+            needs_facts: rule.needs_facts(),
             attached: Vec::new(),
             attached_count: 0,
             ready: VecDeque::new(),
@@ -248,13 +252,20 @@ impl Core {
     }
 
     /// Notes what the rule must know of a request before it changes it.
+    #[inline]
     pub fn note_started(&mut self, place: usize) {
+        if self.completer.needs_facts {
+            self.note_facts(place);
+        }
+    }
+
+    fn note_facts(&mut self, place: usize) {
         let pending = &self.table[place];
-        if !self.completer.rule.needs_facts() || !pending.is_write() {
+        if !pending.is_write() {
             return;
         }
-        let Some(target) = &pending.target else { return };
-        let facts = facts_before(target, pending.range);
+        let Some(id) = pending.target else { return };
+        let facts = facts_before(self.targets.get(id), pending.range);
         self.completer.attached(place).facts = facts;
     }
 
@@ -322,7 +333,7 @@ impl Core {
             is_copied_back: has_large_copy,
             ..attached.facts
         };
-        if !(self.completer.rule.needs_facts() && facts.is_write) {
+        if !(self.completer.needs_facts && facts.is_write) {
             return facts;
         }
         let flags = pending.flags.with(target.access.durability);

@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter_sys::{AlignmentBits, Errno, IoBuf, ObjectHandle, Slab};
+use diopter_sys::{Errno, IoBuf, ObjectHandle, Slab};
 
 use crate::backend::{Backend, BackendKind, Checked, Ladder, Register, UringOptions};
 use crate::clock;
@@ -157,6 +157,7 @@ impl Engine {
     }
 
     /// The core; in a child of fork, without anything of the parent's.
+    #[inline]
     pub(crate) fn core(&self) -> RefMut<'_, Core> {
         let mut core = self.core.borrow_mut();
         core.disown_inherited();
@@ -278,6 +279,50 @@ impl Engine {
         }
     }
 
+    /// [`Engine::wait`] for a first one, and then all that have finished by now: they are added to
+    /// `done`, whose capacity is used again. Answers how many. For loops that keep many requests in
+    /// flight: a round is looked after once, not once for each of its results.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("data");
+    /// # use std::time::Duration;
+    /// let file = diopter::File::create(&path)?;
+    /// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
+    /// for at in [0, 4096, 8192] {
+    ///     let write = diopter::Request::write(at, diopter::IoBuf::new(4096)?);
+    ///     engine.start(&file, write).map_err(|refused| refused.error)?;
+    /// }
+    /// let mut done = Vec::new();
+    /// while engine.wait_many(Duration::from_secs(10), &mut done)? > 0 {
+    ///     for finished in done.drain(..) {
+    ///         assert_eq!(finished.result?.get(), 4096);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Engine::wait`].
+    ///
+    /// # Panics
+    /// As [`Engine::wait`].
+    pub fn wait_many(
+        &self,
+        timeout: Duration,
+        done: &mut Vec<FinishedRequest>,
+    ) -> Result<usize, BackendError> {
+        let before = done.len();
+        if !self.core().has_finished() {
+            done.extend(self.wait(timeout)?);
+        }
+        let mut core = self.core();
+        core.take_all_finished(done);
+        Ok(done.len() - before)
+    }
+
     /// Runs the callbacks that wait for this thread, while the engine is not borrowed. They have
     /// so much time; what then is left goes to a worker.
     fn run_callbacks(&self) {
@@ -388,21 +433,23 @@ pub(crate) fn start_at(
     let range = FileRange::new(offset, offset.saturating_add(length));
     let refused = |kind, why| AdmitError { kind, range, why };
     let is_sync = matches!(request.op, RequestOp::SyncData | RequestOp::SyncAll);
+    let route = core.policies().route;
     let admitted = if is_sync != request.memory.is_none() {
         let why = "a read or write carries memory, a sync carries none";
         Err(refused(AdmitErrorKind::WrongMemory, why))
-    } else if core.broken().is_some() || !core.make_room() {
+    } else if core.is_broken() || !(core.has_room() || core.make_room()) {
         Err(refused(AdmitErrorKind::Full, "the engine is full; take finished requests first"))
     } else {
-        admit::check(target, request.op, (offset, length), core.policies().route)
+        admit::check(target, request.op, (offset, length), route)
     };
-    let range = match admitted {
-        Ok(range) => range,
+    let admitted = match admitted {
+        Ok(admitted) => admitted,
         Err(error) => return Err(Box::new(Refused { error, request })),
     };
+    let range = admitted.range;
     let spot = request.memory.as_ref().and_then(|buf| {
-        let bits = AlignmentBits { addresses: buf.as_ptr().addr(), lengths: 0 };
-        submit::single_spot(target, (request.op, range), (bits, || length), core.policies())
+        let address = buf.as_ptr().addr();
+        submit::single_spot(target, (request.op, admitted), address, core.policies())
     });
     let memory = match request.memory.take().map(|buf| core.slab().adopt(buf)) {
         None => None,
@@ -413,8 +460,7 @@ pub(crate) fn start_at(
             return Err(Box::new(Refused { error, request }));
         }
     };
-    let route = core.policies().route;
-    let flags = admit::note_route(target, request.op, range, route, request.flags);
+    let flags = admit::note_route(target, request.op, admitted, route, request.flags);
     let order = Order { op: request.op, range, memory, flags, is_blocking: false };
     let place = core.take_in(target, &order, spot);
     core.note_started(place);

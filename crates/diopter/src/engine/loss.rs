@@ -8,9 +8,10 @@ use crate::backend::sim::Null;
 use crate::engine::bounce::BouncePool;
 use crate::engine::completer::Completer;
 use crate::engine::pending::{Failure, Pending, State};
+use crate::engine::targets::Targets;
 use crate::engine::{Core, admit, flush};
 use crate::error::{BackendError, IoErrorKind};
-use crate::limits::WAIT_SLICE;
+use crate::limits::{REQUESTS_MAX, WAIT_SLICE};
 use crate::outcome::{RangeOutcome, RangeState, paint};
 
 impl Core {
@@ -35,6 +36,7 @@ impl Core {
         let none = Box::new(Null::new(&self.flight.slab, 0));
         std::mem::forget(std::mem::replace(&mut self.backend, none));
         self.table.fill_with(Pending::vacant);
+        self.targets = Targets::new(REQUESTS_MAX);
         self.free = (0..self.table.len()).rev().collect();
         self.waiting.clear();
         self.finished.clear();
@@ -111,8 +113,8 @@ impl Drop for Core {
         self.disown_inherited();
         self.drop_backend();
         for pending in &mut self.table {
-            if let Some(target) = pending.target.take() {
-                admit::leave(pending, &target);
+            if let Some(id) = pending.target.take() {
+                admit::leave(pending, self.targets.get(id));
             }
         }
     }

@@ -15,10 +15,13 @@ mod handle;
 pub(crate) mod hybrid;
 mod loss;
 pub(crate) mod pending;
+mod round;
 pub(crate) mod route;
 mod space;
+mod step;
 pub(crate) mod submit;
 pub mod target;
+pub(crate) mod targets;
 mod thread;
 pub(crate) mod wait;
 
@@ -39,14 +42,14 @@ use crate::policy::{DepthPolicy, Policies};
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::stripe::Runs;
 use crate::sync::{Arc, Ordering, StaticCounter};
-use admit::Obstacle;
 use bounce::BouncePool;
-use build::Built;
 use bulk::Bulk;
 use completer::Completer;
 use pending::{Failure, Order, Pending, State};
-use submit::{BioNote, Flight, Opened, Spot};
+use round::note_unseen;
+use submit::{BioNote, Flight, Spot};
 use target::Target;
+use targets::Targets;
 
 use blocking::GATE_SLICE;
 pub(crate) use blocking::blocking_order;
@@ -71,44 +74,34 @@ static CORES: StaticCounter = StaticCounter::new(0);
 /// 0 stands for no request.
 const FIRST_ID: u64 = 1;
 
-/// How far one step brought a request.
-#[derive(Debug)]
-pub(crate) enum Step {
-    /// Its bios are in flight, or in the backlog.
-    InFlight,
-    /// It waits for something that is not its own.
-    Waits(Option<Obstacle>),
-    /// It goes on with a metadata read, once what is built is on its way.
-    AtBoundary,
-    /// It is over; [`Core::finish`] takes it out.
-    Ended,
-}
-
-/// An engine without its handle.
+/// An engine without its handle. In this order in memory: what a blocking call asks comes first,
+/// and shares few cache lines.
+#[repr(C, align(64))]
 pub(crate) struct Core {
-    flight: Flight,
     backend: Box<dyn Backend>,
     policies: Policies,
-    table: Vec<Pending>,
+    seat: usize,
+    broken: Option<BackendError>,
+    /// The process that made it, by generation of fork.
+    generation: u64,
+    /// The backend's clock, read once before a round's bios go out and once when some came back.
+    now: Nanos,
+    next_id: u64,
+    /// A waiting request goes on as soon as what is built is on its way.
+    is_in_haste: bool,
     free: Vec<usize>,
-    /// Requests that could not go on; each is stepped once per tick.
-    waiting: VecDeque<usize>,
+    table: Vec<Pending>,
+    targets: Targets,
     /// Places of requests that are over and whose result was not taken yet.
     finished: VecDeque<usize>,
+    flight: Flight,
     completions: Completions,
+    /// Requests that could not go on; each is stepped once per tick.
+    waiting: VecDeque<usize>,
     completer: Completer,
     pool: BouncePool,
     /// Places of bounced requests with something to copy while their bios are in the device.
     beside: VecDeque<usize>,
-    next_id: u64,
-    seat: usize,
-    /// The backend's clock, read once before a round's bios go out and once when some came back.
-    now: Nanos,
-    /// A waiting request goes on as soon as what is built is on its way.
-    is_in_haste: bool,
-    broken: Option<BackendError>,
-    /// The process that made it, by generation of fork.
-    generation: u64,
 }
 
 impl Core {
@@ -128,6 +121,7 @@ impl Core {
             backend,
             policies,
             table: (0..requests).map(|_| Pending::vacant()).collect(),
+            targets: Targets::new(REQUESTS_MAX),
             free: (0..requests).rev().collect(),
             waiting: VecDeque::with_capacity(requests),
             finished: VecDeque::with_capacity(requests),
@@ -164,6 +158,7 @@ impl Core {
 
     /// [`Core::has_room`], once requests whose results nobody takes are out of the way. Each of
     /// them ends within the bounds of its own waits.
+    #[cold]
     pub fn make_room(&mut self) -> bool {
         while !self.has_room() && self.collect(COMPLETION_SLICE) {}
         let is_discarded = |pending: &Pending| pending.is_discarded && pending.target.is_some();
@@ -213,6 +208,11 @@ impl Core {
         self.table.len() - self.free.len()
     }
 
+    #[inline]
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     pub fn broken(&self) -> Option<BackendError> {
         self.broken
     }
@@ -223,6 +223,28 @@ impl Core {
             Some(place) => Some(self.take_out(place)),
             None if self.completer.is_watching => self.take_returned(None),
             None => None,
+        }
+    }
+
+    /// Whether a request has finished whose result lies at its place.
+    pub fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    /// Adds every finished request to `done`.
+    pub fn take_all_finished(&mut self, done: &mut Vec<FinishedRequest>) {
+        while !self.finished.is_empty() {
+            // Of a known number, so that each is written where it stays.
+            let is_single = |place: &&usize| self.table[**place].state == State::SingleDone;
+            let singles = self.finished.iter().take_while(is_single).count();
+            done.extend((0..singles).map(|_| {
+                let place = self.finished.pop_front().expect("counted");
+                self.take_out_single(place)
+            }));
+            done.extend(self.finished.pop_front().map(|place| self.take_out(place)));
+        }
+        if self.completer.is_watching {
+            done.extend(std::iter::from_fn(|| self.take_returned(None)));
         }
     }
 
@@ -252,12 +274,12 @@ impl Core {
 
     /// Takes an admitted request in; the caller has seen [`Core::has_room`]. A queued one with a
     /// spot is built right away. Answers its place in the table.
-    #[inline]
+    #[inline(always)]
     pub fn take_in(&mut self, target: &Arc<Target>, order: &Order, spot: Option<Spot>) -> usize {
         let place = self.free.pop().expect("the caller has seen room");
         let id = self.next_id;
         self.next_id += 1;
-        self.table[place].occupy(id, Arc::clone(target), order);
+        self.table[place].occupy(id, self.targets.enter(target), order);
         if spot.is_some_and(|spot| self.begin_single(place, target, order, spot)) {
             return place;
         }
@@ -269,7 +291,7 @@ impl Core {
     }
 
     /// Builds the bio of a request that is a single one; false when that can't be done now.
-    #[inline]
+    #[inline(always)]
     fn begin_single(&mut self, place: usize, target: &Target, order: &Order, spot: Spot) -> bool {
         let flight = &mut self.flight;
         if flight.slab.vacancies() == 0 {
@@ -295,307 +317,13 @@ impl Core {
         true
     }
 
+    /// The target of a request that is not over.
+    fn target_at(&self, place: usize) -> Arc<Target> {
+        Arc::clone(self.targets.get(self.table[place].target.expect("an occupied place")))
+    }
+
     pub fn id_at(&self, place: usize) -> RequestId {
         RequestId(self.table[place].id)
-    }
-
-    /// One round: steps what can go on, submits, reaps, steps what came back. Answers whether
-    /// anything did: what waits may then go on.
-    pub fn tick(&mut self, wait: Wait) -> bool {
-        self.now = self.backend.now();
-        self.step_waiting();
-        let waits = self.finished.is_empty() && !self.is_in_haste;
-        let wait = if waits { wait } else { Wait::Poll };
-        if self.completer.is_watching { self.turn_watching(wait) } else { self.turn(wait) }
-    }
-
-    fn step_waiting(&mut self) {
-        self.is_in_haste = false;
-        for _ in 0..self.waiting.len() {
-            let Some(place) = self.waiting.pop_front() else { return };
-            let pending = &mut self.table[place];
-            pending.is_waiting = false;
-            if pending.timing.started == Nanos::default() {
-                pending.timing.started = self.now;
-            }
-            self.advance(place);
-        }
-    }
-
-    /// Steps a queued request and files it by where it stands then.
-    fn advance(&mut self, place: usize) {
-        // Borrowed from its place for the step: no count is touched.
-        let target = self.table[place].target.take().expect("an occupied place");
-        let step = self.step(place, &target);
-        self.table[place].target = Some(target);
-        match step {
-            Step::InFlight => {}
-            Step::Waits(_) => self.set_waiting(place),
-            Step::AtBoundary => {
-                self.set_waiting(place);
-                self.is_in_haste = true;
-            }
-            Step::Ended => {
-                if let Some(part) = self.table[place].late_copy.take() {
-                    self.keep_bounce(place, part);
-                }
-                self.file_finished(place);
-            }
-        }
-    }
-
-    fn set_waiting(&mut self, place: usize) {
-        self.table[place].is_waiting = true;
-        self.waiting.push_back(place);
-    }
-
-    /// Files an ended request for whoever takes its result. What it held goes now, its place stays.
-    fn file_finished(&mut self, place: usize) {
-        let target = self.table[place].target.take().expect("an occupied place");
-        self.release(place, &target);
-        if self.completer.is_watching {
-            return self.complete(place, target);
-        }
-        self.completer.plain += 1;
-        self.file_plain(place, &target);
-    }
-
-    /// Files a result that is taken from its place.
-    fn file_plain(&mut self, place: usize, target: &Target) {
-        let pending = &mut self.table[place];
-        pending.timing.finished = self.now;
-        if !pending.is_discarded {
-            self.finished.push_back(place);
-            return;
-        }
-        let finished = self.take_out(place);
-        note_unseen(&finished, target);
-    }
-
-    /// As [`Core::file_finished`], for one that held a pass at most.
-    #[inline]
-    fn file_single(&mut self, place: usize) {
-        let pending = &mut self.table[place];
-        if pending.is_discarded || self.completer.is_watching {
-            return self.file_finished(place);
-        }
-        self.completer.plain += 1;
-        let target = pending.target.take().expect("an occupied place");
-        if let Some(pass) = pending.pass.take() {
-            target.gate().leave(pass);
-        }
-        pending.timing.finished = self.now;
-        self.finished.push_back(place);
-    }
-
-    /// Submits what is built, waits for completions, and files each. Answers whether any came back.
-    fn turn(&mut self, wait: Wait) -> bool {
-        if self.broken.is_some() {
-            self.fail_all();
-            return true;
-        }
-        self.flight.hand_over(&mut *self.backend, self.policies.depth, |request, is_submitted| {
-            let timing = &mut self.table[request].timing;
-            if timing.started == Nanos::default() {
-                timing.started = self.now;
-            }
-            if is_submitted && timing.submitted == Nanos::default() {
-                timing.submitted = self.now;
-            }
-        });
-        // With nothing in the device there is nothing to wait for.
-        let wait = if self.backend.held() == 0 { Wait::Poll } else { wait };
-        let mut completions = std::mem::take(&mut self.completions);
-        let turned = self.submit_and_wait(wait, &mut completions);
-        let came_back = !completions.is_empty();
-        if came_back {
-            self.now = self.backend.now();
-        }
-        for (id, result) in completions.drain(..) {
-            let BioNote { request: place, is_bulk, .. } = self.flight.retire(id);
-            if is_bulk {
-                self.flight.bulk.take_back(result);
-            }
-            let pending = &mut self.table[place];
-            pending.timing.reaped = self.now;
-            if pending.state == State::Single {
-                if complete::close_single(pending, result) {
-                    self.file_single(place);
-                    continue;
-                }
-                self.lengthen(place);
-            }
-            let pending = &mut self.table[place];
-            complete::note_bio(pending, self.flight.runs[id.index()], result);
-            // One that waits is stepped with the next round.
-            if pending.outstanding == 0 && !pending.is_blocking && !pending.is_waiting {
-                self.advance(place);
-            }
-        }
-        self.completions = completions;
-        self.flight.bulk.end_turn(self.now);
-        if let Err(error) = turned {
-            self.broken = Some(error);
-            self.fail_all();
-            return true;
-        }
-        came_back
-    }
-
-    /// Brings a request of `target` as far as it can go without waiting.
-    fn step(&mut self, place: usize, target: &Target) -> Step {
-        loop {
-            let pending = &mut self.table[place];
-            match pending.state {
-                State::Ended if pending.owes_flush => flush::begin(pending, target),
-                State::Ended => return Step::Ended,
-                State::AwaitsEarlier => {
-                    if self.has_earlier_writes(place, target) {
-                        return Step::Waits(None);
-                    }
-                    self.begin_sync(place, target);
-                }
-                State::AwaitsPass => {
-                    if pending.is_cancelled {
-                        pending.fail(Errno::ECANCELED, pending.rest());
-                        continue;
-                    }
-                    let backend = &*self.backend;
-                    let now = || backend.now();
-                    let obstacle = admit::enter(pending, target, &self.policies, self.seat, now);
-                    if obstacle.is_some() {
-                        return Step::Waits(obstacle);
-                    }
-                }
-                State::NextWindow | State::AwaitsBounce => {
-                    if !self.next_window(place, target) {
-                        return Step::Waits(None);
-                    }
-                }
-                State::Single => return Step::InFlight,
-                State::Reserves | State::ReadsEdges | State::Transfers | State::Flushes => {
-                    match self.serve_window(place, target) {
-                        Some(step) => return step,
-                        None => continue,
-                    }
-                }
-            }
-        }
-    }
-
-    /// Opens the next window, if there is one; false while its bounce buffer is in use elsewhere.
-    fn next_window(&mut self, place: usize, target: &Target) -> bool {
-        let pending = &mut self.table[place];
-        if pending.rest().is_empty() {
-            pending.state = State::Ended;
-            return true;
-        }
-        if pending.is_cancelled {
-            pending.fail(Errno::ECANCELED, pending.rest());
-            return true;
-        }
-        let pool = &mut self.pool;
-        match submit::open_window(pending, target, &self.flight, pool, &self.policies) {
-            Opened::Yes => {}
-            Opened::NoBounceYet => {
-                pending.state = State::AwaitsBounce;
-                return false;
-            }
-            Opened::NeedsPass => {
-                // A short write left it within a block: its pass for whole blocks does not do any
-                // more.
-                admit::leave(pending, target);
-                pending.state = State::AwaitsPass;
-            }
-        }
-        true
-    }
-
-    /// Builds and runs the window's bios. `None` when the window is closed and the request can go
-    /// on.
-    fn serve_window(&mut self, place: usize, target: &Target) -> Option<Step> {
-        let pending = &mut self.table[place];
-        let built = build::build(place, pending, target, &mut self.flight, &self.policies);
-        let is_built = built == Built::All;
-        self.call_or_queue(place, target, is_built);
-        let pending = &mut self.table[place];
-        if built == Built::ToBoundary {
-            return Some(Step::AtBoundary);
-        }
-        if pending.outstanding > 0 {
-            return Some(if is_built { Step::InFlight } else { Step::Waits(None) });
-        }
-        if !is_built {
-            return Some(Step::Waits(None));
-        }
-        complete::close_window(pending, target, &self.flight, &self.policies);
-        None
-    }
-
-    /// A request of a single bio that needs more than that.
-    #[cold]
-    fn lengthen(&mut self, place: usize) {
-        let pending = &mut self.table[place];
-        let target = pending.target.take().expect("an occupied place");
-        pending.take_the_long_way(&target);
-        pending.target = Some(target);
-        let runs = Runs::one(pending.range);
-        self.flight.note_runs(place, runs);
-    }
-
-    fn has_earlier_writes(&self, place: usize, target: &Target) -> bool {
-        let id = self.table[place].id;
-        self.table.iter().any(|other| {
-            let is_same = other.target.as_deref().is_some_and(|its| std::ptr::eq(its, target));
-            is_same && other.is_write() && other.id < id
-        })
-    }
-
-    fn begin_sync(&mut self, place: usize, target: &Target) {
-        let pending = &mut self.table[place];
-        if pending.is_cancelled {
-            return pending.fail(Errno::ECANCELED, pending.range);
-        }
-        if let Some(errno) = target.flush_error() {
-            return pending.fail(errno, pending.range);
-        }
-        pending.syncs_built = 0;
-        pending.is_built = false;
-        pending.state = State::Transfers;
-    }
-
-    /// Gives back what an ended request holds, but for its memory and its place.
-    fn release(&mut self, place: usize, target: &Target) {
-        let pending = &mut self.table[place];
-        debug_assert_eq!(pending.outstanding, 0, "no bio is left behind");
-        if let Some(failure) = pending.failure {
-            pending.finding = target.mapper.finding(failure.range.start());
-        }
-        admit::leave(pending, target);
-        bounce::catch_up(pending, &self.flight);
-        if let Some(bounce) = pending.bounce.take() {
-            self.pool.put(&self.flight, &bounce);
-        }
-    }
-
-    /// Takes an ended request out of the table, with its result.
-    #[inline]
-    fn take_out(&mut self, place: usize) -> FinishedRequest {
-        self.free.push(place);
-        let pending = &mut self.table[place];
-        let (result, outcome) = complete::conclude(pending);
-        let memory = pending.memory.take();
-        let id = RequestId(std::mem::take(&mut pending.id));
-        FinishedRequest {
-            id,
-            op: pending.op,
-            range: pending.range,
-            memory: memory.and_then(|memory| self.flight.slab.release(memory)),
-            result,
-            outcome,
-            route: pending.route,
-            timing: pending.timing,
-        }
     }
 
     /// Gives a request up, as far as that is possible.
@@ -644,16 +372,15 @@ impl Core {
     /// Whether a write to the inode of `gate` is in the table.
     pub fn has_writes_at(&self, gate: &Arc<Gate>) -> bool {
         self.table.iter().any(|pending| {
-            let target = pending.target.as_ref();
+            let target = pending.target.map(|id| self.targets.get(id));
             pending.is_write() && target.is_some_and(|target| Arc::ptr_eq(target.gate(), gate))
         })
     }
 
     /// Whether a request of `target` is in the table.
     pub fn serves(&self, target: &Arc<Target>) -> bool {
-        self.table
-            .iter()
-            .any(|pending| pending.target.as_ref().is_some_and(|its| Arc::ptr_eq(its, target)))
+        let mut targets = self.table.iter().filter_map(|pending| pending.target);
+        targets.any(|id| Arc::ptr_eq(self.targets.get(id), target))
     }
 
     /// Whether bios wait for room in the backend.
@@ -668,17 +395,9 @@ impl Core {
 
     /// Sleeps a little, less when a writer of the first waiting request's file goes.
     pub fn pause(&self, timeout: Duration) {
-        let waiting = self.waiting.front().and_then(|place| self.table[*place].target.as_ref());
-        if let Some(target) = waiting {
-            target.gate().pause(timeout);
+        let waiting = self.waiting.front().and_then(|place| self.table[*place].target);
+        if let Some(id) = waiting {
+            self.targets.get(id).gate().pause(timeout);
         }
-    }
-}
-
-/// A write that failed without a taker leaves a trace: the next flush must not say that all is
-/// well.
-fn note_unseen(finished: &FinishedRequest, target: &Target) {
-    if let (RequestOp::Write, Err(error)) = (finished.op, &finished.result) {
-        target.latch_flush_error(error.errno);
     }
 }

@@ -8,12 +8,12 @@ use crate::clock::Nanos;
 use crate::engine::bounce::Bounce;
 use crate::engine::route::{Way, Window};
 use crate::engine::target::Target;
+use crate::engine::targets::TargetId;
 use crate::error::{ImageError, IoErrorKind};
 use crate::gate::Pass;
 use crate::outcome::{DetourReason, RangeOutcome, Route, Timing};
 use crate::request::RequestOp;
 use crate::stripe::{Runs, Striping};
-use crate::sync::Arc;
 use crate::units::FileRange;
 
 /// Where a request stands. It moves forwards, except that a served window leads back to
@@ -38,6 +38,8 @@ pub(crate) enum State {
     Flushes,
     /// The one bio of a request that is a single one is on its way.
     Single,
+    /// It is back and has moved all its bytes.
+    SingleDone,
     /// Nothing is left to do but to hand it back.
     Ended,
 }
@@ -77,13 +79,14 @@ pub(crate) struct Failure {
 
 /// A request in the engine. In this order in memory: what every request touches comes first, and
 /// shares few cache lines.
-#[repr(C)]
+#[repr(C, align(64))]
 pub(crate) struct Pending {
     pub id: u64,
     /// The file; `None` for a free place.
-    pub target: Option<Arc<Target>>,
+    pub target: Option<TargetId>,
     pub range: FileRange,
     pub memory: Option<MemoryId>,
+    pub flags: RwFlags,
     pub op: RequestOp,
     pub state: State,
     /// Waited for on the spot by a caller that lent the memory.
@@ -95,15 +98,14 @@ pub(crate) struct Pending {
     pub is_discarded: bool,
     /// Bios of the window that did not come back yet.
     pub outstanding: u32,
-    /// Everything before it is done.
-    pub at: u64,
     pub pass: Option<Pass>,
     pub timing: Timing,
+    // What follows means nothing in a request that is a single bio.
+    /// Everything before it is done.
+    pub at: u64,
     pub route: Route,
     /// The first error of the window, in order of arrival.
     pub failure: Option<Failure>,
-    // What follows means nothing in a request that is a single bio on its way.
-    pub flags: RwFlags,
     pub window: Window,
     /// What the window's bios cover: the window, or the whole blocks around it.
     pub span: FileRange,
@@ -201,7 +203,7 @@ impl Pending {
 
     /// Fills a free place; [`Pending::go_long`] or [`Pending::become_single`] comes next.
     #[inline]
-    pub fn occupy(&mut self, id: u64, target: Arc<Target>, order: &Order) {
+    pub fn occupy(&mut self, id: u64, target: TargetId, order: &Order) {
         debug_assert!(self.target.is_none() && self.outstanding == 0);
         self.id = id;
         self.target = Some(target);
@@ -210,12 +212,9 @@ impl Pending {
         self.memory = order.memory;
         self.flags = order.flags;
         self.is_blocking = order.is_blocking;
-        self.at = order.range.start();
-        self.failure = None;
         self.is_cancelled = false;
         self.is_waiting = false;
         self.is_discarded = false;
-        self.route = Route::default();
         self.timing = Timing::default();
     }
 
@@ -226,6 +225,9 @@ impl Pending {
             RequestOp::Write => State::AwaitsPass,
             RequestOp::SyncData | RequestOp::SyncAll => State::AwaitsEarlier,
         };
+        self.at = self.range.start();
+        self.route = Route::default();
+        self.failure = None;
         self.appends = self.op == RequestOp::Write && target.kernel_appends();
         self.stripe_size = target.striping().map_or(0, Striping::stripe_size);
         self.ends.clear();
@@ -244,6 +246,15 @@ impl Pending {
     pub fn become_single(&mut self, pass: Option<Pass>) {
         self.pass = pass;
         self.state = State::Single;
+    }
+
+    /// A single one whose bio did all, as any other request tells it.
+    #[cold]
+    pub fn tell_single(&mut self) {
+        self.at = self.range.end();
+        self.route = Route::all_direct(self.range.length());
+        self.failure = None;
+        self.state = State::Ended;
     }
 
     /// A single one whose bio did not just do: from here on it is a request whose only window is

@@ -3,18 +3,18 @@
 
 use std::collections::VecDeque;
 
-use diopter_sys::{AlignmentBits, BioId, BioSpec, Errno, ObjectHandle, Op, Slab, Span};
+use diopter_sys::{BioId, BioSpec, Errno, ObjectHandle, Op, Slab, Span};
 
 use crate::backend::Backend;
 use crate::bio::pieces;
-use crate::engine::admit::{buffered, is_plain};
+use crate::engine::admit::{Admitted, buffered};
 use crate::engine::bounce::{self, BouncePool};
 use crate::engine::build::{Ground, builder_of};
 use crate::engine::bulk::Bulk;
 use crate::engine::pending::{Order, Pending, State};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
-use crate::extent::{ExtentState, ObjectIndex};
+use crate::extent::ExtentState;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES, BULK_BYTES_MIN};
 use crate::outcome::DetourReason;
 use crate::policy::{
@@ -235,26 +235,36 @@ pub(crate) struct Spot {
 }
 
 /// The bio of an aligned request that is just one, as the long way would make it. Of the memory,
-/// only its alignment and what of it fits one bio are asked.
-#[inline]
+/// which is one range, only its address is asked.
+#[inline(always)]
 pub(crate) fn single_spot(
     target: &Target,
+    (op, admitted): (RequestOp, Admitted),
+    address: usize,
+    policies: &Policies,
+) -> Option<Spot> {
+    let Admitted { range, is_plain } = admitted;
+    let is_one = !range.is_empty() && range.length() <= u64::from(BIO_BYTES_MAX);
+    if !is_one || !is_aligned(to_u64(address), target.blocks.memory) {
+        return None;
+    }
+    if is_plain {
+        return Some(Spot { object: target.first(), offset: range.start() });
+    }
+    mapped_spot(target, (op, range), policies)
+}
+
+/// The same where the bytes may lie elsewhere, or more is to be done.
+#[inline(never)]
+fn mapped_spot(
+    target: &Target,
     (op, range): (RequestOp, FileRange),
-    (bits, fits): (AlignmentBits, impl Fn() -> u64),
     policies: &Policies,
 ) -> Option<Spot> {
     let is_write = op == RequestOp::Write;
     let block = if is_write { target.blocks.write } else { target.blocks.read };
-    let is_aligned_bio = range.length() <= u64::from(BIO_BYTES_MAX)
-        && !range.is_empty()
-        && is_aligned(range.start() | range.end() | to_u64(bits.lengths), block)
-        && is_aligned(to_u64(bits.addresses), target.blocks.memory);
-    if !is_aligned_bio {
+    if !is_aligned(range.start() | range.end(), block) {
         return None;
-    }
-    if is_plain(target, op, policies.route) {
-        let spot = Spot { object: target.direct(ObjectIndex(0)), offset: range.start() };
-        return (fits() == range.length()).then_some(spot);
     }
     let has_more_to_do = is_write
         && (target.access.append
@@ -270,13 +280,13 @@ pub(crate) fn single_spot(
     // One extent within the limits of one bio: there is nothing to build.
     let extent = target.mapper.map(range).ok()?;
     let moves = extent.state == ExtentState::Mapped || (!is_write && extent.state.has_bytes());
-    let is_one = extent.range == range && moves && fits() == range.length();
+    let is_one = extent.range == range && moves;
     let object = target.direct(extent.object);
     is_one.then_some(Spot { object, offset: extent.object_offset.get() })
 }
 
 /// The bio at a [`Spot`].
-#[inline]
+#[inline(always)]
 pub(crate) fn single_spec(target: &Target, order: &Order, spot: Spot) -> BioSpec {
     let (op, flags) = if order.op == RequestOp::Write {
         (Op::Write, order.flags.with(target.access.durability))
@@ -322,7 +332,7 @@ impl Flight {
     }
 
     /// Builds the only bio of a request and puts it into the backlog.
-    #[inline]
+    #[inline(always)]
     pub fn add_single(
         &mut self,
         place: usize,
@@ -377,7 +387,7 @@ impl Flight {
     }
 
     /// Frees the place of a bio that came back or was never tried; answers what it was.
-    #[inline]
+    #[inline(always)]
     pub fn retire(&mut self, id: BioId) -> BioNote {
         let note = self.notes[id.index()];
         if note.has_share {
@@ -436,9 +446,10 @@ impl Flight {
             if accepted == 0 {
                 return;
             }
-            for id in self.backlog.drain(..accepted) {
+            for id in &offered[..accepted] {
                 told(self.notes[id.index()].request, true);
             }
+            self.backlog.drain(..accepted);
         }
     }
 }

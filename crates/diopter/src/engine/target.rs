@@ -67,19 +67,23 @@ pub struct Access {
     pub route: Option<RoutePolicy>,
 }
 
-/// A file as the engine sees it: one object, or several that it is dealt out to.
+/// A file as the engine sees it: one object, or several that it is dealt out to. In this order in
+/// memory: what every request asks comes first, on one cache line.
+#[repr(C, align(64))]
 pub struct Target {
-    objects: Box<[Object]>,
-    pub(crate) mapper: Box<dyn Mapper>,
+    /// For reads and for writes: the bits of [`Target::plain_bits`].
+    plain_bits: [u64; 2],
+    pub(crate) blocks: Blocks,
+    /// The first object's handle for direct I/O.
+    first: ObjectHandle,
+    pub(crate) directness: Directness,
+    pub(crate) access: Access,
     /// How it is dealt out, where there is more than one way: asked of the mapper once.
     striping: Option<Striping>,
     /// Bytes that it never outgrows: those of its devices.
     size_fixed: Option<u64>,
-    /// For reads and for writes: whether [`Target::is_plain`].
-    plain: [bool; 2],
-    pub(crate) blocks: Blocks,
-    pub(crate) directness: Directness,
-    pub(crate) access: Access,
+    objects: Box<[Object]>,
+    pub(crate) mapper: Box<dyn Mapper>,
     /// What is to be done before it grows for the first time.
     seal: Option<Seal>,
     gates: [OnceLock<Arc<Gate>>; GATES],
@@ -170,12 +174,14 @@ impl Target {
             let direct = port.direct();
             Object { port, direct, space: Mutex::new(Space::default()) }
         };
+        let objects: Box<[Object]> = ports.into_iter().map(object).collect();
         let target = Target {
-            objects: ports.into_iter().map(object).collect(),
+            first: objects[0].direct,
+            objects,
             mapper,
             striping,
             size_fixed: None,
-            plain: [false; 2],
+            plain_bits: [u64::MAX; 2],
             blocks,
             directness: Directness::Full,
             access,
@@ -198,18 +204,21 @@ impl Target {
             && self.seal.is_none()
             && self.access.route.is_none();
         let is_writable = self.access.write && !self.access.append && !self.access.shared_writers;
-        self.plain = [
-            is_plain && self.access.read && self.never_direct(false).is_none(),
-            is_plain && is_writable && self.never_direct(true).is_none(),
+        let reads = is_plain && self.access.read && self.never_direct(false).is_none();
+        let writes = is_plain && is_writable && self.never_direct(true).is_none();
+        self.plain_bits = [
+            if reads { self.blocks.read - 1 } else { u64::MAX },
+            if writes { self.blocks.write - 1 } else { u64::MAX },
         ];
         self
     }
 
-    /// Whether nothing but its alignment stands between a request and the file: it lies on one
-    /// object as it is, is open for this, and nothing is to be known or done first.
+    /// Bits that are 0 in offset and length of a request that is on whole blocks, if nothing but
+    /// its alignment stands between it and the file: that lies on one object as it is, is open for
+    /// this, and nothing is to be known or done first. All bits where something does.
     #[inline]
-    pub(crate) fn is_plain(&self, is_write: bool) -> bool {
-        self.plain[usize::from(is_write)]
+    pub(crate) fn plain_bits(&self, is_write: bool) -> u64 {
+        self.plain_bits[usize::from(is_write)]
     }
 
     pub(crate) fn with_directness(mut self, directness: Directness) -> Target {
@@ -275,6 +284,12 @@ impl Target {
     #[inline]
     pub(crate) fn route(&self, policy: RoutePolicy) -> RoutePolicy {
         self.access.route.unwrap_or(policy)
+    }
+
+    /// The first object's handle for direct I/O.
+    #[inline]
+    pub(crate) fn first(&self) -> ObjectHandle {
+        self.first
     }
 
     /// The handle for direct I/O on an object.
@@ -457,6 +472,7 @@ impl Target {
 
     /// The gate in this process: a child of fork must not wait for passes that only its parent can
     /// leave.
+    #[inline]
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         let generation = usize::try_from(fork::generation()).unwrap_or(0);
         self.gates[generation % GATES].get_or_init(|| (self.gate_source)())

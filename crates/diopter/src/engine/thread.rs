@@ -48,6 +48,7 @@ pub(crate) fn seat() -> usize {
 /// touches the inherited one. While the thread is being torn down, an engine lives only as long as
 /// requests of it are on their way. A panic in `f` drops the engine, which waits for what it has in
 /// flight.
+#[inline]
 pub(crate) fn with_thread_engine<R>(f: impl FnOnce(&mut Core) -> R) -> R {
     let generation = fork::generation();
     let mut own = match take() {
@@ -64,19 +65,31 @@ pub(crate) fn with_thread_engine<R>(f: impl FnOnce(&mut Core) -> R) -> R {
     result
 }
 
+#[inline]
 fn take() -> Option<Own> {
     OWN.try_with(Cell::take).unwrap_or_else(|_| LAST.take().map(ManuallyDrop::into_inner))
 }
 
+#[inline]
 fn put_back(own: Own) {
-    if own.core.broken().is_some() && own.core.unreturned() == 0 {
+    if own.core.is_broken() && own.core.unreturned() == 0 {
         // The next call makes another, on what works by then.
-        return;
+        return let_go(own);
     }
     let mut own = Some(own);
     if OWN.try_with(|cell| cell.set(own.take())).is_err() {
-        LAST.set(own.filter(|own| own.core.unreturned() > 0).map(ManuallyDrop::new));
+        keep_last(own);
     }
+}
+
+#[cold]
+fn keep_last(own: Option<Own>) {
+    LAST.set(own.filter(|own| own.core.unreturned() > 0).map(ManuallyDrop::new));
+}
+
+#[cold]
+fn let_go(own: Own) {
+    drop(own);
 }
 
 /// Runs `f` on this thread's engine if there is one of this process.

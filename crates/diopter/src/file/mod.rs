@@ -206,22 +206,34 @@ impl File {
         let target = &self.inner.target;
         with_thread_engine(|core| {
             let route = core.policies().route;
-            let range = admit::check(target, op, (offset, length), route)?;
-            let flags = admit::note_route(target, op, range, route, flags);
-            if let Some(once) = once(&mut lent, range)
-                && let Some(result) = core.run_single(target, range, once, flags)
-            {
-                return Ok(to_usize(result?.get()));
+            let admitted = admit::check(target, op, (offset, length), route)?;
+            let flags = admit::note_route(target, op, admitted, route, flags);
+            let once = once(&mut lent, admitted.range);
+            match once.and_then(|once| core.run_single(target, admitted, once, flags)) {
+                Some(moved) => Ok(to_usize(moved?.get())),
+                None => self.transfer_at_length(core, (op, admitted.range), lent, flags),
             }
-            let slab = core.slab().clone();
-            let run = |core: &mut Core, memory| {
-                core.run_blocking(target, &blocking_order(op, range, Some(memory), flags))
-            };
-            let finished =
-                if core.make_room() { slab.lend(lent, core, run, Core::drain).ok() } else { None };
-            let finished = finished.ok_or_else(|| full(range))?;
-            Ok(to_usize(finished?.get()))
         })
+    }
+
+    /// The rest of a transfer that is more than one call.
+    #[inline(never)]
+    fn transfer_at_length(
+        &self,
+        core: &mut Core,
+        (op, range): (RequestOp, FileRange),
+        lent: Lent<'_, '_>,
+        flags: RwFlags,
+    ) -> Result<usize> {
+        let slab = core.slab().clone();
+        let run = |core: &mut Core, memory| {
+            let order = blocking_order(op, range, Some(memory), flags);
+            core.run_blocking(&self.inner.target, &order)
+        };
+        let finished =
+            if core.make_room() { slab.lend(lent, core, run, Core::drain).ok() } else { None };
+        let finished = finished.ok_or_else(|| full(range))?;
+        Ok(to_usize(finished?.get()))
     }
 
     /// Makes durable every write whose result was returned, from any thread, and every write of

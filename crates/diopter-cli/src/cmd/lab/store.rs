@@ -76,6 +76,7 @@ fn told(progress: &Progress) -> String {
         Progress::Updating(percent) => format!("lists of packages: {percent:.0} %"),
         Progress::Downloading(what, percent) => format!("{what}: {percent:.0} %"),
         Progress::Unpacking(what) => format!("unpacking {what}"),
+        Progress::Booting(what) => format!("{what} is measured"),
         Progress::Note(note) => note.clone(),
     }
 }

@@ -1,5 +1,9 @@
 //! The documents of `dio lab` as text for people.
 
+use std::collections::BTreeMap;
+
+use diopter_lab::kernels::between::{Bisection, Metric};
+use diopter_lab::kernels::bisect::Verdict;
 use diopter_lab::kernels::listing::{KernelList, SeriesEntry};
 
 use crate::output::{self, Look, Side, Table, put};
@@ -48,4 +52,51 @@ fn row(entry: &SeriesEntry) -> Vec<String> {
         entry.version_count.to_string(),
         newest.map_or(String::new(), |newest| newest.suites.join(" ")),
     ]
+}
+
+/// What a search found.
+pub fn bisect(found: &Bisection, look: &Look) -> String {
+    let unit = match found.metric {
+        Metric::Contexts => "deferred %",
+        Metric::Iops => "virtual IOPS",
+        Metric::Instructions => "instructions per I/O",
+    };
+    let mut table = Table::new(&[
+        ("kernel", Side::Right),
+        ("is", Side::Left),
+        (unit, Side::Right),
+        ("note", Side::Left),
+    ]);
+    let mut skipped: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for step in &found.steps {
+        let note = step.note.lines().next().unwrap_or_default();
+        let (Some(figure), Verdict::Good | Verdict::Bad) = (step.figure, step.verdict) else {
+            skipped.entry(note).or_default().push(&step.kernel);
+            continue;
+        };
+        let verdict = if step.verdict == Verdict::Good { "good" } else { "bad" };
+        let figure = format!("{figure:.1}");
+        table.row(vec![step.kernel.clone(), verdict.to_owned(), figure, note.to_owned()]);
+    }
+    let mut text = look.table(0, &table);
+    put(&mut text, "");
+    let Bisection { good, bad, between, .. } = found;
+    let change = if between.is_empty() {
+        format!("between {good} (good) and {bad} (bad), which are next to each other")
+    } else {
+        let count = between.len();
+        format!("between {good} (good) and {bad} (bad); {count} between them were not measured")
+    };
+    text.push_str(&look.entry(INDENT, "changed", &change));
+    for (reason, kernels) in skipped {
+        let told = format!("{}: {reason}", kernels.join(", "));
+        text.push_str(&look.entry(INDENT, "skipped", &told));
+    }
+    text.push_str(&look.entry(INDENT, "job", &format!("{}, {}", found.job, found.engine)));
+    let boots = format!(
+        "{} of at most {}, among {} kernels",
+        found.boots, found.boots_max, found.kernel_count
+    );
+    text.push_str(&look.entry(INDENT, "boots", &boots));
+    text
 }

@@ -38,6 +38,17 @@ make_device() {
     DEVICE=/dev/lab
     [ -b $DEVICE ] || DEVICE=/dev/nullb$(cat $NULLB/index)
     [ -b "$DEVICE" ] || fail 'null_blk is on, and there is no device of it'
+    tell_device "$1"
+}
+
+# find_device NAME MEGABYTES: one that the machine has.
+find_device() {
+    DEVICE=/dev/$1
+    [ -b "$DEVICE" ] || fail "the kernel shows no $1: it lacks the driver"
+    tell_device "$2"
+}
+
+tell_device() {
     queue=/sys/block/${DEVICE#/dev/}/queue
     echo none >"$queue/scheduler" 2>/dev/null
     for name in max_sectors_kb max_segments logical_block_size nr_requests scheduler write_cache; do
@@ -65,11 +76,12 @@ make_file_system() {
     mount -t $type "$DEVICE" /mnt 2>/tmp/mount || fail "mount of $1: $(cat /tmp/mount)"
     grep -q ' /mnt ' /proc/mounts || fail "$1 is not mounted"
     TARGET=/mnt/file
-    echo "{\"kind\":\"mount\",\"options\":\"$(awk '$2 == "/mnt" { print $4 }' /proc/mounts)\"}"
+    echo "{\"kind\":\"mount\",\"options\":\"$(
+        awk '$2 == "/mnt" { print $4 }' /proc/mounts)\"}"
 }
 
-# write_file KIBIBYTES: a file, written, not only allocated: completions on unwritten extents are put off by
-# every kernel.
+# write_file KIBIBYTES: a file, written and not only allocated: completions on unwritten extents
+# are put off by every kernel.
 write_file() {
     dd if=/dev/zero of="$TARGET" bs=4k count=$(($1 / 4)) 2>/tmp/dd ||
         fail "write the file: $(tail -n 1 /tmp/dd)"
@@ -121,7 +133,8 @@ cell_failed() {
 # after its last request: fio's main thread only looks every 10 ms.
 measure() {
     sleep 1
-    run_fio "$3" --exec_prerun="$SNAPSHOT" --exec_postrun="$SNAPSHOT" || { cell_failed "$1"; return; }
+    run_fio "$3" --exec_prerun="$SNAPSHOT" --exec_postrun="$SNAPSHOT" ||
+        { cell_failed "$1"; return; }
     echo "{\"kind\":\"run\",\"cell\":$1,\"pass\":\"$2\",\"ios\":$3,\"now_ns\":$(pair \
         '/^now at/ { print $3; exit }'),\"idle_ns\":$(idle_pair),\
 \"switches\":$(pair '/^ctxt/ { print $2 }'),\"fio\":$(

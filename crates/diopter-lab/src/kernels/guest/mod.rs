@@ -63,18 +63,22 @@ pub fn script(
     assignments: &[Assignment],
     is_traced: bool,
 ) -> String {
-    let Device { megabytes, completion_ns, megabytes_per_second } = device;
+    let Device { megabytes, completion_ns, megabytes_per_second, is_nvme } = device;
     let mut text = format!("{LIBRARY}\ncat >/tmp/trace.awk <<'END'\n{TRACE}END\n");
     let mut line = |words: String| writeln!(text, "{words}").expect("a String takes all");
     line("tell_kernel".to_owned());
-    line(format!("make_device {megabytes} {completion_ns} {megabytes_per_second}"));
+    line(if is_nvme {
+        format!("find_device nvme0n1 {megabytes}")
+    } else {
+        format!("make_device {megabytes} {completion_ns} {megabytes_per_second}")
+    });
     line(format!("make_file_system {}", file_system.name()));
     let repeated = || assignments.iter().enumerate().filter(|(_, one)| !one.is_once());
     let bytes = repeated().map(|(_, one)| one.job.offset + one.job.size).max();
     if let Some(bytes) = bytes {
         line(format!("write_file {}", bytes.div_ceil(4096) * 4));
     }
-    for (cell, one) in repeated() {
+    for (cell, one) in repeated().filter(|_| !is_nvme) {
         let passes = one.passes();
         line(one.words());
         line(format!("measure {cell} base {}", passes.base));

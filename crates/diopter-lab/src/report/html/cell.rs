@@ -41,6 +41,10 @@ pub(super) struct PageCell {
     ratio: Option<f64>,
     low: Option<f64>,
     high: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    same_low: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    same_high: Option<f64>,
     verdict: Option<Verdict>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metric: Option<&'static str>,
@@ -93,6 +97,8 @@ impl PageCell {
             page.ratio = Some(rounded(judged.ratio));
             page.low = judged.interval.map(|interval| rounded(interval.low));
             page.high = judged.interval.map(|interval| rounded(interval.high));
+            page.same_low = judged.same_interval.map(|interval| rounded(interval.low));
+            page.same_high = judged.same_interval.map(|interval| rounded(interval.high));
             page.verdict = judged.verdict;
             page.metric = Some(judged.metric.name());
             page.reason = judged.reason.clone();

@@ -94,7 +94,7 @@ impl Page {
             None => Judgements::of_medians(&figures, bench.columns.len()),
         };
         let labels = Labels::of(&bench.rows);
-        let mut notes = comparison.map(|all| all.notes.clone()).unwrap_or_default();
+        let mut notes = comparison.map(|all| judged::notes_of(bench, all)).unwrap_or_default();
         let series_points = cell::round_points_max(bench, CELLS_DETAILED_MAX, &mut notes);
         let mut page = Page {
             title: bench.title.clone(),

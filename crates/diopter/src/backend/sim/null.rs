@@ -1,6 +1,6 @@
 //! A device that takes no time and keeps no data: what is left is the engine's own work.
 
-use diopter_sys::{BioId, BioResult, Errno, LocalBio, Slab};
+use diopter_sys::{BioId, BioResult, Errno, LocalBios, Slab};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::error::BackendError;
@@ -9,14 +9,14 @@ use crate::error::BackendError;
 pub struct Null {
     slab: Slab,
     depth_max: u32,
-    held: Vec<LocalBio>,
+    held: LocalBios,
 }
 
 impl Null {
     /// For the bios of `slab`.
     #[must_use]
     pub fn new(slab: &Slab, depth_max: u32) -> Null {
-        Null { slab: slab.clone(), depth_max, held: Vec::with_capacity(depth_max as usize) }
+        Null { slab: slab.clone(), depth_max, held: LocalBios::new(slab, depth_max as usize) }
     }
 }
 
@@ -26,18 +26,14 @@ impl Backend for Null {
     }
 
     fn queue(&mut self, ids: &[BioId]) -> u32 {
-        let room = self.depth_max as usize - self.held.len();
-        for id in ids.iter().take(room) {
-            self.held.push(self.slab.hold_local(*id));
-        }
-        u32::try_from(ids.len().min(room)).expect("at most `depth_max`")
+        let room = self.depth_max as usize - self.held.count();
+        let accepted = ids.len().min(room);
+        self.held.hold(&ids[..accepted]);
+        u32::try_from(accepted).expect("at most `depth_max`")
     }
 
     fn turn(&mut self, _wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
-        for bio in self.held.drain(..) {
-            let length = bio.spec().length();
-            done.push(bio.finish(Ok(length)));
-        }
+        self.held.finish_all(done);
         Ok(())
     }
 
@@ -52,7 +48,7 @@ impl Backend for Null {
     }
 
     fn held(&self) -> u32 {
-        u32::try_from(self.held.len()).expect("at most `depth_max`")
+        u32::try_from(self.held.count()).expect("at most `depth_max`")
     }
 
     fn cancel(&mut self, _id: BioId) {}

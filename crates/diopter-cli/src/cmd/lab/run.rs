@@ -1,0 +1,104 @@
+//! `dio lab run`: the same jobs on several kernels.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use diopter_lab::document::Bench;
+use diopter_lab::kernels::matrix::Plan;
+use diopter_lab::kernels::results::{self, About};
+use diopter_lab::kernels::run::{self, BootProgress, Lab};
+use diopter_lab::kernels::{
+    BootOptions, Choice, Kernel, LabError, Machine, Progress, picture, table,
+};
+
+use super::{Stop, StoreWords, fleet};
+use crate::cmd;
+use crate::output::{self, DONE, TROUBLE};
+
+/// What the command line says.
+pub struct RunOptions {
+    /// Where kernels come from and are kept.
+    pub store: StoreWords,
+    /// The kernels, the first being the baseline.
+    pub kernels: Vec<Choice>,
+    /// What they run.
+    pub plan: Plan,
+    /// One JSON document on standard output.
+    pub is_json: bool,
+    /// The document in a file.
+    pub json_out: Option<PathBuf>,
+    /// The page in a file.
+    pub html: Option<PathBuf>,
+}
+
+/// Does it, and gives the exit status.
+pub fn run(options: &RunOptions, stop: &Stop) -> Result<u8, LabError> {
+    let started = SystemTime::now();
+    let machine = Machine::find().map_err(LabError::Machine)?;
+    let fleet = fleet()?;
+    let mut store = options.store.open(stop)?;
+    let choose = |choice: &Choice| store.choose(choice);
+    let kernels: Vec<Kernel> = options.kernels.iter().map(choose).collect::<Result<_, _>>()?;
+    let programs = store.programs()?;
+    let booting = BootOptions { stop: Some(stop.flag()), ..BootOptions::default() };
+    let lab =
+        Lab { machine: &machine, fleet: &fleet, programs: &programs.archive, options: &booting };
+
+    let repeats = usize::try_from(options.plan.repeats).unwrap_or(1);
+    let boots = kernels.len() * options.plan.file_systems().len() * repeats;
+    let ended = AtomicUsize::new(0);
+    let watch = store.watch();
+    let observe = |progress: BootProgress<'_>| match progress {
+        BootProgress::Begun(boot) => {
+            let at = ended.load(Ordering::Relaxed);
+            let (series, system) = (&boot.kernel.series, boot.file_system.name());
+            watch.tell(Progress::Booting(format!(
+                "{at} of {boots} boots done; {series} on {system}"
+            )));
+        }
+        BootProgress::Ended(..) => {
+            ended.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let outcome = run::run(lab, &kernels, &options.plan, &observe).map_err(LabError::Machine)?;
+
+    let mut facts = machine.facts(&booting);
+    facts.extend(
+        programs
+            .versions
+            .iter()
+            .map(|(name, version)| (format!("package_{name}"), version.clone())),
+    );
+    let since_1970 = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let about = About {
+        made_by: concat!("dio ", env!("CARGO_PKG_VERSION")).to_owned(),
+        started_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
+        facts,
+        memory_bytes: booting.memory_bytes,
+    };
+    let bench = results::bench(&kernels, &options.plan, &outcome, &about);
+    tell(options, &bench, stop)
+}
+
+fn tell(options: &RunOptions, bench: &Bench, stop: &Stop) -> Result<u8, LabError> {
+    if let Some(path) = &options.json_out {
+        let text = serde_json::to_string_pretty(bench).expect("strings and numbers are JSON");
+        results::write_whole(path, &(text + "\n"))?;
+    }
+    if let Some(path) = &options.html {
+        results::write_whole(path, &picture::page(bench))?;
+    }
+    let has_figures =
+        bench.rows.iter().flat_map(|row| &row.cells).any(|cell| !cell.samples.is_empty());
+    let status = match stop.exit_status() {
+        Some(status) if bench.is_interrupted => status,
+        _ if has_figures => DONE,
+        _ => TROUBLE,
+    };
+    Ok(if options.is_json {
+        cmd::print_json(bench, status)
+    } else {
+        output::print(&table::text(bench), status)
+    })
+}

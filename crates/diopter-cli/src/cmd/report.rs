@@ -1,0 +1,132 @@
+//! `dio report`: renders recorded runs. The library reads, judges and renders; here it is asked,
+//! and what it gives is printed or written.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use diopter_lab::compare::{self, Comparison, Named, Settings};
+use diopter_lab::document::Bench;
+use diopter_lab::fio;
+use diopter_lab::load;
+use diopter_lab::report::{self, TextStyle};
+
+use crate::log;
+use crate::output::{self, DONE, Look, TROUBLE};
+
+/// What the command line says.
+pub struct ReportOptions {
+    /// Runs; the first is the base of the others.
+    pub names: Vec<PathBuf>,
+    /// Where the page goes.
+    pub html: Option<PathBuf>,
+    /// The folder for fio's JSON.
+    pub fio_json: Option<PathBuf>,
+    /// What is printed; `None` for nothing.
+    pub form: Option<Form>,
+    /// How it is judged.
+    pub settings: Settings,
+}
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Tables for a terminal.
+    Text,
+    /// Tables in Markdown.
+    Markdown,
+    /// A line for each round.
+    Csv,
+    /// The document.
+    Json,
+}
+
+/// Renders, and gives the exit status.
+pub fn run(options: &ReportOptions, look: &Look) -> u8 {
+    match render(options, look) {
+        Ok(text) => output::print(&text, DONE),
+        Err(message) => {
+            log::fail("report", &message);
+            TROUBLE
+        }
+    }
+}
+
+fn render(options: &ReportOptions, look: &Look) -> Result<String, String> {
+    let (bench, comparison) = read(options)?;
+    if let Some(path) = &options.html {
+        write(path, &report::html(&bench, Some(&comparison)))?;
+    }
+    if let Some(folder) = &options.fio_json {
+        fs::create_dir_all(folder).map_err(|error| {
+            format!("make {}: {error}; name a folder, or a new one", folder.display())
+        })?;
+        for export in fio::export(&bench) {
+            let mut text = serde_json::to_string_pretty(&export.document)
+                .expect("strings and numbers are JSON");
+            text.push('\n');
+            write(&folder.join(export.file_name), &text)?;
+        }
+    }
+    let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
+    Ok(match options.form {
+        None => String::new(),
+        Some(Form::Text) => report::text(&bench, Some(&comparison), style),
+        Some(Form::Markdown) => report::markdown(&bench, Some(&comparison)),
+        Some(Form::Csv) => report::csv(&bench),
+        Some(Form::Json) => report::json(&bench),
+    })
+}
+
+/// The runs as one document, and what is said of it.
+fn read(options: &ReportOptions) -> Result<(Bench, Comparison), String> {
+    let mut all = Vec::new();
+    let mut notes = Vec::new();
+    for path in &options.names {
+        let loaded = load::rounds(path).map_err(|error| error.to_string())?;
+        notes.extend(loaded.notes);
+        all.push(Named { name: short_name(path, &options.names), bench: loaded.bench });
+    }
+    let settings = &options.settings;
+    let (bench, mut comparison) = match all.as_slice() {
+        [only] => (only.bench.clone(), compare::columns(&only.bench, settings)),
+        several => {
+            let compared = compare::documents(several, settings).map_err(|it| it.to_string())?;
+            (report::joined(several, &compared), compared)
+        }
+    };
+    notes.append(&mut comparison.notes);
+    comparison.notes = notes;
+    Ok((bench, comparison))
+}
+
+/// The file's own name where no other has the same: heads of columns have little room.
+fn short_name(path: &Path, all: &[PathBuf]) -> String {
+    let own = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    match own(path) {
+        Some(name)
+            if all.iter().filter(|other| own(other).as_ref() == Some(&name)).count() == 1 =>
+        {
+            name
+        }
+        _ => path.display().to_string(),
+    }
+}
+
+/// Writes a file beside its name, then gives it the name: a reader finds all of it or the old one.
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let told = |error: std::io::Error| {
+        format!("write {}: {error}; name a file in a folder with room", path.display())
+    };
+    if path.exists() && !path.is_file() {
+        return fs::write(path, text).map_err(told);
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".part-{}", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    written.map_err(|error| {
+        // What is left of it is of no use; that it can't be removed changes nothing.
+        fs::remove_file(&beside).ok();
+        told(error)
+    })
+}

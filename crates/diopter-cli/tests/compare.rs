@@ -1,0 +1,205 @@
+//! `dio compare` as a script sees it: words, documents, exit statuses.
+
+mod golden_file;
+mod json_schema;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use diopter_lab::compare::noisy::{self, Noise};
+use diopter_lab::compare::{Settings, Verdict};
+use diopter_lab::document::Bench;
+use serde_json::Value;
+
+struct Told {
+    status: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// A folder with recorded runs, in which commands run.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A run of one column, at `speed`, with the noise and the seed.
+    fn record(&self, name: &str, noise: Noise, seed: u64, speed: f64) {
+        self.write(name, &run(noise, seed, speed));
+    }
+
+    fn write(&self, name: &str, bench: &Bench) {
+        std::fs::write(self.path(name), serde_json::to_string(bench).unwrap()).unwrap();
+    }
+
+    fn run(&self, line: &str) -> Told {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
+        command.args(line.split(' ')).current_dir(self.0.path()).stdin(Stdio::null());
+        let output = command.env_clear().output().unwrap();
+        Told {
+            status: output.status.code().unwrap(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// The message of a run that must be refused.
+    fn refusal(&self, line: &str) -> String {
+        let told = self.run(line);
+        assert_eq!((told.status, told.stdout.as_str()), (2, ""), "{line}: {}", told.stderr);
+        told.stderr
+    }
+}
+
+fn run(noise: Noise, seed: u64, speed: f64) -> Bench {
+    let mut bench = noisy::bench(noise, seed, &[speed], 20);
+    bench.environments = vec![diopter_lab::document::Environment::default()];
+    bench.environments[0].kernel_release = format!("6.{seed}");
+    bench
+}
+
+fn report(name: &str) -> String {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diopter-lab/tests/data/reports");
+    data.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_exit_status_is_the_verdict() {
+    let place = Place::new();
+    place.record("base.json", Noise::QUIET, 1, 1.0);
+    for (name, speed, status, word) in [
+        ("same.json", 1.0, 0, "same (1 same; floor 1 %)"),
+        ("better.json", 1.2, 0, "better (1 better; floor 1 %)"),
+        ("worse.json", 0.8, 1, "worse (1 worse; floor 1 %)"),
+    ] {
+        place.record(name, Noise::QUIET, 2, speed);
+        let told = place.run(&format!("compare base.json {name}"));
+        assert_eq!((told.status, told.stderr.as_str()), (status, ""), "{name}");
+        assert_eq!(told.stdout.lines().last(), Some(word), "{name}");
+    }
+    place.record("noisy.json", Noise { white: 0.3, ..Noise::QUIET }, 3, 1.0);
+    let told = place.run("compare base.json noisy.json");
+    assert_eq!((told.status, told.stderr.as_str()), (3, ""), "{}", told.stdout);
+}
+
+#[test]
+fn the_text_is_as_it_was() {
+    let place = Place::new();
+    place.record("base.json", Noise::QUIET, 1, 1.0);
+    place.record("same.json", Noise::QUIET, 2, 1.0);
+    place.record("worse.json", Noise::QUIET, 3, 0.9);
+    let told = place.run("compare base.json same.json worse.json");
+    assert_eq!(told.status, 1);
+    golden_file::check(&golden_file::golden("compare.txt"), &told.stdout);
+    let told = place.run(&format!(
+        "compare {} {}",
+        report("iomap-original-dio.json"),
+        report("iomap-5.5.0-old-iomap-ext4.json")
+    ));
+    assert_eq!(told.status, 3);
+    let folder = format!("{}/", Path::new(&report("x")).parent().unwrap().display());
+    let shown = told.stdout.replace(&folder, "");
+    // Where lines of notes break depends on the length of the folder's name.
+    let shown: Vec<&str> = shown.lines().filter(|line| line.contains("write-4k")).collect();
+    golden_file::check(&golden_file::golden("compare-report.txt"), &shown.join("\n"));
+}
+
+#[test]
+fn the_document_is_as_its_schema_says() {
+    let place = Place::new();
+    place.record("base.json", Noise::QUIET, 1, 1.0);
+    place.record("new.json", Noise::USUAL, 2, 0.97);
+    let told = place.run("compare --json base.json new.json");
+    let document: Value = serde_json::from_str(&told.stdout).unwrap();
+    let schema: Value = serde_json::from_str(&place.run("schema compare").stdout).unwrap();
+    assert_eq!(document["schema"], "diopter.compare/1");
+    assert_eq!(json_schema::mismatch(&schema, &document), None);
+    assert_eq!(document["rows"][0]["metric"], "iops");
+    assert_eq!(document["environment_differences"][0]["field"], "kernel_release");
+}
+
+#[test]
+fn floors_and_metrics_can_be_chosen() {
+    let place = Place::new();
+    place.record("base.json", Noise::QUIET, 1, 1.0);
+    place.record("new.json", Noise::QUIET, 2, 0.95);
+    assert_eq!(place.run("compare base.json new.json").status, 1);
+    assert_eq!(place.run("compare --floor 10% base.json new.json").status, 0);
+    let told = place.run("compare --metric total-io,latency-p99 base.json new.json");
+    assert_eq!(told.status, 1);
+    assert!(told.stdout.contains("worse (1 worse, 1 inconclusive; floor 1 %)"), "{}", told.stdout);
+    assert!(place.refusal("compare --floor 5 base.json new.json").contains("5% or 500%"));
+    assert!(place.refusal("compare --metric speed base.json new.json").contains("iops"));
+}
+
+#[test]
+fn what_cannot_be_compared_is_told_with_its_name() {
+    let place = Place::new();
+    place.record("base.json", Noise::QUIET, 1, 1.0);
+    let mut other = run(Noise::QUIET, 2, 1.0);
+    other.rows[0].job.iodepth = 1;
+    place.write("other.json", &other);
+    let mut newer = run(Noise::QUIET, 2, 1.0);
+    newer.schema = "diopter.bench/2".to_owned();
+    place.write("newer.json", &newer);
+    let text = std::fs::read(place.path("base.json")).unwrap();
+    std::fs::write(place.path("cut.json"), &text[..text.len() / 2]).unwrap();
+    std::fs::write(place.path("text.txt"), "hello\n").unwrap();
+    for (name, expected) in [
+        ("other.json", "iodepth 64 against 1; run the same job"),
+        ("newer.json", "newer.json: its schema is diopter.bench/2, this dio reads"),
+        ("cut.json", "cut.json: the JSON is cut off at line 1"),
+        ("text.txt", "text.txt: this is no result of dio bench"),
+        ("absent.json", "read absent.json: No such file"),
+    ] {
+        let told = place.refusal(&format!("compare base.json {name}"));
+        assert!(told.starts_with("dio compare: ") && told.contains(expected), "{name}: {told}");
+    }
+    assert!(place.refusal("compare base.json").contains("NEW"));
+}
+
+/// Under DIOPTER_SOAK only: it takes minutes. `auto` is io_uring here, so the two columns are the
+/// same thing under two names. Each run says whether they were called better or worse.
+#[test]
+fn the_same_thing_twice_on_this_device_is_seldom_called_better_or_worse() {
+    if std::env::var_os("DIOPTER_SOAK").is_none() {
+        return;
+    }
+    const RUNS: usize = 20;
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut told = Vec::new();
+    for run in 0..RUNS {
+        let line = format!(
+            "bench . --rw randread --bs 4k --iodepth 16 --size 64M --runtime 200ms --warmup 50ms \
+             --rounds 20 --backend auto,uring --quiet --json-out {run}.json"
+        );
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
+        command.args(line.split_whitespace()).current_dir(place.path()).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        assert!(output.status.code().is_some_and(|status| status != 2), "{output:?}");
+        let path = place.path().join(format!("{run}.json"));
+        let bench = diopter_lab::load::file(&path).unwrap().bench;
+        if bench.columns[0].engine != bench.columns[1].engine {
+            println!("SKIP uring: auto is {} here", bench.columns[0].engine);
+            return;
+        }
+        let comparison = diopter_lab::compare::columns(&bench, &Settings::default());
+        let judged = comparison.rows.iter().find(|row| row.verdict.is_some()).unwrap();
+        println!(
+            "run {run}: {:?} {:?} {}",
+            judged.ratio,
+            judged.interval,
+            comparison.verdict.name()
+        );
+        told.push(comparison.verdict);
+    }
+    let wrong = told.iter().filter(|one| matches!(one, Verdict::Better | Verdict::Worse)).count();
+    println!("A/A on this device: {wrong} of {RUNS} better or worse");
+    assert!(wrong * 100 <= RUNS * 5, "{wrong} of {RUNS}");
+}

@@ -1,0 +1,263 @@
+//! fio's options as a job and a column. What is not given has fio's default.
+
+use std::collections::BTreeMap;
+
+use crate::document::{Column, Job, ReadWrite, Span};
+use crate::number::rounded;
+
+/// Options by name, as fio prints them.
+pub type Options = BTreeMap<String, String>;
+
+/// What fio calls its engine when nobody chooses one, on Linux.
+const ENGINE_DEFAULT: &str = "psync";
+
+/// Options that change how requests are made, not what they are.
+const FLAGS: [&str; 12] = [
+    "fixedbufs",
+    "registerfiles",
+    "sqthread_poll",
+    "hipri",
+    "nonvectored",
+    "uncached",
+    "force_async",
+    "thread",
+    "userspace_reap",
+    "iodepth_batch_submit",
+    "iodepth_batch_complete_min",
+    "gtod_reduce",
+];
+
+/// Options that say where and how to tell, not what is done.
+const NOT_TOLD: [&str; 8] = [
+    "name",
+    "filename",
+    "directory",
+    "output",
+    "output-format",
+    "description",
+    "group_reporting",
+    "status-interval",
+];
+
+/// The job, with the fields that the options do not tell listed as unknown.
+pub fn job_of(name: &str, options: &Options) -> Job {
+    let mut job = Job {
+        name: name.to_owned(),
+        rw: ReadWrite::Read,
+        read_percent: 50,
+        block_bytes: 4096,
+        iodepth: 1,
+        numjobs: 1,
+        ..Job::default()
+    };
+    let text = |key: &str| options.get(key).map(String::as_str);
+    let is_set = |key: &str| text(key).is_some_and(|value| value != "0");
+    let base = if text("kb_base") == Some("1000") { Base::Si } else { Base::Binary };
+    let bytes = |key: &str| text(key).map(|value| bytes(value, base));
+    let number = |key: &str| text(key).map(|value| value.parse::<u64>().ok());
+    let mut unknown: Vec<&str> = vec!["file_system", "layout"];
+    // An option that can't be read leaves its field unknown; one that is not there its default.
+    let mut take = |field: &'static str, value: Option<Option<u64>>| match value {
+        Some(Some(value)) => Some(value),
+        Some(None) => {
+            unknown.push(field);
+            None
+        }
+        None => None,
+    };
+    let u32_of = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    job.block_bytes =
+        take("block_bytes", bytes("bs").or_else(|| bytes("blocksize"))).unwrap_or(4096);
+    job.iodepth = take("iodepth", number("iodepth")).map_or(1, u32_of);
+    job.numjobs = take("numjobs", number("numjobs")).map_or(1, u32_of);
+    job.offset = take("offset", bytes("offset")).unwrap_or(0);
+    job.size = take("size", Some(bytes("size").flatten())).unwrap_or(0);
+    let percent = take("read_percent", number("rwmixread")).unwrap_or(50);
+    job.read_percent = u8::try_from(percent).unwrap_or(100);
+    let amount = bytes("io_size").unwrap_or_else(|| bytes("size").flatten());
+    job.span = match text("runtime").map(nanoseconds) {
+        Some(Some(time)) if is_set("time_based") => Span::RuntimeNs(time),
+        _ => Span::IoBytes(take("span", Some(amount)).unwrap_or(0)),
+    };
+    match text("rw").or(text("readwrite")) {
+        None => {}
+        Some(text) => match read_write(text) {
+            Some(rw) => job.rw = rw,
+            None => unknown.push("rw"),
+        },
+    }
+    if text("bssplit").is_some() {
+        unknown.push("block_bytes");
+    }
+    job.is_direct = is_set("direct");
+    job.may_repeat_offsets = is_set("norandommap");
+    job.seed = number("randseed").flatten().unwrap_or(0);
+    let sync = text("sync").unwrap_or("none");
+    job.durability = match sync {
+        "0" | "none" => "none",
+        "dsync" => "dsync",
+        _ => "sync",
+    }
+    .to_owned();
+    job.unknown = unknown.into_iter().map(str::to_owned).collect();
+    job
+}
+
+/// The column.
+pub fn column_of(version: &str, options: &Options) -> Column {
+    let engine = options.get("ioengine").map_or(ENGINE_DEFAULT, String::as_str);
+    let is_set = |flag: &&str| options.get(*flag).is_some_and(|value| value != "0");
+    let flag = |name: &str| match options.get(name).map(String::as_str) {
+        Some("" | "1") | None => name.to_owned(),
+        Some(value) => format!("{name}={value}"),
+    };
+    Column {
+        label: format!("fio:{engine}"),
+        program: "fio".to_owned(),
+        program_version: version.strip_prefix("fio-").unwrap_or(version).to_owned(),
+        engine: engine.to_owned(),
+        flags: FLAGS.iter().filter(|name| is_set(name)).map(|name| flag(name)).collect(),
+        ..Column::default()
+    }
+}
+
+/// Every option that may matter, as facts about the run: what a job has no field for is told there.
+pub fn facts(options: &Options) -> BTreeMap<String, String> {
+    let told = options.iter().filter(|(name, _)| !NOT_TOLD.contains(&name.as_str()));
+    told.map(|(name, value)| {
+        let value = if value.is_empty() { "1" } else { value };
+        (format!("fio.{name}"), value.to_owned())
+    })
+    .collect()
+}
+
+fn read_write(text: &str) -> Option<ReadWrite> {
+    // `randrw:8` and the like: the tail says how offsets go on.
+    let text = text.split(':').next().unwrap_or(text);
+    let text = if text == "readwrite" { "rw" } else { text };
+    ReadWrite::ALL.into_iter().find(|rw| rw.name() == text)
+}
+
+/// What a size counts in.
+#[derive(Clone, Copy)]
+enum Base {
+    /// `k` is 1024, and `ki` 1000: fio's own way, and its default.
+    Binary,
+    /// `k` is 1000, and `ki` 1024, as the standards have it.
+    Si,
+}
+
+/// `4k`, `2G`, `128KiB`, `512`; `None` for what has no one number of bytes.
+fn bytes(text: &str, base: Base) -> Option<u64> {
+    let lower = text.trim().to_ascii_lowercase();
+    let digits = lower.bytes().take_while(u8::is_ascii_digit).count();
+    let number: u64 = lower[..digits].parse().ok()?;
+    let unit = lower[digits..].trim_end_matches('b');
+    let (unit, is_long) = match unit.strip_suffix('i') {
+        Some(unit) => (unit, true),
+        None => (unit, false),
+    };
+    let power = match unit {
+        "" if !is_long => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        "p" => 5,
+        _ => return None,
+    };
+    let is_binary = matches!(base, Base::Binary) != is_long;
+    let scale: u64 = if is_binary { 1024 } else { 1000 };
+    number.checked_mul(scale.checked_pow(power)?)
+}
+
+/// `100`, `30s`, `5m`, `500ms`; seconds where nothing is said.
+fn nanoseconds(text: &str) -> Option<u64> {
+    let lower = text.trim().to_ascii_lowercase();
+    let digits = lower.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
+    let number: f64 = lower[..digits].parse().ok()?;
+    let scale = match &lower[digits..] {
+        "" | "s" => 1e9,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "m" => 60e9,
+        "h" => 3600e9,
+        "d" => 86400e9,
+        _ => return None,
+    };
+    Some(rounded(number * scale))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(text: &str) -> Options {
+        let pairs = text.split_whitespace().map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    #[test]
+    fn sizes_count_as_the_base_says() {
+        for (text, binary, si) in [
+            ("4k", 4096, 4000),
+            ("4ki", 4000, 4096),
+            ("1MiB", 1_000_000, 1 << 20),
+            ("2G", 2 << 30, 2_000_000_000),
+            ("512", 512, 512),
+            ("512b", 512, 512),
+        ] {
+            assert_eq!(bytes(text, Base::Binary), Some(binary), "{text}");
+            assert_eq!(bytes(text, Base::Si), Some(si), "{text}");
+        }
+        for text in ["50%", "4k,8k", "", "k", "99999999999999999999", "16777216t", "i"] {
+            assert_eq!(bytes(text, Base::Binary), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_unless_they_say_otherwise() {
+        for (text, expected) in
+            [("100", 100e9), ("1.5s", 1.5e9), ("500ms", 0.5e9), ("2m", 120e9), ("1h", 3600e9)]
+        {
+            assert_eq!(nanoseconds(text), Some(rounded(expected)), "{text}");
+        }
+        assert_eq!(nanoseconds("soon"), None);
+    }
+
+    #[test]
+    fn the_job_of_the_reports_is_read_from_its_options() {
+        let text = "ioengine=libaio size=2G direct=1 iodepth=64 time_based=1 thread=1 overwrite=1 \
+                    bs=16k rw=write runtime=100";
+        let job = job_of("a", &options(text));
+        let expected = Job {
+            name: "a".to_owned(),
+            rw: ReadWrite::Write,
+            read_percent: 50,
+            block_bytes: 16384,
+            iodepth: 64,
+            numjobs: 1,
+            size: 2 << 30,
+            span: Span::RuntimeNs(100_000_000_000),
+            is_direct: true,
+            durability: "none".to_owned(),
+            unknown: vec!["file_system".to_owned(), "layout".to_owned()],
+            ..Job::default()
+        };
+        assert_eq!(job, expected);
+        let column = column_of("fio-3.33", &options(text));
+        assert_eq!(
+            (column.label.as_str(), &column.flags[..]),
+            ("fio:libaio", &["thread".to_owned()][..])
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_unknown_and_not_a_default() {
+        let job = job_of("a", &options("bs=4k,8k rw=trim size=50% iodepth=many"));
+        for field in ["block_bytes", "rw", "size", "iodepth", "span"] {
+            assert!(job.unknown.iter().any(|name| name == field), "{field}: {:?}", job.unknown);
+        }
+        assert!(!job.unknown.contains(&"numjobs".to_owned()));
+    }
+}

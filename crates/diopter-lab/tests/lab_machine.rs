@@ -1,0 +1,110 @@
+//! Guests that do not do what they should, played by scripts in the emulator's place.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use diopter_lab::kernels::{BootError, BootOptions, Console, Initramfs, Kernel, Machine};
+
+/// An emulator that does `body`, with `$console` and `$results` as files.
+fn emulator(folder: &Path, body: &str) -> Machine {
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] && {{ echo 'QEMU emulator version 7.2'; exit; }}\n\
+         for word; do case $word in\n\
+         file:*) [ \"$console\" ] && results=${{word#file:}} || console=${{word#file:}};;\n\
+         esac; done\n{body}\n"
+    );
+    let path = folder.join("qemu");
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    Machine::at(&path).unwrap()
+}
+
+fn boot(folder: &Path, body: &str, options: &BootOptions) -> Result<Console, BootError> {
+    let kernel = Kernel { image: PathBuf::from("/nonexistent"), ..Kernel::default() };
+    emulator(folder, body).boot(&kernel, &Initramfs::default(), "true", options)
+}
+
+fn boot_at_once(body: &str) -> Result<Console, BootError> {
+    let folder = tempfile::tempdir().unwrap();
+    boot(folder.path(), body, &BootOptions::default())
+}
+
+#[test]
+fn a_guest_that_comes_to_its_end_gives_its_results_and_status() {
+    let told = boot_at_once("printf 'a\\r\\nb\\n' >$results; echo 'lab: end 3' >$console").unwrap();
+    assert_eq!((told.results.as_str(), told.status), ("a\nb\n", 3));
+}
+
+#[test]
+fn a_panic_is_told_with_the_last_lines() {
+    let body = "echo first >$console; echo 'Kernel panic - not syncing: VFS' >>$console";
+    match boot_at_once(body) {
+        Err(BootError::Panic(lines)) => assert!(lines.ends_with("panic - not syncing: VFS")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_guest_that_says_nothing_of_its_end_gives_no_results() {
+    assert!(matches!(boot_at_once("echo x >$results"), Err(BootError::Silent(_))));
+}
+
+#[test]
+fn what_the_emulator_complains_of_is_told() {
+    let told = boot_at_once("echo 'no such machine' >&2; exit 1").unwrap_err().to_string();
+    assert!(told.starts_with("run ") && told.ends_with("no such machine"), "{told}");
+}
+
+#[test]
+fn a_guest_that_hangs_is_ended_at_its_limit_with_its_emulator() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    let limit = Duration::from_millis(300);
+    let options = BootOptions { limit, ..BootOptions::default() };
+    let body = format!("echo waiting >$console; echo $$ >{}; exec sleep 1000", pid.display());
+    match boot(folder.path(), &body, &options) {
+        Err(error @ BootError::Hang(..)) => {
+            assert!(error.last_lines().len() <= "waiting".len());
+            assert!(error.to_string().contains("more time"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // On a busy machine the limit may come before the script's first line.
+    if let Ok(pid) = fs::read_to_string(&pid) {
+        assert!(!Path::new("/proc").join(pid.trim()).exists());
+    }
+}
+
+#[test]
+fn a_guest_is_ended_when_somebody_asks_to_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let started = folder.path().join("started");
+    rustix_fifo(&started);
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = BootOptions { stop: Some(Arc::clone(&stop)), ..BootOptions::default() };
+    let body = format!("echo >{}; exec sleep 1000", started.display());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            fs::read(&started).unwrap();
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(matches!(boot(folder.path(), &body, &options), Err(BootError::Stopped)));
+    });
+}
+
+fn rustix_fifo(path: &Path) {
+    let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(made.success());
+}
+
+#[test]
+fn an_emulator_that_is_not_there_is_told() {
+    let told = Machine::at(Path::new("/nonexistent/qemu")).unwrap_err().to_string();
+    assert!(told.starts_with("start /nonexistent/qemu: No such file"), "{told}");
+    let told = BootError::NoQemu.to_string();
+    assert!(told.contains("install it (Debian: qemu-system-x86"), "{told}");
+}

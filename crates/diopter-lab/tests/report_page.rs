@@ -1,0 +1,222 @@
+//! The page of a report in a real browser: it opens without complaint, asks for nothing, has the
+//! marks that its data has, and fits the window of a telephone.
+
+#[path = "report/browser.rs"]
+mod browser;
+#[path = "report/documents.rs"]
+mod documents;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use browser::Browser;
+use diopter_lab::compare::Comparison;
+use diopter_lab::document::{Bench, Cell};
+use diopter_lab::report;
+
+struct Page {
+    bench: Bench,
+    comparison: Comparison,
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+fn page(bench: Bench) -> Page {
+    let comparison = documents::compared(&bench);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.html");
+    std::fs::write(&path, report::html(&bench, Some(&comparison))).unwrap();
+    Page { bench, comparison, path, _folder: folder }
+}
+
+fn cells(bench: &Bench) -> impl Iterator<Item = &Cell> {
+    bench.rows.iter().flat_map(|row| &row.cells)
+}
+
+#[test]
+fn pages_open_without_complaint_ask_for_nothing_and_fit_a_telephone() {
+    let Some(mut browser) = Browser::start() else { return };
+    for bench in [
+        documents::regression(),
+        documents::one_cell(),
+        documents::sweep(),
+        documents::twelve_columns(),
+        documents::kernels(),
+        documents::awkward(),
+        documents::huge(),
+        Bench::default(),
+    ] {
+        let page = page(bench);
+        for (width, scheme) in [(1280, "light"), (390, "dark"), (320, "light")] {
+            browser.open(&page.path, width, scheme);
+            let title = &page.bench.title;
+            browser.value("document.querySelectorAll('details').forEach((one) => one.open = true)");
+            browser.settle();
+            assert_eq!(browser.complaints(), Vec::<String>::new(), "{title} at {width}");
+            let own = format!("file://{}", page.path.display());
+            let others = browser.requests().into_iter().filter(|url| !url.starts_with("data:"));
+            assert_eq!(others.collect::<Vec<_>>(), [own], "{title}");
+            let room = browser.count("document.documentElement.clientWidth");
+            let taken = browser.count("document.scrollingElement.scrollWidth");
+            assert!(taken <= room, "{title} at {width}: {taken} of {room}");
+            let strangers = "document.querySelectorAll('img, iframe, link[rel=stylesheet]').length";
+            assert_eq!(browser.count(strangers), 0, "{title}");
+        }
+    }
+}
+
+#[test]
+fn charts_have_the_marks_that_the_data_has() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::regression());
+    browser.open(&page.path, 1280, "light");
+    let rows = &page.comparison.rows;
+    let known = rows.iter().filter(|row| row.ratio.is_some()).count();
+    let intervals = rows.iter().filter(|row| row.interval.is_some()).count();
+    assert_eq!(known, 16, "two ways of eight jobs");
+    assert_eq!(browser.marks("chart-ratios", "ratio"), known);
+    assert_eq!(browser.marks("chart-ratios", "interval"), intervals);
+    assert_eq!(browser.marks("chart-ratios", "same-interval"), intervals);
+    assert_eq!(browser.marks("chart-ratios", "verdict-labels"), known);
+    assert_eq!(browser.marks("chart-ratios", "heads"), page.bench.rows.len());
+    let columns = page.bench.columns.len();
+    assert_eq!(browser.marks("chart-latency", "latency"), columns);
+    let percentiles = "document.querySelectorAll('#chart-latency svg g.percentile circle').length";
+    assert_eq!(browser.count(percentiles), columns * 14);
+    let rounds: usize = page.bench.rows[0].cells.iter().map(|cell| cell.samples.len()).sum();
+    assert_eq!(browser.marks("chart-time", "round"), rounds);
+    assert_eq!(browser.marks("chart-time", "series"), rounds);
+    let measured = cells(&page.bench).filter(|cell| !cell.samples.is_empty()).count();
+    assert_eq!(browser.marks("chart-processor", "user"), measured);
+    assert_eq!(browser.marks("chart-processor", "system"), measured);
+}
+
+#[test]
+fn what_failed_or_was_not_judged_is_shown_and_not_drawn() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::awkward());
+    browser.open(&page.path, 1280, "dark");
+    let known = page.comparison.rows.iter().filter(|row| row.ratio.is_some()).count();
+    assert_eq!(browser.marks("chart-ratios", "ratio"), known);
+    assert_eq!(browser.marks("chart-ratios", "failed"), 1);
+    let told = browser.value("document.getElementById('answer').textContent");
+    let told = told.as_str().unwrap();
+    for part in ["Interrupted.", "1 failed", "ENOSPC", "ended by SIGINT", "1 warning"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let hostile = "[...document.querySelectorAll('.card h3')].map((one) => one.textContent)[0]";
+    assert_eq!(browser.value(hostile), page.bench.columns[1].label.as_str());
+}
+
+#[test]
+fn a_sweep_marks_a_knee_for_each_way() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::sweep());
+    browser.open(&page.path, 1280, "light");
+    assert_eq!(browser.marks("chart-depth", "depth"), 16);
+    assert_eq!(browser.marks("chart-depth", "knee"), 2);
+    let knees = "[...document.querySelectorAll('#chart-depth g.knee-labels text')]\
+        .map((one) => one.textContent).sort().join()";
+    // 1 - exp(-depth / 20) passes 95 % of its most at 64, 1 - exp(-depth / 6) at 32.
+    assert_eq!(browser.value(knees), "knee 32,knee 64");
+    assert_eq!(browser.marks("chart-depth-latency", "depth"), 16);
+    let differing = browser.count("document.querySelectorAll('#environment tr.differs').length");
+    assert_eq!(differing, 4, "host, kernel, governor, scheduler");
+}
+
+#[test]
+fn kernels_have_a_picture_of_their_own() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::kernels());
+    browser.open(&page.path, 1280, "light");
+    assert_eq!(browser.marks("chart-kernels", "kernel-job"), page.bench.rows.len());
+    assert_eq!(browser.marks("chart-kernels", "kernel-cell"), cells(&page.bench).count());
+    let colours = browser.value(
+        "[...document.querySelectorAll('#chart-kernels g.kernel-cell > *')]\
+            .map((one) => one.getAttribute('fill'))",
+    );
+    let colours: Vec<&str> =
+        colours.as_array().unwrap().iter().filter_map(|c| c.as_str()).collect();
+    let late = colours.iter().filter(|colour| **colour == "var(--k-kworker)").count();
+    let early = colours.iter().filter(|colour| **colour == "var(--k-hardirq)").count();
+    assert_eq!((late, early), (8, 16), "writes on four of the kernels; all else");
+}
+
+#[test]
+fn every_chart_has_a_table_with_its_figures() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::regression());
+    browser.open(&page.path, 1280, "light");
+    browser.value("document.querySelectorAll('details').forEach((one) => one.open = true)");
+    browser.settle();
+    let rows = |figure: &str| format!("document.querySelectorAll('#{figure} tbody tr').length");
+    assert_eq!(browser.count(&rows("chart-ratios")), 16);
+    assert_eq!(browser.count(&rows("chart-latency")), 9, "three latencies of three ways");
+    assert_eq!(browser.count(&rows("chart-time")), 30);
+    assert_eq!(browser.count(&rows("chart-processor")), 24);
+    let without = "[...document.querySelectorAll('figure[id]')]\
+        .filter((one) => !one.querySelector('details table')).map((one) => one.id).join()";
+    assert_eq!(browser.value(without), "");
+    let ratios = "[...document.querySelectorAll('#chart-ratios tbody tr')]\
+        .map((row) => row.children[2].textContent)";
+    let told: BTreeSet<String> = serde_json::from_value(browser.value(ratios)).unwrap();
+    let known: BTreeSet<String> =
+        page.comparison.rows.iter().map(|row| format!("{:.3}", row.ratio.unwrap())).collect();
+    assert_eq!(told, known);
+}
+
+#[test]
+fn a_document_too_large_for_charts_shows_the_farthest_and_says_so() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::huge());
+    browser.open(&page.path, 1280, "light");
+    assert_eq!(browser.marks("chart-ratios", "ratio"), 80);
+    let notes = "[...document.querySelectorAll('.notice')].map((one) => one.textContent).join()";
+    let notes = browser.value(notes);
+    assert!(notes.as_str().unwrap().contains("first 1000 of 4000 cells"), "{notes}");
+    browser.value("document.querySelector('#ratios button').click()");
+    browser.settle();
+    assert_eq!(browser.marks("chart-ratios", "ratio"), 3000, "all of them when asked");
+}
+
+#[test]
+fn the_theme_follows_the_system_until_somebody_chooses() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::one_cell());
+    let paper = "getComputedStyle(document.body).backgroundColor";
+    browser.open(&page.path, 1280, "light");
+    let light = browser.value(paper);
+    browser.open(&page.path, 1280, "dark");
+    let dark = browser.value(paper);
+    assert_ne!(light, dark);
+    browser.value("document.querySelector('input[name=theme][value=light]').click()");
+    assert_eq!(browser.value(paper), light);
+}
+
+#[test]
+fn the_keyboard_moves_between_choices() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::regression());
+    browser.open(&page.path, 1280, "light");
+    let first = "document.querySelector('#chart-ratios g.line-labels text').firstChild.textContent";
+    assert_eq!(browser.value(first), "linux-5.5");
+    browser.value("document.querySelector('input[name=order]').focus()");
+    browser.press("ArrowRight");
+    let told = browser.value(first);
+    // By ratio: the lowest first, named by its job, too.
+    assert!(told.as_str().unwrap().contains("write 4k ext4"), "{told}");
+    let unreachable = "[...document.querySelectorAll('select, button, summary, input, a')]\
+        .filter((one) => one.tabIndex < 0).length";
+    assert_eq!(browser.count(unreachable), 0);
+}
+
+#[test]
+fn on_paper_tables_are_open() {
+    let Some(mut browser) = Browser::start() else { return };
+    let page = page(documents::regression());
+    browser.open(&page.path, 1280, "dark");
+    let printed = browser.call("Page.printToPDF", serde_json::json!({ "printBackground": false }));
+    assert!(printed["data"].as_str().is_some_and(|data| data.len() > 50_000));
+    let folded = browser.count("document.querySelectorAll('details.table:not([open])').length");
+    assert_eq!(folded, 0);
+}

@@ -1,0 +1,132 @@
+//! What is asked of a slab's memory, and done with its bytes on the slab's own thread. Knows
+//! nothing of bios.
+
+use crate::memory::{Memory, MemoryId};
+use crate::op::Span;
+use crate::segments::{Prefix, SegmentEnd, SegmentLimits};
+use crate::slab::{Slab, fits, pieces_of};
+
+/// All addresses, and all lengths but the last, of a range's segments, or-ed: they are multiples of
+/// a power of two `n` if the bits below `n` are 0. The caller knows the length of the range, and so
+/// of the last segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AlignmentBits {
+    /// Addresses.
+    pub addresses: usize,
+    /// Lengths of all segments but the last.
+    pub lengths: usize,
+}
+
+impl Slab {
+    /// Bytes of a memory; 0 for a stale id.
+    #[must_use]
+    pub fn memory_length(&self, id: MemoryId) -> usize {
+        self.with_memory(id, |memory| memory.length).unwrap_or(0)
+    }
+
+    /// How a range of memory is aligned.
+    #[must_use]
+    #[inline]
+    pub fn alignment(&self, id: MemoryId, start: usize, length: usize) -> AlignmentBits {
+        self.with_memory(id, |memory| alignment_bits(memory, start, length)).unwrap_or_default()
+    }
+
+    /// How many bytes of the span, from its start, fit one bio's segments.
+    #[must_use]
+    #[inline]
+    pub fn prefix_in_segments(&self, span: &Span) -> usize {
+        let most = self.0.shape.segments_per_bio as usize;
+        self.with_memory(span.memory, |memory| {
+            if memory.rest.is_empty() && span.comb.is_none() {
+                return (span.length as usize).min(memory.length.saturating_sub(span.start));
+            }
+            pieces_of(memory, span).take(most).map(|piece| piece.length).sum()
+        })
+        .unwrap_or(0)
+    }
+
+    /// How many bytes of the span, from its start, fit one bio's segments, and within what a device
+    /// takes as one request; and which limit they end at.
+    #[must_use]
+    #[inline]
+    pub fn prefix_within(&self, span: &Span, limits: &SegmentLimits) -> Prefix {
+        let fitting = self.prefix_in_segments(span);
+        let ends = (fitting < span.length as usize).then_some(SegmentEnd::Count);
+        if *limits == SegmentLimits::NONE {
+            return (fitting, ends);
+        }
+        let within = self.with_memory(span.memory, |memory| {
+            let mut rest = fitting;
+            let pieces = pieces_of(memory, span).map(|piece| {
+                let length = piece.length.min(rest);
+                rest -= length;
+                (piece.base.addr(), length)
+            });
+            limits.prefix(pieces.take_while(|(_, length)| *length > 0))
+        });
+        within.map_or((fitting, ends), |(bytes, end)| (bytes, end.or(ends)))
+    }
+
+    /// Copies `length` bytes between two memories of this slab.
+    ///
+    /// # Panics
+    /// When a range is out of bounds, an id is stale, or the target may not be written to.
+    pub fn copy(&self, from: (MemoryId, usize), to: (MemoryId, usize), length: usize) {
+        let memories = self.0.memories.borrow();
+        let source = &memories[self.place_of(from.0)];
+        let target = &memories[self.place_of(to.0)];
+        assert!(target.writable, "copy into memory that was lent for a write");
+        assert!(
+            fits(from.1, length, source.length) && fits(to.1, length, target.length),
+            "copy in bounds"
+        );
+        let mut targets = target.pieces(to.1, length);
+        let mut into = targets.next();
+        for piece in source.pieces(from.1, length) {
+            let mut done = 0;
+            while done < piece.length {
+                let here = into.as_mut().expect("both ranges have `length` bytes");
+                let step = here.length.min(piece.length - done);
+                // SAFETY: both pieces lie inside live memory of this slab (checked above), `step`
+                // is at most what is left of either, and `copy` allows overlap.
+                unsafe { std::ptr::copy(piece.base.wrapping_add(done), here.base, step) };
+                done += step;
+                here.base = here.base.wrapping_add(step);
+                here.length -= step;
+                if here.length == 0 {
+                    into = targets.next();
+                }
+            }
+        }
+    }
+
+    /// Writes zeros over `length` bytes of a memory from `start`.
+    ///
+    /// # Panics
+    /// As [`Slab::copy`].
+    pub fn fill_zero(&self, id: MemoryId, start: usize, length: usize) {
+        let memory = &self.0.memories.borrow()[self.place_of(id)];
+        assert!(memory.writable, "zeros into memory that was lent for a write");
+        assert!(fits(start, length, memory.length), "zeros in bounds");
+        for piece in memory.pieces(start, length) {
+            // SAFETY: the piece lies inside live writable memory of this slab.
+            unsafe { std::ptr::write_bytes(piece.base, 0, piece.length) };
+        }
+    }
+}
+
+#[inline]
+fn alignment_bits(memory: &Memory, start: usize, length: usize) -> AlignmentBits {
+    let mut bits = AlignmentBits::default();
+    if memory.rest.is_empty() {
+        bits.addresses = memory.first.base.addr().wrapping_add(start);
+        return bits;
+    }
+    let mut before: usize = 0;
+    for piece in memory.pieces(start, length) {
+        bits.addresses |= piece.base.addr();
+        bits.lengths |= before;
+        before = piece.length;
+    }
+    bits
+}

@@ -1,0 +1,35 @@
+//! Which places of a table are free.
+
+use std::cell::Cell;
+
+/// The free places of a table; the last one given back goes out first, since it is still warm.
+pub(super) struct Places {
+    places: Box<[Cell<u32>]>,
+    length: Cell<usize>,
+}
+
+impl Places {
+    pub fn all_free(count: u32) -> Places {
+        let length = Cell::new(count as usize);
+        Places { places: (0..count).rev().map(Cell::new).collect(), length }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.length.get()
+    }
+
+    #[inline(always)]
+    pub fn pop(&self) -> Option<u32> {
+        let last = self.length.get().checked_sub(1)?;
+        self.length.set(last);
+        Some(self.places[last].get())
+    }
+
+    #[inline(always)]
+    pub fn push(&self, place: u32) {
+        let length = self.length.get();
+        self.places[length].set(place);
+        self.length.set(length + 1);
+    }
+}
