@@ -27,6 +27,7 @@ pub enum Capability {
 
 impl Capability {
     pub const ALL: [Capability; 12] = [
+    pub const ALL: [Capability; 12] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,

@@ -115,6 +115,12 @@ const SMOKE_NUMBERS: &[&str] = &[
     "null",
 ];
 
+const BENCH_DIO: &[&str] =
+    &["test", "-p", "diopter-lab", "--test", "bench", "--test", "bench_memory"];
+
+const SMOKE_PARITY: &[&str] =
+    &["bench", "--profile", "dev", "-p", "diopter-lab", "--bench", "parity", "--", "--smoke"];
+
 const COMPARE: &[&str] = &[
     "test",
     "-p",
@@ -213,6 +219,7 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Fio],
         ..plain("bench-dio", &[test(BENCH_DIO), check(SMOKE_PARITY)])
     },
+    plain("compare", &[test(COMPARE)]),
     plain("golden", &[test(&["test", "-p", "diopter-cli", "--tests"])]),
     Lane {
         name: "kernel",

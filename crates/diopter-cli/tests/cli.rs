@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last four are hidden.
-const COMMANDS: [&str; 22] = [
+const COMMANDS: [&str; 23] = [
     "cp",
     "explain",
     "probe",
@@ -31,6 +31,7 @@ const COMMANDS: [&str; 22] = [
     "lab bisect",
     "bench-round",
     "trace",
+    "bench",
     "man",
     "completions",
     "schema",
@@ -136,6 +137,17 @@ fn schemas_are_those_of_the_documentation() {
     let documents =
         ["cp", "compare", "explain", "probe", "stripe", "lab-kernels", "lab-bisect", "trace"];
     for command in documents {
+    for command in [
+        "bench",
+        "cp",
+        "compare",
+        "explain",
+        "probe",
+        "stripe",
+        "lab-kernels",
+        "trace",
+        "lab-bisect",
+    ] {
         golden_file::check(&schema_file(command), &stdout_of(&["schema", command]));
     }
 }
