@@ -27,7 +27,6 @@ pub enum Capability {
 
 impl Capability {
     pub const ALL: [Capability; 12] = [
-    pub const ALL: [Capability; 12] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,

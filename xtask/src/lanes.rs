@@ -115,12 +115,6 @@ const SMOKE_NUMBERS: &[&str] = &[
     "null",
 ];
 
-const BENCH_DIO: &[&str] =
-    &["test", "-p", "diopter-lab", "--test", "bench", "--test", "bench_memory"];
-
-const SMOKE_PARITY: &[&str] =
-    &["bench", "--profile", "dev", "-p", "diopter-lab", "--bench", "parity", "--", "--smoke"];
-
 const COMPARE: &[&str] = &[
     "test",
     "-p",
@@ -219,7 +213,6 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Fio],
         ..plain("bench-dio", &[test(BENCH_DIO), check(SMOKE_PARITY)])
     },
-    plain("compare", &[test(COMPARE)]),
     plain("golden", &[test(&["test", "-p", "diopter-cli", "--tests"])]),
     Lane {
         name: "kernel",
@@ -308,14 +301,6 @@ const LANES: &[Lane] = &[
     Lane { needs: &[Capability::Chromium], ..plain("report-page", &[test(REPORT_PAGE)]) },
     plain("lab-host", &[test(LAB_HOST)]),
     Lane { needs: &[Capability::Qemu], ..plain("lab", &[test(LAB)]) },
-    plain("lab-host", &[LAB_MACHINE, LAB_STORE, LAB_RUN]),
-    Lane {
-        needs: &[Capability::Qemu],
-        ..plain(
-            "lab",
-            &[test(&["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"])],
-        )
-    },
     plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
 ];
 

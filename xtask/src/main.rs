@@ -27,7 +27,7 @@ cargo xtask COMMAND
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
 
 Environment
-  DIOPTER_REQUIRE=loop,ext4,xfs,uring,aio,threads,fuse,chromium,qemu
+  DIOPTER_REQUIRE=loop,ext4,xfs,uring,aio,threads,fuse,tracefs,fio,chromium,qemu
                                                          capabilities whose absence is a failure,
                                                          not a skip
   DIOPTER_SEED=N                                         the seed of every seeded test

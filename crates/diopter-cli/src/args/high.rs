@@ -14,8 +14,6 @@ use super::compare::CompareArgs;
 use diopter_lab::kernels::between::Question;
 use diopter_lab::kernels::matrix::{self, Plan};
 
-use super::bench::BenchArgs;
-use super::compare::CompareArgs;
 use super::lab::{LabCommand, RunArgs, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
 use super::report::ReportArgs;

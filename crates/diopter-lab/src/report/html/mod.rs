@@ -1,5 +1,5 @@
-//! One page that holds all it needs: style, script, chart library and data. It asks for nothing from
-//! anywhere, and says so to the browser in its content security policy.
+//! One page that holds all it needs: style, script, chart library and data. It asks for nothing
+//! from anywhere, and says so to the browser in its content security policy.
 
 mod cell;
 mod model;
