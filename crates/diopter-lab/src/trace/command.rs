@@ -11,12 +11,13 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use signal_hook::SigId;
 
 use super::error::TraceError;
 use super::event::{Device, Inode};
@@ -44,13 +45,16 @@ pub struct Running {
 }
 
 /// Signals to this process, caught while it lives.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Signals {
     /// One stream a signal; a byte in it is one signal.
     streams: Vec<(Signal, UnixStream)>,
-    /// Once set, a signal does what it did before.
-    is_over: Arc<AtomicBool>,
+    caught: Vec<SigId>,
 }
+
+/// While it is set, a signal does what it does by itself. A handler that was set once stays, so
+/// this is for the whole process.
+static IS_OVER: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 impl Running {
     /// Starts it.
@@ -126,16 +130,24 @@ impl Drop for Running {
 
 impl Signals {
     fn catch() -> io::Result<Signals> {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let mut streams = Vec::with_capacity(PASSED.len());
+        let mut signals = Signals::default();
+        let mut is_first = false;
+        let is_over = IS_OVER.get_or_init(|| {
+            is_first = true;
+            Arc::new(AtomicBool::new(true))
+        });
         for signal in PASSED {
+            let number = signal.as_raw();
+            if is_first {
+                signal_hook::flag::register_conditional_default(number, is_over.clone())?;
+            }
             let (ours, theirs) = UnixStream::pair()?;
             ours.set_nonblocking(true)?;
-            signal_hook::flag::register_conditional_default(signal.as_raw(), is_over.clone())?;
-            signal_hook::low_level::pipe::register(signal.as_raw(), theirs)?;
-            streams.push((signal, ours));
+            signals.caught.push(signal_hook::low_level::pipe::register(number, theirs)?);
+            signals.streams.push((signal, ours));
         }
-        Ok(Signals { streams, is_over })
+        is_over.store(false, Ordering::Release);
+        Ok(signals)
     }
 
     /// The signals since the last call that the command has to get from us.
@@ -156,7 +168,12 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
+        if let Some(is_over) = IS_OVER.get() {
+            is_over.store(true, Ordering::Release);
+        }
+        for caught in self.caught.drain(..) {
+            signal_hook::low_level::unregister(caught);
+        }
     }
 }
 

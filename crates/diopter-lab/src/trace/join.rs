@@ -51,8 +51,8 @@ pub struct Join {
     punted: HashSet<u64>,
     /// Requests of workers of rings that are complete and not answered.
     unanswered: VecDeque<usize>,
-    /// Processes that have called `io_getevents`.
-    reapers: HashSet<u32>,
+    /// Processes that are seen to use Linux AIO.
+    aio_processes: HashSet<u32>,
     /// Threads that wait for a file to be synchronised.
     syncing: HashSet<u32>,
     first: Option<u64>,
@@ -121,7 +121,7 @@ impl Join {
             raw: HashMap::new(),
             punted: HashSet::new(),
             unanswered: VecDeque::new(),
-            reapers: HashSet::new(),
+            aio_processes: HashSet::new(),
             syncing: HashSet::new(),
             first: None,
             last: 0,
@@ -168,6 +168,7 @@ impl Join {
             What::QueueMade { is_ring, entries } => {
                 if self.threads.get(&thread).is_some_and(|thread| thread.is_member) {
                     let door = if is_ring { Door::Uring } else { Door::Aio };
+                    self.uses(thread, door);
                     self.queues.push(TracedQueue { thread, door, entries });
                 }
             }
@@ -211,9 +212,9 @@ impl Join {
             let request = &mut pending.request;
             if request.door == Door::Unknown {
                 let process = self.threads.get(&request.thread).map(|thread| thread.process);
-                let has_reaped = process.is_some_and(|process| self.reapers.contains(&process));
-                request.door = if has_reaped { Door::Aio } else { Door::Syscall };
-                if !has_reaped {
+                let has_aio = process.is_some_and(|process| self.aio_processes.contains(&process));
+                request.door = if has_aio { Door::Aio } else { Door::Syscall };
+                if !has_aio {
                     request.context = request.context.map(|_| Context::Task);
                     request.times.woken = request.times.completed;
                 }
@@ -234,6 +235,14 @@ impl Join {
 
     fn thread(&mut self, thread: u32) -> &mut Thread {
         self.threads.entry(thread).or_default()
+    }
+
+    /// A thread's process is seen to come by a door.
+    fn uses(&mut self, thread: u32, door: Door) {
+        let process = self.threads.get(&thread).map(|thread| thread.process);
+        if door == Door::Aio {
+            self.aio_processes.extend(process);
+        }
     }
 
     /// The request that a thread is handing down, if it is one of this file.
@@ -601,8 +610,11 @@ impl Join {
         let number = self.requests.len() - 1;
         let pending = &mut self.requests[number];
         pending.is_raw = true;
-        if is_waited_for.is_none() && pending.request.door == Door::Aio {
+        let door = pending.request.door;
+        if is_waited_for.is_none() && door == Door::Aio {
             pending.request.door = Door::Unknown;
+        } else {
+            self.uses(event.thread, door);
         }
         self.leave((begin.inode, begin.position), number);
     }
@@ -647,7 +659,7 @@ impl Join {
         let Some(thread) = self.threads.get(&event.thread).filter(|thread| thread.is_member) else {
             return;
         };
-        self.reapers.insert(thread.process);
+        self.aio_processes.insert(thread.process);
         let Some(complete) = self.reapable.get_mut(&thread.process) else { return };
         for _ in 0..count.max(0) {
             let Some(number) = complete.pop_front() else { return };
