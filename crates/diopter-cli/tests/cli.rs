@@ -124,7 +124,7 @@ fn help_fits_eighty_columns() {
 #[test]
 fn the_version_tells_the_backends() {
     let version = env!("CARGO_PKG_VERSION");
-    let long = format!("dio {version}\nbackends: uring, threads, sim\n");
+    let long = format!("dio {version}\nbackends: uring, aio, threads, sim\n");
     assert_eq!(stdout_of(&["--version"]), long);
     assert_eq!(stdout_of(&["-V"]), format!("dio {version}\n"));
 }
@@ -458,7 +458,9 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
         "dio-compare.1",
         "dio-cp.1",
         "dio-explain.1",
+        "dio-lab-bisect.1",
         "dio-lab-kernels.1",
+        "dio-lab-run.1",
         "dio-lab.1",
         "dio-probe.1",
         "dio-report.1",

@@ -20,7 +20,8 @@ use crate::cp::{Reflink, Sparse};
 use crate::output::TROUBLE;
 use crate::size;
 
-const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nbackends: uring, threads, sim");
+const LONG_VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), "\nbackends: uring, aio, threads, sim");
 
 pub(super) const ABOUT_SIZES: &str = "\
 Sizes:
@@ -47,15 +48,16 @@ Environment:
 
 Exit status:
   0  done
-  1  there is a difference: what was verified is not what was written
+  1  there is a difference: what was verified is not what was written, or a run is worse
   2  usage or I/O error; the message says what failed, on what, and what to do
   3  inconclusive
   128+n  ended by signal n, with nothing half done under the final name";
 
-/// Direct I/O on Linux: copy, explain, probe, stripe, bench, compare, trace
+/// Direct I/O on Linux: copy, explain, probe, stripe, bench, compare, trace, lab
 ///
 /// Moves files by direct I/O at any offset, length and address, says what one request would become
-/// before it is made, and what slows direct I/O down on this machine.
+/// before it is made, and what slows direct I/O down on this machine; measures it, judges what was
+/// measured, traces what the kernel did, and runs the same jobs on other kernels.
 #[derive(Debug, Parser)]
 #[command(
     name = "dio",
@@ -103,14 +105,14 @@ pub enum Command {
     Cp(CpArgs),
     Explain(ExplainArgs),
     Probe(ProbeArgs),
-    Compare(CompareArgs),
-    Report(ReportArgs),
     Stripe(StripeArgs),
     Bench(Box<BenchArgs>),
+    Compare(CompareArgs),
+    Report(ReportArgs),
+    Trace(TraceArgs),
+    Lab(LabArgs),
     #[command(name = "bench-round")]
     BenchRound(BenchRoundArgs),
-    Lab(LabArgs),
-    Trace(TraceArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
     Schema(SchemaArgs),
