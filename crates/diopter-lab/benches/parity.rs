@@ -2,8 +2,8 @@
 //! moves where the device is the limit (128k, depth 8): medians of interleaved rounds, which may
 //! differ by less than 3 %. For a machine that is left alone.
 //!
-//! `cargo bench -p diopter-lab --bench parity -- [--smoke] [DIR]`: in DIR, or here. `--smoke` runs
-//! it short and judges nothing.
+//! `cargo bench -p diopter-lab --bench parity -- [--smoke] [--rounds=N] [DIR]`: in DIR, or among the
+//! temporary files. `--smoke` runs it short and judges nothing.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ use diopter_lab::document::{Job, ReadWrite, Span};
 use serde_json::Value;
 
 const DIFFERENCE_MAX: f64 = 0.03;
+const ROUNDS: u32 = 12;
+const ROUNDS_SMOKE: u32 = 2;
 
 /// One way to run the job: through `dio bench`, or fio as a person types it.
 enum Side {
@@ -49,7 +51,9 @@ fn main() -> ExitCode {
         println!("SKIP fio: {why}");
         return ExitCode::SUCCESS;
     }
-    match run(&folder, is_smoke) {
+    let rounds = words.iter().find_map(|word| word.strip_prefix("--rounds="));
+    let rounds = rounds.map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
+    match run(&folder, if is_smoke { ROUNDS_SMOKE } else { rounds }, is_smoke) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(why) => {
@@ -89,8 +93,7 @@ fn comparisons(is_smoke: bool) -> Vec<Comparison> {
     all
 }
 
-fn run(folder: &Path, is_smoke: bool) -> Result<bool, String> {
-    let rounds = if is_smoke { 2 } else { 12 };
+fn run(folder: &Path, rounds: u32, is_smoke: bool) -> Result<bool, String> {
     let mut is_well = true;
     for comparison in comparisons(is_smoke) {
         let job = &comparison.job;

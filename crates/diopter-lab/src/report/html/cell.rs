@@ -184,7 +184,8 @@ fn round(sample: &Sample, row_began: u64, points_max: usize) -> PageRound {
     }
 }
 
-/// Throughput over a round, with so many neighbours joined that `points_max` are left.
+/// Throughput over a round, with so many neighbours joined that `points_max` are left. A last slice
+/// of less than half the others' time is left out: one request in a sliver is no rate.
 fn series(sample: &Sample, points_max: usize) -> Vec<(f64, f64)> {
     if points_max == 0 {
         return Vec::new();
@@ -192,11 +193,13 @@ fn series(sample: &Sample, points_max: usize) -> Vec<(f64, f64)> {
     let width = sample.series.len().div_ceil(points_max).max(1);
     let mut points = Vec::new();
     let mut before_ns = 0;
+    let whole_ns = sample.series.get(width - 1).map_or(0, |point| point.at_ns);
     for slice in sample.series.chunks(width) {
         let ios: u64 = slice.iter().map(|point| point.ios).sum();
         let at_ns = slice.last().map_or(before_ns, |point| point.at_ns);
-        if at_ns > before_ns {
-            let seconds = float(at_ns - before_ns) / 1e9;
+        let lasted_ns = at_ns.saturating_sub(before_ns);
+        if lasted_ns > 0 && lasted_ns >= whole_ns / 2 {
+            let seconds = float(lasted_ns) / 1e9;
             points.push((rounded(float(at_ns) / 1e9), rounded(float(ios) / seconds)));
         }
         before_ns = before_ns.max(at_ns);
@@ -226,4 +229,27 @@ fn rounded(value: f64) -> f64 {
         return 0.0;
     }
     format!("{value:.4e}").parse().expect("what is printed as a number is read as one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::SeriesPoint;
+
+    #[test]
+    fn a_sliver_at_the_end_of_a_round_is_no_rate() {
+        let point = |at_ns, ios| SeriesPoint { at_ns, ios, bytes: 0 };
+        let whole = vec![point(10_000_000, 20), point(20_000_000, 10)];
+        let rates = |series: &[SeriesPoint]| {
+            series_of(series).into_iter().map(|(_, iops)| iops).collect::<Vec<f64>>()
+        };
+        assert_eq!(rates(&whole), [2000.0, 1000.0]);
+        assert_eq!(rates(&[whole.as_slice(), &[point(20_700_000, 1)]].concat()), [2000.0, 1000.0]);
+        let half = [whole.as_slice(), &[point(25_000_000, 5)]].concat();
+        assert_eq!(rates(&half), [2000.0, 1000.0, 1000.0]);
+    }
+
+    fn series_of(points: &[SeriesPoint]) -> Vec<(f64, f64)> {
+        series(&Sample { series: points.to_vec(), ..Sample::default() }, 1000)
+    }
 }
