@@ -344,6 +344,7 @@ fn trace_of(trace: TraceArgs) -> TraceOptions {
         format,
         output: trace.output,
         html: trace.html,
+        devices: trace.device,
         buffer: trace.buffer,
         command: trace.command,
     }

@@ -13,6 +13,7 @@ Examples:
   dio trace -- fio job.fio
   dio trace --html trace.html -- dd if=big.img of=/dev/null bs=1M iflag=direct
   dio trace --json -o trace.json -- ./database --benchmark
+  dio trace --device /mnt/fast -- fio job.fio
   dio trace --format=perfetto -o trace.pftrace -- fio job.fio
 
   Standard output is the command's while it runs; the report follows when it
@@ -47,9 +48,17 @@ pub struct TraceArgs {
     /// Write a page besides, for a browser without network, with a timeline of single requests
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Record only what goes on on the device of this file, folder or device; several with commas
+    ///
+    /// On a busy machine this keeps the events of others out of the buffer, and costs the command
+    /// less.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub device: Vec<PathBuf>,
     /// Memory for events on each CPU; raise it if the report says that events were lost
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size::parse)]
-    pub buffer: u64,
+    ///
+    /// Without it, what suits the machine: 4 to 32 MiB on each CPU.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub buffer: Option<u64>,
     /// The command and its arguments, behind --
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

@@ -29,8 +29,10 @@ pub struct TraceOptions {
     pub output: Option<PathBuf>,
     /// Where a page goes besides.
     pub html: Option<PathBuf>,
-    /// Bytes of memory for events on each CPU.
-    pub buffer: u64,
+    /// Whose devices alone are recorded; empty for all.
+    pub devices: Vec<PathBuf>,
+    /// Bytes of memory for events on each CPU; `None` for what suits the machine.
+    pub buffer: Option<u64>,
     /// The command and its arguments.
     pub command: Vec<OsString>,
 }
@@ -107,7 +109,8 @@ fn try_run(options: &TraceOptions, look: &Look) -> Result<u8, Failure> {
 
 fn record(options: &TraceOptions) -> Result<Trace, Failure> {
     let mut how = RecordOptions::new(options.command.clone());
-    how.buffer_kib = Some(options.buffer.div_ceil(1024));
+    how.buffer_kib = options.buffer.map(|bytes| bytes.div_ceil(1024));
+    how.devices.clone_from(&options.devices);
     trace::record(&how, &mut |_| ())
         .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })
 }
