@@ -2,8 +2,8 @@
 //! moves where the device is the limit (128k, depth 8): medians of interleaved rounds, which may
 //! differ by less than 3 %. For a machine that is left alone.
 //!
-//! `cargo bench -p diopter-lab --bench parity -- [--smoke] [--rounds=N] [DIR]`: in DIR, or among the
-//! temporary files. `--smoke` runs it short and judges nothing.
+//! `cargo bench -p diopter-lab --bench parity -- [--smoke] [--rounds=N] [DIR]`: in DIR, or among
+//! the temporary files. `--smoke` runs it short and judges nothing.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
