@@ -126,7 +126,11 @@ fn note_not_durable(pending: &mut Pending) {
     let unknown = |range| RangeOutcome { range, state: RangeState::Unknown };
     let mut news: Vec<RangeOutcome> = written.iter().copied().map(unknown).collect();
     for bio in &pending.ends {
-        let state = bio.result.map_or_else(failed_state, |_| done);
+        // The data is there, whatever a flush that was not even begun says.
+        let state = match bio.result.map_or_else(failed_state, |_| done) {
+            RangeState::NotTried => RangeState::Unknown,
+            state => state,
+        };
         for run in bio.runs.ranges() {
             let inside = written.iter().map(|range| {
                 FileRange::new(run.start().max(range.start()), run.end().min(range.end()))

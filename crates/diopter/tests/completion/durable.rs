@@ -116,3 +116,18 @@ fn a_flush_that_was_interrupted_is_made_again() {
     assert!(done.result.is_ok() && done.outcome.is_all_done());
     assert_eq!(bench.flushes(0), 3);
 }
+
+#[test]
+fn what_was_written_is_not_told_as_untried_when_no_flush_could_be_begun() {
+    let change = Box::new(|number: u32, result: &mut _| {
+        if number >= 2 {
+            *result = Err(Errno::EAGAIN);
+        }
+    });
+    let auto = CompletionPolicy::Auto;
+    let bench = Bench::of(auto, Shape::ByMebibyte, RwFlags::DSYNC, change);
+    let done = bench.run(Request::write(0, memory(2 * MIB, 7)));
+    assert_eq!(done.result.expect_err("not durable").errno, Errno::EAGAIN);
+    let states: Vec<_> = done.outcome.ranges().iter().map(|part| part.state).collect();
+    assert_eq!(states, [RangeState::Unknown], "the bytes are on the media");
+}
