@@ -102,7 +102,7 @@ const SIZES: [(&str, u32); 3] = [("4k", 300), ("128k", 60), ("4M", 8)];
 
 /// Reads and writes of these sizes, one after the other, traced; and fio's own count of requests
 /// and bytes.
-fn traced_fio(ground: &Ground, engine: &str, sizes: &[(&str, u32)]) -> (Trace, u64, u64) {
+fn traced_fio(ground: &Ground, engine: &str) -> (Trace, u64, u64) {
     let report = ground.folder.path().join("fio.json");
     let mut command = vec![
         "fio".to_owned(),
@@ -112,7 +112,7 @@ fn traced_fio(ground: &Ground, engine: &str, sizes: &[(&str, u32)]) -> (Trace, u
         format!("--ioengine={engine}"),
     ];
     command.extend(["--direct=1", "--size=64M", "--iodepth=16"].map(str::to_owned));
-    for (size, count) in sizes {
+    for (size, count) in SIZES {
         for flow in ["randread", "randwrite"] {
             command.extend([
                 format!("--name={flow}-{size}"),
@@ -141,8 +141,8 @@ fn traced_fio(ground: &Ground, engine: &str, sizes: &[(&str, u32)]) -> (Trace, u
 }
 
 /// Every request of fio is there, whole, with its bios, and its completion ran somewhere.
-fn check(ground: &Ground, (engine, door): (&str, Door), sizes: &[(&str, u32)]) -> Option<Trace> {
-    let (trace, requests, bytes) = traced_fio(ground, engine, sizes);
+fn check(ground: &Ground, (engine, door): (&str, Door)) -> Option<Trace> {
+    let (trace, requests, bytes) = traced_fio(ground, engine);
     let told = format!("{engine} on {:?}: {:?}", ground.file(), trace.unknown);
     if trace.unknown.iter().any(|unknown| unknown.contains("raw devices")) {
         eprintln!("SKIP bpf: {:?}", trace.unknown);
@@ -174,7 +174,7 @@ fn every_request_of_fio_on_ext4_is_found() {
     let Some(_alone) = alone(&["fio", "losetup", "mkfs.ext4"]) else { return };
     let ground = Ground::new(Some("ext4"));
     for (engine, door) in ENGINES {
-        let trace = check(&ground, (engine, door), &SIZES).unwrap();
+        let trace = check(&ground, (engine, door)).unwrap();
         let ran = |op, context| {
             let of_op = trace.requests.iter().filter(move |request| request.op == op);
             of_op.filter(|request| request.context == Some(context)).count()
@@ -200,7 +200,7 @@ fn every_request_of_fio_on_xfs_is_found() {
     let Some(_alone) = alone(&["fio", "losetup", "mkfs.xfs"]) else { return };
     let ground = Ground::new(Some("xfs"));
     for (engine, door) in ENGINES {
-        check(&ground, (engine, door), &SIZES).unwrap();
+        check(&ground, (engine, door)).unwrap();
     }
 }
 
@@ -209,11 +209,25 @@ fn every_request_of_fio_on_a_raw_device_is_found() {
     let Some(_alone) = alone(&["fio", "losetup"]) else { return };
     let ground = Ground::new(None);
     for (engine, door) in ENGINES {
-        // A ring first tries 4 MiB without waiting; where the device would have to cut them, the
-        // kernel refuses that, and a worker asks again. docs/trace.md: such may count twice.
-        let is_asked_once = |(size, _): &&(&str, u32)| engine != "io_uring" || *size != "4M";
-        let sizes: Vec<(&str, u32)> = SIZES.iter().filter(is_asked_once).copied().collect();
-        check(&ground, (engine, door), &sizes);
+        check(&ground, (engine, door));
+    }
+}
+
+/// A ring first tries without waiting, and the kernel refuses to cut such a bio: it ends with
+/// `EAGAIN`, and a worker asks again. That is one request still.
+#[test]
+fn a_request_that_a_rings_worker_has_to_repeat_counts_once() {
+    let Some(_alone) = alone(&["fio", "losetup"]) else { return };
+    let ground = Ground::new(None);
+    let name = ground.device.trim_start_matches("/dev/");
+    fs::write(format!("/sys/block/{name}/queue/max_sectors_kb"), "64").unwrap();
+    for (engine, door) in ENGINES {
+        let Some(trace) = check(&ground, (engine, door)) else { return };
+        let of_128k = || trace.requests.iter().filter(|request| request.length == 128 << 10);
+        let repeated = of_128k().filter(|request| request.is_punted).count();
+        assert_eq!(repeated, if door == Door::Uring { of_128k().count() } else { 0 }, "{engine}");
+        let is_cut = |bio: &usize| trace.bios[*bio].pieces == 2;
+        assert!(of_128k().all(|request| request.bios.iter().all(is_cut)), "{engine}");
     }
 }
 

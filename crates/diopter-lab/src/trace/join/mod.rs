@@ -2,18 +2,20 @@
 //! A request is found again by what its events share: thread, file and position; a bio by its
 //! sectors.
 
+mod raw;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::bios::Outstanding;
-use super::event::{
+use crate::trace::bios::Outstanding;
+use crate::trace::event::{
     Begin, Device, Event, FLAG_HARD_IRQ, FLAG_SOFT_IRQ, Flow, IOCB_DURABLE, IOCB_NOWAIT,
     IOCB_POLLED, Inode, Sectors, What,
 };
-use super::files::Files;
-use super::model::{
+use crate::trace::files::Files;
+use crate::trace::model::{
     Context, Door, RequestTimes, Trace, TracedBio, TracedOp, TracedQueue, TracedRequest,
 };
-use super::symbols;
+use crate::trace::symbols;
 
 /// Bytes of a sector.
 const SECTOR: u64 = 512;
@@ -68,6 +70,7 @@ struct Pending {
     bios_left: u32,
     entry: Option<u64>,
     is_polled: bool,
+    /// Whether it may take as long as it takes: no other attempt follows.
     can_wait: bool,
     has_allocated: bool,
     is_complete: bool,
@@ -226,11 +229,26 @@ impl Join {
                 request.is_extending = request.is_extending.map(|_| false);
             }
         }
+        trace.bios = self.kept_bios();
         trace.requests =
             self.requests.into_iter().filter(kept).map(|pending| pending.request).collect();
-        trace.bios = self.bios;
         trace.queues = self.queues;
         trace.elapsed_ns = self.last;
+    }
+
+    /// The bios but for those of attempts that were given up; requests name them by new numbers.
+    fn kept_bios(&mut self) -> Vec<TracedBio> {
+        let mut kept = Vec::with_capacity(self.bios.len());
+        let mut numbers = Vec::with_capacity(self.bios.len());
+        for (bio, owner) in std::mem::take(&mut self.bios).into_iter().zip(&self.owners) {
+            numbers.push(kept.len());
+            if !self.requests[*owner].is_given_up {
+                kept.push(bio);
+            }
+        }
+        let of_requests = self.requests.iter_mut().flat_map(|pending| &mut pending.request.bios);
+        of_requests.for_each(|bio| *bio = numbers[*bio]);
+        kept
     }
 
     fn thread(&mut self, thread: u32) -> &mut Thread {
@@ -561,82 +579,6 @@ impl Join {
             self.outstanding.forget(*bio);
         }
         self.leave(key, number);
-    }
-
-    /// The thread's last bio is of a raw device: it begins a request or belongs to one.
-    fn raw_bio(
-        &mut self,
-        event: &Event,
-        request: u64,
-        is_first: bool,
-        is_waited_for: Option<bool>,
-    ) {
-        let thread = self.threads.get_mut(&event.thread).filter(|thread| thread.is_member);
-        let Some(sectors) = thread.and_then(|thread| thread.loose_bio.take()) else { return };
-        let known = self.raw.get(&request).copied();
-        let number = match known.filter(|_| !is_first) {
-            Some(number) => number,
-            None => {
-                self.raw_begin(event, &sectors, is_waited_for);
-                let number = self.requests.len() - 1;
-                self.raw.insert(request, number);
-                number
-            }
-        };
-        let pending = &mut self.requests[number];
-        let bytes = u64::from(sectors.count) * SECTOR;
-        if known == Some(number) && !is_first {
-            pending.request.length += bytes;
-        }
-        self.add_bio(event.time, number, &sectors);
-    }
-
-    /// A request on a raw device, as its first bio tells it.
-    fn raw_begin(&mut self, event: &Event, sectors: &Sectors, is_waited_for: Option<bool>) {
-        let start = sectors.start.saturating_sub(self.files.first_sector(sectors.device));
-        let begin = Begin {
-            inode: Inode { device: sectors.device, number: 0 },
-            file_size: 0,
-            position: start.saturating_mul(SECTOR),
-            count: u64::from(sectors.count) * SECTOR,
-            done_before: 0,
-            flags: if sectors.is_durable { IOCB_DURABLE } else { 0 },
-            is_async: is_waited_for != Some(true),
-            is_write: sectors.flow == Flow::Write,
-        };
-        self.begin(event, &begin);
-        let thread = self.thread(event.thread);
-        thread.open = None;
-        let number = self.requests.len() - 1;
-        let pending = &mut self.requests[number];
-        pending.is_raw = true;
-        let door = pending.request.door;
-        if is_waited_for.is_none() && door == Door::Aio {
-            pending.request.door = Door::Unknown;
-        } else {
-            self.uses(event.thread, door);
-        }
-        self.leave((begin.inode, begin.position), number);
-    }
-
-    /// A raw device's request ends where its last bio does: nothing puts it off.
-    fn raw_done(&mut self, event: &Event, number: usize, error: i64) {
-        let pending = &mut self.requests[number];
-        let request = &mut pending.request;
-        request.times.completed = Some(event.time);
-        let length = i64::try_from(request.length).unwrap_or(i64::MAX);
-        let result = if error == 0 { length } else { error };
-        if pending.is_complete {
-            // A device that finishes each bio at once had seemed to be done before.
-            request.result = Some(result);
-            return;
-        }
-        let is_waited_for = request.door == Door::Syscall;
-        let context = match is_waited_for {
-            true => Context::Task,
-            false => self.context_of(event, &self.requests[number]),
-        };
-        self.end(event, number, context, result);
     }
 
     /// Which request a completion is of. The file position has moved by what was moved.
