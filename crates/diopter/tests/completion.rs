@@ -13,3 +13,5 @@ mod durable;
 mod ends;
 #[path = "completion/listed.rs"]
 mod listed;
+#[path = "completion/space.rs"]
+mod space;

@@ -281,7 +281,12 @@ fn ran_out_of_space(pending: &Pending, target: &Target, failure: Failure) -> boo
     let gap = first_missing(pending).unwrap_or(failure.range.start());
     let is_in_front = |bio: &BioEnd| bio.runs.take(bio.moved()).end() <= gap;
     let has_some = pending.at > pending.range.start() || gap > pending.span.start();
-    has_some && pending.ends.iter().all(|bio| bio.moved() == 0 || is_in_front(bio))
+    // An earlier attempt may have written what lies behind.
+    let was_in_front =
+        |part: &RangeOutcome| part.state != RangeState::Done || part.range.end() <= gap;
+    has_some
+        && pending.ends.iter().all(|bio| bio.moved() == 0 || is_in_front(bio))
+        && pending.parts.iter().all(was_in_front)
 }
 
 fn is_no_space(errno: Errno) -> bool {
