@@ -225,13 +225,14 @@ const fn source(
     Source { name, need, fields, read }
 }
 
-/// Events of which there is one for each request, and that tell only when somebody woke: they are
+/// Events of which there is one for each request, and that tell only who woke and when: they are
 /// left off when there are too many. A single event of a system call makes all of them slower.
 pub const WAKES: &[&str] = &[
     "syscalls/sys_enter_io_setup",
     "syscalls/sys_exit_io_getevents",
     "syscalls/sys_exit_io_pgetevents",
     "io_uring/io_uring_complete",
+    "io_uring/io_uring_submit_req",
 ];
 /// Events of work that are of use for two functions only.
 pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start"];

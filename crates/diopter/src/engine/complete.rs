@@ -7,13 +7,14 @@ use crate::engine::bounce::{copy_in, copy_out, leave_behind};
 use crate::engine::build::Ground;
 use crate::engine::flush;
 use crate::engine::pending::{BioEnd, Failure, Pending, State};
+use crate::engine::reserve;
 use crate::engine::route::Way;
-use crate::engine::submit::{self, Flight};
+use crate::engine::submit::Flight;
 use crate::engine::target::Target;
 use crate::error::IoError;
 use crate::limits::{ATTEMPTS_MAX, COPY_BYTES_INLINE_MAX};
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
-use crate::policy::{CompletionPolicy, MergePolicy, Policies, ShortPolicy};
+use crate::policy::{CompletionPolicy, Policies, ShortPolicy};
 use crate::request::RequestOp;
 use crate::stripe::Runs;
 use crate::units::{Bytes, FileRange, align_up, is_aligned, to_usize};
@@ -106,7 +107,7 @@ pub(crate) fn close_window(
     let short = policies.short;
     match pending.state {
         _ if pending.is_sync() => return close_syncs(pending, target),
-        State::Reserves => return close_reserves(pending, target, flight, policies),
+        State::Reserves => return reserve::close(pending, target, flight, policies),
         State::ReadsEdges => return close_edges(pending, target, flight),
         State::Flushes => return flush::close(pending, target),
         _ => {}
@@ -126,7 +127,7 @@ pub(crate) fn close_window(
             pending.failure = None;
             return try_again(pending, State::NextWindow);
         }
-        if !ran_out_of_space(pending, target, failure) {
+        if !reserve::ran_out(pending, target, failure) {
             return report_parts(pending, flight);
         }
         pending.failure = None;
@@ -158,7 +159,7 @@ pub(crate) fn close_window(
     if !is_whole && pending.is_write() {
         note_parts(pending, end.at);
     } else if pending.is_write() && pending.is_serial {
-        note_written(pending, target);
+        reserve::note_written(pending, target);
     }
     if !is_whole && is_the_end(pending, target, end, short) {
         if !pending.is_write() && short == ShortPolicy::Resubmit && is_cut_off(target, end.at) {
@@ -188,17 +189,6 @@ fn is_for_a_worker(pending: &Pending, part: FileRange, policy: CompletionPolicy)
     is_last && has_workers && !pending.is_blocking && part.length() > COPY_BYTES_INLINE_MAX
 }
 
-/// Nobody could tell whether there was space. There was: the same bytes need none the next time.
-fn note_written(pending: &mut Pending, target: &Target) {
-    pending.lanes.fill(&*target.mapper, pending.span, MergePolicy::PerObject);
-    for lane in pending.lanes.iter() {
-        if let Ok((object, start)) = target.locate(lane.start()) {
-            target.note_space(object, (start, start + lane.length()));
-        }
-    }
-    pending.lanes.clear();
-}
-
 /// Where the bytes moved without a gap end.
 #[derive(Clone, Copy)]
 struct MovedTo {
@@ -209,7 +199,7 @@ struct MovedTo {
 
 /// Whether a window that is not whole is the last one all the same.
 fn is_the_end(pending: &Pending, target: &Target, end: MovedTo, short: ShortPolicy) -> bool {
-    let out_of_space = |bio: &BioEnd| bio.result.is_err_and(is_no_space);
+    let out_of_space = |bio: &BioEnd| bio.result.is_err_and(reserve::is_no_space);
     if end.is_end_of_file || pending.ends.iter().any(out_of_space) {
         return true;
     }
@@ -272,27 +262,6 @@ pub(crate) fn bytes_there(target: &Target, runs: Runs) -> Result<u64, Errno> {
     Ok(target.object_size(object)?.saturating_sub(start).min(runs.length()))
 }
 
-/// A write to several objects that ran out of space is short, when what was written has no gap:
-/// without sure space it goes bio by bio, so that there is none.
-fn ran_out_of_space(pending: &Pending, target: &Target, failure: Failure) -> bool {
-    if target.striping().is_none() || !is_no_space(failure.errno) {
-        return false;
-    }
-    let gap = first_missing(pending).unwrap_or(failure.range.start());
-    let is_in_front = |bio: &BioEnd| bio.runs.take(bio.moved()).end() <= gap;
-    let has_some = pending.at > pending.range.start() || gap > pending.span.start();
-    // An earlier attempt may have written what lies behind.
-    let was_in_front =
-        |part: &RangeOutcome| part.state != RangeState::Done || part.range.end() <= gap;
-    has_some
-        && pending.ends.iter().all(|bio| bio.moved() == 0 || is_in_front(bio))
-        && pending.parts.iter().all(was_in_front)
-}
-
-fn is_no_space(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
-}
-
 /// Another process appended between the look at the size and the write, so the end is on no block
 /// any more.
 fn is_lost_race_to_append(pending: &Pending, target: &Target, failure: Failure) -> bool {
@@ -312,32 +281,6 @@ fn close_syncs(pending: &mut Pending, target: &Target) {
     } else {
         pending.state = State::Ended;
     }
-}
-
-/// The objects have been asked for space: with all of it the bios go side by side, without it one
-/// by one. A file system that can't be asked says at least how much is free.
-fn close_reserves(pending: &mut Pending, target: &Target, flight: &Flight, policies: &Policies) {
-    let mut is_sure = true;
-    let mut unasked = 0;
-    for bio in &pending.ends {
-        match (bio.result, target.locate(bio.runs.start())) {
-            (Ok(_), Ok((object, start))) => {
-                target.note_space(object, (start, start + bio.runs.length()));
-            }
-            (Err(Errno::EOPNOTSUPP), Ok((object, _))) => {
-                // Objects may share a file system: all of it is asked of each.
-                unasked += bio.runs.length();
-                is_sure &= target.free_bytes(object).is_some_and(|free| free > 2 * unasked);
-            }
-            _ => is_sure = false,
-        }
-    }
-    pending.ends.clear();
-    if pending.is_cancelled {
-        return pending.fail(Errno::ECANCELED, pending.rest());
-    }
-    pending.is_serial = !is_sure;
-    submit::begin_transfer(pending, target, flight, policies);
 }
 
 /// The edge blocks are read: what lies past the end of the file is zeros, the caller's bytes go in
@@ -380,7 +323,7 @@ fn close_edges(pending: &mut Pending, target: &Target, flight: &Flight) {
 
 /// The first byte of the window that was not moved, by a bio that came back or for lack of one: an
 /// error leaves lanes that were never built.
-fn first_missing(pending: &Pending) -> Option<u64> {
+pub(super) fn first_missing(pending: &Pending) -> Option<u64> {
     let missing = pending.ends.iter().map(BioEnd::missing).chain(pending.lanes.iter());
     missing.filter(|runs| !runs.is_empty()).map(|runs| runs.start()).min()
 }

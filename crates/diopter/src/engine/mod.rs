@@ -15,6 +15,7 @@ mod handle;
 pub(crate) mod hybrid;
 mod loss;
 pub(crate) mod pending;
+mod reserve;
 mod round;
 pub(crate) mod route;
 mod space;

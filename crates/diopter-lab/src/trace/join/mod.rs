@@ -3,6 +3,8 @@
 //! sectors.
 
 mod raw;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -55,6 +57,8 @@ pub struct Join {
     unanswered: VecDeque<usize>,
     /// Processes that are seen to use Linux AIO.
     aio_processes: HashSet<u32>,
+    /// Processes that are seen to have a ring.
+    ring_processes: HashSet<u32>,
     /// Threads that wait for a file to be synchronised.
     syncing: HashSet<u32>,
     first: Option<u64>,
@@ -125,6 +129,7 @@ impl Join {
             punted: HashSet::new(),
             unanswered: VecDeque::new(),
             aio_processes: HashSet::new(),
+            ring_processes: HashSet::new(),
             syncing: HashSet::new(),
             first: None,
             last: 0,
@@ -258,9 +263,20 @@ impl Join {
     /// A thread's process is seen to come by a door.
     fn uses(&mut self, thread: u32, door: Door) {
         let process = self.threads.get(&thread).map(|thread| thread.process);
-        if door == Door::Aio {
-            self.aio_processes.extend(process);
+        match door {
+            Door::Aio => self.aio_processes.extend(process),
+            Door::Uring => self.ring_processes.extend(process),
+            Door::Syscall | Door::Unknown => {}
         }
+    }
+
+    /// Whether a thread that does not wait can only have come by a ring. That counts where so much
+    /// goes on that entries of rings are not told.
+    fn has_ring_only(&self, thread: u32) -> bool {
+        let process = self.threads.get(&thread).map(|thread| thread.process);
+        process.is_some_and(|process| {
+            self.ring_processes.contains(&process) && !self.aio_processes.contains(&process)
+        })
     }
 
     /// The request that a thread is handing down, if it is one of this file.
@@ -312,7 +328,9 @@ impl Join {
             pending.entry = entry.or(attempt.entry);
         }
         pending.request.is_punted |= pending.request.thread_name.starts_with("iou-wrk");
-        let is_of_ring = pending.entry.is_some() || pending.request.is_punted;
+        let is_of_ring = pending.entry.is_some()
+            || pending.request.is_punted
+            || self.has_ring_only(thread_number);
         pending.request.door = match (begin.is_async, is_of_ring) {
             (false, _) => Door::Syscall,
             (true, true) => Door::Uring,
@@ -395,13 +413,15 @@ impl Join {
 
     /// A ring's entry goes to a worker, and what its submitter tried is given up.
     fn punted(&mut self, thread: u32, entry: u64) {
+        // An entry's place is used again: one whose end was not told may be of an earlier request.
+        let request = self.entries.get(&entry).copied();
+        let request = request.filter(|request| !self.has_ended(*request));
         let Some(thread) = self.threads.get_mut(&thread).filter(|thread| thread.is_member) else {
             return;
         };
         thread.entry = None;
-        match self.entries.get(&entry) {
+        match request {
             Some(request) => {
-                let request = *request;
                 if thread.open == Some(request) {
                     thread.open = None;
                 }
@@ -412,6 +432,12 @@ impl Join {
                 self.punted.insert(entry);
             }
         }
+    }
+
+    /// Whether a request has its result, and was more than an attempt.
+    fn has_ended(&self, number: usize) -> bool {
+        let pending = &self.requests[number];
+        pending.is_complete && !pending.is_given_up
     }
 
     /// A ring's entry is answered.
@@ -572,7 +598,7 @@ impl Join {
             request.times.woken = Some(event.time);
         } else if matches!(request.door, Door::Aio | Door::Unknown) {
             self.reapable.entry(process).or_default().push_back(number);
-        } else if request.door == Door::Uring && pending.entry.is_none() {
+        } else if request.door == Door::Uring && request.is_punted && pending.entry.is_none() {
             self.unanswered.push_back(number);
         }
         for bio in &pending.request.bios {

@@ -1,0 +1,172 @@
+//! Events as a kernel would send them, and what they are joined to.
+
+use super::*;
+
+const ROOT: u32 = 10;
+const WORKER: u32 = 11;
+const ENTRY: u64 = 0xabc0;
+const LENGTH: u32 = 4096;
+const EAGAIN_ENDS: i64 = -11;
+
+/// No machine has it.
+fn device() -> Device {
+    Device::new(4000, 0)
+}
+
+fn inode() -> Inode {
+    Inode { device: device(), number: 12 }
+}
+
+/// Events that come in turn, a microsecond apart.
+struct Told {
+    join: Join,
+    now: u64,
+}
+
+impl Told {
+    fn new() -> Told {
+        Told { join: Join::new(ROOT, Files::default(), true), now: 0 }
+    }
+
+    fn at(&mut self, thread: u32, what: What) -> &mut Told {
+        self.now += 1000;
+        self.join.take(Event { time: self.now, thread, flags: 0, what });
+        self
+    }
+
+    fn ring(&mut self) -> &mut Told {
+        self.at(ROOT, What::QueueMade { is_ring: true, entries: 32 })
+    }
+
+    fn worker(&mut self) -> &mut Told {
+        let name = "iou-wrk-10".to_owned();
+        self.at(ROOT, What::TaskMade { task: WORKER, name, is_thread: true })
+    }
+
+    fn begin(&mut self, thread: u32, flags: u32) -> &mut Told {
+        self.at(
+            thread,
+            What::Begin(Begin {
+                inode: inode(),
+                file_size: 1 << 20,
+                position: 0,
+                count: u64::from(LENGTH),
+                done_before: 0,
+                flags,
+                is_async: true,
+                is_write: false,
+            }),
+        )
+    }
+
+    fn bio(&mut self, thread: u32) -> &mut Told {
+        self.at(thread, What::BioQueued(sectors(0)))
+    }
+
+    fn raw_bio(&mut self, thread: u32, bio: u64) -> &mut Told {
+        self.bio(thread)
+            .at(thread, What::RawBio { request: bio, is_first: true, is_waited_for: Some(false) })
+    }
+
+    fn complete(&mut self, thread: u32) -> &mut Told {
+        let result = i64::from(LENGTH);
+        self.at(thread, What::Complete { inode: inode(), position: u64::from(LENGTH), result })
+    }
+
+    fn end(&mut self) -> Trace {
+        let mut trace = Trace::default();
+        std::mem::replace(self, Told::new()).join.finish(&mut trace);
+        trace
+    }
+}
+
+fn sectors(error: i64) -> Sectors {
+    let count = LENGTH / 512;
+    Sectors { device: device(), start: 2048, count, flow: Flow::Read, is_durable: false, error }
+}
+
+#[test]
+fn a_request_of_a_ring_is_told_as_such_also_when_its_entry_is_not_told() {
+    let mut told = Told::new();
+    told.ring().begin(ROOT, 0).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+    let trace = told.end();
+    assert_eq!(trace.requests[0].door, Door::Uring);
+    assert_eq!(trace.requests[0].bios.len(), 1);
+    assert_eq!(trace.requests[0].times.woken, None);
+}
+
+#[test]
+fn without_a_ring_who_does_not_wait_came_by_linux_aio() {
+    let mut told = Told::new();
+    told.begin(ROOT, 0).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+    assert_eq!(told.end().requests[0].door, Door::Aio);
+    // With both, only an entry tells.
+    let mut told = Told::new();
+    told.ring().at(ROOT, What::QueueMade { is_ring: false, entries: 32 });
+    told.begin(ROOT, 0).complete(ROOT);
+    assert_eq!(told.end().requests[0].door, Door::Aio);
+    let mut told = Told::new();
+    told.ring().at(ROOT, What::QueueMade { is_ring: false, entries: 32 });
+    told.at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, 0).complete(ROOT);
+    assert_eq!(told.end().requests[0].door, Door::Uring);
+}
+
+#[test]
+fn an_attempt_that_would_have_waited_and_the_workers_request_are_one() {
+    let mut told = Told::new();
+    told.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, IOCB_NOWAIT);
+    told.at(ROOT, What::UringPunted(ENTRY)).begin(WORKER, 0).bio(WORKER);
+    told.at(WORKER, What::BioDone(sectors(0))).complete(WORKER);
+    told.at(WORKER, What::UringCompleted(ENTRY));
+    let trace = told.end();
+    assert_eq!(trace.requests.len(), 1);
+    let request = &trace.requests[0];
+    assert!(request.is_punted && request.door == Door::Uring);
+    // From the first attempt to the answer.
+    assert_eq!(request.times.begin, 3000);
+    assert_eq!(request.times.woken, Some(9000));
+}
+
+#[test]
+fn an_entry_whose_place_is_used_again_does_not_change_the_earlier_request() {
+    let mut told = Told::new();
+    told.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, 0).bio(ROOT);
+    told.at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+    // Its answer and the next submission are not told.
+    told.at(ROOT, What::UringPunted(ENTRY)).begin(WORKER, 0).bio(WORKER);
+    told.at(WORKER, What::BioDone(sectors(0))).complete(WORKER);
+    let punted: Vec<bool> = told.end().requests.iter().map(|request| request.is_punted).collect();
+    assert_eq!(punted, [false, true]);
+}
+
+#[test]
+fn a_raw_devices_bio_that_a_ring_may_not_cut_is_repeated_and_counts_once() {
+    let mut told = Told::new();
+    told.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).raw_bio(ROOT, 1);
+    told.at(ROOT, What::BioDone(sectors(EAGAIN_ENDS))).at(ROOT, What::UringPunted(ENTRY));
+    told.raw_bio(WORKER, 1).at(WORKER, What::BioDone(sectors(0)));
+    let trace = told.end();
+    assert_eq!(trace.requests.len(), 1);
+    assert_eq!(trace.bios.len(), 1);
+    let request = &trace.requests[0];
+    assert_eq!((request.bios.as_slice(), request.result), (&[0][..], Some(i64::from(LENGTH))));
+    assert!(request.is_punted);
+    assert_eq!(trace.bios[0].queued, 8000);
+}
+
+#[test]
+fn what_linux_aio_is_refused_is_a_request_with_that_result() {
+    let mut told = Told::new();
+    told.at(ROOT, What::QueueMade { is_ring: false, entries: 32 }).raw_bio(ROOT, 1);
+    told.at(ROOT, What::BioDone(sectors(EAGAIN_ENDS)));
+    let trace = told.end();
+    assert_eq!(trace.requests.len(), 1);
+    assert_eq!(trace.requests[0].result, Some(EAGAIN_ENDS));
+}
+
+#[test]
+fn threads_that_the_command_did_not_start_are_not_told() {
+    let mut told = Told::new();
+    told.begin(99, 0).bio(99).complete(99);
+    assert!(told.end().requests.is_empty());
+}
