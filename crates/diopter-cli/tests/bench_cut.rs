@@ -1,12 +1,14 @@
-//! `dio bench` that is cut off from outside: killed with what it started.
+//! `dio bench` that is cut off from outside: killed with what it started, and disks that are too
+//! small or fill up under it.
 
 mod cp_support;
 
-use std::fs;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 
-use cp_support::{folder, send, skip, wait_for};
+use cp_support::{folder, is_root, names, send, skip, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// No round of it ends by itself while a test looks.
@@ -93,4 +95,110 @@ fn fio_is_gone_with_the_run_that_was_killed() {
     send(&run.child, Signal::KILL);
     run.child.wait().unwrap();
     wait_for("the end of fio", || run.processes().is_empty());
+}
+
+/// A mounted file system on a loop device of its own; gone with it.
+struct Mounted {
+    folder: tempfile::TempDir,
+    device: String,
+}
+
+impl Mounted {
+    /// `None`, with a line that says why, where it can't be had.
+    fn new(maker: &str, bytes: u64) -> Option<Mounted> {
+        if !is_root() {
+            skip("loop", "only root attaches loop devices");
+            return None;
+        }
+        let folder = folder();
+        let image = folder.path().join("image");
+        File::create(&image).unwrap().set_len(bytes).unwrap();
+        let device = run_tool("losetup", &["--find", "--show", image.to_str().unwrap()])?;
+        let mounted = Mounted { folder, device: device.trim().to_owned() };
+        run_tool(maker, &["-q", "-F", &mounted.device])?;
+        fs::create_dir(mounted.point()).unwrap();
+        run_tool("mount", &[&mounted.device, mounted.point().to_str().unwrap()])?;
+        Some(mounted)
+    }
+
+    fn point(&self) -> PathBuf {
+        self.folder.path().join("point")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        run_tool("umount", &[self.point().to_str().unwrap()]);
+        run_tool("losetup", &["--detach", &self.device]);
+    }
+}
+
+/// What a tool printed; `None`, and a line with what it said, if it failed.
+fn run_tool(tool: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(tool).args(arguments).output();
+    let output = output.map_err(|error| skip("loop", &format!("{tool}: {error}"))).ok()?;
+    if !output.status.success() {
+        skip("loop", &format!("{tool}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        return None;
+    }
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+fn message(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    said
+}
+
+#[test]
+fn a_disk_that_is_too_small_is_told_before_anything_is_written() {
+    let Some(mounted) = Mounted::new("mkfs.ext4", 64 << 20) else { return };
+    let before = names(&mounted.point());
+    let output = bench(&mounted.point(), &["--size=32M"]).output().unwrap();
+    let said = message(&output);
+    assert!(said.contains("free, and the scratch file needs 96 MiB"), "{said}");
+    assert!(said.contains("smaller --size") && said.contains("another folder"), "{said}");
+    assert_eq!(names(&mounted.point()), before);
+}
+
+#[test]
+fn a_disk_that_fills_while_the_file_is_laid_out_is_told_with_figures_and_nothing_stays() {
+    // Without extents nothing can be allocated ahead: the file gets its blocks as it is written.
+    let Some(mounted) = Mounted::new("mkfs.ext3", 320 << 20) else { return };
+    let (point, elsewhere) = (mounted.point(), folder());
+    let arguments = [point.to_str().unwrap(), "--size=200M"];
+    let child = bench(elsewhere.path(), &arguments).spawn().unwrap();
+    wait_for("the first bytes of the file", || scratch_bytes(&point) > 0);
+    send(&child, Signal::STOP);
+    let state = format!("/proc/{}/stat", child.id());
+    wait_for("the run to stand still", || fs::read_to_string(&state).unwrap().contains(") T "));
+    assert!(scratch_bytes(&point) < 200 << 20, "it was laid out before it could be stopped");
+    fill(&point.join("others"));
+    send(&child, Signal::CONT);
+    let said = message(&child.wait_with_output().unwrap());
+    assert!(said.contains(point.to_str().unwrap()) && said.contains("ENOSPC"), "{said}");
+    for words in ["it needs 200 MiB", ", got ", " of it, and ", " are free there"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(said.contains("smaller --size") && said.contains("another folder"), "{said}");
+    assert_eq!(names(&point), ["lost+found", "others"]);
+    assert_eq!(names(elsewhere.path()), <[String; 0]>::default(), "no half a result");
+}
+
+/// Bytes of the file in the scratch folder of a run, as far as it is laid out.
+fn scratch_bytes(within: &Path) -> u64 {
+    let folders = fs::read_dir(within).unwrap().flatten().map(|entry| entry.path());
+    let found = folders.filter_map(|folder| fs::metadata(folder.join("data")).ok());
+    found.map(|file| file.len()).sum()
+}
+
+/// A file that takes all that is left.
+fn fill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    for bytes in [1 << 20, 4096] {
+        let piece = vec![7; bytes];
+        while file.write_all(&piece).is_ok() {}
+    }
+    // Written out as far as it goes: what was only promised is taken too.
+    file.sync_all().unwrap_or(());
 }
