@@ -1,6 +1,8 @@
 //! `dio bench` on real files, with real fio where it is installed: what a run leaves, what it
 //! refuses, and what is there after it was ended at any moment.
 
+mod json_schema;
+
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -159,7 +161,6 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
         (&["--job=odd.fio"], "line 3: option `zonemode`"),
         (&["--job=nothing"], "iomap-4k"),
         (&["--resume"], "nothing was interrupted"),
-        (&["--preset=diopter,diopter"], "named twice"),
         (&["--job=ext3-boundary", "--with=fio:libaio"], "fio"),
     ] {
         let told = refusal(path, arguments);
@@ -256,6 +257,29 @@ fn a_signal_at_any_moment_leaves_a_readable_result_and_no_scratch_and_the_run_go
         }
         assert_eq!(names(folder.path()), ["dio-bench.html", "dio-bench.json"]);
     }
+}
+
+#[test]
+fn the_same_way_twice_is_two_columns_that_are_resumed_and_compared_like_any() {
+    let folder = folder();
+    let line = [&LONG[..], &["--rw=randread", "--preset=diopter,diopter", "--json"]].concat();
+    let child = bench(folder.path(), &line).spawn().unwrap();
+    wait_for("the journal grows", || journal_lines(folder.path()) >= 4);
+    send(&child, Signal::INT);
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    let told = measured(folder.path(), &[&line[..6], &line[6..7], &["--resume"]].concat());
+    let labels = told["columns"].as_array().unwrap().iter().map(|column| &column["label"]);
+    assert_eq!(labels.collect::<Vec<_>>(), ["diopter", "diopter #2"]);
+    assert_eq!(rounds_of(&told), 2 * 3);
+    let schema = tool(env!("CARGO_BIN_EXE_dio"), &["schema", "bench"]).unwrap();
+    let schema = serde_json::from_str(&schema).unwrap();
+    assert_eq!(json_schema::mismatch(&schema, &told), None);
+    let mut dio = Command::new(env!("CARGO_BIN_EXE_dio"));
+    dio.args(["compare", "--json", "dio-bench.json", "dio-bench.json"]);
+    let compared = dio.current_dir(folder.path()).output().unwrap();
+    let compared: Value = serde_json::from_slice(&compared.stdout).unwrap();
+    let bases = compared["columns"].as_array().unwrap().iter().map(|column| &column["base"]);
+    assert_eq!(bases.collect::<Vec<_>>(), [&Value::Null, &Value::Null, &0.into(), &1.into()]);
 }
 
 #[test]

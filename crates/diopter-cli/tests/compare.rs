@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use diopter_lab::compare::noisy::{self, Noise};
 use diopter_lab::compare::{Settings, Verdict};
-use diopter_lab::document::Bench;
+use diopter_lab::document::{Bench, Doubt, Warning};
 use serde_json::Value;
 
 struct Told {
@@ -122,6 +122,24 @@ fn the_document_is_as_its_schema_says() {
     assert_eq!(json_schema::mismatch(&schema, &document), None);
     assert_eq!(document["rows"][0]["metric"], "iops");
     assert_eq!(document["environment_differences"][0]["field"], "kernel_release");
+}
+
+#[test]
+fn a_doubt_about_several_columns_or_about_one_file_twice_is_told_once() {
+    let place = Place::new();
+    let mut bench = noisy::bench(Noise::QUIET, 1, &[1.0, 1.0], 20);
+    let doubt = Doubt::Governor;
+    let evidence = "the governor is powersave".to_owned();
+    for cell in &mut bench.rows[0].cells {
+        cell.warnings = vec![Warning { doubt, evidence: evidence.clone() }];
+    }
+    place.write("base.json", &bench);
+    place.write("new.json", &bench);
+    for (line, times) in [("base.json new.json", 2), ("base.json base.json base.json", 1)] {
+        let told = place.run(&format!("compare {line}")).stdout;
+        assert_eq!(told.matches("governor: ").count(), times, "{told}");
+        assert_eq!(told.matches("at different times").count(), 1, "{told}");
+    }
 }
 
 #[test]

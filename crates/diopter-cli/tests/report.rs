@@ -60,6 +60,7 @@ fn a_page_and_the_files_of_fio_are_written_whole() {
     assert!(std::fs::read_to_string(&page).unwrap().ends_with("</html>\n"));
     let written: Vec<_> = std::fs::read_dir(&fio).unwrap().map(|one| one.unwrap().path()).collect();
     assert_eq!(written.len(), 1, "one round of one way: {written:?}");
+    assert_eq!(std::fs::read_dir(&written[0]).unwrap().count(), 4, "a file for each job");
     let again = stdout_of(&[written[0].to_str().unwrap(), "--csv"]);
     assert_eq!(again.lines().count(), 5, "what was written is read again");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside");

@@ -1,5 +1,6 @@
 //! fio's own files, read and compared: real ones, those of the reports, and broken ones.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use diopter_lab::compare::{self, Comparison, Metric, Named, Settings, Verdict};
@@ -189,7 +190,8 @@ fn what_is_exported_reads_back_as_it_was() {
     let bench = loaded("fio/randrw-3.33.json").bench;
     let exports = fio::export(&bench);
     assert_eq!(exports.len(), 1);
-    assert_eq!(exports[0].file_name, "0-fio-libaio.round-0.json");
+    assert_eq!(exports[0].folder_name, "0-fio-libaio.round-0");
+    assert_eq!(exports[0].file_name, "0-a.json");
     let again = load::bytes_of(exports[0].document.to_string().as_bytes()).unwrap().bench;
     let (own, read) = (&bench.rows[0], &again.rows[0]);
     assert_eq!(own.job, read.job);
@@ -197,6 +199,22 @@ fn what_is_exported_reads_back_as_it_was() {
     assert_eq!((&own.read, &own.write), (&read.read, &read.write));
     assert_eq!(own.elapsed_ns, read.elapsed_ns);
     assert_eq!(again.columns[0].engine, "libaio");
+}
+
+/// fio-plot takes the jobs of a file for parts of one, and adds them up.
+#[test]
+fn each_job_is_a_file_of_its_own_in_the_folder_of_its_round() {
+    let bench = loaded("reports/patch-4.15.json").bench;
+    let exports = fio::export(&bench);
+    assert_eq!(exports.len(), bench.rows.len());
+    let folders: BTreeSet<&str> = exports.iter().map(|one| one.folder_name.as_str()).collect();
+    assert_eq!(folders.len(), 1, "{folders:?}");
+    let files: BTreeSet<&str> = exports.iter().map(|one| one.file_name.as_str()).collect();
+    assert_eq!(files.len(), bench.rows.len(), "{files:?}");
+    for (export, row) in exports.iter().zip(&bench.rows) {
+        assert_eq!(export.document["jobs"].as_array().unwrap().len(), 1);
+        assert_eq!(export.document["jobs"][0]["job options"]["rw"], row.job.rw.name());
+    }
 }
 
 /// The keys that fio-plot and MMTests look for.
@@ -211,6 +229,9 @@ fn an_export_has_the_keys_that_others_read() {
         ["jobname", "groupid", "error", "elapsed", "job options", "usr_cpu", "sys_cpu", "ctx"]
     {
         assert!(job.get(key).is_some(), "{key}");
+    }
+    for key in ["latency_ns", "latency_us", "latency_ms"] {
+        assert!(job[key]["250"].is_number(), "{key}");
     }
     for direction in ["read", "write", "trim"] {
         for key in ["io_bytes", "bw_bytes", "iops", "runtime", "total_ios", "short_ios"] {

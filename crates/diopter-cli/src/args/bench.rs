@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   dio bench --quick
   dio bench --rw randread,randwrite --bs 4k,16k --iodepth 1,32 --preset diopter,linux-5.5
+  dio bench --preset diopter,diopter     # how noisy it is here
   dio bench /mnt/fast --with fio:libaio,fio:io_uring --rw randread --bs 128k --iodepth 8
   dio bench --job iomap-4k --fs ext4,xfs /mnt/scratch
   dio bench --job nightly.fio --json-out tonight.json --html tonight.html

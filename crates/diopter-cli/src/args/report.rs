@@ -37,9 +37,10 @@ pub struct ReportArgs {
     /// Print the document (docs/schema/bench.json), of several runs as one
     #[arg(long, group = "form")]
     pub json: bool,
-    /// Write fio's JSON into this folder, a file for each way and round
+    /// Write fio's JSON into this folder, a file for each job of a way and round
     ///
-    /// For fio-plot, MMTests and whatever else reads it. The folder is made if it is not there.
+    /// For fio-plot, MMTests and whatever else reads it. Each way and round has a folder in this
+    /// one, which is made if it is not there.
     #[arg(long, value_name = "DIR")]
     pub fio_json: Option<PathBuf>,
     /// The smallest change that matters [default: what the runs say, or 1%]

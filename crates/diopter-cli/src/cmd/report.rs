@@ -57,10 +57,11 @@ fn render(options: &ReportOptions, look: &Look) -> Result<String, String> {
         write(path, &report::html(&bench, Some(&comparison)))?;
     }
     if let Some(folder) = &options.fio_json {
-        fs::create_dir_all(folder).map_err(|error| {
-            format!("make {}: {error}; name a folder, or a new one", folder.display())
-        })?;
         for export in fio::export(&bench) {
+            let folder = folder.join(export.folder_name);
+            fs::create_dir_all(&folder).map_err(|error| {
+                format!("make {}: {error}; name a folder, or a new one", folder.display())
+            })?;
             let mut text = serde_json::to_string_pretty(&export.document)
                 .expect("strings and numbers are JSON");
             text.push('\n');

@@ -8,6 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use diopter_sys::child::bind_to_parent;
+
 use super::campaign::{Runner, Trouble};
 use super::environment;
 use super::ground::{Ground, is_fresh};
@@ -68,14 +70,16 @@ impl Machine {
 
     fn answer(&self, order: &RoundOrder) -> Result<RoundAnswer, Trouble> {
         let (program, arguments) = &self.child;
-        let spawned = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // An interrupt from the terminal is for the run, which then ends the round.
-            .process_group(0)
-            .spawn();
+            .process_group(0);
+        // A round whose run was killed would go on writing.
+        let spawned = bind_to_parent(&mut command, None).spawn();
         let shown = program.display();
         let mut child =
             spawned.map_err(|error| Trouble::Run(format!("run {shown} again: {error}")))?;

@@ -1,7 +1,7 @@
 //! What a run is to measure: rows, columns and how often, resolved and checked. Knows nothing of
 //! files that are there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use diopter::limits;
 use diopter::probe::size_text;
@@ -95,6 +95,7 @@ fn spread<T>(jobs: &mut Vec<Job>, values: &[T], set: impl Fn(&mut Job, &T)) {
 /// `ext4 randwrite 4k depth 64`: what people call it, with what differs between rows.
 fn name_of(job: &Job, axes: &Axes) -> String {
     let mut words: Vec<String> = job.file_system.iter().cloned().collect();
+    words.extend(job.target.split(':').next().filter(|kind| !kind.is_empty()).map(str::to_owned));
     words.push(job.rw.name().to_owned());
     words.push(short_size(job.block_bytes));
     words.push(format!("depth {}", job.iodepth));
@@ -119,6 +120,19 @@ pub fn short_size(bytes: u64) -> String {
     let units = [(1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")];
     let unit = units.iter().find(|(scale, _)| bytes >= *scale && bytes.is_multiple_of(*scale));
     unit.map_or_else(|| bytes.to_string(), |(scale, unit)| format!("{}{unit}", bytes / scale))
+}
+
+/// Numbers the columns that were named before: `diopter #2`. The same way twice shows how far apart
+/// figures lie when nothing differs.
+pub fn number_twins(columns: &mut [PlannedColumn]) {
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    for column in columns {
+        let count = counts.entry(column.label.clone()).or_default();
+        *count += 1;
+        if *count > 1 {
+            column.label = format!("{} #{count}", column.label);
+        }
+    }
 }
 
 impl PlannedColumn {
@@ -217,7 +231,7 @@ impl Plan {
         let labels: BTreeSet<&str> =
             self.columns.iter().map(|column| column.label.as_str()).collect();
         if labels.len() < self.columns.len() {
-            return Err("a column is named twice; name each preset and engine once".to_owned());
+            return Err("two columns have the same name; give each its own".to_owned());
         }
         self.jobs.iter().try_for_each(|job| self.check_job(job))
     }
@@ -318,7 +332,7 @@ mod tests {
         refused(|plan| plan.rounds = 0, "--rounds 1 or more");
         refused(|plan| plan.rounds = 1 << 20, "at most 10000");
         refused(|plan| plan.columns.clear(), "nothing is to be measured");
-        refused(|plan| plan.columns.push(plan.columns[0].clone()), "named twice");
+        refused(|plan| plan.columns.push(plan.columns[0].clone()), "its own");
         refused(|plan| plan.jobs[0].size = 512, "do not fit --size 512 B");
         refused(|plan| plan.jobs[0].iodepth = 129, "--iodepth 128");
         refused(|plan| plan.jobs[0].span = Span::RuntimeNs(0), "--runtime 1");
@@ -330,6 +344,23 @@ mod tests {
             plan.columns.push(PlannedColumn::fio("libaio"));
         };
         refused(with_fio, "fio knows no striped");
+    }
+
+    #[test]
+    fn a_column_that_is_named_again_gets_a_number() {
+        let names = ["diopter", "linux-5.5", "diopter", "diopter"];
+        let mut columns = names.map(|name| PlannedColumn::engine(name, "auto")).to_vec();
+        number_twins(&mut columns);
+        let labels: Vec<&str> = columns.iter().map(|column| column.label.as_str()).collect();
+        assert_eq!(labels, ["diopter", "linux-5.5", "diopter #2", "diopter #3"]);
+        assert_eq!(columns[0].way, columns[2].way);
+        assert_eq!(Plan { columns, ..plan() }.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_job_on_what_is_no_plain_file_says_so() {
+        let base = Job { target: "striped:4x1048576".to_owned(), ..Job::default() };
+        assert_eq!(jobs(&axes(), &base)[0].name, "ext4 striped read 4k depth 64");
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct Sides<'a> {
     pub notes: Vec<String>,
     /// Pairs of environments that were looked at, with their column.
     seen: BTreeSet<(usize, usize, usize)>,
+    /// Names of documents whose notes are there.
+    noted: BTreeSet<String>,
 }
 
 /// Columns of one document against its first.
@@ -139,7 +141,7 @@ impl<'a> Sides<'a> {
             }
         }
         if is_apart {
-            self.notes.push(format!(
+            self.note(format!(
                 "{} and {} were measured at different times, not interleaved: what changed \
                  between the two runs counts as a change",
                 base.name, new.name
@@ -176,16 +178,24 @@ impl<'a> Sides<'a> {
     }
 
     fn note_document(&mut self, bench: &Bench, name: &str) {
+        // A run that is compared with itself is told of once.
+        if !self.noted.insert(name.to_owned()) {
+            return;
+        }
         let of = if name.is_empty() { "the run".to_owned() } else { name.to_owned() };
         if bench.is_interrupted {
             self.notes.push(format!("{of} was interrupted: what it has is whole, but not all"));
         }
-        let mut doubts: Vec<String> = Vec::new();
+        let (mut doubts, mut is_told) = (Vec::new(), BTreeSet::new());
         for (row, cell) in bench.rows.iter().flat_map(|row| row.cells.iter().map(move |c| (row, c)))
         {
             for warning in &cell.warnings {
                 let doubt = warning.doubt.name();
-                doubts.push(format!("{of}, {}: {doubt}: {}", row.job.name, warning.evidence));
+                let note = format!("{of}, {}: {doubt}: {}", row.job.name, warning.evidence);
+                // What is true of a machine is seen in each of its columns.
+                if is_told.insert(note.clone()) {
+                    doubts.push(note);
+                }
             }
         }
         let left = doubts.len().saturating_sub(TOLD_MAX);
@@ -195,13 +205,19 @@ impl<'a> Sides<'a> {
         }
     }
 
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
     fn note_rows(&mut self, base: &Named, new: &Named, rows: &[(usize, usize)]) {
         for (from, other, is_base) in [(base, new, true), (new, base, false)] {
             let own = rows.iter().map(|(base, new)| if is_base { *base } else { *new });
             let missing = from.bench.rows.len() - own.collect::<BTreeSet<usize>>().len();
             if missing > 0 {
                 let (name, other) = (&from.name, &other.name);
-                self.notes.push(format!("{missing} jobs of {name} are not in {other}"));
+                self.note(format!("{missing} jobs of {name} are not in {other}"));
             }
         }
     }

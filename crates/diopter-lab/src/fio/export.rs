@@ -1,23 +1,29 @@
 //! A document as fio's JSON, for what reads that: fio-plot, MMTests, dashboards. One file is one
-//! round of one column, since fio's JSON knows no rounds.
+//! job of one round, in a folder for each column and round: fio's JSON knows no rounds, and
+//! fio-plot takes the jobs of a file for parts of one and adds their figures up.
 
 use serde_json::{Map, Value, json};
 
-use crate::document::{
-    Bench, Cell, Column, DirectionSample, Job, Latency, ReadWrite, Sample, Span,
-};
+use super::spread;
+use crate::document::{Bench, Column, DirectionSample, Job, Latency, ReadWrite, Sample, Span};
 use crate::number::float;
+
+/// Of a label, so much is in a name; the number before it tells two apart.
+const NAME_CHARS_MAX: usize = 100;
 
 /// One file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Export {
-    /// A name for it: `linux-5.5.round-3.json`. Letters, digits, dots, dashes and underscores only.
+    /// A name for the folder that it is in: `1-linux-5.5.round-3`. Letters, digits, dots, dashes
+    /// and underscores only.
+    pub folder_name: String,
+    /// A name for it in that folder, of the same letters: `0-randread-4k-depth-32.json`.
     pub file_name: String,
     /// fio's JSON.
     pub document: Value,
 }
 
-/// Every round of every column as a file of its own, with a job for each row.
+/// Every round of every column as a folder of its own, with a file for each row.
 #[must_use]
 pub fn export(bench: &Bench) -> Vec<Export> {
     let mut exports = Vec::new();
@@ -29,56 +35,56 @@ pub fn export(bench: &Bench) -> Vec<Export> {
         rounds.sort_unstable();
         rounds.dedup();
         for round in rounds {
-            let of_round = |cell: &'_ Cell| cell.samples.iter().position(|one| one.round == round);
-            let jobs: Vec<(&Job, &Sample)> = cells()
-                .filter_map(|(job, cell)| Some((job, &cell.samples[of_round(cell)?])))
-                .collect();
-            exports.push(Export {
-                file_name: format!("{}.round-{round}.json", file_name(&column.label, at)),
-                document: document(column, &jobs),
-            });
+            for (row, (job, cell)) in cells().enumerate() {
+                let sample = cell.samples.iter().find(|one| one.round == round);
+                let Some(sample) = sample else { continue };
+                exports.push(Export {
+                    folder_name: format!("{}.round-{round}", plain_name(&column.label, at)),
+                    file_name: format!("{}.json", plain_name(&job.name, row)),
+                    document: document(column, job, sample),
+                });
+            }
         }
     }
     exports
 }
 
-fn file_name(label: &str, at: usize) -> String {
+fn plain_name(label: &str, at: usize) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let name: String = label.chars().map(|c| if is_plain(c) { c } else { '-' }).collect();
+    let plain = label.chars().map(|c| if is_plain(c) { c } else { '-' });
+    let name: String = plain.take(NAME_CHARS_MAX).collect();
     format!("{at}-{name}")
 }
 
-fn document(column: &Column, jobs: &[(&Job, &Sample)]) -> Value {
+fn document(column: &Column, job: &Job, sample: &Sample) -> Value {
     let version = if column.program == "fio" {
         format!("fio-{}", column.program_version)
     } else {
         // Readers take the number apart, and all that they read here fio has had since 3.0.
         "fio-3.33".to_owned()
     };
-    let started_ms = jobs.iter().map(|(_, sample)| sample.started_unix_ns / 1_000_000).min();
-    let started_ms = started_ms.unwrap_or(0);
+    let started_ms = sample.started_unix_ns / 1_000_000;
     json!({
         "fio version": version,
         "timestamp": started_ms / 1000,
         "timestamp_ms": started_ms,
         "time": "",
         "global options": {},
-        "jobs": jobs.iter().enumerate().map(|(at, (job, sample))| {
-            of_job(column, (at, job), sample)
-        }).collect::<Vec<Value>>(),
+        "jobs": [of_job(column, job, sample)],
         "disk_util": [],
     })
 }
 
-fn of_job(column: &Column, (at, job): (usize, &Job), sample: &Sample) -> Value {
+fn of_job(column: &Column, job: &Job, sample: &Sample) -> Value {
     let ms = sample.elapsed_ns / 1_000_000;
     let percent = |ns: u64| {
         let elapsed = float(sample.elapsed_ns);
         if elapsed > 0.0 { float(ns) / elapsed * 100.0 } else { 0.0 }
     };
+    let [latency_ns, latency_us, latency_ms] = spread::of(sample);
     json!({
         "jobname": job.name,
-        "groupid": at,
+        "groupid": 0,
         "error": 0,
         "eta": 0,
         "elapsed": sample.elapsed_ns.div_ceil(1_000_000_000),
@@ -92,6 +98,9 @@ fn of_job(column: &Column, (at, job): (usize, &Job), sample: &Sample) -> Value {
         "ctx": sample.switches.voluntary.saturating_add(sample.switches.involuntary),
         "majf": 0,
         "minf": 0,
+        "latency_ns": latency_ns,
+        "latency_us": latency_us,
+        "latency_ms": latency_ms,
     })
 }
 

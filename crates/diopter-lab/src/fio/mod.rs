@@ -7,6 +7,7 @@ mod export;
 mod json;
 mod options;
 mod place;
+mod spread;
 mod terse;
 
 pub use export::{Export, export};

@@ -44,8 +44,10 @@ impl Labels {
     pub(super) fn of(rows: &[Row]) -> Labels {
         let varying: Vec<usize> = (0..PARTS.len()).filter(|&at| is_varying(rows, at)).collect();
         let told = |job: &Job, parts: &[usize]| {
-            let mut words = vec![job.rw.name().to_owned(), block(job.block_bytes)];
-            words.extend(parts.iter().map(|&at| PARTS[at](job)).filter(|word| !word.is_empty()));
+            let mut words = vec![target_of(job).to_owned()];
+            words.extend([job.rw.name().to_owned(), block(job.block_bytes)]);
+            words.extend(parts.iter().map(|&at| PARTS[at](job)));
+            words.retain(|word| !word.is_empty());
             words.join(" ")
         };
         let others: Vec<usize> = varying.iter().copied().filter(|&at| at != FILE_SYSTEM).collect();
@@ -62,6 +64,11 @@ impl Labels {
             file_system: rows.iter().map(|row| file_system(&row.job)).collect(),
         }
     }
+}
+
+/// `striped` or `image`: told always, since nobody takes a job for one that is not of a plain file.
+fn target_of(job: &Job) -> &str {
+    job.target.split(':').next().unwrap_or_default()
 }
 
 fn is_varying(rows: &[Row], part: usize) -> bool {
@@ -101,6 +108,15 @@ mod tests {
         assert_eq!(labels.full, ["read 4k ext4 depth 1", "read 4k xfs depth 64"]);
         assert_eq!(labels.without_file_system, ["read 4k depth 1", "read 4k depth 64"]);
         assert_eq!(labels.file_system, ["ext4", "xfs"]);
+    }
+
+    #[test]
+    fn a_job_on_what_is_no_plain_file_says_so() {
+        let mut striped = job(ReadWrite::Write, "ext4", 1);
+        striped.job.target = "striped:4x1048576".to_owned();
+        assert_eq!(Labels::of(std::slice::from_ref(&striped)).full, ["striped write 4k"]);
+        let rows = [job(ReadWrite::Write, "ext4", 64), striped];
+        assert_eq!(Labels::of(&rows).full, ["write 4k depth 64", "striped write 4k depth 1"]);
     }
 
     #[test]

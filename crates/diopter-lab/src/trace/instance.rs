@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::error::TraceError;
+use super::event::{self, Need};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 /// Every instance of ours is named so, with the process and its start behind it.
@@ -25,15 +26,13 @@ impl Instance {
     /// Makes one, after the instances of runs that were killed are removed.
     ///
     /// # Errors
-    /// [`TraceError::NotRoot`], [`TraceError::NoTracefs`], [`TraceError::Tracefs`].
+    /// [`TraceError::NotRoot`], [`TraceError::NoTracefs`], [`TraceError::NoIomapEvents`],
+    /// [`TraceError::Tracefs`].
     pub fn create() -> Result<Instance, TraceError> {
         if !rustix::process::geteuid().is_root() {
             return Err(TraceError::NotRoot);
         }
-        let instances = Path::new(TRACEFS).join("instances");
-        if !instances.is_dir() {
-            return Err(TraceError::NoTracefs);
-        }
+        let instances = instances_of(Path::new(TRACEFS))?;
         remove_orphans(&instances);
         let own = std::process::id();
         let start = start_of(own).unwrap_or_default();
@@ -131,6 +130,22 @@ impl Drop for Instance {
     }
 }
 
+/// Where a tracefs has its instances, if it and its kernel have all that is needed: asked before
+/// anything is made, so that nothing has to be removed.
+fn instances_of(tracefs: &Path) -> Result<PathBuf, TraceError> {
+    let instances = tracefs.join("instances");
+    if !instances.is_dir() {
+        return Err(TraceError::NoTracefs);
+    }
+    let is_there = |event: &str| tracefs.join("events").join(event).is_dir();
+    let mut needed = event::SOURCES.iter().filter(|source| source.need == Need::Must);
+    if !needed.all(|source| is_there(source.name)) {
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        return Err(TraceError::NoIomapEvents { release });
+    }
+    Ok(instances)
+}
+
 /// Reads a small file. `header_page` says nothing more after a read of a few bytes, so the buffer
 /// is large from the start.
 fn read_whole(path: &Path) -> io::Result<String> {
@@ -207,6 +222,23 @@ mod tests {
         assert_eq!(owner("somebody-1-1-0"), None);
         // Numbers of processes end far below this.
         assert_eq!(start_of(u32::MAX / 2), None);
+    }
+
+    #[test]
+    fn a_kernel_without_the_events_or_without_tracefs_is_told_before_anything_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(instances_of(folder.path()), Err(TraceError::NoTracefs)));
+        fs::create_dir(folder.path().join("instances")).unwrap();
+        let told = instances_of(folder.path()).unwrap_err();
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        assert!(told.to_string().starts_with(&format!("kernel {release} has no events")), "{told}");
+        assert!(told.to_string().contains("trace on a newer kernel"), "{told}");
+        assert_eq!(told.exit_status(), 125);
+        for source in event::SOURCES.iter().filter(|source| source.need == Need::Must) {
+            fs::create_dir_all(folder.path().join("events").join(source.name)).unwrap();
+        }
+        assert_eq!(instances_of(folder.path()).unwrap(), folder.path().join("instances"));
+        assert_eq!(fs::read_dir(folder.path().join("instances")).unwrap().count(), 0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use diopter::Preset;
 use diopter_lab::bench::builtin::{self, Builtin};
 use diopter_lab::bench::job_file::{self, FILE_BYTES_MAX, FileJob};
-use diopter_lab::bench::plan::{Axes, Plan, PlannedColumn, jobs};
+use diopter_lab::bench::plan::{Axes, Plan, PlannedColumn, jobs, number_twins};
 use diopter_lab::bench::round::version_of;
 use diopter_lab::compare::ROUNDS_DEFAULT;
 use diopter_lab::document::{Job, ReadWrite, Span};
@@ -237,5 +237,8 @@ fn columns(options: &BenchOptions, presets: &[&str]) -> Vec<PlannedColumn> {
     let engines = presets.iter().flat_map(|preset| {
         backends.iter().map(move |backend| PlannedColumn::engine(preset, backend))
     });
-    engines.chain(options.with.iter().map(|engine| PlannedColumn::fio(engine))).collect()
+    let peers = options.with.iter().map(|engine| PlannedColumn::fio(engine));
+    let mut columns: Vec<PlannedColumn> = engines.chain(peers).collect();
+    number_twins(&mut columns);
+    columns
 }

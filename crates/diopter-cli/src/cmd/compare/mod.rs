@@ -49,7 +49,8 @@ fn compare(options: &CompareOptions) -> Result<Comparison, String> {
     let mut notes = Vec::new();
     for name in &options.names {
         let (named, told) = named(name).map_err(|error| error.to_string())?;
-        notes.extend(told);
+        // One file may be named twice.
+        notes.extend(told.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
         all.push(named);
     }
     let mut comparison =

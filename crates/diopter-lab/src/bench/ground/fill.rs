@@ -1,10 +1,14 @@
 //! Files that are allocated and written once before anything is measured, by direct I/O: so that
 //! rounds overwrite blocks that are there, and none of them is in the page cache.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use diopter::prng::Prng;
+use diopter::probe::size_text;
+use diopter::sys::Errno;
 use diopter::{Error, File, IoBuf, OpenOptions};
 
 use crate::bench::campaign::Trouble;
@@ -18,16 +22,18 @@ pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 /// Makes a file of so many bytes: allocated as a whole, then written.
 pub fn create(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
     let options = OpenOptions::new().read(true).write(true).create_new(true);
-    let file = options.open(path).map_err(|error| told(path, &error))?;
-    // File systems without allocation get their blocks as they are written.
-    file.allocate(0, bytes).unwrap_or(());
-    fill((path, &file), bytes, stop)
+    let file = options.open(path).map_err(|error| told((path, bytes), &error))?;
+    match file.allocate(0, bytes) {
+        Err(error) if is_full(&error) => Err(told((path, bytes), &error)),
+        // File systems without allocation get their blocks as they are written.
+        _ => fill((path, &file), bytes, stop),
+    }
 }
 
 /// Writes the first so many bytes of a file or device.
 pub fn overwrite(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
     let options = OpenOptions::new().read(true).write(true);
-    let file = options.open(path).map_err(|error| told(path, &error))?;
+    let file = options.open(path).map_err(|error| told((path, bytes), &error))?;
     fill((path, &file), bytes, stop)
 }
 
@@ -44,14 +50,34 @@ fn fill((path, file): (&Path, &File), bytes: u64, stop: &Stop) -> Result<(), Tro
         }
         memory[..8].copy_from_slice(&at.to_le_bytes());
         let piece = usize::try_from(PIECE_BYTES.min(bytes - at)).expect("four mebibytes at most");
-        file.write_all_at(&memory[..piece], at).map_err(|error| told(path, &error))?;
+        let written = file.write_all_at(&memory[..piece], at);
+        written.map_err(|error| told((path, bytes), &error))?;
         at += PIECE_BYTES;
     }
-    file.sync_all().map_err(|error| told(path, &error))
+    file.sync_all().map_err(|error| told((path, bytes), &error))
 }
 
-fn told(path: &Path, error: &Error) -> Trouble {
-    Trouble::Run(format!("fill {}: {error}", path.display()))
+/// Whether there is no more space, or no more of it for this user.
+fn is_full(error: &Error) -> bool {
+    matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
+}
+
+/// What failed; of a file that does not fit, how much it needs, has, and could have.
+fn told((path, bytes): (&Path, u64), error: &Error) -> Trouble {
+    let shown = path.display();
+    if !is_full(error) {
+        return Trouble::Run(format!("fill {shown}: {error}"));
+    }
+    // Neither is worth an error of its own while one is told.
+    let got = fs::metadata(path).map_or(0, |found| found.blocks().saturating_mul(512));
+    let free =
+        rustix::fs::statvfs(path).map_or(0, |told| told.f_bavail.saturating_mul(told.f_frsize));
+    let [needs, got, free] = [bytes, got, free].map(size_text);
+    Trouble::Run(format!(
+        "fill {shown}: {}: it needs {needs}, got {got} of it, and {free} are free there; free \
+         space or raise the quota, write a smaller --size, or name another folder",
+        error.errno()
+    ))
 }
 
 #[cfg(test)]

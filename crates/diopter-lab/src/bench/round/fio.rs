@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
+use diopter_sys::child::bind_to_parent;
 use serde_json::Value;
 
 use super::engine::pages_cached;
@@ -127,10 +128,10 @@ pub fn run(order: &RoundOrder, ioengine: &str) -> Result<RoundAnswer, String> {
     let command = command_of(&order.job, (ioengine, path), order.warmup_ns, &output);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let before = Look::now(Whose::Children);
-    let ended = Command::new(&command.program)
-        .args(&command.arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
+    let mut fio = Command::new(&command.program);
+    fio.args(&command.arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    // It goes on until its time is over else, whatever became of the run.
+    let ended = bind_to_parent(&mut fio, None)
         .output()
         .map_err(|error| format!("run fio: {error}; install fio"))?;
     let mut used = before.until(&Look::now(Whose::Children));

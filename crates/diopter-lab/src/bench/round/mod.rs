@@ -13,7 +13,6 @@ pub use usage::Seen;
 
 use std::path::PathBuf;
 
-use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::document::{Job, Sample};
@@ -118,10 +117,6 @@ pub fn run(order: &RoundOrder) -> Result<RoundAnswer, String> {
 /// The child: takes an order as JSON, and gives the reply as JSON.
 #[must_use]
 pub fn serve(order: &str) -> String {
-    // A round whose run was killed would go on writing; where that cannot be asked for, it ends by
-    // itself when its time is over.
-    let asked = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    asked.unwrap_or(());
     let reply = match serde_json::from_str(order) {
         Ok(order) => run(&order).map_or_else(Reply::Failed, |answer| Reply::Done(answer.into())),
         Err(error) => Reply::Failed(format!("the order of a round: {error}")),

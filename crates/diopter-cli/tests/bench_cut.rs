@@ -1,0 +1,204 @@
+//! `dio bench` that is cut off from outside: killed with what it started, and disks that are too
+//! small or fill up under it.
+
+mod cp_support;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use cp_support::{folder, is_root, names, send, skip, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// No round of it ends by itself while a test looks.
+const ENDLESS: [&str; 5] =
+    ["--rounds=2", "--runtime=10m", "--warmup=5ms", "--size=4M", "--rw=randread"];
+
+fn bench(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
+    command.args(["bench", "--quiet"]).args(arguments).current_dir(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The numbers and names of the processes that work in a folder.
+fn processes_in(folder: &Path) -> Vec<(Pid, String)> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let numbered = entries.filter_map(|entry| {
+        let process = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+        // It may be gone by now, or a zombie; then it has none.
+        let works_here = fs::read_link(entry.path().join("cwd")).is_ok_and(|it| it == folder);
+        let name = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        works_here.then(|| (process, name.replace('\0', " ")))
+    });
+    numbered.collect()
+}
+
+/// A run on its way, alone in its folder; whatever works there goes with it.
+struct Run {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Run {
+    fn start(arguments: &[&str]) -> Run {
+        let folder = folder();
+        let child = bench(folder.path(), arguments).spawn().unwrap();
+        Run { child, folder }
+    }
+
+    fn processes(&self) -> Vec<(Pid, String)> {
+        processes_in(&self.folder.path().canonicalize().unwrap())
+    }
+
+    /// A process whose command line has these words, once it is there.
+    fn process(&self, words: &str) -> Pid {
+        let mut found = None;
+        wait_for(words, || {
+            let all = self.processes();
+            found = all.iter().find(|(_, name)| name.contains(words)).map(|(pid, _)| *pid);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        for (process, _) in self.processes() {
+            // It may be gone by now.
+            kill_process(process, Signal::KILL).unwrap_or(());
+        }
+        self.child.wait().map(drop).unwrap_or(());
+    }
+}
+
+#[test]
+fn a_round_is_gone_with_the_run_that_was_killed() {
+    let mut run = Run::start(&ENDLESS);
+    run.process("bench-round");
+    send(&run.child, Signal::KILL);
+    run.child.wait().unwrap();
+    wait_for("the end of its round", || run.processes().is_empty());
+}
+
+#[test]
+fn fio_is_gone_with_the_run_that_was_killed() {
+    if Command::new("fio").arg("--version").output().is_err() {
+        return skip("fio", "fio is not installed");
+    }
+    let mut run = Run::start(&[&ENDLESS[..], &["--with=fio:psync"]].concat());
+    // The engine comes first; a round of it that crashes costs that column alone.
+    kill_process(run.process("bench-round"), Signal::KILL).unwrap();
+    run.process("fio --name=bench");
+    send(&run.child, Signal::KILL);
+    run.child.wait().unwrap();
+    wait_for("the end of fio", || run.processes().is_empty());
+}
+
+/// A mounted file system on a loop device of its own; gone with it.
+struct Mounted {
+    folder: tempfile::TempDir,
+    device: String,
+}
+
+impl Mounted {
+    /// `None`, with a line that says why, where it can't be had.
+    fn new(maker: &str, bytes: u64) -> Option<Mounted> {
+        if !is_root() {
+            skip("loop", "only root attaches loop devices");
+            return None;
+        }
+        let folder = folder();
+        let image = folder.path().join("image");
+        File::create(&image).unwrap().set_len(bytes).unwrap();
+        let device = run_tool("losetup", &["--find", "--show", image.to_str().unwrap()])?;
+        let mounted = Mounted { folder, device: device.trim().to_owned() };
+        run_tool(maker, &["-q", "-F", &mounted.device])?;
+        fs::create_dir(mounted.point()).unwrap();
+        run_tool("mount", &[&mounted.device, mounted.point().to_str().unwrap()])?;
+        Some(mounted)
+    }
+
+    fn point(&self) -> PathBuf {
+        self.folder.path().join("point")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        run_tool("umount", &[self.point().to_str().unwrap()]);
+        run_tool("losetup", &["--detach", &self.device]);
+    }
+}
+
+/// What a tool printed; `None`, and a line with what it said, if it failed.
+fn run_tool(tool: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(tool).args(arguments).output();
+    let output = output.map_err(|error| skip("loop", &format!("{tool}: {error}"))).ok()?;
+    if !output.status.success() {
+        skip("loop", &format!("{tool}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        return None;
+    }
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+fn message(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    said
+}
+
+#[test]
+fn a_disk_that_is_too_small_is_told_before_anything_is_written() {
+    let Some(mounted) = Mounted::new("mkfs.ext4", 64 << 20) else { return };
+    let before = names(&mounted.point());
+    let output = bench(&mounted.point(), &["--size=32M"]).output().unwrap();
+    let said = message(&output);
+    assert!(said.contains("free, and the scratch file needs 96 MiB"), "{said}");
+    assert!(said.contains("smaller --size") && said.contains("another folder"), "{said}");
+    assert_eq!(names(&mounted.point()), before);
+}
+
+#[test]
+fn a_disk_that_fills_while_the_file_is_laid_out_is_told_with_figures_and_nothing_stays() {
+    // Without extents nothing can be allocated ahead: the file gets its blocks as it is written.
+    let Some(mounted) = Mounted::new("mkfs.ext3", 320 << 20) else { return };
+    let (point, elsewhere) = (mounted.point(), folder());
+    let arguments = [point.to_str().unwrap(), "--size=200M"];
+    let child = bench(elsewhere.path(), &arguments).spawn().unwrap();
+    wait_for("the first bytes of the file", || scratch_bytes(&point) > 0);
+    send(&child, Signal::STOP);
+    let state = format!("/proc/{}/stat", child.id());
+    wait_for("the run to stand still", || fs::read_to_string(&state).unwrap().contains(") T "));
+    assert!(scratch_bytes(&point) < 200 << 20, "it was laid out before it could be stopped");
+    fill(&point.join("others"));
+    send(&child, Signal::CONT);
+    let said = message(&child.wait_with_output().unwrap());
+    assert!(said.contains(point.to_str().unwrap()) && said.contains("ENOSPC"), "{said}");
+    for words in ["it needs 200 MiB", ", got ", " of it, and ", " are free there"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(said.contains("smaller --size") && said.contains("another folder"), "{said}");
+    assert_eq!(names(&point), ["lost+found", "others"]);
+    assert_eq!(names(elsewhere.path()), <[String; 0]>::default(), "no half a result");
+}
+
+/// Bytes of the file in the scratch folder of a run, as far as it is laid out.
+fn scratch_bytes(within: &Path) -> u64 {
+    let folders = fs::read_dir(within).unwrap().flatten().map(|entry| entry.path());
+    let found = folders.filter_map(|folder| fs::metadata(folder.join("data")).ok());
+    found.map(|file| file.len()).sum()
+}
+
+/// A file that takes all that is left.
+fn fill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    for bytes in [1 << 20, 4096] {
+        let piece = vec![7; bytes];
+        while file.write_all(&piece).is_ok() {}
+    }
+    // Written out as far as it goes: what was only promised is taken too.
+    file.sync_all().unwrap_or(());
+}

@@ -1,0 +1,212 @@
+//! `dio trace` where it cannot do all of it: signals on the way, machines that lack something,
+//! buffers that are too small. What is told, the exit status, and that no trace instance stays.
+
+mod cp_support;
+#[path = "trace/mount.rs"]
+mod mount;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use cp_support::{folder, is_root, send, skip, wait_for};
+use mount::Mount;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const DIO: &str = env!("CARGO_BIN_EXE_dio");
+
+/// Where the kernel keeps trace instances.
+const INSTANCES: &str = "/sys/kernel/tracing/instances";
+
+fn message(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Whether there is an instance that the process made.
+fn has_instance(process: u32) -> bool {
+    let own = format!("diopter-{process}-");
+    let entries = fs::read_dir(INSTANCES).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name()).any(|it| it.to_string_lossy().starts_with(&own))
+}
+
+/// The first child of a process once it runs this program.
+fn child_of(process: u32, program: &str) -> Pid {
+    let children = format!("/proc/{process}/task/{process}/children");
+    let mut found = None;
+    wait_for(program, || {
+        let told = fs::read_to_string(&children).unwrap_or_default();
+        found = told.split_whitespace().next().and_then(|child| child.parse().ok());
+        let name = found.map(|child: i32| fs::read_to_string(format!("/proc/{child}/comm")));
+        name.is_some_and(|name| name.is_ok_and(|name| name.trim_end() == program))
+    });
+    Pid::from_raw(found.unwrap()).unwrap()
+}
+
+/// Whether commands can be traced here; if not, a line says why.
+fn can_trace() -> bool {
+    let tried = Command::new(DIO).args(["trace", "-o", "/dev/null", "--", "true"]).output();
+    let tried = tried.unwrap();
+    if !tried.status.success() {
+        skip("tracefs", message(&tried).trim_end());
+    }
+    tried.status.success()
+}
+
+/// A trace of a command that would not end in time by itself; both go with it.
+struct Endless {
+    dio: Child,
+    command: Pid,
+}
+
+impl Endless {
+    fn start() -> Endless {
+        let mut dio = Command::new(DIO);
+        dio.args(["trace", "-o", "/dev/null", "--", "sleep", "1000"]).stdin(Stdio::null());
+        let dio = dio.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let command = child_of(dio.id(), "sleep");
+        assert!(has_instance(dio.id()));
+        Endless { dio, command }
+    }
+}
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        // Each may be gone by now.
+        kill_process(self.command, Signal::KILL).unwrap_or(());
+        self.dio.wait().map(drop).unwrap_or(());
+    }
+}
+
+#[test]
+fn a_signal_goes_to_the_command_and_its_end_is_the_end_of_the_trace() {
+    if !can_trace() {
+        return;
+    }
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let mut trace = Endless::start();
+        send(&trace.dio, signal);
+        assert_eq!(trace.dio.wait().unwrap().code(), Some(status));
+        let is_there = kill_process(trace.command, Signal::KILL).is_ok();
+        assert!(!is_there, "the command is gone");
+        assert!(!has_instance(trace.dio.id()), "its instance is gone");
+    }
+}
+
+#[test]
+fn the_instance_of_a_trace_that_was_killed_is_removed_by_the_next_one() {
+    if !can_trace() {
+        return;
+    }
+    let mut trace = Endless::start();
+    send(&trace.dio, Signal::KILL);
+    trace.dio.wait().unwrap();
+    // Traces of other tests, which run meanwhile, remove it as well.
+    assert!(can_trace());
+    assert!(!has_instance(trace.dio.id()));
+}
+
+/// What must be refused: the words that must be told, and the status of env(1) for it.
+fn assert_refused(output: &Output, words: &[&str]) {
+    let said = message(output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(output.stdout.is_empty() && said.starts_with("dio trace: "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
+
+#[test]
+fn who_is_not_root_is_told_to_be() {
+    let words = ["trace events are for root only", "run it again with sudo"];
+    if !is_root() {
+        let output = Command::new(DIO).args(["trace", "--", "true"]).output().unwrap();
+        return assert_refused(&output, &words);
+    }
+    let mut somebody = Command::new("setpriv");
+    somebody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    // The folder that dio lies in may not be open to everybody; what is open already is.
+    somebody.args(["/proc/self/fd/0", "trace", "--", "true"]).stdin(File::open(DIO).unwrap());
+    match somebody.output() {
+        Ok(output) => assert_refused(&output, &words),
+        Err(error) => skip("loop", &format!("setpriv: {error}")),
+    }
+}
+
+/// Runs a trace behind some commands of a shell, in a mount namespace of its own.
+fn trace_behind(commands: &str) -> Option<Output> {
+    let can_unshare = Command::new("unshare").args(["--mount", "true"]).output();
+    if !can_unshare.is_ok_and(|tried| tried.status.success()) {
+        skip("loop", "only root makes mount namespaces");
+        return None;
+    }
+    let script = format!("{commands}; exec \"$0\" trace -- true");
+    Some(Command::new("unshare").args(["--mount", "sh", "-c", &script, DIO]).output().unwrap())
+}
+
+#[test]
+fn a_machine_without_tracefs_is_told_how_to_mount_it() {
+    let without = "for at in /sys/kernel/debug/tracing /sys/kernel/tracing; do \
+                   umount -l $at 2>/dev/null; done";
+    let Some(output) = trace_behind(without) else { return };
+    assert_refused(&output, &["no tracefs at /sys/kernel/tracing", "mount -t tracefs tracefs"]);
+}
+
+#[test]
+fn a_kernel_without_the_events_is_told_by_its_release() {
+    let bare = "mount -t tmpfs none /sys/kernel/tracing && mkdir /sys/kernel/tracing/instances";
+    if !Path::new(INSTANCES).is_dir() {
+        return skip("tracefs", "no tracefs at /sys/kernel/tracing");
+    }
+    let Some(output) = trace_behind(bare) else { return };
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let words = ["has no events of direct I/O", "on a newer kernel", release.trim_end()];
+    assert_refused(&output, &words);
+}
+
+#[test]
+fn a_buffer_that_is_too_small_is_told_with_what_it_lost_and_what_to_do() {
+    let Some(mount) = Mount::new() else { return };
+    let folder = folder();
+    let file = format!("--filename={}", mount.file("data"));
+    let job = "--name=job --direct=1 --ioengine=libaio --rw=randread --bs=4k --iodepth=32 \
+               --size=16M --io_size=64M --output=/dev/null";
+    let trace = |options: &[&str]| {
+        let mut dio = Command::new(DIO);
+        dio.arg("trace").args(["--buffer", "4k"]).args(options).args(["--", "fio", &file]);
+        let output = dio.args(job.split_whitespace()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout.clone()).unwrap(), message(&output))
+    };
+    let (status, told, said) = trace(&[]);
+    if status == Some(125) {
+        // Nothing was left to join.
+        assert!(said.contains("lost") && said.contains("raise it with --buffer"), "{said}");
+        return;
+    }
+    assert_eq!(status, Some(0), "{said}");
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains("events were lost, so every figure here is too small"), "{told}");
+    assert!(told.contains("again with a larger --buffer"), "{told}");
+    let place = folder.path().join("document.json");
+    let (status, _, said) = trace(&["--json", "-o", place.to_str().unwrap()]);
+    assert_eq!(status, Some(0), "{said}");
+    let document: Value = serde_json::from_slice(&fs::read(place).unwrap()).unwrap();
+    assert!(document["lost_events"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_command_that_is_not_there_is_named_with_what_to_look_at() {
+    if !can_trace() {
+        return;
+    }
+    let run = |command: &str| Command::new(DIO).args(["trace", "--", command]).output().unwrap();
+    for (command, status, words) in [
+        ("no-such-command", 127, "no-such-command: no such command; check its name and PATH"),
+        ("/etc/hostname", 126, "/etc/hostname: cannot be run: "),
+    ] {
+        let output = run(command);
+        assert_eq!(output.status.code(), Some(status), "{command}");
+        assert!(message(&output).contains(words), "{}", message(&output));
+    }
+}
