@@ -22,8 +22,9 @@ demo:
 	@cargo xtask demo --size $(SIZE) --rounds $(ROUNDS)
 
 # The lanes of CI, in order.
+# A background job of a shell ignores SIGINT, and so would everything that the tests start.
 test:
-	@cargo xtask ci
+	@env --default-signal=INT,QUIT cargo xtask ci
 
 # Without SEED, a fresh one, printed first.
 soak:
