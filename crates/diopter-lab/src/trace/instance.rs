@@ -140,10 +140,14 @@ fn instances_of(tracefs: &Path) -> Result<PathBuf, TraceError> {
     let is_there = |event: &str| tracefs.join("events").join(event).is_dir();
     let mut needed = event::SOURCES.iter().filter(|source| source.need == Need::Must);
     if !needed.all(|source| is_there(source.name)) {
-        let release = rustix::system::uname().release().to_string_lossy().into_owned();
-        return Err(TraceError::NoIomapEvents { release });
+        return Err(TraceError::NoIomapEvents { release: release() });
     }
     Ok(instances)
+}
+
+/// The running kernel, as `uname -r` tells it.
+pub(super) fn release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
 /// Reads a small file. `header_page` says nothing more after a read of a few bytes, so the buffer
@@ -230,7 +234,7 @@ mod tests {
         assert!(matches!(instances_of(folder.path()), Err(TraceError::NoTracefs)));
         fs::create_dir(folder.path().join("instances")).unwrap();
         let told = instances_of(folder.path()).unwrap_err();
-        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        let release = release();
         assert!(told.to_string().starts_with(&format!("kernel {release} has no events")), "{told}");
         assert!(told.to_string().contains("trace on a newer kernel"), "{told}");
         assert_eq!(told.exit_status(), 125);

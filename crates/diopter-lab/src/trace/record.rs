@@ -11,7 +11,7 @@ use super::command::Running;
 use super::error::TraceError;
 use super::event::{self, Device, Need};
 use super::files::Files;
-use super::instance::Instance;
+use super::instance::{Instance, release};
 use super::join::Join;
 use super::model::Trace;
 use super::programs::Programs;
@@ -115,13 +115,9 @@ fn prepare(
     instance.set("buffer_size_kb", &buffer_kib.to_string())?;
     // What comes first is kept: a request's end without its begin joins nothing.
     instance.set("options/overwrite", "0")?;
-    for source in event::SOURCES {
-        if instance.has_event(source.name) {
-            narrow(instance, source.name, devices)?;
-            instance.set(&format!("events/{}/enable", source.name), "1")?;
-        } else if source.need == Need::Must {
-            return Err(TraceError::NoIomapEvents { release: release() });
-        }
+    for source in event::SOURCES.iter().filter(|source| instance.has_event(source.name)) {
+        narrow(instance, source.name, devices)?;
+        instance.set(&format!("events/{}/enable", source.name), "1")?;
     }
     Decoder::new(instance)
 }
@@ -179,8 +175,4 @@ fn unknown(instance: &Instance, spool: &Spool) -> Vec<String> {
         unknown.push("what came after the trace's file was full: trace a shorter run".to_owned());
     }
     unknown
-}
-
-fn release() -> String {
-    rustix::system::uname().release().to_string_lossy().into_owned()
 }

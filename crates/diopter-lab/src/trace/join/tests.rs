@@ -6,7 +6,6 @@ const ROOT: u32 = 10;
 const WORKER: u32 = 11;
 const ENTRY: u64 = 0xabc0;
 const LENGTH: u32 = 4096;
-const EAGAIN_ENDS: i64 = -11;
 
 /// No machine has it.
 fn device() -> Device {
@@ -143,7 +142,7 @@ fn an_entry_whose_place_is_used_again_does_not_change_the_earlier_request() {
 fn a_raw_devices_bio_that_a_ring_may_not_cut_is_repeated_and_counts_once() {
     let mut told = Told::new();
     told.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).raw_bio(ROOT, 1);
-    told.at(ROOT, What::BioDone(sectors(EAGAIN_ENDS))).at(ROOT, What::UringPunted(ENTRY));
+    told.at(ROOT, What::BioDone(sectors(EAGAIN))).at(ROOT, What::UringPunted(ENTRY));
     told.raw_bio(WORKER, 1).at(WORKER, What::BioDone(sectors(0)));
     let trace = told.end();
     assert_eq!(trace.requests.len(), 1);
@@ -158,10 +157,10 @@ fn a_raw_devices_bio_that_a_ring_may_not_cut_is_repeated_and_counts_once() {
 fn what_linux_aio_is_refused_is_a_request_with_that_result() {
     let mut told = Told::new();
     told.at(ROOT, What::QueueMade { is_ring: false, entries: 32 }).raw_bio(ROOT, 1);
-    told.at(ROOT, What::BioDone(sectors(EAGAIN_ENDS)));
+    told.at(ROOT, What::BioDone(sectors(EAGAIN)));
     let trace = told.end();
     assert_eq!(trace.requests.len(), 1);
-    assert_eq!(trace.requests[0].result, Some(EAGAIN_ENDS));
+    assert_eq!(trace.requests[0].result, Some(EAGAIN));
 }
 
 #[test]
