@@ -12,7 +12,7 @@ pub const LOG: &str = "DIOPTER_LOG";
 const NAMES: [&str; 2] = [BACKEND, LOG];
 
 /// Names that only the tests of this project read; they are no mistake, and do nothing here.
-const TEST_NAMES: [&str; 10] = [
+const TEST_NAMES: [&str; 9] = [
     "DIOPTER_BLESS",
     "DIOPTER_CHECK",
     "DIOPTER_HAVE",
@@ -22,7 +22,6 @@ const TEST_NAMES: [&str; 10] = [
     "DIOPTER_SEED",
     "DIOPTER_SEEDS",
     "DIOPTER_SOAK",
-    "DIOPTER_SOAK_SECONDS",
 ];
 
 /// What the environment says, read once.

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::io::Write;
 
+use diopter_lab::untrusted;
+
 /// How important a line is, the most important first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -100,12 +102,24 @@ impl Filter {
 /// One message on standard error. One that nobody can read is lost: there is no better place to
 /// tell.
 pub fn say(message: &str) {
-    writeln!(std::io::stderr().lock(), "dio: {message}").ok();
+    line(&format!("dio: {message}"));
 }
 
 /// Says that a command failed.
 pub fn fail(command: &str, message: &str) {
-    writeln!(std::io::stderr().lock(), "dio {command}: {message}").ok();
+    line(&format!("dio {command}: {message}"));
+}
+
+/// One line on standard error, without what a terminal would act on. All that is printed there goes
+/// through this or [`put`].
+pub fn line(text: &str) {
+    put(&format!("{}\n", untrusted::text(text)));
+}
+
+/// Text on standard error that is escaped already. An error is not reported: there is no better
+/// place to report it.
+pub fn put(text: &str) {
+    std::io::stderr().lock().write_all(text.as_bytes()).ok();
 }
 
 fn level_of(word: &str) -> Result<Option<Level>, FilterError> {

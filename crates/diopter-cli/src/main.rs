@@ -4,6 +4,7 @@
 
 mod args;
 mod cmd;
+mod confine;
 mod cp;
 mod env;
 #[cfg(test)]
@@ -23,9 +24,10 @@ use output::Look;
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     let trouble = args::status_of_trouble(&words);
+    let color = args::color_of(&words);
     let cli = match args::parse(words) {
         Ok(cli) => cli,
-        Err(instead) => return ExitCode::from(cmd::tell_instead(&instead, trouble)),
+        Err(instead) => return ExitCode::from(cmd::tell_instead(&instead, color, trouble)),
     };
     let environment = env::Environment::read();
     let is_terminal = std::io::stdout().is_terminal();

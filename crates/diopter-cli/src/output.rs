@@ -1,10 +1,12 @@
 //! Standard output and how it looks: colours, the width of the terminal, tables, wrapped text. And
 //! what becomes of a command whose output nobody takes. Nothing here knows what is told.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
 use clap::builder::styling::{AnsiColor, Style};
+use diopter_lab::untrusted;
 
 /// Done.
 pub const DONE: u8 = 0;
@@ -86,6 +88,16 @@ impl Look {
         format!("{style}{text}{style:#}")
     }
 
+    /// Text for the terminal, of which only styling by this program is passed on.
+    pub fn escaped<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if self.is_coloured { untrusted::styled(text) } else { untrusted::text(text) }
+    }
+
+    /// As [`print()`], with the styling of [`Look::paint`].
+    pub fn print(&self, text: &str, status: u8) -> u8 {
+        print_as_is(&self.escaped(text), status)
+    }
+
     /// A label in a column of `indent`, and text beside it, wrapped, that begins in that column.
     pub fn entry(&self, indent: usize, label: &str, text: &str) -> String {
         let mut entry = String::new();
@@ -158,7 +170,19 @@ impl Table {
 
 /// A name for the terminal: as it is, or quoted where it holds what a terminal would act on.
 pub fn shown(name: &str) -> String {
-    if name.chars().any(char::is_control) { format!("{name:?}") } else { name.to_owned() }
+    if !name.contains(untrusted::is_unsafe) {
+        return name.to_owned();
+    }
+    // Debug output leaves some characters that reorder text.
+    untrusted::text(&format!("{name:?}")).into_owned()
+}
+
+/// Reports if standard error, or standard output, is a terminal that shows colours.
+pub fn takes_colour(is_error: bool) -> bool {
+    let is_terminal =
+        if is_error { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
+    let forbids = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    is_terminal && !forbids("NO_COLOR") && std::env::var_os("TERM").is_none_or(|it| it != "dumb")
 }
 
 /// Adds a line to a text.
@@ -166,8 +190,18 @@ pub fn put(text: &mut String, line: &str) {
     writeln!(text, "{line}").expect("a string takes every line");
 }
 
-/// Prints and gives the exit status: `status`, or what became of the output.
+/// Prints text without styling; returns `status`, or the exit status for lost output. What a
+/// terminal would act on is written out.
 pub fn print(text: &str, status: u8) -> u8 {
+    print_as_is(&untrusted::text(text), status)
+}
+
+/// Prints one JSON document; returns as [`print()`].
+pub fn print_json(document: &str, status: u8) -> u8 {
+    print_as_is(&untrusted::json(document), status)
+}
+
+fn print_as_is(text: &str, status: u8) -> u8 {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => status,

@@ -202,6 +202,15 @@ fn jobs_of_a_job_file_are_rows() {
     assert_eq!(names.collect::<Vec<_>>(), ["r: randread 4k depth 4", "w: write 16k depth 4"]);
 }
 
+#[test]
+fn a_job_file_that_is_too_large_is_refused_and_not_cut() {
+    let folder = folder();
+    let text = format!("{}[r]\nsize=4m\nrw=read\n", "# night\n".repeat(1 << 17));
+    std::fs::write(folder.path().join("night.fio"), text).unwrap();
+    let said = refusal(folder.path(), &["--job=night.fio"]);
+    assert!(said.contains("larger than 1 MiB"), "{said}");
+}
+
 fn start_long(folder: &Path, more: &[&str]) -> Child {
     let lists = ["--rw=read,randwrite", "--preset=diopter,linux-5.5"];
     let mut command = bench(folder, &[&LONG[..], &lists, more].concat());

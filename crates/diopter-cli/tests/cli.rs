@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// Every command; the last four are hidden.
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 22] = [
     "cp",
     "explain",
     "probe",
@@ -25,6 +25,7 @@ const COMMANDS: [&str; 21] = [
     "stripe rm",
     "stripe seal",
     "stripe unseal",
+    "stripe adopt",
     "lab",
     "lab kernels",
     "lab run",
@@ -464,6 +465,7 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
         "dio-lab.1",
         "dio-probe.1",
         "dio-report.1",
+        "dio-stripe-adopt.1",
         "dio-stripe-create.1",
         "dio-stripe-info.1",
         "dio-stripe-rm.1",

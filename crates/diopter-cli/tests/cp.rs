@@ -163,7 +163,7 @@ fn mode_times_owner_and_attributes_are_kept() {
             last_modification: Timespec { tv_sec: 1_100_000_000, tv_nsec: 123_456_789 },
         };
         rustix::fs::futimens(&file, &times).unwrap();
-        cp_well(&[], &source, &target);
+        cp_well(&["--preserve=all"], &source, &target);
         let (ours, theirs) = (file.metadata().unwrap(), target.metadata().unwrap());
         assert_eq!(theirs.mode() & 0o7777, mode);
         assert_eq!((theirs.uid(), theirs.gid()), (ours.uid(), ours.gid()));
@@ -207,7 +207,7 @@ fn an_access_list_of_the_folder_is_not_given_to_a_source_without_one() {
     }
     std::fs::write(&source, b"secret").unwrap();
     std::fs::set_permissions(&source, Permissions::from_mode(0o640)).unwrap();
-    cp_well(&[], &source, &target);
+    cp_well(&["--preserve=mode"], &source, &target);
     let mut value = [0; 100];
     let found = rustix::fs::getxattr(&target, "system.posix_acl_access", &mut value[..]);
     assert_eq!(found, Err(rustix::io::Errno::NODATA));

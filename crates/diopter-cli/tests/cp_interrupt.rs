@@ -5,6 +5,7 @@ mod cp_support;
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -160,6 +161,42 @@ fn a_signal_in_a_tree_leaves_whole_files_only() {
     }
 }
 
+/// The sources are walked through for objects before the first of them is copied; these many names
+/// take minutes.
+#[test]
+fn a_signal_ends_the_walk_before_the_copy() {
+    let folder = folder();
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("0"), "content").unwrap();
+    for number in 1..2000 {
+        std::fs::hard_link(source.join("0"), source.join(number.to_string())).unwrap();
+    }
+    std::fs::create_dir(&target).unwrap();
+    let mut command = dio();
+    command.args(["-r", "--striped"]).args(vec![&source; 3000]).arg(&target);
+    let mut copy = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let status = format!("/proc/{}/status", copy.id());
+    wait_for("the signals to be caught", || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        // SIGXFSZ is the last one.
+        caught.is_some_and(|mask| mask & (1 << 24) != 0)
+    });
+    send(&copy, Signal::TERM);
+    let sent = Instant::now();
+    wait_for("the walk to end", || {
+        if sent.elapsed() > Duration::from_secs(20) {
+            copy.kill().unwrap();
+        }
+        copy.try_wait().unwrap().is_some()
+    });
+    let output = copy.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(143), "{}", message(&output));
+    assert_eq!(names(&target).len(), 0);
+}
+
 #[test]
 fn an_ignored_signal_stays_ignored() {
     let (_folder, source, target) = prepared(11, SLOW_BYTES / 4);
@@ -182,6 +219,36 @@ fn assert_old_or_new(source: &Path, target: &Path) {
     }
 }
 
+/// The copy is killed when it flushes its content: by then it must not belong to the source's
+/// owner, or no later run would take it for a temporary.
+#[test]
+fn kill_9_at_the_end_of_a_copy_that_changes_the_owner_leaves_what_resume_goes_on_from() {
+    if !is_root() {
+        return skip("root", "only root gives files away");
+    }
+    let size = 80 << 20;
+    for options in [&["-a"][..], &["-a", "--resume"]] {
+        let (folder, source, target) = prepared(13, size);
+        std::os::unix::fs::chown(&source, Some(65_534), Some(65_534)).unwrap();
+        let mut strace = std::process::Command::new("strace");
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync"]);
+        strace.args(["-e", "inject=fsync:signal=KILL:when=1", env!("CARGO_BIN_EXE_dio"), "cp"]);
+        strace.args(["--backend=threads", "--reflink=never"]).args(options);
+        let killed = match strace.args([&source, &target]).output() {
+            Ok(killed) => killed,
+            Err(error) => return skip("strace", &error.to_string()),
+        };
+        assert_eq!(killed.status.signal(), Some(9), "{}", message(&killed));
+        assert_eq!(std::fs::read(&target).unwrap(), OLD);
+        assert_eq!(names(folder.path()), [".target.dio-part", "source", "target"]);
+        let told = cp_told(&["-a", "--resume"], &source, &target);
+        assert!(told["resumed_bytes"].as_u64().unwrap() > 0, "{told}");
+        assert_same(&source, &target);
+        assert_eq!(target.metadata().unwrap().uid(), 65_534);
+        assert_eq!(names(folder.path()), ["source", "target"]);
+    }
+}
+
 #[test]
 fn kill_9_at_any_moment_leaves_the_old_or_the_new_target_and_resume_completes_it() {
     let size = 96 << 20;
@@ -194,7 +261,8 @@ fn kill_9_at_any_moment_leaves_the_old_or_the_new_target_and_resume_completes_it
     let mut numbers = Numbers::new(seed());
     let is_soak = std::env::var_os("DIOPTER_SOAK").is_some();
     let (mut completed, mut resumed) = (0, 0);
-    for turn in 0..if is_soak { MOMENTS_OF_A_SOAK } else { MOMENTS } {
+    let moments = if is_soak { MOMENTS_OF_A_SOAK } else { MOMENTS };
+    for turn in 0..moments {
         std::fs::remove_file(&target).unwrap();
         std::fs::write(&target, OLD).unwrap();
         // A little longer than the whole copy, so that its end is met too.
@@ -216,4 +284,5 @@ fn kill_9_at_any_moment_leaves_the_old_or_the_new_target_and_resume_completes_it
         assert_eq!(names(folder.path()), ["source", "target"]);
     }
     tell(&format!("killed: {completed} had completed, {resumed} were gone on with"));
+    tell(&format!("TRIED cp-kills: {moments} kills"));
 }

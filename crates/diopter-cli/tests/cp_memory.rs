@@ -2,12 +2,14 @@
 
 mod cp_support;
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Child;
 
 use cp_support::*;
 use diopter::StripedFile;
 use diopter::layout::{CreateOptions, ObjectPlace};
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
 
 const RESIDENT_BYTES_MAX: u64 = 128 << 20;
 
@@ -27,8 +29,8 @@ fn check(options: &[&str], size: u64) {
     assert_same(&source, &target);
 }
 
-/// Copies, and looks at the memory meanwhile.
-fn watch(options: &[&str], source: &Path, target: &Path) {
+/// Copies, and looks at the memory meanwhile; the most that it had.
+fn watch(options: &[&str], source: &Path, target: &Path) -> u64 {
     let mut copy = dio().args(options).args([source, target]).spawn().unwrap();
     let mut peak = 0;
     wait_for("the copy to end", || {
@@ -39,6 +41,7 @@ fn watch(options: &[&str], source: &Path, target: &Path) {
     tell(&format!("{options:?}: at most {} KiB resident", peak / 1024));
     assert!(peak > 1 << 20, "it was looked at while it ran");
     assert!(peak < RESIDENT_BYTES_MAX, "{options:?}: {peak} bytes resident");
+    peak
 }
 
 #[test]
@@ -74,4 +77,55 @@ fn a_striped_target_takes_no_more_whatever_its_width() {
         drop(StripedFile::create(&target, &options).unwrap());
         watch(&["--verify"], &source, &target);
     }
+}
+
+/// Levels of a tree that no path can name whole.
+const LEVELS: usize = 2000;
+const DEEP_BYTES_MAX: u64 = 100 << 20;
+
+/// Makes or opens the levels below a directory, each with a name of 200 bytes; the last one.
+fn descend(root: &Path, makes: bool) -> File {
+    let name = "d".repeat(200);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let mut last = File::open(root).unwrap();
+    for _ in 0..LEVELS {
+        if makes {
+            mkdirat(&last, &name, Mode::RWXU).unwrap();
+        }
+        last = openat(&last, &name, flags, Mode::empty()).unwrap().into();
+    }
+    last
+}
+
+/// std removes no tree that is deeper than the process may have open files.
+struct DeepTree(std::path::PathBuf);
+
+impl Drop for DeepTree {
+    fn drop(&mut self) {
+        let removed = std::process::Command::new("rm").arg("-rf").arg(&self.0).status();
+        assert!(removed.is_ok_and(|status| status.success()), "{} stays", self.0.display());
+    }
+}
+
+#[test]
+fn a_deep_tree_takes_memory_for_its_depth_and_not_for_its_square() {
+    let folder = folder();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    if limit.is_some_and(|limit| limit < 3 * u64::try_from(LEVELS).unwrap()) {
+        return skip("open files", &format!("{limit:?} of them are allowed"));
+    }
+    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let _trees = [&source, &target].map(|path| DeepTree(path.clone()));
+    std::fs::create_dir(&source).unwrap();
+    let last = descend(&source, true);
+    let flags = OFlags::CREATE | OFlags::WRONLY;
+    let file = openat(&last, "file", flags, Mode::RUSR | Mode::WUSR).unwrap();
+    rustix::io::write(&file, b"at the end").unwrap();
+    drop(file);
+    let peak = watch(&["-a"], &source, &target);
+    assert!(peak < DEEP_BYTES_MAX, "{peak} bytes resident");
+    let file = openat(descend(&target, false), "file", OFlags::RDONLY, Mode::empty()).unwrap();
+    let mut bytes = [0; 100];
+    let length = rustix::io::read(&file, &mut bytes).unwrap();
+    assert_eq!(&bytes[..length], b"at the end");
 }

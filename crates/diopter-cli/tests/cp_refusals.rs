@@ -279,3 +279,64 @@ fn a_temporary_is_never_longer_than_the_file_will_be() {
     assert_eq!(longest, size);
     assert_same(&source, &target);
 }
+
+/// Has the kernel refuse to follow other users' links in directories that all may write to, and
+/// gives the machine its own setting back.
+struct ProtectedSymlinks(String);
+
+impl ProtectedSymlinks {
+    const PATH: &str = "/proc/sys/fs/protected_symlinks";
+
+    fn new() -> std::io::Result<ProtectedSymlinks> {
+        let found = std::fs::read_to_string(ProtectedSymlinks::PATH)?;
+        std::fs::write(ProtectedSymlinks::PATH, "1")?;
+        Ok(ProtectedSymlinks(found))
+    }
+}
+
+impl Drop for ProtectedSymlinks {
+    fn drop(&mut self) {
+        std::fs::write(ProtectedSymlinks::PATH, &self.0).unwrap();
+    }
+}
+
+#[test]
+fn a_link_that_the_kernel_forbids_to_follow() {
+    if !is_root() {
+        return skip("root", "only root makes another user's link");
+    }
+    let folder = folder();
+    let [source, victim, open] = ["source", "victim", "open"].map(|name| folder.path().join(name));
+    for path in [&source, &victim, &open] {
+        std::fs::create_dir(path).unwrap();
+    }
+    std::fs::set_permissions(&open, Permissions::from_mode(0o1777)).unwrap();
+    let [from, file] = [&source, &victim].map(|path| path.join("file"));
+    std::fs::write(&from, b"new").unwrap();
+    std::fs::write(&file, b"old").unwrap();
+    let [to_file, to_directory] = ["to-file", "to-directory"].map(|name| open.join(name));
+    for (link, leads_to) in [(&to_file, &file), (&to_directory, &victim)] {
+        symlink(leads_to, link).unwrap();
+        std::os::unix::fs::lchown(link, Some(65_534), Some(65_534)).unwrap();
+    }
+    let protected = match ProtectedSymlinks::new() {
+        Ok(protected) => protected,
+        Err(error) => return skip("sysctl", &error.to_string()),
+    };
+    for options in [&[][..], &["-T"]] {
+        assert_refused(&cp(options, &from, &to_file), &["to-file", "EACCES"]);
+        let options = [options, &["-r"]].concat();
+        assert_refused(&cp(&options, &source, &to_directory), &["to-directory", "EACCES"]);
+    }
+    assert_refused(&cp(&[], &to_file, &folder.path().join("copy")), &["to-file", "EACCES"]);
+    drop(protected);
+    assert_eq!(
+        (names(&victim), std::fs::read(&file).unwrap()),
+        (vec!["file".into()], b"old".into())
+    );
+    // Root's own link is followed, with -T as well.
+    let own = folder.path().join("own");
+    symlink(&file, &own).unwrap();
+    cp_well(&["-T"], &from, &own);
+    assert_eq!(std::fs::read(&file).unwrap(), b"new");
+}

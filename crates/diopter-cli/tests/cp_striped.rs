@@ -1,6 +1,8 @@
 //! `dio cp` from, onto and between striped files: what is copied, what stays when it ends early,
 //! and what is refused.
 
+#[path = "cp_striped/attacks.rs"]
+mod attacks;
 mod cp_support;
 
 use std::fs::File;
@@ -23,7 +25,7 @@ fn striped(path: &Path, count: usize, stripe_size: u64) {
 }
 
 fn bytes_of(path: &Path) -> Vec<u8> {
-    let file = diopter::File::open(path).unwrap();
+    let file = StripedFile::open(path).unwrap();
     let mut bytes = vec![0; usize::try_from(file.size().unwrap()).unwrap()];
     file.read_exact_at(&mut bytes, 0).unwrap();
     bytes
@@ -131,7 +133,7 @@ fn a_tree_is_copied_with_its_manifests_as_files_that_go_on_working() {
     std::fs::create_dir(&source).unwrap();
     striped(&source.join("data"), 2, 4096);
     for _ in 0..2 {
-        let told = cp_told(&["-r"], &source.join("."), &target_folder(&target));
+        let told = cp_told(&["-a"], &source.join("."), &target_folder(&target));
         assert_eq!((&told["files"], &told["striped"]), (&3.into(), &0.into()));
     }
     assert_eq!(names(&target), ["data", "data.0", "data.1"]);
@@ -182,7 +184,7 @@ fn a_new_striped_file_has_the_permissions_and_times_of_the_sources_manifest() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);
     std::fs::set_permissions(&source, mode).unwrap();
     let copy = folder.path().join("copy");
-    cp_well(&["--striped"], &source, &copy);
+    cp_well(&["--striped", "--preserve"], &source, &copy);
     let looked = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap();
     assert_eq!(looked("copy").mode() & 0o777, 0o640);
     assert_eq!(looked("copy.1").mode() & 0o777, 0o640);
@@ -290,4 +292,77 @@ fn a_signal_leaves_no_new_striped_file_where_there_was_none() {
     send(&copy, Signal::INT);
     assert_eq!(copy.wait_with_output().unwrap().status.code(), Some(130));
     assert_eq!(names(folder.path()), before);
+}
+
+#[test]
+fn objects_that_a_killed_copy_left_are_in_nobodys_way() {
+    let (folder, source, target) = with_source(15, SLOW_BYTES);
+    striped(&target, 2, 65536);
+    cp_well(&[], &source, &target);
+    let copy_path = folder.path().join("copy");
+    let mut copy = start_slowly(&["--striped"], &target, &copy_path);
+    wait_for("a new object", || folder.path().join("copy.0").exists());
+    send(&copy, Signal::KILL);
+    copy.wait().unwrap();
+    assert!(!copy_path.exists(), "the name is given last");
+    let left = names(folder.path());
+    cp_well(&["--striped", "--verify"], &target, &copy_path);
+    assert_content(&copy_path, &source);
+    assert_eq!(names(folder.path()).len(), left.len() + 1 + 2, "what is left stays");
+}
+
+/// A loop device, detached when it is dropped.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    /// Over a file that gets this length.
+    fn over(image: &Path, bytes: u64) -> Option<LoopDevice> {
+        let file = File::options().write(true).create(true).truncate(false).open(image).unwrap();
+        file.set_len(bytes).unwrap();
+        let mut losetup = std::process::Command::new("losetup");
+        match losetup.args(["--find", "--show"]).arg(image).output() {
+            Ok(told) if told.status.success() => {
+                let device = String::from_utf8(told.stdout).unwrap();
+                Some(LoopDevice(device.trim().to_owned()))
+            }
+            other => {
+                skip("loop", &format!("{other:?}"));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let detached = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
+        assert!(detached.is_ok_and(|status| status.success()), "{} stays", self.0);
+    }
+}
+
+#[test]
+fn a_read_that_fails_names_the_object_and_where_in_it() {
+    let (folder, _, target) = with_source(14, 0);
+    let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
+    let Some(first) = LoopDevice::over(&one, MIB) else { return };
+    let Some(second) = LoopDevice::over(&other, MIB) else { return };
+    let objects = [&first, &second].map(|device| ObjectPlace::Device((&device.0).into())).into();
+    let options = CreateOptions { objects, stripe_size: 65536, ..CreateOptions::default() };
+    StripedFile::create(&target, &options).unwrap().write_all_at(&[7; 2 << 20], 0).unwrap();
+    File::options().write(true).open(&other).unwrap().set_len(0).unwrap();
+    let output = cp(&["--json"], &target, &folder.path().join("copy"));
+    let text = message(&output);
+    assert!(text.contains(&format!("byte 0 of its object {}", second.0)), "{text}");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failure = &told["failures"][0];
+    assert_eq!((&failure["offset"], &failure["length"]), (&65536.into(), &65536.into()));
+    assert_eq!(failure["object"], second.0.as_str());
+    assert_eq!(failure["object_offset"], 0);
+    let file = StripedFile::open(&target).unwrap();
+    let diopter::Error::Io(error) = file.read_at(&mut [0; 4096], 3 * 65536).unwrap_err() else {
+        panic!("a read that fails")
+    };
+    let object = error.object().expect("it names the object");
+    assert_eq!((object.index, object.offset), (1, 65536));
+    assert!(error.to_string().contains(&second.0), "{error}");
 }

@@ -68,7 +68,7 @@ fn a_tree_is_the_same_afterwards() {
     let folder = folder();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
     make_tree(&source);
-    let told = cp_told(&["-r"], &source, &target);
+    let told = cp_told(&["-a"], &source, &target);
     assert_eq!(picture(&target), picture(&source));
     assert_eq!((&told["files"], &told["folders"]), (&6.into(), &6.into()));
     assert_eq!(told["others"], 4);
@@ -84,7 +84,7 @@ fn an_existing_folder_takes_the_tree_under_its_name_and_a_second_copy_changes_no
     std::fs::create_dir(&target).unwrap();
     let copy = target.join("source");
     for _ in 0..2 {
-        cp_well(&["-r"], &source, &target);
+        cp_well(&["-a"], &source, &target);
         assert_eq!(picture(&copy), picture(&source));
         // Only the administrator may write into a folder that nobody may write to.
         open_up(&copy);
@@ -178,7 +178,7 @@ fn every_file_of_a_tree_is_verified() {
     let folder = folder();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
     make_tree(&source);
-    let told = cp_told(&["-r", "--verify"], &source, &target);
+    let told = cp_told(&["-a", "--verify"], &source, &target);
     assert_eq!(told["verified"].as_array().unwrap().len(), 6);
     assert_eq!(picture(&target), picture(&source));
     open_up(&source);

@@ -1,6 +1,8 @@
 //! Names of the form `IMAGE::/PATH` in every command, on images that the real mkfs made; it is
 //! skipped by name where it is missing. What needs the administrator is in `images/device.rs`.
 
+#[path = "images/bombs.rs"]
+mod bombs;
 #[path = "images/copy.rs"]
 mod copy;
 mod cp_support;

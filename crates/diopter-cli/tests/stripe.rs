@@ -71,7 +71,8 @@ impl Place {
     }
 
     fn write(&self, name: &str, bytes: &[u8], offset: u64) {
-        let file = diopter::File::options().write(true).open(self.path(name)).unwrap();
+        let file =
+            diopter::File::options().write(true).striped(true).open(self.path(name)).unwrap();
         file.write_all_at(bytes, offset).unwrap();
     }
 
@@ -221,6 +222,19 @@ fn what_is_left_of_a_killed_copy_is_told() {
 }
 
 #[test]
+fn objects_of_a_manifest_that_was_renamed_are_not_left_over() {
+    let place = Place::new().with_data();
+    let small = place.path("small");
+    std::fs::write(&small, [5; 9000]).unwrap();
+    place.stdout("cp small data");
+    std::fs::rename(place.path("data"), place.path("kept")).unwrap();
+    place.stdout("stripe create data --objects . .");
+    assert_eq!(ids(&place.json("stripe info data --json")).len(), 0, "they are those of `kept`");
+    std::fs::remove_file(place.path("kept")).unwrap();
+    assert_eq!(ids(&place.json("stripe info data --json")), ["leftover-objects"]);
+}
+
+#[test]
 fn what_cannot_be_made_is_refused_with_what_to_do_and_leaves_nothing() {
     let place = Place::new();
     std::fs::write(place.path("taken"), "text").unwrap();
@@ -231,6 +245,7 @@ fn what_cannot_be_made_is_refused_with_what_to_do_and_leaves_nothing() {
             "create data --objects . . --stripe-size 0",
             "a stripe size of 0 bytes; choose a multiple",
         ),
+        ("create data --objects . . --stripe-size 1", "1 is no multiple of 512 bytes; choose"),
         ("create data --objects . . --stripe-size 1000", "1000 is no multiple of"),
         ("create data --objects . . --size 1M", "needs a device among the objects; leave the size"),
         ("create data --objects . taken", "taken: neither a folder nor a block device; name a"),

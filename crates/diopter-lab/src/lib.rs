@@ -17,3 +17,5 @@ pub mod load;
 pub mod number;
 pub mod report;
 pub mod trace;
+pub mod untrusted;
+pub mod whole;

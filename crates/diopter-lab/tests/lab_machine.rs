@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,19 +12,25 @@ use diopter_lab::kernels::{BootError, BootOptions, Console, Initramfs, Kernel, M
 /// An emulator that does `body`, with `$console` and `$results` as files.
 fn emulator(folder: &Path, body: &str) -> Machine {
     let script = format!(
-        "#!/bin/sh\n[ \"$1\" = --version ] && {{ echo 'QEMU emulator version 7.2'; exit; }}\n\
+        "#!/bin/sh\ncase \"$*\" in *--version) echo 'QEMU emulator version 7.2'; exit;; esac\n\
          for word; do case $word in\n\
          file:*) [ \"$console\" ] && results=${{word#file:}} || console=${{word#file:}};;\n\
          esac; done\n{body}\n"
     );
     let path = folder.join("qemu");
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    Machine::at(&path).unwrap()
+    let path = &path;
+    fs::write(path, script).unwrap();
+    // The emulator has no root, and these scripts write into the folder.
+    for path in [path, folder] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    Machine::at(path).unwrap()
 }
 
 fn boot(folder: &Path, body: &str, options: &BootOptions) -> Result<Console, BootError> {
-    let kernel = Kernel { image: PathBuf::from("/nonexistent"), ..Kernel::default() };
+    let image = folder.join("image");
+    fs::write(&image, b"an image").unwrap();
+    let kernel = Kernel { image, ..Kernel::default() };
     emulator(folder, body).boot(&kernel, &Initramfs::default(), "true", options)
 }
 
@@ -80,6 +86,34 @@ fn a_guest_that_hangs_is_ended_at_its_limit_with_its_emulator() {
 }
 
 #[test]
+fn a_guest_that_prints_nothing_for_too_long_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let quiet_limit = Some(Duration::from_millis(300));
+    let options = BootOptions { quiet_limit, tail_lines: 1, ..BootOptions::default() };
+    match boot(folder.path(), "echo first >$console; exec sleep 1000", &options) {
+        Err(error @ BootError::Quiet(..)) => {
+            assert!(["", "first"].contains(&error.last_lines()), "{}", error.last_lines());
+            assert!(error.to_string().contains("printed nothing"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One that prints is waited for, longer than it may be quiet; an error has as many of its lines as
+/// were asked for.
+#[test]
+fn a_guest_that_prints_again_and_again_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (quiet_limit, tail_lines) = (Some(Duration::from_secs(3)), 2);
+    let options = BootOptions { quiet_limit, tail_lines, ..BootOptions::default() };
+    let body = "for line in 1 2 3 4 5 6 7 8; do echo $line >>$console; sleep 0.5; done";
+    match boot(folder.path(), body, &options) {
+        Err(BootError::Silent(lines)) => assert_eq!(lines, "7\n8"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_guest_is_ended_when_somebody_asks_to_stop() {
     let folder = tempfile::tempdir().unwrap();
     let started = folder.path().join("started");
@@ -97,7 +131,7 @@ fn a_guest_is_ended_when_somebody_asks_to_stop() {
 }
 
 fn rustix_fifo(path: &Path) {
-    let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+    let made = std::process::Command::new("mkfifo").args(["-m", "666"]).arg(path).status().unwrap();
     assert!(made.success());
 }
 
@@ -107,4 +141,35 @@ fn an_emulator_that_is_not_there_is_told() {
     assert!(told.starts_with("start /nonexistent/qemu: No such file"), "{told}");
     let told = BootError::NoQemu.to_string();
     assert!(told.contains("install it (Debian: qemu-system-x86"), "{told}");
+}
+
+#[test]
+fn the_emulator_has_no_root_and_finds_kernel_and_initramfs_by_descriptor() {
+    let body = "while [ \"$1\" ]; do [ $1 = -kernel ] && cat $2 >$results; shift; done\n\
+        id -u >>$results; grep NoNewPrivs /proc/self/status >>$results\n\
+        echo 'lab: end 0' >$console";
+    let told = boot_at_once(body).unwrap().results;
+    let user = rustix_user();
+    assert_eq!(told, format!("an image{user}\nNoNewPrivs:\t1\n"));
+}
+
+fn rustix_user() -> String {
+    let output = std::process::Command::new("id").arg("-u").output().unwrap();
+    let user = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    if user == "0" { "65534".to_owned() } else { user }
+}
+
+#[test]
+fn an_image_that_is_not_what_was_fetched_is_not_booted() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("vmlinuz");
+    fs::write(&image, b"another image").unwrap();
+    let digest = Some(blake3::hash(b"an image").to_hex().to_string());
+    let kernel = Kernel { image, image_digest: digest, ..Kernel::default() };
+    let machine = emulator(folder.path(), "echo 'lab: end 0' >$console");
+    let booted = machine.boot(&kernel, &Initramfs::default(), "true", &BootOptions::default());
+    let told = booted.unwrap_err().to_string();
+    assert!(told.contains("not what was fetched"), "{told}");
+    fs::write(&kernel.image, b"an image").unwrap();
+    machine.boot(&kernel, &Initramfs::default(), "true", &BootOptions::default()).unwrap();
 }

@@ -314,7 +314,7 @@ impl SmallDisk {
     fn mount(path: &Path) -> Option<SmallDisk> {
         fs::create_dir(path).unwrap();
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=1m", "diopter-lab-test"]).arg(path);
+        mount.args(["-t", "tmpfs", "-o", "size=1m,mode=755", "diopter-lab-test"]).arg(path);
         mount.output().is_ok_and(|output| output.status.success()).then(|| SmallDisk(path.into()))
     }
 }
@@ -343,4 +343,75 @@ fn a_full_disk_is_told_with_what_to_do() {
     let told = error.unwrap_err().to_string();
     assert!(told.contains("--cache-limit"), "{told}");
     assert_eq!(fs::read_dir(disk.0.join("tmp")).unwrap().count(), 0);
+}
+
+/// The message of a cache that must be refused.
+fn refusal(bench: &Bench) -> String {
+    Store::open(bench.options(), Watch::default()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_cache_that_others_may_write_or_own_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(bench) = bench() else { return };
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    drop(bench.store());
+    mode(&bench.cache().join("kernels"), 0o777);
+    let told = refusal(&bench);
+    assert!(told.contains("kernels") && told.contains("--cache"), "{told}");
+    mode(&bench.cache().join("kernels"), 0o755);
+    mode(&bench.cache(), 0o1777);
+    assert!(refusal(&bench).contains("other users may write"), "{}", refusal(&bench));
+    mode(&bench.cache(), 0o755);
+    drop(bench.store());
+    if !is_root() {
+        return println!("SKIP loop: only root gives directories to other users");
+    }
+    std::os::unix::fs::chown(bench.cache(), Some(65_534), None).unwrap();
+    assert!(refusal(&bench).contains("its owner is user 65534"), "{}", refusal(&bench));
+    std::os::unix::fs::chown(bench.cache(), Some(0), None).unwrap();
+    let above = bench.folder.path();
+    mode(above, 0o777);
+    assert!(refusal(&bench).contains("may replace"), "{}", refusal(&bench));
+    mode(above, 0o700);
+    drop(bench.store());
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")
+}
+
+#[test]
+fn settings_of_apt_in_the_cache_are_not_read() {
+    let Some(bench) = bench() else { return };
+    bench.kernel(RELEASE, "6.1.90-1");
+    bench.index();
+    drop(bench.store());
+    let ran = bench.folder.path().join("ran");
+    let hook = format!("APT::Update::Pre-Invoke {{ \"touch {}\"; }};\n", ran.display());
+    for folder in ["apt/etc/apt.conf.d", "apt/apt.conf.d"] {
+        let folder = bench.cache().join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("99hook"), &hook).unwrap();
+    }
+    fs::write(bench.cache().join("apt/etc/apt.conf"), &hook).unwrap();
+    bench.store().kernel("6.1").unwrap();
+    assert!(!ran.exists(), "a hook of the cache ran");
+}
+
+#[test]
+fn a_cached_module_that_was_changed_is_not_used() {
+    let Some(bench) = bench() else { return };
+    bench.kernel(RELEASE, "6.1.90-1");
+    bench.index();
+    let kernel = bench.store().kernel("6.1").unwrap();
+    assert!(kernel.image_digest.is_some());
+    let module = &kernel.modules.modules["null_blk"];
+    let mut initramfs = diopter_lab::kernels::Initramfs::default();
+    initramfs.add_modules(&kernel, &["null_blk"]).unwrap();
+    fs::write(&module.path, b"another module").unwrap();
+    let told = initramfs.add_modules(&kernel, &["null_blk"]).unwrap_err().to_string();
+    assert!(told.contains("not what was fetched"), "{told}");
 }

@@ -3,13 +3,13 @@
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, pipe};
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use super::*;
 use crate::buf::IoBuf;
 use crate::memory::{Lent, MemoryId};
-use crate::op::{ObjectHandle, RwFlags, Span};
+use crate::object::OpenObject;
+use crate::op::{BioDraft, RwFlags, Span};
 use crate::slab::SlabShape;
 use crate::testing::{self, SignalStorm};
 
@@ -37,13 +37,14 @@ fn context_of(slab: &Slab, entries: u32, wanted: AioWanted) -> Option<AioContext
 }
 
 /// A file of [`BLOCKS`] blocks, each full of its number; past the page cache where that works.
-fn file_of_blocks() -> File {
+fn file_of_blocks() -> OpenObject {
     let named = tempfile::NamedTempFile::new().expect("a temporary file");
     let bytes: Vec<u8> = (0..BLOCKS).flat_map(|block| [byte_of(block); BLOCK_BYTES]).collect();
     named.as_file().write_all_at(&bytes, 0).expect("space");
     named.as_file().sync_all().expect("a flush");
     let direct = |flags| File::options().read(true).write(true).custom_flags(flags).open(&named);
-    direct(libc::O_DIRECT).or_else(|_| direct(0)).expect("it is there")
+    let file = direct(libc::O_DIRECT).or_else(|_| direct(0)).expect("it is there");
+    OpenObject::new(file.into())
 }
 
 fn byte_of(block: usize) -> u8 {
@@ -54,18 +55,17 @@ fn adopted(slab: &Slab, blocks: usize) -> MemoryId {
     slab.adopt(IoBuf::new(blocks * BLOCK_BYTES).expect("memory")).expect("a free place")
 }
 
-fn spec(op: Op, file: &impl AsFd, offset: u64, span: Option<Span>) -> BioSpec {
-    let object = ObjectHandle::of_fd(file.as_fd());
+fn spec(op: Op, object: &OpenObject, offset: u64, span: Option<Span>) -> BioDraft<'_> {
     BioSpec { op, object, offset, span, flags: RwFlags::NONE }
 }
 
 /// A read of block `block` into the same block of `memory`.
-fn read_of(file: &File, memory: MemoryId, block: usize) -> BioSpec {
+fn read_of(file: &OpenObject, memory: MemoryId, block: usize) -> BioDraft<'_> {
     let span = Span::new(memory, block * BLOCK_BYTES, BLOCK);
     spec(Op::Read, file, u64::from(BLOCK) * u64::from(byte_of(block)), Some(span))
 }
 
-fn start(context: &mut AioContext, spec: BioSpec) -> BioId {
+fn start(context: &mut AioContext, spec: BioDraft<'_>) -> BioId {
     let id = context.slab.build(spec).expect("a slot");
     assert!(context.queue(id), "there is room");
     id
@@ -80,7 +80,7 @@ fn reap_all(context: &mut AioContext) -> Vec<(BioId, BioResult)> {
 }
 
 /// One bio through the context.
-fn run(context: &mut AioContext, spec: BioSpec) -> BioResult {
+fn run(context: &mut AioContext, spec: BioDraft<'_>) -> BioResult {
     let id = start(context, spec);
     let done = reap_all(context);
     context.slab.retire(id);
@@ -100,6 +100,7 @@ fn bytes_go_there_and_back_with_a_mapped_ring_and_without() {
         assert_eq!(context.features(), wanted);
         let file = tempfile::tempfile().expect("a temporary file");
         file.write_all_at(&[b'.'; 10], 0).expect("space");
+        let file = OpenObject::new(file.into());
         let pieces = [IoSlice::new(b"a"), IoSlice::new(b""), IoSlice::new(b"bc")];
         let write = |context: &mut AioContext, id| {
             run(context, spec(Op::Write, &file, 7, Some(Span::new(id, 0, 3))))
@@ -151,6 +152,7 @@ fn a_bio_that_the_kernel_does_not_take_is_run_here_and_the_others_are_not_held_u
         let Some(mut context) = context_of(&slab, 8, wanted) else { return };
         let (file, memory) = (file_of_blocks(), adopted(&slab, BLOCKS));
         let (reader, _writer) = pipe().expect("a pipe");
+        let reader = OpenObject::new(reader.into());
         let at_4 = Some(Span::new(memory, 4 * BLOCK_BYTES, BLOCK));
         let bios = [
             (read_of(&file, memory, 0), Ok(BLOCK)),
@@ -178,7 +180,7 @@ fn an_error_comes_with_the_event_and_is_the_bios_result() {
     for wanted in BOTH {
         let Some(mut context) = context_of(&slab, 8, wanted) else { return };
         let (file, memory) = (file_of_blocks(), adopted(&slab, 1));
-        if !crate::uring::is_direct(ObjectHandle::of_fd(file.as_fd())) {
+        if !file.is_direct() {
             return;
         }
         let askew = spec(Op::Read, &file, 1, Some(Span::new(memory, 0, BLOCK)));
@@ -223,7 +225,10 @@ fn what_is_cancelled_before_it_is_submitted_is_not_done() {
     assert_eq!(done, [(write, gone), (allocate, gone), (read, Ok(BLOCK))]);
     let mut byte = [0; 1];
     let mut buffered = IoBuf::new(BLOCK_BYTES).expect("memory");
-    file.read_exact_at(&mut buffered, u64::from(BLOCK)).expect("the file's bytes");
+    file.file()
+        .expect("a file")
+        .read_exact_at(&mut buffered, u64::from(BLOCK))
+        .expect("the file's bytes");
     byte.copy_from_slice(&buffered[..1]);
     assert_eq!(byte, [1], "nothing was written");
     // Nobody knows it any more.
@@ -261,6 +266,7 @@ fn a_context_that_is_dropped_waits_for_what_is_in_flight_and_starts_nothing() {
         drop(context);
         assert_eq!(slab.held(), 0);
         let mut bytes = slab.release(memory).expect("no bio is held");
+        let file = file.file().expect("a file");
         file.read_exact_at(&mut bytes[..BLOCK_BYTES], 9 * u64::from(BLOCK)).expect("its bytes");
         assert_eq!(bytes[0], 9, "the write was never submitted");
     }

@@ -1,11 +1,17 @@
 //! Programs that are started: what only a process can set for itself, between fork and exec.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 
+use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
 use rustix::thread::CpuSet;
+
+/// `nobody` and `nogroup`, by number: they own no file.
+const UNPRIVILEGED: u32 = 65_534;
 
 /// The program dies with the *thread* that starts it, however that ends, and runs on `cpu` alone
 /// where one is named. Start and wait in one thread.
@@ -36,6 +42,30 @@ fn prepare(parent: Pid, cpus: Option<&CpuSet>) -> io::Result<()> {
     Ok(())
 }
 
+/// The program has no root: it runs as the user and group that own nothing, cannot gain privilege,
+/// and dies with the thread that starts it, as by [`bind_to_parent`]. It finds `files` open under
+/// their numbers, which are the only way to what it may not open by name.
+pub fn confine(
+    command: &mut Command,
+    cpu: Option<usize>,
+    files: Vec<Arc<OwnedFd>>,
+) -> &mut Command {
+    if rustix::process::geteuid().is_root() {
+        // Set before what `bind_to_parent` sets, which a change of user resets.
+        command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
+    }
+    // SAFETY: between fork and exec only system calls are made, on values that were made before:
+    // no memory is allocated and no lock is taken.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::thread::set_no_new_privs(true)?;
+            let keep = |file: &Arc<OwnedFd>| rustix::io::fcntl_setfd(file, FdFlags::empty());
+            Ok(files.iter().try_for_each(keep)?)
+        });
+    }
+    bind_to_parent(command, cpu)
+}
+
 /// The processors that this thread may run on, in order.
 ///
 /// # Errors
@@ -57,6 +87,26 @@ mod tests {
         let told = bind_to_parent(&mut command, Some(cpu)).output().unwrap();
         let told = String::from_utf8(told.stdout).unwrap();
         assert_eq!(told.trim_end(), format!("Cpus_allowed_list:\t{cpu}"));
+    }
+
+    #[test]
+    fn a_confined_program_has_no_root_and_finds_its_files() {
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        let made = rustix::fs::memfd_create("content", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut file = std::fs::File::from(made);
+        file.write_all(b"content ").unwrap();
+        let script = format!(
+            "cat /proc/self/fd/{}; id -u; grep NoNewPrivs /proc/self/status",
+            file.as_raw_fd()
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        let output = confine(&mut command, None, vec![Arc::new(file.into())]).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let user = rustix::process::geteuid();
+        let user = if user.is_root() { UNPRIVILEGED } else { user.as_raw() };
+        assert_eq!(said, format!("content {user}\nNoNewPrivs:\t1\n"));
     }
 
     #[test]

@@ -42,6 +42,7 @@ const NAMES: &[(Errno, &str)] = &[
     (Errno::EROFS, "EROFS"),
     (Errno::EPIPE, "EPIPE"),
     (Errno::ERANGE, "ERANGE"),
+    (Errno::EDEADLK, "EDEADLK"),
     (Errno::ENAMETOOLONG, "ENAMETOOLONG"),
     (Errno::ENOLCK, "ENOLCK"),
     (Errno::ENOSYS, "ENOSYS"),
@@ -91,6 +92,7 @@ impl Errno {
     pub const EROFS: Errno = Errno(libc::EROFS);
     pub const EPIPE: Errno = Errno(libc::EPIPE);
     pub const ERANGE: Errno = Errno(libc::ERANGE);
+    pub const EDEADLK: Errno = Errno(libc::EDEADLK);
     pub const ENAMETOOLONG: Errno = Errno(libc::ENAMETOOLONG);
     pub const ENOLCK: Errno = Errno(libc::ENOLCK);
     pub const ENOSYS: Errno = Errno(libc::ENOSYS);

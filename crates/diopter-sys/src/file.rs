@@ -20,6 +20,13 @@ pub use alignment::{Alignment, AlignmentSource, AtomicWrite};
 /// `O_DIRECT` of open(2) on this architecture.
 pub const O_DIRECT: i32 = libc::O_DIRECT;
 
+const FIGETBSZ: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0, 2);
+const BLKBSZGET: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<usize>(0x12, 112);
+
+/// The largest block of a file system or device (BLK_MAX_BLOCK_SIZE of linux/blkdev.h). What is
+/// larger is no block: network file systems report what they transfer at once.
+const BLOCK_MAX: u32 = 64 << 10;
+
 const BLKGETSIZE64: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<usize>(0x12, 114);
 
 // Numbers of fstatfs(2), from linux/magic.h.
@@ -124,8 +131,11 @@ pub struct OpenedFile {
     pub device: u64,
     /// Inode number.
     pub inode: u64,
-    /// Size of a page, in bytes.
-    pub page_size: u32,
+    /// Number of the user it belongs to.
+    pub owner: u32,
+    /// What the page cache fills, writes back and drops as a whole, in bytes: a page, or the block
+    /// of the file system where that is larger (Linux 6.12).
+    pub cache_unit: u32,
 }
 
 /// An open that went wrong: the call or the rule, and the error.
@@ -199,6 +209,21 @@ pub fn open_at(
     inspect(fd)
 }
 
+/// Checks that the caller may write to a path, without opening it for that: permissions, a file
+/// system mounted read-only, and a block device (`device` is its number) that takes no writes.
+///
+/// # Errors
+///
+/// The errno that an open for writing would give: EACCES, EROFS, ENOENT.
+pub fn check_writable(path: &Path, kind: FileKind, device: u64) -> Result<(), Errno> {
+    let access = rustix::fs::Access::WRITE_OK;
+    rustix::fs::accessat(CWD, path, access, AtFlags::EACCESS)?;
+    if kind == FileKind::BlockDevice && crate::queue::is_read_only(device) {
+        return Err(Errno::EROFS);
+    }
+    Ok(())
+}
+
 /// Finds out about a file that someone else opened; O_DIRECT is as fcntl(2) tells.
 ///
 /// # Errors
@@ -238,7 +263,8 @@ pub fn inspect(fd: OwnedFd) -> Result<OpenedFile, OpenFailure> {
         direct,
         device,
         inode: stat.st_ino,
-        page_size: page,
+        owner: stat.st_uid,
+        cache_unit: cache_unit_of(&fd, kind, page),
         fd,
     })
 }
@@ -290,6 +316,31 @@ pub fn stat_size(fd: BorrowedFd<'_>, kind: FileKind) -> Result<u64, Errno> {
     let control = unsafe { rustix::ioctl::Getter::<BLKGETSIZE64, u64>::new() };
     // SAFETY: the opcode and the type belong together (line above).
     Ok(unsafe { rustix::ioctl::ioctl(fd, control) }?)
+}
+
+/// The page cache keeps at least whole blocks of the file system in one folio. `stx_blksize` does
+/// not tell (XFS reports a page), FIGETBSZ does; where it is missing (overlayfs) statfs does.
+fn cache_unit_of(fd: &OwnedFd, kind: FileKind, page: u32) -> u32 {
+    let block = match kind {
+        FileKind::Regular => block_by::<FIGETBSZ>(fd).or_else(|| {
+            let statfs = retry_on_intr(|| rustix::fs::fstatfs(fd)).ok()?;
+            u32::try_from(statfs.f_bsize).ok()
+        }),
+        FileKind::BlockDevice => block_by::<BLKBSZGET>(fd),
+    };
+    let block = block.filter(|block| block.is_power_of_two() && *block <= BLOCK_MAX);
+    page.max(block.unwrap_or(page))
+}
+
+/// A size in bytes by an ioctl that writes it as an `int`: FIGETBSZ or BLKBSZGET.
+fn block_by<const OPCODE: rustix::ioctl::Opcode>(fd: &OwnedFd) -> Option<u32> {
+    const { assert!(OPCODE == FIGETBSZ || OPCODE == BLKBSZGET) };
+    // SAFETY: both write an `int` (ioctl_figetbsz in fs/ioctl.c, blkdev_ioctl in block/ioctl.c;
+    // BLKBSZGET is declared with a size_t, but put_int writes 4 bytes).
+    let control = unsafe { rustix::ioctl::Getter::<OPCODE, libc::c_int>::new() };
+    // SAFETY: the opcodes and the type belong together (line above).
+    let bytes = unsafe { rustix::ioctl::ioctl(fd, control) }.ok()?;
+    u32::try_from(bytes).ok()
 }
 
 fn failure(what: &'static str, errno: impl Into<Errno>) -> OpenFailure {

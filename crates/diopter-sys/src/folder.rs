@@ -2,9 +2,10 @@
 //! away. Everything is relative to the open folder, wherever it is moved meanwhile.
 
 use std::ffi::OsStr;
+use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Component, Path};
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::retry_on_intr;
@@ -28,12 +29,47 @@ pub struct Document {
     pub group: u32,
     /// Permission bits.
     pub mode: u32,
+    /// Number of names (hard links) that it has.
+    pub names: u64,
 }
 
 /// Number of the user that this process acts as.
 #[must_use]
 pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+impl Document {
+    /// Reads an open file from its current position to its end.
+    ///
+    /// # Errors
+    ///
+    /// EFBIG: it has more than `bytes_max` bytes. Else the errno of fstat(2) and read(2).
+    pub fn read(file: &File, bytes_max: u64) -> Result<Document, Errno> {
+        let mut bytes = Vec::new();
+        file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| errno_of(&error))?;
+        if u64::try_from(bytes.len()).is_ok_and(|length| length > bytes_max) {
+            return Err(Errno::EFBIG);
+        }
+        Document::of(file, bytes)
+    }
+
+    /// An open file that is known to have this content.
+    ///
+    /// # Errors
+    ///
+    /// The errno of fstat(2).
+    pub fn of(file: &File, bytes: Vec<u8>) -> Result<Document, Errno> {
+        let stat = rustix::fs::fstat(file)?;
+        Ok(Document {
+            bytes,
+            owner: stat.st_uid,
+            group: stat.st_gid,
+            mode: stat.st_mode & 0o7777,
+            #[allow(clippy::useless_conversion, reason = "32 bits on other architectures")]
+            names: u64::from(stat.st_nlink),
+        })
+    }
 }
 
 impl Folder {
@@ -48,25 +84,68 @@ impl Folder {
         Ok(Folder { fd })
     }
 
-    /// Opens a folder by its path from here.
+    /// Opens a folder that is open already, by a description of its own: what is locked through the
+    /// one is not locked through the other.
     ///
     /// # Errors
     ///
     /// As [`Folder::open`].
-    pub fn open_below(&self, path: &Path) -> Result<Folder, Errno> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    pub fn of(fd: BorrowedFd<'_>) -> Result<Folder, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = retry_on_intr(|| rustix::fs::openat(&self.fd, path, flags, Mode::empty()))?;
+        let fd = retry_on_intr(|| rustix::fs::openat(fd, ".", flags, Mode::empty()))?;
         Ok(Folder { fd })
     }
 
-    /// Reads a regular file whole. Follows no symbolic link and waits for nobody.
+    /// Opens a folder by its path from here. Each name is looked up in the folder before it, and no
+    /// symbolic link is followed: who may rename a part of the path leads nowhere else by that.
     ///
     /// # Errors
     ///
-    /// EFBIG: it has more than `bytes_max` bytes. EINVAL: not a regular file. ELOOP: a symbolic
-    /// link. Else what open(2) and read(2) answer.
-    pub fn read(&self, name: &OsStr, bytes_max: u64) -> Result<Document, Errno> {
+    /// ELOOP: a part of the path is a symbolic link. Else as [`Folder::open`].
+    pub fn open_below(&self, path: &Path) -> Result<Folder, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut reached: Option<OwnedFd> = None;
+        for part in path.components().filter(|part| *part != Component::CurDir) {
+            let folder = reached.as_ref().map_or(self.fd.as_fd(), OwnedFd::as_fd);
+            let name = part.as_os_str();
+            let call = || rustix::fs::openat(folder, name, flags, Mode::empty());
+            let opened = retry_on_intr(call).map_err(|errno| match errno {
+                rustix::io::Errno::NOTDIR if is_link(folder, name) => Errno::ELOOP,
+                errno => errno.into(),
+            });
+            reached = Some(opened?);
+        }
+        Folder::of(reached.as_ref().map_or(self.fd.as_fd(), OwnedFd::as_fd))
+    }
+
+    /// Looks at what has a path from here, without opening it. No symbolic link is followed but in
+    /// an absolute path.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Folder::open_below`] and of open(2).
+    pub fn look(&self, path: &Path) -> Result<Metadata, Errno> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let open = |folder: BorrowedFd<'_>, path: &Path, flags| {
+            retry_on_intr(|| rustix::fs::openat(folder, path, flags, Mode::empty()))
+        };
+        let fd = match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) if path.is_relative() => {
+                let parent = self.open_below(parent)?;
+                open(parent.as_fd(), Path::new(name), flags | OFlags::NOFOLLOW)?
+            }
+            _ => open(self.as_fd(), path, flags)?,
+        };
+        File::from(fd).metadata().map_err(|error| errno_of(&error))
+    }
+
+    /// Opens a regular file for reading. Does not follow a symbolic link, and does not block.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL: not a regular file. ELOOP: a symbolic link. EISDIR: a directory. Else the errno of
+    /// open(2).
+    pub fn open_file(&self, name: &OsStr) -> Result<File, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         // Looked at first, because opening a device may do something to it.
         let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -82,13 +161,25 @@ impl Folder {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Errno::EINVAL);
         }
-        let mut bytes = Vec::new();
-        let mut file = std::fs::File::from(fd).take(bytes_max + 1);
-        file.read_to_end(&mut bytes).map_err(|error| errno_of(&error))?;
-        if u64::try_from(bytes.len()).is_ok_and(|length| length > bytes_max) {
-            return Err(Errno::EFBIG);
-        }
-        Ok(Document { bytes, owner: stat.st_uid, group: stat.st_gid, mode: stat.st_mode & 0o7777 })
+        Ok(File::from(fd))
+    }
+
+    /// Reads a regular file whole.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Folder::open_file`] and [`Document::read`].
+    pub fn read(&self, name: &OsStr, bytes_max: u64) -> Result<Document, Errno> {
+        Document::read(&self.open_file(name)?, bytes_max)
+    }
+
+    /// Returns the permission bits of the folder, with the sticky bit.
+    ///
+    /// # Errors
+    ///
+    /// The errno of fstat(2).
+    pub fn mode(&self) -> Result<u32, Errno> {
+        Ok(rustix::fs::fstat(&self.fd)?.st_mode & 0o7777)
     }
 
     /// Makes a file that must not exist, open for buffered reading and writing.
@@ -96,11 +187,11 @@ impl Folder {
     /// # Errors
     ///
     /// EEXIST: the name is taken. Else what open(2) answers.
-    pub fn create(&self, name: &OsStr, mode: u32) -> Result<std::fs::File, Errno> {
+    pub fn create(&self, name: &OsStr, mode: u32) -> Result<File, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::from_bits(mode).ok_or(Errno::EINVAL)?;
         let fd = retry_on_intr(|| rustix::fs::openat(&self.fd, name, flags, mode))?;
-        Ok(std::fs::File::from(fd))
+        Ok(File::from(fd))
     }
 
     /// Whether something has this name.
@@ -192,6 +283,11 @@ impl AsFd for Folder {
     }
 }
 
+fn is_link(folder: BorrowedFd<'_>, name: &OsStr) -> bool {
+    let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+    found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink)
+}
+
 /// The errno of an error of std's; EIO where it has none.
 #[must_use]
 pub fn errno_of(error: &std::io::Error) -> Errno {
@@ -230,6 +326,28 @@ mod tests {
         assert_eq!(below.has(name("a")), Ok(false));
         assert_eq!(folder.open_below(Path::new("")).unwrap().has(name("a")), Ok(true));
         assert_eq!(folder.open_below(Path::new("a")).unwrap_err(), Errno::ENOTDIR);
+    }
+
+    #[test]
+    fn no_part_of_a_path_is_a_link_that_is_followed() {
+        let (at, folder) = folder();
+        std::fs::create_dir_all(at.path().join("a/b")).unwrap();
+        std::fs::write(at.path().join("a/b/file"), b"1234").unwrap();
+        std::os::unix::fs::symlink("a", at.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("file", at.path().join("a/b/to-file")).unwrap();
+        let below = folder.open_below(Path::new("./a//b")).unwrap();
+        assert_eq!(below.has(name("file")), Ok(true));
+        let absolute = at.path().canonicalize().unwrap().join("a/b");
+        assert_eq!(folder.open_below(&absolute).unwrap().has(name("file")), Ok(true));
+        for path in [Path::new("link"), Path::new("link/b"), Path::new("a/../link/b")] {
+            assert_eq!(folder.open_below(path).unwrap_err(), Errno::ELOOP, "{path:?}");
+        }
+        assert_eq!(folder.open_below(&at.path().join("link/b")).unwrap_err(), Errno::ELOOP);
+        assert_eq!(folder.open_below(Path::new("a/b/file")).unwrap_err(), Errno::ENOTDIR);
+        assert_eq!(folder.look(Path::new("a/b/file")).unwrap().len(), 4);
+        assert!(folder.look(Path::new("a/b/to-file")).unwrap().is_symlink());
+        assert_eq!(folder.look(Path::new("link/b/file")).unwrap_err(), Errno::ELOOP);
+        assert_eq!(folder.look(&at.path().join("link/b/to-file")).unwrap().len(), 4);
     }
 
     #[test]

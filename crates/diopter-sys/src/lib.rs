@@ -29,9 +29,20 @@
 //!    [`fork::generation`] changes in a child; the engine compares it before it touches a ring. The
 //!    ring of an [`AioContext`] is mapped in a child too; the context itself compares.
 //!
-//! File descriptors travel as plain numbers ([`ObjectHandle`]); whoever builds a bio keeps the
-//! descriptor open until the bio is done. A mistake there reads or writes the wrong file, it does
-//! not break memory safety.
+//! # Who owns which descriptor
+//!
+//! A bio names its file by number, and the kernel looks the number up when the bio is started:
+//! later than it was built, and perhaps on another thread. So no number may go to another file
+//! while a bio with it is in use.
+//!
+//! 1. **A descriptor that bios can name is owned** by an [`OpenObject`]. Nothing makes one from a
+//!    number. An [`ObjectHandle`] compares objects; no I/O is done with it alone.
+//! 2. **[`Slab::build`] takes the [`OpenObject`]**, and the slab keeps a clone until the last bio
+//!    of it is retired: one shared count for each object, not for each bio. A slab that is dropped
+//!    with held bios leaks the objects as it leaks the memory.
+//! 3. **A [`Ring`] keeps a clone of each registered file** until the kernel has cleared its slot.
+//! 4. [`rw::run_lent`] borrows the object for its one system call.
+//! 5. A disk of the simulator has a number below 0, which each system call refuses with `EBADF`.
 
 pub mod aio;
 #[cfg(any(test, feature = "testing"))]
@@ -45,9 +56,12 @@ pub mod errno;
 pub mod event;
 pub mod fiemap;
 pub mod file;
+pub mod file_system;
 pub mod folder;
 pub mod fork;
+pub mod loop_device;
 pub mod memory;
+pub mod object;
 pub mod op;
 pub mod queue;
 pub mod residency;
@@ -66,7 +80,8 @@ pub use buf::IoBuf;
 pub use errno::Errno;
 pub use event::EventFd;
 pub use memory::{Lent, MemoryId};
-pub use op::{BioId, BioResult, BioSpec, Comb, ObjectHandle, Op, RwFlags, Span};
+pub use object::{ObjectHandle, OpenObject};
+pub use op::{BioDraft, BioId, BioResult, BioSpec, Comb, Op, RwFlags, Span};
 pub use rw::{FinishedBio, HeldBio, LentOnce};
 pub use segments::{SegmentEnd, SegmentLimits};
 pub use slab::{AlignmentBits, LocalBio, LocalBios, Slab, SlabShape};

@@ -4,6 +4,10 @@ use std::io::{IoSlice, IoSliceMut};
 
 use crate::buf::{IoBuf, Registration};
 
+/// Pieces for which an entry keeps room from one use to the next: as many as one system call takes
+/// (`IOV_MAX`). While memory is lent there are as many as the caller has slices.
+const PIECES_KEPT_MAX: usize = 1024;
+
 /// A memory in a slab: its place, and a generation so that a stale id never matches a reused place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryId {
@@ -39,8 +43,9 @@ pub(crate) struct Memory {
     pub writable: bool,
     /// The first piece inline: one piece is the common case and must not allocate.
     pub first: Piece,
-    /// The pieces after the first; its capacity is kept across uses.
-    pub rest: Vec<Piece>,
+    /// The pieces after the first, each with where it starts in the memory, so that a range is
+    /// found without a walk. Its capacity is kept across uses, up to [`PIECES_KEPT_MAX`].
+    pub rest: Vec<(usize, Piece)>,
 }
 
 impl Memory {
@@ -93,6 +98,9 @@ impl Memory {
     #[inline]
     pub fn clear(&mut self) {
         self.rest.clear();
+        if self.rest.capacity() > PIECES_KEPT_MAX {
+            self.rest = Vec::new();
+        }
     }
 
     /// Where a ring has it registered.
@@ -111,17 +119,24 @@ impl Memory {
     fn set_many(&mut self, mut pieces: impl Iterator<Item = Piece>, writable: bool) {
         let empty = Piece { base: std::ptr::null_mut(), length: 0 };
         self.set_one(pieces.next().unwrap_or(empty), writable);
-        self.rest.extend(pieces);
-        self.length += self.rest.iter().map(|piece| piece.length).sum::<usize>();
+        for piece in pieces {
+            self.rest.push((self.length, piece));
+            self.length += piece.length;
+        }
     }
 
     /// The non-empty pieces of `[start, start + length)`, in order.
     pub fn pieces(&self, start: usize, length: usize) -> impl Iterator<Item = Piece> + '_ {
         let end = start.saturating_add(length).min(self.length);
-        let mut at = 0;
-        std::iter::once(&self.first).chain(&self.rest).filter_map(move |piece| {
-            let here = at;
-            at += piece.length;
+        // Of the pieces after the first, those that start at or before `start`: the last of them
+        // holds it, or is empty and before the one that does.
+        let before = self.rest.partition_point(|(at, _)| *at <= start);
+        let skipped = before.saturating_sub(1);
+        let first = (before == 0).then_some((0, self.first));
+        let rest = self.rest[skipped..].iter().copied();
+        let all = first.into_iter().chain(rest).take_while(move |(here, _)| *here < end);
+        all.filter_map(move |(here, piece)| {
+            let at = here + piece.length;
             let from = start.max(here);
             let to = end.min(at);
             (from < to).then(|| Piece {
@@ -142,6 +157,20 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_keeps_no_more_room_than_a_system_call_takes() {
+        let byte = [1u8];
+        let mut memory = Memory::vacant();
+        for (count, is_kept) in [(1000, true), (50_000, false), (10, true)] {
+            let slices: Vec<_> = (0..count).map(|_| IoSlice::new(&byte)).collect();
+            memory.lend(Lent::TakeVectored(&slices));
+            assert_eq!(memory.length, count);
+            memory.clear();
+            let room = memory.rest.capacity();
+            assert!(room <= PIECES_KEPT_MAX && (room > 0) == is_kept, "{count}: {room}");
+        }
+    }
+
+    #[test]
     fn pieces_cover_a_range_across_vectored_memory_and_skip_empty_ones() {
         let (a, b, c) = ([1u8; 10], [2u8; 0], [3u8; 5]);
         let slices = [IoSlice::new(&a), IoSlice::new(&b), IoSlice::new(&c)];
@@ -153,5 +182,53 @@ mod tests {
         assert_eq!(lengths(&memory, 10, 100), [5]);
         assert_eq!(lengths(&memory, 15, 1), Vec::<usize>::new());
         assert_eq!(memory.pieces(12, 1).next().map(|p| p.base.cast_const()), Some(&raw const c[2]));
+    }
+
+    #[test]
+    fn the_pieces_of_a_range_are_those_of_a_walk_over_all() {
+        let bytes = [0u8; 64];
+        for cuts in [[3, 0, 5, 0, 0, 9], [0, 0, 4, 4, 0, 1], [1, 1, 1, 0, 1, 0], [0; 6]] {
+            let mut at = 0;
+            let slices = cuts.map(|length| {
+                at += length;
+                IoSlice::new(&bytes[at - length..at])
+            });
+            let mut memory = Memory::vacant();
+            memory.lend(Lent::TakeVectored(&slices));
+            let whole: usize = cuts.iter().sum();
+            for (start, length) in (0..=whole).flat_map(|s| (0..=whole + 1).map(move |l| (s, l))) {
+                let end = (start + length).min(whole);
+                let mut at = 0;
+                let walked = cuts.iter().filter_map(|cut| {
+                    let (from, to) = (start.max(at), end.min(at + cut));
+                    at += cut;
+                    (from < to).then(|| to - from)
+                });
+                let walked: Vec<usize> = walked.collect();
+                assert_eq!(lengths(&memory, start, length), walked, "{cuts:?} {start}+{length}");
+            }
+        }
+    }
+
+    /// Four times the slices take four times as long, not sixteen times. The best of three, with
+    /// room for a busy machine.
+    #[test]
+    fn many_slices_are_found_in_linear_time() {
+        let bytes = [0u8; 512];
+        let time = |count: usize| {
+            let slices = vec![IoSlice::new(&bytes); count];
+            let mut memory = Memory::vacant();
+            memory.lend(Lent::TakeVectored(&slices));
+            let walk = || {
+                let started = std::time::Instant::now();
+                for at in 0..count {
+                    assert_eq!(memory.pieces(at * 512, 512).count(), 1);
+                }
+                started.elapsed()
+            };
+            (0..3).map(|_| walk()).min().expect("three")
+        };
+        let (few, many) = (time(20_000), time(80_000));
+        assert!(many < few * 10, "{few:?} and {many:?}");
     }
 }

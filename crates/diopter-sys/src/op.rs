@@ -1,9 +1,8 @@
 //! What a bio says to the kernel: operation, object, offset, memory range, flags. Plain values.
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-
 use crate::errno::Errno;
 use crate::memory::MemoryId;
+use crate::object::{ObjectHandle, OpenObject};
 
 /// What a bio does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,39 +30,6 @@ impl Op {
     #[must_use]
     pub fn is_transfer(self) -> bool {
         matches!(self, Op::Read | Op::Write)
-    }
-}
-
-/// How a backend reaches an object: a file descriptor for the kernel, a disk number for the
-/// simulator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectHandle(i32);
-
-impl ObjectHandle {
-    /// The object behind a descriptor. The caller keeps it open until every bio that names it is
-    /// done.
-    #[must_use]
-    pub fn of_fd(fd: BorrowedFd<'_>) -> ObjectHandle {
-        ObjectHandle(fd.as_raw_fd())
-    }
-
-    /// The simulator's disk `number`.
-    ///
-    /// # Panics
-    /// Past `i32::MAX` disks.
-    #[must_use]
-    pub fn simulated(number: u32) -> ObjectHandle {
-        ObjectHandle(i32::try_from(number).expect("fewer than 2^31 simulated disks"))
-    }
-
-    /// The number given to [`ObjectHandle::simulated`].
-    #[must_use]
-    pub fn as_simulated(self) -> u32 {
-        self.0.unsigned_abs()
-    }
-
-    pub(crate) fn raw_fd(self) -> RawFd {
-        self.0
     }
 }
 
@@ -160,13 +126,14 @@ impl Span {
     }
 }
 
-/// Everything a backend needs to know of a bio.
+/// Everything a backend needs to know of a bio. Before it is built it names its object by reference
+/// ([`BioDraft`]); afterwards by number, as the slab keeps the object open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BioSpec {
+pub struct BioSpec<O = ObjectHandle> {
     /// What to do.
     pub op: Op,
     /// To which object.
-    pub object: ObjectHandle,
+    pub object: O,
     /// Byte offset in the object.
     pub offset: u64,
     /// The memory; `None` for what moves no bytes.
@@ -175,7 +142,19 @@ pub struct BioSpec {
     pub flags: RwFlags,
 }
 
-impl BioSpec {
+/// A bio to build.
+pub type BioDraft<'o> = BioSpec<&'o OpenObject>;
+
+impl BioDraft<'_> {
+    /// The same with the object's number.
+    #[inline(always)]
+    pub(crate) fn numbered(self) -> BioSpec {
+        let BioSpec { op, object, offset, span, flags } = self;
+        BioSpec { op, object: object.handle(), offset, span, flags }
+    }
+}
+
+impl<O> BioSpec<O> {
     /// Bytes to move; 0 for what moves none.
     #[inline]
     #[must_use]

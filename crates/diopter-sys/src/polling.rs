@@ -4,10 +4,13 @@
 
 use std::time::{Duration, Instant};
 
-use io_uring::{Builder, EnterFlags, IoUring};
+use io_uring::{Builder, EnterFlags};
 
-use super::{Errno, Ring, RingWanted};
-use crate::op::ObjectHandle;
+use super::{Ring, RingWanted};
+use crate::errno::Errno;
+use crate::object;
+use crate::op::BioId;
+use crate::slab::Slab;
 
 /// Asks for both. The thread runs what the two kinds of deferred work would have run later.
 pub(super) fn ask(builder: &mut Builder, granted: &mut RingWanted) {
@@ -18,14 +21,6 @@ pub(super) fn ask(builder: &mut Builder, granted: &mut RingWanted) {
     builder.setup_sqpoll(u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
     granted.defer_taskrun = false;
     granted.coop_taskrun = false;
-}
-
-/// Before Linux 5.11 the thread knew registered files alone, of which a ring has only some.
-pub(super) fn check(ring: &IoUring, granted: RingWanted) -> Result<(), Errno> {
-    if granted.sqpoll.is_some() && !ring.params().is_feature_sqpoll_nonfixed() {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    Ok(())
 }
 
 impl Ring {
@@ -70,10 +65,11 @@ impl Ring {
     }
 }
 
-/// Whether an object is open past the page cache, as its descriptor says.
+/// `true` when the object of a bio is open with `O_DIRECT`.
+///
+/// # Panics
+/// For an id that is not in use.
 #[must_use]
-pub fn is_direct(object: ObjectHandle) -> bool {
-    // SAFETY: no memory is involved; a bad descriptor is an errno.
-    let flags = unsafe { libc::fcntl(object.raw_fd(), libc::F_GETFL) };
-    flags >= 0 && flags & libc::O_DIRECT != 0
+pub fn is_direct(slab: &Slab, id: BioId) -> bool {
+    object::is_direct(slab.spec(id).object)
 }

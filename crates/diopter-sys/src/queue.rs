@@ -100,6 +100,11 @@ pub(crate) fn block_device_name(dev: u64) -> Option<String> {
     Some(device.file_name()?.to_str()?.to_owned())
 }
 
+/// Returns true where the kernel refuses writes to this block device.
+pub(crate) fn is_read_only(dev: u64) -> bool {
+    text(&link_of(dev).join("ro")).is_some_and(|value| value == "1")
+}
+
 fn link_of(dev: u64) -> PathBuf {
     let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
     PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))

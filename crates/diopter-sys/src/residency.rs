@@ -191,7 +191,9 @@ fn end_of(offset: u64, length: u64, file_size: u64) -> u64 {
     }
 }
 
-fn page_size() -> u32 {
+/// Bytes of a page of this machine.
+#[must_use]
+pub fn page_size() -> u32 {
     u32::try_from(rustix::param::page_size()).expect("pages are smaller than 4 GiB")
 }
 

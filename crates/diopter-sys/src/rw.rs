@@ -1,10 +1,11 @@
 //! One bio as one system call on the calling thread: preadv2, pwritev2, fdatasync, fsync,
 //! fallocate. No retries.
 
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 use crate::errno::Errno;
-use crate::op::{BioId, BioResult, BioSpec, ObjectHandle, Op, RwFlags};
+use crate::object::OpenObject;
+use crate::op::{BioId, BioResult, BioSpec, Op, RwFlags};
 use crate::slab::Slab;
 
 /// Runs a built bio now, on this thread, and returns its result. Afterwards the bio is done.
@@ -68,13 +69,13 @@ impl LentOnce<'_> {
 }
 
 /// Runs one read or write of an object on lent memory as one system call on this thread. The borrow
-/// lasts as long as the call, so no slab has to hold the memory.
+/// lasts as long as the call, and so does that of the object: no slab has to hold either.
 ///
 /// # Errors
-/// The errno of the call.
+/// The errno of the call; `EBADF` for a simulated disk.
 #[inline]
 pub fn run_lent(
-    object: ObjectHandle,
+    object: &OpenObject,
     offset: u64,
     flags: RwFlags,
     memory: LentOnce<'_>,
@@ -87,12 +88,21 @@ pub fn run_lent(
     if flags == RwFlags::NONE {
         // SAFETY: the segment is the borrowed range, valid (and for a read writable) for the whole
         // of the synchronous call; a write never writes through the pointer.
-        return unsafe { call_plain(op == Op::Write, object.raw_fd(), &iovec, offset) };
+        return unsafe { call_plain(op == Op::Write, object.handle().raw_fd(), &iovec, offset) };
     }
-    let spec = BioSpec { op, object, offset, span: None, flags };
+    let spec = BioSpec { op, object, offset, span: None, flags }.numbered();
     // SAFETY: the one segment is the borrowed range, valid (and for a read writable) for the whole
     // of the synchronous call; a write never writes through the pointer.
     unsafe { call(&spec, &raw const iovec, 1) }
+}
+
+/// Reads once from an open file, as pread(2). It takes no second descriptor, since closing one
+/// releases the process's record locks (fcntl(2)) on the file.
+///
+/// # Errors
+/// The errno of the call.
+pub fn read_once(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    Ok(rustix::io::retry_on_intr(|| rustix::io::pread(fd, &mut *buffer, offset))?)
 }
 
 /// A held bio on its way to a worker thread. Dropping it unrun leaves the bio held for ever, which
@@ -106,8 +116,8 @@ pub struct HeldBio {
 }
 
 // SAFETY: the pointer names the slab's segment arena, which is neither freed nor rewritten while
-// the bio is held (the slab leaks it if it is dropped first); the memory behind it is not touched
-// by the slab's thread.
+// the bio is held (the slab leaks it if it is dropped first, and the object with it, so that the
+// descriptor stays open); the memory behind it is not touched by the slab's thread.
 unsafe impl Send for HeldBio {}
 
 /// The proof that a [`HeldBio`] was run: the kernel is done with its memory.
@@ -125,6 +135,12 @@ impl HeldBio {
         // for the call.
         let result = unsafe { call(&self.spec, self.iovecs, self.count) };
         FinishedBio { slab: self.slab, id: self.id, result }
+    }
+
+    /// Ends the bio unrun, with `ECANCELED`.
+    #[must_use]
+    pub fn withdraw(self) -> FinishedBio {
+        FinishedBio { slab: self.slab, id: self.id, result: Err(Errno::ECANCELED) }
     }
 }
 

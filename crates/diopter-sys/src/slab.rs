@@ -8,14 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::buf::{IoBuf, Registration};
 use crate::memory::{Lent, Memory, MemoryId, Piece};
-use crate::op::{BioId, BioSpec, Comb, ObjectHandle, Op, RwFlags, Span};
+use crate::object::OpenObject;
+use crate::op::{BioDraft, BioId, BioSpec, Comb, Op, RwFlags, Span};
 
 mod bytes;
 mod local;
+mod objects;
 mod places;
 
 pub use bytes::AlignmentBits;
 pub use local::{LocalBio, LocalBios};
+use objects::{NOWHERE, Objects};
 use places::Places;
 
 /// How much a slab holds; fixed at construction, so nothing is allocated per bio.
@@ -65,6 +68,8 @@ impl Stamp {
 struct Slot {
     stamp: Cell<Stamp>,
     segments: Cell<u32>,
+    /// The entry of its object.
+    object: Cell<u32>,
     /// The segment of a bio that has one.
     only: UnsafeCell<libc::iovec>,
     /// What the last bio said; a bio's own while it is not free.
@@ -87,6 +92,7 @@ pub(crate) struct Inner {
     uses: Box<[Use]>,
     memories: RefCell<Vec<Memory>>,
     memories_free: Places,
+    objects: Objects,
     /// The segments of each bio that has several.
     iovecs: Box<[UnsafeCell<libc::iovec>]>,
     held: Cell<u32>,
@@ -106,12 +112,13 @@ impl Slab {
     pub fn new(shape: SlabShape) -> Slab {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         assert!((1..=1024).contains(&shape.segments_per_bio), "1 to IOV_MAX segments");
-        let (object, flags) = (ObjectHandle::simulated(0), RwFlags::NONE);
+        let (object, flags) = (OpenObject::simulated(0).handle(), RwFlags::NONE);
         let nothing = BioSpec { op: Op::SyncData, object, offset: 0, span: None, flags };
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let slot = || Slot {
             stamp: Cell::new(Stamp::new(0, State::Free)),
             segments: Cell::new(0),
+            object: Cell::new(NOWHERE),
             only: UnsafeCell::new(empty),
             spec: Cell::new(nothing),
         };
@@ -125,6 +132,7 @@ impl Slab {
             uses: (0..shape.memories).map(|_| unused()).collect(),
             memories: RefCell::new((0..shape.memories).map(|_| Memory::vacant()).collect()),
             memories_free: Places::all_free(shape.memories),
+            objects: Objects::new(shape.bios),
             iovecs: (0..segments).map(|_| UnsafeCell::new(empty)).collect(),
             held: Cell::new(0),
         }))
@@ -262,20 +270,23 @@ impl Slab {
     // --- bios
     // --------------------------------------------------------------------------------------------
 
-    /// Makes a bio. `None` when every slot is taken: full is an answer.
+    /// Makes a bio. `None` when every slot is taken: full is an answer. The slab keeps the object
+    /// open until [`Slab::retire`].
     ///
     /// # Panics
     /// When the span is stale, out of bounds, longer than the segments of one bio, or when a read
     /// names memory that was lent for a write.
     #[must_use]
     #[inline(always)]
-    pub fn build(&self, spec: BioSpec) -> Option<BioId> {
+    pub fn build(&self, draft: BioDraft<'_>) -> Option<BioId> {
         let index = self.0.free.pop()?;
         let slot = &self.0.slots[index as usize];
         let generation = slot.stamp.get().generation();
         assert!(slot.stamp.get() == Stamp::new(generation, State::Free), "a free slot is free");
+        let spec = draft.numbered();
         slot.segments.set(self.write_segments(index, slot, &spec));
         slot.spec.set(spec);
+        slot.object.set(self.0.objects.enter(draft.object));
         slot.stamp.set(Stamp::new(generation, State::Built));
         Some(BioId { index, generation })
     }
@@ -349,6 +360,7 @@ impl Slab {
         let is_held = slot.stamp.get() == Stamp::new(id.generation, State::Held);
         assert!(!is_held, "a held bio stays");
         slot.stamp.set(Stamp::new(id.generation.wrapping_add(1), State::Free));
+        self.0.objects.leave(slot.object.get());
         self.0.free.push(id.index);
     }
 
@@ -498,7 +510,9 @@ pub struct SlabFull;
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.held.get() > 0 {
-            // The kernel may still read the segments and write the memory: leak both.
+            // The kernel may still read the segments and write the memory, and a worker or a ring
+            // may still start a bio by its object's number: leak all of them.
+            self.objects.leak();
             std::mem::forget(std::mem::take(&mut self.slots));
             std::mem::forget(std::mem::take(&mut self.iovecs));
             std::mem::forget(self.memories.take());

@@ -2,18 +2,19 @@
 //! leaks, copies in bounds. What lending promises is tested in `tests/lend.rs`.
 
 use std::io::IoSlice;
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use super::*;
 use crate::errno::Errno;
-use crate::op::{Comb, ObjectHandle, RwFlags, Span};
+use crate::op::{BioDraft, Comb, RwFlags, Span};
 use crate::rw::{self, HeldBio};
 use crate::segments::{SegmentEnd, SegmentLimits};
 use crate::testing;
 
 #[path = "tests/lend.rs"]
 mod lend;
+#[path = "tests/slab_objects.rs"]
+mod objects_of_bios;
 
 fn slab(bios: u32, segments_per_bio: u32, memories: u32) -> Slab {
     Slab::new(SlabShape { bios, segments_per_bio, memories })
@@ -29,10 +30,10 @@ fn adopted(slab: &Slab, bytes: &[u8]) -> MemoryId {
     slab.adopt(buffer(bytes)).expect("a free place")
 }
 
-fn file_of(bytes: &[u8]) -> std::fs::File {
+fn file_of(bytes: &[u8]) -> OpenObject {
     let file = tempfile::tempfile().expect("a temporary file");
     file.write_all_at(bytes, 0).expect("space");
-    file
+    OpenObject::new(file.into())
 }
 
 /// This process's bytes at `address`, wherever that is.
@@ -44,10 +45,15 @@ fn own_memory(address: usize, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn spec(op: Op, file: &impl AsFd, memory: MemoryId, (start, length): (usize, u32)) -> BioSpec {
+fn spec(
+    op: Op,
+    object: &OpenObject,
+    memory: MemoryId,
+    (start, length): (usize, u32),
+) -> BioDraft<'_> {
     BioSpec {
         op,
-        object: ObjectHandle::of_fd(file.as_fd()),
+        object,
         offset: 0,
         span: Some(Span::new(memory, start, length)),
         flags: RwFlags::NONE,
@@ -213,7 +219,7 @@ fn a_bio_that_does_not_fit_its_memory_is_not_built() {
 #[test]
 fn a_read_or_write_names_memory() {
     let (slab, file) = (slab(9, 1, 1), file_of(b""));
-    let object = ObjectHandle::of_fd(file.as_fd());
+    let object = &file;
     let of = |op| BioSpec { op, object, offset: 0, span: None, flags: RwFlags::NONE };
     check_panics("reads and writes name memory", || slab.build(of(Op::Read)));
     check_panics("reads and writes name memory", || slab.build(of(Op::Write)));
@@ -263,6 +269,7 @@ fn a_slab_dropped_with_held_bios_leaves_them_their_memory_and_segments() {
     let runs = std::thread::spawn(move || bios.map(HeldBio::run));
     runs.join().expect("no panic");
     let mut written = [0; 4096];
+    let file = file.file().expect("a file");
     file.read_exact_at(&mut written, 0).expect("the file has them");
     assert_eq!(written, [b'w'; 4096]);
     assert_eq!(own_memory(address, 8192), [[b'w'; 4096], [b'x'; 4096]].concat());

@@ -150,6 +150,47 @@ pub fn unlock_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), 
     set_lock(fd, libc::F_OFD_SETLK, libc::F_UNLCK, offset, length)
 }
 
+/// Whether a POSIX lock (fcntl(2), F_SETLK) of this process covers part of a range that it wants
+/// to lock for writing by [`lock_range`]: the two kinds conflict in one process, too.
+///
+/// # Errors
+///
+/// As [`lock_range`].
+pub fn is_locked_by_this_process(
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    length: u64,
+) -> Result<bool, Errno> {
+    let mut lock = lock_of(libc::F_WRLCK, offset, length)?;
+    until_not_interrupted(|| {
+        // SAFETY: F_OFD_GETLK reads and writes a `struct flock` (with l_pid 0), which lives in this
+        // frame until the call has returned.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) }
+    })?;
+    // Of an open file description's lock the kernel says -1.
+    let is_some = libc::c_int::from(lock.l_type) != libc::F_UNLCK;
+    Ok(is_some && u32::try_from(lock.l_pid).is_ok_and(|pid| pid == std::process::id()))
+}
+
+/// Writes zeros to `[start, end)`; on a descriptor without O_DIRECT.
+///
+/// # Errors
+///
+/// Those of pwrite(2): ENOSPC, EDQUOT, EFBIG, EIO. EBADF: not open for writing.
+pub fn write_zeros(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<(), Errno> {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let mut at = start;
+    while at < end {
+        let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(ZEROS.len());
+        let written = retry_on_intr(|| rustix::io::pwrite(fd, &ZEROS[..length], at))?;
+        if written == 0 {
+            return Err(Errno::EIO);
+        }
+        at += u64::try_from(written).expect("at most a page");
+    }
+    Ok(())
+}
+
 fn fallocate(
     fd: BorrowedFd<'_>,
     flags: FallocateFlags,
@@ -168,21 +209,25 @@ fn set_lock(
     offset: u64,
     length: u64,
 ) -> Result<(), Errno> {
+    let lock = lock_of(kind, offset, length)?;
+    until_not_interrupted(|| {
+        // SAFETY: the OFD commands read a `struct flock` (with l_pid 0), which lives in this frame
+        // until the call has returned.
+        unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw const lock) }
+    })
+}
+
+fn lock_of(kind: libc::c_int, offset: u64, length: u64) -> Result<libc::flock, Errno> {
     let start = signed(offset)?;
     // The kernel counts 0 as "to the largest offset" and refuses any range that ends past it.
     let past_the_end = offset.checked_add(length).is_none_or(|end| i64::try_from(end).is_err());
     let length = if past_the_end { 0 } else { signed(length)? };
-    let lock = libc::flock {
+    Ok(libc::flock {
         l_type: libc::c_short::try_from(kind).expect("lock kinds are 0, 1 and 2"),
         l_whence: libc::c_short::try_from(libc::SEEK_SET).expect("SEEK_SET is 0"),
         l_start: start,
         l_len: length,
         l_pid: 0,
-    };
-    until_not_interrupted(|| {
-        // SAFETY: the OFD commands read a `struct flock` (with l_pid 0), which lives in this frame
-        // until the call has returned.
-        unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw const lock) }
     })
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitStatus, Output};
 use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 pub mod bare;
@@ -32,6 +32,18 @@ const OWN_PROCESS: &str = "DIOPTER_OWN_PROCESS";
 
 /// The longest life of such a process, in seconds.
 const OWN_PROCESS_SECONDS: u32 = 50;
+
+/// Hides `IORING_FEAT_EXT_ARG` from the rings that this process sets up from now on, or shows it
+/// again: kernels before 5.11 lack it.
+pub fn mask_ext_arg(is_masked: bool) {
+    EXT_ARG_IS_MASKED.store(is_masked, Ordering::Relaxed);
+}
+
+static EXT_ARG_IS_MASKED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_ext_arg_masked() -> bool {
+    EXT_ARG_IS_MASKED.load(Ordering::Relaxed)
+}
 
 /// Whether this process runs one test alone, for [`in_own_process`].
 #[must_use]

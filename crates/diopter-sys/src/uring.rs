@@ -2,7 +2,7 @@
 //! the kernel refuses it. No retries of I/O.
 
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 use crate::buf::{IoBuf, Registration};
 use crate::errno::Errno;
 use crate::fork;
-use crate::op::{BioId, BioResult, BioSpec, ObjectHandle, Op};
+use crate::object::{ObjectHandle, OpenObject};
+use crate::op::{BioId, BioResult, BioSpec, Op};
 use crate::rw;
 use crate::slab::Slab;
 
@@ -76,7 +77,7 @@ impl RingWanted {
         sqpoll: None,
         iopoll: false,
     };
-    /// A plain ring, as Linux 5.6 had it.
+    /// A plain ring, as Linux 5.11 has it.
     pub const PLAIN: RingWanted = RingWanted {
         single_issuer: false,
         defer_taskrun: false,
@@ -118,10 +119,15 @@ pub struct Ring {
     tail: usize,
     /// The errno with which the kernel refused the ring. It is not entered again.
     refused: Option<Errno>,
-    /// Registered file slots: which object is in which slot.
+    /// Registered file slots: the number of the object in each.
     files: Vec<Option<ObjectHandle>>,
+    /// The same slots: the object. It stays until the kernel has let go of it, so that no other
+    /// file gets its number, and no bio in the submission queue another file by its slot.
+    files_owned: Vec<Option<OpenObject>>,
     /// How many of the slots, from the first on, were ever used.
     files_used: usize,
+    /// Notices bios that do not come back.
+    stall: Stall,
     /// The process that set it up, by generation of fork.
     generation: u64,
 }
@@ -132,7 +138,8 @@ impl Ring {
     ///
     /// # Errors
     /// The errno of a plain `io_uring_setup`: `EPERM` or `ENOSYS` where io_uring is forbidden or
-    /// absent, `EMFILE`, `ENOMEM`.
+    /// absent, `EMFILE`, `ENOMEM`. `EOPNOTSUPP` where it lacks a feature that is needed here:
+    /// `IORING_FEAT_EXT_ARG`, and with `sqpoll` `IORING_FEAT_SQPOLL_NONFIXED`.
     pub fn new(slab: &Slab, entries: u32, wanted: RingWanted) -> Result<Ring, Errno> {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         let (ring, mut granted) = set_up(entries, wanted)?;
@@ -155,7 +162,9 @@ impl Ring {
             tail: 0,
             refused: None,
             files: vec![None; slots],
+            files_owned: vec![None; slots],
             files_used: 0,
+            stall: Stall::new(),
             generation: fork::generation(),
         })
     }
@@ -204,31 +213,61 @@ impl Ring {
     }
 
     /// Puts a file into the ring's table; bios of that object skip the descriptor look-up from then
-    /// on. The ring keeps the file open until [`Ring::unregister_file`] or its own end.
+    /// on. The ring keeps the file open until [`Ring::unregister_file`] or its own end. One that is
+    /// in the table already stays there.
     ///
     /// # Errors
-    /// `ENOSPC` when the table is full, `EOPNOTSUPP` where the kernel granted none; nothing changes
-    /// then.
-    pub fn register_file(&mut self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    /// `ENOSPC` when the table is full, `EOPNOTSUPP` where the kernel granted none, `EBADF` for a
+    /// simulated disk; nothing changes then.
+    pub fn register_file(&mut self, object: &OpenObject) -> Result<(), Errno> {
         if !self.features.granted.registered_files {
             return Err(Errno::EOPNOTSUPP);
         }
-        let object = ObjectHandle::of_fd(fd);
-        let slot = self.files.iter().position(Option::is_none).ok_or(Errno::ENOSPC)?;
-        self.update_file(slot, object.raw_fd())?;
-        self.files[slot] = Some(object);
+        if object.file().is_none() {
+            return Err(Errno::EBADF);
+        }
+        if self.files.contains(&Some(object.handle())) {
+            return Ok(());
+        }
+        self.clear_slots();
+        let slot = self.files_owned.iter().position(Option::is_none).ok_or(Errno::ENOSPC)?;
+        self.update_file(slot, object.handle().raw_fd())?;
+        self.files[slot] = Some(object.handle());
+        self.files_owned[slot] = Some(object.clone());
         self.files_used = self.files_used.max(slot + 1);
         Ok(())
     }
 
-    /// Takes a file out of the table, before its descriptor is closed.
-    pub fn unregister_file(&mut self, object: ObjectHandle) {
-        while let Some(slot) = self.files.iter().position(|file| *file == Some(object)) {
-            self.files[slot] = None;
-            if self.update_file(slot, -1).is_err() {
-                // The slot is not reused: `files` would have to trust an entry the kernel did not
-                // clear.
-                self.features.granted.registered_files = false;
+    /// Takes a file out of the table.
+    pub fn unregister_file(&mut self, object: &OpenObject) {
+        for file in &mut self.files {
+            if *file == Some(object.handle()) {
+                *file = None;
+            }
+        }
+        self.clear_slots();
+    }
+
+    /// Empties the slots of files that were taken out, as soon as nothing in the submission queue
+    /// names them. A slot that the kernel does not clear keeps its file.
+    fn clear_slots(&mut self) {
+        let is_left = |(file, owned): (&Option<ObjectHandle>, &Option<OpenObject>)| {
+            file.is_none() && owned.is_some()
+        };
+        if !self.files.iter().zip(&self.files_owned).any(is_left) {
+            return;
+        }
+        if self.sq_len() > 0 {
+            // What is not taken now leaves the slots to a later call.
+            self.enter(0, None).unwrap_or(());
+            if self.sq_len() > 0 {
+                return;
+            }
+        }
+        for slot in 0..self.files.len() {
+            let is_left = is_left((&self.files[slot], &self.files_owned[slot]));
+            if is_left && self.update_file(slot, -1).is_ok() {
+                self.files_owned[slot] = None;
             }
         }
     }
@@ -282,6 +321,7 @@ impl Ring {
         }
         let entered = self.enter(want.min(self.held), timeout);
         self.reap(done);
+        self.guard_against_stall();
         match entered {
             Ok(()) | Err(Errno::EINTR | Errno::EAGAIN | Errno::EBUSY | Errno::ETIME) => Ok(()),
             Err(errno) => {
@@ -364,8 +404,13 @@ impl Ring {
 
     fn reap(&mut self, done: &mut Vec<(BioId, BioResult)>) {
         for completion in self.ring.completion() {
-            if completion.user_data() == CANCEL_USER_DATA {
-                continue;
+            match completion.user_data() {
+                CANCEL_USER_DATA => continue,
+                TIMER_USER_DATA => {
+                    self.stall.note_timer(result_of(completion.result()));
+                    continue;
+                }
+                _ => {}
             }
             let id = BioId::from_user_data(completion.user_data());
             // A completion entry is the kernel's word that it is done with the bio's memory.
@@ -605,7 +650,7 @@ fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingWanted), Err
             builder.setup_coop_taskrun();
         }
         let error = match builder.build(entries) {
-            Ok(ring) => return polling::check(&ring, granted).map(|()| (ring, granted)),
+            Ok(ring) => return Offered::by(&ring).check(granted).map(|()| (ring, granted)),
             Err(error) => errno_of(&error),
         };
         // Newest first; each is dropped by itself. An errno other than EINVAL is not about flags.
@@ -635,6 +680,11 @@ fn result_of(raw: i32) -> BioResult {
 }
 
 mod notify;
+mod offered;
+mod stall;
+
+use offered::Offered;
+use stall::{Stall, TIMER_USER_DATA};
 
 #[cfg(test)]
 #[path = "uring_tests.rs"]

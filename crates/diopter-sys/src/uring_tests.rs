@@ -3,12 +3,11 @@
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use super::*;
 use crate::memory::{Lent, MemoryId};
-use crate::op::{RwFlags, Span};
+use crate::op::{BioDraft, RwFlags, Span};
 use crate::slab::SlabShape;
 use crate::testing;
 
@@ -35,13 +34,14 @@ fn ring_of(slab: &Slab, entries: u32, wanted: RingWanted) -> Option<Ring> {
     }
 }
 
-fn file_of(bytes: &[u8]) -> File {
+fn file_of(bytes: &[u8]) -> OpenObject {
     let file = tempfile::tempfile().expect("a temporary file");
     file.write_all_at(bytes, 0).expect("space");
-    file
+    OpenObject::new(file.into())
 }
 
-fn content(file: &File) -> Vec<u8> {
+fn content(object: &OpenObject) -> Vec<u8> {
+    let file = object.file().expect("a file");
     let mut bytes =
         vec![0; usize::try_from(file.metadata().expect("a file").len()).expect("small")];
     file.read_exact_at(&mut bytes, 0).expect("the file's bytes");
@@ -58,8 +58,7 @@ fn released(slab: &Slab, memory: MemoryId) -> Vec<u8> {
     slab.release(memory).expect("no bio is held").to_vec()
 }
 
-fn spec(op: Op, file: &impl AsFd, offset: u64, span: Option<Span>) -> BioSpec {
-    let object = ObjectHandle::of_fd(file.as_fd());
+fn spec(op: Op, object: &OpenObject, offset: u64, span: Option<Span>) -> BioDraft<'_> {
     BioSpec { op, object, offset, span, flags: RwFlags::NONE }
 }
 
@@ -73,7 +72,7 @@ fn nothing_is_held(_: &mut Ring) -> bool {
 }
 
 /// One bio through the ring.
-fn run(ring: &mut Ring, spec: BioSpec) -> BioResult {
+fn run(ring: &mut Ring, spec: BioDraft<'_>) -> BioResult {
     let slab = ring.slab.clone();
     let id = slab.build(spec).expect("a slot");
     assert_eq!(ring.queue(&[id]), 1, "there is room");
@@ -164,7 +163,7 @@ fn a_registration_that_the_kernel_refuses_is_dropped_by_itself() {
         let mut ring = ring_of(&slab, 8, RingWanted::ALL).expect("as before");
         let expected = RingWanted { registered_files: false, ..full };
         assert_eq!(ring.features().granted, expected);
-        assert_eq!(ring.register_file(file_of(b"").as_fd()), Err(Errno::EOPNOTSUPP));
+        assert_eq!(ring.register_file(&file_of(b"")), Err(Errno::EOPNOTSUPP));
         check_round_trip(&slab, &mut ring);
 
         refuse(testing::REGISTER_RING).expect("seccomp");
@@ -200,13 +199,13 @@ fn a_registered_file_stays_open_and_is_the_one_that_is_read() {
     let slab = slab();
     let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
     let (registered, other) = (file_of(b"registered"), file_of(b"the other"));
-    if let Err(Errno::EOPNOTSUPP) = ring.register_file(registered.as_fd()) {
+    if let Err(Errno::EOPNOTSUPP) = ring.register_file(&registered) {
         return testing::print_skip("uring: this kernel registers no files");
     }
     // SAFETY: both descriptors are open; the number of the first goes on, as a name for the
     // second's file, and is still closed once by its owner.
-    let replaced = unsafe { libc::dup2(other.as_raw_fd(), registered.as_raw_fd()) };
-    assert_eq!(replaced, registered.as_raw_fd());
+    let replaced = unsafe { libc::dup2(other.handle().raw_fd(), registered.handle().raw_fd()) };
+    assert_eq!(replaced, registered.handle().raw_fd());
     let memory = adopted(&slab, &[0; 6]);
     let read = spec(Op::Read, &registered, 0, span(memory, 0, 6));
     assert_eq!(run(&mut ring, read), Ok(6));
@@ -228,19 +227,20 @@ fn a_file_beyond_the_table_is_refused_until_another_leaves() {
     if !ring.features().granted.registered_files {
         return testing::print_skip("uring: this kernel registers no files");
     }
-    let files: Vec<File> = (0..=FIXED_FILES).map(|n| file_of(n.to_string().as_bytes())).collect();
+    let files: Vec<OpenObject> =
+        (0..=FIXED_FILES).map(|n| file_of(n.to_string().as_bytes())).collect();
     let (last, fitting) = files.split_last().expect("65 files");
     for file in fitting {
-        assert_eq!(ring.register_file(file.as_fd()), Ok(()));
+        assert_eq!(ring.register_file(file), Ok(()));
     }
-    assert_eq!(ring.register_file(last.as_fd()), Err(Errno::ENOSPC));
+    assert_eq!(ring.register_file(last), Err(Errno::ENOSPC));
     assert!(ring.features().granted.registered_files, "nothing changed");
     let memory = adopted(&slab, &[0; 6]);
     for (file, start) in [(&fitting[0], 0), (&fitting[63], 2), (last, 4)] {
         assert!(run(&mut ring, spec(Op::Read, file, 0, span(memory, start, 2))).is_ok());
     }
-    ring.unregister_file(ObjectHandle::of_fd(fitting[63].as_fd()));
-    assert_eq!(ring.register_file(last.as_fd()), Ok(()));
+    ring.unregister_file(&fitting[63]);
+    assert_eq!(ring.register_file(last), Ok(()));
     assert_eq!(run(&mut ring, spec(Op::Read, &fitting[63], 0, span(memory, 0, 1))), Ok(1));
     assert_eq!(released(&slab, memory), *b"6\x006364");
 }
@@ -250,10 +250,11 @@ fn an_unregistered_file_is_closed_with_its_last_descriptor() {
     let slab = slab();
     let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    if let Err(Errno::EOPNOTSUPP) = ring.register_file(writer.as_fd()) {
+    let [reader, writer] = [reader.into(), writer.into()].map(OpenObject::new);
+    if let Err(Errno::EOPNOTSUPP) = ring.register_file(&writer) {
         return testing::print_skip("uring: this kernel registers no files");
     }
-    ring.unregister_file(ObjectHandle::of_fd(writer.as_fd()));
+    ring.unregister_file(&writer);
     drop(writer);
     let memory = adopted(&slab, &[0; 1]);
     let read = slab.build(spec(Op::Read, &reader, 0, span(memory, 0, 1))).expect("a slot");
@@ -357,8 +358,90 @@ fn a_full_submission_queue_answers_no_and_changes_nothing() {
 fn an_error_of_the_device_is_the_bios_result_and_not_the_rings() {
     let slab = slab();
     let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };
-    let folder = File::open("/").expect("a folder");
+    let folder = OpenObject::new(File::open("/").expect("a folder").into());
     let memory = adopted(&slab, &[0; 5]);
     assert_eq!(run(&mut ring, spec(Op::Read, &folder, 0, span(memory, 0, 5))), Err(Errno::EISDIR));
     check_round_trip(&slab, &mut ring);
+}
+
+#[test]
+fn a_registered_file_stays_open_and_its_number_goes_to_no_other_file() {
+    let slab = slab();
+    let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let [reader, writer] = [reader.into(), writer.into()].map(OpenObject::new);
+    if let Err(Errno::EOPNOTSUPP) = ring.register_file(&writer) {
+        return testing::print_skip("uring: this kernel registers no files");
+    }
+    let number = writer.handle();
+    drop(writer);
+    let others: Vec<OpenObject> = (0..8).map(|_| file_of(b"")).collect();
+    assert!(others.iter().all(|other| other.handle() != number));
+    let memory = adopted(&slab, &[0; 1]);
+    let read = slab.build(spec(Op::Read, &reader, 0, span(memory, 0, 1))).expect("a slot");
+    assert_eq!(ring.queue(&[read]), 1);
+    let mut done = Vec::new();
+    ring.turn(1, Some(Duration::from_millis(20)), &mut done).expect("the ring works");
+    assert!(done.is_empty(), "the ring is a writer of the pipe");
+    drop(ring);
+    assert_eq!(slab.held(), 0);
+}
+
+#[test]
+fn a_slot_goes_to_no_other_file_while_a_queued_bio_names_it() {
+    let slab = slab();
+    let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
+    let [first, second] = [b"first", b"other"].map(|bytes| file_of(bytes));
+    if let Err(Errno::EOPNOTSUPP) = ring.register_file(&first) {
+        return testing::print_skip("uring: this kernel registers no files");
+    }
+    let memory = adopted(&slab, &[0; 5]);
+    let read = slab.build(spec(Op::Read, &first, 0, span(memory, 0, 5))).expect("a slot");
+    assert_eq!(ring.queue(&[read]), 1);
+    assert_eq!(ring.sq_len(), 1, "the kernel has not seen it");
+    ring.unregister_file(&first);
+    assert_eq!(ring.register_file(&second), Ok(()));
+    let mut done = Vec::new();
+    while done.is_empty() {
+        ring.turn(1, Some(LONG), &mut done).expect("the ring works");
+    }
+    assert_eq!(done, [(read, Ok(5))]);
+    slab.retire(read);
+    assert_eq!(released(&slab, memory), b"first");
+}
+
+#[test]
+fn a_simulated_disk_is_refused_by_a_ring_and_changes_no_slot() {
+    let slab = slab();
+    let memory = adopted(&slab, &[0; 1]);
+    for wanted in [RingWanted::ALL, RingWanted::PLAIN] {
+        let Some(mut ring) = ring_of(&slab, 8, wanted) else { return };
+        for number in [0, 1, 99] {
+            let disk = OpenObject::simulated(number);
+            assert_eq!(
+                ring.register_file(&disk).err(),
+                Some(if wanted.registered_files { Errno::EBADF } else { Errno::EOPNOTSUPP })
+            );
+            let read = run(&mut ring, spec(Op::Read, &disk, 0, span(memory, 0, 1)));
+            assert_eq!(read, Err(Errno::EBADF));
+            assert_eq!(run(&mut ring, spec(Op::SyncData, &disk, 0, None)), Err(Errno::EBADF));
+        }
+    }
+}
+
+#[test]
+fn a_kernel_without_a_time_limit_for_waits_is_refused_by_name() {
+    let name = "a_kernel_without_a_time_limit_for_waits_is_refused_by_name";
+    testing::check_in_own_process(module_path!(), name, || {
+        let slab = slab();
+        if ring_of(&slab, 8, RingWanted::ALL).is_none() {
+            return;
+        }
+        testing::mask_ext_arg(true);
+        for wanted in [RingWanted::ALL, RingWanted::PLAIN] {
+            assert_eq!(Ring::new(&slab, 8, wanted).map(|_| ()), Err(Errno::EOPNOTSUPP));
+        }
+        testing::mask_ext_arg(false);
+        assert!(Ring::new(&slab, 8, RingWanted::ALL).is_ok());
+    });
 }

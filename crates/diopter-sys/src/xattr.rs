@@ -41,6 +41,28 @@ pub fn set_new(fd: BorrowedFd<'_>, name: &str, value: &[u8]) -> Result<(), Errno
     Ok(retry_on_intr(|| rustix::fs::fsetxattr(fd, name, value, XattrFlags::CREATE))?)
 }
 
+/// Sets an attribute, in place of the value that it has.
+///
+/// # Errors
+///
+/// Those of [`set_new`] but EEXIST.
+pub fn set(fd: BorrowedFd<'_>, name: &str, value: &[u8]) -> Result<(), Errno> {
+    Ok(retry_on_intr(|| rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()))?)
+}
+
+/// Removes an attribute, if the file has it.
+///
+/// # Errors
+///
+/// EACCES, EPERM, EROFS: not allowed. EIO and others of the file system.
+pub fn remove(fd: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    match retry_on_intr(|| rustix::fs::fremovexattr(fd, name)).map_err(Errno::from) {
+        // Where the file system has no such attributes, there is nothing to remove.
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
+        done => done,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +77,12 @@ mod tests {
         }
         assert_eq!(get(file.as_fd(), "user.color"), Ok(Some(b"red".to_vec())));
         assert_eq!(set_new(file.as_fd(), "user.color", b"blue"), Err(Errno::EEXIST));
+        set(file.as_fd(), "user.color", b"blue").unwrap();
+        assert_eq!(get(file.as_fd(), "user.color"), Ok(Some(b"blue".to_vec())));
+        for _ in 0..2 {
+            remove(file.as_fd(), "user.color").unwrap();
+            assert_eq!(get(file.as_fd(), "user.color"), Ok(None));
+        }
         set_new(file.as_fd(), "user.nothing", b"").unwrap();
         assert_eq!(get(file.as_fd(), "user.nothing"), Ok(Some(Vec::new())));
     }

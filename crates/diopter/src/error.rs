@@ -65,6 +65,8 @@ pub enum AdmitErrorKind {
     WrongMemory,
     /// Neither a thread nor a descriptor can be had for the engine that was to serve it.
     NoEngine,
+    /// The engine has lost its backend and takes no request any more; open a new one.
+    BackendLost,
 }
 
 /// The caller's request was refused before anything of it was queued.
@@ -103,8 +105,12 @@ pub enum IoErrorKind {
     Permission,
     /// The request was cancelled.
     Cancelled,
-    /// Writes to the same blocks, in flight on another thread, did not finish in time.
+    /// Other writes to the same blocks did not finish in time, or another process kept them locked.
     Busy,
+    /// A POSIX lock that this process itself holds covers bytes of a write with `shared_writers`.
+    LockedHere,
+    /// The bytes of a write with `shared_writers` could not be locked.
+    NoLock,
     /// The device kept answering without moving anything.
     NoProgress,
     /// A write into a hole of a file inside an image.
@@ -135,9 +141,36 @@ pub struct IoError {
     pub range: FileRange,
     /// What was being done, for example `write`.
     pub what: &'static str,
-    /// What is wrong with the metadata of the image that the file lies in, where that is what
-    /// ended the request: the inode, the block, and what to do.
-    pub finding: Option<Box<ImageError>>,
+    /// One pointer: each result of an engine has room for an error.
+    context: Option<Box<IoContext>>,
+}
+
+/// What an error of a file that is not a plain one has to say in addition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum IoContext {
+    Object(FailedObject),
+    Image(ImageError),
+}
+
+/// The object of a striped file on which a request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedObject {
+    /// Its number, from 0.
+    pub index: usize,
+    /// Where it is, as far as the kernel reports that.
+    pub path: Option<PathBuf>,
+    /// Where in it the range that failed begins, in bytes.
+    pub offset: u64,
+}
+
+impl fmt::Display for FailedObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at byte {} of object {}", self.offset, self.index)?;
+        match &self.path {
+            Some(path) => write!(f, ", {}", path.display()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl IoError {
@@ -156,13 +189,40 @@ impl IoError {
             Errno::EUCLEAN => IoErrorKind::Corrupt,
             _ => IoErrorKind::Other,
         };
-        IoError { kind, errno, range, what, finding: None }
+        IoError { kind, errno, range, what, context: None }
+    }
+
+    /// Of a striped file: the object that failed, and where on it the range begins. Calls of
+    /// [`File`](crate::File) and [`File::name_object`](crate::File::name_object) set it.
+    #[must_use]
+    pub fn object(&self) -> Option<&FailedObject> {
+        match self.context.as_deref() {
+            Some(IoContext::Object(object)) => Some(object),
+            _ => None,
+        }
+    }
+
+    /// Of a file in an image: what is wrong with the metadata of the image, if that ended the
+    /// request (the inode, the block, and what to do).
+    #[must_use]
+    pub fn finding(&self) -> Option<&ImageError> {
+        match self.context.as_deref() {
+            Some(IoContext::Image(finding)) => Some(finding),
+            _ => None,
+        }
     }
 
     /// With what is wrong with the image.
     #[must_use]
-    pub(crate) fn with_finding(mut self, finding: Option<Box<ImageError>>) -> IoError {
-        self.finding = finding;
+    pub(crate) fn with_finding(mut self, finding: Option<ImageError>) -> IoError {
+        self.context = finding.map(|finding| Box::new(IoContext::Image(finding)));
+        self
+    }
+
+    /// With the object that failed.
+    #[must_use]
+    pub(crate) fn with_object(mut self, object: FailedObject) -> IoError {
+        self.context = Some(Box::new(IoContext::Object(object)));
         self
     }
 
@@ -178,7 +238,13 @@ impl IoError {
             IoErrorKind::NoSpace => "free space on the file system, or raise the quota",
             IoErrorKind::OutOfMemory => "raise the memory limit or lower the depth",
             IoErrorKind::Busy => {
-                "another thread or process holds these blocks: let it take its finished requests"
+                "other writes to these blocks are not over: take their results, check the device"
+            }
+            IoErrorKind::LockedHere => {
+                "a POSIX lock of this process covers these bytes: unlock it, or use F_OFD_SETLK"
+            }
+            IoErrorKind::NoLock => {
+                "shared_writers locks what it writes: open the file again in a child of fork"
             }
             IoErrorKind::Device => "the kernel log names the device and the sector",
             IoErrorKind::IntoHole => "the file has a hole there: mount the image to fill it",
@@ -197,8 +263,12 @@ impl IoError {
 
 impl fmt::Display for IoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of bytes {}: {}", self.what, self.range, self.errno)?;
-        match &self.finding {
+        write!(f, "{} of bytes {}", self.what, self.range)?;
+        if let Some(object) = self.object() {
+            write!(f, " ({object})")?;
+        }
+        write!(f, ": {}", self.errno)?;
+        match self.finding() {
             Some(finding) => {
                 write!(f, ": {finding}")?;
                 let is_told = !finding.remedy.is_empty();
@@ -263,6 +333,7 @@ impl Error {
                 AdmitErrorKind::WouldBuffer => Errno::EOPNOTSUPP,
                 AdmitErrorKind::Full | AdmitErrorKind::NoEngine => Errno::EAGAIN,
                 AdmitErrorKind::NotAtomic | AdmitErrorKind::WrongMemory => Errno::EINVAL,
+                AdmitErrorKind::BackendLost => Errno::EIO,
             },
             Error::Io(error) => error.errno,
             Error::Backend(error) => error.errno,

@@ -21,6 +21,8 @@ struct State<T> {
     closed: bool,
     /// Threads inside [`Handoff::pop`] that sleep.
     sleepers: usize,
+    /// Items that are about to come.
+    announced: usize,
 }
 
 /// Any number of producers and consumers. Full and closed are answers; the item comes back.
@@ -32,7 +34,8 @@ pub(crate) struct Handoff<T> {
 
 impl<T> Handoff<T> {
     pub fn new(capacity: usize) -> Handoff<T> {
-        let state = State { items: VecDeque::with_capacity(capacity), closed: false, sleepers: 0 };
+        let items = VecDeque::with_capacity(capacity);
+        let state = State { items, closed: false, sleepers: 0, announced: 0 };
         Handoff { state: Mutex::new(state), changed: Condvar::new(), capacity }
     }
 
@@ -43,13 +46,14 @@ impl<T> Handoff<T> {
             return Err(item);
         }
         state.items.push_back(item);
+        state.announced = state.announced.saturating_sub(1);
         drop(state);
         self.changed.notify_one();
         Ok(())
     }
 
-    /// Takes the oldest item, waiting up to `timeout` for one. A closed queue gives out what it
-    /// holds first.
+    /// Takes the oldest item, waiting up to `timeout` for one, or longer for one that is announced.
+    /// A closed queue gives out what it holds first.
     pub fn pop(&self, timeout: Duration) -> Popped<T> {
         let mut state = lock(&self.state);
         loop {
@@ -66,23 +70,42 @@ impl<T> Handoff<T> {
             let (woken, timed_out) = wait_timeout(&self.changed, state, timeout);
             state = woken;
             state.sleepers -= 1;
-            if timed_out && state.items.is_empty() && !state.closed {
+            if timed_out && !state.is_wanted() && !state.closed {
                 return Popped::Empty;
             }
         }
     }
 
-    /// Consumers that sleep and items that wait for one: more items than sleepers asks for more
+    /// Announces an item, for which no consumer leaves until it is pushed. Returns the consumers
+    /// that sleep and the items that wait for one: more items than sleepers asks for more
     /// consumers.
-    pub fn waiting(&self) -> (usize, usize) {
-        let state = lock(&self.state);
+    pub fn announce(&self) -> (usize, usize) {
+        let mut state = lock(&self.state);
+        state.announced += 1;
         (state.sleepers, state.items.len())
+    }
+
+    /// Takes an announcement back.
+    pub fn retract(&self) {
+        let mut state = lock(&self.state);
+        state.announced = state.announced.saturating_sub(1);
+    }
+
+    /// Whether there is an item, or one is about to come.
+    pub fn is_wanted(&self) -> bool {
+        lock(&self.state).is_wanted()
     }
 
     /// Refuses further items and wakes every sleeper.
     pub fn close(&self) {
         lock(&self.state).closed = true;
         self.changed.notify_all();
+    }
+}
+
+impl<T> State<T> {
+    fn is_wanted(&self) -> bool {
+        !self.items.is_empty() || self.announced > 0
     }
 }
 
@@ -97,6 +120,25 @@ mod tests {
         assert_eq!(queue.push(2), Err(2));
         assert_eq!(queue.pop(Duration::ZERO), Popped::Item(1));
         assert_eq!(queue.pop(Duration::ZERO), Popped::Empty);
+    }
+
+    #[cfg(not(shuttle))]
+    #[test]
+    fn no_consumer_leaves_while_an_item_is_announced() {
+        use crate::sync::{Arc, thread};
+        const SHORT: Duration = Duration::from_millis(1);
+        let (queue, left) = (Arc::new(Handoff::new(1)), Arc::new(Handoff::new(1)));
+        assert_eq!(queue.announce(), (0, 0));
+        let its = (Arc::clone(&queue), Arc::clone(&left));
+        let consumer = thread::spawn(move || its.1.push(its.0.pop(SHORT)));
+        assert_eq!(left.pop(100 * SHORT), Popped::Empty, "it stays for what was announced");
+        queue.push(7).expect("room");
+        assert_eq!(left.pop(Duration::from_secs(60)), Popped::Item(Popped::Item(7)));
+        assert_eq!(consumer.join().expect("no panic"), Ok(()));
+        assert_eq!(queue.pop(SHORT), Popped::Empty);
+        queue.announce();
+        queue.retract();
+        assert_eq!(queue.pop(SHORT), Popped::Empty);
     }
 
     #[test]

@@ -67,14 +67,14 @@ pub use engine::hybrid::HybridCounters;
 pub use engine::target::{Access, Blocks, Target, TargetRef};
 pub use engine::{BackendChoice, Engine, EngineOptions, use_for_this_thread};
 pub use error::{
-    AdmitError, AdmitErrorKind, BackendError, Error, ImageError, ImageErrorKind, IoError,
-    IoErrorKind, LayoutError, LayoutErrorKind, Result, SetupError,
+    AdmitError, AdmitErrorKind, BackendError, Error, FailedObject, ImageError, ImageErrorKind,
+    IoError, IoErrorKind, LayoutError, LayoutErrorKind, Result, SetupError,
 };
 #[cfg(feature = "tokio")]
 pub use file::register_buffers_for_futures;
 pub use file::{
-    AsyncDriver, File, Image, InFlight, Metadata, OpenAs, OpenOptions, ReaderOptions,
-    RequestFuture, SequentialReader, StripedFile, SyncFuture, TransferFuture, use_for_futures,
+    AsyncDriver, File, Image, InFlight, Metadata, OpenOptions, ReaderOptions, RequestFuture,
+    SequentialReader, StripedFile, SyncFuture, TransferFuture, use_for_futures,
 };
 pub use outcome::{DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing};
 pub use plan::{Plan, PlanQuery, PlannedBio};

@@ -52,6 +52,13 @@ pub const READER_BYTES_MAX: u64 = 64 << 20;
 /// Objects of one striped file: Lustre's limit.
 pub const OBJECTS_MAX: u16 = 2000;
 
+/// Names of one listing of a directory inside an image: some 100 MB of them.
+pub const DIRECTORY_NAMES_MAX: usize = 1 << 20;
+
+/// Fewest bytes of a stripe: a sector, the finest unit of direct I/O. What a request costs grows
+/// with the stripes that it spans, and where writes go stripe by stripe with their square.
+pub const STRIPE_BYTES_MIN: u64 = 512;
+
 /// The largest file offset the kernel knows: `loff_t` is signed.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
@@ -59,9 +66,21 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// gives up.
 pub const ATTEMPTS_MAX: u32 = 10_000;
 
+/// How long such attempts go on in all. One may take half a second by itself: under signals
+/// io_uring can't start its worker threads and gives a flush back undone (io_uring/io-wq.c).
+pub const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(60);
+
 /// How long a write, a `set_len` or a close waits for writes to the same blocks that another thread
 /// has in flight and does not reap.
 pub const GATE_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// How long a write lets another one go first that was there before it, could go on, and is not
+/// asked to by its thread. Far above what a thread on a busy machine takes to come round.
+pub const YIELD_MAX: Duration = Duration::from_secs(1);
+
+/// How long a write waits for a POSIX lock that this very process holds: another thread may be
+/// about to give it back.
+pub const OWN_LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// One wait inside a bounded or repeated wait, so that other engines of the thread are served
 /// meanwhile.
@@ -115,6 +134,10 @@ pub const REAPERS_MAX: usize = 4;
 /// Results of abandoned writes that one open file keeps until they are asked for.
 pub const ABANDONED_MAX: usize = 128;
 
+/// Requests of futures that wait for an engine are bounded by the futures, which their callers
+/// hold. One in so many, at most, is that of a future that is gone.
+pub const DEPARTED_SHARE: usize = 2;
+
 /// How long requests of a tokio runtime wait for it to be driven, before a thread of diopter's own
 /// serves them.
 pub const UNDRIVEN_WAIT_MAX: Duration = Duration::from_millis(50);
@@ -126,7 +149,9 @@ pub const FUTURE_SLICE: Duration = Duration::from_millis(1);
 /// Emptied request slots that a thread keeps for its next futures.
 pub const SPARE_SLOTS_MAX: usize = 256;
 
-/// How long teardown waits for bios in a worker thread before it leaks their memory.
+/// How long an engine that is dropped goes on with the writes and flushes it holds, before it
+/// reports them as lost; and how long teardown then waits for bios in a worker thread, before it
+/// leaks their memory.
 pub const TEARDOWN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(size_of::<usize>() == 8, "64-bit only: lengths are u64 and usize alike");
@@ -141,5 +166,9 @@ const _: () = assert!(READER_REQUESTS_MAX < REQUESTS_MAX, "a reader leaves room 
 const _: () = assert!(
     READER_BYTES_MAX / (READER_REQUESTS_MAX as u64 + 1) >= ALIGNMENT_MAX,
     "each buffer of a reader holds a block of any alignment"
+);
+const _: () = assert!(
+    YIELD_MAX.as_nanos() * 10 <= GATE_WAIT_MAX.as_nanos(),
+    "a write that goes before one that does not ask has most of its time left"
 );
 const _: () = assert!(MEMORIES_MAX >= 2 * REQUESTS_MAX, "a request and its bounce buffer");

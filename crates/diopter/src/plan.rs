@@ -13,7 +13,6 @@ use crate::bio::Draft;
 use crate::bio::builder::{BioLimits, Builder, Fit, Piece};
 use crate::bio::lanes::Lanes;
 use crate::bio::pieces::Pieces;
-use crate::bio::section::PAGE_BYTES;
 use crate::completion::{CompletionFacts, CompletionReason, Rule, completion_context};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
@@ -27,6 +26,10 @@ use crate::request::RequestOp;
 use crate::stripe::Runs;
 use crate::sync::Arc;
 use crate::units::{FileRange, align_down, is_aligned, to_usize};
+
+mod device;
+
+use device::Devices;
 
 /// Bios that a plan lists at most; what follows is more of the same.
 const BIOS_MAX: usize = 1 << 20;
@@ -46,7 +49,7 @@ pub struct PlanQuery {
     pub policies: Policies,
     /// A smaller limit for one bio than the engine's, in bytes.
     pub bio_bytes_max: Option<u64>,
-    /// Pages of memory (4 KiB) that one bio may touch; `None` for 256 under the rule of an older
+    /// Pages of memory that one bio may touch; `None` for 256 under the rule of an older
     /// kernel, as it had, and any number under today's.
     pub bio_vecs_max: Option<u32>,
 }
@@ -63,9 +66,12 @@ pub struct PlannedBio {
     /// It reads an edge block that a write changes in part.
     pub is_edge_read: bool,
     /// As how many requests the kernel sends it to the device at most: when no two pages of its
-    /// memory lie together. `None` where that is not known: the file lies in no image on a block
-    /// device, the device has no queue of requests, or the bytes go through the page cache.
+    /// memory lie together. `None` where that is not known: the device has no queue of requests or
+    /// there is no single one, the file system does not say where the bytes are, or they go
+    /// through the page cache.
     pub device_requests_max: Option<u64>,
+    /// The same at least: when all of its memory lies together.
+    pub device_requests_min: Option<u64>,
 }
 
 /// What a request would become.
@@ -112,12 +118,16 @@ pub(crate) fn plan(
         added.map_err(|errno| unmapped(target, errno, window.range))?;
         at = window.range.end();
     }
+    if !target.mapper.has_boundaries() {
+        Devices::new(objects).count(&mut plan.bios, query);
+    }
     Ok(plan)
 }
 
 /// The error of a mapper that could not tell where `rest` begins.
 fn unmapped(target: &Target, errno: Errno, rest: FileRange) -> IoError {
-    IoError::new(errno, rest, "map").with_finding(target.mapper.finding(rest.start()))
+    IoError::new(errno, rest, "map")
+        .with_finding(target.mapper.finding(rest.start()).map(|finding| *finding))
 }
 
 fn extents(target: &Target, range: FileRange) -> std::result::Result<Vec<Extent>, IoError> {
@@ -243,9 +253,10 @@ impl Memory {
         let fit = Fit::of(limits.device.segments.prefix(memory));
         let Some(vecs_max) = self.vecs_max else { return fit };
         // A cap on pages asks about memory of the past, in one range.
-        let pages = u64::from(vecs_max).max(limits.block.div_ceil(PAGE_BYTES));
-        let in_page = align_down(self.address_of(runs.start()) % PAGE_BYTES, limits.block);
-        let in_pages = pages.saturating_mul(PAGE_BYTES) - in_page;
+        let page_bytes = limits.page_bytes;
+        let pages = u64::from(vecs_max).max(limits.block.div_ceil(page_bytes));
+        let in_page = align_down(self.address_of(runs.start()) % page_bytes, limits.block);
+        let in_pages = pages.saturating_mul(page_bytes) - in_page;
         if in_pages < fit.bytes { Fit::in_segments(in_pages) } else { fit }
     }
 }
@@ -275,10 +286,16 @@ fn add_bios(
                 let segments = u32::try_from(draft.runs.count()).unwrap_or(u32::MAX);
                 let at = draft.object_offset.get();
                 let address = memory.address_of(draft.runs.start());
-                let device_requests_max =
-                    limits.device.requests_max(at, address, draft.runs.length());
-                let bio = PlannedBio { draft, segments, way, is_edge_read, device_requests_max };
-                bios.push(bio);
+                let bytes = draft.runs.length();
+                let device = &limits.device;
+                bios.push(PlannedBio {
+                    segments,
+                    way,
+                    is_edge_read,
+                    device_requests_max: device.requests_max(at, address, bytes, limits.page_bytes),
+                    device_requests_min: device.requests_min(at, bytes),
+                    draft,
+                });
                 lanes.advance(draft.runs.length());
             }
         }

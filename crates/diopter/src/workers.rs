@@ -37,10 +37,10 @@ impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
         Workers { shared: Arc::new(shared), name, count_max }
     }
 
-    /// Enough threads for what waits and one piece more; false when there is none at all and none
-    /// can be started.
+    /// Enough threads for what waits and one piece more, which [`Workers::give`] brings: until then
+    /// none of them leaves. False when there is none at all and none can be started.
     pub fn staff(&self) -> bool {
-        let (sleepers, items) = self.shared.work.waiting();
+        let (sleepers, items) = self.shared.work.announce();
         let count = self.shared.count.load(Ordering::Acquire);
         if items < sleepers || count >= self.count_max {
             return true;
@@ -50,7 +50,13 @@ impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
         let builder = thread::Builder::new().name(self.name.to_owned());
         match builder.spawn(move || work(&shared)) {
             Ok(_detached) => true,
-            Err(_) => self.shared.count.fetch_sub(1, Ordering::AcqRel) > 1,
+            Err(_) => {
+                let has_others = self.shared.count.fetch_sub(1, Ordering::AcqRel) > 1;
+                if !has_others {
+                    self.shared.work.retract();
+                }
+                has_others
+            }
         }
     }
 
@@ -123,9 +129,9 @@ fn work<W, D>(shared: &Shared<W, D>) {
             Popped::Closed => return,
             Popped::Empty => {
                 shared.count.fetch_sub(1, Ordering::AcqRel);
-                // Between the empty pop and the decrement a piece may have been given to this
-                // thread.
-                if shared.work.waiting().1 == 0 {
+                // Between the empty pop and the decrement this thread may have been counted on for
+                // a piece, which the others, if they are all busy, would leave lying.
+                if !shared.work.is_wanted() {
                     return;
                 }
                 shared.count.fetch_add(1, Ordering::AcqRel);
@@ -213,6 +219,49 @@ mod shuttle_tests {
                     workers.give(n);
                     assert_eq!(collect(&workers, 1), [n]);
                 }
+            },
+            SCHEDULES,
+        );
+    }
+
+    /// A piece that is done at once, or when something is pushed there.
+    enum Task {
+        Quick(u32),
+        Long(Arc<Handoff<()>>),
+    }
+
+    fn perform(task: Task) -> u32 {
+        match task {
+            Task::Quick(n) => n,
+            Task::Long(end) => {
+                while end.pop(LONG) == Popped::Empty {}
+                u32::MAX
+            }
+        }
+    }
+
+    #[test]
+    fn work_that_comes_as_a_thread_leaves_does_not_wait_for_one_that_is_busy() {
+        shuttle::check_random(
+            || {
+                let workers = Workers::new("crew", 2, 4, perform);
+                let end = Arc::new(Handoff::new(1));
+                let give = |task| {
+                    assert!(workers.staff());
+                    workers.give(task);
+                };
+                let take = || loop {
+                    if let Some(done) = workers.take(LONG) {
+                        return done;
+                    }
+                };
+                give(Task::Long(Arc::clone(&end)));
+                for n in 0..3 {
+                    give(Task::Quick(n));
+                    assert_eq!(take(), n, "the other one is busy");
+                }
+                end.push(()).expect("room");
+                assert_eq!(take(), u32::MAX);
             },
             SCHEDULES,
         );

@@ -99,6 +99,17 @@ fn states(finished: &FinishedRequest) -> Vec<(u64, u64, RangeState)> {
 const END: u64 = START + LENGTH;
 
 #[test]
+fn an_edge_block_that_cannot_be_read_is_an_error_of_a_read() {
+    let bench = bench(8 * MIB, Faults::NONE, 1);
+    bench.world.with_disk(0, |disk| disk.turn_bad(0));
+    let finished = bench.run(Request::write(START, fresh_memory(START)));
+    let error = finished.result.as_ref().expect_err("the first edge");
+    assert_eq!((error.errno, error.range), (Errno::EIO, FileRange::new(0, 512)));
+    assert_eq!(error.what, "read of an edge block for a write");
+    bench.assert_written(&finished);
+}
+
+#[test]
 fn a_write_with_an_error_in_its_second_window_has_done_the_first_and_not_tried_the_third() {
     let bench = bench(8 * MIB, Faults::NONE, 1);
     bench.world.with_disk(0, |disk| disk.turn_bad(MIB + 4096));

@@ -3,6 +3,11 @@
 
 #[path = "support/altered.rs"]
 mod altered;
+#[path = "engine/ends.rs"]
+mod ends;
+
+#[path = "engine/fair.rs"]
+mod fair;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -527,4 +532,15 @@ fn what_the_kernel_gave_up_unasked_is_tried_again() {
         let finished = engine.wait(LONG).expect("the backend is there").expect("it finishes");
         assert!(finished.result.is_ok(), "{op:?}: {:?}", finished.result);
     }
+}
+
+#[test]
+fn a_write_of_no_bytes_waits_for_no_other_write() {
+    let bench = Plan::default().set_up();
+    bench.engine.start(&bench.target, Request::write(7, memory(7, 1))).expect("admitted");
+    bench.engine.tick();
+    let empty = bench.engine.start(&bench.target, Request::write(9, memory(0, 1)));
+    let empty = empty.expect("admitted");
+    let first = bench.engine.wait(LONG).expect("the backend is there").expect("it finishes");
+    assert_eq!((first.id, first.result.map(|moved| moved.get())), (empty, Ok(0)));
 }

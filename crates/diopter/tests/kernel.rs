@@ -7,6 +7,8 @@
 
 #[path = "kernel/access.rs"]
 mod access;
+#[path = "kernel/busy.rs"]
+mod busy;
 #[path = "kernel/cancel.rs"]
 mod cancel;
 #[path = "kernel/child.rs"]
@@ -73,8 +75,12 @@ const ON_FILES: &[&[Check]] = &[
 ];
 
 /// On file systems with direct I/O.
-const ON_DIRECT_FILES: &[&[Check]] =
-    &[access::ON_DIRECT_FILES, edges::ON_DIRECT_FILES, durability::ON_DEVICES_BELOW];
+const ON_DIRECT_FILES: &[&[Check]] = &[
+    access::ON_DIRECT_FILES,
+    edges::ON_DIRECT_FILES,
+    coherence::ON_DIRECT_FILES,
+    durability::ON_DEVICES_BELOW,
+];
 
 const ON_DEVICES: &[&[Check]] = &[
     &[("a device ends where pread says", ends::a_device_ends_where_pread_says)],
@@ -107,6 +113,11 @@ fn ext4_in_4k_blocks() {
 #[test]
 fn xfs() {
     run(Ground::Xfs, &[ON_FILES, ON_DIRECT_FILES, EVERYWHERE]);
+}
+
+#[test]
+fn xfs_in_16k_blocks() {
+    run(Ground::XfsIn16kBlocks, &[ON_FILES, ON_DIRECT_FILES, EVERYWHERE]);
 }
 
 #[test]
@@ -152,6 +163,7 @@ fn every_promise_names_checks_and_every_check_is_a_promise() {
         assert!(named.contains(check), "\"{check}\" shows no sentence");
     }
     let files = [
+        ("busy::", include_str!("kernel/busy.rs")),
         ("faults::", include_str!("kernel/faults.rs")),
         ("durability::", include_str!("kernel/durability.rs")),
         ("striped::", include_str!("kernel/striped.rs")),

@@ -11,6 +11,8 @@ mod env;
 #[allow(dead_code)]
 #[path = "support/machine.rs"]
 mod machine;
+#[path = "layout/trust.rs"]
+mod trust;
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -132,6 +134,11 @@ fn what_can_not_be_made_leaves_nothing_behind() {
             matches!(kind, LayoutErrorKind::StripeSize { stripe_size: 1000, alignment: 512.. })
         });
     }
+    // Also where there is no direct I/O, which would want no alignment.
+    let tiny = CreateOptions { stripe_size: 511, ..good.clone() };
+    check(&create(&tiny), &folder.path().join("data.0"), |kind| {
+        *kind == LayoutErrorKind::StripeSize { stripe_size: 511, alignment: 512 }
+    });
     let none = CreateOptions { stripe_size: 0, ..good.clone() };
     check(&create(&none), &path, |kind| matches!(kind, LayoutErrorKind::StripeSize { .. }));
     let empty = options(&[]);
@@ -300,7 +307,7 @@ fn one_file_under_two_names_is_refused() {
 }
 
 #[test]
-fn a_manifest_of_somebody_else_reaches_no_further_than_its_folder() {
+fn root_follows_no_manifest_of_another_user() {
     let Some(folder) = folder() else { return };
     let below = folder.path().join("below");
     fs::create_dir(&below).unwrap();
@@ -312,21 +319,23 @@ fn a_manifest_of_somebody_else_reaches_no_further_than_its_folder() {
     if given.iter().any(Result::is_err) {
         return env::skip("root", "no file can be given to somebody else");
     }
-    let layout = Layout::open(&path).unwrap();
-    check(&refusal(&layout), &below.join("data.1"), |kind| {
-        *kind == LayoutErrorKind::NotAllowed { owner: 54_321 }
-    });
-    let refused = Layout::open(&path).unwrap().remove().unwrap_err();
-    check(&refused, &below.join("data.1"), |kind| {
-        matches!(kind, LayoutErrorKind::NotAllowed { .. })
-    });
-    assert!(path.exists() && below.join("data.1").exists());
-    let mut near = Layout::open(near.path()).unwrap();
-    assert_eq!(near.open_objects(ObjectAccess::BOTH).unwrap().len(), 1);
-    // A change by root does not make the manifest root's.
-    near.seal().unwrap();
-    let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(near.path()).unwrap());
-    assert_eq!(owner, 54_321);
+    let is_not_owned =
+        |kind: &LayoutErrorKind| *kind == LayoutErrorKind::NotOwned { owner: 54_321 };
+    for path in [&path, &near.path().to_owned()] {
+        let before = fs::read(path).unwrap();
+        let mut layout = Layout::open(path).unwrap();
+        check(&refusal(&layout), path, is_not_owned);
+        let read = layout.open_objects(ObjectAccess::READ).unwrap_err();
+        check(&read, path, is_not_owned);
+        check(&layout.seal().unwrap_err(), path, is_not_owned);
+        check(&layout.unseal().unwrap_err(), path, is_not_owned);
+        check(&layout.adopt().unwrap_err(), path, is_not_owned);
+        check(&layout.replace().map(drop).unwrap_err(), path, is_not_owned);
+        check(&layout.remove().unwrap_err(), path, is_not_owned);
+        assert_eq!(fs::read(path).unwrap(), before);
+    }
+    assert_eq!(names(folder.path()), ["below", "data", "data.0", "near", "near.0"]);
+    assert!(below.join("data.1").exists());
 }
 
 /// A file system in memory that has no user attributes.

@@ -4,6 +4,8 @@
 
 #[path = "process/bytes.rs"]
 mod bytes;
+#[path = "process/descriptors.rs"]
+mod descriptors;
 #[path = "process/ends.rs"]
 mod ends;
 #[path = "support/env.rs"]
@@ -13,6 +15,8 @@ mod env;
 mod fork;
 #[path = "process/limits.rs"]
 mod limits;
+#[path = "process/locks.rs"]
+mod locks;
 #[path = "process/refused.rs"]
 mod refused;
 #[path = "process/signals.rs"]

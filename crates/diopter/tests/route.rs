@@ -203,7 +203,7 @@ fn striped(folder: &Path, options: &OpenOptions) -> diopter::Result<File> {
     let objects = [(); 3].map(|()| ObjectPlace::Folder(folder.to_owned())).into();
     let layout = CreateOptions { objects, stripe_size: 64 * KIB, ..CreateOptions::default() };
     StripedFile::create(&path, &layout)?;
-    options.open(&path)
+    options.clone().striped(true).open(&path)
 }
 
 fn pages_cached(file: &File) -> u64 {
@@ -264,10 +264,10 @@ fn has_dontcache(file: &File) -> bool {
     let mut buf = vec![0; size(64 * KIB)];
     let fd = file.object_descriptors().next().unwrap().try_clone_to_owned().unwrap();
     let buffered = diopter::sys::file::reopen_buffered(fd.as_fd(), true, false).unwrap();
-    let object = diopter::sys::ObjectHandle::of_fd(buffered.as_fd());
+    let object = diopter::sys::OpenObject::new(buffered);
     let memory = diopter::sys::LentOnce::Fill(&mut buf);
     let flags = diopter::RwFlags::DONTCACHE;
-    let read = diopter::sys::rw::run_lent(object, 0, flags, memory);
+    let read = diopter::sys::rw::run_lent(&object, 0, flags, memory);
     if let Err(errno) = read {
         env::skip("dontcache", format!("a read with RWF_DONTCACHE answers {errno}"));
     }

@@ -11,7 +11,7 @@ use altered::Altered;
 use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, SimPort, World};
 use diopter::backend::{Checked, Port};
 use diopter::stripe::Striping;
-use diopter::sys::{BioResult, ObjectHandle, Op};
+use diopter::sys::{BioResult, Op, OpenObject};
 use diopter::{
     Access, AdmitErrorKind, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest, IoBuf,
     MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy, Target, TargetRef,
@@ -334,15 +334,15 @@ fn strict_refuses_an_unaligned_tail_of_a_striped_file_too() {
 struct Mute(SimPort);
 
 impl Port for Mute {
-    fn direct(&self) -> ObjectHandle {
+    fn direct(&self) -> &OpenObject {
         self.0.direct()
     }
 
-    fn buffered(&self) -> Result<ObjectHandle, Errno> {
+    fn buffered(&self) -> Result<&OpenObject, Errno> {
         self.0.buffered()
     }
 
-    fn buffered_if_open(&self) -> Option<ObjectHandle> {
+    fn buffered_if_open(&self) -> Option<&OpenObject> {
         self.0.buffered_if_open()
     }
 

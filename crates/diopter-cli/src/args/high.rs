@@ -28,6 +28,7 @@ use crate::cmd::probe::ProbeOptions;
 use crate::cmd::report::{Form, ReportOptions};
 use crate::cmd::stripe::{CreateOptions, StripeWork};
 use crate::cmd::trace::{Format, TraceOptions};
+use crate::cp::preserve::{Attribute, Preserve};
 use crate::cp::{CpOptions, ProgressMode};
 use crate::env::{BACKEND, Environment, LOG};
 use crate::log::Filter;
@@ -278,6 +279,7 @@ fn stripe_of(command: StripeCommand) -> StripeWork {
         StripeCommand::Rm(rm) => StripeWork::Rm { name: rm.name },
         StripeCommand::Seal(seal) => StripeWork::Seal { name: seal.name },
         StripeCommand::Unseal(unseal) => StripeWork::Unseal { name: unseal.name },
+        StripeCommand::Adopt(adopt) => StripeWork::Adopt { name: adopt.name },
     }
 }
 
@@ -351,10 +353,17 @@ fn trace_of(trace: TraceArgs) -> TraceOptions {
 }
 
 fn cp_of(cp: CpArgs, backend: BackendKind) -> CpOptions {
+    let usual = [Attribute::Mode, Attribute::Ownership, Attribute::Timestamps];
+    let all = cp.archive.then_some(Attribute::All);
+    let usual = usual.into_iter().filter(|_| cp.preserve_usual);
+    let kept: Vec<Attribute> = cp.preserve.into_iter().chain(all).chain(usual).collect();
     CpOptions {
         sources: cp.sources,
         target: cp.target,
-        recursive: cp.recursive,
+        recursive: cp.recursive || cp.archive,
+        preserve: Preserve::new(&kept, &cp.no_preserve),
+        one_file_system: cp.one_file_system,
+        no_target_directory: cp.no_target_directory,
         verify: cp.verify,
         resume: cp.resume,
         sparse: cp.sparse,

@@ -16,6 +16,7 @@ use super::stripe::StripeArgs;
 use super::trace::TraceArgs;
 use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
 use crate::cmd::trace;
+use crate::cp::preserve::Attribute;
 use crate::cp::{Reflink, Sparse};
 use crate::output::TROUBLE;
 use crate::size;
@@ -121,8 +122,11 @@ pub enum Command {
 /// Copy files by direct I/O, past the page cache
 ///
 /// Writes beside the target under a temporary name, flushes, renames, and flushes the folder: the
-/// target's name holds the old content or the whole new one at every moment. Holes are kept, as are
-/// mode, times, ownership and extended attributes.
+/// target's name holds the old content or the whole new one at every moment. Holes are kept; mode,
+/// times, ownership and extended attributes with -a or --preserve, as cp keeps them.
+///
+/// Below a folder on the command line no symbolic link is followed, neither in SRC nor in DST: a
+/// link is copied as a link, and one that is in the way of a file is replaced.
 ///
 /// Striped files are read and written as any file. Onto one that is there, new objects are written
 /// beside the old ones, then the manifest is replaced and sealed, with its owner and mode.
@@ -143,8 +147,33 @@ pub struct CpArgs {
     #[arg(value_name = "DST")]
     pub target: PathBuf,
     /// Copy folders with all that is in them
-    #[arg(short, long)]
+    #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
+    /// As -r --preserve=all: a copy of a tree with all that is kept
+    #[arg(short, long)]
+    pub archive: bool,
+    /// Keep these of the source, or mode, ownership and timestamps
+    ///
+    /// Without it, a copy belongs to the user who makes it, has the permissions of the source less
+    /// the umask and set-id bits, and the time of the copy.
+    #[arg(
+        long, value_enum, value_name = "LIST", value_delimiter = ',', num_args = 0..=1,
+        require_equals = true, default_missing_value = "mode,ownership,timestamps"
+    )]
+    pub preserve: Vec<Attribute>,
+    /// As --preserve
+    #[arg(short = 'p')]
+    pub preserve_usual: bool,
+    /// Do not keep these, whatever -a or --preserve says
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    pub no_preserve: Vec<Attribute>,
+    /// Stay on the file system of each source: make the folders of mount points, and leave out what
+    /// is mounted there
+    #[arg(short = 'x', long)]
+    pub one_file_system: bool,
+    /// Take DST as the name of the copy, even where it is a folder
+    #[arg(short = 'T', long)]
+    pub no_target_directory: bool,
     /// Read the copy back from the device and compare BLAKE3 hashes
     ///
     /// A difference is exit status 1, and the target stays as it was.
@@ -303,7 +332,7 @@ pub fn status_of_trouble(words: &[OsString]) -> u8 {
 
 /// How help and errors of the command line are coloured. They are printed before `--color` is
 /// parsed, so it is looked for by hand; clap itself honours NO_COLOR.
-fn color_of(words: &[OsString]) -> ColorChoice {
+pub fn color_of(words: &[OsString]) -> ColorChoice {
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
     let joined = words.iter().filter_map(|word| word.strip_prefix("--color="));
     let split = words.windows(2).filter(|pair| pair[0] == "--color").map(|pair| pair[1]);

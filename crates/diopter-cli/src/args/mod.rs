@@ -12,5 +12,5 @@ mod trace;
 mod values;
 
 pub use high::{Job, Work, resolve};
-pub use low::{Cli, parse, status_of_trouble};
+pub use low::{Cli, color_of, parse, status_of_trouble};
 pub use values::{Document, Operation};

@@ -38,6 +38,7 @@ pub enum StripeCommand {
     Rm(RmArgs),
     Seal(SealArgs),
     Unseal(UnsealArgs),
+    Adopt(AdoptArgs),
 }
 
 /// Make an empty striped file
@@ -96,6 +97,18 @@ pub struct RmArgs {
 #[derive(Debug, Args)]
 pub struct SealArgs {
     /// The striped file
+    #[arg(value_name = "NAME")]
+    pub name: PathBuf,
+}
+
+/// Mark a manifest that was restored, moved or made by an older dio
+///
+/// A manifest is followed only if it has a mark, an extended attribute that no copy carries along:
+/// what is downloaded or unpacked can have the content of one. Lists the objects, then sets the
+/// mark. The manifest has to be yours, and devices need a stable id.
+#[derive(Debug, Args)]
+pub struct AdoptArgs {
+    /// The manifest
     #[arg(value_name = "NAME")]
     pub name: PathBuf,
 }

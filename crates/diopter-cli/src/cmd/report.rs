@@ -9,6 +9,7 @@ use diopter_lab::document::Bench;
 use diopter_lab::fio;
 use diopter_lab::load;
 use diopter_lab::report::{self, TextStyle};
+use diopter_lab::whole;
 
 use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};
@@ -43,7 +44,8 @@ pub enum Form {
 /// Renders, and gives the exit status.
 pub fn run(options: &ReportOptions, look: &Look) -> u8 {
     match render(options, look) {
-        Ok(text) => output::print(&text, DONE),
+        Ok(text) if options.form == Some(Form::Json) => output::print_json(&text, DONE),
+        Ok(text) => look.print(&text, DONE),
         Err(message) => {
             log::fail("report", &message);
             TROUBLE
@@ -113,21 +115,8 @@ fn short_name(path: &Path, all: &[PathBuf]) -> String {
     }
 }
 
-/// Writes a file beside its name, then gives it the name: a reader finds all of it or the old one.
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    let told = |error: std::io::Error| {
+    whole::write_named(path, text.as_bytes()).map_err(|error| {
         format!("write {}: {error}; name a file in a folder with room", path.display())
-    };
-    if path.exists() && !path.is_file() {
-        return fs::write(path, text).map_err(told);
-    }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".part-{}", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
-    written.map_err(|error| {
-        // What is left of it is of no use; that it can't be removed changes nothing.
-        fs::remove_file(&beside).ok();
-        told(error)
     })
 }

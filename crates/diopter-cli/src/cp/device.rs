@@ -1,18 +1,18 @@
 //! A block device as the target: when it may be written, and why not. Nothing is written here.
 
-use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use diopter::{Errno, File};
 
+use super::dir::Inode;
 use super::failure::Failure;
 
 /// Opens a device to be written in place, unless something uses it or the content does not fit.
-pub fn open(target: &Path, metadata: &Metadata, bytes: u64) -> Result<File, Failure> {
+pub fn open(target: &Path, device: &Inode, bytes: u64) -> Result<File, Failure> {
     let refused =
         |cause: &str, remedy: &str| Failure::of_rule("writing the device", target, cause, remedy);
-    if let Some(user) = user_of(metadata.rdev()) {
+    if let Some(user) = user_of(device.metadata().rdev()) {
         return Err(refused(
             &user,
             "unmount it, or swapoff, and look twice that it is the right one",
@@ -20,7 +20,7 @@ pub fn open(target: &Path, metadata: &Metadata, bytes: u64) -> Result<File, Fail
     }
     // O_EXCL: the kernel refuses a device that a file system, a RAID, or device mapper holds.
     let options = File::options().read(true).write(true).exclusive(true);
-    let file = options.open(target).map_err(|error| match error.errno() {
+    let file = options.open(device.proc_path()).map_err(|error| match error.errno() {
         Errno::EBUSY => refused(
             "it, or a part of it, is mounted or in use (EBUSY)",
             "`lsblk` shows by what; end that use first",

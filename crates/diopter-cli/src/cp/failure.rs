@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use diopter::{Errno, LayoutError};
+use diopter_lab::untrusted;
 
 use super::signals::Signal;
 
@@ -19,6 +20,19 @@ pub struct Failure {
     pub cause: String,
     /// What to do about it.
     pub remedy: String,
+    /// Where, if a request failed.
+    pub place: Option<Box<FailedPlace>>,
+}
+
+/// The bytes on which a request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedPlace {
+    /// Where they begin in the file.
+    pub offset: u64,
+    /// How many there are.
+    pub length: u64,
+    /// Of a striped file: the object that has them, and where they begin in it.
+    pub object: Option<(PathBuf, u64)>,
 }
 
 /// Content that differs after it was written.
@@ -52,7 +66,7 @@ impl Failure {
     /// From the system's error.
     pub fn of_errno(what: &'static str, on: &Path, errno: Errno) -> Failure {
         let remedy = remedy_of(errno).to_owned();
-        Failure { what, on: on.to_owned(), cause: errno.to_string(), remedy }
+        Failure { what, on: on.to_owned(), cause: errno.to_string(), remedy, place: None }
     }
 
     /// From an error of the standard library.
@@ -73,6 +87,13 @@ impl Failure {
             && !error.range.is_empty()
         {
             failure.cause = format!("{} at bytes {}", error.errno, error.range);
+            let object = error.object().and_then(|it| Some((it.path.clone()?, it.offset)));
+            if let Some((path, offset)) = &object {
+                let cause = format!(", byte {offset} of its object {}", shown(path));
+                failure.cause.push_str(&cause);
+            }
+            let (offset, length) = (error.range.start(), error.range.length());
+            failure.place = Some(Box::new(FailedPlace { offset, length, object }));
         }
         failure
     }
@@ -88,13 +109,14 @@ impl Failure {
 
     /// From a rule of the command.
     pub fn of_rule(what: &'static str, on: &Path, cause: &str, remedy: &str) -> Failure {
-        Failure { what, on: on.to_owned(), cause: cause.to_owned(), remedy: remedy.to_owned() }
+        let (cause, remedy) = (cause.to_owned(), remedy.to_owned());
+        Failure { what, on: on.to_owned(), cause, remedy, place: None }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { what, on, cause, remedy } = self;
+        let Failure { what, on, cause, remedy, .. } = self;
         write!(f, "{what} failed on {}: {cause}; {remedy}", shown(on))
     }
 }
@@ -122,7 +144,10 @@ impl From<Failure> for Stop {
 /// A path for a message: as it is, or quoted where it holds what a terminal would act on.
 pub fn shown(path: &Path) -> String {
     let text = path.display().to_string();
-    if text.chars().any(char::is_control) { format!("{path:?}") } else { text }
+    if !text.contains(untrusted::is_unsafe) {
+        return text;
+    }
+    untrusted::text(&format!("{path:?}")).into_owned()
 }
 
 fn remedy_of(errno: Errno) -> &'static str {

@@ -1,20 +1,23 @@
 //! `dio cp`: copies by direct I/O, into a temporary beside the target that becomes the target when
 //! it is whole.
 //!
-//! This file has the options and the order of a run. [`copier`] walks over sources and folders,
-//! [`one`] copies a file, [`pipeline`] moves its bytes; nothing else of the command line is here.
+//! This file has the options and the order of a run. [`copier`] goes through the sources, [`tree`]
+//! walks over directories, [`one`] copies a file, [`pipeline`] moves its bytes; nothing else of the
+//! command line is here.
 
 mod content;
 mod copier;
 mod device;
+mod dir;
 mod failure;
 mod fit;
 mod flow;
 mod image;
+mod objects;
 mod one;
 mod pipeline;
 mod place;
-mod preserve;
+pub mod preserve;
 mod progress;
 mod record;
 mod report;
@@ -24,17 +27,21 @@ pub mod signals;
 mod source;
 mod striped;
 mod temporary;
+mod tree;
 mod tuning;
+mod walk;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use diopter::{BackendKind, DepthPolicy, EngineOptions, OpenAs, Policies};
+use diopter::{BackendKind, DepthPolicy, EngineOptions, Policies};
+use diopter_lab::untrusted;
 
 use copier::Copier;
 use failure::Failure;
 use pipeline::Pipeline;
+use preserve::Preserve;
 use progress::Progress;
 use report::{BackendReport, Counts, Report};
 use shape::Shape;
@@ -85,6 +92,12 @@ pub struct CpOptions {
     pub target: PathBuf,
     /// Folders are copied with all that is in them.
     pub recursive: bool,
+    /// What a copy has of its source besides its content.
+    pub preserve: Preserve,
+    /// Directories of other file systems are not entered.
+    pub one_file_system: bool,
+    /// The target is a name, even where it is a directory.
+    pub no_target_directory: bool,
     /// Each target is read back and compared.
     pub verify: bool,
     /// Goes on from what an interrupted run left, and leaves something to go on from.
@@ -107,6 +120,15 @@ pub struct CpOptions {
     pub progress: ProgressMode,
     /// One JSON document on the output.
     pub json: bool,
+}
+
+/// What the name of a manifest is opened as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenAs {
+    /// The striped file.
+    Striped,
+    /// The manifest, as the file that it is.
+    Plain,
 }
 
 impl CpOptions {
@@ -136,7 +158,7 @@ pub fn run(options: &CpOptions, output: &mut dyn Write) -> u8 {
             conclude(options, &report, output)
         }
         Err(failure) => {
-            eprintln!("dio cp: {failure}");
+            crate::log::line(&format!("dio cp: {failure}"));
             let mut counts = Counts::default();
             counts.note_failure(&failure);
             let report = counts.report(BackendReport::default(), started.elapsed(), None);
@@ -152,6 +174,7 @@ pub fn json_schema() -> schemars::Schema {
 
 fn set_up(options: &CpOptions, progress: Progress) -> Result<Copier<'_>, Failure> {
     let shape = Shape::new(options.bs, options.iodepth)?;
+    walk::raise_open_files_limit();
     let here = Path::new("this process");
     let signals = Signals::listen()
         .map_err(|errno| Failure::of_errno("listening for signals", here, errno))?;
@@ -171,7 +194,9 @@ fn tell_signal(copier: &Copier<'_>, signal: Signal) {
     let name = signal.name();
     if let Some(device) = &copier.written_in_place {
         let device = failure::shown(device);
-        eprintln!("dio cp: ended by {name}, and {device} is partly written; run it again");
+        crate::log::line(&format!(
+            "dio cp: ended by {name}, and {device} is partly written; run it again"
+        ));
         return;
     }
     let remedy = if copier.writes_stripes {
@@ -181,7 +206,9 @@ fn tell_signal(copier: &Copier<'_>, signal: Signal) {
     } else {
         "run it again; with --resume it could be gone on with"
     };
-    eprintln!("dio cp: ended by {name}, the target in work is as it was; {remedy}");
+    crate::log::line(&format!(
+        "dio cp: ended by {name}, the target in work is as it was; {remedy}"
+    ));
 }
 
 /// Prints the document, if it is wanted, and tells the exit status.
@@ -190,11 +217,11 @@ fn conclude(options: &CpOptions, report: &Report, output: &mut dyn Write) -> u8 
         return report.exit_status;
     }
     let text = serde_json::to_string_pretty(report).expect("strings and numbers are JSON");
-    match writeln!(output, "{text}").and_then(|()| output.flush()) {
+    match writeln!(output, "{}", untrusted::json(&text)).and_then(|()| output.flush()) {
         Ok(()) => report.exit_status,
         Err(error) => {
             let failure = Failure::of_io("writing", Path::new("standard output"), &error);
-            eprintln!("dio cp: {failure}");
+            crate::log::line(&format!("dio cp: {failure}"));
             report.exit_status.max(2)
         }
     }

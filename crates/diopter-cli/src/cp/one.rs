@@ -1,6 +1,5 @@
 //! The copy of one file: into a temporary that becomes the target, or in place onto a device.
 
-use std::fs::Metadata;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -10,15 +9,16 @@ use diopter::{Errno, File};
 
 use super::copier::Copier;
 use super::device;
+use super::dir::{Entry, Inode, id_of};
 use super::failure::{Failure, Mismatch, Step, Stop};
 use super::flow::{Hashing, Moved, Transfer, Zeros};
 use super::pipeline::{Interruption, Milestone};
-use super::place::{self, Existing};
+use super::place::{self, Destination, Existing, Place};
 use super::preserve;
-use super::record::{Record, Recorder, session_of};
+use super::record::Recorder;
 use super::segments::{Holes, Segments};
 use super::shape::Shape;
-use super::source::Source;
+use super::source::{Found, Source};
 use super::temporary::{Temporary, Wanted};
 use super::{CpOptions, Reflink, Sparse};
 
@@ -26,6 +26,10 @@ use super::{CpOptions, Reflink, Sparse};
 /// no more. A flush costs a few milliseconds, which is well below one percent of the time that
 /// these bytes take.
 const FLUSH_EVERY: u64 = 1 << 30;
+
+/// Content of this size is flushed before its file gets the source's attributes, where that makes a
+/// difference to a later run. A flush of less takes no longer than that of the attributes alone.
+const FLUSH_APART_MIN: u64 = 1 << 20;
 
 /// What a pass over the bytes of one file has told.
 pub(super) struct Passed {
@@ -36,29 +40,44 @@ pub(super) struct Passed {
 }
 
 impl Copier<'_> {
-    /// Copies one file or block device to `target`, whatever is there.
-    pub fn copy_file(&mut self, source: &Path, target: &Path) -> Step<()> {
+    /// Copies one file or block device to its destination, whatever is there.
+    pub fn copy_file(&mut self, source: Found<'_>, destination: Destination) -> Step<()> {
         self.written_in_place = None;
         self.writes_stripes = false;
         let open_as = self.options.open_as();
         let source = Source::open(source, open_as)?;
-        let place = place::of_file(target, open_as)?;
-        refuse_same(&source, &place.existing)?;
+        self.copy_opened(&source, place::of_destination(destination, open_as)?)?;
+        if source.is_striped() {
+            self.objects.note_copied(&source.file);
+        }
+        Ok(())
+    }
+
+    fn copy_opened(&mut self, source: &Source, place: Place) -> Step<()> {
+        refuse_same(source, &place.existing)?;
         let is_to_be_striped = self.options.striped && source.is_striped();
+        let target = place.entry.path();
         match place.existing {
-            Existing::Device(metadata) => self.write_device(&source, &place.path, &metadata),
-            Existing::Striped(_) => self.write_striped(&source, &place.path),
-            Existing::Nothing if is_to_be_striped => self.make_striped(&source, &place.path),
-            Existing::File(_) if is_to_be_striped => {
+            Existing::Device(device) => self.write_device(source, &target, &device),
+            Existing::Striped(there) => self.write_striped(source, &place.entry, &there),
+            Existing::Nothing if is_to_be_striped => self.make_striped(source, &place.entry),
+            Existing::File(_) | Existing::Link if is_to_be_striped => {
                 let cause = "a file that is not striped is in the way";
                 let remedy = "remove it, or leave --striped out";
-                Err(Failure::of_rule("writing", &place.path, cause, remedy).into())
+                Err(Failure::of_rule("writing", &target, cause, remedy).into())
             }
-            Existing::File(_) | Existing::Nothing => self.replace_file(&source, &place.path),
+            Existing::File(there) if self.objects.has_made(there.id()) => {
+                let cause = "it is an object of a striped file that this run wrote";
+                let remedy = "copy the two into two directories";
+                Err(Failure::of_rule("writing", &target, cause, remedy).into())
+            }
+            Existing::File(_) | Existing::Link | Existing::Nothing => {
+                self.replace_file(source, &place.entry)
+            }
         }
     }
 
-    fn write_device(&mut self, source: &Source, target: &Path, metadata: &Metadata) -> Step<()> {
+    fn write_device(&mut self, source: &Source, target: &Path, device: &Inode) -> Step<()> {
         let refused = |cause, remedy| Failure::of_rule("writing the device", target, cause, remedy);
         if !self.options.overwrite {
             let remedy = "look twice that it is the right one, then add --overwrite";
@@ -68,7 +87,7 @@ impl Copier<'_> {
             let cause = "a device is written in place, with nothing to go on from";
             return Err(refused(cause, "leave --resume out").into());
         }
-        let file = device::open(target, metadata, source.size)?;
+        let file = device::open(target, device, source.size)?;
         self.written_in_place = Some(target.to_owned());
         // Holes too: what is on the device shows through whatever is not written.
         let segments = Segments::new(Holes::Filled, source.size, 1);
@@ -113,30 +132,56 @@ impl Copier<'_> {
         if source.is_unchanged() { Ok(moved) } else { Err(source.has_changed().into()) }
     }
 
-    fn replace_file(&mut self, source: &Source, target: &Path) -> Step<()> {
-        let identity = source.identity.clone();
-        let boot = self.boot.clone();
-        let wanted = Wanted { source: &identity, boot: &boot };
-        let wanted = self.options.resume.then_some(&wanted);
-        let temporary = Temporary::take(target, wanted, &source.metadata)?;
-        let session = session_of(&boot, temporary.file.as_fd());
-        let mut recorder = Recorder::new(identity, session, temporary.start);
+    fn replace_file(&mut self, source: &Source, target: &Entry) -> Step<()> {
+        let (boot, is_resumed) = (self.boot.clone(), self.options.resume);
+        let wanted = Wanted { source: &source.identity, boot: &boot, is_resumed };
+        let mut temporary = Temporary::take(target, &wanted)?;
+        temporary.start = self.covered(source, &temporary)?;
+        let mut recorder = temporary.recorder();
         match self.fill_and_finish(source, &temporary, &mut recorder, target) {
             Ok(passed) => {
                 temporary.publish(target)?;
-                self.flush_folder(place::folder_of(target))?;
+                self.flush_dir(&target.dir)?;
                 self.count(source, &passed);
                 Ok(())
             }
             Err(stop) => {
-                self.leave(source, temporary, recorder, &stop);
+                self.leave_temporary(source, temporary, recorder, &stop);
                 Err(stop)
             }
         }
     }
 
+    /// How far a temporary has what its record claims: up to the first byte that the source has and
+    /// the temporary has no block for.
+    fn covered(&self, source: &Source, temporary: &Temporary) -> Result<u64, Failure> {
+        let unit = block_of(source, &temporary.file);
+        let mut segments = Segments::new(self.holes_of(source), source.size, unit);
+        let unreadable = |errno| Failure::of_errno("looking for holes", &source.path, errno);
+        let start = temporary.start;
+        while let Some(range) = segments.next(&source.file).map_err(unreadable)? {
+            if range.start >= start {
+                break;
+            }
+            let hole = match space::seek_hole(temporary.file.as_fd(), range.start) {
+                Ok(hole) => hole,
+                Err(Errno::ENXIO) => range.start,
+                // A file system that does not say: nothing is believed.
+                Err(Errno::EINVAL | Errno::EOPNOTSUPP) => return Ok(0),
+                Err(errno) => {
+                    let path = temporary.path();
+                    return Err(Failure::of_errno("looking for holes", &path, errno));
+                }
+            };
+            if hole < range.end.min(start) {
+                return Ok(hole - hole % unit);
+            }
+        }
+        Ok(start)
+    }
+
     /// Removes the temporary of a copy that came to no end, unless a later run is to go on from it.
-    fn leave(
+    fn leave_temporary(
         &mut self,
         source: &Source,
         temporary: Temporary,
@@ -147,7 +192,8 @@ impl Copier<'_> {
             Stop::Differs(_) => false,
             Stop::Failed(_) | Stop::Signal(_) => source.is_unchanged(),
         };
-        if !self.options.resume || !is_usable || !recorder.has_progress() {
+        if !self.options.resume || !is_usable || !recorder.has_progress() || !temporary.is_as_made()
+        {
             return temporary.discard();
         }
         // So that it is good after the next boot too. If it cannot be flushed it still is in this
@@ -166,25 +212,37 @@ impl Copier<'_> {
         source: &Source,
         temporary: &Temporary,
         recorder: &mut Recorder,
-        target: &Path,
+        target: &Entry,
     ) -> Step<Passed> {
         let passed = self.fill(source, temporary, recorder)?;
         if !source.is_unchanged() {
             return Err(source.has_changed().into());
         }
-        let file = &temporary.file;
-        if self.options.verify {
-            self.flush(file, target)?;
-            self.read_back(source, file, target, &passed)?;
+        let (file, path) = (&temporary.file, target.path());
+        if self.options.verify || self.is_flushed_apart(source) {
+            self.flush(file, &path)?;
+            self.read_back(source, file, &path, &passed)?;
         }
-        preserve::copy(source.file.as_fd(), &source.metadata, file.as_fd(), target)?;
-        Record::remove(file.as_fd())
-            .map_err(|errno| Failure::of_errno("removing the record", target, errno))?;
-        self.flush(file, target)?;
+        // From here on it may be another user's, whose files no later run takes for a temporary:
+        // only attributes are flushed until it has its name.
+        if let Some(signal) = self.signals.arrived() {
+            return Err(Stop::Signal(signal));
+        }
+        let mode = self.new_mode(&target.dir, source.metadata.mode() & 0o777, 0o666);
+        let attributes = (&*path, self.attributes(Some(mode)));
+        preserve::copy(source.file.as_fd(), &source.metadata, file.as_fd(), attributes)?;
+        self.flush(file, &path)?;
         match self.signals.arrived() {
             Some(signal) => Err(Stop::Signal(signal)),
             None => Ok(passed),
         }
+    }
+
+    /// Whether the content is flushed before the temporary may be given to another user, so that
+    /// the next run finds one that is left when the process is killed meanwhile.
+    fn is_flushed_apart(&self, source: &Source) -> bool {
+        let is_given_away = self.options.preserve.gives_away(&source.metadata);
+        source.size >= FLUSH_APART_MIN && (self.options.resume || is_given_away)
     }
 
     /// Puts the content into the temporary.
@@ -236,7 +294,7 @@ impl Copier<'_> {
             }
             signals.arrived()
         });
-        let moved = moved.map_err(|why| stopped(why, source, temporary.path()))?;
+        let moved = moved.map_err(|why| stopped(why, source, &temporary.path()))?;
         Ok(Passed { moved, resumed, is_reflinked })
     }
 
@@ -285,7 +343,7 @@ impl Copier<'_> {
         mut segments: Segments,
     ) -> Result<(), Failure> {
         let fd = temporary.file.as_fd();
-        let failed = |what| move |errno| Failure::of_errno(what, temporary.path(), errno);
+        let failed = |what| move |errno| Failure::of_errno(what, &temporary.path(), errno);
         space::set_len(fd, source.size).map_err(failed("setting the size"))?;
         if self.zeros() == Zeros::Skipped {
             // Blocks that are reserved are no hole.
@@ -331,15 +389,7 @@ impl Copier<'_> {
             }
             signals.arrived()
         });
-        let moved = moved.map_err(|why| match why {
-            Interruption::Signal(signal) => Stop::Signal(signal),
-            Interruption::SourceChanged => {
-                let cause = "the copy ends before its content does";
-                let remedy = "look for somebody else who writes to it, and copy again";
-                Failure::of_rule("verify", target, cause, remedy).into()
-            }
-            why => stopped(why, source, target),
-        })?;
+        let moved = moved.map_err(|why| stopped_reading_back(why, target))?;
         let is_direct = moved.reads.buffered == 0;
         if !is_direct {
             let why: Vec<&str> = moved.reads.why.iter().copied().collect();
@@ -423,13 +473,13 @@ pub(super) fn block_of(source: &Source, target: &File) -> u64 {
 
 fn refuse_same(source: &Source, existing: &Existing) -> Result<(), Failure> {
     let (is_same, is_object) = match existing {
-        Existing::Nothing => (false, false),
+        Existing::Nothing | Existing::Link => (false, false),
         Existing::File(found) | Existing::Striped(found) => {
-            let id = (found.dev(), found.ino());
-            let is_same = id == (source.metadata.dev(), source.metadata.ino());
-            (is_same, source.is_striped() && source.has_object(found))
+            let is_same = found.id() == id_of(&source.metadata);
+            (is_same, source.is_striped() && source.has_object(found.metadata()))
         }
         Existing::Device(found) => {
+            let found = found.metadata();
             let is_same = source.is_device() && found.rdev() == source.metadata.rdev();
             (is_same, source.is_striped() && source.has_object(found))
         }
@@ -454,4 +504,47 @@ fn stopped(why: Interruption, source: &Source, target: &Path) -> Stop {
         Interruption::Backend(error) => Failure::of_engine("copying", &source.path, &error.into()),
     };
     Stop::Failed(failure)
+}
+
+/// Why a copy could not be read back. Only the copy was read.
+pub(super) fn stopped_reading_back(why: Interruption, target: &Path) -> Stop {
+    let failure = match why {
+        Interruption::Signal(signal) => return Stop::Signal(signal),
+        Interruption::SourceChanged => {
+            let cause = "the copy ends before its content does";
+            let remedy = "look for another process that writes to it, and copy again";
+            Failure::of_rule("verify", target, cause, remedy)
+        }
+        Interruption::Read(error) | Interruption::Write(error) | Interruption::Flush(error) => {
+            Failure::of_engine("reading back", target, &error)
+        }
+        Interruption::Seek(errno) => Failure::of_errno("looking for holes", target, errno),
+        Interruption::Memory(errno) => Failure::of_errno("making a buffer", target, errno),
+        Interruption::Backend(error) => Failure::of_engine("reading back", target, &error.into()),
+    };
+    Stop::Failed(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use diopter::{FileRange, IoError};
+
+    #[test]
+    fn a_read_back_that_fails_names_the_target_and_not_the_source() {
+        let range = FileRange::new(4096, 8192);
+        let error = || diopter::Error::Io(IoError::new(Errno::EIO, range, "read"));
+        let target = Path::new("/dev/target");
+        for why in [
+            Interruption::Read(error()),
+            Interruption::Seek(Errno::EIO),
+            Interruption::Memory(Errno::ENOMEM),
+            Interruption::SourceChanged,
+        ] {
+            let Stop::Failed(failure) = stopped_reading_back(why, target) else {
+                panic!("it is a failure")
+            };
+            assert_eq!(failure.on, target, "{failure}");
+        }
+    }
 }

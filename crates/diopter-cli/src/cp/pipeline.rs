@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use diopter::{
     BackendChoice, BackendError, DepthReport, Engine, EngineOptions, Errno, Error, File,
-    FileOffset, FinishedRequest, IoBuf, Progress, Request, RequestId, RequestOp, RwFlags,
+    FileOffset, FinishedRequest, IoBuf, IoError, Progress, Request, RequestId, RequestOp, RwFlags,
     SetupError,
 };
 
@@ -244,7 +244,9 @@ impl Pipeline {
         flow: &mut Flow<'_>,
         finished: FinishedRequest,
     ) -> Result<(), Interruption> {
-        let bytes = finished.result.map_err(|error| Interruption::Read(error.into()))?.get();
+        let source = flow.transfer.source;
+        let bytes = finished.result.map_err(|error| Interruption::Read(named(source, error)))?;
+        let bytes = bytes.get();
         flow.moved.reads.add(&finished.route);
         let reading = flow.readings.iter_mut().find(|reading| reading.id == finished.id);
         let reading = reading.expect("every read in flight is on the list");
@@ -306,10 +308,10 @@ impl Pipeline {
         flow: &mut Flow<'_>,
         finished: FinishedRequest,
     ) -> Result<(), Interruption> {
-        finished.result.map_err(|error| Interruption::Write(error.into()))?;
+        let target = flow.transfer.target.expect("only a transfer with a target writes");
+        finished.result.map_err(|error| Interruption::Write(named(target, error)))?;
         flow.moved.writes.add(&finished.route);
         let Writing { range, dealt_with, .. } = take_writing(flow, finished.id);
-        let target = flow.transfer.target.expect("only a transfer with a target writes");
         let memory = finished.memory.expect("memory comes back from a write that went well");
         let memory = self.whole(memory);
         self.write(flow, target, (range, memory, dealt_with))
@@ -376,6 +378,11 @@ fn take_flush(flow: &mut Flow<'_>, finished: FinishedRequest) -> Result<(), Inte
         flow.flushed = flushing.covers;
     }
     Ok(())
+}
+
+/// The error of a request, with the object of a striped file that it failed on.
+fn named(file: &File, error: IoError) -> Error {
+    file.name_object(error).into()
 }
 
 #[cfg(test)]

@@ -1,36 +1,66 @@
-//! Where each source goes: a folder or a name, links resolved, and what may not be a target. Looks
-//! only.
+//! Where each source goes: a directory or a name, and what may not be a target. Links are followed
+//! in what the command line names, and in nothing below it. Looks only.
 
+use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
-use diopter::{OpenAs, StripedFile};
+use diopter::{Errno, StripedFile};
 
+use super::OpenAs;
+use super::dir::{Dir, Entry, Inode};
 use super::failure::Failure;
 use crate::inside;
 
-/// What stands at the path where a file is to be.
+/// What is at the place where a file is to be.
 #[derive(Debug)]
 pub enum Existing {
     /// Nothing.
     Nothing,
+    /// A symbolic link below what the command line names; it is replaced.
+    Link,
     /// A regular file.
-    File(Metadata),
+    File(Inode),
     /// The manifest of a striped file.
-    Striped(Metadata),
+    Striped(Inode),
     /// A block device.
-    Device(Metadata),
+    Device(Inode),
 }
 
-/// A path that a file is to have.
+/// A name that a file is to have.
 #[derive(Debug)]
 pub struct Place {
-    /// The path itself, with a symbolic link replaced by what it leads to.
-    pub path: PathBuf,
+    /// The name. Where the command line names a symbolic link, it is what that leads to.
+    pub entry: Entry,
     /// What is there now.
     pub existing: Existing,
+}
+
+/// Where a source goes.
+#[derive(Debug)]
+pub enum Destination {
+    /// A name that the command line gives; a link with that name is followed.
+    Named(Entry),
+    /// A name in a directory that the command line gives; a link with that name is replaced.
+    Inside(Entry),
+    /// The directory that the command line gives.
+    Itself(Rc<Dir>),
+}
+
+impl Destination {
+    /// For the path that [`path_for`] returns. `into` is the directory that `target` is, if it is
+    /// one.
+    pub fn new(path: &Path, target: &Path, into: Option<&Rc<Dir>>) -> Result<Destination, Failure> {
+        let Some(dir) = into else { return Ok(Destination::Named(Entry::of_path(path)?)) };
+        if path == target {
+            return Ok(Destination::Itself(Rc::clone(dir)));
+        }
+        let name = path.file_name().unwrap_or(OsStr::new(""));
+        Ok(Destination::Inside(Entry::new(dir, name)))
+    }
 }
 
 /// The path for `source`: `target` itself, or its name in it if that is a folder.
@@ -74,46 +104,81 @@ pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<Pa
     }
 }
 
-/// Looks at the place of a file that is to be written. A manifest is what it is opened as.
+/// Looks at the place of a file that is to be written, at a path that the command line gives.
 pub fn of_file(path: &Path, open_as: OpenAs) -> Result<Place, Failure> {
-    let refused = |cause: &str, remedy: &str| Failure::of_rule("writing", path, cause, remedy);
-    let found = match std::fs::symlink_metadata(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Ok(Place { path: path.to_owned(), existing: Existing::Nothing });
-        }
-        Err(error) => return Err(Failure::of_io("looking up", path, &error)),
+    of_destination(Destination::Named(Entry::of_path(path)?), open_as)
+}
+
+/// Looks at the place of a file that is to be written. A manifest is what it is opened as.
+pub fn of_destination(destination: Destination, open_as: OpenAs) -> Result<Place, Failure> {
+    let (entry, is_named) = match destination {
+        Destination::Named(entry) => (entry, true),
+        Destination::Inside(entry) => (entry, false),
+        Destination::Itself(dir) => return Err(is_directory(&dir.path())),
     };
-    let (path, found) = if found.is_symlink() {
-        let real = std::fs::canonicalize(path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => refused(
-                "it is a symbolic link to nothing",
-                "remove the link, or name the file that it is to lead to",
-            ),
-            _ => Failure::of_io("following the link", path, &error),
-        })?;
-        let found = std::fs::metadata(&real);
-        let found = found.map_err(|error| Failure::of_io("looking up", &real, &error))?;
-        (real, found)
-    } else {
-        (path.to_owned(), found)
+    let Some(found) = entry.look()? else {
+        return Ok(Place { entry, existing: Existing::Nothing });
     };
-    let kind = found.file_type();
-    let existing = if kind.is_file() && open_as == OpenAs::Striped && StripedFile::is_at(&path) {
+    let (entry, found) = match found.metadata().is_symlink() {
+        true if is_named => follow(&entry)?,
+        true => return Ok(Place { entry, existing: Existing::Link }),
+        false => (entry, found),
+    };
+    let kind = found.metadata().file_type();
+    let may_be_striped = kind.is_file() && open_as == OpenAs::Striped;
+    let existing = if may_be_striped && is_striped(&found, &entry.path())? {
         Existing::Striped(found)
     } else if kind.is_file() {
         Existing::File(found)
     } else if kind.is_block_device() {
         Existing::Device(found)
     } else if kind.is_dir() {
-        return Err(refused("a folder is in the way", "remove it, or choose another target"));
+        return Err(is_directory(&entry.path()));
     } else {
-        return Err(refused(
-            "it is neither a file nor a block device",
-            "choose another target; `cat` writes to pipes and terminals",
-        ));
+        let cause = "it is neither a file nor a block device";
+        let remedy = "choose another target; `cat` writes to pipes and terminals";
+        return Err(Failure::of_rule("writing", &entry.path(), cause, remedy));
     };
-    Ok(Place { path, existing })
+    Ok(Place { entry, existing })
+}
+
+/// What a link that the command line names leads to.
+fn follow(link: &Entry) -> Result<(Entry, Inode), Failure> {
+    let path = link.path();
+    let dangling = || {
+        let cause = "it is a symbolic link to nothing";
+        let remedy = "remove the link, or name the file that it is to lead to";
+        Failure::of_rule("writing", &path, cause, remedy)
+    };
+    // By the kernel first: it may forbid to follow the link (fs.protected_symlinks), which reading
+    // it here and going where it leads would not notice.
+    let allowed = link.follow().map_err(|errno| match errno {
+        Errno::ENOENT => dangling(),
+        _ => Failure::of_errno("following the link", &path, errno),
+    })?;
+    let real = std::fs::canonicalize(&path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => dangling(),
+        _ => Failure::of_io("following the link", &path, &error),
+    })?;
+    let entry = Entry::of_path(&real)?;
+    let found = entry.look()?.ok_or_else(dangling)?;
+    if found.id() != allowed.id() {
+        let cause = "it was changed while it was followed";
+        let remedy = "let nothing else write to its directory, and copy again";
+        return Err(Failure::of_rule("following the link", &path, cause, remedy));
+    }
+    Ok((entry, found))
+}
+
+fn is_directory(path: &Path) -> Failure {
+    let cause = "a directory is in the way";
+    Failure::of_rule("writing", path, cause, "remove it, or choose another target")
+}
+
+/// Whether a regular file is a manifest; one without its mark is refused.
+fn is_striped(inode: &Inode, path: &Path) -> Result<bool, Failure> {
+    StripedFile::is_at(inode.proc_path())
+        .map_err(|error| inode.named(path, Failure::of_engine("writing", path, &error)))
 }
 
 /// The folder that holds a path.
@@ -181,8 +246,21 @@ mod tests {
         assert!(refusal.cause.contains("link to nothing"), "{refusal}");
         std::fs::write(&file, b"abc").unwrap();
         let place = of_file(&link, OpenAs::Plain).unwrap();
-        assert_eq!(place.path, std::fs::canonicalize(&file).unwrap());
+        assert_eq!(place.entry.path(), std::fs::canonicalize(&file).unwrap());
         assert!(matches!(place.existing, Existing::File(_)));
+    }
+
+    #[test]
+    fn a_link_below_what_the_command_line_names_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), b"abc").unwrap();
+        std::os::unix::fs::symlink("file", folder.path().join("link")).unwrap();
+        let dir = Dir::open(folder.path()).unwrap();
+        let path = path_for(Path::new("a/link"), folder.path(), true).unwrap();
+        let inside = Destination::new(&path, folder.path(), Some(&dir)).unwrap();
+        let place = of_destination(inside, OpenAs::Plain).unwrap();
+        assert_eq!(place.entry.path(), folder.path().join("link"));
+        assert!(matches!(place.existing, Existing::Link));
     }
 
     #[test]

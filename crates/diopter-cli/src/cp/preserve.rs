@@ -1,16 +1,19 @@
-//! What a copy keeps beside the bytes, as `cp -p` does: ownership, permissions, extended attributes
-//! with the access lists among them, and times. No file is opened here.
+//! Attributes of a copy: ownership, permissions, extended attributes with the access lists among
+//! them, and times. Which of them are kept is cp's `--preserve`; all are set by descriptor.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::Metadata;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use diopter::Errno;
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use diopter::layout::MANIFEST_ATTRIBUTE;
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 
+use super::dir::Inode;
 use super::failure::Failure;
 use super::record::RECORD_NAME;
 
@@ -23,60 +26,234 @@ const SET_ID_BITS: u32 = 0o6000;
 /// Access lists that a new file or folder inherits from the folder it is made in.
 const INHERITED: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
-/// Gives an open file or folder what another one has. `metadata` is the source's, from before it
-/// was read. `target` is for messages.
+/// Attribute that holds the label of SELinux.
+const LABEL: &[u8] = b"security.selinux";
+
+/// Attributes that a new file inherits from the default access list of its directory.
+const DEFAULT_LIST: &str = INHERITED[1];
+
+/// One attribute that `--preserve` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Attribute {
+    /// Permissions and access lists; set-id bits only together with the owner
+    Mode,
+    /// User and group
+    Ownership,
+    /// Times of access and change
+    Timestamps,
+    /// The label of SELinux
+    Context,
+    /// Other extended attributes
+    Xattr,
+    /// All of these
+    All,
+}
+
+/// What a copy keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preserve {
+    kept: BTreeSet<Attribute>,
+    /// Whether not even what is common to the source's permissions and the umask is kept.
+    has_usual_mode: bool,
+}
+
+impl Preserve {
+    /// The attributes in `kept` without those in `left_out`.
+    pub fn new(kept: &[Attribute], left_out: &[Attribute]) -> Preserve {
+        let each = |named: &[Attribute]| -> BTreeSet<Attribute> {
+            let all = [
+                Attribute::Mode,
+                Attribute::Ownership,
+                Attribute::Timestamps,
+                Attribute::Context,
+                Attribute::Xattr,
+            ];
+            let is_named = |it: &Attribute| named.contains(it) || named.contains(&Attribute::All);
+            all.into_iter().filter(is_named).collect()
+        };
+        let left_out = each(left_out);
+        let has_usual_mode = left_out.contains(&Attribute::Mode);
+        Preserve { kept: &each(kept) - &left_out, has_usual_mode }
+    }
+
+    /// Permissions that something new has before the umask: those of the source, or the `usual`
+    /// ones where `--no-preserve=mode` is given.
+    pub fn new_mode(&self, source: u32, usual: u32) -> u32 {
+        if self.has_usual_mode { source & !0o777 | usual } else { source }
+    }
+
+    /// Whether a copy gets another owner than this process's user.
+    pub fn gives_away(&self, source: &Metadata) -> bool {
+        self.has(Attribute::Ownership) && source.uid() != rustix::process::geteuid().as_raw()
+    }
+
+    fn has(&self, attribute: Attribute) -> bool {
+        self.kept.contains(&attribute)
+    }
+
+    /// Whether an extended attribute is kept.
+    fn has_extended(&self, name: &[u8]) -> bool {
+        // Both are about the very file that they are on.
+        ![RECORD_NAME, MANIFEST_ATTRIBUTE].map(str::as_bytes).contains(&name)
+            && self.has(if INHERITED.map(str::as_bytes).contains(&name) {
+                Attribute::Mode
+            } else if name == LABEL {
+                Attribute::Context
+            } else {
+                Attribute::Xattr
+            })
+    }
+}
+
+/// How a copy gets its attributes.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes<'a> {
+    /// What it has of its source.
+    pub kept: &'a Preserve,
+    /// Permissions, where the source's are not kept; `None` to leave them as they are.
+    pub mode: Option<u32>,
+}
+
+/// Permissions of something new in a directory: `mode` without what the umask takes away or, as the
+/// kernel does it, without what the directory's default access list does not give.
+pub fn creation_mode(dir: BorrowedFd<'_>, mode: u32, umask: u32) -> u32 {
+    let mut list = [0; 4096];
+    let found = rustix::fs::fgetxattr(dir, DEFAULT_LIST, &mut list[..]);
+    let given = found.ok().and_then(|length| permissions_of(&list[..length]));
+    given.map_or(mode & !umask, |given| mode & (given | !0o777))
+}
+
+/// Permission bits that an access list amounts to: see linux/posix_acl_xattr.h, a version and
+/// entries of tag, permissions and id.
+fn permissions_of(list: &[u8]) -> Option<u32> {
+    let [owner, group, mask, others] = [0x01, 0x04, 0x10, 0x20];
+    let (version, entries) = list.split_first_chunk::<4>()?;
+    let entry = |tag: u16| {
+        entries.chunks_exact(8).find_map(|entry| {
+            let is_it = u16::from_le_bytes([entry[0], entry[1]]) == tag;
+            is_it.then(|| u32::from(u16::from_le_bytes([entry[2], entry[3]]) & 7))
+        })
+    };
+    let (owner, others) = (entry(owner)?, entry(others)?);
+    let group = entry(mask).or_else(|| entry(group))?;
+    (u32::from_le_bytes(*version) == 2).then_some(owner << 6 | group << 3 | others)
+}
+
+/// Gives an open file or directory its attributes. `metadata` is the source's, from before it was
+/// read. `target` is for messages.
 pub fn copy(
     source: BorrowedFd<'_>,
     metadata: &Metadata,
     copy: BorrowedFd<'_>,
-    target: &Path,
+    (target, attributes): (&Path, Attributes<'_>),
 ) -> Result<(), Failure> {
     let failed = |what| move |errno| Failure::of_errno(what, target, errno);
+    let kept = attributes.kept;
     // Ownership first: the kernel drops set-id bits and capabilities when it changes.
-    let is_owned = set_owner(metadata, |owner, group| rustix::fs::fchown(copy, owner, group))
-        .map_err(failed("setting the owner"))?;
-    copy_attributes(source, copy).map_err(failed("setting extended attributes"))?;
-    // Someone else's set-id bits are not for us to give.
-    let kept = if is_owned { 0o7777 } else { 0o7777 & !SET_ID_BITS };
-    let mode = Mode::from_bits_truncate(metadata.mode() & kept);
-    tolerate(rustix::fs::fchmod(copy, mode)).map_err(failed("setting the permissions"))?;
-    tolerate(rustix::fs::futimens(copy, &times_of(metadata))).map_err(failed("setting the times"))
+    if kept.has(Attribute::Ownership) {
+        set_owner(metadata, |owner, group| rustix::fs::fchown(copy, owner, group))
+            .map_err(failed("setting the owner"))?;
+    }
+    copy_attributes(source, copy, kept).map_err(failed("setting extended attributes"))?;
+    let is_owned = rustix::fs::fstat(copy)
+        .is_ok_and(|now| (now.st_uid, now.st_gid) == (metadata.uid(), metadata.gid()));
+    if let Some(mode) = mode_of(metadata, attributes, is_owned) {
+        tolerate(rustix::fs::fchmod(copy, mode)).map_err(failed("setting the permissions"))?;
+    }
+    if kept.has(Attribute::Timestamps) {
+        let set = rustix::fs::futimens(copy, &times_of(metadata));
+        tolerate(set).map_err(failed("setting the times"))?;
+    }
+    Ok(())
 }
 
-/// As [`copy`] for a symbolic link or a fifo, which are not opened.
-pub fn copy_unopened(metadata: &Metadata, target: &Path) -> Result<(), Failure> {
+/// As [`copy`] without extended attributes, for an object of a striped file. It keeps no access
+/// list that it inherited.
+pub fn copy_object(
+    metadata: &Metadata,
+    copy: BorrowedFd<'_>,
+    (target, attributes): (&Path, Attributes<'_>),
+) -> Result<(), Failure> {
     let failed = |what| move |errno| Failure::of_errno(what, target, errno);
-    let (at, flags) = (rustix::fs::CWD, AtFlags::SYMLINK_NOFOLLOW);
-    set_owner(metadata, |owner, group| rustix::fs::chownat(at, target, owner, group, flags))
-        .map_err(failed("setting the owner"))?;
-    if !metadata.is_symlink() {
-        let mode = Mode::from_bits_truncate(metadata.mode() & 0o777);
-        tolerate(rustix::fs::chmodat(at, target, mode, AtFlags::empty()))
-            .map_err(failed("setting the permissions"))?;
+    if attributes.kept.has(Attribute::Ownership) {
+        set_owner(metadata, |owner, group| rustix::fs::fchown(copy, owner, group))
+            .map_err(failed("setting the owner"))?;
     }
-    tolerate(rustix::fs::utimensat(at, target, &times_of(metadata), flags))
-        .map_err(failed("setting the times"))
+    for inherited in INHERITED {
+        diopter::sys::xattr::remove(copy, inherited).map_err(failed("removing an access list"))?;
+    }
+    if let Some(mode) = mode_of(metadata, attributes, false) {
+        let mode = mode & Mode::from_bits_truncate(0o777);
+        tolerate(rustix::fs::fchmod(copy, mode)).map_err(failed("setting the permissions"))?;
+    }
+    if attributes.kept.has(Attribute::Timestamps) {
+        let set = rustix::fs::futimens(copy, &times_of(metadata));
+        tolerate(set).map_err(failed("setting the times"))?;
+    }
+    Ok(())
+}
+
+/// As [`copy`] for a symbolic link or a fifo, which are not opened. Extended attributes are not
+/// copied.
+pub fn copy_unopened(
+    metadata: &Metadata,
+    copy: &Inode,
+    (target, attributes): (&Path, Attributes<'_>),
+) -> Result<(), Failure> {
+    let failed = |what| move |errno| Failure::of_errno(what, target, errno);
+    let kept = attributes.kept;
+    if kept.has(Attribute::Ownership) {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+        set_owner(metadata, |owner, group| rustix::fs::chownat(copy, "", owner, group, flags))
+            .map_err(failed("setting the owner"))?;
+    }
+    // By way of proc(5), which follows the descriptor and not a name: a path-only descriptor has
+    // neither fchmod(2) nor, before Linux 5.8, utimensat(2).
+    let path = copy.proc_path();
+    if kept.has(Attribute::Mode) && !metadata.is_symlink() {
+        for inherited in INHERITED {
+            match rustix::fs::removexattr(&path, inherited) {
+                Err(rustix::io::Errno::NODATA) => {}
+                removed => tolerate(removed).map_err(failed("removing an access list"))?,
+            }
+        }
+    }
+    let mode = mode_of(metadata, attributes, false).filter(|_| !metadata.is_symlink());
+    if let Some(mode) = mode {
+        tolerate(rustix::fs::chmod(&path, mode)).map_err(failed("setting the permissions"))?;
+    }
+    if kept.has(Attribute::Timestamps) {
+        let set = rustix::fs::utimensat(CWD, &path, &times_of(metadata), AtFlags::empty());
+        tolerate(set).map_err(failed("setting the times"))?;
+    }
+    Ok(())
+}
+
+/// The permissions that a copy gets. Another user's set-id bits are not ours to give.
+fn mode_of(metadata: &Metadata, attributes: Attributes<'_>, is_owned: bool) -> Option<Mode> {
+    let kept = if is_owned { 0o7777 } else { 0o7777 & !SET_ID_BITS };
+    let of_source = attributes.kept.has(Attribute::Mode).then(|| metadata.mode() & kept);
+    of_source.or(attributes.mode).map(Mode::from_bits_truncate)
 }
 
 /// Sets owner and group, or the group alone where only the administrator may give files away.
-/// Whether both are the source's now.
 fn set_owner(
     metadata: &Metadata,
     set: impl Fn(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
-) -> Result<bool, Errno> {
+) -> Result<(), Errno> {
     let (owner, group) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
     match set(Some(owner), Some(group)).map_err(Errno::from) {
-        Ok(()) => Ok(true),
-        Err(errno) if is_tolerable(errno) => {
-            tolerate(set(None, Some(group)))?;
-            Ok(false)
-        }
-        Err(errno) => Err(errno),
+        Err(errno) if is_tolerable(errno) => tolerate(set(None, Some(group))),
+        set => set,
     }
 }
 
-/// Copies every attribute that the target's file system takes and that we may set.
-fn copy_attributes(source: BorrowedFd<'_>, copy: BorrowedFd<'_>) -> Result<(), Errno> {
+/// Copies every attribute that is kept, that the target's file system takes, and that we may set.
+fn copy_attributes(
+    source: BorrowedFd<'_>,
+    copy: BorrowedFd<'_>,
+    kept: &Preserve,
+) -> Result<(), Errno> {
     let mut names = vec![0; XATTR_BYTES_MAX];
     let length = match rustix::fs::flistxattr(source, &mut names[..]).map_err(Errno::from) {
         Ok(length) => length,
@@ -86,7 +263,8 @@ fn copy_attributes(source: BorrowedFd<'_>, copy: BorrowedFd<'_>) -> Result<(), E
     let names: Vec<&[u8]> =
         names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
     for inherited in INHERITED {
-        if !names.contains(&inherited.as_bytes()) {
+        let is_kept = kept.has_extended(inherited.as_bytes());
+        if is_kept && !names.contains(&inherited.as_bytes()) {
             // Else the permissions that are set next would be given to people whom the source does
             // not know.
             match rustix::fs::fremovexattr(copy, inherited).map_err(Errno::from) {
@@ -100,7 +278,7 @@ fn copy_attributes(source: BorrowedFd<'_>, copy: BorrowedFd<'_>) -> Result<(), E
     }
     let mut value = vec![0; XATTR_BYTES_MAX];
     for name in names {
-        if name == RECORD_NAME.as_bytes() {
+        if !kept.has_extended(name) {
             continue;
         }
         let name = OsStr::from_bytes(name);
@@ -140,19 +318,11 @@ fn times_of(metadata: &Metadata) -> Timestamps {
     }
 }
 
-/// As [`copy`], for a folder.
-pub fn copy_folder(source: &Path, metadata: &Metadata, target: &Path) -> Result<(), Failure> {
-    let opened = |path: &Path| {
-        std::fs::File::open(path).map_err(|error| Failure::of_io("opening", path, &error))
-    };
-    let (source, folder) = (opened(source)?, opened(target)?);
-    copy(source.as_fd(), metadata, folder.as_fd(), target)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs::{File, Permissions};
+    use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
 
     fn attribute(file: &File, name: &str) -> Option<Vec<u8>> {
@@ -172,8 +342,12 @@ mod tests {
         };
         rustix::fs::futimens(&source, &times).unwrap();
         let set = |name| rustix::fs::fsetxattr(&source, name, b"value", XattrFlags::empty());
-        let has_attributes = set("user.one").is_ok() && set(RECORD_NAME).is_ok();
-        copy(source.as_fd(), &source.metadata().unwrap(), other.as_fd(), Path::new("t")).unwrap();
+        let has_attributes =
+            set("user.one").is_ok() && set(RECORD_NAME).is_ok() && set(MANIFEST_ATTRIBUTE).is_ok();
+        let kept = Preserve::new(&[Attribute::All], &[]);
+        let attributes = (Path::new("t"), Attributes { kept: &kept, mode: None });
+        let metadata = source.metadata().unwrap();
+        copy(source.as_fd(), &metadata, other.as_fd(), attributes).unwrap();
         let (ours, theirs) = (source.metadata().unwrap(), other.metadata().unwrap());
         assert_eq!(theirs.mode(), ours.mode());
         assert_eq!((theirs.uid(), theirs.gid()), (ours.uid(), ours.gid()));
@@ -182,21 +356,75 @@ mod tests {
         if has_attributes {
             assert_eq!(attribute(&other, "user.one").as_deref(), Some(&b"value"[..]));
             assert_eq!(attribute(&other, RECORD_NAME), None);
+            assert_eq!(attribute(&other, MANIFEST_ATTRIBUTE), None);
         } else {
             eprintln!("SKIP xattr: the temporary folder keeps no user attributes");
         }
     }
 
     #[test]
-    fn set_id_bits_are_dropped_when_the_owner_cannot_be_kept() {
+    fn an_owner_that_cannot_be_kept_is_left_out_and_a_broken_disk_is_not() {
         let metadata = tempfile::tempfile().unwrap().metadata().unwrap();
         let refused = set_owner(&metadata, |owner, _| match owner {
             Some(_) => Err(rustix::io::Errno::PERM),
             None => Ok(()),
         });
-        assert_eq!(refused, Ok(false));
-        assert_eq!(set_owner(&metadata, |_, _| Ok(())), Ok(true));
+        assert_eq!(refused, Ok(()));
         let broken = set_owner(&metadata, |_, _| Err(rustix::io::Errno::IO));
         assert_eq!(broken, Err(Errno::EIO));
+    }
+
+    #[test]
+    fn set_id_bits_go_only_with_their_owner() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_permissions(Permissions::from_mode(0o6755)).unwrap();
+        let metadata = file.metadata().unwrap();
+        let check = |kept: &[Attribute], mode, is_owned, expected: Option<u32>| {
+            let attributes = Attributes { kept: &Preserve::new(kept, &[]), mode };
+            let mode = mode_of(&metadata, attributes, is_owned);
+            assert_eq!(mode.map(|mode| mode.bits()), expected);
+        };
+        check(&[Attribute::Mode], None, true, Some(0o6755));
+        check(&[Attribute::Mode], Some(0o700), false, Some(0o755));
+        check(&[Attribute::Ownership], Some(0o700), true, Some(0o700));
+        check(&[], None, true, None);
+    }
+
+    #[test]
+    fn what_is_left_out_wins_over_what_is_kept() {
+        let kept = Preserve::new(&[Attribute::All], &[Attribute::Xattr, Attribute::Ownership]);
+        let has = [Attribute::Mode, Attribute::Timestamps, Attribute::Context];
+        assert_eq!(kept, Preserve::new(&has, &[]));
+        let none = Preserve::new(&[Attribute::Mode], &[Attribute::All]);
+        assert_eq!((none.kept.len(), none.new_mode(0o1700, 0o777)), (0, 0o1777));
+        assert_eq!(Preserve::default().new_mode(0o600, 0o666), 0o600);
+        for (name, expected) in [
+            ("system.posix_acl_access", true),
+            ("security.selinux", true),
+            ("user.one", false),
+            (RECORD_NAME, false),
+        ] {
+            assert_eq!(kept.has_extended(name.as_bytes()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_default_access_list_stands_in_for_the_umask() {
+        let list = |entries: &[(u8, u8)]| {
+            let mut list = vec![2, 0, 0, 0];
+            for (tag, permissions) in entries {
+                list.extend([*tag, 0, *permissions, 0, 0xff, 0xff, 0xff, 0xff]);
+            }
+            list
+        };
+        let masked = list(&[(1, 7), (2, 7), (4, 5), (16, 6), (32, 1)]);
+        assert_eq!(permissions_of(&masked), Some(0o761));
+        assert_eq!(permissions_of(&list(&[(1, 6), (4, 5), (32, 0)])), Some(0o650));
+        for broken in [&[][..], &[2, 0, 0], &list(&[(1, 7)]), &[0; 28]] {
+            assert_eq!(permissions_of(broken), None);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let opened = File::open(dir.path()).unwrap();
+        assert_eq!(creation_mode(opened.as_fd(), 0o777, 0o027), 0o750);
     }
 }

@@ -90,8 +90,8 @@ impl Progress {
     /// Prints a line to standard error, above the bar.
     pub fn tell(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| crate::log::line(line)),
+            None => crate::log::line(line),
         }
     }
 

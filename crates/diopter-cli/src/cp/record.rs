@@ -1,19 +1,26 @@
 //! How far a temporary has come, kept on the temporary itself in an extended attribute, so that a
-//! later run can go on from there. Nothing here decides what to copy.
+//! later run can go on from there. The attribute is also the mark of a temporary: a file without it
+//! is another's. Nothing here decides what to copy.
 
+use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use diopter::Errno;
-use rustix::fs::{AtFlags, StatxFlags, XattrFlags};
+use rustix::fs::{AtFlags, Mode, StatxFlags, XattrFlags};
 use serde::{Deserialize, Serialize};
 
-/// The attribute on the temporary; never on a finished copy.
+use super::dir::FileId;
+
+/// The attribute on the temporary. A finished copy has it only after a crash at that moment, and it
+/// names another file then.
 pub const RECORD_NAME: &str = "user.diopter.cp";
 
 /// Version of the record's fields; another one is not understood.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A record is written again after so many bytes: at most this much is copied twice after `kill
 /// -9`.
@@ -22,7 +29,7 @@ const BYTES_BETWEEN: u64 = 64 << 20;
 /// A record is written again after this long, for slow devices.
 const TIME_BETWEEN: Duration = Duration::from_millis(500);
 
-/// Longest record that is read; ours have about 250 bytes.
+/// Longest record that is read; ours have about 300 bytes.
 const RECORD_BYTES_MAX: usize = 4096;
 
 /// Which content a temporary is a part of. A file that was changed has another one.
@@ -39,6 +46,9 @@ pub struct SourceIdentity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     version: u32,
+    /// BLAKE3 of the name of the temporary. A file with another name is not a temporary, whatever
+    /// record it has.
+    name: String,
     source: SourceIdentity,
     /// Session that `written` holds for: after a crash of the machine, or when the disk was pulled
     /// out and put back, only what was flushed is there.
@@ -70,6 +80,16 @@ impl SourceIdentity {
         }
     }
 
+    /// Bytes of the content.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Device and inode number.
+    pub fn id(&self) -> FileId {
+        (self.device, self.inode)
+    }
+
     /// The same, with this time of change if it is a later one.
     pub fn changed_at(self, seconds: i64, nanoseconds: i64) -> SourceIdentity {
         let (modified_s, modified_ns) =
@@ -79,12 +99,25 @@ impl SourceIdentity {
 }
 
 impl Record {
-    /// The record on a file; `None` when there is none, or none that is understood.
-    pub fn read(fd: BorrowedFd<'_>) -> Option<Record> {
+    /// Of a copy that is at its start.
+    pub fn new(name: &OsStr, source: SourceIdentity, session: String) -> Record {
+        let name = hash_of(name);
+        Record { version: VERSION, name, source, session, written: 0, flushed: 0 }
+    }
+
+    /// The record on a file with a name; `None` when there is none, none that is understood, or
+    /// that of another file. `path` leads to the file; it may be that of a descriptor.
+    pub fn read(path: &Path, name: &OsStr) -> Option<Record> {
         let mut bytes = vec![0; RECORD_BYTES_MAX];
-        let length = rustix::fs::fgetxattr(fd, RECORD_NAME, &mut bytes[..]).ok()?;
+        let length = rustix::fs::getxattr(path, RECORD_NAME, &mut bytes[..]).ok()?;
         let record: Record = serde_json::from_slice(&bytes[..length]).ok()?;
-        (record.version == VERSION).then_some(record)
+        (record.version == VERSION && record.name == hash_of(name)).then_some(record)
+    }
+
+    /// Puts the record on a file; whether it is there now.
+    pub fn write(&self, fd: BorrowedFd<'_>) -> bool {
+        let text = serde_json::to_vec(self).expect("numbers and strings are JSON");
+        rustix::fs::fsetxattr(fd, RECORD_NAME, &text, XattrFlags::empty()).is_ok()
     }
 
     /// Where a copy of `source` goes on, if this is a part of it.
@@ -99,21 +132,32 @@ impl Record {
 
     /// Takes the record off a file, where there is one.
     pub fn remove(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        match rustix::fs::fremovexattr(fd, RECORD_NAME) {
-            Ok(()) => Ok(()),
-            Err(errno) => match Errno::from(errno) {
-                Errno::ENODATA | Errno::EOPNOTSUPP => Ok(()),
-                errno => Err(errno),
-            },
+        let remove = || rustix::fs::fremovexattr(fd, RECORD_NAME).map_err(Errno::from);
+        let removed = match remove() {
+            // Attributes of a file that not even its owner may write stay as they are, however the
+            // file is open.
+            Err(Errno::EACCES) => {
+                let mode = Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);
+                rustix::fs::fchmod(fd, mode | Mode::WUSR)?;
+                let removed = remove();
+                rustix::fs::fchmod(fd, mode)?;
+                removed
+            }
+            removed => removed,
+        };
+        match removed {
+            Err(errno) if !matches!(errno, Errno::ENODATA | Errno::EOPNOTSUPP) => Err(errno),
+            _ => Ok(()),
         }
     }
 }
 
 impl Recorder {
-    /// For a copy that starts at `start`: everything before it is there already.
-    pub fn new(source: SourceIdentity, session: String, start: u64) -> Recorder {
-        let record = Record { version: VERSION, source, session, written: start, flushed: 0 };
-        Recorder { record, noted: start, noted_at: Instant::now(), works: true }
+    /// For a copy that starts at `start`: everything before it is there already. Without a mark
+    /// nothing is written, because no later run would find it.
+    pub fn new(record: Record, start: u64, is_marked: bool) -> Recorder {
+        let record = Record { written: start, flushed: 0, ..record };
+        Recorder { record, noted: start, noted_at: Instant::now(), works: is_marked }
     }
 
     /// Tells how far the copy has come; writes the record when enough has changed.
@@ -147,15 +191,17 @@ impl Recorder {
         if !self.works {
             return false;
         }
-        let text = serde_json::to_vec(&self.record).expect("numbers and a string are JSON");
-        let answer = rustix::fs::fsetxattr(fd, RECORD_NAME, &text, XattrFlags::empty());
         // EOPNOTSUPP on file systems without attributes, ENOSPC where there is no room for one: the
         // copy is as good without, it just starts over when it is interrupted.
-        self.works = answer.is_ok();
+        self.works = self.record.write(fd);
         self.noted = self.record.written;
         self.noted_at = Instant::now();
         self.works
     }
+}
+
+fn hash_of(name: &OsStr) -> String {
+    blake3::hash(name.as_bytes()).to_string()
 }
 
 /// Names the time for which what is written to a file stays written without a flush: this boot, and
@@ -183,15 +229,22 @@ pub fn boot_id() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cp::dir::path_of;
     use std::os::fd::AsFd;
+
+    const NAME: &str = ".name.dio-part";
+
+    fn read(file: &std::fs::File) -> Option<Record> {
+        Record::read(&path_of(file.as_fd()), NAME.as_ref())
+    }
 
     fn identity(size: u64) -> SourceIdentity {
         SourceIdentity { device: 1, inode: 2, size, modified_s: 3, modified_ns: 4 }
     }
 
     fn record(written: u64, flushed: u64) -> Record {
-        let session = "here".to_owned();
-        Record { version: VERSION, source: identity(100), session, written, flushed }
+        let record = Record::new(NAME.as_ref(), identity(100), "here".to_owned());
+        Record { written, flushed, ..record }
     }
 
     #[test]
@@ -233,22 +286,22 @@ mod tests {
     #[test]
     fn a_record_is_written_read_and_removed() {
         let file = tempfile::tempfile().unwrap();
-        let mut recorder = Recorder::new(identity(100), "here".to_owned(), 0);
+        let mut recorder = Recorder::new(record(0, 0), 0, true);
         recorder.note(file.as_fd(), 1);
-        assert_eq!(Record::read(file.as_fd()), None, "one byte is not worth a record");
+        assert_eq!(read(&file), None, "one byte is not worth a record");
         recorder.record.written = 80;
         if !recorder.write(file.as_fd()) {
             eprintln!("SKIP xattr: the temporary folder keeps no user attributes");
             return;
         }
-        assert_eq!(Record::read(file.as_fd()), Some(record(80, 0)));
+        assert_eq!(read(&file), Some(record(80, 0)));
         recorder.note_flushed(file.as_fd(), 70);
-        assert_eq!(Record::read(file.as_fd()), Some(record(80, 70)));
+        assert_eq!(read(&file), Some(record(80, 70)));
         recorder.note(file.as_fd(), BYTES_BETWEEN + 80);
-        assert_eq!(Record::read(file.as_fd()), Some(record(BYTES_BETWEEN + 80, 70)));
+        assert_eq!(read(&file), Some(record(BYTES_BETWEEN + 80, 70)));
         Record::remove(file.as_fd()).unwrap();
         Record::remove(file.as_fd()).unwrap();
-        assert_eq!(Record::read(file.as_fd()), None);
+        assert_eq!(read(&file), None);
     }
 
     #[test]
@@ -261,7 +314,7 @@ mod tests {
                 eprintln!("SKIP xattr: the temporary folder keeps no user attributes");
                 return;
             }
-            assert_eq!(Record::read(file.as_fd()), None, "{text}");
+            assert_eq!(read(&file), None, "{text}");
         }
     }
 }

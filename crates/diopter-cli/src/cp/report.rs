@@ -14,6 +14,9 @@ use super::signals::Signal;
 /// Lists in the document are cut here, so that a tree of any size fits the bound on memory.
 pub const LIST_LENGTH_MAX: usize = 10_000;
 
+/// So are they when their paths have more bytes than this: in a deep tree one path may have 1 MiB.
+const LIST_BYTES_MAX: usize = 8 << 20;
+
 /// What `dio cp --json` prints. Bytes and nanoseconds; fields are only ever added.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Report {
@@ -131,6 +134,14 @@ pub struct FailureReport {
     pub cause: String,
     /// What to do.
     pub remedy: String,
+    /// Where the bytes begin on which a request failed; null where none did.
+    pub offset: Option<u64>,
+    /// How many bytes these are; null as for `offset`.
+    pub length: Option<u64>,
+    /// The object of a striped file that has these bytes; null for any other file.
+    pub object: Option<String>,
+    /// Where they begin in the object; null as for `object`.
+    pub object_offset: Option<u64>,
 }
 
 /// The counts of a run.
@@ -165,19 +176,29 @@ pub struct Counts {
     failed: u64,
     differing: u64,
     left_out: u64,
+    /// Of the paths in both lists.
+    listed_bytes: usize,
 }
 
 impl Counts {
     /// Counts a failure.
     pub fn note_failure(&mut self, failure: &Failure) {
         self.failed += 1;
+        let place = failure.place.as_ref();
+        let object = place.and_then(|place| place.object.as_ref());
         let entry = FailureReport {
             what: failure.what.to_owned(),
             path: shown(&failure.on),
             cause: failure.cause.clone(),
             remedy: failure.remedy.clone(),
+            offset: place.map(|place| place.offset),
+            length: place.map(|place| place.length),
+            object: object.map(|(path, _)| shown(path)),
+            object_offset: object.map(|(_, offset)| *offset),
         };
-        push(&mut self.failures, &mut self.left_out, entry);
+        if self.is_listed(self.failures.len(), entry.path.len()) {
+            self.failures.push(entry);
+        }
     }
 
     /// Counts a file whose content differs.
@@ -190,7 +211,9 @@ impl Counts {
             target_blake3: mismatch.target_hash.to_string(),
             is_direct,
         };
-        push(&mut self.verified, &mut self.left_out, entry);
+        if self.is_listed(self.verified.len(), entry.path.len()) {
+            self.verified.push(entry);
+        }
     }
 
     /// Counts a file that is what it should be.
@@ -202,7 +225,21 @@ impl Counts {
             target_blake3: hash.to_string(),
             is_direct,
         };
-        push(&mut self.verified, &mut self.left_out, entry);
+        if self.is_listed(self.verified.len(), entry.path.len()) {
+            self.verified.push(entry);
+        }
+    }
+
+    /// Whether a list of this length takes another entry; counts one that it does not.
+    fn is_listed(&mut self, length: usize, path_bytes: usize) -> bool {
+        let bytes = self.listed_bytes + path_bytes;
+        let is_listed = length < LIST_LENGTH_MAX && bytes <= LIST_BYTES_MAX;
+        if is_listed {
+            self.listed_bytes = bytes;
+        } else {
+            self.left_out += 1;
+        }
+        is_listed
     }
 
     /// The exit status that contract.md gives for these counts.
@@ -268,14 +305,6 @@ fn way_of(totals: &RouteTotals) -> WayReport {
     }
 }
 
-fn push<T>(list: &mut Vec<T>, left_out: &mut u64, entry: T) {
-    if list.len() < LIST_LENGTH_MAX {
-        list.push(entry);
-    } else {
-        *left_out += 1;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,6 +334,19 @@ mod tests {
         }
         let report = counts.report(BackendReport::default(), Duration::ZERO, None);
         assert_eq!((report.verified.len(), report.left_out), (LIST_LENGTH_MAX, 3));
+    }
+
+    #[test]
+    fn lists_of_long_paths_are_cut_too() {
+        let mut counts = Counts::default();
+        let long = "d/".repeat(LIST_BYTES_MAX / 8);
+        for path in [&long, &long, &long, &long, "short"] {
+            counts.note_failure(&Failure::of_rule("a", Path::new(path), "c", "d"));
+            counts.note_verified(Path::new(path), blake3::hash(b""), true);
+        }
+        let report = counts.report(BackendReport::default(), Duration::ZERO, None);
+        let listed = (report.failures.len(), report.verified.len(), report.left_out);
+        assert_eq!(listed, (2, 2, 6));
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! What is copied: an open file, striped file or block device, and whether it stays what it was.
 
-use std::collections::BTreeSet;
 use std::fs::Metadata;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use diopter::layout::Layout;
 use diopter::sys::file::FileKind;
-use diopter::{File, OpenAs, StripedFile};
-use walkdir::WalkDir;
+use diopter::{File, StripedFile};
 
+use super::OpenAs;
+use super::dir::{Entry, Inode, unless_proc_is_missing};
 use super::failure::Failure;
 use super::record::SourceIdentity;
 
@@ -28,11 +28,78 @@ pub struct Source {
     pub identity: SourceIdentity,
 }
 
+/// What is to be copied, as it was looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// What it is.
+    pub inode: &'a Inode,
+    /// The name that it was looked up by; `None` for what the command line names.
+    pub entry: Option<&'a Entry>,
+    /// Its path, for messages.
+    pub path: &'a Path,
+}
+
+impl Found<'_> {
+    /// Opens it for reading, by its descriptor and no name but those in a manifest.
+    fn open(self, open_as: OpenAs) -> Result<File, Failure> {
+        let Found { inode, path, .. } = self;
+        let failed = |error: diopter::Error| {
+            let failure = inode.named(path, Failure::of_engine("opening", path, &error));
+            unless_proc_is_missing(failure)
+        };
+        let options = File::options().read(true);
+        if !self.is_striped(open_as).map_err(failed)? {
+            return options.open(inode.proc_path()).map_err(failed);
+        }
+        let file = StripedFile::of_layout(self.layout("opening")?, &options);
+        Ok(file.map_err(failed)?.into_file())
+    }
+
+    /// Whether it is a striped file that is opened as such; a manifest without its mark is refused.
+    pub fn is_striped(self, open_as: OpenAs) -> diopter::Result<bool> {
+        let may_be = open_as == OpenAs::Striped && self.inode.metadata().is_file();
+        Ok(may_be && StripedFile::is_at(self.inode.proc_path())?)
+    }
+
+    /// The layout of a manifest. Its objects are found from the directory that its name was looked
+    /// up in.
+    pub fn layout(self, what: &'static str) -> Result<Layout, Failure> {
+        let Some(entry) = self.entry else {
+            // Links in what the command line names are followed, the last part too.
+            let real = std::fs::canonicalize(self.path);
+            let real = real.map_err(|error| Failure::of_io(what, self.path, &error))?;
+            return layout_at(what, &Entry::of_path(&real)?, self.inode);
+        };
+        layout_at(what, entry, self.inode)
+    }
+
+    /// Its size as a striped file, if it is one that is opened as such.
+    pub fn size_of_striped(self, open_as: OpenAs) -> Option<u64> {
+        let layout = self.is_striped(open_as).ok()?.then(|| self.layout("opening"))?;
+        let file = StripedFile::of_layout(layout.ok()?, &File::options().read(true));
+        file.and_then(|file| file.size()).ok()
+    }
+}
+
+/// The layout of a marked manifest that was looked up by this name and is this inode.
+pub fn layout_at(what: &'static str, entry: &Entry, inode: &Inode) -> Result<Layout, Failure> {
+    let path = entry.path();
+    let layout = Layout::open_marked_at(entry.dir.as_fd(), &path);
+    let layout = layout.map_err(|error| Failure::of_layout(what, &error))?;
+    let found = rustix::fs::fstat(&layout);
+    if found.is_ok_and(|found| (found.st_dev, found.st_ino) == inode.id()) {
+        return Ok(layout);
+    }
+    let cause = "another file took its name while it was opened";
+    let remedy = "let nothing else write to its directory, and copy again";
+    Err(Failure::of_rule(what, &path, cause, remedy))
+}
+
 impl Source {
-    /// Opens a file, striped file or block device; never waits for anybody, and opens nothing else.
-    pub fn open(path: &Path, open_as: OpenAs) -> Result<Source, Failure> {
-        let file = File::options().read(true).open_as(open_as).open(path);
-        let file = file.map_err(|error| Failure::of_engine("opening", path, &error))?;
+    /// Opens a file, striped file or block device that was looked up.
+    pub fn open(found: Found<'_>, open_as: OpenAs) -> Result<Source, Failure> {
+        let path = found.path;
+        let file = found.open(open_as)?;
         let failed = |error: diopter::Error| Failure::of_engine("looking at", path, &error);
         let metadata = file.metadata().map_err(failed)?;
         let size = file.size().map_err(failed)?;
@@ -101,22 +168,4 @@ fn identity_of(file: &File, metadata: &Metadata, size: u64) -> SourceIdentity {
     times.fold(identity, |identity, (seconds, nanoseconds)| {
         identity.changed_at(seconds, nanoseconds)
     })
-}
-
-/// Device and inode number of the object files of every striped file at or below these paths. What
-/// can't be looked at is told when its turn comes.
-pub fn objects_below(paths: &[PathBuf]) -> BTreeSet<(u64, u64)> {
-    let mut found = BTreeSet::new();
-    let entries = paths.iter().flat_map(|path| WalkDir::new(path).into_iter().flatten());
-    for entry in entries.filter(|entry| entry.file_type().is_file() || entry.depth() == 0) {
-        let layout = || {
-            let is_manifest = StripedFile::is_at(entry.path());
-            is_manifest.then(|| Layout::open(entry.path()).ok())?
-        };
-        let Some(layout) = layout() else { continue };
-        let objects = layout.manifest().objects().iter().map(|it| layout.object_path(it));
-        let objects = objects.filter_map(|path| path.symlink_metadata().ok());
-        found.extend(objects.filter(Metadata::is_file).map(|it| (it.dev(), it.ino())));
-    }
-    found
 }

@@ -5,39 +5,41 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use diopter::layout::{CreateOptions, Layout, ObjectKind, ObjectPlace};
-use diopter::{Errno, File, LayoutError};
+use diopter::layout::{Layout, ObjectKind};
+use diopter::{Errno, File, LayoutError, StripedFile};
 
 use super::copier::Copier;
+use super::dir::{Entry, Inode};
 use super::failure::{Failure, Step, Stop};
 use super::flow::Zeros;
 use super::one::{Passed, block_of};
-use super::place;
 use super::preserve;
 use super::segments::{Holes, Segments};
-use super::source::Source;
+use super::source::{Source, layout_at};
 
 /// Permissions of objects while they are filled; they have the source's when they are full.
 const FILLING_MODE: u32 = 0o600;
 
 impl Copier<'_> {
-    /// Gives a striped file other content.
-    pub fn write_striped(&mut self, source: &Source, target: &Path) -> Step<()> {
-        self.refuse_resume(target)?;
+    /// Gives a striped file, whose manifest was looked up by its name, other content.
+    pub fn write_striped(&mut self, source: &Source, target: &Entry, manifest: &Inode) -> Step<()> {
+        let path = target.path();
+        self.refuse_resume(&path)?;
         let failed = |error: LayoutError| Failure::of_layout("writing", &error);
-        let mut layout = Layout::open(target).map_err(failed)?;
+        let mut layout = layout_at("writing", target, manifest)?;
         refuse_own_object(source, &layout)?;
         let has_device =
             layout.manifest().objects().iter().any(|it| matches!(it.kind, ObjectKind::Device(_)));
         if has_device {
-            return self.write_striped_in_place(source, target);
+            return self.write_striped_in_place(source, layout, &path);
         }
         self.writes_stripes = true;
         // Dropped on the way out of an error, it takes the new objects with it.
         let mut replacement = layout.replace().map_err(failed)?;
+        replacement.set_mode(source.metadata.mode());
         let objects = replacement.take_objects();
         let file = File::of_new_objects(replacement.manifest(), objects);
-        let passed = self.fill_objects(source, &file, target)?;
+        let passed = self.fill_objects(source, &file, &path)?;
         drop(file);
         let left = replacement.commit().map_err(failed)?;
         for error in &left {
@@ -51,32 +53,31 @@ impl Copier<'_> {
     }
 
     /// Makes a striped file like the source, with all objects beside its manifest.
-    pub fn make_striped(&mut self, source: &Source, target: &Path) -> Step<()> {
-        self.refuse_resume(target)?;
+    pub fn make_striped(&mut self, source: &Source, target: &Entry) -> Step<()> {
+        let path = target.path();
+        self.refuse_resume(&path)?;
         self.writes_stripes = true;
         let failed = |error: LayoutError| Failure::of_layout("writing", &error);
         let striping = source.file.striping().expect("the source is striped");
-        let place = ObjectPlace::Folder(place::folder_of(target).to_owned());
-        let options = CreateOptions {
-            objects: vec![place; striping.object_count()],
-            stripe_size: striping.stripe_size(),
-            size: None,
-            mode: FILLING_MODE,
-        };
-        let mut creation = Layout::prepare(target, &options).map_err(failed)?;
+        let creation = Layout::prepare_at(target.dir.as_fd(), &path, striping, FILLING_MODE);
+        let mut creation = creation.map_err(failed)?;
         let objects = creation.take_objects();
         let file = File::of_new_objects(creation.manifest(), objects);
-        let passed = self.fill_objects(source, &file, target)?;
-        drop(file);
+        let passed = self.fill_objects(source, &file, &path)?;
         let mut layout = creation.publish().map_err(failed)?;
         layout.seal().map_err(|error| Failure::of_layout("sealing", &error))?;
-        preserve_like(source, &layout, target)?;
+        self.preserve_like(source, &file, &layout, target)?;
         self.count_striped(source, &passed);
         Ok(())
     }
 
     /// Overwrites the objects of a striped file that has a device among them.
-    fn write_striped_in_place(&mut self, source: &Source, target: &Path) -> Step<()> {
+    fn write_striped_in_place(
+        &mut self,
+        source: &Source,
+        layout: Layout,
+        target: &Path,
+    ) -> Step<()> {
         let refused = |cause: &str, remedy| {
             Failure::of_rule("writing the devices of a striped file", target, cause, remedy)
         };
@@ -85,7 +86,7 @@ impl Copier<'_> {
             return Err(refused("all that is on them would be lost", remedy).into());
         }
         let options = File::options().read(true).write(true).exclusive(true);
-        let file = options.open(target);
+        let file = StripedFile::of_layout(layout, &options);
         let file = file.map_err(|error| Failure::of_engine("opening", target, &error))?;
         let room = file.size();
         let room = room.map_err(|error| Failure::of_engine("measuring", target, &error))?;
@@ -103,9 +104,7 @@ impl Copier<'_> {
         let verdict = self.read_back(source, &file, target, &passed);
         self.written_in_place = None;
         verdict?;
-        drop(file);
-        let sealed = Layout::open(target).and_then(|mut layout| layout.seal());
-        sealed.map_err(|error| Failure::of_layout("sealing", &error))?;
+        file.seal().map_err(|error| Failure::of_engine("sealing", target, &error))?;
         self.count_striped(source, &passed);
         Ok(())
     }
@@ -119,6 +118,7 @@ impl Copier<'_> {
         self.flush(file, target)?;
         let passed = Passed { moved, resumed: 0, is_reflinked: false };
         self.read_back(source, file, target, &passed)?;
+        self.objects.note_made(file);
         match self.signals.arrived() {
             Some(signal) => Err(Stop::Signal(signal)),
             None => Ok(passed),
@@ -162,6 +162,26 @@ impl Copier<'_> {
         Err(Failure::of_rule("writing the striped file", target, cause, "leave --resume out"))
     }
 
+    /// What is kept of the source's manifest; the objects have its owner and permissions.
+    fn preserve_like(
+        &self,
+        source: &Source,
+        file: &File,
+        layout: &Layout,
+        target: &Entry,
+    ) -> Result<(), Failure> {
+        let mode = self.new_mode(&target.dir, source.metadata.mode() & 0o777, 0o666);
+        let attributes = self.attributes(Some(mode));
+        let objects = layout.manifest().objects().iter();
+        for (object, opened) in objects.zip(file.object_descriptors()) {
+            let path = layout.object_path(object);
+            preserve::copy_object(&source.metadata, opened, (&path, attributes))?;
+        }
+        let attributes = (&*target.path(), attributes);
+        preserve::copy(source.file.as_fd(), &source.metadata, layout.as_fd(), attributes)?;
+        layout.deny_other_writers().map_err(|error| Failure::of_layout("writing", &error))
+    }
+
     fn count_striped(&mut self, source: &Source, passed: &Passed) {
         self.counts.striped += 1;
         self.count(source, passed);
@@ -170,28 +190,15 @@ impl Copier<'_> {
 
 /// The old objects go when the new content stands, so none of them may be where that comes from.
 fn refuse_own_object(source: &Source, layout: &Layout) -> Result<(), Failure> {
-    let objects = layout.manifest().objects().iter().map(|object| layout.object_path(object));
-    let is_source = |path: &std::path::PathBuf| {
-        let found = path.metadata();
-        found.is_ok_and(|found| {
+    let is_source = |object| {
+        layout.look_up(object).is_ok_and(|found| {
             let is_device = source.is_device() && found.rdev() == source.metadata.rdev();
             is_device || source.has_object(&found)
         })
     };
-    if !objects.into_iter().any(|path| is_source(&path)) {
+    if !layout.manifest().objects().iter().any(is_source) {
         return Ok(());
     }
     let cause = "the source is an object of the target, or has one in common with it";
     Err(Failure::of_rule("copying", &source.path, cause, "name another target"))
-}
-
-/// Owner, permissions, attributes and times as the source's manifest has them; the objects have
-/// its owner and permissions.
-fn preserve_like(source: &Source, layout: &Layout, target: &Path) -> Result<(), Failure> {
-    for object in layout.manifest().objects() {
-        preserve::copy_unopened(&source.metadata, &layout.object_path(object))?;
-    }
-    let manifest = std::fs::File::open(target);
-    let manifest = manifest.map_err(|error| Failure::of_io("opening", target, &error))?;
-    preserve::copy(source.file.as_fd(), &source.metadata, manifest.as_fd(), target)
 }

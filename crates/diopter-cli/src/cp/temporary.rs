@@ -1,19 +1,25 @@
-//! The file beside the target that a copy grows in: its name, its lock, and how it becomes the
-//! target or goes away. What is written into it is decided elsewhere.
+//! The file beside the target that a copy grows in: its name, its mark, its lock, and how it
+//! becomes the target or is removed. What is written into it is decided elsewhere.
+//!
+//! A file is taken for a temporary only if this user owns it and it has a mark that names it. What
+//! else has the name stays, and another name is taken.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use diopter::sys::space;
 use diopter::{Errno, File};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::retry_on_intr;
 
+use super::dir::{Entry, FileId, Inode, id_of, path_of, random_digits, unless_proc_is_missing};
 use super::failure::Failure;
-use super::record::{Record, SourceIdentity, session_of};
+use super::record::{Record, Recorder, SourceIdentity, session_of};
 
 const SUFFIX: &str = ".dio-part";
 
@@ -35,86 +41,129 @@ const ATTEMPTS_MAX: u32 = 16;
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(3);
 const LOCK_WAIT_SLICE: Duration = Duration::from_millis(10);
 
+/// Permissions of a temporary until it is whole: no other user may look into it before it has the
+/// permissions of the copy.
+const MODE: u32 = 0o600;
+
 /// A target that is being written. It stays where it is when dropped.
+#[derive(Debug)]
 pub struct Temporary {
     /// Open for reading and writing, and locked.
     pub file: File,
     /// Every byte before this one is there already, from an earlier run.
     pub start: u64,
-    path: PathBuf,
+    /// Whether it has a mark; without, no later run finds it.
+    is_marked: bool,
+    record: Record,
+    name: Entry,
+    id: FileId,
 }
 
-/// Which temporary may be gone on with.
+/// What the temporary is for.
+#[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// A part of this content.
     pub source: &'a SourceIdentity,
     /// In this boot.
     pub boot: &'a str,
+    /// Whether what an earlier run wrote is used.
+    pub is_resumed: bool,
 }
 
 /// One try at having the temporary.
 enum Attempt {
     Taken(Temporary),
-    /// Somebody else moved or made it meanwhile.
+    /// Another process moved or made it meanwhile.
     Again,
+    /// Not under the usual name.
+    Elsewhere,
+}
+
+/// The end of waiting for a lock.
+enum Locked {
+    Ours,
+    /// Another process has it.
+    Busy,
 }
 
 impl Temporary {
-    /// Makes the temporary of `target`, or goes on with the one that is `wanted`; any other one
-    /// that an earlier run left is removed. `source` is what will be copied, which it may not be
-    /// itself.
-    pub fn take(
-        target: &Path,
-        wanted: Option<&Wanted<'_>>,
-        source: &Metadata,
-    ) -> Result<Temporary, Failure> {
-        let path = path_of(target)?;
+    /// Makes the temporary of `target`, or uses the one that an earlier run left. One that does not
+    /// fit is removed, and a file that is not a temporary of this user is left alone.
+    pub fn take(target: &Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
+        let usual = target.sibling(name_of(&target.name));
         for _ in 0..ATTEMPTS_MAX {
-            let attempt = match std::fs::symlink_metadata(&path) {
-                Ok(found) => take_over(&path, &found, wanted, source)?,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => make(&path)?,
-                Err(error) => return Err(Failure::of_io("looking up", &path, &error)),
+            let attempt = match usual.look()? {
+                None => make(&usual, wanted)?,
+                Some(found) => match record_of(&usual, &found, wanted) {
+                    Some(record) => take_over(&usual, &found, &record, wanted)?,
+                    None => Attempt::Elsewhere,
+                },
             };
-            if let Attempt::Taken(temporary) = attempt {
-                return Ok(temporary);
+            match attempt {
+                Attempt::Taken(temporary) => return Ok(temporary),
+                Attempt::Again => {}
+                Attempt::Elsewhere => return make_elsewhere(target, wanted),
             }
         }
-        Err(is_busy(&path))
+        Err(is_busy(&usual))
     }
 
-    /// Its path.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Its path, for messages.
+    pub fn path(&self) -> PathBuf {
+        self.name.path()
+    }
+
+    /// What keeps note of how far it is.
+    pub fn recorder(&self) -> Recorder {
+        Recorder::new(self.record.clone(), self.start, self.is_marked)
+    }
+
+    /// Whether a later run would go on from it: it has no owner or permissions of its source yet.
+    pub fn is_as_made(&self) -> bool {
+        let found = self.file.metadata();
+        found.is_ok_and(|now| now.mode() & 0o7777 == MODE && is_own(&now))
     }
 
     /// Gives it the name of the target, which it replaces.
-    pub fn publish(self, target: &Path) -> Result<(), Failure> {
-        let renamed = std::fs::rename(&self.path, target);
-        renamed.map_err(|error| {
-            let failure = Failure::of_io("renaming the finished copy", target, &error);
+    pub fn publish(self, target: &Entry) -> Result<(), Failure> {
+        let what = "renaming the finished copy";
+        let renamed = self.name.rename_to(target);
+        if let Err(errno) = renamed {
             // A copy that cannot have its name is of no use to a later run either.
             self.discard();
-            failure
-        })
+            return Err(Failure::of_errno(what, &target.path(), errno));
+        }
+        if !target.is(self.id) {
+            let cause = "another process replaced it";
+            let remedy = "let nothing else write to the target's directory, and copy again";
+            return Err(Failure::of_rule(what, &target.path(), cause, remedy));
+        }
+        if self.is_marked {
+            // Only now, so that a run that is killed leaves a temporary that the next one finds.
+            // With another name than the mark's, the mark means nothing.
+            Record::remove(self.file.as_fd())
+                .map_err(|errno| Failure::of_errno("removing the record", &target.path(), errno))?;
+        }
+        Ok(())
     }
 
     /// Removes it.
     pub fn discard(self) {
-        if is_still(&self.path, &self.file) {
-            // There is nobody to tell beside the reason for which it is discarded; the name is
-            // fixed, so the next copy to this target finds it.
-            std::fs::remove_file(&self.path).unwrap_or(());
+        if self.name.is(self.id) {
+            // There is nothing to report besides the reason for which it is discarded; the next
+            // copy to this target finds it by its name.
+            self.name.remove().unwrap_or(());
         }
     }
 }
 
-/// The name of the temporary of `target`: always the same, so that a later run finds it.
-pub fn path_of(target: &Path) -> Result<PathBuf, Failure> {
-    let name = target.file_name().ok_or_else(|| {
-        let cause = "the path has no last part";
-        Failure::of_rule("naming a temporary", target, cause, "name the file to be written")
-    })?;
-    Ok(target.with_file_name(name_of(name)))
+/// A name beside a target that nothing has yet.
+pub fn unused_name(target: &Entry) -> Result<Entry, Failure> {
+    let digits = random_digits();
+    let digits =
+        digits.map_err(|errno| Failure::of_errno("naming a temporary", &target.path(), errno))?;
+    let name = [target.name.as_bytes(), b".", digits.as_bytes()].concat();
+    Ok(target.sibling(name_of(OsStr::from_bytes(&name))))
 }
 
 fn name_of(name: &OsStr) -> OsString {
@@ -133,120 +182,211 @@ fn name_of(name: &OsStr) -> OsString {
     OsString::from_vec([b".", start, b"~", hash, SUFFIX.as_bytes()].concat())
 }
 
-fn make(path: &Path) -> Result<Attempt, Failure> {
-    // Nobody else may look into it before it has the permissions of the source.
-    let options = File::options().read(true).write(true).create_new(true).no_follow(true);
-    match options.mode(0o600).open(path) {
-        Ok(file) => lock(path, file, 0),
-        Err(error) if error.errno() == Errno::EEXIST => Ok(Attempt::Again),
-        Err(error) => Err(Failure::of_engine("creating a temporary", path, &error)),
+/// Whether a file belongs to this process's user.
+fn is_own(metadata: &Metadata) -> bool {
+    metadata.uid() == rustix::process::geteuid().as_raw()
+}
+
+/// The record of a file, if it is a temporary of this user.
+fn record_of(name: &Entry, found: &Inode, wanted: &Wanted<'_>) -> Option<Record> {
+    let metadata = found.metadata();
+    let is_ours = metadata.is_file()
+        && metadata.nlink() == 1
+        && is_own(metadata)
+        && found.id() != wanted.source.id();
+    is_ours.then(|| Record::read(&found.proc_path(), &name.name))?
+}
+
+/// Makes a temporary that has its mark and its lock before it has its name, where the file system
+/// makes files without names.
+fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let mode = Mode::from_bits_truncate(MODE);
+    let unnamed = retry_on_intr(|| rustix::fs::openat(&name.dir, ".", flags, mode));
+    if let Ok(fd) = unnamed {
+        let temporary = Temporary::of_fd(&fd, name.clone(), wanted)?.mark();
+        if !temporary.is_marked {
+            return Ok(Attempt::Elsewhere);
+        }
+        lock(&temporary)?;
+        match name.link(temporary.file.as_fd()) {
+            Ok(()) => return Ok(Attempt::Taken(temporary)),
+            Err(Errno::EEXIST) => return Ok(Attempt::Again),
+            // A file system that makes such files and gives them no name.
+            Err(_) => {}
+        }
+    }
+    let fd = match name.create() {
+        Ok(fd) => fd,
+        Err(Errno::EEXIST) => return Ok(Attempt::Again),
+        Err(errno) => return Err(failed_to_create(name, errno)),
+    };
+    let temporary = Temporary::of_fd(&fd, name.clone(), wanted)?.mark();
+    if !temporary.is_marked {
+        temporary.discard();
+        return Ok(Attempt::Elsewhere);
+    }
+    match lock(&temporary)? {
+        Locked::Ours if name.is(temporary.id) => Ok(Attempt::Taken(temporary)),
+        Locked::Ours | Locked::Busy => Ok(Attempt::Again),
     }
 }
 
-/// Locks an open temporary; the lock says that somebody is writing it.
-fn lock(path: &Path, file: File, start: u64) -> Result<Attempt, Failure> {
+/// Makes a temporary that no later run finds: the usual name is another file's, or the file system
+/// keeps no marks.
+fn make_elsewhere(target: &Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
+    let name = unused_name(target)?;
+    let fd = name.create().map_err(|errno| failed_to_create(&name, errno))?;
+    Temporary::of_fd(&fd, name, wanted)
+}
+
+impl Temporary {
+    /// A new file without a mark.
+    fn of_fd(fd: &OwnedFd, name: Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
+        let file = reopen(&path_of(fd.as_fd()));
+        let file = file.map_err(|error| failed_to_open(&name, &error))?;
+        Temporary::of_file(file, name, wanted)
+    }
+
+    fn of_file(file: File, name: Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
+        let metadata = file.metadata();
+        let metadata = metadata.map_err(|error| failed_to_open(&name, &error))?;
+        let session = session_of(wanted.boot, file.as_fd());
+        let record = Record::new(&name.name, wanted.source.clone(), session);
+        let id = id_of(&metadata);
+        Ok(Temporary { file, start: 0, is_marked: false, record, name, id })
+    }
+
+    /// Marks it, where the file system keeps attributes.
+    fn mark(self) -> Temporary {
+        Temporary { is_marked: self.record.write(self.file.as_fd()), ..self }
+    }
+}
+
+fn reopen(path: &Path) -> Result<File, diopter::Error> {
+    File::options().read(true).write(true).open(path)
+}
+
+fn failed_to_open(name: &Entry, error: &diopter::Error) -> Failure {
+    unless_proc_is_missing(Failure::of_engine("opening a temporary", &name.path(), error))
+}
+
+fn failed_to_create(name: &Entry, errno: Errno) -> Failure {
+    Failure::of_errno("creating a temporary", &name.path(), errno)
+}
+
+/// Locks a temporary; the lock says that a process is writing it.
+fn lock(temporary: &Temporary) -> Result<Locked, Failure> {
+    let fd = temporary.file.as_fd();
     let deadline = Instant::now() + LOCK_WAIT_MAX;
-    let mut locked = space::lock_range(file.as_fd(), true, 0, 0, false);
+    let mut locked = space::lock_range(fd, true, 0, 0, false);
     while locked == Ok(false) && Instant::now() < deadline {
         // The kernel has no way to wait for a lock that ends after some time.
         std::thread::park_timeout(LOCK_WAIT_SLICE);
-        locked = space::lock_range(file.as_fd(), true, 0, 0, false);
+        locked = space::lock_range(fd, true, 0, 0, false);
     }
     match locked {
-        Ok(true) => {}
-        Ok(false) => return Err(is_busy(path)),
+        Ok(true) => Ok(Locked::Ours),
+        Ok(false) => Ok(Locked::Busy),
         // A file system without locks (some FUSE, NFS without lockd): two copies to one target at
         // the same time are not noticed there.
-        Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENOLCK | Errno::EINVAL) => {}
-        Err(errno) => return Err(Failure::of_errno("locking", path, errno)),
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENOLCK | Errno::EINVAL) => Ok(Locked::Ours),
+        Err(errno) => Err(Failure::of_errno("locking", &temporary.path(), errno)),
     }
-    if !is_still(path, &file) {
-        // Another copy published or removed it between our open and our lock.
-        return Ok(Attempt::Again);
-    }
-    Ok(Attempt::Taken(Temporary { file, start, path: path.to_owned() }))
 }
 
-/// Goes on with a temporary that is there, or removes it.
+/// Uses a temporary that is there, or removes it.
 fn take_over(
-    path: &Path,
-    found: &Metadata,
-    wanted: Option<&Wanted<'_>>,
-    source: &Metadata,
+    name: &Entry,
+    found: &Inode,
+    record: &Record,
+    wanted: &Wanted<'_>,
 ) -> Result<Attempt, Failure> {
-    if !found.is_file() {
-        let cause = "something that is no file has the name of the temporary";
-        return Err(Failure::of_rule("making a temporary", path, cause, "move it away"));
-    }
-    if (found.dev(), found.ino()) == (source.dev(), source.ino()) {
-        let cause = "the source has the name of the target's temporary";
-        return Err(Failure::of_rule("making a temporary", path, cause, "rename the source"));
-    }
-    let options = File::options().read(true).write(true).no_follow(true);
-    let file = match options.open(path) {
+    let file = match reopen(&found.proc_path()) {
         Ok(file) => file,
         Err(error) if error.errno() == Errno::ENOENT => return Ok(Attempt::Again),
-        Err(error) if error.errno() == Errno::EACCES && found.mode() & 0o600 != 0o600 => {
+        Err(error)
+            if error.errno() == Errno::EACCES && found.metadata().mode() & 0o600 != 0o600 =>
+        {
             // It was about to become a target that its owner may not write.
-            let readable = std::fs::Permissions::from_mode(0o600);
-            let changed = std::fs::set_permissions(path, readable);
-            changed.map_err(|error| Failure::of_io("opening a temporary", path, &error))?;
+            let changed = rustix::fs::chmod(found.proc_path(), Mode::from_bits_truncate(MODE));
+            changed.map_err(|errno| {
+                Failure::of_errno("opening a temporary", &name.path(), errno.into())
+            })?;
             return Ok(Attempt::Again);
         }
-        Err(error) => return Err(Failure::of_engine("opening a temporary", path, &error)),
+        Err(error) => return Err(failed_to_open(name, &error)),
     };
-    let start = wanted.and_then(|wanted| start_of(&file, wanted));
-    match (lock(path, file, start.unwrap_or(0))?, start) {
-        (Attempt::Taken(temporary), Some(_)) => Ok(Attempt::Taken(temporary)),
-        (Attempt::Taken(temporary), None) => {
-            // A new file has no blocks, attributes or permissions of the old one.
-            let removed = std::fs::remove_file(temporary.path());
-            removed.map_err(|error| Failure::of_io("removing an old temporary", path, &error))?;
-            Ok(Attempt::Again)
-        }
-        (Attempt::Again, _) => Ok(Attempt::Again),
-    }
-}
-
-/// Where the copy goes on, if the temporary is ours and the right one.
-fn start_of(file: &File, wanted: &Wanted<'_>) -> Option<u64> {
-    let metadata = file.metadata().ok()?;
-    // In a folder that others may write to, somebody could have laid it out for us.
-    let is_ours = metadata.uid() == rustix::process::geteuid().as_raw();
-    if !is_ours || metadata.nlink() != 1 {
-        return None;
-    }
     let session = session_of(wanted.boot, file.as_fd());
-    Record::read(file.as_fd())?.start_for(wanted.source, &session)
-}
-
-/// Whether the path leads to this open file.
-fn is_still(path: &Path, file: &File) -> bool {
-    match (std::fs::symlink_metadata(path), file.metadata()) {
-        (Ok(there), Ok(ours)) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
-        _ => false,
+    let start = record.start_for(wanted.source, &session).filter(|_| wanted.is_resumed);
+    let temporary = Temporary::of_file(file, name.clone(), wanted)?;
+    let temporary = Temporary { start: start.unwrap_or(0), is_marked: true, ..temporary };
+    match lock(&temporary)? {
+        Locked::Ours if !name.is(temporary.id) => return Ok(Attempt::Again),
+        Locked::Ours => {}
+        // One that was about to become the target may be locked by whoever can open the target.
+        Locked::Busy if found.metadata().mode() & 0o077 != 0 => return Ok(Attempt::Elsewhere),
+        Locked::Busy => return Err(is_busy(name)),
     }
+    // Of what a run leaves that was interrupted, this is always so.
+    let is_as_left = temporary.file.metadata().is_ok_and(|now| {
+        now.mode() & 0o7777 == MODE && now.nlink() == 1 && now.len() == wanted.source.size()
+    });
+    if start.is_some() && is_as_left {
+        return Ok(Attempt::Taken(temporary));
+    }
+    // A new file has no blocks, attributes or permissions of the old one.
+    let removed = name.remove();
+    removed.map_err(|errno| Failure::of_errno("removing an old temporary", &name.path(), errno))?;
+    Ok(Attempt::Again)
 }
 
-fn is_busy(path: &Path) -> Failure {
+fn is_busy(name: &Entry) -> Failure {
     let cause = "another `dio cp` is writing this target";
-    Failure::of_rule("locking", path, cause, "wait for it to end, or choose another target")
+    Failure::of_rule("locking", &name.path(), cause, "wait for it to end, or choose another target")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cp::record::RECORD_NAME;
+    use std::os::unix::fs::PermissionsExt;
+    use tempfile::TempDir;
 
-    fn metadata(path: &Path) -> Metadata {
-        std::fs::metadata(path).unwrap()
+    fn identity(path: &Path) -> SourceIdentity {
+        let metadata = std::fs::metadata(path).unwrap();
+        SourceIdentity::of(&metadata, metadata.len())
     }
 
-    /// A folder with a source in it.
-    fn folder() -> (tempfile::TempDir, PathBuf, PathBuf) {
-        let folder = tempfile::tempdir().unwrap();
-        let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    /// A directory with a source of three bytes in it.
+    fn directory() -> (TempDir, PathBuf, Entry) {
+        let dir = tempfile::tempdir().unwrap();
+        let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
         std::fs::write(&source, b"abc").unwrap();
-        (folder, source, target)
+        let target = Entry::of_path(&target).unwrap();
+        (dir, source, target)
+    }
+
+    fn take(source: &Path, target: &Entry, is_resumed: bool) -> Result<Temporary, Failure> {
+        Temporary::take(target, &Wanted { source: &identity(source), boot: "boot", is_resumed })
+    }
+
+    fn usual_path(target: &Entry) -> PathBuf {
+        target.path().with_file_name(name_of(&target.name))
+    }
+
+    /// Leaves a marked temporary as an interrupted run does: `written` of `size` bytes.
+    fn leave(source: &Path, target: &Entry, size: u64, flushed: u64) -> bool {
+        let temporary = take(source, target, false).unwrap();
+        let mut recorder = temporary.recorder();
+        temporary.file.set_len(size).unwrap();
+        recorder.note(temporary.file.as_fd(), flushed);
+        recorder.note_flushed(temporary.file.as_fd(), flushed);
+        temporary.is_marked
+    }
+
+    fn skip() {
+        eprintln!("SKIP xattr: the temporary directory keeps no user attributes");
     }
 
     #[test]
@@ -270,48 +410,96 @@ mod tests {
 
     #[test]
     fn a_second_one_for_the_same_target_is_refused_until_the_first_is_gone() {
-        let (_folder, source, target) = folder();
-        let first = Temporary::take(&target, None, &metadata(&source)).unwrap();
-        let refusal = Temporary::take(&target, None, &metadata(&source)).map(drop).unwrap_err();
+        let (_dir, source, target) = directory();
+        let first = take(&source, &target, false).unwrap();
+        if !first.is_marked {
+            return skip();
+        }
+        let refusal = take(&source, &target, false).unwrap_err();
         assert!(refusal.cause.contains("another"), "{refusal}");
         first.discard();
-        Temporary::take(&target, None, &metadata(&source)).unwrap().discard();
-        assert!(!path_of(&target).unwrap().exists());
+        take(&source, &target, false).unwrap().discard();
+        assert!(!usual_path(&target).exists());
     }
 
     #[test]
-    fn one_that_was_left_behind_is_replaced_by_a_new_file() {
-        let (_folder, source, target) = folder();
-        let path = path_of(&target).unwrap();
-        std::fs::write(&path, b"old").unwrap();
+    fn a_marked_one_that_was_left_behind_is_replaced_by_a_new_file() {
+        let (_dir, source, target) = directory();
+        if !leave(&source, &target, 3, 3) {
+            return skip();
+        }
+        let path = usual_path(&target);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).unwrap();
-        let temporary = Temporary::take(&target, None, &metadata(&source)).unwrap();
-        assert_eq!(temporary.file.size().unwrap(), 0);
-        assert_eq!(metadata(&path).mode() & 0o777, 0o600);
+        let temporary = take(&source, &target, true).unwrap();
+        assert_eq!((temporary.start, temporary.file.size().unwrap()), (0, 0));
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         temporary.publish(&target).unwrap();
-        assert!(target.exists() && !path.exists());
+        assert!(target.path().exists() && !path.exists());
+        let left = rustix::fs::getxattr(target.path(), RECORD_NAME, &mut [0u8; 4096][..]);
+        assert_eq!(left, Err(rustix::io::Errno::NODATA));
     }
 
     #[test]
-    fn the_source_itself_and_what_is_no_file_are_never_taken_for_a_temporary() {
-        let (folder, _, target) = folder();
-        let source = folder.path().join(".target.dio-part");
-        std::fs::write(&source, b"precious").unwrap();
-        let refusal = Temporary::take(&target, None, &metadata(&source)).map(drop).unwrap_err();
-        assert!(refusal.cause.contains("source"), "{refusal}");
-        assert_eq!(std::fs::read(&source).unwrap(), b"precious");
-        let other = folder.path().join(".b.dio-part");
-        std::os::unix::fs::symlink(&source, &other).unwrap();
-        let target = folder.path().join("b");
-        assert!(Temporary::take(&target, None, &metadata(&source)).is_err());
-        assert_eq!(std::fs::read(&source).unwrap(), b"precious");
+    fn a_record_that_claims_more_than_the_file_has_is_not_believed() {
+        let (_dir, source, target) = directory();
+        if !leave(&source, &target, 0, 3) {
+            return skip();
+        }
+        assert_eq!(take(&source, &target, true).unwrap().start, 0);
+        assert!(leave(&source, &target, 3, 3));
+        assert_eq!(take(&source, &target, true).unwrap().start, 3);
     }
 
     #[test]
-    fn discarding_leaves_what_somebody_else_put_there() {
-        let (_folder, source, target) = folder();
-        let temporary = Temporary::take(&target, None, &metadata(&source)).unwrap();
-        let path = temporary.path().to_owned();
+    fn what_is_not_a_temporary_of_ours_stays_and_another_name_is_taken() {
+        let (dir, source, target) = directory();
+        let usual = usual_path(&target);
+        let fifo = |path: &Path| {
+            let name = Entry::of_path(path).unwrap();
+            name.make_fifo().unwrap();
+        };
+        let makers: [&dyn Fn(&Path); 5] = [
+            &|path| std::fs::write(path, b"precious").unwrap(),
+            &|path| std::os::unix::fs::symlink(dir.path().join("source"), path).unwrap(),
+            &|path| std::fs::create_dir(path).unwrap(),
+            &|path| std::fs::hard_link(&source, path).unwrap(),
+            &fifo,
+        ];
+        for make in makers {
+            make(&usual);
+            let before = usual.symlink_metadata().unwrap();
+            let temporary = take(&source, &target, true).unwrap();
+            assert_ne!(temporary.path(), usual);
+            temporary.publish(&target).unwrap();
+            let after = usual.symlink_metadata().unwrap();
+            assert_eq!(
+                (after.ino(), after.len(), after.mode()),
+                (before.ino(), before.len(), before.mode())
+            );
+            std::fs::remove_file(target.path()).unwrap();
+            std::fs::remove_file(&usual).or_else(|_| std::fs::remove_dir(&usual)).unwrap();
+        }
+        assert_eq!(std::fs::read(&source).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn a_mark_of_another_name_means_nothing() {
+        let (dir, source, target) = directory();
+        if !leave(&source, &target, 3, 3) {
+            return skip();
+        }
+        let other = Entry::of_path(&dir.path().join("other")).unwrap();
+        std::fs::rename(usual_path(&target), usual_path(&other)).unwrap();
+        let temporary = take(&source, &other, true).unwrap();
+        assert_ne!(temporary.path(), usual_path(&other));
+        assert_eq!(std::fs::metadata(usual_path(&other)).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn discarding_leaves_what_another_process_put_there() {
+        let (_dir, source, target) = directory();
+        let temporary = take(&source, &target, false).unwrap();
+        let path = temporary.path();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, b"not ours").unwrap();
         temporary.discard();

@@ -1,11 +1,14 @@
 //! The extents of a file inside an image: counted, searched for data, checked before a write.
 
 use diopter::extent::{Extent, ExtentState};
+use diopter::map::image::walk::ExtentWalk;
 use diopter::map::image::{Node, Volume};
 use diopter::{Errno, FileRange, Image, ImageError, ImageErrorKind};
 
+use crate::cp::Signals;
+
 /// Extents that are counted; more than that is told as cut.
-const EXTENTS_MAX: u64 = 1_000_000;
+const EXTENTS_MAX: usize = 1_000_000;
 
 /// Bytes up to which neighbouring extents are one range: further metadata is read as a copy goes
 /// along.
@@ -38,12 +41,9 @@ impl ExtentCounts {
     pub fn of(volume: &dyn Volume, node: &Node) -> Result<ExtentCounts, ImageError> {
         let mut counts = ExtentCounts::default();
         let mut follower = None;
-        let mut at = 0;
-        for _ in 0..EXTENTS_MAX {
-            if at >= node.size {
-                return Ok(counts);
-            }
-            let extent = volume.extent(node.inode, FileRange::new(at, node.size))?;
+        let mut walk = ExtentWalk::new(volume, node.inode, FileRange::new(0, node.size));
+        for extent in walk.by_ref().take(EXTENTS_MAX) {
+            let extent = extent?;
             counts.add(&extent, follower);
             // A hole lies nowhere, and goes on in the one behind it.
             let end = match extent.state {
@@ -51,9 +51,8 @@ impl ExtentCounts {
                 _ => extent.object_offset.get() + extent.range.length(),
             };
             follower = Some((end, extent.state));
-            at = extent.range.end();
         }
-        counts.is_cut = at < node.size;
+        counts.is_cut = walk.position() < node.size;
         Ok(counts)
     }
 
@@ -102,14 +101,10 @@ pub fn check_overwrite(
         );
         return refused(what, "write within the file, or mount the image to make it longer");
     }
-    let mut at = range.start();
-    while at < range.end() {
-        let extent = volume.extent(node.inode, FileRange::new(at, range.end()))?;
+    for extent in ExtentWalk::new(volume, node.inode, range) {
+        let extent = extent?;
         let is = match extent.state {
-            ExtentState::Mapped => {
-                at = extent.range.end();
-                continue;
-            }
+            ExtentState::Mapped => continue,
             ExtentState::Hole => "a hole",
             ExtentState::Unwritten => "allocated and not written yet",
             ExtentState::Shared => "shared with another file",
@@ -120,6 +115,15 @@ pub fn check_overwrite(
     Ok(())
 }
 
+/// Bytes that a file maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MappedBytes {
+    /// Of blocks that no other file uses.
+    pub own: u64,
+    /// Of blocks that another file uses as well.
+    pub shared: u64,
+}
+
 /// The ranges of a file inside an image that have bytes, found as a copy goes along.
 #[derive(Clone, Debug)]
 pub struct DataRanges {
@@ -127,13 +131,36 @@ pub struct DataRanges {
     pub image: Image,
     /// The file in it.
     pub inode: u64,
+    /// What ends the copy.
+    pub signals: Signals,
 }
 
 impl DataRanges {
+    /// Bytes that the first `size` bytes of the file map; `None` when a signal ended the walk.
+    ///
+    /// # Errors
+    /// `Refused` for more than the volume can hold, and what the volume says.
+    pub fn mapped(&self, size: u64) -> Result<Option<MappedBytes>, ImageError> {
+        let mut mapped = MappedBytes::default();
+        let range = FileRange::new(0, size);
+        for extent in ExtentWalk::new(self.image.volume(), self.inode, range) {
+            let extent = extent?;
+            match extent.state {
+                ExtentState::Hole => {}
+                ExtentState::Shared => mapped.shared += extent.range.length(),
+                ExtentState::Mapped | ExtentState::Unwritten => mapped.own += extent.range.length(),
+            }
+            if self.signals.arrived().is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(mapped))
+    }
+
     /// Start and end of the next one at or after `from`, below `size`.
     ///
     /// # Errors
-    /// `EUCLEAN` for metadata that can't be, and the errno of a read.
+    /// `EUCLEAN` for metadata that can't be, the errno of a read, and `EINTR` after a signal.
     pub fn next(&self, from: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
         let mut found: Option<(u64, u64)> = None;
         let mut at = from;
@@ -142,6 +169,9 @@ impl DataRanges {
             let extent = self.image.volume().extent(self.inode, range);
             let extent = extent.map_err(|error| error.errno())?;
             at = extent.range.end();
+            if self.signals.arrived().is_some() {
+                return Err(Errno::EINTR);
+            }
             match (extent.state.has_bytes(), found) {
                 (true, None) => found = Some((extent.range.start(), at)),
                 (true, Some((start, end))) if end - start < RANGE_BYTES => {

@@ -6,11 +6,12 @@ mod name;
 
 use std::path::{Path, PathBuf};
 
+use diopter::map::image::walk::ExtentWalk;
 use diopter::map::image::{Node, NodeKind, Use};
 use diopter::probe::probe;
 use diopter::{BackendKind, Error, File, FileRange, Image, ImageError, ImageErrorKind, SetupError};
 
-pub use extents::{DataRanges, ExtentCounts, check_overwrite};
+pub use extents::{DataRanges, ExtentCounts, MappedBytes, check_overwrite};
 pub use name::{InsideName, split};
 
 /// An image, opened, and the name in it.
@@ -32,8 +33,20 @@ pub struct Inside {
 pub fn open(name: &InsideName, purpose: Use) -> diopter::Result<Inside> {
     let is_write = purpose == Use::Overwrite;
     let options = File::options().read(true).write(is_write);
+    find(name, Image::open_with(&name.image, &options))
+}
+
+/// As [`open`] for overwriting, without the image being opened for writing: nothing is written.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_to_plan(name: &InsideName) -> diopter::Result<Inside> {
+    find(name, Image::open_to_plan(&name.image))
+}
+
+fn find(name: &InsideName, image: diopter::Result<Image>) -> diopter::Result<Inside> {
     let told = |error| if_mounted(&name.image, with_remedy(error));
-    let image = Image::open_with(&name.image, &options).map_err(told)?;
+    let image = image.map_err(told)?;
     let node = image.find(&name.path).map_err(told)?;
     Ok(Inside { image, image_path: name.image.clone(), path: name.path.clone(), node })
 }
@@ -45,7 +58,7 @@ impl Inside {
     /// The library's, each with a remedy: it is no file, or must not be used so.
     pub fn file(&self) -> diopter::Result<File> {
         if self.node.kind == NodeKind::File {
-            return self.image.file(&self.path).map_err(with_remedy);
+            return self.image.file_of(self.node.inode).map_err(with_remedy);
         }
         let what = format!("it is {}, and no regular file", with_article(self.node.kind));
         let remedy = match self.node.kind {
@@ -63,6 +76,20 @@ impl Inside {
     /// `Corrupt`, `Io`.
     pub fn inline_data(&self) -> Result<Option<Vec<u8>>, ImageError> {
         self.image.volume().inline_data(self.node.inode)
+    }
+
+    /// Refuses a file that maps more in `range` than its volume can hold.
+    ///
+    /// # Errors
+    /// `Refused`, and what the volume says.
+    pub fn check_mapped(&self, range: FileRange) -> Result<(), ImageError> {
+        let end = range.end().min(self.node.size);
+        if range.start() >= end {
+            return Ok(());
+        }
+        let range = FileRange::new(range.start(), end);
+        ExtentWalk::new(self.image.volume(), self.node.inode, range)
+            .try_for_each(|extent| extent.map(drop))
     }
 
     /// Refuses a write to bytes that are not the file's own and written.

@@ -222,7 +222,10 @@ pub fn wait_for_start(target: &Path, size: u64) {
 pub fn wait_for_record(target: &Path) {
     let temporary = temporary_of(target);
     wait_for("the record", || {
-        rustix::fs::getxattr(&temporary, "user.diopter.cp", &mut [0u8; 4096][..]).is_ok()
+        let mut bytes = vec![0; 4096];
+        let length = rustix::fs::getxattr(&temporary, "user.diopter.cp", &mut bytes[..]);
+        let record = length.ok().map(|length| serde_json::from_slice(&bytes[..length]).unwrap());
+        record.is_some_and(|record: serde_json::Value| record["written"].as_u64() > Some(0))
     });
 }
 

@@ -105,3 +105,25 @@ fn a_file_is_overwritten_by_another_one_of_the_same_image() {
     assert!(place.bytes("out") == place.bytes("tree/file"));
     place.check_sound();
 }
+
+#[test]
+fn the_sticky_bit_comes_out_and_a_directory_that_was_there_keeps_its_mode() {
+    let Some(place) = Place::of_tree(&["-b", "1024"], "4M", |place| {
+        std::fs::create_dir_all(place.path("tree/dir/inner")).unwrap();
+        for (name, mode) in [("tree/dir", 0o1777), ("tree/dir/inner", 0o1750), ("tree", 0o711)] {
+            std::fs::set_permissions(place.path(name), PermissionsExt::from_mode(mode)).unwrap();
+        }
+    }) else {
+        return;
+    };
+    let mode = |name: &str| place.path(name).metadata().unwrap().permissions().mode() & 0o7777;
+    for (name, bits) in [("out", 0o750), ("out/dir", 0o700)] {
+        std::fs::create_dir(place.path(name)).unwrap();
+        std::fs::set_permissions(place.path(name), PermissionsExt::from_mode(bits)).unwrap();
+    }
+    place.stdout("cp -r image::/. out");
+    assert_eq!((mode("out"), mode("out/dir")), (0o750, 0o700), "they were there before");
+    assert_eq!(mode("out/dir/inner"), 0o1750);
+    place.stdout("cp -r image::/dir fresh");
+    assert_eq!(mode("fresh"), 0o1777);
+}

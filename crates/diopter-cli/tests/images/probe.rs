@@ -1,5 +1,6 @@
 //! `dio probe` on images, and on names inside them.
 
+use rustix::fs::inotify;
 use serde_json::{Value, json};
 
 use crate::Place;
@@ -79,4 +80,57 @@ fn a_plain_file_is_no_image_and_an_unreadable_one_is_a_finding() {
     let (_, told) = node(&place, "image");
     let findings = told["findings"].as_array().unwrap();
     assert!(findings.iter().any(|finding| finding["id"] == "image-unreadable"), "{findings:?}");
+}
+
+#[test]
+fn an_image_is_not_opened_for_writing_to_look_at_it() {
+    let Some(place) = Place::ext3() else { return };
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    let events = inotify::WatchFlags::CLOSE_WRITE | inotify::WatchFlags::MODIFY;
+    inotify::add_watch(&watch, place.path("image"), events).unwrap();
+    assert_eq!(node(&place, "image::/file").0["overwrite_refusal"], Value::Null);
+    place.stdout("explain write image::/file --offset 0 --length 4k");
+    place.stdout("explain read image::/file --offset 0 --length 4k");
+    let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
+    let seen = inotify::Reader::new(&watch, &mut bytes).next().map(|event| event.events());
+    assert_eq!(seen, Err(rustix::io::Errno::AGAIN), "nothing was opened for writing");
+    let file = std::fs::File::options().write(true).open(place.path("image")).unwrap();
+    drop(file);
+    let seen = inotify::Reader::new(&watch, &mut bytes).next().map(|event| event.events());
+    assert_eq!(seen, Ok(inotify::ReadFlags::CLOSE_WRITE), "the watch sees what it is for");
+}
+
+#[test]
+fn an_image_that_can_not_be_written_says_so() {
+    let Some(place) = Place::ext3() else { return };
+    if crate::cp_support::is_root() {
+        // Its permissions do not hold for root; a loop device over it does.
+        let looped = place.tool("losetup", &["--find", "--show", "image"]);
+        let device = match looped {
+            Ok(device) => device,
+            Err(why) => return crate::skip("loop", &why),
+        };
+        let (file, _) = node(&place, "image::/file");
+        place.tool("losetup", &["--detach", &device]).unwrap();
+        let why = file["overwrite_refusal"].as_str().unwrap();
+        assert!(why.contains("EBUSY") && why.contains("detach the loop device"), "{why}");
+        return;
+    }
+    let read_only = std::os::unix::fs::PermissionsExt::from_mode(0o444);
+    std::fs::set_permissions(place.path("image"), read_only).unwrap();
+    let (file, _) = node(&place, "image::/file");
+    assert!(file["overwrite_refusal"].as_str().unwrap().contains("EACCES"));
+}
+
+#[test]
+fn a_command_that_only_looks_is_confined_to_its_names() {
+    let Some(place) = Place::ext3() else { return };
+    for line in ["probe image::/file", "explain read tree/file --offset 0 --length 4k"] {
+        let told = place.run(&format!("--log info {line}"));
+        assert_eq!(told.status, 0, "{}", told.stderr);
+        if told.stderr.contains("has no Landlock") {
+            return crate::skip("landlock", "this kernel has none");
+        }
+        assert!(told.stderr.contains("confined by Landlock to 1 names"), "{}", told.stderr);
+    }
 }

@@ -14,6 +14,45 @@ use crate::document::{CgroupLimits, Cpu, DeviceFacts, Environment, FileSystemFac
 /// Files of a queue that are left out: statistics and what is written only.
 const QUEUE_FILES_MAX: usize = 64;
 
+/// Parameters of the kernel that have a bearing on figures, by how their names begin. Others may be
+/// secrets, or names of machines, which a result does not need.
+const PARAMETERS: [&str; 34] = [
+    "amd_iommu",
+    "amd_pstate",
+    "audit",
+    "cgroup",
+    "clocksource",
+    "default_hugepagesz",
+    "elevator",
+    "hugepages",
+    "idle",
+    "init_on_",
+    "intel_idle",
+    "intel_iommu",
+    "intel_pstate",
+    "iommu",
+    "irqaffinity",
+    "isolcpus",
+    "maxcpus",
+    "mem=",
+    "mitigations",
+    "nohz",
+    "nosmt",
+    "nr_cpus",
+    "numa",
+    "nvme",
+    "pci",
+    "preempt",
+    "processor.",
+    "pti",
+    "rcu",
+    "scsi_mod",
+    "spectre",
+    "swiotlb",
+    "threadirqs",
+    "transparent_hugepage",
+];
+
 /// The machine, and the file or device that a job runs on.
 #[must_use]
 pub fn of(path: &Path) -> Environment {
@@ -21,8 +60,7 @@ pub fn of(path: &Path) -> Environment {
     let mut environment = Environment {
         kernel_release: text("/proc/sys/kernel/osrelease"),
         kernel_version: text("/proc/sys/kernel/version"),
-        kernel_command_line: text("/proc/cmdline"),
-        host: text("/proc/sys/kernel/hostname"),
+        kernel_command_line: of_figures(&text("/proc/cmdline")),
         cpu: cpu(),
         memory_bytes: memory_bytes(&text("/proc/meminfo")),
         cgroup: cgroup(),
@@ -34,6 +72,13 @@ pub fn of(path: &Path) -> Environment {
     }
     environment.file_system = file_system(path);
     environment
+}
+
+/// Of a command line, the parameters that have a bearing on figures.
+fn of_figures(command_line: &str) -> String {
+    let words = command_line.split_whitespace();
+    let kept = words.filter(|word| PARAMETERS.iter().any(|name| word.starts_with(name)));
+    kept.collect::<Vec<_>>().join(" ")
 }
 
 fn cpu() -> Cpu {
@@ -161,6 +206,13 @@ mod tests {
         assert!(environment.cpu.online > 0 && environment.memory_bytes > 1 << 20);
         let file_system = environment.file_system.expect("a file lies in a file system");
         assert!(!file_system.kind.is_empty() && !file_system.mount_options.is_empty());
+    }
+
+    #[test]
+    fn a_result_has_no_host_name_and_only_parameters_that_have_a_bearing_on_figures() {
+        let line = "root=/dev/vda1 mitigations=off luks.key=secret nohz_full=1-3 ip=10.0.0.1";
+        assert_eq!(of_figures(line), "mitigations=off nohz_full=1-3");
+        assert_eq!(of(Path::new("/")).host, "");
     }
 
     #[test]

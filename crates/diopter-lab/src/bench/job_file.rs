@@ -7,6 +7,9 @@ use crate::document::{Job, ReadWrite, Span};
 /// Jobs of one file, at most.
 const JOBS_MAX: usize = 1000;
 
+/// Bytes of an ioengine's name, at most: each job keeps a copy of what `[global]` says.
+const IOENGINE_BYTES_MAX: usize = 4096;
+
 /// A larger file is no job file.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -165,7 +168,7 @@ impl Section {
             "time_based" => self.is_time_based = flag(name, value)?,
             "runtime" => self.runtime_ns = Some(time(name, given?)?),
             "ramp_time" => self.file_job.ramp_ns = Some(time(name, given?)?),
-            "ioengine" => self.file_job.ioengine = Some(given?.to_owned()),
+            "ioengine" => self.file_job.ioengine = Some(ioengine(given?)?),
             "stonewall" | "wait_for_previous" => self.waits = flag(name, value)?,
             // They say how fio runs or tells it, or what holds here anyway.
             "kb_base" | "name" | "description" | "thread" | "group_reporting" | "randrepeat"
@@ -227,6 +230,13 @@ fn durability(value: &str) -> Result<String, String> {
         "dsync" => Ok("dsync".to_owned()),
         _ => Err(format!("sync={value}: write none, dsync or sync")),
     }
+}
+
+fn ioengine(value: &str) -> Result<String, String> {
+    if value.len() > IOENGINE_BYTES_MAX {
+        return Err(format!("ioengine is longer than {IOENGINE_BYTES_MAX} bytes; write its name"));
+    }
+    Ok(value.to_owned())
 }
 
 fn flag(name: &str, value: Option<&str>) -> Result<bool, String> {
@@ -379,6 +389,14 @@ rw=write
         assert!(told.contains("job `b` would run beside"), "{told}");
         assert!(parse("[global]\nbs=4k\n").unwrap_err().contains("no job"));
         assert!(parse("[a]\nbs=4k\n").unwrap_err().contains("no size"));
+    }
+
+    #[test]
+    fn a_long_engine_is_refused_and_not_copied_into_each_job() {
+        let engine = |length| parse(&format!("[a]\nsize=1\nioengine={}\n", "x".repeat(length)));
+        assert!(engine(IOENGINE_BYTES_MAX).is_ok());
+        let told = engine(IOENGINE_BYTES_MAX + 1).unwrap_err();
+        assert!(told.contains("line 3: ioengine is longer"), "{told}");
     }
 
     #[test]

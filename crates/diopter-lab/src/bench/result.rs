@@ -2,11 +2,11 @@
 //! now and then between rows, and at the end; what is newer meanwhile is in the journal beside it.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::assemble;
+use crate::whole;
 
 /// Writing the result takes at most this share of a run: one part in so many.
 const WRITE_SHARE: u32 = 20;
@@ -56,20 +56,18 @@ impl ResultFile {
         let started = Instant::now();
         let shown = self.path.display();
         let told = |error: std::io::Error| format!("write {shown}: {error}; choose another place");
-        let folder = match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let temporary = tempfile::Builder::new()
-            .prefix(".dio-bench-result-")
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-            .tempfile_in(folder)
-            .map_err(told)?;
-        let mut out = BufWriter::new(temporary);
-        assemble::write_document(&journal_of(&self.path), &mut out)?;
-        out.flush().map_err(told)?;
-        let temporary = out.into_inner().map_err(|error| told(error.into_error()))?;
-        temporary.persist(&self.path).map_err(|error| told(error.error))?;
+        let mut failed = None;
+        let written = whole::write(&self.path, |mut out| {
+            let done = assemble::write_document(&journal_of(&self.path), &mut out);
+            done.map_err(|why| {
+                failed = Some(why);
+                std::io::ErrorKind::Other.into()
+            })
+        });
+        if let Some(why) = failed {
+            return Err(why);
+        }
+        written.map_err(told)?;
         self.took = started.elapsed();
         self.written = Instant::now();
         Ok(())

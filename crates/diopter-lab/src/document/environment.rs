@@ -14,9 +14,9 @@ pub struct Environment {
     pub kernel_release: String,
     /// Its version line, with the build.
     pub kernel_version: String,
-    /// Its command line.
+    /// Of its command line, the parameters that have a bearing on figures.
     pub kernel_command_line: String,
-    /// Name of the machine.
+    /// Name of the machine; empty in what `dio bench` measures.
     pub host: String,
     /// The processors.
     pub cpu: Cpu,

@@ -37,6 +37,12 @@ const PARTS_AGE_MAX: Duration = Duration::from_secs(600);
 const KEPT_SETTINGS: &str = "Acquire::";
 /// Which lists are fetched besides those of packages is not: the lab needs none.
 const INDEX_SETTINGS: &str = "Acquire::IndexTargets";
+/// Files of settings, which may name programs that apt runs: none is read.
+const NO_OTHER_SETTINGS: &str = "Dir::Etc::sourceparts \"/dev/null\";\n\
+    Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n\
+    Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n\
+    Dir::Etc::trusted \"/dev/null\";\nDir::Etc::trustedparts \"/dev/null\";\n\
+    Dir::Etc::netrc \"/dev/null\";\nDir::Etc::netrcparts \"/dev/null\";\n";
 /// Of what apt complained about, this much is told.
 const COMPLAINTS_MAX: usize = 3;
 
@@ -53,13 +59,7 @@ impl Apt {
     /// # Errors
     /// The system's, writing there.
     pub fn prepare(root: &Path, sources: Option<&str>) -> Result<Apt, LabError> {
-        let folders = [
-            "state/lists/partial",
-            "cache/archives/partial",
-            "etc/apt.conf.d",
-            "etc/preferences.d",
-        ];
-        for folder in folders {
+        for folder in ["state/lists/partial", "cache/archives/partial"] {
             let folder = root.join(folder);
             fs::create_dir_all(&folder).map_err(LabError::file("create", &folder))?;
         }
@@ -296,8 +296,8 @@ fn config_of(root: &Path) -> String {
         text,
         "Dir::State \"{root}/state\";\nDir::State::status \"{root}/state/status\";\n\
          Dir::Cache \"{root}/cache\";\nDir::Cache::srcpkgcache \"\";\n\
-         Dir::Etc \"{root}/etc\";\nDir::Etc::sourcelist \"{root}/sources.list\";\n\
-         Dir::Etc::sourceparts \"/dev/null\";\nAPT::Sandbox::User \"\";\n\
+         Dir::Etc \"/dev/null\";\nDir::Etc::sourcelist \"{root}/sources.list\";\n\
+         {NO_OTHER_SETTINGS}\
          APT::Architecture \"amd64\";\n#clear APT::Architectures;\n\
          APT::Architectures:: \"amd64\";\n#clear Acquire::Languages;\n\
          Acquire::Languages \"none\";\n"

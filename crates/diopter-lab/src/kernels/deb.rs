@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::error::LabError;
+use super::limited::Limited;
 
 /// A larger file than this is in no package that the lab reads.
 const FILE_MAX: u64 = 512 << 20;
@@ -37,10 +38,12 @@ pub fn read(package: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Entr
         .spawn()
         .map_err(|error| broken(format!("start dpkg-deb: {error}")))?;
     let stdout = child.stdout.take().expect("its output was asked for");
-    let entries = read_tar(stdout, is_wanted);
+    let size = package.metadata().map_err(|error| broken(error.to_string()))?.len();
+    let entries = read_tar(Limited::new(stdout, size), is_wanted);
     // What is left unread after an error would block it; its end of the pipe is closed by now.
     let output = child.wait_with_output().map_err(|error| broken(error.to_string()))?;
-    if !output.status.success() {
+    let is_too_large = |error: &io::Error| error.kind() == io::ErrorKind::FileTooLarge;
+    if !output.status.success() && !entries.as_ref().is_err_and(is_too_large) {
         return Err(broken(String::from_utf8_lossy(&output.stderr).trim_end().to_owned()));
     }
     entries.map_err(|error| broken(error.to_string()))
@@ -58,6 +61,10 @@ fn read_tar(input: impl Read, is_wanted: impl Fn(&str) -> bool) -> io::Result<Ve
         }
         let link = entry.link_name()?.map(|target| target.to_string_lossy().into_owned());
         let mut content = Vec::new();
+        if entry.size() > FILE_MAX {
+            let said = format!("{path} has more than {FILE_MAX} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, said));
+        }
         entry.take(FILE_MAX).read_to_end(&mut content)?;
         entries.push(Entry { path, link, content });
     }

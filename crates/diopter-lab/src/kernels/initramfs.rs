@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::cpio::Archive;
 use super::kernel::{Kernel, MissingModule};
+use super::trust;
 
 /// Where the job's script is in the guest.
 const JOB: &str = "lab/job";
@@ -80,7 +81,7 @@ impl Initramfs {
         let mut archive = Archive::default();
         archive.folder("lab");
         for module in order {
-            let content = fs::read(&module.path)
+            let content = trust::read(&module.path, module.digest.as_deref())
                 .map_err(|error| ModuleError::Read(module.path.clone(), error))?;
             archive.file(&format!("lab/{}.ko", module.name), 0o644, &content);
             self.modules.push(module.name.clone());
@@ -89,7 +90,14 @@ impl Initramfs {
         Ok(())
     }
 
-    /// Adds a file, such as a program: `bin/dio`. Its folder must be there.
+    /// Adds a directory. Its parent must exist.
+    pub fn add_directory(&mut self, name: &str) {
+        let mut archive = Archive::default();
+        archive.folder(name);
+        self.bytes.extend(archive.finish());
+    }
+
+    /// Adds a file, such as a program: `bin/dio`. Its directory must exist.
     pub fn add_file(&mut self, name: &str, mode: u32, content: &[u8]) {
         let mut archive = Archive::default();
         archive.file(name, mode, content);

@@ -18,6 +18,8 @@ pub struct Kernel {
     pub version: String,
     /// The image to boot (bzImage).
     pub image: PathBuf,
+    /// BLAKE3 of the image, checked at each boot; `None` for a file of the user's own.
+    pub image_digest: Option<String>,
     /// Its modules.
     pub modules: ModuleSet,
 }
@@ -40,6 +42,8 @@ pub struct Module {
     pub path: PathBuf,
     /// Modules that must be loaded before it.
     pub needs: Vec<String>,
+    /// BLAKE3 of the file, checked when it is used.
+    pub digest: Option<String>,
 }
 
 /// Whether a kernel has what a job needs.
@@ -158,6 +162,7 @@ mod tests {
                 name: (*name).to_owned(),
                 path: PathBuf::from(format!("{name}.ko")),
                 needs,
+                ..Module::default()
             };
             ((*name).to_owned(), module)
         };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -19,14 +19,18 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::initramfs::Initramfs;
 use super::kernel::Kernel;
+use super::trust;
 
 const QEMU: &str = "qemu-system-x86_64";
+/// Keeps the emulator from system calls that it has no use for.
+const SANDBOX: [&str; 2] =
+    ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"];
 /// The processor. `cx16` made kernels crash under QEMU 7.2; `erms` and `fsrm` count a copy of any
 /// length as few instructions.
 const CPU: &str = "max,-cx16,-erms,-fsrm";
 /// How often the wish to stop is looked at while a guest runs.
 const STOP_LOOK: Duration = Duration::from_millis(100);
-/// Of the console, this much is told in an error.
+/// How many of the console's last lines an error has by default.
 const TAIL_LINES: usize = 12;
 /// More than this of a guest's output is not taken.
 const OUTPUT_MAX: u64 = 64 << 20;
@@ -36,6 +40,7 @@ const OUTPUT_MAX: u64 = 64 << 20;
 pub struct Machine {
     qemu: PathBuf,
     version: String,
+    has_sandbox: bool,
 }
 
 /// How a guest is booted. Figures are comparable only under equal `shift` and `memory_bytes`.
@@ -47,12 +52,21 @@ pub struct BootOptions {
     pub memory_bytes: u64,
     /// Wall-clock time, after which it counts as hung.
     pub limit: Duration,
+    /// Wall-clock time without a word on its console, after which it counts as hung as well.
+    pub quiet_limit: Option<Duration>,
+    /// How many of the console's last lines an error has.
+    pub tail_lines: usize,
     /// The processor of the host that it is pinned to; see [`Fleet`](super::Fleet). Unpinned, long
     /// boots are not the same to the digit.
     pub cpu: Option<usize>,
     /// Bytes of an NVMe device, all zeros. It works in the host's time, so with it no figure is the
     /// same twice.
     pub nvme_bytes: Option<u64>,
+    /// More options of the emulator, such as devices: `-blockdev`, `-device` and their values.
+    pub devices: Vec<String>,
+    /// Files that `devices` name by [`inherited_name`]: the emulator has these descriptors, and is
+    /// not allowed to open much by path. Their mode lets every user read and write them.
+    pub inherited: Vec<Arc<OwnedFd>>,
     /// More words for the kernel's command line.
     pub append: String,
     /// Once true, the guest is ended.
@@ -83,6 +97,8 @@ pub enum BootError {
     Panic(String),
     /// The guest was still running at its limit; the console's last lines.
     Hang(Duration, String),
+    /// The guest printed nothing on its console for so long; the last lines.
+    Quiet(Duration, String),
     /// The guest ended, but did not say that it came to the end of its script; the last lines.
     Silent(String),
     /// Somebody asked to stop.
@@ -94,7 +110,10 @@ impl BootError {
     #[must_use]
     pub fn last_lines(&self) -> &str {
         match self {
-            BootError::Panic(lines) | BootError::Hang(_, lines) | BootError::Silent(lines) => lines,
+            BootError::Panic(lines)
+            | BootError::Hang(_, lines)
+            | BootError::Quiet(_, lines)
+            | BootError::Silent(lines) => lines,
             BootError::NoQemu | BootError::Emulator(_) | BootError::Stopped => "",
         }
     }
@@ -115,6 +134,9 @@ impl fmt::Display for BootError {
                 "the guest did not end within {} s; give it more time, or fewer jobs",
                 limit.as_secs()
             ),
+            BootError::Quiet(limit, _) => {
+                write!(f, "the guest printed nothing on its console for {} s", limit.as_secs())
+            }
             BootError::Silent(_) => f.write_str("the guest ended before its script did"),
             BootError::Stopped => f.write_str("stopped"),
         }
@@ -129,8 +151,12 @@ impl Default for BootOptions {
             shift: 0,
             memory_bytes: 768 << 20,
             limit: Duration::from_secs(600),
+            quiet_limit: None,
+            tail_lines: TAIL_LINES,
             cpu: None,
             nvme_bytes: None,
+            devices: Vec::new(),
+            inherited: Vec::new(),
             append: String::new(),
             stop: None,
         }
@@ -154,12 +180,19 @@ impl Machine {
     /// # Errors
     /// What went wrong asking for its version.
     pub fn at(qemu: &Path) -> Result<Machine, BootError> {
-        let told = Command::new(qemu).arg("--version").stdin(Stdio::null()).output();
-        let told = told.map_err(|error| failed("start", qemu, &error.to_string()))?;
+        let ask = |words: &[&str]| {
+            let told =
+                Command::new(qemu).args(words).arg("--version").stdin(Stdio::null()).output();
+            told.map_err(|error| failed("start", qemu, &error.to_string()))
+        };
+        // One that was built without the sandbox refuses the option.
+        let sandboxed = ask(&SANDBOX)?;
+        let has_sandbox = sandboxed.status.success();
+        let told = if has_sandbox { sandboxed } else { ask(&[])? };
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
         let version = told.lines().next().unwrap_or_default();
         let version = version.trim_start_matches("QEMU emulator version ").to_owned();
-        Ok(Machine { qemu: qemu.to_owned(), version })
+        Ok(Machine { qemu: qemu.to_owned(), version, has_sandbox })
     }
 
     /// What must be the same for figures to be comparable, by name.
@@ -188,14 +221,19 @@ impl Machine {
         options: &BootOptions,
     ) -> Result<Console, BootError> {
         let begin = Instant::now();
-        let mut files = Files::make(&initramfs.with_job(script), options.nvme_bytes.unwrap_or(0))
+        let image = trust::read(&kernel.image, kernel.image_digest.as_deref())
+            .map_err(|error| failed("boot", &kernel.image, &error.to_string()))?;
+        let initrd = initramfs.with_job(script);
+        let mut files = Files::make((&image, &initrd), options.nvme_bytes.unwrap_or(0))
             .map_err(|error| failed("prepare", &self.qemu, &error.to_string()))?;
-        let mut child = self.spawn(kernel, &files, options)?;
-        let ended = wait(&mut child, options);
+        let mut child = self.spawn(&files, options)?;
+        let ended = wait(&mut child, &files.console, options);
+        let tail = |text: &str| tail(text, options.tail_lines);
         let (console, results) = (files.console.text(), files.results.text());
         match ended.map_err(|error| failed("wait for", &self.qemu, &error.to_string()))? {
             Ended::Stopped => Err(BootError::Stopped),
             Ended::TimedOut => Err(BootError::Hang(options.limit, tail(&console))),
+            Ended::Quiet(limit) => Err(BootError::Quiet(limit, tail(&console))),
             Ended::Exited(is_success) => {
                 let status = status_of(&console);
                 match status {
@@ -210,30 +248,31 @@ impl Machine {
         }
     }
 
-    fn spawn(
-        &self,
-        kernel: &Kernel,
-        files: &Files,
-        options: &BootOptions,
-    ) -> Result<Child, BootError> {
-        let complaints = files.complaints.0.try_clone();
-        let complaints =
-            complaints.map_err(|error| failed("start", &self.qemu, &error.to_string()))?;
+    fn spawn(&self, files: &Files, options: &BootOptions) -> Result<Child, BootError> {
+        let failed = |error: io::Error| failed("start", &self.qemu, &error.to_string());
+        let complaints = files.complaints.0.try_clone().map_err(failed)?;
+        let shared = files.shared().map_err(failed)?;
+        let [image, initrd, console, results, disk] = shared.each_ref().map(inherited_name);
         let mut command = Command::new(&self.qemu);
+        if self.has_sandbox {
+            command.args(SANDBOX);
+        }
         command.args(words_of(options)).arg("-append").arg(command_line(options));
-        command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(files.initrd.name());
-        for output in [&files.console, &files.results] {
-            command.arg("-serial").arg(format!("file:{}", output.name()));
+        command.args(["-kernel", &image, "-initrd", &initrd]);
+        for output in [console, results] {
+            command.arg("-serial").arg(format!("file:{output}"));
         }
         if options.nvme_bytes.is_some() {
             // Nobody else can open the file, so its lock would keep nobody out.
-            let disk = files.disk.name();
             let drive = format!("file={disk},if=none,id=lab,format=raw,file.locking=off");
             command.args(["-drive", &drive, "-device", "nvme,drive=lab,serial=lab"]);
         }
+        command.args(&options.devices);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(complaints);
-        let spawned = diopter_sys::child::bind_to_parent(&mut command, options.cpu).spawn();
-        spawned.map_err(|error| failed("start", &self.qemu, &error.to_string()))
+        let mut kept: Vec<Arc<OwnedFd>> = shared.into_iter().map(Arc::new).collect();
+        kept.extend(options.inherited.iter().cloned());
+        let confined = diopter_sys::child::confine(&mut command, options.cpu, kept);
+        confined.spawn().map_err(failed)
     }
 }
 
@@ -275,9 +314,10 @@ fn command_line(options: &BootOptions) -> String {
     format!("{line} {}", options.append).trim_end().to_owned()
 }
 
-/// The files of one guest, in memory. The emulator opens them by the name that the kernel gives
-/// them under this process; they are gone with it.
+/// The files of one guest, in memory: the emulator, which may open nothing of root's by name, finds
+/// them by their descriptors. They are gone with both.
 struct Files {
+    image: MemoryFile,
     initrd: MemoryFile,
     disk: MemoryFile,
     console: MemoryFile,
@@ -288,27 +328,38 @@ struct Files {
 struct MemoryFile(File);
 
 impl Files {
-    fn make(initrd: &[u8], disk_bytes: u64) -> io::Result<Files> {
+    fn make((image, initrd): (&[u8], &[u8]), disk_bytes: u64) -> io::Result<Files> {
         let files = Files {
+            image: MemoryFile::make("lab-image")?,
             initrd: MemoryFile::make("lab-initrd")?,
             disk: MemoryFile::make("lab-disk")?,
             console: MemoryFile::make("lab-console")?,
             results: MemoryFile::make("lab-results")?,
             complaints: MemoryFile::make("lab-complaints")?,
         };
+        (&files.image.0).write_all(image)?;
         (&files.initrd.0).write_all(initrd)?;
         files.disk.0.set_len(disk_bytes)?;
         Ok(files)
     }
+
+    /// Descriptors for the emulator: image, initrd, console, results and disk.
+    fn shared(&self) -> io::Result<[OwnedFd; 5]> {
+        let copy = |file: &MemoryFile| Ok::<_, io::Error>(file.0.try_clone()?.into());
+        let Files { image, initrd, console, results, disk, .. } = self;
+        Ok([copy(image)?, copy(initrd)?, copy(console)?, copy(results)?, copy(disk)?])
+    }
+}
+
+/// The name of an inherited file, in the emulator that has it.
+#[must_use]
+pub fn inherited_name(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 impl MemoryFile {
     fn make(name: &str) -> io::Result<MemoryFile> {
         Ok(MemoryFile(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?.into()))
-    }
-
-    fn name(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
     /// What was written, without the carriage returns of a terminal. What cannot be read is not
@@ -327,12 +378,14 @@ impl MemoryFile {
 enum Ended {
     Exited(bool),
     TimedOut,
+    /// It printed nothing for so long.
+    Quiet(Duration),
     Stopped,
 }
 
-/// Waits for the end, the limit or the wish to stop; in every case the child is gone afterwards.
-fn wait(child: &mut Child, options: &BootOptions) -> io::Result<Ended> {
-    let ended = watch(child, options);
+/// Waits for the end, a limit or the wish to stop; in every case the child is gone afterwards.
+fn wait(child: &mut Child, console: &MemoryFile, options: &BootOptions) -> io::Result<Ended> {
+    let ended = watch(child, console, options);
     if !matches!(ended, Ok(Ended::Exited(_))) {
         // A child that has just ended by itself can't be killed, and is waited for as well.
         child.kill().ok();
@@ -341,14 +394,22 @@ fn wait(child: &mut Child, options: &BootOptions) -> io::Result<Ended> {
     ended
 }
 
-fn watch(child: &mut Child, options: &BootOptions) -> io::Result<Ended> {
+fn watch(child: &mut Child, console: &MemoryFile, options: &BootOptions) -> io::Result<Ended> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
     let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     let begin = Instant::now();
+    let mut printed = (0, begin);
     loop {
         if options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
             return Ok(Ended::Stopped);
+        }
+        let length = console.0.metadata()?.len();
+        if length != printed.0 {
+            printed = (length, Instant::now());
+        }
+        if let Some(limit) = options.quiet_limit.filter(|limit| printed.1.elapsed() > *limit) {
+            return Ok(Ended::Quiet(limit));
         }
         let left = options.limit.saturating_sub(begin.elapsed());
         let slice = Timespec::try_from(left.min(STOP_LOOK)).map_err(io::Error::other)?;
@@ -372,9 +433,10 @@ fn is_panic(console: &str) -> bool {
     console.contains("Kernel panic") || console.contains("BUG:") || console.contains("Oops")
 }
 
-fn tail(text: &str) -> String {
+/// The last lines that are not empty, so many at most.
+fn tail(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+    lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
 fn failed(step: &str, qemu: &Path, what: &str) -> BootError {

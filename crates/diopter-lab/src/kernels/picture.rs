@@ -9,6 +9,7 @@ use super::relative::{Glance, Place, glances};
 use super::table;
 use crate::document::{Bench, Job};
 use crate::number::count;
+use crate::untrusted;
 
 /// Width of a file system's panel without its labels, and of these.
 const PLOT_WIDTH: f64 = 300.0;
@@ -75,7 +76,7 @@ pub fn page(bench: &Bench) -> String {
         let told = escaped(&format!("{name}: {value}"));
         writeln!(facts, "<li>{told}</li>").expect("a String takes all");
     }
-    format!(
+    let page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
          <style>{PAGE_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n\
@@ -85,7 +86,8 @@ pub fn page(bench: &Bench) -> String {
          <h2>What ran</h2>\n<ul>\n{facts}</ul>\n</body>\n</html>\n",
         svg(bench),
         escaped(&table::text(bench)),
-    )
+    );
+    untrusted::page(&page).into_owned()
 }
 
 /// The picture alone.

@@ -2,9 +2,6 @@
 //! environment. Everything that is shown afterwards is made from the document alone.
 
 use std::collections::BTreeMap;
-use std::fs::Permissions;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::error::LabError;
@@ -15,6 +12,7 @@ use crate::document::{
     Bench, Cell, Column, Cpu, DeviceFacts, Doubt, Environment, FileSystemFacts, Method, QueueFacts,
     Row, SCHEMA, Sample, Warning,
 };
+use crate::whole;
 
 /// What a document is told besides the boots.
 #[derive(Clone, Debug, Default)]
@@ -94,17 +92,7 @@ pub fn bench(kernels: &[Kernel], plan: &Plan, outcome: &Outcome, about: &About) 
 /// # Errors
 /// [`LabError::File`].
 pub fn write_whole(path: &Path, text: &str) -> Result<(), LabError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    let write = || {
-        let permissions = Permissions::from_mode(0o644);
-        let mut builder = tempfile::Builder::new();
-        let mut file = builder.permissions(permissions).tempfile_in(folder)?;
-        file.write_all(text.as_bytes())?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)
-    };
-    write().map(drop).map_err(LabError::file("write", path))
+    whole::write(path, |out| out.write_all(text.as_bytes())).map_err(LabError::file("write", path))
 }
 
 /// Short and unique: the series, or the release where two kernels are of one series.

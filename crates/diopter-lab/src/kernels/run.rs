@@ -214,7 +214,12 @@ fn boot_once(
     let options = BootOptions { cpu, limit, nvme_bytes, ..lab.options.clone() };
     let console = match lab.machine.boot(kernel, &initramfs, &text, &options) {
         Ok(console) => console,
-        Err(error @ (BootError::Panic(_) | BootError::Hang(..) | BootError::Silent(_))) => {
+        Err(
+            error @ (BootError::Panic(_)
+            | BootError::Hang(..)
+            | BootError::Quiet(..)
+            | BootError::Silent(_)),
+        ) => {
             let reason = format!("{error}; it said last:\n{}", error.last_lines());
             return failed(reason, Report::default(), Duration::ZERO);
         }

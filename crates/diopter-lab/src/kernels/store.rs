@@ -15,12 +15,13 @@ use super::choice::Choice;
 use super::error::LabError;
 use super::kernel::{Kernel, Module, ModuleSet};
 use super::programs;
+use super::trust;
 use super::unpack::{self, Parts};
 use super::version;
 use super::watch::{Progress, Watch};
 
 /// Changes when what is unpacked changes; older entries are then made again.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 3;
 const FACTS: &str = "facts.json";
 /// In a temporary folder that is used outside the lock.
 const IN_USE: &str = "in-use";
@@ -64,6 +65,9 @@ pub struct Programs {
     pub archive: PathBuf,
     /// Version by package.
     pub versions: BTreeMap<String, String>,
+    /// BLAKE3 of the archive.
+    #[serde(default)]
+    pub digest: String,
 }
 
 /// A kernel in the cache, as its file tells of it.
@@ -74,8 +78,10 @@ struct Facts {
     release: String,
     package: String,
     version: String,
-    /// What each module needs.
-    modules: BTreeMap<String, Vec<String>>,
+    /// BLAKE3 of the image.
+    digest: String,
+    /// What each module needs, and its BLAKE3.
+    modules: BTreeMap<String, (Vec<String>, Option<String>)>,
     built_in: BTreeSet<String>,
 }
 
@@ -92,11 +98,7 @@ impl Store {
     /// [`LabError::File`] where it can't be written.
     pub fn open(options: StoreOptions, watch: Watch) -> Result<Store, LabError> {
         let root = options.cache.clone().map_or_else(default_cache, Ok)?;
-        for folder in ["apt", "kernels", "programs", "tmp"] {
-            let folder = root.join(folder);
-            fs::create_dir_all(&folder).map_err(LabError::file("create", &folder))?;
-        }
-        let root = fs::canonicalize(&root).map_err(LabError::file("open", &root))?;
+        let root = trust::prepare(&root, &["apt", "kernels", "programs", "tmp"])?;
         let store = Store {
             apt: Apt::prepare(&root.join("apt"), options.sources.as_deref())?,
             root,
@@ -293,7 +295,8 @@ impl Store {
         let release = parts.release.clone().or(file_name).unwrap_or_default();
         let series = version::series(&release).unwrap_or_else(|| release.clone());
         let package = if packages.is_empty() { String::new() } else { told };
-        Ok(Kernel { series, release, package, version: String::new(), image, modules })
+        let (version, image_digest) = (String::new(), None);
+        Ok(Kernel { series, release, package, version, image, image_digest, modules })
     }
 
     /// The guest's programs, from the cache or fetched.
@@ -343,9 +346,10 @@ impl Store {
         let archive = programs::archive(&names.zip(files).collect())?;
         let ready = self.temporary()?;
         let path = ready.path().join(ARCHIVE);
+        let digest = blake3::hash(&archive).to_hex().to_string();
         fs::write(&path, archive).map_err(LabError::file("write", &path))?;
         let versions = chosen.iter().cloned().collect();
-        write_json(ready.path(), &Programs { archive: PathBuf::from(ARCHIVE), versions })?;
+        write_json(ready.path(), &Programs { archive: PathBuf::from(ARCHIVE), versions, digest })?;
         publish(ready, folder)
     }
 
@@ -490,7 +494,12 @@ fn write_kernel(parts: &Parts, build: &Build, folder: &Path) -> Result<(), LabEr
         release: build.release.clone(),
         package: build.packages.first().cloned().unwrap_or_default(),
         version: build.version.clone(),
-        modules: set.modules.into_iter().map(|(name, module)| (name, module.needs)).collect(),
+        digest: blake3::hash(image).to_hex().to_string(),
+        modules: set
+            .modules
+            .into_iter()
+            .map(|(name, module)| (name, (module.needs, module.digest)))
+            .collect(),
         built_in: set.built_in,
     };
     write_json(folder, &facts)
@@ -514,13 +523,13 @@ fn publish(ready: tempfile::TempDir, folder: &Path) -> Result<(), LabError> {
 }
 
 fn read_kernel(folder: &Path) -> Option<Kernel> {
-    let facts: Facts = serde_json::from_slice(&fs::read(folder.join(FACTS)).ok()?).ok()?;
+    let facts: Facts = serde_json::from_slice(&trust::read_own(&folder.join(FACTS))?).ok()?;
     if facts.format != FORMAT {
         return None;
     }
-    let module = |(name, needs): (String, Vec<String>)| {
+    let module = |(name, (needs, digest))| {
         let path = folder.join("modules").join(format!("{name}.ko"));
-        (name.clone(), Module { name, path, needs })
+        (String::clone(&name), Module { name, path, needs, digest })
     };
     let modules = facts.modules.into_iter().map(module).collect();
     Some(Kernel {
@@ -529,13 +538,18 @@ fn read_kernel(folder: &Path) -> Option<Kernel> {
         package: facts.package,
         version: facts.version,
         image: folder.join(unpack::IMAGE),
+        image_digest: Some(facts.digest),
         modules: ModuleSet { modules, built_in: facts.built_in },
     })
 }
 
 fn read_programs(folder: &Path) -> Option<Programs> {
-    let programs: Programs = serde_json::from_slice(&fs::read(folder.join(FACTS)).ok()?).ok()?;
-    Some(Programs { archive: folder.join(ARCHIVE), ..programs })
+    let facts = trust::read_own(&folder.join(FACTS))?;
+    let programs: Programs = serde_json::from_slice(&facts).ok()?;
+    let archive = folder.join(ARCHIVE);
+    // An archive that was changed is made again.
+    trust::read(&archive, Some(&programs.digest)).ok()?;
+    Some(Programs { archive, ..programs })
 }
 
 fn used_at(folder: &Path) -> SystemTime {

@@ -3,16 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Cursor, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::deb;
 use super::elf;
 use super::error::LabError;
 use super::kernel::{Module, ModuleSet, canonical};
+use super::limited::Limited;
 
 /// The modules that jobs ask for; those that they need come with them.
-const WANTED: [&str; 28] = [
+const WANTED: [&str; 30] = [
     "null_blk",
     "scsi_debug",
     "dm_delay",
@@ -20,6 +21,8 @@ const WANTED: [&str; 28] = [
     "nvme",
     "virtio_blk",
     "virtio_pci",
+    "virtio_scsi",
+    "sd_mod",
     "brd",
     "ext4",
     "ext2",
@@ -42,8 +45,8 @@ const WANTED: [&str; 28] = [
     "bfq",
     "configfs",
 ];
-/// More bytes than this no module has.
-const MODULE_MAX: u64 = 256 << 20;
+/// Memory of an xz decoder; `xz -9` needs 65 MiB.
+const DICTIONARY_KIB_MAX: u32 = 256 << 10;
 /// What is in the folder of an unpacked kernel.
 pub const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
@@ -155,7 +158,8 @@ impl Parts {
             let path = folder.join(format!("{name}.ko"));
             fs::write(&path, content).map_err(LabError::file("write", &path))?;
             asked.extend(needs.iter().cloned());
-            set.modules.insert(name.clone(), Module { name, path, needs });
+            let digest = Some(blake3::hash(content).to_hex().to_string());
+            set.modules.insert(name.clone(), Module { name, path, needs, digest });
         }
         Ok(set)
     }
@@ -171,13 +175,14 @@ fn release_of(path: &str) -> Option<String> {
 
 fn unpacked(file: &str, packed: &[u8]) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
+    let size = u64::try_from(packed.len()).map_err(io::Error::other)?;
     if file.ends_with(".xz") {
-        lzma_rs::xz_decompress(&mut Cursor::new(packed), &mut content)
-            .map_err(|error| io::Error::other(format!("{error:?}")))?;
+        let decoder = lzma_rust2::XzReader::new_mem_limit(packed, true, DICTIONARY_KIB_MAX);
+        Limited::new(decoder, size).read_to_end(&mut content)?;
     } else if file.ends_with(".zst") {
         let decoder = ruzstd::decoding::StreamingDecoder::new(packed);
         let decoder = decoder.map_err(|error| io::Error::other(error.to_string()))?;
-        decoder.take(MODULE_MAX).read_to_end(&mut content)?;
+        Limited::new(decoder, size).read_to_end(&mut content)?;
     } else if file.ends_with(".gz") {
         return Err(io::Error::other("gzip is not known here"));
     } else {
@@ -205,6 +210,26 @@ mod tests {
         assert_eq!(release_of("boot/vmlinuz-7.2.13+deb14-cloud-amd64"), release);
         assert_eq!(release_of("usr/lib/modules/7.2.13+deb14-cloud-amd64/vmlinuz"), release);
         assert_eq!(release_of("usr/share/doc/x"), None);
+    }
+
+    #[test]
+    fn a_module_that_unpacks_to_gigabytes_is_refused_early() {
+        // One MiB of zeros is 148 bytes; xz joins streams.
+        let mut packed = Vec::new();
+        let mut xz = std::process::Command::new("xz");
+        let command = xz.args(["-c", "-T1"]).stdin(std::process::Stdio::piped());
+        let Ok(mut child) = command.stdout(std::process::Stdio::piped()).spawn() else {
+            return eprintln!("SKIP xz: it is not installed");
+        };
+        let mut stdin = child.stdin.take().unwrap();
+        let feed = std::thread::spawn(move || {
+            io::copy(&mut io::repeat(0).take(32 << 20), &mut stdin).unwrap();
+        });
+        child.stdout.take().unwrap().read_to_end(&mut packed).unwrap();
+        feed.join().unwrap();
+        assert!(child.wait().unwrap().success() && packed.len() < 64 << 10);
+        let error = unpacked("x.ko.xz", &packed).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge, "{error}");
     }
 
     #[test]

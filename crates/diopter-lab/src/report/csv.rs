@@ -6,6 +6,7 @@ use super::label::Labels;
 use crate::document::{
     Bench, Cell, Contexts, Direction, DirectionSample, Latency, RouteSample, Row, Sample, Span,
 };
+use crate::untrusted;
 
 /// Columns that say which cell it is.
 const PLACE: [&str; 17] = [
@@ -98,13 +99,14 @@ fn place(
 ) -> Vec<String> {
     let Row { job, .. } = &bench.rows[at];
     let column = bench.columns.get(column).cloned().unwrap_or_default();
+    let text = untrusted::csv_field;
     let (runtime, bytes) = match job.span {
         Span::RuntimeNs(ns) => (ns.to_string(), String::new()),
         Span::IoBytes(bytes) => (String::new(), bytes.to_string()),
     };
     vec![
         at.to_string(),
-        label.clone(),
+        text(label),
         job.rw.name().to_owned(),
         job.block_bytes.to_string(),
         job.iodepth.to_string(),
@@ -112,14 +114,14 @@ fn place(
         job.size.to_string(),
         runtime,
         bytes,
-        job.file_system.clone().unwrap_or_default(),
-        column.label,
-        column.program,
-        column.program_version,
-        column.preset.unwrap_or_default(),
-        column.engine,
-        column.kernel.unwrap_or_default(),
-        cell.failure.clone().unwrap_or_default(),
+        text(job.file_system.as_deref().unwrap_or_default()),
+        text(&column.label),
+        text(&column.program),
+        text(&column.program_version),
+        text(&column.preset.unwrap_or_default()),
+        text(&column.engine),
+        text(&column.kernel.unwrap_or_default()),
+        text(cell.failure.as_deref().unwrap_or_default()),
     ]
 }
 

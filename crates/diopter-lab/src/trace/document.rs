@@ -56,6 +56,9 @@ pub struct Summary {
     pub unknown: Vec<String>,
     /// What slowed the command's I/O down, the worst first.
     pub findings: Vec<Finding>,
+    /// Whether requests on raw devices were recorded. If not, they are missing from every figure,
+    /// and `unknown` says why; false in documents of versions that did not record the fact.
+    pub raw_devices_are_known: bool,
 }
 
 /// The least, the mean and the most.

@@ -12,6 +12,8 @@ pub enum TraceError {
     NotRoot,
     /// No tracefs is mounted where it is looked for.
     NoTracefs,
+    /// The kernel is locked down for confidentiality, which forbids tracing even to root.
+    LockedDown,
     /// The kernel has no events of direct I/O.
     NoIomapEvents {
         /// The kernel's release.
@@ -79,6 +81,11 @@ impl fmt::Display for TraceError {
                 f,
                 "no tracefs at /sys/kernel/tracing; mount it with `mount -t tracefs tracefs \
                  /sys/kernel/tracing` (in a container, on the host)"
+            ),
+            TraceError::LockedDown => write!(
+                f,
+                "the kernel is locked down and allows no tracing; boot it without \
+                 lockdown=confidentiality (integrity allows tracing)"
             ),
             TraceError::NoIomapEvents { release } => write!(
                 f,

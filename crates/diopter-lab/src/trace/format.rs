@@ -79,7 +79,8 @@ impl Record<'_> {
     #[must_use]
     pub fn text(&self, index: usize) -> &[u8] {
         let Some(field) = self.fields.get(index) else { return &[] };
-        let bytes = self.bytes.get(field.offset..field.offset + field.size).unwrap_or_default();
+        let end = field.offset.saturating_add(field.size);
+        let bytes = self.bytes.get(field.offset..end).unwrap_or_default();
         bytes.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 }

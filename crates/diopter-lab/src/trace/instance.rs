@@ -9,6 +9,11 @@ use super::error::TraceError;
 use super::event::{self, Need};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
+/// `none integrity [confidentiality]`: the level in brackets is in force. In securityfs, which may
+/// not be mounted.
+const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
+/// The command line of the kernel, which may set the level.
+const COMMAND_LINE: &str = "/proc/cmdline";
 /// Every instance of ours is named so, with the process and its start behind it.
 const PREFIX: &str = "diopter-";
 /// Format files are the largest, with some KiB.
@@ -26,11 +31,15 @@ impl Instance {
     /// Makes one, after the instances of runs that were killed are removed.
     ///
     /// # Errors
-    /// [`TraceError::NotRoot`], [`TraceError::NoTracefs`], [`TraceError::NoIomapEvents`],
-    /// [`TraceError::Tracefs`].
+    /// [`TraceError::NotRoot`], [`TraceError::LockedDown`], [`TraceError::NoTracefs`],
+    /// [`TraceError::NoIomapEvents`], [`TraceError::Tracefs`].
     pub fn create() -> Result<Instance, TraceError> {
         if !rustix::process::geteuid().is_root() {
             return Err(TraceError::NotRoot);
+        }
+        let read = |path| fs::read_to_string(path).ok();
+        if is_locked_down(read(LOCKDOWN).as_deref(), read(COMMAND_LINE).as_deref()) {
+            return Err(TraceError::LockedDown);
         }
         let instances = instances_of(Path::new(TRACEFS))?;
         remove_orphans(&instances);
@@ -145,6 +154,16 @@ fn instances_of(tracefs: &Path) -> Result<PathBuf, TraceError> {
     Ok(instances)
 }
 
+/// Whether the kernel forbids tracing: by its own words, or else by its command line.
+fn is_locked_down(lockdown: Option<&str>, command_line: Option<&str>) -> bool {
+    match lockdown {
+        Some(levels) => levels.contains("[confidentiality]"),
+        None => command_line.is_some_and(|line| {
+            line.split_whitespace().any(|word| word == "lockdown=confidentiality")
+        }),
+    }
+}
+
 /// The running kernel, as `uname -r` tells it.
 pub(super) fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
@@ -243,6 +262,19 @@ mod tests {
         }
         assert_eq!(instances_of(folder.path()).unwrap(), folder.path().join("instances"));
         assert_eq!(fs::read_dir(folder.path().join("instances")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_kernel_locked_down_for_confidentiality_allows_no_tracing() {
+        let line = Some("root=/dev/vda lockdown=confidentiality quiet");
+        assert!(is_locked_down(Some("none integrity [confidentiality]\n"), None));
+        assert!(is_locked_down(None, line), "securityfs is not mounted");
+        assert!(!is_locked_down(Some("none [integrity] confidentiality\n"), None));
+        assert!(!is_locked_down(Some("[none] integrity confidentiality\n"), line));
+        assert!(!is_locked_down(None, Some("lockdown=integrity")));
+        assert!(!is_locked_down(None, None));
+        let message = TraceError::LockedDown.to_string();
+        assert!(message.contains("boot it without lockdown=confidentiality"), "{message}");
     }
 
     #[test]

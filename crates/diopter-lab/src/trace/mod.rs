@@ -2,9 +2,12 @@
 //! the contexts of their completions.
 
 pub mod document;
+pub mod error;
 pub mod findings;
+pub mod format;
 pub mod html;
 pub mod model;
+pub mod page;
 pub mod perfetto;
 pub mod phases;
 pub mod sample;
@@ -13,13 +16,10 @@ pub mod summary;
 mod bios;
 mod btf;
 mod command;
-mod error;
 mod event;
 mod files;
-mod format;
 mod instance;
 mod join;
-mod page;
 mod programs;
 mod reader;
 mod record;

@@ -24,6 +24,8 @@ pub struct Trace {
     pub lost_events: u64,
     /// What could not be known, and why, each as one sentence.
     pub unknown: Vec<String>,
+    /// Whether every request on a raw device is among the requests.
+    pub has_raw: bool,
     /// The kernel's release.
     pub kernel_release: String,
     /// The queues of requests that the command made, as they were made.

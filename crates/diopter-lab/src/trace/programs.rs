@@ -30,11 +30,13 @@ const REST: i16 = -8;
 const KIND_BIO: i32 = 1;
 const KIND_CACHED: i32 = 2;
 
-/// How a bio of a raw device ends tells how its request was asked for.
-const ENDS: [(&str, i32); 3] = [
-    ("blkdev_bio_end_io_async", FORM_ALONE),
-    ("blkdev_bio_end_io", FORM_OF_SEVERAL),
-    ("submit_bio_wait_endio", FORM_WAITED_FOR),
+/// The function that ends a bio of a raw device says how its request was asked for. Where there are
+/// several names, the first that the kernel has is the one: Linux 6.12 has both of the last, and
+/// there the second ends discards and zeroing only.
+const ENDS: [(&[&str], i32); 3] = [
+    (&["blkdev_bio_end_io_async"], FORM_ALONE),
+    (&["blkdev_bio_end_io"], FORM_OF_SEVERAL),
+    (&["submit_bio_wait_endio", "bio_wait_end_io"], FORM_WAITED_FOR),
 ];
 const FORM_ALONE: i32 = 1;
 const FORM_OF_SEVERAL: i32 = 2;
@@ -50,6 +52,8 @@ pub struct Programs {
     lost: Counter,
     /// Whether cached pages are told.
     has_cached: bool,
+    /// Whether every request on a raw device is recorded.
+    has_raw: bool,
 }
 
 /// Fields that lead from a request to its file's cached pages.
@@ -117,9 +121,19 @@ impl Programs {
         let mut unknown = Vec::new();
         let output = (ring.as_fd().as_raw_fd(), lost.as_fd().as_raw_fd());
         let mut attached = Vec::new();
-        match raw_program(&btf, output) {
-            Ok(program) => attached.push(program),
-            Err(why) => unknown.push(format!("requests on raw devices: {why}")),
+        let (ends, missing) = ends(symbols::address);
+        let has_raw = match raw_program(&btf, &ends, output) {
+            Ok(program) => {
+                attached.push(program);
+                missing.is_empty()
+            }
+            Err(why) => {
+                unknown.push(format!("requests on raw devices: {why}"));
+                false
+            }
+        };
+        if !ends.is_empty() {
+            unknown.extend(missing);
         }
         let cached = cached_program(&btf, fields, output);
         let has_cached = cached.is_ok();
@@ -127,7 +141,13 @@ impl Programs {
             Ok(program) => attached.push(program),
             Err(why) => unknown.push(format!("whether files had cached pages: {why}")),
         }
-        (Some(Programs { _attached: attached, ring, lost, has_cached }), unknown)
+        (Some(Programs { _attached: attached, ring, lost, has_cached, has_raw }), unknown)
+    }
+
+    /// Whether every request on a raw device is recorded.
+    #[must_use]
+    pub fn has_raw(&self) -> bool {
+        self.has_raw
     }
 
     /// Whether cached pages are told.
@@ -190,7 +210,11 @@ pub fn event(record: &[u8]) -> Option<Event> {
 }
 
 /// The program that tells which bios of raw devices are one request.
-fn raw_program(btf: &Btf, output: (i32, i32)) -> Result<Attached, String> {
+fn raw_program(btf: &Btf, ends: &[(u64, i32)], output: (i32, i32)) -> Result<Attached, String> {
+    if ends.is_empty() {
+        let names = ENDS.iter().flat_map(|(names, _)| *names).copied().collect::<Vec<_>>();
+        return Err(format!("/proc/kallsyms has none of {}", names.join(", ")));
+    }
     let target = btf.typedef("btf_trace_block_bio_queue");
     let target = target.ok_or("the kernel's types name no block_bio_queue")?;
     let field = |structure, field| {
@@ -201,12 +225,27 @@ fn raw_program(btf: &Btf, output: (i32, i32)) -> Result<Attached, String> {
         private: field("bio", "bi_private")?,
         in_request: field("blkdev_dio", "bio")?,
     };
-    let mut ends = Vec::new();
-    for (name, form) in ENDS {
-        let address = symbols::address(name);
-        ends.push((address.ok_or_else(|| format!("this kernel has no function {name}"))?, form));
+    load_at(target, &bio_code(fields, ends).finish(output))
+}
+
+/// The functions of [`ENDS`] that a kernel has, and a sentence for each form that it lacks.
+fn ends(address: impl Fn(&str) -> Option<u64>) -> (Vec<(u64, i32)>, Vec<String>) {
+    let (mut ends, mut missing) = (Vec::new(), Vec::new());
+    for (names, form) in ENDS {
+        match names.iter().find_map(|name| address(name)) {
+            Some(address) => ends.push((address, form)),
+            None => missing.push(format!(
+                "requests on raw devices that {}: this kernel has no function {}",
+                match form {
+                    FORM_ALONE => "are asynchronous and one bio",
+                    FORM_OF_SEVERAL => "are several bios",
+                    _ => "are waited for and one bio",
+                },
+                names.join(" or ")
+            )),
+        }
     }
-    load_at(target, &bio_code(fields, &ends).finish(output))
+    (ends, missing)
 }
 
 fn load_at(target: u32, instructions: &[u64]) -> Result<Attached, String> {
@@ -368,5 +407,45 @@ impl Code {
         self.set(R0, 0);
         self.put(0x95, R0, R0, (0, 0));
         self.instructions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forms_of(functions: &[&str]) -> (Vec<i32>, usize) {
+        let (found, missing) = ends(|name| {
+            let at = functions.iter().position(|known| *known == name)?;
+            u64::try_from(at + 1).ok()
+        });
+        (found.into_iter().map(|(_, form)| form).collect(), missing.len())
+    }
+
+    #[test]
+    fn a_bio_that_is_waited_for_is_found_under_either_name_of_its_end() {
+        let all = (vec![FORM_ALONE, FORM_OF_SEVERAL, FORM_WAITED_FOR], 0);
+        let common = ["blkdev_bio_end_io_async", "blkdev_bio_end_io"];
+        let with = |more: &[&'static str]| forms_of(&[&common[..], more].concat());
+        assert_eq!(with(&["submit_bio_wait_endio"]), all, "6.1");
+        assert_eq!(with(&["bio_wait_end_io"]), all, "7.2");
+        assert_eq!(with(&["bio_wait_end_io", "submit_bio_wait_endio"]), all, "6.12");
+    }
+
+    #[test]
+    fn of_two_names_the_first_is_the_one() {
+        let address = |name: &str| match name {
+            "submit_bio_wait_endio" => Some(7),
+            "bio_wait_end_io" => Some(8),
+            _ => None,
+        };
+        assert_eq!(ends(address).0, [(7, FORM_WAITED_FOR)]);
+    }
+
+    #[test]
+    fn a_function_that_is_missing_does_not_take_the_others_away() {
+        let (forms, missing) = forms_of(&["blkdev_bio_end_io_async", "bio_wait_end_io"]);
+        assert_eq!((forms, missing), (vec![FORM_ALONE, FORM_WAITED_FOR], 1));
+        assert_eq!(forms_of(&[]), (Vec::new(), 3));
     }
 }

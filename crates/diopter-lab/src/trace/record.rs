@@ -60,6 +60,7 @@ pub fn record(options: &RecordOptions, on_child: &mut dyn FnMut(u32)) -> Result<
     let decoder = prepare(&instance, buffer_kib, &devices(&options.devices)?)?;
     let (programs, missing) = Programs::load();
     let has_cached = programs.as_ref().is_some_and(Programs::has_cached);
+    let has_raw = programs.as_ref().is_some_and(Programs::has_raw);
     let pipes = Pipes::open(&instance, programs, options.spool_bytes_max)?;
     let (stop, stopped) = mpsc::channel();
     let reader = thread::Builder::new().name("dio-trace".to_owned());
@@ -86,6 +87,7 @@ pub fn record(options: &RecordOptions, on_child: &mut dyn FnMut(u32)) -> Result<
         lost_events: instance.lost_events()? + spool.lost(),
         unknown: unknown(&instance, &spool),
         kernel_release: release(),
+        has_raw,
         ..Trace::default()
     };
     trace.unknown.extend(missing);

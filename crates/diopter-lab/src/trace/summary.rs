@@ -49,6 +49,7 @@ pub fn summary(trace: &Trace) -> Summary {
         lost_events: trace.lost_events,
         unknown: trace.unknown.clone(),
         findings: findings::findings(trace),
+        raw_devices_are_known: trace.has_raw,
     }
 }
 
@@ -56,6 +57,11 @@ pub fn summary(trace: &Trace) -> Summary {
 #[must_use]
 pub fn bytes_moved(request: &TracedRequest) -> u64 {
     request.result.map_or(request.length, |result| u64::try_from(result).unwrap_or(0))
+}
+
+/// Whether no event showed how or when a request ended.
+fn is_unfinished(request: &TracedRequest) -> bool {
+    request.result.is_none() && end_of(request).is_none()
 }
 
 /// Most of these requests that were in flight at once.
@@ -153,7 +159,7 @@ fn by_file(trace: &Trace) -> Vec<FileSummary> {
                 bytes: requests.iter().map(|request| bytes_moved(request)).sum(),
                 bios: requests.iter().map(|request| count(request.bios.len())).sum(),
                 completions: completions(requests.iter().copied()),
-                unfinished: count(requests.iter().filter(|one| end_of(one).is_none()).count()),
+                unfinished: count(requests.iter().filter(|one| is_unfinished(one)).count()),
                 total_ns: total.told(),
             }
         })

@@ -92,6 +92,7 @@ impl Job {
     /// What is seen of it.
     pub fn trace(&self) -> Trace {
         let mut trace = Trace {
+            has_raw: true,
             command: vec!["fio".to_owned(), "job".to_owned()],
             started_unix_ns: 1_700_000_000_000_000_000,
             files: (0..self.files).map(|at| self.file(at)).collect(),

@@ -23,7 +23,7 @@ impl Out {
     }
 }
 
-fn hold_reads(slab: &Slab, file: &std::fs::File, memory: MemoryId, out: &mut Out) {
+fn hold_reads(slab: &Slab, file: &OpenObject, memory: MemoryId, out: &mut Out) {
     for start in 0..3 {
         let id = slab.build(spec(Op::Read, file, memory, (start, 1))).expect("a slot");
         out.bios.push(slab.hold_for_thread(id));
@@ -102,7 +102,7 @@ fn loans_nest_and_each_waits_for_its_own_bios() {
     assert_eq!((outer, inner), (*b"ayz", *b"wabc"));
 }
 
-fn hold_one(slab: &Slab, spec: BioSpec, out: &mut Out) {
+fn hold_one(slab: &Slab, spec: BioDraft<'_>, out: &mut Out) {
     let id = slab.build(spec).expect("a slot");
     out.bios.push(slab.hold_for_thread(id));
 }

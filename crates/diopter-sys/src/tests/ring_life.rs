@@ -1,7 +1,7 @@
 //! How a ring waits, is interrupted, cancels and ends, with reads of a pipe that never complete by
 //! themselves.
 
-use std::io::{PipeReader, PipeWriter, Write, pipe};
+use std::io::{PipeWriter, Write, pipe};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::time::Instant;
 
@@ -11,12 +11,24 @@ use crate::testing::SignalStorm;
 const SHORT: Duration = Duration::from_millis(20);
 
 /// A read that waits for as long as the writing end is open and silent.
-fn never(memory: MemoryId, start: usize) -> (BioSpec, PipeReader, PipeWriter) {
-    let (reader, writer) = pipe().expect("a pipe");
-    (spec(Op::Read, &reader, 0, span(memory, start, 1)), reader, writer)
+struct Never {
+    reader: OpenObject,
+    span: Option<Span>,
 }
 
-fn start(ring: &mut Ring, spec: BioSpec) -> BioId {
+impl Never {
+    fn draft(&self) -> BioDraft<'_> {
+        spec(Op::Read, &self.reader, 0, self.span)
+    }
+}
+
+fn never(memory: MemoryId, start: usize) -> (Never, OpenObject, PipeWriter) {
+    let (reader, writer) = pipe().expect("a pipe");
+    let reader = OpenObject::new(reader.into());
+    (Never { reader: reader.clone(), span: span(memory, start, 1) }, reader, writer)
+}
+
+fn start(ring: &mut Ring, spec: BioDraft<'_>) -> BioId {
     let id = ring.slab.build(spec).expect("a slot");
     assert_eq!(ring.queue(&[id]), 1, "there is room");
     id
@@ -36,7 +48,7 @@ fn a_turn_ends_with_its_time_when_nothing_completes() {
     for wanted in [RingWanted::ALL, RingWanted::PLAIN] {
         let Some(mut ring) = ring_of(&slab, 4, wanted) else { return };
         let (bio, _reader, mut writer) = never(memory, 0);
-        let id = start(&mut ring, bio);
+        let id = start(&mut ring, bio.draft());
         let (mut done, started) = (Vec::new(), Instant::now());
         assert_eq!(ring.turn(1, Some(SHORT), &mut done), Ok(()));
         assert!((SHORT..LONG).contains(&started.elapsed()), "{:?}", started.elapsed());
@@ -60,7 +72,7 @@ fn a_poll_finds_what_has_completed() {
     for wanted in [RingWanted::ALL, RingWanted::PLAIN] {
         let Some(mut ring) = ring_of(&slab, 4, wanted) else { return };
         let (bio, _reader, mut writer) = never(memory, 0);
-        let id = start(&mut ring, bio);
+        let id = start(&mut ring, bio.draft());
         let (mut done, started) = (Vec::new(), Instant::now());
         ring.turn(0, None, &mut done).expect("the ring works");
         writer.write_all(b"x").expect("a reader is there");
@@ -88,10 +100,10 @@ fn a_panic_while_lent_memory_is_held_by_a_bio_that_never_completes_cancels_and_u
     let (mut lent, mut drains, mut ends) = ([7; 2], 0, None);
     let scope = |ring: &mut Ring, memory| {
         let (bio, reader, writer) = never(memory, 0);
-        start(ring, bio);
+        start(ring, bio.draft());
         ring.turn(0, None, &mut Vec::new()).expect("the ring works");
         let (queued, other_reader, _) = never(memory, 1);
-        start(ring, queued);
+        start(ring, queued.draft());
         ends = Some((reader, other_reader, writer));
         panic_any("the scope's panic");
     };
@@ -116,7 +128,7 @@ fn a_cancelled_bio_comes_back_once_and_its_memory_leaves() {
     let memory = adopted(&slab, &[0; 2]);
     let (one, _reader, _writer) = never(memory, 0);
     let (other, _other_reader, _other_writer) = never(memory, 1);
-    let [one, other] = [one, other].map(|bio| start(&mut ring, bio));
+    let [one, other] = [one, other].map(|bio| start(&mut ring, bio.draft()));
     let mut done = Vec::new();
     ring.turn(0, None, &mut done).expect("the ring works");
     ring.cancel(one);
@@ -144,10 +156,10 @@ fn a_dropped_ring_cancels_what_never_completes_and_the_memory_can_leave() {
         let Some(mut ring) = ring_of(&slab, 4, wanted) else { return };
         let memory = adopted(&slab, &[0; 2]);
         let (submitted, _reader, mut writer) = never(memory, 0);
-        start(&mut ring, submitted);
+        start(&mut ring, submitted.draft());
         ring.turn(0, None, &mut Vec::new()).expect("the ring works");
         let (queued, _other_reader, mut other_writer) = never(memory, 1);
-        start(&mut ring, queued);
+        start(&mut ring, queued.draft());
         let started = Instant::now();
         drop(ring);
         assert!(started.elapsed() < DRAIN_WAIT * DRAIN_ROUNDS, "{:?}", started.elapsed());
@@ -165,7 +177,7 @@ fn a_forgotten_ring_keeps_the_memory_of_its_bios() {
     let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };
     let memory = adopted(&slab, &[0; 1]);
     let (bio, _reader, _writer) = never(memory, 0);
-    start(&mut ring, bio);
+    start(&mut ring, bio.draft());
     ring.turn(0, None, &mut Vec::new()).expect("the ring works");
     std::mem::forget(ring);
     assert!(slab.release(memory).is_none());
@@ -179,7 +191,7 @@ fn a_ring_that_is_refused_in_use_gives_back_the_bios_that_the_kernel_has_not_see
         let [seen, unseen] = [(); 2].map(|()| adopted(&slab, &[0; 2]));
         let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
         let (in_kernel, _reader, _writer) = never(seen, 0);
-        let in_kernel = start(&mut ring, in_kernel);
+        let in_kernel = start(&mut ring, in_kernel.draft());
         ring.turn(0, None, &mut Vec::new()).expect("the ring works");
         testing::refuse_uring(Errno::EPERM).expect("seccomp");
         let file = file_of(b"content");
@@ -205,7 +217,7 @@ fn rings_dropped_in_a_child_of_fork_stay_their_parents() {
         let memory = adopted(&slab, &[0; 1]);
         let Some(mut ring) = ring_of(&slab, 64, RingWanted::ALL) else { return };
         let (bio, _reader, mut writer) = never(memory, 0);
-        let id = start(&mut ring, bio);
+        let id = start(&mut ring, bio.draft());
         ring.turn(0, None, &mut Vec::new()).expect("the ring works");
         let idle = ring_of(&slab, 64, RingWanted::ALL).expect("as before");
         let mut rings = Some((ring, idle));
@@ -237,6 +249,7 @@ fn more_bios_than_completion_entries_all_come_back() {
     let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };
     let memory = adopted(&slab, &[0; 100]);
     let (reader, writer) = pipe().expect("a pipe");
+    let reader = OpenObject::new(reader.into());
     let mut done = Vec::new();
     let mut queued = Vec::new();
     for start in 0..100 {
@@ -290,7 +303,7 @@ fn a_nop_comes_back_except_while_bios_are_held() {
             assert_eq!(ring.nop(LONG), Ok(()));
         }
         let (bio, _reader, _writer) = never(memory, 0);
-        start(&mut ring, bio);
+        start(&mut ring, bio.draft());
         assert_eq!(ring.nop(LONG), Err(Errno::EBUSY));
     }
 }
@@ -304,7 +317,7 @@ fn under_a_storm_of_signals_every_bio_comes_back_once_and_without_an_error() {
     for wanted in [RingWanted::ALL, RingWanted::PLAIN] {
         let Some(mut ring) = ring_of(&slab, 32, wanted) else { return };
         let (waiting, _reader, _writer) = never(memory, 63);
-        let waiting = start(&mut ring, waiting);
+        let waiting = start(&mut ring, waiting.draft());
         let storm = SignalStorm::start(Duration::from_micros(100)).expect("a timer");
         let (mut done, mut finished, mut turns) = (Vec::new(), 0, 0);
         while finished < BIOS_MIN || storm.seen() < 1000 {
@@ -333,6 +346,6 @@ fn under_a_storm_of_signals_every_bio_comes_back_once_and_without_an_error() {
     assert!(slab.release(memory).is_some_and(|buf| (0..31).all(|n| usize::from(buf[n]) == n)));
 }
 
-fn read_of(file: &File, memory: MemoryId, n: u8) -> BioSpec {
+fn read_of(file: &OpenObject, memory: MemoryId, n: u8) -> BioDraft<'_> {
     spec(Op::Read, file, u64::from(n), span(memory, usize::from(n), 1))
 }

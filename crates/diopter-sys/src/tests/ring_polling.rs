@@ -18,7 +18,7 @@ fn the_thread_serves_every_kind_of_bio_on_files_that_are_registered_or_not() {
     assert!(granted.sqpoll == Some(LONG) && !granted.defer_taskrun && !granted.coop_taskrun);
     check_round_trip(&slab, &mut ring);
     let file = file_of(b"registered");
-    ring.register_file(file.as_fd()).expect("a slot");
+    ring.register_file(&file).expect("a slot");
     let memory = adopted(&slab, &[0; 10]);
     assert_eq!(run(&mut ring, spec(Op::Read, &file, 0, span(memory, 0, 10))), Ok(10));
     assert_eq!(run(&mut ring, spec(Op::Allocate(4096), &file, 0, None)), Ok(0));
@@ -68,6 +68,7 @@ fn a_refused_call_ends_no_bio_that_the_thread_may_have_taken() {
         let Some(mut ring) = polled(&slab, 8, LONG) else { return };
         let memory = adopted(&slab, &[0; 1]);
         let (reader, _writer) = pipe().expect("a pipe");
+        let reader = OpenObject::new(reader.into());
         testing::refuse_uring(Errno::EPERM).expect("seccomp");
         let id = slab.build(spec(Op::Read, &reader, 0, span(memory, 0, 1))).expect("a slot");
         assert_eq!(ring.queue(&[id]), 1, "there is room");
@@ -92,7 +93,7 @@ fn a_ring_that_looks_for_completions_refuses_what_goes_through_the_page_cache() 
     let (file, memory) = (file_of(b"buffered"), adopted(&slab, b"untouched"));
     let refused = run(&mut ring, spec(Op::Read, &file, 0, span(memory, 0, 8)));
     assert_eq!(refused, Err(Errno::EOPNOTSUPP));
-    assert!(!is_direct(ObjectHandle::of_fd(file.as_fd())));
+    assert!(!file.is_direct());
     assert_eq!(run(&mut ring, spec(Op::SyncData, &file, 0, None)), Err(Errno::EINVAL));
     assert_eq!(released(&slab, memory), b"untouched");
 }
@@ -107,7 +108,8 @@ fn a_direct_read_is_polled_for_or_refused_by_a_device_without_polled_queues() {
     let mut direct = File::options();
     std::os::unix::fs::OpenOptionsExt::custom_flags(direct.read(true), libc::O_DIRECT);
     let Ok(file) = direct.open(&named) else { return };
-    assert!(is_direct(ObjectHandle::of_fd(file.as_fd())));
+    let file = OpenObject::new(file.into());
+    assert!(file.is_direct());
     let memory = adopted(&slab, &[0; 4096]);
     let result = run(&mut ring, spec(Op::Read, &file, 0, span(memory, 0, 4096)));
     let bytes = released(&slab, memory);

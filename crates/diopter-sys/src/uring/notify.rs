@@ -13,6 +13,8 @@ impl Ring {
     /// `EBUSY` when there is one already, `EINVAL` for another kind of descriptor.
     pub fn notify(&mut self, event: BorrowedFd<'_>) -> Result<(), Errno> {
         let registered = self.ring.submitter().register_eventfd(event.as_raw_fd());
-        registered.map_err(|error| errno_of(&error))
+        registered.map_err(|error| errno_of(&error))?;
+        self.stall.needs_timer = true;
+        Ok(())
     }
 }

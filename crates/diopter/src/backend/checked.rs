@@ -98,6 +98,10 @@ impl Backend for Checked {
         self.inner.register(what)
     }
 
+    fn is_polled(&self) -> bool {
+        self.inner.is_polled()
+    }
+
     fn features(&self) -> Vec<(&'static str, bool)> {
         self.inner.features()
     }

@@ -123,6 +123,10 @@ impl Rung {
 
     fn remedy(self, errno: Errno) -> &'static str {
         match self {
+            Rung::Uring(_) if errno == Errno::EOPNOTSUPP => {
+                "use --backend auto, aio or threads, or Linux 5.11 (5.10 with the backport of \
+                 IORING_FEAT_EXT_ARG)"
+            }
             Rung::Uring(options) if options != UringOptions::DEFAULT => {
                 "go without sqpoll and iopoll, or let the container and \
                  kernel.io_uring_disabled allow io_uring"
@@ -273,6 +277,10 @@ impl Backend for Ladder {
 
     fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
         self.climb().register(what)
+    }
+
+    fn is_polled(&self) -> bool {
+        self.inner.as_ref().map_or(self.uring.iopoll, |inner| inner.is_polled())
     }
 
     fn features(&self) -> Vec<(&'static str, bool)> {

@@ -1,39 +1,84 @@
 //! An object that is a local file or block device.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use diopter_sys::fiemap::{FiemapExtent, fiemap};
 use diopter_sys::file::{FileKind, reopen_buffered, stat_size};
 use diopter_sys::residency::residency;
-use diopter_sys::{Errno, ObjectHandle, space};
+use diopter_sys::{Errno, OpenObject, fork, space};
 
 use crate::backend::{BlockFacts, Port};
-use crate::sync::OnceLock;
+use crate::sync::{Mutex, OnceLock, PerProcess, lock};
 
 /// Extents that are asked for in one question about space.
 const EXTENTS_MAX: usize = 4096;
 
+/// Generations of fork, one in another, that can lock one inherited file at a time.
+const GENERATIONS: usize = 8;
+
 /// A descriptor opened with O_DIRECT, and one without, opened on demand.
 pub struct LocalObject {
-    direct: std::fs::File,
-    buffered: OnceLock<OwnedFd>,
+    direct: OpenObject,
+    buffered: OnceLock<OpenObject>,
     kind: FileKind,
     read: bool,
     write: bool,
+    /// The generation of fork that opened it: the open file description is this process's, or
+    /// shared with a parent.
+    opened_in: u64,
+    /// For a child of fork: a descriptor to lock by, and the generation that opened it.
+    locks: [OnceLock<(u64, OwnedFd)>; GENERATIONS],
+    /// Held while a further descriptor is opened. Two threads must not both open one: closing the
+    /// second would release the process's POSIX locks on the file.
+    opening: PerProcess<Mutex<()>>,
 }
 
 impl LocalObject {
     /// From an open descriptor.
     #[must_use]
     pub fn new(direct: OwnedFd, kind: FileKind, read: bool, write: bool) -> LocalObject {
-        let direct = std::fs::File::from(direct);
-        LocalObject { direct, buffered: OnceLock::new(), kind, read, write }
+        LocalObject {
+            direct: OpenObject::new(direct),
+            buffered: OnceLock::new(),
+            kind,
+            read,
+            write,
+            opened_in: fork::generation(),
+            locks: std::array::from_fn(|_| OnceLock::new()),
+            opening: PerProcess::new(|| Mutex::new(())),
+        }
+    }
+
+    /// The descriptor to lock by. Locks belong to the open file description, which a child of fork
+    /// shares with its parent and its siblings: it opens one of its own.
+    fn lock_descriptor(&self) -> Result<BorrowedFd<'_>, Errno> {
+        let generation = fork::generation();
+        if generation == self.opened_in {
+            return Ok(self.fd());
+        }
+        let slot = &self.locks[usize::try_from(generation).unwrap_or(0) % GENERATIONS];
+        if slot.get().is_none() {
+            let opening = lock(self.opening.get());
+            if slot.get().is_none() {
+                let fd = reopen_buffered(self.fd(), self.read, self.write)?;
+                slot.set((generation, fd)).unwrap_or(());
+            }
+            drop(opening);
+        }
+        match slot.get() {
+            Some((opened_in, fd)) if *opened_in == generation => Ok(fd.as_fd()),
+            _ => Err(Errno::ENOLCK),
+        }
     }
 
     /// The direct descriptor.
     #[must_use]
     pub fn file(&self) -> &std::fs::File {
-        &self.direct
+        self.direct.file().expect("made from a descriptor")
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.file().as_fd()
     }
 
     /// A file or a block device.
@@ -44,36 +89,39 @@ impl LocalObject {
 }
 
 impl Port for LocalObject {
-    fn direct(&self) -> ObjectHandle {
-        ObjectHandle::of_fd(self.direct.as_fd())
+    fn direct(&self) -> &OpenObject {
+        &self.direct
     }
 
-    fn buffered(&self) -> Result<ObjectHandle, Errno> {
-        if let Some(fd) = self.buffered.get() {
-            return Ok(ObjectHandle::of_fd(fd.as_fd()));
+    fn buffered(&self) -> Result<&OpenObject, Errno> {
+        if let Some(object) = self.buffered.get() {
+            return Ok(object);
         }
-        // Two threads may both open one; the loser's closes again at once.
-        let fd = reopen_buffered(self.direct.as_fd(), self.read, self.write)?;
-        Ok(ObjectHandle::of_fd(self.buffered.get_or_init(|| fd).as_fd()))
+        let _opening = lock(self.opening.get());
+        if let Some(object) = self.buffered.get() {
+            return Ok(object);
+        }
+        let fd = reopen_buffered(self.fd(), self.read, self.write)?;
+        Ok(self.buffered.get_or_init(|| OpenObject::new(fd)))
     }
 
-    fn buffered_if_open(&self) -> Option<ObjectHandle> {
-        self.buffered.get().map(|fd| ObjectHandle::of_fd(fd.as_fd()))
+    fn buffered_if_open(&self) -> Option<&OpenObject> {
+        self.buffered.get()
     }
 
     fn size(&self) -> Result<u64, Errno> {
-        stat_size(self.direct.as_fd(), self.kind)
+        stat_size(self.fd(), self.kind)
     }
 
     fn set_size(&self, size: u64) -> Result<(), Errno> {
-        space::set_len(self.direct.as_fd(), size)
+        space::set_len(self.fd(), size)
     }
 
     fn allocated(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         if self.kind == FileKind::BlockDevice {
             return vec![(start, end)];
         }
-        let extents = fiemap(self.direct.as_fd(), start, end - start, false, EXTENTS_MAX);
+        let extents = fiemap(self.fd(), start, end - start, false, EXTENTS_MAX);
         let own = |extent: &FiemapExtent| !extent.is_shared() && !extent.is_inline();
         let cut = |extent: FiemapExtent| (extent.logical.max(start), extent.end().min(end));
         // A file system that does not answer leaves it unknown.
@@ -84,7 +132,7 @@ impl Port for LocalObject {
         if self.kind == FileKind::BlockDevice {
             return Some(BlockFacts::default());
         }
-        let extents = fiemap(self.direct.as_fd(), start, end - start, false, EXTENTS_MAX).ok()?;
+        let extents = fiemap(self.fd(), start, end - start, false, EXTENTS_MAX).ok()?;
         let inside =
             |extent: &FiemapExtent| extent.end().min(end).saturating_sub(extent.logical.max(start));
         Some(BlockFacts {
@@ -97,19 +145,33 @@ impl Port for LocalObject {
 
     fn has_cached_pages(&self) -> Option<bool> {
         let size = self.size().ok()?;
-        residency(self.direct.as_fd(), 0, 0, size).ok().map(|cache| cache.pages_cached > 0)
+        residency(self.fd(), 0, 0, size).ok().map(|cache| cache.pages_cached > 0)
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        space::free_bytes(self.direct.as_fd()).ok()
+        space::free_bytes(self.fd()).ok()
     }
 
     fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {
-        space::lock_range(self.direct.as_fd(), true, start, end - start, false)
+        space::lock_range(self.lock_descriptor()?, true, start, end - start, false)
     }
 
     fn unlock(&self, start: u64, end: u64) {
         // A lock that can't be given back goes with the descriptor; there is nobody to tell.
-        space::unlock_range(self.direct.as_fd(), start, end - start).unwrap_or(());
+        let unlock = |fd| space::unlock_range(fd, start, end - start);
+        self.lock_descriptor().and_then(unlock).unwrap_or(());
+    }
+
+    fn write_zeros(&self, start: u64, end: u64) -> Result<(), Errno> {
+        if self.kind == FileKind::BlockDevice {
+            return Ok(());
+        }
+        let buffered = self.buffered()?.fd().ok_or(Errno::EBADF)?;
+        space::write_zeros(buffered, start, end)
+    }
+
+    fn is_locked_by_this_process(&self, start: u64, end: u64) -> bool {
+        let asked = |fd| space::is_locked_by_this_process(fd, start, end - start);
+        self.lock_descriptor().and_then(asked).unwrap_or(false)
     }
 }

@@ -14,6 +14,9 @@
 //! 6. `held() <= depth_max`, and a `turn` returns within its `Wait` (plus what one system call
 //!    takes).
 //! 7. `run_now` and `run_lent` return one bio's result directly, and leave what is queued alone.
+//! 8. A bio for another kind of backend (a simulated disk's for the kernel, a file's for the
+//!    simulator) ends with `EBADF`. The slab keeps a file open as long as a bio of it is in use, so
+//!    a backend may go by its number until the bio is back.
 
 pub mod aio;
 pub mod checked;
@@ -27,7 +30,7 @@ pub mod uring;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use diopter_sys::{BioId, BioResult, Errno, IoBuf, LentOnce, ObjectHandle, RwFlags};
+use diopter_sys::{BioId, BioResult, Errno, IoBuf, LentOnce, OpenObject, RwFlags};
 
 use crate::clock::Nanos;
 use crate::error::BackendError;
@@ -106,6 +109,13 @@ pub trait Backend {
         }
     }
 
+    /// `true` for a backend that polls the device for completions, or will once it is set up. Some
+    /// kernels never complete a polled bio that the device takes as several requests (Linux 6.1),
+    /// so its bios are no larger than one.
+    fn is_polled(&self) -> bool {
+        false
+    }
+
     /// Optional features in force, in words, for `probe`.
     fn features(&self) -> Vec<(&'static str, bool)> {
         Vec::new()
@@ -115,7 +125,7 @@ pub trait Backend {
 /// A bio on memory that is lent for one call: a read fills it, a write takes from it.
 pub struct LentBio<'m> {
     /// On which object.
-    pub object: ObjectHandle,
+    pub object: &'m OpenObject,
     /// Where in the object.
     pub offset: u64,
     /// Per-bio flags.
@@ -126,12 +136,13 @@ pub struct LentBio<'m> {
 
 /// What to register.
 pub enum Register<'a, 'b> {
-    /// A file; it stays open until forgotten.
-    File(BorrowedFd<'a>),
+    /// A file; the backend keeps it open until it is forgotten. Registering it again changes
+    /// nothing.
+    File(&'a OpenObject),
     /// Buffers, once for a backend's life.
     Buffers(&'a mut [&'b mut IoBuf]),
-    /// A file that was registered and is about to be closed.
-    Forget(ObjectHandle),
+    /// A file that was registered.
+    Forget(&'a OpenObject),
     /// An eventfd, once for a backend's life: from then on it becomes readable when a turn would
     /// bring completions.
     Notify(BorrowedFd<'a>),
@@ -150,17 +161,17 @@ pub struct BlockFacts {
 
 /// An object as the engine sees it, whatever it lies on.
 pub trait Port: Send + Sync {
-    /// The handle for direct I/O.
-    fn direct(&self) -> ObjectHandle;
+    /// The object for direct I/O.
+    fn direct(&self) -> &OpenObject;
 
-    /// The handle through the page cache, opened when first asked for.
+    /// The object through the page cache, opened when first asked for.
     ///
     /// # Errors
     /// When it can't be opened.
-    fn buffered(&self) -> Result<ObjectHandle, Errno>;
+    fn buffered(&self) -> Result<&OpenObject, Errno>;
 
-    /// The buffered handle if it was ever opened; its write-back errors are its own.
-    fn buffered_if_open(&self) -> Option<ObjectHandle>;
+    /// The buffered object if it was ever opened; its write-back errors are its own.
+    fn buffered_if_open(&self) -> Option<&OpenObject>;
 
     /// Bytes in the object now.
     ///
@@ -193,6 +204,21 @@ pub trait Port: Send + Sync {
     /// Bytes that its file system could still give to the object; `None` where nobody knows.
     fn free_bytes(&self) -> Option<u64> {
         None
+    }
+
+    /// Writes zeros to `[start, end)`, less than a page, through the page cache. Where there is
+    /// none, nothing.
+    ///
+    /// # Errors
+    /// Those of the write, and of opening the object without O_DIRECT.
+    fn write_zeros(&self, _start: u64, _end: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// Whether a POSIX lock of this very process covers part of `[start, end)`: one that
+    /// [`Port::try_lock`] waits for in vain.
+    fn is_locked_by_this_process(&self, _start: u64, _end: u64) -> bool {
+        false
     }
 
     /// Locks a byte range against other processes; `false` when it is taken.

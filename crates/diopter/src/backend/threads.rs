@@ -118,10 +118,18 @@ impl Backend for Threads {
 }
 
 impl Drop for Threads {
+    /// Withdraws what no worker has begun, and waits for the rest. A bio that is in a system call
+    /// for longer stays held: the slab keeps its memory and its file, so the worker writes nothing
+    /// to another file when the call ends.
     fn drop(&mut self) {
         // Bios of this thread were never started: the slab keeps them as built, nobody touches
         // their memory.
         self.held -= u32::try_from(self.own.len()).unwrap_or(self.held);
+        while let Some(bio) = self.workers.withdraw() {
+            // The engine is gone, and so is who would hear of it.
+            let (_id, _withdrawn) = self.slab.give_back(bio.withdraw());
+            self.held -= 1;
+        }
         self.workers.close();
         let mut done = Vec::new();
         let rounds = TEARDOWN_WAIT_MAX.as_millis() / 100;
@@ -131,5 +139,35 @@ impl Drop for Threads {
             }
             self.take_done(Duration::from_millis(100), &mut done);
         }
+    }
+}
+
+#[cfg(all(test, not(any(diopter_loom, shuttle))))]
+mod tests {
+    use diopter_sys::{BioSpec, IoBuf, Op, OpenObject, RwFlags, SlabShape, Span};
+
+    use super::*;
+    use crate::clock;
+
+    #[test]
+    fn what_no_worker_has_begun_is_withdrawn_from_a_dropped_backend() {
+        let slab = Slab::new(SlabShape { bios: 8, segments_per_bio: 1, memories: 1 });
+        let mut threads = Threads::new(&slab, 8);
+        threads.workers = Workers::new("none", 0, 8, HeldBio::run);
+        let memory = slab.adopt(IoBuf::new(4096).expect("memory")).expect("a place");
+        let object = OpenObject::new(tempfile::tempfile().expect("a file").into());
+        for _ in 0..8 {
+            let span = Some(Span::new(memory, 0, 4096));
+            let draft =
+                BioSpec { op: Op::Write, object: &object, offset: 0, span, flags: RwFlags::NONE };
+            let id = slab.build(draft).expect("a slot");
+            assert_eq!(threads.queue(&[id]), 1);
+        }
+        let started = clock::now();
+        drop(threads);
+        assert_eq!(slab.held(), 0, "none is left for later");
+        assert!(u128::from(clock::now().since(started)) < TEARDOWN_WAIT_MAX.as_nanos());
+        assert!(slab.release(memory).is_some());
+        assert_eq!(object.file().expect("a file").metadata().expect("its size").len(), 0);
     }
 }

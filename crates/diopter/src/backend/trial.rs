@@ -1,21 +1,21 @@
 //! Whether a backend works in this process, found by doing what it will be used for: a real set-up
 //! and a direct read. Never by version or sysctl.
 
-use std::fs::OpenOptions;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::Duration;
 
-use diopter_sys::uring::is_direct;
+use diopter_sys::file::{self, inspect, reopen_buffered};
 use diopter_sys::{
-    AioWanted, BioSpec, Errno, IoBuf, ObjectHandle, Op, RwFlags, Slab, SlabShape, Span,
+    AioWanted, BioSpec, Errno, IoBuf, Op, OpenObject, RwFlags, Slab, SlabShape, Span,
 };
 
 use crate::backend::aio::Aio;
 use crate::backend::uring::{Uring, UringOptions};
 use crate::backend::{Backend, Wait};
 use crate::clock;
-use crate::sync::{OnceLock, StaticMutex};
+use crate::sync::{ForkMutex, OnceLock};
+use crate::units::to_usize;
 
 /// Why a backend does not serve here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,46 +29,58 @@ pub struct Choice {
 /// How long a trial waits for its NOP and its read.
 const TRIAL_WAIT: Duration = Duration::from_secs(5);
 
-/// Bytes of the read, and what they are aligned to.
+/// Bytes of the read, where direct I/O does not have to be of more.
 const READ_BYTES: u32 = 4096;
+
+/// The step of [`Choice`] that sets a ring or a context up.
+const SET_UP: &str = "set-up";
+
+/// The same, of a kernel before 5.11 (5.10 with the backport).
+const TIME_LIMIT: &str = "a wait with a time limit (IORING_FEAT_EXT_ARG)";
 
 const SHAPE: SlabShape = SlabShape { bios: 1, segments_per_bio: 1, memories: 1 };
 
-/// What a trial found out, once for the process.
+/// The result of a trial, kept for the process once it holds for the process.
 struct Trial {
     found: OnceLock<Result<(), Choice>>,
     /// One thread at a time: a thousand rings of a thousand trials would take every descriptor.
-    trying: StaticMutex<()>,
+    trying: ForkMutex<()>,
 }
 
 impl Trial {
     const fn new() -> Trial {
-        Trial { found: OnceLock::new(), trying: StaticMutex::new(()) }
+        Trial { found: OnceLock::new(), trying: ForkMutex::new(()) }
     }
 
-    fn run(&self, attempt: fn() -> Result<(), Choice>) -> Result<(), Choice> {
+    fn run(&self, attempt: impl FnOnce() -> Result<(), Choice>) -> Result<(), Choice> {
         if let Some(known) = self.found.get() {
             return *known;
         }
-        let _alone = self.trying.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // In a child of fork whose parent was in a trial there is nothing to wait for.
+        let _alone = self.trying.lock();
         if let Some(known) = self.found.get() {
             return *known;
         }
         let tried = attempt();
-        if tried.is_err_and(|choice| is_of_this_moment(choice.errno)) {
+        if tried.is_err_and(|choice| !is_of_the_process(choice)) {
             return tried;
         }
         *self.found.get_or_init(|| tried)
     }
 }
 
-/// Want of descriptors, memory or AIO entries: it says nothing of the next attempt.
-fn is_of_this_moment(errno: Errno) -> bool {
-    [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EAGAIN].contains(&errno)
+/// `true` for what a seccomp filter, a sysctl or the kernel's age says, which does not come and go.
+/// Want of descriptors, memory or AIO entries does, and an error of the file that was read says
+/// nothing of other files.
+fn is_of_the_process(choice: Choice) -> bool {
+    match choice.errno {
+        Errno::EPERM | Errno::EACCES | Errno::ENOSYS => true,
+        errno => errno == Errno::EOPNOTSUPP && [SET_UP, TIME_LIMIT].contains(&choice.step),
+    }
 }
 
-/// Whether io_uring works in this process. Cached: a seccomp filter or a sysctl does not come and
-/// go. Want of descriptors or memory does, and is not.
+/// Whether io_uring works in this process. Cached once it works, or when the process may not have
+/// it.
 ///
 /// # Errors
 /// The step that failed, and its errno.
@@ -100,15 +112,15 @@ pub fn probe_sqpoll() -> Result<(), Choice> {
 /// The step that failed, and its errno: `EOPNOTSUPP` at the read where the device has no polled
 /// queues, `ENODATA` there for an empty file.
 pub fn probe_iopoll(file: BorrowedFd<'_>) -> Result<(), Choice> {
-    let object = ObjectHandle::of_fd(file);
-    if !is_direct(object) {
+    let object = OpenObject::duplicate(file).map_err(at("descriptor"))?;
+    if !object.is_direct() {
         // The backend would serve it, in its other way.
         return Err(at("polled read through the page cache")(Errno::EOPNOTSUPP));
     }
     let slab = Slab::new(SHAPE);
     let wanted = UringOptions { iopoll: true, ..UringOptions::DEFAULT }.wanted();
-    let mut uring = Uring::new(&slab, 4, wanted).map_err(at("set-up"))?;
-    match read_first(&mut uring, &slab, object, "polled read")? {
+    let mut uring = Uring::new(&slab, 4, wanted).map_err(at(SET_UP))?;
+    match read_first(&mut uring, &slab, &object, "polled read")? {
         0 => Err(at("polled read")(Errno::ENODATA)),
         _ => Ok(()),
     }
@@ -120,39 +132,66 @@ fn at(step: &'static str) -> impl Fn(Errno) -> Choice {
 
 fn try_uring(options: UringOptions) -> Result<(), Choice> {
     let slab = Slab::new(SHAPE);
-    let mut uring = Uring::new(&slab, 4, options.wanted()).map_err(at("set-up"))?;
+    let failed = |errno| {
+        let lacks_it = errno == Errno::EOPNOTSUPP && options == UringOptions::DEFAULT;
+        at(if lacks_it { TIME_LIMIT } else { SET_UP })(errno)
+    };
+    let mut uring = Uring::new(&slab, 4, options.wanted()).map_err(failed)?;
     uring.nop(TRIAL_WAIT).map_err(at("NOP"))?;
     read_own_program(&mut uring, &slab)
 }
 
 fn try_aio() -> Result<(), Choice> {
     let slab = Slab::new(SHAPE);
-    let mut aio = Aio::new(&slab, 4, AioWanted::ALL).map_err(at("set-up"))?;
+    let mut aio = Aio::new(&slab, 4, AioWanted::ALL).map_err(at(SET_UP))?;
     read_own_program(&mut aio, &slab)
 }
 
-/// Any regular file does; the program's own is there and readable.
 fn read_own_program(backend: &mut dyn Backend, slab: &Slab) -> Result<(), Choice> {
-    let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open("/proc/self/exe");
-    let Ok(file) = open(diopter_sys::file::O_DIRECT).or_else(|_| open(0)) else {
+    read_program(backend, slab, Path::new("/proc/self/exe"))
+}
+
+/// Any regular file does; the program's own is there and readable.
+fn read_program(backend: &mut dyn Backend, slab: &Slab, path: &Path) -> Result<(), Choice> {
+    let options = file::OpenOptions { read: true, ..file::OpenOptions::default() };
+    let Ok(opened) = file::open(path, &options) else {
         // Without /proc there is nothing to read; the set-up has worked.
         return Ok(());
     };
-    read_first(backend, slab, ObjectHandle::of_fd(file.as_fd()), "direct read").map(drop)
+    let object = OpenObject::new(opened.fd);
+    match read_first(backend, slab, &object, "direct read") {
+        // The file system wants more of direct I/O than it says, or has none.
+        Err(Choice { errno: Errno::EINVAL | Errno::EOPNOTSUPP, .. }) if object.is_direct() => {
+            let failed = at("buffered read");
+            let fd = object.fd().ok_or(failed(Errno::EBADF))?;
+            let buffered = OpenObject::new(reopen_buffered(fd, true, false).map_err(failed)?);
+            read_first(backend, slab, &buffered, "buffered read").map(drop)
+        }
+        tried => tried.map(drop),
+    }
+}
+
+/// Bytes that a first direct read of an object has to be of; at least [`READ_BYTES`].
+fn bytes_of_read(object: &OpenObject) -> Result<u32, Errno> {
+    let fd = object.fd().ok_or(Errno::EBADF)?;
+    let fd = fd.try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
+    let inspected = inspect(fd).map_err(|failure| failure.errno)?;
+    Ok(inspected.alignment.offset_read.max(READ_BYTES))
 }
 
 /// Reads the first bytes of an object, and answers how many.
 fn read_first(
     backend: &mut dyn Backend,
     slab: &Slab,
-    object: ObjectHandle,
+    object: &OpenObject,
     step: &'static str,
 ) -> Result<u32, Choice> {
-    let memory = IoBuf::new(READ_BYTES as usize).map_err(at("buffer"))?;
-    let memory = slab.adopt(memory).map_err(|_| at("buffer")(Errno::ENOMEM))?;
-    let span = Some(Span::new(memory, 0, READ_BYTES));
-    let spec = BioSpec { op: Op::Read, object, offset: 0, span, flags: RwFlags::NONE };
     let failed = at(step);
+    let bytes = bytes_of_read(object).map_err(&failed)?;
+    let memory = IoBuf::new(to_usize(u64::from(bytes))).map_err(at("buffer"))?;
+    let memory = slab.adopt(memory).map_err(|_| at("buffer")(Errno::ENOMEM))?;
+    let span = Some(Span::new(memory, 0, bytes));
+    let spec = BioSpec { op: Op::Read, object, offset: 0, span, flags: RwFlags::NONE };
     let id = slab.build(spec).ok_or(failed(Errno::ENOMEM))?;
     if backend.queue(&[id]) == 0 {
         return Err(failed(Errno::EBUSY));
@@ -164,9 +203,76 @@ fn read_first(
         let turned = backend.turn(Wait::Block(TRIAL_WAIT), &mut done);
         turned.map_err(|error| failed(error.errno))?;
     }
-    match done.first() {
-        Some((_, Ok(moved))) => Ok(*moved),
-        Some((_, Err(errno))) => Err(failed(*errno)),
-        None => Err(failed(Errno::ETIMEDOUT)),
+    let Some(&(_, result)) = done.first() else { return Err(failed(Errno::ETIMEDOUT)) };
+    slab.retire(id);
+    drop(slab.release(memory));
+    result.map_err(failed)
+}
+
+#[cfg(all(test, not(any(diopter_loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::sync::tests::check_while_held;
+
+    const UNSUPPORTED: Choice = Choice { step: SET_UP, errno: Errno::EOPNOTSUPP };
+
+    /// Runs a trial that ends so, and returns how often two runs tried.
+    fn tries(result: Result<(), Choice>) -> u32 {
+        let (trial, mut count) = (Trial::new(), 0);
+        for _ in 0..2 {
+            let tried = trial.run(|| {
+                count += 1;
+                result
+            });
+            assert_eq!(tried, result);
+        }
+        count
+    }
+
+    #[test]
+    fn a_verdict_on_the_process_is_kept_and_one_on_the_moment_or_a_file_is_not() {
+        assert_eq!(tries(Ok(())), 1);
+        assert_eq!(tries(Err(UNSUPPORTED)), 1);
+        for errno in [Errno::EPERM, Errno::EACCES, Errno::ENOSYS] {
+            assert_eq!(tries(Err(Choice { step: "NOP", errno })), 1, "{errno}");
+        }
+        let moment = [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EAGAIN];
+        let file = [Errno::EINVAL, Errno::EIO, Errno::EOPNOTSUPP, Errno::ETIMEDOUT];
+        for errno in moment.into_iter().chain(file) {
+            assert_eq!(tries(Err(Choice { step: "direct read", errno })), 2, "{errno}");
+        }
+    }
+
+    #[test]
+    fn a_child_does_not_wait_for_the_trial_that_a_thread_of_its_parent_is_in() {
+        let name = "a_child_does_not_wait_for_the_trial_that_a_thread_of_its_parent_is_in";
+        static TRIAL: Trial = Trial::new();
+        let held = |hold: &dyn Fn()| {
+            let tried = TRIAL.run(|| {
+                hold();
+                Ok(())
+            });
+            assert_eq!(tried, Ok(()));
+        };
+        check_while_held((module_path!(), name), held, || {
+            assert_eq!(TRIAL.run(|| Err(UNSUPPORTED)), Err(UNSUPPORTED), "its own attempt");
+        });
+    }
+
+    #[test]
+    fn a_program_is_read_whatever_its_file_system_says_of_direct_io() {
+        let slab = Slab::new(SHAPE);
+        let mut threads = crate::backend::threads::Threads::new(&slab, 1);
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["empty", "short", "long"] {
+            let path = folder.path().join(name);
+            let length = [("empty", 0), ("short", 7), ("long", 100_000)]
+                .into_iter()
+                .find_map(|(its, length)| (its == name).then_some(length));
+            std::fs::write(&path, vec![1; length.expect("named")]).expect("space");
+            assert_eq!(read_program(&mut threads, &slab, &path), Ok(()), "{name}");
+        }
+        assert_eq!((slab.held(), slab.memories(), slab.vacancies()), (0, 0, 1));
+        assert_eq!(read_program(&mut threads, &slab, &folder.path().join("none")), Ok(()));
     }
 }

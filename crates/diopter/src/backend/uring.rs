@@ -138,7 +138,7 @@ impl Uring {
         let from_ring = done.len();
         let turned = self.ring.turn(want, timeout, done);
         for (id, result) in &mut done[from_ring..] {
-            if *result == Err(Errno::EOPNOTSUPP) && !is_direct(self.slab.spec(*id).object) {
+            if *result == Err(Errno::EOPNOTSUPP) && !is_direct(&self.slab, *id) {
                 self.slab.reopen(*id);
                 *result = rw::run_now(&self.slab, *id);
             }
@@ -192,7 +192,7 @@ impl Backend for Uring {
 
     fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
         match what {
-            Register::File(fd) => self.ring.register_file(fd),
+            Register::File(object) => self.ring.register_file(object),
             Register::Notify(event) => self.ring.notify(event),
             Register::Buffers(buffers) => self.ring.register_buffers(buffers),
             Register::Forget(object) => {
@@ -200,6 +200,10 @@ impl Backend for Uring {
                 Ok(())
             }
         }
+    }
+
+    fn is_polled(&self) -> bool {
+        self.is_polled
     }
 
     fn features(&self) -> Vec<(&'static str, bool)> {

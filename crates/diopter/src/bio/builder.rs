@@ -20,15 +20,18 @@ pub struct BioLimits {
     /// Pages of memory under an older kernel's rule, at least a block's worth; `None` for as many
     /// as those kernels had.
     pub vecs_max: Option<u32>,
+    /// Bytes of a page of memory.
+    pub page_bytes: u64,
     /// What the device below takes as one request.
     pub device: DeviceLimits,
 }
 
 impl BioLimits {
-    /// Limits of so many bytes and a block, on no device that limits bios.
+    /// Limits of so many bytes and a block, with pages of 4 KiB, on no device that limits bios.
     #[must_use]
     pub const fn new(bytes_max: u64, block: u64) -> BioLimits {
-        BioLimits { bytes_max, block, vecs_max: None, device: DeviceLimits::NONE }
+        let device = DeviceLimits::NONE;
+        BioLimits { bytes_max, block, vecs_max: None, page_bytes: 4096, device }
     }
 
     /// Bytes of a bio that starts at byte `at` of its object: whole blocks, at least one.

@@ -7,7 +7,7 @@ use diopter_sys::Errno;
 
 use crate::bio::Draft;
 use crate::bio::builder::{BioLimits, Builder, Fit, Piece};
-use crate::bio::section::{AtHole, Event, Limits, Machine, PAGE_BYTES, Transfer};
+use crate::bio::section::{AtHole, Event, Limits, Machine, Transfer};
 use crate::extent::{Extent, ExtentState};
 use crate::map::Mapper;
 use crate::policy::BoundaryPolicy;
@@ -44,21 +44,22 @@ impl Pieces {
         range: FileRange,
         address: u64,
     ) {
-        let BioLimits { bytes_max, block, vecs_max, device } = builder.limits;
+        let BioLimits { bytes_max, block, vecs_max, page_bytes, device } = builder.limits;
         // Through the page cache there are no blocks to replay.
         self.zeros.clear();
         let is_replayed = block > 1 && is_replayed(boundary, builder.mapper);
         self.machine = is_replayed.then(|| {
             // Those kernels took a device's limit of segments for one of pages.
             let vecs_max = vecs_max.unwrap_or(VECS_MAX).min(device.segments.count_max);
-            let vecs_min = u32::try_from(block.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);
+            let vecs_min = u32::try_from(block.div_ceil(page_bytes)).unwrap_or(u32::MAX);
             let limits = Limits {
                 bytes_max: align_down(bytes_max.min(device.bytes_max), block).max(block),
                 vecs_max: vecs_max.max(vecs_min),
             };
             Machine::new(Transfer {
                 range,
-                page_offset: align_down(address % PAGE_BYTES, block.min(PAGE_BYTES)),
+                page_bytes,
+                page_offset: align_down(address % page_bytes, block.min(page_bytes)),
                 block,
                 limits,
                 boundary,

@@ -20,9 +20,6 @@ use crate::map::Mapper;
 use crate::policy::BoundaryPolicy;
 use crate::units::{FileRange, ObjectOffset, align_down, is_aligned};
 
-/// Bytes of a page of memory: no vec crosses a multiple of it, and no section unless a block does.
-pub const PAGE_BYTES: u64 = 4096;
-
 /// What a device takes in one bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -46,6 +43,9 @@ pub enum AtHole {
 pub struct Transfer {
     /// Which bytes of the file.
     pub range: FileRange,
+    /// Bytes of a page of memory, a power of two: no vec crosses a multiple of it, and no section
+    /// unless a block does.
+    pub page_bytes: u64,
     /// Where in its page of memory the first byte lies.
     pub page_offset: u64,
     /// A bio starts and ends on a multiple of so many bytes (a power of two).
@@ -165,18 +165,19 @@ impl Machine {
     /// A machine that has done nothing yet.
     ///
     /// # Panics
-    /// When the block is no power of two, the range or the page offset is no multiple of it, the
-    /// page offset is past the page, or the limits do not hold one block.
+    /// When block or page are no powers of two, the range or the page offset is no multiple of the
+    /// block, the page offset is past the page, or the limits do not hold one block.
     #[must_use]
     pub fn new(transfer: Transfer) -> Machine {
-        let Transfer { range, page_offset, block, limits, .. } = transfer;
+        let Transfer { range, page_bytes, page_offset, block, limits, .. } = transfer;
         assert!(block.is_power_of_two(), "a block is a power of two");
+        assert!(page_bytes.is_power_of_two(), "a page is a power of two");
         assert!(is_aligned(range.start(), block), "a transfer starts on a block");
         assert!(is_aligned(range.end(), block), "a transfer ends on a block");
-        assert!(page_offset < PAGE_BYTES, "a byte of a page");
+        assert!(page_offset < page_bytes, "a byte of a page");
         assert!(is_aligned(page_offset, block), "memory is aligned to blocks");
         assert!(limits.bytes_max >= block, "a bio's bytes hold a block");
-        assert!(u64::from(limits.vecs_max) * PAGE_BYTES >= block, "a bio's vecs hold a block");
+        assert!(u64::from(limits.vecs_max) * page_bytes >= block, "a bio's vecs hold a block");
         Machine {
             transfer,
             position: range.start(),
@@ -355,9 +356,9 @@ impl Machine {
 
     /// Where a bio that starts at `start` must end, and why.
     fn full_at(&self, start: u64) -> (EndedBy, u64) {
-        let Transfer { limits, block, .. } = self.transfer;
-        let in_page = self.memory_at(start) % PAGE_BYTES;
-        let vec_bytes = u64::from(limits.vecs_max) * PAGE_BYTES - in_page;
+        let Transfer { limits, block, page_bytes, .. } = self.transfer;
+        let in_page = self.memory_at(start) % page_bytes;
+        let vec_bytes = u64::from(limits.vecs_max) * page_bytes - in_page;
         let full =
             if limits.bytes_max <= vec_bytes { EndedBy::SizeLimit } else { EndedBy::SegmentLimit };
         (full, start + align_down(limits.bytes_max.min(vec_bytes), block))
@@ -407,11 +408,11 @@ impl Machine {
 
     /// A page, or a block where that is larger: those kernels knew no such block, and none is cut.
     fn section_bytes(&self) -> u64 {
-        self.transfer.block.max(PAGE_BYTES)
+        self.transfer.block.max(self.transfer.page_bytes)
     }
 
     fn page_of(&self, position: u64) -> u64 {
-        self.memory_at(position) / PAGE_BYTES
+        self.memory_at(position) / self.transfer.page_bytes
     }
 }
 

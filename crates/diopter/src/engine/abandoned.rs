@@ -8,9 +8,10 @@ use diopter_sys::{Errno, fork};
 
 use crate::clock::Nanos;
 use crate::engine::Core;
+use crate::engine::target::Target;
 use crate::limits::ABANDONED_MAX;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
-use crate::sync::{StaticGuard, StaticMutex, lock_static};
+use crate::sync::{PerProcess, StaticGuard, StaticMutex, lock_static};
 
 /// Results of the writes of one open file whose futures were dropped before they gave a result.
 #[derive(Debug, Default)]
@@ -25,7 +26,7 @@ pub struct AbandonedWrites {
 
 /// Abandoned writes of one target.
 pub(crate) struct Abandoned {
-    list: StaticMutex<List>,
+    lists: PerProcess<StaticMutex<List>>,
 }
 
 struct List {
@@ -40,20 +41,20 @@ struct List {
 
 impl Abandoned {
     pub fn new() -> Abandoned {
-        let list = List {
+        let list = || List {
             finished: VecDeque::new(),
             lost: 0,
             in_flight: 0,
             generation: fork::generation(),
             waiting: Vec::new(),
         };
-        Abandoned { list: StaticMutex::new(list) }
+        Abandoned { lists: PerProcess::new(|| StaticMutex::new(list())) }
     }
 
     fn lock(&self) -> StaticGuard<'_, List> {
-        let mut list = lock_static(&self.list);
+        let mut list = lock_static(self.lists.get());
         if list.generation != fork::generation() {
-            // A child of fork: what its parent has in flight never ends here.
+            // A list of an earlier process: what that has in flight never ends here.
             list.generation = fork::generation();
             list.in_flight = 0;
             list.waiting.clear();
@@ -125,9 +126,18 @@ impl Core {
     }
 }
 
-/// The errno that the next flush must tell of: none for a write that its own user gave up before
+/// Makes the next flush of the file report a write that failed and whose result no caller takes.
+pub(crate) fn note_unseen(finished: &FinishedRequest, target: &Target) {
+    if finished.op == RequestOp::Write
+        && let Some(errno) = errno_to_report(finished)
+    {
+        target.latch_flush_error(errno);
+    }
+}
+
+/// The errno that the next flush reports: none for a write that its own caller cancelled before
 /// anything of it was tried.
-pub(crate) fn errno_to_tell(finished: &FinishedRequest) -> Option<Errno> {
+fn errno_to_report(finished: &FinishedRequest) -> Option<Errno> {
     let errno = finished.result.as_ref().err()?.errno;
     (errno != Errno::ECANCELED || !is_untried(finished)).then_some(errno)
 }

@@ -1,16 +1,18 @@
 //! Admission: a request is taken whole or refused whole, before anything of it is queued; and the
 //! pass that a write needs before it touches its blocks.
 
+use std::time::Duration;
+
 use diopter_sys::{Errno, RwFlags};
 
-use crate::clock::Nanos;
+use crate::clock::{self, Nanos};
 use crate::engine::hybrid::Chosen;
 use crate::engine::pending::{Pending, State};
 use crate::engine::route::is_buffered_by_policy;
 use crate::engine::target::Target;
-use crate::error::{AdmitError, AdmitErrorKind};
+use crate::error::{AdmitError, AdmitErrorKind, IoErrorKind};
 use crate::gate::{NotNow, Pass};
-use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX};
+use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, OWN_LOCK_WAIT_MAX, YIELD_MAX};
 use crate::outcome::DetourReason;
 use crate::policy::{Policies, RoutePolicy};
 use crate::request::RequestOp;
@@ -195,6 +197,7 @@ fn needs(target: &Target, pending: &Pending, route: RoutePolicy) -> Needs {
     let is_plain = is_whole
         && !target.access.append
         && !target.access.shared_writers
+        && !pending.leaves_hole
         && buffered(target, true, pending.range.length(), route).is_none();
     if is_plain { Needs::Shared } else { Needs::Exclusive }
 }
@@ -204,8 +207,8 @@ fn needs(target: &Target, pending: &Pending, route: RoutePolicy) -> Needs {
 pub(crate) enum Obstacle {
     /// Another writer of this process.
     Gate(NotNow),
-    /// Another process.
-    Lock,
+    /// Another process, or a lock of this one that is not diopter's; on these bytes.
+    Lock(FileRange),
 }
 
 /// Gets a write its pass. `None` when it has one and goes on (or has ended with an error).
@@ -216,6 +219,11 @@ pub(crate) fn enter(
     seat: usize,
     now: impl Fn() -> Nanos,
 ) -> Option<Obstacle> {
+    if pending.range.is_empty() {
+        // It touches nothing.
+        pending.state = State::NextWindow;
+        return None;
+    }
     // Ends: each round widens the range downwards.
     let obstacle = loop {
         let range = if target.access.append {
@@ -226,11 +234,13 @@ pub(crate) fn enter(
         };
         let entered = match needs(target, pending, policies.route) {
             Needs::Nothing => Ok(()),
-            Needs::Shared => target.gate().enter_shared(range, seat).map(|pass| {
-                pending.pass = Some(pass);
-            }),
+            Needs::Shared => enter_shared(pending, target, range, seat),
             Needs::Exclusive => enter_exclusive(pending, target, range),
         };
+        if pending.pass.is_none() && pending.leaves_hole && entered.is_ok() {
+            // Whole blocks, but not alone: it asks again as what it is.
+            continue;
+        }
         let obstacle = match entered {
             Ok(()) => lock_against_others(pending, target, range),
             Err(not_now) => Some(Obstacle::Gate(not_now)),
@@ -254,8 +264,16 @@ pub(crate) fn enter(
     if pending.waits_since == Nanos::default() {
         pending.waits_since = now;
     }
-    if u128::from(now.since(pending.waits_since)) > GATE_WAIT_MAX.as_nanos() {
+    let waited = Duration::from_nanos(now.since(pending.waits_since));
+    if waited > GATE_WAIT_MAX {
         pending.fail(Errno::EBUSY, pending.rest());
+        return None;
+    }
+    if let Some(Obstacle::Lock(range)) = obstacle
+        && waited > OWN_LOCK_WAIT_MAX
+        && target.is_locked_by_this_process(range)
+    {
+        pending.fail_as(Some(IoErrorKind::LockedHere), Errno::EDEADLK, pending.rest());
         return None;
     }
     obstacle
@@ -285,6 +303,11 @@ fn make_way(pending: &mut Pending, target: &Target) {
         pending.fail(Errno::ENOSPC, rest);
     } else if let Err(errno) = target.before_write_to(rest.end()) {
         pending.fail(errno, rest);
+    } else if matches!(pending.pass, Some(Pass::Exclusive(_))) && !target.access.append {
+        match target.clear_last_page(rest.start(), pending.size) {
+            Ok(size) => pending.size = size,
+            Err(errno) => pending.fail(errno, rest),
+        }
     }
 }
 
@@ -308,15 +331,54 @@ fn touches_more(pending: &mut Pending, target: &Target, range: FileRange) -> boo
     }
 }
 
+/// `Ok` without a pass where it turns out that the write leaves a hole.
+fn enter_shared(
+    pending: &mut Pending,
+    target: &Target,
+    range: FileRange,
+    seat: usize,
+) -> Result<(), NotNow> {
+    let gate = target.gate();
+    let entered = gate.enter_in_line(range, seat, &mut pending.place);
+    let pass =
+        entered.inspect_err(|not_now| yield_for(pending, target, (range, false), not_now))?;
+    let start = pending.rest().start();
+    if start > gate.end_seen() && target.leaves_hole_in_page(start) {
+        gate.leave(pass);
+        pending.leaves_hole = true;
+    } else {
+        pending.pass = Some(pass);
+    }
+    Ok(())
+}
+
+/// Lets those that were there before go first, but not for ever where none of them goes on.
+fn yield_for(
+    pending: &mut Pending,
+    target: &Target,
+    (range, exclusive): (FileRange, bool),
+    not_now: &NotNow,
+) {
+    if !not_now.is_yielding {
+        pending.yields_since = Nanos::default();
+        return;
+    }
+    // Their threads live in real time, also beside a simulator.
+    let now = clock::now();
+    if pending.yields_since == Nanos::default() {
+        pending.yields_since = now;
+    } else if Duration::from_nanos(now.since(pending.yields_since)) > YIELD_MAX {
+        target.gate().overtake(range, exclusive, &pending.place);
+        pending.yields_since = Nanos::default();
+    }
+}
+
 fn enter_exclusive(pending: &mut Pending, target: &Target, range: FileRange) -> Result<(), NotNow> {
     if pending.pass.is_none() {
-        if !pending.is_announced {
-            target.gate().announce();
-            pending.is_announced = true;
-        }
-        pending.pass = Some(target.gate().enter_exclusive(range)?);
-        // From here on the announcement belongs to the pass.
-        pending.is_announced = false;
+        let entered = target.gate().enter_exclusive(range, &mut pending.place);
+        let entered =
+            entered.inspect_err(|not_now| yield_for(pending, target, (range, true), not_now));
+        pending.pass = Some(entered?);
     }
     match target.size_in_blocks() {
         Ok(size) => pending.size = size,
@@ -345,9 +407,9 @@ fn lock_against_others(
             }
             None
         }
-        Ok(false) => Some(Obstacle::Lock),
+        Ok(false) => Some(Obstacle::Lock(range)),
         Err(errno) => {
-            pending.fail(errno, pending.rest());
+            pending.fail_as(Some(IoErrorKind::NoLock), errno, pending.rest());
             None
         }
     }
@@ -361,10 +423,11 @@ pub(crate) fn leave(pending: &mut Pending, target: &Target) {
     if let Some(pass) = pending.pass.take() {
         target.gate().leave(pass);
     }
-    if std::mem::take(&mut pending.is_announced) {
-        target.gate().retract();
+    if !pending.place.is_none() {
+        target.gate().retract(&mut pending.place);
     }
     pending.waits_since = Nanos::default();
+    pending.yields_since = Nanos::default();
 }
 
 /// Whether an atomic write is possible: one bio, a power of two within the file's units, naturally

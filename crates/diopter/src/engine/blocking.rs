@@ -14,7 +14,8 @@ use crate::engine::target::Target;
 use crate::engine::wait::{self, Deadline};
 use crate::engine::{Core, bounce, complete, others_have_writes_at, reap_this_thread, submit};
 use crate::error::IoError;
-use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, WAIT_SLICE};
+use crate::gate::Place;
+use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, WAIT_SLICE, YIELD_MAX};
 use crate::request::RequestOp;
 use crate::sync::Arc;
 use crate::units::{Bytes, FileRange};
@@ -58,7 +59,11 @@ impl Core {
         let bio = LentBio { object, offset, flags, memory };
         let result = if op == RequestOp::Write {
             let gate = target.gate();
-            let pass = gate.enter_shared(target.touched(range), self.seat).ok()?;
+            let pass = gate.enter_shared(target.touched(range), self.seat)?;
+            if range.start() > gate.end_seen() && target.leaves_hole_in_page(range.start()) {
+                gate.leave(pass);
+                return None;
+            }
             let result = self.backend.run_lent(bio);
             gate.leave(pass);
             result
@@ -96,7 +101,7 @@ impl Core {
     /// this thread started before, on this engine or another.
     ///
     /// # Errors
-    /// `EBUSY` when other threads do not take their finished writes for [`GATE_WAIT_MAX`].
+    /// `EBUSY` when writes of this process are not over within [`GATE_WAIT_MAX`].
     pub fn exclusively<R>(&mut self, target: &Target, f: impl FnOnce() -> R) -> Result<R, Errno> {
         let deadline = Deadline::after(GATE_WAIT_MAX);
         loop {
@@ -111,19 +116,30 @@ impl Core {
                 return Err(Errno::EBUSY);
             }
         }
-        target.gate().announce();
+        let (gate, all) = (target.gate(), FileRange::new(0, FILE_SIZE_MAX));
+        let mut place = Place::default();
+        let mut yields = Deadline::after(YIELD_MAX);
         loop {
-            match target.gate().enter_exclusive(FileRange::new(0, FILE_SIZE_MAX)) {
+            match gate.enter_exclusive(all, &mut place) {
                 Ok(pass) => {
                     let result = f();
-                    target.gate().leave(pass);
+                    // It may have been cut.
+                    gate.note_end(0);
+                    gate.leave(pass);
                     return Ok(result);
                 }
                 Err(_) if deadline.left().is_zero() => {
-                    target.gate().retract();
+                    gate.retract(&mut place);
                     return Err(Errno::EBUSY);
                 }
-                Err(seen) => self.wait_for(target, Some(&Obstacle::Gate(seen))),
+                Err(seen) => {
+                    if !seen.is_yielding {
+                        yields = Deadline::after(YIELD_MAX);
+                    } else if yields.left().is_zero() {
+                        gate.overtake(all, true, &place);
+                    }
+                    self.wait_for(target, Some(&Obstacle::Gate(seen)));
+                }
             }
         }
     }
@@ -151,7 +167,12 @@ impl Core {
         debug_assert_eq!(self.flight.notes[id.index()].request, place);
         let result = self.backend.run_now(id);
         self.flight.retire(id);
-        complete::note_bio(&mut self.table[place], self.flight.runs[id.index()], result);
+        let pending = &mut self.table[place];
+        if result.is_err() {
+            // Attempts end by the time that they take.
+            pending.timing.reaped = self.backend.now();
+        }
+        complete::note_bio(pending, self.flight.runs[id.index()], result);
     }
 
     fn blocking_wait(&self) -> Wait {
@@ -182,7 +203,7 @@ impl Core {
                     target.gate().wait(seen, GATE_SLICE);
                 }
             }
-            Some(Obstacle::Lock) => target.gate().pause(LOCK_SLICE),
+            Some(Obstacle::Lock(_)) => target.gate().pause(LOCK_SLICE),
         }
     }
 }

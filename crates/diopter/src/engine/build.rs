@@ -1,7 +1,7 @@
 //! The bios of a window's stage: flushes, reservations, edge reads, transfers, as far as the slab
 //! has room. Decides nothing of the window; that is `submit`'s.
 
-use diopter_sys::{BioSpec, Comb, Errno, MemoryId, ObjectHandle, Op, RwFlags, Span};
+use diopter_sys::{BioDraft, BioSpec, Comb, Errno, MemoryId, Op, OpenObject, RwFlags, Span};
 
 use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};
@@ -153,7 +153,7 @@ fn build_transfers(
     flight: &mut Flight,
     policies: &Policies,
 ) -> Built {
-    let builder = builder_of(pending, target);
+    let builder = builder_of(pending, target, flight);
     let ground = Ground::of(pending);
     let is_each = waits_for_each(policies) || pending.is_serial;
     let share = share_of(target, policies, flight, pending.span.length());
@@ -211,9 +211,18 @@ fn build_transfers(
     Built::All
 }
 
-pub(super) fn builder_of<'t>(pending: &Pending, target: &'t Target) -> Builder<'t> {
+pub(super) fn builder_of<'t>(
+    pending: &Pending,
+    target: &'t Target,
+    flight: &Flight,
+) -> Builder<'t> {
     let is_buffered = matches!(pending.window.way, Way::Buffered(_));
-    let limits = target.bio_limits(is_buffered, block_of(pending, target));
+    let block = block_of(pending, target);
+    let limits = if flight.is_polled {
+        target.polled_limits(is_buffered, block)
+    } else {
+        target.bio_limits(is_buffered, block)
+    };
     Builder { mapper: &*target.mapper, limits, writes: pending.is_write() }
 }
 
@@ -228,7 +237,7 @@ fn is_at_its_share(
     target
         .locate(lane.start())
         .and_then(|(object, _)| object_of(pending, target, object))
-        .is_ok_and(|object| flight.share_of(object) >= share)
+        .is_ok_and(|object| flight.share_of(object.handle()) >= share)
 }
 
 /// Nothing more of the window is built.
@@ -297,7 +306,7 @@ fn stop_at_end(pending: &Pending, target: &Target, runs: Runs) -> (Runs, Option<
     (runs.take(there), Some(runs.skip(there)).filter(|past| !past.is_empty()))
 }
 
-fn spec_of(pending: &Pending, target: &Target, draft: &Draft, span: Span) -> BioSpec {
+fn spec_of<'t>(pending: &Pending, target: &'t Target, draft: &Draft, span: Span) -> BioDraft<'t> {
     let (op, flags) = if pending.is_write() {
         (Op::Write, write_flags(pending, target))
     } else {
@@ -310,11 +319,11 @@ fn spec_of(pending: &Pending, target: &Target, draft: &Draft, span: Span) -> Bio
     BioSpec { op, object, offset, span: Some(span), flags }
 }
 
-fn object_of(
+fn object_of<'t>(
     pending: &Pending,
-    target: &Target,
+    target: &'t Target,
     object: ObjectIndex,
-) -> Result<ObjectHandle, Errno> {
+) -> Result<&'t OpenObject, Errno> {
     match pending.window.way {
         Way::Direct | Way::Bounced(_) => Ok(target.direct(object)),
         Way::Buffered(_) => target.buffered(object),

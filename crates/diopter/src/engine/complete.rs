@@ -12,12 +12,15 @@ use crate::engine::route::Way;
 use crate::engine::submit::Flight;
 use crate::engine::target::Target;
 use crate::error::IoError;
-use crate::limits::{ATTEMPTS_MAX, COPY_BYTES_INLINE_MAX};
+use crate::limits::COPY_BYTES_INLINE_MAX;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
 use crate::policy::{CompletionPolicy, Policies, ShortPolicy};
 use crate::request::RequestOp;
 use crate::stripe::Runs;
 use crate::units::{Bytes, FileRange, align_up, is_aligned, to_usize};
+
+/// The read of a block that a write changes in part, in an error.
+const EDGE_READ: &str = "read of an edge block for a write";
 
 /// Notes a bio's end. First error wins.
 pub(crate) fn note_bio(pending: &mut Pending, runs: Runs, result: BioResult) {
@@ -34,7 +37,8 @@ pub(crate) fn note_bio(pending: &mut Pending, runs: Runs, result: BioResult) {
         // Without space it goes another way, not wrong.
         && pending.state != State::Reserves
     {
-        let failure = Failure { errno, range: runs.first(), kind: None };
+        let is_edge_read = pending.state == State::ReadsEdges;
+        let failure = Failure { errno, range: runs.first(), kind: None, is_edge_read };
         pending.failure.get_or_insert(failure);
     }
 }
@@ -223,9 +227,8 @@ fn is_the_end(pending: &Pending, target: &Target, end: MovedTo, short: ShortPoli
 }
 
 fn try_again(pending: &mut Pending, state: State) {
-    pending.attempts += 1;
     pending.state = state;
-    if pending.attempts > ATTEMPTS_MAX {
+    if pending.has_tried_enough() {
         pending.fail(Errno::EAGAIN, pending.window.range);
     }
 }
@@ -271,7 +274,10 @@ fn is_lost_race_to_append(pending: &Pending, target: &Target, failure: Failure) 
 
 fn close_syncs(pending: &mut Pending, target: &Target) {
     if let Some(failure) = pending.failure {
-        target.latch_flush_error(failure.errno);
+        // A flush that was given up has failed to write nothing.
+        if failure.errno != Errno::ECANCELED {
+            target.latch_flush_error(failure.errno);
+        }
         pending.state = State::Ended;
     } else if pending.ends.iter().any(|bio| bio.result.is_err()) {
         pending.ends.clear();
@@ -443,8 +449,9 @@ pub(crate) fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcom
         let outcome = Outcome::of_parts(pending.range, &pending.parts, stripe_size);
         return (Ok(Bytes::new(done.length())), outcome);
     };
-    let error = IoError::new(failure.errno, failure.range, pending.op.name());
-    let error = error.with_finding(pending.finding.take());
+    let what = if failure.is_edge_read { EDGE_READ } else { pending.op.name() };
+    let error = IoError::new(failure.errno, failure.range, what);
+    let error = error.with_finding(pending.finding.take().map(|finding| *finding));
     let error = match failure.kind {
         Some(kind) => error.of_kind(kind),
         None => error,

@@ -16,9 +16,9 @@ use crate::completion::{
     Rule, completion_context,
 };
 use crate::engine::Core;
+use crate::engine::abandoned::note_unseen;
 use crate::engine::bounce::{self, Idle};
 use crate::engine::build::Ground;
-use crate::engine::round::note_unseen;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
 use crate::limits::{
@@ -26,7 +26,7 @@ use crate::limits::{
 };
 use crate::policy::CompletionPolicy;
 use crate::request::{FinishedRequest, RequestId};
-use crate::sync::Arc;
+use crate::sync::{Arc, Weak};
 use crate::units::{FileRange, to_usize};
 use crate::workers::Workers;
 
@@ -91,6 +91,13 @@ impl Job {
     }
 }
 
+/// Reports a write that failed to its file, when neither a caller nor a callback gets the result.
+fn note_dropped(finished: &FinishedRequest, target: Option<&Arc<Target>>) {
+    if let Some(target) = target {
+        note_unseen(finished, target);
+    }
+}
+
 impl LateCopy {
     fn carry_out(self, finished: &mut FinishedRequest) -> Idle {
         if let Some(memory) = &mut finished.memory {
@@ -115,8 +122,8 @@ pub(super) struct Completer {
     attached_count: usize,
     /// Callbacks for this thread.
     ready: VecDeque<Job>,
-    /// Results that have been through a worker.
-    returned: VecDeque<(usize, FinishedRequest)>,
+    /// Results that have been through a worker, each with the file of a write that failed.
+    returned: VecDeque<(usize, FinishedRequest, Option<Weak<Target>>)>,
     crew: Option<Workers<Job, Ended>>,
     /// Jobs with the crew, and how many of them are results that somebody waits for.
     out: usize,
@@ -125,6 +132,8 @@ pub(super) struct Completer {
     /// Finished requests that needed no look.
     pub plain: u64,
     panics: VecDeque<Panic>,
+    /// No job goes to the crew any more.
+    is_closed: bool,
 }
 
 impl Completer {
@@ -144,6 +153,7 @@ impl Completer {
             counters: CompletionCounters::NONE,
             plain: 0,
             panics: VecDeque::new(),
+            is_closed: false,
         }
     }
 
@@ -167,6 +177,16 @@ impl Completer {
         self.out + self.ready.len() + self.returned.len()
     }
 
+    /// Results that have been through a worker and were not taken.
+    pub fn returned(&self) -> usize {
+        self.returned.len()
+    }
+
+    /// Whether the engine is being dropped.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
     /// Jobs with the crew.
     pub fn out(&self) -> usize {
         self.out
@@ -179,6 +199,9 @@ impl Completer {
 
     /// Whether a thread is there for one more job.
     fn is_staffed(&mut self) -> bool {
+        if self.is_closed {
+            return false;
+        }
         let capacity = REQUESTS_MAX as usize;
         let make = || Workers::new("diopter-done", COMPLETION_WORKERS_MAX, capacity, Job::run);
         self.crew.get_or_insert_with(make).staff()
@@ -202,16 +225,21 @@ fn is_decisive(rule: Rule) -> bool {
 }
 
 impl Drop for Completer {
-    /// What nobody has begun is dropped without being run; what a worker is in is waited for.
+    /// What no thread has begun is dropped without being run; what a worker is in is waited for.
     fn drop(&mut self) {
         let Some(crew) = self.crew.take() else { return };
-        while crew.withdraw().is_some() {
+        while let Some(job) = crew.withdraw() {
             self.out -= 1;
+            note_dropped(&job.finished, job.target.as_ref());
         }
         crew.close();
         let deadline = Deadline::after(TEARDOWN_WAIT_MAX);
         while self.out > 0 && !deadline.left().is_zero() {
-            self.out -= usize::from(crew.take(WAIT_SLICE).is_some());
+            let Some(ended) = crew.take(WAIT_SLICE) else { continue };
+            self.out -= 1;
+            if let What::Result(finished, target) = ended.what {
+                note_dropped(&finished, target.as_ref());
+            }
         }
     }
 }
@@ -432,11 +460,10 @@ impl Core {
             What::Result(mut finished, target) => {
                 finished.timing.finished = self.backend.now();
                 if !self.table[place].is_discarded {
-                    return self.completer.returned.push_back((place, *finished));
+                    let target = target.as_ref().map(Arc::downgrade);
+                    return self.completer.returned.push_back((place, *finished, target));
                 }
-                if let Some(target) = target {
-                    note_unseen(&finished, &target);
-                }
+                note_dropped(&finished, target.as_ref());
             }
             What::Ran(ran) => {
                 self.completer.counters.panics += u64::from(ran.is_err());
@@ -445,6 +472,31 @@ impl Core {
         }
         self.vacate(place);
         self.completer.look_away();
+    }
+
+    /// For an engine that is dropped: from now on no callback begins, and results do not go
+    /// through workers.
+    pub fn close_completions(&mut self) {
+        self.completer.is_closed = true;
+        while let Some(job) = self.completer.crew.as_ref().and_then(Workers::withdraw) {
+            self.take_over(job);
+        }
+    }
+
+    /// Drops the callbacks that have not begun, and the results that wait to be taken.
+    pub fn drop_completions(&mut self) {
+        while let Some(job) = self.completer.ready.pop_front() {
+            let Job { place, finished, completion, copy, target, .. } = job;
+            self.pool.keep(copy.map(|copy| copy.bounce));
+            note_dropped(&finished, target.as_ref());
+            // A panic of what a callback owns is printed, and keeps no other from its end.
+            catch_unwind(AssertUnwindSafe(|| drop(completion))).unwrap_or(());
+            self.vacate(place);
+        }
+        while let Some((place, finished, target)) = self.completer.returned.pop_front() {
+            note_dropped(&finished, target.and_then(|target| target.upgrade()).as_ref());
+            self.vacate(place);
+        }
     }
 
     fn vacate(&mut self, place: usize) {
@@ -456,8 +508,8 @@ impl Core {
     #[cold]
     pub fn take_returned(&mut self, id: Option<RequestId>) -> Option<FinishedRequest> {
         let mut returned = self.completer.returned.iter();
-        let at = returned.position(|(_, finished)| id.is_none_or(|id| finished.id == id))?;
-        let (place, finished) = self.completer.returned.remove(at)?;
+        let at = returned.position(|(_, finished, _)| id.is_none_or(|id| finished.id == id))?;
+        let (place, finished, _) = self.completer.returned.remove(at)?;
         self.vacate(place);
         self.completer.look_away();
         Some(finished)

@@ -8,7 +8,6 @@ use crate::engine::complete::failed_state;
 use crate::engine::pending::{BioEnd, Pending, State};
 use crate::engine::submit::Flight;
 use crate::engine::target::Target;
-use crate::limits::ATTEMPTS_MAX;
 use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::MergePolicy;
 use crate::stripe::Runs;
@@ -91,8 +90,7 @@ pub(crate) fn close(pending: &mut Pending, target: &Target) {
     let error = pending.ends.iter().find_map(|bio| bio.result.err());
     if let (None, Some(errno)) = (pending.failure, error) {
         // Not this time.
-        pending.attempts += 1;
-        if pending.attempts <= ATTEMPTS_MAX {
+        if !pending.has_tried_enough() {
             return open(pending, target);
         }
         pending.fail(errno, pending.window.range);

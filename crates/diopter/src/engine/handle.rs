@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter_sys::{Errno, IoBuf, ObjectHandle, Slab};
+use diopter_sys::{Errno, IoBuf, Slab};
 
 use crate::backend::{Backend, BackendKind, Checked, Ladder, Register, UringOptions};
 use crate::clock;
@@ -74,9 +74,16 @@ pub struct BackendChoice {
 /// Many requests in flight from one thread: `start` some, `wait` for any, get the memory back with
 /// the result.
 ///
-/// Dropping an engine cancels and waits for what it has in flight; memory that the kernel may still
-/// write is leaked, never freed. Callbacks that nobody has begun are dropped without being run, and
-/// what a worker thread is in is waited for, up to [`TEARDOWN_WAIT_MAX`].
+/// Dropping an engine finishes the writes and flushes that it holds, and cancels the reads: their
+/// memory goes with it. To drop writes as well, [`cancel`](Engine::cancel) them first. It waits up
+/// to [`TEARDOWN_WAIT_MAX`] for that, and as long again for a device that keeps its bios. A write
+/// that failed, or was not finished by then, and whose result no caller has taken makes the next
+/// flush of its open file fail (with `EIO` if it was not finished). Memory that the kernel may
+/// still write is leaked, never freed, and blocks that it may still write stay locked. Callbacks
+/// that have not begun are dropped without being run; one that runs in a worker thread is waited
+/// for, up to [`TEARDOWN_WAIT_MAX`].
+/// An engine that is never dropped, because the process exits, finishes
+/// nothing: see [`InFlight`](crate::InFlight).
 ///
 /// A request owns its buffer while it is in flight, so no two can have the same one:
 ///
@@ -174,8 +181,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Refused`] with the reason and the request: the engine is full (take finished requests
-    /// first), the file is not open for this, the range ends past 2^63 - 1, or the file is strict
-    /// and would be buffered.
+    /// first) or has lost its backend (open a new one), the file is not open for this, the range
+    /// ends past 2^63 - 1, or the file is strict and would be buffered.
     pub fn start(
         &self,
         target: impl AsRef<Arc<Target>>,
@@ -385,22 +392,29 @@ impl Engine {
         self.core().depth()
     }
 
-    /// Registers a file with the kernel, which makes each of its bios a little cheaper. It stays
-    /// open until [`Engine::forget_file`] or the engine's end.
+    /// Registers each object of a file with the kernel, which makes its bios a little cheaper. The
+    /// engine keeps them open until [`Engine::forget_file`] or its own end.
     ///
     /// # Errors
-    /// The errno of the refusal; nothing changes then, and nothing else depends on it.
-    pub fn register_file(&self, file: &impl std::os::fd::AsFd) -> Result<(), Errno> {
-        self.core().backend().register(Register::File(file.as_fd()))
+    /// The errno of the refusal; no object of the file is registered then, and nothing else depends
+    /// on it.
+    pub fn register_file(&self, file: impl AsRef<Arc<Target>>) -> Result<(), Errno> {
+        let mut core = self.core();
+        let mut objects = file.as_ref().all_direct();
+        let registered =
+            objects.try_for_each(|object| core.backend().register(Register::File(object)));
+        drop(core);
+        registered.inspect_err(|_| self.forget_file(&file).unwrap_or(()))
     }
 
-    /// Undoes [`Engine::register_file`], before the file is closed.
+    /// Undoes [`Engine::register_file`].
     ///
     /// # Errors
     /// The errno of the refusal.
-    pub fn forget_file(&self, file: &impl std::os::fd::AsFd) -> Result<(), Errno> {
-        let object = ObjectHandle::of_fd(file.as_fd());
-        self.core().backend().register(Register::Forget(object))
+    pub fn forget_file(&self, file: impl AsRef<Arc<Target>>) -> Result<(), Errno> {
+        let mut core = self.core();
+        let mut objects = file.as_ref().all_direct();
+        objects.try_for_each(|object| core.backend().register(Register::Forget(object)))
     }
 
     /// Registers buffers with the kernel, once per engine: it pins them now instead of for each
@@ -437,7 +451,10 @@ pub(crate) fn start_at(
     let admitted = if is_sync != request.memory.is_none() {
         let why = "a read or write carries memory, a sync carries none";
         Err(refused(AdmitErrorKind::WrongMemory, why))
-    } else if core.is_broken() || !(core.has_room() || core.make_room()) {
+    } else if core.is_broken() {
+        let why = "the engine has lost its backend; take its results and open a new one";
+        Err(refused(AdmitErrorKind::BackendLost, why))
+    } else if !(core.has_room() || core.make_room()) {
         Err(refused(AdmitErrorKind::Full, "the engine is full; take finished requests first"))
     } else {
         admit::check(target, request.op, (offset, length), route)
@@ -451,6 +468,7 @@ pub(crate) fn start_at(
         let address = buf.as_ptr().addr();
         submit::single_spot(target, (request.op, admitted), address, core.policies())
     });
+    let spot = spot.filter(|_| !core.is_too_large_to_poll(target, range.length()));
     let memory = match request.memory.take().map(|buf| core.slab().adopt(buf)) {
         None => None,
         Some(Ok(memory)) => Some(memory),

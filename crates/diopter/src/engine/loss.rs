@@ -1,18 +1,69 @@
 //! How an engine loses what it has: its backend breaks, its process turns out to be a fork's child,
-//! memory is wanted back, or it is dropped.
+//! memory is wanted back, or it is dropped. Nothing is lost silently: a write that no caller hears
+//! of is finished, or makes the next flush of its file fail.
 
-use diopter_sys::{Errno, fork};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
-use crate::backend::Wait;
-use crate::backend::sim::Null;
+use diopter_sys::{BioId, BioResult, Errno, Slab, fork};
+
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
+use crate::engine::abandoned::note_unseen;
 use crate::engine::bounce::BouncePool;
 use crate::engine::completer::Completer;
 use crate::engine::pending::{Failure, Pending, State};
+use crate::engine::target::Target;
 use crate::engine::targets::Targets;
+use crate::engine::wait::Deadline;
 use crate::engine::{Core, admit, flush};
 use crate::error::{BackendError, IoErrorKind};
-use crate::limits::{REQUESTS_MAX, WAIT_SLICE};
+use crate::gate::Pass;
+use crate::limits::{REQUESTS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE};
 use crate::outcome::{RangeOutcome, RangeState, paint};
+use crate::request::{RequestId, RequestOp};
+use crate::sync::Arc;
+use crate::units::FileRange;
+
+/// What a write holds of its file while the device may still have its bios.
+pub(super) struct Stranded {
+    target: Arc<Target>,
+    pass: Option<Pass>,
+    locked: Option<FileRange>,
+}
+
+/// In the place of a backend that was dropped: moves nothing, and reports that.
+struct Gone {
+    slab: Slab,
+    error: BackendError,
+}
+
+impl Backend for Gone {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { name: self.error.backend, depth_max: 0 }
+    }
+
+    fn queue(&mut self, _ids: &[BioId]) -> u32 {
+        0
+    }
+
+    fn turn(&mut self, _wait: Wait, _done: &mut Completions) -> Result<(), BackendError> {
+        Err(self.error)
+    }
+
+    fn run_now(&mut self, id: BioId) -> BioResult {
+        self.slab.hold_local(id).finish(Err(self.error.errno)).1
+    }
+
+    fn run_lent(&mut self, _bio: LentBio<'_>) -> BioResult {
+        Err(self.error.errno)
+    }
+
+    fn held(&self) -> u32 {
+        0
+    }
+
+    fn cancel(&mut self, _id: BioId) {}
+}
 
 impl Core {
     /// Whether this is a fork's child, and the backend and all that is in it are the parent's.
@@ -33,8 +84,9 @@ impl Core {
     #[cold]
     fn disown(&mut self) {
         let backend = self.backend.capabilities().name;
-        let none = Box::new(Null::new(&self.flight.slab, 0));
-        std::mem::forget(std::mem::replace(&mut self.backend, none));
+        let error = BackendError { backend, errno: Errno::EBADF };
+        let gone = Box::new(Gone { slab: self.flight.slab.clone(), error });
+        std::mem::forget(std::mem::replace(&mut self.backend, gone));
         self.table.fill_with(Pending::vacant);
         self.targets = Targets::new(REQUESTS_MAX);
         self.free = (0..self.table.len()).rev().collect();
@@ -44,18 +96,17 @@ impl Core {
         self.flight.bulk.clear();
         self.pool = BouncePool::new();
         self.beside.clear();
+        std::mem::forget(std::mem::take(&mut self.stranded));
         let completer = Completer::new(self.policies.completion);
         std::mem::forget(std::mem::replace(&mut self.completer, completer));
-        self.broken = Some(BackendError { backend, errno: Errno::EBADF });
+        self.broken = Some(error);
         self.generation = fork::generation();
     }
 
     /// The backend is lost: every request ends; what was in the device is unknown, its memory
     /// leaks.
     pub(super) fn fail_all(&mut self) {
-        self.flight.backlog.clear();
-        self.flight.bulk.clear();
-        self.flight.shares.clear();
+        self.flight.drop_backlog();
         self.waiting.clear();
         for place in 0..self.table.len() {
             if self.table[place].target.is_none() {
@@ -64,6 +115,7 @@ impl Core {
             if self.table[place].state == State::Single {
                 self.lengthen(place);
             }
+            self.strand_if_held(place);
             let pending = &mut self.table[place];
             let (range, window) = (pending.rest(), pending.window.range);
             if pending.outstanding > 0 {
@@ -71,7 +123,7 @@ impl Core {
                 paint(&mut pending.parts, unknown);
             }
             let kind = Some(IoErrorKind::BackendLost);
-            let failure = Failure { errno: Errno::EIO, range, kind };
+            let failure = Failure { errno: Errno::EIO, range, kind, is_edge_read: false };
             pending.failure = Some(failure);
             pending.outstanding = 0;
             if pending.owes_flush || pending.state == State::Flushes {
@@ -102,20 +154,120 @@ impl Core {
 
     /// Dropping a backend waits for its device; what is held afterwards is held for ever.
     fn drop_backend(&mut self) {
-        let none = Null::new(&self.flight.slab, 0);
-        drop(std::mem::replace(&mut self.backend, Box::new(none)));
+        let backend = self.backend.capabilities().name;
+        let error = self.broken.unwrap_or(BackendError { backend, errno: Errno::EIO });
+        let gone = Gone { slab: self.flight.slab.clone(), error };
+        drop(std::mem::replace(&mut self.backend, Box::new(gone)));
+    }
+
+    /// Puts aside what a write holds of its file if the device may still have a bio of it: until
+    /// that is over no other write may touch those blocks.
+    fn strand_if_held(&mut self, place: usize) {
+        let is_held = |bio: &BioId| self.flight.notes[bio.index()].request == place;
+        let pending = &mut self.table[place];
+        let Some(id) = pending.target.filter(|_| pending.outstanding > 0) else { return };
+        if !self.flight.slab.held_bios().iter().any(is_held) {
+            return;
+        }
+        let (pass, locked) = (pending.pass.take(), pending.locked.take());
+        if pass.is_some() || locked.is_some() {
+            let target = Arc::clone(self.targets.get(id));
+            self.stranded.push(Stranded { target, pass, locked });
+        }
+    }
+
+    /// Whether a caller may still take a result.
+    pub fn is_awaited(&self) -> bool {
+        self.table.iter().any(|pending| pending.id != 0 && !pending.is_discarded)
+    }
+
+    /// Runs the writes and flushes in the table to their end, up to [`TEARDOWN_WAIT_MAX`] of the
+    /// machine's time and of the backend's.
+    pub fn run_to_end(&mut self) {
+        let deadline = Deadline::after(TEARDOWN_WAIT_MAX);
+        let started = self.backend.now();
+        // One that a caller waits for on the spot is over, or a panic broke it off.
+        let is_left =
+            |its: &Pending| its.target.is_some() && its.op != RequestOp::Read && !its.is_blocking;
+        while self.table.iter().any(is_left) && !deadline.left().is_zero() {
+            let passed = Duration::from_nanos(self.backend.now().since(started));
+            let is_stuck = self.backend.held() == 0
+                && !self.has_backlog()
+                && !self.has_waiting()
+                && self.completer.out() == 0;
+            if passed >= TEARDOWN_WAIT_MAX || is_stuck {
+                return;
+            }
+            self.tick_or_pause(Wait::Block(WAIT_SLICE));
+            if self.completer.is_closed() {
+                self.drop_completions();
+            }
+        }
+    }
+
+    /// Ends what the engine has, with no caller to take a result: reads are cancelled, writes and
+    /// flushes are finished.
+    fn finish_all(&mut self) {
+        if self.unreturned() == 0 {
+            return;
+        }
+        self.close_completions();
+        self.drop_completions();
+        while let Some(place) = self.finished.pop_front() {
+            let target = self.table[place].failed_on.take().and_then(|target| target.upgrade());
+            let finished = self.take_out(place);
+            if let Some(target) = target {
+                note_unseen(&finished, &target);
+            }
+        }
+        for place in 0..self.table.len() {
+            let pending = &mut self.table[place];
+            pending.is_discarded = true;
+            if pending.op == RequestOp::Read && pending.target.is_some() && !pending.is_blocking {
+                let id = RequestId(pending.id);
+                self.cancel(id);
+            }
+        }
+        self.run_to_end();
+    }
+
+    /// What is still in the table after its backend is gone: the next flush of each file fails, and
+    /// blocks that a device may still write stay locked.
+    fn leave_unfinished(&mut self) {
+        for place in 0..self.table.len() {
+            let Some(id) = self.table[place].target else { continue };
+            let target = Arc::clone(self.targets.get(id));
+            if self.table[place].is_write() {
+                target.latch_flush_error(Errno::EIO);
+            }
+            self.strand_if_held(place);
+            admit::leave(&mut self.table[place], &target);
+        }
+        let is_over = self.flight.slab.held() == 0;
+        for Stranded { target, pass, locked } in std::mem::take(&mut self.stranded) {
+            if !is_over {
+                // The gate stays, with the pass, for other open files of the inode.
+                std::mem::forget(Arc::clone(target.gate()));
+                continue;
+            }
+            if let Some(range) = locked {
+                target.unlock(range.start(), range.end());
+            }
+            if let Some(pass) = pass {
+                target.gate().leave(pass);
+            }
+        }
     }
 }
 
 impl Drop for Core {
-    /// Waits for the device before the passes go: until then nobody else may write those blocks.
+    /// Waits for the device before the passes go: until then no other write may touch those blocks.
     fn drop(&mut self) {
         self.disown_inherited();
+        // A panic of a mapper or a backend was printed; the writes that it kept from their end are
+        // reported below.
+        catch_unwind(AssertUnwindSafe(|| self.finish_all())).unwrap_or(());
         self.drop_backend();
-        for pending in &mut self.table {
-            if let Some(id) = pending.target.take() {
-                admit::leave(pending, self.targets.get(id));
-            }
-        }
+        self.leave_unfinished();
     }
 }

@@ -23,6 +23,8 @@ mod step;
 pub(crate) mod submit;
 pub mod target;
 pub(crate) mod targets;
+#[cfg(all(test, not(any(diopter_loom, shuttle))))]
+mod tests;
 mod thread;
 pub(crate) mod wait;
 
@@ -43,11 +45,11 @@ use crate::policy::{DepthPolicy, Policies};
 use crate::request::{FinishedRequest, RequestId, RequestOp};
 use crate::stripe::Runs;
 use crate::sync::{Arc, Ordering, StaticCounter};
+use abandoned::note_unseen;
 use bounce::BouncePool;
 use bulk::Bulk;
 use completer::Completer;
 use pending::{Failure, Order, Pending, State};
-use round::note_unseen;
 use submit::{BioNote, Flight, Spot};
 use target::Target;
 use targets::Targets;
@@ -57,6 +59,7 @@ pub(crate) use blocking::blocking_order;
 use depth::DepthReport;
 pub use handle::{BackendChoice, Engine, EngineOptions};
 pub(crate) use handle::{start_at, start_on};
+use loss::Stranded;
 #[cfg(feature = "tokio")]
 pub(crate) use thread::options_of_this_thread;
 pub use thread::use_for_this_thread;
@@ -68,12 +71,28 @@ pub(crate) use thread::{
 pub(crate) const SLAB_SHAPE: SlabShape =
     SlabShape { bios: DEPTH_MAX, segments_per_bio: SEGMENTS_MAX, memories: MEMORIES_MAX };
 
-/// Engines made in this process. Each has ids of its own, so that one that took another's place on
-/// its thread does not mistake a request of the old one for its own.
-static CORES: StaticCounter = StaticCounter::new(0);
+/// Blocks of request ids that were given out in this process. No two engines share one, so that an
+/// engine that took another's place on its thread does not mistake a request of the old one for its
+/// own.
+static ID_BLOCKS: StaticCounter = StaticCounter::new(0);
+
+/// Ids in a block.
+const ID_BLOCK: u64 = 1 << 32;
 
 /// 0 stands for no request.
 const FIRST_ID: u64 = 1;
+
+/// The first id of a block that no engine has had.
+#[cold]
+fn first_id() -> u64 {
+    (u64::from(ID_BLOCKS.fetch_add(1, Ordering::Relaxed)) * ID_BLOCK).max(FIRST_ID)
+}
+
+/// The id after `id` in an engine: larger, and from another block once this one is used up.
+#[inline]
+fn id_after(id: u64) -> u64 {
+    if (id + 1).is_multiple_of(ID_BLOCK) { first_id() } else { id + 1 }
+}
 
 /// An engine without its handle. In this order in memory: what a blocking call asks comes first,
 /// and shares few cache lines.
@@ -103,6 +122,8 @@ pub(crate) struct Core {
     pool: BouncePool,
     /// Places of bounced requests with something to copy while their bios are in the device.
     beside: VecDeque<usize>,
+    /// What writes held whose bios a lost backend may still have.
+    stranded: Vec<Stranded>,
 }
 
 impl Core {
@@ -113,6 +134,7 @@ impl Core {
         Core {
             flight: Flight {
                 slab,
+                is_polled: backend.is_polled(),
                 notes: vec![BioNote::default(); bios],
                 runs: vec![Runs::default(); bios],
                 backlog: VecDeque::with_capacity(bios),
@@ -130,7 +152,8 @@ impl Core {
             completer: Completer::new(policies.completion),
             pool: BouncePool::new(),
             beside: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX),
-            next_id: FIRST_ID + (u64::from(CORES.fetch_add(1, Ordering::Relaxed)) << 32),
+            stranded: Vec::new(),
+            next_id: first_id(),
             seat: seat(),
             now: Nanos::default(),
             is_in_haste: false,
@@ -141,6 +164,11 @@ impl Core {
 
     pub fn slab(&self) -> &Slab {
         &self.flight.slab
+    }
+
+    /// `true` when one bio of so many bytes is too large for a device that is polled.
+    pub fn is_too_large_to_poll(&self, target: &Target, bytes: u64) -> bool {
+        self.flight.is_polled && bytes > target.polled_bytes()
     }
 
     pub fn policies(&self) -> &Policies {
@@ -276,10 +304,15 @@ impl Core {
     /// Takes an admitted request in; the caller has seen [`Core::has_room`]. A queued one with a
     /// spot is built right away. Answers its place in the table.
     #[inline(always)]
-    pub fn take_in(&mut self, target: &Arc<Target>, order: &Order, spot: Option<Spot>) -> usize {
+    pub fn take_in(
+        &mut self,
+        target: &Arc<Target>,
+        order: &Order,
+        spot: Option<Spot<'_>>,
+    ) -> usize {
         let place = self.free.pop().expect("the caller has seen room");
         let id = self.next_id;
-        self.next_id += 1;
+        self.next_id = id_after(id);
         self.table[place].occupy(id, self.targets.enter(target), order);
         if spot.is_some_and(|spot| self.begin_single(place, target, order, spot)) {
             return place;
@@ -293,26 +326,35 @@ impl Core {
 
     /// Builds the bio of a request that is a single one; false when that can't be done now.
     #[inline(always)]
-    fn begin_single(&mut self, place: usize, target: &Target, order: &Order, spot: Spot) -> bool {
+    fn begin_single(
+        &mut self,
+        place: usize,
+        target: &Target,
+        order: &Order,
+        spot: Spot<'_>,
+    ) -> bool {
         let flight = &mut self.flight;
         if flight.slab.vacancies() == 0 {
             return false;
         }
         let share = submit::share_of(target, &self.policies, flight, order.range.length());
-        if share.is_some_and(|share| flight.share_of(spot.object) >= share) {
+        if share.is_some_and(|share| flight.share_of(spot.object.handle()) >= share) {
             flight.bulk.note_share();
             return false;
         }
-        let pass = if order.op == RequestOp::Write {
-            match target.gate().enter_shared(target.touched(order.range), self.seat) {
-                Ok(pass) => Some(pass),
-                Err(_) => return false,
-            }
-        } else {
-            None
-        };
         let pending = &mut self.table[place];
-        pending.become_single(pass);
+        if order.op == RequestOp::Write {
+            let (gate, start) = (target.gate(), order.range.start());
+            let Some(pass) = gate.enter_shared(target.touched(order.range), self.seat) else {
+                return false;
+            };
+            if start > gate.end_seen() && target.leaves_hole_in_page(start) {
+                gate.leave(pass);
+                return false;
+            }
+            pending.pass = Some(pass);
+        }
+        pending.state = State::Single;
         let spec = submit::single_spec(target, order, spot);
         flight.add_single(place, pending, spec, share.is_some());
         true
@@ -350,7 +392,8 @@ impl Core {
         if is_open && (untried > 0 || !pending.is_built) {
             // What of the window is not in the device will not be; what is there may yet be done.
             let (errno, range) = (Errno::ECANCELED, pending.window.range);
-            pending.failure.get_or_insert(Failure { errno, range, kind: None });
+            let failure = Failure { errno, range, kind: None, is_edge_read: false };
+            pending.failure.get_or_insert(failure);
             pending.is_built = true;
         }
         if pending.outstanding == 0 {

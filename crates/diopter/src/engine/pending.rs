@@ -10,10 +10,12 @@ use crate::engine::route::{Way, Window};
 use crate::engine::target::Target;
 use crate::engine::targets::TargetId;
 use crate::error::{ImageError, IoErrorKind};
-use crate::gate::Pass;
+use crate::gate::{Pass, Place};
+use crate::limits::{ATTEMPTS_MAX, ATTEMPTS_TIME_MAX};
 use crate::outcome::{DetourReason, RangeOutcome, Route, Timing};
 use crate::request::RequestOp;
 use crate::stripe::{Runs, Striping};
+use crate::sync::Weak;
 use crate::units::FileRange;
 
 /// Where a request stands. It moves forwards, except that a served window leads back to
@@ -75,6 +77,8 @@ pub(crate) struct Failure {
     pub range: FileRange,
     /// What it is about, where the errno alone does not tell.
     pub kind: Option<IoErrorKind>,
+    /// It is of a read that a write of parts of blocks needs first.
+    pub is_edge_read: bool,
 }
 
 /// A request in the engine. In this order in memory: what every request touches comes first, and
@@ -124,7 +128,12 @@ pub(crate) struct Pending {
     /// Ranges to report beside "done up to `at`".
     pub parts: Vec<RangeOutcome>,
     pub bounce: Option<Bounce>,
-    pub is_announced: bool,
+    /// Its place among the writers that wait for a pass.
+    pub place: Place,
+    /// Since when it lets a writer go first that could go on and does not.
+    pub yields_since: Nanos,
+    /// It starts behind the end of the file, which lies within a page.
+    pub leaves_hole: bool,
     /// The range locked against other processes.
     pub locked: Option<FileRange>,
     /// The file's size, sampled when a misaligned write got its pass.
@@ -137,8 +146,9 @@ pub(crate) struct Pending {
     pub is_serial: bool,
     /// Bytes of a stripe, which no part of the outcome goes beyond; 0 for a file of one object.
     pub stripe_size: u64,
-    /// Windows in a row that moved nothing.
+    /// Windows in a row that moved nothing, and when the first of them ended.
     pub attempts: u32,
+    pub attempts_since: Nanos,
     /// A durable write has bios that are not by themselves: a flush must follow them.
     pub owes_flush: bool,
     /// A flush was made for it.
@@ -151,6 +161,8 @@ pub(crate) struct Pending {
     pub appends: bool,
     /// When it began to wait for its pass.
     pub waits_since: Nanos,
+    /// The file of a write that failed, until its result is taken.
+    pub failed_on: Option<Weak<Target>>,
 }
 
 impl Pending {
@@ -179,7 +191,9 @@ impl Pending {
             parts: Vec::new(),
             bounce: None,
             pass: None,
-            is_announced: false,
+            place: Place::default(),
+            yields_since: Nanos::default(),
+            leaves_hole: false,
             locked: None,
             size: 0,
             touches_from: u64::MAX,
@@ -187,6 +201,7 @@ impl Pending {
             is_serial: false,
             stripe_size: 0,
             attempts: 0,
+            attempts_since: Nanos::default(),
             owes_flush: false,
             is_flushed: false,
             failure_of_data: None,
@@ -198,13 +213,14 @@ impl Pending {
             route: Route::default(),
             timing: Timing::default(),
             waits_since: Nanos::default(),
+            failed_on: None,
         }
     }
 
-    /// Fills a free place; [`Pending::go_long`] or [`Pending::become_single`] comes next.
+    /// Fills a free place. Next the request becomes a single bio, or [`Pending::go_long`].
     #[inline]
     pub fn occupy(&mut self, id: u64, target: TargetId, order: &Order) {
-        debug_assert!(self.target.is_none() && self.outstanding == 0);
+        debug_assert!(self.target.is_none() && self.outstanding == 0 && self.pass.is_none());
         self.id = id;
         self.target = Some(target);
         self.op = order.op;
@@ -234,18 +250,12 @@ impl Pending {
         self.parts.clear();
         self.size = 0;
         self.touches_from = u64::MAX;
+        self.leaves_hole = false;
         self.stops_at_ends = false;
         self.is_serial = false;
         self.attempts = 0;
         self.owes_flush = false;
         self.is_flushed = false;
-    }
-
-    /// It is one bio, which is on its way.
-    #[inline]
-    pub fn become_single(&mut self, pass: Option<Pass>) {
-        self.pass = pass;
-        self.state = State::Single;
     }
 
     /// A single one whose bio did all, as any other request tells it.
@@ -268,6 +278,17 @@ impl Pending {
         self.state = State::Transfers;
     }
 
+    /// Counts an attempt that moved nothing. True once there were too many in a row, or they took
+    /// too long: each may wait for the kernel.
+    pub fn has_tried_enough(&mut self) -> bool {
+        if self.attempts == 0 {
+            self.attempts_since = self.timing.reaped;
+        }
+        self.attempts += 1;
+        let took = u128::from(self.timing.reaped.since(self.attempts_since));
+        self.attempts > ATTEMPTS_MAX || took > ATTEMPTS_TIME_MAX.as_nanos()
+    }
+
     pub fn is_write(&self) -> bool {
         self.op == RequestOp::Write
     }
@@ -288,7 +309,8 @@ impl Pending {
 
     /// As [`Pending::fail`], with a kind that the errno alone does not tell.
     pub fn fail_as(&mut self, kind: Option<IoErrorKind>, errno: Errno, range: FileRange) {
-        self.failure.get_or_insert(Failure { errno, range, kind });
+        let is_edge_read = self.state == State::ReadsEdges;
+        self.failure.get_or_insert(Failure { errno, range, kind, is_edge_read });
         if self.outstanding == 0 {
             self.state = State::Ended;
         } else {

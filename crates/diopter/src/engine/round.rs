@@ -5,12 +5,15 @@ use diopter_sys::{BioId, BioResult};
 
 use crate::backend::Wait;
 use crate::clock::Nanos;
+use crate::engine::abandoned::note_unseen;
 use crate::engine::pending::State;
 use crate::engine::submit::BioNote;
 use crate::engine::target::Target;
 use crate::engine::{Core, admit, bounce, complete};
+use crate::limits::WAIT_SLICE;
 use crate::outcome::{Outcome, RangeState, Route};
-use crate::request::{FinishedRequest, RequestId, RequestOp};
+use crate::request::{FinishedRequest, RequestId};
+use crate::sync::Arc;
 use crate::units::Bytes;
 
 impl Core {
@@ -18,10 +21,31 @@ impl Core {
     /// anything did: what waits may then go on.
     pub fn tick(&mut self, wait: Wait) -> bool {
         self.now = self.backend.now();
+        // A caller that goes on with results untaken waits for another one.
+        let untaken = self.untaken();
         self.step_waiting();
-        let waits = self.finished.is_empty() && !self.is_in_haste;
+        let waits = self.untaken() == untaken && !self.is_in_haste;
         let wait = if waits { wait } else { Wait::Poll };
         if self.completer.is_watching { self.turn_watching(wait) } else { self.turn(wait) }
+    }
+
+    /// Results that wait to be taken.
+    fn untaken(&self) -> usize {
+        let completer = &self.completer;
+        self.finished.len() + if completer.is_watching { completer.returned() } else { 0 }
+    }
+
+    /// Waits for one request and takes its result; `None` for one that is not in the table.
+    pub fn wait_for_one(&mut self, id: RequestId) -> Option<FinishedRequest> {
+        loop {
+            if let Some(finished) = self.take_finished_of(id) {
+                return Some(finished);
+            }
+            if !self.knows(id) {
+                return None;
+            }
+            self.tick_or_pause(Wait::Block(WAIT_SLICE));
+        }
     }
 
     /// Files an ended request for whoever takes its result. What it held goes now, its place stays.
@@ -36,10 +60,13 @@ impl Core {
     }
 
     /// Files a result that is taken from its place.
-    pub(super) fn file_plain(&mut self, place: usize, target: &Target) {
+    pub(super) fn file_plain(&mut self, place: usize, target: &Arc<Target>) {
         let pending = &mut self.table[place];
         pending.timing.finished = self.now;
         if !pending.is_discarded {
+            if pending.is_write() && pending.failure.is_some() {
+                pending.failed_on = Some(Arc::downgrade(target));
+            }
             self.finished.push_back(place);
             return;
         }
@@ -148,6 +175,7 @@ impl Core {
         if pending.state == State::SingleDone {
             return finished;
         }
+        pending.failed_on = None;
         let (result, outcome) = complete::conclude(pending);
         FinishedRequest { result, outcome, route: pending.route, ..finished }
     }
@@ -168,13 +196,5 @@ impl Core {
             route: Route::all_direct(range.length()),
             timing: pending.timing,
         }
-    }
-}
-
-/// A write that failed without a taker leaves a trace: the next flush must not say that all is
-/// well.
-pub(super) fn note_unseen(finished: &FinishedRequest, target: &Target) {
-    if let (RequestOp::Write, Err(error)) = (finished.op, &finished.result) {
-        target.latch_flush_error(error.errno);
     }
 }

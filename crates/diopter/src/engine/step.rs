@@ -11,6 +11,7 @@ use crate::engine::submit::{self, Opened};
 use crate::engine::target::Target;
 use crate::engine::{Core, complete, flush};
 use crate::stripe::Runs;
+use crate::sync::Arc;
 
 /// How far one step brought a request.
 #[derive(Debug)]
@@ -167,7 +168,8 @@ impl Core {
         let id = self.table[place].id;
         self.table.iter().any(|other| {
             let its = other.target.map(|id| &**self.targets.get(id));
-            let is_same = its.is_some_and(|its| std::ptr::eq(its, target));
+            // Through whichever open file of the inode.
+            let is_same = its.is_some_and(|its| Arc::ptr_eq(its.gate(), target.gate()));
             is_same && other.is_write() && other.id < id
         })
     }

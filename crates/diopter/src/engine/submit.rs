@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use diopter_sys::{BioId, BioSpec, Errno, ObjectHandle, Op, Slab, Span};
+use diopter_sys::{BioDraft, BioId, BioSpec, Errno, ObjectHandle, Op, OpenObject, Slab, Span};
 
 use crate::backend::Backend;
 use crate::bio::pieces;
@@ -38,6 +38,8 @@ pub(crate) struct BioNote {
 /// Bios between building and completion.
 pub(crate) struct Flight {
     pub slab: Slab,
+    /// The backend polls the device for completions.
+    pub is_polled: bool,
     /// By slot of the slab.
     pub notes: Vec<BioNote>,
     /// Which bytes of the file each moves, by slot; not of a request's only bio.
@@ -139,7 +141,7 @@ pub(crate) fn begin_transfer(
     let bits = flight.slab.alignment(ground.memory, start, to_usize(pending.span.length()));
     // Memory in several ranges is no single range of pages: today's rule then.
     let boundary = if bits.lengths == 0 { policies.boundary } else { BoundaryPolicy::default() };
-    let builder = builder_of(pending, target);
+    let builder = builder_of(pending, target, flight);
     pending.pieces.start(&builder, boundary, pending.span, to_u64(bits.addresses));
     let reads_edges = pending.is_write() && has_edges(pending, block_of(pending, target));
     pending.state = if reads_edges { State::ReadsEdges } else { State::Transfers };
@@ -229,20 +231,20 @@ fn append_window(
 
 /// Where the one bio of a request goes that is a single one.
 #[derive(Clone, Copy)]
-pub(crate) struct Spot {
-    pub object: ObjectHandle,
+pub(crate) struct Spot<'t> {
+    pub object: &'t OpenObject,
     pub offset: u64,
 }
 
 /// The bio of an aligned request that is just one, as the long way would make it. Of the memory,
 /// which is one range, only its address is asked.
 #[inline(always)]
-pub(crate) fn single_spot(
-    target: &Target,
+pub(crate) fn single_spot<'t>(
+    target: &'t Target,
     (op, admitted): (RequestOp, Admitted),
     address: usize,
     policies: &Policies,
-) -> Option<Spot> {
+) -> Option<Spot<'t>> {
     let Admitted { range, is_plain } = admitted;
     let is_one = !range.is_empty() && range.length() <= u64::from(BIO_BYTES_MAX);
     if !is_one || !is_aligned(to_u64(address), target.blocks.memory) {
@@ -256,11 +258,11 @@ pub(crate) fn single_spot(
 
 /// The same where the bytes may lie elsewhere, or more is to be done.
 #[inline(never)]
-fn mapped_spot(
-    target: &Target,
+fn mapped_spot<'t>(
+    target: &'t Target,
     (op, range): (RequestOp, FileRange),
     policies: &Policies,
-) -> Option<Spot> {
+) -> Option<Spot<'t>> {
     let is_write = op == RequestOp::Write;
     let block = if is_write { target.blocks.write } else { target.blocks.read };
     if !is_aligned(range.start() | range.end(), block) {
@@ -287,7 +289,7 @@ fn mapped_spot(
 
 /// The bio at a [`Spot`].
 #[inline(always)]
-pub(crate) fn single_spec(target: &Target, order: &Order, spot: Spot) -> BioSpec {
+pub(crate) fn single_spec<'t>(target: &Target, order: &Order, spot: Spot<'t>) -> BioDraft<'t> {
     let (op, flags) = if order.op == RequestOp::Write {
         (Op::Write, order.flags.with(target.access.durability))
     } else {
@@ -327,7 +329,7 @@ pub(crate) fn waits_for_each(policies: &Policies) -> bool {
 
 impl Flight {
     /// Builds one bio and puts it into the backlog.
-    pub fn add(&mut self, place: usize, pending: &mut Pending, spec: BioSpec, runs: Runs) {
+    pub fn add(&mut self, place: usize, pending: &mut Pending, spec: BioDraft<'_>, runs: Runs) {
         self.add_to(place, pending, spec, (runs, false));
     }
 
@@ -337,7 +339,7 @@ impl Flight {
         &mut self,
         place: usize,
         pending: &mut Pending,
-        spec: BioSpec,
+        spec: BioDraft<'_>,
         has_share: bool,
     ) -> BioId {
         let is_bulk = self.bulk.takes(spec.length());
@@ -346,7 +348,7 @@ impl Flight {
         self.backlog.push_back(id);
         pending.outstanding += 1;
         if has_share {
-            self.count_share(spec.object);
+            self.count_share(spec.object.handle());
         }
         id
     }
@@ -373,7 +375,7 @@ impl Flight {
         &mut self,
         place: usize,
         pending: &mut Pending,
-        spec: BioSpec,
+        spec: BioDraft<'_>,
         (runs, has_share): (Runs, bool),
     ) {
         let id = self.add_single(place, pending, spec, has_share);
@@ -395,6 +397,15 @@ impl Flight {
         }
         self.slab.retire(id);
         note
+    }
+
+    /// Retires every bio that was not handed over: the backend is lost.
+    pub fn drop_backlog(&mut self) {
+        for queue in [&mut self.backlog, self.bulk.kept_back()] {
+            queue.drain(..).for_each(|id| self.slab.retire(id));
+        }
+        self.bulk.clear();
+        self.shares.clear();
     }
 
     fn uncount_share(&mut self, object: ObjectHandle) {

@@ -1,7 +1,8 @@
 //! `Target`: all that the engine needs to know of an open file. Shared by threads, changed by none
 //! but for its gate and its latched flush error.
 
-use diopter_sys::{Errno, ObjectHandle, RwFlags, fork};
+use diopter_sys::residency::page_size;
+use diopter_sys::{Errno, OpenObject, RwFlags, fork};
 
 use crate::backend::Port;
 use crate::bio::builder::BioLimits;
@@ -17,7 +18,7 @@ use crate::map::{Mapper, Striped};
 use crate::outcome::DetourReason;
 use crate::policy::{MergePolicy, RoutePolicy};
 use crate::stripe::Striping;
-use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, lock};
+use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, PerProcess, lock};
 use crate::units::{FileOffset, FileRange, ObjectOffset, align_down, align_up, is_aligned};
 
 /// Generations of fork that get a gate of their own; a process forked more often than that shares
@@ -44,7 +45,8 @@ pub struct Blocks {
     pub write: u64,
     /// Memory addresses.
     pub memory: u64,
-    /// The page of the page cache: what a buffered write may carry along.
+    /// What the page cache fills, writes back and drops as a whole, and so what a buffered write
+    /// may carry along: a page, or the file system's block where that is larger.
     pub page: u64,
 }
 
@@ -74,10 +76,12 @@ pub struct Target {
     /// For reads and for writes: the bits of [`Target::plain_bits`].
     plain_bits: [u64; 2],
     pub(crate) blocks: Blocks,
-    /// The first object's handle for direct I/O.
-    first: ObjectHandle,
-    pub(crate) directness: Directness,
+    /// The first object, for direct I/O.
+    first: OpenObject,
+    // A second line: of plain requests, writes alone ask for it, and for their gate.
     pub(crate) access: Access,
+    pub(crate) directness: Directness,
+    gates: [OnceLock<Arc<Gate>>; GATES],
     /// How it is dealt out, where there is more than one way: asked of the mapper once.
     striping: Option<Striping>,
     /// Bytes that it never outgrows: those of its devices.
@@ -86,7 +90,6 @@ pub struct Target {
     pub(crate) mapper: Box<dyn Mapper>,
     /// What is to be done before it grows for the first time.
     seal: Option<Seal>,
-    gates: [OnceLock<Arc<Gate>>; GATES],
     gate_source: GateSource,
     /// The errno of the first flush that failed; 0 for none.
     flush_error: AtomicI32,
@@ -95,6 +98,8 @@ pub struct Target {
     device_limits: DeviceLimits,
     /// Bytes of a request that is one bio, wherever it lies, if its memory is one range.
     pub(crate) bytes_of_one: u64,
+    /// Bytes of a bio that a polled device takes as one request; asked for on first use.
+    polled_bytes: OnceLock<u64>,
     /// Writes whose futures were dropped.
     pub(crate) abandoned: Abandoned,
 }
@@ -102,10 +107,17 @@ pub struct Target {
 /// One object of a target.
 struct Object {
     port: Arc<dyn Port>,
-    /// The port's direct handle, which stays the same: asked for once, not for each bio.
-    direct: ObjectHandle,
-    /// Ranges that are known to have space.
-    space: Mutex<Space>,
+    /// The port's direct object, which stays the same: asked for once, not for each bio.
+    direct: OpenObject,
+    /// Ranges that are known to have space; a child of fork knows none.
+    space: PerProcess<Mutex<Space>>,
+}
+
+impl Object {
+    /// For direct I/O, and through the page cache if it was ever opened so.
+    fn opened(&self) -> impl Iterator<Item = &OpenObject> {
+        std::iter::once(&self.direct).chain(self.port.buffered_if_open())
+    }
 }
 
 /// A record of the objects' sizes that must go before one of them changes.
@@ -171,12 +183,13 @@ impl Target {
         let count = striping.map_or(1, Striping::object_count);
         assert_eq!(ports.len(), count, "as many objects as the mapper says");
         let object = |port: Arc<dyn Port>| {
-            let direct = port.direct();
-            Object { port, direct, space: Mutex::new(Space::default()) }
+            let direct = port.direct().clone();
+            let space = PerProcess::new(|| Mutex::new(Space::default()));
+            Object { port, direct, space }
         };
         let objects: Box<[Object]> = ports.into_iter().map(object).collect();
         let target = Target {
-            first: objects[0].direct,
+            first: objects[0].direct.clone(),
             objects,
             mapper,
             striping,
@@ -192,6 +205,7 @@ impl Target {
             hybrid: Hybrid::new(),
             device_limits: DeviceLimits::NONE,
             bytes_of_one: u64::from(BIO_BYTES_MAX),
+            polled_bytes: OnceLock::new(),
             abandoned: Abandoned::new(),
         };
         target.settled()
@@ -246,7 +260,28 @@ impl Target {
         if is_buffered {
             return BioLimits::new(bytes_max, 1);
         }
-        BioLimits { device: self.device_limits, ..BioLimits::new(bytes_max, block) }
+        let page_bytes = u64::from(page_size());
+        let device = self.device_limits;
+        BioLimits { device, page_bytes, ..BioLimits::new(bytes_max, block) }
+    }
+
+    /// As [`Target::bio_limits`], on a backend that polls the device.
+    pub(crate) fn polled_limits(&self, is_buffered: bool, block: u64) -> BioLimits {
+        let limits = self.bio_limits(is_buffered, block);
+        if is_buffered {
+            return limits;
+        }
+        let bytes = limits.bytes_max.min(self.polled_bytes());
+        BioLimits { bytes_max: align_down(bytes, block).max(block), ..limits }
+    }
+
+    /// Bytes that the devices of all objects take as one request, whatever their memory.
+    pub(crate) fn polled_bytes(&self) -> u64 {
+        if let Some(bytes) = self.polled_bytes.get() {
+            return *bytes;
+        }
+        let bytes = self.all_direct().map(DeviceLimits::polled_bytes_of).min().unwrap_or(u64::MAX);
+        *self.polled_bytes.get_or_init(|| bytes)
     }
 
     /// A file of `size` bytes whose objects' sizes are on record: a write past byte `full_to` may
@@ -286,20 +321,20 @@ impl Target {
         self.access.route.unwrap_or(policy)
     }
 
-    /// The first object's handle for direct I/O.
+    /// The first object, for direct I/O.
     #[inline]
-    pub(crate) fn first(&self) -> ObjectHandle {
-        self.first
+    pub(crate) fn first(&self) -> &OpenObject {
+        &self.first
     }
 
-    /// The handle for direct I/O on an object.
+    /// An object, for direct I/O.
     #[inline]
-    pub(crate) fn direct(&self, object: ObjectIndex) -> ObjectHandle {
-        self.objects[usize::from(object.0)].direct
+    pub(crate) fn direct(&self, object: ObjectIndex) -> &OpenObject {
+        &self.objects[usize::from(object.0)].direct
     }
 
-    /// The handle for I/O through the page cache on an object.
-    pub(crate) fn buffered(&self, object: ObjectIndex) -> Result<ObjectHandle, Errno> {
+    /// An object, for I/O through the page cache.
+    pub(crate) fn buffered(&self, object: ObjectIndex) -> Result<&OpenObject, Errno> {
         self.port(object).buffered()
     }
 
@@ -399,7 +434,7 @@ impl Target {
         }
         self.unseal()?;
         for object in &self.objects {
-            lock(&object.space).forget();
+            lock(object.space.get()).forget();
         }
         let last = size.checked_sub(1).map(|last| striping.locate(FileOffset::new(last)).0);
         let others = striping.objects().filter(|object| Some(*object) != last);
@@ -438,7 +473,7 @@ impl Target {
     /// Whether an object's range has space of its own, as far as that is known or soon found out.
     pub(crate) fn has_space(&self, object: ObjectIndex, (start, end): (u64, u64)) -> bool {
         let place = &self.objects[usize::from(object.0)];
-        let mut space = lock(&place.space);
+        let mut space = lock(place.space.get());
         if !space.covers(start, end) {
             // Looked at in one piece with what is around, so that small writes do not each look.
             let (from, to) = (align_down(start, SPACE_LOOK), align_up(end, SPACE_LOOK));
@@ -451,7 +486,7 @@ impl Target {
 
     /// An object's range was given space.
     pub(crate) fn note_space(&self, object: ObjectIndex, (start, end): (u64, u64)) {
-        lock(&self.objects[usize::from(object.0)].space).add(start, end);
+        lock(self.objects[usize::from(object.0)].space.get()).add(start, end);
     }
 
     /// Bytes that could still be given to an object.
@@ -463,6 +498,11 @@ impl Target {
     /// are its first object's.
     pub(crate) fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {
         self.port(ObjectIndex(0)).try_lock(start, end)
+    }
+
+    /// Whether a lock of this process that is not diopter's is in the way.
+    pub(crate) fn is_locked_by_this_process(&self, range: FileRange) -> bool {
+        self.port(ObjectIndex(0)).is_locked_by_this_process(range.start(), range.end())
     }
 
     /// Unlocks what [`Target::try_lock`] locked.
@@ -512,11 +552,43 @@ impl Target {
         Ok(from)
     }
 
-    /// Every handle whose write-back errors must be looked at by a flush.
-    pub(crate) fn flush_handles(&self) -> impl Iterator<Item = ObjectHandle> {
-        let both =
-            |object: &Object| std::iter::once(object.direct).chain(object.port.buffered_if_open());
-        self.objects.iter().flat_map(both)
+    /// Whether a write from byte `start` on leaves a hole behind the end of the file, with the end
+    /// within a page. For one that holds a pass. What it finds is noted at the gate, so that writes
+    /// that start before the end need not look.
+    #[cold]
+    pub(crate) fn leaves_hole_in_page(&self, start: u64) -> bool {
+        if self.striping.is_some() || self.size_fixed.is_some() {
+            self.gate().note_end(u64::MAX);
+            return false;
+        }
+        // An error is met again, and reported, by a write that is alone.
+        let Ok(size) = self.size() else { return true };
+        self.gate().note_end(size);
+        start > size && !is_aligned(size, self.blocks.page)
+    }
+
+    /// Writes zeros behind the end of a file of `size` bytes, up to the end of its page, if a write
+    /// from byte `start` on leaves a hole there; returns where the file ends then. A process may
+    /// have stored something there through a mapping, and a direct write makes content of it,
+    /// where a buffered one does not (ext4 on Linux 6.18).
+    pub(crate) fn clear_last_page(&self, start: u64, size: u64) -> Result<u64, Errno> {
+        let is_own = self.striping.is_none() && self.size_fixed.is_none();
+        if !is_own || start <= size || is_aligned(size, self.blocks.page) {
+            return Ok(size);
+        }
+        let end = align_up(size, self.blocks.page).min(start);
+        self.port(ObjectIndex(0)).write_zeros(size, end)?;
+        Ok(end)
+    }
+
+    /// Every object whose write-back errors must be looked at by a flush.
+    pub(crate) fn flush_handles(&self) -> impl Iterator<Item = &OpenObject> {
+        self.objects.iter().flat_map(Object::opened)
+    }
+
+    /// Every object, for direct I/O.
+    pub(crate) fn all_direct(&self) -> impl Iterator<Item = &OpenObject> {
+        self.objects.iter().map(|object| &object.direct)
     }
 
     /// The flush error that stays, if there was one.
@@ -544,3 +616,7 @@ impl Target {
         }
     }
 }
+
+#[cfg(all(test, not(any(diopter_loom, shuttle))))]
+#[path = "polled_tests.rs"]
+mod polled_tests;

@@ -84,7 +84,16 @@ fn put_back(own: Own) {
 
 #[cold]
 fn keep_last(own: Option<Own>) {
-    LAST.set(own.filter(|own| own.core.unreturned() > 0).map(ManuallyDrop::new));
+    let Some(mut own) = own else { return };
+    if own.core.is_inherited() {
+        return std::mem::forget(own);
+    }
+    if own.core.is_awaited() {
+        // No destructor comes after this: a write whose handle is forgotten is done now or never.
+        own.core.run_to_end();
+        LAST.set(Some(ManuallyDrop::new(own)));
+    }
+    // Otherwise its drop ends what no caller waits for.
 }
 
 #[cold]
@@ -111,6 +120,9 @@ fn make(generation: u64) -> Own {
 }
 
 /// Decides how this thread's blocking calls are served from now on: backend, policies, checks.
+///
+/// The engine that served them so far is dropped, as [`Engine`](crate::Engine) says for itself:
+/// requests that were dropped before are finished first.
 pub fn use_for_this_thread(options: EngineOptions) {
     OPTIONS.set(options);
     drop(OWN.take());

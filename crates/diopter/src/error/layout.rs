@@ -75,6 +75,30 @@ pub enum LayoutErrorKind {
         /// User number of the manifest's owner.
         owner: u32,
     },
+    /// The manifest has no valid mark: it is a copy, or came from another machine, or `dio` did not
+    /// make it.
+    NotMarked,
+    /// The manifest belongs to a user whose manifests the caller may not follow.
+    NotOwned {
+        /// User number of the manifest's owner.
+        owner: u32,
+    },
+    /// The manifest may be read and not changed: in words, why.
+    Exposed(&'static str),
+    /// Users other than its owner can write to the manifest, so that it may name what they chose.
+    Writable {
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The object belongs to another user than its manifest.
+    ForeignOwner {
+        /// User number of the object's owner.
+        found: u32,
+        /// User number of the manifest's owner.
+        expected: u32,
+    },
+    /// The kernel reports no stable id of the device.
+    NoDeviceId,
     /// The size does not fit on the objects, or no size can be set.
     Size {
         /// Asked for, in bytes.
@@ -144,7 +168,14 @@ impl LayoutError {
             | LayoutErrorKind::SealedSize { .. } => Errno::EIO,
             LayoutErrorKind::Newer { .. } | LayoutErrorKind::NoAttributes => Errno::EOPNOTSUPP,
             LayoutErrorKind::Missing => Errno::ENOENT,
-            LayoutErrorKind::Foreign { .. } | LayoutErrorKind::NotAllowed { .. } => Errno::EPERM,
+            LayoutErrorKind::Foreign { .. }
+            | LayoutErrorKind::NotAllowed { .. }
+            | LayoutErrorKind::NotMarked
+            | LayoutErrorKind::NotOwned { .. }
+            | LayoutErrorKind::Exposed(_)
+            | LayoutErrorKind::Writable { .. }
+            | LayoutErrorKind::ForeignOwner { .. }
+            | LayoutErrorKind::NoDeviceId => Errno::EPERM,
             LayoutErrorKind::OtherDevice { .. } => Errno::ENODEV,
             LayoutErrorKind::NoSpace => Errno::ENOSPC,
             LayoutErrorKind::Exists => Errno::EEXIST,
@@ -181,6 +212,17 @@ impl LayoutError {
             }
             Kind::OtherDevice { .. } => "attach the device of the manifest, under any name",
             Kind::NotAllowed { .. } => "become the owner of the manifest if you trust it",
+            Kind::NotMarked => "`dio stripe adopt NAME` marks it, if you trust what it names",
+            Kind::NotOwned { .. } => {
+                "run as that user, or become the owner of the manifest and its objects"
+            }
+            Kind::Exposed(_) => "move the striped file to a directory of your own",
+            Kind::Writable { .. } => {
+                "check what it names (`dio stripe info`), then `chmod go-w` it; the permissions \
+                 of the objects decide who may write to the file"
+            }
+            Kind::ForeignOwner { .. } => "give the object to the owner of the manifest",
+            Kind::NoDeviceId => "use a partition, which has an id of its own",
             Kind::Size { size_max: Some(_), .. } => "choose a smaller size",
             Kind::Size { size_max: None, .. } => "leave the size out: files grow",
             Kind::NoAttributes => "choose a folder on ext4, XFS or btrfs",
@@ -239,6 +281,22 @@ impl fmt::Display for LayoutErrorKind {
                 f,
                 "not used, because it is a device or outside the manifest's folder and the \
                  manifest belongs to user {owner}"
+            ),
+            Kind::NotMarked => f.write_str(
+                "its content is the manifest of a striped file, and it is not marked as one",
+            ),
+            Kind::NotOwned { owner } => {
+                write!(f, "not followed, because the manifest belongs to user {owner}")
+            }
+            Kind::Exposed(why) => write!(f, "not changed, because {why}"),
+            Kind::Writable { mode } => {
+                write!(f, "not followed, because other users can write to it (mode {mode:03o})")
+            }
+            Kind::ForeignOwner { found, expected } => {
+                write!(f, "not used: it belongs to user {found}, its manifest to {expected}")
+            }
+            Kind::NoDeviceId => f.write_str(
+                "not used, because nothing but its size distinguishes the device from others",
             ),
             Kind::Size { size, size_max: Some(most) } => {
                 write!(f, "a size of {size} bytes does not fit: at most {most}")

@@ -6,9 +6,9 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use diopter_sys::file::{DirectSupport, FileKind, OpenedFile, stat_size};
+use diopter_sys::file::{DirectSupport, FileKind, OpenedFile, check_writable, stat_size};
 use diopter_sys::queue::BlockQueue;
-use diopter_sys::{Errno, IoBuf, LentOnce, ObjectHandle, RwFlags, rw};
+use diopter_sys::{Errno, IoBuf, LentOnce, OpenObject, RwFlags, rw};
 
 use crate::backend::Port;
 use crate::backend::local::LocalObject;
@@ -17,15 +17,15 @@ use crate::engine::target::{Access, Blocks, Target};
 use crate::error::{ImageError, ImageErrorKind, Result, SetupError};
 use crate::extent::Extent;
 use crate::file::inodes::{InodeKey, gate_of};
-use crate::file::options::directness_of;
-use crate::file::{Facts, File, Inner, OpenAs, OpenOptions};
+use crate::file::options::{directness_of, remedy_of};
+use crate::file::{Facts, File, Inner, OpenOptions};
 use crate::map::Mapper;
 use crate::map::ext::Ext;
 use crate::map::image::path::resolve;
 use crate::map::image::{Node, NodeKind, Source, Use, Volume};
 use crate::map::xfs::Xfs;
 use crate::probe::{loops_over, mounts_of};
-use crate::sync::{Arc, StaticMutex, lock_static};
+use crate::sync::{Arc, ForkMutex, StaticMutex, lock_static};
 use crate::units::{FileRange, align_down, align_up, to_u64, to_usize};
 
 /// Bytes of metadata that are read at once, at most: the largest directory block of XFS.
@@ -54,13 +54,21 @@ pub struct Image {
     inner: Arc<Opened>,
 }
 
+/// The purpose of an open image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Use,
+    /// To plan requests, which are never made.
+    Plan,
+}
+
 struct Opened {
     path: PathBuf,
     volume: Arc<dyn Volume>,
     object: Arc<LocalObject>,
     kind: FileKind,
     facts: Facts,
-    page_size: u32,
+    cache_unit: u32,
     key: (u64, u64),
     access: Access,
     /// Of the device that the image is.
@@ -83,7 +91,21 @@ impl Image {
     /// `SetupError`: it can't be opened, or is in use. `ImageError`: it holds no file system that
     /// is understood, or one in a state that must not be read past.
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Image> {
-        let path = path.as_ref();
+        Image::open_as(path.as_ref(), options, Purpose::Use)
+    }
+
+    /// Opens an image for reading, to plan writes: [`File::plan`] takes its files as open for
+    /// writing, and a write to one fails with `EBADF`. An image that could not be opened for
+    /// writing is refused, as far as the kernel reports that without such an open.
+    ///
+    /// # Errors
+    /// As [`Image::open_with`] for reading and writing.
+    pub fn open_to_plan(path: impl AsRef<Path>) -> Result<Image> {
+        let options = OpenOptions::new().read(true).write(true);
+        Image::open_as(path.as_ref(), &options, Purpose::Plan)
+    }
+
+    fn open_as(path: &Path, options: &OpenOptions, purpose: Purpose) -> Result<Image> {
         let access = options.access;
         let fail =
             |what, errno, remedy| SetupError { what, path: Some(path.into()), errno, remedy };
@@ -96,14 +118,20 @@ impl Image {
             return Err(fail("open", Errno::EINVAL, remedy).into());
         }
         // An exclusive open fails while the device is mounted or held.
-        let options = options.clone().exclusive(access.write).open_as(OpenAs::Plain);
+        let writes = access.write && purpose == Purpose::Use;
+        let exclusive = options.clone().exclusive(access.write).striped(false);
+        let options = exclusive.write(writes);
         let opened = options.open_sys(path)?;
+        if access.write && !writes {
+            let writable = check_writable(path, opened.kind, opened.device);
+            writable.map_err(|errno| fail("open", errno, remedy_of(errno)))?;
+        }
         options.check_strict(opened.direct, Some(path))?;
         if access.write {
             check_unused(&opened, &fail)?;
         }
-        let OpenedFile { alignment, direct, page_size, device, inode, kind, .. } = opened;
-        let object = Arc::new(LocalObject::new(opened.fd, kind, true, access.write));
+        let OpenedFile { alignment, direct, cache_unit, device, inode, kind, .. } = opened;
+        let object = Arc::new(LocalObject::new(opened.fd, kind, true, writes));
         let size = stat_size(object.file().as_fd(), kind)
             .map_err(|errno| fail("look up the size of", errno, ""))?;
         let block = u64::from(alignment.offset_read).max(512);
@@ -116,7 +144,7 @@ impl Image {
         let queue = (kind == FileKind::BlockDevice).then(|| BlockQueue::of_device(device));
         let device_limits = queue.flatten().as_ref().map_or(DeviceLimits::NONE, DeviceLimits::of);
         let inner =
-            Opened { path, volume, object, kind, facts, page_size, key, access, device_limits };
+            Opened { path, volume, object, kind, facts, cache_unit, key, access, device_limits };
         Ok(Image { inner: Arc::new(inner) })
     }
 
@@ -154,6 +182,16 @@ impl Image {
                 .on_inode(node.inode)
                 .into());
         }
+        self.file_of(node.inode)
+    }
+
+    /// As [`Image::file`], by the inode of a [`Node`] or an entry of a directory. Size, extents and
+    /// bytes are this inode's, whatever the names of the volume lead to.
+    ///
+    /// # Errors
+    /// As [`Image::file`].
+    pub fn file_of(&self, inode: u64) -> Result<File> {
+        let node = self.inner.volume.node(inode)?;
         let purpose = if self.inner.access.write { Use::Overwrite } else { Use::Read };
         self.inner.volume.check_use(node.inode, purpose)?;
         match self.inner.volume.inline_data(node.inode)? {
@@ -163,12 +201,12 @@ impl Image {
     }
 
     fn mapped(&self, node: &Node) -> Result<File> {
-        let Opened { volume, object, kind, facts, page_size, key, access, .. } = &*self.inner;
+        let Opened { volume, object, kind, facts, cache_unit, key, access, .. } = &*self.inner;
         let blocks = Blocks {
             read: u64::from(facts.alignment.offset_read),
             write: u64::from(facts.alignment.offset_write),
             memory: u64::from(facts.alignment.memory),
-            page: u64::from(*page_size),
+            page: u64::from(*cache_unit),
         };
         let fits = volume.block_size().is_multiple_of(blocks.read.max(blocks.write));
         // Blocks that do not begin where the device wants them go through the page cache.
@@ -259,26 +297,36 @@ struct Direct {
     object: Arc<LocalObject>,
     size: u64,
     block: u64,
-    /// One at a time: metadata is read once and then cached.
-    buffer: StaticMutex<IoBuf>,
+    /// A buffer that no thread uses now. One is mostly enough: metadata is read once and cached.
+    /// It is locked to be taken and put back, not while the device reads.
+    spare: ForkMutex<Option<IoBuf>>,
 }
 
 impl Direct {
     fn new(object: Arc<LocalObject>, size: u64, block: u64) -> std::result::Result<Direct, Errno> {
-        let buffer = IoBuf::new(to_usize(READ_BYTES_MAX.max(block)))?;
-        Ok(Direct { object, size, block, buffer: StaticMutex::new(buffer) })
-    }
-}
-
-impl Source for Direct {
-    fn size(&self) -> u64 {
-        self.size
+        let direct = Direct { object, size, block, spare: ForkMutex::new(None) };
+        direct.put_back(direct.buffer()?);
+        Ok(direct)
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::result::Result<(), Errno> {
-        let end = offset.checked_add(to_u64(buf.len())).filter(|end| *end <= self.size);
-        let end = end.ok_or(Errno::ENODATA)?;
-        let mut buffer = lock_static(&self.buffer);
+    fn buffer(&self) -> std::result::Result<IoBuf, Errno> {
+        let spare = self.spare.lock().and_then(|mut spare| spare.take());
+        spare.map_or_else(|| IoBuf::new(to_usize(READ_BYTES_MAX.max(self.block))), Ok)
+    }
+
+    fn put_back(&self, buffer: IoBuf) {
+        if let Some(mut spare) = self.spare.lock() {
+            *spare = Some(buffer);
+        }
+    }
+
+    /// Reads `buf.len()` bytes at `offset`, which end at `end`, through `buffer`.
+    fn read_through(
+        &self,
+        buffer: &mut [u8],
+        buf: &mut [u8],
+        (offset, end): (u64, u64),
+    ) -> std::result::Result<(), Errno> {
         let mut at = offset;
         while at < end {
             let start = align_down(at, self.block);
@@ -297,8 +345,23 @@ impl Source for Direct {
     }
 }
 
+impl Source for Direct {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::result::Result<(), Errno> {
+        let end = offset.checked_add(to_u64(buf.len())).filter(|end| *end <= self.size);
+        let end = end.ok_or(Errno::ENODATA)?;
+        let mut buffer = self.buffer()?;
+        let read = self.read_through(&mut buffer, buf, (offset, end));
+        self.put_back(buffer);
+        read
+    }
+}
+
 fn read_now(
-    object: ObjectHandle,
+    object: &OpenObject,
     offset: u64,
     memory: &mut [u8],
 ) -> std::result::Result<u64, Errno> {
@@ -383,15 +446,15 @@ struct Inside {
 }
 
 impl Port for Inside {
-    fn direct(&self) -> ObjectHandle {
+    fn direct(&self) -> &OpenObject {
         self.object.direct()
     }
 
-    fn buffered(&self) -> std::result::Result<ObjectHandle, Errno> {
+    fn buffered(&self) -> std::result::Result<&OpenObject, Errno> {
         self.object.buffered()
     }
 
-    fn buffered_if_open(&self) -> Option<ObjectHandle> {
+    fn buffered_if_open(&self) -> Option<&OpenObject> {
         self.object.buffered_if_open()
     }
 

@@ -2,15 +2,25 @@
 
 use std::marker::PhantomData;
 
-use crate::backend::Wait;
 use crate::engine::target::Target;
 use crate::engine::{Core, if_thread_engine, with_thread_engine};
-use crate::limits::WAIT_SLICE;
 use crate::request::{FinishedRequest, RequestId};
 use crate::sync::Arc;
 
-/// A request that was started by `File::request`. Dropping it lets the request finish and discards
-/// its result; a write that fails then makes the next flush of its file fail.
+/// A request that was started by `File::request`.
+///
+/// Dropping it lets the request finish and discards its result. A write that then fails makes the
+/// next flush of its open file fail, [`File::sync_data`](crate::File::sync_data) or
+/// [`File::sync_all`](crate::File::sync_all), on any thread; one that was cancelled before anything
+/// of it was tried does not. That also holds when the thread ends, or gets another engine
+/// ([`use_for_this_thread`](crate::use_for_this_thread)), before the request is finished: the
+/// thread's engine is dropped then, and finishes it first, as [`Engine`](crate::Engine) says.
+///
+/// The end of the process is the exception. A thread that returns from `main` or calls
+/// [`std::process::exit`] finishes its own requests; other threads are stopped where they are, and
+/// so is every thread by [`std::process::abort`], `_exit` and a signal. A write that no caller
+/// waited for is then done, done in part, or not begun, and no error reports which. Wait for it, or
+/// for a flush on its thread, before the process exits.
 #[must_use = "the result, and the memory, come with `wait`"]
 pub struct InFlight {
     id: RequestId,
@@ -38,17 +48,7 @@ impl InFlight {
     /// [`InFlight::wait`]; `None` when the engine that took the request in is not there any more.
     pub(super) fn finish(mut self) -> Option<FinishedRequest> {
         self.is_taken = true;
-        with_thread_engine(|core| {
-            loop {
-                if let Some(finished) = core.take_finished_of(self.id) {
-                    return Some(finished);
-                }
-                if !core.knows(self.id) {
-                    return None;
-                }
-                core.tick_or_pause(Wait::Block(WAIT_SLICE));
-            }
-        })
+        with_thread_engine(|core| core.wait_for_one(self.id))
     }
 
     /// Gives the request up, best effort; [`InFlight::wait`] tells what became of it.

@@ -10,7 +10,7 @@ mod reader;
 mod striped;
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -25,21 +25,21 @@ use crate::engine::hybrid::HybridCounters;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
 use crate::engine::{Core, blocking_order, if_thread_engine, start_on, with_thread_engine};
-use crate::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind, Result};
+use crate::error::{AdmitError, AdmitErrorKind, Error, FailedObject, IoError, IoErrorKind, Result};
 use crate::limits::{GATE_WAIT_MAX, WAIT_SLICE};
 use crate::plan::{Plan, PlanQuery};
 use crate::policy::MergePolicy;
 use crate::request::{Refused, Request, RequestOp};
 use crate::stripe::Striping;
 use crate::sync::Arc;
-use crate::units::{FileRange, to_u64, to_usize};
+use crate::units::{FileOffset, FileRange, to_u64, to_usize};
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::register_buffers_for_futures;
 pub use asynchronous::{AsyncDriver, RequestFuture, SyncFuture, TransferFuture, use_for_futures};
 pub use image::Image;
 pub use in_flight::InFlight;
-pub use options::{OpenAs, OpenOptions};
+pub use options::OpenOptions;
 pub use reader::{ReaderOptions, SequentialReader};
 pub use std::fs::Metadata;
 pub use striped::StripedFile;
@@ -204,7 +204,7 @@ impl File {
         flags: RwFlags,
     ) -> Result<usize> {
         let target = &self.inner.target;
-        with_thread_engine(|core| {
+        let moved = with_thread_engine(|core| {
             let route = core.policies().route;
             let admitted = admit::check(target, op, (offset, length), route)?;
             let flags = admit::note_route(target, op, admitted, route, flags);
@@ -213,7 +213,32 @@ impl File {
                 Some(moved) => Ok(to_usize(moved?.get())),
                 None => self.transfer_at_length(core, (op, admitted.range), lent, flags),
             }
-        })
+        });
+        moved.map_err(|error| self.with_object(error))
+    }
+
+    #[cold]
+    fn with_object(&self, error: Error) -> Error {
+        match error {
+            Error::Io(error) => Error::Io(self.name_object(error)),
+            error => error,
+        }
+    }
+
+    /// Adds to the error of a request on this file which object it failed on, if the file is
+    /// striped; for errors of queued requests. Errors of other calls have it already.
+    #[must_use]
+    pub fn name_object(&self, error: IoError) -> IoError {
+        if let Some(striping) = self.striping()
+            && !error.range.is_empty()
+        {
+            let (object, at) = striping.locate(FileOffset::new(error.range.start()));
+            let index = usize::from(object.0);
+            let fd = self.inner.objects[index].file().as_raw_fd();
+            let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
+            return error.with_object(FailedObject { index, path, offset: at.get() });
+        }
+        error
     }
 
     /// The rest of a transfer that is more than one call.
@@ -434,7 +459,7 @@ impl Inner {
         if_thread_engine(|core| {
             let deadline = Deadline::after(GATE_WAIT_MAX);
             while core.serves(&self.target) && !deadline.left().is_zero() {
-                core.tick(Wait::Block(WAIT_SLICE));
+                core.tick_or_pause(Wait::Block(WAIT_SLICE));
             }
         });
     }

@@ -12,26 +12,17 @@ use crate::engine::target::{Access, Blocks, Directness, Target};
 use crate::error::{Result, SetupError};
 use crate::file::inodes::{InodeKey, gate_of};
 use crate::file::{Facts, File, Inner, striped};
+use crate::layout::Layout;
 use crate::map::Identity;
 use crate::policy::RoutePolicy;
 use crate::sync::Arc;
-
-/// What a path names whose content is the manifest of a striped file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OpenAs {
-    /// The striped file.
-    #[default]
-    Striped,
-    /// The manifest, as the file that it is.
-    Plain,
-}
 
 /// Options for opening a [`File`]; every one is off at first.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub(super) sys: file::OpenOptions,
     pub(super) access: Access,
-    open_as: OpenAs,
+    striped: bool,
 }
 
 impl Default for OpenOptions {
@@ -45,7 +36,7 @@ impl OpenOptions {
     #[must_use]
     pub fn new() -> OpenOptions {
         let sys = file::OpenOptions { read: false, mode: 0o666, ..file::OpenOptions::default() };
-        OpenOptions { sys, access: Access::default(), open_as: OpenAs::default() }
+        OpenOptions { sys, access: Access::default(), striped: false }
     }
 
     /// For reading.
@@ -106,7 +97,10 @@ impl OpenOptions {
     }
 
     /// Other processes write the same blocks, and open with this option too: writes lock their
-    /// blocks.
+    /// blocks, by locks of open file descriptions (`F_OFD_SETLK` of fcntl(2)). A child of fork
+    /// locks through a descriptor of its own, which needs `/proc`. A POSIX lock (`F_SETLK`) on the
+    /// same bytes keeps a write waiting, also one of this process: the write then fails with
+    /// `LockedHere` after a second.
     #[must_use]
     pub fn shared_writers(mut self, shared: bool) -> OpenOptions {
         self.access.shared_writers = shared;
@@ -125,15 +119,21 @@ impl OpenOptions {
     /// (`RWF_DSYNC`).
     #[must_use]
     pub fn dsync(mut self, dsync: bool) -> OpenOptions {
-        self.access.durability = if dsync { RwFlags::DSYNC } else { RwFlags::NONE };
+        self.set_durability(RwFlags::DSYNC, dsync);
         self
     }
 
     /// Every write is durable with all metadata when its result is returned (`RWF_SYNC`).
     #[must_use]
     pub fn sync(mut self, sync: bool) -> OpenOptions {
-        self.access.durability = if sync { RwFlags::SYNC } else { RwFlags::NONE };
+        self.set_durability(RwFlags::SYNC, sync);
         self
+    }
+
+    /// Each of the two is set and cleared by itself; the stronger one counts.
+    fn set_durability(&mut self, flag: RwFlags, is_set: bool) {
+        let others = self.access.durability.without(flag);
+        self.access.durability = if is_set { others.with(flag) } else { others };
     }
 
     /// Refuses a block device that is mounted or otherwise held (`O_EXCL`).
@@ -150,11 +150,13 @@ impl OpenOptions {
         self
     }
 
-    /// What the manifest of a striped file is opened as; the striped file at first. To know one, a
-    /// regular file of at most 16 MiB is looked at, with one direct read.
+    /// Opens a striped file by the name of its manifest. Every other file is opened as without this
+    /// option; to recognize a manifest, a regular file of at most 16 MiB is read up to its 22nd
+    /// byte. A manifest needs its mark (`layout::MANIFEST_ATTRIBUTE`): a file that only has the
+    /// content of one is refused. For writing only, nothing is read and the mark alone decides.
     #[must_use]
-    pub fn open_as(mut self, open_as: OpenAs) -> OpenOptions {
-        self.open_as = open_as;
+    pub fn striped(mut self, striped: bool) -> OpenOptions {
+        self.striped = striped;
         self
     }
 
@@ -165,9 +167,9 @@ impl OpenOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
         let opened = self.open_sys(path)?;
-        let may_be_striped = self.open_as == OpenAs::Striped && !self.sys.create_new;
+        let may_be_striped = self.striped && !self.sys.create_new;
         if may_be_striped && striped::is_manifest_in(&opened, self.access.read) {
-            return striped::open(self, path);
+            return striped::open(self, Layout::open_marked(path)?);
         }
         self.check_strict(opened.direct, Some(path))?;
         let file = self.assemble(opened, self.writes());
@@ -241,7 +243,7 @@ impl OpenOptions {
             read: u64::from(opened.alignment.offset_read),
             write: u64::from(opened.alignment.offset_write),
             memory: u64::from(opened.alignment.memory),
-            page: u64::from(opened.page_size),
+            page: u64::from(opened.cache_unit),
         };
         let directness = directness_of(opened.direct);
         let inode = (opened.kind == FileKind::Regular).then_some(opened.inode);
@@ -268,7 +270,7 @@ pub(super) fn directness_of(direct: DirectSupport) -> Directness {
     }
 }
 
-fn remedy_of(errno: Errno) -> &'static str {
+pub(super) fn remedy_of(errno: Errno) -> &'static str {
     match errno {
         Errno::ENOENT => "check the path",
         Errno::EACCES | Errno::EPERM => "check the permissions of the file and its folder",
@@ -279,5 +281,26 @@ fn remedy_of(errno: Errno) -> &'static str {
         Errno::EBUSY => "it is mounted or in use: unmount it",
         Errno::EEXIST => "remove it, or open it without create_new",
         _ => "",
+    }
+}
+
+#[cfg(all(test, not(diopter_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dsync_and_sync_are_set_and_cleared_each_by_itself() {
+        let check = |options: OpenOptions, dsync: bool, sync: bool| {
+            let durability = options.access.durability;
+            assert_eq!(durability.has(RwFlags::DSYNC), dsync, "{durability:?}");
+            assert_eq!(durability.has(RwFlags::SYNC), sync, "{durability:?}");
+        };
+        let new = OpenOptions::new;
+        check(new(), false, false);
+        check(new().dsync(true).sync(false), true, false);
+        check(new().sync(true).dsync(false), false, true);
+        check(new().sync(true).dsync(true), true, true);
+        check(new().dsync(true).sync(true).sync(false), true, false);
+        check(new().dsync(true).dsync(false), false, false);
     }
 }

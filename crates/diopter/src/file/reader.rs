@@ -288,9 +288,14 @@ impl SequentialReader {
                 let finished = request.wait();
                 came_back(finished.result, finished.memory, range)
             }
-            // The engine is full of requests whose results nobody took: a blocking read may need no
-            // place in it.
-            Err(refused) if refused.error.kind == AdmitErrorKind::Full => {
+            // The engine is full of untaken results, or has lost its backend: a blocking read may
+            // need no place in it.
+            Err(refused)
+                if matches!(
+                    refused.error.kind,
+                    AdmitErrorKind::Full | AdmitErrorKind::BackendLost
+                ) =>
+            {
                 let mut memory = refused.request.memory.ok_or(refused.error)?;
                 let moved = self.file.read_at(&mut memory, start)?;
                 Ok((to_u64(moved), memory))

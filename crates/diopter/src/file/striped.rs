@@ -8,22 +8,22 @@ use std::path::Path;
 use diopter_sys::file::{
     Alignment, DirectSupport, FileKind, OpenedFile, reopen_buffered, stat_size, without_access_time,
 };
-use diopter_sys::{Errno, IoBuf, LentOnce, ObjectHandle, RwFlags, rw};
+use diopter_sys::{Errno, IoBuf, rw, xattr};
 
 use crate::backend::Port;
 use crate::backend::local::LocalObject;
 use crate::engine::target::{Access, Blocks, Directness, Target};
-use crate::error::{LayoutErrorKind, Result, SetupError};
+use crate::error::{LayoutError, LayoutErrorKind, Result, SetupError};
 use crate::file::inodes::{InodeKey, gate_of};
 use crate::file::options::directness_of;
 use crate::file::{Facts, File, Inner, OpenOptions};
 use crate::layout::{
-    CreateOptions, Layout, MANIFEST_BYTES_MAX, MANIFEST_BYTES_MIN, MANIFEST_HEAD_BYTES, Manifest,
-    ObjectAccess, OpenedObject, is_manifest,
+    CreateOptions, Layout, MANIFEST_ATTRIBUTE, MANIFEST_BYTES_MAX, MANIFEST_BYTES_MIN,
+    MANIFEST_HEAD_BYTES, Manifest, ObjectAccess, OpenedObject, check_marked, is_manifest,
 };
 use crate::map::Striped;
 use crate::stripe::Striping;
-use crate::sync::{Arc, StaticMutex, lock_static};
+use crate::sync::{Arc, ForkMutex};
 use crate::units::{ObjectOffset, to_u64, to_usize};
 
 /// A file whose bytes are dealt out to several objects, RAID-0: files on one or more file systems,
@@ -37,7 +37,7 @@ use crate::units::{ObjectOffset, to_u64, to_usize};
 /// let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
 /// let wide = diopter::StripedFile::create(folder.path().join("dataset.dio"), &options)?;
 /// wide.write_all_at(&vec![7; 10 << 20], 1)?;
-/// let same = diopter::File::open(folder.path().join("dataset.dio"))?;
+/// let same = diopter::StripedFile::open(folder.path().join("dataset.dio"))?;
 /// assert_eq!(same.size()?, 1 + (10 << 20));
 /// # Ok(())
 /// # }
@@ -48,7 +48,7 @@ pub struct StripedFile(File);
 /// The layout of an open striped file, and its manifest as a file.
 pub(super) struct SharedLayout {
     manifest: Manifest,
-    layout: Arc<StaticMutex<Layout>>,
+    layout: Arc<ForkMutex<Layout>>,
     file: std::fs::File,
 }
 
@@ -77,21 +77,43 @@ impl StripedFile {
         StripedFile::open_with(path, &OpenOptions::new().read(true))
     }
 
-    /// Opens a striped file.
+    /// Opens a striped file. A manifest without mark is opened too, but its objects have to be in
+    /// its own directory.
     ///
     /// # Errors
     /// `LayoutError`: the manifest or an object is not what it must be; `SetupError`.
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<StripedFile> {
-        open(options, path.as_ref()).map(StripedFile)
+        open(options, Layout::open(path)?).map(StripedFile)
     }
 
-    /// Whether a path leads to a striped file: to a regular file that begins as a manifest does. It
-    /// may still be damaged, or made by a newer diopter; opening it tells. What can't be looked at
-    /// is none.
-    #[must_use]
-    pub fn is_at(path: impl AsRef<Path>) -> bool {
-        let opened = OpenOptions::new().read(true).open_sys(path.as_ref());
-        opened.is_ok_and(|opened| is_manifest_in(&opened, true))
+    /// Opens the striped file of a layout, which may have been read by [`Layout::open_at`]: no path
+    /// but those in its manifest is resolved.
+    ///
+    /// # Errors
+    /// As [`StripedFile::open_with`].
+    pub fn of_layout(layout: Layout, options: &OpenOptions) -> Result<StripedFile> {
+        open(options, layout).map(StripedFile)
+    }
+
+    /// Returns whether a path leads to a striped file: to a regular file that is a manifest and is
+    /// marked as one. A file that can't be opened for reading is not one.
+    ///
+    /// # Errors
+    /// `LayoutError`: the file begins as a manifest does, and is not marked, damaged, or made by a
+    /// newer diopter.
+    pub fn is_at(path: impl AsRef<Path>) -> Result<bool> {
+        let path = path.as_ref();
+        let Ok(opened) = OpenOptions::new().read(true).open_sys(path) else { return Ok(false) };
+        if !is_manifest_in(&opened, true) {
+            return Ok(false);
+        }
+        // The same inode: by now the name may lead to another one.
+        match reopen_buffered(opened.fd.as_fd(), true, false) {
+            Ok(fd) => check_marked(&std::fs::File::from(fd), path)?,
+            Err(Errno::ENOENT) => drop(Layout::open_marked(path)?),
+            Err(errno) => return Err(LayoutError::system(errno, "open layout", path).into()),
+        }
+        Ok(true)
     }
 
     /// The layout as it was when the file was opened.
@@ -110,7 +132,12 @@ impl StripedFile {
     pub fn seal(self) -> Result<()> {
         self.0.sync_all()?;
         let layout = self.0.inner.layout.as_ref().expect("a striped file has a layout");
-        Ok(lock_static(&layout.layout).seal()?)
+        let Some(mut own) = layout.layout.lock() else {
+            // A child of fork whose parent is changing the manifest.
+            let none = crate::units::FileRange::new(0, 0);
+            return Err(crate::error::IoError::new(Errno::EBUSY, none, "seal").into());
+        };
+        Ok(own.seal()?)
     }
 
     /// Bytes in each object, in the order of their stripes.
@@ -167,10 +194,10 @@ impl File {
     /// let objects = replacement.take_objects();
     /// let new = diopter::File::of_new_objects(replacement.manifest(), objects);
     /// new.write_all_at(b"other", 0)?;
-    /// assert_eq!(diopter::File::open(&path)?.size()?, 3);
+    /// assert_eq!(diopter::StripedFile::open(&path)?.size()?, 3);
     /// drop(new);
     /// assert!(replacement.commit()?.is_empty(), "all old objects could be removed");
-    /// assert_eq!(diopter::File::open(&path)?.size()?, 5);
+    /// assert_eq!(diopter::StripedFile::open(&path)?.size()?, 5);
     /// # Ok(())
     /// # }
     /// ```
@@ -191,20 +218,18 @@ impl File {
     }
 }
 
-/// Whether an open file begins as a manifest does. What can't be looked at does not: if it is to be
-/// read, reading it tells why.
+/// Whether an open file begins as a manifest does, or, if it is not open for reading, has the mark
+/// of one. What can't be looked at does not: if it is to be read, reading it reports why.
 pub(super) fn is_manifest_in(opened: &OpenedFile, is_readable: bool) -> bool {
     let sizes = to_u64(MANIFEST_BYTES_MIN)..=MANIFEST_BYTES_MAX;
     let may_be = opened.kind == FileKind::Regular
         && stat_size(opened.fd.as_fd(), opened.kind).is_ok_and(|size| sizes.contains(&size));
-    let look = || {
-        if is_readable {
-            return head_of(opened.fd.as_fd(), opened);
-        }
-        // The same file, whatever its name is by now.
-        head_of(reopen_buffered(opened.fd.as_fd(), true, false)?.as_fd(), opened)
-    };
-    may_be && look().is_ok_and(|head| is_manifest(&head))
+    if !may_be || is_readable {
+        return may_be && head_of(opened.fd.as_fd(), opened).is_ok_and(|head| is_manifest(&head));
+    }
+    // To read it takes a second descriptor, and closing that would release the process's record
+    // locks (fcntl(2)) on the file. The mark tells without one.
+    xattr::get(opened.fd.as_fd(), MANIFEST_ATTRIBUTE).is_ok_and(|mark| mark.is_some())
 }
 
 /// The first bytes of a file, past the page cache where it is open so, and without a trace in its
@@ -212,23 +237,18 @@ pub(super) fn is_manifest_in(opened: &OpenedFile, is_readable: bool) -> bool {
 fn head_of(fd: BorrowedFd<'_>, opened: &OpenedFile) -> std::result::Result<Vec<u8>, Errno> {
     let block = to_usize(u64::from(opened.alignment.offset_read).max(512));
     let mut buffer = IoBuf::new(MANIFEST_HEAD_BYTES.next_multiple_of(block))?;
-    let object = ObjectHandle::of_fd(fd);
-    let moved = without_access_time(fd, || {
-        rw::run_lent(object, 0, RwFlags::NONE, LentOnce::Fill(&mut buffer[..]))
-    })?;
-    let length = to_usize(u64::from(moved)).min(MANIFEST_HEAD_BYTES);
-    Ok(buffer[..length].to_vec())
+    let moved = without_access_time(fd, || rw::read_once(fd, &mut buffer[..], 0))?;
+    Ok(buffer[..moved.min(MANIFEST_HEAD_BYTES)].to_vec())
 }
 
-/// Opens the striped file whose manifest is at `path`.
-pub(super) fn open(options: &OpenOptions, path: &Path) -> Result<File> {
+/// Opens the striped file of a layout.
+pub(super) fn open(options: &OpenOptions, layout: Layout) -> Result<File> {
     let access = options.access;
-    let layout = Layout::open(path)?;
     let writes = access.write || access.append;
     let wanted =
         ObjectAccess { read: access.read, write: writes, exclusive: options.sys.exclusive };
-    let fail =
-        |what, errno, remedy| SetupError { what, path: Some(path.to_owned()), errno, remedy };
+    let path = layout.path().to_owned();
+    let fail = |what, errno, remedy| SetupError { what, path: Some(path.clone()), errno, remedy };
     if !access.read && !writes {
         return Err(fail("open", Errno::EINVAL, "set read, write or append").into());
     }
@@ -238,9 +258,9 @@ pub(super) fn open(options: &OpenOptions, path: &Path) -> Result<File> {
         let what = "an object of this striped file has no direct I/O: open";
         return Err(fail(what, Errno::EOPNOTSUPP, "open it without strict").into());
     }
-    let file = std::fs::File::open(layout.path()).map_err(|error| {
+    let file = layout.manifest_file().map_err(|error| {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO.raw()));
-        fail("open the manifest", errno, "check its permissions")
+        fail("keep open the manifest", errno, "close files, or raise RLIMIT_NOFILE (ulimit -n)")
     })?;
     let file = assemble(options, layout, opened, file);
     if options.sys.truncate && writes {
@@ -261,7 +281,7 @@ fn assemble(
         (full_to(manifest.striping(), &sizes), manifest.file_size(&sizes))
     });
     let (target, objects, facts) = put_together(&manifest, opened, options.access);
-    let layout = Arc::new(StaticMutex::new(layout));
+    let layout = Arc::new(ForkMutex::new(layout));
     let target = match sealed {
         None => target,
         Some(sealed) => {
@@ -288,7 +308,7 @@ fn put_together(
         read: u64::from(alignment.offset_read),
         write: u64::from(alignment.offset_write),
         memory: u64::from(alignment.memory),
-        page: opened.iter().map(|object| u64::from(object.opened.page_size)).max().unwrap_or(1),
+        page: opened.iter().map(|object| u64::from(object.opened.cache_unit)).max().unwrap_or(1),
     };
     let objects: Box<[Arc<LocalObject>]> = opened
         .into_iter()
@@ -319,8 +339,10 @@ fn full_to(striping: Striping, sizes: &[u64]) -> u64 {
 
 /// Takes the sizes out of the manifest. When it is another one by now, somebody did so already, or
 /// these objects are no longer its: either way there is nothing to take back.
-fn unseal(layout: &StaticMutex<Layout>) -> std::result::Result<(), Errno> {
-    match lock_static(layout).unseal() {
+fn unseal(layout: &ForkMutex<Layout>) -> std::result::Result<(), Errno> {
+    // A child of fork whose parent is about to change the manifest: a later write finds it changed.
+    let Some(mut layout) = layout.lock() else { return Err(Errno::EBUSY) };
+    match layout.unseal() {
         Ok(()) => Ok(()),
         Err(error) if error.kind == LayoutErrorKind::Changed => Ok(()),
         Err(error) => Err(error.errno()),

@@ -3,21 +3,23 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use diopter_sys::file::{self, OpenedFile};
-use diopter_sys::folder::{Folder, errno_of};
+use diopter_sys::folder::{Document, Folder, errno_of};
 use diopter_sys::{Errno, xattr};
 
 use super::manifest::size_max;
 use super::objects::{Met, check_stripe_size, identify};
+use super::trust::{check_device_id, mark_failure};
 use super::{
     Layout, Manifest, OBJECT_ATTRIBUTE, Object, ObjectKind, OpenedObject, Permissions, Uuid,
     folder_of, system, write_beside,
 };
 use crate::error::{CREATE_OBJECT as WHAT_OBJECT, LayoutError, LayoutErrorKind};
+use crate::extent::ObjectIndex;
 use crate::stripe::Striping;
 use crate::sync::Arc;
 
@@ -80,6 +82,8 @@ pub struct Creation {
     path: PathBuf,
     name: OsString,
     folder: Folder,
+    /// The path of `folder`, without symbolic links; for messages.
+    home: PathBuf,
     manifest: Manifest,
     bytes: Vec<u8>,
     mode: u32,
@@ -93,7 +97,8 @@ impl Layout {
     ///
     /// # Errors
     /// `Exists`: the manifest or an object. `Name`: a path that is not UTF-8. `StripeSize`,
-    /// `ObjectCount`, `Size`, `Duplicate`, `WrongKind`, `NoAttributes`, `NoSpace`, `System`.
+    /// `ObjectCount`, `Size`, `Duplicate`, `WrongKind`, `NoDeviceId`, `NoAttributes`, `NoSpace`,
+    /// `System`.
     pub fn create(path: impl AsRef<Path>, options: &CreateOptions) -> Result<Layout, LayoutError> {
         let mut creation = plan(path.as_ref(), options)?;
         // Each is closed at once, so that 2000 objects do not need 2000 open files.
@@ -119,11 +124,41 @@ impl Layout {
         if let Some(path) = device {
             return Err(LayoutError::new(LayoutErrorKind::NotReplaceable, WHAT_OBJECT, path));
         }
-        let mut creation = plan(path.as_ref(), options)?;
-        let mut objects = Vec::new();
-        creation.make(|object| objects.push(object))?;
-        creation.objects = objects;
-        Ok(creation)
+        plan(path.as_ref(), options)?.with_objects()
+    }
+
+    /// As [`Layout::prepare`] in an open directory, with every object beside the manifest. The last
+    /// part of `path` is the name; the rest of it is not resolved and appears in messages. `mode`
+    /// is that of [`CreateOptions`]. Where something has the name of an object, as after a power
+    /// cut before the striped file had its name, the objects have names that nothing has.
+    ///
+    /// # Errors
+    /// As [`Layout::prepare`].
+    pub fn prepare_at(
+        dir: BorrowedFd<'_>,
+        path: impl AsRef<Path>,
+        striping: Striping,
+        mode: u32,
+    ) -> Result<Creation, LayoutError> {
+        let given = path.as_ref();
+        let fail = system(WHAT, given);
+        let path = std::path::absolute(given).map_err(|error| fail(errno_of(&error)))?;
+        let folder = Folder::of(dir).map_err(&fail)?;
+        let name = new_name(&folder, &path)?;
+        let uuid = Uuid::new_v4();
+        let usual = |index: ObjectIndex| format!("{name}.{}", index.0);
+        let found = striping.objects().map(|index| folder.has(OsStr::new(&usual(index))));
+        let is_taken = found.collect::<Result<Vec<bool>, Errno>>().map_err(&fail)?.contains(&true);
+        let suffix = if is_taken { format!(".{}", suffix_of(uuid)) } else { String::new() };
+        let object = |index: ObjectIndex| Object {
+            path: format!("{}{suffix}", usual(index)),
+            kind: ObjectKind::File { sealed_size: None },
+        };
+        let objects = striping.objects().map(object).collect();
+        let manifest = Manifest::new(uuid, striping.stripe_size(), objects, None);
+        let manifest = manifest.map_err(|kind| LayoutError::new(kind, WHAT, given))?;
+        let home = folder_of(&path);
+        Creation::new(&path, (folder, home), manifest, mode)?.with_objects()
     }
 }
 
@@ -145,23 +180,51 @@ impl Creation {
     /// written to the objects has to be durable before.
     ///
     /// # Errors
-    /// `Exists`, `NoSpace`, `System`; the objects are removed.
+    /// `Exists`, `NoSpace`, `System`, and `Changed`: another process put something else in the
+    /// place of the new manifest; the objects are removed.
     pub fn publish(self) -> Result<Layout, LayoutError> {
-        self.made.sync_folders()?;
-        let published = publish(&self.folder, &self.name, &self.bytes, self.mode);
-        published.map_err(system(WHAT, &self.path))?;
-        self.made.keep();
-        Layout::open(self.path)
+        let Creation { path, name, folder, home, manifest, bytes, mode, made, .. } = self;
+        made.sync_folders()?;
+        let published = publish(&folder, &name, (&manifest, &bytes, true), mode);
+        let file = published.map_err(|errno| match errno {
+            Errno::ESTALE => LayoutError::new(LayoutErrorKind::Changed, WHAT, &path),
+            errno => mark_failure(errno, WHAT, &path),
+        })?;
+        made.keep();
+        let document = Document::of(&file, bytes).map_err(system(WHAT, &path))?;
+        let path = home.join(&name);
+        Ok(Layout { manifest, path, name, folder, document, file, is_marked: true })
+    }
+
+    /// Nothing made yet. The folder comes with its path.
+    fn new(
+        path: &Path,
+        (folder, home): (Folder, PathBuf),
+        manifest: Manifest,
+        mode: u32,
+    ) -> Result<Creation, LayoutError> {
+        let bytes = manifest.to_bytes().map_err(|kind| LayoutError::new(kind, WHAT, path))?;
+        let name = path.file_name().unwrap_or_default().to_owned();
+        let (path, made) = (path.to_owned(), NewObjects::default());
+        let objects = Vec::new();
+        Ok(Creation { path, name, folder, home, manifest, bytes, mode, made, objects })
+    }
+
+    /// With all objects made, and open.
+    fn with_objects(mut self) -> Result<Creation, LayoutError> {
+        let mut objects = Vec::new();
+        self.make(|object| objects.push(object))?;
+        self.objects = objects;
+        Ok(self)
     }
 
     fn make(&mut self, mut then: impl FnMut(OpenedObject)) -> Result<(), LayoutError> {
-        let home = home_of(&self.path)?;
         for index in self.manifest.striping().objects() {
             let object = &self.manifest.objects()[usize::from(index.0)];
             if let ObjectKind::File { .. } = object.kind {
-                let path = home.join(&object.path);
+                let path = self.home.join(&object.path);
                 let new = NewObject { manifest: &self.manifest, index, mode: self.mode };
-                let opened = self.made.add(&self.folder, &home, new)?;
+                let opened = self.made.add(&self.folder, &self.home, new)?;
                 then(OpenedObject { opened, path, size: 0 });
             }
         }
@@ -178,14 +241,9 @@ fn home_of(path: &Path) -> Result<PathBuf, LayoutError> {
 /// What will be made; devices are looked at, and nothing is made yet.
 fn plan(path: &Path, options: &CreateOptions) -> Result<Creation, LayoutError> {
     let fail = |kind| LayoutError::new(kind, WHAT, path);
-    let odd = || fail(LayoutErrorKind::Name("the path does not end in a name"));
-    let name = path.file_name().ok_or_else(odd)?;
-    let name = name.to_str().ok_or_else(|| fail(not_utf8()))?;
     let home = home_of(path)?;
     let folder = Folder::open(&home).map_err(system(WHAT, &home))?;
-    if folder.has(OsStr::new(name)).map_err(system(WHAT, path))? {
-        return Err(fail(LayoutErrorKind::Exists));
-    }
+    let name = new_name(&folder, path)?;
     let mut met = Met::default();
     let places = options.objects.iter().enumerate();
     let objects: Result<Vec<Object>, LayoutError> = places
@@ -200,18 +258,19 @@ fn plan(path: &Path, options: &CreateOptions) -> Result<Creation, LayoutError> {
         size_max(striping, &objects)
     });
     let manifest = Manifest::new(Uuid::new_v4(), options.stripe_size, objects, size);
-    let manifest = manifest.map_err(fail)?;
-    let bytes = manifest.to_bytes().map_err(fail)?;
-    Ok(Creation {
-        path: path.to_owned(),
-        name: name.into(),
-        folder,
-        manifest,
-        bytes,
-        mode: options.mode,
-        made: NewObjects::default(),
-        objects: Vec::new(),
-    })
+    Creation::new(path, (folder, home), manifest.map_err(fail)?, options.mode)
+}
+
+/// The last part of a path, which nothing in the folder may have as its name yet.
+fn new_name<'a>(folder: &Folder, path: &'a Path) -> Result<&'a str, LayoutError> {
+    let fail = |kind| LayoutError::new(kind, WHAT, path);
+    let odd = || fail(LayoutErrorKind::Name("the path does not end in a name"));
+    let name = path.file_name().ok_or_else(odd)?;
+    let name = name.to_str().ok_or_else(|| fail(not_utf8()))?;
+    if folder.has(OsStr::new(name)).map_err(system(WHAT, path))? {
+        return Err(fail(LayoutErrorKind::Exists));
+    }
+    Ok(name)
 }
 
 impl ObjectPlace {
@@ -240,7 +299,9 @@ impl ObjectPlace {
         met.check(&opened, &path).map_err(fail)?;
         check_stripe_size(stripe_size, &opened).map_err(fail)?;
         let path = path.to_str().ok_or_else(|| fail(not_utf8()))?.to_owned();
-        Ok(Object { path, kind: ObjectKind::Device(identify(&opened, size)) })
+        let object = Object { path, kind: ObjectKind::Device(identify(&opened, size)) };
+        check_device_id(&object).map_err(fail)?;
+        Ok(object)
     }
 }
 
@@ -257,23 +318,38 @@ fn open_device(path: &Path) -> Result<OpenedFile, LayoutError> {
     Err(LayoutError::new(kind, WHAT_OBJECT, path))
 }
 
-/// Gives the manifest its name, which nothing has, and makes that durable.
-fn publish(folder: &Folder, name: &OsStr, bytes: &[u8], mode: u32) -> Result<(), Errno> {
-    let temporary = write_beside(folder, name, bytes, &Permissions::New(mode))?;
+/// Gives the manifest its name, which nothing has, and makes that durable; returns the file.
+fn publish(
+    folder: &Folder,
+    name: &OsStr,
+    manifest: (&Manifest, &[u8], bool),
+    mode: u32,
+) -> Result<File, Errno> {
+    let (temporary, file) = write_beside(folder, name, manifest, &Permissions::New(mode))?;
     let published = folder.rename_new(&temporary, name);
-    // There is nobody to tell beside the first reason.
+    // The first reason is the one that is reported.
     published.inspect_err(|_| folder.remove(&temporary).unwrap_or(()))?;
-    folder.sync().inspect_err(|_| folder.remove(name).unwrap_or(()))
+    if !folder.is_name_of(name, file.as_fd()) {
+        // Who may change the folder put something else in the place of one of the two names.
+        return Err(Errno::ESTALE);
+    }
+    folder.sync().inspect_err(|_| folder.remove(name).unwrap_or(()))?;
+    Ok(file)
 }
 
 fn not_utf8() -> LayoutErrorKind {
     LayoutErrorKind::Name("the path is not UTF-8 and can't be written into a manifest")
 }
 
+/// What keeps the names of objects apart from those of another layout with the same name.
+pub(super) fn suffix_of(uuid: Uuid) -> String {
+    uuid.simple().to_string()[..8].to_owned()
+}
+
 /// One object to be made.
 pub(super) struct NewObject<'a> {
     pub manifest: &'a Manifest,
-    pub index: crate::extent::ObjectIndex,
+    pub index: ObjectIndex,
     /// Permission bits, before the umask.
     pub mode: u32,
 }

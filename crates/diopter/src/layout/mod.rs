@@ -1,10 +1,10 @@
 //! The layout of a striped file: a small manifest that names its objects, and the objects on disk.
 //! Which byte is where is [`stripe`](crate::stripe)'s; reading and writing is nobody's here.
 //!
-//! What holds, whatever the manifest says and whoever wrote it: a file is opened as an object only
-//! if its attribute `user.diopter` names this layout and its place in it, so a manifest can't make
-//! anybody write to what is not its own. Devices, and files outside the manifest's folder, need
-//! besides a manifest that belongs to the caller or root.
+//! What holds for every manifest: a file is opened as an object only if its attribute
+//! `user.diopter` names this layout and its place in it, and if it belongs to the manifest's owner,
+//! the caller or root. Devices, and files outside the manifest's directory, need besides a manifest
+//! that is marked and belongs to the caller or root. The rules are in `trust`.
 //!
 //! Changes of one manifest by several processes: each locks the folder (flock(2)) for the moment of
 //! the change, and refuses (`Changed`) when the manifest is not the one that was read. So of two
@@ -23,15 +23,18 @@ mod manifest;
 mod mutation;
 mod objects;
 mod replace;
+mod trust;
 
 use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
 use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use diopter_sys::Errno;
-use diopter_sys::folder::{Document, Folder, effective_user, errno_of};
+use diopter_sys::folder::{Document, Folder, errno_of};
+use diopter_sys::{Errno, xattr};
 
 pub use create::{CreateOptions, Creation, ObjectPlace};
 pub use diopter_sys::device::{DeviceId, DeviceIdKind};
@@ -41,6 +44,9 @@ pub use manifest::{
 };
 pub use objects::{ObjectAccess, OpenedObject};
 pub use replace::Replacement;
+pub use trust::MANIFEST_ATTRIBUTE;
+use trust::WRITABLE_BITS;
+pub(crate) use trust::check_marked;
 pub use uuid::Uuid;
 
 use crate::engine::wait::Deadline;
@@ -65,6 +71,10 @@ pub struct Layout {
     name: OsString,
     folder: Folder,
     document: Document,
+    /// The manifest, open for reading.
+    file: File,
+    /// Whether it had its mark when it was opened, or got it since.
+    is_marked: bool,
 }
 
 impl Layout {
@@ -80,15 +90,42 @@ impl Layout {
         let path = given.canonicalize().map_err(|error| fail(errno_of(&error)))?;
         let name = path.file_name().ok_or_else(|| fail(Errno::EISDIR))?.to_owned();
         let folder = Folder::open(&folder_of(&path)).map_err(&fail)?;
-        let document = folder.read(&name, MANIFEST_BYTES_MAX).map_err(|errno| match errno {
-            Errno::EFBIG | Errno::EINVAL => {
-                LayoutError::new(LayoutErrorKind::NotAManifest, "open layout", given)
-            }
-            errno => fail(errno),
-        })?;
-        let manifest = Manifest::from_bytes(&document.bytes)
-            .map_err(|kind| LayoutError::new(kind, "open layout", given))?;
-        Ok(Layout { manifest, path, name, folder, document })
+        Layout::read(folder, name, (path, given))
+    }
+
+    /// As [`Layout::open`] for a name in an open directory, the last part of `path`. The rest of
+    /// `path` is not resolved and appears in messages; a symbolic link with the name is refused.
+    /// The objects are found from that directory as well.
+    ///
+    /// # Errors
+    /// As [`Layout::open`].
+    pub fn open_at(dir: BorrowedFd<'_>, path: impl AsRef<Path>) -> Result<Layout, LayoutError> {
+        let given = path.as_ref();
+        let fail = system("open layout", given);
+        let path = std::path::absolute(given).map_err(|error| fail(errno_of(&error)))?;
+        let name = path.file_name().ok_or_else(|| fail(Errno::EISDIR))?.to_owned();
+        let folder = Folder::of(dir).map_err(&fail)?;
+        Layout::read(folder, name, (path, given))
+    }
+
+    fn read(
+        folder: Folder,
+        name: OsString,
+        (path, given): (PathBuf, &Path),
+    ) -> Result<Layout, LayoutError> {
+        let file = folder.open_file(&name).map_err(|errno| unreadable(errno, given))?;
+        let (document, manifest, is_marked) = read_manifest(&file, given)?;
+        Ok(Layout { manifest, path, name, folder, document, file, is_marked })
+    }
+
+    /// Looks at what has an object's path, without opening it. No symbolic link is followed but in
+    /// an absolute path.
+    ///
+    /// # Errors
+    /// `System`.
+    pub fn look_up(&self, object: &Object) -> Result<Metadata, LayoutError> {
+        let found = self.folder.look(Path::new(&object.path));
+        found.map_err(|errno| system("look up object", &self.object_path(object))(errno))
     }
 
     /// What the manifest holds.
@@ -124,18 +161,9 @@ impl Layout {
         self.manifest.file_size(sizes)
     }
 
-    /// Whether the manifest is believed about devices and other folders.
-    fn is_trusted(&self) -> bool {
-        [0, effective_user()].contains(&self.document.owner)
-    }
-
-    /// Refuses an object that only a trusted manifest may name.
-    fn check_allowed(&self, object: &Object, what: &'static str) -> Result<(), LayoutError> {
-        if object.is_beside_manifest() || self.is_trusted() {
-            return Ok(());
-        }
-        let kind = LayoutErrorKind::NotAllowed { owner: self.document.owner };
-        Err(LayoutError::new(kind, what, &self.object_path(object)))
+    /// Another descriptor of the manifest as it was opened, for reading.
+    pub(crate) fn manifest_file(&self) -> std::io::Result<File> {
+        self.file.try_clone()
     }
 
     /// Has the folder to itself, with the manifest as it was read, until the answer is dropped.
@@ -160,11 +188,46 @@ impl Layout {
         }
         let changed = || LayoutError::new(LayoutErrorKind::Changed, what, &self.path);
         match self.folder.read(&self.name, MANIFEST_BYTES_MAX) {
-            Ok(found) if found.bytes == self.document.bytes => Ok(lock),
+            Ok(found)
+                if found.bytes == self.document.bytes && found.owner == self.document.owner =>
+            {
+                Ok(lock)
+            }
             Ok(_) | Err(Errno::ENOENT) => Err(changed()),
             Err(errno) => Err(fail(errno)),
         }
     }
+}
+
+/// The manifest.
+impl AsFd for Layout {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Why a manifest could not be read.
+fn unreadable(errno: Errno, given: &Path) -> LayoutError {
+    match errno {
+        Errno::EFBIG | Errno::EINVAL => {
+            LayoutError::new(LayoutErrorKind::NotAManifest, "open layout", given)
+        }
+        Errno::ELOOP => {
+            let kind = LayoutErrorKind::WrongKind("a symbolic link, which is not followed");
+            LayoutError::new(kind, "open layout", given)
+        }
+        errno => LayoutError::system(errno, "open layout", given),
+    }
+}
+
+/// Reads and checks an open manifest; returns it with whether it is marked.
+fn read_manifest(file: &File, given: &Path) -> Result<(Document, Manifest, bool), LayoutError> {
+    let document = Document::read(file, MANIFEST_BYTES_MAX);
+    let document = document.map_err(|errno| unreadable(errno, given))?;
+    let manifest = Manifest::from_bytes(&document.bytes)
+        .map_err(|kind| LayoutError::new(kind, "open layout", given))?;
+    let is_marked = trust::has_mark(file, &manifest).map_err(system("open layout", given))?;
+    Ok((document, manifest, is_marked))
 }
 
 /// Whose a new manifest is, and who may do what with it.
@@ -175,51 +238,64 @@ enum Permissions<'a> {
     Like(&'a Document),
 }
 
-/// Writes a file beside its final name and makes it durable; its name.
+/// Writes a manifest beside its final name and makes it durable; returns its name and the file.
 fn write_beside(
     folder: &Folder,
     name: &OsStr,
-    bytes: &[u8],
+    (manifest, bytes, is_marked): (&Manifest, &[u8], bool),
     permissions: &Permissions<'_>,
-) -> Result<OsString, Errno> {
+) -> Result<(OsString, File), Errno> {
     let random = Uuid::new_v4().simple().to_string();
     let mut temporary = OsString::from(".");
     temporary.push(name);
     temporary.push(format!(".{}", &random[..8]));
     let mode = match permissions {
-        Permissions::New(mode) => *mode,
+        Permissions::New(mode) => *mode & !WRITABLE_BITS,
         Permissions::Like(_) => 0o600,
     };
     let mut file = folder.create(&temporary, mode)?;
-    let write = |file: &mut std::fs::File| {
+    let write = |file: &mut File| {
         if let Permissions::Like(like) = permissions {
-            take_after(file, like.owner, like.group, like.mode)?;
+            let kept = give(file, like.owner, like.group)?;
+            set_mode(file, like.mode & kept & !WRITABLE_BITS)?;
         }
-        file.write_all(bytes)?;
-        file.sync_all()
+        if is_marked {
+            trust::set_mark(file, manifest)?;
+        }
+        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|error| errno_of(&error))
     };
-    write(&mut file).map_err(|error| {
-        // There is nobody to tell beside the reason for which it goes.
-        folder.remove(&temporary).unwrap_or(());
-        errno_of(&error)
-    })?;
-    Ok(temporary)
+    match write(&mut file) {
+        Ok(()) => Ok((temporary, file)),
+        Err(errno) => {
+            // The reason for which it is removed is the one that is reported.
+            folder.remove(&temporary).unwrap_or(());
+            Err(errno)
+        }
+    }
 }
 
-/// Gives a new file the owner and permissions of the one that it will stand for.
-fn take_after(file: &std::fs::File, owner: u32, group: u32, mode: u32) -> std::io::Result<()> {
-    let mut mode = mode & 0o777;
-    let new = file.metadata()?;
-    if (new.uid(), new.gid()) != (owner, group)
-        && let Err(error) = std::os::unix::fs::fchown(file, Some(owner), Some(group))
-    {
-        if new.uid() != owner {
-            return Err(error);
-        }
-        // The owner is no member of the old group: another group gets nothing.
-        mode &= !0o070;
+/// Gives a new file to the owner and the group of the one that it replaces; returns the permission
+/// bits that it can have then.
+fn give(file: &File, owner: u32, group: u32) -> Result<u32, Errno> {
+    let new = file.metadata().map_err(|error| errno_of(&error))?;
+    if (new.uid(), new.gid()) == (owner, group) {
+        return Ok(0o777);
     }
-    file.set_permissions(std::fs::Permissions::from_mode(mode))
+    match std::os::unix::fs::fchown(file, Some(owner), Some(group)) {
+        Ok(()) => Ok(0o777),
+        Err(error) if new.uid() != owner => Err(errno_of(&error)),
+        // The owner is not a member of the old group: another group gets nothing.
+        Err(_) => Ok(0o707),
+    }
+}
+
+/// Sets the permission bits of a file that was made for its owner alone.
+fn set_mode(file: &File, mode: u32) -> Result<(), Errno> {
+    // A list that it inherited from its directory names users and groups, who would get what the
+    // group gets.
+    xattr::remove(file.as_fd(), "system.posix_acl_access")?;
+    let permissions = std::fs::Permissions::from_mode(mode & 0o777);
+    file.set_permissions(permissions).map_err(|error| errno_of(&error))
 }
 
 fn system<'a>(what: &'static str, path: &'a Path) -> Failure<'a> {

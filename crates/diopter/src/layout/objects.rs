@@ -10,6 +10,7 @@ use diopter_sys::{Errno, device, xattr};
 
 use super::{DeviceIdentity, Layout, OBJECT_ATTRIBUTE, Object, ObjectKind, system};
 use crate::error::{LayoutError, LayoutErrorKind};
+use crate::limits::STRIPE_BYTES_MIN;
 
 /// What an object is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,13 +72,17 @@ impl Met {
 impl Layout {
     /// Opens every object, each only if it is what the manifest says: a file with this layout's
     /// mark and, in a sealed layout, of the size written down; or a device of that id and size. No
-    /// symbolic link as the last part of a path is followed, and nothing is written. The
-    /// caller must be allowed to read a file even if it is opened for writing only, for its mark.
+    /// symbolic link is followed but in the directories of an absolute path, and nothing is
+    /// written. The caller must be allowed to read a file even if it is opened for writing only,
+    /// for its mark.
     ///
     /// # Errors
-    /// `Missing`, `WrongKind`, `Foreign`, `SealedSize`, `OtherDevice`, `Duplicate`, `StripeSize`,
-    /// `NotAllowed`, `NoAttributes`, or `System`; of the first object for which one holds.
+    /// `NotOwned`, or `Exposed` for writing: the manifest is not followed. `Missing`, `WrongKind`,
+    /// `Foreign`, `ForeignOwner`, `SealedSize`, `OtherDevice`, `NoDeviceId`, `Duplicate`,
+    /// `StripeSize`, `NotAllowed`, `NotMarked`, `NoAttributes`, or `System`; of the first object
+    /// for which one holds.
     pub fn open_objects(&self, access: ObjectAccess) -> Result<Vec<OpenedObject>, LayoutError> {
+        self.check_access(access)?;
         for object in self.manifest.objects() {
             self.check_allowed(object, WHAT)?;
         }
@@ -93,6 +98,7 @@ impl Layout {
         let mut met = Met::default();
         let all = self.manifest.striping().objects().zip(self.manifest.objects());
         all.map(move |(index, object)| {
+            self.check_access(access)?;
             self.check_allowed(object, WHAT)?;
             let one = self.open_unverified(object, access)?;
             let fail = |kind| LayoutError::new(kind, WHAT, &one.path);
@@ -105,8 +111,13 @@ impl Layout {
         })
     }
 
+    /// Refuses a manifest that is not followed by this caller.
+    fn check_access(&self, access: ObjectAccess) -> Result<(), LayoutError> {
+        if access.write { self.check_change(WHAT) } else { self.check_read(WHAT) }
+    }
+
     /// Opens one object that has the mark or the device's id.
-    pub(super) fn open_marked(
+    pub(super) fn open_marked_object(
         &self,
         mark: &str,
         object: &Object,
@@ -146,8 +157,18 @@ impl Layout {
             no_follow: true,
             ..file::OpenOptions::default()
         };
-        let opened = file::open_at(self.folder.as_fd(), path, &options);
-        let path = self.folder().join(path);
+        let absolute = self.folder().join(path);
+        let opened = match (path.parent(), path.file_name()) {
+            // The names between the manifest and the object may be another user's to change.
+            (Some(parent), Some(name)) if path.is_relative() => {
+                let parent = self.folder.open_below(parent);
+                parent
+                    .map_err(|errno| OpenFailure { what: "open", errno })
+                    .and_then(|it| file::open_at(it.as_fd(), Path::new(name), &options))
+            }
+            _ => file::open_at(self.folder.as_fd(), path, &options),
+        };
+        let path = absolute;
         let opened = opened.map_err(|failure| refused(failure, &path))?;
         let size = file::stat_size(opened.fd.as_fd(), opened.kind)
             .map_err(system("look up the size of object", &path))?;
@@ -165,6 +186,7 @@ impl Layout {
         match (&object.kind, found.opened.kind) {
             (ObjectKind::File { .. }, FileKind::Regular) => {
                 check_mark(&found.opened, mark, &found.path)?;
+                self.check_owner(&found).map_err(fail)?;
                 Ok(found)
             }
             (ObjectKind::Device(recorded), FileKind::BlockDevice) => {
@@ -194,6 +216,9 @@ pub(super) fn check_stripe_size(
     stripe_size: u64,
     opened: &OpenedFile,
 ) -> Result<(), LayoutErrorKind> {
+    if stripe_size < STRIPE_BYTES_MIN {
+        return Err(LayoutErrorKind::StripeSize { stripe_size, alignment: STRIPE_BYTES_MIN });
+    }
     if matches!(opened.direct, DirectSupport::None(_)) {
         return Ok(());
     }

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use diopter_sys::Errno;
 use diopter_sys::folder::{Folder, errno_of};
 
-use super::create::{NewObject, NewObjects, sync};
+use super::create::{NewObject, NewObjects, suffix_of, sync};
 use super::{
-    Layout, Manifest, Object, ObjectAccess, ObjectKind, OpenedObject, Permissions, Uuid, system,
-    take_after, write_beside,
+    Layout, Manifest, Object, ObjectAccess, ObjectKind, OpenedObject, Permissions, Uuid, give,
+    set_mode, system, write_beside,
 };
 use crate::error::{LayoutError, LayoutErrorKind};
 use crate::extent::ObjectIndex;
@@ -29,6 +29,8 @@ pub struct Replacement<'a> {
     manifest: Manifest,
     made: NewObjects,
     objects: Vec<OpenedObject>,
+    /// Permission bits of each new object, and the most that it can have.
+    modes: Vec<(u32, u32)>,
 }
 
 impl Layout {
@@ -41,6 +43,7 @@ impl Layout {
     /// `NoSpace`, `System`.
     pub fn seal(&mut self) -> Result<(), LayoutError> {
         let what = "seal layout";
+        self.check_change(what)?;
         let _lock = self.lock(what)?;
         let objects = self.open_objects(ObjectAccess::READ)?;
         for object in &objects {
@@ -57,6 +60,7 @@ impl Layout {
     /// `Changed` and `Busy`: another process was faster; `NoSpace`, `System`.
     pub fn unseal(&mut self) -> Result<(), LayoutError> {
         let what = "unseal layout";
+        self.check_change(what)?;
         let _lock = self.lock(what)?;
         self.rewrite(self.manifest.sealed(None), what)?;
         self.folder.sync().map_err(system(what, &self.path))
@@ -70,6 +74,7 @@ impl Layout {
     /// `System`, of which only a failed flush of the folder leaves no manifest either.
     pub fn remove(self) -> Result<Vec<LayoutError>, LayoutError> {
         let what = "remove layout";
+        self.check_change(what)?;
         for object in self.manifest.objects() {
             self.check_allowed(object, what)?;
         }
@@ -89,12 +94,13 @@ impl Layout {
     /// seals, and of [`Layout::create`].
     pub fn replace(&mut self) -> Result<Replacement<'_>, LayoutError> {
         let uuid = Uuid::new_v4();
-        let suffix = &uuid.simple().to_string()[..8];
+        let suffix = suffix_of(uuid);
         let fail = |kind| LayoutError::new(kind, "replace layout", &self.path);
         let not_text =
             LayoutErrorKind::Name("the name is not UTF-8: no object can be named after it");
         let base = self.name.to_str().ok_or_else(|| fail(not_text))?;
         let mut objects = Vec::new();
+        self.check_change("replace layout")?;
         for (index, object) in self.manifest.objects().iter().enumerate() {
             self.check_allowed(object, "replace object")?;
             let path = self.object_path(object);
@@ -110,31 +116,34 @@ impl Layout {
         let stripe_size = self.manifest.striping().stripe_size();
         let manifest = Manifest::new(uuid, stripe_size, objects, None).map_err(fail)?;
         manifest.to_bytes().map_err(fail)?;
-        let (made, objects) = self.make_beside(&manifest)?;
-        Ok(Replacement { layout: self, manifest, made, objects })
+        let (mut made, home) = (NewObjects::default(), self.folder());
+        let (mut objects, mut modes) = (Vec::new(), Vec::new());
+        for (index, old) in self.manifest.striping().objects().zip(self.manifest.objects()) {
+            let new = NewObject { manifest: &manifest, index, mode: 0o600 };
+            let (object, mode) = self.make_beside(old, &mut made, (&home, new))?;
+            objects.push(object);
+            modes.push(mode);
+        }
+        Ok(Replacement { layout: self, manifest, made, objects, modes })
     }
 
-    /// Makes the objects of `manifest`, each with the owner and permissions of the old one.
+    /// Makes one object, with the owner of the old one and for its owner alone; returns it with the
+    /// old one's permission bits and the most that it can have.
     fn make_beside(
         &self,
-        manifest: &Manifest,
-    ) -> Result<(NewObjects, Vec<OpenedObject>), LayoutError> {
-        let home = self.folder();
-        let mut made = NewObjects::default();
-        let mut objects = Vec::new();
-        for (index, old) in self.manifest.striping().objects().zip(self.manifest.objects()) {
-            let old = self.open_marked(&self.manifest.mark(index), old, ObjectAccess::READ)?;
-            let fail = system("create object beside", &old.path);
-            let opened =
-                made.add(&self.folder, &home, NewObject { manifest, index, mode: 0o600 })?;
-            let old = File::from(old.opened.fd).metadata().map_err(|it| fail(errno_of(&it)))?;
-            let new = opened.fd.try_clone().map(File::from);
-            let changed = new.and_then(|new| take_after(&new, old.uid(), old.gid(), old.mode()));
-            changed.map_err(|error| fail(errno_of(&error)))?;
-            let path = self.object_path(&manifest.objects()[usize::from(index.0)]);
-            objects.push(OpenedObject { opened, path, size: 0 });
-        }
-        Ok((made, objects))
+        old: &Object,
+        made: &mut NewObjects,
+        (home, new): (&Path, NewObject<'_>),
+    ) -> Result<(OpenedObject, (u32, u32)), LayoutError> {
+        let old =
+            self.open_marked_object(&self.manifest.mark(new.index), old, ObjectAccess::READ)?;
+        let fail = system("create object beside", &old.path);
+        let path = self.object_path(&new.manifest.objects()[usize::from(new.index.0)]);
+        let opened = made.add(&self.folder, home, new)?;
+        let old = File::from(old.opened.fd).metadata().map_err(|it| fail(errno_of(&it)))?;
+        let file = opened.fd.try_clone().map(File::from).map_err(|it| fail(errno_of(&it)))?;
+        let kept = give(&file, old.uid(), old.gid()).map_err(&fail)?;
+        Ok((OpenedObject { opened, path, size: 0 }, (old.mode() & 0o777, kept)))
     }
 
     /// Replaces the manifest, under the lock of [`Layout::lock`].
@@ -146,15 +155,22 @@ impl Layout {
         let bytes = bytes.map_err(|kind| LayoutError::new(kind, what, &self.path))?;
         let fail = system(what, &self.path);
         let permissions = Permissions::Like(&self.document);
-        let temporary = write_beside(&self.folder, &self.name, &bytes, &permissions);
-        let temporary = temporary.map_err(&fail)?;
+        // What was not marked is not marked by a change.
+        let new = (&manifest, &bytes[..], self.is_marked);
+        let (temporary, file) =
+            write_beside(&self.folder, &self.name, new, &permissions).map_err(&fail)?;
         if let Err(errno) = self.folder.replace(&temporary, &self.name) {
             // There is nobody to tell beside the first reason.
             self.folder.remove(&temporary).unwrap_or(());
             return Err(fail(errno));
         }
+        if !self.folder.is_name_of(&self.name, file.as_fd()) {
+            // Who may change the folder put something else in the place of one of the two names.
+            return Err(LayoutError::new(LayoutErrorKind::Changed, what, &self.path));
+        }
         self.manifest = manifest;
         self.document.bytes = bytes;
+        self.file = file;
         Ok(())
     }
 
@@ -182,7 +198,9 @@ impl Layout {
         if let ObjectKind::Device(_) = object.kind {
             return Ok(());
         }
-        let open = self.open_marked(&manifest.mark(index), object, ObjectAccess::READ)?;
+        let open = self.open_marked_object(&manifest.mark(index), object, ObjectAccess::READ)?;
+        self.check_removable(&open)
+            .map_err(|kind| LayoutError::new(kind, "remove object", &open.path))?;
         let fail = system("remove object", &open.path);
         let relative = Path::new(&object.path);
         let parent = relative.parent().unwrap_or(Path::new(""));
@@ -218,6 +236,16 @@ impl Replacement<'_> {
         std::mem::take(&mut self.objects)
     }
 
+    /// Sets the permission bits of the new objects from what their content came from: on commit
+    /// they have those of `mode` that the manifest has too. Without this they have those of the
+    /// objects that they replace. Until then only their owner may open them.
+    pub fn set_mode(&mut self, mode: u32) {
+        let most = self.layout.document.mode;
+        for (bits, _) in &mut self.modes {
+            *bits = mode & most & 0o777;
+        }
+    }
+
     /// Makes the new objects the layout's: they and their names are flushed, then the manifest is
     /// replaced, then the old objects are removed. Everything that was written to the new objects
     /// before this is durable when it returns. The answer names old objects that could not be
@@ -230,12 +258,17 @@ impl Replacement<'_> {
     /// a crash may bring the old one back, and both have their objects.
     pub fn commit(self) -> Result<Vec<LayoutError>, LayoutError> {
         let what = "replace layout";
-        let Replacement { layout, manifest, made, objects } = self;
+        let Replacement { layout, manifest, made, objects, modes } = self;
         drop(objects);
         let _lock = layout.lock(what)?;
-        for (index, object) in manifest.striping().objects().zip(manifest.objects()) {
-            let new = layout.open_marked(&manifest.mark(index), object, ObjectAccess::READ)?;
-            sync(&new.opened).map_err(system("flush object", &new.path))?;
+        let all = manifest.striping().objects().zip(manifest.objects()).zip(modes);
+        for ((index, object), (bits, kept)) in all {
+            let new =
+                layout.open_marked_object(&manifest.mark(index), object, ObjectAccess::READ)?;
+            let file = File::from(new.opened.fd);
+            let done = set_mode(&file, bits & kept);
+            let done = done.and_then(|()| file.sync_all().map_err(|error| errno_of(&error)));
+            done.map_err(system("flush object", &new.path))?;
         }
         made.sync_folders()?;
         let old = layout.manifest.clone();

@@ -3,11 +3,13 @@
 
 pub(crate) mod cache;
 pub mod path;
+pub mod walk;
 
 use diopter_sys::Errno;
 
 pub use crate::error::{ImageError, ImageErrorKind};
 use crate::extent::Extent;
+use crate::limits::DIRECTORY_NAMES_MAX;
 use crate::units::FileRange;
 
 /// The bytes of an image or device.
@@ -59,6 +61,19 @@ pub struct Entry {
     pub inode: u64,
 }
 
+/// Some names of a directory, all of them from one block of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// In the order of the disk, without `.` and `..`. There may be none, with more to come.
+    pub entries: Vec<Entry>,
+    /// The position of the names that follow; `None` at the end of the directory.
+    pub next: Option<u64>,
+    /// The byte of the image where a block begins whose first names these are; `None` for more
+    /// names of the block before, and for names that lie in the inode. In a sound volume, a block
+    /// has names of one directory, and is one block of it.
+    pub block: Option<u64>,
+}
+
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
@@ -83,6 +98,9 @@ pub trait Volume: Send + Sync {
     /// Bytes of its block.
     fn block_size(&self) -> u64;
 
+    /// Blocks that it has.
+    fn blocks(&self) -> u64;
+
     /// An inode by its number.
     ///
     /// # Errors
@@ -98,11 +116,31 @@ pub trait Volume: Send + Sync {
     /// `NotFound`, `NotADirectory`, `Corrupt`, `Io`, `Refused` where names are encrypted.
     fn lookup(&self, directory: u64, name: &[u8]) -> Result<u64, ImageError>;
 
+    /// Names of a directory from a position on: 0, or [`Names::next`] of the names before. At most
+    /// `most` of them, which is not 0.
+    ///
+    /// # Errors
+    /// `NotADirectory`, `Corrupt`, `Io`, `Refused` where names are encrypted.
+    fn names(&self, directory: u64, position: u64, most: usize) -> Result<Names, ImageError>;
+
     /// All names of a directory but `.` and `..`.
     ///
     /// # Errors
-    /// `NotADirectory`, `Corrupt`, `Io`, `Refused` where names are encrypted or too many.
-    fn list(&self, directory: u64) -> Result<Vec<Entry>, ImageError>;
+    /// As [`Volume::names`], and `Refused` for more than 1048576 names.
+    fn list(&self, directory: u64) -> Result<Vec<Entry>, ImageError> {
+        let mut entries = Vec::new();
+        let mut position = Some(0);
+        while let Some(from) = position {
+            let most = (DIRECTORY_NAMES_MAX - entries.len()).saturating_add(1);
+            let names = self.names(directory, from, most)?;
+            entries.extend(names.entries);
+            if entries.len() > DIRECTORY_NAMES_MAX {
+                return Err(too_many_names(directory));
+            }
+            position = names.next;
+        }
+        Ok(entries)
+    }
 
     /// What a symbolic link says.
     ///
@@ -129,4 +167,12 @@ pub trait Volume: Send + Sync {
     /// # Errors
     /// `Corrupt`, `Io`, `NotAFile` for what has no blocks, also when its bytes lie in the inode.
     fn extent(&self, inode: u64, range: FileRange) -> Result<Extent, ImageError>;
+}
+
+/// Refuses to list a directory.
+#[must_use]
+pub fn too_many_names(directory: u64) -> ImageError {
+    let what = format!("a directory with more than {DIRECTORY_NAMES_MAX} names is not listed");
+    let remedy = "look names up one by one";
+    ImageError::new(ImageErrorKind::Refused, what).with_remedy(remedy).on_inode(directory)
 }

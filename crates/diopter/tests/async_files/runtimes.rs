@@ -202,6 +202,28 @@ fn a_runtime_without_io_leaves_its_requests_to_the_reaper() {
 }
 
 #[test]
+fn a_runtime_without_io_leaves_alone_what_another_of_its_thread_has_in_flight() {
+    let (file, _) = file_of(8192, env::seed());
+    let blocker = Blocker::of(&file);
+    let (first, second) =
+        (current_thread(), tokio::runtime::Builder::new_current_thread().build().unwrap());
+    let its = file.clone();
+    let write = first.spawn(async move { its.write_at_async(memory_of(&[3; 100]), 7).await });
+    first.block_on(async {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    });
+    // The write is in the thread's engine now, and waits.
+    let (result, _) = second.block_on(file.read_at_async(memory(4096), 4096));
+    assert_eq!(result.unwrap(), 4096);
+    blocker.release();
+    let (result, _) = first.block_on(write).unwrap();
+    assert_eq!(result.unwrap(), 100);
+    assert_eq!(content(&file, 7, 100), [3; 100]);
+}
+
+#[test]
 fn a_runtime_may_go_from_thread_to_thread() {
     let (file, bytes) = file_of(MIB, env::seed());
     let runtime = current_thread();

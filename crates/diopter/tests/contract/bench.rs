@@ -1,7 +1,5 @@
 //! A backend on a test bench: its slab, an object, and the bios that a test asks for.
 
-use std::fs::File;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use diopter::backend::aio::Aio;
@@ -11,7 +9,7 @@ use diopter::backend::uring::Uring;
 use diopter::backend::{Backend, BackendKind, Checked, Completions, Ladder, UringOptions, Wait};
 use diopter::prng::Prng;
 use diopter::sys::{
-    AioWanted, BioId, BioResult, BioSpec, IoBuf, MemoryId, ObjectHandle, Op, RingWanted, RwFlags,
+    AioWanted, BioId, BioResult, BioSpec, IoBuf, MemoryId, Op, OpenObject, RingWanted, RwFlags,
     Slab, SlabShape, Span,
 };
 
@@ -114,8 +112,8 @@ impl Kind {
 
 /// What the bios go to.
 enum Object {
-    File(File),
-    Disk(World),
+    File(OpenObject),
+    Disk(World, OpenObject),
 }
 
 /// A backend, wrapped in [`Checked`], and an object of [`BLOCKS`] blocks whose bytes tell where
@@ -150,15 +148,15 @@ impl Bench {
         let object = if kind.is_real() {
             let file = tempfile::tempfile().unwrap();
             std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
-            Object::File(file)
+            Object::File(OpenObject::new(file.into()))
         } else {
             let world = World::new(vec![Disk::new(1 << 20, BLOCK, BLOCK)]);
-            Object::Disk(world)
+            Object::Disk(world, OpenObject::simulated(0))
         };
         let backend = backend(kind, &slab, &object);
         let mut bench =
             Bench { kind, backend: Box::new(Checked::new(backend, &slab)), slab, object };
-        if let Object::Disk(world) = &bench.object {
+        if let Object::Disk(world, _) = &bench.object {
             fill_disk(world, &bench.slab, &bytes);
         }
         assert_eq!(bench.backend.held(), 0);
@@ -168,22 +166,22 @@ impl Bench {
     }
 
     /// The object as bios name it.
-    pub fn object(&self) -> ObjectHandle {
+    pub fn object(&self) -> &OpenObject {
         match &self.object {
-            Object::File(file) => ObjectHandle::of_fd(file.as_fd()),
-            Object::Disk(_) => ObjectHandle::simulated(0),
+            Object::File(object) | Object::Disk(_, object) => object,
         }
     }
 
     /// The bytes of the object now, past the backend.
     pub fn content(&self) -> Vec<u8> {
         match &self.object {
-            Object::File(file) => {
+            Object::File(object) => {
+                let file = object.file().expect("a file");
                 let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
                 std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, 0).unwrap();
                 bytes
             }
-            Object::Disk(world) => world.with_disk(0, |disk| disk.live().to_vec()),
+            Object::Disk(world, _) => world.with_disk(0, |disk| disk.live().to_vec()),
         }
     }
 
@@ -202,7 +200,7 @@ impl Bench {
     /// Any bio.
     pub fn bio_on(
         &self,
-        object: ObjectHandle,
+        object: &OpenObject,
         (op, offset): (Op, u64),
         (memory, start, length): (MemoryId, usize, u32),
     ) -> BioId {
@@ -254,7 +252,7 @@ impl Bench {
 fn backend(kind: Kind, slab: &Slab, object: &Object) -> Box<dyn Backend> {
     let ladder = |kind| Box::new(Ladder::set_up(slab, DEPTH, kind, UringOptions::DEFAULT).unwrap());
     let sim = |seed, faults| {
-        let Object::Disk(world) = object else { panic!("the simulator has a disk") };
+        let Object::Disk(world, _) = object else { panic!("the simulator has a disk") };
         let (latency_min_ns, latency_spread_ns) = (1_000, 100_000);
         let config = SimConfig {
             seed,
@@ -309,7 +307,7 @@ fn fill_disk(world: &World, slab: &Slab, bytes: &[u8]) {
     let memory = slab.adopt(buf).unwrap();
     let length = u32::try_from(bytes.len()).unwrap();
     let span = Some(Span::new(memory, 0, length));
-    let object = ObjectHandle::simulated(0);
+    let object = &OpenObject::simulated(0);
     let spec = BioSpec { op: Op::Write, object, offset: 0, span, flags: RwFlags::NONE };
     let id = slab.build(spec).unwrap();
     assert_eq!(sim.run_now(id), Ok(length));

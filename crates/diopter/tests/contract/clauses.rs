@@ -1,13 +1,12 @@
 //! One test per fact of the contract, each over every backend.
 
 use std::io::{IoSliceMut, Write};
-use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use diopter::backend::{Completions, LentBio, Wait};
 use diopter::prng::Prng;
-use diopter::sys::{BioSpec, Comb, Errno, IoBuf, Lent, LentOnce, ObjectHandle, Op, RwFlags, Span};
+use diopter::sys::{BioSpec, Comb, Errno, IoBuf, Lent, LentOnce, Op, OpenObject, RwFlags, Span};
 
 use crate::bench::{BLOCK, BLOCK_BYTES, BLOCKS, Bench, DEPTH, Kind, initial, on_every_backend};
 use crate::env;
@@ -228,7 +227,7 @@ fn an_error_is_a_result_and_comes_back_like_any_other() {
         }
         let named = tempfile::NamedTempFile::new().unwrap();
         let read_only = std::fs::File::open(named.path()).unwrap();
-        let object = ObjectHandle::of_fd(read_only.as_fd());
+        let object = &OpenObject::new(read_only.into());
         let memory = bench.memory(1, 0);
         let refused = bench.bio_on(object, (Op::Write, 0), (memory, 0, BLOCK));
         let fine = bench.bio(Op::Read, 0, memory);
@@ -238,6 +237,39 @@ fn an_error_is_a_result_and_comes_back_like_any_other() {
         assert_eq!(Bench::result_of(&done, fine), Ok(BLOCK));
         let now = bench.bio_on(object, (Op::Write, 0), (memory, 0, BLOCK));
         assert_eq!(bench.backend.run_now(now), Err(Errno::EBADF));
+    });
+}
+
+#[test]
+fn a_bio_for_another_kind_of_backend_is_refused_by_each() {
+    on_every_backend(|bench| {
+        if matches!(bench.kind, Kind::Null) {
+            // It looks at no object.
+            return;
+        }
+        let foreign = if bench.kind.is_real() {
+            OpenObject::simulated(0)
+        } else {
+            OpenObject::new(tempfile::tempfile().unwrap().into())
+        };
+        let memory = bench.memory(1, 0x5a);
+        let queued = [Op::Read, Op::Write, Op::SyncData, Op::SyncAll, Op::Allocate(4096)]
+            .map(|op| bench.bio_on(&foreign, (op, 0), (memory, 0, BLOCK)));
+        bench.queue_all(&queued);
+        let done = bench.reap_all();
+        for id in queued {
+            assert_eq!(Bench::result_of(&done, id), Err(Errno::EBADF), "{:?}", bench.kind);
+        }
+        bench.retire(&done);
+        let now = bench.bio_on(&foreign, (Op::Write, 0), (memory, 0, BLOCK));
+        assert_eq!(bench.backend.run_now(now), Err(Errno::EBADF));
+        let memory = LentOnce::Take(&[7; BLOCK_BYTES]);
+        let lent = LentBio { object: &foreign, offset: 0, flags: RwFlags::NONE, memory };
+        assert_eq!(bench.backend.run_lent(lent), Err(Errno::EBADF));
+        assert_eq!(
+            bench.content()[..BLOCK_BYTES],
+            (0..BLOCK_BYTES).map(initial).collect::<Vec<_>>()
+        );
     });
 }
 
@@ -267,7 +299,7 @@ fn a_bio_on_lent_memory_moves_the_same_bytes_and_leaves_what_is_queued_alone() {
         let memory = bench.memory(1, 0);
         let queued = [bench.bio(Op::Read, 0, memory)];
         bench.queue_all(&queued);
-        let (object, flags) = (bench.object(), RwFlags::NONE);
+        let (object, flags) = (&bench.object().clone(), RwFlags::NONE);
         let (mut written, mut read) =
             (IoBuf::new(BLOCK_BYTES).unwrap(), IoBuf::new(BLOCK_BYTES).unwrap());
         written.fill(0xa5);
@@ -345,7 +377,7 @@ fn a_poll_returns_at_once_and_a_block_within_its_time() {
         let mut bench = Bench::new(kind);
         let (reader, mut writer) = std::io::pipe().unwrap();
         let memory = bench.memory(1, 0);
-        let object = ObjectHandle::of_fd(reader.as_fd());
+        let object = &OpenObject::new(reader.into());
         let id = bench.bio_on(object, (Op::Read, 0), (memory, 0, BLOCK));
         bench.queue_all(&[id]);
         let mut done = Completions::new();
@@ -411,7 +443,7 @@ fn dropping_a_ring_gives_up_a_bio_that_would_never_end() {
         let mut bench = Bench::new(kind);
         let (reader, _writer) = std::io::pipe().unwrap();
         let memory = bench.memory(1, 0);
-        let object = ObjectHandle::of_fd(reader.as_fd());
+        let object = &OpenObject::new(reader.into());
         let id = bench.bio_on(object, (Op::Read, 0), (memory, 0, BLOCK));
         bench.queue_all(&[id]);
         bench.backend.turn(Wait::Poll, &mut Completions::new()).unwrap();

@@ -6,7 +6,7 @@ use diopter::BackendError;
 use diopter::backend::sim::Null;
 use diopter::backend::{Backend, Capabilities, Checked, Completions, LentBio, Wait};
 use diopter::sys::{
-    BioId, BioResult, BioSpec, IoBuf, LentOnce, ObjectHandle, Op, RwFlags, Slab, SlabShape, Span,
+    BioId, BioResult, BioSpec, IoBuf, LentOnce, Op, OpenObject, RwFlags, Slab, SlabShape, Span,
 };
 
 /// What a backend does wrong.
@@ -61,7 +61,10 @@ impl Wicked {
                 let mut spec = self.slab.spec(id);
                 self.slab.retire(id);
                 spec.offset += 1;
-                done.push((self.slab.build(spec).unwrap(), result));
+                let BioSpec { op, offset, span, flags, .. } = spec;
+                let object = &OpenObject::simulated(0);
+                let again = BioSpec { op, object, offset, span, flags };
+                done.push((self.slab.build(again).unwrap(), result));
             }
             _ => done.push((id, result)),
         }
@@ -125,7 +128,7 @@ fn exercise(vice: Vice) {
     let memory = slab.adopt(IoBuf::new(4096).unwrap()).unwrap();
     let build = |offset| {
         let span = Some(Span::new(memory, 0, 512));
-        let object = ObjectHandle::simulated(0);
+        let object = &OpenObject::simulated(0);
         slab.build(BioSpec { op: Op::Read, object, offset, span, flags: RwFlags::NONE }).unwrap()
     };
     let queued = [build(0), build(512)];
@@ -136,7 +139,7 @@ fn exercise(vice: Vice) {
     let mut checked = Checked::new(Box::new(wicked), &slab);
     assert_eq!(checked.queue(&queued), 2);
     assert_eq!(checked.run_now(now), Ok(512));
-    let (object, mut fill) = (ObjectHandle::simulated(0), [0; 512]);
+    let (object, mut fill) = (&OpenObject::simulated(0), [0; 512]);
     let memory = LentOnce::Fill(&mut fill);
     let lent = LentBio { object, offset: 0, flags: RwFlags::NONE, memory };
     assert_eq!(checked.run_lent(lent), Ok(512));
@@ -213,7 +216,7 @@ fn a_bio_that_is_queued_twice_is_caught() {
     let slab = Slab::new(SlabShape { bios: 1, segments_per_bio: 1, memories: 1 });
     let memory = slab.adopt(IoBuf::new(512).unwrap()).unwrap();
     let span = Some(Span::new(memory, 0, 512));
-    let object = ObjectHandle::simulated(0);
+    let object = &OpenObject::simulated(0);
     let spec = BioSpec { op: Op::Read, object, offset: 0, span, flags: RwFlags::NONE };
     let id = slab.build(spec).unwrap();
     let mut checked = Checked::new(Box::new(Null::new(&slab, 8)), &slab);

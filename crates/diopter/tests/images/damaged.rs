@@ -103,7 +103,7 @@ fn io<T>(result: diopter::Result<T>) -> IoError {
 
 #[track_caller]
 fn must_tell(error: &IoError, kind: ImageErrorKind, words: &[&str]) {
-    let finding = error.finding.as_ref().unwrap_or_else(|| panic!("{error}: no finding"));
+    let finding = error.finding().unwrap_or_else(|| panic!("{error}: no finding"));
     assert_eq!((finding.kind, finding.errno()), (kind, error.errno), "{error}");
     let said = error.to_string();
     assert!(words.iter().all(|words| said.contains(words)), "{said}, not: {words:?}");

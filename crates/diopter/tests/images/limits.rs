@@ -1,15 +1,17 @@
-//! The limits of a device that holds an image: what a plan says of the bios, what the engine sends,
-//! and what the device counts. On a loop device whose `max_sectors_kb` is changed.
+//! The limits of a device, with and without an image on it: what a plan says of the bios, what the
+//! engine sends, and what the device counts. On a loop device whose `max_sectors_kb` is changed.
 
 use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use diopter::bio::EndedBy;
 use diopter::{BoundaryPolicy, File, Image, IoBuf, OpenOptions, Plan, PlanQuery, Policies};
 
 use crate::env;
-use crate::machine::{self, Loop};
+use crate::machine::{self, FileSystem, Loop, Mount};
 use crate::story::{KIB, Story};
 
 const MIB: u64 = 1 << 20;
@@ -38,13 +40,8 @@ impl Device {
         Some(Device { attached, story })
     }
 
-    fn attribute(&self, name: &str) -> PathBuf {
-        let device = self.attached.device().file_name().unwrap().to_str().unwrap();
-        PathBuf::from(format!("/sys/block/{device}/{name}"))
-    }
-
     fn set_max_sectors(&self, kib: u64) {
-        fs::write(self.attribute("queue/max_sectors_kb"), kib.to_string()).unwrap();
+        set_max_sectors(&self.attached, kib);
     }
 
     /// The one file in it.
@@ -53,20 +50,42 @@ impl Device {
         Image::open_with(self.attached.device(), &options).unwrap().file(b"file").unwrap()
     }
 
-    fn counts(&self) -> Counts {
-        let stat = fs::read_to_string(self.attribute("stat")).unwrap();
+    fn counted(&self, run: impl FnOnce()) -> Counts {
+        counted(&self.attached, run)
+    }
+}
+
+fn attribute(device: &Loop, name: &str) -> PathBuf {
+    let device = device.device().file_name().unwrap().to_str().unwrap();
+    PathBuf::from(format!("/sys/block/{device}/{name}"))
+}
+
+fn set_max_sectors(device: &Loop, kib: u64) {
+    fs::write(attribute(device, "queue/max_sectors_kb"), kib.to_string()).unwrap();
+}
+
+/// The kernel completes a request before it counts it, and takes it out of `in_flight` (field 9)
+/// after that: only the counts of an idle device are complete.
+fn counts(device: &Loop) -> Counts {
+    let limit = Instant::now() + Duration::from_secs(10);
+    loop {
+        let stat = fs::read_to_string(attribute(device, "stat")).unwrap();
         let fields: Vec<u64> =
             stat.split_whitespace().map(|field| field.parse().unwrap()).collect();
-        Counts { reads: fields[0] + fields[1], writes: fields[4] + fields[5] }
+        if fields[8] == 0 {
+            return Counts { reads: fields[0] + fields[1], writes: fields[4] + fields[5] };
+        }
+        assert!(Instant::now() < limit, "the device did not become idle: {stat}");
+        thread::yield_now();
     }
+}
 
-    /// What the device counts while `run` runs.
-    fn counted(&self, run: impl FnOnce()) -> Counts {
-        let before = self.counts();
-        run();
-        let after = self.counts();
-        Counts { reads: after.reads - before.reads, writes: after.writes - before.writes }
-    }
+/// What a device counts while `run` runs.
+fn counted(device: &Loop, run: impl FnOnce()) -> Counts {
+    let before = counts(device);
+    run();
+    let after = counts(device);
+    Counts { reads: after.reads - before.reads, writes: after.writes - before.writes }
 }
 
 fn plan(file: &File, is_write: bool, (offset, length): (u64, u64), policies: Policies) -> Plan {
@@ -171,6 +190,68 @@ fn an_older_rule_keeps_a_devices_limits_as_its_kernel_did() {
     assert_eq!(of(BoundaryPolicy::Patch1), in_segments, "128 segments are 128 pages to it");
     device.set_max_sectors(64);
     assert_eq!(of(BoundaryPolicy::V3_10), [64; 64]);
+}
+
+/// The least and the most requests of a read that a plan knows of.
+fn requests(file: &File, (offset, length): (u64, u64)) -> (u64, u64) {
+    let plan = plan(file, false, (offset, length), Policies::default());
+    let least = plan.bios.iter().map(|bio| bio.device_requests_min.unwrap()).sum();
+    (least, plan.bios.iter().map(|bio| bio.device_requests_max.unwrap()).sum())
+}
+
+/// Checks plans of reads of a file or device against what the device below counts.
+fn check_requests(device: &Loop, file: &File) {
+    for kib in [64, 512, 1280] {
+        set_max_sectors(device, kib);
+        for (offset, length) in [(0, 4 * MIB), (48 * KIB, MIB), (40 * KIB + 512, 3 * MIB)] {
+            let (least, most) = requests(file, (offset, length));
+            let mut memory = memory(length);
+            let counted = counted(device, || assert!(file.read_at(&mut memory, offset).is_ok()));
+            let what = format!("{length} bytes at {offset}, {kib} KiB at once");
+            assert!(
+                (least..=most).contains(&counted.reads),
+                "{counted:?}, {least} to {most}, {what}"
+            );
+            assert!(least >= length.div_ceil(kib * KIB), "{least}, {what}");
+        }
+    }
+}
+
+#[test]
+fn the_requests_of_a_raw_device_are_those_that_it_counts() {
+    let _machine = machine::alone();
+    if let Some(why) = machine::loop_missing() {
+        return env::skip("loop", why);
+    }
+    let device = Loop::new("requests", 8 * MIB, 512).unwrap();
+    let file = File::open(device.device()).unwrap();
+    check_requests(&device, &file);
+    set_max_sectors(&device, 512);
+    assert_eq!(requests(&file, (0, 4 * MIB)), (8, 8 + 3), "and the ends of three bios");
+    assert_eq!(requests(&file, (0, MIB)), (2, 2), "one bio, however it lies");
+}
+
+#[test]
+fn the_requests_of_a_plain_file_are_those_that_its_device_counts() {
+    let _machine = machine::alone();
+    let kind = FileSystem::Ext4 { block: 4096, extra: &[] };
+    if let Some((capability, why)) = kind.missing() {
+        return env::skip(capability, why);
+    }
+    if let Some(why) = machine::loop_missing() {
+        return env::skip("loop", why);
+    }
+    let mount = Mount::new(kind, 64 * MIB, "defaults").unwrap();
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    {
+        let file = options.open(mount.path().join("file")).unwrap();
+        assert!(file.write_all_at(&memory(5 * MIB), 0).is_ok());
+        file.sync_all().unwrap();
+        check_requests(mount.device(), &file);
+        let hole = plan(&file, true, (8 * MIB, MIB), Policies::default());
+        assert_eq!(hole.bios[0].device_requests_max, None, "its blocks are not chosen yet");
+    }
+    mount.finish().unwrap();
 }
 
 /// A limit of the file system's device is none of an image's that is a file there.

@@ -153,6 +153,7 @@ pub fn check_damaged(pristine: &Memory, name: &str, has_checksums: bool) {
         let is_sealed = what.ends_with("true");
         assert!(!(has_checksums && is_believed && !is_sealed), "believed: {what}");
     }
+    env::tried("damaged-images", cases, "images");
 }
 
 /// A place in a block, and what is said of it when it is wrong.

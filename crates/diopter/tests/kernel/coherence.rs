@@ -13,7 +13,7 @@ use diopter::prng::Prng;
 use diopter::{File, IoBuf, Request};
 
 use crate::memory::{Skewed, difference};
-use crate::row::{Check, Row, both_ways, file_with};
+use crate::row::{Check, Row, as_it_is, both_ways, file_with};
 use crate::subject::Subject;
 use crate::{child, env};
 
@@ -26,6 +26,10 @@ pub const ON_FILES: &[Check] = &[
     ("two processes that share writers lose nothing", two_processes_lose_nothing),
     ("appends of two processes are all there", appends_of_two_processes_are_all_there),
 ];
+
+/// Not on tmpfs, whose own pwrite makes content of it.
+pub const ON_DIRECT_FILES: &[Check] =
+    &[("what was stored behind the end does not become content", stored_behind_the_end)];
 
 /// What the other process of a check does.
 pub const WRITE_ROLE: &str = "stripes";
@@ -212,6 +216,47 @@ fn a_store_in_a_mapping_beside_a_write_stays(row: &Row) {
     assert_eq!(difference(&memory, &expected), None);
 }
 
+/// A store in the last page of a file, behind its end, is legal and belongs to no file; a write
+/// behind the end must not make it content.
+fn stored_behind_the_end(row: &Row) {
+    // The size, where the write starts, and how long it is.
+    for (size, offset, length) in [
+        (100, 8192, 4096),
+        (1500, 16_384, 8192),
+        (4095, 8192, 4096),
+        (9000, 20_007, 3000),
+        (700, 3072, 1024),
+        (2000, 4000, 5000),
+        (12_288 + 1024, 32_768, 4096),
+    ] {
+        for way in 0..3 {
+            let path = file_with(row, &vec![1; size]);
+            let Some(mut mapped) = Mapped::new(&path) else { return };
+            let file = both_ways().open(&path).unwrap();
+            mapped.store(size, size.next_multiple_of(4096) - size, 0x77);
+            let mut memory = IoBuf::new(length).unwrap();
+            memory.fill(2);
+            let at = u64::try_from(offset).unwrap();
+            match way {
+                0 => file.write_all_at(&memory, at).unwrap(),
+                1 => drop(file.request(Request::write(at, memory)).unwrap().wait().result.unwrap()),
+                _ => {
+                    let own = child::open(&path, true);
+                    own.write_all_at(&memory, at).unwrap();
+                }
+            }
+            let mut expected = vec![0; offset + length];
+            expected[..size].fill(1);
+            expected[offset..].fill(2);
+            let what = format!("{length} bytes at {offset} behind {size}, way {way}");
+            assert_eq!(difference(&fs::read(&path).unwrap(), &expected), None, "{what}");
+            drop(mapped);
+            crate::row::uncache(&path);
+            assert_eq!(difference(&fs::read(&path).unwrap(), &expected), None, "{what}, on disk");
+        }
+    }
+}
+
 /// What the owner of a stripe writes in a round: the parent has the even ones.
 fn value(stripe: usize, round: u8) -> u8 {
     u8::try_from(stripe % 7).expect("below 7") * 32 + round
@@ -259,7 +304,7 @@ pub fn write_in_two_processes(row: &Row, subject: &Subject, size: usize) {
 }
 
 fn append_records(path: &Path, owner: u8) {
-    let file = File::options().append(true).open(path).unwrap();
+    let file = as_it_is().append(true).open(path).unwrap();
     let mut prng = Prng::new(u64::from(owner));
     for number in 0..RECORDS {
         let length = if prng.one_in(3) { 4096 } else { 6 + prng.below(2000) };

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use diopter::prng::Prng;
@@ -22,10 +23,16 @@ pub const ON_DIRECT_FILES: &[Check] = &[
     ("a buffered tail and a direct block share a page", a_buffered_tail_and_a_direct_block),
     ("a hole behind the end leaves writes before it alone", a_hole_leaves_writes_alone),
     ("buffered edges and direct blocks at the same time", edges_and_blocks_at_the_same_time),
+    ("an edge and a direct block share a block of the file system", an_edge_and_a_block_apart),
 ];
 
 const PAGE: usize = 4096;
 const ROUNDS: u64 = 200;
+
+/// Bytes of the largest block of a file system here, and how many of them are written.
+const FS_BLOCK: usize = 16 << 10;
+const FS_BLOCKS: usize = 2;
+const ROUNDS_APART: u64 = 1000;
 
 /// The file's bytes as they are on the device: in the file below the loop device, where the extents
 /// say.
@@ -170,5 +177,64 @@ fn edges_and_blocks_at_the_same_time(row: &Row) {
             expected[start..start + bytes.len()].copy_from_slice(bytes);
         }
     }
+    assert_eq!(difference(&on_the_device(row, &path), &expected), None);
+}
+
+/// Where blocks of the file system are larger than a page, the page cache fills, writes back and
+/// drops them whole: writes to different pages of one must not meet.
+fn an_edge_and_a_block_apart(row: &Row) {
+    let path = row.path();
+    let file = both_ways().open(&path).unwrap();
+    file.write_all_at(&vec![0; FS_BLOCKS * FS_BLOCK], 0).unwrap();
+    let write_only = File::options().write(true).open(&path).unwrap();
+    let witness = fs::File::open(&path).unwrap();
+    let (start, options) = (Barrier::new(3), row.options());
+    let are_done = AtomicU32::new(0);
+    let writer = |file: File, (from, length): (usize, usize), seed: &str, is_queued: bool| {
+        let (start, are_done) = (&start, &are_done);
+        let mut prng = Prng::new(env::seed()).fork(seed);
+        move || {
+            diopter::use_for_this_thread(options);
+            let mut last = vec![vec![0; length]; FS_BLOCKS];
+            start.wait();
+            for _ in 0..ROUNDS_APART {
+                let block = usize::try_from(prng.below(FS_BLOCKS as u64)).unwrap();
+                let mut memory = IoBuf::new(length).unwrap();
+                prng.fill(&mut memory);
+                last[block].copy_from_slice(&memory);
+                let at = (block * FS_BLOCK + from) as u64;
+                if is_queued {
+                    // XFS lets buffered writes go on while the device works.
+                    let request = file.request(Request::write(at, memory)).unwrap();
+                    request.wait().result.unwrap();
+                } else {
+                    file.write_all_at(&memory, at).unwrap();
+                }
+            }
+            are_done.fetch_add(1, Ordering::SeqCst);
+            (from, last)
+        }
+    };
+    let ended = std::thread::scope(|scope| {
+        let handles = [
+            scope.spawn(writer(write_only, (10, 100), "edge", false)),
+            scope.spawn(writer(file.clone(), (2 * PAGE, PAGE), "block", true)),
+        ];
+        let mut bytes = vec![0; FS_BLOCKS * FS_BLOCK];
+        start.wait();
+        while are_done.load(Ordering::SeqCst) < 2 {
+            witness.read_exact_at(&mut bytes, 0).unwrap();
+        }
+        handles.map(|handle| handle.join().expect("a writer passes"))
+    });
+    let mut expected = vec![0; FS_BLOCKS * FS_BLOCK];
+    for (from, last) in ended {
+        for (block, bytes) in last.iter().enumerate() {
+            let start = block * FS_BLOCK + from;
+            expected[start..start + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+    witness.sync_data().expect("no collision in the page cache");
+    file.sync_data().expect("no collision in the page cache");
     assert_eq!(difference(&on_the_device(row, &path), &expected), None);
 }

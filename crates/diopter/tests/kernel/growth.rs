@@ -74,10 +74,11 @@ fn pattern(offset: u64) -> u8 {
     u8::try_from(1 + offset % 251).expect("below 252")
 }
 
-/// In the child: writes one piece behind the other and says where each will end, for ever.
+/// In the child: writes one piece behind the other and says where each will end, for ever. Every
+/// other child makes its writes durable.
 pub fn extend(path: &Path) {
-    let file = child::open(path, false);
     let mut prng = Prng::new(u64::from(std::process::id()));
+    let file = both_ways().create(true).dsync(prng.one_in(2)).open(path).unwrap();
     let mut at = 0;
     loop {
         let length = 1 + prng.below(20_000);
@@ -118,4 +119,5 @@ fn a_killed_writer_leaves_no_padded_tail(row: &Row) {
         assert!(begun.clone().all(|(byte, at)| *byte == pattern(at)), "no padding behind it");
         fs::remove_file(path).unwrap();
     }
+    env::tried("writer-kills", KILLS, "kills");
 }

@@ -19,7 +19,7 @@ use diopter::{
 
 use crate::env;
 use crate::memory::{Skewed, difference};
-use crate::row::{Row, both_ways};
+use crate::row::{Row, as_it_is, both_ways};
 use crate::subject::Subject;
 
 /// Requests of one row, unless the environment says otherwise.
@@ -93,6 +93,7 @@ pub fn run(subject: &Subject) {
     oracle.compare_past_diopter();
     let Route { direct, bounced, buffered, .. } = oracle.route;
     let requests = oracle.requests;
+    env::tried("oracle", requests, "requests");
     eprintln!(
         "  {}: {requests} requests; queued bytes: {direct} direct, {bounced} bounced, \
          {buffered} buffered",
@@ -143,7 +144,7 @@ impl Oracle<'_> {
     }
 
     fn open(&self, access: Access) -> File {
-        let options = File::options();
+        let options = as_it_is();
         let options = match access {
             Access::Both => options.read(true).write(true),
             Access::ReadOnly => options.read(true),

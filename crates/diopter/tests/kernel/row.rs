@@ -16,12 +16,16 @@ use crate::machine::{self, FileSystem, Loop, Mount};
 
 const MIB: u64 = 1 << 20;
 
+/// Options of mkfs.xfs for blocks larger than a page of 4 KiB (Linux 6.12 mounts them).
+const XFS_16K: &[&str] = &["-b", "size=16384"];
+
 /// What files or blocks lie on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
     Ext4In1kBlocks,
     Ext4In4kBlocks,
     Xfs,
+    XfsIn16kBlocks,
     RawIn512,
     RawIn4096,
     Tmpfs,
@@ -33,6 +37,7 @@ impl Ground {
             Ground::Ext4In1kBlocks => "ext4-1k",
             Ground::Ext4In4kBlocks => "ext4-4k",
             Ground::Xfs => "xfs",
+            Ground::XfsIn16kBlocks => "xfs-16k",
             Ground::RawIn512 => "raw-512",
             Ground::RawIn4096 => "raw-4096",
             Ground::Tmpfs => "tmpfs",
@@ -44,6 +49,7 @@ impl Ground {
             Ground::Ext4In1kBlocks => Some(FileSystem::Ext4 { block: 1024, extra: &[] }),
             Ground::Ext4In4kBlocks => Some(FileSystem::Ext4 { block: 4096, extra: &[] }),
             Ground::Xfs => Some(FileSystem::Xfs { extra: &[] }),
+            Ground::XfsIn16kBlocks => Some(FileSystem::Xfs { extra: XFS_16K }),
             _ => None,
         }
     }
@@ -56,6 +62,12 @@ impl Ground {
         }
         if let Some((capability, why)) = self.file_system().and_then(FileSystem::missing) {
             env::skip(capability, why);
+            return false;
+        }
+        if self == Ground::XfsIn16kBlocks
+            && let Err(why) = Mount::new(self.file_system().unwrap(), 512 * MIB, "defaults")
+        {
+            env::skip("xfs-16k", why);
             return false;
         }
         true
@@ -159,9 +171,14 @@ pub fn has(file_system: Option<FileSystem>) -> bool {
     }
 }
 
+/// Options for whatever a subject is: a striped file is opened as such.
+pub fn as_it_is() -> OpenOptions {
+    File::options().striped(true)
+}
+
 /// The row's way to open a file for everything: created when it is a regular one.
 pub fn both_ways() -> OpenOptions {
-    File::options().read(true).write(true).create(true)
+    as_it_is().read(true).write(true).create(true)
 }
 
 /// A new file of the row with `content`, written past diopter and not in the page cache.
@@ -216,7 +233,7 @@ fn set_up(ground: Ground) -> Base {
         }
         Ground::RawIn4096 => Base::Device(Loop::new(ground.name(), 16 * MIB, 4096).unwrap()),
         Ground::Tmpfs => Base::Mounted(Mount::tmpfs(512 * MIB).unwrap()),
-        Ground::Ext4In1kBlocks | Ground::Ext4In4kBlocks | Ground::Xfs => {
+        Ground::Ext4In1kBlocks | Ground::Ext4In4kBlocks | Ground::Xfs | Ground::XfsIn16kBlocks => {
             let kind = ground.file_system().unwrap();
             // In a soak a file of more than 2 GiB is written.
             let is_large = env::is_soak() && ground == Ground::Ext4In4kBlocks;

@@ -8,12 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use diopter::layout::{Layout, OBJECT_ATTRIBUTE};
 use diopter::sys::space::sync_file_range_wait;
-use diopter::{
-    AdmitErrorKind, Errno, Error, File, IoBuf, LayoutErrorKind, OpenAs, Request, StripedFile,
-};
+use diopter::{AdmitErrorKind, Errno, Error, File, IoBuf, LayoutErrorKind, Request, StripedFile};
 
 use crate::memory::{Skewed, difference};
-use crate::row::{Check, Row, both_ways};
+use crate::row::{Check, Row, as_it_is, both_ways};
 use crate::subject::Subject;
 
 pub const ON_FILES: &[Check] = &[
@@ -44,7 +42,7 @@ fn is_sealed(path: &Path) -> bool {
 }
 
 fn refusal(path: &Path) -> diopter::LayoutError {
-    match File::open(path) {
+    match as_it_is().read(true).open(path) {
         Err(Error::Layout(error)) => error,
         other => panic!("{other:?}"),
     }
@@ -54,7 +52,7 @@ fn a_sealed_file_names_the_object(row: &Row) {
     let subject = striped(row, 5 * STRIPE_SIZE + 700);
     let (path, objects) = (&subject.path, &subject.objects);
     seal(path);
-    assert_eq!(File::open(path).unwrap().size().unwrap(), 5 * STRIPE_SIZE + 700);
+    assert_eq!(as_it_is().read(true).open(path).unwrap().size().unwrap(), 5 * STRIPE_SIZE + 700);
     let object = fs::OpenOptions::new().write(true).open(&objects[1]).unwrap();
     for found in [2 * STRIPE_SIZE - 1, 0, 2 * STRIPE_SIZE + 1] {
         object.set_len(found).unwrap();
@@ -63,7 +61,7 @@ fn a_sealed_file_names_the_object(row: &Row) {
         assert_eq!((error.kind, &error.path), (expected, &objects[1]));
     }
     object.set_len(2 * STRIPE_SIZE).unwrap();
-    drop(File::open(path).unwrap());
+    drop(as_it_is().read(true).open(path).unwrap());
 
     let aside = path.with_extension("aside");
     fs::rename(&objects[0], &aside).unwrap();
@@ -93,7 +91,7 @@ fn stays_sealed(
     let file = open.open(&subject.path).unwrap();
     change(&file);
     drop(file);
-    let size = File::open(&subject.path).unwrap().size().unwrap();
+    let size = as_it_is().read(true).open(&subject.path).unwrap().size().unwrap();
     drop(subject.content(size));
     is_sealed(&subject.path)
 }
@@ -118,9 +116,9 @@ fn the_first_growing_write_unseals(row: &Row) {
         let memory = IoBuf::new(4096).unwrap();
         file.request(Request::write(8 * STRIPE_SIZE, memory)).unwrap().wait().result.unwrap();
     }));
-    let append = File::options().append(true);
+    let append = as_it_is().append(true);
     assert!(!stays_sealed(&subject, &append, write(0, 10)), "an append");
-    assert!(stays_sealed(&subject, &File::options().read(true), |file| {
+    assert!(stays_sealed(&subject, &as_it_is().read(true), |file| {
         file.read_at(&mut [0; 10], 0).unwrap();
     }));
     for size in [8 * STRIPE_SIZE + 4106, 1000, 20 * STRIPE_SIZE] {
@@ -154,10 +152,10 @@ fn the_first_growing_write_unseals(row: &Row) {
 fn a_manifest_opens_as_the_file_or_as_itself(row: &Row) {
     let subject = striped(row, 3000);
     let path = &subject.path;
-    let striped = File::open(path).unwrap();
+    let striped = as_it_is().read(true).open(path).unwrap();
     assert_eq!(striped.striping().map(|it| it.object_count()), Some(3));
     assert_eq!((striped.size().unwrap(), striped.object_descriptors().len()), (3000, 3));
-    let plain = File::options().read(true).open_as(OpenAs::Plain).open(path).unwrap();
+    let plain = File::open(path).unwrap();
     assert_eq!(plain.striping(), None);
     let manifest = fs::read(path).unwrap();
     let mut bytes = vec![0; manifest.len() + 1];
@@ -165,13 +163,13 @@ fn a_manifest_opens_as_the_file_or_as_itself(row: &Row) {
     assert!(bytes.starts_with(&manifest));
     let link = path.with_extension("link");
     symlink(path, &link).unwrap();
-    assert!(File::open(&link).unwrap().striping().is_some());
-    let refused = File::options().read(true).no_follow(true).open(&link).unwrap_err();
+    assert!(as_it_is().read(true).open(&link).unwrap().striping().is_some());
+    let refused = as_it_is().read(true).no_follow(true).open(&link).unwrap_err();
     assert_eq!(refused.errno(), Errno::ELOOP);
     fs::remove_file(&link).unwrap();
     let exists = both_ways().create_new(true).open(path).unwrap_err();
     assert_eq!(exists.errno(), Errno::EEXIST);
-    let created = File::create(path).unwrap();
+    let created = both_ways().truncate(true).open(path).unwrap();
     assert_eq!((created.striping().is_some(), created.size().unwrap()), (true, 0));
     assert_eq!(fs::read(path).unwrap(), manifest, "its bytes went, not the manifest's");
     let ends = |path: &PathBuf| fs::metadata(path).unwrap().len();
@@ -182,7 +180,7 @@ fn a_striped_file_is_opened_for_what_is_asked(row: &Row) {
     let size = 4 * STRIPE_SIZE + 1000;
     let subject = striped(row, size);
     let path = &subject.path;
-    let write_only = File::options().write(true).open(path).unwrap();
+    let write_only = as_it_is().write(true).open(path).unwrap();
     let mut expected = vec![1; usize::try_from(size).unwrap()];
     for (offset, length) in [(0, 4096), (STRIPE_SIZE - 77, 500), (70_001, 150_000), (size - 5, 5)] {
         write_only.write_all_at(&vec![2; length], offset).unwrap();
@@ -197,7 +195,7 @@ fn a_striped_file_is_opened_for_what_is_asked(row: &Row) {
     let not_open = AdmitErrorKind::NotOpenedForThis;
     assert_eq!(admit(write_only.read_at(&mut [0], 0).unwrap_err()), not_open);
     seal(path);
-    let read_only = File::open(path).unwrap();
+    let read_only = as_it_is().read(true).open(path).unwrap();
     assert_eq!(admit(read_only.write_at(&[1], 0).unwrap_err()), not_open);
     for size in [0, size, 2 * size] {
         assert_eq!(read_only.set_len(size).unwrap_err().errno(), Errno::EINVAL);
@@ -262,7 +260,7 @@ fn who_reads_an_object_meets_no_error(row: &Row) {
         let witness = fs::File::open(object).unwrap();
         assert_eq!(sync_file_range_wait(witness.as_fd(), 1 << 40, 1), Ok(()));
     }
-    let file = File::open(&subject.path).unwrap();
+    let file = as_it_is().read(true).open(&subject.path).unwrap();
     let mut bytes = vec![0; usize::try_from(size).unwrap()];
     file.read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 59));

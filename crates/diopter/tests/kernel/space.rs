@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use diopter::{Error, IoBuf, IoErrorKind, Request};
+use diopter::{Error, File, IoBuf, IoErrorKind, Request};
 
 use crate::memory::{Skewed, difference};
 use crate::row::{Check, Row, both_ways, file_with, uncache};
@@ -131,15 +131,22 @@ fn set_len_comes_after_an_engines_writes(row: &Row) {
 }
 
 fn a_sync_comes_after_the_writes_before_it(row: &Row) {
-    let file = both_ways().open(row.path()).unwrap();
+    let path = row.path();
+    let file = both_ways().open(&path).unwrap();
+    sync_comes_last(row, &file, &file);
+    // A second open file of the inode.
+    sync_comes_last(row, &file, &both_ways().open(&path).unwrap());
+}
+
+fn sync_comes_last(row: &Row, file: &File, other: &File) {
     let engine = row.engine();
     let mut writes = Vec::new();
     for (offset, length) in LATE {
         let request = Request::write(offset, IoBuf::new(length).unwrap());
-        writes.push(engine.start(&file, request).unwrap());
+        writes.push(engine.start(file, request).unwrap());
     }
-    let sync = engine.start(&file, Request::sync_data()).unwrap();
-    let later = engine.start(&file, Request::write(0, IoBuf::new(512).unwrap())).unwrap();
+    let sync = engine.start(other, Request::sync_data()).unwrap();
+    let later = engine.start(file, Request::write(0, IoBuf::new(512).unwrap())).unwrap();
     let mut order = Vec::new();
     while let Some(finished) = engine.wait(WAIT_MAX).unwrap() {
         finished.result.unwrap();

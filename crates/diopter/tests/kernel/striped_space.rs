@@ -198,7 +198,7 @@ fn an_append_without_space_for_its_first_stripe_changes_nothing() {
         file.write_all_at(&memory(MIB, 7), 0).unwrap();
         let path = ground.folder(1).join("file-1");
         ground.fill();
-        let append = File::options().append(true).open(path).unwrap();
+        let append = File::options().append(true).striped(true).open(path).unwrap();
         let error = append.write_at(&memory(2 * MIB, 7), 0).unwrap_err();
         assert_eq!((error.errno(), file.size().unwrap()), (Errno::ENOSPC, MIB), "{}", ground.name);
     });

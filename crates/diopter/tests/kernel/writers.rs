@@ -7,7 +7,7 @@ use diopter::{File, IoBuf, Request};
 
 use crate::env;
 use crate::memory::{Skewed, difference};
-use crate::row::{Check, Row, both_ways, uncache};
+use crate::row::{Check, Row, as_it_is, both_ways, uncache};
 use crate::subject::Subject;
 
 pub const EVERYWHERE: &[Check] = &[
@@ -63,7 +63,10 @@ pub fn extend_together(subject: &Subject) {
     let final_bytes = write_stripes(subject, Prng::new(env::seed()).fork("extend"));
     must_be(subject, &final_bytes);
     if !subject.has_fixed_size {
-        assert_eq!(File::open(&subject.path).unwrap().size().unwrap(), SHARED_BYTES);
+        assert_eq!(
+            as_it_is().read(true).open(&subject.path).unwrap().size().unwrap(),
+            SHARED_BYTES
+        );
     }
 }
 
@@ -181,7 +184,7 @@ fn write_queued(file: &File, stripes: &mut [Stripe], prng: &mut Prng) {
 }
 
 fn must_be(subject: &Subject, expected: &[u8]) {
-    let file = File::open(&subject.path).unwrap();
+    let file = as_it_is().read(true).open(&subject.path).unwrap();
     let mut memory = Skewed::new(expected.len(), 0);
     file.read_exact_at(memory.as_mut(), 0).unwrap();
     assert_eq!(difference(&memory, expected), None, "through diopter");
@@ -218,7 +221,7 @@ fn appends_are_whole_and_all_there(row: &Row) {
 /// Four threads append records to a file.
 pub fn append_together(subject: &Subject) {
     let path = &subject.path;
-    let options = File::options().append(true).create(true);
+    let options = as_it_is().append(true).create(true);
     let shared = options.open(path).unwrap();
     let (start, engine) = (Barrier::new(THREADS), subject.options());
     std::thread::scope(|scope| {

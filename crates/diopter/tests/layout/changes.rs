@@ -158,3 +158,65 @@ fn of_many_replacements_at_a_time_none_is_lost_and_nothing_is_left_over() {
     let last = Layout::open(&path).unwrap();
     assert_eq!(last.open_objects(ObjectAccess::BOTH).unwrap().len(), 3);
 }
+
+/// A directory that is open, and its name leads somewhere else from now on.
+fn moved(folder: &Path) -> (std::fs::File, std::path::PathBuf, std::path::PathBuf) {
+    let [given, real, other] = ["given", "real", "other"].map(|name| folder.join(name));
+    fs::create_dir(&given).unwrap();
+    fs::create_dir(&other).unwrap();
+    let dir = std::fs::File::open(&given).unwrap();
+    fs::rename(&given, &real).unwrap();
+    std::os::unix::fs::symlink(&other, &given).unwrap();
+    (dir, real, other)
+}
+
+#[test]
+fn what_is_done_in_an_open_directory_is_done_there_whatever_has_its_name() {
+    let Some(folder) = folder() else { return };
+    let (dir, real, other) = moved(folder.path());
+    let given = folder.path().join("given/data");
+    let striping = diopter::stripe::Striping::new(4096, 2).unwrap();
+    let creation = Layout::prepare_at(dir.as_fd(), &given, striping, 0o600).unwrap();
+    assert_eq!(names(&real), ["data.0", "data.1"]);
+    let second = Layout::prepare_at(dir.as_fd(), &given, striping, 0o600).unwrap();
+    let (first, others) = (names(&real), second.manifest().objects().to_vec());
+    assert_eq!(first.len(), 4, "names that nothing has yet: {first:?}");
+    assert!(others.iter().all(|object| first.contains(&object.path) && object.path.len() == 15));
+    drop((creation, second));
+    assert_eq!(names(&real), [""; 0], "what is not published goes away there");
+    let mut creation = Layout::prepare_at(dir.as_fd(), &given, striping, 0o600).unwrap();
+    assert_eq!(creation.take_objects().len(), 2);
+    creation.publish().unwrap().seal().unwrap();
+    let mut layout = Layout::open_marked_at(dir.as_fd(), &given).unwrap();
+    assert!(layout.manifest().is_sealed());
+    layout.unseal().unwrap();
+    assert_eq!(layout.replace().unwrap().commit().unwrap(), vec![]);
+    let found = layout.look_up(&layout.manifest().objects()[0]).unwrap();
+    assert_eq!(names(&real).len(), 3);
+    assert!(found.is_file());
+    let again = Layout::open_marked_at(dir.as_fd(), &given).unwrap();
+    let file = diopter::StripedFile::of_layout(again, &diopter::File::options().read(true));
+    assert_eq!(file.unwrap().size().unwrap(), 0);
+    assert_eq!(layout.remove().unwrap(), vec![]);
+    assert_eq!((names(&real), names(&other)), (vec![], vec![]));
+    // A link with the name is not followed.
+    std::os::unix::fs::symlink("elsewhere", real.join("data")).unwrap();
+    let is_link = |kind: &LayoutErrorKind| matches!(kind, LayoutErrorKind::WrongKind(_));
+    check(&Layout::open_at(dir.as_fd(), &given).unwrap_err(), &given, is_link);
+}
+
+#[test]
+fn a_directory_of_objects_that_became_a_link_is_not_followed() {
+    let Some(folder) = folder() else { return };
+    let [below, real] = ["below", "real"].map(|name| folder.path().join(name));
+    fs::create_dir(&below).unwrap();
+    let path = folder.path().join("data");
+    let mut layout = Layout::create(&path, &options(&[folder.path(), &below])).unwrap();
+    fs::rename(&below, &real).unwrap();
+    std::os::unix::fs::symlink("real", &below).unwrap();
+    let is_link = |kind: &LayoutErrorKind| matches!(kind, LayoutErrorKind::WrongKind(_));
+    check(&refusal(&layout), &below.join("data.1"), is_link);
+    check(&layout.replace().unwrap_err(), &below.join("data.1"), is_link);
+    assert_eq!(names(folder.path()), ["below", "data", "data.0", "real"]);
+    assert_eq!(names(&real), ["data.1"]);
+}

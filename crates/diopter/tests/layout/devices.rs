@@ -121,6 +121,26 @@ fn another_device_under_the_path_is_refused() {
     assert!(error.to_string().contains(&backing), "{error}");
 }
 
+/// Any device of that size could be the one.
+#[test]
+fn a_device_that_only_its_size_distinguishes_is_refused() {
+    let _alone = alone();
+    let (Some(folder), Some((a, _b))) = (folder(), devices()) else { return };
+    let path = folder.path().join("data");
+    Layout::create(&path, &over(&[a.device()], None)).unwrap();
+    let mut lines: Vec<String> =
+        fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
+    lines.retain(|line| !line.contains("\"id"));
+    let text = lines.join("\n").replace(&format!("{DEVICE_BYTES},"), &DEVICE_BYTES.to_string());
+    forge(&path, &text);
+    let mut layout = Layout::open(&path).unwrap();
+    assert!(layout.is_marked(), "written by its owner, in place");
+    let has_no_id = |kind: &LayoutErrorKind| *kind == LayoutErrorKind::NoDeviceId;
+    check(&refusal(&layout), a.device(), has_no_id);
+    check(&layout.open_objects(ObjectAccess::READ).unwrap_err(), a.device(), has_no_id);
+    check(&layout.adopt().unwrap_err(), a.device(), has_no_id);
+}
+
 #[test]
 fn a_device_that_is_mounted_is_refused() {
     let _alone = alone();

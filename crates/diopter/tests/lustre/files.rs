@@ -125,7 +125,12 @@ fn sanity_398h_and_398j_a_copy_is_equal_on_shared_targets_and_in_large_stripes()
 fn sanity_398n_appends_follow_each_other() {
     let Some(folder) = folder() else { return };
     let made = striped(folder.path(), "file", MIB, 2);
-    let file = File::options().read(true).append(true).open(folder.path().join("file")).unwrap();
+    let file = File::options()
+        .read(true)
+        .append(true)
+        .striped(true)
+        .open(folder.path().join("file"))
+        .unwrap();
     let content = random(32 * MIB, "398n");
     for piece in content.chunks(8 << 20) {
         file.write_all_at(piece, 0).unwrap();

@@ -24,7 +24,7 @@ const BUFFERED: EngineOptions = EngineOptions {
 const POLICIES: Policies = EngineOptions::DEFAULT.policies;
 
 fn open(path: &Path) -> File {
-    File::options().read(true).write(true).open(path).unwrap()
+    File::options().read(true).write(true).striped(true).open(path).unwrap()
 }
 
 /// Blocks in flight of [`copy_queued`], as in Lustre's aiocp.

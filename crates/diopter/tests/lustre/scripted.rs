@@ -53,7 +53,7 @@ struct Scripted {
 impl Scripted {
     fn what(&self, id: BioId) -> (u32, Op) {
         let spec = self.slab.spec(id);
-        (spec.object.as_simulated() / 2, spec.op)
+        (spec.object.as_simulated().expect("a simulated disk") / 2, spec.op)
     }
 }
 

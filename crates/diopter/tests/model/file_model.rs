@@ -5,23 +5,23 @@
 //! direct I/O promises.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use diopter::{FileRange, RangeOutcome, RangeState};
 
-/// The values that one byte may hold.
-type Values = [u64; 4];
+/// The values that one byte may hold, a bit each: 0, tags of writes, and [`FILLER`].
+type Values = u64;
 
-fn with(mut values: Values, tag: u8) -> Values {
-    values[usize::from(tag / 64)] |= 1 << (tag % 64);
-    values
-}
+/// What a file holds at first. Tags are below 63.
+pub const FILLER: u8 = 255;
 
-fn allows(values: &Values, value: u8) -> bool {
-    values[usize::from(value / 64)] & (1 << (value % 64)) != 0
-}
-
-fn union(one: &Values, other: &Values) -> Values {
-    std::array::from_fn(|word| one[word] | other[word])
+/// The bit of a value; none for a value that no file of the model holds.
+fn bit(value: u8) -> Values {
+    match value {
+        0..=62 => 1 << value,
+        FILLER => 1 << 63,
+        _ => 0,
+    }
 }
 
 struct Write {
@@ -31,12 +31,28 @@ struct Write {
     before: Vec<Values>,
 }
 
+/// What each byte of a range may have held since a read or a flush started.
+struct Watcher {
+    start: usize,
+    seen: Vec<Values>,
+}
+
+impl Watcher {
+    /// The bytes of `span` that it sees.
+    fn of(&mut self, span: &Range<usize>) -> &mut [Values] {
+        let end = self.start + self.seen.len();
+        let from = span.start.clamp(self.start, end) - self.start;
+        let to = span.end.clamp(self.start, end) - self.start;
+        &mut self.seen[from..to.max(from)]
+    }
+}
+
 /// A file as it may be.
 pub struct FileModel {
     bytes: Vec<Values>,
     writes: BTreeMap<u64, Write>,
-    /// Reads and flushes under way: what each byte may have held since they started.
-    watchers: BTreeMap<u64, Vec<Values>>,
+    /// Reads and flushes under way.
+    watchers: BTreeMap<u64, Watcher>,
     /// What each byte may hold after a crash.
     durable: Vec<Values>,
     /// The size is at least this: the furthest end of a completed write.
@@ -57,7 +73,7 @@ fn index(offset: u64) -> usize {
 impl FileModel {
     /// Of a file that holds `content`, flushed, and can grow to `capacity` bytes.
     pub fn new(content: &[u8], capacity: usize) -> FileModel {
-        let byte = |at: usize| with([0; 4], content.get(at).copied().unwrap_or(0));
+        let byte = |at: usize| bit(content.get(at).copied().unwrap_or(0));
         let bytes: Vec<Values> = (0..capacity).map(byte).collect();
         let size = u64::try_from(content.len()).expect("a small file");
         FileModel {
@@ -78,13 +94,11 @@ impl FileModel {
     pub fn start_write(&mut self, id: u64, range: FileRange, tag: u8) {
         let span = index(range.start())..index(range.end());
         let before = span.clone().map(|at| self.settled(at)).collect();
-        for at in span {
-            self.bytes[at] = with(self.bytes[at], tag);
-            self.durable[at] = with(self.durable[at], tag);
-            for watched in self.watchers.values_mut() {
-                watched[at] = with(watched[at], tag);
-            }
-        }
+        let tag_bit = bit(tag);
+        assert_ne!(tag_bit, 0, "a tag below 63");
+        let seen = self.watchers.values_mut().flat_map(|watcher| watcher.of(&span));
+        let held = self.bytes[span.clone()].iter_mut().chain(&mut self.durable[span.clone()]);
+        held.chain(seen).for_each(|values| *values |= tag_bit);
         if !range.is_empty() {
             self.size_max = self.size_max.max(range.end());
         }
@@ -95,7 +109,7 @@ impl FileModel {
     fn settled(&self, at: usize) -> Values {
         let mut values = self.bytes[at];
         for write in self.writes.values().filter(|write| contains(write.range, at)) {
-            values[usize::from(write.tag / 64)] &= !(1 << (write.tag % 64));
+            values &= !bit(write.tag);
         }
         values
     }
@@ -133,21 +147,26 @@ impl FileModel {
         for offset in range.start()..range.end() {
             let at = index(offset);
             let before = write.before[index(offset - write.range.start())];
-            let ruled_out = if is_done { before } else { with([0; 4], write.tag) };
-            let keep = if is_done { with([0; 4], write.tag) } else { before };
-            for word in 0..4 {
-                self.bytes[at][word] &= !ruled_out[word] | keep[word];
-            }
+            let (ruled_out, kept) =
+                if is_done { (before, bit(write.tag)) } else { (bit(write.tag), before) };
+            self.bytes[at] &= !ruled_out | kept;
             // Writes that are still in flight may land later, or may have landed in between.
             for other in self.writes.values().filter(|other| contains(other.range, at)) {
-                self.bytes[at] = with(self.bytes[at], other.tag);
+                self.bytes[at] |= bit(other.tag);
             }
         }
     }
 
-    /// From here on a reader, or a flush, sees what the file may hold.
-    pub fn start_watch(&mut self, id: u64) {
-        self.watchers.insert(id, self.bytes.clone());
+    /// From here on a read sees what its range may hold.
+    pub fn start_read(&mut self, id: u64, range: FileRange) {
+        let start = index(range.start()).min(self.bytes.len());
+        let seen = self.bytes[start..index(range.end()).min(self.bytes.len())].to_vec();
+        self.watchers.insert(id, Watcher { start, seen });
+    }
+
+    /// From here on a flush sees what the file may hold.
+    pub fn start_sync(&mut self, id: u64) {
+        self.watchers.insert(id, Watcher { start: 0, seen: self.bytes.clone() });
     }
 
     /// What a read returned, against what each byte may have held while it was under way.
@@ -157,7 +176,7 @@ impl FileModel {
         if end > range.end().min(self.size_max.max(range.start())) {
             return Err(format!("read of {range} ended at {end}, past what was written"));
         }
-        check(&watched, range.start(), data)
+        check(&watched.seen, watched.start, data)
     }
 
     /// The size is at least this.
@@ -165,13 +184,14 @@ impl FileModel {
         self.size_min
     }
 
-    pub fn end_failed_read(&mut self, id: u64) {
+    /// Of a read or a flush.
+    pub fn end_failed(&mut self, id: u64) {
         self.watchers.remove(&id);
     }
 
     /// A flush that succeeded: what was settled before it started is durable.
     pub fn end_sync(&mut self, id: u64, size_at_start: u64) {
-        self.durable = self.watchers.remove(&id).expect("a flush that was started");
+        self.durable = self.watchers.remove(&id).expect("a flush that was started").seen;
         self.size_durable = self.size_durable.max(size_at_start);
     }
 
@@ -195,16 +215,18 @@ impl FileModel {
             ));
         }
         let may_hold: Vec<Values> =
-            self.durable.iter().zip(&self.bytes).map(|(one, other)| union(one, other)).collect();
+            self.durable.iter().zip(&self.bytes).map(|(one, other)| one | other).collect();
         // A sector past the flushed size may also come back as it was before it was ever written.
         let end = index(self.size_durable.min(size));
         check(&may_hold, 0, &media[..end])
     }
 }
 
-fn check(allowed: &[Values], start: u64, data: &[u8]) -> Result<(), String> {
-    for (at, value) in (index(start)..).zip(data) {
-        if !allows(&allowed[at], *value) {
+/// What lies from byte `start` on, against what it may be.
+fn check(allowed: &[Values], start: usize, data: &[u8]) -> Result<(), String> {
+    assert!(data.len() <= allowed.len(), "no more than is known of");
+    for (at, (value, allowed)) in (start..).zip(data.iter().zip(allowed)) {
+        if allowed & bit(*value) == 0 {
             return Err(format!("byte {at} is {value}, which no write may have left there"));
         }
     }

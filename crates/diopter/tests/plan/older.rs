@@ -124,24 +124,30 @@ fn what_a_read_may_have_a_write_may_not() {
 #[test]
 fn an_older_rule_counts_pages_up_to_what_is_asked_for_or_the_device_takes() {
     let extent = Extent {
-        range: FileRange::new(0, 1024 * PAGE),
+        range: FileRange::new(0, 1024 * 16 * PAGE),
         object: ObjectIndex(0),
         object_offset: ObjectOffset::new(0),
         state: ExtentState::Mapped,
         boundary: false,
     };
     let mapper = Indirect(Table::new(vec![extent]).expect("no overlap"));
+    for page in [PAGE, 4 * PAGE, 16 * PAGE] {
+        count_pages(&mapper, page);
+    }
+}
+
+fn count_pages(mapper: &Indirect, page_bytes: u64) {
     let first = |vecs_max, count_max, boundary| {
         let segments = SegmentLimits { count_max, ..SegmentLimits::NONE };
         let device = DeviceLimits { segments, ..DeviceLimits::NONE };
-        let limits = BioLimits { vecs_max, device, ..BioLimits::new(1 << 30, 4096) };
-        let builder = Builder { mapper: &mapper, limits, writes: false };
-        let (lane, mut pieces) = (FileRange::new(0, 1024 * PAGE), Pieces::default());
+        let limits = BioLimits { vecs_max, device, page_bytes, ..BioLimits::new(1 << 30, 4096) };
+        let builder = Builder { mapper, limits, writes: false };
+        let (lane, mut pieces) = (FileRange::new(0, 1024 * page_bytes), Pieces::default());
         pieces.start(&builder, boundary, lane, 0);
         let whole = |runs: &Runs| Fit::in_segments(runs.length());
         let piece = pieces.next(&builder, Runs::one(lane), whole);
         let Ok(Piece::Bio(draft)) = piece else { panic!("mapped: {piece:?}") };
-        (draft.runs.length() / PAGE, draft.ended_by.name())
+        (draft.runs.length() / page_bytes, draft.ended_by.name())
     };
     for boundary in OLDER {
         assert_eq!(first(None, u32::MAX, boundary), (256, "segment-limit"));

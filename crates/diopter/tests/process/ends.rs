@@ -1,13 +1,16 @@
 //! Requests in flight when their engine, their file or their handle goes; and writers of one thread
 //! that wait for each other.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
-use diopter::{BackendKind, EngineOptions, File, IoBuf, Request, use_for_this_thread};
+use diopter::{BackendKind, EngineOptions, Errno, File, IoBuf, Request, use_for_this_thread};
+use diopter_sys::testing::fork;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::bytes::{
-    LONG, backends, bytes, check_engine, check_reads, content, engine, file_of, folder, memory,
-    start_reads,
+    Folder, LONG, backends, bytes, check_engine, check_reads, content, engine, file_of, folder,
+    memory, own_process, start_reads,
 };
 
 const MIB: usize = 1 << 20;
@@ -185,4 +188,206 @@ fn queued_unaligned_writes_of_two_engines_of_a_thread_pass_each_other() {
 fn check_many_reads(engine: &diopter::Engine, file: &File) {
     start_reads(engine, file, &[8192, 16384, 24576], 4096);
     check_reads(engine, 3);
+}
+
+/// Queues a write of each kind and drops its handle: one bio, bounced edges, several bios.
+fn drop_writes(file: &File) {
+    for (offset, length) in [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)] {
+        let write = Request::write(offset, memory(offset + 3, length));
+        drop(file.request(write).expect("room"));
+    }
+}
+
+fn check_dropped_writes(folder: &Folder) {
+    let now = content(folder);
+    for (offset, length) in [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)] {
+        let at = usize::try_from(offset).expect("small");
+        assert!(now[at..at + length] == bytes(offset + 3, length), "at {offset}");
+    }
+}
+
+#[test]
+fn a_dropped_write_is_done_when_its_thread_has_ended() {
+    for backend in backends() {
+        let folder = folder();
+        let file = file_of(&folder, 8 * MIB);
+        let its = file.clone();
+        let run = move || {
+            use_here(backend);
+            drop_writes(&its);
+        };
+        thread::spawn(run).join().expect("no panic");
+        file.sync_all().expect("nothing has failed");
+        check_dropped_writes(&folder);
+    }
+}
+
+#[test]
+fn a_dropped_write_is_done_when_its_engine_was_replaced() {
+    for backend in backends() {
+        use_here(backend);
+        let folder = folder();
+        let file = file_of(&folder, 8 * MIB);
+        drop_writes(&file);
+        use_here(backend);
+        check_dropped_writes(&folder);
+        file.sync_all().expect("nothing has failed");
+    }
+}
+
+#[test]
+fn a_write_of_an_engine_that_is_dropped_is_done() {
+    for backend in backends() {
+        let folder = folder();
+        let file = file_of(&folder, 8 * MIB);
+        let engine = engine(backend);
+        for (offset, length) in [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)] {
+            let write = Request::write(offset, memory(offset + 3, length));
+            engine.start(&file, write).expect("room");
+        }
+        drop(engine);
+        check_dropped_writes(&folder);
+        file.sync_all().expect("nothing has failed");
+    }
+}
+
+#[test]
+fn a_write_whose_handle_is_forgotten_is_done_when_its_thread_has_ended() {
+    for backend in backends() {
+        let folder = folder();
+        let file = file_of(&folder, 8 * MIB);
+        let its = file.clone();
+        let run = move || {
+            use_here(backend);
+            let write = Request::write(8192 + 7, memory(1, 5000));
+            std::mem::forget(its.request(write).expect("room"));
+        };
+        thread::spawn(run).join().expect("no panic");
+        assert!(content(&folder)[8192 + 7..][..5000] == bytes(1, 5000));
+    }
+}
+
+#[test]
+fn a_dropped_write_is_done_when_its_thread_exits_the_process() {
+    let name = "a_dropped_write_is_done_when_its_thread_exits_the_process";
+    own_process(module_path!(), name, || {
+        for backend in backends() {
+            let folder = folder();
+            drop(file_of(&folder, 8 * MIB));
+            let child = || {
+                use_here(backend);
+                let file = File::options().read(true).write(true).open(folder.file());
+                drop_writes(&file.expect("it is there"));
+                // Its own drop waits; this one is not dropped.
+                let file = File::options().read(true).write(true).open(folder.file());
+                let file = std::mem::ManuallyDrop::new(file.expect("it is there"));
+                drop(file.request(Request::write(65_536, memory(1, 5000))).expect("room"));
+            };
+            let status = fork(child).expect("fork").wait().expect("waitpid");
+            assert!(status.success(), "{status}");
+            check_dropped_writes(&folder);
+            assert!(content(&folder)[65_536..][..5000] == bytes(1, 5000));
+        }
+    });
+}
+
+/// A file whose writes fail with `EPERM`.
+fn sealed() -> File {
+    let fd = memfd_create("diopter-sealed", MemfdFlags::ALLOW_SEALING).expect("memory");
+    rustix::io::write(&fd, &[7; 8192]).expect("memory");
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+    let file = File::options().read(true).write(true).open(path).expect("it is there");
+    fcntl_add_seals(&fd, SealFlags::WRITE).expect("no mapping");
+    file
+}
+
+fn check_next_flush_fails(file: &File) {
+    for _ in 0..2 {
+        let error = file.sync_all().expect_err("a write failed that no caller heard of");
+        assert_eq!(error.errno(), Errno::EPERM);
+    }
+}
+
+#[test]
+fn a_write_that_fails_when_its_thread_ends_makes_the_next_flush_fail() {
+    for backend in backends() {
+        let file = sealed();
+        let its = file.clone();
+        let run = move || {
+            use_here(backend);
+            drop(its.request(Request::write(0, memory(0, 4096))).expect("room"));
+        };
+        thread::spawn(run).join().expect("no panic");
+        check_next_flush_fails(&file);
+    }
+}
+
+#[test]
+fn a_failure_that_lies_untaken_in_a_dropped_engine_makes_the_next_flush_fail() {
+    for backend in backends() {
+        let file = sealed();
+        let engine = engine(backend);
+        engine.start(&file, Request::write(0, memory(0, 4096))).expect("room");
+        engine.start(&file, Request::read(0, memory(0, 4096))).expect("room");
+        // Once the read is back, so is the write before it, or it soon is.
+        let done = engine.wait(LONG).expect("it works").expect("in flight");
+        if done.result.is_err() {
+            // This one was taken.
+            engine.start(&file, Request::write(0, memory(0, 4096))).expect("room");
+            engine.tick();
+        }
+        drop(engine);
+        check_next_flush_fails(&file);
+    }
+}
+
+#[test]
+fn a_write_that_was_given_up_before_it_began_fails_no_flush() {
+    for backend in backends() {
+        use_here(backend);
+        let folder = folder();
+        let file = file_of(&folder, MIB);
+        let write = file.request(Request::write(7, memory(0, 100))).expect("room");
+        write.cancel();
+        drop(write);
+        file.sync_all().expect("nothing was lost");
+        file.sync_data().expect("nothing was lost");
+    }
+}
+
+thread_local! {
+    static WRITER: std::cell::RefCell<Option<LateWriter>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Drops the handle of a write while its thread is torn down, when the engine may be gone already.
+struct LateWriter(File, u64);
+
+impl Drop for LateWriter {
+    fn drop(&mut self) {
+        let write = Request::write(self.1, memory(self.1 + 3, 5000));
+        drop(self.0.request(write).expect("room"));
+    }
+}
+
+#[test]
+fn a_write_dropped_while_its_thread_is_torn_down_is_done() {
+    let folder = folder();
+    let file = file_of(&folder, MIB);
+    // What a thread uses first is destroyed last: after its engine, and before.
+    for (is_first, offset) in [(true, 8192 + 7), (false, 65536 + 7)] {
+        let its = file.clone();
+        let run = move || {
+            let stay = |file| WRITER.set(Some(LateWriter(file, offset)));
+            if is_first {
+                stay(its.clone());
+            }
+            its.write_all_at(b"here", 0).expect("a write");
+            if !is_first {
+                stay(its);
+            }
+        };
+        thread::spawn(run).join().expect("no panic");
+        let at = usize::try_from(offset).expect("small");
+        assert!(content(&folder)[at..at + 5000] == bytes(offset + 3, 5000), "at {offset}");
+    }
 }

@@ -286,3 +286,71 @@ fn a_child_lets_go_of_completions_that_are_with_its_parents_workers() {
         check_fork(child, parent);
     });
 }
+
+/// Records that share blocks, each written by one child, pass after pass.
+#[test]
+fn children_of_fork_that_share_writers_lose_nothing() {
+    const RECORD: usize = 700;
+    const RECORDS: usize = 24;
+    const CHILDREN: usize = 4;
+    const PASSES: u8 = 31;
+    const ROUNDS: usize = 10;
+    let value = |record: usize, pass: u8| u8::try_from(record % 8).expect("small") * 32 + pass;
+    let name = "children_of_fork_that_share_writers_lose_nothing";
+    own_process(module_path!(), name, || {
+        let folder = folder();
+        drop(file_of(&folder, RECORD * RECORDS));
+        let options = File::options().read(true).write(true).shared_writers(true);
+        let file = options.open(folder.file()).expect("it is there");
+        // Used before as well: its locks are the parent's.
+        file.write_all_at(&[0; 7], 3).expect("a write");
+        let go = folder.file().with_file_name("go");
+        let write = |child: usize| {
+            // All at the same time.
+            while !go.exists() {
+                std::thread::yield_now();
+            }
+            for pass in (0..ROUNDS).flat_map(|_| 0..PASSES) {
+                for record in (child..RECORDS).step_by(CHILDREN) {
+                    let memory = [value(record, pass); RECORD];
+                    file.write_all_at(&memory, (record * RECORD) as u64).expect("a write");
+                }
+            }
+        };
+        let children: Vec<_> =
+            (0..CHILDREN).map(|child| fork(|| write(child)).expect("fork")).collect();
+        std::fs::write(&go, b"").expect("space");
+        for child in children {
+            let status = child.wait().expect("waitpid");
+            assert!(status.success(), "a child: {status}");
+        }
+        let now = content(&folder);
+        let lost = (0..RECORDS).filter(|record| {
+            let bytes = &now[record * RECORD..][..RECORD];
+            bytes.iter().any(|byte| *byte != value(*record, PASSES - 1))
+        });
+        assert_eq!(lost.collect::<Vec<usize>>(), [0; 0], "records that lost a write");
+    });
+}
+
+#[test]
+fn a_posix_lock_of_the_same_process_is_named_soon() {
+    let name = "a_posix_lock_of_the_same_process_is_named_soon";
+    own_process(module_path!(), name, || {
+        let folder = folder();
+        drop(file_of(&folder, 8192));
+        let options = File::options().read(true).write(true).shared_writers(true);
+        let file = options.open(folder.file()).expect("it is there");
+        let plain = std::fs::File::options().read(true).write(true).open(folder.file());
+        let plain = plain.expect("it is there");
+        let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        rustix::fs::fcntl_lock(&plain, lock).expect("a lock");
+        let started = Instant::now();
+        let error = file.write_at(&[1; 100], 50).expect_err("locked");
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        let text = error.to_string();
+        assert!(text.contains("POSIX lock of this process"), "{text}");
+        drop(plain);
+        file.write_at(&[1; 100], 50).expect("the lock went with its descriptor");
+    });
+}

@@ -5,7 +5,8 @@ use std::io::IoSliceMut;
 
 use diopter::{BackendKind, Engine, EngineOptions, Errno, IoBuf, Request};
 use diopter_sys::testing::{
-    check_in_own_process, is_own_process, is_root, print_skip, refuse_aio, refuse_uring,
+    check_in_own_process, is_own_process, is_root, mask_ext_arg, print_skip, refuse_aio,
+    refuse_uring,
 };
 
 use crate::bytes::{
@@ -174,5 +175,30 @@ fn a_ring_that_is_forbidden_while_in_use_is_lost_and_the_next_calls_do_without()
         check_blocking_calls(&file, 0, 1);
         assert!(file.request(read()).expect("room").wait().result.is_ok());
         check_engine(&engine(BackendKind::Auto), &file, 65536, 2);
+    });
+}
+
+#[test]
+fn where_io_uring_has_no_time_limit_another_serves_and_the_remedy_is_a_newer_kernel() {
+    let name = "where_io_uring_has_no_time_limit_another_serves_and_the_remedy_is_a_newer_kernel";
+    // In its own process the first trial is the one under test.
+    if !is_own_process() && !env::has_uring() {
+        return print_skip("uring");
+    }
+    own_process(module_path!(), name, || {
+        mask_ext_arg(true);
+        let folder = folder();
+        let file = file_of(&folder, MIB);
+        let auto = engine(BackendKind::Auto);
+        let backend = auto.backend();
+        assert_eq!(backend.name, instead(), "{}", backend.why);
+        assert!(backend.why.contains("(IORING_FEAT_EXT_ARG) answered "), "{backend:?}");
+        check_engine(&auto, &file, 0, 1);
+        let options = EngineOptions { backend: BackendKind::Uring, ..EngineOptions::DEFAULT };
+        let refused = Engine::new(options).map(|_| ()).expect_err("no ring");
+        assert_eq!(refused.errno, Errno::EOPNOTSUPP);
+        let message = refused.to_string();
+        assert!(message.contains("Linux 5.11"), "{message}");
+        assert!(!message.contains("io_uring_disabled"), "{message}");
     });
 }

@@ -25,6 +25,11 @@ pub fn is_soak() -> bool {
     std::env::var("DIOPTER_SOAK").is_ok_and(|text| !text.is_empty() && text != "0")
 }
 
+/// Reports how much a campaign has tried, in a line that `cargo xtask soak` adds up.
+pub fn tried(campaign: &str, count: u64, unit: &str) {
+    eprintln!("TRIED {campaign}: {count} {unit}");
+}
+
 /// Says that a test can't run here.
 ///
 /// # Panics

@@ -21,6 +21,7 @@ use diopter_lab::bench::{assemble, round};
 use diopter_lab::compare::{self, Settings};
 use diopter_lab::document::Bench;
 use diopter_lab::report::{self, TextStyle};
+use diopter_lab::{untrusted, whole};
 
 use crate::cp::Signals;
 use crate::log;
@@ -52,7 +53,7 @@ pub fn run_round() -> u8 {
         log::fail("bench-round", &format!("standard input: {error}"));
         return TROUBLE;
     }
-    output::print(&round::serve(&order), DONE)
+    output::print_json(&round::serve(&order), DONE)
 }
 
 /// The JSON Schema of the document of `dio bench`.
@@ -128,10 +129,22 @@ fn kept(path: &Path, why: &str) -> String {
 /// Writes the reports, prints what came out, and where all of it is.
 fn tell(options: &BenchOptions, (path, bench): (&Path, &Bench), look: &Look) -> Result<(), String> {
     let comparison = compare::columns(bench, &Settings::default());
-    let html = options.html.clone().unwrap_or_else(|| path.with_extension("html"));
-    write(&html, &report::html(bench, Some(&comparison)))?;
+    let page = report::html(bench, Some(&comparison));
+    let html = match &options.html {
+        Some(html) => {
+            write(html, &page)?;
+            html.clone()
+        }
+        None => {
+            // Not a name that the user gave: whatever has it already is replaced.
+            let html = path.with_extension("html");
+            whole::write(&html, |out| out.write_all(page.as_bytes()))
+                .map_err(|error| unwritten(&html, &error))?;
+            html
+        }
+    };
     if let Some(path) = &options.markdown {
-        write(path, &report::markdown(bench, Some(&comparison)))?;
+        write(path, &untrusted::text(&report::markdown(bench, Some(&comparison))))?;
     }
     if let Some(path) = &options.csv {
         write(path, &report::csv(bench))?;
@@ -139,20 +152,23 @@ fn tell(options: &BenchOptions, (path, bench): (&Path, &Bench), look: &Look) -> 
     if options.is_json {
         let text = fs::read_to_string(path)
             .map_err(|error| format!("read {}: {error}", path.display()))?;
-        output::print(&text, DONE);
+        output::print_json(&text, DONE);
         return Ok(());
     }
     let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
     let mut text = report::text(bench, Some(&comparison), style);
     output::put(&mut text, &format!("\nResult: {}", path.display()));
     output::put(&mut text, &format!("Report: {}", html.display()));
-    output::print(&text, DONE);
+    look.print(&text, DONE);
     Ok(())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text)
-        .map_err(|error| format!("write {}: {error}; choose another place", path.display()))
+    whole::write_named(path, text.as_bytes()).map_err(|error| unwritten(path, &error))
+}
+
+fn unwritten(path: &Path, error: &std::io::Error) -> String {
+    format!("write {}: {error}; choose another place", path.display())
 }
 
 fn journal(

@@ -10,6 +10,7 @@ use diopter_lab::bench::journal::Reached;
 use diopter_lab::bench::number::median;
 use diopter_lab::bench::plan::Plan;
 use diopter_lab::document::{Cell, Job};
+use diopter_lab::untrusted;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::log;
@@ -78,7 +79,7 @@ impl Progress {
                 let cells = self.columns.iter().zip(&result.cells);
                 let lines: Vec<String> =
                     cells.map(|(column, cell)| line_of(&result.job, column, cell)).collect();
-                self.suspended(|| lines.iter().for_each(|line| eprintln!("{line}")));
+                self.suspended(|| lines.iter().for_each(|line| crate::log::line(line)));
             }
         }
     }
@@ -97,7 +98,7 @@ impl Progress {
 
     fn message(&self, text: &str) {
         if let Some(bar) = &self.bar {
-            bar.set_message(text.to_owned());
+            bar.set_message(untrusted::text(text).into_owned());
         }
     }
 

@@ -225,7 +225,11 @@ fn of_file(name: &Path) -> Result<Vec<FileJob>, String> {
     };
     let mut text = String::new();
     let file = File::open(name).map_err(told)?;
-    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(told)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(told)?;
+    if u64::try_from(text.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
+        let limit = FILE_BYTES_MAX >> 20;
+        return Err(format!("--job {shown}: larger than {limit} MiB; split it into several files"));
+    }
     job_file::parse(&text).map_err(|why| format!("--job {shown}: {why}"))
 }
 

@@ -9,7 +9,7 @@ use diopter_lab::load::{self, LoadError};
 
 use crate::cmd;
 use crate::log;
-use crate::output::{self, DIFFERENT, DONE, INCONCLUSIVE, Look, TROUBLE};
+use crate::output::{DIFFERENT, DONE, INCONCLUSIVE, Look, TROUBLE};
 
 /// What the command line says.
 pub struct CompareOptions {
@@ -29,7 +29,7 @@ pub fn run(options: &CompareOptions, look: &Look) -> u8 {
             if options.is_json {
                 cmd::print_json(&comparison, status)
             } else {
-                output::print(&text::of(&comparison, look), status)
+                look.print(&text::of(&comparison, look), status)
             }
         }
         Err(message) => {

@@ -161,9 +161,12 @@ pub struct Bio {
     /// Whether it reads an edge block that the write changes in part.
     pub is_edge_read: bool,
     /// As how many requests the kernel sends it to the device at most: when no two pages of its
-    /// memory lie together. Null where that is not known: outside an image on a block device with
-    /// a queue of requests.
+    /// memory lie together. Null where that is not known: without a single device with a queue of
+    /// requests, where the file system does not say where the bytes are, or through the page
+    /// cache.
     pub device_requests_max: Option<u64>,
+    /// The same at least: when all of its memory lies together.
+    pub device_requests_min: Option<u64>,
 }
 
 /// Where a completion runs.
@@ -294,5 +297,6 @@ fn bio_of(bio: &diopter::PlannedBio) -> Bio {
         way: bio.way,
         is_edge_read: bio.is_edge_read,
         device_requests_max: bio.device_requests_max,
+        device_requests_min: bio.device_requests_min,
     }
 }

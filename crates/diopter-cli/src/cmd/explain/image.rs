@@ -55,12 +55,15 @@ pub struct DeviceLimits {
 /// Opens the file for what is asked, and refuses a write that would be refused.
 pub fn open(options: &ExplainOptions, name: &InsideName) -> diopter::Result<(File, Inside)> {
     let is_write = options.operation == Operation::Write;
-    let purpose = if is_write { Use::Overwrite } else { Use::Read };
-    let inside = inside::open(name, purpose)?;
+    let inside =
+        if is_write { inside::open_to_plan(name)? } else { inside::open(name, Use::Read)? };
     let file = inside.file()?;
+    let end = options.offset.saturating_add(options.length);
+    let range = FileRange::new(options.offset, end);
     if is_write {
-        let end = options.offset.saturating_add(options.length);
-        inside.check_overwrite(FileRange::new(options.offset, end))?;
+        inside.check_overwrite(range)?;
+    } else if inside.inline_data()?.is_none() {
+        inside.check_mapped(range)?;
     }
     Ok((file, inside))
 }

@@ -15,9 +15,10 @@ use diopter::{
 
 use crate::args::Operation;
 use crate::cmd;
+use crate::confine::{self, Allowed};
 use crate::inside::{self, Inside};
 use crate::log::{self, Filter, Level};
-use crate::output::{self, DONE, Look, TROUBLE};
+use crate::output::{DONE, Look, TROUBLE};
 
 /// What the command line says.
 pub struct ExplainOptions {
@@ -57,13 +58,17 @@ struct Explained<'a> {
 
 /// Explains, and gives the exit status.
 pub fn run(options: &ExplainOptions, filter: &Filter, look: &Look) -> u8 {
+    let is_write = options.operation == Operation::Write;
+    let allowed = if is_write { Allowed::OpenToWrite } else { Allowed::Read };
+    let confined = confine::to_names(std::slice::from_ref(&options.name), allowed);
+    filter.tell("explain", Level::Info, || confined);
     match explain(options, filter) {
         Ok(explained) => {
             let document = document::of(&explained);
             if options.is_json {
                 cmd::print_json(&document, DONE)
             } else {
-                output::print(&text::of(&document, look), DONE)
+                look.print(&text::of(&document, look), DONE)
             }
         }
         Err(error) => {
@@ -120,11 +125,12 @@ fn explain<'a>(options: &'a ExplainOptions, filter: &Filter) -> diopter::Result<
 /// refusal is given along, should a plan need more.
 fn open(options: &ExplainOptions, filter: &Filter) -> diopter::Result<(File, Option<Error>)> {
     let is_write = options.operation == Operation::Write;
-    let opened = File::options().read(true).write(is_write).open(&options.name);
+    let read = File::options().read(true).striped(true);
+    let opened = read.clone().write(is_write).open(&options.name);
     match opened {
         Err(error) if is_write && is_write_refusal(error.errno()) => {
             filter.tell("explain", Level::Info, || format!("{error}; opened for reading instead"));
-            Ok((File::open(&options.name)?, Some(error)))
+            Ok((read.open(&options.name)?, Some(error)))
         }
         answer => Ok((answer?, None)),
     }

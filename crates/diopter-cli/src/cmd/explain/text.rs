@@ -266,10 +266,10 @@ fn bios_table(document: &Explain) -> Table {
 
 /// As how many requests the kernel sends a bio: that depends on where its memory lies.
 fn requests(bio: &Bio) -> String {
-    match bio.device_requests_max {
-        None => String::new(),
-        Some(1) => "1".to_owned(),
-        Some(most) => format!("1 to {most}"),
+    let Some(most) = bio.device_requests_max else { return String::new() };
+    match bio.device_requests_min.unwrap_or(1) {
+        least if least == most => most.to_string(),
+        least => format!("{least} to {most}"),
     }
 }
 
@@ -328,6 +328,7 @@ mod tests {
             way: "direct",
             is_edge_read: false,
             device_requests_max: None,
+            device_requests_min: None,
         }
     }
 

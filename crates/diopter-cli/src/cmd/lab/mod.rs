@@ -14,7 +14,7 @@ use diopter_lab::kernels::{BootOptions, Fleet, LabError, Machine, Progress, list
 
 use crate::cmd;
 use crate::log;
-use crate::output::{self, DONE, Look, TROUBLE};
+use crate::output::{DONE, Look, TROUBLE};
 
 pub use run::RunOptions;
 pub use store::StoreWords;
@@ -88,7 +88,7 @@ fn kernels(words: &StoreWords, is_json: bool, look: &Look, stop: &Stop) -> Resul
     Ok(if is_json {
         cmd::print_json(&list, DONE)
     } else {
-        output::print(&text::kernels(&list, look), DONE)
+        look.print(&text::kernels(&list, look), DONE)
     })
 }
 
@@ -132,6 +132,6 @@ fn tell(found: &Bisection, is_json: bool, look: &Look) -> u8 {
     if is_json {
         cmd::print_json(found, status)
     } else {
-        output::print(&text::bisect(found, look), status)
+        look.print(&text::bisect(found, look), status)
     }
 }

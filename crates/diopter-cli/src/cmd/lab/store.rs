@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use diopter_lab::kernels::{LabError, Progress, Store, StoreOptions, Watch};
+use diopter_lab::untrusted;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::stop::Stop;
@@ -63,7 +64,9 @@ impl StoreWords {
                 let say = || log::say(&note);
                 bar.as_ref().map_or_else(say, |bar| bar.suspend(say));
             }
-            (Some(bar), progress) => bar.set_message(told(&progress)),
+            (Some(bar), progress) => {
+                bar.set_message(untrusted::text(&told(&progress)).into_owned())
+            }
             (None, _) => {}
         };
         Watch::new(tell, stop.flag())

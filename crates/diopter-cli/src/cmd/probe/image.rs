@@ -1,8 +1,10 @@
 //! `dio probe` on an unmounted file system, and on names inside it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use diopter::map::image::{Entry, Node, NodeKind, Use, Volume};
+use diopter::limits::DIRECTORY_NAMES_MAX;
+use diopter::map::image::{Entry, Node, NodeKind, Use, Volume, too_many_names};
 use diopter::probe::probe;
 use diopter::{BackendKind, Error, FileRange, Image, ImageErrorKind};
 use schemars::JsonSchema;
@@ -152,13 +154,20 @@ fn node_of(inside: &Inside) -> diopter::Result<ProbedNode> {
     let read = if is_file { volume.check_use(inode, Use::Read) } else { Ok(()) };
     let is_inline = is_file && inside.inline_data()?.is_some();
     let has_extents = is_file && !is_inline;
-    let counts = has_extents.then(|| ExtentCounts::of(volume, &inside.node).ok()).flatten();
+    let counts = has_extents.then(|| ExtentCounts::of(volume, &inside.node));
+    let counts = match counts {
+        // More than its volume can hold: everything else about it would be as wrong.
+        Some(Err(error)) if read.is_ok() && error.kind == ImageErrorKind::Refused => {
+            return Err(error.into());
+        }
+        other => other.and_then(Result::ok),
+    };
     let told = |error: &Error| {
         let (cause, remedy) = inside::told(error);
         format!("{cause}; {remedy}")
     };
     let listing = match kind {
-        NodeKind::Directory => Some(listing_of(volume, volume.list(inode)?)),
+        NodeKind::Directory => Some(listing_of(volume, inode)?),
         _ => None,
     };
     Ok(ProbedNode {
@@ -176,10 +185,10 @@ fn node_of(inside: &Inside) -> diopter::Result<ProbedNode> {
     })
 }
 
-/// Whether all of a file could be overwritten now: found by opening it as its writer would.
+/// Whether all of a file could be overwritten now. The image is not opened for writing.
 fn overwrite(inside: &Inside) -> diopter::Result<()> {
     let name = InsideName { image: inside.image_path.clone(), path: inside.path.clone() };
-    let inside = inside::open(&name, Use::Overwrite)?;
+    let inside = inside::open_to_plan(&name)?;
     inside.file()?;
     inside.check_overwrite(FileRange::new(0, inside.node.size))
 }
@@ -202,11 +211,25 @@ fn extents_of(counts: &ExtentCounts) -> Extents {
     }
 }
 
-fn listing_of(volume: &dyn Volume, mut entries: Vec<Entry>) -> Listing {
-    entries.sort_by(|one, other| one.name.cmp(&other.name));
-    let left_out = entries.len().saturating_sub(ENTRIES_MAX);
-    let listed = entries.iter().take(ENTRIES_MAX).map(|entry| entry_of(volume, entry));
-    Listing { entries: listed.collect(), left_out }
+/// The first names in their order; of a large directory no more are held at any time.
+fn listing_of(volume: &dyn Volume, directory: u64) -> diopter::Result<Listing> {
+    let mut first: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+    let (mut count, mut position) = (0_usize, Some(0));
+    while let Some(from) = position {
+        let names = volume.names(directory, from, ENTRIES_MAX)?;
+        count = count.saturating_add(names.entries.len());
+        if count > DIRECTORY_NAMES_MAX {
+            return Err(too_many_names(directory).into());
+        }
+        first.extend(names.entries.into_iter().map(|entry| (entry.name, entry.inode)));
+        while first.len() > ENTRIES_MAX {
+            first.pop_last();
+        }
+        position = names.next;
+    }
+    let left_out = count.saturating_sub(first.len());
+    let entries = first.into_iter().map(|(name, inode)| entry_of(volume, &Entry { name, inode }));
+    Ok(Listing { entries: entries.collect(), left_out })
 }
 
 fn entry_of(volume: &dyn Volume, entry: &Entry) -> ListedEntry {

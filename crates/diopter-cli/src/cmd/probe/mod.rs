@@ -12,9 +12,10 @@ use diopter::probe::probe;
 use diopter::{BackendKind, StripedFile};
 
 use crate::cmd;
+use crate::confine::{self, Allowed};
 use crate::inside;
 use crate::log::{self, Filter, Level};
-use crate::output::{self, DONE, Look, TROUBLE};
+use crate::output::{DONE, Look, TROUBLE};
 use document::{Document, Name};
 
 /// What the command line says.
@@ -31,14 +32,18 @@ pub struct ProbeOptions {
 /// error, and does not keep the others from being probed. An object of a striped file that is not
 /// as it should be is trouble as well.
 pub fn run(options: &ProbeOptions, filter: &Filter, look: &Look) -> u8 {
+    let confined = confine::to_names(&options.names, Allowed::Read);
     let mut names: Vec<Name> = Vec::new();
     let mut status = DONE;
     for name in &options.names {
         filter.tell("probe", Level::Debug, || format!("looking at {}", name.display()));
         let told = match inside::split(name) {
             Some(inside) => image::name_of(name, &inside, options.backend),
-            None if StripedFile::is_at(name) => striped::name_of(name, options.backend),
-            None => plain(name, options.backend),
+            None => match StripedFile::is_at(name) {
+                Ok(true) => striped::name_of(name, options.backend),
+                Ok(false) => plain(name, options.backend),
+                Err(error) => Err(error),
+            },
         };
         match told {
             Ok(name) => names.push(name),
@@ -48,6 +53,7 @@ pub fn run(options: &ProbeOptions, filter: &Filter, look: &Look) -> u8 {
             }
         }
     }
+    filter.tell("probe", Level::Info, || confined);
     let is_well = |name: &Name| name.objects.iter().flatten().all(|object| object.is_well);
     if !names.iter().all(is_well) {
         status = TROUBLE;
@@ -56,7 +62,7 @@ pub fn run(options: &ProbeOptions, filter: &Filter, look: &Look) -> u8 {
     if options.is_json {
         cmd::print_json(&document, status)
     } else {
-        output::print(&text::of(&document, look), status)
+        look.print(&text::of(&document, look), status)
     }
 }
 

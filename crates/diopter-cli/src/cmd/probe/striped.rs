@@ -15,7 +15,7 @@ use crate::cmd::stripe::survey::{self, SeenObject, Survey, listed};
 
 /// Probes the striped file at `path`.
 pub fn name_of(path: &Path, backend: BackendKind) -> diopter::Result<Name> {
-    let layout = Layout::open(path)?;
+    let layout = Layout::open_marked(path)?;
     let survey = survey::of(&layout);
     let manifest = probe(path, backend)?;
     let probes: Vec<Option<Probe>> = survey
@@ -23,7 +23,8 @@ pub fn name_of(path: &Path, backend: BackendKind) -> diopter::Result<Name> {
         .iter()
         .map(|seen| seen.as_ref().ok().and_then(|seen| probe(&seen.path, backend).ok()))
         .collect();
-    let direct = File::open(path).ok().map(|file| DirectFacts {
+    let options = File::options().read(true).striped(true);
+    let direct = options.open(path).ok().map(|file| DirectFacts {
         support: file.direct_support(),
         alignment: file.alignment(),
         atomic_write: file.atomic_write(),

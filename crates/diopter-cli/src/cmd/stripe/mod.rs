@@ -12,7 +12,7 @@ use diopter::layout::{self, Layout, ObjectPlace};
 
 use crate::cmd;
 use crate::log;
-use crate::output::{self, DONE, Look, TROUBLE};
+use crate::output::{DONE, Look, TROUBLE};
 
 /// What the command line says.
 pub enum StripeWork {
@@ -40,6 +40,11 @@ pub enum StripeWork {
         /// The striped file.
         name: PathBuf,
     },
+    /// `dio stripe adopt`.
+    Adopt {
+        /// The manifest.
+        name: PathBuf,
+    },
 }
 
 /// How a striped file is made.
@@ -62,6 +67,7 @@ pub fn run(work: &StripeWork, look: &Look) -> u8 {
         StripeWork::Rm { name } => ("stripe rm", remove(name)),
         StripeWork::Seal { name } => ("stripe seal", change(name, Layout::seal)),
         StripeWork::Unseal { name } => ("stripe unseal", change(name, Layout::unseal)),
+        StripeWork::Adopt { name } => ("stripe adopt", adopt(name)),
     };
     done.unwrap_or_else(|error| {
         log::fail(command, &error.to_string());
@@ -89,28 +95,40 @@ fn create(options: &CreateOptions) -> Result<u8, LayoutError> {
 }
 
 fn info(name: &Path, is_json: bool, look: &Look) -> Result<u8, LayoutError> {
-    let layout = Layout::open(name)?;
+    let layout = Layout::open_marked(name)?;
     let document = document::of(name, &layout, &survey::of(&layout));
     let status = if document.is_well { DONE } else { TROUBLE };
     Ok(if is_json {
         cmd::print_json(&document, status)
     } else {
-        output::print(&text::of(&document, look), status)
+        look.print(&text::of(&document, look), status)
     })
 }
 
 fn remove(name: &Path) -> Result<u8, LayoutError> {
-    let left = Layout::open(name)?.remove()?;
+    let left = Layout::open_marked(name)?.remove()?;
     for error in &left {
         log::fail("stripe rm", &format!("left behind: {error}"));
     }
     Ok(if left.is_empty() { DONE } else { TROUBLE })
 }
 
+/// Lists what the mark makes usable, then sets it.
+fn adopt(name: &Path) -> Result<u8, LayoutError> {
+    let mut layout = Layout::open(name)?;
+    layout.check_adoption()?;
+    if crate::output::print(&text::of_adoption(name, &layout), DONE) == DONE {
+        layout.adopt()?;
+        return Ok(DONE);
+    }
+    // What nobody could read is not marked.
+    Ok(TROUBLE)
+}
+
 fn change(
     name: &Path,
     change: fn(&mut Layout) -> Result<(), LayoutError>,
 ) -> Result<u8, LayoutError> {
-    change(&mut Layout::open(name)?)?;
+    change(&mut Layout::open_marked(name)?)?;
     Ok(DONE)
 }

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use diopter::layout::{
-    DeviceIdentity, Layout, OBJECT_ATTRIBUTE, Object, ObjectAccess, ObjectKind, OpenedObject,
-};
+use diopter::layout::{Layout, OBJECT_ATTRIBUTE, Object, ObjectAccess, ObjectKind, OpenedObject};
 use diopter::sys::xattr;
 use diopter::{LayoutError, LayoutErrorKind};
 
@@ -66,12 +65,8 @@ pub fn of(layout: &Layout) -> Survey {
     let file_size = layout.manifest().size().or_else(|| Some(layout.file_size(&sizes?)));
     let mut findings: Vec<FindingText> =
         objects.iter().enumerate().filter_map(|(n, it)| lost(n, it.as_ref().err()?)).collect();
-    let rest = [
-        short(layout, &objects, file_size),
-        not_sealed(layout, file_size),
-        without_id(layout),
-        left_over(layout),
-    ];
+    let rest =
+        [short(layout, &objects, file_size), not_sealed(layout, file_size), left_over(layout)];
     findings.extend(rest.into_iter().flatten());
     findings.sort_by_key(FindingText::rank);
     Survey { objects, file_size, findings }
@@ -88,7 +83,9 @@ fn lost(number: usize, error: &LayoutError) -> Option<FindingText> {
         Kind::Duplicate { .. } => "object-twice",
         Kind::WrongKind(_) => "object-wrong-kind",
         Kind::StripeSize { .. } => "object-misaligned",
-        Kind::NotAllowed { .. } => "object-not-allowed",
+        Kind::NotAllowed { .. } | Kind::NotOwned { .. } => "object-not-allowed",
+        Kind::ForeignOwner { .. } => "object-of-another-user",
+        Kind::NoDeviceId => "device-without-id",
         _ => "object-unreadable",
     };
     let path = output::shown(&error.path.display().to_string());
@@ -154,26 +151,9 @@ fn not_sealed(layout: &Layout, file_size: Option<u64>) -> Option<FindingText> {
     })
 }
 
-fn without_id(layout: &Layout) -> Option<FindingText> {
-    let objects = layout.manifest().objects().iter().enumerate();
-    let has_none =
-        |kind: &ObjectKind| matches!(kind, ObjectKind::Device(DeviceIdentity { id: None, .. }));
-    let told: Vec<String> = objects
-        .filter(|(_, object)| has_none(&object.kind))
-        .map(|(number, object)| format!("object {number}, {}", output::shown(&object.path)))
-        .collect();
-    (!told.is_empty()).then(|| FindingText {
-        id: "device-without-id",
-        severity: "notice",
-        evidence: format!("the kernel tells no stable id of {}", listed(&told)),
-        cause: "only its size tells the device from another that gets its path",
-        remedy: "use a partition (it has an id of its own), or keep the paths as they are"
-            .to_owned(),
-    })
-}
-
-/// Objects beside those of the layout that a copy which was killed has left: named as one that
-/// replaces another, and with the mark of a layout that is not this one.
+/// Objects that a killed copy has left: named as one that replaces another, with the mark of a
+/// layout that is not this one, and named by no manifest in the directory. A manifest that was
+/// renamed still has objects with its old name.
 fn left_over(layout: &Layout) -> Option<FindingText> {
     let name = layout.path().file_name()?.to_str()?;
     let uuid = layout.manifest().uuid().hyphenated().to_string();
@@ -183,24 +163,52 @@ fn left_over(layout: &Layout) -> Option<FindingText> {
     let parents = parents.filter_map(|it| Some(layout.object_path(it).parent()?.to_owned()));
     let folders: BTreeSet<PathBuf> = parents.chain([home.clone()]).collect();
     let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
-    let mut told: Vec<String> = entries
+    let left: Vec<PathBuf> = entries
         .take(ENTRIES_MAX)
         .flatten()
         .filter_map(|entry| {
             let (path, found) = (entry.path(), entry.file_name().into_string().ok()?);
             let is_left = is_replacement_of(name, &found) && has_other_mark(&path, &uuid);
-            let path = path.strip_prefix(&home).unwrap_or(&path).display().to_string();
-            is_left.then(|| output::shown(&path))
+            is_left.then_some(path)
         })
         .collect();
-    told.sort();
-    (!told.is_empty()).then(|| FindingText {
+    if left.is_empty() {
+        return None;
+    }
+    let used = objects_in(&home);
+    let left = left.iter().filter(|path| !id_of(path).is_some_and(|id| used.contains(&id)));
+    let name = |path: &PathBuf| {
+        let path = path.strip_prefix(&home).unwrap_or(path);
+        output::shown(&path.display().to_string())
+    };
+    let mut names: Vec<String> = left.map(name).collect();
+    names.sort();
+    (!names.is_empty()).then(|| FindingText {
         id: "leftover-objects",
         severity: "notice",
-        evidence: format!("{} of no layout: {}", in_words(&told), listed(&told)),
+        evidence: format!("{} of no layout: {}", in_words(&names), listed(&names)),
         cause: "a copy to this file is under way, or was killed: they only take space",
-        remedy: "remove them, unless a `dio cp` to this file is running".to_owned(),
+        remedy:
+            "if no `dio cp` to this file is running, and the file of a manifest that was moved \
+                 to another directory does not use them, remove them"
+                .to_owned(),
     })
+}
+
+/// The objects of every striped file whose manifest is in a directory, by device and inode.
+fn objects_in(home: &Path) -> BTreeSet<(u64, u64)> {
+    let entries = std::fs::read_dir(home).into_iter().flatten().take(ENTRIES_MAX).flatten();
+    let layouts = entries.filter_map(|entry| Layout::open_marked(entry.path()).ok());
+    let objects = |layout: Layout| -> Vec<(u64, u64)> {
+        let objects = layout.manifest().objects().iter();
+        objects.filter_map(|object| id_of(&layout.object_path(object))).collect()
+    };
+    layouts.flat_map(objects).collect()
+}
+
+fn id_of(path: &Path) -> Option<(u64, u64)> {
+    let found = path.symlink_metadata().ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// Whether a name is `NAME.NUMBER.` and 8 hex digits.

@@ -1,6 +1,10 @@
 //! The document of `dio stripe info` as text for people. Every number of bytes is told in its unit
 //! too.
 
+use std::path::Path;
+
+use diopter::layout::{Layout, ObjectKind};
+
 use super::document::{Stripe, StripeObject};
 use crate::cmd::finding::{self, number};
 use crate::output::{self, Look, Side, Table, Tone, put};
@@ -52,6 +56,24 @@ pub fn of(document: &Stripe, look: &Look) -> String {
     }
     text.push_str(&look.entry(INDENT, "findings", &finding::counts(&document.findings)));
     text.push_str(&finding::text(&document.findings, look));
+    text
+}
+
+/// What a mark would make usable: the owner of a manifest and every object that it names.
+pub fn of_adoption(name: &Path, layout: &Layout) -> String {
+    let manifest = layout.manifest();
+    let (uuid, owner) = (manifest.uuid().hyphenated(), layout.owner());
+    let mut text = String::new();
+    let name = output::shown(&name.display().to_string());
+    put(&mut text, &format!("{name}: manifest of user {owner}, layout {uuid}"));
+    for (index, object) in manifest.objects().iter().enumerate() {
+        let path = output::shown(&layout.object_path(object).display().to_string());
+        let kind = match &object.kind {
+            ObjectKind::File { .. } => "file".to_owned(),
+            ObjectKind::Device(device) => output::shown(&format!("device {device}")),
+        };
+        put(&mut text, &format!("  {index}  {path}  ({kind})"));
+    }
     text
 }
 

@@ -4,7 +4,6 @@
 mod text;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +13,8 @@ use diopter_lab::trace::model::Trace;
 use diopter_lab::trace::perfetto::perfetto;
 use diopter_lab::trace::summary::summary;
 use diopter_lab::trace::{self, RecordOptions};
+use diopter_lab::untrusted;
+use diopter_lab::whole::Output;
 
 use crate::log;
 use crate::output::{self, Look};
@@ -58,7 +59,7 @@ struct Failure {
 /// written is told before anybody waits.
 struct Place {
     path: PathBuf,
-    file: File,
+    output: Output,
 }
 
 /// Runs the command, tells, and gives the command's exit status, or what went wrong here.
@@ -87,16 +88,16 @@ fn try_run(options: &TraceOptions, look: &Look) -> Result<u8, Failure> {
     let trace = record(options)?;
     let document = summary(&trace);
     if let Some(html) = html {
-        html.write(page(&trace, &document).as_bytes())?;
+        html.write(untrusted::page(&page(&trace, &document)).as_bytes())?;
     }
     let look = if output.is_some() { Look { is_coloured: false, ..*look } } else { *look };
     let report = match options.format {
-        Format::Text => text::of(&document, &look).into_bytes(),
+        Format::Text => look.escaped(&text::of(&document, &look)).into_owned().into_bytes(),
         Format::Json => {
             let mut text =
                 serde_json::to_string_pretty(&document).expect("strings and numbers are JSON");
             text.push('\n');
-            text.into_bytes()
+            untrusted::json(&text).into_owned().into_bytes()
         }
         Format::Perfetto => perfetto(&trace),
     };
@@ -136,13 +137,13 @@ impl Failure {
 
 impl Place {
     fn open(path: &Path) -> Result<Place, Failure> {
-        let file = File::create(path).map_err(|error| told(path, "create", &error))?;
-        Ok(Place { path: path.to_owned(), file })
+        let output = Output::named(path).map_err(|error| told(path, "create", &error))?;
+        Ok(Place { path: path.to_owned(), output })
     }
 
-    fn write(mut self, content: &[u8]) -> Result<(), Failure> {
-        let written = self.file.write_all(content).and_then(|()| self.file.flush());
-        written.map_err(|error| told(&self.path, "write", &error))
+    fn write(self, content: &[u8]) -> Result<(), Failure> {
+        let Place { path, output } = self;
+        output.write(content).map_err(|error| told(&path, "write", &error))
     }
 }
 

@@ -27,8 +27,12 @@ pub fn of(document: &Summary, look: &Look) -> String {
     doubts(&mut text, document, look);
     if document.requests == 0 {
         put(&mut text, "");
-        let nothing = "no direct I/O was seen: the command made no request with O_DIRECT, or none \
-                       on a file system or device that tells of it";
+        let nothing = if document.raw_devices_are_known {
+            "no direct I/O was seen: the command made no request with O_DIRECT, or none on a file \
+             system or device that tells of it"
+        } else {
+            "none on a file system; requests on raw devices are not recorded here"
+        };
         text.push_str(&look.entry(INDENT, "requests", nothing));
         return text;
     }
@@ -276,6 +280,16 @@ mod tests {
         let told = of(&Summary { requests: 0, ..document() }, &LOOK);
         assert!(told.contains("no direct I/O was seen"), "{told}");
         assert!(!told.contains("where completions ran"), "{told}");
+    }
+
+    #[test]
+    fn a_trace_without_raw_devices_does_not_deny_direct_io() {
+        let unknown = vec!["requests on raw devices: no right to load a program".to_owned()];
+        let blind = Summary { requests: 0, raw_devices_are_known: false, unknown, ..document() };
+        let text = of(&blind, &LOOK);
+        assert!(!text.contains("no direct I/O was seen"), "{text}");
+        assert!(text.contains("requests on raw devices are not recorded here"), "{text}");
+        assert!(text.contains("no right to load a program"), "{text}");
     }
 
     #[test]

@@ -11,21 +11,27 @@ use std::path::{Path, PathBuf};
 
 use diopter::map::image::{NodeKind, Use};
 use diopter::sys::space;
-use diopter::{Error, File, FileRange};
+use diopter::{Error, File, FileRange, ImageError};
 use rustix::fs::Mode;
 
 use super::copier::Copier;
 use super::device;
+use super::dir::Entry;
 use super::failure::{Failure, Mismatch, Step, Stop};
 use super::flow::{Hashing, Moved, Transfer, Zeros};
+use super::one::stopped_reading_back;
 use super::pipeline::{Interruption, Milestone};
 use super::place::{self, Existing};
 use super::record::SourceIdentity;
 use super::segments::{Holes, Segments};
 use super::shape::Shape;
-use super::temporary::Temporary;
+use super::signals::Signals;
+use super::temporary::{Temporary, Wanted};
 use super::{CpOptions, Sparse};
-use crate::inside::{self, DataRanges, Inside, InsideName};
+use crate::inside::{self, DataRanges, Inside, InsideName, MappedBytes};
+
+/// Bits of a mode that a copy has: permissions and the sticky bit.
+const KEPT_MODE: u32 = 0o1777;
 
 /// What is read: a file inside an image, or one that is copied into an image.
 struct Input {
@@ -54,26 +60,35 @@ struct Output<'a> {
 impl Input {
     fn of_path(path: &Path) -> Result<Input, Failure> {
         let failed = |error: Error| Failure::of_engine("opening", path, &error);
-        let file = File::open(path).map_err(failed)?;
+        let file = File::options().read(true).striped(true).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         let (size, mode) = (file.size().map_err(failed)?, metadata.mode());
         let path = path.to_owned();
         Ok(Input { file, metadata, size, path, ranges: None, mode, inode: None, is_watched: true })
     }
 
-    fn of_inside(inside: &Inside, path: &Path) -> Result<Input, Failure> {
+    fn of_inside(inside: &Inside, path: &Path, signals: &Signals) -> Result<Input, Failure> {
         let failed = |error: Error| failure("opening", path, &error);
         let file = inside.file().map_err(failed)?;
         // A copy in memory is asked as any file.
         let is_inline = inside.inline_data().map_err(|error| failed(error.into()))?.is_some();
         let (image, inode) = (inside.image.clone(), inside.node.inode);
-        let ranges = (!is_inline).then_some(DataRanges { image, inode });
+        let signals = signals.clone();
+        let ranges = (!is_inline).then_some(DataRanges { image, inode, signals });
         let metadata = std::fs::metadata(&inside.image_path);
         let metadata =
             metadata.map_err(|e| Failure::of_io("looking at", &inside.image_path, &e))?;
         let (size, mode) = (inside.node.size, inside.node.mode);
         let (path, inode, is_watched) = (path.to_owned(), Some(inode), !is_inline);
         Ok(Input { file, metadata, size, path, ranges, mode, inode, is_watched })
+    }
+
+    /// Bytes that it maps in the image, if its volume can hold so many; `None` after a signal.
+    fn mapped(&self) -> Result<Option<MappedBytes>, ImageError> {
+        match &self.ranges {
+            Some(ranges) => ranges.mapped(self.size),
+            None => Ok(Some(MappedBytes::default())),
+        }
     }
 
     /// With its holes, or without.
@@ -132,14 +147,25 @@ impl Copier<'_> {
                 self.copy_tree_out(&inside, source, target)
             }
             (Some(inside), None) => {
-                let input = Input::of_inside(&inside, source)?;
+                let input = self.checked_input(&inside, source)?;
                 self.copy_out(&input, target)
             }
             (Some(inside), Some(name)) => {
-                self.overwrite_inside(Input::of_inside(&inside, source)?, &name, target)
+                let input = self.checked_input(&inside, source)?;
+                self.overwrite_inside(input, &name, target)
             }
             (None, Some(name)) => self.overwrite_inside(Input::of_path(source)?, &name, target),
             (None, None) => unreachable!("one of them is inside an image"),
+        }
+    }
+
+    /// A file inside an image that maps no more than its volume can hold.
+    fn checked_input(&self, inside: &Inside, path: &Path) -> Step<Input> {
+        let input = Input::of_inside(inside, path, &self.signals)?;
+        let mapped = input.mapped().map_err(|error| failure("opening", path, &error.into()))?;
+        match (mapped, self.signals.arrived()) {
+            (None, Some(signal)) => Err(Stop::Signal(signal)),
+            _ => Ok(input),
         }
     }
 
@@ -152,33 +178,36 @@ impl Copier<'_> {
 
     fn copy_out(&mut self, input: &Input, target: &Path) -> Step<()> {
         let place = place::of_file(target, self.options.open_as())?;
+        let path = place.entry.path();
         match place.existing {
-            Existing::Device(metadata) => {
+            Existing::Device(device) => {
                 if !self.options.overwrite {
                     let remedy = "look twice that it is the right one, then add --overwrite";
                     let cause = "all that is on it would be lost";
                     let what = "writing the device";
-                    return Err(Failure::of_rule(what, &place.path, cause, remedy).into());
+                    return Err(Failure::of_rule(what, &path, cause, remedy).into());
                 }
-                let file = device::open(&place.path, &metadata, input.size)?;
-                self.write_in_place(input, &Output { file: &file, path: &place.path })
+                let file = device::open(&path, &device, input.size)?;
+                self.write_in_place(input, &Output { file: &file, path: &path })
             }
             Existing::Striped(_) => {
                 let cause = "a file out of an image is not written onto a striped file";
                 let remedy = "copy it to a plain file, and that onto the striped one";
-                Err(Failure::of_rule("writing", &place.path, cause, remedy).into())
+                Err(Failure::of_rule("writing", &path, cause, remedy).into())
             }
-            Existing::File(_) | Existing::Nothing => {
-                self.replace(input, &place.path)?;
-                Ok(self.flush_folder(place::folder_of(&place.path))?)
+            Existing::File(_) | Existing::Link | Existing::Nothing => {
+                self.replace(input, &place.entry)?;
+                Ok(place.entry.dir.flush()?)
             }
         }
     }
 
-    /// Makes `target` anew, or replaces it. Its folder is not flushed.
-    fn replace(&mut self, input: &Input, target: &Path) -> Step<()> {
-        let temporary = Temporary::take(target, None, &input.metadata)?;
-        match self.fill_from_image(input, &temporary, target) {
+    /// Makes the file `target`, or replaces it. Its directory is not flushed.
+    fn replace(&mut self, input: &Input, target: &Entry) -> Step<()> {
+        let (identity, boot) = (SourceIdentity::of(&input.metadata, input.size), self.boot.clone());
+        let wanted = Wanted { source: &identity, boot: &boot, is_resumed: false };
+        let temporary = Temporary::take(target, &wanted)?;
+        match self.fill_from_image(input, &temporary, &target.path()) {
             Ok(moved) => {
                 temporary.publish(target)?;
                 self.count_image(input, &moved);
@@ -186,7 +215,8 @@ impl Copier<'_> {
             }
             Err(stop) => {
                 temporary.discard();
-                Err(stop)
+                // A search for data that a signal ended is no failure of the image.
+                Err(self.signals.arrived().map_or(stop, Stop::Signal))
             }
         }
     }
@@ -210,7 +240,7 @@ impl Copier<'_> {
         self.flush_output(&output)?;
         self.compare_back(input, &output, &moved, Holes::Kept)?;
         // The owner is not told, so set-id bits would be somebody else's.
-        let mode = Mode::from_bits_truncate(input.mode & 0o777);
+        let mode = Mode::from_bits_truncate(input.mode & KEPT_MODE);
         rustix::fs::fchmod(file.as_fd(), mode)
             .map_err(|errno| Failure::of_errno("setting the permissions", target, errno.into()))?;
         self.flush_output(&output)?;
@@ -354,7 +384,7 @@ impl Copier<'_> {
             flush_every: None,
         };
         let read = self.run_transfer(transfer);
-        let read = read.map_err(|why| stopped(why, input, output.path))?;
+        let read = read.map_err(|why| stopped_reading_back(why, output.path))?;
         let is_direct = read.reads.buffered == 0;
         if !is_direct {
             let why: Vec<&str> = read.reads.why.iter().copied().collect();

@@ -32,7 +32,7 @@ pub fn create(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
 
 /// Writes the first so many bytes of a file or device.
 pub fn overwrite(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
-    let options = OpenOptions::new().read(true).write(true);
+    let options = OpenOptions::new().read(true).write(true).striped(true);
     let file = options.open(path).map_err(|error| told((path, bytes), &error))?;
     fill((path, &file), bytes, stop)
 }
@@ -64,7 +64,9 @@ fn is_full(error: &Error) -> bool {
 
 /// What failed; of a file that does not fit, how much it needs, has, and could have.
 fn told((path, bytes): (&Path, u64), error: &Error) -> Trouble {
-    let shown = path.display();
+    // Scratch files have a path that names a descriptor, which helps no reader.
+    let named = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let shown = named.display();
     if !is_full(error) {
         return Trouble::Run(format!("fill {shown}: {error}"));
     }

@@ -2,16 +2,18 @@
 //! that was given, mounted, and taken down whatever happens.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use diopter::probe::size_text;
+use diopter_sys::loop_device::LoopDevice;
 
+use super::scratch::Scratch;
 use super::{Named, is_fresh};
 use crate::bench::tool;
 use crate::document::Job;
 
 const IMAGE: &str = "file-system";
-const MOUNT: &str = "mount";
 
 /// The kinds that can be made. Nothing of them is put off to be done while something is measured.
 const MAKERS: [(&str, &str, &[&str]); 5] = [
@@ -27,9 +29,15 @@ pub const KINDS: &str = "ext2, ext3, ext4, xfs or btrfs";
 
 /// A file system that is made anew for each round.
 pub struct FreshFileSystem {
-    folder: PathBuf,
+    scratch: Scratch,
     kind: String,
-    device: PathBuf,
+    device: Device,
+}
+
+enum Device {
+    Given(PathBuf),
+    /// Detached by the kernel when it is dropped and unmounted.
+    Loop(LoopDevice),
 }
 
 /// Bytes of an image for a file of so many: metadata, a log, and what mkfs.xfs wants at least.
@@ -85,92 +93,62 @@ fn is_in_path(program: &str) -> bool {
 }
 
 impl FreshFileSystem {
-    /// In a scratch folder; on a loop device unless one was given.
+    /// In a scratch directory; on a loop device unless one was given.
     pub fn new(
-        folder: &Path,
+        scratch: &Scratch,
         device: Option<PathBuf>,
         job: &Job,
     ) -> Result<FreshFileSystem, String> {
-        take_down(folder)?;
-        let mount = folder.join(MOUNT);
-        fs::create_dir_all(&mount).map_err(|error| format!("{}: {error}", mount.display()))?;
         let device = match device {
-            Some(device) => device,
-            None => loop_device(&folder.join(IMAGE), image_bytes(job.offset + job.size))?,
+            Some(device) => Device::Given(device),
+            None => Device::Loop(loop_device(scratch, image_bytes(job.offset + job.size))?),
         };
         let kind = job.file_system.clone().unwrap_or_default();
-        Ok(FreshFileSystem { folder: folder.to_owned(), kind, device })
+        Ok(FreshFileSystem { scratch: scratch.clone(), kind, device })
     }
 
-    /// Makes and mounts it again; where the file is to be.
+    /// Makes and mounts it again; returns where the file is to be.
     pub fn make(&mut self) -> Result<PathBuf, String> {
-        let mount = self.folder.join(MOUNT);
-        unmount(&mount)?;
+        self.scratch.unmount()?;
         let maker = MAKERS.iter().find(|(known, ..)| *known == self.kind);
         let (_, program, options) = maker.expect("it was checked");
-        let device = self.device.display().to_string();
+        let device = self.device.path();
+        let shown = device.display().to_string();
         let mut arguments = options.to_vec();
-        arguments.push(&device);
+        arguments.push(&shown);
         tool::run(program, &arguments)?;
-        let shown = mount.display().to_string();
-        tool::run("mount", &["-t", &self.kind, &device, &shown])?;
-        Ok(mount.join("data"))
+        Ok(self.scratch.mount(device, &self.kind)?.join("data"))
+    }
+}
+
+impl Device {
+    fn path(&self) -> &Path {
+        match self {
+            Device::Given(path) => path,
+            Device::Loop(device) => device.path(),
+        }
     }
 }
 
 impl Drop for FreshFileSystem {
     fn drop(&mut self) {
-        // What stays is tried again with the scratch folder.
-        take_down(&self.folder).unwrap_or(());
+        // What stays is tried again with the scratch directory.
+        self.scratch.unmount().unwrap_or(());
     }
 }
 
-fn loop_device(image: &Path, bytes: u64) -> Result<PathBuf, String> {
-    let shown = image.display().to_string();
-    let file = fs::File::create(image).map_err(|error| format!("{shown}: {error}"))?;
-    file.set_len(bytes).map_err(|error| format!("{shown}: {error}"))?;
-    // Direct I/O below keeps the image out of the page cache; a kernel that cannot does without.
-    let direct = tool::run("losetup", &["--find", "--show", "--direct-io=on", &shown]);
-    let made = direct.or_else(|_| tool::run("losetup", &["--find", "--show", &shown]))?;
-    Ok(PathBuf::from(made))
-}
-
-/// Unmounts what is mounted in a scratch folder, and frees the loop device over its image.
-///
-/// # Errors
-/// Something is still in use.
-pub fn take_down(folder: &Path) -> Result<(), String> {
-    unmount(&folder.join(MOUNT))?;
-    let image = folder.join(IMAGE);
-    if !image.exists() {
-        return Ok(());
-    }
-    let shown = image.display().to_string();
-    let devices = tool::run("losetup", &["--noheadings", "--output", "NAME", "-j", &shown])?;
-    for device in devices.lines().map(str::trim).filter(|name| !name.is_empty()) {
-        tool::run("losetup", &["--detach", device])?;
-    }
-    fs::remove_file(&image).map_err(|error| format!("{shown}: {error}"))
-}
-
-fn unmount(mount: &Path) -> Result<(), String> {
-    let shown = mount.display().to_string();
-    if !is_mounted(mount) {
-        return Ok(());
-    }
-    // A file that is just being closed keeps it busy for a moment; a lazy unmount waits for that.
-    tool::run("umount", &[&shown]).or_else(|_| tool::run("umount", &["--lazy", &shown])).map(drop)
-}
-
-/// Whether a folder is the root of a mount.
-fn is_mounted(folder: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
-    let above = folder.parent().map(device);
-    match (device(folder), above) {
-        (Ok(own), Some(Ok(above))) => own != above,
-        _ => false,
-    }
+/// A loop device over an image in the scratch directory. The image has no name once it is attached,
+/// so its space is free when the device is.
+fn loop_device(scratch: &Scratch, bytes: u64) -> Result<LoopDevice, String> {
+    let failed = |error: std::io::Error| {
+        format!("attach a loop device: {error}; load the module `loop`, or name a device")
+    };
+    let image = scratch.path().join(IMAGE);
+    let mut options = fs::File::options();
+    let file = options.read(true).write(true).create_new(true).open(&image).map_err(failed)?;
+    file.set_len(bytes).map_err(failed)?;
+    fs::remove_file(&image).map_err(failed)?;
+    LoopDevice::attach(file.as_fd()).map_err(failed)
 }
 
 #[cfg(test)]
@@ -188,12 +166,5 @@ mod tests {
         assert!(told.contains("`fat`") && told.contains("ext4"), "{told}");
         let image = Job { target: "image:ext3".to_owned(), ..job("ext4") };
         assert!(check(&named, &[image]).unwrap_err().contains("leave --fs out"));
-    }
-
-    #[test]
-    fn nothing_is_taken_down_where_nothing_stands() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(take_down(folder.path()), Ok(()));
-        assert!(!is_mounted(folder.path()));
     }
 }

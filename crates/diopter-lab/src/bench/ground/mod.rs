@@ -3,6 +3,7 @@
 
 mod fill;
 mod fresh;
+mod register;
 mod scratch;
 
 pub use fresh::KINDS;
@@ -97,9 +98,12 @@ impl Ground {
     ) -> Result<Ground, String> {
         let writes = jobs.iter().any(|job| job.rw.has_writes() || is_fresh(job));
         let mut held = None;
-        scratch::remove_stale(&scratch_folder(&named));
         match &named {
-            Named::Folder(folder) => check_space(folder, jobs)?,
+            Named::Folder(folder) => {
+                // What a killed run left takes space that this one may need.
+                scratch::sweep(register::Register::open().as_ref());
+                check_space(folder, jobs)?;
+            }
             Named::File(path) => {
                 let shown = path.display();
                 if writes && !may_overwrite {
@@ -135,7 +139,7 @@ impl Ground {
                 Named::Device(path) => Some(path.clone()),
                 _ => None,
             };
-            let fresh = FreshFileSystem::new(self.scratch()?.folder(), device, job);
+            let fresh = FreshFileSystem::new(self.scratch()?, device, job);
             self.fresh = Some(fresh.map_err(Trouble::Run)?);
             return Ok(());
         }
@@ -188,7 +192,7 @@ impl Ground {
     /// # Errors
     /// It cannot be made.
     pub fn folder(&mut self) -> Result<PathBuf, Trouble> {
-        Ok(self.scratch()?.folder().to_owned())
+        Ok(self.scratch()?.path())
     }
 
     /// Takes away what one row alone needed.
@@ -209,7 +213,7 @@ impl Ground {
     }
 
     fn scratch_file(&mut self, bytes: u64) -> Result<Place, Trouble> {
-        let path = self.scratch()?.folder().join("data");
+        let path = self.scratch()?.path().join("data");
         remove_if_there(&path)?;
         fill::create(&path, bytes, &self.stop)?;
         Ok(Place::File(path))
@@ -217,7 +221,7 @@ impl Ground {
 
     /// `striped:4x1048576` or `image:ext3`.
     fn scratch_target(&mut self, target: &str, bytes: u64) -> Result<Place, Trouble> {
-        let folder = self.scratch()?.folder().to_owned();
+        let folder = self.scratch()?.path();
         match target.split_once(':') {
             Some(("striped", shape)) => {
                 let path = folder.join("striped");
@@ -306,7 +310,8 @@ fn drop_cache(place: &Place) {
         Place::File(path) => path,
         Place::Inside { image, .. } => image,
     };
-    let Ok(file) = diopter::File::open(path) else { return };
+    let options = diopter::File::options().read(true).striped(true);
+    let Ok(file) = options.open(path) else { return };
     for object in file.object_descriptors() {
         // Only advice: what stays is seen after the round, and told as a doubt.
         diopter::sys::space::advise_dont_need(object, 0, 0).unwrap_or(());
@@ -350,7 +355,8 @@ fn check_file(path: &Path, jobs: &[Job]) -> Result<(), String> {
             "job `{name}`: --fs wants a folder or a device, and {shown} is a file"
         ));
     }
-    let file = diopter::File::open(path).map_err(|error| error.to_string())?;
+    let file = diopter::File::options().read(true).striped(true).open(path);
+    let file = file.map_err(|error| error.to_string())?;
     let size = file.size().map_err(|error| error.to_string())?;
     check_size((path, size), jobs)
 }

@@ -1,101 +1,308 @@
-//! The folder of a run's own files: made beside where the run measures, locked while the run lives,
-//! removed with it. What killed runs left is known by its lock being free.
+//! The scratch directory of a run: made where the run measures, used by its descriptor, entered in
+//! the register while the run lives, and removed with it. What a killed run left is taken down by
+//! its record; what has no record is never touched.
 
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{FlockOperation, flock};
-use tempfile::TempDir;
+use rustix::fs::{self as kernel, AtFlags, Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::fresh;
+use super::register::{self, Entry, Record, Register};
 
 const PREFIX: &str = ".dio-bench-";
-const LOCK: &str = "lock";
+/// Where a file system is mounted, in the directory.
+const MOUNT: &str = "mount";
 
-/// Folders that are looked at for what killed runs left.
-const STALE_MAX: usize = 1000;
+/// A directory that is removed when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Scratch(Arc<Directory>);
 
-/// A folder that goes with its run.
-pub struct Scratch {
-    folder: Option<TempDir>,
-    _lock: File,
+#[derive(Debug)]
+struct Directory {
+    parent: OwnedFd,
+    own: OwnedFd,
+    entry: Mutex<(Record, Option<Entry>)>,
 }
 
 impl Scratch {
-    /// In a folder.
+    /// Makes one in a directory, and takes down what killed runs left.
     pub fn new(within: &Path) -> Result<Scratch, String> {
-        let told = |error: std::io::Error| {
-            format!("make a scratch folder in {}: {error}; name another folder", within.display())
-        };
-        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(within).map_err(told)?;
-        let lock = File::create(folder.path().join(LOCK)).map_err(told)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|errno| told(errno.into()))?;
-        Ok(Scratch { folder: Some(folder), _lock: lock })
+        let register = Register::open();
+        sweep(register.as_ref());
+        Scratch::registered(within, register.as_ref()).map_err(|error| {
+            let shown = within.display();
+            format!("make a scratch directory in {shown}: {error}; name another directory")
+        })
     }
 
-    /// Its path.
-    pub fn folder(&self) -> &Path {
-        self.folder.as_ref().expect("it is there until it is dropped").path()
+    fn registered(within: &Path, register: Option<&Register>) -> io::Result<Scratch> {
+        let within = within.canonicalize()?;
+        let parent = register::open_parent(within.as_os_str().as_bytes())?;
+        let name_of = |path: &Path| path.file_name().unwrap_or_default().to_owned();
+        let made = tempfile::Builder::new()
+            .prefix(PREFIX)
+            .make_in(&within, |path| Ok(kernel::mkdirat(&parent, name_of(path), Mode::RWXU)?))?;
+        let path = made.into_temp_path().keep().map_err(|error| error.error)?;
+        let name = name_of(&path);
+        let own = open_directory(&parent, &name)?;
+        let found = kernel::fstat(&own)?;
+        if !register::is_private(&found) || fs::read_dir(path_of(&own))?.next().is_some() {
+            return Err(io::Error::other("another process replaced it"));
+        }
+        let record = Record {
+            parent: within.as_os_str().as_bytes().to_vec(),
+            name: name.to_string_lossy().into_owned(),
+            identity: (found.st_dev, found.st_ino),
+            mounts: Vec::new(),
+        };
+        // Without a record the run works; only a killed one leaves its files behind.
+        let entry = register.and_then(|register| register.enter(&record).ok());
+        Ok(Scratch(Arc::new(Directory { parent, own, entry: Mutex::new((record, entry)) })))
+    }
+
+    /// A path to it that no other process can make lead elsewhere: it names the descriptor. Valid
+    /// for this process and those that it starts, while this value lives.
+    pub fn path(&self) -> PathBuf {
+        path_of(&self.0.own)
+    }
+
+    /// Mounts a device in the directory; returns the root of the mount.
+    pub fn mount(&self, device: &Path, kind: &str) -> Result<PathBuf, String> {
+        let failed = |doing: &str, error: io::Error| {
+            format!("{doing} {kind} on {}: {error}; see dmesg", device.display())
+        };
+        let point = self.path().join(MOUNT);
+        fs::create_dir_all(&point).map_err(|error| failed("make a mount point for", error))?;
+        let number = kernel::stat(device).map_err(|error| failed("look up", error.into()))?;
+        self.record_mount(number.st_rdev).map_err(|error| failed("record", error))?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        rustix::mount::mount(device, &point, kind, flags, None)
+            .map_err(|error| failed("mount", error.into()))?;
+        // Some file systems have a device number that is not their device's.
+        let number = kernel::stat(&point).map_err(|error| failed("look up", error.into()))?;
+        self.record_mount(number.st_dev).map_err(|error| failed("record", error))?;
+        Ok(point)
+    }
+
+    /// Unmounts what [`Scratch::mount`] mounted.
+    pub fn unmount(&self) -> Result<(), String> {
+        self.0.unmount().map_err(|error| {
+            format!("unmount the scratch file system: {error}; see findmnt for what is left")
+        })
+    }
+
+    fn record_mount(&self, device: u64) -> io::Result<()> {
+        let mut guard = self.0.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let (record, entry) = &mut *guard;
+        if record.mounts.contains(&device) {
+            return Ok(());
+        }
+        record.mounts.push(device);
+        entry.as_mut().map_or(Ok(()), |entry| entry.write(record))
     }
 }
 
-impl Drop for Scratch {
+impl Directory {
+    fn unmount(&self) -> io::Result<()> {
+        if mounted(&self.own)?.is_none() {
+            return Ok(());
+        }
+        let point = path_of(&self.own).join(MOUNT);
+        // A file that is just being closed keeps it busy for a moment. It is this run's own mount,
+        // so a lazy unmount takes nothing away from others.
+        let lazy = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
+        rustix::mount::unmount(&point, UnmountFlags::NOFOLLOW)
+            .or_else(|_| rustix::mount::unmount(&point, lazy))
+            .map_err(io::Error::from)
+    }
+}
+
+impl Drop for Directory {
     fn drop(&mut self) {
-        if let Some(folder) = self.folder.take() {
-            // Not over what may still be mounted in it.
-            if fresh::take_down(folder.path()).is_ok() {
-                drop(folder);
-            } else {
-                // What stays is removed by the next run here.
-                let _kept = folder.keep();
+        let guard = self.entry.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (record, entry) = (guard.0.clone(), guard.1.take());
+        // What stays has its record, and is removed by the next run.
+        if self.unmount().is_ok() && clear((&self.parent, &self.own), &record.name).is_ok() {
+            entry.iter().for_each(Entry::remove);
+        }
+    }
+}
+
+/// Takes down what killed runs of this user left.
+pub fn sweep(register: Option<&Register>) {
+    // A register that cannot be read now is read by the next run.
+    register.map_or(Ok(()), |register| register.sweep(take_down)).unwrap_or(());
+}
+
+/// Takes down what a record names. Returns true when the record has done its work: all is gone, or
+/// something else has the name now, which is not touched.
+fn take_down(record: &Record) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    if !record.name.starts_with(PREFIX) || record.name.contains('/') {
+        return false;
+    }
+    let opened = register::open_parent(&record.parent)
+        .and_then(|parent| Ok((open_directory(&parent, OsStr::new(&record.name))?, parent)));
+    let (own, parent) = match opened {
+        Ok(opened) => opened,
+        // A link in its place is ELOOP or ENOTDIR, by the kernel's version.
+        Err(error) => {
+            let is_loop = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
+            return is_loop || matches!(error.kind(), NotFound | NotADirectory);
+        }
+    };
+    let Ok(found) = kernel::fstat(&own) else { return false };
+    if (found.st_dev, found.st_ino) != record.identity || !register::is_private(&found) {
+        return true;
+    }
+    match mounted(&own) {
+        Ok(None) => {}
+        Ok(Some(device)) if record.mounts.contains(&device) => {
+            // Never lazily: what is in use stays until a later run.
+            let point = path_of(&own).join(MOUNT);
+            if rustix::mount::unmount(point, UnmountFlags::NOFOLLOW).is_err() {
+                return false;
             }
         }
+        Ok(Some(_)) | Err(_) => return false,
     }
+    clear((&parent, &own), &record.name).is_ok()
 }
 
-/// Removes the folders of runs that were killed.
-pub fn remove_stale(within: &Path) {
-    let entries = fs::read_dir(within).into_iter().flatten().flatten();
-    let is_ours = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX))
-    };
-    let folders = entries.map(|entry| entry.path()).filter(is_ours).take(STALE_MAX);
-    for folder in folders {
-        let Ok(lock) = File::open(folder.join(LOCK)) else { continue };
-        let is_free = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
-        if is_free && fresh::take_down(&folder).is_ok() {
-            // What cannot be removed is in nobody's way.
-            fs::remove_dir_all(&folder).unwrap_or(());
+/// Empties a directory and removes it, if it still has its name.
+fn clear((parent, own): (&OwnedFd, &OwnedFd), name: &str) -> io::Result<()> {
+    for entry in fs::read_dir(path_of(own))? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
         }
     }
+    let named = open_directory(parent, OsStr::new(name))?;
+    if register::identity(&named)? != register::identity(own)? {
+        return Err(io::Error::other("another directory has its name"));
+    }
+    Ok(kernel::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+}
+
+/// The device number of the file system that is mounted in a scratch directory.
+fn mounted(own: &OwnedFd) -> io::Result<Option<u64>> {
+    let found = match kernel::statat(own, MOUNT, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => found,
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    Ok((found.st_dev != kernel::fstat(own)?.st_dev).then_some(found.st_dev))
+}
+
+fn open_directory(parent: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(kernel::openat(parent, name, flags, Mode::empty())?)
+}
+
+fn path_of(own: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), own.as_raw_fd()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_scratch_folder_goes_with_its_run() {
+    struct Ground {
+        within: tempfile::TempDir,
+        register: Register,
+    }
+
+    fn ground() -> Ground {
         let within = tempfile::tempdir().unwrap();
-        let scratch = Scratch::new(within.path()).unwrap();
-        fs::write(scratch.folder().join("data"), b"much").unwrap();
-        drop(scratch);
-        assert_eq!(fs::read_dir(within.path()).unwrap().count(), 0);
+        let register = Register::open_in(within.path(), "register").unwrap();
+        fs::create_dir(within.path().join("run")).unwrap();
+        Ground { within, register }
+    }
+
+    impl Ground {
+        fn run(&self) -> PathBuf {
+            self.within.path().join("run")
+        }
+
+        fn scratch(&self) -> Scratch {
+            Scratch::registered(&self.run(), Some(&self.register)).unwrap()
+        }
+
+        /// Leaves a scratch directory as a killed run does; returns its path.
+        fn killed(&self) -> PathBuf {
+            let scratch = self.scratch();
+            fs::write(scratch.path().join("data"), b"much").unwrap();
+            let path = scratch.path().canonicalize().unwrap();
+            scratch.0.entry.lock().unwrap().1 = None;
+            std::mem::forget(scratch);
+            path
+        }
+
+        fn left(&self) -> usize {
+            fs::read_dir(self.run()).unwrap().count()
+        }
     }
 
     #[test]
-    fn what_a_killed_run_left_is_removed_and_what_a_living_one_has_is_not() {
-        let within = tempfile::tempdir().unwrap();
-        let living = Scratch::new(within.path()).unwrap();
-        let left = within.path().join(".dio-bench-killed");
+    fn a_scratch_directory_goes_with_its_run() {
+        let ground = ground();
+        let scratch = ground.scratch();
+        fs::create_dir(scratch.path().join("logs")).unwrap();
+        fs::write(scratch.path().join("logs/data"), b"much").unwrap();
+        drop(scratch);
+        assert_eq!(ground.left(), 0);
+        assert_eq!(fs::read_dir(ground.within.path().join("register")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_removed_and_what_a_live_one_has_is_not() {
+        let ground = ground();
+        let live = ground.scratch();
+        let left = ground.killed();
+        let other = ground.run().join(".dio-bench-other");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("lock"), b"").unwrap();
+        sweep(Some(&ground.register));
+        assert!(!left.exists() && live.path().exists());
+        assert!(other.join("lock").exists(), "it is not in the register");
+    }
+
+    #[test]
+    fn a_directory_that_took_the_name_of_a_killed_runs_is_not_touched() {
+        let ground = ground();
+        let left = ground.killed();
+        fs::rename(&left, ground.run().join("moved")).unwrap();
         fs::create_dir(&left).unwrap();
-        fs::write(left.join(LOCK), b"").unwrap();
-        fs::create_dir(within.path().join(".dio-bench-other")).unwrap();
-        fs::write(within.path().join("mine"), b"").unwrap();
-        remove_stale(within.path());
-        assert!(!left.exists() && living.folder().exists());
-        assert!(within.path().join("mine").exists());
-        assert!(within.path().join(".dio-bench-other").exists(), "it has no lock: not a run's");
+        fs::write(left.join("mine"), b"").unwrap();
+        sweep(Some(&ground.register));
+        assert!(left.join("mine").exists());
+        let link = ground.killed();
+        fs::rename(&link, ground.run().join("moved too")).unwrap();
+        std::os::unix::fs::symlink(&left, &link).unwrap();
+        sweep(Some(&ground.register));
+        assert!(left.join("mine").exists() && ground.run().join("moved too/data").exists());
+    }
+
+    #[test]
+    fn a_directory_that_is_replaced_during_the_run_is_not_emptied() {
+        let ground = ground();
+        let scratch = ground.scratch();
+        let path = scratch.path().canonicalize().unwrap();
+        fs::rename(&path, ground.run().join("moved")).unwrap();
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("other"), b"").unwrap();
+        fs::write(scratch.path().join("data"), b"").unwrap();
+        assert!(ground.run().join("moved/data").exists());
+        drop(scratch);
+        assert!(path.join("other").exists());
+        assert!(!ground.run().join("moved/data").exists());
     }
 }

@@ -137,7 +137,8 @@ fn direction(tally: &DirectionTally, elapsed_ns: u64) -> Option<DirectionSample>
 /// Pages of what was read or written that are in the page cache; 0 where nobody can tell.
 pub fn pages_cached(place: &Place) -> u64 {
     let Place::File(path) = place else { return 0 };
-    let Ok(file) = diopter::File::open(path) else { return 0 };
+    let options = diopter::File::options().read(true).striped(true);
+    let Ok(file) = options.open(path) else { return 0 };
     let pages = file.object_descriptors().filter_map(|object| {
         let size = rustix::fs::fstat(object).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
         let all = diopter::sys::residency::residency(object, 0, 0, size?);

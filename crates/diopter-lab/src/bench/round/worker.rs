@@ -199,7 +199,7 @@ fn is_over(span: Span, elapsed_ns: u64, moved: u64) -> bool {
 
 fn open(place: &Place, order: &RoundOrder) -> Result<File, String> {
     let job = &order.job;
-    let mut options = OpenOptions::new().read(true).write(job.rw.has_writes());
+    let mut options = OpenOptions::new().read(true).write(job.rw.has_writes()).striped(true);
     options = match job.durability.as_str() {
         "dsync" => options.dsync(true),
         "sync" => options.sync(true),

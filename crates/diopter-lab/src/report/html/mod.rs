@@ -6,6 +6,7 @@ mod model;
 
 use crate::compare::Comparison;
 use crate::document::Bench;
+use crate::untrusted;
 use model::Page;
 
 const PAGE: &str = include_str!("../../../assets/report.html");
@@ -36,7 +37,7 @@ pub(super) fn page(bench: &Bench, comparison: Option<&Comparison>) -> String {
         let at = page.find(mark).expect("the page has a place for each part");
         page.replace_range(at..at + mark.len(), &text);
     }
-    page
+    untrusted::page(&page).into_owned()
 }
 
 /// JSON that nothing in it can end the script element around it: `<` is written as an escape.

@@ -13,7 +13,6 @@ use crate::trace::model;
 /// Pages of memory that one bio takes (`BIO_MAX_VECS`). Pages that lie apart, as most do, are a
 /// segment each, so a bio that holds as many was ended by that limit.
 const BIO_PAGES_MAX: u64 = 256;
-const PAGE_BYTES: u64 = 4096;
 
 /// What cut a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,16 +48,18 @@ fn by_size_limit(trace: &Trace) -> Option<Finding> {
     evidence.figures.insert("pieces_max".to_owned(), pieces.unwrap_or(0));
     evidence.figures.extend(segments.map(|segments| ("limit_segments".to_owned(), segments)));
     let pages = segments.unwrap_or(BIO_PAGES_MAX).min(BIO_PAGES_MAX);
-    let fits = limit.unwrap_or(u64::MAX).min(pages * PAGE_BYTES);
+    let fits = limit.unwrap_or(u64::MAX).min(pages * page_bytes());
     Some(Finding {
         id: known::SPLIT_BY_SIZE_LIMIT.to_owned(),
         reason: None,
         severity: Severity::Notice,
         evidence,
-        cause: "a bio holds at most 256 pieces of memory (1 MiB in single pages), and one that is \
-                larger than the device's limits (queue/max_sectors_kb, queue/max_segments) is cut \
-                again; the request is done when its last piece is"
-            .to_owned(),
+        cause: format!(
+            "a bio holds at most 256 pieces of memory ({} in single pages), and one that is \
+             larger than the device's limits (queue/max_sectors_kb, queue/max_segments) is cut \
+             again; the request is done when its last piece is",
+            known_size(BIO_PAGES_MAX * page_bytes())
+        ),
         remedy: format!(
             "{}; or memory in huge pages, and a larger queue/max_sectors_kb",
             known::remedy_smaller_requests(fits)
@@ -136,7 +137,7 @@ fn cut_between(before: &TracedBio, after: &TracedBio) -> Cut {
     let is_contiguous =
         before.device == after.device && before.sector + before.bytes / 512 == after.sector;
     // A bio that is not full although the device goes on was ended by the file's mapping.
-    if is_contiguous && before.bytes >= BIO_PAGES_MAX * PAGE_BYTES - PAGE_BYTES {
+    if is_contiguous && before.bytes >= (BIO_PAGES_MAX - 1) * page_bytes() {
         Cut::SizeLimit
     } else {
         Cut::Extent
@@ -180,6 +181,11 @@ fn files_of<'a>(trace: &'a Trace, shown: &'a Shown) -> impl Iterator<Item = &'a 
 
 fn longest(trace: &Trace, shown: &Shown) -> u64 {
     shown.requests.iter().map(|at| trace.requests[*at].length).max().unwrap_or(0)
+}
+
+/// Bytes of a page of memory, on the machine that is traced.
+fn page_bytes() -> u64 {
+    u64::from(diopter::sys::residency::page_size())
 }
 
 fn known_size(bytes: u64) -> String {

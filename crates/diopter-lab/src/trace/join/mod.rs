@@ -77,6 +77,8 @@ struct Pending {
     /// Whether it may take as long as it takes: no other attempt follows.
     can_wait: bool,
     has_allocated: bool,
+    /// It begins at or behind the end of the file.
+    is_past_end: bool,
     is_complete: bool,
     /// It is of a raw device, and ends with its bios.
     is_raw: bool,
@@ -207,6 +209,9 @@ impl Join {
 
     /// Puts what was joined into `trace`.
     pub fn finish(mut self, trace: &mut Trace) {
+        for number in 0..self.requests.len() {
+            self.end_past_end(number);
+        }
         let kept = |pending: &Pending| !pending.is_given_up;
         let unfinished = self.requests.iter().filter(|pending| !pending.is_complete);
         let unfinished = unfinished.filter(|pending| kept(pending)).count();
@@ -383,6 +388,7 @@ impl Join {
             is_polled: begin.flags & IOCB_POLLED != 0,
             can_wait: begin.flags & IOCB_NOWAIT == 0,
             has_allocated: false,
+            is_past_end: begin.inode.number != 0 && begin.position >= begin.file_size,
             is_complete: false,
             is_raw: false,
             is_given_up: false,
@@ -391,6 +397,7 @@ impl Join {
 
     /// A thread that begins something else has given up what it neither queued nor completed.
     fn give_up(&mut self, number: usize) {
+        self.end_past_end(number);
         let pending = &mut self.requests[number];
         if pending.is_complete || pending.can_wait || !pending.request.bios.is_empty() {
             return;
@@ -398,6 +405,22 @@ impl Join {
         pending.is_given_up = true;
         let key = (pending.inode, pending.request.offset);
         self.given_up.insert(key, number);
+        self.leave(key, number);
+    }
+
+    /// Ends a read at or behind the end of the file: it moves nothing, and the kernel returns from
+    /// it without an event (`__iomap_dio_rw` in fs/iomap/direct-io.c).
+    fn end_past_end(&mut self, number: usize) {
+        let pending = &mut self.requests[number];
+        let request = &mut pending.request;
+        let is_read = request.op == TracedOp::Read;
+        if pending.is_complete || !pending.is_past_end || !is_read || !request.bios.is_empty() {
+            return;
+        }
+        pending.is_complete = true;
+        request.result = Some(0);
+        request.context = Some(Context::Task);
+        let key = (pending.inode, request.offset);
         self.leave(key, number);
     }
 

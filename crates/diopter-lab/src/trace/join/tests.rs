@@ -163,6 +163,47 @@ fn what_linux_aio_is_refused_is_a_request_with_that_result() {
     assert_eq!(trace.requests[0].result, Some(EAGAIN));
 }
 
+/// A read that is waited for, at an offset of a file of 1 MiB, without any event of its end.
+fn read_at(position: u64) -> What {
+    What::Begin(Begin {
+        inode: inode(),
+        file_size: 1 << 20,
+        position,
+        count: u64::from(LENGTH),
+        done_before: 0,
+        flags: 0,
+        is_async: false,
+        is_write: false,
+    })
+}
+
+#[test]
+fn a_read_at_the_end_of_the_file_moves_nothing() {
+    let mut told = Told::new();
+    told.at(ROOT, read_at(0)).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+    told.at(ROOT, read_at(1 << 20));
+    let trace = told.end();
+    let moved: u64 = trace.requests.iter().map(crate::trace::summary::bytes_moved).sum();
+    assert_eq!(trace.requests[1].result, Some(0));
+    assert_eq!((trace.requests.len(), moved), (2, u64::from(LENGTH)));
+    assert!(trace.unknown.is_empty(), "{:?}", trace.unknown);
+}
+
+#[test]
+fn a_read_at_the_end_takes_no_completion_from_a_write_at_the_same_place() {
+    let mut told = Told::new();
+    told.at(ROOT, read_at(1 << 20));
+    let mut write = read_at(1 << 20);
+    let What::Begin(begin) = &mut write else { unreachable!("a begin") };
+    (begin.is_async, begin.is_write) = (true, true);
+    told.at(ROOT, write);
+    let result = i64::from(LENGTH);
+    let position = (1 << 20) + u64::from(LENGTH);
+    told.at(WORKER, What::Complete { inode: inode(), position, result });
+    let results: Vec<_> = told.end().requests.iter().map(|request| request.result).collect();
+    assert_eq!(results, [Some(0), Some(result)]);
+}
+
 #[test]
 fn threads_that_the_command_did_not_start_are_not_told() {
     let mut told = Told::new();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use diopter_sys::{Errno, ObjectHandle};
+use diopter_sys::{Errno, ObjectHandle, OpenObject};
 
 use crate::backend::{BlockFacts, Port};
 use crate::prng::Prng;
@@ -193,7 +193,8 @@ impl World {
     /// The port of one disk.
     #[must_use]
     pub fn port(&self, number: u32) -> SimPort {
-        SimPort { world: self.clone(), number }
+        let [direct, buffered] = [2 * number, 2 * number + 1].map(OpenObject::simulated);
+        SimPort { world: self.clone(), number, direct, buffered }
     }
 
     pub(super) fn disks(&self) -> MutexGuard<'_, Vec<Disk>> {
@@ -206,24 +207,26 @@ impl World {
 pub struct SimPort {
     world: World,
     number: u32,
+    direct: OpenObject,
+    buffered: OpenObject,
 }
 
-/// Which disk a handle names, and whether through the page cache.
-pub(super) fn resolve(handle: ObjectHandle) -> (usize, bool) {
-    let raw = handle.as_simulated();
-    ((raw / 2) as usize, raw % 2 == 1)
+/// The disk that a handle names, and `true` where it is through the page cache; `None` for a file.
+pub(super) fn resolve(handle: ObjectHandle) -> Option<(usize, bool)> {
+    let raw = handle.as_simulated()?;
+    Some(((raw / 2) as usize, raw % 2 == 1))
 }
 
 impl Port for SimPort {
-    fn direct(&self) -> ObjectHandle {
-        ObjectHandle::simulated(2 * self.number)
+    fn direct(&self) -> &OpenObject {
+        &self.direct
     }
 
-    fn buffered(&self) -> Result<ObjectHandle, Errno> {
-        Ok(ObjectHandle::simulated(2 * self.number + 1))
+    fn buffered(&self) -> Result<&OpenObject, Errno> {
+        Ok(&self.buffered)
     }
 
-    fn buffered_if_open(&self) -> Option<ObjectHandle> {
+    fn buffered_if_open(&self) -> Option<&OpenObject> {
         None
     }
 

@@ -98,9 +98,10 @@ impl Sim {
 
     /// How long a bio takes, and how it will end.
     fn fate(&mut self, spec: &BioSpec) -> (u64, Answer) {
-        let object = spec.object;
+        let Some((number, _)) = disk::resolve(spec.object) else {
+            return (self.config.latency_min_ns, Answer::Well);
+        };
         let Fate { mut answer, mut slow } = self.config.faults.draw(&mut self.fates);
-        let (number, _) = disk::resolve(object);
         if self.config.faulty.is_some_and(|faulty| faulty as usize != number) {
             (answer, slow) = (Answer::Well, false);
         }
@@ -127,7 +128,7 @@ impl Sim {
     /// A buffered write reads its pages now and writes them back whole when it ends: what happens
     /// to them in between is lost, as on a real kernel with a dirty page.
     fn pages_before(&self, spec: &BioSpec) -> Option<(u64, Vec<u8>)> {
-        let (number, is_buffered) = disk::resolve(spec.object);
+        let (number, is_buffered) = disk::resolve(spec.object)?;
         let disks = self.world.disks();
         (is_buffered && spec.op == Op::Write)
             .then(|| disks[number].pages(spec.offset, u64::from(spec.length())))
@@ -146,7 +147,7 @@ impl Sim {
         pages: Option<(u64, Vec<u8>)>,
     ) -> BioResult {
         let spec = bio.spec();
-        let (number, is_buffered) = disk::resolve(spec.object);
+        let (number, is_buffered) = disk::resolve(spec.object).ok_or(Errno::EBADF)?;
         let mut disks = self.world.disks();
         let disk = &mut disks[number];
         let length = u64::from(spec.length());

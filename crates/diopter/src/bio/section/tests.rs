@@ -11,6 +11,7 @@ use crate::units::to_u64;
 use BoundaryPolicy::{Patch1, Patch2V1, V3_8, V3_10, V5_12};
 
 const POLICIES: [BoundaryPolicy; 5] = [V3_8, Patch1, Patch2V1, V3_10, V5_12];
+const PAGE_BYTES: u64 = 4096;
 const BLOCK: u64 = PAGE_BYTES;
 const KIB: u64 = 1024;
 const UNLIMITED: u32 = u32::MAX;
@@ -38,6 +39,7 @@ fn ext3(gap: u64) -> Table {
 fn transfer(start: u64, length: u64, boundary: BoundaryPolicy, vecs_max: u32) -> Transfer {
     Transfer {
         range: FileRange::new(start, start + length),
+        page_bytes: PAGE_BYTES,
         page_offset: 0,
         block: BLOCK,
         limits: Limits { bytes_max: u64::MAX, vecs_max },
@@ -309,6 +311,28 @@ fn a_page_that_a_flagged_mapping_completes_is_one_section() {
     assert_eq!(lengths(Patch1), [(4, 1), (8, 2)]);
     for later in [Patch2V1, V3_10, V5_12] {
         assert_eq!(lengths(later), [(8, 2), (4, 1)]);
+    }
+}
+
+/// What a bio holds is counted in pages of the machine, whatever their size.
+#[test]
+fn vecs_are_pages_of_4_16_and_64_kib() {
+    for page_bytes in [4 * KIB, 16 * KIB, 64 * KIB] {
+        let limits = Limits { bytes_max: u64::MAX, vecs_max: 2 };
+        let page = page_bytes / KIB;
+        for policy in POLICIES {
+            let whole = transfer(0, 5 * page_bytes, policy, 2);
+            let aligned = Transfer { page_bytes, block: 512, limits, ..whole };
+            let told = |transfer| -> Vec<(u64, u32)> {
+                let bios = bios(&Identity, transfer).into_iter();
+                bios.map(|bio| (bio.range.length() / KIB, bio.vecs)).collect()
+            };
+            assert_eq!(told(aligned), [(2 * page, 2), (2 * page, 2), (page, 1)], "{policy:?}");
+            let off = Transfer { page_offset: page_bytes - 2 * KIB, ..aligned };
+            let first = (page + 2, 2);
+            let rest = [(2 * page, 2), (2 * page - 2, 2)];
+            assert_eq!(told(off), [&[first], &rest[..]].concat(), "{policy:?}");
+        }
     }
 }
 

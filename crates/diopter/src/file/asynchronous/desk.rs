@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 #[cfg(feature = "tokio")]
-use diopter_sys::{Errno, IoBuf, ObjectHandle};
+use diopter_sys::{Errno, IoBuf};
 use diopter_sys::{EventFd, fork};
 
 use crate::backend::{Register, Wait};
@@ -17,7 +17,7 @@ use crate::engine::wait::Deadline;
 use crate::engine::{Engine, EngineOptions, start_at};
 #[cfg(feature = "tokio")]
 use crate::file::File;
-use crate::file::asynchronous::slot::{Offer, Slot};
+use crate::file::asynchronous::slot::{Mail, Offer, Slot, drop_departed};
 #[cfg(feature = "tokio")]
 use crate::limits::TEARDOWN_WAIT_MAX;
 use crate::limits::{FUTURE_SLICE, REQUESTS_MAX};
@@ -50,9 +50,6 @@ pub(super) struct Desk {
     queue: VecDeque<Arc<Slot>>,
     /// Those in the queue whose futures are gone.
     withdrawn: usize,
-    /// Files that are registered with the ring, which keeps them open.
-    #[cfg(feature = "tokio")]
-    registered: Vec<File>,
     generation: u64,
 }
 
@@ -69,34 +66,20 @@ impl Desk {
             served: (0..REQUESTS_MAX).map(|_| None).collect(),
             queue: VecDeque::new(),
             withdrawn: 0,
-            #[cfg(feature = "tokio")]
-            registered: Vec::new(),
             generation: fork::generation(),
         }
     }
 
-    /// Registers each descriptor of a file, or none. It stays open until it is forgotten.
+    /// [`Engine::register_file`].
     #[cfg(feature = "tokio")]
     pub fn register_file(&mut self, file: &File) -> Result<(), Errno> {
-        for fd in file.object_descriptors() {
-            let registered = self.engine.core().backend().register(Register::File(fd));
-            if let Err(errno) = registered {
-                self.forget_file(file);
-                return Err(errno);
-            }
-        }
-        self.registered.push(file.clone());
-        Ok(())
+        self.engine.register_file(file)
     }
 
     /// Undoes [`Desk::register_file`].
     #[cfg(feature = "tokio")]
     pub fn forget_file(&mut self, file: &File) {
-        for fd in file.object_descriptors() {
-            let forget = Register::Forget(ObjectHandle::of_fd(fd));
-            self.engine.core().backend().register(forget).unwrap_or(());
-        }
-        self.registered.retain(|other| !other.is_same(file));
+        self.engine.forget_file(file).unwrap_or(());
     }
 
     #[cfg(feature = "tokio")]
@@ -119,21 +102,15 @@ impl Desk {
         &self.event
     }
 
-    /// Takes requests over, in order.
-    pub fn take_over(&mut self, slots: impl IntoIterator<Item = Arc<Slot>>) {
-        self.queue.extend(slots);
-    }
-
-    /// The future of a slot is gone. Nothing of it may be here, too.
-    pub fn give_up(&mut self, slot: &Slot) {
-        if let Some(id) = slot.abandoned_id() {
+    /// Takes requests over, in order, and cancels those whose futures are gone.
+    pub fn take_over(&mut self, mail: &mut Mail) {
+        self.queue.extend(mail.arrived.drain(..));
+        for id in mail.abandoned.iter().filter_map(|slot| slot.abandoned_id()) {
             self.engine.core().cancel_unless_begun(id);
-            return;
         }
-        self.withdrawn += 1;
-        // At most half of the queue is empty, and each is looked at twice at most.
-        if self.withdrawn > self.queue.len() / 2 {
-            self.queue.retain(|slot| !slot.is_empty());
+        self.withdrawn += mail.withdrawn;
+        mail.forget_departed();
+        if drop_departed(&mut self.queue, self.withdrawn) {
             self.withdrawn = 0;
         }
     }
@@ -221,7 +198,8 @@ impl Desk {
 }
 
 impl Drop for Desk {
-    /// Nobody will ever know of what is left; the engine waits for the device, or leaks.
+    /// What is left is reported as lost: its results can't be handed over any more. The engine
+    /// finishes the writes that it can.
     fn drop(&mut self) {
         if self.is_inherited() {
             return;

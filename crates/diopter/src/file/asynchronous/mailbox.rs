@@ -9,7 +9,7 @@ use tokio::runtime::{Handle, Id};
 use crate::clock::{self, Nanos};
 use crate::file::asynchronous::per_process::PerProcess;
 use crate::file::asynchronous::reaper::first_reaper;
-use crate::file::asynchronous::slot::Slot;
+use crate::file::asynchronous::slot::{Departure, Mail, Slot};
 use crate::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE};
 use crate::sync::{Arc, StaticMutex, Weak, lock_static};
 
@@ -25,8 +25,7 @@ pub(super) struct Mailbox {
 }
 
 struct State {
-    arrived: VecDeque<Arc<Slot>>,
-    given_up: Vec<Arc<Slot>>,
+    mail: Mail,
     /// The task that serves them, once it was polled.
     driver: Option<Waker>,
     /// The task has been woken, or was never polled, since `since`.
@@ -36,13 +35,6 @@ struct State {
     is_watched: bool,
     /// The task does not serve any more.
     is_closed: bool,
-}
-
-/// What a mailbox held.
-#[derive(Default)]
-pub(super) struct Mail {
-    pub arrived: VecDeque<Arc<Slot>>,
-    pub given_up: Vec<Arc<Slot>>,
 }
 
 impl Mailbox {
@@ -56,8 +48,7 @@ impl Mailbox {
             return (mailbox, false);
         }
         let state = State {
-            arrived: VecDeque::new(),
-            given_up: Vec::new(),
+            mail: Mail::default(),
             driver: None,
             is_scheduled: true,
             since: clock::now(),
@@ -75,16 +66,16 @@ impl Mailbox {
         if state.is_closed {
             return false;
         }
-        state.arrived.push_back(Arc::clone(slot));
+        state.mail.arrived.push_back(Arc::clone(slot));
         self.rouse(state);
         true
     }
 
     /// The future of a slot that was posted here is gone.
-    pub fn give_up(&self, slot: Arc<Slot>) {
+    pub fn give_up(&self, slot: Arc<Slot>, departure: Departure) {
         let mut state = lock_static(&self.state);
         if !state.is_closed {
-            state.given_up.push(slot);
+            state.mail.give_up(slot, departure);
             self.rouse(state);
         }
     }
@@ -110,8 +101,7 @@ impl Mailbox {
     pub fn take(&self, waker: &Waker, mail: &mut Mail) {
         let mut state = lock_static(&self.state);
         state.is_scheduled = false;
-        std::mem::swap(&mut state.arrived, &mut mail.arrived);
-        std::mem::swap(&mut state.given_up, &mut mail.given_up);
+        std::mem::swap(&mut state.mail, mail);
         if !state.driver.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
             let old = state.driver.replace(waker.clone());
             drop(state);
@@ -123,8 +113,8 @@ impl Mailbox {
     pub fn close(&self, mail: &mut Mail) {
         let mut state = lock_static(&self.state);
         state.is_closed = true;
-        state.given_up.clear();
-        let arrived = std::mem::take(&mut state.arrived);
+        state.mail.forget_departed();
+        let arrived = std::mem::take(&mut state.mail.arrived);
         let driver = state.driver.take();
         drop(state);
         drop(driver);
@@ -137,10 +127,10 @@ impl Mailbox {
         let mut state = lock_static(&self.state);
         let age = u128::from(now.since(state.since));
         if state.is_scheduled && age >= UNDRIVEN_WAIT_MAX.as_nanos() {
-            arrived.append(&mut state.arrived);
-            state.given_up.clear();
+            arrived.append(&mut state.mail.arrived);
+            state.mail.forget_departed();
         }
-        state.is_watched &= age < WORKER_IDLE.as_nanos() || !state.arrived.is_empty();
+        state.is_watched &= age < WORKER_IDLE.as_nanos() || !state.mail.arrived.is_empty();
         state.is_watched
     }
 }

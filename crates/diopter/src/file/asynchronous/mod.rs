@@ -187,13 +187,17 @@ impl Drop for RequestFuture {
         else {
             return;
         };
-        if generation != fork::generation() || slot.leave() == Departure::Over {
+        if generation != fork::generation() {
+            return;
+        }
+        let departure = slot.leave();
+        if departure == Departure::Over {
             return;
         }
         match server {
-            Server::Reaper(reaper) => reaper.give_up(slot),
+            Server::Reaper(reaper) => reaper.give_up(slot, departure),
             #[cfg(feature = "tokio")]
-            Server::Mailbox(mailbox) => mailbox.give_up(slot),
+            Server::Mailbox(mailbox) => mailbox.give_up(slot, departure),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::file::asynchronous::desk::{Desk, Next, patience, wake_all};
 #[cfg(feature = "tokio")]
 use crate::file::asynchronous::mailbox;
 use crate::file::asynchronous::per_process::PerProcess;
-use crate::file::asynchronous::slot::Slot;
+use crate::file::asynchronous::slot::{Departure, Mail, Slot};
 #[cfg(feature = "tokio")]
 use crate::limits::UNDRIVEN_WAIT_MAX;
 use crate::limits::{REAPERS_MAX, WAIT_SLICE, WORKER_IDLE};
@@ -35,8 +35,7 @@ pub(super) struct Reaper {
 
 #[derive(Default)]
 struct State {
-    arrived: VecDeque<Arc<Slot>>,
-    given_up: Vec<Arc<Slot>>,
+    mail: Mail,
     /// Somebody wants it to look around.
     is_called: bool,
     is_running: bool,
@@ -70,14 +69,14 @@ impl Reaper {
     /// Has a request served. One that can't be served at all is refused, which its future sees.
     pub fn submit(&'static self, slot: Arc<Slot>) {
         let mut state = lock_static(&self.state);
-        state.arrived.push_back(slot);
+        state.mail.arrived.push_back(slot);
         self.rouse(state);
     }
 
     /// The future of a slot of this reaper is gone.
-    pub fn give_up(&'static self, slot: Arc<Slot>) {
+    pub fn give_up(&'static self, slot: Arc<Slot>, departure: Departure) {
         let mut state = lock_static(&self.state);
-        state.given_up.push(slot);
+        state.mail.give_up(slot, departure);
         self.rouse(state);
     }
 
@@ -128,18 +127,17 @@ impl Reaper {
         let mut state = lock_static(&self.state);
         state.is_running = false;
         state.is_asleep = false;
-        state.given_up.clear();
-        let arrived = std::mem::take(&mut state.arrived);
+        state.mail.forget_departed();
+        let arrived = std::mem::take(&mut state.mail.arrived);
         drop(state);
         let mut wakers: Vec<Waker> = arrived.iter().filter_map(|slot| slot.refuse(why)).collect();
         wake_all(&mut wakers);
     }
 
     /// Moves what has arrived to where the thread has it for itself.
-    fn take_news(&self, arrived: &mut VecDeque<Arc<Slot>>, given_up: &mut Vec<Arc<Slot>>) {
+    fn take_news(&self, mail: &mut Mail) {
         let mut state = lock_static(&self.state);
-        std::mem::swap(&mut state.arrived, arrived);
-        std::mem::swap(&mut state.given_up, given_up);
+        std::mem::swap(&mut state.mail, mail);
         state.is_called = false;
     }
 
@@ -164,7 +162,7 @@ impl Reaper {
 
 impl State {
     fn has_news(&self) -> bool {
-        self.is_called || !self.arrived.is_empty() || !self.given_up.is_empty()
+        self.is_called || !self.mail.is_empty()
     }
 }
 
@@ -192,23 +190,23 @@ impl Run {
 
     fn run(mut self, event: &Arc<EventFd>) {
         let reaper = self.reaper;
-        let (mut arrived, mut given_up) = (VecDeque::new(), Vec::new());
+        let mut mail = Mail::default();
         let mut wakers = Vec::new();
         // An engine, and its ring, only once there is something for it.
         let mut desk: Option<Desk> = None;
         loop {
-            reaper.take_news(&mut arrived, &mut given_up);
-            let idle = self.rescue(&mut arrived);
-            if !arrived.is_empty() && desk.is_none() {
+            reaper.take_news(&mut mail);
+            let idle = self.rescue(&mut mail.arrived);
+            if !mail.arrived.is_empty() && desk.is_none() {
                 let options = *lock_static(&OPTIONS);
                 desk = Some(Desk::new(options, Arc::clone(event)));
             }
             let next = desk.as_mut().map_or(Next::Requests, |desk| {
-                desk.take_over(arrived.drain(..));
-                given_up.iter().for_each(|slot| desk.give_up(slot));
+                desk.take_over(&mut mail);
                 desk.round(&mut wakers)
             });
-            given_up.clear();
+            // Without a desk there was nothing to give up.
+            mail.forget_departed();
             wake_all(&mut wakers);
             if next == Next::Again {
                 continue;

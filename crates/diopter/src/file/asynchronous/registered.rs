@@ -5,7 +5,6 @@ use diopter_sys::{Errno, IoBuf};
 
 use crate::file::File;
 use crate::file::asynchronous::tokio_driver::with_desk;
-use crate::sync::Arc;
 
 /// Registers buffers with the engine that serves futures on this thread, which drives a
 /// current-thread tokio runtime, once per thread: the kernel pins them now instead of for each
@@ -33,10 +32,5 @@ impl File {
     /// Undoes [`File::register_for_futures`] on this thread.
     pub fn forget_for_futures(&self) {
         with_desk(|desk| desk.forget_file(self)).unwrap_or(());
-    }
-
-    /// Whether both are clones of one open file.
-    pub(super) fn is_same(&self, other: &File) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
     }
 }

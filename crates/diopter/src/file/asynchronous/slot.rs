@@ -7,10 +7,10 @@ use std::task::{Poll, Waker};
 
 use diopter_sys::Errno;
 
-use crate::engine::abandoned::errno_to_tell;
+use crate::engine::abandoned::note_unseen;
 use crate::engine::target::Target;
 use crate::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind};
-use crate::limits::SPARE_SLOTS_MAX;
+use crate::limits::{DEPARTED_SHARE, SPARE_SLOTS_MAX};
 use crate::outcome::{Outcome, RangeState, Route, Timing};
 use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use crate::sync::{Arc, StaticMutex, lock_static};
@@ -71,6 +71,57 @@ pub(super) enum Departure {
     Abandoned,
     /// Nothing is left.
     Over,
+}
+
+/// Requests on their way to the engine that is to serve them, and those of them whose futures are
+/// gone. Bounded by the futures that wait ([`DEPARTED_SHARE`]), and by what engines hold.
+#[derive(Default)]
+pub(super) struct Mail {
+    pub arrived: VecDeque<Arc<Slot>>,
+    /// Requests in an engine whose futures are gone: it may cancel them.
+    pub abandoned: Vec<Arc<Slot>>,
+    /// Empty slots, here or in the queue of the engine.
+    pub withdrawn: usize,
+    /// Those of them since this queue was last searched.
+    unsearched: usize,
+}
+
+impl Mail {
+    /// The future of a slot that was posted here is gone.
+    pub fn give_up(&mut self, slot: Arc<Slot>, departure: Departure) {
+        match departure {
+            Departure::Abandoned => self.abandoned.push(slot),
+            Departure::Withdrawn => {
+                self.withdrawn += 1;
+                self.unsearched += 1;
+                if drop_departed(&mut self.arrived, self.unsearched) {
+                    self.unsearched = 0;
+                }
+            }
+            Departure::Over => {}
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.arrived.is_empty() && self.abandoned.is_empty() && self.withdrawn == 0
+    }
+
+    /// Forgets whose futures are gone.
+    pub fn forget_departed(&mut self) {
+        self.abandoned.clear();
+        self.withdrawn = 0;
+        self.unsearched = 0;
+    }
+}
+
+/// Drops the empty slots of a queue once `withdrawn` of them may be more than their share; whether
+/// it did. Each slot is looked at a few times at most, however many futures come and go.
+pub(super) fn drop_departed(queue: &mut VecDeque<Arc<Slot>>, withdrawn: usize) -> bool {
+    let is_due = withdrawn > queue.len() / DEPARTED_SHARE;
+    if is_due {
+        queue.retain(|slot| !slot.is_empty());
+    }
+    is_due
 }
 
 thread_local! {
@@ -146,7 +197,13 @@ impl Slot {
                 *stage = Stage::Served { what: Served { id, op, range, target }, waker };
                 Offer::Taken
             }
-            Err(refused) if refused.error.kind == AdmitErrorKind::Full => {
+            // An engine that is lost is soon another one.
+            Err(refused)
+                if matches!(
+                    refused.error.kind,
+                    AdmitErrorKind::Full | AdmitErrorKind::BackendLost
+                ) =>
+            {
                 *stage = Stage::Queued { request: refused.request, target, waker };
                 Offer::NoRoom
             }
@@ -262,9 +319,7 @@ fn note_abandoned(target: &Target, finished: FinishedRequest, is_expected: bool)
     if finished.op != RequestOp::Write {
         return Vec::new();
     }
-    if let Some(errno) = errno_to_tell(&finished) {
-        target.latch_flush_error(errno);
-    }
+    note_unseen(&finished, target);
     if is_expected {
         return target.abandoned.arrive(finished);
     }
@@ -301,5 +356,44 @@ fn ended(op: RequestOp, range: FileRange, error: IoError, state: RangeState) -> 
         outcome: Outcome::whole(range, state),
         route: Route::default(),
         timing: Timing::default(),
+    }
+}
+
+#[cfg(all(test, not(any(diopter_loom, shuttle))))]
+mod tests {
+    use diopter_sys::IoBuf;
+
+    use super::*;
+    use crate::backend::sim::{Disk, World};
+    use crate::engine::target::{Access, Blocks};
+    use crate::map::Identity;
+
+    fn slot() -> Arc<Slot> {
+        let world = World::new(vec![Disk::new(4096, 512, 512)]);
+        let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
+        let access = Access { read: true, ..Access::default() };
+        let target = Target::alone(world.port(0), Identity, blocks, access);
+        let request = Request::read(0, IoBuf::empty());
+        Slot::queued(request, Arc::clone(target.as_ref()), Waker::noop().clone())
+    }
+
+    #[test]
+    fn a_queue_holds_little_more_than_the_futures_that_wait() {
+        for waiting in [0, 1, 10] {
+            let mut mail = Mail::default();
+            let waits: Vec<_> = (0..waiting).map(|_| slot()).collect();
+            mail.arrived.extend(waits.iter().map(Arc::clone));
+            for _ in 0..1000 {
+                let slot = slot();
+                mail.arrived.push_back(Arc::clone(&slot));
+                let departure = slot.leave();
+                mail.give_up(slot, departure);
+                let most = (waiting + 1) * DEPARTED_SHARE;
+                assert!(mail.arrived.len() <= most, "{} of {waiting}", mail.arrived.len());
+            }
+            assert!(mail.abandoned.is_empty(), "no engine had one");
+            assert_eq!(mail.arrived.iter().filter(|slot| !slot.is_empty()).count(), waiting);
+            waits.iter().for_each(|slot| assert!(slot.leave() == Departure::Withdrawn));
+        }
     }
 }

@@ -15,7 +15,8 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::engine::{options_of_this_thread, seat};
 use crate::file::asynchronous::desk::{Desk, Next, wake_all};
-use crate::file::asynchronous::mailbox::{Mail, Mailbox};
+use crate::file::asynchronous::mailbox::Mailbox;
+use crate::file::asynchronous::slot::Mail;
 use crate::limits::FUTURE_SLICE;
 use crate::sync::{Arc, pause};
 
@@ -88,13 +89,19 @@ impl Future for Driver {
             this.mailbox.close(&mut this.mail);
             return Poll::Pending;
         }
-        let desk = take_desk();
-        let Some(mut desk) = desk.or_else(new_desk).filter(|desk| this.settle(desk)) else {
+        let Some(mut desk) = take_desk().or_else(new_desk) else {
             this.mailbox.close(&mut this.mail);
             return Poll::Ready(());
         };
-        desk.take_over(this.mail.arrived.drain(..));
-        this.mail.given_up.drain(..).for_each(|slot| desk.give_up(&slot));
+        if !this.settle(&desk) {
+            if !desk.is_idle() {
+                // It has requests of another runtime of this thread.
+                put_desk(desk);
+            }
+            this.mailbox.close(&mut this.mail);
+            return Poll::Ready(());
+        }
+        desk.take_over(&mut this.mail);
         let mut wakers = std::mem::take(&mut this.wakers);
         let goes_on = this.rounds(&mut desk, &mut wakers, cx);
         put_desk(desk);

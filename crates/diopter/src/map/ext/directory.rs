@@ -1,20 +1,15 @@
 //! Directories: names in the order of their blocks. The index of a large one is checked and left
 //! aside: all names are in the leaves.
 
-use std::ops::ControlFlow;
-
 use super::checksum::crc32c;
 use super::features::{compat, flag, refused};
 use super::field::{u16_at, u32_at};
 use super::inode::Inode;
 use super::{Ext, Key, corrupt};
 use crate::extent::ExtentState;
-use crate::map::image::{Entry, ImageError, ImageErrorKind, NodeKind};
+use crate::map::image::{Entry, ImageError, ImageErrorKind, Names, NodeKind};
 use crate::sync::Arc;
-use crate::units::{is_aligned, to_u64};
-
-/// Names in one listing: some 100 MB of them.
-pub(super) const NAMES_MAX: usize = 1 << 20;
+use crate::units::{align_down, is_aligned, to_u64, to_usize};
 
 /// An entry without its name.
 const ENTRY_BYTES: usize = 8;
@@ -33,51 +28,112 @@ const LENGTH_WHOLE: u16 = 0xffff;
 /// The bytes of an inline directory that hold its parent's number.
 const INLINE_PARENT_BYTES: usize = 4;
 
-/// A name as it stands in a directory.
+/// A name in a directory.
 struct Name<'a> {
     name: &'a [u8],
     inode: u32,
 }
 
-type Visit<'a> = &'a mut dyn FnMut(&Name) -> Result<ControlFlow<()>, ImageError>;
+/// Bytes of a directory that hold names: a block, or a part of the inode.
+struct Piece {
+    raw: Arc<[u8]>,
+    /// The position of its first byte in the directory.
+    start: u64,
+    /// Its number on the volume.
+    block: Option<u64>,
+}
+
+impl Piece {
+    fn end(&self) -> u64 {
+        self.start.saturating_add(to_u64(self.raw.len()))
+    }
+}
 
 impl Ext {
     /// The inode of a name.
     pub(super) fn find_name(&self, directory: &Inode, wanted: &[u8]) -> Result<u32, ImageError> {
-        let mut found = None;
-        self.each_name(directory, &mut |name| {
-            if name.name != wanted {
-                return Ok(ControlFlow::Continue(()));
+        let mut position = 0;
+        while let Some(piece) = self.piece(directory, position)? {
+            let mut at = 0;
+            while let Some(name) = self.next_name(&piece, &mut at)? {
+                if name.name == wanted {
+                    return Ok(name.inode);
+                }
             }
-            found = Some(name.inode);
-            Ok(ControlFlow::Break(()))
-        })?;
+            position = piece.end();
+        }
         let shown = wanted.escape_ascii();
-        let missing = || {
-            if directory.has(flag::CASEFOLD) {
-                let what = format!("no exact `{shown}` in a directory that ignores case");
-                return refused(what).with_remedy("give the name as it was created");
-            }
-            ImageError::new(ImageErrorKind::NotFound, format!("no `{shown}` in the directory"))
+        if directory.has(flag::CASEFOLD) {
+            let what = format!("no exact `{shown}` in a directory that ignores case");
+            return Err(refused(what).with_remedy("give the name as it was created"));
+        }
+        let what = format!("no `{shown}` in the directory");
+        Err(ImageError::new(ImageErrorKind::NotFound, what))
+    }
+
+    /// Names from a position on, but `.` and `..`.
+    pub(super) fn names_from(
+        &self,
+        directory: &Inode,
+        position: u64,
+        most: usize,
+    ) -> Result<Names, ImageError> {
+        let Some(piece) = self.piece(directory, position)? else {
+            return Ok(Names { entries: Vec::new(), next: None, block: None });
         };
-        found.ok_or_else(missing)
-    }
-
-    /// All names but `.` and `..`.
-    pub(super) fn names(&self, directory: &Inode) -> Result<Vec<Entry>, ImageError> {
+        let mut at = to_usize(position - piece.start);
         let mut entries = Vec::new();
-        self.each_name(directory, &mut |name| {
-            if entries.len() == NAMES_MAX {
-                let what = format!("a directory with more than {NAMES_MAX} names is not listed");
-                return Err(refused(what).with_remedy("look names up one by one"));
+        let mut next = piece.end();
+        while let Some(Name { name, inode }) = self.next_name(&piece, &mut at)? {
+            entries.push(Entry { name: name.to_vec(), inode: inode.into() });
+            if entries.len() >= most {
+                next = piece.start + to_u64(at);
+                break;
             }
-            entries.push(Entry { name: name.name.to_vec(), inode: name.inode.into() });
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(entries)
+        }
+        let block = piece.block.filter(|_| position == piece.start);
+        let block = block.map(|block| block * self.superblock.block_size);
+        let has_more = self.piece_bounds(directory, next)?.is_some();
+        Ok(Names { entries, next: has_more.then_some(next), block })
     }
 
-    fn each_name(&self, directory: &Inode, visit: Visit) -> Result<(), ImageError> {
+    /// The next name of a piece that is in use, from byte `at` on, which is moved behind it.
+    fn next_name<'a>(
+        &self,
+        piece: &'a Piece,
+        at: &mut usize,
+    ) -> Result<Option<Name<'a>>, ImageError> {
+        while *at < piece.raw.len() {
+            let (name, length) = self.entry(&piece.raw, *at).map_err(|error| {
+                piece.block.into_iter().fold(error, |error, block| error.on_block(block))
+            })?;
+            *at += length;
+            if let Some(name) = name.filter(|name| name.name != b"." && name.name != b"..") {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The piece that has the byte at `position`; `None` behind the last one.
+    fn piece(&self, directory: &Inode, position: u64) -> Result<Option<Piece>, ImageError> {
+        let Some(start) = self.piece_bounds(directory, position)? else { return Ok(None) };
+        if let Some((first, second)) = self.inline_parts(directory)? {
+            let raw = if start == 0 { &first[INLINE_PARENT_BYTES..] } else { second };
+            return Ok(Some(Piece { raw: raw.into(), start, block: None }));
+        }
+        let number = start / self.superblock.block_size;
+        let run = self.run(directory, number)?;
+        if run.state != ExtentState::Mapped {
+            return Err(corrupt(format!("a directory with a hole at its block {number}")));
+        }
+        let block = run.block;
+        let raw = self.directory_block(directory, block, number == 0)?;
+        Ok(Some(Piece { raw, start, block: Some(block) }))
+    }
+
+    /// Where the piece with the byte at `position` starts; nothing of it is read.
+    fn piece_bounds(&self, directory: &Inode, position: u64) -> Result<Option<u64>, ImageError> {
         if directory.kind() != Some(NodeKind::Directory) {
             let what = "the inode is no directory";
             return Err(ImageError::new(ImageErrorKind::NotADirectory, what));
@@ -87,39 +143,16 @@ impl Ext {
             return Err(refused("names of the directory are encrypted").with_remedy(remedy));
         }
         if let Some((first, second)) = self.inline_parts(directory)? {
-            for part in [&first[INLINE_PARENT_BYTES..], second] {
-                if self.each_name_of(part, visit)?.is_break() {
-                    break;
-                }
-            }
-            return Ok(());
+            let first = to_u64(first.len() - INLINE_PARENT_BYTES);
+            let end = first + to_u64(second.len());
+            let start = if position < first { 0 } else { first };
+            return Ok((position < end).then_some(start));
         }
-        self.each_block(directory, visit)
-    }
-
-    fn each_block(&self, directory: &Inode, visit: Visit) -> Result<(), ImageError> {
         let (size, block_size) = (self.size(directory)?, self.superblock.block_size);
-        let blocks = size / block_size;
-        if !is_aligned(size, block_size) || blocks > self.superblock.blocks {
+        if !is_aligned(size, block_size) || size / block_size > self.superblock.blocks {
             return Err(corrupt(format!("a directory of {size} bytes")));
         }
-        let mut next = 0;
-        while next < blocks {
-            let run = self.run(directory, next)?;
-            if run.state != ExtentState::Mapped {
-                return Err(corrupt(format!("a directory with a hole at its block {next}")));
-            }
-            for number in next..blocks.min(next + run.count) {
-                let block = run.block + (number - next);
-                let raw = self.directory_block(directory, block, number == 0)?;
-                let visited = self.each_name_of(&raw, visit);
-                if visited.map_err(|error| error.on_block(block))?.is_break() {
-                    return Ok(());
-                }
-            }
-            next += run.count;
-        }
-        Ok(())
+        Ok((position < size).then(|| align_down(position, block_size)))
     }
 
     fn directory_block(
@@ -176,40 +209,31 @@ impl Ext {
         }
     }
 
-    /// Visits the names of a block, or of an inline part.
-    fn each_name_of(&self, raw: &[u8], visit: Visit) -> Result<ControlFlow<()>, ImageError> {
-        let mut at = 0;
-        while at < raw.len() {
-            let rest = &raw[at..];
-            let place = at;
-            let wrong = |what: &str| {
-                corrupt(format!("a directory entry {what}, at byte {place} of its block"))
-            };
-            if rest.len() < ENTRY_BYTES {
-                return Err(wrong("cut off"));
-            }
-            let (inode, length, name_end) =
-                (u32_at(rest, 0), self.length(rest), ENTRY_BYTES + usize::from(rest[6]));
-            let is_whole = length >= ENTRY_BYTES.max(name_end) && length.is_multiple_of(4);
-            if !is_whole || length > rest.len() {
-                return Err(wrong(&format!("of {length} bytes")));
-            }
-            at += length;
-            if inode == 0 {
-                continue;
-            }
-            let name = &rest[ENTRY_BYTES..name_end];
-            if inode > self.superblock.inodes {
-                return Err(wrong(&format!("for inode {inode}, which can't be")));
-            }
-            if name.is_empty() || name.iter().any(|byte| matches!(byte, b'/' | 0)) {
-                return Err(wrong(&format!("with the name `{}`", name.escape_ascii())));
-            }
-            if name != b"." && name != b".." && visit(&Name { name, inode })?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
+    /// The entry at byte `at` of a piece, if it is in use, and its length.
+    fn entry<'a>(&self, raw: &'a [u8], at: usize) -> Result<(Option<Name<'a>>, usize), ImageError> {
+        let rest = &raw[at..];
+        let wrong =
+            |what: &str| corrupt(format!("a directory entry {what}, at byte {at} of its block"));
+        if rest.len() < ENTRY_BYTES {
+            return Err(wrong("cut off"));
         }
-        Ok(ControlFlow::Continue(()))
+        let (inode, length, name_end) =
+            (u32_at(rest, 0), self.length(rest), ENTRY_BYTES + usize::from(rest[6]));
+        let is_whole = length >= ENTRY_BYTES.max(name_end) && length.is_multiple_of(4);
+        if !is_whole || length > rest.len() {
+            return Err(wrong(&format!("of {length} bytes")));
+        }
+        if inode == 0 {
+            return Ok((None, length));
+        }
+        let name = &rest[ENTRY_BYTES..name_end];
+        if inode > self.superblock.inodes {
+            return Err(wrong(&format!("for inode {inode}, which can't be")));
+        }
+        if name.is_empty() || name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+            return Err(wrong(&format!("with the name `{}`", name.escape_ascii())));
+        }
+        Ok((Some(Name { name, inode }), length))
     }
 
     /// The length of an entry. In blocks of 64 KiB it has more than 16 bits.

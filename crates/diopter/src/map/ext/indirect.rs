@@ -55,13 +55,14 @@ impl Ext {
     ) -> Result<Run, ImageError> {
         let per_block = self.superblock.block_size / 4;
         let (mut pointer, mut first) = (pointer, first);
+        if pointer == 0 {
+            let blocks = (0..=levels_below).fold(1, |blocks, _| blocks * per_block);
+            return Ok(Run::hole(at, first + blocks, true));
+        }
         let mut above = [0; TREES];
         for level in (0..=levels_below).rev() {
             // File blocks below one pointer of this block.
             let span = (0..level).fold(1, |span, _| span * per_block);
-            if pointer == 0 {
-                return Ok(Run::hole(at, first + span * per_block, true));
-            }
             if above.contains(&pointer) {
                 return Err(corrupt("a pointer block that is below itself").on_block(pointer));
             }
@@ -71,8 +72,14 @@ impl Ext {
                 return Ok(Group { pointers: &raw, first }.run(at));
             }
             let index = (at - first) / span;
+            let group = Group { pointers: &raw, first: 0 };
+            pointer = group.pointer(index);
+            if pointer == 0 {
+                // All pointers that follow it and are 0 are one hole.
+                let zeros = group.run(index).count;
+                return Ok(Run::hole(at, first + (index + zeros) * span, true));
+            }
             first += index * span;
-            pointer = Group { pointers: &raw, first: 0 }.pointer(index);
         }
         unreachable!("the last level returns")
     }

@@ -185,6 +185,11 @@ impl Ext {
         let end = self.size(&inode)?.div_ceil(self.superblock.block_size);
         let (mut at, mut runs): (u64, Vec<Range<u64>>) = (0, Vec::new());
         while at < end {
+            // It has no holes, so blocks that it has more often than once are what is too much.
+            if at > self.superblock.blocks {
+                let what = format!("a journal of {end} blocks, more than the volume has");
+                return Err(corrupt(what));
+            }
             let run = self.run_in_tree(&inode, at)?;
             at = run.start.saturating_add(run.count);
             if run.state == ExtentState::Hole {

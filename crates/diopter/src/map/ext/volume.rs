@@ -5,7 +5,7 @@ use super::features::{check_inode_readable, check_inode_writable, flag, incompat
 use super::inode::{Inode, MAP_BYTES, ROOT};
 use super::{Ext, Key, Run, corrupt};
 use crate::extent::{Extent, ExtentState, ObjectIndex};
-use crate::map::image::{Entry, ImageError, ImageErrorKind, Node, NodeKind, Use, Volume};
+use crate::map::image::{ImageError, ImageErrorKind, Names, Node, NodeKind, Use, Volume};
 use crate::units::{FileRange, ObjectOffset, align_up, to_u64, to_usize};
 
 /// The longest target of a symbolic link, with the zero behind it: the kernel's `PATH_MAX`.
@@ -28,6 +28,10 @@ impl Volume for Ext {
         self.superblock.block_size
     }
 
+    fn blocks(&self) -> u64 {
+        self.superblock.blocks
+    }
+
     fn node(&self, inode: u64) -> Result<Node, ImageError> {
         self.describe(&self.inode(inode)?)
     }
@@ -41,8 +45,9 @@ impl Volume for Ext {
         found.map(u64::from).map_err(|error| error.on_inode(directory))
     }
 
-    fn list(&self, directory: u64) -> Result<Vec<Entry>, ImageError> {
-        self.names(&self.inode(directory)?).map_err(|error| error.on_inode(directory))
+    fn names(&self, directory: u64, position: u64, most: usize) -> Result<Names, ImageError> {
+        let found = self.names_from(&self.inode(directory)?, position, most);
+        found.map_err(|error| error.on_inode(directory))
     }
 
     fn link_target(&self, inode: u64) -> Result<Vec<u8>, ImageError> {

@@ -21,6 +21,7 @@ pub fn resolve(volume: &dyn Volume, path: &[u8]) -> Result<Node, ImageError> {
     // Directories on the way, the root left out: `..` is answered without asking the volume.
     let mut way: Vec<Node> = Vec::new();
     let mut links = 0;
+    let mut searched = Searched::new(volume)?;
     while let Some(name) = ahead.pop() {
         match name.as_slice() {
             b"" | b"." => continue,
@@ -31,6 +32,7 @@ pub fn resolve(volume: &dyn Volume, path: &[u8]) -> Result<Node, ImageError> {
             _ => {}
         }
         let directory = way.last().map_or(volume.root(), |node| node.inode);
+        searched.add(way.last())?;
         let node = volume.node(volume.lookup(directory, &name)?)?;
         match node.kind {
             NodeKind::Directory => way.push(node),
@@ -58,6 +60,40 @@ pub fn resolve(volume: &dyn Volume, path: &[u8]) -> Result<Node, ImageError> {
     way.pop().map_or_else(|| volume.node(volume.root()), Ok)
 }
 
+/// Bytes of directories that are searched for names. One way through a sound volume meets each
+/// directory once, and starts from the root again for each link; what goes to and fro more than
+/// that would cost more than the volume is large.
+struct Searched {
+    bytes: u64,
+    bytes_max: u64,
+    /// Of the volume.
+    bytes_whole: u64,
+    /// Of the root directory.
+    bytes_root: u64,
+}
+
+impl Searched {
+    fn new(volume: &dyn Volume) -> Result<Searched, ImageError> {
+        let bytes_whole = volume.blocks().saturating_mul(volume.block_size());
+        let bytes_max = bytes_whole.saturating_mul(u64::from(SYMLINKS_MAX) + 1);
+        let bytes_root = volume.node(volume.root())?.size;
+        Ok(Searched { bytes: 0, bytes_max, bytes_whole, bytes_root })
+    }
+
+    /// Counts a directory, or the root; an empty one as one byte.
+    fn add(&mut self, directory: Option<&Node>) -> Result<(), ImageError> {
+        let size = directory.map_or(self.bytes_root, |node| node.size);
+        let size = size.min(self.bytes_whole).max(1);
+        self.bytes = self.bytes.saturating_add(size);
+        if self.bytes > self.bytes_max {
+            let what = "a path through more bytes of directories than the volume has, many times";
+            return Err(ImageError::new(ImageErrorKind::Refused, what)
+                .with_remedy("name the file by a path without links"));
+        }
+        Ok(())
+    }
+}
+
 /// Puts the names of a path ahead of those that are there; an empty one after a last slash, so
 /// that what it follows must be a directory.
 fn push_names(ahead: &mut Vec<Vec<u8>>, path: &[u8]) {
@@ -68,7 +104,7 @@ fn push_names(ahead: &mut Vec<Vec<u8>>, path: &[u8]) {
 mod tests {
     use super::*;
     use crate::extent::Extent;
-    use crate::map::image::{Entry, Use};
+    use crate::map::image::{Names, Use};
     use crate::units::FileRange;
 
     /// (directory, name, inode, kind, target) of each node but the root, which is 2.
@@ -124,8 +160,12 @@ mod tests {
             row.map(|row| row.2).ok_or_else(missing)
         }
 
-        fn list(&self, _: u64) -> Result<Vec<Entry>, ImageError> {
-            Ok(Vec::new())
+        fn blocks(&self) -> u64 {
+            1000
+        }
+
+        fn names(&self, _: u64, _: u64, _: usize) -> Result<Names, ImageError> {
+            Ok(Names { entries: Vec::new(), next: None, block: None })
         }
 
         fn link_target(&self, inode: u64) -> Result<Vec<u8>, ImageError> {

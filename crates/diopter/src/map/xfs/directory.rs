@@ -1,17 +1,18 @@
 //! The names of an XFS directory: in the inode, or in blocks that are read one after the other. The
 //! hash index is not used (linux/fs/xfs/libxfs/xfs_da_format.h).
 
-use std::ops::ControlFlow;
+use std::ops::Range;
 
-use crate::map::image::{Entry, ImageError, ImageErrorKind, NodeKind};
+use crate::map::image::{Entry, ImageError, ImageErrorKind, Names, NodeKind};
 use crate::map::xfs::disk::{BlockKind, Disk, Place, be16, be32, be64, refused};
 use crate::map::xfs::fork::{self, Found};
 use crate::map::xfs::inode::{Format, Inode};
+use crate::units::{align_down, to_u64, to_usize};
 
 /// Where names end and the index begins, in bytes.
 const INDEX_START: u64 = 1 << 35;
 
-/// Most bytes of blocks with names: about eight million of them.
+/// Most bytes of blocks that are searched for a name: about eight million names.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// Entries begin at multiples of this.
@@ -49,91 +50,151 @@ struct Name<'a> {
     inode: u64,
 }
 
-type Flow = ControlFlow<()>;
-
-/// All names but `.` and `..`.
-///
-/// # Errors
-/// `NotADirectory`, `Corrupt`, `Io`; `Refused` for one that is too large to hold.
-pub fn list(disk: &Disk, inode: &Inode) -> Result<Vec<Entry>, ImageError> {
-    let mut entries = Vec::new();
-    scan(disk, inode, &mut |name: Name<'_>| {
-        if !is_dots(name.name) {
-            entries.push(Entry { name: name.name.to_vec(), inode: name.inode });
-        }
-        Flow::Continue(())
-    })?;
-    Ok(entries)
+/// A block with names, read and checked.
+struct Piece {
+    place: Place,
+    bytes: Vec<u8>,
+    /// Where in it names begin and end.
+    names: Range<usize>,
+    /// The position of its first byte in the directory.
+    start: u64,
 }
 
-/// The inode that a name means, of those that [`list`] has.
+impl Piece {
+    fn end(&self) -> u64 {
+        self.start.saturating_add(to_u64(self.bytes.len()))
+    }
+
+    /// The next name from byte `at` on, which is moved behind it; `.` and `..` are left out.
+    fn next_name(&self, disk: &Disk, at: &mut usize) -> Result<Option<Name<'_>>, ImageError> {
+        while *at < self.names.end {
+            let (name, length) = entry(disk, self.place, &self.bytes[..self.names.end], *at)?;
+            *at += length;
+            if let Some(name) = name.filter(|name| !is_dots(name.name)) {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Names from a position on, but `.` and `..`. In an inode a position counts names, in blocks it
+/// counts bytes.
 ///
 /// # Errors
-/// As of [`list`]; `NotFound`.
-pub fn lookup(disk: &Disk, inode: &Inode, name: &[u8]) -> Result<u64, ImageError> {
-    let mut found = None;
-    scan(disk, inode, &mut |entry: Name<'_>| {
-        if entry.name == name && !is_dots(name) {
-            found = Some(entry.inode);
-            return Flow::Break(());
+/// `NotADirectory`, `Corrupt`, `Io`.
+pub fn names(disk: &Disk, inode: &Inode, position: u64, most: usize) -> Result<Names, ImageError> {
+    check_kind(inode)?;
+    if inode.format == Format::Local {
+        let names = names_in_inode(disk, inode)?;
+        let from = usize::try_from(position).unwrap_or(usize::MAX).min(names.len());
+        let entries: Vec<Entry> = names[from..].iter().take(most).map(entry_of).collect();
+        let end = from + entries.len();
+        let next = (end < names.len()).then(|| to_u64(end));
+        return Ok(Names { entries, next, block: None });
+    }
+    let Some(piece) = piece(disk, inode, position)? else {
+        return Ok(Names { entries: Vec::new(), next: None, block: None });
+    };
+    let mut at = to_usize(position.saturating_sub(piece.start)).max(piece.names.start);
+    let mut entries = Vec::new();
+    let mut next = piece.end();
+    while let Some(name) = piece.next_name(disk, &mut at)? {
+        entries.push(entry_of(&name));
+        if entries.len() >= most {
+            next = piece.start + to_u64(at);
+            break;
         }
-        Flow::Continue(())
-    })?;
-    found.ok_or_else(|| {
-        let what = format!("no name `{}`", name.escape_ascii());
-        ImageError::new(ImageErrorKind::NotFound, what).on_inode(inode.number)
-    })
+    }
+    let is_first = position <= piece.start;
+    let block = disk.superblock.byte_of(piece.place.block, 1).filter(|_| is_first);
+    let has_more = next < end_of(disk, inode);
+    Ok(Names { entries, next: has_more.then_some(next), block })
+}
+
+fn entry_of(name: &Name<'_>) -> Entry {
+    Entry { name: name.name.to_vec(), inode: name.inode }
+}
+
+/// The inode that a name means, of those that [`names`] has.
+///
+/// # Errors
+/// As of [`names`]; `NotFound`; `Refused` for a directory that is too large to search.
+pub fn lookup(disk: &Disk, inode: &Inode, wanted: &[u8]) -> Result<u64, ImageError> {
+    check_kind(inode)?;
+    if inode.format == Format::Local {
+        let names = names_in_inode(disk, inode)?;
+        let found = names.iter().find(|name| name.name == wanted).map(|name| name.inode);
+        return found.ok_or_else(|| missing(inode, wanted));
+    }
+    let (mut position, mut bytes_read) = (0, 0);
+    while let Some(piece) = piece(disk, inode, position)? {
+        let mut at = piece.names.start;
+        while let Some(name) = piece.next_name(disk, &mut at)? {
+            if name.name == wanted {
+                return Ok(name.inode);
+            }
+        }
+        position = piece.end();
+        bytes_read += to_u64(piece.bytes.len());
+        if bytes_read > BYTES_MAX {
+            let what = format!("a directory of more than {BYTES_MAX} bytes");
+            return Err(refused(what, "mount the volume instead").on_inode(inode.number));
+        }
+    }
+    Err(missing(inode, wanted))
+}
+
+fn missing(inode: &Inode, wanted: &[u8]) -> ImageError {
+    let what = format!("no name `{}`", wanted.escape_ascii());
+    ImageError::new(ImageErrorKind::NotFound, what).on_inode(inode.number)
 }
 
 fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }
 
-fn scan(
-    disk: &Disk,
-    inode: &Inode,
-    visit: &mut dyn FnMut(Name<'_>) -> Flow,
-) -> Result<(), ImageError> {
+fn check_kind(inode: &Inode) -> Result<(), ImageError> {
     if inode.kind != NodeKind::Directory {
         let error = ImageError::new(ImageErrorKind::NotADirectory, "not a directory");
         return Err(error.on_inode(inode.number));
     }
-    if inode.format == Format::Local {
-        return scan_inode(disk, inode, visit);
-    }
-    let superblock = &disk.superblock;
-    let step = superblock.directory_blocks;
-    let end = inode.size.min(INDEX_START) / superblock.block_size;
-    let mut blocks_left = BYTES_MAX / superblock.block_size;
-    let mut at = 0;
-    while at < end {
-        at = match fork::find(disk, inode, at)?.found {
-            Found::Hole(until) => until.next_multiple_of(step),
-            Found::Mapped(_) => {
-                let Some(left) = blocks_left.checked_sub(step) else {
-                    let what = format!("a directory of more than {BYTES_MAX} bytes");
-                    let remedy = "mount the volume instead";
-                    return Err(refused(what, remedy).on_inode(inode.number));
-                };
-                blocks_left = left;
-                let (place, bytes) = fork::read(disk, inode, at, step)?;
-                let is_only = step == end && at == 0;
-                if scan_block(disk, place, (&bytes, is_only), visit)?.is_break() {
-                    return Ok(());
-                }
-                at + step
-            }
-        };
-    }
     Ok(())
 }
 
-fn scan_block(
+/// Where blocks with names end, in bytes.
+fn end_of(disk: &Disk, inode: &Inode) -> u64 {
+    align_down(inode.size.min(INDEX_START), disk.superblock.block_size)
+}
+
+/// The block that has the byte at `position`, or the next one that there is; `None` behind the last
+/// one.
+fn piece(disk: &Disk, inode: &Inode, position: u64) -> Result<Option<Piece>, ImageError> {
+    let superblock = &disk.superblock;
+    let (step, block_size) = (superblock.directory_blocks, superblock.block_size);
+    let end = end_of(disk, inode) / block_size;
+    let mut at = align_down(position / block_size, step);
+    // Ends: each hole is behind the one before.
+    while at < end {
+        match fork::find(disk, inode, at)?.found {
+            Found::Hole(until) => at = until.next_multiple_of(step),
+            Found::Mapped(_) => {
+                let (place, bytes) = fork::read(disk, inode, at, step)?;
+                let names = names_of_block(disk, place, &bytes, step == end && at == 0)?;
+                return Ok(Some(Piece { place, bytes, names, start: at * block_size }));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Where names begin and end in a block.
+fn names_of_block(
     disk: &Disk,
     place: Place,
-    (bytes, is_only): (&[u8], bool),
-    visit: &mut dyn FnMut(Name<'_>) -> Flow,
-) -> Result<Flow, ImageError> {
+    bytes: &[u8],
+    is_only: bool,
+) -> Result<Range<usize>, ImageError> {
     let is_one = [ONE_BLOCK.magic, ONE_BLOCK.magic_v5].contains(&be32(bytes, 0));
     let kind = if is_one { &ONE_BLOCK } else { &DATA_BLOCK };
     let header = disk.verify(bytes, place, kind)?;
@@ -141,27 +202,16 @@ fn scan_block(
     if is_one && !is_only {
         return Err(place.corrupt("a directory of more blocks with its index in one of them"));
     }
-    let mut end = bytes.len();
-    if is_one {
-        let index = usize::try_from(be32(bytes, end - TAIL)).ok();
-        let index = index.and_then(|count| count.checked_mul(INDEX_ENTRY));
-        let taken = index.and_then(|length| length.checked_add(TAIL + header));
-        match taken.and_then(|taken| end.checked_sub(taken)) {
-            Some(room) => end = header + room,
-            None => return Err(place.corrupt("a directory block full of index")),
-        }
+    if !is_one {
+        return Ok(header..bytes.len());
     }
-    let mut at = header;
-    while at < end {
-        let (name, length) = entry(disk, place, &bytes[..end], at)?;
-        at += length;
-        if let Some(name) = name
-            && visit(name).is_break()
-        {
-            return Ok(Flow::Break(()));
-        }
+    let index = usize::try_from(be32(bytes, bytes.len() - TAIL)).ok();
+    let index = index.and_then(|count| count.checked_mul(INDEX_ENTRY));
+    let taken = index.and_then(|length| length.checked_add(TAIL + header));
+    match taken.and_then(|taken| bytes.len().checked_sub(taken)) {
+        Some(room) => Ok(header..header + room),
+        None => Err(place.corrupt("a directory block full of index")),
     }
-    Ok(Flow::Continue(()))
 }
 
 /// The entry at `at`, if it is in use, and its length. Both kinds end with where they begin.
@@ -217,12 +267,9 @@ fn check(disk: &Disk, name: &Name<'_>, kind: Option<u8>) -> Result<(), &'static 
     Ok(())
 }
 
-/// Names in the inode: a header with a count and the parent, then entries without gaps.
-fn scan_inode(
-    disk: &Disk,
-    inode: &Inode,
-    visit: &mut dyn FnMut(Name<'_>) -> Flow,
-) -> Result<(), ImageError> {
+/// Names in the inode: a header with a count and the parent, then entries without gaps. All of them
+/// are checked; `.` and `..` are left out.
+fn names_in_inode<'a>(disk: &Disk, inode: &'a Inode) -> Result<Vec<Name<'a>>, ImageError> {
     let past_end = || inode.corrupt("a directory in an inode that ends too early");
     let size = usize::try_from(inode.size).ok().filter(|size| *size <= inode.fork.len());
     let bytes = &inode.fork[..size.ok_or_else(past_end)?];
@@ -232,9 +279,12 @@ fn scan_inode(
         let raw = bytes.get(at..at + inode_bytes).ok_or_else(past_end)?;
         Ok(if inode_bytes == 8 { be64(raw, 0) } else { u64::from(be32(raw, 0)) })
     };
-    let parent = number(2)?;
-    let given = [(&b"."[..], inode.number, None), (&b".."[..], parent, None)];
-    let mut entries = given.to_vec();
+    let check_name = |name: &Name<'_>, kind| {
+        let checked = check(disk, name, kind);
+        checked.map_err(|what| inode.corrupt(format!("a directory entry {what}")))
+    };
+    check_name(&Name { name: b"..", inode: number(2)? }, None)?;
+    let mut names = Vec::new();
     let mut at = 2 + inode_bytes;
     for _ in 0..*count {
         let length = usize::from(*bytes.get(at).ok_or_else(past_end)?);
@@ -245,19 +295,14 @@ fn scan_inode(
             false => None,
         };
         at += usize::from(disk.superblock.has_types);
-        entries.push((name, number(at)?, kind));
+        let name = Name { name, inode: number(at)? };
         at += inode_bytes;
+        check_name(&name, kind)?;
+        names.push(name);
     }
     if at != bytes.len() {
         return Err(inode.corrupt("a directory in an inode that is longer than its names"));
     }
-    for (name, inode_of_name, kind) in entries {
-        let name = Name { name, inode: inode_of_name };
-        check(disk, &name, kind)
-            .map_err(|what| inode.corrupt(format!("a directory entry {what}")))?;
-        if visit(name).is_break() {
-            break;
-        }
-    }
-    Ok(())
+    names.retain(|name| !is_dots(name.name));
+    Ok(names)
 }

@@ -22,7 +22,7 @@ mod tree;
 mod tests;
 
 use crate::extent::{Extent, ExtentState, ObjectIndex};
-use crate::map::image::{Entry, ImageError, ImageErrorKind, Node, NodeKind, Source, Use, Volume};
+use crate::map::image::{ImageError, ImageErrorKind, Names, Node, NodeKind, Source, Use, Volume};
 use crate::sync::Arc;
 use crate::units::{FileRange, ObjectOffset, align_up};
 
@@ -175,6 +175,10 @@ impl Volume for Xfs {
         self.disk.superblock.block_size
     }
 
+    fn blocks(&self) -> u64 {
+        self.disk.superblock.blocks
+    }
+
     fn node(&self, inode: u64) -> Result<Node, ImageError> {
         Ok(self.inode(inode)?.node())
     }
@@ -187,8 +191,8 @@ impl Volume for Xfs {
         directory::lookup(&self.disk, &self.inode(directory)?, name)
     }
 
-    fn list(&self, directory: u64) -> Result<Vec<Entry>, ImageError> {
-        directory::list(&self.disk, &self.inode(directory)?)
+    fn names(&self, directory: u64, position: u64, most: usize) -> Result<Names, ImageError> {
+        directory::names(&self.disk, &self.inode(directory)?, position, most)
     }
 
     fn link_target(&self, inode: u64) -> Result<Vec<u8>, ImageError> {

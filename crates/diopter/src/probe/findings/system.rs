@@ -136,6 +136,28 @@ pub(super) fn memlock_low(facts: &Facts) -> Option<Finding> {
     })
 }
 
+pub(super) fn physical_blocks(facts: &Facts) -> Option<Finding> {
+    let queue = facts.queue.as_ref()?;
+    let (logical, physical) = (queue.logical_block_size?, queue.physical_block_size?);
+    let aligned = facts.direct.map_or(logical, |direct| direct.alignment.offset_write.into());
+    if aligned >= physical || logical >= physical {
+        return None;
+    }
+    Some(Finding {
+        id: "emulated-blocks",
+        severity: Severity::Notice,
+        evidence: format!(
+            "{}: blocks of {}, on physical blocks of {}",
+            queue.name,
+            size_text(logical),
+            size_text(physical)
+        ),
+        cause: "the disk reads, changes and writes back a physical block for a write that covers \
+                a part of it, which can take a turn of the disk; such a write is still direct",
+        remedy: format!("make offset and length of writes multiples of {}", size_text(physical)),
+    })
+}
+
 pub(super) fn rotational(facts: &Facts) -> Option<Finding> {
     let queue = facts.queue.as_ref().filter(|queue| queue.rotational == Some(true))?;
     Some(Finding {

@@ -104,6 +104,28 @@ fn support(facts: &mut Facts, support: DirectSupport) {
     facts.direct.as_mut().unwrap().support = support;
 }
 
+fn emulated(facts: &mut Facts) {
+    let queue = queue(facts);
+    (queue.logical_block_size, queue.physical_block_size) = (Some(512), Some(4096));
+}
+
+#[test]
+fn a_disk_of_emulated_blocks_wants_writes_on_its_own() {
+    let finding = only(emulated);
+    assert_eq!((finding.id, finding.severity), ("emulated-blocks", Severity::Notice));
+    assert!(finding.remedy.contains("multiples of 4 KiB"), "{}", finding.remedy);
+    let no_smaller = |facts: &mut Facts| {
+        emulated(facts);
+        facts.direct.as_mut().unwrap().alignment.offset_write = 4096;
+    };
+    check(no_smaller, &[]);
+    let native = |facts: &mut Facts| {
+        emulated(facts);
+        queue(facts).logical_block_size = Some(4096);
+    };
+    check(native, &[]);
+}
+
 fn queue(facts: &mut Facts) -> &mut BlockQueue {
     facts.queue.as_mut().unwrap()
 }

@@ -142,14 +142,17 @@ fn case() -> impl Strategy<Value = (Vec<Stretch>, Transfer)> {
     ];
     let layout = prop::collection::vec(stretch(), 1..10);
     let policy = prop::sample::select(&POLICIES[..]);
-    (layout, 0..200_u64, 0..200_u64, 0..8_u64, limits, policy).prop_map(
-        |(layout, start, length, page_offset, (bytes_max, vecs_max), boundary)| {
+    let page = prop::sample::select(&[4 * KIB, 16 * KIB, 64 * KIB][..]);
+    let place = (page, 0..128_u64);
+    (layout, 0..200_u64, 0..200_u64, place, limits, policy).prop_map(
+        |(layout, start, length, (page_bytes, sector), (bytes_max, vecs_max), boundary)| {
             let size: u64 = layout.iter().map(|it| it.length).sum();
             let start = start % size;
             let end = start + 1 + length % (size - start);
             let transfer = Transfer {
                 range: FileRange::new(start * SECTOR, end * SECTOR),
-                page_offset: page_offset * SECTOR,
+                page_bytes,
+                page_offset: sector * SECTOR % page_bytes,
                 block: SECTOR,
                 limits: Limits { bytes_max, vecs_max },
                 boundary,
@@ -179,7 +182,7 @@ fn sectors(layout: &[Stretch], transfer: &Transfer) -> Vec<(Option<(u16, u64)>, 
 }
 
 fn pages_touched(transfer: &Transfer, first: u64, end: u64) -> u64 {
-    let page = |sector: u64| (transfer.page_offset + sector * SECTOR) / PAGE_BYTES;
+    let page = |sector: u64| (transfer.page_offset + sector * SECTOR) / transfer.page_bytes;
     page(end - 1) - page(first) + 1
 }
 

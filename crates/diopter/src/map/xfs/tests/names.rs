@@ -2,7 +2,8 @@
 
 use super::super::{directory, symlink};
 use super::{BLOCK, Inode, disk, inode, record, words};
-use crate::map::image::{Entry, ImageErrorKind, NodeKind};
+use crate::map::image::{Entry, ImageError, ImageErrorKind, NodeKind};
+use crate::map::xfs::disk::Disk;
 use crate::map::xfs::inode::Format;
 
 /// A directory of two blocks, the volume's 30 and 32, with a hole between them.
@@ -43,6 +44,18 @@ fn block(entry: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// All names of a directory, one at a time: each position leads to the next name.
+fn list_all(disk: &Disk, directory: &Inode) -> Result<Vec<Entry>, ImageError> {
+    let (mut all, mut position) = (Vec::new(), Some(0));
+    while let Some(from) = position {
+        let found = directory::names(disk, directory, from, 1)?;
+        assert!(found.entries.len() < 2 && found.next.is_none_or(|next| next > from));
+        all.extend(found.entries);
+        position = found.next;
+    }
+    Ok(all)
+}
+
 fn entry(name: &[u8], inode: u64) -> Entry {
     Entry { name: name.to_vec(), inode }
 }
@@ -52,8 +65,24 @@ fn names_are_read_from_every_block_but_holes() {
     let first = [in_use(16, 64, b"."), in_use(32, 64, b".."), in_use(48, 65, b"one")].concat();
     let disk = disk(&[(30, block(&first)), (32, block(&in_use(16, 600, &[b'x'; 255])))]);
     let expected = vec![entry(b"one", 65), entry(&[b'x'; 255], 600)];
-    assert_eq!(directory::list(&disk, &two_blocks()), Ok(expected));
+    assert_eq!(list_all(&disk, &two_blocks()), Ok(expected));
     assert_eq!(directory::lookup(&disk, &two_blocks(), &[b'x'; 255]), Ok(600));
+}
+
+#[test]
+fn a_block_of_names_says_where_it_is_once() {
+    let first = [in_use(16, 65, b"one"), in_use(32, 66, b"two")].concat();
+    let disk = disk(&[(30, block(&first)), (32, block(&in_use(16, 67, b"three")))]);
+    let at = |position| directory::names(&disk, &two_blocks(), position, 1).unwrap();
+    let (one, two) = (at(0), at(32));
+    assert_eq!((one.block, one.next), (Some(30 * 1024), Some(32)));
+    assert_eq!((two.block, two.entries), (None, vec![entry(b"two", 66)]));
+    // Behind the hole.
+    let three = at(1024);
+    assert_eq!((three.block, three.entries), (Some(32 * 1024), vec![entry(b"three", 67)]));
+    assert_eq!(three.next, Some(2048 + 32), "the rest of the block is unused");
+    assert_eq!((at(2048 + 32).entries, at(2048 + 32).next), (Vec::new(), None));
+    assert_eq!(at(u64::MAX).next, None);
 }
 
 #[test]
@@ -82,7 +111,7 @@ fn a_directory_block_that_cannot_be_is_an_error_that_names_it() {
     ];
     for (first, words) in wrong {
         let disk = disk(&[(30, block(&first)), (32, block(&[]))]);
-        let error = directory::list(&disk, &two_blocks()).expect_err(words);
+        let error = list_all(&disk, &two_blocks()).expect_err(words);
         assert_eq!((error.kind, error.block), (ImageErrorKind::Corrupt, Some(30)), "{error}");
         assert!(error.what.contains(words), "{error}, and not: {words}");
     }
@@ -95,12 +124,12 @@ fn a_block_with_an_index_is_a_directory_of_its_own() {
     one.extend([0; 24]);
     one.extend([0, 0, 0, 3, 0, 0, 0, 0]);
     let alone = Inode { size: BLOCK.try_into().unwrap(), ..two_blocks() };
-    assert_eq!(directory::list(&disk(&[(30, one.clone())]), &alone), Ok(vec![entry(b"one", 65)]));
-    let more = directory::list(&disk(&[(30, one.clone())]), &two_blocks()).unwrap_err();
+    assert_eq!(list_all(&disk(&[(30, one.clone())]), &alone), Ok(vec![entry(b"one", 65)]));
+    let more = list_all(&disk(&[(30, one.clone())]), &two_blocks()).unwrap_err();
     assert!(more.what.contains("index"), "{more}");
     for count in [1000_u32, u32::MAX] {
         one[BLOCK - 8..BLOCK - 4].copy_from_slice(&count.to_be_bytes());
-        let error = directory::list(&disk(&[(30, one.clone())]), &alone).unwrap_err();
+        let error = list_all(&disk(&[(30, one.clone())]), &alone).unwrap_err();
         assert!(error.what.contains("full of index"), "{error}");
     }
 }
@@ -114,7 +143,7 @@ fn a_directory_in_an_inode_is_as_long_as_its_names() {
         size: size.try_into().unwrap(),
         ..inode(Format::Local, 0, bytes.to_vec())
     };
-    let list = |bytes: &[u8], size| directory::list(&disk(&[]), &directory(bytes, size));
+    let list = |bytes: &[u8], size| list_all(&disk(&[]), &directory(bytes, size));
     let expected = vec![entry(b"a", 65), entry(b"bc", 66)];
     assert_eq!(list(&names, names.len()), Ok(expected.clone()));
     let wide = [&[2, 1, 0, 0, 0, 0, 0, 0, 0, 64][..], b"\x01\0\0a", &words(&[65])].concat();

@@ -1,0 +1,181 @@
+//! Landlock (landlock(7)) for commands that only look: from then on the process reads what it was
+//! asked about and what the kernel says of it, and nothing else. Best effort: a kernel without
+//! Landlock leaves the process as it is.
+
+use std::path::{Path, PathBuf};
+
+use diopter::StripedFile;
+use diopter::layout::{Layout, ObjectKind};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+};
+
+use crate::inside;
+
+/// Facts about files, devices and this process, in directories and one file of the kernel.
+const KERNEL: [&str; 4] = ["/proc/self", "/proc/sys", "/sys", "/proc/self/exe"];
+
+/// Where a device is looked for by its id.
+const DEVICES: &str = "/dev";
+
+/// Access to the names of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Allowed {
+    /// Reading the names of a directory, and of those below it.
+    List,
+    /// Reading.
+    Read,
+    /// Reading, and opening for writing what is not inside an image.
+    OpenToWrite,
+}
+
+/// Restricts the calling thread, and the threads that it starts, to the names of a command, and
+/// says how far that went. To be called before the first thread is started.
+pub fn to_names(names: &[PathBuf], allowed: Allowed) -> String {
+    let mut rules: Vec<(PathBuf, Allowed)> = Vec::new();
+    for name in names {
+        match inside::split(name) {
+            Some(inside) => rules.push((inside.image, Allowed::Read)),
+            None => {
+                let own = if name.is_dir() { Allowed::List } else { allowed };
+                rules.push((name.clone(), own));
+                rules.extend(of_striped(name, allowed));
+            }
+        }
+    }
+    match restrict(&rules) {
+        Ok(RulesetStatus::NotEnforced) => {
+            "this kernel has no Landlock: nothing is confined".to_owned()
+        }
+        Ok(_) => format!("confined by Landlock to {} names", rules.len()),
+        Err(error) => format!("nothing is confined: {error}"),
+    }
+}
+
+/// The directory of a manifest, whose names are read, and its objects; nothing for another file.
+fn of_striped(name: &Path, allowed: Allowed) -> Vec<(PathBuf, Allowed)> {
+    // One that is damaged or has no mark is looked at too, to be refused with the reason.
+    if StripedFile::is_at(name).is_ok_and(|is_striped| !is_striped) {
+        return Vec::new();
+    }
+    // As its reader finds it: by the path without symbolic links.
+    let Some(folder) = name.canonicalize().ok().and_then(|path| path.parent().map(Path::to_owned))
+    else {
+        return Vec::new();
+    };
+    let mut rules = vec![(folder, Allowed::List)];
+    // One that can't be read is reported when it is opened.
+    let Ok(layout) = Layout::open_marked(name) else { return rules };
+    let objects = layout.manifest().objects();
+    if objects.iter().any(|object| matches!(object.kind, ObjectKind::Device(_))) {
+        rules.push((PathBuf::from(DEVICES), allowed));
+    }
+    rules.extend(objects.iter().map(|object| (layout.object_path(object), allowed)));
+    rules
+}
+
+fn restrict(rules: &[(PathBuf, Allowed)]) -> Result<RulesetStatus, RulesetError> {
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        // Without ioctl(2) on devices (V5): their sizes and limits are asked for.
+        .handle_access(AccessFs::from_all(ABI::V3))?
+        .handle_access(AccessNet::from_all(ABI::V4))?
+        .scope(Scope::from_all(ABI::V6))?;
+    let mut created = ruleset.create()?;
+    for path in KERNEL {
+        created = allow(created, Path::new(path), Allowed::Read)?;
+    }
+    for (path, allowed) in rules {
+        created = allow(created, path, *allowed)?;
+    }
+    Ok(created.restrict_self()?.ruleset)
+}
+
+/// Adds a rule; in a directory, names may be read too. A path that is not there, or can't be looked
+/// at, needs no rule: opening it fails as it would without one.
+fn allow(
+    created: RulesetCreated,
+    path: &Path,
+    allowed: Allowed,
+) -> Result<RulesetCreated, RulesetError> {
+    let Ok(opened) = PathFd::new(path) else { return Ok(created) };
+    let is_directory = path.is_dir();
+    let mut access: BitFlags<AccessFs> = AccessFs::ReadFile.into();
+    if is_directory {
+        access |= AccessFs::ReadDir;
+    }
+    if allowed == Allowed::OpenToWrite {
+        access |= AccessFs::WriteFile;
+    }
+    if allowed == Allowed::List {
+        access = AccessFs::ReadDir.into();
+    }
+    created.add_rule(PathBeneath::new(opened, access))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::ErrorKind;
+
+    /// Runs `look` in a thread that is restricted to `names`; `None` on a kernel without Landlock.
+    fn confined<T: Send>(
+        names: &[(PathBuf, Allowed)],
+        look: impl FnOnce() -> T + Send,
+    ) -> Option<T> {
+        let confined = || {
+            let status = restrict(names).unwrap();
+            (status != RulesetStatus::NotEnforced).then(look)
+        };
+        let found = std::thread::scope(|scope| scope.spawn(confined).join().unwrap());
+        if found.is_none() {
+            eprintln!("SKIP landlock: this kernel has none");
+        }
+        found
+    }
+
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["named", "other"] {
+            std::fs::write(folder.path().join(name), name).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn what_is_not_named_can_not_be_read_and_nothing_can_be_written() {
+        let folder = folder();
+        let [named, other] = ["named", "other"].map(|name| folder.path().join(name));
+        let rules = [(named.clone(), Allowed::Read)];
+        let found = confined(&rules, || {
+            let denied = |opened: std::io::Result<File>| opened.unwrap_err().kind();
+            assert_eq!(denied(File::open(&other)), ErrorKind::PermissionDenied);
+            assert_eq!(denied(File::open("/etc/passwd")), ErrorKind::PermissionDenied);
+            let to_write = File::options().write(true).open(&named);
+            assert_eq!(denied(to_write), ErrorKind::PermissionDenied);
+            let gone = File::open(folder.path().join("gone"));
+            assert_eq!(denied(gone), ErrorKind::NotFound);
+            assert!(std::fs::read_dir(folder.path()).is_err());
+            assert!(std::net::TcpStream::connect("127.0.0.1:9").is_err());
+            std::fs::read_to_string(&named).unwrap()
+                + &std::fs::read_to_string("/proc/self/limits").unwrap()
+        });
+        assert!(
+            found.is_none_or(|text| text.starts_with("named") && text.contains("Max open files"))
+        );
+    }
+
+    #[test]
+    fn what_is_named_to_be_written_can_be_opened_so() {
+        let folder = folder();
+        let named = folder.path().join("named");
+        let rules = [(named.clone(), Allowed::OpenToWrite)];
+        let found = confined(&rules, || {
+            let opened = File::options().read(true).write(true).open(&named);
+            (opened.is_ok(), File::create(folder.path().join("new")).is_err())
+        });
+        assert!(found.is_none_or(|found| found == (true, true)));
+    }
+}

@@ -1,0 +1,153 @@
+//! Files that are written: under a random name beside their own, then given it. A reader finds all
+//! of one or the file before it, and a link that another user placed is replaced, not followed.
+
+use std::fs::{File, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use tempfile::NamedTempFile;
+
+/// Writes a file as a whole.
+///
+/// # Errors
+/// The system's; the file is then as it was.
+pub fn write(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let file = temporary(path)?;
+    let mut out = BufWriter::new(file);
+    content(&mut out)?;
+    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    persist(file, path)
+}
+
+/// A file that is to be written, opened before its content is known.
+#[derive(Debug)]
+pub struct Output {
+    path: PathBuf,
+    to: To,
+}
+
+#[derive(Debug)]
+enum To {
+    /// A pipe, a terminal, or what standard output leads to.
+    Stream(File),
+    /// It gets its name when it is whole.
+    New(NamedTempFile),
+}
+
+impl Output {
+    /// Opens a name that the user gave: a pipe or a terminal is written to as it is, a file is
+    /// replaced. Links are followed in `/dev` and `/proc` only, where no other user makes them.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn named(path: &Path) -> io::Result<Output> {
+        let is_systems = path.starts_with("/dev") || path.starts_with("/proc");
+        let found = if is_systems { path.metadata() } else { path.symlink_metadata() };
+        let to = match found {
+            Ok(found) if found.file_type().is_fifo() || found.file_type().is_char_device() => {
+                To::Stream(stream(path, is_systems)?)
+            }
+            // Standard output may lead to a file, whose name is not `/dev/stdout`.
+            Ok(found) if is_systems && found.is_file() => {
+                To::Stream(File::options().append(true).open(path)?)
+            }
+            _ => To::New(temporary(path)?),
+        };
+        Ok(Output { path: path.to_owned(), to })
+    }
+
+    /// Writes the content; a file gets its name.
+    ///
+    /// # Errors
+    /// The system's; a file is then as it was.
+    pub fn write(self, content: &[u8]) -> io::Result<()> {
+        match self.to {
+            To::Stream(mut file) => file.write_all(content),
+            To::New(mut file) => {
+                file.write_all(content)?;
+                persist(file, &self.path)
+            }
+        }
+    }
+}
+
+/// As [`Output::named`] and [`Output::write`].
+///
+/// # Errors
+/// As theirs.
+pub fn write_named(path: &Path, content: &[u8]) -> io::Result<()> {
+    Output::named(path)?.write(content)
+}
+
+fn temporary(path: &Path) -> io::Result<NamedTempFile> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    tempfile::Builder::new()
+        .prefix(".dio-part-")
+        .permissions(Permissions::from_mode(0o644))
+        .tempfile_in(directory.unwrap_or(Path::new(".")))
+}
+
+fn persist(file: NamedTempFile, path: &Path) -> io::Result<()> {
+    file.as_file().sync_all()?;
+    file.persist(path).map(drop).map_err(|error| error.error)
+}
+
+/// A pipe without a reader fails with `ENXIO` at once.
+fn stream(path: &Path, may_be_link: bool) -> io::Result<File> {
+    let follow = if may_be_link { OFlags::empty() } else { OFlags::NOFOLLOW };
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | follow).bits().cast_signed();
+    let file = File::options().write(true).custom_flags(flags).open(path)?;
+    rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_link_is_replaced_and_what_it_leads_to_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (secret, out) = (folder.path().join("secret"), folder.path().join("out.html"));
+        fs::write(&secret, b"mine").unwrap();
+        std::os::unix::fs::symlink(&secret, &out).unwrap();
+        write_named(&out, b"page").unwrap();
+        assert_eq!(fs::read(&secret).unwrap(), b"mine");
+        assert_eq!(fs::read(&out).unwrap(), b"page");
+        assert!(out.symlink_metadata().unwrap().is_file());
+        let part = folder.path().join(format!("out.html.part-{}", std::process::id()));
+        std::os::unix::fs::symlink(&secret, &part).unwrap();
+        write_named(&out, b"again").unwrap();
+        assert_eq!(fs::read(&secret).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "no temporary file stays");
+    }
+
+    #[test]
+    fn a_pipe_without_a_reader_fails_and_one_that_was_not_named_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        assert!(write_named(&pipe, b"x").is_err());
+        write(&pipe, |out| out.write_all(b"x")).unwrap();
+        assert_eq!(fs::read(&pipe).unwrap(), b"x");
+        write_named(Path::new("/dev/null"), b"x").unwrap();
+        assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+    }
+
+    #[test]
+    fn content_that_fails_leaves_the_file_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        fs::write(&path, b"before").unwrap();
+        assert!(write(&path, |_| Err(io::Error::other("no"))).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"before");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,72 @@
+//! Descriptors: what may still run refers to no number that another file can get.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+use diopter::{BackendKind, Engine, File, Request};
+use diopter_sys::testing::print_skip;
+
+use crate::bytes::{LONG, bytes, content, engine, file_of, folder, memory, own_process};
+
+const BLOCK: usize = 4096;
+
+fn open(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).expect("it is there")
+}
+
+fn write_block(engine: &Engine, file: &File, seed: u64) {
+    engine.start(file, Request::write(0, memory(seed, BLOCK))).expect("room");
+    let done = engine.wait(LONG).expect("it works").expect("in flight");
+    assert_eq!(done.result.map(|moved| moved.get()), Ok(4096));
+}
+
+#[test]
+fn a_registered_file_that_is_closed_gets_no_bytes_of_the_next_one() {
+    let name = "a_registered_file_that_is_closed_gets_no_bytes_of_the_next_one";
+    own_process(module_path!(), name, || {
+        let [first, second] = [(); 2].map(|()| folder());
+        drop([&first, &second].map(|folder| file_of(folder, BLOCK)));
+        let engine = engine(BackendKind::Auto);
+        let file = open(&first.file());
+        if let Err(errno) = engine.register_file(&file) {
+            return print_skip(&format!("uring: this kernel registers no files: {errno}"));
+        }
+        let before = content(&first);
+        let number = file.as_fd().as_raw_fd();
+        drop(file);
+        let next = open(&second.file());
+        eprintln!("descriptor {number}, then {}", next.as_fd().as_raw_fd());
+        write_block(&engine, &next, 9);
+        assert!(content(&first) == before, "the bytes are in the file that was closed");
+        assert!(content(&second) == bytes(9, BLOCK), "the bytes are in the file that was named");
+    });
+}
+
+#[test]
+fn a_file_is_closed_with_its_last_request_and_not_kept_by_the_engine() {
+    let name = "a_file_is_closed_with_its_last_request_and_not_kept_by_the_engine";
+    own_process(module_path!(), name, || {
+        let folder = folder();
+        drop(file_of(&folder, 4 * BLOCK));
+        for backend in crate::bytes::backends() {
+            let engine = engine(backend);
+            let file = open(&folder.file());
+            let number = file.as_fd().as_raw_fd();
+            for offset in [0, 4096, 77] {
+                engine.start(&file, Request::read(offset, memory(1, BLOCK))).expect("room");
+            }
+            drop(file);
+            assert!(is_open(number), "requests of it are in flight");
+            for _ in 0..3 {
+                let done = engine.wait(LONG).expect("it works").expect("in flight");
+                assert!(done.result.is_ok());
+            }
+            assert!(!is_open(number), "{backend}");
+        }
+    });
+}
+
+/// `true` where this process, which opens no file meanwhile, has a descriptor of this number.
+fn is_open(number: i32) -> bool {
+    std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok()
+}

@@ -1,0 +1,42 @@
+//! Record locks of the process (fcntl(2), F_SETLK): the kernel releases them when any descriptor of
+//! the file is closed, so opening a file must not close one.
+
+use std::fs;
+use std::os::fd::AsFd;
+
+use diopter::{File, OpenOptions};
+use diopter_sys::space;
+use rustix::fs::{FlockOperation, fcntl_lock};
+
+use crate::bytes::folder;
+
+#[test]
+fn opening_a_file_keeps_the_record_locks_of_the_process() {
+    let folder = folder();
+    let path = folder.file();
+    fs::write(&path, [b'a'; 4096]).expect("a file");
+    let holder = fs::File::options().read(true).write(true).open(&path).expect("it is there");
+    let witness = fs::File::options().read(true).write(true).open(&path).expect("it is there");
+    fcntl_lock(&holder, FlockOperation::NonBlockingLockExclusive).expect("no other locks it");
+    let ways: [OpenOptions; 6] = [
+        File::options().write(true),
+        File::options().read(true),
+        File::options().read(true).write(true).create(true),
+        File::options().append(true),
+        File::options().write(true).striped(true),
+        File::options().read(true).write(true).striped(true),
+    ];
+    let mut open = Vec::new();
+    for options in &ways {
+        open.push(options.open(&path).expect("it opens"));
+        // A lock of an open file description conflicts with the process's own record locks too.
+        let taken = space::lock_range(witness.as_fd(), true, 0, 1, false);
+        assert_eq!(taken, Ok(false), "{options:?} released the lock");
+    }
+    for file in &open {
+        drop(file.read_at(&mut [0; 7], 1));
+        drop(file.write_at(&[1; 7], 1));
+        let taken = space::lock_range(witness.as_fd(), true, 0, 1, false);
+        assert_eq!(taken, Ok(false), "a transfer released the lock");
+    }
+}
