@@ -3,7 +3,7 @@
 
 SIZE ?= 2G
 ROUNDS ?= 1
-TIME ?= 600
+TIME ?= 1800
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak bench bless fmt
@@ -12,7 +12,7 @@ TIME ?= 600
 help:
 	@echo "make demo   [SIZE=2G] [ROUNDS=1]   copy a file with dio, cp and dd, side by side"
 	@echo "make test                          all lanes of CI"
-	@echo "make soak   [SEED=n] [TIME=600]    long seeded tests, TIME seconds each"
+	@echo "make soak   [TIME=1800] [SEED=n]   everything seeded or random, TIME seconds in total"
 	@echo "make bench  [ROWS='...'] [QUICK=1] the numbers that the design must reach, as root"
 	@echo "make bless                         rewrite the golden files"
 	@echo "make fmt                           format the code"

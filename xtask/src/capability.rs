@@ -1,7 +1,7 @@
 //! What this machine can do that a lane may need, found by trying it, and what must not be missing
 //! (`DIOPTER_REQUIRE`). It knows no lanes.
 
-use crate::repo;
+use crate::{deny, repo};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -23,10 +23,12 @@ pub enum Capability {
     Nightly,
     Tracefs,
     Fio,
+    Deny,
+    Cxx,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 12] = [
+    pub const ALL: [Capability; 14] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -39,6 +41,8 @@ impl Capability {
         Capability::Nightly,
         Capability::Tracefs,
         Capability::Fio,
+        Capability::Deny,
+        Capability::Cxx,
     ];
 
     pub fn name(self) -> &'static str {
@@ -55,6 +59,8 @@ impl Capability {
             Capability::Nightly => "nightly",
             Capability::Tracefs => "tracefs",
             Capability::Fio => "fio",
+            Capability::Deny => "cargo-deny",
+            Capability::Cxx => "c++",
         }
     }
 }
@@ -112,6 +118,10 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Nightly => nightly_runs(),
         Capability::Tracefs => instances_can_be_made(),
         Capability::Fio => fio_runs(),
+        Capability::Deny => {
+            deny::program().map(drop).ok_or_else(|| "cargo-deny is not installed".to_owned())
+        }
+        Capability::Cxx => installed("c++"),
     }
 }
 

@@ -13,7 +13,7 @@ struct Tool {
     wanted_by: Capability,
 }
 
-const TOOLS: [Tool; 8] = [
+const TOOLS: [Tool; 9] = [
     // Debian builds losetup from util-linux's source and ships it in the package `mount`.
     Tool { name: "losetup", package: "mount", wanted_by: Capability::Loop },
     Tool { name: "mount", package: "mount", wanted_by: Capability::Loop },
@@ -23,6 +23,7 @@ const TOOLS: [Tool; 8] = [
     Tool { name: "chromium", package: "chromium", wanted_by: Capability::Chromium },
     Tool { name: "qemu-system-x86_64", package: "qemu-system-x86", wanted_by: Capability::Qemu },
     Tool { name: "fio", package: "fio", wanted_by: Capability::Fio },
+    Tool { name: "c++", package: "g++", wanted_by: Capability::Cxx },
 ];
 
 /// Makes the tools of these capabilities available where that can be done, and says what is

@@ -3,7 +3,7 @@
 
 use crate::Outcome;
 use crate::capability::{self, Capability, Probe};
-use crate::{debian, repo, run, tidy};
+use crate::{debian, deny, fuzz, repo, run, tidy};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -33,16 +33,13 @@ enum Work {
     Tidy,
     Cargo(&'static [&'static str]),
     Nightly(&'static [&'static str]),
+    /// Licenses, sources and advisories of what is built.
+    Deny,
+    /// Every fuzz target, from its seeds.
+    Fuzz,
 }
 
 const BACKENDS: &[Capability] = &[Capability::Uring, Capability::Aio, Capability::Threads];
-
-/// What a sanitizer runs on; named, so that it is not applied to build scripts.
-const TARGET: &str = if cfg!(target_arch = "aarch64") {
-    "aarch64-unknown-linux-gnu"
-} else {
-    "x86_64-unknown-linux-gnu"
-};
 
 const CLIPPY_WITH_TOKIO: &[&str] =
     &["clippy", "-p", "diopter", "--all-targets", "--features", "tokio", "--", "-D", "warnings"];
@@ -50,7 +47,7 @@ const CLIPPY_WITH_TOKIO: &[&str] =
 const ASYNC_AND_CONTRACT: &[&str] = &[
     "test",
     "--target",
-    TARGET,
+    repo::TRIPLE,
     "-p",
     "diopter",
     "--features",
@@ -136,6 +133,10 @@ const LANES: &[Lane] = &[
     plain("fmt", &[check(&["fmt", "--all", "--check"])]),
     plain("clippy", &[check(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])]),
     plain("tidy", &[Step { work: Work::Tidy, ..check(&[]) }]),
+    Lane {
+        needs: &[Capability::Deny],
+        ..plain("deny", &[Step { work: Work::Deny, ..check(&[]) }])
+    },
     plain("build", &[check(&["build", "--release", "-p", "diopter-cli"])]),
     plain("unit", &[test(&["test", "--workspace", "--lib", "--bins"])]),
     plain(
@@ -171,7 +172,7 @@ const LANES: &[Lane] = &[
         ..plain(
             "asan",
             &[
-                sanitized(&["test", "--target", TARGET, "-p", "diopter-sys", "--lib"]),
+                sanitized(&["test", "--target", repo::TRIPLE, "-p", "diopter-sys", "--lib"]),
                 sanitized(ASYNC_AND_CONTRACT),
             ],
         )
@@ -213,7 +214,7 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Fio],
         ..plain("bench-dio", &[test(BENCH_DIO), check(SMOKE_PARITY)])
     },
-    plain("golden", &[test(&["test", "-p", "diopter-cli", "--tests"])]),
+    plain("golden", &[test(GOLDEN)]),
     Lane {
         name: "kernel",
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],
@@ -301,8 +302,17 @@ const LANES: &[Lane] = &[
     Lane { needs: &[Capability::Chromium], ..plain("report-page", &[test(REPORT_PAGE)]) },
     plain("lab-host", &[test(LAB_HOST)]),
     Lane { needs: &[Capability::Qemu], ..plain("lab", &[test(LAB)]) },
+    Lane { needs: &[Capability::Qemu], ..plain("guest", &[test(GUEST)]) },
+    Lane {
+        needs: &[Capability::Qemu, Capability::Loop, Capability::Ext4, Capability::Xfs],
+        ..plain("power-cut", &[test(POWER_CUT)])
+    },
     plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
+    Lane { needs: &[Capability::Cxx], ..plain("fuzz", &[Step { work: Work::Fuzz, ..check(&[]) }]) },
 ];
+
+/// Seconds of each fuzz target.
+const FUZZ_SECONDS: u64 = 15;
 
 /// The page of a report in a real browser.
 const REPORT_PAGE: &[&str] =
@@ -319,6 +329,26 @@ const LAB_HOST: &[&str] = &[
     "--test",
     "lab_run",
 ];
+
+/// The command's tests, but for those of lanes of their own.
+const GOLDEN: &[&str] = &[
+    "test",
+    "-p",
+    "diopter-cli",
+    "--tests",
+    "--",
+    "--skip",
+    "a_power_cut_leaves",
+    "--skip",
+    "dio_serves_",
+];
+
+/// `dio` on another kernel, with disks that this machine does not have.
+const GUEST: &[&str] = &["test", "-p", "diopter-cli", "--test", "guest", "--", "--nocapture"];
+
+/// Disks after power cuts, recorded in an emulator.
+const POWER_CUT: &[&str] =
+    &["test", "-p", "diopter-cli", "--test", "power_cut", "--", "--nocapture"];
 
 /// A real kernel, in an emulator.
 const LAB: &[&str] = &["test", "-p", "diopter-lab", "--test", "lab", "--", "--nocapture"];
@@ -369,6 +399,9 @@ pub fn run(names: &[String]) -> Outcome {
     let wanted: Vec<Capability> =
         lanes.iter().flat_map(|lane| lane.needs.iter().chain(lane.uses)).copied().collect();
     debian::provide(&wanted);
+    if wanted.contains(&Capability::Deny) {
+        deny::provide();
+    }
     let probes = capability::probe_all();
     let have = capability::have(&probes);
     println!("this machine has: {have}");
@@ -380,7 +413,7 @@ pub fn run(names: &[String]) -> Outcome {
         let mut skips = Vec::new();
         let verdict = match missing(lane, &probes, &required) {
             Some(verdict) => verdict,
-            None => run_steps(lane, &environment(seed, &have), &required, &mut skips),
+            None => run_steps(lane, seed, &environment(seed, &have), &required, &mut skips),
         };
         skips.sort();
         skips.dedup();
@@ -439,6 +472,7 @@ fn missing(lane: &Lane, probes: &[Probe], required: &[Capability]) -> Option<Ver
 
 fn run_steps(
     lane: &Lane,
+    seed: u64,
     environment: &[(&'static str, String)],
     required: &[Capability],
     skips: &mut Vec<run::Skip>,
@@ -447,6 +481,11 @@ fn run_steps(
         println!("   {}", shown(step, environment));
         let ended = match &step.work {
             Work::Tidy => tidy::run().map(|clean| (clean, run::Tally::default())),
+            Work::Deny => deny::check().map(|clean| (clean, run::Tally::default())),
+            Work::Fuzz => {
+                let ran = fuzz::run_all(FUZZ_SECONDS, seed, fuzz::Start::Seeds);
+                ran.map(|(passed, _)| (passed, run::Tally::default()))
+            }
             Work::Cargo(_) | Work::Nightly(_) => run::to_the_end(&mut command(step, environment)),
         };
         let (succeeded, tally) = match ended {
@@ -482,7 +521,7 @@ fn command(step: &Step, environment: &[(&'static str, String)]) -> Command {
             command.args(arguments);
             command
         }
-        Work::Tidy => repo::cargo(),
+        Work::Tidy | Work::Deny | Work::Fuzz => repo::cargo(),
     };
     command.envs(environment.iter().map(|(name, value)| (*name, value.as_str())));
     command.envs(step.variables.iter().copied());
@@ -495,6 +534,8 @@ fn command(step: &Step, environment: &[(&'static str, String)]) -> Command {
 fn shown(step: &Step, environment: &[(&'static str, String)]) -> String {
     match &step.work {
         Work::Tidy => "cargo xtask tidy".to_owned(),
+        Work::Deny => "cargo-deny check, of the workspace and of fuzz/".to_owned(),
+        Work::Fuzz => format!("every target of fuzz/ for {FUZZ_SECONDS} s"),
         Work::Cargo(_) | Work::Nightly(_) => run::shown(&command(step, environment)),
     }
 }

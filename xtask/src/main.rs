@@ -7,6 +7,8 @@ mod bench;
 mod capability;
 mod debian;
 mod demo;
+mod deny;
+mod fuzz;
 mod lanes;
 mod repo;
 mod run;
@@ -22,7 +24,11 @@ cargo xtask COMMAND
   lanes                              list the lanes and what each one needs
   tidy                               check the rules of docs/style.md that a machine can check
   bless                              rewrite the golden files from what the code prints now
-  soak [--seed N] [--seconds S]      long seeded runs of model, contract, kernel, images and cp
+  soak [--seconds S] [--seed N] [--only CAMPAIGN]
+                                     everything seeded or random, for S seconds; adds to what
+                                     earlier runs have tried, and prints the table
+  soak --table                       the table alone
+  fuzz TARGET [INPUT...|FLAG...]     run a fuzz target on inputs, or with flags of libFuzzer
   demo [--size 2G] [--rounds N] [--dir DIR]   copy a file with dio, cp and dd, side by side
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
 
@@ -59,6 +65,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "tidy" => tidy::run(),
         "bless" => soak::bless(),
         "soak" => soak::run(rest),
+        "fuzz" => fuzz::run(rest),
         "bench" => bench::run(rest),
         "demo" => demo::run(rest),
         "demo-inner" => demo::run_inner(rest),

@@ -6,6 +6,14 @@ use std::process::{Command, Stdio};
 /// The seed where there is no commit to take one from.
 const SEED_WITHOUT_COMMIT: u64 = 1;
 
+/// The machine's target, for commands whose flags are not for build scripts: these are built
+/// without the flags once a target is named.
+pub const TRIPLE: &str = if cfg!(target_arch = "aarch64") {
+    "aarch64-unknown-linux-gnu"
+} else {
+    "x86_64-unknown-linux-gnu"
+};
+
 /// The folder that holds the workspace's `Cargo.toml`.
 pub fn root() -> PathBuf {
     // The variable as it is now comes first: a target folder shared by two checkouts may hold an

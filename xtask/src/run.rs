@@ -11,11 +11,19 @@ pub struct Skip {
     pub why: String,
 }
 
+/// A line `TRIED <campaign>: <count> <unit>` that a test printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried {
+    pub campaign: String,
+    pub count: u64,
+}
+
 /// What was read from a command's output.
 #[derive(Default)]
 pub struct Tally {
     pub tests_passed: u64,
     pub skips: Vec<Skip>,
+    pub tried: Vec<Tried>,
 }
 
 /// The command as a person would type it, with the variables that it is given on purpose.
@@ -50,6 +58,7 @@ pub fn to_the_end(command: &mut Command) -> Result<(bool, Tally), String> {
     let from_errors = errors.join().map_err(|_| "the thread reading stderr panicked".to_owned())?;
     tally.tests_passed += from_errors.tests_passed;
     tally.skips.extend(from_errors.skips);
+    tally.tried.extend(from_errors.tried);
     let status = child.wait().map_err(|error| format!("{}: {error}", shown(command)))?;
     Ok((status.success(), tally))
 }
@@ -82,8 +91,17 @@ impl Tally {
         // Libtest may have begun the line. Anywhere else in a line it is source text that a
         // compiler or a formatter shows.
         let line = line.trim_start();
-        let skip = line.strip_prefix("SKIP ").or_else(|| Some(line.split_once(" ... SKIP ")?.1));
-        if let Some(rest) = skip
+        let after = |word: &str| {
+            let begun = format!(" ... {word}");
+            line.strip_prefix(word).or_else(|| Some(line.split_once(begun.as_str())?.1))
+        };
+        if let Some(rest) = after("TRIED ")
+            && let Some((campaign, count)) = rest.split_once(": ")
+            && let Some(Ok(count)) = count.split_whitespace().next().map(str::parse)
+        {
+            self.tried.push(Tried { campaign: campaign.to_owned(), count });
+        }
+        if let Some(rest) = after("SKIP ")
             && let Some((capability, why)) = rest.split_once(": ")
             && !capability.contains(' ')
         {
@@ -114,6 +132,12 @@ mod tests {
         ] {
             tally.read(line);
         }
+        tally.read("TRIED model: 250 seeds\n");
+        tally.read("test a_name ... TRIED oracle: 7 requests");
+        tally.read("nothing was TRIED model: 3 seeds");
+        let tried: Vec<_> =
+            tally.tried.iter().map(|one| (one.campaign.as_str(), one.count)).collect();
+        assert_eq!(tried, [("model", 250), ("oracle", 7)]);
         let skips: Vec<&str> = tally.skips.iter().map(|skip| skip.capability.as_str()).collect();
         assert_eq!(tally.tests_passed, 12);
         assert_eq!(skips, ["xfs", "uring"]);

@@ -1,56 +1,248 @@
-//! Runs of the tests that are not lanes: `soak` (long, with a fresh seed) and `bless` (golden files
-//! rewritten). What the variables mean to a test is the test's to say.
+//! `cargo xtask soak`: everything seeded or random, as campaigns with goals. Each piece of work is
+//! bounded, has a fresh seed and is recorded in a ledger, so that a soak can stop at any time and
+//! the next one adds to it. What a variable means to a test is the test's to say.
 
-use crate::{Outcome, capability, repo, run};
+mod ledger;
+
 use std::io::Read;
-use std::process::Command;
+use std::time::{Duration, Instant};
 
-/// How long each test target goes on without `--seconds`.
-const SECONDS: u64 = 600;
+use crate::{Outcome, capability, debian, fuzz, repo, run};
+use ledger::{Entry, Ledger, Sources};
 
-const SOAKED: &[&[&str]] = &[
-    &["-p", "diopter", "--test", "model"],
-    &["-p", "diopter", "--test", "contract"],
-    &["-p", "diopter", "--test", "kernel"],
-    &["-p", "diopter", "--test", "images_xfs"],
-    &["-p", "diopter", "--test", "images_ext"],
-    &["-p", "diopter", "--test", "images"],
-    &["-p", "diopter-cli", "--test", "cp"],
-    &["-p", "diopter-lab", "--test", "campaign"],
+/// How long a soak takes without `--seconds`.
+const SECONDS: u64 = 1800;
+
+/// Seconds of each fuzz target in one piece.
+const FUZZ_SECONDS: u64 = 30;
+
+/// Something to do many times, with another seed each time.
+pub struct Campaign {
+    pub name: &'static str,
+    /// The unit of its totals.
+    pub unit: &'static str,
+    /// How many there should be in total.
+    pub goal: u64,
+    /// What it tries: a change elsewhere does not make it start again.
+    pub tries: Sources,
+    work: Work,
+}
+
+enum Work {
+    /// `cargo test` with these arguments and variables.
+    Test(&'static [&'static str], &'static [(&'static str, &'static str)]),
+    /// Every fuzz target.
+    Fuzz,
+}
+
+const SOAK: (&str, &str) = ("DIOPTER_SOAK", "1");
+
+/// Tests that print no count are one run each time.
+pub const CAMPAIGNS: &[Campaign] = &[
+    Campaign {
+        name: "model",
+        unit: "seeds",
+        goal: 200_000,
+        tries: Sources::Engine,
+        work: Work::Test(
+            &["--release", "-p", "diopter", "--test", "model", "--", "--nocapture", "random"],
+            &[("DIOPTER_SEEDS", "2500")],
+        ),
+    },
+    Campaign {
+        name: "oracle",
+        unit: "requests",
+        goal: 1_000_000,
+        tries: Sources::Engine,
+        work: Work::Test(
+            &["--release", "-p", "diopter", "--test", "kernel", "--", "--nocapture"],
+            &[("DIOPTER_CHECK", "no difference"), ("DIOPTER_ORACLE_COUNT", "4000")],
+        ),
+    },
+    Campaign {
+        name: "writer-kills",
+        unit: "kills",
+        goal: 1_000,
+        tries: Sources::Engine,
+        work: Work::Test(
+            &["--release", "-p", "diopter", "--test", "kernel", "--", "--nocapture"],
+            &[("DIOPTER_CHECK", "killed writer")],
+        ),
+    },
+    Campaign {
+        name: "cp-kills",
+        unit: "kills",
+        goal: 1_000,
+        tries: Sources::Copy,
+        work: Work::Test(
+            &["-p", "diopter-cli", "--test", "cp_interrupt", "--", "--nocapture", "kill_9"],
+            &[],
+        ),
+    },
+    Campaign {
+        name: "power-cut",
+        unit: "states",
+        goal: 2_000,
+        tries: Sources::Copy,
+        work: Work::Test(
+            &["-p", "diopter-cli", "--test", "power_cut", "--", "--nocapture"],
+            &[SOAK],
+        ),
+    },
+    Campaign {
+        name: "guest",
+        unit: "kernels",
+        goal: 4,
+        tries: Sources::Copy,
+        work: Work::Test(&["-p", "diopter-cli", "--test", "guest", "--", "--nocapture"], &[SOAK]),
+    },
+    Campaign {
+        name: "fuzz",
+        unit: "executions",
+        goal: 5_000_000,
+        tries: Sources::Parsers,
+        work: Work::Fuzz,
+    },
+    Campaign {
+        name: "contract",
+        unit: "runs",
+        goal: 20,
+        tries: Sources::Engine,
+        work: Work::Test(&["--release", "-p", "diopter", "--test", "contract"], &[]),
+    },
+    Campaign {
+        name: "storms",
+        unit: "runs",
+        goal: 20,
+        tries: Sources::Engine,
+        work: Work::Test(&["-p", "diopter-sys", "--lib", "--", "storm", "life"], &[]),
+    },
+    Campaign {
+        name: "fork",
+        unit: "runs",
+        goal: 20,
+        tries: Sources::Engine,
+        work: Work::Test(&["-p", "diopter", "--test", "process"], &[]),
+    },
+    Campaign {
+        name: "images",
+        unit: "files",
+        goal: 10_000,
+        tries: Sources::Library,
+        work: Work::Test(
+            &["--release", "-p", "diopter", "--test", "images", "--", "--nocapture", "agreement"],
+            &[],
+        ),
+    },
+    Campaign {
+        name: "damaged-images",
+        unit: "images",
+        goal: 100_000,
+        tries: Sources::Parsers,
+        work: Work::Test(
+            &["--release", "-p", "diopter", "--test", "images_ext", "--", "--nocapture", "wrong"],
+            &[],
+        ),
+    },
+    Campaign {
+        name: "damaged-xfs",
+        unit: "images",
+        goal: 10_000,
+        tries: Sources::Parsers,
+        work: Work::Test(
+            &["--release", "-p", "diopter", "--test", "images_xfs", "--", "--nocapture", "mutat"],
+            &[],
+        ),
+    },
+    Campaign {
+        name: "statistics",
+        unit: "runs",
+        goal: 3,
+        tries: Sources::Judge,
+        work: Work::Test(&["--release", "-p", "diopter-lab", "--test", "campaign"], &[SOAK]),
+    },
 ];
 
+/// The targets of `cargo xtask bless`.
 const BLESSED: &[&[&str]] = &[
     &["-p", "diopter", "--test", "plan"],
     &["-p", "diopter-lab", "--test", "report"],
     &["-p", "diopter-cli", "--tests"],
 ];
 
-/// `cargo xtask soak`: the seeded tests, long, with a seed that nobody has tried yet.
+/// What the command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Options {
+    seed: Option<u64>,
+    seconds: u64,
+    /// One campaign alone.
+    only: Option<String>,
+}
+
+/// `cargo xtask soak`: works on the campaign that is furthest from its goal, piece by piece, until
+/// the time has passed, and prints the table of everything so far.
 pub fn run(arguments: &[String]) -> Outcome {
-    let (seed, seconds) = parse(arguments)?;
-    let seed = match seed {
-        Some(seed) => seed,
-        None => fresh_seed()?,
-    };
-    let replay = format!("cargo xtask soak --seed {seed} --seconds {seconds}");
-    println!("seed {seed}; the same again: {replay}");
+    if arguments == ["--table"] {
+        print!("{}", Ledger::open()?.table());
+        return Ok(true);
+    }
+    let options = parse(arguments)?;
+    let mut ledger = Ledger::open()?;
+    debian::provide(&capability::Capability::ALL);
     let have = capability::have(&capability::probe_all());
-    let mut failed = Vec::new();
-    for target in SOAKED {
-        let mut command = repo::cargo();
-        command.args(["test", "--release"]).args(*target).args(["--", "--nocapture"]);
-        command.env("DIOPTER_SOAK", "1").env("DIOPTER_SEED", seed.to_string());
-        command.env("DIOPTER_SOAK_SECONDS", seconds.to_string()).env("DIOPTER_HAVE", &have);
-        if !told_and_run(&mut command)? {
-            failed.push(target.join(" "));
+    let started = Instant::now();
+    let mut stopped: Vec<&str> = Vec::new();
+    let mut replays = Vec::new();
+    let mut pieces = 0_u64;
+    while started.elapsed() < Duration::from_secs(options.seconds) {
+        let open = CAMPAIGNS.iter().filter(|one| !stopped.contains(&one.name));
+        let open = open.filter(|one| options.only.as_ref().is_none_or(|only| only == one.name));
+        let Some(campaign) = open.min_by_key(|one| ledger.per_mille(one)) else { break };
+        let seed = match options.seed {
+            Some(seed) => seed.wrapping_add(pieces),
+            None => fresh_seed()?,
+        };
+        pieces += 1;
+        let label = campaign.tries.label()?;
+        let entry = piece(campaign, seed, &have)?;
+        if entry.tried == 0 || !entry.passed {
+            stopped.push(campaign.name);
+            let reason = if entry.passed { "tried nothing" } else { "failed" };
+            let name = campaign.name;
+            replays.push(format!("{name} {reason}: cargo xtask soak --only {name} --seed {seed}"));
         }
+        if label.is_none() || label != campaign.tries.label()? {
+            println!("not recorded: {} tries sources with uncommitted changes", campaign.name);
+            stopped.push(campaign.name);
+            continue;
+        }
+        ledger.add(entry)?;
     }
-    if failed.is_empty() {
-        println!("soak passed; seed {seed}");
-    } else {
-        println!("soak failed in {}; replay: {replay}", failed.join(", "));
+    print!("{}", ledger.table());
+    for replay in &replays {
+        println!("{replay}");
     }
-    Ok(failed.is_empty())
+    Ok(replays.is_empty())
+}
+
+/// One bounded piece of a campaign.
+fn piece(campaign: &Campaign, seed: u64, have: &str) -> Result<Entry, String> {
+    let started = Instant::now();
+    let (passed, tried) = match campaign.work {
+        Work::Test(arguments, variables) => {
+            let mut command = repo::cargo();
+            command.arg("test").args(arguments).envs(variables.iter().copied());
+            command.env("DIOPTER_SEED", seed.to_string()).env("DIOPTER_HAVE", have);
+            println!("   {}", run::shown(&command));
+            let (passed, tally) = run::to_the_end(&mut command)?;
+            let counted: u64 = tally.tried.iter().map(|one| one.count).sum();
+            let runs = u64::from(tally.tests_passed > 0);
+            (passed, if campaign.unit == "runs" { runs } else { counted })
+        }
+        Work::Fuzz => fuzz::run_all(FUZZ_SECONDS, seed, fuzz::Start::Kept)?,
+    };
+    let seconds = started.elapsed().as_secs();
+    Ok(Entry { campaign: campaign.name.to_owned(), seed, tried, seconds, passed })
 }
 
 /// `cargo xtask bless`: the golden files become what the code prints now; read the diff.
@@ -59,31 +251,34 @@ pub fn bless() -> Outcome {
     for target in BLESSED {
         let mut command = repo::cargo();
         command.arg("test").args(*target).env("DIOPTER_BLESS", "1");
-        all_passed &= told_and_run(&mut command)?;
+        println!("   {}", run::shown(&command));
+        all_passed &= run::to_the_end(&mut command)?.0;
     }
     println!("blessed; `git diff` shows what changed, and each change wants a reason");
     Ok(all_passed)
 }
 
-fn told_and_run(command: &mut Command) -> Outcome {
-    println!("   {}", run::shown(command));
-    run::to_the_end(command).map(|(succeeded, _)| succeeded)
-}
-
-fn parse(arguments: &[String]) -> Result<(Option<u64>, u64), String> {
-    let (mut seed, mut seconds) = (None, SECONDS);
+fn parse(arguments: &[String]) -> Result<Options, String> {
+    let mut options = Options { seed: None, seconds: SECONDS, only: None };
     for pair in arguments.chunks(2) {
         let [name, value] = pair else {
-            return Err(format!("`{}` wants a number after it", pair[0]));
+            return Err(format!("`{}` wants a value after it", pair[0]));
         };
-        let value = value.parse().map_err(|_| format!("{name} {value}: not a number"))?;
+        let number = || value.parse().map_err(|_| format!("{name} {value}: not a number"));
         match name.as_str() {
-            "--seed" => seed = Some(value),
-            "--seconds" => seconds = value,
-            _ => return Err(format!("soak knows --seed and --seconds, not `{name}`")),
+            "--seed" => options.seed = Some(number()?),
+            "--seconds" => options.seconds = number()?,
+            "--only" if CAMPAIGNS.iter().any(|one| one.name == value) => {
+                options.only = Some(value.clone());
+            }
+            "--only" => {
+                let names: Vec<&str> = CAMPAIGNS.iter().map(|one| one.name).collect();
+                return Err(format!("no campaign `{value}`; there are {}", names.join(" ")));
+            }
+            _ => return Err(format!("soak takes --seed, --seconds, --only, not `{name}`")),
         }
     }
-    Ok((seed, seconds))
+    Ok(options)
 }
 
 fn fresh_seed() -> Result<u64, String> {
@@ -98,16 +293,26 @@ fn fresh_seed() -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<(Option<u64>, u64), String> {
+    fn parsed(line: &str) -> Result<Options, String> {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
-    fn seed_and_seconds_are_read_and_anything_else_is_refused() {
-        assert_eq!(parsed("--seed 7 --seconds 60"), Ok((Some(7), 60)));
-        assert_eq!(parsed(""), Ok((None, SECONDS)));
-        for wrong in ["--seed", "--seed x", "--sead 7"] {
+    fn options_are_read_and_anything_else_is_refused() {
+        let some = Options { seed: Some(7), seconds: 60, only: Some("model".to_owned()) };
+        assert_eq!(parsed("--seed 7 --seconds 60 --only model"), Ok(some));
+        let none = Options { seed: None, seconds: SECONDS, only: None };
+        assert_eq!(parsed(""), Ok(none));
+        for wrong in ["--seed", "--seed x", "--sead 7", "--only modal"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_campaign_has_its_own_name() {
+        for (index, campaign) in CAMPAIGNS.iter().enumerate() {
+            let before = &CAMPAIGNS[..index];
+            assert!(before.iter().all(|other| other.name != campaign.name), "{}", campaign.name);
         }
     }
 }

@@ -1,0 +1,13 @@
+//! Any text as a job file of fio: refused with the line, or jobs that can be run.
+
+#![no_main]
+
+use diopter_lab::bench::job_file;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    match job_file::parse(text) {
+        Ok(jobs) => assert!(!jobs.is_empty()),
+        Err(why) => assert!(!why.is_empty()),
+    }
+});
