@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use diopter_lab::document::ReadWrite;
+use diopter_lab::fio::units;
 
 use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 
@@ -198,24 +199,13 @@ impl fmt::Display for BenchValueError {
 
 impl std::error::Error for BenchValueError {}
 
-/// Takes a time as fio does, in nanoseconds: `2` and `2s` are seconds, `500ms`, `100us`, `1m`.
+/// Takes a time as fio does, in nanoseconds: `2` and `2s` are seconds, `500ms`, `1.5m`, `1d`.
 ///
 /// # Errors
 /// Anything else, and what no clock holds.
 pub fn time(text: &str) -> Result<u64, BenchValueError> {
-    let told = || BenchValueError(format!("`{text}` is no time; write 2, 500ms, 100us or 1m"));
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let scale = match unit {
-        "us" => 1_000,
-        "ms" => 1_000_000,
-        "" | "s" => 1_000_000_000,
-        "m" => 60_000_000_000,
-        "h" => 3_600_000_000_000,
-        _ => return Err(told()),
-    };
-    let number: u64 = number.parse().map_err(|_| told())?;
-    number.checked_mul(scale).ok_or_else(told)
+    units::nanoseconds(text)
+        .ok_or_else(|| BenchValueError(format!("`{text}` is no time; write 2, 500ms, 100us or 1m")))
 }
 
 /// Takes `fio:ENGINE`, and gives the engine.
@@ -305,7 +295,9 @@ mod tests {
             assert_eq!(time(text), Ok(expected));
         }
         assert_eq!(time("1m"), time("60s"));
-        for text in ["", "ms", "-1", "2 s", "1.5", "1d", "99999999999999h"] {
+        assert_eq!(time("1d"), time("24h"));
+        assert_eq!(time("1.5"), time("1500msec"));
+        for text in ["", "ms", "-1", "2 s", "1.", "1w", "99999999999999h"] {
             assert!(time(text).unwrap_err().to_string().contains("write 2, 500ms"), "{text}");
         }
     }

@@ -3,6 +3,7 @@
 
 use super::builtin;
 use crate::document::{Job, ReadWrite, Span};
+use crate::fio::units::{self, Base};
 
 /// Jobs of one file, at most.
 const JOBS_MAX: usize = 1000;
@@ -30,7 +31,7 @@ pub struct FileJob {
 #[derive(Clone, Debug)]
 struct Section {
     file_job: FileJob,
-    kb_base: u64,
+    base: Base,
     is_time_based: bool,
     runtime_ns: Option<u64>,
     io_bytes: Option<u64>,
@@ -49,8 +50,8 @@ enum Line<'a> {
 /// # Errors
 /// The line, what is wrong with it, and what to do.
 pub fn parse(text: &str) -> Result<Vec<FileJob>, String> {
-    let kb_base = kb_base_of(text)?;
-    let mut global = Section::new(kb_base);
+    let base = base_of(text)?;
+    let mut global = Section::new(base);
     let mut sections: Vec<Section> = Vec::new();
     let mut is_global = true;
     for (number, line) in (1..).zip(text.lines()) {
@@ -111,22 +112,22 @@ fn line_of(line: &str) -> Result<Line<'_>, String> {
 }
 
 /// Sizes mean what the file's `kb_base` says, wherever in it that stands.
-fn kb_base_of(text: &str) -> Result<u64, String> {
-    let mut kb_base = 1024;
+fn base_of(text: &str) -> Result<Base, String> {
+    let mut base = Base::Binary;
     for (number, line) in (1..).zip(text.lines()) {
         if let Ok(Line::Option { name: "kb_base", value }) = line_of(line) {
-            kb_base = match value {
-                Some("1000") => 1000,
-                Some("1024") => 1024,
+            base = match value {
+                Some("1000") => Base::Si,
+                Some("1024") => Base::Binary,
                 _ => return Err(format!("line {number}: kb_base is 1000 or 1024")),
             };
         }
     }
-    Ok(kb_base)
+    Ok(base)
 }
 
 impl Section {
-    fn new(kb_base: u64) -> Section {
+    fn new(base: Base) -> Section {
         // fio's own defaults.
         let job = Job {
             rw: ReadWrite::Read,
@@ -139,13 +140,13 @@ impl Section {
         let (name, ioengine, ramp_ns) = (String::new(), None, None);
         let file_job = FileJob { name, job, ioengine, ramp_ns };
         let (runtime_ns, io_bytes) = (None, None);
-        Section { file_job, kb_base, is_time_based: false, runtime_ns, io_bytes, waits: false }
+        Section { file_job, base, is_time_based: false, runtime_ns, io_bytes, waits: false }
     }
 
     fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
-        let kb_base = self.kb_base;
+        let base = self.base;
         let given = value.ok_or_else(|| format!("{name} has no value; write {name}=..."));
-        let bytes = |value: &str| bytes_of(name, value, kb_base);
+        let bytes = |value: &str| bytes_of(name, value, base);
         let number = |value: &str| {
             value.parse::<u32>().map_err(|_| format!("{name}={value}: write a number"))
         };
@@ -252,45 +253,17 @@ fn percent(name: &str, value: &str) -> Result<u8, String> {
     number.ok_or_else(|| format!("{name}={value}: write percent from 0 to 100"))
 }
 
-/// A time, in seconds where it has no unit (fio(1), "Parameter types").
+/// A time, in seconds where it has no unit.
 fn time(name: &str, value: &str) -> Result<u64, String> {
     let told = || format!("{name}={value} is no time; write 10, 500ms, 2m");
-    let digits = value.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = value.split_at(digits);
-    let scale: u64 = match unit.to_ascii_lowercase().as_str() {
-        "us" | "usec" => 1_000,
-        "ms" | "msec" => 1_000_000,
-        "" | "s" | "sec" => 1_000_000_000,
-        "m" => 60_000_000_000,
-        "h" => 3_600_000_000_000,
-        "d" => 86_400_000_000_000,
-        _ => return Err(told()),
-    };
-    number.parse::<u64>().ok().and_then(|number| number.checked_mul(scale)).ok_or_else(told)
+    units::nanoseconds(value).ok_or_else(told)
 }
 
-/// Bytes as fio reads them (fio(1), `kb_base`): with 1024, `k` and `kb` are 1024 and `ki` and `kib`
-/// are 1000; with 1000, SI holds and it is the other way round.
-fn bytes_of(name: &str, value: &str, kb_base: u64) -> Result<u64, String> {
+fn bytes_of(name: &str, value: &str, base: Base) -> Result<u64, String> {
     let told = || {
         format!("{name}={value} is outside of what dio bench can do: write one size, such as 4k")
     };
-    let digits = value.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = value.split_at(digits);
-    let unit = unit.to_ascii_lowercase();
-    let unit = unit.strip_suffix('b').unwrap_or(&unit);
-    let (letter, is_other) = match unit.strip_suffix('i') {
-        Some(letter) if !letter.is_empty() => (letter, true),
-        _ => (unit, false),
-    };
-    let power = ["", "k", "m", "g", "t", "p"].iter().position(|known| *known == letter);
-    let power = power.and_then(|power| u32::try_from(power).ok()).ok_or_else(told)?;
-    let base: u64 = match (kb_base, is_other) {
-        (1024, false) | (1000, true) => 1024,
-        _ => 1000,
-    };
-    let number: u64 = number.parse().map_err(|_| told())?;
-    base.checked_pow(power).and_then(|scale| number.checked_mul(scale)).ok_or_else(told)
+    units::bytes(value, base).ok_or_else(told)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod options;
 mod place;
 mod spread;
 mod terse;
+pub mod units;
 
 pub use export::{Export, export};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::document::{Column, Job, ReadWrite, Span};
-use crate::number::rounded;
+use crate::fio::units::{self, Base};
 
 /// Options by name, as fio prints them.
 pub type Options = BTreeMap<String, String>;
@@ -53,7 +53,7 @@ pub fn job_of(name: &str, options: &Options) -> Job {
     let text = |key: &str| options.get(key).map(String::as_str);
     let is_set = |key: &str| text(key).is_some_and(|value| value != "0");
     let base = if text("kb_base") == Some("1000") { Base::Si } else { Base::Binary };
-    let bytes = |key: &str| text(key).map(|value| bytes(value, base));
+    let bytes = |key: &str| text(key).map(|value| units::bytes(value, base));
     let number = |key: &str| text(key).map(|value| value.parse::<u64>().ok());
     let mut unknown: Vec<&str> = vec!["file_system", "layout"];
     // An option that can't be read leaves its field unknown; one that is not there its default.
@@ -75,7 +75,7 @@ pub fn job_of(name: &str, options: &Options) -> Job {
     let percent = take("read_percent", number("rwmixread")).unwrap_or(50);
     job.read_percent = u8::try_from(percent).unwrap_or(100);
     let amount = bytes("io_size").unwrap_or_else(|| bytes("size").flatten());
-    job.span = match text("runtime").map(nanoseconds) {
+    job.span = match text("runtime").map(units::nanoseconds) {
         Some(Some(time)) if is_set("time_based") => Span::RuntimeNs(time),
         _ => Span::IoBytes(take("span", Some(amount)).unwrap_or(0)),
     };
@@ -138,56 +138,6 @@ fn read_write(text: &str) -> Option<ReadWrite> {
     ReadWrite::ALL.into_iter().find(|rw| rw.name() == text)
 }
 
-/// What a size counts in.
-#[derive(Clone, Copy)]
-enum Base {
-    /// `k` is 1024, and `ki` 1000: fio's own way, and its default.
-    Binary,
-    /// `k` is 1000, and `ki` 1024, as the standards have it.
-    Si,
-}
-
-/// `4k`, `2G`, `128KiB`, `512`; `None` for what has no one number of bytes.
-fn bytes(text: &str, base: Base) -> Option<u64> {
-    let lower = text.trim().to_ascii_lowercase();
-    let digits = lower.bytes().take_while(u8::is_ascii_digit).count();
-    let number: u64 = lower[..digits].parse().ok()?;
-    let unit = lower[digits..].trim_end_matches('b');
-    let (unit, is_long) = match unit.strip_suffix('i') {
-        Some(unit) => (unit, true),
-        None => (unit, false),
-    };
-    let power = match unit {
-        "" if !is_long => 0,
-        "k" => 1,
-        "m" => 2,
-        "g" => 3,
-        "t" => 4,
-        "p" => 5,
-        _ => return None,
-    };
-    let is_binary = matches!(base, Base::Binary) != is_long;
-    let scale: u64 = if is_binary { 1024 } else { 1000 };
-    number.checked_mul(scale.checked_pow(power)?)
-}
-
-/// `100`, `30s`, `5m`, `500ms`; seconds where nothing is said.
-fn nanoseconds(text: &str) -> Option<u64> {
-    let lower = text.trim().to_ascii_lowercase();
-    let digits = lower.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
-    let number: f64 = lower[..digits].parse().ok()?;
-    let scale = match &lower[digits..] {
-        "" | "s" => 1e9,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "m" => 60e9,
-        "h" => 3600e9,
-        "d" => 86400e9,
-        _ => return None,
-    };
-    Some(rounded(number * scale))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,34 +145,6 @@ mod tests {
     fn options(text: &str) -> Options {
         let pairs = text.split_whitespace().map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-    }
-
-    #[test]
-    fn sizes_count_as_the_base_says() {
-        for (text, binary, si) in [
-            ("4k", 4096, 4000),
-            ("4ki", 4000, 4096),
-            ("1MiB", 1_000_000, 1 << 20),
-            ("2G", 2 << 30, 2_000_000_000),
-            ("512", 512, 512),
-            ("512b", 512, 512),
-        ] {
-            assert_eq!(bytes(text, Base::Binary), Some(binary), "{text}");
-            assert_eq!(bytes(text, Base::Si), Some(si), "{text}");
-        }
-        for text in ["50%", "4k,8k", "", "k", "99999999999999999999", "16777216t", "i"] {
-            assert_eq!(bytes(text, Base::Binary), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn times_are_seconds_unless_they_say_otherwise() {
-        for (text, expected) in
-            [("100", 100e9), ("1.5s", 1.5e9), ("500ms", 0.5e9), ("2m", 120e9), ("1h", 3600e9)]
-        {
-            assert_eq!(nanoseconds(text), Some(rounded(expected)), "{text}");
-        }
-        assert_eq!(nanoseconds("soon"), None);
     }
 
     #[test]
