@@ -23,11 +23,13 @@ use output::Look;
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
-    let trouble = args::status_of_trouble(&words);
-    let color = args::color_of(&words);
-    let cli = match args::parse(words) {
+    let trouble = || args::status_of_trouble(&words);
+    let cli = match args::parse(&words) {
         Ok(cli) => cli,
-        Err(instead) => return ExitCode::from(cmd::tell_instead(&instead, color, trouble)),
+        Err(instead) => {
+            let color = args::color_of(&words);
+            return ExitCode::from(cmd::tell_instead(&instead, color, trouble()));
+        }
     };
     let environment = env::Environment::read();
     let is_terminal = std::io::stdout().is_terminal();
@@ -35,7 +37,7 @@ fn main() -> ExitCode {
         Ok(job) => run(job),
         Err(error) => {
             log::say(&error.to_string());
-            trouble
+            trouble()
         }
     };
     ExitCode::from(status)

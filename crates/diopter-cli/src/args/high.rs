@@ -390,8 +390,8 @@ mod tests {
     use crate::args::parse;
 
     fn resolved(line: &str, environment: &Environment) -> Result<Job, UsageError> {
-        let words = line.split(' ').map(Into::into).collect();
-        resolve(parse(words).unwrap(), environment, true)
+        let words: Vec<_> = line.split(' ').map(Into::into).collect();
+        resolve(parse(&words).unwrap(), environment, true)
     }
 
     fn backend(line: &str, variable: Option<&str>) -> Result<BackendKind, String> {

@@ -319,15 +319,34 @@ pub struct SchemaArgs {
 ///
 /// # Errors
 /// clap's: a wrong command line, or help and version, which are printed in its place.
-pub fn parse(words: Vec<OsString>) -> Result<Cli, clap::Error> {
-    let command = Cli::command().color(color_of(&words));
+pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
+    let command = Cli::command().color(color_of(words));
     Cli::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
 /// The exit status of a wrong command line. `dio trace` passes its command's on, and keeps its own
 /// failures apart from these as env(1) does.
 pub fn status_of_trouble(words: &[OsString]) -> u8 {
-    if words.get(1).is_some_and(|word| word == "trace") { trace::FAILED } else { TROUBLE }
+    if command_of(words).is_some_and(|word| word == "trace") { trace::FAILED } else { TROUBLE }
+}
+
+/// The command of a line that may be wrong: the first word that is neither an option nor the value
+/// of one.
+fn command_of(words: &[OsString]) -> Option<&OsString> {
+    let dio = Cli::command();
+    let has_value = |option: &str| {
+        let mut options = dio.get_arguments();
+        options.any(|known| known.get_long() == Some(option) && known.get_action().takes_values())
+    };
+    let mut words = words.iter().skip(1);
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some(option) if option.strip_prefix("--").is_some_and(has_value) => _ = words.next(),
+            Some(option) if option.starts_with('-') => {}
+            _ => return Some(word),
+        }
+    }
+    None
 }
 
 /// How help and errors of the command line are coloured. They are printed before `--color` is
@@ -352,7 +371,7 @@ mod tests {
     }
 
     fn refusal(line: &str) -> String {
-        parse(words(line)).unwrap_err().to_string()
+        parse(&words(line)).unwrap_err().to_string()
     }
 
     #[test]
@@ -369,16 +388,35 @@ mod tests {
     }
 
     #[test]
+    fn trace_keeps_its_failures_apart_wherever_options_stand() {
+        for line in [
+            "dio trace",
+            "dio trace --nonsense",
+            "dio --color=never trace --nonsense -- true",
+            "dio --color never trace",
+            "dio --color=purple trace -- true",
+            "dio --backend threads trace",
+        ] {
+            assert_eq!(status_of_trouble(&words(line)), trace::FAILED, "{line}");
+        }
+        for line in
+            ["dio", "dio cp trace", "dio --color=never cp", "dio tracer", "dio --color trace"]
+        {
+            assert_eq!(status_of_trouble(&words(line)), TROUBLE, "{line}");
+        }
+    }
+
+    #[test]
     fn common_options_stand_before_or_after_the_command() {
         for line in ["dio --backend threads probe f", "dio probe f --backend threads"] {
-            let cli = parse(words(line)).unwrap();
+            let cli = parse(&words(line)).unwrap();
             assert_eq!(cli.common.backend, [BackendName::Threads], "{line}");
         }
     }
 
     #[test]
     fn the_last_name_of_cp_is_the_target() {
-        let Command::Cp(cp) = parse(words("dio cp a b c")).unwrap().command else {
+        let Command::Cp(cp) = parse(&words("dio cp a b c")).unwrap().command else {
             panic!("cp was typed")
         };
         assert_eq!(cp.sources, [PathBuf::from("a"), PathBuf::from("b")]);
