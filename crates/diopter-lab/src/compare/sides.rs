@@ -326,7 +326,7 @@ fn same_rows(
     let lacks_base = seen.len() < base.bench.rows.len() && !is_left_out(new.bench.is_interrupted);
     match refused {
         Some((at, differences)) if found.is_empty() || lacks_new => {
-            Err(not_the_same(base, new, at, &differences))
+            Err(not_the_same((base, new), at, &differences, found.is_empty()))
         }
         _ if lacks_base => Err(CompareError(format!(
             "{} has jobs that are not in {}; measure all of them, or compare what both have with \
@@ -338,18 +338,22 @@ fn same_rows(
 }
 
 fn not_the_same(
-    base: &Named,
-    new: &Named,
+    (base, new): (&Named, &Named),
     at: usize,
     differences: &[FieldDifference],
+    is_nothing_shared: bool,
 ) -> CompareError {
     let told: Vec<String> = differences.iter().take(TOLD_MAX).map(ToString::to_string).collect();
     let more = differences.len().saturating_sub(TOLD_MAX);
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
     let job = &new.bench.rows[at].job.name;
+    let remedy = if is_nothing_shared {
+        "run the same job: none is in both"
+    } else {
+        "run the same job, or leave out what only one has with --partial"
+    };
     CompareError(format!(
-        "{}: the job `{job}` is not in {}: {}{more}; run the same job, or leave out what only one \
-         has with --partial",
+        "{}: the job `{job}` is not in {}: {}{more}; {remedy}",
         new.name,
         base.name,
         told.join(", "),

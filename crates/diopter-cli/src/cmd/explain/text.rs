@@ -116,7 +116,7 @@ fn waits(document: &Explain) -> String {
         waits if document.policies.submit == "each-then-wait" => {
             format!("{waits}: each bio is waited for before the next is submitted")
         }
-        waits => format!("{waits}: bios of one way are waited for together, before the next way"),
+        waits => format!("{waits}: the bios go in {waits} groups, each waited for before the next"),
     }
 }
 
