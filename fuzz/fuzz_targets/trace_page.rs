@@ -3,8 +3,8 @@
 
 #![no_main]
 
-use diopter_lab::trace::format::{EventFormat, Record};
-use diopter_lab::trace::page::PageShape;
+use diopter_trace::format::{EventFormat, Record};
+use diopter_trace::page::PageShape;
 use libfuzzer_sys::fuzz_target;
 
 const FORMAT: &str = "ID: 7\nformat:\n\

@@ -290,7 +290,7 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Uring, Capability::Aio],
         ..plain(
             "trace",
-            &[test(&["test", "-p", "diopter-lab", "--test", "trace", "--", "--nocapture"])],
+            &[test(&["test", "-p", "diopter-trace", "--test", "trace", "--", "--nocapture"])],
         )
     },
     Lane {

@@ -1,5 +1,5 @@
-//! The instruments of diopter: they measure, judge, render and trace, and are never on the path of
-//! a request.
+//! The instruments of diopter: they measure, judge and render, and are never on the path of a
+//! request.
 //!
 //! What is measured becomes a document ([`document`]); what is rendered is made from a document
 //! alone. So a report can be made again years later, on another machine, and a measurement never
@@ -16,6 +16,5 @@ pub mod kernels;
 pub mod load;
 pub mod number;
 pub mod report;
-pub mod trace;
 pub mod untrusted;
 pub mod whole;

@@ -58,7 +58,7 @@ impl Sources {
                 "crates/diopter/src/layout",
                 "crates/diopter-lab/src/bench/job_file.rs",
                 "crates/diopter-lab/src/fio",
-                "crates/diopter-lab/src/trace",
+                "crates/diopter-trace/src",
                 "fuzz/fuzz_targets",
             ]),
             Sources::Judge => whole(&["crates/diopter-lab/src/compare"]),

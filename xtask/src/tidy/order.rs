@@ -6,7 +6,7 @@ use super::{Finding, Source, mask};
 const ENGINE: &str = "crates/diopter/src/";
 
 /// From the first to the last. A submodule counts as its parent; `lib.rs` stands outside.
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 23] = [
     "units",
     "limits",
     "error",
@@ -27,7 +27,6 @@ const ORDER: [&str; 24] = [
     "backend",
     "engine",
     "layout",
-    "trace",
     "plan",
     "probe",
     "file",

@@ -7,14 +7,14 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use diopter_lab::trace::document::Summary;
-use diopter_lab::trace::html::page;
-use diopter_lab::trace::model::Trace;
-use diopter_lab::trace::perfetto::perfetto;
-use diopter_lab::trace::summary::summary;
-use diopter_lab::trace::{self, RecordOptions};
 use diopter_lab::untrusted;
 use diopter_lab::whole::Output;
+use diopter_trace::document::Summary;
+use diopter_trace::html::page;
+use diopter_trace::model::Trace;
+use diopter_trace::perfetto::perfetto;
+use diopter_trace::summary::summary;
+use diopter_trace::RecordOptions;
 
 use crate::log;
 use crate::output::{self, Look};
@@ -112,7 +112,7 @@ fn record(options: &TraceOptions) -> Result<Trace, Failure> {
     let mut how = RecordOptions::new(options.command.clone());
     how.buffer_kib = options.buffer.map(|bytes| bytes.div_ceil(1024));
     how.devices.clone_from(&options.devices);
-    trace::record(&how, &mut |_| ())
+    diopter_trace::record(&how, &mut |_| ())
         .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })
 }
 

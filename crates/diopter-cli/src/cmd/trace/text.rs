@@ -1,8 +1,8 @@
 //! The document of `dio trace` as one screen of text: what makes it doubtful, what slowed the
 //! command down, where completions ran, where the time went, the files.
 
-use diopter_lab::trace::document::{Finding, PhaseLatency, Severity, Summary};
-use diopter_lab::trace::findings::time_text;
+use diopter_trace::document::{Finding, PhaseLatency, Severity, Summary};
+use diopter_trace::findings::time_text;
 
 use crate::cmd::finding::number;
 use crate::output::{self, Look, Side, Table, Tone, put};
@@ -251,7 +251,7 @@ mod tests {
     const LOOK: Look = Look { is_coloured: false, width: 80 };
 
     fn document() -> Summary {
-        let text = include_str!("../../../../diopter-lab/tests/golden/trace.json");
+        let text = include_str!("../../../../diopter-trace/tests/golden/trace.json");
         serde_json::from_str(text).unwrap()
     }
 

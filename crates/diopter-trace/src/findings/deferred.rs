@@ -10,7 +10,7 @@ use diopter::probe::known;
 use super::super::document::{Finding, Severity};
 use super::super::model::{Context, Trace, TracedOp, TracedRequest};
 use super::{PER_MILLE_COSTLY, PER_MILLE_REST, Shown, median, shown, time_text};
-use crate::trace::phases::Phases;
+use crate::phases::Phases;
 
 /// Why a completion was put off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What `dio trace` costs the command that it traces: fio at 4 KiB, as fast as it goes, with and
 //! without it, interleaved. The ratio of the medians shall be at least 0.85.
 //!
-//! `cargo bench -p diopter-lab --bench overhead -- [--smoke] [--rounds=N] [DIR]...`: on a file in
+//! `cargo bench -p diopter-trace --bench overhead -- [--smoke] [--rounds=N] [DIR]...`: on a file in
 //! each DIR, or among the temporary files. `--smoke` runs it short and judges nothing. Needs root,
 //! tracefs and fio; for a machine that is left alone.
 
@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use diopter_lab::bench::number::median;
 use diopter_lab::bench::round;
-use diopter_lab::trace::{RecordOptions, record};
+use diopter_trace::{RecordOptions, record};
 use serde_json::Value;
 
 const RATIO_MIN: f64 = 0.85;

@@ -1,6 +1,8 @@
 //! What the kernel did with a command's direct I/O: events of tracefs, joined to requests, bios and
 //! the contexts of their completions.
 
+#![forbid(unsafe_code)]
+
 pub mod document;
 pub mod error;
 pub mod findings;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::trace::model::Door;
-use crate::trace::synthetic::{Job, LIMIT};
+use crate::model::Door;
+use crate::synthetic::{Job, LIMIT};
 
 /// `deferred-completion:kernel` for a finding with a reason.
 fn told(trace: &Trace) -> BTreeSet<String> {

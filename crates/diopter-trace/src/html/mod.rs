@@ -11,9 +11,9 @@ use super::document::Summary;
 use super::model::Trace;
 use super::sample::Sample;
 
-const STYLE: &str = include_str!("../../../assets/trace.css");
-const SCRIPT: &str = include_str!("../../../assets/trace.js");
-const TIMELINE: &str = include_str!("../../../assets/trace_timeline.js");
+const STYLE: &str = include_str!("../../assets/trace.css");
+const SCRIPT: &str = include_str!("../../assets/trace.js");
+const TIMELINE: &str = include_str!("../../assets/trace_timeline.js");
 /// Nothing is loaded, from anywhere.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
                       img-src data:";

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::trace::model::Context;
-use crate::trace::synthetic::Job;
+use crate::model::Context;
+use crate::synthetic::Job;
 
 fn packets(job: &Job) -> Vec<TracePacket> {
     let bytes = perfetto(&job.trace());

@@ -78,8 +78,8 @@ fn between(from: Option<u64>, to: Option<u64>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::model::RequestTimes;
-    use crate::trace::synthetic::Job;
+    use crate::model::RequestTimes;
+    use crate::synthetic::Job;
 
     fn phases_of(change: impl Fn(&mut RequestTimes)) -> Phases {
         let mut trace = Job::default().trace();

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use diopter_lab::trace::model::{Context, Door, Trace, TracedOp};
-use diopter_lab::trace::{RecordOptions, TraceError, record};
+use diopter_trace::model::{Context, Door, Trace, TracedOp};
+use diopter_trace::{RecordOptions, TraceError, record};
 use rustix::process::{Pid, Signal, kill_process};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";

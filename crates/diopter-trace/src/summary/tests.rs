@@ -1,7 +1,7 @@
 //! The document of jobs that never ran, and its names.
 
 use super::*;
-use crate::trace::synthetic::Job;
+use crate::synthetic::Job;
 
 fn summary_of(job: &Job) -> Summary {
     summary(&job.trace())

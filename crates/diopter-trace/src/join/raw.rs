@@ -2,8 +2,8 @@
 //! one ends it.
 
 use super::{Door, Join, SECTOR};
-use crate::trace::event::{Begin, Event, Flow, IOCB_DURABLE, Inode, Sectors};
-use crate::trace::model::Context;
+use crate::event::{Begin, Event, Flow, IOCB_DURABLE, Inode, Sectors};
+use crate::model::Context;
 
 impl Join {
     /// The thread's last bio is of a raw device: it begins a request or belongs to one.

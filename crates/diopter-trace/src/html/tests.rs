@@ -1,8 +1,8 @@
 //! The page: bounded, self-contained, and drawn by a real browser.
 
 use super::*;
-use crate::trace::summary::summary;
-use crate::trace::synthetic::Job;
+use crate::summary::summary;
+use crate::synthetic::Job;
 
 fn page_of(trace: &Trace) -> String {
     page(trace, &summary(trace))
@@ -108,4 +108,4 @@ fn a_browser_draws_the_requests_and_finds_no_fault() {
     }
 }
 
-const PHASES: [&str; 5] = crate::trace::phases::PHASE_NAMES;
+const PHASES: [&str; 5] = crate::phases::PHASE_NAMES;

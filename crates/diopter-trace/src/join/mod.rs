@@ -8,16 +8,16 @@ mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::trace::bios::Outstanding;
-use crate::trace::event::{
+use crate::bios::Outstanding;
+use crate::event::{
     Begin, Device, Event, FLAG_HARD_IRQ, FLAG_SOFT_IRQ, Flow, IOCB_DURABLE, IOCB_NOWAIT,
     IOCB_POLLED, Inode, Sectors, What,
 };
-use crate::trace::files::Files;
-use crate::trace::model::{
+use crate::files::Files;
+use crate::model::{
     Context, Door, RequestTimes, Trace, TracedBio, TracedOp, TracedQueue, TracedRequest,
 };
-use crate::trace::symbols;
+use crate::symbols;
 
 /// Bytes of a sector.
 const SECTOR: u64 = 512;

@@ -125,8 +125,8 @@ fn slowest(trace: &Trace, is_wanted: impl Fn(usize) -> bool) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::summary::summary;
-    use crate::trace::synthetic::Job;
+    use crate::summary::summary;
+    use crate::synthetic::Job;
 
     fn sample_of(trace: &Trace, seed: u64) -> Sample {
         Sample::of(trace, &summary(trace), seed)

@@ -8,7 +8,7 @@ use diopter::probe::known;
 use super::super::document::{Finding, Severity};
 use super::super::model::{Trace, TracedBio, TracedFile, TracedRequest};
 use super::{PER_MILLE_SPLIT, Shown, shown_times};
-use crate::trace::model;
+use crate::model;
 
 /// Pages of memory that one bio takes (`BIO_MAX_VECS`). Pages that lie apart, as most do, are a
 /// segment each, so a bio that holds as many was ended by that limit.

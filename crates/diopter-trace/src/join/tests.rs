@@ -183,7 +183,7 @@ fn a_read_at_the_end_of_the_file_moves_nothing() {
     told.at(ROOT, read_at(0)).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
     told.at(ROOT, read_at(1 << 20));
     let trace = told.end();
-    let moved: u64 = trace.requests.iter().map(crate::trace::summary::bytes_moved).sum();
+    let moved: u64 = trace.requests.iter().map(crate::summary::bytes_moved).sum();
     assert_eq!(trace.requests[1].result, Some(0));
     assert_eq!((trace.requests.len(), moved), (2, u64::from(LENGTH)));
     assert!(trace.unknown.is_empty(), "{:?}", trace.unknown);
