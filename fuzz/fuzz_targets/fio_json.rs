@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use diopter_lab::{fio, load};
+use diopter_bench::{fio, load};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

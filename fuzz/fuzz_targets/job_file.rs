@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use diopter_lab::bench::job_file;
+use diopter_bench::bench::job_file;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -115,7 +115,7 @@ const SMOKE_NUMBERS: &[&str] = &[
 const COMPARE: &[&str] = &[
     "test",
     "-p",
-    "diopter-lab",
+    "diopter-bench",
     "--test",
     "campaign",
     "--test",
@@ -124,10 +124,10 @@ const COMPARE: &[&str] = &[
     "verdicts",
 ];
 const BENCH_DIO: &[&str] =
-    &["test", "-p", "diopter-lab", "--test", "bench", "--test", "bench_memory"];
+    &["test", "-p", "diopter-bench", "--test", "bench", "--test", "bench_memory"];
 
 const SMOKE_PARITY: &[&str] =
-    &["bench", "--profile", "dev", "-p", "diopter-lab", "--bench", "parity", "--", "--smoke"];
+    &["bench", "--profile", "dev", "-p", "diopter-bench", "--bench", "parity", "--", "--smoke"];
 
 const LANES: &[Lane] = &[
     plain("fmt", &[check(&["fmt", "--all", "--check"])]),
@@ -298,7 +298,7 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Uring],
         ..plain("slow", &[test(&["test", "-p", "diopter", "--test", "slow", "--", "--nocapture"])])
     },
-    plain("report", &[test(&["test", "-p", "diopter-lab", "--test", "report"])]),
+    plain("report", &[test(&["test", "-p", "diopter-bench", "--test", "report"])]),
     Lane { needs: &[Capability::Chromium], ..plain("report-page", &[test(REPORT_PAGE)]) },
     plain("lab-host", &[test(LAB_HOST)]),
     Lane { needs: &[Capability::Qemu], ..plain("lab", &[test(LAB)]) },
@@ -316,7 +316,7 @@ const FUZZ_SECONDS: u64 = 15;
 
 /// The page of a report in a real browser.
 const REPORT_PAGE: &[&str] =
-    &["test", "-p", "diopter-lab", "--test", "report_page", "--", "--nocapture"];
+    &["test", "-p", "diopter-bench", "--test", "report_page", "--", "--nocapture"];
 
 const LAB_HOST: &[&str] = &[
     "test",

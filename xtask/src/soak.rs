@@ -159,14 +159,14 @@ pub const CAMPAIGNS: &[Campaign] = &[
         unit: "runs",
         goal: 3,
         tries: Sources::Judge,
-        work: Work::Test(&["--release", "-p", "diopter-lab", "--test", "campaign"], &[SOAK]),
+        work: Work::Test(&["--release", "-p", "diopter-bench", "--test", "campaign"], &[SOAK]),
     },
 ];
 
 /// The targets of `cargo xtask bless`.
 const BLESSED: &[&[&str]] = &[
     &["-p", "diopter", "--test", "plan"],
-    &["-p", "diopter-lab", "--test", "report"],
+    &["-p", "diopter-bench", "--test", "report"],
     &["-p", "diopter-cli", "--tests"],
 ];
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io::Write;
 
-use diopter_lab::untrusted;
+use diopter_bench::untrusted;
 
 /// How important a line is, the most important first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

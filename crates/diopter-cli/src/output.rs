@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
 use clap::builder::styling::{AnsiColor, Style};
-use diopter_lab::untrusted;
+use diopter_bench::untrusted;
 
 /// Done.
 pub const DONE: u8 = 0;

@@ -6,9 +6,9 @@ mod json_schema;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use diopter_lab::compare::noisy::{self, Noise};
-use diopter_lab::compare::{Settings, Verdict};
-use diopter_lab::document::{Bench, Doubt, Warning};
+use diopter_bench::compare::noisy::{self, Noise};
+use diopter_bench::compare::{Settings, Verdict};
+use diopter_bench::document::{Bench, Doubt, Warning};
 use serde_json::Value;
 
 struct Told {
@@ -59,13 +59,13 @@ impl Place {
 
 fn run(noise: Noise, seed: u64, speed: f64) -> Bench {
     let mut bench = noisy::bench(noise, seed, &[speed], 20);
-    bench.environments = vec![diopter_lab::document::Environment::default()];
+    bench.environments = vec![diopter_bench::document::Environment::default()];
     bench.environments[0].kernel_release = format!("6.{seed}");
     bench
 }
 
 fn report(name: &str) -> String {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diopter-lab/tests/data/reports");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diopter-bench/tests/data/reports");
     data.join(name).to_str().unwrap().to_owned()
 }
 
@@ -202,12 +202,12 @@ fn the_same_thing_twice_on_this_device_is_seldom_called_better_or_worse() {
         let output = command.output().unwrap();
         assert!(output.status.code().is_some_and(|status| status != 2), "{output:?}");
         let path = place.path().join(format!("{run}.json"));
-        let bench = diopter_lab::load::file(&path).unwrap().bench;
+        let bench = diopter_bench::load::file(&path).unwrap().bench;
         if bench.columns[0].engine != bench.columns[1].engine {
             println!("SKIP uring: auto is {} here", bench.columns[0].engine);
             return;
         }
-        let comparison = diopter_lab::compare::columns(&bench, &Settings::default());
+        let comparison = diopter_bench::compare::columns(&bench, &Settings::default());
         let judged = comparison.rows.iter().find(|row| row.verdict.is_some()).unwrap();
         println!(
             "run {run}: {:?} {:?} {}",

@@ -87,7 +87,7 @@ fn poison(value: &mut serde_json::Value, key: &str) {
 
 /// A result with hostile text wherever a string may stand.
 fn hostile_run(folder: &Path, name: &str) -> PathBuf {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diopter-lab/tests/data/reports");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diopter-bench/tests/data/reports");
     let recorded = data.join("iomap-original-dio.json");
     let output = run(folder, &["report", "--json", recorded.to_str().unwrap()]);
     let mut document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

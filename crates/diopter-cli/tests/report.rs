@@ -1,5 +1,5 @@
 //! `dio report` as a script sees it: the ratios of the mailing list, files, refusals. How a report
-//! looks is tested where it is rendered, in diopter-lab.
+//! looks is tested where it is rendered, in diopter-bench.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn refusal_of(arguments: &[&str]) -> String {
 
 /// A result that was made from a report of a mailing list.
 fn recorded(name: &str) -> String {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diopter-lab/tests/data/reports");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diopter-bench/tests/data/reports");
     data.join(name).to_str().unwrap().to_owned()
 }
 

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use diopter_lab::document::ReadWrite;
-use diopter_lab::kernels::matrix::{Device, Engine, FileSystem, Plan, product};
-use diopter_lab::kernels::relative::{Place, glances};
-use diopter_lab::kernels::results::{About, bench};
-use diopter_lab::kernels::run::{Lab, run};
-use diopter_lab::kernels::{
+use diopter_bench::document::ReadWrite;
+use diopter_lab::matrix::{Device, Engine, FileSystem, Plan, product};
+use diopter_lab::relative::{Place, glances};
+use diopter_lab::results::{About, bench};
+use diopter_lab::run::{Lab, run};
+use diopter_lab::{
     BootOptions, Fleet, Kernel, LabError, Machine, Programs, Progress, Store, StoreOptions, Watch,
 };
 

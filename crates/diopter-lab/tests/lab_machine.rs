@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use diopter_lab::kernels::{BootError, BootOptions, Console, Initramfs, Kernel, Machine};
+use diopter_lab::{BootError, BootOptions, Console, Initramfs, Kernel, Machine};
 
 /// An emulator that does `body`, with `$console` and `$results` as files.
 fn emulator(folder: &Path, body: &str) -> Machine {

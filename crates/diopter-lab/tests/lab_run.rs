@@ -5,11 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use diopter_lab::document::{Bench, Doubt, ReadWrite};
-use diopter_lab::kernels::matrix::{Device, Engine, FileSystem, Plan, product};
-use diopter_lab::kernels::results::{About, bench};
-use diopter_lab::kernels::run::{Lab, run};
-use diopter_lab::kernels::{BootOptions, Fleet, Kernel, Machine, ModuleSet, table};
+use diopter_bench::document::{Bench, Doubt, ReadWrite};
+use diopter_lab::matrix::{Device, Engine, FileSystem, Plan, product};
+use diopter_lab::results::{About, bench};
+use diopter_lab::run::{Lab, run};
+use diopter_lab::{BootOptions, Fleet, Kernel, Machine, ModuleSet, table};
 
 /// What a guest tells of its only cell: `$end` is the clock after the measured pass.
 const TOLD: &str = r#"

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use diopter_lab::kernels::{Choice, LabError, Presence, Store, StoreOptions, Watch};
+use diopter_lab::{Choice, LabError, Presence, Store, StoreOptions, Watch};
 
 const RELEASE: &str = "6.1.0-9-cloud-amd64";
 
@@ -409,7 +409,7 @@ fn a_cached_module_that_was_changed_is_not_used() {
     let kernel = bench.store().kernel("6.1").unwrap();
     assert!(kernel.image_digest.is_some());
     let module = &kernel.modules.modules["null_blk"];
-    let mut initramfs = diopter_lab::kernels::Initramfs::default();
+    let mut initramfs = diopter_lab::Initramfs::default();
     initramfs.add_modules(&kernel, &["null_blk"]).unwrap();
     fs::write(&module.path, b"another module").unwrap();
     let told = initramfs.add_modules(&kernel, &["null_blk"]).unwrap_err().to_string();

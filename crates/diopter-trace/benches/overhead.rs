@@ -10,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use diopter_lab::bench::number::median;
-use diopter_lab::bench::round;
+use diopter_bench::bench::number::median;
+use diopter_bench::bench::round;
 use diopter_trace::{RecordOptions, record};
 use serde_json::Value;
 

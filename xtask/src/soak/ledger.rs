@@ -56,12 +56,12 @@ impl Sources {
             Sources::Parsers => whole(&[
                 "crates/diopter/src/map",
                 "crates/diopter/src/layout",
-                "crates/diopter-lab/src/bench/job_file.rs",
-                "crates/diopter-lab/src/fio",
+                "crates/diopter-bench/src/bench/job_file.rs",
+                "crates/diopter-bench/src/fio",
                 "crates/diopter-trace/src",
                 "fuzz/fuzz_targets",
             ]),
-            Sources::Judge => whole(&["crates/diopter-lab/src/compare"]),
+            Sources::Judge => whole(&["crates/diopter-bench/src/compare"]),
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use diopter::Preset;
-use diopter_lab::document::ReadWrite;
+use diopter_bench::document::ReadWrite;
 
 use super::compare;
 use super::low::ABOUT_SIZES;

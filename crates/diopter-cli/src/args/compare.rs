@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use diopter_lab::compare::Metric;
+use diopter_bench::compare::Metric;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use clap_complete::Shell;
 use diopter::BackendKind;
-use diopter_lab::compare;
+use diopter_bench::compare;
 
 use super::bench::BenchArgs;
 use super::compare::CompareArgs;
-use diopter_lab::kernels::between::Question;
-use diopter_lab::kernels::matrix::{self, Plan};
+use diopter_lab::between::Question;
+use diopter_lab::matrix::{self, Plan};
 
 use super::lab::{LabCommand, RunArgs, StoreArgs};
 use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, value_parser};
-use diopter_lab::document::ReadWrite;
-use diopter_lab::kernels::Choice;
-use diopter_lab::kernels::between::Metric;
-use diopter_lab::kernels::matrix::{Engine, FileSystem, NamedJob};
+use diopter_bench::document::ReadWrite;
+use diopter_lab::Choice;
+use diopter_lab::between::Metric;
+use diopter_lab::matrix::{Engine, FileSystem, NamedJob};
 
 use super::low::ABOUT_SIZES;
 use super::values::ProgressWhen;

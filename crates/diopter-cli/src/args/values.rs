@@ -5,8 +5,8 @@ use std::fmt;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use diopter_lab::document::ReadWrite;
-use diopter_lab::fio::units;
+use diopter_bench::document::ReadWrite;
+use diopter_bench::fio::units;
 
 use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 

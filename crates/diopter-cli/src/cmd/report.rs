@@ -4,12 +4,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use diopter_lab::compare::{self, Comparison, Named, Settings};
-use diopter_lab::document::Bench;
-use diopter_lab::fio;
-use diopter_lab::load;
-use diopter_lab::report::{self, TextStyle};
-use diopter_lab::whole;
+use diopter_bench::compare::{self, Comparison, Named, Settings};
+use diopter_bench::document::Bench;
+use diopter_bench::fio;
+use diopter_bench::load;
+use diopter_bench::report::{self, TextStyle};
+use diopter_bench::whole;
 
 use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};

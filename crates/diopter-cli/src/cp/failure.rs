@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use diopter::{Errno, LayoutError};
-use diopter_lab::untrusted;
+use diopter_bench::untrusted;
 
 use super::signals::Signal;
 

@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use diopter::{BackendKind, DepthPolicy, EngineOptions, Policies};
-use diopter_lab::untrusted;
+use diopter_bench::untrusted;
 
 use copier::Copier;
 use failure::Failure;

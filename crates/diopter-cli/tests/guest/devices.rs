@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use diopter_lab::kernels::machine::inherited_name;
+use diopter_lab::machine::inherited_name;
 
 use crate::guest_support::open_to_all;
 use crate::workload::{succeeds, wait_for};

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use cp_support::{folder, skip, tell};
 use devices::Disks;
-use diopter_lab::kernels::BootOptions;
+use diopter_lab::BootOptions;
 use guest_support::{Host, line};
 use workload::{CHECK, VARIABLE};
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use diopter_lab::kernels::{
+use diopter_lab::{
     BootOptions, Console, Initramfs, Kernel, LabError, Machine, Presence, Programs, Store,
     StoreOptions, Watch,
 };

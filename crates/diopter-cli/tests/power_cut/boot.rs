@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter_lab::kernels::BootOptions;
-use diopter_lab::kernels::machine::inherited_name;
+use diopter_lab::BootOptions;
+use diopter_lab::machine::inherited_name;
 
 use crate::guest_support::{Host, line, open_to_all};
 use crate::machine::{XFS_SMALL, run};

@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use diopter_lab::bench::campaign::{Campaign, Ending};
-use diopter_lab::bench::ground::{Ground, Named};
-use diopter_lab::bench::journal::{Begin, Journal, Reached, SCHEMA};
-use diopter_lab::bench::machine::Machine;
-use diopter_lab::bench::plan::Plan;
-use diopter_lab::bench::result::{ResultFile, journal_of};
-use diopter_lab::bench::{assemble, round};
-use diopter_lab::compare::{self, Settings};
-use diopter_lab::document::Bench;
-use diopter_lab::report::{self, TextStyle};
-use diopter_lab::{untrusted, whole};
+use diopter_bench::bench::campaign::{Campaign, Ending};
+use diopter_bench::bench::ground::{Ground, Named};
+use diopter_bench::bench::journal::{Begin, Journal, Reached, SCHEMA};
+use diopter_bench::bench::machine::Machine;
+use diopter_bench::bench::plan::Plan;
+use diopter_bench::bench::result::{ResultFile, journal_of};
+use diopter_bench::bench::{assemble, round};
+use diopter_bench::compare::{self, Settings};
+use diopter_bench::document::Bench;
+use diopter_bench::report::{self, TextStyle};
+use diopter_bench::{untrusted, whole};
 
 use crate::cp::Signals;
 use crate::log;
@@ -83,7 +83,7 @@ fn bench(options: &BenchOptions, look: &Look) -> Result<u8, String> {
     let mut lost = None;
     let ended = Campaign::new(&plan, &mut machine, (journal, reached)).run(&mut |event| {
         progress.tell(event);
-        if matches!(event, diopter_lab::bench::campaign::Event::RowEnds { .. }) {
+        if matches!(event, diopter_bench::bench::campaign::Event::RowEnds { .. }) {
             lost = lost.take().or(result.refresh().err());
         }
     });

@@ -4,13 +4,13 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use diopter_lab::bench::campaign::Event;
-use diopter_lab::bench::doubts::iops;
-use diopter_lab::bench::journal::Reached;
-use diopter_lab::bench::number::median;
-use diopter_lab::bench::plan::Plan;
-use diopter_lab::document::{Cell, Job};
-use diopter_lab::untrusted;
+use diopter_bench::bench::campaign::Event;
+use diopter_bench::bench::doubts::iops;
+use diopter_bench::bench::journal::Reached;
+use diopter_bench::bench::number::median;
+use diopter_bench::bench::plan::Plan;
+use diopter_bench::document::{Cell, Job};
+use diopter_bench::untrusted;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::log;

@@ -5,12 +5,12 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use diopter::Preset;
-use diopter_lab::bench::builtin::{self, Builtin};
-use diopter_lab::bench::job_file::{self, FILE_BYTES_MAX, FileJob};
-use diopter_lab::bench::plan::{Axes, Plan, PlannedColumn, jobs, number_twins};
-use diopter_lab::bench::round::version_of;
-use diopter_lab::compare::ROUNDS_DEFAULT;
-use diopter_lab::document::{Job, ReadWrite, Span};
+use diopter_bench::bench::builtin::{self, Builtin};
+use diopter_bench::bench::job_file::{self, FILE_BYTES_MAX, FileJob};
+use diopter_bench::bench::plan::{Axes, Plan, PlannedColumn, jobs, number_twins};
+use diopter_bench::bench::round::version_of;
+use diopter_bench::compare::ROUNDS_DEFAULT;
+use diopter_bench::document::{Job, ReadWrite, Span};
 
 const ROUNDS_QUICK: u32 = 10;
 const WARMUP_NS: u64 = 200_000_000;

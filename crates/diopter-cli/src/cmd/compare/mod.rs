@@ -4,8 +4,8 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-use diopter_lab::compare::{self, Comparison, Named, Settings, Verdict};
-use diopter_lab::load::{self, LoadError};
+use diopter_bench::compare::{self, Comparison, Named, Settings, Verdict};
+use diopter_bench::load::{self, LoadError};
 
 use crate::cmd;
 use crate::log;

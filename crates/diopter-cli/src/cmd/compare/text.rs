@@ -1,7 +1,7 @@
 //! The text of `dio compare`, made from the document alone.
 
-use diopter_lab::compare::{ComparedRow, Comparison, Interval, Metric, Pairing, Verdict};
-use diopter_lab::document::Direction;
+use diopter_bench::compare::{ComparedRow, Comparison, Interval, Metric, Pairing, Verdict};
+use diopter_bench::document::Direction;
 
 use crate::output::{self, Look, Side, Table, Tone, put};
 

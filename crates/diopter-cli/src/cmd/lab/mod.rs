@@ -8,9 +8,9 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-use diopter_lab::kernels::between::{self, Bisection, Question};
-use diopter_lab::kernels::run::Lab;
-use diopter_lab::kernels::{BootOptions, Fleet, LabError, Machine, Progress, listing};
+use diopter_lab::between::{self, Bisection, Question};
+use diopter_lab::run::Lab;
+use diopter_lab::{BootOptions, Fleet, LabError, Machine, Progress, listing};
 
 use crate::cmd;
 use crate::log;

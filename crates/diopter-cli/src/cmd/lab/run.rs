@@ -4,13 +4,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use diopter_lab::document::Bench;
-use diopter_lab::kernels::matrix::Plan;
-use diopter_lab::kernels::results::{self, About};
-use diopter_lab::kernels::run::{self, BootProgress, Lab};
-use diopter_lab::kernels::{
-    BootOptions, Choice, Kernel, LabError, Machine, Progress, picture, table,
-};
+use diopter_bench::document::Bench;
+use diopter_lab::matrix::Plan;
+use diopter_lab::results::{self, About};
+use diopter_lab::run::{self, BootProgress, Lab};
+use diopter_lab::{BootOptions, Choice, Kernel, LabError, Machine, Progress, picture, table};
 
 use super::{Stop, StoreWords, fleet};
 use crate::cmd;

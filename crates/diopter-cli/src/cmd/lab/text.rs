@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use diopter_lab::kernels::between::{Bisection, Metric};
-use diopter_lab::kernels::bisect::Verdict;
-use diopter_lab::kernels::listing::{KernelList, SeriesEntry};
+use diopter_lab::between::{Bisection, Metric};
+use diopter_lab::bisect::Verdict;
+use diopter_lab::listing::{KernelList, SeriesEntry};
 
 use crate::output::{self, Look, Side, Table, put};
 use crate::size::size_text;

@@ -7,14 +7,14 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use diopter_lab::untrusted;
-use diopter_lab::whole::Output;
+use diopter_bench::untrusted;
+use diopter_bench::whole::Output;
+use diopter_trace::RecordOptions;
 use diopter_trace::document::Summary;
 use diopter_trace::html::page;
 use diopter_trace::model::Trace;
 use diopter_trace::perfetto::perfetto;
 use diopter_trace::summary::summary;
-use diopter_trace::RecordOptions;
 
 use crate::log;
 use crate::output::{self, Look};

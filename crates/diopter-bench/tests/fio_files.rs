@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use diopter_lab::compare::{self, Comparison, Metric, Named, Settings, Verdict};
-use diopter_lab::document::{Bench, Direction, ReadWrite, Span};
-use diopter_lab::fio;
-use diopter_lab::load::{self, Loaded};
+use diopter_bench::compare::{self, Comparison, Metric, Named, Settings, Verdict};
+use diopter_bench::document::{Bench, Direction, ReadWrite, Span};
+use diopter_bench::fio;
+use diopter_bench::load::{self, Loaded};
 use proptest::prelude::*;
 
 fn data(name: &str) -> PathBuf {

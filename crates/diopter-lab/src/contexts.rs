@@ -2,7 +2,7 @@
 
 use super::guest::record::TraceRecord;
 use super::matrix::Engine;
-use crate::document::Contexts;
+use diopter_bench::document::Contexts;
 
 /// Where an engine's completions ran. All zero where none was seen.
 #[must_use]

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::document::{Job, ReadWrite, Span};
+use diopter_bench::document::{Job, ReadWrite, Span};
 
 /// Requests of the pass that is subtracted: what it takes to begin and to end.
 pub const BASE_IOS: u64 = 64;

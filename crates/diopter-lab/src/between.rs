@@ -15,8 +15,8 @@ use super::matrix::{Device, Engine, Plan};
 use super::run::{self, Lab};
 use super::store::Store;
 use super::version;
-use crate::document::{Job, Sample};
-use crate::number::float;
+use diopter_bench::document::{Job, Sample};
+use diopter_bench::number::float;
 
 /// What is measured of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -366,7 +366,7 @@ fn bisection(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Contexts, DirectionSample, Guest};
+    use diopter_bench::document::{Contexts, DirectionSample, Guest};
 
     fn candidate(version: &str, has_modules: bool) -> Candidate {
         Candidate {

@@ -6,7 +6,7 @@ pub mod record;
 use std::fmt::Write;
 
 use super::matrix::{BASE_IOS, Device, Engine, FileSystem, TRACED_IOS, ios_of};
-use crate::document::Job;
+use diopter_bench::document::Job;
 
 /// What the scripts have in common.
 const LIBRARY: &str = include_str!("lab.sh");
@@ -105,8 +105,8 @@ pub fn script(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::ReadWrite;
-    use crate::kernels::matrix::{NamedJob, product};
+    use crate::matrix::{NamedJob, product};
+    use diopter_bench::document::ReadWrite;
 
     fn assigned(jobs: Vec<Job>) -> Vec<Assignment> {
         jobs.into_iter().map(|job| Assignment { job, engine: Engine::Libaio }).collect()

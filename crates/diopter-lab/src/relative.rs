@@ -2,8 +2,8 @@
 //! the context of its completions. Made from the document alone; tables and the picture show it.
 
 use super::results::iops_of;
-use crate::document::{Bench, Cell, Contexts, Sample};
-use crate::number::float;
+use diopter_bench::document::{Bench, Cell, Contexts, Sample};
+use diopter_bench::number::float;
 
 /// Where most completions of a cell ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,8 @@ fn glance(cell: &Cell) -> Glance {
 /// The first bios, up to the bytes of one request; empty where each request is one bio.
 fn bios_of_one_request(sample: &Sample) -> Vec<u64> {
     let bios = sample.guest.and_then(|guest| guest.bios_per_io).unwrap_or(1.0);
-    let count = (1..=sample.bio_bytes.len()).find(|count| crate::number::count(*count) >= bios);
+    let count =
+        (1..=sample.bio_bytes.len()).find(|count| diopter_bench::number::count(*count) >= bios);
     match count {
         Some(count) if count > 1 => sample.bio_bytes[..count].to_vec(),
         _ => Vec::new(),
@@ -130,7 +131,7 @@ fn bios_of_one_request(sample: &Sample) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{DirectionSample, Guest, Row};
+    use diopter_bench::document::{DirectionSample, Guest, Row};
 
     fn cell(iops: f64, contexts: Contexts) -> Cell {
         let write = Some(DirectionSample { iops, ..DirectionSample::default() });

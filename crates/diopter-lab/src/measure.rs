@@ -5,8 +5,8 @@ use super::contexts::contexts;
 use super::guest::Assignment;
 use super::guest::record::{CellReport, FioDirection, FioLatency, Reading};
 use super::matrix::Device;
-use crate::document::{DirectionSample, Guest, Latencies, Latency, Percentile, Sample};
-use crate::number::float;
+use diopter_bench::document::{DirectionSample, Guest, Latencies, Latency, Percentile, Sample};
+use diopter_bench::number::float;
 
 /// Where a kernel does not tell how long it was idle, and it cannot have been for more than this
 /// part of the time, it counts as busy all of it.
@@ -141,9 +141,9 @@ fn latency(told: &FioLatency) -> Option<Latency> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Job, ReadWrite};
-    use crate::kernels::guest::record::{FioJob, FioReport, TraceRecord};
-    use crate::kernels::matrix::{Engine, FileSystem, product};
+    use crate::guest::record::{FioJob, FioReport, TraceRecord};
+    use crate::matrix::{Engine, FileSystem, product};
+    use diopter_bench::document::{Job, ReadWrite};
 
     fn assignment() -> Assignment {
         let job: Job =

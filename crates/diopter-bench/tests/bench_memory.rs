@@ -4,10 +4,10 @@
 #[path = "bench_memory/made_up.rs"]
 mod made_up;
 
-use diopter_lab::bench::assemble;
-use diopter_lab::bench::campaign::{Campaign, Ending};
-use diopter_lab::bench::journal::{Begin, Journal, Reached, SCHEMA};
-use diopter_lab::bench::result::{ResultFile, journal_of};
+use diopter_bench::bench::assemble;
+use diopter_bench::bench::campaign::{Campaign, Ending};
+use diopter_bench::bench::journal::{Begin, Journal, Reached, SCHEMA};
+use diopter_bench::bench::result::{ResultFile, journal_of};
 use made_up::{Steady, plan};
 
 /// More than a run takes, and far less than its result.

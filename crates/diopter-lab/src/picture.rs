@@ -7,9 +7,9 @@ use std::fmt::Write;
 use super::matrix::{FileSystem, shown};
 use super::relative::{Glance, Place, glances};
 use super::table;
-use crate::document::{Bench, Job};
-use crate::number::count;
-use crate::untrusted;
+use diopter_bench::document::{Bench, Job};
+use diopter_bench::number::count;
+use diopter_bench::untrusted;
 
 /// Width of a file system's panel without its labels, and of these.
 const PLOT_WIDTH: f64 = 300.0;
@@ -179,7 +179,7 @@ fn panels<'a>(bench: &Bench, rows: &'a [Vec<Glance>], kernels: &[String]) -> Vec
         for engine in &engines {
             let point = |kernel: &String| {
                 let mut columns = bench.columns.iter().zip(glances);
-                let is_it = |(column, _): &(&crate::document::Column, &Glance)| {
+                let is_it = |(column, _): &(&diopter_bench::document::Column, &Glance)| {
                     column.engine == *engine && kernel_of(&column.label) == kernel
                 };
                 let glance = columns.find(is_it)?.1;
@@ -334,7 +334,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Cell, Column, Contexts, DirectionSample, Row, Sample};
+    use diopter_bench::document::{Cell, Column, Contexts, DirectionSample, Row, Sample};
 
     fn cell(iops: f64, contexts: Contexts) -> Cell {
         let write = Some(DirectionSample { iops, ..DirectionSample::default() });

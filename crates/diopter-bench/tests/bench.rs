@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use diopter::prng::Prng;
-use diopter_lab::bench::assemble;
-use diopter_lab::bench::campaign::{Campaign, Ending, Event, Runner, Trouble};
-use diopter_lab::bench::histogram::LatencyTimes;
-use diopter_lab::bench::journal::{Begin, Journal, Reached, SCHEMA};
-use diopter_lab::bench::plan::{Axes, Plan, PlannedColumn, jobs};
-use diopter_lab::bench::result::{ResultFile, journal_of};
-use diopter_lab::bench::round::RoundAnswer;
-use diopter_lab::document::{
+use diopter_bench::bench::assemble;
+use diopter_bench::bench::campaign::{Campaign, Ending, Event, Runner, Trouble};
+use diopter_bench::bench::histogram::LatencyTimes;
+use diopter_bench::bench::journal::{Begin, Journal, Reached, SCHEMA};
+use diopter_bench::bench::plan::{Axes, Plan, PlannedColumn, jobs};
+use diopter_bench::bench::result::{ResultFile, journal_of};
+use diopter_bench::bench::round::RoundAnswer;
+use diopter_bench::document::{
     Bench, DirectionSample, Environment, Job, ReadWrite, Sample, SeriesPoint, Span,
 };
 

@@ -12,7 +12,7 @@ use super::kernel::{Kernel, Presence};
 use super::machine::{BootError, BootOptions, Machine};
 use super::matrix::{Device, Engine, FileSystem, Plan};
 use super::measure::sample;
-use crate::document::Sample;
+use diopter_bench::document::Sample;
 
 /// Wall-clock time that a boot gets before its first job: the emulator may share its processor with
 /// whatever else runs on the host.
@@ -104,10 +104,10 @@ impl Plan {
     /// What one boot with a file system measures: its jobs, each by each engine.
     #[must_use]
     pub fn assignments(&self, file_system: FileSystem) -> Vec<Assignment> {
-        let is_here = |job: &&crate::document::Job| {
+        let is_here = |job: &&diopter_bench::document::Job| {
             job.file_system.as_deref().unwrap_or("raw") == file_system.name()
         };
-        let assigned = |job: &crate::document::Job| {
+        let assigned = |job: &diopter_bench::document::Job| {
             let assignment = |engine: &Engine| Assignment { job: job.clone(), engine: *engine };
             self.engines.iter().map(assignment).collect::<Vec<_>>()
         };
@@ -265,8 +265,8 @@ fn initramfs(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::ReadWrite;
-    use crate::kernels::matrix::{Device, product};
+    use crate::matrix::{Device, product};
+    use diopter_bench::document::ReadWrite;
 
     fn unit(figures: &[u64]) -> Unit {
         let boot = |elapsed_ns: &u64| Booted {

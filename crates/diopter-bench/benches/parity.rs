@@ -4,7 +4,7 @@
 //! 3 %: a device's speed wanders, and what both of a pair met cancels out. For a machine that is
 //! left alone.
 //!
-//! `cargo bench -p diopter-lab --bench parity -- [--smoke] [--rounds=N] [--only=WORDS] [DIR]`: in
+//! `cargo bench -p diopter-bench --bench parity -- [--smoke] [--rounds=N] [--only=WORDS] [DIR]`: in
 //! DIR, or among the temporary files. `--only` takes the rows that have these words in their name;
 //! `--smoke` runs it short and judges nothing.
 
@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
-use diopter_lab::bench::campaign::{Runner, Trouble};
-use diopter_lab::bench::doubts::iops;
-use diopter_lab::bench::ground::{Ground, Named};
-use diopter_lab::bench::machine::Machine;
-use diopter_lab::bench::number::median;
-use diopter_lab::bench::plan::{Plan, PlannedColumn};
-use diopter_lab::bench::{builtin, round};
-use diopter_lab::document::{Job, ReadWrite, Span};
+use diopter_bench::bench::campaign::{Runner, Trouble};
+use diopter_bench::bench::doubts::iops;
+use diopter_bench::bench::ground::{Ground, Named};
+use diopter_bench::bench::machine::Machine;
+use diopter_bench::bench::number::median;
+use diopter_bench::bench::plan::{Plan, PlannedColumn};
+use diopter_bench::bench::{builtin, round};
+use diopter_bench::document::{Job, ReadWrite, Span};
 use serde_json::Value;
 
 const DIFFERENCE_MAX: f64 = 0.03;

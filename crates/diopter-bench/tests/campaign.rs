@@ -1,7 +1,7 @@
 //! The judge on a simulated noisy device whose truth is known: how often it is wrong. Counts are
 //! printed; `DIOPTER_SOAK` makes it twenty times as many runs, with seeds of its own.
 
-use diopter_lab::compare::{self, ROUNDS_DEFAULT, Settings, Verdict, noisy};
+use diopter_bench::compare::{self, ROUNDS_DEFAULT, Settings, Verdict, noisy};
 use noisy::Noise;
 
 /// Counts of verdicts in the order of [`ORDER`].

@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
 
 use super::matrix::shown;
 use super::relative::{Glance, Place, glances};
-use crate::document::Bench;
+use diopter_bench::document::Bench;
 
 /// What stands where there is no figure.
 const NOTHING: &str = "-";
@@ -163,7 +163,7 @@ fn doubts(bench: &Bench, rows: &[Vec<Glance>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{
+    use diopter_bench::document::{
         Cell, Column, Contexts, DirectionSample, Doubt, Guest, Job, Row, Sample, Warning,
     };
 

@@ -4,10 +4,10 @@
 #![allow(dead_code, reason = "each test crate uses its part")]
 
 use diopter::prng::Prng;
-use diopter_lab::compare::{
+use diopter_bench::compare::{
     ComparedColumn, ComparedRow, Comparison, Interval, Metric, Rule, Verdict,
 };
-use diopter_lab::document::{
+use diopter_bench::document::{
     Bench, Cell, Column, Contexts, DirectionSample, Doubt, Environment, FileSystemFacts, Guest,
     Job, Latencies, Latency, Method, Percentile, Processor, ReadWrite, Row, SCHEMA, Sample,
     SeriesPoint, Span, Switches, Warning,

@@ -5,9 +5,9 @@ mod documents;
 #[path = "../../diopter-cli/tests/golden_file/mod.rs"]
 mod golden_file;
 
-use diopter_lab::compare::{self, Named, Settings, Verdict};
-use diopter_lab::document::Bench;
-use diopter_lab::report::{self, TextStyle};
+use diopter_bench::compare::{self, Named, Settings, Verdict};
+use diopter_bench::document::Bench;
+use diopter_bench::report::{self, TextStyle};
 
 const PLAIN: TextStyle = TextStyle { columns: 100, is_coloured: false };
 

@@ -1,11 +1,11 @@
 //! A machine that answers every round alike, with as much in it as a real round has, and a plan of
 //! so many cells for it.
 
-use diopter_lab::bench::campaign::{Runner, Trouble};
-use diopter_lab::bench::histogram::LatencyTimes;
-use diopter_lab::bench::plan::{Axes, Plan, PlannedColumn, jobs};
-use diopter_lab::bench::round::RoundAnswer;
-use diopter_lab::document::{
+use diopter_bench::bench::campaign::{Runner, Trouble};
+use diopter_bench::bench::histogram::LatencyTimes;
+use diopter_bench::bench::plan::{Axes, Plan, PlannedColumn, jobs};
+use diopter_bench::bench::round::RoundAnswer;
+use diopter_bench::document::{
     DirectionSample, Environment, Job, ReadWrite, Sample, SeriesPoint, Span,
 };
 

@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use browser::Browser;
-use diopter_lab::compare::Comparison;
-use diopter_lab::document::{Bench, Cell};
-use diopter_lab::report;
+use diopter_bench::compare::Comparison;
+use diopter_bench::document::{Bench, Cell};
+use diopter_bench::report;
 
 struct Page {
     bench: Bench,

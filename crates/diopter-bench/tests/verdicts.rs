@@ -1,9 +1,9 @@
 //! Verdicts on documents made by hand: what they rest on, and what is refused.
 
-use diopter_lab::compare::{
+use diopter_bench::compare::{
     self, CompareError, ComparedRow, Comparison, Metric, Named, Pairing, Settings, Verdict,
 };
-use diopter_lab::document::{
+use diopter_bench::document::{
     Bench, Cell, Column, DirectionSample, Environment, Guest, Job, Latencies, Latency, Percentile,
     Processor, ReadWrite, Row, Sample, Span,
 };

@@ -8,11 +8,11 @@ use super::error::LabError;
 use super::kernel::Kernel;
 use super::matrix::Plan;
 use super::run::{Outcome, Unit};
-use crate::document::{
+use diopter_bench::document::{
     Bench, Cell, Column, Cpu, DeviceFacts, Doubt, Environment, FileSystemFacts, Method, QueueFacts,
     Row, SCHEMA, Sample, Warning,
 };
-use crate::whole;
+use diopter_bench::whole;
 
 /// What a document is told besides the boots.
 #[derive(Clone, Debug, Default)]
@@ -194,9 +194,9 @@ pub fn iops_of(sample: &Sample) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Guest, ReadWrite};
-    use crate::kernels::matrix::{Device, Engine, FileSystem, product};
-    use crate::kernels::run::Booted;
+    use crate::matrix::{Device, Engine, FileSystem, product};
+    use crate::run::Booted;
+    use diopter_bench::document::{Guest, ReadWrite};
 
     fn kernel(series: &str) -> Kernel {
         Kernel {
