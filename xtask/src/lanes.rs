@@ -138,6 +138,7 @@ const LANES: &[Lane] = &[
         ..plain("deny", &[Step { work: Work::Deny, ..check(&[]) }])
     },
     plain("build", &[check(&["build", "--release", "-p", "diopter-cli"])]),
+    plain("package", &[check(PACKAGE)]),
     plain("unit", &[test(&["test", "--workspace", "--lib", "--bins"])]),
     plain(
         "doc",
@@ -310,6 +311,9 @@ const LANES: &[Lane] = &[
     plain("bench", &[check(SMOKE), check(SMOKE_NUMBERS)]),
     Lane { needs: &[Capability::Cxx], ..plain("fuzz", &[Step { work: Work::Fuzz, ..check(&[]) }]) },
 ];
+
+/// What a release would upload, in the order of it; lane `build` has shown that it builds.
+const PACKAGE: &[&str] = &["publish", "--workspace", "--dry-run", "--no-verify", "--allow-dirty"];
 
 /// Seconds of each fuzz target.
 const FUZZ_SECONDS: u64 = 15;
