@@ -3,10 +3,6 @@
 //! share; `--bare`, `--registered`, `--tokio`, `--threads` and `--reaper` run one side alone, for
 //! counting what it does.
 
-#[allow(dead_code, reason = "shared with the other benches")]
-#[path = "../tests/support/zram.rs"]
-mod zram;
-
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -17,6 +13,7 @@ use std::time::Instant;
 
 use diopter::{File, IoBuf};
 use diopter_sys::bare::BareReads;
+use diopter_testkit::zram;
 
 use zram::Zram;
 

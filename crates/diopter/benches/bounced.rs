@@ -2,15 +2,13 @@
 //! length, in turns. `--smoke` runs a short share, to see that it still works; other arguments
 //! choose rows by a part of their name.
 
-#[path = "../tests/support/zram.rs"]
-mod zram;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use diopter::sys::buf::Pages;
 use diopter::{Engine, EngineOptions, File, IoBuf, OpenOptions, Request, RequestOp};
+use diopter_testkit::zram;
 
 use zram::Zram;
 

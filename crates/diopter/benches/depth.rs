@@ -2,9 +2,6 @@
 //! the temporary folder, a loop device with direct I/O on it, and zram. Every side in turns, each
 //! round in another order; ratios are against the best fixed depth. `--smoke` runs a short share.
 
-#[path = "../tests/support/zram.rs"]
-mod zram;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use diopter::prng::Prng;
 use diopter::{DepthPolicy, Engine, EngineOptions, File, IoBuf, Policies, Request};
+use diopter_testkit::zram;
 
 use zram::Zram;
 

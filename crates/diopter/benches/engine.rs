@@ -4,8 +4,6 @@
 
 #[path = "numbers/null_loop.rs"]
 mod null_loop;
-#[path = "../tests/support/zram.rs"]
-mod zram;
 
 use std::hint::black_box;
 use std::os::fd::AsFd;
@@ -15,6 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use diopter::{EngineOptions, File, IoBuf};
+use diopter_testkit::zram;
 
 use null_loop::{DEPTH, NullLoop};
 use zram::Zram;

@@ -4,15 +4,12 @@
 
 #[path = "images/boundary.rs"]
 mod boundary;
-#[path = "../tests/support/machine.rs"]
-#[expect(dead_code, reason = "other targets use the rest")]
-mod machine;
 #[path = "images/meter.rs"]
 mod meter;
 #[path = "images/reading.rs"]
 mod reading;
-#[path = "../tests/support/zram.rs"]
-mod zram;
+
+use diopter_testkit::{machine, zram};
 
 fn main() {
     let is_smoke = std::env::args().any(|argument| argument == "--smoke");

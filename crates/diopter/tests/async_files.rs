@@ -2,10 +2,6 @@
 //! starved or left alone. `docs/async.md` promises it; with the feature `tokio` the same is checked
 //! on a current-thread runtime's own engine.
 
-#[allow(dead_code, reason = "shared with the other tests")]
-#[path = "support/env.rs"]
-mod env;
-
 #[path = "async_files/bytes.rs"]
 mod bytes;
 #[path = "async_files/dropped.rs"]
@@ -21,6 +17,8 @@ mod process;
 mod runtimes;
 #[path = "async_files/wicked.rs"]
 mod wicked;
+
+use diopter_testkit::env;
 
 /// Each sentence of docs/semantics.md about futures names tests that are here.
 #[test]

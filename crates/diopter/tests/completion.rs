@@ -1,8 +1,6 @@
 //! Where completions run, what a callback may do and what becomes of it, and what a durable write
 //! flushes. The tests `t2_01` to `t2_12` are the specification's list of what an engine must show.
 
-#[path = "support/altered.rs"]
-mod altered;
 #[path = "completion/bench.rs"]
 mod bench;
 #[path = "completion/callbacks.rs"]
@@ -15,3 +13,5 @@ mod ends;
 mod listed;
 #[path = "completion/space.rs"]
 mod space;
+
+use diopter_testkit::altered;

@@ -5,8 +5,7 @@
 mod bench;
 #[path = "contract/clauses.rs"]
 mod clauses;
-#[path = "support/env.rs"]
-#[allow(dead_code, reason = "shared with the other tests")]
-mod env;
 #[path = "contract/wicked.rs"]
 mod wicked;
+
+use diopter_testkit::env;

@@ -1,8 +1,6 @@
 //! Facts about the engine on a scripted simulator: errors, outcomes, order, capacity, cancel,
 //! policies.
 
-#[path = "support/altered.rs"]
-mod altered;
 #[path = "engine/ends.rs"]
 mod ends;
 
@@ -24,6 +22,7 @@ use diopter::{
     FileRange, FinishedRequest, IoBuf, IoErrorKind, ObjectOffset, Policies, RangeOutcome,
     RangeState, Request, ShortPolicy, SubmitPolicy, Target, TargetRef,
 };
+use diopter_testkit::altered;
 
 const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);

@@ -7,29 +7,20 @@
 mod agreement;
 #[path = "images/damaged.rs"]
 mod damaged;
-#[allow(dead_code, reason = "shared with the other tests")]
-#[path = "support/env.rs"]
-mod env;
-#[allow(dead_code, reason = "shared with the other tests")]
-#[path = "support/files.rs"]
-mod files;
 #[path = "images/ground.rs"]
 mod ground;
 #[path = "images/least.rs"]
 mod least;
 #[path = "images/limits.rs"]
 mod limits;
-#[allow(dead_code, reason = "shared with the other tests")]
-#[path = "support/machine.rs"]
-mod machine;
-#[path = "support/memory.rs"]
-mod memory;
 #[path = "images/refused.rs"]
 mod refused;
 #[path = "images/story.rs"]
 mod story;
 #[path = "images/writers.rs"]
 mod writers;
+
+use diopter_testkit::{env, files, machine, memory};
 
 /// Each sentence of docs/semantics.md about images names tests that are here.
 #[test]

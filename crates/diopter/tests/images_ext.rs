@@ -3,17 +3,8 @@
 //! `DIOPTER_CHECK=word` takes the formats whose name holds the word, `DIOPTER_ORACLE_COUNT=n` sets
 //! the number of random files of each format.
 
-#[allow(dead_code, reason = "shared with the other tests")]
-#[path = "support/env.rs"]
-mod env;
-#[allow(dead_code, reason = "shared with the other tests")]
-#[path = "support/files.rs"]
-mod files;
 #[path = "images_ext/filled.rs"]
 mod filled;
-#[allow(dead_code, reason = "shared with the other tests")]
-#[path = "support/machine.rs"]
-mod machine;
 #[path = "images_ext/mounted.rs"]
 mod mounted;
 #[path = "images_ext/reserved.rs"]
@@ -22,3 +13,5 @@ mod reserved;
 mod source;
 #[path = "images_ext/wrong.rs"]
 mod wrong;
+
+use diopter_testkit::{env, files, machine};

@@ -2,14 +2,8 @@
 //! unmounted image is what the mounted one says of itself. Needs root, loop devices and XFS; what
 //! is missing is skipped by name. `DIOPTER_XFS_FILES=n` sets the number of random files.
 
-#[path = "support/env.rs"]
-#[expect(dead_code, reason = "other test targets use the rest")]
-mod env;
 #[path = "images_xfs/files.rs"]
 mod files;
-#[path = "support/machine.rs"]
-#[expect(dead_code, reason = "other test targets use the rest")]
-mod machine;
 #[path = "images_xfs/memory.rs"]
 mod memory;
 #[path = "images_xfs/mutations.rs"]
@@ -22,3 +16,5 @@ mod old;
 mod refusals;
 #[path = "images_xfs/volume.rs"]
 mod volume;
+
+use diopter_testkit::{env, machine};

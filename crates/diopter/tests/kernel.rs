@@ -21,17 +21,10 @@ mod durability;
 mod edges;
 #[path = "kernel/ends.rs"]
 mod ends;
-#[path = "support/env.rs"]
-mod env;
 #[path = "kernel/faults.rs"]
 mod faults;
 #[path = "kernel/growth.rs"]
 mod growth;
-#[allow(dead_code, reason = "shared with the other tests")]
-#[path = "support/machine.rs"]
-mod machine;
-#[path = "support/memory.rs"]
-mod memory;
 #[path = "kernel/oracle.rs"]
 mod oracle;
 #[path = "kernel/row.rs"]
@@ -48,10 +41,10 @@ mod striped_space;
 mod subject;
 #[path = "kernel/writers.rs"]
 mod writers;
-#[path = "support/zram.rs"]
-mod zram;
 #[path = "kernel/zram_pages.rs"]
 mod zram_pages;
+
+use diopter_testkit::{env, machine, memory, zram};
 
 use row::{Check, Ground};
 

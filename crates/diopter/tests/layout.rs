@@ -5,12 +5,6 @@
 mod changes;
 #[path = "layout/devices.rs"]
 mod devices;
-#[allow(dead_code)]
-#[path = "support/env.rs"]
-mod env;
-#[allow(dead_code)]
-#[path = "support/machine.rs"]
-mod machine;
 #[path = "layout/trust.rs"]
 mod trust;
 
@@ -23,6 +17,7 @@ use diopter::layout::{CreateOptions, Layout, OBJECT_ATTRIBUTE, ObjectAccess, Obj
 use diopter::{LayoutError, LayoutErrorKind};
 use diopter_sys::file::DirectSupport;
 use diopter_sys::{Errno, xattr};
+use diopter_testkit::{env, machine};
 
 const STRIPE_SIZE: u64 = 64 << 10;
 

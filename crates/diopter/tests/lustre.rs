@@ -5,9 +5,6 @@
 //! Elsewhere are: 119b, 119c, 398k, 398l, conf-sanity 127 on the simulator (`striped.rs`), and the
 //! last three on full file systems (`kernel/striped_space.rs`).
 
-#[allow(dead_code)]
-#[path = "support/env.rs"]
-mod env;
 #[path = "lustre/faults.rs"]
 mod faults;
 #[path = "lustre/files.rs"]
@@ -24,6 +21,7 @@ use diopter::layout::{CreateOptions, OBJECT_ATTRIBUTE, ObjectPlace};
 use diopter::prng::Prng;
 use diopter::{File, StripedFile};
 use diopter_sys::xattr;
+use diopter_testkit::env;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;

@@ -8,10 +8,7 @@ use diopter::{
     BackendKind, Engine, EngineOptions, Errno, File, IoBuf, Request, RequestOp, RoutePolicy,
     UringOptions, use_for_this_thread,
 };
-
-#[path = "support/env.rs"]
-#[allow(dead_code, reason = "shared with the other tests")]
-mod env;
+use diopter_testkit::env;
 
 const LONG: Duration = Duration::from_secs(30);
 const SQPOLL: UringOptions = UringOptions { sqpoll: true, ..UringOptions::DEFAULT };

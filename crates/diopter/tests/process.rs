@@ -8,9 +8,6 @@ mod bytes;
 mod descriptors;
 #[path = "process/ends.rs"]
 mod ends;
-#[path = "support/env.rs"]
-#[allow(dead_code, reason = "shared with the other tests")]
-mod env;
 #[path = "process/fork.rs"]
 mod fork;
 #[path = "process/limits.rs"]
@@ -23,3 +20,5 @@ mod refused;
 mod signals;
 #[path = "process/threads.rs"]
 mod threads;
+
+use diopter_testkit::env;

@@ -11,10 +11,7 @@ use diopter::{
     BackendKind, EngineOptions, File, IoBuf, ReaderOptions, Request, StripedFile,
     use_for_this_thread,
 };
-
-#[allow(dead_code)]
-#[path = "support/env.rs"]
-mod env;
+use diopter_testkit::env;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;

@@ -17,10 +17,7 @@ use diopter::{
     Access, Blocks, Engine, EngineOptions, File, HybridCounters, IoBuf, OpenOptions, PlanQuery,
     Policies, Request, RoutePolicy, StripedFile, Target, TargetRef, use_for_this_thread,
 };
-
-#[allow(dead_code)]
-#[path = "support/env.rs"]
-mod env;
+use diopter_testkit::env;
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;

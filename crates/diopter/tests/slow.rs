@@ -1,15 +1,6 @@
 //! Striped files on a file system that takes its time: what it is worth that all stripes of a
 //! request are under way at once. Requests take 10 ms per MiB there, however many there are.
 
-#[allow(dead_code)]
-#[path = "support/env.rs"]
-mod env;
-#[allow(dead_code)]
-#[path = "support/machine.rs"]
-mod machine;
-#[path = "support/slow_fuse.rs"]
-mod slow_fuse;
-
 use std::time::{Duration, Instant};
 
 use diopter::layout::{CreateOptions, ObjectPlace};
@@ -17,6 +8,7 @@ use diopter::{
     BackendKind, Engine, EngineOptions, IoBuf, MergePolicy, Policies, Request, RequestOp,
     StripedFile, SubmitPolicy,
 };
+use diopter_testkit::{env, machine, slow_fuse};
 use slow_fuse::{BACKGROUND_MAX, REQUEST_BYTES_MAX, Seen, SlowMount};
 
 const MIB: u64 = 1 << 20;

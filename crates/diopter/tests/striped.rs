@@ -1,9 +1,6 @@
 //! Facts about striped files on a scripted simulator: order, number of bios, waits, errors, space,
 //! holes, appends, and what a slow object does to the others.
 
-#[path = "support/altered.rs"]
-mod altered;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +13,7 @@ use diopter::{
     Access, AdmitErrorKind, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest, IoBuf,
     MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy, Target, TargetRef,
 };
+use diopter_testkit::altered;
 
 const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(3600);

@@ -13,9 +13,6 @@ mod devices;
 mod faults;
 #[path = "../guest_support/mod.rs"]
 mod guest_support;
-#[allow(dead_code, reason = "shared with the tests of the engine")]
-#[path = "../../../diopter/tests/support/machine.rs"]
-mod machine;
 mod polled;
 mod trace;
 mod workload;
@@ -25,6 +22,7 @@ use std::time::Duration;
 use cp_support::{folder, skip, tell};
 use devices::Disks;
 use diopter_lab::BootOptions;
+use diopter_testkit::machine;
 use guest_support::{Host, line};
 use workload::{CHECK, VARIABLE};
 

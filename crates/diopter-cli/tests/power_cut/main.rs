@@ -13,13 +13,12 @@ mod cp_support;
 #[path = "../guest_support/mod.rs"]
 mod guest_support;
 mod judge;
-#[allow(dead_code, reason = "shared with the tests of the engine")]
-#[path = "../../../diopter/tests/support/machine.rs"]
-mod machine;
 mod states;
 mod steps;
 mod workload;
 mod write_log;
+
+use diopter_testkit::machine;
 
 use boot::{Format, record};
 use cp_support::{Numbers, folder, seed, skip, tell};

@@ -2,14 +2,9 @@
 //! reads the command line, runs the groups of rows in order, and exits by their verdicts; `rows.rs`
 //! has the table.
 
-#[path = "../../tests/support/machine.rs"]
-#[expect(dead_code, reason = "other targets use the rest")]
-mod machine;
 #[path = "../../../../xtask/src/repo.rs"]
 #[allow(dead_code, unused_imports, reason = "of the repository's tools, and their tests")]
 mod repo;
-#[path = "../../tests/support/zram.rs"]
-mod zram;
 
 mod fio;
 mod ground;
@@ -27,6 +22,8 @@ mod table;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod trace;
+
+use diopter_testkit::{machine, zram};
 
 use std::process::ExitCode;
 

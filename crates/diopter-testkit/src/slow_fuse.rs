@@ -19,7 +19,7 @@ use fuser::{
     Request, Session, TimeOrNow, WriteFlags,
 };
 
-use super::machine::{self, Folder};
+use crate::machine::{self, Folder};
 
 /// The largest request, and the most that the kernel sends without waiting for their callers.
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;

@@ -25,8 +25,10 @@ impl Skewed {
         prng.fill(memory.as_mut());
         memory
     }
+}
 
-    pub fn as_mut(&mut self) -> &mut [u8] {
+impl AsMut<[u8]> for Skewed {
+    fn as_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.length]
     }
 }
