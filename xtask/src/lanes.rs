@@ -144,6 +144,9 @@ const LANES: &[Lane] = &[
         "doc",
         &[
             check(&["test", "--workspace", "--doc"]),
+            check(&["run", "-p", "diopter", "--example", "read_write"]),
+            check(&["run", "-p", "diopter", "--example", "many_in_flight"]),
+            check(&["run", "-p", "diopter", "--example", "futures"]),
             Step {
                 variables: &[("RUSTDOCFLAGS", "-Dwarnings")],
                 ..check(&["doc", "--workspace", "--no-deps"])
