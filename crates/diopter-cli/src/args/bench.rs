@@ -29,7 +29,7 @@ Built-in jobs (--job), each as the report says that it goes back to:
 
 const ABOUT_RESULTS: &str = "\
 Results:
-  The result is a JSON document (dio schema bench). Every round is written down as it ends, in a
+  The result is a JSON document (dio schema bench). Every round is written down as it ends, in a \
   journal beside the result; --resume goes on from there, with the same command line.
 
 Exit status:

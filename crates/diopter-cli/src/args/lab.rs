@@ -22,10 +22,10 @@ Kernels:
   ./linux-image-6.9.deb     a package of your own; more of them with colons between";
 
 const ABOUT_LAB: &str = "\
-Kernels come as packages from Debian's suites, by an apt with a state of its own: nothing of the
-system's is touched, and no root is needed. They run in QEMU without hardware support, on a virtual
-processor whose clock counts instructions: the same run gives the same figures, to the digit, on any
-machine. docs/lab.md says what such a figure means, and what it does not.";
+Kernels come as packages from Debian's suites, by an apt with a state of its own: nothing of the \
+system's is touched, and no root is needed. They run in QEMU without hardware support, on a \
+virtual processor whose clock counts instructions: the same run gives the same figures, to the \
+digit, on any machine. docs/lab.md says what such a figure means, and what it does not.";
 
 const EXAMPLES_KERNELS: &str = "\
 Examples:

@@ -31,9 +31,9 @@ Sizes:
 
 const ABOUT_STRIPED_TARGETS: &str = "\
 Striped files as targets:
-  A copy that ends early leaves the old content, whole, and removes its new objects. One that is
-  killed (SIGKILL, power) leaves them: dio stripe info names them, and they can be removed. --resume
-  is refused, --reflink shares no blocks, --sparse does what it does for any file.";
+  A copy that ends early leaves the old content, whole, and removes its new objects. One that is \
+  killed (SIGKILL, power) leaves them: dio stripe info names them, and they can be removed. \
+  --resume is refused, --reflink shares no blocks, --sparse does what it does for any file.";
 
 const EXAMPLES_IMAGES: &str = "\
 Examples:

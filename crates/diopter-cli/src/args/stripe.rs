@@ -8,9 +8,9 @@ use super::low::ABOUT_SIZES;
 use crate::size;
 
 const ABOUT_STRIPES: &str = "\
-A striped file is one file whose bytes lie in several files or block devices, its objects, in turn:
-RAID-0, without redundancy. NAME is a small text file, the manifest. docs/striped-files.md has the
-format, and how to get the bytes back by hand.";
+A striped file is one file whose bytes lie in several files or block devices, its objects, in \
+turn: RAID-0, without redundancy. NAME is a small text file, the manifest. docs/striped-files.md \
+has the format, and how to get the bytes back by hand.";
 
 const EXAMPLES_CREATE: &str = "\
 Examples:

@@ -16,9 +16,8 @@ Examples:
   dio trace --device /mnt/fast -- fio job.fio
   dio trace --format=perfetto -o trace.pftrace -- fio job.fio
 
-  Standard output is the command's while it runs; the report follows when it
-  has ended. With -o the report goes to a file, and standard output is the
-  command's alone.";
+  Standard output is the command's while it runs; the report follows when it has ended. With -o \
+  the report goes to a file, and standard output is the command's alone.";
 
 const EXIT_STATUS: &str = "\
 Exit status:
