@@ -76,7 +76,9 @@ pub fn job_of(name: &str, options: &Options) -> Job {
     job.read_percent = u8::try_from(percent).unwrap_or(100);
     let amount = bytes("io_size").unwrap_or_else(|| bytes("size").flatten());
     job.span = match text("runtime").map(units::nanoseconds) {
-        Some(Some(time)) if is_set("time_based") => Span::RuntimeNs(time),
+        Some(time) if is_set("time_based") => {
+            Span::RuntimeNs(take("span", Some(time)).unwrap_or(0))
+        }
         _ => Span::IoBytes(take("span", Some(amount)).unwrap_or(0)),
     };
     match text("rw").or(text("readwrite")) {
@@ -181,5 +183,7 @@ mod tests {
             assert!(job.unknown.iter().any(|name| name == field), "{field}: {:?}", job.unknown);
         }
         assert!(!job.unknown.contains(&"numjobs".to_owned()));
+        let job = job_of("a", &options("time_based=1 runtime=1.5m size=1g"));
+        assert!(job.unknown.contains(&"span".to_owned()), "fio ran it for one second");
     }
 }

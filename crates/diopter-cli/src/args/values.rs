@@ -199,7 +199,7 @@ impl fmt::Display for BenchValueError {
 
 impl std::error::Error for BenchValueError {}
 
-/// Takes a time as fio does, in nanoseconds: `2` and `2s` are seconds, `500ms`, `1.5m`, `1d`.
+/// Takes a time as fio does, in nanoseconds: `2` and `2s` are seconds, `500ms`, `1m`, `1d`.
 ///
 /// # Errors
 /// Anything else, and what no clock holds.
@@ -296,8 +296,8 @@ mod tests {
         }
         assert_eq!(time("1m"), time("60s"));
         assert_eq!(time("1d"), time("24h"));
-        assert_eq!(time("1.5"), time("1500msec"));
-        for text in ["", "ms", "-1", "2 s", "1.", "1w", "99999999999999h"] {
+        assert_eq!(time("1ms"), time("1000usec"));
+        for text in ["", "ms", "-1", "2 s", "1.5", "1w", "99999999999999h"] {
             assert!(time(text).unwrap_err().to_string().contains("write 2, 500ms"), "{text}");
         }
     }
