@@ -295,20 +295,25 @@ pub fn unmount(at: &Path) -> Result<(), String> {
     }
 }
 
-/// Enters the ring of this thread's engine, if it has one. A request that a kernel worker ran keeps
-/// its file until the worker's last word is heard, which is at the next entry:
-/// docs/notes/2026-11-22-io-wq-late-release.md.
+/// Runs a request on this thread's engine, which enters its ring if it has one. A request that a
+/// kernel worker ran may keep its file until then: docs/notes/2026-11-22-io-wq-late-release.md.
+/// Without effect when it fails: whoever unmounts tries again, and reports that.
 fn enter_ring() {
-    let file = File::open("/proc/self/exe").expect("the program is a file");
-    let memory = IoBuf::new(512).expect("there is memory");
-    let finished = file.request(Request::read(0, memory)).expect("one is admitted").wait();
-    finished.result.expect("the program is read");
+    let Ok(file) = File::open("/proc/self/exe") else { return };
+    let Ok(memory) = IoBuf::new(512) else { return };
+    if let Ok(request) = file.request(Request::read(0, memory)) {
+        drop(request.wait());
+    }
 }
 
-/// What processes have open below `at`, a line each. Files that only a ring has are not seen.
+/// Descriptors of processes below `at`, a line each. Files that only a ring has are not seen, nor
+/// working directories and maps.
 fn users(at: &Path) -> String {
     let list = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
-    let open = list("/proc".into()).flat_map(|process| list(process.path().join("fd")));
+    let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let processes =
+        list("/proc".into()).filter(|entry| entry.file_name().to_str().is_some_and(is_process));
+    let open = processes.flat_map(|process| list(process.path().join("fd")));
     let line = |entry: fs::DirEntry| {
         let target = fs::read_link(entry.path()).ok().filter(|target| target.starts_with(at))?;
         Some(format!("{} -> {}\n", entry.path().display(), target.display()))
