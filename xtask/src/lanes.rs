@@ -315,7 +315,7 @@ const LANES: &[Lane] = &[
     Lane { needs: &[Capability::Cxx], ..plain("fuzz", &[Step { work: Work::Fuzz, ..check(&[]) }]) },
 ];
 
-/// What a release would upload, in the order of it; lane `build` has shown that it builds.
+/// What a release would upload, in the order of it. It is not built once more.
 const PACKAGE: &[&str] = &["publish", "--workspace", "--dry-run", "--no-verify", "--allow-dirty"];
 
 /// Seconds of each fuzz target.

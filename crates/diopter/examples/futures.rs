@@ -1,6 +1,7 @@
 //! Four writes at the same time under any executor, then one flush for all of them.
 //!
-//! `cargo run --example futures -- FILE`; without FILE a temporary one is used.
+//! `cargo run --example futures -- FILE`; FILE is emptied first. Without FILE a
+//! temporary one is used.
 
 use std::error::Error;
 

@@ -33,9 +33,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         read(next, IoBuf::new(BLOCK)?)?;
         next += 1;
     }
-    let (mut zeros, mut done) = (0, Vec::new());
+    let (mut zeros, mut finished_blocks, mut done) = (0, 0, Vec::new());
     while engine.wait_many(Duration::from_secs(60), &mut done)? > 0 {
         for finished in done.drain(..) {
+            finished_blocks += 1;
             let length = usize::try_from(finished.result?.get())?;
             let memory = finished.memory.expect("a read gives its memory back");
             zeros += memory[..length].iter().filter(|byte| **byte == 0).count();
@@ -45,6 +46,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 next += 1;
             }
         }
+    }
+    if finished_blocks < blocks {
+        return Err(format!("{} of {blocks} blocks were read in time", finished_blocks).into());
     }
     println!("{}: {zeros} zero bytes in {blocks} blocks", path.display());
     Ok(())

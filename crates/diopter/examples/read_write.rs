@@ -1,6 +1,7 @@
-//! Opens a file, writes at an odd offset, reads it back, and makes it durable.
+//! Opens a file, writes at an odd offset, makes the bytes durable, and reads them back.
 //!
-//! `cargo run --example read_write -- FILE`; without FILE a temporary one is used.
+//! `cargo run --example read_write -- FILE`; bytes 7 to 29 of FILE are overwritten.
+//! Without FILE a temporary one is used.
 
 use std::error::Error;
 
