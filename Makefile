@@ -17,7 +17,7 @@ help:
 	@echo "make bless                         rewrite the golden files"
 	@echo "make fmt                           format the code"
 
-# Takes its scratch folder away again however it ends, Ctrl-C included.
+# Takes its scratch directory away again however it ends, Ctrl-C included.
 demo:
 	@cargo xtask demo --size $(SIZE) --rounds $(ROUNDS)
 

@@ -219,7 +219,7 @@ fn nightly_runs() -> Result<(), String> {
     repo::output_of(repo::nightly_cargo().arg("--version")).map(drop)
 }
 
-/// A file in the temporary folder that goes away with its owner.
+/// A file in the temporary directory that goes away with its owner.
 struct LoopFile {
     path: PathBuf,
 }

@@ -25,7 +25,8 @@ struct Step {
     must_test: bool,
     /// Variables that this command alone gets.
     variables: &'static [(&'static str, &'static str)],
-    /// Folder below cargo's target folder, so that other flags do not rebuild everything twice.
+    /// Directory below cargo's target directory, so that other flags do not rebuild everything
+    /// twice.
     target_below: Option<&'static str>,
 }
 
@@ -532,8 +533,8 @@ fn command(step: &Step, environment: &[(&'static str, String)]) -> Command {
     };
     command.envs(environment.iter().map(|(name, value)| (*name, value.as_str())));
     command.envs(step.variables.iter().copied());
-    if let Some(folder) = step.target_below {
-        command.env("CARGO_TARGET_DIR", repo::target_dir().join(folder));
+    if let Some(dir) = step.target_below {
+        command.env("CARGO_TARGET_DIR", repo::target_dir().join(dir));
     }
     command
 }

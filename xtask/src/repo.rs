@@ -14,19 +14,19 @@ pub const TRIPLE: &str = if cfg!(target_arch = "aarch64") {
     "x86_64-unknown-linux-gnu"
 };
 
-/// The folder that holds the workspace's `Cargo.toml`.
+/// The directory that holds the workspace's `Cargo.toml`.
 pub fn root() -> PathBuf {
-    // The variable as it is now comes first: a target folder shared by two checkouts may hold an
+    // The variable as it is now comes first: a target directory shared by two checkouts may hold an
     // xtask that was compiled in the other one.
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     manifest.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
-/// The folder cargo builds into, as an absolute path.
+/// The directory cargo builds into, as an absolute path.
 pub fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(folder) => root().join(folder),
+        Some(dir) => root().join(dir),
         None => root().join("target"),
     }
 }
@@ -46,12 +46,12 @@ pub fn nightly_cargo() -> Command {
     command
 }
 
-/// Where `tool` is. The `sbin` folders are looked at too, which a user's PATH often leaves out.
+/// Where `tool` is. The `sbin` directories are looked at too, which a user's PATH often leaves out.
 pub fn tool(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    folders.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    folders.into_iter().map(|folder| folder.join(tool)).find(|file| file.is_file())
+    let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    dirs.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    dirs.into_iter().map(|dir| dir.join(tool)).find(|file| file.is_file())
 }
 
 /// Whether this process runs as root.

@@ -48,8 +48,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let is_smoke = words.iter().any(|word| word == "--smoke");
-    let folder = words.iter().find(|word| !word.starts_with('-'));
-    let folder = folder.map_or_else(std::env::temp_dir, PathBuf::from);
+    let dir = words.iter().find(|word| !word.starts_with('-'));
+    let dir = dir.map_or_else(std::env::temp_dir, PathBuf::from);
     if let Err(why) = round::version_of("fio") {
         println!("SKIP fio: {why}");
         return ExitCode::SUCCESS;
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     let only = words.iter().find_map(|word| word.strip_prefix("--only=")).unwrap_or_default();
     let mut rows = comparisons(is_smoke);
     rows.retain(|row| row.name.contains(only));
-    match run(&folder, rows, if is_smoke { ROUNDS_SMOKE } else { rounds }, is_smoke) {
+    match run(&dir, rows, if is_smoke { ROUNDS_SMOKE } else { rounds }, is_smoke) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(why) => {
@@ -99,12 +99,12 @@ fn comparisons(is_smoke: bool) -> Vec<Comparison> {
     all
 }
 
-fn run(folder: &Path, rows: Vec<Comparison>, rounds: u32, is_smoke: bool) -> Result<bool, String> {
+fn run(dir: &Path, rows: Vec<Comparison>, rounds: u32, is_smoke: bool) -> Result<bool, String> {
     let mut is_well = true;
     for comparison in rows {
         let job = &comparison.job;
         let plan = Plan { warmup_ns: 300_000_000, ..Plan::default() };
-        let named = Named::of(folder)?;
+        let named = Named::of(dir)?;
         let ground = Ground::new(named, std::slice::from_ref(job), (false, Arc::new(|| false)))?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let child = (program, vec!["bench-round".to_owned()]);

@@ -19,7 +19,7 @@ const JOURNAL_MARK: &[u8] = br#"{"begin":{"schema":"diopter.bench-journal/"#;
 /// Larger files are refused: they are no results.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// A folder with more files is not a folder of rounds.
+/// A directory with more files is not a directory of rounds.
 const FILES_MAX: usize = 10_000;
 
 /// What a file holds.
@@ -73,11 +73,11 @@ pub fn file(path: &Path) -> Result<Loaded, LoadError> {
     bytes_of(&bytes).map_err(|LoadError(what)| LoadError(format!("{name}: {what}")))
 }
 
-/// Reads one run: a file, files with commas between their names, or a folder of files. Several
+/// Reads one run: a file, files with commas between their names, or a directory of files. Several
 /// files are rounds of their jobs, in the order of time.
 ///
 /// # Errors
-/// As [`file()`], and where a folder has no files or too many.
+/// As [`file()`], and where a directory has no files or too many.
 pub fn rounds(path: &Path) -> Result<Loaded, LoadError> {
     let paths = paths_of(path)?;
     let mut all = paths.iter().map(|path| file(path));
@@ -181,7 +181,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, io::Error> {
     if file.metadata()?.is_dir() {
         return Err(io::Error::new(
             io::ErrorKind::IsADirectory,
-            "it is a folder; name the files of the runs, with commas between rounds of one job",
+            "it is a directory; name the files of the runs, with commas between rounds of one job",
         ));
     }
     let mut bytes = Vec::new();

@@ -113,25 +113,25 @@ mod tests {
 
     #[test]
     fn a_link_is_replaced_and_what_it_leads_to_stays() {
-        let folder = tempfile::tempdir().unwrap();
-        let (secret, out) = (folder.path().join("secret"), folder.path().join("out.html"));
+        let dir = tempfile::tempdir().unwrap();
+        let (secret, out) = (dir.path().join("secret"), dir.path().join("out.html"));
         fs::write(&secret, b"mine").unwrap();
         std::os::unix::fs::symlink(&secret, &out).unwrap();
         write_named(&out, b"page").unwrap();
         assert_eq!(fs::read(&secret).unwrap(), b"mine");
         assert_eq!(fs::read(&out).unwrap(), b"page");
         assert!(out.symlink_metadata().unwrap().is_file());
-        let part = folder.path().join(format!("out.html.part-{}", std::process::id()));
+        let part = dir.path().join(format!("out.html.part-{}", std::process::id()));
         std::os::unix::fs::symlink(&secret, &part).unwrap();
         write_named(&out, b"again").unwrap();
         assert_eq!(fs::read(&secret).unwrap(), b"mine");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "no temporary file stays");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3, "no temporary file stays");
     }
 
     #[test]
     fn a_pipe_without_a_reader_fails_and_one_that_was_not_named_is_replaced() {
-        let folder = tempfile::tempdir().unwrap();
-        let pipe = folder.path().join("pipe");
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
         assert!(write_named(&pipe, b"x").is_err());
@@ -143,11 +143,11 @@ mod tests {
 
     #[test]
     fn content_that_fails_leaves_the_file_before_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
         fs::write(&path, b"before").unwrap();
         assert!(write(&path, |_| Err(io::Error::other("no"))).is_err());
         assert_eq!(fs::read(&path).unwrap(), b"before");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

@@ -128,22 +128,22 @@ fn document(result: &Path) -> Bench {
     serde_json::from_slice(&std::fs::read(result).unwrap()).unwrap()
 }
 
-fn result_in(folder: &tempfile::TempDir) -> PathBuf {
-    folder.path().join("result.json")
+fn result_in(dir: &tempfile::TempDir) -> PathBuf {
+    dir.path().join("result.json")
 }
 
 #[test]
 fn a_run_that_is_interrupted_after_any_round_goes_on_to_the_same_document() {
     let plan = plan(3, 4);
-    let folder = tempfile::tempdir().unwrap();
-    let whole = result_in(&folder);
+    let dir = tempfile::tempdir().unwrap();
+    let whole = result_in(&dir);
     assert_eq!(run(&plan, &whole, &mut MadeUp::new(u64::MAX)), Ending::Whole);
     let whole = document(&whole);
     assert!(!whole.is_interrupted);
     assert_eq!(whole.rows.iter().flat_map(|row| &row.cells).count(), 6);
     for patience in 0..24 {
-        let folder = tempfile::tempdir().unwrap();
-        let result = result_in(&folder);
+        let dir = tempfile::tempdir().unwrap();
+        let result = result_in(&dir);
         assert_eq!(run(&plan, &result, &mut MadeUp::new(patience)), Ending::Interrupted);
         let part = document(&result);
         assert!(part.is_interrupted);
@@ -160,8 +160,8 @@ fn a_run_that_is_interrupted_after_any_round_goes_on_to_the_same_document() {
 #[test]
 fn a_run_that_is_killed_while_it_writes_any_byte_goes_on_to_the_same_document() {
     let plan = plan(2, 2);
-    let folder = tempfile::tempdir().unwrap();
-    let result = result_in(&folder);
+    let dir = tempfile::tempdir().unwrap();
+    let result = result_in(&dir);
     run(&plan, &result, &mut MadeUp::new(u64::MAX));
     let whole = document(&result);
     let bytes = std::fs::read(journal_of(&result)).unwrap();
@@ -182,8 +182,8 @@ fn a_run_that_is_killed_while_it_writes_any_byte_goes_on_to_the_same_document() 
 #[test]
 fn a_cell_that_cannot_be_measured_is_told_and_the_others_are_measured() {
     let plan = plan(2, 3);
-    let folder = tempfile::tempdir().unwrap();
-    let result = result_in(&folder);
+    let dir = tempfile::tempdir().unwrap();
+    let result = result_in(&dir);
     let mut runner = MadeUp { broken: "linux-5.5", ..MadeUp::new(u64::MAX) };
     assert_eq!(run(&plan, &result, &mut runner), Ending::Whole);
     for row in document(&result).rows {
@@ -196,8 +196,8 @@ fn a_cell_that_cannot_be_measured_is_told_and_the_others_are_measured() {
 #[test]
 fn what_is_read_from_the_journal_is_what_the_result_has() {
     let plan = plan(2, 2);
-    let folder = tempfile::tempdir().unwrap();
-    let result = result_in(&folder);
+    let dir = tempfile::tempdir().unwrap();
+    let result = result_in(&dir);
     run(&plan, &result, &mut MadeUp::new(3));
     assert_eq!(assemble::read(&journal_of(&result)).unwrap(), document(&result));
 }

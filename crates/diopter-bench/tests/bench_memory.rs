@@ -21,8 +21,8 @@ fn memory_peak_bytes() -> u64 {
 
 #[test]
 fn four_thousand_cells_are_measured_and_written_in_bounded_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    let result = folder.path().join("result.json");
+    let dir = tempfile::tempdir().unwrap();
+    let result = dir.path().join("result.json");
     let plan = plan(1000, 4, 2);
     let begin = Begin { schema: SCHEMA.to_owned(), plan: plan.clone(), ..Begin::default() };
     let journal = Journal::create(&journal_of(&result), begin).unwrap();

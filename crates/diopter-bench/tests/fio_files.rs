@@ -190,7 +190,7 @@ fn what_is_exported_reads_back_as_it_was() {
     let bench = loaded("fio/randrw-3.33.json").bench;
     let exports = fio::export(&bench);
     assert_eq!(exports.len(), 1);
-    assert_eq!(exports[0].folder_name, "0-fio-libaio.round-0");
+    assert_eq!(exports[0].dir_name, "0-fio-libaio.round-0");
     assert_eq!(exports[0].file_name, "0-a.json");
     let again = load::bytes_of(exports[0].document.to_string().as_bytes()).unwrap().bench;
     let (own, read) = (&bench.rows[0], &again.rows[0]);
@@ -203,12 +203,12 @@ fn what_is_exported_reads_back_as_it_was() {
 
 /// fio-plot takes the jobs of a file for parts of one, and adds them up.
 #[test]
-fn each_job_is_a_file_of_its_own_in_the_folder_of_its_round() {
+fn each_job_is_a_file_of_its_own_in_the_dir_of_its_round() {
     let bench = loaded("reports/patch-4.15.json").bench;
     let exports = fio::export(&bench);
     assert_eq!(exports.len(), bench.rows.len());
-    let folders: BTreeSet<&str> = exports.iter().map(|one| one.folder_name.as_str()).collect();
-    assert_eq!(folders.len(), 1, "{folders:?}");
+    let dirs: BTreeSet<&str> = exports.iter().map(|one| one.dir_name.as_str()).collect();
+    assert_eq!(dirs.len(), 1, "{dirs:?}");
     let files: BTreeSet<&str> = exports.iter().map(|one| one.file_name.as_str()).collect();
     assert_eq!(files.len(), bench.rows.len(), "{files:?}");
     for (export, row) in exports.iter().zip(&bench.rows) {
@@ -247,22 +247,22 @@ fn an_export_has_the_keys_that_others_read() {
 }
 
 #[test]
-fn files_with_commas_and_folders_are_rounds() {
-    let folder = tempfile::tempdir().unwrap();
+fn files_with_commas_and_dirs_are_rounds() {
+    let dir = tempfile::tempdir().unwrap();
     let source = text("reports/patch-4.15.json");
     for (at, name) in ["b.json", "a.json", "c.json"].into_iter().enumerate() {
         let stamped =
             source.replace(r#""timestamp_ms": 0"#, &format!(r#""timestamp_ms": {}"#, at + 1));
-        std::fs::write(folder.path().join(name), stamped).unwrap();
+        std::fs::write(dir.path().join(name), stamped).unwrap();
     }
     let rounds = |bench: &Bench| -> Vec<(u32, u64)> {
         let samples = bench.rows[0].cells[0].samples.iter();
         samples.map(|one| (one.round, one.started_unix_ns / 1_000_000)).collect()
     };
-    let loaded = load::rounds(folder.path()).unwrap();
+    let loaded = load::rounds(dir.path()).unwrap();
     assert_eq!(loaded.bench.rows.len(), 4);
     assert_eq!(rounds(&loaded.bench), [(0, 1), (1, 2), (2, 3)], "in the order of time");
-    let names = format!("{0}/a.json,{0}/b.json", folder.path().display());
+    let names = format!("{0}/a.json,{0}/b.json", dir.path().display());
     let loaded = load::rounds(Path::new(&names)).unwrap();
     assert_eq!(rounds(&loaded.bench), [(0, 1), (1, 2)]);
     let empty = tempfile::tempdir().unwrap();

@@ -18,15 +18,15 @@ struct Page {
     bench: Bench,
     comparison: Comparison,
     path: PathBuf,
-    _folder: tempfile::TempDir,
+    _dir: tempfile::TempDir,
 }
 
 fn page(bench: Bench) -> Page {
     let comparison = documents::compared(&bench);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("report.html");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.html");
     std::fs::write(&path, report::html(&bench, Some(&comparison))).unwrap();
-    Page { bench, comparison, path, _folder: folder }
+    Page { bench, comparison, path, _dir: dir }
 }
 
 fn cells(bench: &Bench) -> impl Iterator<Item = &Cell> {

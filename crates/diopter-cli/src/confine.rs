@@ -60,11 +60,11 @@ fn of_striped(name: &Path, allowed: Allowed) -> Vec<(PathBuf, Allowed)> {
         return Vec::new();
     }
     // As its reader finds it: by the path without symbolic links.
-    let Some(folder) = name.canonicalize().ok().and_then(|path| path.parent().map(Path::to_owned))
+    let Some(dir) = name.canonicalize().ok().and_then(|path| path.parent().map(Path::to_owned))
     else {
         return Vec::new();
     };
-    let mut rules = vec![(folder, Allowed::List)];
+    let mut rules = vec![(dir, Allowed::List)];
     // One that can't be read is reported when it is opened.
     let Ok(layout) = Layout::open_marked(name) else { return rules };
     let objects = layout.manifest().objects();
@@ -136,18 +136,18 @@ mod tests {
         found
     }
 
-    fn folder() -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
+    fn dir() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
         for name in ["named", "other"] {
-            std::fs::write(folder.path().join(name), name).unwrap();
+            std::fs::write(dir.path().join(name), name).unwrap();
         }
-        folder
+        dir
     }
 
     #[test]
     fn what_is_not_named_can_not_be_read_and_nothing_can_be_written() {
-        let folder = folder();
-        let [named, other] = ["named", "other"].map(|name| folder.path().join(name));
+        let dir = dir();
+        let [named, other] = ["named", "other"].map(|name| dir.path().join(name));
         let rules = [(named.clone(), Allowed::Read)];
         let found = confined(&rules, || {
             let denied = |opened: std::io::Result<File>| opened.unwrap_err().kind();
@@ -155,9 +155,9 @@ mod tests {
             assert_eq!(denied(File::open("/etc/passwd")), ErrorKind::PermissionDenied);
             let to_write = File::options().write(true).open(&named);
             assert_eq!(denied(to_write), ErrorKind::PermissionDenied);
-            let gone = File::open(folder.path().join("gone"));
+            let gone = File::open(dir.path().join("gone"));
             assert_eq!(denied(gone), ErrorKind::NotFound);
-            assert!(std::fs::read_dir(folder.path()).is_err());
+            assert!(std::fs::read_dir(dir.path()).is_err());
             assert!(std::net::TcpStream::connect("127.0.0.1:9").is_err());
             std::fs::read_to_string(&named).unwrap()
                 + &std::fs::read_to_string("/proc/self/limits").unwrap()
@@ -169,12 +169,12 @@ mod tests {
 
     #[test]
     fn what_is_named_to_be_written_can_be_opened_so() {
-        let folder = folder();
-        let named = folder.path().join("named");
+        let dir = dir();
+        let named = dir.path().join("named");
         let rules = [(named.clone(), Allowed::OpenToWrite)];
         let found = confined(&rules, || {
             let opened = File::options().read(true).write(true).open(&named);
-            (opened.is_ok(), File::create(folder.path().join("new")).is_err())
+            (opened.is_ok(), File::create(dir.path().join("new")).is_err())
         });
         assert!(found.is_none_or(|found| found == (true, true)));
     }

@@ -26,49 +26,49 @@ fn tell(line: &str) {
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// A folder below cargo's own, which is on a disk where /tmp may not be.
-fn folder() -> tempfile::TempDir {
+/// A directory below cargo's own, which is on a disk where /tmp may not be.
+fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-fn bench(folder: &Path, arguments: &[&str]) -> Command {
+fn bench(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
-    command.arg("bench").args(arguments).current_dir(folder).stdin(Stdio::null());
+    command.arg("bench").args(arguments).current_dir(dir).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn run(folder: &Path, arguments: &[&str]) -> Output {
-    bench(folder, arguments).output().unwrap()
+fn run(dir: &Path, arguments: &[&str]) -> Output {
+    bench(dir, arguments).output().unwrap()
 }
 
 /// The document of a run that must succeed.
-fn measured(folder: &Path, arguments: &[&str]) -> Value {
-    let output = run(folder, &[arguments, &["--json"]].concat());
+fn measured(dir: &Path, arguments: &[&str]) -> Value {
+    let output = run(dir, &[arguments, &["--json"]].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// The message of a run that must be refused, and leave nothing.
-fn refusal(folder: &Path, arguments: &[&str]) -> String {
-    let before = names(folder);
-    let output = run(folder, arguments);
+fn refusal(dir: &Path, arguments: &[&str]) -> String {
+    let before = names(dir);
+    let output = run(dir, arguments);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-    assert_eq!(names(folder), before, "{arguments:?} leaves nothing");
+    assert_eq!(names(dir), before, "{arguments:?} leaves nothing");
     said
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
     names.sort();
     names
 }
 
-fn document(folder: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(folder.join("dio-bench.json")).unwrap()).unwrap()
+fn document(dir: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(dir.join("dio-bench.json")).unwrap()).unwrap()
 }
 
 /// Rounds of all cells.
@@ -80,11 +80,11 @@ fn rounds_of(document: &Value) -> usize {
 
 #[test]
 fn a_run_leaves_its_result_and_report_and_nothing_else() {
-    let folder = folder();
+    let dir = dir();
     let lists = ["--rw=randread,randwrite", "--bs=4k,16k", "--preset=diopter,linux-5.5"];
-    let told = measured(folder.path(), &[&SHORT[..], &lists].concat());
-    assert_eq!(names(folder.path()), ["dio-bench.html", "dio-bench.json"]);
-    assert_eq!(document(folder.path()), told);
+    let told = measured(dir.path(), &[&SHORT[..], &lists].concat());
+    assert_eq!(names(dir.path()), ["dio-bench.html", "dio-bench.json"]);
+    assert_eq!(document(dir.path()), told);
     assert_eq!(told["schema"], "diopter.bench/1");
     assert_eq!(told["is_interrupted"], false);
     assert_eq!(rounds_of(&told), 4 * 2 * 2);
@@ -96,17 +96,15 @@ fn a_run_leaves_its_result_and_report_and_nothing_else() {
     let route = &sample["route"];
     let moved = ["direct", "bounced", "buffered"].map(|way| route[way].as_u64().unwrap());
     assert_eq!(moved.iter().sum::<u64>(), sample["read"]["bytes"].as_u64().unwrap());
-    measured(folder.path(), &SHORT);
-    assert!(folder.path().join("dio-bench-2.json").exists(), "what was there stays");
+    measured(dir.path(), &SHORT);
+    assert!(dir.path().join("dio-bench-2.json").exists(), "what was there stays");
 }
 
 #[test]
 fn the_jobs_of_the_reports_run_and_show_what_they_report() {
-    let folder = folder();
-    let boundary = measured(
-        folder.path(),
-        &["--job=ext3-boundary", "--rounds=2", "--quiet", "--runtime=60ms"],
-    );
+    let dir = dir();
+    let boundary =
+        measured(dir.path(), &["--job=ext3-boundary", "--rounds=2", "--quiet", "--runtime=60ms"]);
     let bios_per_io = |column: usize| {
         let sample = &boundary["rows"][0]["cells"][column]["samples"][0];
         sample["bios"].as_f64().unwrap() / sample["write"]["ios"].as_f64().unwrap()
@@ -114,7 +112,7 @@ fn the_jobs_of_the_reports_run_and_show_what_they_report() {
     assert!(bios_per_io(0) > 1000.0, "Linux 3.8 makes a bio a page: {}", bios_per_io(0));
     assert!(bios_per_io(1) < 10.0, "Linux 3.10 does not: {}", bios_per_io(1));
     let stripes = ["--job=lustre-stripes", "--bs=4M", "--size=16M", "--preset=lustre-2.13,diopter"];
-    let stripes = measured(folder.path(), &[&stripes[..], &SHORT[..3], &["--quiet"]].concat());
+    let stripes = measured(dir.path(), &[&stripes[..], &SHORT[..3], &["--quiet"]].concat());
     assert_eq!(rounds_of(&stripes), 2 * 2 * 2);
     assert_eq!(stripes["rows"][0]["job"]["target"], "striped:4x1048576");
 }
@@ -125,9 +123,9 @@ fn real_fio_runs_beside_the_engine_on_the_same_file() {
         tell("SKIP fio: fio is not installed");
         return;
     }
-    let folder = folder();
+    let dir = dir();
     let with = ["--with=fio:libaio,fio:psync", "--rw=randrw", "--rwmixread=70", "--numjobs=2"];
-    let told = measured(folder.path(), &[&SHORT[..], &with].concat());
+    let told = measured(dir.path(), &[&SHORT[..], &with].concat());
     let labels = told["columns"].as_array().unwrap().iter().map(|column| &column["label"]);
     assert_eq!(labels.collect::<Vec<_>>(), ["diopter", "fio:libaio", "fio:psync"]);
     assert!(told["columns"][1]["program_version"].as_str().unwrap().starts_with('3'));
@@ -141,8 +139,8 @@ fn real_fio_runs_beside_the_engine_on_the_same_file() {
 
 #[test]
 fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
-    let folder = folder();
-    let path = folder.path();
+    let dir = dir();
+    let path = dir.path();
     std::fs::write(path.join("mine"), b"precious").unwrap();
     std::fs::write(path.join("odd.fio"), "[a]\nsize=1m\nzonemode=zbd\n").unwrap();
     let fio = path.join("fio");
@@ -152,8 +150,8 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
         (&["--rounds=0"][..], "--rounds 1 or more"),
         (&["mine"], "--overwrite"),
         (&["mine", "--rw=read", "--size=4M"], "smaller --size"),
-        (&["nothing"], "name a folder, a file or a device"),
-        (&["/dev/null"], "no folder, file or block device"),
+        (&["nothing"], "name a directory, a file or a device"),
+        (&["/dev/null"], "no directory, file or block device"),
         (&["--size=1P"], "smaller --size"),
         (&["--bs=8M", "--size=4M"], "do not fit"),
         (&["--iodepth=1000"], "--iodepth 128"),
@@ -168,7 +166,7 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
     }
     assert_eq!(std::fs::read(path.join("mine")).unwrap(), b"precious");
     let with = |path: &str| {
-        let output = bench(folder.path(), &["--with=fio:libaio"]).env("PATH", path).output();
+        let output = bench(dir.path(), &["--with=fio:libaio"]).env("PATH", path).output();
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8_lossy(&output.stderr).into_owned()
@@ -180,40 +178,40 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
 
 #[test]
 fn a_file_that_is_there_is_written_only_when_that_was_said() {
-    let folder = folder();
-    let path = folder.path().join("mine");
+    let dir = dir();
+    let path = dir.path().join("mine");
     let content = vec![7; 4 << 20];
     std::fs::write(&path, &content).unwrap();
-    measured(folder.path(), &[&SHORT[..], &["mine", "--rw=randread"]].concat());
+    measured(dir.path(), &[&SHORT[..], &["mine", "--rw=randread"]].concat());
     assert_eq!(std::fs::read(&path).unwrap(), content, "reads change nothing");
-    measured(folder.path(), &[&SHORT[..], &["mine", "--rw=randwrite", "--overwrite"]].concat());
+    measured(dir.path(), &[&SHORT[..], &["mine", "--rw=randwrite", "--overwrite"]].concat());
     let written = std::fs::read(&path).unwrap();
     assert!(written.len() == content.len() && written != content);
 }
 
 #[test]
 fn jobs_of_a_job_file_are_rows() {
-    let folder = folder();
+    let dir = dir();
     let text = "[global]\nsize=4m\ndirect=1\ntime_based\nruntime=50ms\niodepth=4\n\
                 [r]\nrw=randread\nbs=4k\n[w]\nstonewall\nrw=write\nbs=16k\n";
-    std::fs::write(folder.path().join("night.fio"), text).unwrap();
-    let told = measured(folder.path(), &["--job=night.fio", "--rounds=2", "--quiet"]);
+    std::fs::write(dir.path().join("night.fio"), text).unwrap();
+    let told = measured(dir.path(), &["--job=night.fio", "--rounds=2", "--quiet"]);
     let names = told["rows"].as_array().unwrap().iter().map(|row| &row["job"]["name"]);
     assert_eq!(names.collect::<Vec<_>>(), ["r: randread 4k depth 4", "w: write 16k depth 4"]);
 }
 
 #[test]
 fn a_job_file_that_is_too_large_is_refused_and_not_cut() {
-    let folder = folder();
+    let dir = dir();
     let text = format!("{}[r]\nsize=4m\nrw=read\n", "# night\n".repeat(1 << 17));
-    std::fs::write(folder.path().join("night.fio"), text).unwrap();
-    let said = refusal(folder.path(), &["--job=night.fio"]);
+    std::fs::write(dir.path().join("night.fio"), text).unwrap();
+    let said = refusal(dir.path(), &["--job=night.fio"]);
     assert!(said.contains("larger than 1 MiB"), "{said}");
 }
 
-fn start_long(folder: &Path, more: &[&str]) -> Child {
+fn start_long(dir: &Path, more: &[&str]) -> Child {
     let lists = ["--rw=read,randwrite", "--preset=diopter,linux-5.5"];
-    let mut command = bench(folder, &[&LONG[..], &lists, more].concat());
+    let mut command = bench(dir, &[&LONG[..], &lists, more].concat());
     // As from a terminal: a group of its own.
     command.process_group(0).spawn().unwrap()
 }
@@ -233,8 +231,8 @@ fn wait_for(what: &str, is_there: impl Fn() -> bool) {
     }
 }
 
-fn journal_lines(folder: &Path) -> usize {
-    let journal = std::fs::read(folder.join("dio-bench.json.journal")).unwrap_or_default();
+fn journal_lines(dir: &Path) -> usize {
+    let journal = std::fs::read(dir.join("dio-bench.json.journal")).unwrap_or_default();
     journal.iter().filter(|byte| **byte == b'\n').count()
 }
 
@@ -242,41 +240,41 @@ fn journal_lines(folder: &Path) -> usize {
 fn a_signal_at_any_moment_leaves_a_readable_result_and_no_scratch_and_the_run_goes_on() {
     // Lines of the journal at which the signal comes: the plan, the machine, the rounds.
     for lines in [1, 2, 4, 7, 9] {
-        let folder = folder();
-        let child = start_long(folder.path(), &[]);
-        wait_for("the journal grows", || journal_lines(folder.path()) >= lines);
+        let dir = dir();
+        let child = start_long(dir.path(), &[]);
+        wait_for("the journal grows", || journal_lines(dir.path()) >= lines);
         send(&child, Signal::INT);
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{said}");
         assert!(said.contains("--resume goes on"), "{said}");
-        let left = names(folder.path());
+        let left = names(dir.path());
         assert_eq!(left, ["dio-bench.html", "dio-bench.json", "dio-bench.json.journal"]);
-        let part = document(folder.path());
+        let part = document(dir.path());
         assert_eq!(part["is_interrupted"], true);
-        let child = start_long(folder.path(), &["--resume", "--json"]);
+        let child = start_long(dir.path(), &["--resume", "--json"]);
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-        let whole = document(folder.path());
+        let whole = document(dir.path());
         assert_eq!((rounds_of(&whole), &whole["is_interrupted"]), (12, &Value::Bool(false)));
         let first = &part["rows"][0]["cells"][0]["samples"];
         let kept = &whole["rows"][0]["cells"][0]["samples"];
         for (before, after) in first.as_array().unwrap().iter().zip(kept.as_array().unwrap()) {
             assert_eq!(before, after, "what was measured is not measured again");
         }
-        assert_eq!(names(folder.path()), ["dio-bench.html", "dio-bench.json"]);
+        assert_eq!(names(dir.path()), ["dio-bench.html", "dio-bench.json"]);
     }
 }
 
 #[test]
 fn the_same_way_twice_is_two_columns_that_are_resumed_and_compared_like_any() {
-    let folder = folder();
+    let dir = dir();
     let line = [&LONG[..], &["--rw=randread", "--preset=diopter,diopter", "--json"]].concat();
-    let child = bench(folder.path(), &line).spawn().unwrap();
-    wait_for("the journal grows", || journal_lines(folder.path()) >= 4);
+    let child = bench(dir.path(), &line).spawn().unwrap();
+    wait_for("the journal grows", || journal_lines(dir.path()) >= 4);
     send(&child, Signal::INT);
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
-    let told = measured(folder.path(), &[&line[..6], &line[6..7], &["--resume"]].concat());
+    let told = measured(dir.path(), &[&line[..6], &line[6..7], &["--resume"]].concat());
     let labels = told["columns"].as_array().unwrap().iter().map(|column| &column["label"]);
     assert_eq!(labels.collect::<Vec<_>>(), ["diopter", "diopter #2"]);
     assert_eq!(rounds_of(&told), 2 * 3);
@@ -285,7 +283,7 @@ fn the_same_way_twice_is_two_columns_that_are_resumed_and_compared_like_any() {
     assert_eq!(json_schema::mismatch(&schema, &told), None);
     let mut dio = Command::new(env!("CARGO_BIN_EXE_dio"));
     dio.args(["compare", "--json", "dio-bench.json", "dio-bench.json"]);
-    let compared = dio.current_dir(folder.path()).output().unwrap();
+    let compared = dio.current_dir(dir.path()).output().unwrap();
     let compared: Value = serde_json::from_slice(&compared.stdout).unwrap();
     let bases = compared["columns"].as_array().unwrap().iter().map(|column| &column["base"]);
     assert_eq!(bases.collect::<Vec<_>>(), [&Value::Null, &Value::Null, &0.into(), &1.into()]);
@@ -293,20 +291,20 @@ fn the_same_way_twice_is_two_columns_that_are_resumed_and_compared_like_any() {
 
 #[test]
 fn a_run_that_is_killed_leaves_a_readable_result_and_the_next_one_removes_its_scratch() {
-    let folder = folder();
-    let mut child = start_long(folder.path(), &[]);
-    wait_for("the journal grows", || journal_lines(folder.path()) >= 4);
+    let dir = dir();
+    let mut child = start_long(dir.path(), &[]);
+    wait_for("the journal grows", || journal_lines(dir.path()) >= 4);
     send(&child, Signal::KILL);
     child.wait().unwrap();
-    assert_eq!(document(folder.path())["is_interrupted"], true);
-    assert!(names(folder.path()).iter().any(|name| name.starts_with(".dio-bench-")));
+    assert_eq!(document(dir.path())["is_interrupted"], true);
+    assert!(names(dir.path()).iter().any(|name| name.starts_with(".dio-bench-")));
     let wrong = ["--resume", "--quiet", "--rw=read"];
-    let told = run(folder.path(), &wrong);
+    let told = run(dir.path(), &wrong);
     assert!(String::from_utf8_lossy(&told.stderr).contains("measured something else"));
-    let output = start_long(folder.path(), &["--resume", "--json"]).wait_with_output().unwrap();
+    let output = start_long(dir.path(), &["--resume", "--json"]).wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(rounds_of(&document(folder.path())), 12);
-    assert_eq!(names(folder.path()), ["dio-bench.html", "dio-bench.json"]);
+    assert_eq!(rounds_of(&document(dir.path())), 12);
+    assert_eq!(names(dir.path()), ["dio-bench.html", "dio-bench.json"]);
 }
 
 fn is_root() -> bool {
@@ -327,8 +325,8 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn new(folder: &Path) -> Result<Mounted, String> {
-        let (image, point) = (folder.join("image"), folder.join("point"));
+    fn new(dir: &Path) -> Result<Mounted, String> {
+        let (image, point) = (dir.join("image"), dir.join("point"));
         let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
         file.set_len(64 << 20).map_err(|error| error.to_string())?;
         std::fs::create_dir(&point).map_err(|error| error.to_string())?;
@@ -349,35 +347,35 @@ impl Drop for Mounted {
 
 #[test]
 fn a_mounted_device_is_never_written_and_another_one_only_when_that_was_said() {
-    let folder = folder();
-    let mounted = match Mounted::new(folder.path()) {
+    let dir = dir();
+    let mounted = match Mounted::new(dir.path()) {
         Ok(mounted) => mounted,
         Err(why) => return tell(&format!("SKIP loop: {}", why.trim())),
     };
     let device = mounted.device.clone();
-    let told = refusal(folder.path(), &[&device, "--overwrite", "--size=4M"]);
+    let told = refusal(dir.path(), &[&device, "--overwrite", "--size=4M"]);
     assert!(told.contains("is mounted on") && told.contains("never written"), "{told}");
     tool("umount", &[mounted.point.to_str().unwrap()]).unwrap();
-    let told = refusal(folder.path(), &[&device, "--size=4M"]);
+    let told = refusal(dir.path(), &[&device, "--size=4M"]);
     assert!(told.contains("write --overwrite if it may"), "{told}");
-    measured(folder.path(), &[&SHORT[..], &[&device, "--overwrite"]].concat());
+    measured(dir.path(), &[&SHORT[..], &[&device, "--overwrite"]].concat());
 }
 
 #[test]
 fn a_fresh_file_system_is_made_for_each_round_and_taken_down() {
-    let folder = folder();
+    let dir = dir();
     if !is_root() || tool("losetup", &["--find"]).is_err() {
         return tell("SKIP loop: file systems are made by root, on loop devices");
     }
     let more = ["--fs=ext4,xfs", "--rw=randwrite", "--preset=diopter"];
-    let told = measured(folder.path(), &[&SHORT[..], &more].concat());
+    let told = measured(dir.path(), &[&SHORT[..], &more].concat());
     let kinds = told["environments"].as_array().unwrap().iter();
     let kinds: Vec<&Value> = kinds.map(|one| &one["file_system"]["kind"]).collect();
     assert_eq!(kinds, ["ext4", "xfs"]);
-    assert_eq!(names(folder.path()), ["dio-bench.html", "dio-bench.json"]);
-    let mut child = start_long(folder.path(), &["--fs=ext4", "--json-out=other.json"]);
+    assert_eq!(names(dir.path()), ["dio-bench.html", "dio-bench.json"]);
+    let mut child = start_long(dir.path(), &["--fs=ext4", "--json-out=other.json"]);
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let mine = folder.path().to_str().unwrap();
+    let mine = dir.path().to_str().unwrap();
     wait_for("it is mounted", || mounts().contains(mine));
     send(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(143));

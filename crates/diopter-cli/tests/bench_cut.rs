@@ -8,48 +8,48 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use cp_support::{folder, is_root, names, send, skip, wait_for};
+use cp_support::{dir, is_root, names, send, skip, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// No round of it ends by itself while a test looks.
 const ENDLESS: [&str; 5] =
     ["--rounds=2", "--runtime=10m", "--warmup=5ms", "--size=4M", "--rw=randread"];
 
-fn bench(folder: &Path, arguments: &[&str]) -> Command {
+fn bench(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
-    command.args(["bench", "--quiet"]).args(arguments).current_dir(folder);
+    command.args(["bench", "--quiet"]).args(arguments).current_dir(dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// The numbers and names of the processes that work in a folder.
-fn processes_in(folder: &Path) -> Vec<(Pid, String)> {
+/// The numbers and names of the processes that work in a directory.
+fn processes_in(dir: &Path) -> Vec<(Pid, String)> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let numbered = entries.filter_map(|entry| {
         let process = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
         // It may be gone by now, or a zombie; then it has none.
-        let works_here = fs::read_link(entry.path().join("cwd")).is_ok_and(|it| it == folder);
+        let works_here = fs::read_link(entry.path().join("cwd")).is_ok_and(|it| it == dir);
         let name = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
         works_here.then(|| (process, name.replace('\0', " ")))
     });
     numbered.collect()
 }
 
-/// A run on its way, alone in its folder; whatever works there goes with it.
+/// A run on its way, alone in its directory; whatever works there goes with it.
 struct Run {
     child: Child,
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Run {
     fn start(arguments: &[&str]) -> Run {
-        let folder = folder();
-        let child = bench(folder.path(), arguments).spawn().unwrap();
-        Run { child, folder }
+        let dir = dir();
+        let child = bench(dir.path(), arguments).spawn().unwrap();
+        Run { child, dir }
     }
 
     fn processes(&self) -> Vec<(Pid, String)> {
-        processes_in(&self.folder.path().canonicalize().unwrap())
+        processes_in(&self.dir.path().canonicalize().unwrap())
     }
 
     /// A process whose command line has these words, once it is there.
@@ -99,7 +99,7 @@ fn fio_is_gone_with_the_run_that_was_killed() {
 
 /// A mounted file system on a loop device of its own; gone with it.
 struct Mounted {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     device: String,
 }
 
@@ -110,11 +110,11 @@ impl Mounted {
             skip("loop", "only root attaches loop devices");
             return None;
         }
-        let folder = folder();
-        let image = folder.path().join("image");
+        let dir = dir();
+        let image = dir.path().join("image");
         File::create(&image).unwrap().set_len(bytes).unwrap();
         let device = run_tool("losetup", &["--find", "--show", image.to_str().unwrap()])?;
-        let mounted = Mounted { folder, device: device.trim().to_owned() };
+        let mounted = Mounted { dir, device: device.trim().to_owned() };
         run_tool(maker, &["-q", "-F", &mounted.device])?;
         fs::create_dir(mounted.point()).unwrap();
         run_tool("mount", &[&mounted.device, mounted.point().to_str().unwrap()])?;
@@ -122,7 +122,7 @@ impl Mounted {
     }
 
     fn point(&self) -> PathBuf {
-        self.folder.path().join("point")
+        self.dir.path().join("point")
     }
 }
 
@@ -157,7 +157,7 @@ fn a_disk_that_is_too_small_is_told_before_anything_is_written() {
     let output = bench(&mounted.point(), &["--size=32M"]).output().unwrap();
     let said = message(&output);
     assert!(said.contains("free, and the scratch file needs 96 MiB"), "{said}");
-    assert!(said.contains("smaller --size") && said.contains("another folder"), "{said}");
+    assert!(said.contains("smaller --size") && said.contains("another directory"), "{said}");
     assert_eq!(names(&mounted.point()), before);
 }
 
@@ -165,7 +165,7 @@ fn a_disk_that_is_too_small_is_told_before_anything_is_written() {
 fn a_disk_that_fills_while_the_file_is_laid_out_is_told_with_figures_and_nothing_stays() {
     // Without extents nothing can be allocated ahead: the file gets its blocks as it is written.
     let Some(mounted) = Mounted::new("mkfs.ext3", 320 << 20) else { return };
-    let (point, elsewhere) = (mounted.point(), folder());
+    let (point, elsewhere) = (mounted.point(), dir());
     let arguments = [point.to_str().unwrap(), "--size=200M"];
     let child = bench(elsewhere.path(), &arguments).spawn().unwrap();
     wait_for("the first bytes of the file", || scratch_bytes(&point) > 0);
@@ -180,15 +180,15 @@ fn a_disk_that_fills_while_the_file_is_laid_out_is_told_with_figures_and_nothing
     for words in ["it needs 200 MiB", ", got ", " of it, and ", " are free there"] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    assert!(said.contains("smaller --size") && said.contains("another folder"), "{said}");
+    assert!(said.contains("smaller --size") && said.contains("another directory"), "{said}");
     assert_eq!(names(&point), ["lost+found", "others"]);
     assert_eq!(names(elsewhere.path()), <[String; 0]>::default(), "no half a result");
 }
 
-/// Bytes of the file in the scratch folder of a run, as far as it is laid out.
+/// Bytes of the file in the scratch directory of a run, as far as it is laid out.
 fn scratch_bytes(within: &Path) -> u64 {
-    let folders = fs::read_dir(within).unwrap().flatten().map(|entry| entry.path());
-    let found = folders.filter_map(|folder| fs::metadata(folder.join("data")).ok());
+    let dirs = fs::read_dir(within).unwrap().flatten().map(|entry| entry.path());
+    let found = dirs.filter_map(|dir| fs::metadata(dir.join("data")).ok());
     found.map(|file| file.len()).sum()
 }
 

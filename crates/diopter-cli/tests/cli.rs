@@ -76,14 +76,14 @@ fn refusal_of(arguments: &[&str]) -> String {
     told.stderr
 }
 
-/// A folder below cargo's own, which is on a disk where /tmp may not be.
-fn folder() -> tempfile::TempDir {
+/// A directory below cargo's own, which is on a disk where /tmp may not be.
+fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 /// A file of so many bytes, all of it a hole.
-fn hole(folder: &tempfile::TempDir, bytes: u64) -> String {
-    let path = folder.path().join("hole");
+fn hole(dir: &tempfile::TempDir, bytes: u64) -> String {
+    let path = dir.path().join("hole");
     File::create(&path).unwrap().set_len(bytes).unwrap();
     path.to_str().unwrap().to_owned()
 }
@@ -139,11 +139,11 @@ fn schemas_are_those_of_the_documentation() {
 
 #[test]
 fn documents_are_as_their_schemas_say() {
-    let folder = folder();
-    let name = hole(&folder, 1 << 20);
-    let copy = folder.path().join("copy");
+    let dir = dir();
+    let name = hole(&dir, 1 << 20);
+    let copy = dir.path().join("copy");
     let copy = copy.to_str().unwrap();
-    let (inside, striped) = (folder.path().to_str().unwrap(), folder.path().join("striped"));
+    let (inside, striped) = (dir.path().to_str().unwrap(), dir.path().join("striped"));
     let striped = striped.to_str().unwrap();
     stdout_of(&["stripe", "create", striped, "--objects", inside, inside]);
     let range = ["--offset=7", "--length=100000", "--bio-bytes-max=16k", "--json"];
@@ -165,13 +165,13 @@ fn documents_are_as_their_schemas_say() {
 
 #[test]
 fn explain_tells_the_fields_of_the_contract_in_its_order() {
-    let folder = folder();
-    let name = hole(&folder, 1 << 20);
+    let dir = dir();
+    let name = hole(&dir, 1 << 20);
     let request = ["explain", "write", &name, "--offset", "0", "--length", "52k", "--json"];
     let told = stdout_of(&request);
     let document: Value = serde_json::from_str(&told).unwrap();
     if document["route"]["direct"] != 53248 {
-        eprintln!("SKIP direct: cargo's folder is on a file system without direct I/O");
+        eprintln!("SKIP direct: cargo's directory is on a file system without direct I/O");
         return;
     }
     let told: Vec<String> = told.lines().map(masked).collect();
@@ -199,8 +199,8 @@ fn masked(line: &str) -> String {
 
 #[test]
 fn explaining_a_write_changes_nothing() {
-    let folder = folder();
-    let path = folder.path().join("file");
+    let dir = dir();
+    let path = dir.path().join("file");
     std::fs::write(&path, vec![7; 100_000]).unwrap();
     let looked = |path: &Path| {
         let told = std::fs::metadata(path).unwrap();
@@ -234,8 +234,8 @@ fn a_write_to_what_may_not_be_written_is_explained_or_refused_by_name() {
 
 #[test]
 fn a_policy_is_told_as_it_was_said() {
-    let folder = folder();
-    let name = hole(&folder, 1 << 20);
+    let dir = dir();
+    let name = hole(&dir, 1 << 20);
     let base = ["explain", "write", &name, "--offset=0", "--length=64k", "--bio-bytes-max=16k"];
     let all = json_of(&[&base[..], &["--json"]].concat());
     assert_eq!(all["bios"].as_array().unwrap().len(), 4);
@@ -306,8 +306,8 @@ fn a_name_that_cannot_be_opened_is_told_with_what_to_do() {
 
 #[test]
 fn a_name_that_cannot_be_probed_does_not_keep_the_others_from_it() {
-    let folder = folder();
-    let name = hole(&folder, 4096);
+    let dir = dir();
+    let name = hole(&dir, 4096);
     let told = run(&mut dio(&["probe", "/nowhere", &name, "--json"]));
     assert_eq!(told.status, 2);
     assert!(told.stderr.starts_with("dio probe: open /nowhere: "), "{}", told.stderr);
@@ -317,16 +317,16 @@ fn a_name_that_cannot_be_probed_does_not_keep_the_others_from_it() {
 }
 
 #[test]
-fn probe_tells_a_file_and_a_folder() {
-    let folder = folder();
-    let name = hole(&folder, 8192);
-    let directory = folder.path().to_str().unwrap();
+fn probe_tells_a_file_and_a_dir() {
+    let dir = dir();
+    let name = hole(&dir, 8192);
+    let directory = dir.path().to_str().unwrap();
     let document = json_of(&["probe", "--json", &name, directory]);
-    let (file, folder) = (&document["names"][0], &document["names"][1]);
+    let (file, dir) = (&document["names"][0], &document["names"][1]);
     assert_eq!((&file["kind"], &file["size"]), (&Value::from("file"), &Value::from(8192)));
     assert_eq!(file["extents"]["holes"]["bytes"], 8192);
-    assert_eq!((&folder["kind"], &folder["size"]), (&Value::from("directory"), &Value::Null));
-    assert_eq!(file["file_system"], folder["file_system"]);
+    assert_eq!((&dir["kind"], &dir["size"]), (&Value::from("directory"), &Value::Null));
+    assert_eq!(file["file_system"], dir["file_system"]);
     let text = stdout_of(&["probe", &name, directory]);
     assert!(text.contains(": file, 8 KiB (8192 B)\n") && text.contains(": directory\n"), "{text}");
     for line in text.lines() {
@@ -351,8 +351,8 @@ fn probe_finds_that_a_file_in_memory_is_never_direct() {
 
 #[test]
 fn the_backend_is_that_of_the_flag_then_of_the_environment() {
-    let folder = folder();
-    let name = hole(&folder, 4096);
+    let dir = dir();
+    let name = hole(&dir, 4096);
     let backend = |arguments: &[&str], variable: &str| {
         let mut command = dio(&[&["probe", "--json", &name], arguments].concat());
         let told = run(command.env("DIOPTER_BACKEND", variable));
@@ -370,8 +370,8 @@ fn the_backend_is_that_of_the_flag_then_of_the_environment() {
 
 #[test]
 fn each_backend_is_told_to_work_or_why_not_and_aio_serves_where_it_is_said_to() {
-    let folder = folder();
-    let name = hole(&folder, 4096);
+    let dir = dir();
+    let name = hole(&dir, 4096);
     let told = run(&mut dio(&["probe", "--json", &name]));
     let document: Value = serde_json::from_str(&told.stdout).unwrap();
     let backends = document["names"][0]["backends"].as_array().unwrap();
@@ -391,8 +391,8 @@ fn each_backend_is_told_to_work_or_why_not_and_aio_serves_where_it_is_said_to() 
 
 #[test]
 fn an_unknown_variable_is_warned_about_and_changes_nothing() {
-    let folder = folder();
-    let name = hole(&folder, 4096);
+    let dir = dir();
+    let name = hole(&dir, 4096);
     let with = |pairs: &[(&str, &str)]| {
         let told = run(dio(&["probe", &name]).envs(pairs.iter().copied()));
         assert_eq!(told.status, 0);
@@ -411,8 +411,8 @@ fn an_unknown_variable_is_warned_about_and_changes_nothing() {
 
 #[test]
 fn colours_come_when_they_are_asked_for_and_never_into_a_pipe() {
-    let folder = folder();
-    let name = hole(&folder, 4096);
+    let dir = dir();
+    let name = hole(&dir, 4096);
     let is_coloured = |arguments: &[&str]| {
         let told = run(&mut dio(&[&["probe", &name], arguments].concat()));
         told.stdout.contains('\u{1b}')
@@ -426,8 +426,8 @@ fn colours_come_when_they_are_asked_for_and_never_into_a_pipe() {
 
 #[test]
 fn output_that_nobody_takes_is_told_by_the_exit_status() {
-    let folder = folder();
-    let name = hole(&folder, 4096);
+    let dir = dir();
+    let name = hole(&dir, 4096);
     for arguments in [&["probe", &name][..], &["probe", "--json", &name], &["schema", "cp"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -446,10 +446,10 @@ fn output_that_nobody_takes_is_told_by_the_exit_status() {
 
 #[test]
 fn man_pages_are_written_for_every_command_that_is_shown() {
-    let folder = folder();
-    let out = folder.path().to_str().unwrap();
+    let dir = dir();
+    let out = dir.path().to_str().unwrap();
     assert_eq!(stdout_of(&["man", "--out", out]), "");
-    let mut names: Vec<String> = std::fs::read_dir(folder.path())
+    let mut names: Vec<String> = std::fs::read_dir(dir.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
@@ -478,7 +478,7 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
     assert_eq!(names, expected);
     let nested = stdout_of(&["man", "stripe-create"]);
     assert!(nested.contains(".TH dio-stripe-create 1") && nested.contains("\\-\\-objects"));
-    let written = std::fs::read_to_string(folder.path().join("dio-cp.1")).unwrap();
+    let written = std::fs::read_to_string(dir.path().join("dio-cp.1")).unwrap();
     assert_eq!(written, stdout_of(&["man", "cp"]));
     assert!(written.contains(".TH dio-cp 1") && written.contains("\\-\\-verify"), "{written}");
 }

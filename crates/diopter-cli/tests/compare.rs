@@ -17,7 +17,7 @@ struct Told {
     stderr: String,
 }
 
-/// A folder with recorded runs, in which commands run.
+/// A directory with recorded runs, in which commands run.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -103,9 +103,9 @@ fn the_text_is_as_it_was() {
         report("iomap-5.5.0-old-iomap-ext4.json")
     ));
     assert_eq!(told.status, 3);
-    let folder = format!("{}/", Path::new(&report("x")).parent().unwrap().display());
-    let shown = told.stdout.replace(&folder, "");
-    // Where lines of notes break depends on the length of the folder's name.
+    let dir = format!("{}/", Path::new(&report("x")).parent().unwrap().display());
+    let shown = told.stdout.replace(&dir, "");
+    // Where lines of notes break depends on the length of the directory's name.
     let shown: Vec<&str> = shown.lines().filter(|line| line.contains("write-4k")).collect();
     golden_file::check(&golden_file::golden("compare-report.txt"), &shown.join("\n"));
 }

@@ -33,8 +33,8 @@ const SIZES: [u64; 16] = [
 
 #[test]
 fn files_of_every_size_are_the_same_afterwards_by_every_backend() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     for size in SIZES {
         make_file(&source, size + 1, size);
         for backend in ["threads", "auto"] {
@@ -44,13 +44,13 @@ fn files_of_every_size_are_the_same_afterwards_by_every_backend() {
             assert_eq!((&told["files"], &told["bytes"]), (&1.into(), &size.into()));
         }
     }
-    assert_eq!(names(folder.path()), ["source", "target"]);
+    assert_eq!(names(dir.path()), ["source", "target"]);
 }
 
 #[test]
 fn every_block_size_and_depth_gives_the_same_file() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_file(&source, 7, 3 * MIB + 777);
     for options in [
         ["--bs=512", "--iodepth=120"],
@@ -66,8 +66,8 @@ fn every_block_size_and_depth_gives_the_same_file() {
 
 #[test]
 fn a_file_is_verified_against_its_hash_in_file_order() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_file(&source, 8, 20 * MIB + 5);
     let told = cp_told(&["--verify"], &source, &target);
     let hash = blake3::hash(&std::fs::read(&source).unwrap()).to_string();
@@ -93,8 +93,8 @@ const RANGES: [(u64, u64); 4] =
 
 #[test]
 fn holes_are_where_they_were() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     for (size, ranges) in
         [(31 * MIB + 3, &RANGES[..]), (100 * MIB + 5, &RANGES[..]), (64 * MIB, &[])]
     {
@@ -114,8 +114,8 @@ fn holes_are_where_they_were() {
 
 #[test]
 fn sparse_never_fills_every_hole_and_always_makes_new_ones() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_sparse(&source, 32 * MIB, &RANGES);
     cp_well(&["--sparse=never"], &source, &target);
     assert_same(&source, &target);
@@ -129,8 +129,8 @@ fn sparse_never_fills_every_hole_and_always_makes_new_ones() {
 
 #[test]
 fn zeros_between_data_in_one_request_become_holes_in_the_right_places() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     let mut bytes = content(3, 8 * 1024 * 1024 + 100);
     for block in [0, 1, 5, 700, 701, 702, 1500, 2047] {
         bytes[block * 4096..(block + 1) * 4096].fill(0);
@@ -147,8 +147,8 @@ fn zeros_between_data_in_one_request_become_holes_in_the_right_places() {
 
 #[test]
 fn mode_times_owner_and_attributes_are_kept() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_file(&source, 9, 10_000);
     let file = File::open(&source).unwrap();
     let has_attributes =
@@ -181,10 +181,10 @@ fn mode_times_owner_and_attributes_are_kept() {
 }
 
 #[test]
-fn an_access_list_of_the_folder_is_not_given_to_a_source_without_one() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("in/target"));
-    std::fs::create_dir(folder.path().join("in")).unwrap();
+fn an_access_list_of_the_dir_is_not_given_to_a_source_without_one() {
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("in/target"));
+    std::fs::create_dir(dir.path().join("in")).unwrap();
     // posix_acl_xattr of linux/posix_acl_xattr.h: version 2, then (tag, permissions, id) of each
     // entry: owner, user 12345, group, mask, others.
     let none = [0xff; 4];
@@ -202,7 +202,7 @@ fn an_access_list_of_the_folder_is_not_given_to_a_source_without_one() {
         list.extend(id);
     }
     let name = "system.posix_acl_default";
-    if rustix::fs::setxattr(folder.path().join("in"), name, &list, XattrFlags::empty()).is_err() {
+    if rustix::fs::setxattr(dir.path().join("in"), name, &list, XattrFlags::empty()).is_err() {
         return skip("acl", "this file system has no access lists");
     }
     std::fs::write(&source, b"secret").unwrap();
@@ -216,9 +216,9 @@ fn an_access_list_of_the_folder_is_not_given_to_a_source_without_one() {
 
 #[test]
 fn an_existing_target_is_replaced_and_its_other_names_keep_the_old_content() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
-    let other = folder.path().join("other");
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    let other = dir.path().join("other");
     std::fs::write(&source, b"new").unwrap();
     std::fs::write(&target, b"old and longer").unwrap();
     std::fs::set_permissions(&target, Permissions::from_mode(0o400)).unwrap();
@@ -230,25 +230,25 @@ fn an_existing_target_is_replaced_and_its_other_names_keep_the_old_content() {
 
 #[test]
 fn a_target_that_is_a_link_stays_one_and_what_it_leads_to_is_replaced() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("in/target"));
-    let link = folder.path().join("link");
-    std::fs::create_dir(folder.path().join("in")).unwrap();
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("in/target"));
+    let link = dir.path().join("link");
+    std::fs::create_dir(dir.path().join("in")).unwrap();
     std::fs::write(&source, b"new").unwrap();
     std::fs::write(&target, b"old").unwrap();
     symlink("in/target", &link).unwrap();
     cp_well(&[], &source, &link);
     assert!(link.symlink_metadata().unwrap().is_symlink());
     assert_eq!(std::fs::read(&target).unwrap(), b"new");
-    assert_eq!(names(&folder.path().join("in")), ["target"]);
+    assert_eq!(names(&dir.path().join("in")), ["target"]);
 }
 
 #[test]
-fn several_sources_go_into_a_folder() {
-    let folder = folder();
-    let target = folder.path().join("target");
+fn several_sources_go_into_a_dir() {
+    let dir = dir();
+    let target = dir.path().join("target");
     std::fs::create_dir(&target).unwrap();
-    let sources = ["a", "b"].map(|name| folder.path().join(name));
+    let sources = ["a", "b"].map(|name| dir.path().join(name));
     for (source, seed) in sources.iter().zip(1..) {
         make_file(source, seed, 5000 * seed);
     }
@@ -261,10 +261,10 @@ fn several_sources_go_into_a_folder() {
 
 #[test]
 fn one_bad_source_does_not_keep_the_others_from_being_copied() {
-    let folder = folder();
-    let target = folder.path().join("target");
+    let dir = dir();
+    let target = dir.path().join("target");
     std::fs::create_dir(&target).unwrap();
-    let [missing, good] = ["missing", "good"].map(|name| folder.path().join(name));
+    let [missing, good] = ["missing", "good"].map(|name| dir.path().join(name));
     std::fs::write(&good, b"good").unwrap();
     let output = dio().args([&missing, &good]).arg(&target).output().unwrap();
     assert_refused(&output, &["missing", "ENOENT"]);
@@ -273,14 +273,14 @@ fn one_bad_source_does_not_keep_the_others_from_being_copied() {
 
 #[test]
 fn next_to_nothing_of_source_and_target_stays_in_the_page_cache() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     let size = 64 * MIB + 7;
     make_file(&source, 10, size);
     if diopter::File::open(&source).unwrap().direct_support()
         != diopter::sys::file::DirectSupport::Full
     {
-        return skip("direct", "the folder of the tests has no direct I/O");
+        return skip("direct", "the directory of the tests has no direct I/O");
     }
     let told = cp_told(&["--verify", "--reflink=never"], &source, &target);
     let cached = cached_bytes(&source) + cached_bytes(&target);
@@ -307,8 +307,8 @@ fn verify_says_when_it_could_only_read_the_page_cache() {
 
 #[test]
 fn nothing_is_printed_when_all_went_well() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_file(&source, 12, MIB);
     let output = cp_well(&["--verify"], &source, &target);
     assert_eq!((output.stdout.len(), message(&output).as_str()), (0, ""));

@@ -44,7 +44,7 @@ struct Ground {
 
 impl Ground {
     fn new() -> Ground {
-        let root = folder();
+        let root = dir();
         std::fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
         let [open, closed, source] =
             ["open", "closed", "source"].map(|name| root.path().join(name));

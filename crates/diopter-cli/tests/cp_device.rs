@@ -23,7 +23,7 @@ const UNMOUNT_WAIT_MAX: Duration = Duration::from_secs(30);
 struct Loop {
     device: PathBuf,
     backing: PathBuf,
-    _folder: tempfile::TempDir,
+    _dir: tempfile::TempDir,
 }
 
 /// A file system on a loop device.
@@ -45,11 +45,11 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 impl Loop {
     /// Of so many bytes; says why when it cannot be had.
     fn new(bytes: u64) -> Option<Loop> {
-        let folder = folder();
-        let backing = folder.path().join("backing");
+        let dir = dir();
+        let backing = dir.path().join("backing");
         File::create(&backing).unwrap().set_len(bytes).unwrap();
         match run("losetup", &["--find", "--show", backing.to_str().unwrap()]) {
-            Ok(device) => Some(Loop { device: device.into(), backing, _folder: folder }),
+            Ok(device) => Some(Loop { device: device.into(), backing, _dir: dir }),
             Err(why) => {
                 skip("loop", &why);
                 None
@@ -95,19 +95,19 @@ impl Drop for Mount {
     }
 }
 
-/// A source of so many bytes in a folder of its own.
+/// A source of so many bytes in a directory of its own.
 fn source_of(size: u64) -> (tempfile::TempDir, PathBuf) {
-    let folder = folder();
-    let source = folder.path().join("source");
+    let dir = dir();
+    let source = dir.path().join("source");
     make_file(&source, size, size);
-    (folder, source)
+    (dir, source)
 }
 
 #[test]
 fn a_full_disk_is_told_before_anything_is_written_and_nothing_is_left() {
     let Some(disk) = Loop::new(64 * MIB) else { return };
     let Some(disk) = disk.mount("ext4", &["-m0"]) else { return };
-    let (_folder, source) = source_of(100 * MIB);
+    let (_dir, source) = source_of(100 * MIB);
     let target = disk.point.join("target");
     std::fs::write(&target, b"old").unwrap();
     for options in [&[][..], &["--resume"], &["--sparse=always"]] {
@@ -174,7 +174,7 @@ fn blocks_are_shared_where_the_file_system_can() {
 #[test]
 fn a_device_is_written_in_place_only_when_told_to() {
     let Some(device) = Loop::new(16 * MIB) else { return };
-    let (folder, source) = source_of(5 * MIB + 777);
+    let (dir, source) = source_of(5 * MIB + 777);
     let refused = cp(&[], &source, &device.device);
     assert_refused(&refused, &["--overwrite"]);
     assert_refused(&cp(&["--overwrite", "--resume"], &source, &device.device), &["--resume"]);
@@ -186,7 +186,7 @@ fn a_device_is_written_in_place_only_when_told_to() {
     assert!(after[..written.len()] == written);
     assert!(after[written.len()..] == before[written.len()..], "what follows is left alone");
     // And back: a device is a source as good as any.
-    let image = folder.path().join("image");
+    let image = dir.path().join("image");
     cp_well(&["--verify"], &device.device, &image);
     assert!(std::fs::read(&image).unwrap() == after);
     assert_refused(&cp(&["--overwrite"], &device.device, &device.device), &["the same file"]);
@@ -196,8 +196,8 @@ fn a_device_is_written_in_place_only_when_told_to() {
 fn holes_of_the_source_are_zeros_on_a_device() {
     let Some(device) = Loop::new(16 * MIB) else { return };
     std::fs::write(&device.device, content(1, 16 << 20)).unwrap();
-    let folder = folder();
-    let source = folder.path().join("source");
+    let dir = dir();
+    let source = dir.path().join("source");
     File::create(&source).unwrap().set_len(8 * MIB).unwrap();
     cp_well(&["--overwrite", "--sparse=always"], &source, &device.device);
     let after = std::fs::read(&device.device).unwrap();
@@ -207,7 +207,7 @@ fn holes_of_the_source_are_zeros_on_a_device() {
 #[test]
 fn a_device_that_is_too_small_or_in_use_is_refused_before_anything_is_written() {
     let Some(device) = Loop::new(16 * MIB) else { return };
-    let (_folder, source) = source_of(16 * MIB + 1);
+    let (_dir, source) = source_of(16 * MIB + 1);
     let output = cp(&["--overwrite"], &source, &device.device);
     assert_refused(&output, &["16777217", "16777216"]);
     assert!(std::fs::read(&device.device).unwrap().iter().all(|byte| *byte == 0));
@@ -220,7 +220,7 @@ fn a_device_that_is_too_small_or_in_use_is_refused_before_anything_is_written() 
 #[test]
 fn a_device_that_is_swap_is_refused() {
     let Some(device) = Loop::new(16 * MIB) else { return };
-    let (_folder, source) = source_of(MIB);
+    let (_dir, source) = source_of(MIB);
     if let Err(why) = run("mkswap", &[device.name()]).and_then(|_| run("swapon", &[device.name()]))
     {
         return skip("swap", &why);
@@ -237,22 +237,22 @@ fn an_unreadable_sector_is_told_and_nothing_is_left() {
     leave_cache(&File::open(&device.device).unwrap());
     // The device keeps its size, and reads past the cut fail (tried on Linux 6.18).
     File::options().write(true).open(&device.backing).unwrap().set_len(9 * MIB).unwrap();
-    let folder = folder();
-    let target = folder.path().join("target");
+    let dir = dir();
+    let target = dir.path().join("target");
     for options in [&[][..], &["--verify"]] {
         let output = cp(options, &device.device, &target);
         assert_refused(&output, &["reading", device.name(), "EIO", "kernel's log"]);
-        assert_eq!(names(folder.path()).len(), 0);
+        assert_eq!(names(dir.path()).len(), 0);
     }
     let output = cp(&["--resume"], &device.device, &target);
     assert_refused(&output, &["EIO"]);
-    assert_eq!(names(folder.path()), [".target.dio-part"]);
+    assert_eq!(names(dir.path()), [".target.dio-part"]);
 }
 
 #[test]
 fn a_device_that_changes_behind_the_copy_is_noticed() {
     let Some(device) = Loop::new(32 * MIB) else { return };
-    let (_folder, source) = source_of(16 * MIB);
+    let (_dir, source) = source_of(16 * MIB);
     let mut command = dio();
     command.args(SLOWLY).args(["--overwrite", "--verify"]);
     command.args([source.as_path(), device.device.as_path()]);
@@ -271,8 +271,8 @@ fn a_device_that_changes_behind_the_copy_is_noticed() {
 #[test]
 fn a_striped_file_on_devices_is_written_in_place_and_only_when_that_is_said() {
     let (Some(one), Some(other)) = (Loop::new(8 * MIB), Loop::new(8 * MIB)) else { return };
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     make_file(&source, 1, 5 * MIB + 4321);
     let places = [&one, &other].map(|it| ObjectPlace::Device(it.device.clone()));
     let options =
@@ -285,12 +285,12 @@ fn a_striped_file_on_devices_is_written_in_place_and_only_when_that_is_said() {
         (&told["striped"], &told["route"]["write"]["direct"]),
         (&1.into(), &(5 * MIB + 4096).into())
     );
-    let back = folder.path().join("back");
+    let back = dir.path().join("back");
     cp_well(&["--verify"], &target, &back);
     let (copied, wanted) = (std::fs::read(&back).unwrap(), std::fs::read(&source).unwrap());
     assert_eq!(copied.len(), 16 << 20, "the size is that of the devices");
     assert!(copied[..wanted.len()] == wanted[..]);
-    let large = folder.path().join("large");
+    let large = dir.path().join("large");
     make_file(&large, 2, 16 * MIB + 1);
     let words = ["has 16777217 bytes", "has room for 16777216", "choose a larger one"];
     assert_refused(&cp(&["--overwrite"], &large, &target), &words);

@@ -19,13 +19,13 @@ const OLD: &[u8] = b"what was here before";
 const MOMENTS: u64 = 20;
 const MOMENTS_OF_A_SOAK: u64 = 200;
 
-/// A folder with a source that takes a while, and a target that is there already.
+/// A directory with a source that takes a while, and a target that is there already.
 fn prepared(seed: u64, size: u64) -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     make_file(&source, seed, size);
     std::fs::write(&target, OLD).unwrap();
-    (folder, source, target)
+    (dir, source, target)
 }
 
 fn assert_ended_by(child: Child, signal: Signal, status: i32) -> String {
@@ -39,38 +39,38 @@ fn assert_ended_by(child: Child, signal: Signal, status: i32) -> String {
 #[test]
 fn a_signal_leaves_the_old_target_and_nothing_else() {
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let (folder, source, target) = prepared(1, SLOW_BYTES);
+        let (dir, source, target) = prepared(1, SLOW_BYTES);
         let copy = start_slowly(&[], &source, &target);
         wait_for_record(&target);
         let text = assert_ended_by(copy, signal, status);
         assert!(text.contains("--resume"), "{text}");
         assert_eq!(std::fs::read(&target).unwrap(), OLD);
-        assert_eq!(names(folder.path()), ["source", "target"]);
+        assert_eq!(names(dir.path()), ["source", "target"]);
     }
 }
 
 #[test]
 fn a_signal_with_resume_leaves_what_the_next_run_goes_on_from() {
-    let (folder, source, target) = prepared(2, SLOW_BYTES + 7);
+    let (dir, source, target) = prepared(2, SLOW_BYTES + 7);
     let copy = start_slowly(&["--resume"], &source, &target);
     wait_for_record(&target);
     assert_ended_by(copy, Signal::INT, 130);
     assert_eq!(std::fs::read(&target).unwrap(), OLD);
-    assert_eq!(names(folder.path()), [".target.dio-part", "source", "target"]);
+    assert_eq!(names(dir.path()), [".target.dio-part", "source", "target"]);
     let told = cp_told(&["--resume"], &source, &target);
     let resumed = told["resumed_bytes"].as_u64().unwrap();
     assert!(resumed > 0 && resumed < SLOW_BYTES, "{resumed}");
     let written = told["route"]["write"]["direct"].as_u64().unwrap();
     assert_eq!(written, SLOW_BYTES - resumed, "what was there is not written again");
     assert_same(&source, &target);
-    assert_eq!(names(folder.path()), ["source", "target"]);
+    assert_eq!(names(dir.path()), ["source", "target"]);
     let left = rustix::fs::getxattr(&target, "user.diopter.cp", &mut [0u8; 4096][..]);
     assert_eq!(left, Err(rustix::io::Errno::NODATA));
 }
 
 #[test]
 fn a_resumed_copy_is_verified_whole() {
-    let (_folder, source, target) = prepared(3, SLOW_BYTES);
+    let (_dir, source, target) = prepared(3, SLOW_BYTES);
     let copy = start_slowly(&["--resume", "--verify"], &source, &target);
     wait_for_record(&target);
     assert_ended_by(copy, Signal::INT, 130);
@@ -91,7 +91,7 @@ fn a_resumed_copy_is_verified_whole() {
 
 #[test]
 fn a_resumed_copy_that_is_verified_has_the_hash_of_the_whole_source() {
-    let (_folder, source, target) = prepared(4, SLOW_BYTES + 1);
+    let (_dir, source, target) = prepared(4, SLOW_BYTES + 1);
     let copy = start_slowly(&["--resume"], &source, &target);
     wait_for_record(&target);
     assert_ended_by(copy, Signal::INT, 130);
@@ -103,7 +103,7 @@ fn a_resumed_copy_that_is_verified_has_the_hash_of_the_whole_source() {
 
 #[test]
 fn holes_are_kept_across_a_resume() {
-    let (_folder, source, target) = prepared(5, SLOW_BYTES);
+    let (_dir, source, target) = prepared(5, SLOW_BYTES);
     let file = File::options().write(true).open(&source).unwrap();
     file.set_len(4 * SLOW_BYTES).unwrap();
     file.write_all_at(&content(6, 1 << 20), 3 * SLOW_BYTES).unwrap();
@@ -118,7 +118,7 @@ fn holes_are_kept_across_a_resume() {
 
 #[test]
 fn a_source_that_was_changed_between_two_runs_is_copied_from_the_start() {
-    let (_folder, source, target) = prepared(7, SLOW_BYTES);
+    let (_dir, source, target) = prepared(7, SLOW_BYTES);
     let copy = start_slowly(&["--resume"], &source, &target);
     wait_for_record(&target);
     assert_ended_by(copy, Signal::INT, 130);
@@ -130,22 +130,22 @@ fn a_source_that_was_changed_between_two_runs_is_copied_from_the_start() {
 
 #[test]
 fn a_plain_copy_starts_over_and_leaves_nothing_of_an_interrupted_one() {
-    let (folder, source, target) = prepared(9, SLOW_BYTES);
+    let (dir, source, target) = prepared(9, SLOW_BYTES);
     let copy = start_slowly(&["--resume"], &source, &target);
     wait_for_record(&target);
     assert_ended_by(copy, Signal::INT, 130);
-    let other = folder.path().join("other");
+    let other = dir.path().join("other");
     make_file(&other, 10, 5000);
     let told = cp_told(&[], &other, &target);
     assert_eq!(told["resumed_bytes"], 0);
     assert_same(&other, &target);
-    assert_eq!(names(folder.path()), ["other", "source", "target"]);
+    assert_eq!(names(dir.path()), ["other", "source", "target"]);
 }
 
 #[test]
 fn a_signal_in_a_tree_leaves_whole_files_only() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     std::fs::create_dir(&source).unwrap();
     for seed in 0..8 {
         make_file(&source.join(seed.to_string()), seed, SLOW_BYTES / 4);
@@ -165,8 +165,8 @@ fn a_signal_in_a_tree_leaves_whole_files_only() {
 /// take minutes.
 #[test]
 fn a_signal_ends_the_walk_before_the_copy() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("0"), "content").unwrap();
     for number in 1..2000 {
@@ -199,7 +199,7 @@ fn a_signal_ends_the_walk_before_the_copy() {
 
 #[test]
 fn an_ignored_signal_stays_ignored() {
-    let (_folder, source, target) = prepared(11, SLOW_BYTES / 4);
+    let (_dir, source, target) = prepared(11, SLOW_BYTES / 4);
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_dio"), "cp"]);
     let copy = command.args(SLOWLY).args([&source, &target]).spawn().unwrap();
@@ -228,7 +228,7 @@ fn kill_9_at_the_end_of_a_copy_that_changes_the_owner_leaves_what_resume_goes_on
     }
     let size = 80 << 20;
     for options in [&["-a"][..], &["-a", "--resume"]] {
-        let (folder, source, target) = prepared(13, size);
+        let (dir, source, target) = prepared(13, size);
         std::os::unix::fs::chown(&source, Some(65_534), Some(65_534)).unwrap();
         let mut strace = std::process::Command::new("strace");
         strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync"]);
@@ -240,19 +240,19 @@ fn kill_9_at_the_end_of_a_copy_that_changes_the_owner_leaves_what_resume_goes_on
         };
         assert_eq!(killed.status.signal(), Some(9), "{}", message(&killed));
         assert_eq!(std::fs::read(&target).unwrap(), OLD);
-        assert_eq!(names(folder.path()), [".target.dio-part", "source", "target"]);
+        assert_eq!(names(dir.path()), [".target.dio-part", "source", "target"]);
         let told = cp_told(&["-a", "--resume"], &source, &target);
         assert!(told["resumed_bytes"].as_u64().unwrap() > 0, "{told}");
         assert_same(&source, &target);
         assert_eq!(target.metadata().unwrap().uid(), 65_534);
-        assert_eq!(names(folder.path()), ["source", "target"]);
+        assert_eq!(names(dir.path()), ["source", "target"]);
     }
 }
 
 #[test]
 fn kill_9_at_any_moment_leaves_the_old_or_the_new_target_and_resume_completes_it() {
     let size = 96 << 20;
-    let (folder, source, target) = prepared(12, size);
+    let (dir, source, target) = prepared(12, size);
     let started = Instant::now();
     let plain = ["--bs=256k", "--iodepth=4", "--reflink=never"];
     let options = [&plain[..], &["--resume"]].concat();
@@ -281,7 +281,7 @@ fn kill_9_at_any_moment_leaves_the_old_or_the_new_target_and_resume_completes_it
         let told = cp_told(&options, &source, &target);
         resumed += u64::from(told["resumed_bytes"].as_u64().unwrap() > 0);
         assert_same(&source, &target);
-        assert_eq!(names(folder.path()), ["source", "target"]);
+        assert_eq!(names(dir.path()), ["source", "target"]);
     }
     tell(&format!("killed: {completed} had completed, {resumed} were gone on with"));
     tell(&format!("TRIED cp-kills: {moments} kills"));

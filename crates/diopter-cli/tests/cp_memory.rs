@@ -22,8 +22,8 @@ fn peak_of(child: &Child) -> Option<u64> {
 }
 
 fn check(options: &[&str], size: u64) {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     make_file(&source, 1, size);
     watch(options, &source, &target);
     assert_same(&source, &target);
@@ -69,10 +69,10 @@ fn the_threads_take_no_more() {
 #[test]
 fn a_striped_target_takes_no_more_whatever_its_width() {
     for (count, stripe_size) in [(2, 1 << 20), (16, 4 << 20), (64, 1 << 20), (600, 4096)] {
-        let folder = folder();
-        let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+        let dir = dir();
+        let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
         make_file(&source, 1, 192 << 20);
-        let objects = vec![ObjectPlace::Folder(folder.path().to_owned()); count];
+        let objects = vec![ObjectPlace::Dir(dir.path().to_owned()); count];
         let options = CreateOptions { objects, stripe_size, ..CreateOptions::default() };
         drop(StripedFile::create(&target, &options).unwrap());
         watch(&["--verify"], &source, &target);
@@ -109,12 +109,12 @@ impl Drop for DeepTree {
 
 #[test]
 fn a_deep_tree_takes_memory_for_its_depth_and_not_for_its_square() {
-    let folder = folder();
+    let dir = dir();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     if limit.is_some_and(|limit| limit < 3 * u64::try_from(LEVELS).unwrap()) {
         return skip("open files", &format!("{limit:?} of them are allowed"));
     }
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     let _trees = [&source, &target].map(|path| DeepTree(path.clone()));
     std::fs::create_dir(&source).unwrap();
     let last = descend(&source, true);

@@ -90,10 +90,10 @@ fn has_gnu_cp() -> bool {
 
 /// Copies with both programs into directories that `prepare` made, and compares.
 fn check(options: &[&str], umask: &str, prepare: &dyn Fn(&Path)) {
-    let folder = folder();
-    let source = folder.path().join("source");
+    let directory = dir();
+    let source = directory.path().join("source");
     make_source(&source);
-    let [ours, theirs] = ["ours", "theirs"].map(|name| folder.path().join(name));
+    let [ours, theirs] = ["ours", "theirs"].map(|name| directory.path().join(name));
     for target in [&ours, &theirs] {
         std::fs::create_dir(target).unwrap();
         prepare(target);
@@ -178,8 +178,8 @@ fn a_default_access_list_and_a_group_of_the_target_are_inherited_as_by_cp() {
 
 #[test]
 fn a_directory_that_was_there_keeps_its_permissions() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let directory = dir();
+    let [source, target] = ["source", "target"].map(|name| directory.path().join(name));
     make_source(&source);
     for name in ["", "sticky", "group"] {
         std::fs::create_dir(target.join(name)).unwrap();
@@ -194,9 +194,9 @@ fn a_directory_that_was_there_keeps_its_permissions() {
 
 #[test]
 fn a_read_only_file_is_copied_by_an_ordinary_user_and_has_no_record() {
-    let folder = folder();
-    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let directory = dir();
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
+    let [source, target] = ["source", "target"].map(|name| directory.path().join(name));
     std::fs::write(&source, b"abc").unwrap();
     std::fs::set_permissions(&source, Permissions::from_mode(0o444)).unwrap();
     let mut command = dio();
@@ -210,13 +210,13 @@ fn a_read_only_file_is_copied_by_an_ordinary_user_and_has_no_record() {
     assert_eq!(target.metadata().unwrap().mode() & 0o7777, 0o444);
     let left = rustix::fs::getxattr(&target, "user.diopter.cp", &mut [0u8; 4096][..]);
     assert_eq!(left, Err(rustix::io::Errno::NODATA));
-    assert_eq!(names(folder.path()), ["source", "target"]);
+    assert_eq!(names(directory.path()), ["source", "target"]);
 }
 
 #[test]
 fn a_target_can_be_a_name_where_it_is_a_directory() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let directory = dir();
+    let [source, target] = ["source", "target"].map(|name| directory.path().join(name));
     for path in [&source, &target] {
         std::fs::create_dir(path).unwrap();
     }
@@ -229,8 +229,8 @@ fn a_target_can_be_a_name_where_it_is_a_directory() {
 
 #[test]
 fn what_is_mounted_in_the_source_is_left_out_where_that_is_asked_for() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let directory = dir();
+    let [source, target] = ["source", "target"].map(|name| directory.path().join(name));
     std::fs::create_dir_all(source.join("mounted")).unwrap();
     std::fs::write(source.join("file"), b"abc").unwrap();
     let script = "mount -t tmpfs none \"$1/mounted\" && touch \"$1/mounted/inner\" && \
@@ -249,5 +249,5 @@ fn what_is_mounted_in_the_source_is_left_out_where_that_is_asked_for() {
     }
     assert_eq!(names(&target), ["file", "mounted"]);
     assert_eq!(names(&target.join("mounted")).len(), 0);
-    assert_eq!(names(&folder.path().join("target.all/mounted")), ["inner"]);
+    assert_eq!(names(&directory.path().join("target.all/mounted")), ["inner"]);
 }

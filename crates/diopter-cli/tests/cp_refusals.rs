@@ -13,86 +13,86 @@ use rustix::process::Signal;
 
 #[test]
 fn a_missing_source() {
-    let folder = folder();
-    let target = folder.path().join("target");
+    let dir = dir();
+    let target = dir.path().join("target");
     std::fs::write(&target, b"old").unwrap();
-    let output = cp(&[], &folder.path().join("missing"), &target);
+    let output = cp(&[], &dir.path().join("missing"), &target);
     assert_refused(&output, &["missing", "ENOENT", "check the path"]);
     assert_eq!(std::fs::read(&target).unwrap(), b"old");
-    assert_eq!(names(folder.path()), ["target"]);
+    assert_eq!(names(dir.path()), ["target"]);
 }
 
 #[test]
-fn a_folder_without_r() {
-    let folder = folder();
-    let source = folder.path().join("source");
+fn a_dir_without_r() {
+    let dir = dir();
+    let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
-    let output = cp(&[], &source, &folder.path().join("target"));
+    let output = cp(&[], &source, &dir.path().join("target"));
     assert_refused(&output, &["source", "-r"]);
-    assert_eq!(names(folder.path()), ["source"]);
+    assert_eq!(names(dir.path()), ["source"]);
 }
 
 #[test]
 fn a_fifo_or_a_terminal_as_the_source_and_nobody_waits() {
-    let folder = folder();
-    let fifo = folder.path().join("fifo");
+    let dir = dir();
+    let fifo = dir.path().join("fifo");
     rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from_bits_truncate(0o600), 0).unwrap();
     for source in [fifo.as_path(), Path::new("/dev/null"), Path::new("/dev/tty")] {
-        let output = cp(&[], source, &folder.path().join("target"));
+        let output = cp(&[], source, &dir.path().join("target"));
         assert_refused(&output, &["neither a file nor a block device"]);
     }
-    assert_eq!(names(folder.path()), ["fifo"]);
+    assert_eq!(names(dir.path()), ["fifo"]);
 }
 
 #[test]
 fn a_file_that_does_not_tell_its_size() {
-    let folder = folder();
-    let output = cp(&[], Path::new("/proc/self/status"), &folder.path().join("target"));
+    let dir = dir();
+    let output = cp(&[], Path::new("/proc/self/status"), &dir.path().join("target"));
     assert_refused(&output, &["does not tell how much"]);
-    assert_eq!(names(folder.path()).len(), 0);
+    assert_eq!(names(dir.path()).len(), 0);
 }
 
 #[test]
 fn a_pipe_or_a_terminal_as_the_target() {
-    let folder = folder();
-    let [source, fifo] = ["source", "fifo"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, fifo] = ["source", "fifo"].map(|name| dir.path().join(name));
     std::fs::write(&source, b"abc").unwrap();
     rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from_bits_truncate(0o600), 0).unwrap();
     for target in [fifo.as_path(), Path::new("/dev/null")] {
         assert_refused(&cp(&[], &source, target), &["neither a file nor a block device"]);
     }
-    assert_eq!(names(folder.path()), ["fifo", "source"]);
+    assert_eq!(names(dir.path()), ["fifo", "source"]);
 }
 
 #[test]
 fn source_and_target_the_same_file_by_whatever_name() {
-    let folder = folder();
-    let [source, link, hard] = ["source", "link", "hard"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, link, hard] = ["source", "link", "hard"].map(|name| dir.path().join(name));
     std::fs::write(&source, b"abc").unwrap();
     symlink("source", &link).unwrap();
     std::fs::hard_link(&source, &hard).unwrap();
     for (from, to) in [(&source, &source), (&link, &source), (&source, &link), (&source, &hard)] {
         assert_refused(&cp(&[], from, to), &["the same file"]);
     }
-    assert_refused(&cp(&[], &source, folder.path()), &["the same file"]);
+    assert_refused(&cp(&[], &source, dir.path()), &["the same file"]);
     assert_eq!(std::fs::read(&source).unwrap(), b"abc");
-    assert_eq!(names(folder.path()), ["hard", "link", "source"]);
+    assert_eq!(names(dir.path()), ["hard", "link", "source"]);
 }
 
 #[test]
 fn a_target_that_is_a_link_to_nothing() {
-    let folder = folder();
-    let [source, link] = ["source", "link"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, link] = ["source", "link"].map(|name| dir.path().join(name));
     std::fs::write(&source, b"abc").unwrap();
     symlink("nothing", &link).unwrap();
     assert_refused(&cp(&[], &source, &link), &["link to nothing"]);
-    assert_eq!(names(folder.path()), ["link", "source"]);
+    assert_eq!(names(dir.path()), ["link", "source"]);
 }
 
 #[test]
-fn several_sources_into_what_is_no_folder() {
-    let folder = folder();
-    let [one, two, target] = ["one", "two", "target"].map(|name| folder.path().join(name));
+fn several_sources_into_what_is_no_dir() {
+    let dir = dir();
+    let [one, two, target] = ["one", "two", "target"].map(|name| dir.path().join(name));
     for path in [&one, &two, &target] {
         std::fs::write(path, b"abc").unwrap();
     }
@@ -100,17 +100,17 @@ fn several_sources_into_what_is_no_folder() {
     let text = message(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.lines().all(|line| line.contains("several sources")), "{text}");
-    assert_eq!(names(folder.path()), ["one", "target", "two"]);
+    assert_eq!(names(dir.path()), ["one", "target", "two"]);
 }
 
 #[test]
 fn two_sources_of_one_name() {
-    let folder = folder();
-    let target = folder.path().join("target");
+    let dir = dir();
+    let target = dir.path().join("target");
     std::fs::create_dir(&target).unwrap();
     let sources = ["a", "b"].map(|name| {
-        std::fs::create_dir(folder.path().join(name)).unwrap();
-        let source = folder.path().join(name).join("same");
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+        let source = dir.path().join(name).join("same");
         std::fs::write(&source, name).unwrap();
         source
     });
@@ -120,20 +120,20 @@ fn two_sources_of_one_name() {
 }
 
 #[test]
-fn a_target_folder_that_is_not_there() {
-    let folder = folder();
-    let source = folder.path().join("source");
+fn a_target_dir_that_is_not_there() {
+    let dir = dir();
+    let source = dir.path().join("source");
     std::fs::write(&source, b"abc").unwrap();
-    let target = folder.path().join("missing/target");
+    let target = dir.path().join("missing/target");
     assert_refused(&cp(&[], &source, &target), &["missing", "ENOENT"]);
-    assert_refused(&cp(&[], &source, &folder.path().join("new/")), &["no such folder"]);
-    assert_eq!(names(folder.path()), ["source"]);
+    assert_refused(&cp(&[], &source, &dir.path().join("new/")), &["no such directory"]);
+    assert_eq!(names(dir.path()), ["source"]);
 }
 
 #[test]
 fn more_memory_than_the_bound_and_sizes_that_mean_nothing() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     std::fs::write(&source, b"abc").unwrap();
     for options in [
         ["--bs=1G", "--iodepth=1"],
@@ -145,7 +145,7 @@ fn more_memory_than_the_bound_and_sizes_that_mean_nothing() {
         assert_refused(&output, &["--"]);
     }
     assert_refused(&cp(&["--bs=64M", "--iodepth=2"], &source, &target), &["67108864"]);
-    assert_eq!(names(folder.path()), ["source"]);
+    assert_eq!(names(dir.path()), ["source"]);
 }
 
 /// Runs as somebody who has no rights here, if we are the administrator; as ourselves otherwise.
@@ -164,10 +164,10 @@ fn as_a_stranger(source: &Path, target: &Path) -> Option<std::process::Output> {
 }
 
 #[test]
-fn a_source_that_may_not_be_read_and_a_folder_that_may_not_be_written() {
-    let folder = folder();
-    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let [source, open, closed] = ["source", "open", "closed"].map(|name| folder.path().join(name));
+fn a_source_that_may_not_be_read_and_a_dir_that_may_not_be_written() {
+    let dir = dir();
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let [source, open, closed] = ["source", "open", "closed"].map(|name| dir.path().join(name));
     std::fs::write(&source, b"abc").unwrap();
     for (path, mode) in [(&open, 0o777), (&closed, 0o555)] {
         std::fs::create_dir(path).unwrap();
@@ -187,8 +187,8 @@ fn a_source_that_may_not_be_read_and_a_folder_that_may_not_be_written() {
 
 #[test]
 fn a_file_larger_than_the_limit_of_the_shell() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     make_file(&source, 1, 9 << 20);
     let mut command = std::process::Command::new("sh");
     // In units of 512 bytes in dash, of 1024 in bash: 2 or 4 MiB.
@@ -196,14 +196,14 @@ fn a_file_larger_than_the_limit_of_the_shell() {
     command.arg(env!("CARGO_BIN_EXE_dio")).args([&source, &target]);
     let output = command.output().unwrap();
     assert_refused(&output, &["EFBIG", "ulimit -f"]);
-    assert_eq!(names(folder.path()), ["source"]);
+    assert_eq!(names(dir.path()), ["source"]);
 }
 
 #[test]
 fn a_source_that_grows_or_shrinks_on_the_way() {
     for (new_size, options) in [(SLOW_BYTES + 1, &[][..]), (SLOW_BYTES / 2, &["--resume"][..])] {
-        let folder = folder();
-        let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+        let dir = dir();
+        let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
         make_file(&source, 2, SLOW_BYTES);
         std::fs::write(&target, b"old").unwrap();
         let copy = start_slowly(options, &source, &target);
@@ -212,14 +212,14 @@ fn a_source_that_grows_or_shrinks_on_the_way() {
         let output = copy.wait_with_output().unwrap();
         assert_refused(&output, &["changed while it was copied"]);
         assert_eq!(std::fs::read(&target).unwrap(), b"old");
-        assert_eq!(names(folder.path()), ["source", "target"]);
+        assert_eq!(names(dir.path()), ["source", "target"]);
     }
 }
 
 #[test]
 fn a_copy_that_is_not_what_was_written() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     make_file(&source, 3, SLOW_BYTES);
     std::fs::write(&target, b"old").unwrap();
     let mut copy = start_slowly(&["--verify", "--json"], &source, &target);
@@ -240,13 +240,13 @@ fn a_copy_that_is_not_what_was_written() {
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&told["exit_status"], &told["verified"][0]["is_same"]), (&1.into(), &false.into()));
     assert_eq!(std::fs::read(&target).unwrap(), b"old");
-    assert_eq!(names(folder.path()), ["source", "target"]);
+    assert_eq!(names(dir.path()), ["source", "target"]);
 }
 
 #[test]
 fn a_second_copy_to_the_same_target() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     make_file(&source, 4, SLOW_BYTES);
     let first = start_slowly(&[], &source, &target);
     wait_for_start(&target, SLOW_BYTES);
@@ -258,13 +258,13 @@ fn a_second_copy_to_the_same_target() {
     let output = first.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", message(&output));
     assert_same(&source, &target);
-    assert_eq!(names(folder.path()), ["source", "target"]);
+    assert_eq!(names(dir.path()), ["source", "target"]);
 }
 
 #[test]
 fn a_temporary_is_never_longer_than_the_file_will_be() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     let size = (16 << 20) + 7;
     make_file(&source, 5, size);
     let mut copy = start_slowly(&[], &source, &target);
@@ -305,8 +305,8 @@ fn a_link_that_the_kernel_forbids_to_follow() {
     if !is_root() {
         return skip("root", "only root makes another user's link");
     }
-    let folder = folder();
-    let [source, victim, open] = ["source", "victim", "open"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, victim, open] = ["source", "victim", "open"].map(|name| dir.path().join(name));
     for path in [&source, &victim, &open] {
         std::fs::create_dir(path).unwrap();
     }
@@ -328,14 +328,14 @@ fn a_link_that_the_kernel_forbids_to_follow() {
         let options = [options, &["-r"]].concat();
         assert_refused(&cp(&options, &source, &to_directory), &["to-directory", "EACCES"]);
     }
-    assert_refused(&cp(&[], &to_file, &folder.path().join("copy")), &["to-file", "EACCES"]);
+    assert_refused(&cp(&[], &to_file, &dir.path().join("copy")), &["to-file", "EACCES"]);
     drop(protected);
     assert_eq!(
         (names(&victim), std::fs::read(&file).unwrap()),
         (vec!["file".into()], b"old".into())
     );
     // Root's own link is followed, with -T as well.
-    let own = folder.path().join("own");
+    let own = dir.path().join("own");
     symlink(&file, &own).unwrap();
     cp_well(&["-T"], &from, &own);
     assert_eq!(std::fs::read(&file).unwrap(), b"new");

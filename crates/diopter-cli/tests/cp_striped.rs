@@ -19,7 +19,7 @@ const OLD: &[u8] = b"what was here before";
 
 /// A striped file that holds [`OLD`].
 fn striped(path: &Path, count: usize, stripe_size: u64) {
-    let objects = vec![ObjectPlace::Folder(path.parent().unwrap().to_owned()); count];
+    let objects = vec![ObjectPlace::Dir(path.parent().unwrap().to_owned()); count];
     let options = CreateOptions { objects, stripe_size, ..CreateOptions::default() };
     StripedFile::create(path, &options).unwrap().write_all_at(OLD, 0).unwrap();
 }
@@ -35,17 +35,17 @@ fn assert_content(striped: &Path, plain: &Path) {
     assert!(bytes_of(striped) == std::fs::read(plain).unwrap(), "{}", striped.display());
 }
 
-/// A folder with a plain source of so many bytes.
+/// A directory with a plain source of so many bytes.
 fn with_source(seed: u64, bytes: u64) -> (tempfile::TempDir, PathBuf, PathBuf) {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     make_file(&source, seed, bytes);
-    (folder, source, target)
+    (dir, source, target)
 }
 
 #[test]
 fn a_copy_onto_a_striped_file_replaces_its_objects_and_seals_it() {
-    let (folder, source, target) = with_source(1, 9 * MIB + 4321);
+    let (dir, source, target) = with_source(1, 9 * MIB + 4321);
     striped(&target, 3, 65536);
     let before = StripedFile::open(&target).unwrap().manifest().clone();
     let told = cp_told(&["--verify"], &source, &target);
@@ -59,13 +59,13 @@ fn a_copy_onto_a_striped_file_replaces_its_objects_and_seals_it() {
         after.objects().iter().map(|object| object.path.clone()).collect();
     expected.extend(["source".to_owned(), "target".to_owned()]);
     expected.sort();
-    assert_eq!(names(folder.path()), expected, "the old objects are gone");
+    assert_eq!(names(dir.path()), expected, "the old objects are gone");
 }
 
 #[test]
 fn a_striped_file_is_copied_by_its_content_to_a_plain_one_and_to_another_striped_one() {
-    let (folder, source, one) = with_source(2, 5 * MIB + 1);
-    let [other, plain] = ["other", "plain"].map(|name| folder.path().join(name));
+    let (dir, source, one) = with_source(2, 5 * MIB + 1);
+    let [other, plain] = ["other", "plain"].map(|name| dir.path().join(name));
     striped(&one, 4, 1 << 20);
     striped(&other, 3, 4096);
     cp_well(&["--verify"], &source, &one);
@@ -81,11 +81,11 @@ fn a_striped_file_is_copied_by_its_content_to_a_plain_one_and_to_another_striped
 #[test]
 fn an_empty_and_a_tiny_file_are_copied_both_ways() {
     for bytes in [0, 1, 511, 4097] {
-        let (folder, source, target) = with_source(3, bytes);
+        let (dir, source, target) = with_source(3, bytes);
         striped(&target, 4, 4096);
         cp_well(&["--verify"], &source, &target);
         assert_content(&target, &source);
-        let back = folder.path().join("back");
+        let back = dir.path().join("back");
         cp_well(&["--verify"], &target, &back);
         assert_same(&back, &source);
     }
@@ -93,7 +93,7 @@ fn an_empty_and_a_tiny_file_are_copied_both_ways() {
 
 #[test]
 fn holes_stay_holes_onto_and_from_a_striped_file() {
-    let (folder, source, target) = with_source(4, 0);
+    let (dir, source, target) = with_source(4, 0);
     let file = File::options().write(true).open(&source).unwrap();
     file.set_len(64 * MIB).unwrap();
     file.write_all_at(&content(5, 1 << 20), 17 * MIB + 4096).unwrap();
@@ -105,9 +105,9 @@ fn holes_stay_holes_onto_and_from_a_striped_file() {
     let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks() * 512;
     let manifest = StripedFile::open(&target).unwrap().manifest().clone();
     let used: u64 =
-        manifest.objects().iter().map(|object| blocks(&folder.path().join(&object.path))).sum();
+        manifest.objects().iter().map(|object| blocks(&dir.path().join(&object.path))).sum();
     assert!(used <= 2 * MIB, "{used} bytes are used");
-    let back = folder.path().join("back");
+    let back = dir.path().join("back");
     cp_well(&["--verify"], &target, &back);
     assert_same(&back, &source);
     assert_eq!(data_of(&back), data_of(&source));
@@ -115,7 +115,7 @@ fn holes_stay_holes_onto_and_from_a_striped_file() {
 
 #[test]
 fn zeros_become_holes_of_a_striped_file_when_that_is_asked_for() {
-    let (folder, source, target) = with_source(6, 0);
+    let (dir, source, target) = with_source(6, 0);
     std::fs::write(&source, vec![0; 8 << 20]).unwrap();
     striped(&target, 2, 1 << 20);
     let told = cp_told(&["--sparse=always", "--verify"], &source, &target);
@@ -123,17 +123,17 @@ fn zeros_become_holes_of_a_striped_file_when_that_is_asked_for() {
     assert_content(&target, &source);
     let told = cp_told(&["--sparse=never"], &source, &target);
     assert_eq!(told["hole_bytes"], 0);
-    drop(folder);
+    drop(dir);
 }
 
 #[test]
 fn a_tree_is_copied_with_its_manifests_as_files_that_go_on_working() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     std::fs::create_dir(&source).unwrap();
     striped(&source.join("data"), 2, 4096);
     for _ in 0..2 {
-        let told = cp_told(&["-a"], &source.join("."), &target_folder(&target));
+        let told = cp_told(&["-a"], &source.join("."), &target_dir(&target));
         assert_eq!((&told["files"], &told["striped"]), (&3.into(), &0.into()));
     }
     assert_eq!(names(&target), ["data", "data.0", "data.1"]);
@@ -144,18 +144,18 @@ fn a_tree_is_copied_with_its_manifests_as_files_that_go_on_working() {
     assert_eq!(bytes_of(&target.join("data")), OLD);
 }
 
-/// The folder, made if it is not there.
-fn target_folder(path: &Path) -> PathBuf {
+/// The directory, made if it is not there.
+fn target_dir(path: &Path) -> PathBuf {
     std::fs::create_dir_all(path).unwrap();
     path.to_owned()
 }
 
 #[test]
 fn a_tree_is_copied_with_striped_files_as_striped_files_when_that_is_asked_for() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     std::fs::create_dir_all(source.join("elsewhere")).unwrap();
-    let places = [&source, &source.join("elsewhere")].map(|path| ObjectPlace::Folder(path.clone()));
+    let places = [&source, &source.join("elsewhere")].map(|path| ObjectPlace::Dir(path.clone()));
     let options =
         CreateOptions { objects: places.into(), stripe_size: 8192, ..CreateOptions::default() };
     let file = StripedFile::create(source.join("data"), &options).unwrap();
@@ -179,13 +179,13 @@ fn a_tree_is_copied_with_striped_files_as_striped_files_when_that_is_asked_for()
 
 #[test]
 fn a_new_striped_file_has_the_permissions_and_times_of_the_sources_manifest() {
-    let (folder, _, source) = with_source(8, 0);
+    let (dir, _, source) = with_source(8, 0);
     striped(&source, 2, 4096);
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);
     std::fs::set_permissions(&source, mode).unwrap();
-    let copy = folder.path().join("copy");
+    let copy = dir.path().join("copy");
     cp_well(&["--striped", "--preserve"], &source, &copy);
-    let looked = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap();
+    let looked = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap();
     assert_eq!(looked("copy").mode() & 0o777, 0o640);
     assert_eq!(looked("copy.1").mode() & 0o777, 0o640);
     assert_eq!(looked("copy").modified().unwrap(), looked("target").modified().unwrap());
@@ -193,48 +193,48 @@ fn a_new_striped_file_has_the_permissions_and_times_of_the_sources_manifest() {
 
 #[test]
 fn what_cannot_be_done_with_a_striped_file_is_refused_and_changes_nothing() {
-    let (folder, source, target) = with_source(9, 100_000);
+    let (dir, source, target) = with_source(9, 100_000);
     striped(&target, 2, 4096);
-    let [object, plain] = ["target.1", "plain"].map(|name| folder.path().join(name));
+    let [object, plain] = ["target.1", "plain"].map(|name| dir.path().join(name));
     std::fs::write(&plain, "text").unwrap();
-    let before = names(folder.path());
+    let before = names(dir.path());
     let check = |options: &[&str], source: &Path, target: &Path, words: &[&str]| {
         assert_refused(&cp(options, source, target), words);
-        assert_eq!(names(folder.path()), before, "{options:?}");
+        assert_eq!(names(dir.path()), before, "{options:?}");
     };
     check(&["--resume"], &source, &target, &["nothing to go on from", "leave --resume out"]);
     check(&[], &object, &target, &["is an object of the target", "name another target"]);
     check(&[], &target, &object, &["the target is an object of the source"]);
     check(&[], &target, &target, &["the same file"]);
     check(&["--striped"], &target, &plain, &["not striped is in the way", "leave --striped out"]);
-    std::fs::rename(&object, folder.path().join("away")).unwrap();
-    let lost = names(folder.path());
-    assert_refused(&cp(&[], &target, &folder.path().join("copy")), &["target.1", "missing"]);
+    std::fs::rename(&object, dir.path().join("away")).unwrap();
+    let lost = names(dir.path());
+    assert_refused(&cp(&[], &target, &dir.path().join("copy")), &["target.1", "missing"]);
     assert_refused(&cp(&[], &source, &target), &["target.1", "the object is missing; mount its"]);
-    assert_eq!(names(folder.path()), lost);
-    std::fs::rename(folder.path().join("away"), &object).unwrap();
+    assert_eq!(names(dir.path()), lost);
+    std::fs::rename(dir.path().join("away"), &object).unwrap();
     assert_eq!(bytes_of(&target), OLD);
 }
 
 #[test]
 fn a_sealed_source_with_an_object_that_lost_its_end_is_not_copied() {
-    let (folder, source, target) = with_source(10, 100_000);
+    let (dir, source, target) = with_source(10, 100_000);
     striped(&target, 2, 4096);
     cp_well(&[], &source, &target);
     let object = StripedFile::open(&target).unwrap().manifest().objects()[0].path.clone();
-    let object = folder.path().join(object);
+    let object = dir.path().join(object);
     File::options().write(true).open(&object).unwrap().set_len(4096).unwrap();
     let words = ["sealed with", "and has 4096; restore the object, or unseal"];
-    assert_refused(&cp(&[], &target, &folder.path().join("copy")), &words);
+    assert_refused(&cp(&[], &target, &dir.path().join("copy")), &words);
 }
 
 /// Starts a slow copy onto a striped file and waits until its new objects are there.
 fn started(source: &Path, target: &Path) -> std::process::Child {
     let copy = start_slowly(&[], source, target);
-    let folder = target.parent().unwrap().to_owned();
+    let dir = target.parent().unwrap().to_owned();
     wait_for("the new objects", || {
-        let new = names(&folder).into_iter().filter(|name| name.matches('.').count() == 2);
-        let sizes = new.map(|name| std::fs::metadata(folder.join(name)).map_or(0, |it| it.len()));
+        let new = names(&dir).into_iter().filter(|name| name.matches('.').count() == 2);
+        let sizes = new.map(|name| std::fs::metadata(dir.join(name)).map_or(0, |it| it.len()));
         sizes.filter(|size| *size > 0).count() == 2
     });
     copy
@@ -242,9 +242,9 @@ fn started(source: &Path, target: &Path) -> std::process::Child {
 
 #[test]
 fn a_signal_leaves_the_old_content_and_no_new_object() {
-    let (folder, source, target) = with_source(11, SLOW_BYTES);
+    let (dir, source, target) = with_source(11, SLOW_BYTES);
     striped(&target, 2, 65536);
-    let before = names(folder.path());
+    let before = names(dir.path());
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let copy = started(&source, &target);
         send(&copy, signal);
@@ -252,14 +252,14 @@ fn a_signal_leaves_the_old_content_and_no_new_object() {
         let text = message(&output);
         assert_eq!(output.status.code(), Some(status), "{text}");
         assert!(text.ends_with("the target in work is as it was; run it again\n"), "{text}");
-        assert_eq!(names(folder.path()), before);
+        assert_eq!(names(dir.path()), before);
         assert_eq!(bytes_of(&target), OLD);
     }
 }
 
 #[test]
 fn a_kill_leaves_the_old_content_and_objects_that_info_tells() {
-    let (folder, source, target) = with_source(12, SLOW_BYTES);
+    let (dir, source, target) = with_source(12, SLOW_BYTES);
     striped(&target, 2, 65536);
     let mut copy = started(&source, &target);
     send(&copy, Signal::KILL);
@@ -273,42 +273,42 @@ fn a_kill_leaves_the_old_content_and_objects_that_info_tells() {
     cp_well(&["--verify"], &source, &target);
     assert_content(&target, &source);
     // What the killed one left is in nobody's way, and is as it was.
-    assert_eq!(names(folder.path()).len(), 2 + 2 + 2);
+    assert_eq!(names(dir.path()).len(), 2 + 2 + 2);
 }
 
 #[test]
 fn a_signal_leaves_no_new_striped_file_where_there_was_none() {
-    let (folder, source, target) = with_source(13, SLOW_BYTES);
+    let (dir, source, target) = with_source(13, SLOW_BYTES);
     striped(&target, 2, 65536);
     cp_well(&[], &source, &target);
-    let copy_path = folder.path().join("copy");
-    let before = names(folder.path());
+    let copy_path = dir.path().join("copy");
+    let before = names(dir.path());
     let copy = start_slowly(&["--striped"], &target, &copy_path);
     wait_for("the new objects", || {
-        let new = ["copy.0", "copy.1"].map(|name| folder.path().join(name));
+        let new = ["copy.0", "copy.1"].map(|name| dir.path().join(name));
         new.iter().all(|path| std::fs::metadata(path).is_ok_and(|found| found.len() > 0))
     });
     assert!(!copy_path.exists(), "the name is given last");
     send(&copy, Signal::INT);
     assert_eq!(copy.wait_with_output().unwrap().status.code(), Some(130));
-    assert_eq!(names(folder.path()), before);
+    assert_eq!(names(dir.path()), before);
 }
 
 #[test]
 fn objects_that_a_killed_copy_left_are_in_nobodys_way() {
-    let (folder, source, target) = with_source(15, SLOW_BYTES);
+    let (dir, source, target) = with_source(15, SLOW_BYTES);
     striped(&target, 2, 65536);
     cp_well(&[], &source, &target);
-    let copy_path = folder.path().join("copy");
+    let copy_path = dir.path().join("copy");
     let mut copy = start_slowly(&["--striped"], &target, &copy_path);
-    wait_for("a new object", || folder.path().join("copy.0").exists());
+    wait_for("a new object", || dir.path().join("copy.0").exists());
     send(&copy, Signal::KILL);
     copy.wait().unwrap();
     assert!(!copy_path.exists(), "the name is given last");
-    let left = names(folder.path());
+    let left = names(dir.path());
     cp_well(&["--striped", "--verify"], &target, &copy_path);
     assert_content(&copy_path, &source);
-    assert_eq!(names(folder.path()).len(), left.len() + 1 + 2, "what is left stays");
+    assert_eq!(names(dir.path()).len(), left.len() + 1 + 2, "what is left stays");
 }
 
 /// A loop device, detached when it is dropped.
@@ -342,15 +342,15 @@ impl Drop for LoopDevice {
 
 #[test]
 fn a_read_that_fails_names_the_object_and_where_in_it() {
-    let (folder, _, target) = with_source(14, 0);
-    let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
+    let (dir, _, target) = with_source(14, 0);
+    let [one, other] = ["one", "other"].map(|name| dir.path().join(name));
     let Some(first) = LoopDevice::over(&one, MIB) else { return };
     let Some(second) = LoopDevice::over(&other, MIB) else { return };
     let objects = [&first, &second].map(|device| ObjectPlace::Device((&device.0).into())).into();
     let options = CreateOptions { objects, stripe_size: 65536, ..CreateOptions::default() };
     StripedFile::create(&target, &options).unwrap().write_all_at(&[7; 2 << 20], 0).unwrap();
     File::options().write(true).open(&other).unwrap().set_len(0).unwrap();
-    let output = cp(&["--json"], &target, &folder.path().join("copy"));
+    let output = cp(&["--json"], &target, &dir.path().join("copy"));
     let text = message(&output);
     assert!(text.contains(&format!("byte 0 of its object {}", second.0)), "{text}");
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -14,8 +14,8 @@ use rustix::process::Signal;
 
 #[test]
 fn a_tree_with_a_file_and_one_of_the_name_of_its_temporary_is_copied_whole() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     std::fs::create_dir(&source).unwrap();
     let all = [".a.dio-part", ".b.dio-part", "a", "b"];
     for name in all {
@@ -32,8 +32,8 @@ fn a_tree_with_a_file_and_one_of_the_name_of_its_temporary_is_copied_whole() {
 
 #[test]
 fn a_file_of_the_user_with_the_name_of_the_temporary_stays() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     std::fs::write(&source, b"new").unwrap();
     for content in [&b"mine"[..], b""] {
         std::fs::write(temporary_of(&target), content).unwrap();
@@ -41,19 +41,19 @@ fn a_file_of_the_user_with_the_name_of_the_temporary_stays() {
             cp_well(options, &source, &target);
             assert_eq!(std::fs::read(&target).unwrap(), b"new");
             assert_eq!(std::fs::read(temporary_of(&target)).unwrap(), content);
-            assert_eq!(names(folder.path()), [".target.dio-part", "source", "target"]);
+            assert_eq!(names(dir.path()), [".target.dio-part", "source", "target"]);
         }
     }
     // Even as the source itself.
     let output = cp_well(&[], &temporary_of(&target), &target);
     assert!(output.status.success());
-    assert_eq!(names(folder.path()), [".target.dio-part", "source", "target"]);
+    assert_eq!(names(dir.path()), [".target.dio-part", "source", "target"]);
 }
 
 #[test]
 fn what_is_not_a_file_and_has_the_name_of_the_temporary_stays() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     std::fs::write(&source, b"new").unwrap();
     let temporary = temporary_of(&target);
     symlink("source", &temporary).unwrap();
@@ -62,19 +62,19 @@ fn what_is_not_a_file_and_has_the_name_of_the_temporary_stays() {
     std::fs::remove_file(&temporary).unwrap();
     std::fs::create_dir(&temporary).unwrap();
     cp_well(&["--resume"], &source, &target);
-    assert_eq!(names(folder.path()), [".target.dio-part", "source", "target"]);
+    assert_eq!(names(dir.path()), [".target.dio-part", "source", "target"]);
 }
 
 #[test]
 fn a_lock_on_a_file_with_the_name_of_the_temporary_keeps_no_copy_waiting() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     std::fs::write(&source, b"new").unwrap();
     let locked = File::create(temporary_of(&target)).unwrap();
     assert_eq!(space::lock_range(locked.as_fd(), true, 0, 0, false), Ok(true));
     cp_well(&[], &source, &target);
     assert_eq!(std::fs::read(&target).unwrap(), b"new");
-    assert_eq!(names(folder.path()), [".target.dio-part", "source", "target"]);
+    assert_eq!(names(dir.path()), [".target.dio-part", "source", "target"]);
 }
 
 /// Interrupts a copy that can be resumed.
@@ -88,8 +88,8 @@ fn interrupt(source: &Path, target: &Path) {
 
 #[test]
 fn a_record_is_not_believed_where_its_file_has_less_or_was_changed() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     make_file(&source, 1, SLOW_BYTES);
     let temporary = temporary_of(&target);
     let open = || File::options().write(true).open(&temporary).unwrap();
@@ -100,7 +100,7 @@ fn a_record_is_not_believed_where_its_file_has_less_or_was_changed() {
         let told = cp_told(&["--resume"], &source, &target);
         assert_eq!(told["resumed_bytes"].as_u64().unwrap() > 0, is_used, "{told}");
         assert_same(&source, &target);
-        assert_eq!(names(folder.path()), ["source", "target"]);
+        assert_eq!(names(dir.path()), ["source", "target"]);
         std::fs::remove_file(&target).unwrap();
     };
     check(&|| {}, true);
@@ -126,8 +126,8 @@ fn a_record_is_not_believed_where_its_file_has_less_or_was_changed() {
 
 #[test]
 fn a_target_directory_that_is_removed_on_the_way_is_reported() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     std::fs::create_dir_all(source.join("inner")).unwrap();
     make_file(&source.join("inner/file"), 2, SLOW_BYTES);
     let copy = start_slowly(&["-r"], &source, &target);
@@ -142,13 +142,13 @@ fn a_target_directory_that_is_removed_on_the_way_is_reported() {
 
 #[test]
 fn a_directory_that_is_moved_on_the_way_is_filled_where_it_is() {
-    let folder = folder();
-    let [source, target] = ["source", "target"].map(|name| folder.path().join(name));
+    let dir = dir();
+    let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
     std::fs::create_dir_all(source.join("inner")).unwrap();
     make_file(&source.join("inner/file"), 3, SLOW_BYTES);
     let copy = start_slowly(&["-r"], &source, &target);
     wait_for_start(&target.join("inner/file"), SLOW_BYTES);
-    let (decoy, moved) = (folder.path().join("decoy"), folder.path().join("moved"));
+    let (decoy, moved) = (dir.path().join("decoy"), dir.path().join("moved"));
     std::fs::create_dir(&decoy).unwrap();
     std::fs::rename(target.join("inner"), &moved).unwrap();
     symlink(&decoy, target.join("inner")).unwrap();

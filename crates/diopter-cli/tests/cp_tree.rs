@@ -1,4 +1,4 @@
-//! `dio cp -r`: folders with all that is in them.
+//! `dio cp -r`: directories with all that is in them.
 
 mod cp_support;
 
@@ -11,8 +11,8 @@ use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps};
 
 /// A tree with everything that is copied.
 fn make_tree(root: &Path) {
-    for folder in ["", "empty", "deep", "deep/er", "deep/er/est", "closed"] {
-        DirBuilder::new().mode(0o755).create(root.join(folder)).unwrap();
+    for dir in ["", "empty", "deep", "deep/er", "deep/er/est", "closed"] {
+        DirBuilder::new().mode(0o755).create(root.join(dir)).unwrap();
     }
     for (seed, name) in
         ["top", "deep/one", "deep/er/two", "deep/er/est/three", "deep/four", "closed/five"]
@@ -28,16 +28,15 @@ fn make_tree(root: &Path) {
     let mode = Mode::from_bits_truncate(0o640);
     rustix::fs::mknodat(CWD, root.join("deep/fifo"), FileType::Fifo, mode, 0).unwrap();
     std::fs::set_permissions(root.join("closed"), Permissions::from_mode(0o555)).unwrap();
-    for (seconds, folder) in [(1_000_000_000, "deep"), (1_200_000_000, "closed"), (900_000_000, "")]
-    {
+    for (seconds, dir) in [(1_000_000_000, "deep"), (1_200_000_000, "closed"), (900_000_000, "")] {
         let time = Timespec { tv_sec: seconds, tv_nsec: 1 };
         let times = Timestamps { last_access: time, last_modification: time };
-        let opened = std::fs::File::open(root.join(folder)).unwrap();
+        let opened = std::fs::File::open(root.join(dir)).unwrap();
         rustix::fs::futimens(&opened, &times).unwrap();
     }
 }
 
-/// Every path below a folder, with what `cp -p` keeps of it and, of a file or link, its content.
+/// Every path below a directory, with what `cp -p` keeps of it and, of a file or link, its content.
 fn picture(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     for entry in walkdir::WalkDir::new(root).sort_by_file_name() {
@@ -58,15 +57,15 @@ fn picture(root: &Path) -> Vec<String> {
     lines
 }
 
-/// Lets the test's folder be removed by whoever runs it.
+/// Lets the test's directory be removed by whoever runs it.
 fn open_up(root: &Path) {
     std::fs::set_permissions(root.join("closed"), Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]
 fn a_tree_is_the_same_afterwards() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_tree(&source);
     let told = cp_told(&["-a"], &source, &target);
     assert_eq!(picture(&target), picture(&source));
@@ -77,16 +76,16 @@ fn a_tree_is_the_same_afterwards() {
 }
 
 #[test]
-fn an_existing_folder_takes_the_tree_under_its_name_and_a_second_copy_changes_nothing() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+fn an_existing_dir_takes_the_tree_under_its_name_and_a_second_copy_changes_nothing() {
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_tree(&source);
     std::fs::create_dir(&target).unwrap();
     let copy = target.join("source");
     for _ in 0..2 {
         cp_well(&["-a"], &source, &target);
         assert_eq!(picture(&copy), picture(&source));
-        // Only the administrator may write into a folder that nobody may write to.
+        // Only the administrator may write into a directory that nobody may write to.
         open_up(&copy);
         open_up(&source);
     }
@@ -94,9 +93,9 @@ fn an_existing_folder_takes_the_tree_under_its_name_and_a_second_copy_changes_no
 }
 
 #[test]
-fn a_folder_named_with_a_dot_puts_its_content_into_the_target() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+fn a_dir_named_with_a_dot_puts_its_content_into_the_target() {
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_tree(&source);
     std::fs::create_dir(&target).unwrap();
     cp_well(&["-r"], &source.join("."), &target);
@@ -107,8 +106,8 @@ fn a_folder_named_with_a_dot_puts_its_content_into_the_target() {
 
 #[test]
 fn what_cannot_be_copied_is_told_and_the_rest_is_copied() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     std::fs::create_dir(&source).unwrap();
     for name in ["a", "z"] {
         std::fs::write(source.join(name), name).unwrap();
@@ -120,16 +119,16 @@ fn what_cannot_be_copied_is_told_and_the_rest_is_copied() {
 }
 
 #[test]
-fn a_folder_is_never_copied_into_itself() {
-    let folder = folder();
-    let source = folder.path().join("source");
+fn a_dir_is_never_copied_into_itself() {
+    let dir = dir();
+    let source = dir.path().join("source");
     std::fs::create_dir_all(source.join("deep")).unwrap();
     std::fs::write(source.join("file"), b"abc").unwrap();
-    let link = folder.path().join("link");
+    let link = dir.path().join("link");
     symlink("source/deep", &link).unwrap();
     for target in [source.join("deep/new"), source.join("new"), source.clone(), link] {
         let output = cp(&["-r"], &source, &target);
-        assert_refused(&output, &["in the folder itself"]);
+        assert_refused(&output, &["in the directory itself"]);
     }
     assert_eq!(names(&source), ["deep", "file"]);
     assert_eq!(names(&source.join("deep")).len(), 0);
@@ -137,8 +136,8 @@ fn a_folder_is_never_copied_into_itself() {
 
 #[test]
 fn something_else_in_the_way_is_told_and_stays() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     std::fs::create_dir_all(source.join("folder")).unwrap();
     std::fs::write(source.join("folder/inside"), b"abc").unwrap();
     std::fs::write(source.join("file"), b"abc").unwrap();
@@ -157,8 +156,8 @@ fn something_else_in_the_way_is_told_and_stays() {
 
 #[test]
 fn links_and_fifos_replace_what_was_there() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     std::fs::create_dir(&source).unwrap();
     symlink("x", source.join("link")).unwrap();
     let mode = Mode::from_bits_truncate(0o600);
@@ -175,8 +174,8 @@ fn links_and_fifos_replace_what_was_there() {
 
 #[test]
 fn every_file_of_a_tree_is_verified() {
-    let folder = folder();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let dir = dir();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_tree(&source);
     let told = cp_told(&["-a", "--verify"], &source, &target);
     assert_eq!(told["verified"].as_array().unwrap().len(), 6);

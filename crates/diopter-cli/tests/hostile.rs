@@ -23,19 +23,19 @@ fn say(line: &str) {
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-fn folder() -> tempfile::TempDir {
+fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-fn dio(folder: &Path) -> Command {
+fn dio(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
-    command.current_dir(folder).stdin(Stdio::null());
+    command.current_dir(dir).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn run<S: AsRef<OsStr>>(folder: &Path, arguments: &[S]) -> Output {
-    dio(folder).args(arguments).output().unwrap()
+fn run<S: AsRef<OsStr>>(dir: &Path, arguments: &[S]) -> Output {
+    dio(dir).args(arguments).output().unwrap()
 }
 
 /// Fails for what a terminal or a reader of text would be misled by.
@@ -86,33 +86,33 @@ fn poison(value: &mut serde_json::Value, key: &str) {
 }
 
 /// A result with hostile text wherever a string may stand.
-fn hostile_run(folder: &Path, name: &str) -> PathBuf {
+fn hostile_run(dir: &Path, name: &str) -> PathBuf {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diopter-bench/tests/data/reports");
     let recorded = data.join("iomap-original-dio.json");
-    let output = run(folder, &["report", "--json", recorded.to_str().unwrap()]);
+    let output = run(dir, &["report", "--json", recorded.to_str().unwrap()]);
     let mut document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     poison(&mut document, "");
-    let path = folder.join(name);
+    let path = dir.join(name);
     fs::write(&path, document.to_string()).unwrap();
     path
 }
 
 #[test]
 fn hostile_text_in_names_and_documents_reaches_no_output_as_it_is() {
-    let folder = folder();
-    let folder = folder.path();
+    let dir = dir();
+    let dir = dir.path();
     // Names of files cannot have a slash.
     let name = HOSTILE.replace('/', "");
-    let run_one = hostile_run(folder, &format!("{name}.json"));
-    let run_two = hostile_run(folder, "two.json");
+    let run_one = hostile_run(dir, &format!("{name}.json"));
+    let run_two = hostile_run(dir, "two.json");
     let [one, two] = [&run_one, &run_two].map(|path| path.to_str().unwrap());
-    let file = folder.join(&name);
+    let file = dir.join(&name);
     fs::write(&file, vec![7; 8192]).unwrap();
     let file = file.to_str().unwrap();
-    let missing = folder.join(format!("missing{name}"));
+    let missing = dir.join(format!("missing{name}"));
     let missing = missing.to_str().unwrap();
-    let manifest = folder.join(format!("manifest{name}"));
-    let made = run(folder, &["stripe", "create", "-c", "2", manifest.to_str().unwrap()]);
+    let manifest = dir.join(format!("manifest{name}"));
+    let made = run(dir, &["stripe", "create", "-c", "2", manifest.to_str().unwrap()]);
     check("stripe create", &made.stdout);
     check("stripe create", &made.stderr);
     let manifest = manifest.to_str().unwrap();
@@ -158,16 +158,16 @@ fn hostile_text_in_names_and_documents_reaches_no_output_as_it_is() {
         vec![HOSTILE],
         vec!["cp", HOSTILE],
     ];
-    let seen = checked(folder, &commands);
+    let seen = checked(dir, &commands);
     say(&format!("{seen} outputs of {} commands had the text, escaped", commands.len()));
     assert!(seen >= 12, "only {seen} outputs had the text");
 }
 
 /// Checks the outputs of commands; returns how many had the hostile text, escaped.
-fn checked(folder: &Path, commands: &[Vec<&str>]) -> usize {
+fn checked(dir: &Path, commands: &[Vec<&str>]) -> usize {
     let mut seen = 0;
     for words in commands {
-        let output = run(folder, words);
+        let output = run(dir, words);
         for bytes in [&output.stdout, &output.stderr] {
             check(&format!("{words:?}"), bytes);
             let text = String::from_utf8_lossy(bytes);
@@ -180,37 +180,37 @@ fn checked(folder: &Path, commands: &[Vec<&str>]) -> usize {
 
 #[test]
 fn fields_that_a_spreadsheet_would_evaluate_are_text_and_pages_have_no_hidden_characters() {
-    let folder = folder();
-    let one = hostile_run(folder.path(), "one.json");
+    let dir = dir();
+    let one = hostile_run(dir.path(), "one.json");
     let one = one.to_str().unwrap();
-    let output = run(folder.path(), &["report", "--csv", one]);
+    let output = run(dir.path(), &["report", "--csv", one]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("'=x"), "{text}");
     assert!(!text.contains(",=x") && !text.contains(",\"=x"), "{text}");
-    assert_eq!(run(folder.path(), &["report", "--html", "page.html", one]).status.code(), Some(0));
-    check("page.html", &fs::read(folder.path().join("page.html")).unwrap());
-    let output = run(folder.path(), &["report", "--json", one]);
+    assert_eq!(run(dir.path(), &["report", "--html", "page.html", one]).status.code(), Some(0));
+    check("page.html", &fs::read(dir.path().join("page.html")).unwrap());
+    let output = run(dir.path(), &["report", "--json", one]);
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(document.to_string().contains('\u{202e}'), "a document keeps what was written");
 }
 
 #[test]
 fn outputs_replace_links_that_others_placed_under_their_names() {
-    let folder = folder();
-    let secret = folder.path().join("secret");
+    let dir = dir();
+    let secret = dir.path().join("secret");
     fs::write(&secret, b"mine").unwrap();
-    fs::write(folder.path().join("f"), vec![7; 4 << 20]).unwrap();
-    let one = hostile_run(folder.path(), "one.json");
+    fs::write(dir.path().join("f"), vec![7; 4 << 20]).unwrap();
+    let one = hostile_run(dir.path(), "one.json");
     for name in ["dio-bench.html", "page.html"] {
-        symlink(&secret, folder.path().join(name)).unwrap();
+        symlink(&secret, dir.path().join(name)).unwrap();
     }
-    let output = run(folder.path(), &["report", "--html", "page.html", one.to_str().unwrap()]);
+    let output = run(dir.path(), &["report", "--html", "page.html", one.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0));
-    let output = run(folder.path(), &[&["bench", "f", "--rw=randread"][..], &SHORT].concat());
+    let output = run(dir.path(), &[&["bench", "f", "--rw=randread"][..], &SHORT].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(fs::read(&secret).unwrap(), b"mine");
     for name in ["dio-bench.html", "page.html"] {
-        let found = folder.path().join(name).symlink_metadata().unwrap();
+        let found = dir.path().join(name).symlink_metadata().unwrap();
         assert!(found.is_file() && found.len() > 1000, "{name}");
     }
 }
@@ -232,7 +232,7 @@ fn mounts() -> String {
 
 /// What an attacker aims at: root's mount, which is busy, and root's loop device.
 struct Victim {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     device: String,
     _busy: fs::File,
 }
@@ -242,8 +242,8 @@ impl Victim {
         if !rustix::process::geteuid().is_root() {
             return Err("loop: the attack is on root".to_owned());
         }
-        let folder = folder();
-        let (mount, image) = (folder.path().join("victim"), folder.path().join("victim.img"));
+        let dir = dir();
+        let (mount, image) = (dir.path().join("victim"), dir.path().join("victim.img"));
         fs::create_dir(&mount).unwrap();
         fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
         let device = tool("losetup", &["--find".as_ref(), "--show".as_ref(), image.as_ref()])
@@ -252,11 +252,11 @@ impl Victim {
         tool("mount", &[&kind[..], &[mount.as_ref()]].concat()).unwrap();
         fs::write(mount.join("precious"), b"precious").unwrap();
         let busy = fs::File::open(mount.join("precious")).unwrap();
-        Ok(Victim { folder, device, _busy: busy })
+        Ok(Victim { dir, device, _busy: busy })
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.dir.path().join(name)
     }
 
     fn check(&self) {
@@ -308,7 +308,7 @@ fn what_others_placed_in_the_temporary_directory_is_not_touched() {
     fs::set_permissions(&temporary, fs::Permissions::from_mode(0o1777)).unwrap();
     plant(&temporary, &victim);
     fs::write(victim.path("f"), vec![7; 4 << 20]).unwrap();
-    let mut command = dio(victim.folder.path());
+    let mut command = dio(victim.dir.path());
     command.args(["bench", "f", "--rw=randread"]).args(SHORT).env("TMPDIR", &temporary);
     let child = command.spawn().unwrap();
     let output = child.wait_with_output().unwrap();
@@ -358,7 +358,7 @@ fn a_directory_whose_owner_swaps_the_scratch_directory_leads_nowhere_else() {
         while runs == 0 || Instant::now() < until {
             let fresh = if runs % 2 == 0 { &["--fs=ext4"][..] } else { &[] };
             let words = [&["bench", "theirs", "--rw=randwrite", "--json-out=r.json"][..], fresh];
-            run(victim.folder.path(), &[&words.concat()[..], &SHORT].concat());
+            run(victim.dir.path(), &[&words.concat()[..], &SHORT].concat());
             runs += 1;
         }
         stop.store(true, Ordering::Relaxed);

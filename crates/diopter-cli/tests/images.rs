@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use cp_support::{content, folder, skip};
+use cp_support::{content, dir, skip};
 
 const MIB: u64 = 1 << 20;
 
@@ -35,13 +35,13 @@ struct Told {
     stderr: String,
 }
 
-/// A folder with `image`, and `tree`, the files that were put into it.
+/// A directory with `image`, and `tree`, the files that were put into it.
 struct Place(tempfile::TempDir);
 
 impl Place {
     /// With an image of one of the ext formats; says why when it cannot be had.
     fn of(format: &str, options: &[&str]) -> Option<Place> {
-        let place = Place(folder());
+        let place = Place(dir());
         place.fill_tree();
         let mut words = vec!["-q"];
         words.extend(options);
@@ -82,7 +82,7 @@ impl Place {
         std::fs::read(self.path(name)).unwrap()
     }
 
-    /// Runs a tool in the folder; its output, or why it did not work.
+    /// Runs a tool in the directory; its output, or why it did not work.
     fn tool(&self, program: &str, words: &[&str]) -> Result<String, String> {
         let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new(program);

@@ -52,8 +52,8 @@ fn a_report_of_several_runs_has_the_ratios_of_the_mailing_list() {
 
 #[test]
 fn a_page_and_the_files_of_fio_are_written_whole() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (page, fio) = (folder.path().join("report.html"), folder.path().join("fio"));
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (page, fio) = (dir.path().join("report.html"), dir.path().join("fio"));
     let run = recorded("iomap-original-dio.json");
     let (html, files) = (page.to_str().unwrap(), fio.to_str().unwrap());
     assert_eq!(stdout_of(&[&run, "--html", html, "--fio-json", files]), "");
@@ -63,7 +63,7 @@ fn a_page_and_the_files_of_fio_are_written_whole() {
     assert_eq!(std::fs::read_dir(&written[0]).unwrap().count(), 4, "a file for each job");
     let again = stdout_of(&[written[0].to_str().unwrap(), "--csv"]);
     assert_eq!(again.lines().count(), 5, "what was written is read again");
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left beside");
 }
 
 #[test]

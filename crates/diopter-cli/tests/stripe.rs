@@ -16,7 +16,7 @@ struct Told {
     stderr: String,
 }
 
-/// A folder below cargo's own, which is on a disk where /tmp may not be, in which commands run.
+/// A directory below cargo's own, which is on a disk where /tmp may not be, in which commands run.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -248,7 +248,7 @@ fn what_cannot_be_made_is_refused_with_what_to_do_and_leaves_nothing() {
         ("create data --objects . . --stripe-size 1", "1 is no multiple of 512 bytes; choose"),
         ("create data --objects . . --stripe-size 1000", "1000 is no multiple of"),
         ("create data --objects . . --size 1M", "needs a device among the objects; leave the size"),
-        ("create data --objects . taken", "taken: neither a folder nor a block device; name a"),
+        ("create data --objects . taken", "taken: neither a directory nor a block device; name a"),
         ("create data --objects . nowhere", "nowhere: No such file or directory (ENOENT); check"),
         ("create taken --objects . .", "taken: it exists already; choose another name, or remove"),
         ("create odd --objects . .", "odd.1: it exists already; choose another name, or remove"),

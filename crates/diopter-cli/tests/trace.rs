@@ -32,8 +32,8 @@ fn dio_trace(options: &[&str], command: &[&str]) -> Output {
 }
 
 /// The document of a traced command that must succeed.
-fn traced(folder: &Path, command: &[&str]) -> Value {
-    let document = folder.join("document.json");
+fn traced(dir: &Path, command: &[&str]) -> Value {
+    let document = dir.join("document.json");
     let told = dio_trace(&["--json", "-o", document.to_str().unwrap()], command);
     let said = String::from_utf8_lossy(&told.stderr);
     assert!(told.status.success(), "{command:?}: {} {said}", told.status);
@@ -126,18 +126,18 @@ const JOBS: [Job; 11] = [
 #[test]
 fn each_job_gives_its_own_finding_and_no_other() {
     let Some(mount) = Mount::new() else { return };
-    let folder = cp_support::folder();
+    let dir = cp_support::dir();
     prepare(&mount);
     let kernel = Kernel::running();
     let defers = kernel.version().is_some_and(|version| known::defers_every_write("ext4", version));
     for Job { name, file, options, finding } in JOBS {
         let path = format!("--filename={}", mount.file(file));
-        let log = format!("--output={}", folder.path().join("fio").display());
+        let log = format!("--output={}", dir.path().join("fio").display());
         let fixed = ["fio", "--name=job", "--direct=1", "--iodepth=16", "--invalidate=0"];
         let mut command: Vec<&str> = fixed.to_vec();
         command.extend([path.as_str(), log.as_str()]);
         command.extend(options.split(' '));
-        let document = traced(folder.path(), &command);
+        let document = traced(dir.path(), &command);
         let expected = finding.filter(|id| defers || *id != KERNEL);
         let expected: BTreeSet<String> = expected.into_iter().map(str::to_owned).collect();
         assert_eq!(findings(&document), expected, "{name}: {document:#}");
@@ -180,12 +180,12 @@ fn make_fragmented(mount: &Mount) {
 #[test]
 fn lustres_stripes_are_serial_until_2_14() {
     let Some(mount) = Mount::new() else { return };
-    let folder = cp_support::folder();
+    let dir = cp_support::dir();
     let striped = mount.file("striped");
     let places = ["a", "b", "c", "d"].map(|name| {
-        let folder = mount.point().join(name);
-        std::fs::create_dir(&folder).unwrap();
-        ObjectPlace::of(&folder).unwrap()
+        let dir = mount.point().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        ObjectPlace::of(&dir).unwrap()
     });
     let options =
         CreateOptions { objects: places.to_vec(), stripe_size: 256 << 10, ..Default::default() };
@@ -198,7 +198,7 @@ fn lustres_stripes_are_serial_until_2_14() {
     for (preset, is_serial) in [("lustre-2.13", true), ("lustre-2.14", false)] {
         let environment = format!("{CHILD}={preset} {striped}");
         let child = ["env", &environment, this, "--exact", "reads_a_striped_file", "--nocapture"];
-        let document = traced(folder.path(), &child);
+        let document = traced(dir.path(), &child);
         let has = findings(&document).contains("serial-stripes");
         assert_eq!(has, is_serial, "{preset}: {document:#}");
     }
@@ -237,7 +237,7 @@ fn the_commands_exit_status_is_passed_on_and_own_failures_are_env1s() {
     assert_eq!(status(&[], &["/etc/hostname"]).0, 126);
     let (code, said) = status(&["-o", "/no/such/folder/file"], &["true"]);
     assert_eq!(code, 125);
-    assert!(said.contains("create /no/such/folder/file"), "{said}");
+    assert!(said.contains("create /no/such/directory/file"), "{said}");
 }
 
 #[test]
@@ -255,8 +255,8 @@ fn with_an_output_file_standard_output_is_the_commands_alone() {
     if !can_trace() {
         return;
     }
-    let folder = cp_support::folder();
-    let place = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let dir = cp_support::dir();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (report, page) = (place("report"), place("page.html"));
     let told = dio_trace(&["-o", &report, "--html", &page], &["echo", "hello"]);
     assert_eq!(String::from_utf8(told.stdout).unwrap(), "hello\n");

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use cp_support::{folder, is_root, send, skip, wait_for};
+use cp_support::{dir, is_root, send, skip, wait_for};
 use mount::Mount;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -126,7 +126,7 @@ fn who_is_not_root_is_told_to_be() {
     }
     let mut somebody = Command::new("setpriv");
     somebody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-    // The folder that dio lies in may not be open to everybody; what is open already is.
+    // The directory that dio lies in may not be open to everybody; what is open already is.
     somebody.args(["/proc/self/fd/0", "trace", "--", "true"]).stdin(File::open(DIO).unwrap());
     match somebody.output() {
         Ok(output) => assert_refused(&output, &words),
@@ -168,7 +168,7 @@ fn a_kernel_without_the_events_is_told_by_its_release() {
 #[test]
 fn a_buffer_that_is_too_small_is_told_with_what_it_lost_and_what_to_do() {
     let Some(mount) = Mount::new() else { return };
-    let folder = folder();
+    let dir = dir();
     let file = format!("--filename={}", mount.file("data"));
     let job = "--name=job --direct=1 --ioengine=libaio --rw=randread --bs=4k --iodepth=32 \
                --size=16M --io_size=64M --output=/dev/null";
@@ -188,7 +188,7 @@ fn a_buffer_that_is_too_small_is_told_with_what_it_lost_and_what_to_do() {
     let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains("events were lost, so every figure here is too small"), "{told}");
     assert!(told.contains("again with a larger --buffer"), "{told}");
-    let place = folder.path().join("document.json");
+    let place = dir.path().join("document.json");
     let (status, _, said) = trace(&["--json", "-o", place.to_str().unwrap()]);
     assert_eq!(status, Some(0), "{said}");
     let document: Value = serde_json::from_slice(&fs::read(place).unwrap()).unwrap();

@@ -53,15 +53,15 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// In a folder of its own, which may have been used before. `sources` are lines of a
+    /// In a directory of its own, which may have been used before. `sources` are lines of a
     /// sources.list in place of Debian's suites.
     ///
     /// # Errors
     /// The system's, writing there.
     pub fn prepare(root: &Path, sources: Option<&str>) -> Result<Apt, LabError> {
-        for folder in ["state/lists/partial", "cache/archives/partial"] {
-            let folder = root.join(folder);
-            fs::create_dir_all(&folder).map_err(LabError::file("create", &folder))?;
+        for dir in ["state/lists/partial", "cache/archives/partial"] {
+            let dir = root.join(dir);
+            fs::create_dir_all(&dir).map_err(LabError::file("create", &dir))?;
         }
         let apt = Apt { root: root.to_owned() };
         let sources = sources.map_or_else(debian_sources, str::to_owned);
@@ -143,14 +143,14 @@ impl Apt {
         Ok(told.output.lines().filter_map(package_of).collect())
     }
 
-    /// Fetches packages into a folder; gives their files, in the order asked.
+    /// Fetches packages into a directory; gives their files, in the order asked.
     ///
     /// # Errors
     /// [`LabError::Tool`] when one can't be had.
     pub fn download(
         &self,
         packages: &[(String, String)],
-        folder: &Path,
+        dir: &Path,
         watch: &Watch,
     ) -> Result<Vec<PathBuf>, LabError> {
         let what = packages.first().map_or("", |(name, _)| name.as_str()).to_owned();
@@ -159,11 +159,11 @@ impl Apt {
         let mut command = self.command("apt-get");
         command.args(["download", "-q", "-o", "APT::Status-Fd=1", "-o", "Acquire::Retries=2"]);
         command.args(packages.iter().map(|(name, version)| format!("{name}={version}")));
-        command.current_dir(folder);
+        command.current_dir(dir);
         let told = run(&mut command, &format!("download {what}"), watch, |percent| {
             watch.tell(Progress::Downloading(what.clone(), percent));
         })?;
-        let entries = fs::read_dir(folder).map_err(LabError::file("open", folder))?;
+        let entries = fs::read_dir(dir).map_err(LabError::file("open", dir))?;
         let found: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         for (name, _) in packages {
             let is_it = |path: &&PathBuf| {

@@ -33,7 +33,7 @@ pub enum Metric {
 /// A kernel that the search may boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// What it is called: its upstream version, or its folder's name.
+    /// What it is called: its upstream version, or its directory's name.
     pub label: String,
     /// How the store finds it.
     pub choice: Choice,
@@ -176,13 +176,13 @@ pub fn candidates(store: &mut Store) -> Result<Vec<Candidate>, LabError> {
     Ok(all)
 }
 
-/// The kernels of a folder of builds: packages, and folders with an image and modules; in the order
-/// of their versions.
+/// The kernels of a directory of builds: packages, and directories with an image and modules; in
+/// the order of their versions.
 ///
 /// # Errors
-/// The system's, reading the folder.
-pub fn candidates_of(folder: &Path) -> Result<Vec<Candidate>, LabError> {
-    let entries = std::fs::read_dir(folder).map_err(LabError::file("open", folder))?;
+/// The system's, reading the directory.
+pub fn candidates_of(dir: &Path) -> Result<Vec<Candidate>, LabError> {
+    let entries = std::fs::read_dir(dir).map_err(LabError::file("open", dir))?;
     let paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     let name = |path: &Path| path.file_name().map(|name| name.display().to_string());
     let mut all = Vec::new();
@@ -394,8 +394,8 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_builds_is_in_the_order_of_versions() {
-        let folder = tempfile::tempdir().unwrap();
+    fn a_dir_of_builds_is_in_the_order_of_versions() {
+        let dir = tempfile::tempdir().unwrap();
         for file in [
             "linux-image-6.10.0_6.10.0-1_amd64.deb",
             "linux-image-6.9.0_6.9.0-1_amd64.deb",
@@ -403,11 +403,11 @@ mod tests {
             "linux-image-6.9.0-dbg_6.9.0-1_amd64.deb",
             "linux-libc-dev_6.9.0-1_amd64.deb",
         ] {
-            std::fs::write(folder.path().join(file), "").unwrap();
+            std::fs::write(dir.path().join(file), "").unwrap();
         }
-        std::fs::create_dir(folder.path().join("v6.9.5")).unwrap();
-        std::fs::write(folder.path().join("v6.9.5/bzImage"), "").unwrap();
-        let all = candidates_of(folder.path()).unwrap();
+        std::fs::create_dir(dir.path().join("v6.9.5")).unwrap();
+        std::fs::write(dir.path().join("v6.9.5/bzImage"), "").unwrap();
+        let all = candidates_of(dir.path()).unwrap();
         let labels: Vec<&str> = all.iter().map(|one| one.label.as_str()).collect();
         assert_eq!(labels, ["6.9.0", "v6.9.5", "6.10.0"]);
         let count = |at: usize| match &all[at].choice {

@@ -11,7 +11,7 @@ use super::error::LabError;
 pub enum Choice {
     /// A series, an upstream version, or a release: the newest that is meant.
     Named(String),
-    /// Files of somebody's own: an image, a folder of modules, packages.
+    /// Files of somebody's own: an image, a directory of modules, packages.
     Files(Vec<PathBuf>),
 }
 
@@ -42,7 +42,7 @@ impl FromStr for Choice {
         if text.contains('.') && is_number() && is_number() {
             return Ok(Choice::Named(text.to_owned()));
         }
-        refused("a file is named with its folder (./bzImage)")
+        refused("a file is named with its directory (./bzImage)")
     }
 }
 

@@ -2,7 +2,7 @@
 //! root, no times, inode numbers in the order of adding.
 
 const MAGIC: &str = "070701";
-const FOLDER: u32 = 0o040_755;
+const DIR: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
 const DEVICE: u32 = 0o020_600;
 const TRAILER: &str = "TRAILER!!!";
@@ -24,7 +24,7 @@ struct Entry<'a> {
 }
 
 impl Archive {
-    /// A file with its permissions. The folder must have been added before.
+    /// A file with its permissions. The directory must have been added before.
     ///
     /// # Panics
     /// For a file of 4 GiB: the format holds no larger one, and guest memory neither.
@@ -32,9 +32,9 @@ impl Archive {
         self.entry(&Entry { name, mode: 0o100_000 | mode, content, device: (0, 0) });
     }
 
-    /// A folder.
-    pub fn folder(&mut self, name: &str) {
-        self.entry(&Entry { name, mode: FOLDER, content: &[], device: (0, 0) });
+    /// A directory.
+    pub fn dir(&mut self, name: &str) {
+        self.entry(&Entry { name, mode: DIR, content: &[], device: (0, 0) });
     }
 
     /// A symbolic link.
@@ -89,7 +89,7 @@ mod tests {
 
     fn sample() -> Vec<u8> {
         let mut archive = Archive::default();
-        archive.folder("bin");
+        archive.dir("bin");
         archive.file("bin/tool", 0o755, b"12345");
         archive.link("bin/other", "tool");
         archive.device("console", 5, 1);

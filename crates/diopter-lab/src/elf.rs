@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_program_starts_without_a_library_that_was_dropped() {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let program = std::env::current_exe().unwrap();
         let mut bytes = std::fs::read(program).unwrap();
         let before = libraries(&bytes).unwrap();
@@ -260,7 +260,7 @@ mod tests {
         let after = libraries(&bytes).unwrap();
         assert_eq!(after.len() + 1, before.len());
         assert!(!after.iter().any(|name| name == "libgcc_s.so.1"), "{after:?}");
-        let path = folder.path().join("program");
+        let path = dir.path().join("program");
         std::fs::write(&path, bytes).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&path, mode).unwrap();

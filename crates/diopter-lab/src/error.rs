@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use super::machine::BootError;
 
-const FULL: &str = "free some space, lower --cache-limit, or name another folder with --cache";
+const FULL: &str = "free some space, lower --cache-limit, or name another directory with --cache";
 
 /// Why there is no kernel, or no guest.
 #[derive(Debug)]
 pub enum LabError {
-    /// A file or folder: what was done with it.
+    /// A file or directory: what was done with it.
     File {
         /// What was done: `write`.
         doing: &'static str,
@@ -113,10 +113,10 @@ fn remedy_of_file(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FULL,
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "name a folder of your own with --cache"
+            "name a directory of your own with --cache"
         }
         io::ErrorKind::NotFound => "check the name",
-        _ => "look at the disk, or name another folder with --cache",
+        _ => "look at the disk, or name another directory with --cache",
     }
 }
 

@@ -79,7 +79,7 @@ impl Initramfs {
     pub fn add_modules(&mut self, kernel: &Kernel, wanted: &[&str]) -> Result<(), ModuleError> {
         let order = kernel.modules.load_order(wanted).map_err(ModuleError::Missing)?;
         let mut archive = Archive::default();
-        archive.folder("lab");
+        archive.dir("lab");
         for module in order {
             let content = trust::read(&module.path, module.digest.as_deref())
                 .map_err(|error| ModuleError::Read(module.path.clone(), error))?;
@@ -93,7 +93,7 @@ impl Initramfs {
     /// Adds a directory. Its parent must exist.
     pub fn add_directory(&mut self, name: &str) {
         let mut archive = Archive::default();
-        archive.folder(name);
+        archive.dir(name);
         self.bytes.extend(archive.finish());
     }
 
@@ -108,7 +108,7 @@ impl Initramfs {
     #[must_use]
     pub fn with_job(&self, script: &str) -> Vec<u8> {
         let mut archive = Archive::default();
-        archive.folder("lab");
+        archive.dir("lab");
         archive.file(MODULES, 0o644, (self.modules.join("\n") + "\n").as_bytes());
         archive.file(JOB, 0o755, script.as_bytes());
         archive.file("init", 0o755, INIT.as_bytes());

@@ -19,7 +19,7 @@ pub const SCHEMA: &str = "diopter.lab-kernels/1";
 pub struct KernelList {
     /// `diopter.lab-kernels/1`.
     pub schema: String,
-    /// The cache's folder.
+    /// The cache's directory.
     pub cache: String,
     /// Bytes in it.
     pub cache_bytes: u64,

@@ -170,7 +170,7 @@ impl Machine {
     /// [`BootError::NoQemu`], or what went wrong asking for its version.
     pub fn find() -> Result<Machine, BootError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let found = std::env::split_paths(&path).map(|folder| folder.join(QEMU));
+        let found = std::env::split_paths(&path).map(|dir| dir.join(QEMU));
         let qemu = found.into_iter().find(|name| name.is_file()).ok_or(BootError::NoQemu)?;
         Machine::at(&qemu)
     }

@@ -46,7 +46,7 @@ const LINKS: [(&str, &str); 5] = [
     ("sbin/mkfs.ext4", "mke2fs"),
     ("sbin/mkfs.vfat", "mkfs.fat"),
 ];
-const FOLDERS: [&str; 12] =
+const DIRS: [&str; 12] =
     ["bin", "sbin", "etc", "lib", "lib64", LIBRARIES, "dev", "proc", "sys", "tmp", "mnt", "lab"];
 /// Where the dynamic linker looks.
 const LIBRARIES: &str = "lib/x86_64-linux-gnu";
@@ -106,8 +106,8 @@ pub fn archive(packages: &BTreeMap<String, PathBuf>) -> Result<Vec<u8>, LabError
 
 fn written(files: &BTreeMap<String, Vec<u8>>) -> Vec<u8> {
     let mut archive = Archive::default();
-    for folder in FOLDERS {
-        archive.folder(folder);
+    for dir in DIRS {
+        archive.dir(dir);
     }
     archive.device("dev/console", 5, 1);
     archive.link(&format!("lib64/{LINKER}"), &format!("../{LIBRARIES}/{LINKER}"));
@@ -160,9 +160,9 @@ fn contents_of(package: &std::path::Path) -> Result<Contents, LabError> {
     }
     for (path, target) in links {
         // Libraries link to their neighbours.
-        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir);
         let file = target.rsplit('/').next().unwrap_or(&target);
-        if let Some(content) = contents.get(&format!("{folder}/{file}")).cloned() {
+        if let Some(content) = contents.get(&format!("{dir}/{file}")).cloned() {
             contents.insert(path, content);
         }
     }

@@ -284,13 +284,13 @@ mod tests {
 
     #[test]
     fn a_file_is_written_whole_and_what_cannot_be_written_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("run.json");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.json");
         write_whole(&path, "one").unwrap();
         write_whole(&path, "two").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-        let error = write_whole(&folder.path().join("none/run.json"), "").unwrap_err();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        let error = write_whole(&dir.path().join("none/run.json"), "").unwrap_err();
         assert!(error.to_string().contains("none/run.json: "), "{error}");
     }
 

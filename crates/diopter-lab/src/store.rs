@@ -23,7 +23,7 @@ use super::watch::{Progress, Watch};
 /// Changes when what is unpacked changes; older entries are then made again.
 const FORMAT: u32 = 3;
 const FACTS: &str = "facts.json";
-/// In a temporary folder that is used outside the lock.
+/// In a temporary directory that is used outside the lock.
 const IN_USE: &str = "in-use";
 const ARCHIVE: &str = "programs.cpio";
 /// Bytes that the cache may take where nothing else was said.
@@ -32,7 +32,7 @@ pub const CACHE_LIMIT: u64 = 2 << 30;
 /// Where things are kept, and what may be fetched.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// The cache's folder; `None` for `$XDG_CACHE_HOME/diopter`.
+    /// The cache's directory; `None` for `$XDG_CACHE_HOME/diopter`.
     pub cache: Option<PathBuf>,
     /// Bytes that it may take; what was used least recently goes.
     pub limit_bytes: u64,
@@ -118,19 +118,19 @@ impl Store {
         let path = self.root.join("tmp");
         let _lock = self.lock()?;
         let entries = fs::read_dir(&path).map_err(LabError::file("open", &path))?;
-        for folder in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-            let mark = File::open(folder.join(IN_USE));
+        for dir in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            let mark = File::open(dir.join(IN_USE));
             let is_in_use = mark.is_ok_and(|mark| {
                 rustix::fs::flock(&mark, FlockOperation::NonBlockingLockExclusive).is_err()
             });
             if !is_in_use {
-                fs::remove_dir_all(&folder).map_err(LabError::file("remove", &folder))?;
+                fs::remove_dir_all(&dir).map_err(LabError::file("remove", &dir))?;
             }
         }
         Ok(())
     }
 
-    /// The cache's folder.
+    /// The cache's directory.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -188,12 +188,12 @@ impl Store {
     /// The kernels in the cache, oldest first.
     ///
     /// # Errors
-    /// The system's, reading the folder.
+    /// The system's, reading the directory.
     pub fn cached(&self) -> Result<Vec<Kernel>, LabError> {
-        let folder = self.root.join("kernels");
-        let entries = fs::read_dir(&folder).map_err(LabError::file("open", &folder))?;
-        let folders = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        let mut kernels: Vec<Kernel> = folders.filter_map(|folder| read_kernel(&folder)).collect();
+        let dir = self.root.join("kernels");
+        let entries = fs::read_dir(&dir).map_err(LabError::file("open", &dir))?;
+        let dirs = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut kernels: Vec<Kernel> = dirs.filter_map(|dir| read_kernel(&dir)).collect();
         kernels.sort_by(|left, right| version::compare(&left.version, &right.version));
         Ok(kernels)
     }
@@ -227,9 +227,9 @@ impl Store {
     /// As [`Store::kernel`].
     pub fn kernel_of(&mut self, build: &Build) -> Result<Kernel, LabError> {
         let name = format!("{}_{}", build.release, build.version.replace(':', "%3a"));
-        let folder = self.root.join("kernels").join(name);
+        let dir = self.root.join("kernels").join(name);
         let lock = self.lock()?;
-        if read_kernel(&folder).is_none() {
+        if read_kernel(&dir).is_none() {
             let packages = build.packages.iter().map(|name| (name.clone(), build.version.clone()));
             let packages: Vec<(String, String)> = packages.collect();
             let work = self.temporary()?;
@@ -239,9 +239,9 @@ impl Store {
             let ready = self.temporary()?;
             write_kernel(&parts, build, ready.path())?;
             self.watch.check()?;
-            publish(ready, &folder)?;
+            publish(ready, &dir)?;
         }
-        let kernel = self.take_into_use(&folder)?;
+        let kernel = self.take_into_use(&dir)?;
         self.trim()?;
         drop(lock);
         kernel.ok_or_else(|| LabError::Layout {
@@ -250,7 +250,7 @@ impl Store {
         })
     }
 
-    /// A kernel from files of somebody's own: an image, a folder of modules, Debian packages.
+    /// A kernel from files of somebody's own: an image, a directory of modules, Debian packages.
     ///
     /// # Errors
     /// [`LabError`]: a file that can't be read, or no image among them.
@@ -265,14 +265,14 @@ impl Store {
         for file in files.iter().filter(|file| !is_package(file)) {
             let facts = fs::metadata(file).map_err(LabError::file("open", file))?;
             if facts.is_dir() {
-                unpack::add_folder(&mut parts, file)?;
+                unpack::add_dir(&mut parts, file)?;
             } else {
                 image = Some(fs::canonicalize(file).map_err(LabError::file("open", file))?);
             }
         }
         let lock = self.lock()?;
-        let folder = self.temporary()?;
-        let path = folder.path().join(IN_USE);
+        let dir = self.temporary()?;
+        let path = dir.path().join(IN_USE);
         let mark = File::create(&path).map_err(LabError::file("create", &path))?;
         rustix::fs::flock(&mark, FlockOperation::NonBlockingLockShared)
             .map_err(|error| LabError::file("lock", &path)(error.into()))?;
@@ -281,7 +281,7 @@ impl Store {
         let image = match (image, &parts.image) {
             (Some(image), _) => image,
             (None, Some(content)) => {
-                let path = folder.path().join(unpack::IMAGE);
+                let path = dir.path().join(unpack::IMAGE);
                 fs::write(&path, content).map_err(LabError::file("write", &path))?;
                 path
             }
@@ -289,8 +289,8 @@ impl Store {
                 return Err(LabError::Layout { package: told, lacks: "vmlinuz".to_owned() });
             }
         };
-        let modules = parts.write_modules(folder.path(), &told)?;
-        self.own.push(folder);
+        let modules = parts.write_modules(dir.path(), &told)?;
+        self.own.push(dir);
         let file_name = image.file_name().map(|name| name.display().to_string());
         let release = parts.release.clone().or(file_name).unwrap_or_default();
         let series = version::series(&release).unwrap_or_else(|| release.clone());
@@ -328,17 +328,17 @@ impl Store {
         let key = chosen.iter().map(|(name, version)| format!("{name}={version}\n"));
         let key = format!("{FORMAT}\n{}", key.collect::<String>());
         let key = blake3::hash(key.as_bytes()).to_hex();
-        let folder = self.root.join("programs").join(&key[..16]);
-        if read_programs(&folder).is_none() {
-            self.make_programs(&chosen, &folder)?;
+        let dir = self.root.join("programs").join(&key[..16]);
+        if read_programs(&dir).is_none() {
+            self.make_programs(&chosen, &dir)?;
         }
-        self.hold(&folder)?;
+        self.hold(&dir)?;
         self.trim()?;
         drop(lock);
-        read_programs(&folder).ok_or_else(|| self.nobody_has("for the guest's programs"))
+        read_programs(&dir).ok_or_else(|| self.nobody_has("for the guest's programs"))
     }
 
-    fn make_programs(&self, chosen: &[(String, String)], folder: &Path) -> Result<(), LabError> {
+    fn make_programs(&self, chosen: &[(String, String)], dir: &Path) -> Result<(), LabError> {
         let work = self.temporary()?;
         let files = self.apt.download(chosen, work.path(), &self.watch)?;
         self.watch.tell(Progress::Unpacking("the guest's programs".to_owned()));
@@ -350,18 +350,17 @@ impl Store {
         fs::write(&path, archive).map_err(LabError::file("write", &path))?;
         let versions = chosen.iter().cloned().collect();
         write_json(ready.path(), &Programs { archive: PathBuf::from(ARCHIVE), versions, digest })?;
-        publish(ready, folder)
+        publish(ready, dir)
     }
 
     fn cached_programs(&mut self) -> Result<Option<Programs>, LabError> {
-        let folder = self.root.join("programs");
-        let entries = fs::read_dir(&folder).map_err(LabError::file("open", &folder))?;
-        let mut folders: Vec<PathBuf> =
-            entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-        folders.sort_by_key(|folder| used_at(folder));
-        for folder in folders.iter().rev() {
-            if let Some(programs) = read_programs(folder) {
-                self.hold(folder)?;
+        let dir = self.root.join("programs");
+        let entries = fs::read_dir(&dir).map_err(LabError::file("open", &dir))?;
+        let mut dirs: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        dirs.sort_by_key(|dir| used_at(dir));
+        for dir in dirs.iter().rev() {
+            if let Some(programs) = read_programs(dir) {
+                self.hold(dir)?;
                 return Ok(Some(programs));
             }
         }
@@ -375,9 +374,9 @@ impl Store {
         };
         let kernels = self.cached()?;
         let Some(kernel) = kernels.iter().rev().find(is_meant) else { return Ok(None) };
-        let folder = kernel.image.parent().unwrap_or(&self.root).to_owned();
+        let dir = kernel.image.parent().unwrap_or(&self.root).to_owned();
         let _lock = self.lock()?;
-        self.take_into_use(&folder)
+        self.take_into_use(&dir)
     }
 
     fn nobody_has(&self, asked: &str) -> LabError {
@@ -413,19 +412,19 @@ impl Store {
     }
 
     fn temporary(&self) -> Result<tempfile::TempDir, LabError> {
-        let folder = self.root.join("tmp");
-        tempfile::tempdir_in(&folder).map_err(LabError::file("create a folder in", &folder))
+        let dir = self.root.join("tmp");
+        tempfile::tempdir_in(&dir).map_err(LabError::file("create a directory in", &dir))
     }
 
-    fn take_into_use(&mut self, folder: &Path) -> Result<Option<Kernel>, LabError> {
-        let Some(kernel) = read_kernel(folder) else { return Ok(None) };
-        self.hold(folder)?;
+    fn take_into_use(&mut self, dir: &Path) -> Result<Option<Kernel>, LabError> {
+        let Some(kernel) = read_kernel(dir) else { return Ok(None) };
+        self.hold(dir)?;
         Ok(Some(kernel))
     }
 
     /// Marks an entry as used now, and keeps other runs from removing it.
-    fn hold(&mut self, folder: &Path) -> Result<(), LabError> {
-        let path = folder.join(FACTS);
+    fn hold(&mut self, dir: &Path) -> Result<(), LabError> {
+        let path = dir.join(FACTS);
         let file = File::options().read(true).write(true).open(&path);
         let file = file.map_err(LabError::file("open", &path))?;
         // A time that can't be set makes it go earlier than it should, which is no trouble.
@@ -441,23 +440,23 @@ impl Store {
     fn trim(&self) -> Result<(), LabError> {
         let mut entries = Vec::new();
         for kind in ["kernels", "programs"] {
-            let folder = self.root.join(kind);
-            let found = fs::read_dir(&folder).map_err(LabError::file("open", &folder))?;
+            let dir = self.root.join(kind);
+            let found = fs::read_dir(&dir).map_err(LabError::file("open", &dir))?;
             entries.extend(found.filter_map(|entry| Some(entry.ok()?.path())));
         }
-        entries.sort_by_key(|folder| used_at(folder));
+        entries.sort_by_key(|dir| used_at(dir));
         let mut total: u64 = size_of(&self.root);
-        for folder in entries {
+        for dir in entries {
             if total <= self.options.limit_bytes {
                 break;
             }
-            let size = size_of(&folder);
-            let facts = File::open(folder.join(FACTS));
+            let size = size_of(&dir);
+            let facts = File::open(dir.join(FACTS));
             let is_free = facts.as_ref().is_ok_and(|facts| {
                 rustix::fs::flock(facts, FlockOperation::NonBlockingLockExclusive).is_ok()
             });
             if is_free || facts.is_err() {
-                fs::remove_dir_all(&folder).map_err(LabError::file("remove", &folder))?;
+                fs::remove_dir_all(&dir).map_err(LabError::file("remove", &dir))?;
                 total = total.saturating_sub(size);
             }
         }
@@ -471,20 +470,20 @@ fn default_cache() -> Result<PathBuf, LabError> {
     let base = from("XDG_CACHE_HOME").or_else(|| Some(from("HOME")?.join(".cache")));
     base.map(|base| base.join("diopter")).ok_or_else(|| {
         LabError::Choice(
-            "neither XDG_CACHE_HOME nor HOME is set; name a folder with --cache".to_owned(),
+            "neither XDG_CACHE_HOME nor HOME is set; name a directory with --cache".to_owned(),
         )
     })
 }
 
-fn write_kernel(parts: &Parts, build: &Build, folder: &Path) -> Result<(), LabError> {
+fn write_kernel(parts: &Parts, build: &Build, dir: &Path) -> Result<(), LabError> {
     let package = format!("{} {}", build.packages.join(" "), build.version);
     let image = parts.image.as_ref().ok_or_else(|| LabError::Layout {
         package: package.clone(),
         lacks: "vmlinuz".to_owned(),
     })?;
-    let path = folder.join(unpack::IMAGE);
+    let path = dir.join(unpack::IMAGE);
     fs::write(&path, image).map_err(LabError::file("write", &path))?;
-    let set = parts.write_modules(folder, &package)?;
+    let set = parts.write_modules(dir, &package)?;
     if build.has_modules && set.modules.is_empty() {
         return Err(LabError::Layout { package, lacks: "modules".to_owned() });
     }
@@ -502,33 +501,33 @@ fn write_kernel(parts: &Parts, build: &Build, folder: &Path) -> Result<(), LabEr
             .collect(),
         built_in: set.built_in,
     };
-    write_json(folder, &facts)
+    write_json(dir, &facts)
 }
 
-fn write_json(folder: &Path, facts: &impl Serialize) -> Result<(), LabError> {
-    let path = folder.join(FACTS);
+fn write_json(dir: &Path, facts: &impl Serialize) -> Result<(), LabError> {
+    let path = dir.join(FACTS);
     let text = serde_json::to_vec_pretty(facts).expect("strings and numbers are JSON");
     fs::write(&path, text).map_err(LabError::file("write", &path))
 }
 
-/// Gives a folder that is whole its name; what was there is not whole, or of another format.
-fn publish(ready: tempfile::TempDir, folder: &Path) -> Result<(), LabError> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).map_err(LabError::file("remove", folder))?;
+/// Gives a directory that is whole its name; what was there is not whole, or of another format.
+fn publish(ready: tempfile::TempDir, dir: &Path) -> Result<(), LabError> {
+    if dir.exists() {
+        fs::remove_dir_all(dir).map_err(LabError::file("remove", dir))?;
     }
-    fs::rename(ready.path(), folder).map_err(LabError::file("name", folder))?;
+    fs::rename(ready.path(), dir).map_err(LabError::file("name", dir))?;
     // It has another name now; there is nothing left to remove.
     drop(ready.keep());
     Ok(())
 }
 
-fn read_kernel(folder: &Path) -> Option<Kernel> {
-    let facts: Facts = serde_json::from_slice(&trust::read_own(&folder.join(FACTS))?).ok()?;
+fn read_kernel(dir: &Path) -> Option<Kernel> {
+    let facts: Facts = serde_json::from_slice(&trust::read_own(&dir.join(FACTS))?).ok()?;
     if facts.format != FORMAT {
         return None;
     }
     let module = |(name, (needs, digest))| {
-        let path = folder.join("modules").join(format!("{name}.ko"));
+        let path = dir.join("modules").join(format!("{name}.ko"));
         (String::clone(&name), Module { name, path, needs, digest })
     };
     let modules = facts.modules.into_iter().map(module).collect();
@@ -537,35 +536,35 @@ fn read_kernel(folder: &Path) -> Option<Kernel> {
         release: facts.release,
         package: facts.package,
         version: facts.version,
-        image: folder.join(unpack::IMAGE),
+        image: dir.join(unpack::IMAGE),
         image_digest: Some(facts.digest),
         modules: ModuleSet { modules, built_in: facts.built_in },
     })
 }
 
-fn read_programs(folder: &Path) -> Option<Programs> {
-    let facts = trust::read_own(&folder.join(FACTS))?;
+fn read_programs(dir: &Path) -> Option<Programs> {
+    let facts = trust::read_own(&dir.join(FACTS))?;
     let programs: Programs = serde_json::from_slice(&facts).ok()?;
-    let archive = folder.join(ARCHIVE);
+    let archive = dir.join(ARCHIVE);
     // An archive that was changed is made again.
     trust::read(&archive, Some(&programs.digest)).ok()?;
     Some(Programs { archive, ..programs })
 }
 
-fn used_at(folder: &Path) -> SystemTime {
-    let facts = fs::metadata(folder.join(FACTS)).and_then(|facts| facts.modified());
+fn used_at(dir: &Path) -> SystemTime {
+    let facts = fs::metadata(dir.join(FACTS)).and_then(|facts| facts.modified());
     facts.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Bytes of all files below a folder. What disappears meanwhile counts nothing.
-fn size_of(folder: &Path) -> u64 {
-    let mut folders = vec![folder.to_owned()];
+/// Bytes of all files below a directory. What disappears meanwhile counts nothing.
+fn size_of(dir: &Path) -> u64 {
+    let mut dirs = vec![dir.to_owned()];
     let mut total = 0;
     // Links are not followed, so the file system's depth bounds the loop.
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
             match entry.metadata() {
-                Ok(facts) if facts.is_dir() => folders.push(entry.path()),
+                Ok(facts) if facts.is_dir() => dirs.push(entry.path()),
                 Ok(facts) => total += facts.len(),
                 Err(_) => {}
             }

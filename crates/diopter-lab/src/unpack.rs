@@ -1,4 +1,4 @@
-//! From packages, or a folder of somebody's own, to a kernel's image and the modules that jobs
+//! From packages, or a directory of somebody's own, to a kernel's image and the modules that jobs
 //! need: uncompressed, without signatures, with what each of them needs.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ const WANTED: [&str; 30] = [
 ];
 /// Memory of an xz decoder; `xz -9` needs 65 MiB.
 const DICTIONARY_KIB_MAX: u32 = 256 << 10;
-/// What is in the folder of an unpacked kernel.
+/// What is in the directory of an unpacked kernel.
 pub const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
 
@@ -56,7 +56,7 @@ const MODULES: &str = "modules";
 pub struct Parts {
     /// The image, if it was there.
     pub image: Option<Vec<u8>>,
-    /// What `uname -r` says: of the image's name or its folder of modules.
+    /// What `uname -r` says: of the image's name or its directory of modules.
     pub release: Option<String>,
     /// Modules by name: the file's name, and its bytes.
     modules: BTreeMap<String, (String, Vec<u8>)>,
@@ -77,23 +77,23 @@ pub fn parts_of(packages: &[PathBuf]) -> Result<Parts, LabError> {
     Ok(parts)
 }
 
-/// Takes modules out of a folder that is laid out like `/lib/modules/RELEASE`, or has modules
+/// Takes modules out of a directory that is laid out like `/lib/modules/RELEASE`, or has modules
 /// anywhere in it.
 ///
 /// # Errors
 /// The system's, with the file.
-pub fn add_folder(parts: &mut Parts, folder: &Path) -> Result<(), LabError> {
-    let mut folders = vec![folder.to_owned()];
+pub fn add_dir(parts: &mut Parts, dir: &Path) -> Result<(), LabError> {
+    let mut dirs = vec![dir.to_owned()];
     // Links are not followed, so the file system's depth bounds the loop.
-    while let Some(folder) = folders.pop() {
-        let entries = fs::read_dir(&folder).map_err(LabError::file("open", &folder))?;
+    while let Some(dir) = dirs.pop() {
+        let entries = fs::read_dir(&dir).map_err(LabError::file("open", &dir))?;
         for entry in entries {
-            let entry = entry.map_err(LabError::file("read", &folder))?;
+            let entry = entry.map_err(LabError::file("read", &dir))?;
             let path = entry.path();
             let kind = entry.file_type().map_err(LabError::file("look at", &path))?;
             let name = path.to_string_lossy().into_owned();
             if kind.is_dir() {
-                folders.push(path);
+                dirs.push(path);
             } else if kind.is_file() && is_part(&name) {
                 let content = fs::read(&path).map_err(LabError::file("read", &path))?;
                 parts.take(&name, content);
@@ -133,13 +133,13 @@ impl Parts {
         }
     }
 
-    /// Writes the modules that jobs ask for into a folder, and tells which they are.
+    /// Writes the modules that jobs ask for into a directory, and tells which they are.
     ///
     /// # Errors
     /// The system's, writing; [`LabError::Layout`] for a module that can't be read.
-    pub fn write_modules(&self, folder: &Path, package: &str) -> Result<ModuleSet, LabError> {
-        let folder = folder.join(MODULES);
-        fs::create_dir_all(&folder).map_err(LabError::file("create", &folder))?;
+    pub fn write_modules(&self, dir: &Path, package: &str) -> Result<ModuleSet, LabError> {
+        let dir = dir.join(MODULES);
+        fs::create_dir_all(&dir).map_err(LabError::file("create", &dir))?;
         let mut set = ModuleSet { modules: BTreeMap::new(), built_in: self.built_in.clone() };
         let mut asked: Vec<String> = WANTED.iter().map(|name| (*name).to_owned()).collect();
         // Every module's needs are asked for once.
@@ -155,7 +155,7 @@ impl Parts {
             let needs = elf::module_needs(content)
                 .ok_or_else(|| layout(format!("module {file} with a list of its needs")))?;
             let needs: Vec<String> = needs.iter().map(|need| canonical(need)).collect();
-            let path = folder.join(format!("{name}.ko"));
+            let path = dir.join(format!("{name}.ko"));
             fs::write(&path, content).map_err(LabError::file("write", &path))?;
             asked.extend(needs.iter().cloned());
             let digest = Some(blake3::hash(content).to_hex().to_string());
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_release_is_read_off_the_image_or_the_modules_folder() {
+    fn the_release_is_read_off_the_image_or_the_modules_dir() {
         let release = Some("7.2.13+deb14-cloud-amd64".to_owned());
         assert_eq!(release_of("boot/vmlinuz-7.2.13+deb14-cloud-amd64"), release);
         assert_eq!(release_of("usr/lib/modules/7.2.13+deb14-cloud-amd64/vmlinuz"), release);

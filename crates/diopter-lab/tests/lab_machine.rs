@@ -10,33 +10,33 @@ use std::time::Duration;
 use diopter_lab::{BootError, BootOptions, Console, Initramfs, Kernel, Machine};
 
 /// An emulator that does `body`, with `$console` and `$results` as files.
-fn emulator(folder: &Path, body: &str) -> Machine {
+fn emulator(dir: &Path, body: &str) -> Machine {
     let script = format!(
         "#!/bin/sh\ncase \"$*\" in *--version) echo 'QEMU emulator version 7.2'; exit;; esac\n\
          for word; do case $word in\n\
          file:*) [ \"$console\" ] && results=${{word#file:}} || console=${{word#file:}};;\n\
          esac; done\n{body}\n"
     );
-    let path = folder.join("qemu");
+    let path = dir.join("qemu");
     let path = &path;
     fs::write(path, script).unwrap();
-    // The emulator has no root, and these scripts write into the folder.
-    for path in [path, folder] {
+    // The emulator has no root, and these scripts write into the directory.
+    for path in [path, dir] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     }
     Machine::at(path).unwrap()
 }
 
-fn boot(folder: &Path, body: &str, options: &BootOptions) -> Result<Console, BootError> {
-    let image = folder.join("image");
+fn boot(dir: &Path, body: &str, options: &BootOptions) -> Result<Console, BootError> {
+    let image = dir.join("image");
     fs::write(&image, b"an image").unwrap();
     let kernel = Kernel { image, ..Kernel::default() };
-    emulator(folder, body).boot(&kernel, &Initramfs::default(), "true", options)
+    emulator(dir, body).boot(&kernel, &Initramfs::default(), "true", options)
 }
 
 fn boot_at_once(body: &str) -> Result<Console, BootError> {
-    let folder = tempfile::tempdir().unwrap();
-    boot(folder.path(), body, &BootOptions::default())
+    let dir = tempfile::tempdir().unwrap();
+    boot(dir.path(), body, &BootOptions::default())
 }
 
 #[test]
@@ -67,12 +67,12 @@ fn what_the_emulator_complains_of_is_told() {
 
 #[test]
 fn a_guest_that_hangs_is_ended_at_its_limit_with_its_emulator() {
-    let folder = tempfile::tempdir().unwrap();
-    let pid = folder.path().join("pid");
+    let dir = tempfile::tempdir().unwrap();
+    let pid = dir.path().join("pid");
     let limit = Duration::from_millis(300);
     let options = BootOptions { limit, ..BootOptions::default() };
     let body = format!("echo waiting >$console; echo $$ >{}; exec sleep 1000", pid.display());
-    match boot(folder.path(), &body, &options) {
+    match boot(dir.path(), &body, &options) {
         Err(error @ BootError::Hang(..)) => {
             assert!(error.last_lines().len() <= "waiting".len());
             assert!(error.to_string().contains("more time"), "{error}");
@@ -87,10 +87,10 @@ fn a_guest_that_hangs_is_ended_at_its_limit_with_its_emulator() {
 
 #[test]
 fn a_guest_that_prints_nothing_for_too_long_is_ended() {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let quiet_limit = Some(Duration::from_millis(300));
     let options = BootOptions { quiet_limit, tail_lines: 1, ..BootOptions::default() };
-    match boot(folder.path(), "echo first >$console; exec sleep 1000", &options) {
+    match boot(dir.path(), "echo first >$console; exec sleep 1000", &options) {
         Err(error @ BootError::Quiet(..)) => {
             assert!(["", "first"].contains(&error.last_lines()), "{}", error.last_lines());
             assert!(error.to_string().contains("printed nothing"), "{error}");
@@ -103,11 +103,11 @@ fn a_guest_that_prints_nothing_for_too_long_is_ended() {
 /// were asked for.
 #[test]
 fn a_guest_that_prints_again_and_again_is_waited_for() {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let (quiet_limit, tail_lines) = (Some(Duration::from_secs(3)), 2);
     let options = BootOptions { quiet_limit, tail_lines, ..BootOptions::default() };
     let body = "for line in 1 2 3 4 5 6 7 8; do echo $line >>$console; sleep 0.5; done";
-    match boot(folder.path(), body, &options) {
+    match boot(dir.path(), body, &options) {
         Err(BootError::Silent(lines)) => assert_eq!(lines, "7\n8"),
         other => panic!("{other:?}"),
     }
@@ -115,8 +115,8 @@ fn a_guest_that_prints_again_and_again_is_waited_for() {
 
 #[test]
 fn a_guest_is_ended_when_somebody_asks_to_stop() {
-    let folder = tempfile::tempdir().unwrap();
-    let started = folder.path().join("started");
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("started");
     rustix_fifo(&started);
     let stop = Arc::new(AtomicBool::new(false));
     let options = BootOptions { stop: Some(Arc::clone(&stop)), ..BootOptions::default() };
@@ -126,7 +126,7 @@ fn a_guest_is_ended_when_somebody_asks_to_stop() {
             fs::read(&started).unwrap();
             stop.store(true, Ordering::Relaxed);
         });
-        assert!(matches!(boot(folder.path(), &body, &options), Err(BootError::Stopped)));
+        assert!(matches!(boot(dir.path(), &body, &options), Err(BootError::Stopped)));
     });
 }
 
@@ -161,12 +161,12 @@ fn rustix_user() -> String {
 
 #[test]
 fn an_image_that_is_not_what_was_fetched_is_not_booted() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("vmlinuz");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("vmlinuz");
     fs::write(&image, b"another image").unwrap();
     let digest = Some(blake3::hash(b"an image").to_hex().to_string());
     let kernel = Kernel { image, image_digest: digest, ..Kernel::default() };
-    let machine = emulator(folder.path(), "echo 'lab: end 0' >$console");
+    let machine = emulator(dir.path(), "echo 'lab: end 0' >$console");
     let booted = machine.boot(&kernel, &Initramfs::default(), "true", &BootOptions::default());
     let told = booted.unwrap_err().to_string();
     assert!(told.contains("not what was fetched"), "{told}");

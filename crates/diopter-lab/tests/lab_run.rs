@@ -28,37 +28,37 @@ well() {
 "#;
 
 /// An emulator whose kernels are their series.
-fn emulator(folder: &Path, cases: &str) -> Machine {
+fn emulator(dir: &Path, cases: &str) -> Machine {
     let script = format!(
         "#!/bin/sh\ncase \"$*\" in *--version) echo 'QEMU emulator version 7.2'; exit;; esac\n\
          for word; do case $word in\n\
          file:*) [ \"$console\" ] && results=${{word#file:}} || console=${{word#file:}};;\n\
          esac; [ \"$last\" = -kernel ] && kernel=$(cat $word); last=$word; done\n\
-         folder={}\nend=401000000\n{TOLD}\ncase $kernel in\n{cases}\nesac\n",
-        folder.display()
+         directory={}\nend=401000000\n{TOLD}\ncase $kernel in\n{cases}\nesac\n",
+        dir.display()
     );
-    let path = folder.join("qemu");
+    let path = dir.join("qemu");
     fs::write(&path, script).unwrap();
-    // The emulator has no root, and these scripts write into the folder.
-    for path in [path.as_path(), folder] {
+    // The emulator has no root, and these scripts write into the directory.
+    for path in [path.as_path(), dir] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     }
     Machine::at(&path).unwrap()
 }
 
-fn kernel(folder: &Path, series: &str) -> Kernel {
-    let image = folder.join(format!("image-{series}"));
+fn kernel(dir: &Path, series: &str) -> Kernel {
+    let image = dir.join(format!("image-{series}"));
     fs::write(&image, series).unwrap();
     Kernel { series: series.to_owned(), image, ..Kernel::default() }
 }
 
-fn ran(folder: &Path, kernels: &[Kernel], repeats: u32, cases: &str) -> Bench {
-    let programs: PathBuf = folder.join("programs.cpio");
+fn ran(dir: &Path, kernels: &[Kernel], repeats: u32, cases: &str) -> Bench {
+    let programs: PathBuf = dir.join("programs.cpio");
     fs::write(&programs, b"").unwrap();
     let jobs = product(&[FileSystem::Ext4], &[ReadWrite::RandWrite], &[4096], &[64]);
     let engines = vec![Engine::Libaio];
     let plan = Plan { jobs, engines, device: Device::default(), repeats, is_traced: true };
-    let (machine, options) = (emulator(folder, cases), BootOptions::default());
+    let (machine, options) = (emulator(dir, cases), BootOptions::default());
     let fleet = Fleet::of_this_host().unwrap();
     let lab = Lab { machine: &machine, fleet: &fleet, programs: &programs, options: &options };
     let outcome = run(lab, kernels, &plan, &|_| ()).unwrap();
@@ -71,11 +71,11 @@ fn failure(bench: &Bench, column: usize) -> &str {
 
 #[test]
 fn a_kernel_that_fails_is_told_with_its_reason_and_the_others_are_measured() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let mut lacking = kernel(folder, "4.0");
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let mut lacking = kernel(dir, "4.0");
     lacking.modules = ModuleSet { built_in: ["ext4".to_owned()].into(), ..ModuleSet::default() };
-    let kernels = ["1.0", "2.0", "3.0"].map(|series| kernel(folder, series));
+    let kernels = ["1.0", "2.0", "3.0"].map(|series| kernel(dir, series));
     let kernels = [&kernels[..], &[lacking]].concat();
     let cases = r#"
 1.0) well ;;
@@ -83,7 +83,7 @@ fn a_kernel_that_fails_is_told_with_its_reason_and_the_others_are_measured() {
 3.0) say '{"kind":"failure","what":"mount of ext4: no such device"}'
   echo 'lab: end 1' >$console ;;
 4.0) well ;;"#;
-    let bench = ran(folder, &kernels, 1, cases);
+    let bench = ran(dir, &kernels, 1, cases);
     let write = bench.rows[0].cells[0].samples[0].write.as_ref().unwrap();
     assert!((write.iops - 50_000.0).abs() < 1e-6);
     assert!(failure(&bench, 1).ends_with("Kernel panic - not syncing: no root"));
@@ -95,9 +95,9 @@ fn a_kernel_that_fails_is_told_with_its_reason_and_the_others_are_measured() {
 
 #[test]
 fn two_boots_with_the_same_digits_are_two_rounds_without_doubt() {
-    let folder = tempfile::tempdir().unwrap();
-    let kernels = [kernel(folder.path(), "1.0")];
-    let bench = ran(folder.path(), &kernels, 2, "*) well ;;");
+    let dir = tempfile::tempdir().unwrap();
+    let kernels = [kernel(dir.path(), "1.0")];
+    let bench = ran(dir.path(), &kernels, 2, "*) well ;;");
     let cell = &bench.rows[0].cells[0];
     let marks = cell.samples.iter().map(|sample| sample.guest.unwrap().is_repeatable);
     assert_eq!(marks.collect::<Vec<_>>(), [Some(true); 2]);
@@ -106,11 +106,11 @@ fn two_boots_with_the_same_digits_are_two_rounds_without_doubt() {
 
 #[test]
 fn boots_that_differ_are_done_once_more_and_marked() {
-    let folder = tempfile::tempdir().unwrap();
-    let kernels = [kernel(folder.path(), "1.0")];
-    // The first to make its folder takes a nanosecond more.
-    let cases = "*) mkdir $folder/first 2>/dev/null && end=401000001; well ;;";
-    let bench = ran(folder.path(), &kernels, 2, cases);
+    let dir = tempfile::tempdir().unwrap();
+    let kernels = [kernel(dir.path(), "1.0")];
+    // The first to make its directory takes a nanosecond more.
+    let cases = "*) mkdir $directory/first 2>/dev/null && end=401000001; well ;;";
+    let bench = ran(dir.path(), &kernels, 2, cases);
     let cell = &bench.rows[0].cells[0];
     let marks = cell.samples.iter().map(|sample| sample.guest.unwrap().is_repeatable);
     assert_eq!(marks.collect::<Vec<_>>(), [Some(false); 3]);

@@ -12,9 +12,9 @@ use diopter_lab::{Choice, LabError, Presence, Store, StoreOptions, Watch};
 
 const RELEASE: &str = "6.1.0-9-cloud-amd64";
 
-/// A repository in a folder, and a cache beside it.
+/// A repository in a directory, and a cache beside it.
 struct Bench {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// `None` without the tools of a Debian system.
@@ -25,23 +25,23 @@ fn bench() -> Option<Bench> {
             return None;
         }
     }
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    fs::create_dir(folder.path().join("repository")).unwrap();
-    Some(Bench { folder })
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    fs::create_dir(dir.path().join("repository")).unwrap();
+    Some(Bench { dir })
 }
 
 impl Bench {
     fn repository(&self) -> PathBuf {
-        self.folder.path().join("repository")
+        self.dir.path().join("repository")
     }
 
     fn cache(&self) -> PathBuf {
-        self.folder.path().join("cache")
+        self.dir.path().join("cache")
     }
 
     /// Adds a package of files.
     fn package(&self, name: &str, version: &str, files: &[(&str, &[u8])]) -> PathBuf {
-        let root = self.folder.path().join("build").join(name);
+        let root = self.dir.path().join("build").join(name);
         fs::create_dir_all(root.join("DEBIAN")).unwrap();
         let control = format!(
             "Package: {name}\nVersion: {version}\nArchitecture: amd64\nMaintainer: x <x@x>\n\
@@ -271,7 +271,7 @@ fn a_kernel_of_files_is_a_package_or_an_image_with_its_modules() {
     let kernel = store.choose(&Choice::Files(vec![package])).unwrap();
     assert_eq!((kernel.series.as_str(), kernel.release.as_str()), ("6.1", RELEASE));
     assert_eq!(kernel.modules.modules.len(), 2);
-    let root = bench.folder.path().join(format!("build/linux-image-{RELEASE}"));
+    let root = bench.dir.path().join(format!("build/linux-image-{RELEASE}"));
     let files = vec![root.join(format!("boot/vmlinuz-{RELEASE}")), root.join("lib/modules")];
     let own = store.choose(&Choice::Files(files)).unwrap();
     assert_eq!(own.modules.modules.keys().collect::<Vec<_>>(), ["configfs", "null_blk"]);
@@ -334,7 +334,7 @@ fn a_full_disk_is_told_with_what_to_do() {
     diopter::prng::Prng::new(1).fill(&mut content);
     bench.package(&format!("linux-image-{RELEASE}"), "6.1.90-1", &[(&image, &content)]);
     bench.index();
-    let Some(disk) = SmallDisk::mount(&bench.folder.path().join("small")) else {
+    let Some(disk) = SmallDisk::mount(&bench.dir.path().join("small")) else {
         println!("SKIP mount: a tmpfs can't be mounted here");
         return;
     };
@@ -372,7 +372,7 @@ fn a_cache_that_others_may_write_or_own_is_refused() {
     std::os::unix::fs::chown(bench.cache(), Some(65_534), None).unwrap();
     assert!(refusal(&bench).contains("its owner is user 65534"), "{}", refusal(&bench));
     std::os::unix::fs::chown(bench.cache(), Some(0), None).unwrap();
-    let above = bench.folder.path();
+    let above = bench.dir.path();
     mode(above, 0o777);
     assert!(refusal(&bench).contains("may replace"), "{}", refusal(&bench));
     mode(above, 0o700);
@@ -389,12 +389,12 @@ fn settings_of_apt_in_the_cache_are_not_read() {
     bench.kernel(RELEASE, "6.1.90-1");
     bench.index();
     drop(bench.store());
-    let ran = bench.folder.path().join("ran");
+    let ran = bench.dir.path().join("ran");
     let hook = format!("APT::Update::Pre-Invoke {{ \"touch {}\"; }};\n", ran.display());
-    for folder in ["apt/etc/apt.conf.d", "apt/apt.conf.d"] {
-        let folder = bench.cache().join(folder);
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("99hook"), &hook).unwrap();
+    for dir in ["apt/etc/apt.conf.d", "apt/apt.conf.d"] {
+        let dir = bench.cache().join(dir);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("99hook"), &hook).unwrap();
     }
     fs::write(bench.cache().join("apt/etc/apt.conf"), &hook).unwrap();
     bench.store().kernel("6.1").unwrap();

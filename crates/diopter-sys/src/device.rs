@@ -93,10 +93,10 @@ pub fn find(id: &DeviceId, size: u64) -> Option<PathBuf> {
 }
 
 fn find_in(devices: &Path, id: &DeviceId, size: u64) -> Option<PathBuf> {
-    let folders = fs::read_dir(devices).ok()?.flatten().take(DEVICES_MAX);
-    let mut found = folders.map(|entry| entry.path()).filter(|folder| {
-        let sectors = line_of(&folder.join("size")).and_then(|line| line.parse::<u64>().ok());
-        sectors.and_then(|n| n.checked_mul(512)) == Some(size) && ids_in(folder).contains(id)
+    let dirs = fs::read_dir(devices).ok()?.flatten().take(DEVICES_MAX);
+    let mut found = dirs.map(|entry| entry.path()).filter(|dir| {
+        let sectors = line_of(&dir.join("size")).and_then(|line| line.parse::<u64>().ok());
+        sectors.and_then(|n| n.checked_mul(512)) == Some(size) && ids_in(dir).contains(id)
     });
     let (only, another) = (found.next()?, found.next());
     let events = fs::read_to_string(only.join("uevent")).ok()?;
@@ -104,15 +104,15 @@ fn find_in(devices: &Path, id: &DeviceId, size: u64) -> Option<PathBuf> {
     another.is_none().then(|| Path::new("/dev").join(name))
 }
 
-fn ids_in(folder: &Path) -> Vec<DeviceId> {
-    let Some(number) = line_of(&folder.join("partition")) else { return ids_of_disk(folder) };
+fn ids_in(dir: &Path) -> Vec<DeviceId> {
+    let Some(number) = line_of(&dir.join("partition")) else { return ids_of_disk(dir) };
     // In uevent since Linux 6.7.
-    let events = fs::read_to_string(folder.join("uevent")).unwrap_or_default();
+    let events = fs::read_to_string(dir.join("uevent")).unwrap_or_default();
     let id = events.lines().find_map(|line| line.strip_prefix("PARTUUID="));
     let own = id.filter(|id| !id.is_empty() && id.len() <= ID_BYTES_MAX);
     let own = own.map(|id| DeviceId { kind: DeviceIdKind::PartitionUuid, text: id.to_owned() });
-    // The folder of a partition lies in its disk's.
-    let disk = folder.canonicalize().map(|folder| ids_of_disk(&folder.join("..")));
+    // The directory of a partition lies in its disk's.
+    let disk = dir.canonicalize().map(|dir| ids_of_disk(&dir.join("..")));
     let of_disk = disk.unwrap_or_default().into_iter().map(|disk| {
         let text = format!("{}-part{number}", disk.text);
         DeviceId { kind: DeviceIdKind::DiskAndPartition, text }
@@ -120,11 +120,11 @@ fn ids_in(folder: &Path) -> Vec<DeviceId> {
     own.into_iter().chain(of_disk).collect()
 }
 
-fn ids_of_disk(folder: &Path) -> Vec<DeviceId> {
+fn ids_of_disk(dir: &Path) -> Vec<DeviceId> {
     let of_file = |(file, kind): (&str, DeviceIdKind)| {
-        let mut text = line_of(&folder.join(file))?;
+        let mut text = line_of(&dir.join(file))?;
         if kind == DeviceIdKind::BackingFile {
-            let offset = line_of(&folder.join("loop/offset")).filter(|offset| offset != "0");
+            let offset = line_of(&dir.join("loop/offset")).filter(|offset| offset != "0");
             text.extend(offset.map(|offset| format!("@{offset}")));
         }
         Some(DeviceId { kind, text })
@@ -144,13 +144,13 @@ mod tests {
     use super::*;
 
     fn check(files: &[(&str, &str)], below: &str, expected: Option<(DeviceIdKind, &str)>) {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         for (path, content) in files {
-            let path = folder.path().join(path);
+            let path = dir.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         }
-        let found = ids_in(&folder.path().join(below)).into_iter().next();
+        let found = ids_in(&dir.path().join(below)).into_iter().next();
         let expected = expected.map(|(kind, text)| DeviceId { kind, text: text.to_owned() });
         assert_eq!(found, expected, "{files:?}");
     }
@@ -188,32 +188,32 @@ mod tests {
 
     #[test]
     fn the_other_ids_are_told_too() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("wwid"), "eui.01\n").unwrap();
-        fs::write(folder.path().join("serial"), "abc\n").unwrap();
-        let kinds: Vec<DeviceIdKind> = ids_in(folder.path()).iter().map(|id| id.kind).collect();
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("wwid"), "eui.01\n").unwrap();
+        fs::write(dir.path().join("serial"), "abc\n").unwrap();
+        let kinds: Vec<DeviceIdKind> = ids_in(dir.path()).iter().map(|id| id.kind).collect();
         assert_eq!(kinds, [DeviceIdKind::Wwid, DeviceIdKind::Serial]);
     }
 
     #[test]
     fn the_only_device_of_an_id_and_a_size_is_found() {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         for (number, name, serial, sectors) in
             [("8:0", "sda", "a", "8"), ("8:16", "sdb", "b", "8"), ("8:32", "sdc", "a", "16")]
         {
-            let device = folder.path().join(number);
+            let device = dir.path().join(number);
             fs::create_dir(&device).unwrap();
             fs::write(device.join("serial"), serial).unwrap();
             fs::write(device.join("size"), sectors).unwrap();
             fs::write(device.join("uevent"), format!("MAJOR=8\nDEVNAME={name}\n")).unwrap();
         }
         let id = |text: &str| DeviceId { kind: DeviceIdKind::Serial, text: text.to_owned() };
-        let find = |text, size| find_in(folder.path(), &id(text), size);
+        let find = |text, size| find_in(dir.path(), &id(text), size);
         assert_eq!(find("a", 4096), Some("/dev/sda".into()));
         assert_eq!(find("a", 8192), Some("/dev/sdc".into()));
         assert_eq!(find("b", 8192), None);
         assert_eq!(find("c", 4096), None);
-        fs::write(folder.path().join("8:16/serial"), "a").unwrap();
+        fs::write(dir.path().join("8:16/serial"), "a").unwrap();
         assert_eq!(find("a", 4096), None, "two of them");
     }
 

@@ -169,13 +169,13 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<OpenedFile, OpenFailur
     open_at(CWD, path, options)
 }
 
-/// As [`open`], by a path from the open folder `folder`.
+/// As [`open`], by a path from the open directory `dir`.
 ///
 /// # Errors
 ///
 /// As [`open`].
 pub fn open_at(
-    folder: BorrowedFd<'_>,
+    dir: BorrowedFd<'_>,
     path: &Path,
     options: &OpenOptions,
 ) -> Result<OpenedFile, OpenFailure> {
@@ -185,14 +185,14 @@ pub fn open_at(
     // Looked at first, because opening a tape or a watchdog does something to it; what is there
     // after the open is looked at again.
     let follow = if options.no_follow { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
-    let is_device = match rustix::fs::statat(folder, path, follow) {
+    let is_device = match rustix::fs::statat(dir, path, follow) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => false,
         Ok(stat) => kind_of(&stat)? == FileKind::BlockDevice,
         Err(_) => false,
     };
     let flags = flags_of(options, is_device)?;
     let mode = Mode::from_bits(options.mode).ok_or(failure("mode", Errno::EINVAL))?;
-    let call = |flags| retry_on_intr(|| rustix::fs::openat(folder, path, flags, mode));
+    let call = |flags| retry_on_intr(|| rustix::fs::openat(dir, path, flags, mode));
     // The kernel makes the file before it refuses O_DIRECT, and a second O_EXCL would then find
     // it there. So a new file is opened without, and asked by fcntl, which refuses the same.
     let opened = if options.create_new { call(flags) } else { call(flags | OFlags::DIRECT) };

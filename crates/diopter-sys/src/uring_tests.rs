@@ -358,9 +358,9 @@ fn a_full_submission_queue_answers_no_and_changes_nothing() {
 fn an_error_of_the_device_is_the_bios_result_and_not_the_rings() {
     let slab = slab();
     let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };
-    let folder = OpenObject::new(File::open("/").expect("a folder").into());
+    let dir = OpenObject::new(File::open("/").expect("a directory").into());
     let memory = adopted(&slab, &[0; 5]);
-    assert_eq!(run(&mut ring, spec(Op::Read, &folder, 0, span(memory, 0, 5))), Err(Errno::EISDIR));
+    assert_eq!(run(&mut ring, spec(Op::Read, &dir, 0, span(memory, 0, 5))), Err(Errno::EISDIR));
     check_round_trip(&slab, &mut ring);
 }
 

@@ -1,4 +1,4 @@
-//! Extended attributes of an open file or folder: one value read or written whole. What a value
+//! Extended attributes of an open file or directory: one value read or written whole. What a value
 //! means is decided above.
 
 use std::os::fd::BorrowedFd;
@@ -72,7 +72,7 @@ mod tests {
     fn an_attribute_is_what_was_set_and_is_set_once() {
         let file = tempfile::tempfile().unwrap();
         if set_new(file.as_fd(), "user.color", b"red") == Err(Errno::EOPNOTSUPP) {
-            eprintln!("SKIP xattr: the temporary folder keeps no user attributes");
+            eprintln!("SKIP xattr: the temporary directory keeps no user attributes");
             return;
         }
         assert_eq!(get(file.as_fd(), "user.color"), Ok(Some(b"red".to_vec())));

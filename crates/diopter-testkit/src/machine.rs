@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use diopter::{File, IoBuf, Request};
 
-/// What every folder of ours in the temporary folder is called, with the process's id behind it.
+/// What every directory of ours in the temporary directory is called, with the process's id behind
+/// it.
 pub const PREFIX: &str = "diopter-kernel-";
 
 /// How long an unmount is tried: a ring's last reference to a file goes shortly after the ring.
@@ -45,22 +46,22 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     Err(format!("{program} {}: {}\n{out}{err}", arguments.join(" "), said.status))
 }
 
-/// A folder in the temporary folder, removed with its owner.
-pub struct Folder(PathBuf);
+/// A directory in the temporary directory, removed with its owner.
+pub struct Dir(PathBuf);
 
-impl Folder {
-    pub fn new(name: &str) -> Result<Folder, String> {
-        Folder::new_in(&temporary(), name)
+impl Dir {
+    pub fn new(name: &str) -> Result<Dir, String> {
+        Dir::new_in(&temporary(), name)
     }
 
-    /// In another folder, where no later run looks for what a killed one left.
-    pub fn new_in(parent: &Path, name: &str) -> Result<Folder, String> {
+    /// In another directory, where no later run looks for what a killed one left.
+    pub fn new_in(parent: &Path, name: &str) -> Result<Dir, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let folder = format!("{PREFIX}{}-{number}-{name}", std::process::id());
-        let path = parent.join(folder);
+        let dir = format!("{PREFIX}{}-{number}-{name}", std::process::id());
+        let path = parent.join(dir);
         fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Folder(path))
+        Ok(Dir(path))
     }
 
     pub fn path(&self) -> &Path {
@@ -68,7 +69,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for Dir {
     fn drop(&mut self) {
         // There is nobody to tell; the next run tries again.
         fs::remove_dir_all(&self.0).unwrap_or(());
@@ -80,25 +81,25 @@ pub struct Loop {
     device: PathBuf,
     backing: PathBuf,
     /// Removed after the device is detached.
-    _folder: Option<Folder>,
+    _dir: Option<Dir>,
 }
 
 impl Loop {
     /// Over a new sparse file of `bytes`, with sectors of `sector` bytes.
     pub fn new(name: &str, bytes: u64, sector: u32) -> Result<Loop, String> {
-        let folder = Folder::new(name)?;
-        let backing = folder.path().join("backing");
+        let dir = Dir::new(name)?;
+        let backing = dir.path().join("backing");
         let mut attached = Loop::over(&backing, bytes, sector)?;
-        attached._folder = Some(folder);
+        attached._dir = Some(dir);
         Ok(attached)
     }
 
     /// As [`Loop::new`], in sectors of 512 bytes, and refusing writes.
     pub fn read_only(name: &str, bytes: u64) -> Result<Loop, String> {
-        let folder = Folder::new(name)?;
-        let backing = folder.path().join("backing");
+        let dir = Dir::new(name)?;
+        let backing = dir.path().join("backing");
         let mut attached = Loop::attach(&backing, bytes, &["--read-only"])?;
-        attached._folder = Some(folder);
+        attached._dir = Some(dir);
         Ok(attached)
     }
 
@@ -129,7 +130,7 @@ impl Loop {
             attached = run("losetup", &arguments);
         }
         let device = PathBuf::from(attached?.trim());
-        Ok(Loop { device, backing: backing.to_owned(), _folder: None })
+        Ok(Loop { device, backing: backing.to_owned(), _dir: None })
     }
 
     pub fn device(&self) -> &Path {
@@ -213,7 +214,7 @@ pub struct Mount {
     is_mounted: bool,
     // Dropped in this order: the mount is gone by then.
     device: Option<Loop>,
-    _folder: Folder,
+    _dir: Dir,
 }
 
 impl Mount {
@@ -230,22 +231,22 @@ impl Mount {
 
     /// Mounts the file system that is on `device`.
     pub fn again(device: Loop, kind: FileSystem, options: &str) -> Result<Mount, String> {
-        let folder = Folder::new("mount")?;
-        let at = folder.path().join("mnt");
+        let dir = Dir::new("mount")?;
+        let at = dir.path().join("mnt");
         fs::create_dir(&at).map_err(|error| error.to_string())?;
         let name = text(device.device());
         run("mount", &["-t", kind.name(), "-o", options, name, text(&at)])?;
-        Ok(Mount { at, kind: Some(kind), is_mounted: true, device: Some(device), _folder: folder })
+        Ok(Mount { at, kind: Some(kind), is_mounted: true, device: Some(device), _dir: dir })
     }
 
     /// Mounts a tmpfs of `bytes`.
     pub fn tmpfs(bytes: u64) -> Result<Mount, String> {
-        let folder = Folder::new("tmpfs")?;
-        let at = folder.path().join("mnt");
+        let dir = Dir::new("tmpfs")?;
+        let at = dir.path().join("mnt");
         fs::create_dir(&at).map_err(|error| error.to_string())?;
         let size = format!("size={bytes}");
         run("mount", &["-t", "tmpfs", "-o", &size, "diopter", text(&at)])?;
-        Ok(Mount { at, kind: None, is_mounted: true, device: None, _folder: folder })
+        Ok(Mount { at, kind: None, is_mounted: true, device: None, _dir: dir })
     }
 
     pub fn path(&self) -> &Path {
@@ -368,12 +369,12 @@ fn remove_stale() {
     }
 }
 
-/// The temporary folder by the name that the kernel uses.
+/// The temporary directory by the name that the kernel uses.
 fn temporary() -> PathBuf {
-    let folder = std::env::temp_dir();
-    folder.canonicalize().unwrap_or(folder)
+    let dir = std::env::temp_dir();
+    dir.canonicalize().unwrap_or(dir)
 }
 
 fn text(path: &Path) -> &str {
-    path.to_str().expect("the temporary folder has a name in UTF-8")
+    path.to_str().expect("the temporary directory has a name in UTF-8")
 }

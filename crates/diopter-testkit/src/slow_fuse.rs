@@ -19,7 +19,7 @@ use fuser::{
     Request, Session, TimeOrNow, WriteFlags,
 };
 
-use crate::machine::{self, Folder};
+use crate::machine::{self, Dir};
 
 /// The largest request, and the most that the kernel sends without waiting for their callers.
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -51,7 +51,7 @@ pub struct SlowMount {
     timer: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
     at: PathBuf,
-    _folder: Folder,
+    _dir: Dir,
 }
 
 /// Why FUSE can't be had here.
@@ -63,8 +63,8 @@ impl SlowMount {
     /// Mounts an empty one, on which each request takes `mebibyte` for each MiB of its length.
     pub fn new(mebibyte: Duration) -> Result<SlowMount, String> {
         let say = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-        let folder = Folder::new("slow")?;
-        let at = folder.path().join("mnt");
+        let dir = Dir::new("slow")?;
+        let at = dir.path().join("mnt");
         std::fs::create_dir(&at).map_err(say("mount point"))?;
         let shared = Arc::new(Shared::default());
         let (sender, receiver) = channel();
@@ -78,7 +78,7 @@ impl SlowMount {
             let shared = Arc::clone(&shared);
             std::thread::spawn(move || answer_in_time(&receiver, &shared))
         };
-        Ok(SlowMount { session: Some(session), timer: Some(timer), shared, at, _folder: folder })
+        Ok(SlowMount { session: Some(session), timer: Some(timer), shared, at, _dir: dir })
     }
 
     pub fn path(&self) -> &Path {

@@ -31,7 +31,7 @@ impl Zram {
         &self.device
     }
 
-    /// A file of the device's folder in sysfs.
+    /// A file of the device's directory in sysfs.
     pub fn attribute(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/sys/block/zram{}/{name}", self.number))
     }

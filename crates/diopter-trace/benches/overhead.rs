@@ -34,18 +34,18 @@ fn main() -> ExitCode {
     let is_smoke = words.iter().any(|word| word == "--smoke");
     let rounds = words.iter().find_map(|word| word.strip_prefix("--rounds="));
     let rounds = rounds.map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"));
-    let mut folders: Vec<PathBuf> =
+    let mut dirs: Vec<PathBuf> =
         words.iter().filter(|word| !word.starts_with('-')).map(PathBuf::from).collect();
-    if folders.is_empty() {
-        folders.push(std::env::temp_dir());
+    if dirs.is_empty() {
+        dirs.push(std::env::temp_dir());
     }
     if let Err(why) = round::version_of("fio") {
         println!("SKIP fio: {why}");
         return ExitCode::SUCCESS;
     }
     let mut is_well = true;
-    for folder in &folders {
-        match run(folder, if is_smoke { ROUNDS_SMOKE } else { rounds }, is_smoke) {
+    for dir in &dirs {
+        match run(dir, if is_smoke { ROUNDS_SMOKE } else { rounds }, is_smoke) {
             Ok(well) => is_well &= well,
             Err(why) => {
                 eprintln!("overhead: {why}");
@@ -56,12 +56,11 @@ fn main() -> ExitCode {
     if is_well || is_smoke { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run(folder: &Path, rounds: u32, is_smoke: bool) -> Result<bool, String> {
-    let told = |error: std::io::Error| format!("{}: {error}", folder.display());
-    let folder =
-        tempfile::Builder::new().prefix("dio-overhead-").tempdir_in(folder).map_err(told)?;
+fn run(dir: &Path, rounds: u32, is_smoke: bool) -> Result<bool, String> {
+    let told = |error: std::io::Error| format!("{}: {error}", dir.display());
+    let dir = tempfile::Builder::new().prefix("dio-overhead-").tempdir_in(dir).map_err(told)?;
     let job = |name: &str| {
-        let file = folder.path().join("file");
+        let file = dir.path().join("file");
         let mut words = vec!["fio".to_owned(), format!("--filename={}", file.display())];
         words.extend([format!("--name={name}"), "--direct=1".to_owned(), "--size=256M".to_owned()]);
         words
@@ -80,7 +79,7 @@ fn run(folder: &Path, rounds: u32, is_smoke: bool) -> Result<bool, String> {
         words.extend([format!("--iodepth={depth}"), "--output-format=json".to_owned()]);
         words.extend(["--time_based".to_owned(), "--buffer_compress_percentage=50".to_owned()]);
         words.push(format!("--runtime={}ms", if is_smoke { 300 } else { 1500 }));
-        words.push(format!("--output={}", folder.path().join("fio.json").display()));
+        words.push(format!("--output={}", dir.path().join("fio.json").display()));
         let (mut ratios, mut figures, mut lost) = (Vec::new(), [Vec::new(), Vec::new()], 0);
         for round in 0..rounds {
             let mut pair = [0.0; 2];
@@ -90,7 +89,7 @@ fn run(folder: &Path, rounds: u32, is_smoke: bool) -> Result<bool, String> {
                 } else {
                     lost += traced(&words)?
                 }
-                pair[side] = iops(&folder.path().join("fio.json"))?;
+                pair[side] = iops(&dir.path().join("fio.json"))?;
                 figures[side].push(pair[side]);
             }
             ratios.push(pair[1] / pair[0]);

@@ -193,12 +193,12 @@ fn look_at_files(root: u32, paths: &mut Paths) {
     let mut waiting = vec![root];
     for _ in 0..PROCESSES_MAX {
         let Some(process) = waiting.pop() else { return };
-        let folder = Path::new("/proc").join(process.to_string());
-        let links = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+        let dir = Path::new("/proc").join(process.to_string());
+        let links = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
         for link in links.take(DESCRIPTORS_MAX) {
             look_at(&link.path(), paths);
         }
-        for task in fs::read_dir(folder.join("task")).into_iter().flatten().flatten() {
+        for task in fs::read_dir(dir.join("task")).into_iter().flatten().flatten() {
             let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
             waiting
                 .extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
@@ -227,7 +227,7 @@ pub fn inode_of(path: &Path) -> Option<Inode> {
         .then(|| Inode { device: device_in(&metadata), number })
 }
 
-/// The device that a file or folder lies on, or that a device is.
+/// The device that a file or directory lies on, or that a device is.
 ///
 /// # Errors
 /// The kernel's answer where there is none.

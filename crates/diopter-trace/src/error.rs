@@ -25,7 +25,7 @@ pub enum TraceError {
     CommandNotExecutable(String, io::Error),
     /// The command line is empty.
     CommandMissing,
-    /// A file, folder or device that was named is not there.
+    /// A file, directory or device that was named is not there.
     Path {
         /// Which.
         path: PathBuf,
@@ -100,7 +100,7 @@ impl fmt::Display for TraceError {
             }
             TraceError::CommandMissing => write!(f, "no command to trace; put one after `--`"),
             TraceError::Path { path, source } => {
-                write!(f, "{}: {source}; name a file, folder or device", path.display())
+                write!(f, "{}: {source}; name a file, directory or device", path.display())
             }
             TraceError::Tracefs { what, path, source } => {
                 write!(f, "{what}: {}: {source}", path.display())

@@ -127,11 +127,11 @@ fn block(device: Device) -> PathBuf {
 }
 
 fn disk_of(device: Device) -> Option<Device> {
-    let folder = fs::canonicalize(block(device)).ok()?;
-    if !folder.join("partition").exists() {
+    let dir = fs::canonicalize(block(device)).ok()?;
+    if !dir.join("partition").exists() {
         return None;
     }
-    let numbers = fs::read_to_string(folder.parent()?.join("dev")).ok()?;
+    let numbers = fs::read_to_string(dir.parent()?.join("dev")).ok()?;
     let (major, minor) = numbers.trim().split_once(':')?;
     Some(Device::new(major.parse().ok()?, minor.parse().ok()?))
 }

@@ -24,7 +24,7 @@ const REMOVE_TRIES_MAX: u32 = 100;
 /// An instance; dropping it stops its events and removes it.
 #[derive(Debug)]
 pub struct Instance {
-    folder: PathBuf,
+    dir: PathBuf,
 }
 
 impl Instance {
@@ -47,13 +47,13 @@ impl Instance {
         let start = start_of(own).unwrap_or_default();
         // Several traces of one process at a time each have a number.
         for number in 0..u32::MAX {
-            let folder = instances.join(format!("{PREFIX}{own}-{start}-{number}"));
-            match fs::create_dir(&folder) {
-                Ok(()) => return Ok(Instance { folder }),
+            let dir = instances.join(format!("{PREFIX}{own}-{start}-{number}"));
+            match fs::create_dir(&dir) {
+                Ok(()) => return Ok(Instance { dir }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(source) => {
                     let what = "a trace instance cannot be made";
-                    return Err(TraceError::Tracefs { what, path: folder, source });
+                    return Err(TraceError::Tracefs { what, path: dir, source });
                 }
             }
         }
@@ -65,7 +65,7 @@ impl Instance {
     /// # Errors
     /// [`TraceError::Tracefs`] with the kernel's answer.
     pub fn set(&self, file: &str, value: &str) -> Result<(), TraceError> {
-        let path = self.folder.join(file);
+        let path = self.dir.join(file);
         fs::write(&path, value).map_err(|source| TraceError::Tracefs {
             what: "a setting of the trace instance was refused",
             path,
@@ -78,7 +78,7 @@ impl Instance {
     /// # Errors
     /// [`TraceError::Tracefs`] with the kernel's answer.
     pub fn get(&self, file: &str) -> Result<String, TraceError> {
-        let path = self.folder.join(file);
+        let path = self.dir.join(file);
         read_whole(&path).map_err(|source| TraceError::Tracefs {
             what: "a file of the trace instance cannot be read",
             path,
@@ -89,13 +89,13 @@ impl Instance {
     /// Whether the kernel has an event.
     #[must_use]
     pub fn has_event(&self, event: &str) -> bool {
-        self.folder.join("events").join(event).is_dir()
+        self.dir.join("events").join(event).is_dir()
     }
 
     /// The path of one of its files.
     #[must_use]
     pub fn path(&self, file: &str) -> PathBuf {
-        self.folder.join(file)
+        self.dir.join(file)
     }
 
     /// The numbers of its CPUs, in order.
@@ -103,7 +103,7 @@ impl Instance {
     /// # Errors
     /// [`TraceError::Tracefs`] when they cannot be listed.
     pub fn cpus(&self) -> Result<Vec<u32>, TraceError> {
-        let path = self.folder.join("per_cpu");
+        let path = self.dir.join("per_cpu");
         let told = |source| TraceError::Tracefs {
             what: "the CPUs of the trace instance cannot be listed",
             path: path.clone(),
@@ -135,7 +135,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        remove(&self.folder);
+        remove(&self.dir);
     }
 }
 
@@ -220,12 +220,12 @@ fn start_of(pid: u32) -> Option<u64> {
 }
 
 /// Stops and removes an instance. What stays behind is an orphan that the next run removes.
-fn remove(folder: &Path) {
+fn remove(dir: &Path) {
     // Both may fail on an instance that is half gone; the removal below is what counts.
-    fs::write(folder.join("tracing_on"), "0").ok();
-    fs::write(folder.join("events/enable"), "0").ok();
+    fs::write(dir.join("tracing_on"), "0").ok();
+    fs::write(dir.join("events/enable"), "0").ok();
     for _ in 0..REMOVE_TRIES_MAX {
-        match fs::remove_dir(folder) {
+        match fs::remove_dir(dir) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::yield_now(),
             _ => return,
         }
@@ -249,19 +249,19 @@ mod tests {
 
     #[test]
     fn a_kernel_without_the_events_or_without_tracefs_is_told_before_anything_is_made() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(instances_of(folder.path()), Err(TraceError::NoTracefs)));
-        fs::create_dir(folder.path().join("instances")).unwrap();
-        let told = instances_of(folder.path()).unwrap_err();
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(instances_of(dir.path()), Err(TraceError::NoTracefs)));
+        fs::create_dir(dir.path().join("instances")).unwrap();
+        let told = instances_of(dir.path()).unwrap_err();
         let release = release();
         assert!(told.to_string().starts_with(&format!("kernel {release} has no events")), "{told}");
         assert!(told.to_string().contains("trace on a newer kernel"), "{told}");
         assert_eq!(told.exit_status(), 125);
         for source in event::SOURCES.iter().filter(|source| source.need == Need::Must) {
-            fs::create_dir_all(folder.path().join("events").join(source.name)).unwrap();
+            fs::create_dir_all(dir.path().join("events").join(source.name)).unwrap();
         }
-        assert_eq!(instances_of(folder.path()).unwrap(), folder.path().join("instances"));
-        assert_eq!(fs::read_dir(folder.path().join("instances")).unwrap().count(), 0);
+        assert_eq!(instances_of(dir.path()).unwrap(), dir.path().join("instances"));
+        assert_eq!(fs::read_dir(dir.path().join("instances")).unwrap().count(), 0);
     }
 
     #[test]

@@ -31,8 +31,8 @@ pub struct RecordOptions {
     pub command: Vec<OsString>,
     /// KiB of the kernel's buffer for each CPU; `None` for what suits the machine.
     pub buffer_kib: Option<u64>,
-    /// Files, folders or devices: only what goes on on their devices is recorded, which spares the
-    /// buffer on a busy machine. Empty for all devices.
+    /// Files, directories or devices: only what goes on on their devices is recorded, which spares
+    /// the buffer on a busy machine. Empty for all devices.
     pub devices: Vec<PathBuf>,
     /// Bytes of the file that events are kept in while the command runs.
     pub spool_bytes_max: u64,
@@ -131,7 +131,7 @@ fn suitable_kib(cpus: usize) -> u64 {
     (BUFFERS_KIB_MAX / cpus).clamp(BUFFER_KIB_MIN, BUFFER_KIB_MAX)
 }
 
-/// The devices that files, folders and devices stand for, and the disks that they are parts of.
+/// The devices that files, directories and devices stand for, and the disks that they are parts of.
 fn devices(paths: &[PathBuf]) -> Result<Vec<Device>, TraceError> {
     let mut devices = Vec::new();
     for path in paths {

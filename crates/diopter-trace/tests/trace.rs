@@ -20,7 +20,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// A loop device, and what is mounted from it; taken down when this is dropped.
 struct Ground {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     device: String,
     is_mounted: bool,
 }
@@ -28,15 +28,15 @@ struct Ground {
 impl Ground {
     /// A device of 160 MiB with `file_system`, or none, and a file of 64 MiB of written blocks.
     fn new(file_system: Option<&str>) -> Ground {
-        let folder = tempfile::tempdir().unwrap();
-        let image = folder.path().join("image");
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
         fs::File::create(&image).unwrap().set_len(512 << 20).unwrap();
         let image = image.to_str().unwrap();
         let device = run(&["losetup", "--find", "--show", "--direct-io=on", image]);
-        let mut ground = Ground { folder, device: device.trim().to_owned(), is_mounted: false };
+        let mut ground = Ground { dir, device: device.trim().to_owned(), is_mounted: false };
         if let Some(kind) = file_system {
             run(&[&format!("mkfs.{kind}"), "-q", &ground.device]);
-            let mount = ground.folder.path().join("mount");
+            let mount = ground.dir.path().join("mount");
             fs::create_dir(&mount).unwrap();
             run(&["mount", &ground.device, mount.to_str().unwrap()]);
             ground.is_mounted = true;
@@ -49,7 +49,7 @@ impl Ground {
 
     fn file(&self) -> PathBuf {
         match self.is_mounted {
-            true => self.folder.path().join("mount/file"),
+            true => self.dir.path().join("mount/file"),
             false => PathBuf::from(&self.device),
         }
     }
@@ -58,7 +58,7 @@ impl Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         if self.is_mounted {
-            Command::new("umount").arg(self.folder.path().join("mount")).status().ok();
+            Command::new("umount").arg(self.dir.path().join("mount")).status().ok();
         }
         Command::new("losetup").args(["--detach", &self.device]).status().ok();
     }
@@ -103,7 +103,7 @@ const SIZES: [(&str, u32); 3] = [("4k", 300), ("128k", 60), ("4M", 8)];
 /// Reads and writes of these sizes, one after the other, traced; and fio's own count of requests
 /// and bytes.
 fn traced_fio(ground: &Ground, engine: &str) -> (Trace, u64, u64) {
-    let report = ground.folder.path().join("fio.json");
+    let report = ground.dir.path().join("fio.json");
     let mut command = vec![
         "fio".to_owned(),
         format!("--output={}", report.display()),

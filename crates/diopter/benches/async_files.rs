@@ -31,12 +31,12 @@ fn main() {
     let zram = match MountedZram::set_up() {
         Ok(zram) => Some(zram),
         Err(why) => {
-            println!("no zram ({why}); the temporary folder instead");
+            println!("no zram ({why}); the temporary directory instead");
             None
         }
     };
-    let folder = zram.as_ref().map_or_else(std::env::temp_dir, |zram| zram.mount.clone());
-    let path = folder.join("diopter-bench-async");
+    let dir = zram.as_ref().map_or_else(std::env::temp_dir, |zram| zram.mount.clone());
+    let path = dir.join("diopter-bench-async");
     let file = filled(&path);
     let mut sides = Sides::new(&file);
     let alone = SIDES.iter().find(|(name, _)| has(&format!("--{name}")));
@@ -51,7 +51,7 @@ fn main() {
 }
 
 fn filled(path: &Path) -> File {
-    let file = File::create(path).expect("a file in the bench folder");
+    let file = File::create(path).expect("a file in the bench directory");
     let content: Vec<u8> = (0..=255u8).cycle().take(1 << 20).collect();
     for at in (0..FILE_BYTES).step_by(1 << 20) {
         file.write_all_at(&content, at).expect("room for the bench file");

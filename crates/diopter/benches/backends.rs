@@ -65,9 +65,9 @@ fn main() {
     let is_smoke = arguments.iter().any(|argument| argument == "--smoke");
     let (rounds, reads) = if is_smoke { (2, 200) } else { (15, 20_000) };
     let reads = value("--reads").map_or(reads, |reads| reads.parse().expect("--reads is a number"));
-    let folder = value("--dir").map_or_else(std::env::temp_dir, PathBuf::from);
-    let folder = tempfile::tempdir_in(folder).expect("a folder");
-    let file = file_in(folder.path());
+    let dir = value("--dir").map_or_else(std::env::temp_dir, PathBuf::from);
+    let dir = tempfile::tempdir_in(dir).expect("a directory");
+    let file = file_in(dir.path());
     let only = value("--only");
     let is_wanted =
         |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|its| its == name));
@@ -81,8 +81,8 @@ fn main() {
     }
 }
 
-fn file_in(folder: &std::path::Path) -> File {
-    let path = folder.join("data");
+fn file_in(dir: &std::path::Path) -> File {
+    let path = dir.join("data");
     let bytes = vec![7; 1 << 20];
     let plain = std::fs::File::create(&path).expect("a new file");
     for start in (0..FILE_BYTES).step_by(bytes.len()) {

@@ -37,9 +37,9 @@ fn main() {
     }
 }
 
-fn rows(folder: &Path, (device, rounds): (&str, usize)) {
+fn rows(dir: &Path, (device, rounds): (&str, usize)) {
     diopter::use_for_this_thread(EngineOptions::default());
-    let path = folder.join(format!("diopter-bounced-{}", std::process::id()));
+    let path = dir.join(format!("diopter-bounced-{}", std::process::id()));
     let file = OpenOptions::new().read(true).write(true).create(true).open(&path).expect("a file");
     let mut content = buffer(MIB);
     for at in 0..FILE_MIB {

@@ -46,8 +46,8 @@ fn main() {
         compare("null device", (scale.rounds, scale.null_bios), Row::null);
     }
     if runs("disk") {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("bench");
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("bench");
         fill(&File::create(&path).expect("a file"));
         compare("file on the disk", (scale.rounds, scale.bios), |policy| {
             Row::file(File::options().read(true).write(true).open(&path).expect("it"), policy)
@@ -180,18 +180,18 @@ fn compare(device: &str, (rounds, bios): (usize, u32), make: impl Fn(CompletionP
 /// the kernel's, later.
 struct Loop {
     device: PathBuf,
-    _folder: tempfile::TempDir,
+    _dir: tempfile::TempDir,
 }
 
 impl Loop {
     fn set_up() -> Result<Loop, String> {
-        let folder = tempfile::tempdir_in("/dev/shm").map_err(|error| error.to_string())?;
-        let backing = folder.path().join("backing");
+        let dir = tempfile::tempdir_in("/dev/shm").map_err(|error| error.to_string())?;
+        let backing = dir.path().join("backing");
         let file = std::fs::File::create(&backing).map_err(|error| error.to_string())?;
         file.set_len(FILE_BLOCKS << 12).map_err(|error| error.to_string())?;
         let backing = backing.to_string_lossy().into_owned();
         let said = run("losetup", &["--find", "--show", &backing])?;
-        let device = Loop { device: PathBuf::from(said.trim()), _folder: folder };
+        let device = Loop { device: PathBuf::from(said.trim()), _dir: dir };
         fill(&device.open());
         Ok(device)
     }

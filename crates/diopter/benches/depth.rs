@@ -1,6 +1,7 @@
 //! `DepthPolicy::Auto` against a sweep of fixed depths, on the devices at hand: the file system of
-//! the temporary folder, a loop device with direct I/O on it, and zram. Every side in turns, each
-//! round in another order; ratios are against the best fixed depth. `--smoke` runs a short share.
+//! the temporary directory, a loop device with direct I/O on it, and zram. Every side in turns,
+//! each round in another order; ratios are against the best fixed depth. `--smoke` runs a short
+//! share.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -65,7 +66,7 @@ fn main() {
     let path = std::env::temp_dir().join(format!("diopter-depth-{}", std::process::id()));
     let scratch = Scratch::make(path, scale.file_bytes);
     if runs("folder") {
-        rows("temporary folder", &scratch.0, &scale);
+        rows("temporary directory", &scratch.0, &scale);
     }
     if runs("loop") {
         match Loop::attach(&scratch.0) {

@@ -46,8 +46,10 @@ fn main() {
     match MountedZram::set_up() {
         Ok(zram) => blocking_rows(&scale, zram.mount(), "ext4 on zram"),
         Err(why) => {
-            println!("blocking 4 KiB on zram: not measured ({why}); the temporary folder instead:");
-            blocking_rows(&scale, &std::env::temp_dir(), "temporary folder");
+            println!(
+                "blocking 4 KiB on zram: not measured ({why}); the temporary directory instead:"
+            );
+            blocking_rows(&scale, &std::env::temp_dir(), "temporary directory");
         }
     }
 }
@@ -76,9 +78,9 @@ fn null_row(scale: &Scale) {
     println!("null device, depth {DEPTH}: {each:.1} ns per bio, goal 50, 0 allocations");
 }
 
-fn blocking_rows(scale: &Scale, folder: &Path, device: &str) {
-    let path = folder.join("diopter-bench");
-    let file = File::create(&path).expect("a file in the bench folder");
+fn blocking_rows(scale: &Scale, dir: &Path, device: &str) {
+    let path = dir.join("diopter-bench");
+    let file = File::create(&path).expect("a file in the bench directory");
     let size = 64 << 20;
     let mut content = vec![0; 1 << 20];
     for at in 0..(size >> 20) {

@@ -1,6 +1,6 @@
 //! A small-block reader on a cold file: reading ahead past the page cache, against the page cache
 //! with the kernel's own. Interleaved rounds, the caches dropped before each; `--smoke` runs a
-//! short share. `DIOPTER_BENCH_DIR` says where, the temporary folder otherwise.
+//! short share. `DIOPTER_BENCH_DIR` says where, the temporary directory otherwise.
 
 use std::fs;
 use std::hint::black_box;
@@ -37,12 +37,12 @@ fn main() {
     };
     let parent =
         std::env::var_os("DIOPTER_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    let folder = tempfile::tempdir_in(parent).expect("a folder for the bench");
-    let plain = folder.path().join("plain");
-    let file = File::create(&plain).expect("a file in the bench folder");
+    let dir = tempfile::tempdir_in(parent).expect("a directory for the bench");
+    let plain = dir.path().join("plain");
+    let file = File::create(&plain).expect("a file in the bench directory");
     fill(&file, scale.bytes);
     compare("plain", &scale, (&file, &plain));
-    match striped(folder.path()) {
+    match striped(dir.path()) {
         Ok(file) => {
             fill(&file, scale.bytes);
             compare("striped over 4", &scale, (&file, &plain));
@@ -51,10 +51,10 @@ fn main() {
     }
 }
 
-fn striped(folder: &Path) -> diopter::Result<File> {
-    let objects = [(); 4].map(|()| ObjectPlace::Folder(folder.to_owned())).into();
+fn striped(dir: &Path) -> diopter::Result<File> {
+    let objects = [(); 4].map(|()| ObjectPlace::Dir(dir.to_owned())).into();
     let options = CreateOptions { objects, ..CreateOptions::default() };
-    Ok(StripedFile::create(folder.join("striped"), &options)?.into_file())
+    Ok(StripedFile::create(dir.join("striped"), &options)?.into_file())
 }
 
 /// Content that no layer below can make smaller.

@@ -26,7 +26,7 @@ const LONG: Duration = Duration::from_secs(600);
 struct Scale {
     size: u64,
     rounds: usize,
-    folder: PathBuf,
+    dir: PathBuf,
     rows: Vec<String>,
 }
 
@@ -100,15 +100,15 @@ fn main() {
 }
 
 fn scale(arguments: impl Iterator<Item = String>) -> Result<Scale, String> {
-    let folder = std::env::temp_dir();
-    let mut scale = Scale { size: 4096 * MIB, rounds: 5, folder, rows: Vec::new() };
+    let dir = std::env::temp_dir();
+    let mut scale = Scale { size: 4096 * MIB, rounds: 5, dir, rows: Vec::new() };
     for argument in arguments {
         match argument.split_once('=') {
             Some(("--size", size)) => scale.size = bytes_of(size)?,
             Some(("--rounds", rounds)) => {
                 scale.rounds = rounds.parse().map_err(|_| format!("{argument}: no number"))?;
             }
-            Some(("--dir", folder)) => scale.folder = folder.into(),
+            Some(("--dir", dir)) => scale.dir = dir.into(),
             _ if argument == "--smoke" => (scale.size, scale.rounds) = (64 * MIB, 1),
             // Cargo's own.
             _ if argument == "--bench" => {}
@@ -131,23 +131,23 @@ fn bytes_of(text: &str) -> Result<u64, String> {
     count.checked_mul(unit).ok_or_else(|| format!("{text}: too much"))
 }
 
-/// A striped file over four folders, all of it preallocated.
+/// A striped file over four directories, all of it preallocated.
 struct Bench {
     file: StripedFile,
     objects: Vec<PathBuf>,
     size: u64,
-    _folder: tempfile::TempDir,
+    _dir: tempfile::TempDir,
 }
 
 impl Bench {
     fn new(scale: &Scale) -> Bench {
-        let folder = tempfile::tempdir_in(&scale.folder).expect("a folder for the bench");
-        let folders = ["a", "b", "c", "d"].map(|name| folder.path().join(name));
-        for folder in &folders {
-            std::fs::create_dir(folder).expect("a folder for an object");
+        let dir = tempfile::tempdir_in(&scale.dir).expect("a directory for the bench");
+        let dirs = ["a", "b", "c", "d"].map(|name| dir.path().join(name));
+        for dir in &dirs {
+            std::fs::create_dir(dir).expect("a directory for an object");
         }
-        let objects = folders.into_iter().map(ObjectPlace::Folder).collect();
-        let path = folder.path().join("wide");
+        let objects = dirs.into_iter().map(ObjectPlace::Dir).collect();
+        let path = dir.path().join("wide");
         let options = CreateOptions { objects, stripe_size: MIB, ..CreateOptions::default() };
         let file = StripedFile::create(&path, &options).expect("a striped file");
         file.set_len(scale.size).expect("its size");
@@ -155,7 +155,7 @@ impl Bench {
         let layout = Layout::open(&path).expect("it was made");
         let objects = layout.manifest().objects().iter();
         let objects = objects.map(|object| layout.object_path(object)).collect();
-        Bench { file, objects, size: scale.size, _folder: folder }
+        Bench { file, objects, size: scale.size, _dir: dir }
     }
 
     /// Moves the whole file, to the disk's own cache and beyond when it is written.

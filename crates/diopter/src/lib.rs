@@ -6,8 +6,8 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let folder = tempfile::tempdir()?;
-//! # let path = folder.path().join("data.bin");
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("data.bin");
 //! let file = diopter::File::options().read(true).write(true).create(true).open(&path)?;
 //! file.write_all_at(b"any offset, any length, any address", 7)?;
 //! let mut buf = [0; 100];

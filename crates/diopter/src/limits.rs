@@ -86,7 +86,7 @@ pub const OWN_LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 /// meanwhile.
 pub const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// How long a change of a layout waits for another process's in the same folder; one takes a few
+/// How long a change of a layout waits for another process's in the same directory; one takes a few
 /// flushes.
 pub const LAYOUT_WAIT_MAX: Duration = Duration::from_secs(3);
 

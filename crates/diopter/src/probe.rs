@@ -323,8 +323,8 @@ mod tests {
         let works = facts.backends.iter().find(|backend| backend.refusal.is_none());
         assert_eq!(works.map(|backend| backend.name), Some(facts.backend.name));
         assert!(facts.uring_options[1].refusal.is_some(), "an empty file has nothing to poll for");
-        let folder = probe_default(file.path().parent().unwrap()).facts;
-        assert_eq!(names(&folder.uring_options), ["sqpoll"]);
+        let dir = probe_default(file.path().parent().unwrap()).facts;
+        assert_eq!(names(&dir.uring_options), ["sqpoll"]);
     }
 
     #[test]

@@ -21,31 +21,31 @@ use diopter_testkit::{env, machine};
 
 const STRIPE_SIZE: u64 = 64 << 10;
 
-/// A folder with user attributes; `None`, and says so, where there are none.
-fn folder() -> Option<tempfile::TempDir> {
-    let folder = tempfile::tempdir().unwrap();
-    let file = tempfile::tempfile_in(folder.path()).unwrap();
+/// A directory with user attributes; `None`, and says so, where there are none.
+fn dir() -> Option<tempfile::TempDir> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = tempfile::tempfile_in(dir.path()).unwrap();
     match xattr::set_new(file.as_fd(), OBJECT_ATTRIBUTE, b"probe") {
-        Ok(()) => Some(folder),
+        Ok(()) => Some(dir),
         Err(errno) => {
-            env::skip("xattr", format!("user attributes in {}: {errno}", folder.path().display()));
+            env::skip("xattr", format!("user attributes in {}: {errno}", dir.path().display()));
             None
         }
     }
 }
 
-fn options(folders: &[&Path]) -> CreateOptions {
-    let objects = folders.iter().map(|folder| ObjectPlace::Folder(folder.to_path_buf())).collect();
+fn options(dirs: &[&Path]) -> CreateOptions {
+    let objects = dirs.iter().map(|dir| ObjectPlace::Dir(dir.to_path_buf())).collect();
     CreateOptions { objects, stripe_size: STRIPE_SIZE, ..CreateOptions::default() }
 }
 
-/// A layout `data` over three objects in its own folder.
-fn three(folder: &Path) -> Layout {
-    Layout::create(folder.join("data"), &options(&[folder; 3])).unwrap()
+/// A layout `data` over three objects in its own directory.
+fn three(dir: &Path) -> Layout {
+    Layout::create(dir.join("data"), &options(&[dir; 3])).unwrap()
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).unwrap();
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
     let mut names: Vec<String> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
@@ -66,13 +66,13 @@ fn check(error: &LayoutError, path: &Path, is_expected: impl Fn(&LayoutErrorKind
 
 #[test]
 fn a_layout_that_was_made_is_opened_with_all_objects() {
-    let Some(folder) = folder() else { return };
-    let below = folder.path().join("below");
+    let Some(dir) = dir() else { return };
+    let below = dir.path().join("below");
     let far = tempfile::tempdir().unwrap();
     fs::create_dir(&below).unwrap();
-    let path = folder.path().join("data");
-    Layout::create(&path, &options(&[folder.path(), &below, far.path()])).unwrap();
-    assert_eq!(names(folder.path()), ["below", "data", "data.0"]);
+    let path = dir.path().join("data");
+    Layout::create(&path, &options(&[dir.path(), &below, far.path()])).unwrap();
+    assert_eq!(names(dir.path()), ["below", "data", "data.0"]);
     assert_eq!((names(&below), names(far.path())), (vec!["data.1".into()], vec!["data.2".into()]));
     let layout = Layout::open(&path).unwrap();
     let written: Vec<&str> =
@@ -90,11 +90,11 @@ fn a_layout_that_was_made_is_opened_with_all_objects() {
 
 #[test]
 fn a_layout_is_found_through_a_link_and_by_a_bare_name() {
-    let Some(folder) = folder() else { return };
-    three(folder.path());
+    let Some(dir) = dir() else { return };
+    three(dir.path());
     let elsewhere = tempfile::tempdir().unwrap();
     let link = elsewhere.path().join("link");
-    symlink(folder.path().join("data"), &link).unwrap();
+    symlink(dir.path().join("data"), &link).unwrap();
     let layout = Layout::open(&link).unwrap();
     assert_eq!(layout.path().file_name().unwrap(), "data");
     assert_eq!(layout.open_objects(ObjectAccess::READ).unwrap().len(), 3);
@@ -102,36 +102,36 @@ fn a_layout_is_found_through_a_link_and_by_a_bare_name() {
 
 #[test]
 fn manifest_and_objects_have_the_permissions_asked_for() {
-    let Some(folder) = folder() else { return };
-    let strict = CreateOptions { mode: 0o600, ..options(&[folder.path()]) };
-    Layout::create(folder.path().join("data"), &strict).unwrap();
+    let Some(dir) = dir() else { return };
+    let strict = CreateOptions { mode: 0o600, ..options(&[dir.path()]) };
+    Layout::create(dir.path().join("data"), &strict).unwrap();
     for name in ["data", "data.0"] {
-        let mode = fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+        let mode = fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
 }
 
 #[test]
 fn what_can_not_be_made_leaves_nothing_behind() {
-    let Some(folder) = folder() else { return };
-    let path = folder.path().join("data");
+    let Some(dir) = dir() else { return };
+    let path = dir.path().join("data");
     let create = |options: &CreateOptions| Layout::create(&path, options).unwrap_err();
-    let good = options(&[folder.path(); 3]);
+    let good = options(&[dir.path(); 3]);
 
     let odd = CreateOptions { stripe_size: 1000, ..good.clone() };
-    let probe = folder.path().join("probe");
+    let probe = dir.path().join("probe");
     fs::write(&probe, b"").unwrap();
     let opened = diopter_sys::file::open(&probe, &Default::default()).unwrap();
     fs::remove_file(&probe).unwrap();
     if !matches!(opened.direct, DirectSupport::None(_)) && opened.alignment.offset_write > 8 {
         let error = create(&odd);
-        check(&error, &folder.path().join("data.0"), |kind| {
+        check(&error, &dir.path().join("data.0"), |kind| {
             matches!(kind, LayoutErrorKind::StripeSize { stripe_size: 1000, alignment: 512.. })
         });
     }
     // Also where there is no direct I/O, which would want no alignment.
     let tiny = CreateOptions { stripe_size: 511, ..good.clone() };
-    check(&create(&tiny), &folder.path().join("data.0"), |kind| {
+    check(&create(&tiny), &dir.path().join("data.0"), |kind| {
         *kind == LayoutErrorKind::StripeSize { stripe_size: 511, alignment: 512 }
     });
     let none = CreateOptions { stripe_size: 0, ..good.clone() };
@@ -142,29 +142,29 @@ fn what_can_not_be_made_leaves_nothing_behind() {
     check(&create(&sized), &path, |kind| {
         *kind == LayoutErrorKind::Size { size: 5, size_max: None }
     });
-    let nowhere = options(&[folder.path(), &folder.path().join("none")]);
-    check(&create(&nowhere), &folder.path().join("none"), |kind| {
+    let nowhere = options(&[dir.path(), &dir.path().join("none")]);
+    check(&create(&nowhere), &dir.path().join("none"), |kind| {
         *kind == LayoutErrorKind::System(Errno::ENOENT)
     });
-    let error = Layout::create(folder.path().join(".."), &good).unwrap_err();
-    check(&error, folder.path(), |kind| matches!(kind, LayoutErrorKind::Name(_)));
-    assert_eq!(names(folder.path()), Vec::<String>::new());
+    let error = Layout::create(dir.path().join(".."), &good).unwrap_err();
+    check(&error, dir.path(), |kind| matches!(kind, LayoutErrorKind::Name(_)));
+    assert_eq!(names(dir.path()), Vec::<String>::new());
 
-    fs::write(folder.path().join("data.2"), b"other").unwrap();
-    check(&create(&good), &folder.path().join("data.2"), |kind| *kind == LayoutErrorKind::Exists);
-    assert_eq!(names(folder.path()), ["data.2"]);
-    assert_eq!(fs::read(folder.path().join("data.2")).unwrap(), b"other");
+    fs::write(dir.path().join("data.2"), b"other").unwrap();
+    check(&create(&good), &dir.path().join("data.2"), |kind| *kind == LayoutErrorKind::Exists);
+    assert_eq!(names(dir.path()), ["data.2"]);
+    assert_eq!(fs::read(dir.path().join("data.2")).unwrap(), b"other");
 }
 
 #[test]
 fn nothing_that_is_there_is_replaced_by_a_new_layout() {
-    let Some(folder) = folder() else { return };
-    let path = folder.path().join("data");
+    let Some(dir) = dir() else { return };
+    let path = dir.path().join("data");
     fs::write(&path, b"other").unwrap();
-    let error = Layout::create(&path, &options(&[folder.path()])).unwrap_err();
+    let error = Layout::create(&path, &options(&[dir.path()])).unwrap_err();
     check(&error, &path, |kind| *kind == LayoutErrorKind::Exists);
     assert_eq!(
-        (names(folder.path()), fs::read(&path).unwrap()),
+        (names(dir.path()), fs::read(&path).unwrap()),
         (vec!["data".into()], b"other".into())
     );
 }
@@ -172,37 +172,37 @@ fn nothing_that_is_there_is_replaced_by_a_new_layout() {
 #[test]
 fn a_name_that_is_no_text_is_refused() {
     use std::os::unix::ffi::OsStrExt;
-    let Some(folder) = folder() else { return };
-    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"\xff"));
-    let error = Layout::create(&odd, &options(&[folder.path()])).unwrap_err();
+    let Some(dir) = dir() else { return };
+    let odd = dir.path().join(std::ffi::OsStr::from_bytes(b"\xff"));
+    let error = Layout::create(&odd, &options(&[dir.path()])).unwrap_err();
     assert!(matches!(error.kind, LayoutErrorKind::Name(_)), "{error:?}");
     fs::create_dir(&odd).unwrap();
-    let error = Layout::create(folder.path().join("data"), &options(&[&odd])).unwrap_err();
+    let error = Layout::create(dir.path().join("data"), &options(&[&odd])).unwrap_err();
     assert!(matches!(error.kind, LayoutErrorKind::Name(_)), "{error:?}");
-    // Beside the manifest an object is named without its folder.
+    // Beside the manifest an object is named without its directory.
     Layout::create(odd.join("data"), &options(&[&odd])).unwrap();
     assert_eq!(Layout::open(odd.join("data")).unwrap().manifest().objects()[0].path, "data.0");
 }
 
 #[test]
 fn what_is_no_manifest_is_refused() {
-    let Some(folder) = folder() else { return };
-    let path = folder.path().join("data");
+    let Some(dir) = dir() else { return };
+    let path = dir.path().join("data");
     for content in [&b""[..], b"plain", b"{}"] {
         fs::write(&path, content).unwrap();
         let error = Layout::open(&path).unwrap_err();
         check(&error, &path, |kind| *kind == LayoutErrorKind::NotAManifest);
     }
-    let error = Layout::open(folder.path()).unwrap_err();
-    check(&error, folder.path(), |kind| *kind == LayoutErrorKind::System(Errno::EISDIR));
-    let error = Layout::open(folder.path().join("none")).unwrap_err();
-    check(&error, folder.path(), |kind| *kind == LayoutErrorKind::System(Errno::ENOENT));
+    let error = Layout::open(dir.path()).unwrap_err();
+    check(&error, dir.path(), |kind| *kind == LayoutErrorKind::System(Errno::EISDIR));
+    let error = Layout::open(dir.path().join("none")).unwrap_err();
+    check(&error, dir.path(), |kind| *kind == LayoutErrorKind::System(Errno::ENOENT));
 }
 
 #[test]
 fn a_manifest_that_was_changed_is_refused() {
-    let Some(folder) = folder() else { return };
-    let path = three(folder.path()).path().to_owned();
+    let Some(dir) = dir() else { return };
+    let path = three(dir.path()).path().to_owned();
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("data.1", "data.7")).unwrap();
     let error = Layout::open(&path).unwrap_err();
@@ -217,9 +217,9 @@ fn a_manifest_that_was_changed_is_refused() {
 
 #[test]
 fn an_object_that_is_gone_or_something_else_is_refused() {
-    let Some(folder) = folder() else { return };
-    let layout = three(folder.path());
-    let (object, kept) = (folder.path().join("data.1"), folder.path().join("kept"));
+    let Some(dir) = dir() else { return };
+    let layout = three(dir.path());
+    let (object, kept) = (dir.path().join("data.1"), dir.path().join("kept"));
     fs::rename(&object, &kept).unwrap();
     check(&refusal(&layout), &object, |kind| *kind == LayoutErrorKind::Missing);
     fs::create_dir(&object).unwrap();
@@ -242,21 +242,21 @@ fn an_object_that_is_gone_or_something_else_is_refused() {
 
 #[test]
 fn a_file_that_is_not_the_layouts_at_this_place_is_refused() {
-    let Some(folder) = folder() else { return };
-    let layout = three(folder.path());
-    let [zero, one, two] = ["data.0", "data.1", "data.2"].map(|name| folder.path().join(name));
+    let Some(dir) = dir() else { return };
+    let layout = three(dir.path());
+    let [zero, one, two] = ["data.0", "data.1", "data.2"].map(|name| dir.path().join(name));
     let is_foreign = |kind: &LayoutErrorKind| matches!(kind, LayoutErrorKind::Foreign { .. });
     // Two objects in each other's place.
-    let aside = folder.path().join("aside");
+    let aside = dir.path().join("aside");
     fs::rename(&one, &aside).unwrap();
     fs::rename(&two, &one).unwrap();
     fs::rename(&aside, &two).unwrap();
     check(&refusal(&layout), &one, is_foreign);
     // Another layout's object.
     fs::remove_file(&one).unwrap();
-    let other = folder.path().join("other");
-    Layout::create(&other, &options(&[folder.path(); 2])).unwrap();
-    fs::rename(folder.path().join("other.1"), &one).unwrap();
+    let other = dir.path().join("other");
+    Layout::create(&other, &options(&[dir.path(); 2])).unwrap();
+    fs::rename(dir.path().join("other.1"), &one).unwrap();
     check(&refusal(&layout), &one, is_foreign);
     // Nobody's.
     fs::write(&one, b"precious").unwrap();
@@ -287,9 +287,9 @@ fn forge(path: &Path, text: &str) {
 
 #[test]
 fn one_file_under_two_names_is_refused() {
-    let Some(folder) = folder() else { return };
-    let path = three(folder.path()).path().to_owned();
-    let [zero, one] = ["data.0", "data.1"].map(|name| object(folder.path(), name));
+    let Some(dir) = dir() else { return };
+    let path = three(dir.path()).path().to_owned();
+    let [zero, one] = ["data.0", "data.1"].map(|name| object(dir.path(), name));
     fs::remove_file(&one).unwrap();
     fs::hard_link(&zero, &one).unwrap();
     check(&refusal(&Layout::open(&path).unwrap()), &one, |kind| {
@@ -303,12 +303,12 @@ fn one_file_under_two_names_is_refused() {
 
 #[test]
 fn root_follows_no_manifest_of_another_user() {
-    let Some(folder) = folder() else { return };
-    let below = folder.path().join("below");
+    let Some(dir) = dir() else { return };
+    let below = dir.path().join("below");
     fs::create_dir(&below).unwrap();
-    let path = folder.path().join("data");
-    let near = Layout::create(folder.path().join("near"), &options(&[folder.path()])).unwrap();
-    Layout::create(&path, &options(&[folder.path(), &below])).unwrap();
+    let path = dir.path().join("data");
+    let near = Layout::create(dir.path().join("near"), &options(&[dir.path()])).unwrap();
+    Layout::create(&path, &options(&[dir.path(), &below])).unwrap();
     let given = [&path, &near.path().to_owned()]
         .map(|path| std::os::unix::fs::chown(path, Some(54_321), None));
     if given.iter().any(Result::is_err) {
@@ -329,19 +329,19 @@ fn root_follows_no_manifest_of_another_user() {
         check(&layout.remove().unwrap_err(), path, is_not_owned);
         assert_eq!(fs::read(path).unwrap(), before);
     }
-    assert_eq!(names(folder.path()), ["below", "data", "data.0", "near", "near.0"]);
+    assert_eq!(names(dir.path()), ["below", "data", "data.0", "near", "near.0"]);
     assert!(below.join("data.1").exists());
 }
 
 /// A file system in memory that has no user attributes.
-struct Ramfs(machine::Folder);
+struct Ramfs(machine::Dir);
 
 impl Ramfs {
     fn new() -> Result<Ramfs, String> {
-        let folder = machine::Folder::new("ramfs")?;
-        let at = folder.path().to_str().unwrap();
+        let dir = machine::Dir::new("ramfs")?;
+        let at = dir.path().to_str().unwrap();
         machine::run("mount", &["-t", "ramfs", "diopter", at])?;
-        Ok(Ramfs(folder))
+        Ok(Ramfs(dir))
     }
 }
 
@@ -355,21 +355,21 @@ impl Drop for Ramfs {
 #[test]
 fn a_file_system_without_user_attributes_is_told() {
     let _alone = machine::alone();
-    let Some(folder) = folder() else { return };
+    let Some(dir) = dir() else { return };
     let without = match Ramfs::new() {
         Ok(mounted) => mounted,
         Err(why) => return env::skip("root", why),
     };
-    let path = folder.path().join("data");
+    let path = dir.path().join("data");
     let far = without.0.path();
-    let error = Layout::create(&path, &options(&[folder.path(), far])).unwrap_err();
+    let error = Layout::create(&path, &options(&[dir.path(), far])).unwrap_err();
     check(&error, &far.join("data.1"), |kind| *kind == LayoutErrorKind::NoAttributes);
-    assert_eq!((names(folder.path()), names(far)), (vec![], vec![]));
+    assert_eq!((names(dir.path()), names(far)), (vec![], vec![]));
 }
 
 /// The path of an object.
-fn object(folder: &Path, name: &str) -> PathBuf {
-    folder.join(name)
+fn object(dir: &Path, name: &str) -> PathBuf {
+    dir.join(name)
 }
 
 fn write(path: &Path, bytes: &[u8]) {

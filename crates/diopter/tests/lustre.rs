@@ -44,24 +44,24 @@ const SIZES: [u64; 13] = [
     4 * MIB + 1,
 ];
 
-/// A folder on a disk for striped files; `None`, and says so, where that can't be.
-fn folder() -> Option<TempDir> {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let probe = tempfile::tempfile_in(folder.path()).unwrap();
+/// A directory on a disk for striped files; `None`, and says so, where that can't be.
+fn dir() -> Option<TempDir> {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let probe = tempfile::tempfile_in(dir.path()).unwrap();
     match xattr::set_new(probe.as_fd(), OBJECT_ATTRIBUTE, b"probe") {
-        Ok(()) => Some(folder),
+        Ok(()) => Some(dir),
         Err(errno) => {
-            env::skip("xattr", format!("user attributes in {}: {errno}", folder.path().display()));
+            env::skip("xattr", format!("user attributes in {}: {errno}", dir.path().display()));
             None
         }
     }
 }
 
-/// A new striped file in a folder.
-fn striped(folder: &Path, name: &str, stripe_size: u64, objects: usize) -> StripedFile {
-    let places = vec![ObjectPlace::Folder(folder.to_owned()); objects];
+/// A new striped file in a directory.
+fn striped(dir: &Path, name: &str, stripe_size: u64, objects: usize) -> StripedFile {
+    let places = vec![ObjectPlace::Dir(dir.to_owned()); objects];
     let options = CreateOptions { objects: places, stripe_size, ..CreateOptions::default() };
-    StripedFile::create(folder.join(name), &options).unwrap()
+    StripedFile::create(dir.join(name), &options).unwrap()
 }
 
 fn random(length: u64, name: &str) -> Vec<u8> {

@@ -159,8 +159,8 @@ proptest! {
         offset in 0..20_000u64, length in 1..9_000_000u64, address in 0..1024u64,
         is_write in any::<bool>(), size in 0..5_000_000u64,
     ) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = File::create(folder.path().join("planned")).expect("a file");
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = File::create(dir.path().join("planned")).expect("a file");
         file.set_len(size).expect("a sparse file");
         let policies = Policies::default();
         let query = PlanQuery {

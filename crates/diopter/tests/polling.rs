@@ -19,12 +19,12 @@ fn with(uring: UringOptions) -> EngineOptions {
 }
 
 fn file_of(length: usize) -> (tempfile::TempDir, File) {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = folder.path().join("data");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("data");
     std::fs::write(&path, vec![b'.'; length]).unwrap();
     let file = File::options().read(true).write(true).open(path).unwrap();
     file.sync_all().unwrap();
-    (folder, file)
+    (dir, file)
 }
 
 /// Writes `length` bytes at `offset`, flushes, and reads them again; the first error.
@@ -51,7 +51,7 @@ fn with_sqpoll_every_kind_of_request_is_served() {
     let engine = Engine::new(with(SQPOLL)).unwrap();
     let choice = engine.backend();
     assert!(choice.name == "uring" && choice.features.contains(&("sqpoll", true)), "{choice:?}");
-    let (_folder, file) = file_of(100_000);
+    let (_dir, file) = file_of(100_000);
     engine.register_file(&file).unwrap();
     for (offset, length) in [(0, 65536), (77, 1000), (99_990, 20), (200_001, 70_000)] {
         assert_eq!(there_and_back(&engine, &file, offset, length), Ok(()), "{offset}+{length}");
@@ -65,9 +65,9 @@ fn with_iopoll_direct_parts_are_polled_for_or_refused_and_the_others_are_served(
     }
     let engine = Engine::new(with(IOPOLL)).unwrap();
     assert!(engine.backend().features.contains(&("iopoll", true)), "{:?}", engine.backend());
-    let (folder, file) = file_of(100_000);
+    let (dir, file) = file_of(100_000);
     let direct = there_and_back(&engine, &file, 0, 65536);
-    let path = folder.path().join("data");
+    let path = dir.path().join("data");
     let opened = diopter::sys::file::open(&path, &diopter::sys::file::OpenOptions::default());
     let probed = diopter::backend::trial::probe_iopoll(opened.unwrap().fd.as_fd());
     assert_eq!(direct, probed.map_err(|refused| refused.errno), "as the trial says");
@@ -103,7 +103,7 @@ fn a_threads_own_engine_has_the_options_of_its_thread() {
     if !env::has_uring() {
         return;
     }
-    let (_folder, file) = file_of(100_000);
+    let (_dir, file) = file_of(100_000);
     use_for_this_thread(with(SQPOLL));
     let read = Request::read(1, IoBuf::new(1000).unwrap());
     assert_eq!(read.op, RequestOp::Read);

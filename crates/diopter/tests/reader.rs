@@ -27,10 +27,10 @@ fn content(bytes: usize, seed: u64) -> Vec<u8> {
     content
 }
 
-fn striped(folder: &Path, stripe_size: u64) -> diopter::Result<File> {
-    let objects = [(); 3].map(|()| ObjectPlace::Folder(folder.to_owned())).into();
+fn striped(dir: &Path, stripe_size: u64) -> diopter::Result<File> {
+    let objects = [(); 3].map(|()| ObjectPlace::Dir(dir.to_owned())).into();
     let layout = CreateOptions { objects, stripe_size, ..CreateOptions::default() };
-    let file = StripedFile::create(folder.join("striped"), &layout)?;
+    let file = StripedFile::create(dir.join("striped"), &layout)?;
     Ok(file.into_file())
 }
 
@@ -39,11 +39,11 @@ fn striped(folder: &Path, stripe_size: u64) -> diopter::Result<File> {
 fn each_kind(content: &[u8], test: impl Fn(&File)) {
     for backend in [BackendKind::Threads, BackendKind::Auto] {
         use_for_this_thread(EngineOptions { backend, checked: true, ..EngineOptions::DEFAULT });
-        let folder = tempfile::tempdir().unwrap();
-        let file = File::create(folder.path().join("plain")).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("plain")).unwrap();
         file.write_all_at(content, 0).unwrap();
         test(&file);
-        match striped(folder.path(), STRIPE) {
+        match striped(dir.path(), STRIPE) {
             Ok(file) => {
                 file.write_all_at(content, 0).unwrap();
                 test(&file);
@@ -220,8 +220,8 @@ fn no_more_is_read_ahead_than_the_options_say() {
 
 #[test]
 fn the_window_of_a_striped_file_reaches_over_a_full_stripe() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = match striped(folder.path(), long(4 * MIB)) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = match striped(dir.path(), long(4 * MIB)) {
         Ok(file) => file,
         Err(error) => return env::skip("xattr", error),
     };
@@ -277,8 +277,8 @@ fn readers_that_are_dropped_leave_no_request_behind() {
 #[test]
 fn with_an_engine_full_of_others_requests_a_reader_reads_all_the_same() {
     let content = content(MIB, 15);
-    let folder = tempfile::tempdir().unwrap();
-    let file = File::create(folder.path().join("plain")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = File::create(dir.path().join("plain")).unwrap();
     file.write_all_at(&content, 0).unwrap();
     let others: Vec<_> = (0..REQUESTS_MAX)
         .map(|_| file.request(Request::read(0, IoBuf::new(4096).unwrap())).unwrap())

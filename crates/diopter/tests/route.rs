@@ -181,23 +181,23 @@ fn both_ways() -> OpenOptions {
     File::options().read(true).write(true).create(true)
 }
 
-/// A plain file and a striped one, where that is possible, in a folder with direct I/O.
+/// A plain file and a striped one, where that is possible, in a directory with direct I/O.
 fn each_kind(options: &OpenOptions, test: impl Fn(&File)) {
-    let folder = tempfile::tempdir().unwrap();
-    let file = options.open(folder.path().join("plain")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = options.open(dir.path().join("plain")).unwrap();
     if file.direct_support() != DirectSupport::Full {
-        return env::skip("direct", format!("no direct I/O in {}", folder.path().display()));
+        return env::skip("direct", format!("no direct I/O in {}", dir.path().display()));
     }
     test(&file);
-    match striped(folder.path(), options) {
+    match striped(dir.path(), options) {
         Ok(file) => test(&file),
         Err(error) => env::skip("xattr", error),
     }
 }
 
-fn striped(folder: &Path, options: &OpenOptions) -> diopter::Result<File> {
-    let path = folder.join("striped");
-    let objects = [(); 3].map(|()| ObjectPlace::Folder(folder.to_owned())).into();
+fn striped(dir: &Path, options: &OpenOptions) -> diopter::Result<File> {
+    let path = dir.join("striped");
+    let objects = [(); 3].map(|()| ObjectPlace::Dir(dir.to_owned())).into();
     let layout = CreateOptions { objects, stripe_size: 64 * KIB, ..CreateOptions::default() };
     StripedFile::create(&path, &layout)?;
     options.clone().striped(true).open(&path)
@@ -328,11 +328,11 @@ fn small_and_scattered_hybrid_reads_stay_in_the_page_cache() {
 
 #[test]
 fn where_the_flag_is_refused_a_stream_is_read_and_written_all_the_same() {
-    let folder = Path::new("/dev/shm");
-    let Ok(folder) = tempfile::tempdir_in(folder) else {
-        return env::skip("tmpfs", "no folder in /dev/shm");
+    let dir = Path::new("/dev/shm");
+    let Ok(dir) = tempfile::tempdir_in(dir) else {
+        return env::skip("tmpfs", "no directory in /dev/shm");
     };
-    let path = folder.path().join("data");
+    let path = dir.path().join("data");
     let file = both_ways().route(RoutePolicy::HYBRID).open(&path).unwrap();
     let block = size(64 * KIB);
     let expected: Vec<u8> = (0..16 * block).map(|at| u8::try_from(at / 7 % 251).unwrap()).collect();

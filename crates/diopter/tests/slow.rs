@@ -27,18 +27,18 @@ struct Bench {
     // Closed before the file system goes.
     file: StripedFile,
     mount: SlowMount,
-    _folder: machine::Folder,
+    _dir: machine::Dir,
 }
 
 impl Bench {
     fn new() -> Bench {
         let mount = SlowMount::new(MEBIBYTE).unwrap();
-        let folder = machine::Folder::new("manifest").unwrap();
-        let places = vec![ObjectPlace::Folder(mount.path().to_owned()); OBJECTS];
+        let dir = machine::Dir::new("manifest").unwrap();
+        let places = vec![ObjectPlace::Dir(mount.path().to_owned()); OBJECTS];
         let options = CreateOptions { objects: places, stripe_size: MIB, ..Default::default() };
-        let file = StripedFile::create(folder.path().join("data"), &options).unwrap();
+        let file = StripedFile::create(dir.path().join("data"), &options).unwrap();
         file.set_len(BYTES).unwrap();
-        Bench { file, mount, _folder: folder }
+        Bench { file, mount, _dir: dir }
     }
 
     /// One request over the whole file: how long it took, and the memory again.

@@ -18,7 +18,7 @@ use tool::{Files, TOOLS};
 /// Room to leave on the disk beside the two files.
 const ROOM_LEFT_BYTES: u64 = 1 << 30;
 
-/// Runs the demo and removes the scratch folder however it ends.
+/// Runs the demo and removes the scratch directory however it ends.
 ///
 /// The standard library has no signal handling, and this crate no dependencies, so the shell does
 /// it: `xtask demo` becomes this shell, the demo is its child. Ctrl-C reaches both. The child and
@@ -36,11 +36,11 @@ code=$?
 exit $code
 "#;
 
-/// `cargo xtask demo`: makes the scratch folder and hands over to the guard.
+/// `cargo xtask demo`: makes the scratch directory and hands over to the guard.
 pub fn run(arguments: &[String]) -> Outcome {
     let options = options::parse(arguments)?;
-    let folder = options.folder.clone().unwrap_or_else(|| repo::root().join("scratch"));
-    let scratch = folder.join(format!("demo-{}", std::process::id()));
+    let dir = options.dir.clone().unwrap_or_else(|| repo::root().join("scratch"));
+    let scratch = dir.join(format!("demo-{}", std::process::id()));
     std::fs::create_dir_all(&scratch)
         .map_err(|error| format!("{}: {error}; give --dir DIR", scratch.display()))?;
     let this = std::env::current_exe().map_err(|error| format!("the path of xtask: {error}"))?;

@@ -1,4 +1,4 @@
-//! The demo's command line: sizes, rounds, the folder. Nothing is run here.
+//! The demo's command line: sizes, rounds, the directory. Nothing is run here.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,12 @@ use std::path::PathBuf;
 pub struct Options {
     pub size: u64,
     pub rounds: usize,
-    pub folder: Option<PathBuf>,
+    pub dir: Option<PathBuf>,
 }
 
 /// Reads `--size`, `--rounds` and `--dir`.
 pub fn parse(arguments: &[String]) -> Result<Options, String> {
-    let mut options = Options { size: 2 << 30, rounds: 1, folder: None };
+    let mut options = Options { size: 2 << 30, rounds: 1, dir: None };
     for pair in arguments.chunks(2) {
         let [name, value] = pair else {
             return Err(format!("`{}` wants a value after it", pair[0]));
@@ -24,7 +24,7 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
                 options.rounds =
                     rounds.ok_or_else(|| format!("--rounds {value}: give 1 or more"))?;
             }
-            "--dir" => options.folder = Some(PathBuf::from(value)),
+            "--dir" => options.dir = Some(PathBuf::from(value)),
             _ => return Err(format!("demo knows --size, --rounds and --dir, not `{name}`")),
         }
     }
@@ -32,7 +32,7 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
 }
 
 impl Options {
-    /// The same again as arguments, but for the folder.
+    /// The same again as arguments, but for the directory.
     pub fn as_arguments(&self) -> [String; 4] {
         ["--size".into(), self.size.to_string(), "--rounds".into(), self.rounds.to_string()]
     }
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_options_are_read_and_wrong_ones_refused() {
-        let expected = Options { size: 64 << 20, rounds: 3, folder: Some(PathBuf::from("x")) };
+        let expected = Options { size: 64 << 20, rounds: 3, dir: Some(PathBuf::from("x")) };
         assert_eq!(parsed("--size 64M --rounds 3 --dir x"), Ok(expected));
         assert_eq!(parsed("").map(|options| options.size), Ok(2 << 30));
         for wrong in ["--size", "--size 2T", "--size 0", "--rounds 0", "--turns 2"] {

@@ -69,7 +69,7 @@ impl Tool {
 }
 
 impl Files {
-    /// The files' names in the scratch folder.
+    /// The files' names in the scratch directory.
     pub fn below(scratch: &Path, dio: PathBuf, size: u64) -> Files {
         Files { source: scratch.join("source"), target: scratch.join("target"), dio, size }
     }

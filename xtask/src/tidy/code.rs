@@ -157,7 +157,7 @@ fn check_doors(source: &Source, findings: &mut Vec<Finding>) {
 
 fn check_printing(source: &Source, findings: &mut Vec<Finding>) {
     let printing_ends = [ENGINE, "crates/diopter-sys/src/"];
-    if !printing_ends.iter().any(|folder| source.path.starts_with(folder)) || source.is_test() {
+    if !printing_ends.iter().any(|dir| source.path.starts_with(dir)) || source.is_test() {
         return;
     }
     for word in ["println!", "eprintln!", "print!", "eprint!"] {

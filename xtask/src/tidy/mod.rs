@@ -1,10 +1,12 @@
 //! `cargo xtask tidy`: the rules of docs/style.md that a machine can check. This file reads the
-//! files and prints the findings; the rules live in `text.rs`, `code.rs` and `order.rs`.
+//! files and prints the findings; the rules are in `text.rs`, `words.rs`, `code.rs` and
+//! `order.rs`.
 
 mod code;
 mod mask;
 mod order;
 mod text;
+mod words;
 
 use crate::{Outcome, repo};
 use std::cell::OnceCell;
@@ -52,6 +54,7 @@ fn findings() -> Result<Vec<Finding>, String> {
     let mut findings = Vec::new();
     for source in &sources {
         text::check(source, &mut findings);
+        words::check(source, &mut findings);
         if source.is_rust() {
             code::check(source, &mut findings);
             order::check(source, &mut findings);

@@ -5,8 +5,8 @@ use super::{Finding, Source};
 const COLUMNS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 800;
 
-/// Folders that exist on one machine only. In two parts, so that this file passes its own rule.
-const MACHINE_FOLDERS: [(&str, &str); 3] = [("/wo", "rk/"), ("/fa", "rm/"), ("/ro", "ot/")];
+/// Directories that exist on one machine only. In two parts, so that this file passes its own rule.
+const MACHINE_DIRS: [(&str, &str); 3] = [("/wo", "rk/"), ("/fa", "rm/"), ("/ro", "ot/")];
 const HOMES: (&str, &str) = ("/ho", "me/");
 
 /// The rules of this file, over one file.
@@ -47,23 +47,23 @@ fn check_whole(source: &Source, findings: &mut Vec<Finding>) {
 }
 
 fn machine_path(line: &str) -> Option<String> {
-    let fixed = MACHINE_FOLDERS.iter().map(|(first, second)| format!("{first}{second}"));
-    fixed.into_iter().find(|folder| starts_of(line, folder).next().is_some()).or_else(|| {
+    let fixed = MACHINE_DIRS.iter().map(|(first, second)| format!("{first}{second}"));
+    fixed.into_iter().find(|dir| starts_of(line, dir).next().is_some()).or_else(|| {
         let homes = format!("{}{}", HOMES.0, HOMES.1);
-        let at = starts_of(line, &homes).find(|&at| names_a_folder(&line[at + homes.len()..]))?;
+        let at = starts_of(line, &homes).find(|&at| names_a_dir(&line[at + homes.len()..]))?;
         Some(line[at..].split_inclusive('/').take(3).collect())
     })
 }
 
-/// Where an absolute path begins with `folder`: not where a longer path goes on with it.
-fn starts_of<'a>(line: &'a str, folder: &'a str) -> impl Iterator<Item = usize> + 'a {
-    line.match_indices(folder).map(|(at, _)| at).filter(move |&at| {
+/// Where an absolute path begins with `dir`: not where a longer path goes on with it.
+fn starts_of<'a>(line: &'a str, dir: &'a str) -> impl Iterator<Item = usize> + 'a {
+    line.match_indices(dir).map(|(at, _)| at).filter(move |&at| {
         let before = line[..at].chars().next_back();
         !before.is_some_and(|before| before.is_ascii_alphanumeric() || "_-./".contains(before))
     })
 }
 
-fn names_a_folder(rest: &str) -> bool {
+fn names_a_dir(rest: &str) -> bool {
     let name = rest.split('/').next().unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     rest.contains('/') && !name.is_empty() && name.chars().all(is_plain)

@@ -268,8 +268,8 @@ mod tests {
 
     #[test]
     fn rows_come_with_their_rounds_failures_and_machines_and_those_not_reached_are_empty() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("journal");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
         let columns = ["diopter", "linux-5.5"].map(|name| PlannedColumn::engine(name, "auto"));
         let plan = Plan {
             title: "a \"rows\":[] title".to_owned(),

@@ -93,8 +93,8 @@ fn cpu() -> Cpu {
         "0" => "off",
         _ => "",
     };
-    let folder = fs::read_dir("/sys/devices/system/cpu/vulnerabilities");
-    let mitigations = folder.into_iter().flatten().flatten().filter_map(|entry| {
+    let dir = fs::read_dir("/sys/devices/system/cpu/vulnerabilities");
+    let mitigations = dir.into_iter().flatten().flatten().filter_map(|entry| {
         let said = fs::read_to_string(entry.path()).ok()?;
         Some((entry.file_name().to_string_lossy().into_owned(), said.trim().to_owned()))
     });
@@ -122,8 +122,8 @@ pub fn cgroup_file(name: &str) -> Option<String> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let root = Path::new("/sys/fs/cgroup");
     let own = root.join(path.trim_start_matches('/'));
-    let mut folders = own.ancestors().take_while(|folder| folder.starts_with(root));
-    folders.find_map(|folder| fs::read_to_string(folder.join(name)).ok())
+    let mut dirs = own.ancestors().take_while(|dir| dir.starts_with(root));
+    dirs.find_map(|dir| fs::read_to_string(dir.join(name)).ok())
 }
 
 fn cgroup() -> CgroupLimits {
@@ -156,7 +156,7 @@ fn device_facts(number: u64) -> DeviceFacts {
     let Ok(device) = fs::canonicalize(link) else { return DeviceFacts::default() };
     let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let disk = [Some(device.as_path()), device.parent()].into_iter().flatten();
-    let disk = disk.into_iter().find(|folder| folder.join("queue").is_dir()).unwrap_or(&device);
+    let disk = disk.into_iter().find(|dir| dir.join("queue").is_dir()).unwrap_or(&device);
     let text = |path: &Path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let firmware = ["device/firmware_rev", "device/rev"].map(|name| text(&disk.join(name)));
     let queue = queue(&disk.join("queue"));
@@ -170,8 +170,8 @@ fn device_facts(number: u64) -> DeviceFacts {
     }
 }
 
-fn queue(folder: &Path) -> BTreeMap<String, String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(QUEUE_FILES_MAX);
+fn queue(dir: &Path) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().take(QUEUE_FILES_MAX);
     let facts = entries.filter_map(|entry| {
         let value = fs::read_to_string(entry.path()).ok()?;
         Some((entry.file_name().to_string_lossy().into_owned(), value.trim().to_owned()))
@@ -179,7 +179,7 @@ fn queue(folder: &Path) -> BTreeMap<String, String> {
     facts.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// The file system of a file or folder; `None` for a block device.
+/// The file system of a file or directory; `None` for a block device.
 fn file_system(path: &Path) -> Option<FileSystemFacts> {
     let facts = probe::probe(path, BackendKind::Threads).ok()?.facts;
     let mount = facts.mount?;
@@ -198,8 +198,8 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_kernel_processors_and_memory() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
         fs::write(&path, b"content").unwrap();
         let environment = of(&path);
         assert!(!environment.kernel_release.is_empty());

@@ -175,7 +175,7 @@ impl Section {
             "kb_base" | "name" | "description" | "thread" | "group_reporting" | "randrepeat"
             | "overwrite" | "fallocate" | "unit_base" => {}
             "filename" | "directory" => {
-                let what = "name the file or folder on the command line, and take it out";
+                let what = "name the file or directory on the command line, and take it out";
                 return Err(format!("`{name}`: {what}"));
             }
             _ => {

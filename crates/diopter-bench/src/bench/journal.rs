@@ -112,7 +112,7 @@ impl Journal {
                 "{} is of a run that was interrupted: go on with --resume, or remove it",
                 path.display()
             ),
-            _ => format!("create {}: {error}; choose another folder", path.display()),
+            _ => format!("create {}: {error}; choose another directory", path.display()),
         };
         let file = made.map_err(told)?;
         let mut journal = Journal { file, path: path.to_owned() };
@@ -252,8 +252,8 @@ mod tests {
         Record::Round { row, column, answer }
     }
 
-    fn written(folder: &Path) -> PathBuf {
-        let path = folder.join("journal");
+    fn written(dir: &Path) -> PathBuf {
+        let path = dir.join("journal");
         let mut journal = Journal::create(&path, begin()).unwrap();
         let environment = Box::default();
         for record in [
@@ -271,8 +271,8 @@ mod tests {
 
     #[test]
     fn how_far_a_run_came_is_read_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let (_, begun, reached) = Journal::resume(&written(folder.path())).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (_, begun, reached) = Journal::resume(&written(dir.path())).unwrap();
         assert_eq!(begun, begin());
         let expected = Reached {
             rows: 1,
@@ -285,8 +285,8 @@ mod tests {
 
     #[test]
     fn wherever_the_last_line_is_torn_the_rest_is_read_and_written_on() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = written(folder.path());
+        let dir = tempfile::tempdir().unwrap();
+        let path = written(dir.path());
         let whole = std::fs::read(&path).unwrap();
         let last = whole[..whole.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
         for cut in last..whole.len() {
@@ -301,8 +301,8 @@ mod tests {
 
     #[test]
     fn a_line_that_is_damaged_in_the_middle_is_an_error_that_names_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = written(folder.path());
+        let dir = tempfile::tempdir().unwrap();
+        let path = written(dir.path());
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replacen("row_end", "row_", 1)).unwrap();
         let told = Journal::resume(&path).unwrap_err();
@@ -311,8 +311,8 @@ mod tests {
 
     #[test]
     fn a_journal_of_another_version_or_none_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("journal");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
         assert!(Journal::resume(&path).unwrap_err().contains("leave --resume out"));
         let newer = Begin { schema: "diopter.bench-journal/2".to_owned(), ..begin() };
         drop(Journal::create(&path, newer).unwrap());

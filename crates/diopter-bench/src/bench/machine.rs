@@ -158,9 +158,9 @@ impl Runner for Machine {
             };
             self.environment = Some(environment::of(path));
         }
-        let folder = self.ground.folder()?;
+        let dir = self.ground.dir()?;
         let (job, way, warmup_ns) = (job.clone(), column.way.clone(), self.warmup_ns);
-        self.answer(&RoundOrder { job, way, place, warmup_ns, round, folder })
+        self.answer(&RoundOrder { job, way, place, warmup_ns, round, dir })
     }
 
     fn environment(&self) -> Environment {

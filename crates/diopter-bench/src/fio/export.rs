@@ -1,5 +1,5 @@
 //! A document as fio's JSON, for what reads that: fio-plot, MMTests, dashboards. One file is one
-//! job of one round, in a folder for each column and round: fio's JSON knows no rounds, and
+//! job of one round, in a directory for each column and round: fio's JSON knows no rounds, and
 //! fio-plot takes the jobs of a file for parts of one and adds their figures up.
 
 use serde_json::{Map, Value, json};
@@ -14,16 +14,16 @@ const NAME_CHARS_MAX: usize = 100;
 /// One file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Export {
-    /// A name for the folder that it is in: `1-linux-5.5.round-3`. Letters, digits, dots, dashes
+    /// A name for the directory that it is in: `1-linux-5.5.round-3`. Letters, digits, dots, dashes
     /// and underscores only.
-    pub folder_name: String,
-    /// A name for it in that folder, of the same letters: `0-randread-4k-depth-32.json`.
+    pub dir_name: String,
+    /// A name for it in that directory, of the same letters: `0-randread-4k-depth-32.json`.
     pub file_name: String,
     /// fio's JSON.
     pub document: Value,
 }
 
-/// Every round of every column as a folder of its own, with a file for each row.
+/// Every round of every column as a directory of its own, with a file for each row.
 #[must_use]
 pub fn export(bench: &Bench) -> Vec<Export> {
     let mut exports = Vec::new();
@@ -39,7 +39,7 @@ pub fn export(bench: &Bench) -> Vec<Export> {
                 let sample = cell.samples.iter().find(|one| one.round == round);
                 let Some(sample) = sample else { continue };
                 exports.push(Export {
-                    folder_name: format!("{}.round-{round}", plain_name(&column.label, at)),
+                    dir_name: format!("{}.round-{round}", plain_name(&column.label, at)),
                     file_name: format!("{}.json", plain_name(&job.name, row)),
                     document: document(column, job, sample),
                 });

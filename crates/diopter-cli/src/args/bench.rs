@@ -43,14 +43,14 @@ Exit status:
 /// drifts touches all alike. Columns are presets of the engine and, with --with, real fio on the
 /// same file. The lists (L) are values with commas between; the matrix is their product.
 ///
-/// In a folder a scratch file is made, allocated and written once, and removed. A file or block
+/// In a directory a scratch file is made, allocated and written once, and removed. A file or block
 /// device that is there is written only with --overwrite, a mounted device never.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = format!("{EXAMPLES}\n\n{ABOUT_JOBS}\n\n{ABOUT_RESULTS}\n\n{ABOUT_SIZES}")
 )]
 pub struct BenchArgs {
-    /// A folder for a scratch file, a file, or a block device
+    /// A directory for a scratch file, a file, or a block device
     #[arg(value_name = "DIR|NAME", default_value = ".")]
     pub name: PathBuf,
     /// Under a minute: diopter against linux-5.5 and lustre-2.13
@@ -82,7 +82,7 @@ pub struct BenchArgs {
     pub preset: Vec<Preset>,
     /// A fresh file system for every round: ext2, ext3, ext4, xfs, btrfs (root)
     ///
-    /// On a loop device over an image in the folder, or on the block device that is named, which
+    /// On a loop device over an image in the directory, or on the block device that is named, which
     /// loses what is on it.
     #[arg(long, value_name = "L", value_delimiter = ',')]
     pub fs: Vec<String>,
@@ -113,7 +113,7 @@ pub struct BenchArgs {
     /// Go on with the run that was interrupted, by the same command line
     #[arg(long)]
     pub resume: bool,
-    /// Where the result goes [default: dio-bench.json in this folder, or the next free number]
+    /// Where the result goes [default: dio-bench.json in this directory, or the next free number]
     #[arg(long, value_name = "FILE")]
     pub json_out: Option<PathBuf>,
     /// Where the report goes, one page with charts [default: beside the result]

@@ -25,8 +25,8 @@ docs/compare.md says what the verdicts mean and how often they may be wrong.";
 /// Say whether recorded runs are better, the same or worse than a base
 ///
 /// Reads results of `dio bench`, and of fio: JSON, json+ and terse version 3, from any machine.
-/// Each name is one run, or several rounds of one: files with commas between them, or a folder of
-/// files. Jobs that are not the same are refused, and what differs between the machines is told.
+/// Each name is one run, or several rounds of one: files with commas between them, or a directory
+/// of files. Jobs that are not the same are refused, and what differs between the machines is told.
 ///
 /// The verdict rests on how much the rounds differ from one to the next. Run both in turn and
 /// often: one round of each has a ratio, but no verdict.

@@ -77,7 +77,7 @@ pub enum Work {
     Man {
         /// Which page; `None` for dio's own.
         command: Option<String>,
-        /// Folder for all pages.
+        /// Directory for all pages.
         out: Option<PathBuf>,
     },
     /// `dio completions`.

@@ -18,7 +18,7 @@ Kernels:
   6.1                       the newest of a series that a Debian suite or the cache has
   6.18.15                   an upstream version
   5.10.0-46-amd64           a release, as uname -r tells it
-  ./bzImage:./modules       an image of your own, and a folder with its modules
+  ./bzImage:./modules       an image of your own, and a directory with its modules
   ./linux-image-6.9.deb     a package of your own; more of them with colons between";
 
 const ABOUT_LAB: &str = "\
@@ -172,7 +172,8 @@ pub struct BisectArgs {
     /// Requests in flight
     #[arg(long, value_name = "N", default_value = "64")]
     pub iodepth: u32,
-    /// A folder of builds, in place of the suites: packages, and folders of an image with modules
+    /// A directory of builds, in place of the suites: packages, and directories of an image with
+    /// modules
     #[arg(long, value_name = "DIR")]
     pub from: Option<PathBuf>,
     /// Where kernels come from and are kept.
@@ -187,7 +188,7 @@ pub struct BisectArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Packages and cache")]
 pub struct StoreArgs {
-    /// Folder for what was fetched [default: $XDG_CACHE_HOME/diopter]
+    /// Directory for what was fetched [default: $XDG_CACHE_HOME/diopter]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// Bytes that it may take; kernels that were used least recently go

@@ -121,11 +121,11 @@ pub enum Command {
 
 /// Copy files by direct I/O, past the page cache
 ///
-/// Writes beside the target under a temporary name, flushes, renames, and flushes the folder: the
-/// target's name holds the old content or the whole new one at every moment. Holes are kept; mode,
-/// times, ownership and extended attributes with -a or --preserve, as cp keeps them.
+/// Writes beside the target under a temporary name, flushes, renames, and flushes the directory:
+/// the target's name holds the old content or the whole new one at every moment. Holes are kept;
+/// mode, times, ownership and extended attributes with -a or --preserve, as cp keeps them.
 ///
-/// Below a folder on the command line no symbolic link is followed, neither in SRC nor in DST: a
+/// Below a directory on the command line no symbolic link is followed, neither in SRC nor in DST: a
 /// link is copied as a link, and one that is in the way of a file is replaced.
 ///
 /// Striped files are read and written as any file. Onto one that is there, new objects are written
@@ -140,13 +140,13 @@ pub enum Command {
     after_long_help = format!("{EXAMPLES_IMAGES}\n\n{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}")
 )]
 pub struct CpArgs {
-    /// Files, striped files, block devices, IMAGE::/PATH or, with -r, folders to copy
+    /// Files, striped files, block devices, IMAGE::/PATH or, with -r, directories to copy
     #[arg(required = true, value_name = "SRC")]
     pub sources: Vec<PathBuf>,
-    /// Where to: a file, striped file or folder, or with --overwrite a device or IMAGE::/PATH
+    /// Where to: a file, striped file or directory, or with --overwrite a device or IMAGE::/PATH
     #[arg(value_name = "DST")]
     pub target: PathBuf,
-    /// Copy folders with all that is in them
+    /// Copy directories with all that is in them
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
     /// As -r --preserve=all: a copy of a tree with all that is kept
@@ -167,11 +167,11 @@ pub struct CpArgs {
     /// Do not keep these, whatever -a or --preserve says
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     pub no_preserve: Vec<Attribute>,
-    /// Stay on the file system of each source: make the folders of mount points, and leave out what
-    /// is mounted there
+    /// Stay on the file system of each source: make the directories of mount points, and leave out
+    /// what is mounted there
     #[arg(short = 'x', long)]
     pub one_file_system: bool,
-    /// Take DST as the name of the copy, even where it is a folder
+    /// Take DST as the name of the copy, even where it is a directory
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,
     /// Read the copy back from the device and compare BLAKE3 hashes
@@ -191,7 +191,7 @@ pub struct CpArgs {
     /// Allow a device, a striped file on devices, or IMAGE::/PATH as the target, written in place
     #[arg(long)]
     pub overwrite: bool,
-    /// Copy striped files to striped files, in folders too
+    /// Copy striped files to striped files, in directories too
     ///
     /// A striped file becomes a new one, with as many objects and the same stripe size, all of them
     /// beside its manifest. Its objects are not copied as files besides. Without this, -r copies
@@ -277,7 +277,7 @@ pub struct ExplainArgs {
 /// tells a file's extents, and what keeps it from being read or overwritten in place.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
-    /// Files, striped files, block devices, folders, or IMAGE::/PATH in unmounted file systems
+    /// Files, striped files, block devices, directories, or IMAGE::/PATH in unmounted file systems
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<PathBuf>,
     /// Print one JSON document (docs/schema/probe.json) on standard output
@@ -285,14 +285,14 @@ pub struct ProbeArgs {
     pub json: bool,
 }
 
-/// Print a man page, or write all of them into a folder
+/// Print a man page, or write all of them into a directory
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct ManArgs {
     /// The command, such as cp or stripe-create; without one, the page of dio itself
     #[arg(value_name = "COMMAND")]
     pub command: Option<String>,
-    /// Write dio.1 and a page for each command into this folder
+    /// Write dio.1 and a page for each command into this directory
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     pub out: Option<PathBuf>,
 }

@@ -20,7 +20,7 @@ docs/report.md says how to read it.";
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct ReportArgs {
-    /// Results of dio bench or fio: a file, files with commas between them, or a folder
+    /// Results of dio bench or fio: a file, files with commas between them, or a directory
     #[arg(required = true, value_name = "FILE")]
     pub names: Vec<PathBuf>,
     /// Write one page with charts into this file; it needs no network
@@ -37,9 +37,9 @@ pub struct ReportArgs {
     /// Print the document (docs/schema/bench.json), of several runs as one
     #[arg(long, group = "form")]
     pub json: bool,
-    /// Write fio's JSON into this folder, a file for each job of a way and round
+    /// Write fio's JSON into this directory, a file for each job of a way and round
     ///
-    /// For fio-plot, MMTests and whatever else reads it. Each way and round has a folder in this
+    /// For fio-plot, MMTests and whatever else reads it. Each way and round has a directory in this
     /// one, which is made if it is not there.
     #[arg(long, value_name = "DIR")]
     pub fio_json: Option<PathBuf>,

@@ -51,10 +51,10 @@ pub struct CreateArgs {
     /// Name of the striped file
     #[arg(value_name = "NAME")]
     pub name: PathBuf,
-    /// A folder for each object file, named again for each further one, or a block device
+    /// A directory for each object file, named again for each further one, or a block device
     ///
-    /// In a folder the object is a new file, named as NAME with the object's number behind. A block
-    /// device is used whole; what is on it is overwritten when the striped file is written.
+    /// In a directory the object is a new file, named as NAME with the object's number behind. A
+    /// block device is used whole; what is on it is overwritten when the striped file is written.
     #[arg(long, required = true, num_args = 1.., value_name = "DIR|DEVICE")]
     pub objects: Vec<PathBuf>,
     /// Bytes that go to one object before it is the next one's turn

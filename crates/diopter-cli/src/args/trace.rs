@@ -47,7 +47,8 @@ pub struct TraceArgs {
     /// Write a page besides, for a browser without network, with a timeline of single requests
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Record only what goes on on the device of this file, folder or device; several with commas
+    /// Record only what goes on on the device of this file, directory or device; several with
+    /// commas
     ///
     /// On a busy machine this keeps the events of others out of the buffer, and costs the command
     /// less.

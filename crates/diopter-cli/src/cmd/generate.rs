@@ -11,16 +11,16 @@ use crate::args::{Cli, Document};
 use crate::output::{self, DONE, TROUBLE};
 use crate::{cmd, cp, log};
 
-/// `dio man`: one page on standard output, or all of them in a folder.
+/// `dio man`: one page on standard output, or all of them in a directory.
 pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
     let mut all = Cli::command();
     all.build();
-    if let Some(folder) = out {
-        return match write_pages(&all, folder) {
+    if let Some(dir) = out {
+        return match write_pages(&all, dir) {
             Ok(()) => DONE,
             Err(error) => {
-                let folder = folder.display();
-                log::fail("man", &format!("write pages into {folder}: {error}; name a folder"));
+                let dir = dir.display();
+                log::fail("man", &format!("write pages into {dir}: {error}; name a directory"));
                 TROUBLE
             }
         };
@@ -40,9 +40,9 @@ pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
     output::print(&String::from_utf8_lossy(&text), DONE)
 }
 
-fn write_pages(all: &Command, folder: &Path) -> io::Result<()> {
+fn write_pages(all: &Command, dir: &Path) -> io::Result<()> {
     for command in pages(all).into_iter().filter(|command| !command.is_hide_set()) {
-        page_of(command).generate_to(folder)?;
+        page_of(command).generate_to(dir)?;
     }
     Ok(())
 }

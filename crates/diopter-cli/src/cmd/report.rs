@@ -20,7 +20,7 @@ pub struct ReportOptions {
     pub names: Vec<PathBuf>,
     /// Where the page goes.
     pub html: Option<PathBuf>,
-    /// The folder for fio's JSON.
+    /// The directory for fio's JSON.
     pub fio_json: Option<PathBuf>,
     /// What is printed; `None` for nothing.
     pub form: Option<Form>,
@@ -58,16 +58,16 @@ fn render(options: &ReportOptions, look: &Look) -> Result<String, String> {
     if let Some(path) = &options.html {
         write(path, &report::html(&bench, Some(&comparison)))?;
     }
-    if let Some(folder) = &options.fio_json {
+    if let Some(dir) = &options.fio_json {
         for export in fio::export(&bench) {
-            let folder = folder.join(export.folder_name);
-            fs::create_dir_all(&folder).map_err(|error| {
-                format!("make {}: {error}; name a folder, or a new one", folder.display())
+            let dir = dir.join(export.dir_name);
+            fs::create_dir_all(&dir).map_err(|error| {
+                format!("make {}: {error}; name a directory, or a new one", dir.display())
             })?;
             let mut text = serde_json::to_string_pretty(&export.document)
                 .expect("strings and numbers are JSON");
             text.push('\n');
-            write(&folder.join(export.file_name), &text)?;
+            write(&dir.join(export.file_name), &text)?;
         }
     }
     let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
@@ -117,6 +117,6 @@ fn short_name(path: &Path, all: &[PathBuf]) -> String {
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
     whole::write_named(path, text.as_bytes()).map_err(|error| {
-        format!("write {}: {error}; name a file in a folder with room", path.display())
+        format!("write {}: {error}; name a file in a directory with room", path.display())
     })
 }

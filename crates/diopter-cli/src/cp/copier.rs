@@ -166,8 +166,8 @@ impl<'a> Copier<'a> {
     }
 
     /// Flushes a directory that the command line names.
-    pub fn flush_folder(&self, folder: &Path) -> Result<(), Failure> {
-        Dir::open(folder)?.flush()
+    pub fn flush_directory(&self, directory: &Path) -> Result<(), Failure> {
+        Dir::open(directory)?.flush()
     }
 
     /// Flushes a directory, unless the walk does when it leaves it.
@@ -204,10 +204,10 @@ impl<'a> Copier<'a> {
         let refused =
             |cause, remedy| Err(Failure::of_rule("copying", source, cause, remedy).into());
         if kind.is_dir() && !is_recursive {
-            return refused("it is a folder", "copy it with -r");
+            return refused("it is a directory", "copy it with -r");
         }
         if kind.is_dir() && place::is_within(target, found.metadata()) {
-            return refused("the target lies in the folder itself", "choose a target outside");
+            return refused("the target lies in the directory itself", "choose a target outside");
         }
         let destination = Destination::new(target, &self.options.target, into)?;
         if kind.is_dir() {

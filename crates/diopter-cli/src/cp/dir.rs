@@ -394,8 +394,8 @@ mod tests {
 
     #[test]
     fn a_fifo_that_others_may_use_or_that_has_two_names_is_not_taken_for_a_new_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let entry = Entry::of_path(&folder.path().join("fifo")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let entry = Entry::of_path(&directory.path().join("fifo")).unwrap();
         entry.make_fifo().unwrap();
         let is_own = || entry.is_own(&entry.look().unwrap().unwrap()).unwrap();
         assert!(is_own());
@@ -403,19 +403,19 @@ mod tests {
             std::fs::set_permissions(entry.path(), Permissions::from_mode(mode)).unwrap();
             assert_eq!(is_own(), expected, "{mode:o}");
         }
-        std::fs::hard_link(entry.path(), folder.path().join("other")).unwrap();
+        std::fs::hard_link(entry.path(), directory.path().join("other")).unwrap();
         assert!(!is_own());
     }
 
     #[test]
     fn a_path_is_put_together_from_shared_parts() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
-        let root = Dir::open(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(directory.path().join("a/b")).unwrap();
+        let root = Dir::open(directory.path()).unwrap();
         let dir = Entry::new(&root, OsStr::new("a")).open_dir().unwrap();
         let dir = Entry::new(&dir, OsStr::new("b")).open_dir().unwrap();
         drop(root);
-        assert_eq!(dir.path(), folder.path().join("a/b"));
+        assert_eq!(dir.path(), directory.path().join("a/b"));
         assert_eq!(Dir::open(Path::new("")).unwrap().path(), Path::new("."));
     }
 

@@ -9,7 +9,7 @@ use diopter_bench::untrusted;
 
 use super::signals::Signal;
 
-/// Why one file, folder or link was not copied.
+/// Why one file, directory or link was not copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// What failed: "reading".
@@ -154,7 +154,7 @@ fn remedy_of(errno: Errno) -> &'static str {
     match errno {
         Errno::ENOENT => "check the path",
         Errno::EACCES | Errno::EPERM => {
-            "check the permissions of the file and its folder, or run as its owner"
+            "check the permissions of the file and its directory, or run as its owner"
         }
         Errno::ENOSPC => "free space on the target's file system",
         Errno::EDQUOT => "free space or have the quota raised",
@@ -165,8 +165,8 @@ fn remedy_of(errno: Errno) -> &'static str {
         Errno::EIO | Errno::ENODATA | Errno::EREMOTEIO | Errno::EILSEQ => {
             "the device cannot read or write there: the kernel's log names the sector"
         }
-        Errno::EISDIR => "name a file, or copy the folder with -r",
-        Errno::ENOTDIR => "a part of the path is no folder: check the path",
+        Errno::EISDIR => "name a file, or copy the directory with -r",
+        Errno::ENOTDIR => "a part of the path is no directory: check the path",
         Errno::ELOOP => "the symbolic links go round in circles: name the file itself",
         Errno::ENAMETOOLONG => "choose a shorter name",
         Errno::ETXTBSY => "the file is being executed: end the program first",
@@ -174,7 +174,7 @@ fn remedy_of(errno: Errno) -> &'static str {
         Errno::ENOMEM => "lower --bs or --iodepth, or raise the memory limit",
         Errno::EMFILE | Errno::ENFILE => "raise `ulimit -n`",
         Errno::ESTALE => "the server forgot the file: copy again",
-        Errno::EXDEV => "the folder is a mount point: name a path within one file system",
+        Errno::EXDEV => "the directory is a mount point: name a path within one file system",
         _ => "errno(3) has the words; `dio probe` says what the file system allows",
     }
 }

@@ -21,7 +21,7 @@ pub struct Wish {
     pub stripe: u64,
 }
 
-/// Looks up wishes. A device is looked at once: a folder of files has one.
+/// Looks up wishes. A device is looked at once: a directory of files has one.
 #[derive(Default)]
 pub struct Wishes {
     by_device: BTreeMap<u64, Option<Wish>>,
@@ -99,10 +99,10 @@ mod tests {
         let wish = Wish { width: 196_608, stripe: 65536 };
         assert_eq!(Wish::of_striping(striping(3)), Some(wish));
         assert_eq!(Wish::of_striping(striping(1)), None);
-        let folder = tempfile::tempdir().unwrap();
-        let place = ObjectPlace::Folder(folder.path().to_owned());
+        let dir = tempfile::tempdir().unwrap();
+        let place = ObjectPlace::Dir(dir.path().to_owned());
         let options = CreateOptions { objects: vec![place; 4], ..CreateOptions::default() };
-        let file = StripedFile::create(folder.path().join("data"), &options).unwrap().into_file();
+        let file = StripedFile::create(dir.path().join("data"), &options).unwrap().into_file();
         let wish = Wish { width: 4 * MIB, stripe: MIB };
         assert_eq!(Wishes::default().of(&file, 0), Some(wish));
     }

@@ -86,11 +86,11 @@ pub enum ProgressMode {
 /// What the command line says.
 #[derive(Clone, Debug)]
 pub struct CpOptions {
-    /// Files, and with `recursive` folders; at least one.
+    /// Files, and with `recursive` directories; at least one.
     pub sources: Vec<PathBuf>,
-    /// A name, or the folder that takes the sources.
+    /// A name, or the directory that takes the sources.
     pub target: PathBuf,
-    /// Folders are copied with all that is in them.
+    /// Directories are copied with all that is in them.
     pub recursive: bool,
     /// What a copy has of its source besides its content.
     pub preserve: Preserve,
@@ -108,7 +108,7 @@ pub struct CpOptions {
     pub reflink: Reflink,
     /// A device may be written.
     pub overwrite: bool,
-    /// Striped files become striped files, in folders too.
+    /// Striped files become striped files, in directories too.
     pub striped: bool,
     /// Bytes of one request; `None` for what measured best.
     pub bs: Option<u64>,
@@ -132,8 +132,8 @@ pub enum OpenAs {
 }
 
 impl CpOptions {
-    /// What a manifest among sources and targets is opened as. In a folder that is copied whole it
-    /// is a file as any other, and so are the objects beside it, unless something else was said.
+    /// What a manifest among sources and targets is opened as. In a directory that is copied whole
+    /// it is a file as any other, and so are the objects beside it, unless something else was said.
     pub fn open_as(&self) -> OpenAs {
         if self.recursive && !self.striped { OpenAs::Plain } else { OpenAs::Striped }
     }

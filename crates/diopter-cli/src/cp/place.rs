@@ -63,7 +63,7 @@ impl Destination {
     }
 }
 
-/// The path for `source`: `target` itself, or its name in it if that is a folder.
+/// The path for `source`: `target` itself, or its name in it if that is a directory.
 pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<PathBuf, Failure> {
     if has_one_source && inside::split(target).is_some() {
         return Ok(target.to_owned());
@@ -71,7 +71,7 @@ pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<Pa
     match std::fs::metadata(target) {
         Ok(found) if found.is_dir() => {
             let name = name_of(source).ok_or_else(|| {
-                let cause = "the source has no name to have in the target folder";
+                let cause = "the source has no name to have in the target directory";
                 Failure::of_rule(
                     "naming the copy",
                     source,
@@ -80,23 +80,23 @@ pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<Pa
                 )
             })?;
             // Without the slash that joining nothing would leave at the end.
-            let is_folder_itself = name.as_os_str().is_empty();
-            Ok(if is_folder_itself { target.to_owned() } else { target.join(name) })
+            let is_dir_itself = name.as_os_str().is_empty();
+            Ok(if is_dir_itself { target.to_owned() } else { target.join(name) })
         }
         Ok(_) | Err(_) if !has_one_source => {
-            let cause = "several sources go into a folder, and this is none";
+            let cause = "several sources go into a directory, and this is none";
             Err(Failure::of_rule(
                 "writing",
                 target,
                 cause,
-                "make the folder first, or check the order",
+                "make the directory first, or check the order",
             ))
         }
         Ok(_) => Ok(target.to_owned()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             if target.as_os_str().as_encoded_bytes().ends_with(b"/") && !source.is_dir() {
-                let cause = "there is no such folder";
-                return Err(Failure::of_rule("writing", target, cause, "make the folder first"));
+                let cause = "there is no such directory";
+                return Err(Failure::of_rule("writing", target, cause, "make the directory first"));
             }
             Ok(target.to_owned())
         }
@@ -181,15 +181,15 @@ fn is_striped(inode: &Inode, path: &Path) -> Result<bool, Failure> {
         .map_err(|error| inode.named(path, Failure::of_engine("writing", path, &error)))
 }
 
-/// The folder that holds a path.
-pub fn folder_of(path: &Path) -> &Path {
+/// The directory that holds a path.
+pub fn dir_of(path: &Path) -> &Path {
     match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),
     }
 }
 
-/// Whether `target`, which need not exist, would lie in the folder `source`.
+/// Whether `target`, which need not exist, would lie in the directory `source`.
 pub fn is_within(target: &Path, source: &Metadata) -> bool {
     // The nearest part of the path that is there; what is not there yet would be made in it.
     let Some(real) = target.ancestors().find_map(|part| {
@@ -198,17 +198,18 @@ pub fn is_within(target: &Path, source: &Metadata) -> bool {
     }) else {
         return false;
     };
-    real.ancestors().any(|folder| {
-        std::fs::metadata(folder)
+    real.ancestors().any(|directory| {
+        std::fs::metadata(directory)
             .is_ok_and(|found| (found.dev(), found.ino()) == (source.dev(), source.ino()))
     })
 }
 
-/// The name that a source has in the target folder; for `..` and the like the folder that it means.
+/// The name that a source has in the target directory; for `..` and the like the directory that it
+/// means.
 fn name_of(source: &Path) -> Option<PathBuf> {
     let text = source.as_os_str().as_encoded_bytes();
     if text == b"." || text.ends_with(b"/.") {
-        // The content of "a/." goes into the folder itself, as `cp -r a/. FOLDER` has it.
+        // The content of "a/." goes into the directory itself, as `cp -r a/. FOLDER` has it.
         return Some(PathBuf::new());
     }
     match source.components().next_back()? {
@@ -225,9 +226,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_takes_the_name_of_the_source() {
-        let folder = tempfile::tempdir().unwrap();
-        let target = folder.path();
+    fn a_dir_takes_the_name_of_the_source() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path();
         assert_eq!(path_for(Path::new("a/b"), target, true).unwrap(), target.join("b"));
         assert_eq!(path_for(Path::new("a/b/"), target, false).unwrap(), target.join("b"));
         assert_eq!(path_for(Path::new("a/b/."), target, true).unwrap(), target);
@@ -239,8 +240,8 @@ mod tests {
 
     #[test]
     fn a_link_is_replaced_by_what_it_leads_to_and_a_dead_one_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("file"), directory.path().join("link"));
         std::os::unix::fs::symlink("file", &link).unwrap();
         let refusal = of_file(&link, OpenAs::Plain).unwrap_err();
         assert!(refusal.cause.contains("link to nothing"), "{refusal}");
@@ -252,39 +253,39 @@ mod tests {
 
     #[test]
     fn a_link_below_what_the_command_line_names_is_not_followed() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("file"), b"abc").unwrap();
-        std::os::unix::fs::symlink("file", folder.path().join("link")).unwrap();
-        let dir = Dir::open(folder.path()).unwrap();
-        let path = path_for(Path::new("a/link"), folder.path(), true).unwrap();
-        let inside = Destination::new(&path, folder.path(), Some(&dir)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("file"), b"abc").unwrap();
+        std::os::unix::fs::symlink("file", directory.path().join("link")).unwrap();
+        let dir = Dir::open(directory.path()).unwrap();
+        let path = path_for(Path::new("a/link"), directory.path(), true).unwrap();
+        let inside = Destination::new(&path, directory.path(), Some(&dir)).unwrap();
         let place = of_destination(inside, OpenAs::Plain).unwrap();
-        assert_eq!(place.entry.path(), folder.path().join("link"));
+        assert_eq!(place.entry.path(), directory.path().join("link"));
         assert!(matches!(place.existing, Existing::Link));
     }
 
     #[test]
     fn what_is_neither_file_nor_device_is_no_target() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(of_file(folder.path(), OpenAs::Plain).is_err());
+        let directory = tempfile::tempdir().unwrap();
+        assert!(of_file(directory.path(), OpenAs::Plain).is_err());
         assert!(of_file(Path::new("/dev/null"), OpenAs::Plain).is_err());
-        let nothing = of_file(&folder.path().join("new"), OpenAs::Plain).unwrap();
+        let nothing = of_file(&directory.path().join("new"), OpenAs::Plain).unwrap();
         assert!(matches!(nothing.existing, Existing::Nothing));
     }
 
     #[test]
     fn a_target_inside_the_source_is_seen_before_it_exists() {
-        let folder = tempfile::tempdir().unwrap();
-        let source = std::fs::metadata(folder.path()).unwrap();
-        assert!(is_within(&folder.path().join("x/y"), &source));
-        assert!(is_within(folder.path(), &source));
+        let directory = tempfile::tempdir().unwrap();
+        let source = std::fs::metadata(directory.path()).unwrap();
+        assert!(is_within(&directory.path().join("x/y"), &source));
+        assert!(is_within(directory.path(), &source));
         assert!(!is_within(&std::env::temp_dir().join("diopter-elsewhere"), &source));
     }
 
     #[test]
-    fn the_folder_of_a_bare_name_is_here() {
-        assert_eq!(folder_of(Path::new("a")), Path::new("."));
-        assert_eq!(folder_of(Path::new("/a")), Path::new("/"));
-        assert_eq!(folder_of(Path::new("a/b")), Path::new("a"));
+    fn the_dir_of_a_bare_name_is_here() {
+        assert_eq!(dir_of(Path::new("a")), Path::new("."));
+        assert_eq!(dir_of(Path::new("/a")), Path::new("/"));
+        assert_eq!(dir_of(Path::new("a/b")), Path::new("a"));
     }
 }

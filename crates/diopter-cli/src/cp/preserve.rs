@@ -23,7 +23,7 @@ const XATTR_BYTES_MAX: usize = 64 << 10;
 
 const SET_ID_BITS: u32 = 0o6000;
 
-/// Access lists that a new file or folder inherits from the folder it is made in.
+/// Access lists that a new file or directory inherits from the directory it is made in.
 const INHERITED: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
 /// Attribute that holds the label of SELinux.
@@ -358,7 +358,7 @@ mod tests {
             assert_eq!(attribute(&other, RECORD_NAME), None);
             assert_eq!(attribute(&other, MANIFEST_ATTRIBUTE), None);
         } else {
-            eprintln!("SKIP xattr: the temporary folder keeps no user attributes");
+            eprintln!("SKIP xattr: the temporary directory keeps no user attributes");
         }
     }
 

@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(read(&file), None, "one byte is not worth a record");
         recorder.record.written = 80;
         if !recorder.write(file.as_fd()) {
-            eprintln!("SKIP xattr: the temporary folder keeps no user attributes");
+            eprintln!("SKIP xattr: the temporary directory keeps no user attributes");
             return;
         }
         assert_eq!(read(&file), Some(record(80, 0)));
@@ -311,7 +311,7 @@ mod tests {
             let set =
                 rustix::fs::fsetxattr(&file, RECORD_NAME, text.as_bytes(), XattrFlags::empty());
             if set.is_err() {
-                eprintln!("SKIP xattr: the temporary folder keeps no user attributes");
+                eprintln!("SKIP xattr: the temporary directory keeps no user attributes");
                 return;
             }
             assert_eq!(read(&file), None, "{text}");

@@ -29,8 +29,9 @@ pub struct Report {
     pub backend: BackendReport,
     /// Files whose content was copied.
     pub files: u64,
-    /// Folders that were made or found.
-    pub folders: u64,
+    /// Directories that were made or found.
+    #[serde(rename = "folders")]
+    pub dirs: u64,
     /// Symbolic links and fifos that were made anew.
     pub others: u64,
     /// Of `files`: those that share their blocks with the source.
@@ -149,8 +150,8 @@ pub struct FailureReport {
 pub struct Counts {
     /// See [`Report::files`].
     pub files: u64,
-    /// See [`Report::folders`].
-    pub folders: u64,
+    /// See [`Report::dirs`].
+    pub dirs: u64,
     /// See [`Report::others`].
     pub others: u64,
     /// See [`Report::reflinked`].
@@ -264,7 +265,7 @@ impl Counts {
             exit_status: self.exit_status(signal),
             backend,
             files: self.files,
-            folders: self.folders,
+            dirs: self.dirs,
             others: self.others,
             reflinked: self.reflinked,
             bytes: self.bytes,

@@ -194,10 +194,10 @@ mod tests {
     }
 
     /// A striped file of 16 KiB stripes on three objects, with data at blocks of 4 KiB.
-    fn striped_with_data_at(folder: &std::path::Path, size: u64, blocks: &[u64]) -> File {
-        let objects = vec![ObjectPlace::Folder(folder.to_owned()); 3];
+    fn striped_with_data_at(dir: &std::path::Path, size: u64, blocks: &[u64]) -> File {
+        let objects = vec![ObjectPlace::Dir(dir.to_owned()); 3];
         let options = CreateOptions { objects, stripe_size: 16384, ..CreateOptions::default() };
-        let file = StripedFile::create(folder.join("data"), &options).unwrap().into_file();
+        let file = StripedFile::create(dir.join("data"), &options).unwrap().into_file();
         for block in blocks {
             file.write_all_at(&[1; 4096], block * 4096).unwrap();
         }
@@ -207,11 +207,11 @@ mod tests {
 
     #[test]
     fn the_holes_of_a_striped_file_are_those_of_its_objects_in_the_order_of_the_file() {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         // The end of stripe 0 and the start of stripe 1, stripe 3 (object 0 again), and one block
         // in a later stripe; the rest of each object is a hole, or ends.
         let blocks = [3, 4, 5, 12, 13, 14, 15, 27];
-        let file = striped_with_data_at(folder.path(), 32 * 4096, &blocks);
+        let file = striped_with_data_at(dir.path(), 32 * 4096, &blocks);
         let segments = Segments::new(Holes::Kept, 32 * 4096, 4096);
         let found = all(&file, segments).into_iter();
         let found: Vec<_> = found.map(|(start, end)| (start / 4096, end / 4096)).collect();
@@ -220,8 +220,8 @@ mod tests {
 
     #[test]
     fn a_striped_file_of_holes_alone_has_no_segment() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = striped_with_data_at(folder.path(), 1 << 20, &[]);
+        let dir = tempfile::tempdir().unwrap();
+        let file = striped_with_data_at(dir.path(), 1 << 20, &[]);
         assert_eq!(all(&file, Segments::new(Holes::Kept, 1 << 20, 4096)), []);
     }
 

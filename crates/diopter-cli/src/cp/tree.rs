@@ -117,7 +117,7 @@ impl Copier<'_> {
         };
         let is_on_first =
             self.levels.first().is_none_or(|first| first.source.id().0 == source.id().0);
-        self.counts.folders += 1;
+        self.counts.dirs += 1;
         self.levels.push(Level { source: Rc::clone(&source), metadata, target, mode });
         if self.options.one_file_system && !is_on_first {
             // The directory of a mount point is copied, and not what is mounted there.

@@ -41,23 +41,23 @@ pub fn split(name: &Path) -> Option<InsideName> {
 mod tests {
     use super::*;
 
-    /// A folder with these files in it.
-    fn folder(names: &[&str]) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
+    /// A directory with these files in it.
+    fn dir(names: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
         for name in names {
-            let path = folder.path().join(name);
+            let path = dir.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "").unwrap();
         }
-        folder
+        dir
     }
 
-    /// How `name` is split in a folder with `names`: image and path.
+    /// How `name` is split in a directory with `names`: image and path.
     fn check(names: &[&str], name: &str, expected: Option<(&str, &str)>) {
-        let folder = folder(names);
-        let found = split(&folder.path().join(name));
+        let dir = dir(names);
+        let found = split(&dir.path().join(name));
         let expected = expected.map(|(image, path)| InsideName {
-            image: folder.path().join(image),
+            image: dir.path().join(image),
             path: path.as_bytes().to_vec(),
         });
         assert_eq!(found, expected, "{name}");
@@ -73,9 +73,9 @@ mod tests {
     #[test]
     fn a_whole_name_that_exists_is_a_plain_path() {
         check(&["a.img", "a.img::/b"], "a.img::/b", None);
-        let folder = folder(&["a"]);
-        std::fs::create_dir(folder.path().join("a::")).unwrap();
-        let link = folder.path().join("a::/link");
+        let dir = dir(&["a"]);
+        std::fs::create_dir(dir.path().join("a::")).unwrap();
+        let link = dir.path().join("a::/link");
         std::os::unix::fs::symlink("nowhere", &link).unwrap();
         assert_eq!(split(&link), None, "a link that leads nowhere");
     }

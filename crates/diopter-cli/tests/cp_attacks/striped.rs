@@ -12,7 +12,7 @@ const FILES: u32 = 4;
 
 /// A striped file of the administrator, with its objects in these directories.
 fn make_striped(path: &Path, objects: [&Path; 2]) {
-    let objects = objects.map(|folder| ObjectPlace::Folder(folder.to_owned())).into();
+    let objects = objects.map(|dir| ObjectPlace::Dir(dir.to_owned())).into();
     let options = CreateOptions { objects, stripe_size: 4096, ..CreateOptions::default() };
     let file = StripedFile::create(path, &options).unwrap();
     file.write_all_at(&[b'r'; 9000], 0).unwrap();
@@ -20,9 +20,9 @@ fn make_striped(path: &Path, objects: [&Path; 2]) {
 }
 
 /// So many of them, with their objects beside them.
-fn make_all_striped(folder: &Path) {
+fn make_all_striped(dir: &Path) {
     for number in 0..FILES {
-        make_striped(&folder.join(format!("f{number}")), [folder, folder]);
+        make_striped(&dir.join(format!("f{number}")), [dir, dir]);
     }
 }
 
@@ -88,9 +88,9 @@ fn a_directory_of_striped_targets_that_is_swapped_for_a_link_to_others() {
     }
     let ground = Ground::new();
     make_all_striped(&ground.closed);
-    let fill = |folder: &Path| {
+    let fill = |dir: &Path| {
         for number in 0..FILES {
-            std::fs::write(folder.join(format!("f{number}")), b"the attacker's").unwrap();
+            std::fs::write(dir.join(format!("f{number}")), b"the attacker's").unwrap();
         }
     };
     std::fs::rename(staged(&ground, &fill), ground.source.join("d")).unwrap();
@@ -108,15 +108,15 @@ fn a_directory_of_objects_that_is_swapped_for_a_link() {
     }
     let inner = ground.open.join("source");
     let [objects, link] = ["objects", "link"].map(|name| inner.join(name));
-    let fill = |folder: &Path| {
-        let objects = folder.join("objects");
+    let fill = |dir: &Path| {
+        let objects = dir.join("objects");
         std::fs::create_dir(&objects).unwrap();
         for number in 0..FILES {
-            make_striped(&folder.join(format!("f{number}")), [&objects, &objects]);
+            make_striped(&dir.join(format!("f{number}")), [&objects, &objects]);
         }
-        symlink(&ground.closed, folder.join("link")).unwrap();
+        symlink(&ground.closed, dir.join("link")).unwrap();
         Ground::give(&objects);
-        Ground::give(&folder.join("link"));
+        Ground::give(&dir.join("link"));
     };
     let prepare = || {
         clear(&inner);

@@ -17,9 +17,9 @@ const STRANGER: u32 = 65_534;
 
 const SECRET: &[u8] = b"what only root may read";
 
-fn run(user: u32, folder: &Path, line: &str) -> std::io::Result<Output> {
+fn run(user: u32, dir: &Path, line: &str) -> std::io::Result<Output> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
-    command.args(line.split(' ')).current_dir(folder).env_clear().stdin(Stdio::null());
+    command.args(line.split(' ')).current_dir(dir).env_clear().stdin(Stdio::null());
     if user != 0 {
         command.uid(user).gid(user);
     }
@@ -27,15 +27,15 @@ fn run(user: u32, folder: &Path, line: &str) -> std::io::Result<Output> {
 }
 
 /// Wants exit status 0.
-fn well(user: u32, folder: &Path, line: &str) -> Output {
-    let output = run(user, folder, line).unwrap();
+fn well(user: u32, dir: &Path, line: &str) -> Output {
+    let output = run(user, dir, line).unwrap();
     assert_eq!(output.status.code(), Some(0), "{line}: {}", message(&output));
     output
 }
 
 /// Wants exit status 2 and all the words.
-fn refused(user: u32, folder: &Path, line: &str, words: &[&str]) {
-    let output = run(user, folder, line).unwrap();
+fn refused(user: u32, dir: &Path, line: &str, words: &[&str]) {
+    let output = run(user, dir, line).unwrap();
     let text = message(&output);
     assert_eq!(output.status.code(), Some(2), "{line}: {text}");
     for word in words {
@@ -50,16 +50,16 @@ fn ground(mode: u32) -> Option<(tempfile::TempDir, PathBuf)> {
         skip("root", "only root can be attacked by another user");
         return None;
     }
-    let folder = folder();
-    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let shared = folder.path().join("shared");
+    let dir = dir();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let shared = dir.path().join("shared");
     fs::create_dir(&shared).unwrap();
     fs::set_permissions(&shared, Permissions::from_mode(mode)).unwrap();
-    let secret = folder.path().join("secret");
+    let secret = dir.path().join("secret");
     fs::write(&secret, SECRET).unwrap();
     fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
     match run(STRANGER, &shared, "--version") {
-        Ok(output) if output.status.success() => Some((folder, shared)),
+        Ok(output) if output.status.success() => Some((dir, shared)),
         other => {
             skip("root", &format!("another user may not run the test's dio: {other:?}"));
             None
@@ -72,9 +72,9 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 /// No file here that another user can read has the secret.
-fn assert_secret_is_kept(folder: &Path) {
-    for name in names(folder) {
-        let path = folder.join(&name);
+fn assert_secret_is_kept(dir: &Path) {
+    for name in names(dir) {
+        let path = dir.join(&name);
         let Ok(found) = path.symlink_metadata() else { continue };
         let is_readable = found.uid() != 0 || found.mode() & 0o044 != 0;
         if found.is_file() && is_readable {
@@ -92,9 +92,9 @@ fn downloaded(made: &Path, path: &Path) {
 
 #[test]
 fn a_file_with_the_content_of_a_manifest_is_refused_by_every_command_until_it_is_adopted() {
-    let (folder, source, made) = with_source(20, 10_000);
+    let (dir, source, made) = with_source(20, 10_000);
     striped(&made, 2, 4096);
-    let here = folder.path();
+    let here = dir.path();
     let path = here.join("upload.bin");
     downloaded(&made, &path);
     let (before, bytes) = (names(here), fs::read(&path).unwrap());
@@ -126,8 +126,8 @@ fn a_file_with_the_content_of_a_manifest_is_refused_by_every_command_until_it_is
 
 #[test]
 fn a_download_that_names_a_device_does_not_disclose_it() {
-    let Some((folder, shared)) = ground(0o1777) else { return };
-    let here = folder.path();
+    let Some((dir, shared)) = ground(0o1777) else { return };
+    let here = dir.path();
     let image = here.join("image");
     fs::write(&image, SECRET).unwrap();
     let Some(device) = LoopDevice::over(&image, 8 << 20) else { return };
@@ -149,7 +149,7 @@ fn a_download_that_names_a_device_does_not_disclose_it() {
 
 #[test]
 fn a_striped_file_of_another_user_does_not_capture_what_root_writes() {
-    let Some((_folder, shared)) = ground(0o1777) else { return };
+    let Some((_dir, shared)) = ground(0o1777) else { return };
     well(STRANGER, &shared, "stripe create out --objects . .");
     let before = names(&shared);
     let words = ["out", "belongs to user 65534"];
@@ -174,7 +174,7 @@ fn a_striped_file_of_another_user_does_not_capture_what_root_writes() {
 
 #[test]
 fn a_manifest_with_the_uuid_of_roots_striped_file_does_not_remove_its_objects() {
-    let Some((_folder, shared)) = ground(0o1777) else { return };
+    let Some((_dir, shared)) = ground(0o1777) else { return };
     well(0, &shared, "stripe create data --objects . .");
     well(0, &shared, "cp ../secret data");
     let (data, evil) = (shared.join("data"), shared.join("evil"));
@@ -202,11 +202,11 @@ fn a_manifest_with_the_uuid_of_roots_striped_file_does_not_remove_its_objects() 
 
 #[test]
 fn another_users_manifest_reads_objects_beside_it_and_is_not_written() {
-    let Some((folder, shared)) = ground(0o1777) else { return };
+    let Some((dir, shared)) = ground(0o1777) else { return };
     fs::create_dir(shared.join("below")).unwrap();
     well(0, &shared, "stripe create near --objects . .");
     well(0, &shared, "stripe create far --objects . below");
-    fs::write(folder.path().join("public"), "public").unwrap();
+    fs::write(dir.path().join("public"), "public").unwrap();
     for name in ["near", "far"] {
         well(0, &shared, &format!("cp ../public {name}"));
         well(STRANGER, &shared, &format!("cp {name} copy.{name}"));
@@ -223,8 +223,8 @@ fn another_users_manifest_reads_objects_beside_it_and_is_not_written() {
 
 #[test]
 fn new_objects_have_the_permissions_of_the_source_and_no_wider_ones_than_the_manifest() {
-    let (folder, source, target) = with_source(21, 10_000);
-    let here = folder.path();
+    let (dir, source, target) = with_source(21, 10_000);
+    let here = dir.path();
     for (of_manifest, of_source, expected) in
         [(0o644, 0o600, 0o600), (0o640, 0o644, 0o640), (0o600, 0o4755, 0o600)]
     {
@@ -244,7 +244,7 @@ fn new_objects_have_the_permissions_of_the_source_and_no_wider_ones_than_the_man
 /// The owner of the directory exchanges root's striped file for its own, again and again.
 #[test]
 fn a_manifest_that_is_exchanged_during_the_copy_captures_nothing() {
-    let Some((folder, shared)) = ground(0o755) else { return };
+    let Some((dir, shared)) = ground(0o755) else { return };
     chown(&shared, Some(STRANGER), Some(STRANGER)).unwrap();
     well(STRANGER, &shared, "stripe create evil --objects . .");
     well(0, &shared, "stripe create out --objects . .");
@@ -275,7 +275,7 @@ fn a_manifest_that_is_exchanged_during_the_copy_captures_nothing() {
     });
     tell(&format!("{attempts} attempts, {written} written, {exchanges} exchanges, 0 captured"));
     assert!(exchanges > 0);
-    drop(folder);
+    drop(dir);
 }
 
 /// A manifest of two objects, with these paths.
@@ -289,8 +289,8 @@ fn manifest_of(paths: [&str; 2]) -> Vec<u8> {
 /// Root copies all homes. One user has a manifest that names itself and another user's file.
 #[test]
 fn a_manifest_that_names_others_files_does_not_keep_them_out_of_roots_backup() {
-    let Some((folder, home)) = ground(0o755) else { return };
-    let here = folder.path();
+    let Some((dir, home)) = ground(0o755) else { return };
+    let here = dir.path();
     let [attacker, victim] = ["attacker", "victim"].map(|name| home.join(name));
     for path in [&attacker, &victim] {
         fs::create_dir(path).unwrap();
@@ -319,10 +319,10 @@ fn a_manifest_that_names_others_files_does_not_keep_them_out_of_roots_backup() {
 /// The owner of a manifest may mark a file that others own and that all may write.
 #[test]
 fn a_manifest_hides_no_file_of_another_user_than_its_owner() {
-    let Some((folder, shared)) = ground(0o755) else { return };
+    let Some((dir, shared)) = ground(0o755) else { return };
     chown(&shared, Some(STRANGER), Some(STRANGER)).unwrap();
     well(STRANGER, &shared, "stripe create evil --objects . .");
-    let here = folder.path();
+    let here = dir.path();
     let third = 65_533;
     chown(shared.join("evil.1"), Some(third), Some(third)).unwrap();
     let taken = here.join("taken");
@@ -339,14 +339,14 @@ fn a_manifest_hides_no_file_of_another_user_than_its_owner() {
 
 #[test]
 fn a_striped_file_with_a_wrong_object_hides_no_file_and_its_objects_are_reported() {
-    let (folder, _, _) = with_source(22, 0);
-    let source = folder.path().join("tree");
+    let (dir, _, _) = with_source(22, 0);
+    let source = dir.path().join("tree");
     fs::create_dir(&source).unwrap();
     let data = source.join("data");
     striped(&data, 2, 4096);
     fs::remove_file(source.join("data.1")).unwrap();
     fs::write(source.join("data.1"), "a plain file").unwrap();
-    let copy = folder.path().join("copy");
+    let copy = dir.path().join("copy");
     let output = cp(&["-a", "--striped"], &source, &copy);
     let text = message(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
@@ -359,9 +359,9 @@ fn a_striped_file_with_a_wrong_object_hides_no_file_and_its_objects_are_reported
 /// A link to a manifest is copied as a link, so what the manifest names does not come with it.
 #[test]
 fn an_object_whose_manifest_is_not_among_the_sources_is_copied_as_a_file() {
-    let (folder, _, data) = with_source(23, 0);
+    let (dir, _, data) = with_source(23, 0);
     striped(&data, 2, 4096);
-    let here = folder.path();
+    let here = dir.path();
     std::os::unix::fs::symlink("target", here.join("link")).unwrap();
     fs::create_dir(here.join("copy")).unwrap();
     well(0, here, "cp -a --striped link target.0 copy");

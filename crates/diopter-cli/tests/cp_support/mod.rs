@@ -1,5 +1,5 @@
-//! What the tests of `dio cp` share: a folder on a real disk, content by seed, the command, and how
-//! its files are looked at. No test stands here.
+//! What the tests of `dio cp` share: a directory on a real disk, content by seed, the command, and
+//! how its files are looked at. No test stands here.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -25,8 +25,8 @@ pub const SLOW_BYTES: u64 = 48 << 20;
 
 const MIB: usize = 1 << 20;
 
-/// A folder below cargo's own, which is on a disk where /tmp may not be.
-pub fn folder() -> tempfile::TempDir {
+/// A directory below cargo's own, which is on a disk where /tmp may not be.
+pub fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
@@ -136,9 +136,9 @@ pub fn assert_same(one: &Path, other: &Path) {
     }
 }
 
-/// The names in a folder, sorted.
-pub fn names(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).unwrap();
+/// The names in a directory, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<String> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();

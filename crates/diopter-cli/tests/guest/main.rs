@@ -19,7 +19,7 @@ mod workload;
 
 use std::time::Duration;
 
-use cp_support::{folder, skip, tell};
+use cp_support::{dir, skip, tell};
 use devices::Disks;
 use diopter_lab::BootOptions;
 use diopter_testkit::machine;
@@ -91,7 +91,7 @@ fn boot(host: Result<Host, (&'static str, String)>, part: &str, append: &str) ->
             return false;
         }
     };
-    let directory = folder();
+    let directory = dir();
     let disks = Disks::make(directory.path());
     let options = BootOptions {
         limit: BOOT_LIMIT,

@@ -95,7 +95,7 @@ impl Raw {
 impl Place {
     /// With an image of ext2 of `size`, made of `tree`; says why when it cannot be had.
     pub fn of_tree(options: &[&str], size: &str, fill: impl FnOnce(&Place)) -> Option<Place> {
-        let place = Place(crate::folder());
+        let place = Place(crate::dir());
         std::fs::create_dir(place.path("tree")).unwrap();
         fill(&place);
         let words = [&["-q"], options, &["-d", "tree", "image", size]].concat();

@@ -21,7 +21,7 @@ mod write_log;
 use diopter_testkit::machine;
 
 use boot::{Format, record};
-use cp_support::{Numbers, folder, seed, skip, tell};
+use cp_support::{Numbers, dir, seed, skip, tell};
 use guest_support::Host;
 use judge::{Moment, judge};
 use states::{CUTS, Disk};
@@ -54,7 +54,7 @@ fn a_power_cut_leaves_the_old_or_the_new_file_and_all_that_was_acknowledged() {
 
 /// Records one boot and judges `count` disks of it.
 fn campaign(host: &Host, format: Format, seed: u64, count: usize) {
-    let directory = folder();
+    let directory = dir();
     let recording = record(host, format, (seed, STEPS), directory.path()).unwrap();
     let log = WriteLog::open(&recording.log).unwrap();
     let steps = steps::steps(seed, STEPS);

@@ -85,12 +85,12 @@ fn copy_sparse(from: &Path, to: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cp_support::folder;
+    use crate::cp_support::dir;
     use crate::write_log::written;
 
     /// Writes of 8 KiB of ones, twos and threes; a flush after the first.
     fn after(cut: Cut, seed: u64, point: usize) -> Vec<u8> {
-        let directory = folder();
+        let directory = dir();
         let [log, base, work, at] =
             ["log", "base", "work", "at"].map(|name| directory.path().join(name));
         let [one, two, three] = [1, 2, 3].map(|byte| [byte; 8192]);

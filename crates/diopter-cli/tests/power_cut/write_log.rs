@@ -114,7 +114,7 @@ pub fn written(path: &Path, entries: &[(u64, u64, &[u8])]) {
 
 #[test]
 fn a_log_is_read_entry_by_entry() {
-    let directory = crate::cp_support::folder();
+    let directory = crate::cp_support::dir();
     let path = directory.path().join("log");
     written(&path, &[(4096, 0, &[1; 1024]), (0, FLUSH, &[]), (512, FUA, &[2; 512])]);
     let log = WriteLog::open(&path).unwrap();

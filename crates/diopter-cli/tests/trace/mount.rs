@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::cp_support::{folder, skip, tell};
+use super::cp_support::{dir, skip, tell};
 
 /// Size of the file system: room for the jobs' files, made in a moment.
 const BYTES: u64 = 400 << 20;
 
 /// A mounted ext4. Dropping it unmounts it and detaches the device, after a panic too.
 pub struct Mount {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
     device: String,
 }
 
@@ -31,13 +31,13 @@ impl Mount {
                 return None;
             }
         }
-        let folder = folder();
-        let image = folder.path().join("image");
+        let dir = dir();
+        let image = dir.path().join("image");
         std::fs::File::create(&image).unwrap().set_len(BYTES).unwrap();
         let image = image.to_str().unwrap();
         run("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", image])?;
         let device = run("losetup", &["--find", "--show", "--direct-io=on", image])?;
-        let mount = Mount { folder, device: device.trim().to_owned() };
+        let mount = Mount { dir, device: device.trim().to_owned() };
         std::fs::create_dir(mount.point()).unwrap();
         run("mount", &[&mount.device, mount.point().to_str().unwrap()])?;
         mount.widen();
@@ -46,7 +46,7 @@ impl Mount {
 
     /// Where it is mounted.
     pub fn point(&self) -> PathBuf {
-        self.folder.path().join("mounted")
+        self.dir.path().join("mounted")
     }
 
     /// A file of it.

@@ -34,7 +34,7 @@ make_device() {
     [ "$3" = 0 ] || echo "$3" >$NULLB/mbps
     echo 1 >$NULLB/power || fail 'null_blk does not switch on'
     sleep 1
-    # Older kernels name it by its index, newer ones by its folder.
+    # Older kernels name it by its index, newer ones by its directory.
     DEVICE=/dev/lab
     [ -b $DEVICE ] || DEVICE=/dev/nullb$(cat $NULLB/index)
     [ -b "$DEVICE" ] || fail 'null_blk is on, and there is no device of it'

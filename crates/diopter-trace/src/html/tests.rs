@@ -66,8 +66,8 @@ fn nothing_traced_makes_a_page_that_says_so() {
 
 /// What a browser makes of a page, and what it says about it; `None` where there is none.
 fn seen_by_a_browser(page: &str) -> Option<(String, String)> {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("page.html");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("page.html");
     std::fs::write(&file, page).unwrap();
     let mut browser = std::process::Command::new("chromium");
     browser.args([
@@ -83,7 +83,7 @@ fn seen_by_a_browser(page: &str) -> Option<(String, String)> {
         "--virtual-time-budget=2000",
         "--dump-dom",
     ]);
-    browser.arg(format!("--user-data-dir={}", folder.path().join("profile").display()));
+    browser.arg(format!("--user-data-dir={}", dir.path().join("profile").display()));
     browser.arg(format!("file://{}#request-17", file.display()));
     let Ok(output) = browser.output() else {
         eprintln!("SKIP chromium: it is not installed");

@@ -8,7 +8,7 @@ use diopter::{
     BoundaryPolicy, EngineOptions, File, Image, IoBuf, OpenOptions, PlanQuery, Policies,
 };
 
-use crate::machine::{Folder, run as command};
+use crate::machine::{Dir, run as command};
 use crate::meter::{Usage, measure, median};
 use crate::zram::Zram;
 
@@ -69,8 +69,8 @@ pub fn run(scale: Scale) -> Result<(), String> {
 
 /// ext3 with a file of 48 + 4096 KiB that was never mounted.
 fn make_file(device: &Path) -> Result<(), String> {
-    let folder = Folder::new("boundary")?;
-    let source = folder.path().join("source");
+    let dir = Dir::new("boundary")?;
+    let source = dir.path().join("source");
     let bytes = vec![0x5a; LENGTH + (48 << 10)];
     fs::write(&source, bytes).map_err(|error| error.to_string())?;
     let device = device.to_string_lossy();

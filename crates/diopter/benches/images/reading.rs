@@ -9,7 +9,7 @@ use diopter::sys::buf::Pages;
 use diopter::{Engine, EngineOptions, File, Image, IoBuf, Request};
 use rustix::fs::{Advice, fadvise};
 
-use crate::machine::{Folder, run as command};
+use crate::machine::{Dir, run as command};
 use crate::meter::{Usage, measure, median};
 
 /// As `dio cp` reads: docs/benchmarking.md.
@@ -53,8 +53,8 @@ const READERS: [Reader; 5] = [
 
 /// Measures, and prints a table.
 pub fn run(scale: Scale) -> Result<(), String> {
-    let folder = Folder::new("reading")?;
-    let image = folder.path().join("image");
+    let dir = Dir::new("reading")?;
+    let image = dir.path().join("image");
     make_image(&image, scale.mebibytes)?;
     let mut samples: [Vec<Usage>; 5] = std::array::from_fn(|_| Vec::new());
     for round in 0..scale.rounds {
@@ -151,18 +151,18 @@ struct Mounted {
     device: String,
     at: PathBuf,
     is_mounted: bool,
-    _folder: Folder,
+    _dir: Dir,
 }
 
 impl Mounted {
     fn new(image: &Path, how: &str) -> Result<Mounted, String> {
-        let folder = Folder::new("mount")?;
-        let at = folder.path().join("mnt");
+        let dir = Dir::new("mount")?;
+        let at = dir.path().join("mnt");
         fs::create_dir(&at).map_err(|error| error.to_string())?;
         let path = image.to_string_lossy();
         let device = command("losetup", &["--find", "--show", "--direct-io=on", &path])?;
         let device = device.trim().to_owned();
-        let mut mounted = Mounted { device, at, is_mounted: false, _folder: folder };
+        let mut mounted = Mounted { device, at, is_mounted: false, _dir: dir };
         let target = mounted.at.to_string_lossy().into_owned();
         command("mount", &["-t", "ext4", "-o", how, &mounted.device, &target])?;
         mounted.is_mounted = true;

@@ -1,5 +1,6 @@
-//! Where the rows run: ext4 on a zram device with a file to read and one to overwrite, and a folder
-//! on a disk. All of it has an owner and goes away with it; what a killed run left goes first.
+//! Where the rows run: ext4 on a zram device with a file to read and one to overwrite, and a
+//! directory on a disk. All of it has an owner and goes away with it; what a killed run left goes
+//! first.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -9,7 +10,7 @@ use diopter::File;
 use diopter::prng::Prng;
 use diopter::sys::residency::residency;
 
-use crate::machine::{self, Folder};
+use crate::machine::{self, Dir};
 use crate::trace;
 use crate::zram::Zram;
 
@@ -31,23 +32,23 @@ pub struct Fast {
     /// Blocks of each file; a power of two.
     pub blocks: u64,
     _zram: Zram,
-    _folder: Folder,
+    _dir: Dir,
 }
 
 impl Fast {
     pub fn set_up(blocks: u64) -> Result<Fast, String> {
         let said = |error: std::io::Error| error.to_string();
-        let folder = Folder::new("numbers")?;
+        let dir = Dir::new("numbers")?;
         let zram = Zram::set_up(ZRAM_BYTES)?;
         let number = zram.device().to_string_lossy().replace("/dev/zram", "");
-        fs::write(folder.path().join(NUMBER_FILE), number).map_err(said)?;
-        let at = folder.path().join("mnt");
+        fs::write(dir.path().join(NUMBER_FILE), number).map_err(said)?;
+        let at = dir.path().join("mnt");
         fs::create_dir(&at).map_err(said)?;
         let device = zram.device().to_string_lossy().into_owned();
         let options = "lazy_itable_init=0,lazy_journal_init=0";
         machine::run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", options, &device])?;
         machine::run("mount", &["-t", "ext4", "-o", "noatime", &device, &at.to_string_lossy()])?;
-        let fast = Fast { at, blocks, _zram: zram, _folder: folder };
+        let fast = Fast { at, blocks, _zram: zram, _dir: dir };
         fill(&fast.to_read(), blocks, numbered)?;
         fill(&fast.to_write(), blocks, |_, block| block.copy_from_slice(&pattern_block()))?;
         check_not_cached(&fast.to_read())?;
@@ -127,7 +128,7 @@ fn check_not_cached(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes away what killed runs left: mounts, loops and folders, then their zram devices.
+/// Takes away what killed runs left: mounts, loops and directories, then their zram devices.
 pub fn remove_stale() {
     let temporary = std::env::temp_dir();
     let entries = fs::read_dir(&temporary).into_iter().flatten().flatten();
@@ -142,10 +143,10 @@ pub fn remove_stale() {
     }
 }
 
-/// The number of the zram device that a folder names, when its process is gone.
-fn stale_zram(folder: &Path) -> Option<String> {
-    let number = fs::read_to_string(folder.join(NUMBER_FILE)).ok()?;
-    let name = folder.file_name()?.to_str()?.strip_prefix(machine::PREFIX)?;
+/// The number of the zram device that a directory names, when its process is gone.
+fn stale_zram(dir: &Path) -> Option<String> {
+    let number = fs::read_to_string(dir.join(NUMBER_FILE)).ok()?;
+    let name = dir.file_name()?.to_str()?.strip_prefix(machine::PREFIX)?;
     is_gone(name.split('-').next()?).then_some(number)
 }
 
@@ -154,9 +155,9 @@ pub fn is_gone(process: &str) -> bool {
     process.parse::<u32>().is_ok() && !Path::new("/proc").join(process).exists()
 }
 
-/// The folder's file system and what it lies on, for the table.
-pub fn disk_name(folder: &Path) -> String {
-    let path = folder.to_string_lossy();
+/// The directory's file system and what it lies on, for the table.
+pub fn disk_name(dir: &Path) -> String {
+    let path = dir.to_string_lossy();
     let said = machine::run("df", &["--output=fstype,source", &path]).unwrap_or_default();
     let words: Vec<&str> = said.lines().last().unwrap_or("?").split_whitespace().collect();
     words.join(" on ")

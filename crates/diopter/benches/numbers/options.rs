@@ -13,7 +13,7 @@ ROW is a group, or a part of a row's name; without one, all rows are measured.
   --quick           shorter rounds and smaller files: does it run, not what is it worth
   --smoke           as quick, and judges nothing; without root too, for rows without a device
   --size BYTES      of the file that is copied, such as 1G (4G; quick: 1G)
-  --dir DIR         where the rows on a disk put their files (the temporary folder)
+  --dir DIR         where the rows on a disk put their files (the temporary directory)
   --json FILE       all samples, for programs
 
 The exit status is 1 when a measured row is not reached, 2 when nothing could be run.
@@ -29,14 +29,14 @@ pub struct Options {
     pub is_quick: bool,
     pub is_smoke: bool,
     pub size: u64,
-    pub folder: PathBuf,
+    pub dir: PathBuf,
     pub json: Option<PathBuf>,
     pub is_list: bool,
     pub is_help: bool,
 }
 
 pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Options, String> {
-    let folder = std::env::temp_dir();
+    let dir = std::env::temp_dir();
     let (rows, json) = (Vec::new(), None);
     let mut options = Options {
         rows,
@@ -44,7 +44,7 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Options, Str
         is_quick: false,
         is_smoke: false,
         size: 0,
-        folder,
+        dir,
         json,
         is_list: false,
         is_help: false,
@@ -55,7 +55,7 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Options, Str
         match argument.as_str() {
             "--rounds" => options.rounds = rounds_of(&value()?)?,
             "--size" => options.size = bytes_of(&value()?)?,
-            "--dir" => options.folder = value()?.into(),
+            "--dir" => options.dir = value()?.into(),
             "--json" => options.json = Some(value()?.into()),
             "--quick" => options.is_quick = true,
             "--smoke" => (options.is_quick, options.is_smoke) = (true, true),

@@ -245,7 +245,7 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(options: Options) -> Bench {
-        let disk = ground::disk_name(&options.folder);
+        let disk = ground::disk_name(&options.dir);
         Bench { options, disk, fast: OnceCell::new(), tracer: OnceCell::new() }
     }
 

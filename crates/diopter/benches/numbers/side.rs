@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use crate::machine::Folder;
+use crate::machine::Dir;
 use crate::result::{Finding, Measured};
 use crate::trace::Tracer;
 use crate::{own, stop};
@@ -125,8 +125,8 @@ pub fn run(side: &Side, cores: &str, tracer: Option<&Tracer>) -> Result<Run, Str
 /// instructions, for each transfer, its start and warm-up included. Nothing where perf is not here.
 pub fn counts(side: &Side, cores: &str) -> Option<String> {
     const EVENTS: &str = "raw_syscalls:sys_enter,instructions:u";
-    let folder = Folder::new("counts").ok()?;
-    let counted = folder.path().join("counted");
+    let dir = Dir::new("counts").ok()?;
+    let counted = dir.path().join("counted");
     let mut command = Command::new("perf");
     command.args(["stat", "-x,", "-e", EVENTS, "-o"]).arg(&counted).args(["taskset", "-c", cores]);
     command.arg(&side.program).args(&side.arguments);

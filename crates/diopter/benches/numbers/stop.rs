@@ -1,5 +1,5 @@
 //! What is under way, shown on a terminal; and the signals that end a program, noticed between two
-//! rounds, so that every owner of a device, a mount or a folder gets to take it away.
+//! rounds, so that every owner of a device, a mount or a directory gets to take it away.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::Arc;

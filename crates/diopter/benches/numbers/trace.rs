@@ -55,12 +55,12 @@ impl Tracer {
 
     /// Events since it was cleared, those that the buffer had no room for included.
     pub fn count(&self) -> Result<u64, String> {
-        let folder = self.instance.join("per_cpu");
-        let cores = fs::read_dir(&folder).map_err(|error| error.to_string())?;
+        let dir = self.instance.join("per_cpu");
+        let cores = fs::read_dir(&dir).map_err(|error| error.to_string())?;
         let mut count = 0;
         for core in cores.flatten() {
             let stats = fs::read_to_string(core.path().join("stats"));
-            let stats = stats.map_err(|error| format!("{}: {error}", folder.display()))?;
+            let stats = stats.map_err(|error| format!("{}: {error}", dir.display()))?;
             count += events(&stats);
         }
         Ok(count)

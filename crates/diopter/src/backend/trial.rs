@@ -263,9 +263,9 @@ mod tests {
     fn a_program_is_read_whatever_its_file_system_says_of_direct_io() {
         let slab = Slab::new(SHAPE);
         let mut threads = crate::backend::threads::Threads::new(&slab, 1);
-        let folder = tempfile::tempdir().expect("a folder");
+        let dir = tempfile::tempdir().expect("a directory");
         for name in ["empty", "short", "long"] {
-            let path = folder.path().join(name);
+            let path = dir.path().join(name);
             let length = [("empty", 0), ("short", 7), ("long", 100_000)]
                 .into_iter()
                 .find_map(|(its, length)| (its == name).then_some(length));
@@ -273,6 +273,6 @@ mod tests {
             assert_eq!(read_program(&mut threads, &slab, &path), Ok(()), "{name}");
         }
         assert_eq!((slab.held(), slab.memories(), slab.vacancies()), (0, 0, 1));
-        assert_eq!(read_program(&mut threads, &slab, &folder.path().join("none")), Ok(()));
+        assert_eq!(read_program(&mut threads, &slab, &dir.path().join("none")), Ok(()));
     }
 }

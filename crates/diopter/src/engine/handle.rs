@@ -102,8 +102,8 @@ pub struct BackendChoice {
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("data");
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("data");
 /// use std::time::Duration;
 /// let file = diopter::File::create(&path)?;
 /// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
@@ -203,8 +203,8 @@ impl Engine {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let file = diopter::File::create(folder.path().join("data"))?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let file = diopter::File::create(directory.path().join("data"))?;
     /// use std::time::Duration;
     /// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
     /// let (tell, told) = std::sync::mpsc::channel();
@@ -292,8 +292,8 @@ impl Engine {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("data");
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("data");
     /// # use std::time::Duration;
     /// let file = diopter::File::create(&path)?;
     /// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;

@@ -69,7 +69,7 @@ pub enum LayoutErrorKind {
         /// Those of the device.
         found: String,
     },
-    /// An object is a device or lies outside the manifest's folder, and the manifest belongs to
+    /// An object is a device or lies outside the manifest's directory, and the manifest belongs to
     /// neither the caller nor root.
     NotAllowed {
         /// User number of the manifest's owner.
@@ -116,7 +116,7 @@ pub enum LayoutErrorKind {
     Name(&'static str),
     /// The manifest was changed by another process since it was read.
     Changed,
-    /// Another process is changing a manifest of this folder.
+    /// Another process is changing a manifest of this directory.
     Busy,
     /// A device can't be replaced by a new one beside it.
     NotReplaceable,
@@ -132,7 +132,7 @@ pub struct LayoutError {
     pub kind: LayoutErrorKind,
     /// What was being done, for example `open object`.
     pub what: &'static str,
-    /// On what: the manifest, an object or a folder.
+    /// On what: the manifest, an object or a directory.
     pub path: PathBuf,
 }
 
@@ -204,7 +204,9 @@ impl LayoutError {
                               its stripes"
             }
             Kind::Duplicate { .. } => "name each object once",
-            Kind::WrongKind(_) if self.what == CREATE_OBJECT => "name a folder or a block device",
+            Kind::WrongKind(_) if self.what == CREATE_OBJECT => {
+                "name a directory or a block device"
+            }
             Kind::WrongKind(_) => "restore what was there",
             Kind::Foreign { .. } => "restore the object that belongs to this layout",
             Kind::SealedSize { .. } => {
@@ -225,7 +227,7 @@ impl LayoutError {
             Kind::NoDeviceId => "use a partition, which has an id of its own",
             Kind::Size { size_max: Some(_), .. } => "choose a smaller size",
             Kind::Size { size_max: None, .. } => "leave the size out: files grow",
-            Kind::NoAttributes => "choose a folder on ext4, XFS or btrfs",
+            Kind::NoAttributes => "choose a directory on ext4, XFS or btrfs",
             Kind::NoSpace => "free space on its file system, or raise the quota",
             Kind::Exists => "choose another name, or remove what is there",
             Kind::Name(_) => "choose another path",
@@ -234,7 +236,7 @@ impl LayoutError {
             Kind::NotReplaceable => "write to the striped file in place",
             Kind::System(errno) => match *errno {
                 Errno::ENOENT => "check the path",
-                Errno::EACCES | Errno::EPERM => "check the permissions of it and its folder",
+                Errno::EACCES | Errno::EPERM => "check the permissions of it and its directory",
                 Errno::EISDIR => "name the manifest itself",
                 Errno::EMFILE => "close files, or raise RLIMIT_NOFILE (ulimit -n)",
                 Errno::EROFS => "the file system is mounted read-only",
@@ -279,7 +281,7 @@ impl fmt::Display for LayoutErrorKind {
             }
             Kind::NotAllowed { owner } => write!(
                 f,
-                "not used, because it is a device or outside the manifest's folder and the \
+                "not used, because it is a device or outside the manifest's directory and the \
                  manifest belongs to user {owner}"
             ),
             Kind::NotMarked => f.write_str(
@@ -309,7 +311,7 @@ impl fmt::Display for LayoutErrorKind {
             Kind::Exists => f.write_str("it exists already"),
             Kind::Name(why) => f.write_str(why),
             Kind::Changed => f.write_str("another process changed the manifest meanwhile"),
-            Kind::Busy => f.write_str("another process is changing a manifest of this folder"),
+            Kind::Busy => f.write_str("another process is changing a manifest of this directory"),
             Kind::NotReplaceable => f.write_str("a device has no room for another beside it"),
             Kind::System(errno) => errno.fmt(f),
         }

@@ -407,8 +407,8 @@ impl File {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let file = diopter::File::create(folder.path().join("data"))?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let file = diopter::File::create(directory.path().join("data"))?;
     /// let memory = diopter::IoBuf::new(4096)?;
     /// let done = file.request(diopter::Request::write(0, memory)).map_err(|r| r.error)?.wait();
     /// println!("{:?} {:?} {:?}", done.outcome, done.route, done.timing);

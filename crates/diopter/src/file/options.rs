@@ -273,7 +273,7 @@ pub(super) fn directness_of(direct: DirectSupport) -> Directness {
 pub(super) fn remedy_of(errno: Errno) -> &'static str {
     match errno {
         Errno::ENOENT => "check the path",
-        Errno::EACCES | Errno::EPERM => "check the permissions of the file and its folder",
+        Errno::EACCES | Errno::EPERM => "check the permissions of the file and its directory",
         Errno::EISDIR => "name a file",
         Errno::EMFILE => "close files, or raise RLIMIT_NOFILE (ulimit -n)",
         Errno::ENOSPC => "free space on the file system",

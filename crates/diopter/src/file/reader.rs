@@ -93,8 +93,8 @@ impl ReaderOptions {
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("log");
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("log");
 /// use std::io::BufRead;
 /// # std::fs::write(&path, "one\ntwo\n")?;
 /// let file = diopter::File::open(&path)?;

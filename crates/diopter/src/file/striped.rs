@@ -32,12 +32,12 @@ use crate::units::{ObjectOffset, to_u64, to_usize};
 /// ```
 /// use diopter::layout::{CreateOptions, ObjectPlace};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let folder = tempfile::tempdir()?;
-/// let places = [(); 4].map(|()| ObjectPlace::Folder(folder.path().into()));
+/// # let directory = tempfile::tempdir()?;
+/// let places = [(); 4].map(|()| ObjectPlace::Directory(directory.path().into()));
 /// let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
-/// let wide = diopter::StripedFile::create(folder.path().join("dataset.dio"), &options)?;
+/// let wide = diopter::StripedFile::create(directory.path().join("dataset.dio"), &options)?;
 /// wide.write_all_at(&vec![7; 10 << 20], 1)?;
-/// let same = diopter::StripedFile::open(folder.path().join("dataset.dio"))?;
+/// let same = diopter::StripedFile::open(directory.path().join("dataset.dio"))?;
 /// assert_eq!(same.size()?, 1 + (10 << 20));
 /// # Ok(())
 /// # }
@@ -184,9 +184,9 @@ impl File {
     /// ```
     /// use diopter::layout::{CreateOptions, Layout, ObjectPlace};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("dataset.dio");
-    /// # let places = [(); 2].map(|()| ObjectPlace::Folder(folder.path().into()));
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("dataset.dio");
+    /// # let places = [(); 2].map(|()| ObjectPlace::Directory(directory.path().into()));
     /// # let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
     /// # diopter::StripedFile::create(&path, &options)?.write_all_at(b"old", 0)?;
     /// let mut layout = Layout::open(&path)?;

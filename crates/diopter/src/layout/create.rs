@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use diopter_sys::dir::{Dir, Document, errno_of};
 use diopter_sys::file::{self, OpenedFile};
-use diopter_sys::folder::{Document, Folder, errno_of};
 use diopter_sys::{Errno, xattr};
 
 use super::manifest::size_max;
@@ -16,7 +16,7 @@ use super::objects::{Met, check_stripe_size, identify};
 use super::trust::{check_device_id, mark_failure};
 use super::{
     Layout, Manifest, OBJECT_ATTRIBUTE, Object, ObjectKind, OpenedObject, Permissions, Uuid,
-    folder_of, system, write_beside,
+    dir_of, system, write_beside,
 };
 use crate::error::{CREATE_OBJECT as WHAT_OBJECT, LayoutError, LayoutErrorKind};
 use crate::extent::ObjectIndex;
@@ -28,8 +28,8 @@ const WHAT: &str = "create layout";
 /// Where an object is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectPlace {
-    /// A new file in this folder, named as the manifest with `.` and the object's number behind.
-    Folder(PathBuf),
+    /// A new file in this directory, named as the manifest with `.` and the object's number behind.
+    Dir(PathBuf),
     /// This block device; what is on it is overwritten when the file is written.
     Device(PathBuf),
 }
@@ -37,7 +37,7 @@ pub enum ObjectPlace {
 /// How a striped file is made.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// Where each object is to be, in order; a folder may be named several times.
+    /// Where each object is to be, in order; a directory may be named several times.
     pub objects: Vec<ObjectPlace>,
     /// Bytes of a stripe, a multiple of what direct I/O on each object needs; 1 MiB at first.
     pub stripe_size: u64,
@@ -54,7 +54,7 @@ impl Default for CreateOptions {
 }
 
 impl ObjectPlace {
-    /// In the folder or on the device that has this path.
+    /// In the directory or on the device that has this path.
     ///
     /// # Errors
     /// `WrongKind`: it is neither. `System`: it is not there.
@@ -63,12 +63,12 @@ impl ObjectPlace {
         let found = path.metadata();
         let found = found.map_err(|error| system("look up", path)(errno_of(&error)))?;
         if found.is_dir() {
-            return Ok(ObjectPlace::Folder(path.to_owned()));
+            return Ok(ObjectPlace::Dir(path.to_owned()));
         }
         if found.file_type().is_block_device() {
             return Ok(ObjectPlace::Device(path.to_owned()));
         }
-        let kind = LayoutErrorKind::WrongKind("neither a folder nor a block device");
+        let kind = LayoutErrorKind::WrongKind("neither a directory nor a block device");
         Err(LayoutError::new(kind, WHAT_OBJECT, path))
     }
 }
@@ -81,8 +81,8 @@ impl ObjectPlace {
 pub struct Creation {
     path: PathBuf,
     name: OsString,
-    folder: Folder,
-    /// The path of `folder`, without symbolic links; for messages.
+    directory: Dir,
+    /// The path of `dir`, without symbolic links; for messages.
     home: PathBuf,
     manifest: Manifest,
     bytes: Vec<u8>,
@@ -106,7 +106,7 @@ impl Layout {
         creation.publish()
     }
 
-    /// As [`Layout::create`] on folders alone, up to where the name would be given: the caller
+    /// As [`Layout::create`] on directories alone, up to where the name would be given: the caller
     /// fills the objects first, and there is never anything else than the whole file under its
     /// name.
     ///
@@ -119,7 +119,7 @@ impl Layout {
     ) -> Result<Creation, LayoutError> {
         let device = options.objects.iter().find_map(|place| match place {
             ObjectPlace::Device(path) => Some(path),
-            ObjectPlace::Folder(_) => None,
+            ObjectPlace::Dir(_) => None,
         });
         if let Some(path) = device {
             return Err(LayoutError::new(LayoutErrorKind::NotReplaceable, WHAT_OBJECT, path));
@@ -143,11 +143,11 @@ impl Layout {
         let given = path.as_ref();
         let fail = system(WHAT, given);
         let path = std::path::absolute(given).map_err(|error| fail(errno_of(&error)))?;
-        let folder = Folder::of(dir).map_err(&fail)?;
-        let name = new_name(&folder, &path)?;
+        let directory = Dir::of(dir).map_err(&fail)?;
+        let name = new_name(&directory, &path)?;
         let uuid = Uuid::new_v4();
         let usual = |index: ObjectIndex| format!("{name}.{}", index.0);
-        let found = striping.objects().map(|index| folder.has(OsStr::new(&usual(index))));
+        let found = striping.objects().map(|index| directory.has(OsStr::new(&usual(index))));
         let is_taken = found.collect::<Result<Vec<bool>, Errno>>().map_err(&fail)?.contains(&true);
         let suffix = if is_taken { format!(".{}", suffix_of(uuid)) } else { String::new() };
         let object = |index: ObjectIndex| Object {
@@ -157,8 +157,8 @@ impl Layout {
         let objects = striping.objects().map(object).collect();
         let manifest = Manifest::new(uuid, striping.stripe_size(), objects, None);
         let manifest = manifest.map_err(|kind| LayoutError::new(kind, WHAT, given))?;
-        let home = folder_of(&path);
-        Creation::new(&path, (folder, home), manifest, mode)?.with_objects()
+        let home = dir_of(&path);
+        Creation::new(&path, (directory, home), manifest, mode)?.with_objects()
     }
 }
 
@@ -183,9 +183,9 @@ impl Creation {
     /// `Exists`, `NoSpace`, `System`, and `Changed`: another process put something else in the
     /// place of the new manifest; the objects are removed.
     pub fn publish(self) -> Result<Layout, LayoutError> {
-        let Creation { path, name, folder, home, manifest, bytes, mode, made, .. } = self;
-        made.sync_folders()?;
-        let published = publish(&folder, &name, (&manifest, &bytes, true), mode);
+        let Creation { path, name, directory, home, manifest, bytes, mode, made, .. } = self;
+        made.sync_dirs()?;
+        let published = publish(&directory, &name, (&manifest, &bytes, true), mode);
         let file = published.map_err(|errno| match errno {
             Errno::ESTALE => LayoutError::new(LayoutErrorKind::Changed, WHAT, &path),
             errno => mark_failure(errno, WHAT, &path),
@@ -193,13 +193,13 @@ impl Creation {
         made.keep();
         let document = Document::of(&file, bytes).map_err(system(WHAT, &path))?;
         let path = home.join(&name);
-        Ok(Layout { manifest, path, name, folder, document, file, is_marked: true })
+        Ok(Layout { manifest, path, name, directory, document, file, is_marked: true })
     }
 
-    /// Nothing made yet. The folder comes with its path.
+    /// Nothing made yet. The directory comes with its path.
     fn new(
         path: &Path,
-        (folder, home): (Folder, PathBuf),
+        (directory, home): (Dir, PathBuf),
         manifest: Manifest,
         mode: u32,
     ) -> Result<Creation, LayoutError> {
@@ -207,7 +207,7 @@ impl Creation {
         let name = path.file_name().unwrap_or_default().to_owned();
         let (path, made) = (path.to_owned(), NewObjects::default());
         let objects = Vec::new();
-        Ok(Creation { path, name, folder, home, manifest, bytes, mode, made, objects })
+        Ok(Creation { path, name, directory, home, manifest, bytes, mode, made, objects })
     }
 
     /// With all objects made, and open.
@@ -224,7 +224,7 @@ impl Creation {
             if let ObjectKind::File { .. } = object.kind {
                 let path = self.home.join(&object.path);
                 let new = NewObject { manifest: &self.manifest, index, mode: self.mode };
-                let opened = self.made.add(&self.folder, &self.home, new)?;
+                let opened = self.made.add(&self.directory, &self.home, new)?;
                 then(OpenedObject { opened, path, size: 0 });
             }
         }
@@ -232,9 +232,9 @@ impl Creation {
     }
 }
 
-/// The folder of a path, without symbolic links.
+/// The directory of a path, without symbolic links.
 fn home_of(path: &Path) -> Result<PathBuf, LayoutError> {
-    let home = folder_of(path);
+    let home = dir_of(path);
     home.canonicalize().map_err(|error| system(WHAT, &home)(errno_of(&error)))
 }
 
@@ -242,8 +242,8 @@ fn home_of(path: &Path) -> Result<PathBuf, LayoutError> {
 fn plan(path: &Path, options: &CreateOptions) -> Result<Creation, LayoutError> {
     let fail = |kind| LayoutError::new(kind, WHAT, path);
     let home = home_of(path)?;
-    let folder = Folder::open(&home).map_err(system(WHAT, &home))?;
-    let name = new_name(&folder, path)?;
+    let directory = Dir::open(&home).map_err(system(WHAT, &home))?;
+    let name = new_name(&directory, path)?;
     let mut met = Met::default();
     let places = options.objects.iter().enumerate();
     let objects: Result<Vec<Object>, LayoutError> = places
@@ -258,23 +258,23 @@ fn plan(path: &Path, options: &CreateOptions) -> Result<Creation, LayoutError> {
         size_max(striping, &objects)
     });
     let manifest = Manifest::new(Uuid::new_v4(), options.stripe_size, objects, size);
-    Creation::new(path, (folder, home), manifest.map_err(fail)?, options.mode)
+    Creation::new(path, (directory, home), manifest.map_err(fail)?, options.mode)
 }
 
-/// The last part of a path, which nothing in the folder may have as its name yet.
-fn new_name<'a>(folder: &Folder, path: &'a Path) -> Result<&'a str, LayoutError> {
+/// The last part of a path, which nothing in the directory may have as its name yet.
+fn new_name<'a>(directory: &Dir, path: &'a Path) -> Result<&'a str, LayoutError> {
     let fail = |kind| LayoutError::new(kind, WHAT, path);
     let odd = || fail(LayoutErrorKind::Name("the path does not end in a name"));
     let name = path.file_name().ok_or_else(odd)?;
     let name = name.to_str().ok_or_else(|| fail(not_utf8()))?;
-    if folder.has(OsStr::new(name)).map_err(system(WHAT, path))? {
+    if directory.has(OsStr::new(name)).map_err(system(WHAT, path))? {
         return Err(fail(LayoutErrorKind::Exists));
     }
     Ok(name)
 }
 
 impl ObjectPlace {
-    /// The object that will be here: devices are looked at, folders are not yet.
+    /// The object that will be here: devices are looked at, directories are not yet.
     fn object(
         &self,
         name: &str,
@@ -283,12 +283,12 @@ impl ObjectPlace {
         met: &mut Met,
     ) -> Result<Object, LayoutError> {
         let given = match self {
-            ObjectPlace::Folder(path) | ObjectPlace::Device(path) => path,
+            ObjectPlace::Dir(path) | ObjectPlace::Device(path) => path,
         };
         let path = given.canonicalize();
         let path = path.map_err(|error| system(WHAT_OBJECT, given)(errno_of(&error)))?;
         let fail = |kind| LayoutError::new(kind, WHAT_OBJECT, given);
-        if let ObjectPlace::Folder(_) = self {
+        if let ObjectPlace::Dir(_) = self {
             let path = path.strip_prefix(home).unwrap_or(&path).join(name);
             let path = path.to_str().ok_or_else(|| fail(not_utf8()))?.to_owned();
             return Ok(Object { path, kind: ObjectKind::File { sealed_size: None } });
@@ -320,20 +320,20 @@ fn open_device(path: &Path) -> Result<OpenedFile, LayoutError> {
 
 /// Gives the manifest its name, which nothing has, and makes that durable; returns the file.
 fn publish(
-    folder: &Folder,
+    directory: &Dir,
     name: &OsStr,
     manifest: (&Manifest, &[u8], bool),
     mode: u32,
 ) -> Result<File, Errno> {
-    let (temporary, file) = write_beside(folder, name, manifest, &Permissions::New(mode))?;
-    let published = folder.rename_new(&temporary, name);
+    let (temporary, file) = write_beside(directory, name, manifest, &Permissions::New(mode))?;
+    let published = directory.rename_new(&temporary, name);
     // The first reason is the one that is reported.
-    published.inspect_err(|_| folder.remove(&temporary).unwrap_or(()))?;
-    if !folder.is_name_of(name, file.as_fd()) {
-        // Who may change the folder put something else in the place of one of the two names.
+    published.inspect_err(|_| directory.remove(&temporary).unwrap_or(()))?;
+    if !directory.is_name_of(name, file.as_fd()) {
+        // Who may change the directory put something else in the place of one of the two names.
         return Err(Errno::ESTALE);
     }
-    folder.sync().inspect_err(|_| folder.remove(name).unwrap_or(()))?;
+    directory.sync().inspect_err(|_| directory.remove(name).unwrap_or(()))?;
     Ok(file)
 }
 
@@ -357,16 +357,16 @@ pub(super) struct NewObject<'a> {
 /// Object files that were just made; they go away again when this is dropped and not kept.
 #[derive(Debug, Default)]
 pub(super) struct NewObjects {
-    made: Vec<(Arc<Folder>, OsString)>,
-    /// By path, so that 2000 objects do not need 2000 open folders.
-    folders: BTreeMap<PathBuf, Arc<Folder>>,
+    made: Vec<(Arc<Dir>, OsString)>,
+    /// By path, so that 2000 objects do not need 2000 open directories.
+    dirs: BTreeMap<PathBuf, Arc<Dir>>,
 }
 
 impl NewObjects {
-    /// Makes an empty object with its mark. `home` is the path of `folder`, the manifest's.
+    /// Makes an empty object with its mark. `home` is the path of `dir`, the manifest's.
     pub(super) fn add(
         &mut self,
-        folder: &Folder,
+        directory: &Dir,
         home: &Path,
         object: NewObject<'_>,
     ) -> Result<OpenedFile, LayoutError> {
@@ -375,11 +375,11 @@ impl NewObjects {
         let fail = system(WHAT_OBJECT, &path);
         let name = relative.file_name().expect("a manifest's paths end in a name");
         let parent = relative.parent().unwrap_or(Path::new(""));
-        let parent = match self.folders.get(parent) {
+        let parent = match self.dirs.get(parent) {
             Some(known) => Arc::clone(known),
             None => {
-                let opened = Arc::new(folder.open_below(parent).map_err(&fail)?);
-                self.folders.insert(parent.to_owned(), Arc::clone(&opened));
+                let opened = Arc::new(directory.open_below(parent).map_err(&fail)?);
+                self.dirs.insert(parent.to_owned(), Arc::clone(&opened));
                 opened
             }
         };
@@ -408,9 +408,9 @@ impl NewObjects {
     }
 
     /// Makes the names of the objects durable.
-    pub(super) fn sync_folders(&self) -> Result<(), LayoutError> {
-        for (path, folder) in &self.folders {
-            folder.sync().map_err(system("flush folder", path))?;
+    pub(super) fn sync_dirs(&self) -> Result<(), LayoutError> {
+        for (path, directory) in &self.dirs {
+            directory.sync().map_err(system("flush directory", path))?;
         }
         Ok(())
     }
@@ -423,9 +423,9 @@ impl NewObjects {
 
 impl Drop for NewObjects {
     fn drop(&mut self) {
-        for (folder, name) in &self.made {
+        for (directory, name) in &self.made {
             // There is nobody to tell beside the reason for which they go.
-            folder.remove(name).unwrap_or(());
+            directory.remove(name).unwrap_or(());
         }
     }
 }

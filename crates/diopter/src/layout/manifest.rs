@@ -52,7 +52,7 @@ pub struct Manifest {
 /// One object of a striped file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Where it is: absolute, or relative to the manifest's folder.
+    /// Where it is: absolute, or relative to the manifest's directory.
     pub path: String,
     /// What it is.
     pub kind: ObjectKind,
@@ -240,7 +240,7 @@ impl Object {
         }
     }
 
-    /// Whether it is a file directly in the manifest's folder.
+    /// Whether it is a file directly in the manifest's directory.
     #[must_use]
     pub fn is_beside_manifest(&self) -> bool {
         let is_file = matches!(self.kind, ObjectKind::File { .. });

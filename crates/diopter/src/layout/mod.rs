@@ -6,8 +6,8 @@
 //! the caller or root. Devices, and files outside the manifest's directory, need besides a manifest
 //! that is marked and belongs to the caller or root. The rules are in `trust`.
 //!
-//! Changes of one manifest by several processes: each locks the folder (flock(2)) for the moment of
-//! the change, and refuses (`Changed`) when the manifest is not the one that was read. So of two
+//! Changes of one manifest by several processes: each locks the directory (flock(2)) for the moment
+//! of the change, and refuses (`Changed`) when the manifest is not the one that was read. So of two
 //! changes at the same time one is refused and none is lost. On a file system without such locks
 //! only the second half holds, and two changes within microseconds may lose one.
 //!
@@ -33,7 +33,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use diopter_sys::folder::{Document, Folder, errno_of};
+use diopter_sys::dir::{Dir, Document, errno_of};
 use diopter_sys::{Errno, xattr};
 
 pub use create::{CreateOptions, Creation, ObjectPlace};
@@ -63,13 +63,13 @@ const LOCK_WAIT_SLICE: Duration = Duration::from_millis(10);
 /// What takes a result and an errno to an error.
 type Failure<'a> = Box<dyn Fn(Errno) -> LayoutError + 'a>;
 
-/// A manifest that was read and the folder it lies in, held open.
+/// A manifest that was read and the directory it lies in, held open.
 #[derive(Debug)]
 pub struct Layout {
     manifest: Manifest,
     path: PathBuf,
     name: OsString,
-    folder: Folder,
+    directory: Dir,
     document: Document,
     /// The manifest, open for reading.
     file: File,
@@ -79,7 +79,7 @@ pub struct Layout {
 
 impl Layout {
     /// Reads and checks a manifest; no object is touched. A symbolic link to it is followed, and
-    /// relative paths in it are relative to the folder that the link leads to.
+    /// relative paths in it are relative to the directory that the link leads to.
     ///
     /// # Errors
     /// `NotAManifest`, `Newer`, `Damaged`, `WrongChecksum`, and values that make no sense
@@ -89,8 +89,8 @@ impl Layout {
         let fail = system("open layout", given);
         let path = given.canonicalize().map_err(|error| fail(errno_of(&error)))?;
         let name = path.file_name().ok_or_else(|| fail(Errno::EISDIR))?.to_owned();
-        let folder = Folder::open(&folder_of(&path)).map_err(&fail)?;
-        Layout::read(folder, name, (path, given))
+        let directory = Dir::open(&dir_of(&path)).map_err(&fail)?;
+        Layout::read(directory, name, (path, given))
     }
 
     /// As [`Layout::open`] for a name in an open directory, the last part of `path`. The rest of
@@ -104,18 +104,18 @@ impl Layout {
         let fail = system("open layout", given);
         let path = std::path::absolute(given).map_err(|error| fail(errno_of(&error)))?;
         let name = path.file_name().ok_or_else(|| fail(Errno::EISDIR))?.to_owned();
-        let folder = Folder::of(dir).map_err(&fail)?;
-        Layout::read(folder, name, (path, given))
+        let directory = Dir::of(dir).map_err(&fail)?;
+        Layout::read(directory, name, (path, given))
     }
 
     fn read(
-        folder: Folder,
+        directory: Dir,
         name: OsString,
         (path, given): (PathBuf, &Path),
     ) -> Result<Layout, LayoutError> {
-        let file = folder.open_file(&name).map_err(|errno| unreadable(errno, given))?;
+        let file = directory.open_file(&name).map_err(|errno| unreadable(errno, given))?;
         let (document, manifest, is_marked) = read_manifest(&file, given)?;
-        Ok(Layout { manifest, path, name, folder, document, file, is_marked })
+        Ok(Layout { manifest, path, name, directory, document, file, is_marked })
     }
 
     /// Looks at what has an object's path, without opening it. No symbolic link is followed but in
@@ -124,7 +124,7 @@ impl Layout {
     /// # Errors
     /// `System`.
     pub fn look_up(&self, object: &Object) -> Result<Metadata, LayoutError> {
-        let found = self.folder.look(Path::new(&object.path));
+        let found = self.directory.look(Path::new(&object.path));
         found.map_err(|errno| system("look up object", &self.object_path(object))(errno))
     }
 
@@ -140,16 +140,16 @@ impl Layout {
         &self.path
     }
 
-    /// The folder of the manifest, without symbolic links.
+    /// The directory of the manifest, without symbolic links.
     #[must_use]
-    pub fn folder(&self) -> PathBuf {
-        folder_of(&self.path)
+    pub fn directory(&self) -> PathBuf {
+        dir_of(&self.path)
     }
 
     /// Where an object is: absolute.
     #[must_use]
     pub fn object_path(&self, object: &Object) -> PathBuf {
-        self.folder().join(&object.path)
+        self.directory().join(&object.path)
     }
 
     /// The size of the file, from the sizes of all objects.
@@ -166,10 +166,10 @@ impl Layout {
         self.file.try_clone()
     }
 
-    /// Has the folder to itself, with the manifest as it was read, until the answer is dropped.
-    fn lock(&self, what: &'static str) -> Result<Folder, LayoutError> {
+    /// Has the directory to itself, with the manifest as it was read, until the answer is dropped.
+    fn lock(&self, what: &'static str) -> Result<Dir, LayoutError> {
         let fail = system(what, &self.path);
-        let lock = self.folder.open_below(Path::new(".")).map_err(&fail)?;
+        let lock = self.directory.open_below(Path::new(".")).map_err(&fail)?;
         let deadline = Deadline::after(LAYOUT_WAIT_MAX);
         let mut locked = lock.try_lock();
         while locked == Ok(false) && !deadline.left().is_zero() {
@@ -187,7 +187,7 @@ impl Layout {
             Err(errno) => return Err(fail(errno)),
         }
         let changed = || LayoutError::new(LayoutErrorKind::Changed, what, &self.path);
-        match self.folder.read(&self.name, MANIFEST_BYTES_MAX) {
+        match self.directory.read(&self.name, MANIFEST_BYTES_MAX) {
             Ok(found)
                 if found.bytes == self.document.bytes && found.owner == self.document.owner =>
             {
@@ -240,7 +240,7 @@ enum Permissions<'a> {
 
 /// Writes a manifest beside its final name and makes it durable; returns its name and the file.
 fn write_beside(
-    folder: &Folder,
+    directory: &Dir,
     name: &OsStr,
     (manifest, bytes, is_marked): (&Manifest, &[u8], bool),
     permissions: &Permissions<'_>,
@@ -253,7 +253,7 @@ fn write_beside(
         Permissions::New(mode) => *mode & !WRITABLE_BITS,
         Permissions::Like(_) => 0o600,
     };
-    let mut file = folder.create(&temporary, mode)?;
+    let mut file = directory.create(&temporary, mode)?;
     let write = |file: &mut File| {
         if let Permissions::Like(like) = permissions {
             let kept = give(file, like.owner, like.group)?;
@@ -268,7 +268,7 @@ fn write_beside(
         Ok(()) => Ok((temporary, file)),
         Err(errno) => {
             // The reason for which it is removed is the one that is reported.
-            folder.remove(&temporary).unwrap_or(());
+            directory.remove(&temporary).unwrap_or(());
             Err(errno)
         }
     }
@@ -302,10 +302,10 @@ fn system<'a>(what: &'static str, path: &'a Path) -> Failure<'a> {
     Box::new(move |errno| LayoutError::system(errno, what, path))
 }
 
-/// The folder of a path; that of a bare name is the current one.
-fn folder_of(path: &Path) -> PathBuf {
+/// The directory of a path; that of a bare name is the current one.
+fn dir_of(path: &Path) -> PathBuf {
     match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        Some(directory) if !directory.as_os_str().is_empty() => directory.to_owned(),
         Some(_) => PathBuf::from("."),
         None => PathBuf::from("/"),
     }

@@ -157,16 +157,16 @@ impl Layout {
             no_follow: true,
             ..file::OpenOptions::default()
         };
-        let absolute = self.folder().join(path);
+        let absolute = self.directory().join(path);
         let opened = match (path.parent(), path.file_name()) {
             // The names between the manifest and the object may be another user's to change.
             (Some(parent), Some(name)) if path.is_relative() => {
-                let parent = self.folder.open_below(parent);
+                let parent = self.directory.open_below(parent);
                 parent
                     .map_err(|errno| OpenFailure { what: "open", errno })
                     .and_then(|it| file::open_at(it.as_fd(), Path::new(name), &options))
             }
-            _ => file::open_at(self.folder.as_fd(), path, &options),
+            _ => file::open_at(self.directory.as_fd(), path, &options),
         };
         let path = absolute;
         let opened = opened.map_err(|failure| refused(failure, &path))?;
@@ -234,7 +234,7 @@ fn refused(failure: OpenFailure, path: &Path) -> LayoutError {
     let kind = match failure.errno {
         Errno::ENOENT | Errno::ENOTDIR => LayoutErrorKind::Missing,
         Errno::ELOOP => LayoutErrorKind::WrongKind("a symbolic link, which is not followed"),
-        Errno::EISDIR => LayoutErrorKind::WrongKind("a folder, neither a file nor a device"),
+        Errno::EISDIR => LayoutErrorKind::WrongKind("a directory, neither a file nor a device"),
         Errno::EINVAL => LayoutErrorKind::WrongKind("neither a file nor a block device"),
         errno => return LayoutError::system(errno, WHAT, path),
     };

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use diopter_sys::Errno;
-use diopter_sys::folder::{Folder, errno_of};
+use diopter_sys::dir::{Dir, errno_of};
 
 use super::create::{NewObject, NewObjects, suffix_of, sync};
 use super::{
@@ -51,7 +51,7 @@ impl Layout {
         }
         let sizes: Vec<u64> = objects.iter().map(|object| object.size).collect();
         self.rewrite(self.manifest.sealed(Some(&sizes)), what)?;
-        self.folder.sync().map_err(system(what, &self.path))
+        self.directory.sync().map_err(system(what, &self.path))
     }
 
     /// Takes the sizes out of the manifest; no object is touched.
@@ -63,7 +63,7 @@ impl Layout {
         self.check_change(what)?;
         let _lock = self.lock(what)?;
         self.rewrite(self.manifest.sealed(None), what)?;
-        self.folder.sync().map_err(system(what, &self.path))
+        self.directory.sync().map_err(system(what, &self.path))
     }
 
     /// Removes the manifest, then the objects. Devices stay, and so does every object that is not
@@ -71,7 +71,7 @@ impl Layout {
     ///
     /// # Errors
     /// Then no object is removed. `NotAllowed`; `Changed` and `Busy`: another process was faster;
-    /// `System`, of which only a failed flush of the folder leaves no manifest either.
+    /// `System`, of which only a failed flush of the directory leaves no manifest either.
     pub fn remove(self) -> Result<Vec<LayoutError>, LayoutError> {
         let what = "remove layout";
         self.check_change(what)?;
@@ -80,9 +80,9 @@ impl Layout {
         }
         let fail = system(what, &self.path);
         let _lock = self.lock(what)?;
-        self.folder.remove(&self.name).map_err(&fail)?;
+        self.directory.remove(&self.name).map_err(&fail)?;
         // Objects without a manifest are found by their mark; a manifest without objects is broken.
-        self.folder.sync().map_err(&fail)?;
+        self.directory.sync().map_err(&fail)?;
         Ok(self.remove_objects(&self.manifest))
     }
 
@@ -116,7 +116,7 @@ impl Layout {
         let stripe_size = self.manifest.striping().stripe_size();
         let manifest = Manifest::new(uuid, stripe_size, objects, None).map_err(fail)?;
         manifest.to_bytes().map_err(fail)?;
-        let (mut made, home) = (NewObjects::default(), self.folder());
+        let (mut made, home) = (NewObjects::default(), self.directory());
         let (mut objects, mut modes) = (Vec::new(), Vec::new());
         for (index, old) in self.manifest.striping().objects().zip(self.manifest.objects()) {
             let new = NewObject { manifest: &manifest, index, mode: 0o600 };
@@ -139,7 +139,7 @@ impl Layout {
             self.open_marked_object(&self.manifest.mark(new.index), old, ObjectAccess::READ)?;
         let fail = system("create object beside", &old.path);
         let path = self.object_path(&new.manifest.objects()[usize::from(new.index.0)]);
-        let opened = made.add(&self.folder, home, new)?;
+        let opened = made.add(&self.directory, home, new)?;
         let old = File::from(old.opened.fd).metadata().map_err(|it| fail(errno_of(&it)))?;
         let file = opened.fd.try_clone().map(File::from).map_err(|it| fail(errno_of(&it)))?;
         let kept = give(&file, old.uid(), old.gid()).map_err(&fail)?;
@@ -158,14 +158,14 @@ impl Layout {
         // What was not marked is not marked by a change.
         let new = (&manifest, &bytes[..], self.is_marked);
         let (temporary, file) =
-            write_beside(&self.folder, &self.name, new, &permissions).map_err(&fail)?;
-        if let Err(errno) = self.folder.replace(&temporary, &self.name) {
+            write_beside(&self.directory, &self.name, new, &permissions).map_err(&fail)?;
+        if let Err(errno) = self.directory.replace(&temporary, &self.name) {
             // There is nobody to tell beside the first reason.
-            self.folder.remove(&temporary).unwrap_or(());
+            self.directory.remove(&temporary).unwrap_or(());
             return Err(fail(errno));
         }
-        if !self.folder.is_name_of(&self.name, file.as_fd()) {
-            // Who may change the folder put something else in the place of one of the two names.
+        if !self.directory.is_name_of(&self.name, file.as_fd()) {
+            // Who may change the directory put something else in the place of one of the two names.
             return Err(LayoutError::new(LayoutErrorKind::Changed, what, &self.path));
         }
         self.manifest = manifest;
@@ -177,13 +177,13 @@ impl Layout {
     /// Removes the file objects that `manifest` names and that have its mark; the others are told.
     fn remove_objects(&self, manifest: &Manifest) -> Vec<LayoutError> {
         let mut left = Vec::new();
-        let mut folders: BTreeMap<PathBuf, Folder> = BTreeMap::new();
+        let mut dirs: BTreeMap<PathBuf, Dir> = BTreeMap::new();
         for (index, object) in manifest.striping().objects().zip(manifest.objects()) {
-            let removed = self.remove_object(manifest, index, object, &mut folders);
+            let removed = self.remove_object(manifest, index, object, &mut dirs);
             left.extend(removed.err().filter(|error| error.kind != LayoutErrorKind::Missing));
         }
-        for (path, folder) in &folders {
-            left.extend(folder.sync().map_err(system("flush folder", path)).err());
+        for (path, dir) in &dirs {
+            left.extend(dir.sync().map_err(system("flush directory", path)).err());
         }
         left
     }
@@ -193,7 +193,7 @@ impl Layout {
         manifest: &Manifest,
         index: ObjectIndex,
         object: &Object,
-        folders: &mut BTreeMap<PathBuf, Folder>,
+        dirs: &mut BTreeMap<PathBuf, Dir>,
     ) -> Result<(), LayoutError> {
         if let ObjectKind::Device(_) = object.kind {
             return Ok(());
@@ -204,16 +204,16 @@ impl Layout {
         let fail = system("remove object", &open.path);
         let relative = Path::new(&object.path);
         let parent = relative.parent().unwrap_or(Path::new(""));
-        if !folders.contains_key(parent) {
-            let opened = self.folder.open_below(parent).map_err(&fail)?;
-            folders.insert(parent.to_owned(), opened);
+        if !dirs.contains_key(parent) {
+            let opened = self.directory.open_below(parent).map_err(&fail)?;
+            dirs.insert(parent.to_owned(), opened);
         }
-        let folder = &folders[parent];
+        let dir = &dirs[parent];
         let name = relative.file_name().unwrap_or(OsStr::new(""));
-        if !folder.is_name_of(name, open.opened.fd.as_fd()) {
+        if !dir.is_name_of(name, open.opened.fd.as_fd()) {
             return Err(fail(Errno::ESTALE));
         }
-        folder.remove(name).map_err(&fail)
+        dir.remove(name).map_err(&fail)
     }
 }
 
@@ -254,8 +254,8 @@ impl Replacement<'_> {
     /// # Errors
     /// `Changed`: the layout is not what it was when the new objects were made, and they are
     /// removed. `Busy`, `NoSpace`, `System`: the layout is what it was, and the new objects are
-    /// removed; but when the flush of the folder fails at the very end, the layout is the new one,
-    /// a crash may bring the old one back, and both have their objects.
+    /// removed; but when the flush of the directory fails at the very end, the layout is the new
+    /// one, a crash may bring the old one back, and both have their objects.
     pub fn commit(self) -> Result<Vec<LayoutError>, LayoutError> {
         let what = "replace layout";
         let Replacement { layout, manifest, made, objects, modes } = self;
@@ -270,11 +270,11 @@ impl Replacement<'_> {
             let done = done.and_then(|()| file.sync_all().map_err(|error| errno_of(&error)));
             done.map_err(system("flush object", &new.path))?;
         }
-        made.sync_folders()?;
+        made.sync_dirs()?;
         let old = layout.manifest.clone();
         layout.rewrite(manifest, what)?;
         made.keep();
-        layout.folder.sync().map_err(system(what, &layout.path))?;
+        layout.directory.sync().map_err(system(what, &layout.path))?;
         Ok(layout.remove_objects(&old))
     }
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use diopter_sys::folder::{effective_user, errno_of};
+use diopter_sys::dir::{effective_user, errno_of};
 use diopter_sys::{Errno, file_system, xattr};
 
 use super::{
@@ -144,7 +144,7 @@ impl Layout {
             let why = "the manifest has several names (hard links), of which a change keeps one";
             return Err(fail(LayoutErrorKind::Exposed(why)));
         }
-        let mode = self.folder.mode().map_err(system(what, &self.path))?;
+        let mode = self.directory.mode().map_err(system(what, &self.path))?;
         if owner != user && mode & SHARED_BITS != 0 {
             let why = "the manifest is root's and other users make files in its directory";
             return Err(fail(LayoutErrorKind::Exposed(why)));

@@ -84,9 +84,9 @@ fn numbers_of(device: u64) -> Vec<String> {
         return vec![own];
     };
     let partitions = entries.filter_map(|entry| {
-        let folder = entry.ok()?.path();
-        folder.join("partition").exists().then_some(())?;
-        Some(std::fs::read_to_string(folder.join("dev")).ok()?.trim().to_owned())
+        let dir = entry.ok()?.path();
+        dir.join("partition").exists().then_some(())?;
+        Some(std::fs::read_to_string(dir.join("dev")).ok()?.trim().to_owned())
     });
     std::iter::once(own).chain(partitions).collect()
 }

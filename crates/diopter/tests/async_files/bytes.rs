@@ -39,10 +39,10 @@ pub fn multi_thread() -> tokio::runtime::Runtime {
     builder.worker_threads(2).enable_all().build().expect("a runtime")
 }
 
-/// A file of `length` random bytes, and the bytes. Its folder is gone already.
+/// A file of `length` random bytes, and the bytes. Its directory is gone already.
 pub fn file_of(length: usize, seed: u64) -> (File, Vec<u8>) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = File::create(folder.path().join("data")).expect("a file");
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = File::create(dir.path().join("data")).expect("a file");
     let mut bytes = vec![0; length];
     Prng::new(seed).fill(&mut bytes);
     file.write_all_at(&bytes, 0).expect("room");

@@ -102,8 +102,8 @@ fn a_request_tells_all_that_is_known_of_it() {
 #[test]
 fn what_is_refused_comes_back() {
     on_each(|(_, run)| {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("data");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
         std::fs::write(&path, [7; 100]).unwrap();
         let file = File::open(&path).unwrap();
         run(Box::pin(async move {

@@ -33,22 +33,22 @@ async fn overwrite(file: File) {
 fn a_striped_file_is_a_file() {
     for (name, run) in EXECUTORS {
         eprintln!("under {name}");
-        let folder = tempfile::tempdir().unwrap();
-        let places = [(); 3].map(|()| ObjectPlace::Folder(folder.path().into()));
+        let dir = tempfile::tempdir().unwrap();
+        let places = [(); 3].map(|()| ObjectPlace::Dir(dir.path().into()));
         let options = CreateOptions {
             objects: places.into(),
             stripe_size: 65536,
             ..CreateOptions::default()
         };
-        let wide = StripedFile::create(folder.path().join("wide.dio"), &options).unwrap();
+        let wide = StripedFile::create(dir.path().join("wide.dio"), &options).unwrap();
         run(Box::pin(overwrite(wide.into_file())));
     }
 }
 
 #[test]
 fn a_file_inside_an_image_is_a_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let (tree, image) = (folder.path().join("tree"), folder.path().join("disk.img"));
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("disk.img"));
     std::fs::create_dir(&tree).unwrap();
     std::fs::write(tree.join("data"), vec![1; LENGTH]).unwrap();
     let path = format!("{}:/sbin:/usr/sbin", std::env::var("PATH").unwrap_or_default());

@@ -71,8 +71,8 @@ fn an_engine_that_is_dropped_with_results_in_workers_loses_no_memory_twice() {
 
 #[test]
 fn t2_12_who_drains_reaps_his_own_writes_though_their_completions_sit_in_a_worker() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("drained");
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("drained");
     for policy in [CompletionPolicy::Auto, CompletionPolicy::Deferred, CompletionPolicy::Linux7_0] {
         let file = File::create(&path).expect("a file");
         let engine = Engine::new(options(policy)).expect("an engine");
@@ -109,8 +109,8 @@ fn t2_12_on_the_simulator_a_sync_comes_after_writes_whose_completions_sit_in_a_w
 
 #[test]
 fn a_callback_may_drain_the_file_that_it_was_written_to() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("drained");
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("drained");
     for blocking in [false, true] {
         let file = File::create(&path).expect("a file");
         let engine = Engine::new(options(CompletionPolicy::Auto)).expect("an engine");
@@ -131,8 +131,8 @@ fn a_callback_may_drain_the_file_that_it_was_written_to() {
 
 #[test]
 fn a_file_that_is_dropped_with_callbacks_on_their_way_stays_open_for_its_writes() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("closed");
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("closed");
     let engine = Engine::new(options(CompletionPolicy::Deferred)).expect("an engine");
     let file = File::create(&path).expect("a file");
     let (tell, told) = channel();
@@ -151,10 +151,10 @@ fn a_file_that_is_dropped_with_callbacks_on_their_way_stays_open_for_its_writes(
 
 #[test]
 fn a_blocking_read_waits_for_a_bounce_buffer_that_a_worker_has() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     for policy in [CompletionPolicy::Auto, CompletionPolicy::Deferred] {
         use_for_this_thread(options(policy));
-        let file = File::create(folder.path().join("bounced")).expect("a file");
+        let file = File::create(dir.path().join("bounced")).expect("a file");
         file.write_all_at(&vec![5; 4 << 20], 0).expect("room");
         for skip in 1..30 {
             let ahead: Vec<_> = (0..6)
@@ -180,9 +180,9 @@ fn a_blocking_read_waits_for_a_bounce_buffer_that_a_worker_has() {
 
 #[test]
 fn requests_of_a_thread_whose_results_nobody_takes_make_room_when_they_go_through_workers() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     use_for_this_thread(options(CompletionPolicy::Deferred));
-    let file = File::create(folder.path().join("many")).expect("a file");
+    let file = File::create(dir.path().join("many")).expect("a file");
     for at in 0..1000_u64 {
         let write = Request::write(at << 12, IoBuf::new(4096).expect("memory"));
         let in_flight = file.request(write).expect("there is room");

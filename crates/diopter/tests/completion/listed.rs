@@ -38,8 +38,8 @@ fn engine(completion: CompletionPolicy) -> Engine {
 }
 
 /// A file of 1 MiB without a cached page; `None` where it can't be told, such as on an overlay.
-fn written_file(folder: &std::path::Path) -> Option<File> {
-    let file = File::create(folder.join("written")).expect("a file");
+fn written_file(dir: &std::path::Path) -> Option<File> {
+    let file = File::create(dir.join("written")).expect("a file");
     file.write_all_at(IoBuf::new(1 << 20).expect("memory").as_ref(), 0).expect("room");
     file.sync_all().expect("a flush");
     let (place, why) = overwrite(&engine(CompletionPolicy::Linux7_0), &file);
@@ -52,8 +52,8 @@ fn written_file(folder: &std::path::Path) -> Option<File> {
 
 #[test]
 fn t2_01_an_overwrite_without_cached_pages_completes_where_it_is_reaped_or_in_a_worker() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let Some(file) = written_file(folder.path()) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(file) = written_file(dir.path()) else { return };
     for (policy, why) in [
         (CompletionPolicy::Linux4_15, CompletionReason::NoCachedPages),
         (CompletionPolicy::Linux5_5, CompletionReason::EveryWrite),
@@ -71,9 +71,9 @@ fn t2_01_an_overwrite_without_cached_pages_completes_where_it_is_reaped_or_in_a_
 
 #[test]
 fn t2_02_a_page_cached_anywhere_in_the_file_sends_it_to_a_worker() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let Some(file) = written_file(folder.path()) else { return };
-    let mut reader = std::fs::File::open(folder.path().join("written")).expect("a reader");
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(file) = written_file(dir.path()) else { return };
+    let mut reader = std::fs::File::open(dir.path().join("written")).expect("a reader");
     reader.seek(SeekFrom::Start(900_000)).expect("inside");
     reader.read_exact(&mut [0; 100]).expect("bytes");
     for policy in [CompletionPolicy::Linux4_15, CompletionPolicy::Linux7_0] {
@@ -105,17 +105,17 @@ fn what_a_write_changes_beside_its_bytes_sends_it_to_a_worker() {
     assert_eq!(bench.count(CompletionReason::Extends), 1);
     bench.run(Request::read(0, memory(4096, 1))).result.expect("a read");
     assert_eq!(bench.count(CompletionReason::Read), 1);
-    let folder = tempfile::tempdir().expect("a folder");
-    if written_file(folder.path()).is_none() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if written_file(dir.path()).is_none() {
         return;
     }
-    let file = File::create(folder.path().join("holes")).expect("a file");
+    let file = File::create(dir.path().join("holes")).expect("a file");
     file.set_len(1 << 20).expect("a hole");
     let newer = engine(CompletionPolicy::Linux7_0);
     assert_eq!(overwrite(&newer, &file).1, CompletionReason::NewBlocks);
     let older = engine(CompletionPolicy::Linux4_15);
     assert_eq!(overwrite(&older, &file).1, CompletionReason::NoCachedPages);
-    let file = File::create(folder.path().join("long")).expect("a file");
+    let file = File::create(dir.path().join("long")).expect("a file");
     assert_eq!(overwrite(&older, &file).1, CompletionReason::CallerWaits);
 }
 
@@ -164,8 +164,8 @@ fn t2_06_a_read_ends_with_the_file_and_past_it_is_0_also_misaligned() {
 
 #[test]
 fn t2_07_a_small_write_into_a_hole_leaves_zeros_in_its_block_and_the_rest_alone() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = File::create(folder.path().join("hole")).expect("a file");
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = File::create(dir.path().join("hole")).expect("a file");
     file.write_all_at(&[9; 4096], 0).expect("room");
     file.set_len(12_288).expect("a hole");
     file.write_all_at(&[9; 4096], 12_288).expect("room");
@@ -186,8 +186,8 @@ fn t2_07_a_small_write_into_a_hole_leaves_zeros_in_its_block_and_the_rest_alone(
 
 #[test]
 fn t2_08_a_dirty_page_is_read_and_a_cached_one_is_not_what_is_left_after_a_write() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("both");
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("both");
     let mut buffered = std::fs::File::create_new(&path).expect("a file");
     buffered.write_all(&[3; 65_536]).expect("room");
     let file = File::options().read(true).write(true).open(&path).expect("the same");
@@ -202,14 +202,14 @@ fn t2_08_a_dirty_page_is_read_and_a_cached_one_is_not_what_is_left_after_a_write
 
 #[test]
 fn t2_09_what_can_t_go_direct_goes_through_the_page_cache_whole() {
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
-    let file = File::create(folder.path().join("buffered")).expect("a file");
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let file = File::create(dir.path().join("buffered")).expect("a file");
     let engine = engine(CompletionPolicy::Auto);
     engine.start(&file, Request::write(0, memory(100_000, 4))).expect("admitted");
     let done = engine.wait(LONG).expect("there").expect("it finishes");
     assert_eq!(done.result.map(|moved| moved.get()), Ok(100_000));
     assert_eq!(done.route.direct + done.route.bounced + done.route.buffered, 100_000);
-    assert!(std::fs::read(folder.path().join("buffered")).expect("its bytes") == [4; 100_000]);
+    assert!(std::fs::read(dir.path().join("buffered")).expect("its bytes") == [4; 100_000]);
 }
 
 #[test]

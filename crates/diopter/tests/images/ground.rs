@@ -13,7 +13,7 @@ use diopter::{FileRange, Image};
 
 use crate::env;
 use crate::files::{self, Piece};
-use crate::machine::{self, FileSystem, Folder, Loop, Mount};
+use crate::machine::{self, Dir, FileSystem, Loop, Mount};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -82,7 +82,7 @@ impl Format {
 pub struct Volume {
     pub format: Format,
     image: PathBuf,
-    _folder: Folder,
+    _dir: Dir,
 }
 
 /// A file as it must be read.
@@ -113,15 +113,15 @@ pub fn is_possible(kind: FileSystem) -> bool {
 impl Volume {
     /// A volume that `fill` has filled through a mount.
     pub fn new<T>(format: Format, fill: impl FnOnce(&Mount) -> T) -> (Volume, T) {
-        let folder = Folder::new("image").unwrap();
-        let image = folder.path().join("image");
+        let dir = Dir::new("image").unwrap();
+        let image = dir.path().join("image");
         let device = Loop::over(&image, format.bytes, 512).unwrap();
         // So that blocks are given out in the order of the writes.
         let options = if is_ext(format.kind) { "nodelalloc" } else { "defaults" };
         let mount = Mount::on(device, format.kind, options).unwrap();
         let told = fill(&mount);
         drop(mount.unmounted().unwrap());
-        (Volume { format, image, _folder: folder }, told)
+        (Volume { format, image, _dir: dir }, told)
     }
 
     pub fn image(&self) -> &Path {

@@ -207,8 +207,8 @@ fn what_somebody_else_uses_is_not_opened_for_writing() {
         if !ground::is_possible(format.kind) {
             continue;
         }
-        let folder = machine::Folder::new("copy").unwrap();
-        let copy = folder.path().join("copy");
+        let dir = machine::Dir::new("copy").unwrap();
+        let copy = dir.path().join("copy");
         let (volume, ()) = Volume::new(format, |mount| {
             fs::write(mount.path().join("file"), vec![7; 20_000]).unwrap();
             let device = mount.device();
@@ -240,8 +240,8 @@ fn what_is_no_image_and_what_is_no_file_says_so() {
         return;
     }
     let volume = filled(SMALL);
-    let folder = machine::Folder::new("wrong").unwrap();
-    let other = folder.path().join("other");
+    let dir = machine::Dir::new("wrong").unwrap();
+    let other = dir.path().join("other");
     let bytes = fs::read(volume.image()).unwrap();
     let (none, cut) = (ImageErrorKind::NotAnImage, ImageErrorKind::Truncated);
     let no_image = "no file system that is understood: neither ext2, ext3, ext4 nor XFS";
@@ -260,7 +260,7 @@ fn what_is_no_image_and_what_is_no_file_says_so() {
         assert!(is_it && said.contains(words), "{} bytes: {said}", content.len());
     }
     must_say(Image::open("/nowhere/image"), Errno::ENOENT, "/nowhere/image");
-    must_say(Image::open(folder.path()), Errno::EISDIR, "wrong");
+    must_say(Image::open(dir.path()), Errno::EISDIR, "wrong");
     let image = Image::open(volume.image()).unwrap();
     must_say(image.file(b"directory"), Errno::EISDIR, "directory is no regular file");
     must_say(image.file(b"nowhere"), Errno::ENOENT, "nowhere");

@@ -9,7 +9,7 @@ use diopter::{BoundaryPolicy, File, Image, PlanQuery, Policies};
 
 use crate::agreement::BOUNDARIES;
 use crate::env;
-use crate::machine::{self, Folder};
+use crate::machine::{self, Dir};
 
 pub const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -22,7 +22,7 @@ pub const FILE_BYTES: u64 = 48 * KIB + 8 * MIB + 48 * KIB;
 pub struct Story {
     pub image: PathBuf,
     pub content: Vec<u8>,
-    _folder: Folder,
+    _dir: Dir,
 }
 
 impl Story {
@@ -31,8 +31,8 @@ impl Story {
             env::skip("ext4", why);
             return None;
         }
-        let folder = Folder::new("story").unwrap();
-        let (root, image) = (folder.path().join("root"), folder.path().join("image"));
+        let dir = Dir::new("story").unwrap();
+        let (root, image) = (dir.path().join("root"), dir.path().join("image"));
         fs::create_dir(&root).unwrap();
         let mut content = vec![0; usize::try_from(FILE_BYTES).unwrap()];
         diopter::prng::Prng::new(env::seed()).fill(&mut content);
@@ -41,7 +41,7 @@ impl Story {
         let (root, path) = (root.to_str().unwrap(), image.to_str().unwrap());
         let made = ["-q", "-F", "-t", "ext3", "-b", "4096", "-d", root, path];
         machine::run("mkfs.ext4", &made).unwrap();
-        Some(Story { image, content, _folder: folder })
+        Some(Story { image, content, _dir: dir })
     }
 
     pub fn file(&self) -> File {

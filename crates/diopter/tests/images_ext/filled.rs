@@ -1,4 +1,4 @@
-//! Images that mkfs.ext4 fills from a folder: no mount, no root.
+//! Images that mkfs.ext4 fills from a directory: no mount, no root.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -10,7 +10,7 @@ use diopter::map::image::path::resolve;
 use diopter::map::image::{Entry, ImageErrorKind, NodeKind, Use, Volume};
 
 use crate::env;
-use crate::machine::{self, Folder};
+use crate::machine::{self, Dir};
 use crate::source::{Memory, bytes_of};
 
 /// Bytes of each image.
@@ -77,8 +77,8 @@ pub fn sparse(kind: &str) -> Vec<u8> {
 /// An image of a kind, filled with the contents, a sparse file, links, and a directory of many
 /// names that has an index.
 pub fn filled(kind: &str) -> Vec<u8> {
-    let folder = Folder::new("filled").unwrap();
-    let root = folder.path().join("root");
+    let dir = Dir::new("filled").unwrap();
+    let root = dir.path().join("root");
     fs::create_dir_all(root.join("dir/many")).unwrap();
     for (path, content) in contents() {
         fs::write(root.join(path), content).unwrap();
@@ -90,7 +90,7 @@ pub fn filled(kind: &str) -> Vec<u8> {
     fs::hard_link(root.join("dir/page"), root.join("page-again")).unwrap();
     symlink("dir/page", root.join("link")).unwrap();
     symlink(long_target(), root.join("long-link")).unwrap();
-    let image = folder.path().join("image");
+    let image = dir.path().join("image");
     make(kind, &root, &image);
     fs::read(image).unwrap()
 }
@@ -211,8 +211,8 @@ fn a_node_is_what_the_tool_copied() {
         return;
     }
     let volume = Ext::open(Memory::new(filled("-t ext4 -b 1024"))).unwrap();
-    let folder = Folder::new("copied").unwrap();
-    let path = folder.path().join("page");
+    let dir = Dir::new("copied").unwrap();
+    let path = dir.path().join("page");
     fs::write(&path, b"").unwrap();
     let node = volume.node(inode_at(&volume, "dir/page")).unwrap();
     assert_eq!(

@@ -10,7 +10,7 @@ use diopter::map::image::path::resolve;
 use diopter::map::image::{ImageErrorKind, Volume};
 
 use crate::filled::{filled, is_possible};
-use crate::machine::{self, Folder};
+use crate::machine::{self, Dir};
 use crate::source::Memory;
 
 /// mkfs's options of each kind of image: where each puts its metadata is its own. Without
@@ -109,8 +109,8 @@ fn numbers(text: &str, word: &str) -> Vec<usize> {
 
 /// The blocks of the groups and of the journal, as the tools say.
 fn told(image: &[u8]) -> [BTreeSet<usize>; 2] {
-    let folder = Folder::new("told").unwrap();
-    let path = folder.path().join("image");
+    let dir = Dir::new("told").unwrap();
+    let path = dir.path().join("image");
     fs::write(&path, image).unwrap();
     let path = path.to_str().unwrap();
     let groups = machine::run("dumpe2fs", &[path]).unwrap();

@@ -12,7 +12,7 @@ use diopter::map::image::{Source, Use, Volume, path};
 use diopter::map::xfs::Xfs;
 use diopter::prng::Prng;
 
-use crate::machine::{self, Folder, XFS_SMALL};
+use crate::machine::{self, Dir, XFS_SMALL};
 use crate::memory::Memory;
 use crate::volume::{self, MIB};
 use crate::{env, mutations};
@@ -50,10 +50,10 @@ fn given(prng: &mut Prng) -> Vec<Given> {
 }
 
 /// The list that mkfs.xfs reads (mkfs.xfs(8), `-p`).
-fn list(folder: &Path, given: &[Given]) -> String {
+fn list(dir: &Path, given: &[Given]) -> String {
     let mut list = "none\n0 0\nd--755 0 0\n".to_owned();
     for file in given {
-        let path = folder.join(&file.name);
+        let path = dir.join(&file.name);
         fs::write(&path, &file.bytes).unwrap();
         writeln!(list, "{} ---644 0 0 {}", file.name, path.display()).unwrap();
     }
@@ -73,16 +73,16 @@ fn name(index: usize) -> String {
     format!("name-{index}-{}", "x".repeat(index % 40))
 }
 
-fn make(form: (&str, &str, &str), given: &[Given]) -> (Folder, PathBuf) {
-    let folder = Folder::new("xfs-old").unwrap();
-    let (image, proto) = (folder.path().join("image"), folder.path().join("proto"));
-    fs::write(&proto, list(folder.path(), given)).unwrap();
+fn make(form: (&str, &str, &str), given: &[Given]) -> (Dir, PathBuf) {
+    let dir = Dir::new("xfs-old").unwrap();
+    let (image, proto) = (dir.path().join("image"), dir.path().join("proto"));
+    fs::write(&proto, list(dir.path(), given)).unwrap();
     fs::File::create(&image).unwrap().set_len(128 * MIB).unwrap();
     let (block, names) = (format!("size={}", form.0), format!("size={},{}", form.1, form.2));
     let options = ["mkfs.xfs", "-q", "-m", "crc=0", "-b", &block, "-n", &names];
     let places = ["-p", proto.to_str().unwrap(), image.to_str().unwrap()];
     machine::run("env", &[&XFS_SMALL[..], &options, &places].concat()).unwrap();
-    (folder, image)
+    (dir, image)
 }
 
 fn read(xfs: &Xfs, image: &dyn Source, inode: u64) -> Vec<u8> {
@@ -167,7 +167,7 @@ fn volumes_of_version_4_are_read() {
     }
     let given = given(&mut Prng::new(env::seed()).fork("old"));
     for form in FORMS {
-        let (_folder, image) = make(form, &given);
+        let (_dir, image) = make(form, &given);
         let mut memory = Memory::read(&image);
         let xfs = check(&memory, &given);
         if xfs.block_size() > 2048 {

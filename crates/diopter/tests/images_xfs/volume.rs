@@ -12,7 +12,7 @@ use diopter::map::image::Source;
 use diopter::map::xfs::Xfs;
 
 use crate::env;
-use crate::machine::{self, FileSystem, Folder, Loop, Mount};
+use crate::machine::{self, Dir, FileSystem, Loop, Mount};
 use crate::memory::Memory;
 
 pub const MIB: u64 = 1 << 20;
@@ -62,7 +62,7 @@ pub struct Live {
 /// An unmounted one, removed with its owner.
 pub struct Image {
     backing: PathBuf,
-    _folder: Folder,
+    _dir: Dir,
 }
 
 /// A file as the bytes of an image.
@@ -83,11 +83,11 @@ pub fn is_possible() -> bool {
 
 impl Live {
     pub fn new(kind: Kind) -> Live {
-        let folder = Folder::new("xfs-image").unwrap();
-        let backing = folder.path().join("image");
+        let dir = Dir::new("xfs-image").unwrap();
+        let backing = dir.path().join("image");
         let device = Loop::over(&backing, kind.bytes, 512).unwrap();
         let mount = Mount::on(device, FileSystem::Xfs { extra: kind.mkfs }, "defaults").unwrap();
-        Live { mount, image: Image { backing, _folder: folder } }
+        Live { mount, image: Image { backing, _dir: dir } }
     }
 
     pub fn path(&self) -> &Path {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use diopter::{Engine, EngineOptions, File, IoBuf, Request};
 
 use crate::env;
-use crate::machine::{self, Folder};
+use crate::machine::{self, Dir};
 use crate::row::both_ways;
 use crate::zram::Zram;
 
@@ -60,8 +60,8 @@ fn set_len_and_a_small_write_are_served_soon_among_256_writes_on_zram() {
         Ok(zram) => zram,
         Err(why) => return env::skip("zram", why),
     };
-    let folder = Folder::new("busy").unwrap();
-    let at = folder.path().join("mnt");
+    let dir = Dir::new("busy").unwrap();
+    let at = dir.path().join("mnt");
     fs::create_dir(&at).unwrap();
     let (device, mount) = (zram.device().to_str().unwrap(), at.to_str().unwrap());
     machine::run("mkfs.ext4", &["-q", "-F", "-b", "4096", device]).unwrap();

@@ -158,12 +158,12 @@ fn a_full_file_system_is_an_error_and_loses_nothing_else() {
     mount.finish().unwrap();
 }
 
-fn fill_and_free(folder: &Path) {
+fn fill_and_free(dir: &Path) {
     let content: Vec<u8> = (0..200_000).map(byte_at).collect();
-    let path = folder.join("kept");
+    let path = dir.join("kept");
     let kept = both_ways().open(&path).unwrap();
     kept.write_all_at(&content, 0).unwrap();
-    let full = both_ways().open(folder.join("full")).unwrap();
+    let full = both_ways().open(dir.join("full")).unwrap();
     let no_space = |result: diopter::Result<()>| match result {
         Ok(()) => false,
         Err(Error::Io(error)) => {
@@ -197,7 +197,7 @@ fn fill_and_free(folder: &Path) {
     full.write_all_at(&piece, 0).unwrap();
     full.sync_all().unwrap();
     drop((kept, full));
-    fs::remove_file(folder.join("full")).unwrap();
+    fs::remove_file(dir.join("full")).unwrap();
     fs::remove_file(path).unwrap();
 }
 
@@ -298,8 +298,8 @@ fn an_atomic_write_is_done_where_offered_and_refused_where_it_breaks_the_rule() 
     mount.finish().unwrap();
 }
 
-fn atomic(backend: BackendKind, folder: &Path) {
-    let path = folder.join(backend.name());
+fn atomic(backend: BackendKind, dir: &Path) {
+    let path = dir.join(backend.name());
     let file = both_ways().open(&path).unwrap();
     file.write_all_at(&Skewed::new(256 << 10, 0), 0).unwrap();
     file.sync_all().unwrap();

@@ -32,23 +32,23 @@ struct Ground {
 }
 
 impl Ground {
-    fn folder(&self, target: usize) -> &Path {
+    fn dir(&self, target: usize) -> &Path {
         self.mounts[target].path()
     }
 
     /// A new striped file with an object on each of these targets, in stripes of 1 MiB.
     fn striped(&mut self, targets: &[usize]) -> StripedFile {
         self.files += 1;
-        let place = |target: &usize| ObjectPlace::Folder(self.folder(*target).to_owned());
+        let place = |target: &usize| ObjectPlace::Dir(self.dir(*target).to_owned());
         let objects = targets.iter().map(place).collect();
         let options = CreateOptions { objects, ..CreateOptions::default() };
-        let path = self.folder(1).join(format!("file-{}", self.files));
+        let path = self.dir(1).join(format!("file-{}", self.files));
         StripedFile::create(path, &options).unwrap()
     }
 
     /// Takes all space of the first file system.
     fn fill(&self) {
-        let filler = self.folder(0).join("filler");
+        let filler = self.dir(0).join("filler");
         let mut file = fs::OpenOptions::new().create(true).append(true).open(filler).unwrap();
         for piece in [64 * MIB, MIB, 64 << 10, 4096] {
             while let Ok(true) = fill_one(&mut file, piece) {}
@@ -156,7 +156,7 @@ fn an_overwrite_on_a_full_file_system_succeeds() {
         ground.fill();
         let mut expected = vec![7; usize::try_from(8 * MIB).unwrap()];
         // The second time nothing is known of its space.
-        let again = both_ways().open(ground.folder(1).join("file-1")).unwrap();
+        let again = both_ways().open(ground.dir(1).join("file-1")).unwrap();
         for (value, file) in [(8, &*file), (9, &again)] {
             for (offset, length) in [(0, 8 * MIB), (100, 3 * MIB), (MIB - 10, 20)] {
                 let bytes = memory(length, value);
@@ -186,8 +186,8 @@ fn a_write_that_found_no_space_leaves_room_for_others_once_it_is_cut() {
 }
 
 fn free(ground: &Ground, target: usize) -> u64 {
-    let folder = fs::File::open(ground.folder(target)).unwrap();
-    free_bytes(folder.as_fd()).unwrap()
+    let dir = fs::File::open(ground.dir(target)).unwrap();
+    free_bytes(dir.as_fd()).unwrap()
 }
 
 /// Appends meet the end of the space as writes do.
@@ -196,7 +196,7 @@ fn an_append_without_space_for_its_first_stripe_changes_nothing() {
     each_ground(|ground| {
         let file = ground.striped(&[1, 0]);
         file.write_all_at(&memory(MIB, 7), 0).unwrap();
-        let path = ground.folder(1).join("file-1");
+        let path = ground.dir(1).join("file-1");
         ground.fill();
         let append = File::options().append(true).striped(true).open(path).unwrap();
         let error = append.write_at(&memory(2 * MIB, 7), 0).unwrap_err();

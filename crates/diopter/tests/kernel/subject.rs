@@ -56,11 +56,11 @@ impl Subject {
         }
     }
 
-    /// A new striped file of a row, all objects in its folder.
+    /// A new striped file of a row, all objects in its directory.
     pub fn striped(row: &Row, stripe_size: u64, objects: usize) -> Subject {
         let path = row.path();
-        let folder = path.parent().expect("it has one").to_owned();
-        let places = vec![ObjectPlace::Folder(folder); objects];
+        let dir = path.parent().expect("it has one").to_owned();
+        let places = vec![ObjectPlace::Dir(dir); objects];
         let options = CreateOptions { objects: places, stripe_size, ..CreateOptions::default() };
         let name = format!("{} {objects} x {stripe_size}", row.name());
         let made = Subject::create(&path, &options, row.backend, &name);

@@ -4,9 +4,9 @@ use super::*;
 
 #[test]
 fn a_sealed_object_of_another_size_is_refused_and_told() {
-    let Some(folder) = folder() else { return };
-    let mut layout = three(folder.path());
-    let one = object(folder.path(), "data.1");
+    let Some(directory) = dir() else { return };
+    let mut layout = three(directory.path());
+    let one = object(directory.path(), "data.1");
     write(&one, &[7; 100]);
     layout.seal().unwrap();
     assert!(layout.manifest().is_sealed());
@@ -23,13 +23,13 @@ fn a_sealed_object_of_another_size_is_refused_and_told() {
     layout.unseal().unwrap();
     assert_eq!(Layout::open(layout.path()).unwrap().manifest(), layout.manifest());
     assert_eq!(layout.open_objects(ObjectAccess::BOTH).unwrap()[1].size, 101);
-    assert_eq!(names(folder.path()), ["data", "data.0", "data.1", "data.2"]);
+    assert_eq!(names(directory.path()), ["data", "data.0", "data.1", "data.2"]);
 }
 
 #[test]
 fn of_two_changes_at_a_time_one_is_refused() {
-    let Some(folder) = folder() else { return };
-    let mut first = three(folder.path());
+    let Some(directory) = dir() else { return };
+    let mut first = three(directory.path());
     let mut second = Layout::open(first.path()).unwrap();
     let mut third = Layout::open(first.path()).unwrap();
     let fourth = Layout::open(first.path()).unwrap();
@@ -39,16 +39,16 @@ fn of_two_changes_at_a_time_one_is_refused() {
     check(&replacement.commit().unwrap_err(), first.path(), is_changed);
     check(&third.unseal().unwrap_err(), first.path(), is_changed);
     check(&fourth.remove().unwrap_err(), first.path(), is_changed);
-    assert_eq!(names(folder.path()), ["data", "data.0", "data.1", "data.2"]);
+    assert_eq!(names(directory.path()), ["data", "data.0", "data.1", "data.2"]);
     assert!(Layout::open(first.path()).unwrap().manifest().is_sealed());
     assert_eq!(first.open_objects(ObjectAccess::BOTH).unwrap().len(), 3);
 }
 
 #[test]
-fn a_folder_that_another_process_has_locked_is_waited_for_and_then_told() {
-    let Some(folder) = folder() else { return };
-    let mut layout = three(folder.path());
-    let other = diopter_sys::folder::Folder::open(folder.path()).unwrap();
+fn a_dir_that_another_process_has_locked_is_waited_for_and_then_told() {
+    let Some(directory) = dir() else { return };
+    let mut layout = three(directory.path());
+    let other = diopter_sys::dir::Dir::open(directory.path()).unwrap();
     assert_eq!(other.try_lock(), Ok(true));
     check(&layout.seal().unwrap_err(), layout.path().to_owned().as_path(), |kind| {
         *kind == LayoutErrorKind::Busy
@@ -59,12 +59,12 @@ fn a_folder_that_another_process_has_locked_is_waited_for_and_then_told() {
 
 #[test]
 fn a_replacement_is_seen_whole_once_it_is_committed() {
-    let Some(folder) = folder() else { return };
-    let below = folder.path().join("below");
+    let Some(directory) = dir() else { return };
+    let below = directory.path().join("below");
     fs::create_dir(&below).unwrap();
-    let path = folder.path().join("data");
-    let mut layout = Layout::create(&path, &options(&[folder.path(), &below])).unwrap();
-    write(&object(folder.path(), "data.0"), b"old");
+    let path = directory.path().join("data");
+    let mut layout = Layout::create(&path, &options(&[directory.path(), &below])).unwrap();
+    write(&object(directory.path(), "data.0"), b"old");
     layout.seal().unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     let old_one = object(&below, "data.1");
@@ -82,41 +82,41 @@ fn a_replacement_is_seen_whole_once_it_is_committed() {
     assert_eq!(after.manifest(), layout.manifest());
     let objects = after.open_objects(ObjectAccess::BOTH).unwrap();
     assert_eq!(objects.iter().map(|object| object.size).collect::<Vec<_>>(), [0, 5]);
-    assert_eq!(names(folder.path()).len(), 3);
+    assert_eq!(names(directory.path()).len(), 3);
     assert_eq!(names(&below).len(), 1);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&path), mode(&objects[1].path)), (0o640, 0o604));
-    check(&refusal(&before), &object(folder.path(), "data.0"), |kind| {
+    check(&refusal(&before), &object(directory.path(), "data.0"), |kind| {
         *kind == LayoutErrorKind::Missing
     });
 }
 
 #[test]
 fn a_replacement_that_is_abandoned_leaves_nothing() {
-    let Some(folder) = folder() else { return };
-    let mut layout = three(folder.path());
+    let Some(directory) = dir() else { return };
+    let mut layout = three(directory.path());
     let text = fs::read(layout.path()).unwrap();
     drop(layout.replace().unwrap());
-    assert_eq!(names(folder.path()), ["data", "data.0", "data.1", "data.2"]);
+    assert_eq!(names(directory.path()), ["data", "data.0", "data.1", "data.2"]);
     assert_eq!(fs::read(layout.path()).unwrap(), text);
-    fs::remove_file(object(folder.path(), "data.2")).unwrap();
+    fs::remove_file(object(directory.path(), "data.2")).unwrap();
     let error = layout.replace().map(drop).unwrap_err();
     assert_eq!(error.kind, LayoutErrorKind::Missing);
-    assert_eq!(names(folder.path()), ["data", "data.0", "data.1"]);
+    assert_eq!(names(directory.path()), ["data", "data.0", "data.1"]);
 }
 
 #[test]
 fn removing_takes_the_layouts_objects_and_leaves_the_others() {
-    let Some(folder) = folder() else { return };
-    let layout = three(folder.path());
-    let one = object(folder.path(), "data.1");
-    fs::remove_file(object(folder.path(), "data.2")).unwrap();
+    let Some(directory) = dir() else { return };
+    let layout = three(directory.path());
+    let one = object(directory.path(), "data.1");
+    fs::remove_file(object(directory.path(), "data.2")).unwrap();
     fs::remove_file(&one).unwrap();
     fs::write(&one, b"precious").unwrap();
     let left = layout.remove().unwrap();
     assert_eq!(left.len(), 1, "{left:?}");
     check(&left[0], &one, |kind| matches!(kind, LayoutErrorKind::Foreign { .. }));
-    assert_eq!(names(folder.path()), ["data.1"]);
+    assert_eq!(names(directory.path()), ["data.1"]);
     assert_eq!(fs::read(&one).unwrap(), b"precious");
 }
 
@@ -124,8 +124,8 @@ fn removing_takes_the_layouts_objects_and_leaves_the_others() {
 fn of_many_replacements_at_a_time_none_is_lost_and_nothing_is_left_over() {
     const THREADS: usize = 4;
     const ROUNDS: usize = 4;
-    let Some(folder) = folder() else { return };
-    let path = three(folder.path()).path().to_owned();
+    let Some(directory) = dir() else { return };
+    let path = three(directory.path()).path().to_owned();
     // What each committed replacement replaced: a chain without forks has every layout once.
     let replace = || {
         let mut replaced = Vec::new();
@@ -154,14 +154,14 @@ fn of_many_replacements_at_a_time_none_is_lost_and_nothing_is_left_over() {
     replaced.sort();
     replaced.dedup();
     assert_eq!(replaced.len(), THREADS * ROUNDS);
-    assert_eq!(names(folder.path()).len(), 4);
+    assert_eq!(names(directory.path()).len(), 4);
     let last = Layout::open(&path).unwrap();
     assert_eq!(last.open_objects(ObjectAccess::BOTH).unwrap().len(), 3);
 }
 
 /// A directory that is open, and its name leads somewhere else from now on.
-fn moved(folder: &Path) -> (std::fs::File, std::path::PathBuf, std::path::PathBuf) {
-    let [given, real, other] = ["given", "real", "other"].map(|name| folder.join(name));
+fn moved(directory: &Path) -> (std::fs::File, std::path::PathBuf, std::path::PathBuf) {
+    let [given, real, other] = ["given", "real", "other"].map(|name| directory.join(name));
     fs::create_dir(&given).unwrap();
     fs::create_dir(&other).unwrap();
     let dir = std::fs::File::open(&given).unwrap();
@@ -172,9 +172,9 @@ fn moved(folder: &Path) -> (std::fs::File, std::path::PathBuf, std::path::PathBu
 
 #[test]
 fn what_is_done_in_an_open_directory_is_done_there_whatever_has_its_name() {
-    let Some(folder) = folder() else { return };
-    let (dir, real, other) = moved(folder.path());
-    let given = folder.path().join("given/data");
+    let Some(directory) = dir() else { return };
+    let (dir, real, other) = moved(directory.path());
+    let given = directory.path().join("given/data");
     let striping = diopter::stripe::Striping::new(4096, 2).unwrap();
     let creation = Layout::prepare_at(dir.as_fd(), &given, striping, 0o600).unwrap();
     assert_eq!(names(&real), ["data.0", "data.1"]);
@@ -207,16 +207,16 @@ fn what_is_done_in_an_open_directory_is_done_there_whatever_has_its_name() {
 
 #[test]
 fn a_directory_of_objects_that_became_a_link_is_not_followed() {
-    let Some(folder) = folder() else { return };
-    let [below, real] = ["below", "real"].map(|name| folder.path().join(name));
+    let Some(directory) = dir() else { return };
+    let [below, real] = ["below", "real"].map(|name| directory.path().join(name));
     fs::create_dir(&below).unwrap();
-    let path = folder.path().join("data");
-    let mut layout = Layout::create(&path, &options(&[folder.path(), &below])).unwrap();
+    let path = directory.path().join("data");
+    let mut layout = Layout::create(&path, &options(&[directory.path(), &below])).unwrap();
     fs::rename(&below, &real).unwrap();
     std::os::unix::fs::symlink("real", &below).unwrap();
     let is_link = |kind: &LayoutErrorKind| matches!(kind, LayoutErrorKind::WrongKind(_));
     check(&refusal(&layout), &below.join("data.1"), is_link);
     check(&layout.replace().unwrap_err(), &below.join("data.1"), is_link);
-    assert_eq!(names(folder.path()), ["below", "data", "data.0", "real"]);
+    assert_eq!(names(directory.path()), ["below", "data", "data.0", "real"]);
     assert_eq!(names(&real), ["data.1"]);
 }

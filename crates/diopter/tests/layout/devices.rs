@@ -25,8 +25,8 @@ fn over(devices: &[&Path], size: Option<u64>) -> CreateOptions {
 #[test]
 fn a_layout_over_devices_has_the_size_that_fits() {
     let _alone = alone();
-    let (Some(folder), Some((a, b))) = (folder(), devices()) else { return };
-    let path = folder.path().join("data");
+    let (Some(dir), Some((a, b))) = (dir(), devices()) else { return };
+    let path = dir.path().join("data");
     let layout = Layout::create(&path, &over(&[a.device(), b.device()], None)).unwrap();
     assert_eq!(layout.manifest().size(), Some(2 << 20));
     let objects = layout.open_objects(ObjectAccess { exclusive: true, ..ObjectAccess::BOTH });
@@ -42,17 +42,17 @@ fn a_layout_over_devices_has_the_size_that_fits() {
     let error = layout.replace().map(drop).unwrap_err();
     check(&error, a.device(), |kind| *kind == LayoutErrorKind::NotReplaceable);
     assert_eq!(layout.remove().unwrap(), vec![]);
-    assert_eq!(names(folder.path()), Vec::<String>::new());
+    assert_eq!(names(dir.path()), Vec::<String>::new());
 }
 
 #[test]
 fn files_and_devices_go_together() {
     let _alone = alone();
-    let (Some(folder), Some((a, _b))) = (folder(), devices()) else { return };
-    let path = folder.path().join("data");
-    let mixed = over(&[folder.path(), a.device()], Some(100));
+    let (Some(dir), Some((a, _b))) = (dir(), devices()) else { return };
+    let path = dir.path().join("data");
+    let mixed = over(&[dir.path(), a.device()], Some(100));
     let mut layout = Layout::create(&path, &mixed).unwrap();
-    assert_eq!(names(folder.path()), ["data", "data.0"]);
+    assert_eq!(names(dir.path()), ["data", "data.0"]);
     layout.seal().unwrap();
     let layout = Layout::open(&path).unwrap();
     assert_eq!(layout.open_objects(ObjectAccess::BOTH).unwrap().len(), 2);
@@ -62,13 +62,13 @@ fn files_and_devices_go_together() {
 #[test]
 fn a_size_that_does_not_fit_and_a_device_named_twice_are_refused() {
     let _alone = alone();
-    let (Some(folder), Some((a, b))) = (folder(), devices()) else { return };
-    let path = folder.path().join("data");
+    let (Some(dir), Some((a, b))) = (dir(), devices()) else { return };
+    let path = dir.path().join("data");
     let larger = over(&[a.device(), b.device()], Some((2 << 20) + 1));
     check(&Layout::create(&path, &larger).unwrap_err(), &path, |kind| {
         *kind == LayoutErrorKind::Size { size: (2 << 20) + 1, size_max: Some(2 << 20) }
     });
-    let twice = over(&[a.device(), folder.path(), a.device()], None);
+    let twice = over(&[a.device(), dir.path(), a.device()], None);
     check(&Layout::create(&path, &twice).unwrap_err(), a.device(), |kind| {
         matches!(kind, LayoutErrorKind::Duplicate { .. })
     });
@@ -76,8 +76,8 @@ fn a_size_that_does_not_fit_and_a_device_named_twice_are_refused() {
     check(&Layout::create(&path, &odd).unwrap_err(), a.device(), |kind| {
         *kind == LayoutErrorKind::StripeSize { stripe_size: 1000, alignment: 512 }
     });
-    assert_eq!(names(folder.path()), Vec::<String>::new());
-    let file = folder.path().join("file");
+    assert_eq!(names(dir.path()), Vec::<String>::new());
+    let file = dir.path().join("file");
     fs::write(&file, b"").unwrap();
     let error = ObjectPlace::of(&file).unwrap_err();
     check(&error, &file, |kind| matches!(kind, LayoutErrorKind::WrongKind(_)));
@@ -86,8 +86,8 @@ fn a_size_that_does_not_fit_and_a_device_named_twice_are_refused() {
 #[test]
 fn a_device_that_has_another_name_by_now_is_found() {
     let _alone = alone();
-    let (Some(folder), Some((a, b))) = (folder(), devices()) else { return };
-    let path = folder.path().join("data");
+    let (Some(dir), Some((a, b))) = (dir(), devices()) else { return };
+    let path = dir.path().join("data");
     Layout::create(&path, &over(&[a.device()], None)).unwrap();
     let text = fs::read_to_string(&path).unwrap();
     let quoted = |path: &Path| format!("\"{}\"", path.display());
@@ -102,8 +102,8 @@ fn a_device_that_has_another_name_by_now_is_found() {
 #[test]
 fn another_device_under_the_path_is_refused() {
     let _alone = alone();
-    let (Some(folder), Some((a, b))) = (folder(), devices()) else { return };
-    let path = folder.path().join("data");
+    let (Some(dir), Some((a, b))) = (dir(), devices()) else { return };
+    let path = dir.path().join("data");
     let device = a.device().to_owned();
     let backing = a.backing().to_str().unwrap().to_owned();
     Layout::create(&path, &over(&[&device], None)).unwrap();
@@ -125,8 +125,8 @@ fn another_device_under_the_path_is_refused() {
 #[test]
 fn a_device_that_only_its_size_distinguishes_is_refused() {
     let _alone = alone();
-    let (Some(folder), Some((a, _b))) = (folder(), devices()) else { return };
-    let path = folder.path().join("data");
+    let (Some(dir), Some((a, _b))) = (dir(), devices()) else { return };
+    let path = dir.path().join("data");
     Layout::create(&path, &over(&[a.device()], None)).unwrap();
     let mut lines: Vec<String> =
         fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
@@ -144,14 +144,14 @@ fn a_device_that_only_its_size_distinguishes_is_refused() {
 #[test]
 fn a_device_that_is_mounted_is_refused() {
     let _alone = alone();
-    let Some(folder) = folder() else { return };
+    let Some(dir) = dir() else { return };
     if let Some(why) = loop_missing() {
         return env::skip("loop", why);
     }
     let kind = machine::FileSystem::Ext4 { block: 4096, extra: &[] };
     let mount = machine::Mount::new(kind, 16 << 20, "rw").unwrap();
     let device = mount.device().device().to_owned();
-    let path = folder.path().join("data");
+    let path = dir.path().join("data");
     let error = Layout::create(&path, &over(&[&device], None)).unwrap_err();
     check(&error, &device, |kind| *kind == LayoutErrorKind::System(Errno::EBUSY));
     mount.finish().unwrap();

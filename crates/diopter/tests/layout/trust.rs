@@ -33,15 +33,15 @@ fn striped_refusal(path: &Path) -> LayoutErrorKind {
 
 #[test]
 fn a_plain_open_does_not_look_at_the_content() {
-    let Some(folder) = folder() else { return };
-    let path = three(folder.path()).path().to_owned();
+    let Some(dir) = dir() else { return };
+    let path = three(dir.path()).path().to_owned();
     let manifest = fs::read(&path).unwrap();
     let file = File::open(&path).unwrap();
     assert!(file.striping().is_none());
     assert_eq!(file.size().unwrap(), u64::try_from(manifest.len()).unwrap());
     let asked = File::options().read(true).striped(true).open(&path).unwrap();
     assert_eq!(asked.striping().map(|it| it.object_count()), Some(3));
-    let other = folder.path().join("other");
+    let other = dir.path().join("other");
     fs::write(&other, [b'a'; 500]).unwrap();
     let file = File::options().read(true).striped(true).open(&other).unwrap();
     assert!(file.striping().is_none());
@@ -49,8 +49,8 @@ fn a_plain_open_does_not_look_at_the_content() {
 
 #[test]
 fn a_mark_stays_with_its_file_through_renames_and_changes() {
-    let Some(folder) = folder() else { return };
-    let mut layout = three(folder.path());
+    let Some(dir) = dir() else { return };
+    let mut layout = three(dir.path());
     let path = layout.path().to_owned();
     assert!(layout.is_marked() && is_marked(&path));
     layout.seal().unwrap();
@@ -59,16 +59,16 @@ fn a_mark_stays_with_its_file_through_renames_and_changes() {
     assert!(is_marked(&path));
     assert_eq!(layout.replace().unwrap().commit().unwrap(), vec![]);
     assert!(is_marked(&path));
-    let other = folder.path().join("other");
+    let other = dir.path().join("other");
     fs::rename(&path, &other).unwrap();
     assert!(is_marked(&other));
 }
 
 #[test]
 fn a_copy_of_a_manifest_is_not_marked_whatever_it_carries_along() {
-    let Some(folder) = folder() else { return };
-    let path = three(folder.path()).path().to_owned();
-    let copy = folder.path().join("copy");
+    let Some(dir) = dir() else { return };
+    let path = three(dir.path()).path().to_owned();
+    let copy = dir.path().join("copy");
     fs::copy(&path, &copy).unwrap();
     assert!(!is_marked(&copy));
     set_attribute(&copy, &attribute(&path));
@@ -77,8 +77,8 @@ fn a_copy_of_a_manifest_is_not_marked_whatever_it_carries_along() {
     let error = StripedFile::is_at(&copy).unwrap_err().to_string();
     assert!(error.contains("dio stripe adopt"), "{error}");
     // The content of another layout, written into the marked file.
-    Layout::create(folder.path().join("other"), &options(&[folder.path()])).unwrap();
-    let text = fs::read(folder.path().join("other")).unwrap();
+    Layout::create(dir.path().join("other"), &options(&[dir.path()])).unwrap();
+    let text = fs::read(dir.path().join("other")).unwrap();
     fs::write(&path, text).unwrap();
     assert!(!is_marked(&path), "another uuid");
     for value in [&b""[..], b"1", &[0xff; 300]] {
@@ -89,13 +89,13 @@ fn a_copy_of_a_manifest_is_not_marked_whatever_it_carries_along() {
 
 #[test]
 fn what_is_not_marked_reaches_no_further_than_its_directory_until_it_is_adopted() {
-    let Some(folder) = folder() else { return };
-    let (below, far) = (folder.path().join("below"), tempfile::tempdir().unwrap());
+    let Some(dir) = dir() else { return };
+    let (below, far) = (dir.path().join("below"), tempfile::tempdir().unwrap());
     fs::create_dir(&below).unwrap();
     for elsewhere in [below.as_path(), far.path()] {
-        let made = folder.path().join("made");
-        Layout::create(&made, &options(&[folder.path(), elsewhere])).unwrap();
-        let path = folder.path().join("data");
+        let made = dir.path().join("made");
+        Layout::create(&made, &options(&[dir.path(), elsewhere])).unwrap();
+        let path = dir.path().join("data");
         fs::copy(&made, &path).unwrap();
         fs::remove_file(&made).unwrap();
         let is_unmarked = |kind: &LayoutErrorKind| *kind == LayoutErrorKind::NotMarked;
@@ -108,8 +108,8 @@ fn what_is_not_marked_reaches_no_further_than_its_directory_until_it_is_adopted(
         assert_eq!(layout.open_objects(ObjectAccess::BOTH).unwrap().len(), 2);
         assert_eq!(Layout::open_marked(&path).unwrap().remove().unwrap(), vec![]);
     }
-    let near = three(folder.path()).path().to_owned();
-    let copy = folder.path().join("copy");
+    let near = three(dir.path()).path().to_owned();
+    let copy = dir.path().join("copy");
     fs::copy(&near, &copy).unwrap();
     let mut file = StripedFile::open(&copy).unwrap();
     assert_eq!(file.object_descriptors().len(), 3, "its own objects are beside it");
@@ -123,12 +123,12 @@ fn what_is_not_marked_reaches_no_further_than_its_directory_until_it_is_adopted(
 
 #[test]
 fn a_manifest_with_two_names_is_read_and_not_changed() {
-    let Some(folder) = folder() else { return };
-    let path = three(folder.path()).path().to_owned();
-    fs::hard_link(&path, folder.path().join("second")).unwrap();
+    let Some(dir) = dir() else { return };
+    let path = three(dir.path()).path().to_owned();
+    fs::hard_link(&path, dir.path().join("second")).unwrap();
     let is_exposed = |kind: &LayoutErrorKind| matches!(kind, LayoutErrorKind::Exposed(_));
     for name in ["data", "second"] {
-        let path = folder.path().join(name);
+        let path = dir.path().join(name);
         let mut layout = Layout::open_marked(&path).unwrap();
         assert_eq!(layout.open_objects(ObjectAccess::READ).unwrap().len(), 3);
         check(&refusal(&layout), &path, is_exposed);
@@ -136,14 +136,14 @@ fn a_manifest_with_two_names_is_read_and_not_changed() {
         check(&layout.replace().map(drop).unwrap_err(), &path, is_exposed);
         check(&layout.remove().unwrap_err(), &path, is_exposed);
     }
-    assert_eq!(names(folder.path()), ["data", "data.0", "data.1", "data.2", "second"]);
+    assert_eq!(names(dir.path()), ["data", "data.0", "data.1", "data.2", "second"]);
 }
 
 #[test]
 fn an_object_of_another_user_is_neither_used_nor_removed() {
-    let Some(folder) = folder() else { return };
-    let layout = three(folder.path());
-    let object = folder.path().join("data.1");
+    let Some(dir) = dir() else { return };
+    let layout = three(dir.path());
+    let object = dir.path().join("data.1");
     if chown(&object, Some(OTHER), None).is_err() {
         return env::skip("root", "no file can be given to another user");
     }
@@ -155,18 +155,18 @@ fn an_object_of_another_user_is_neither_used_nor_removed() {
     let left = layout.remove().unwrap();
     assert_eq!(left.len(), 1);
     check(&left[0], &object, is_foreign);
-    assert_eq!(names(folder.path()), ["data.1"]);
+    assert_eq!(names(dir.path()), ["data.1"]);
 }
 
 #[test]
 fn new_objects_are_their_owners_alone_until_they_have_permissions_that_were_asked_for() {
-    let Some(folder) = folder() else { return };
-    let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().mode() & 0o777;
-    let shared = CreateOptions { mode: 0o640, ..options(&[folder.path(); 2]) };
+    let Some(dir) = dir() else { return };
+    let mode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o777;
+    let shared = CreateOptions { mode: 0o640, ..options(&[dir.path(); 2]) };
     for (asked, expected) in [(None, 0o604), (Some(0o600), 0o600), (Some(0o4777), 0o640)] {
-        let mut layout = Layout::create(folder.path().join("data"), &shared).unwrap();
+        let mut layout = Layout::create(dir.path().join("data"), &shared).unwrap();
         let old = fs::Permissions::from_mode(0o604);
-        fs::set_permissions(folder.path().join("data.0"), old).unwrap();
+        fs::set_permissions(dir.path().join("data.0"), old).unwrap();
         let mut replacement = layout.replace().unwrap();
         if let Some(asked) = asked {
             replacement.set_mode(asked);
@@ -182,15 +182,15 @@ fn new_objects_are_their_owners_alone_until_they_have_permissions_that_were_aske
 #[test]
 fn a_directory_without_user_attributes_holds_no_manifest() {
     let _alone = machine::alone();
-    let Some(folder) = folder() else { return };
+    let Some(dir) = dir() else { return };
     let without = match Ramfs::new() {
         Ok(mounted) => mounted,
         Err(why) => return env::skip("root", why),
     };
     let path = without.0.path().join("data");
-    let error = Layout::create(&path, &options(&[folder.path()])).unwrap_err();
+    let error = Layout::create(&path, &options(&[dir.path()])).unwrap_err();
     check(&error, &path, |kind| *kind == LayoutErrorKind::NoAttributes);
-    assert_eq!((names(folder.path()), names(without.0.path())), (vec![], vec![]));
+    assert_eq!((names(dir.path()), names(without.0.path())), (vec![], vec![]));
 }
 
 /// By another device number, too: what a reboot may change.
@@ -213,7 +213,7 @@ fn a_mark_is_valid_after_the_file_system_was_mounted_again_elsewhere() {
         let device = |path: &Path| fs::metadata(path).unwrap().dev();
         let before = device(&path);
         let first = mount.unmounted().unwrap();
-        let kept = folder_on_disk();
+        let kept = dir_on_disk();
         let backing = kept.path().join("image");
         let files = [first.backing(), &backing].map(|path| path.to_str().unwrap());
         machine::run("cp", &["--sparse=always", files[0], files[1]]).unwrap();
@@ -228,14 +228,14 @@ fn a_mark_is_valid_after_the_file_system_was_mounted_again_elsewhere() {
     }
 }
 
-fn folder_on_disk() -> tempfile::TempDir {
+fn dir_on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 #[test]
 fn a_manifest_that_others_can_write_to_is_not_followed() {
-    let Some(folder) = folder() else { return };
-    let path = three(folder.path()).path().to_owned();
+    let Some(dir) = dir() else { return };
+    let path = three(dir.path()).path().to_owned();
     let open = || File::options().read(true).striped(true).open(&path);
     for mode in [0o664, 0o646, 0o666] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
@@ -253,9 +253,9 @@ fn a_manifest_that_others_can_write_to_is_not_followed() {
 
 #[test]
 fn a_new_manifest_can_be_written_to_by_its_owner_alone() {
-    let Some(folder) = folder() else { return };
-    let options = CreateOptions { mode: 0o666, ..options(&[folder.path(); 2]) };
-    let path = folder.path().join("shared");
+    let Some(dir) = dir() else { return };
+    let options = CreateOptions { mode: 0o666, ..options(&[dir.path(); 2]) };
+    let path = dir.path().join("shared");
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     let created = Layout::create(&path, &options);
     rustix::process::umask(umask);

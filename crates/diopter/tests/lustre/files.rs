@@ -6,12 +6,12 @@ use diopter::{
     Engine, EngineOptions, File, IoBuf, Policies, Preset, Request, StripedFile, use_for_this_thread,
 };
 
-use super::{MIB, PAGE, SIZES, copy, folder, must_be, random, striped};
+use super::{MIB, PAGE, SIZES, copy, dir, must_be, random, striped};
 
 #[test]
 fn sanity_119a_a_read_past_the_end_returns_what_there_is() {
-    let Some(folder) = folder() else { return };
-    let file = striped(folder.path(), "file", MIB, 2);
+    let Some(dir) = dir() else { return };
+    let file = striped(dir.path(), "file", MIB, 2);
     let content = random(512 << 10, "119a");
     file.write_all_at(&content, 0).unwrap();
     let mut bytes = vec![0; 1 << 20];
@@ -21,8 +21,8 @@ fn sanity_119a_a_read_past_the_end_returns_what_there_is() {
 
 #[test]
 fn sanity_119b_and_119c_holes_read_as_zeros_and_are_counted() {
-    let Some(folder) = folder() else { return };
-    let file = striped(folder.path(), "file", MIB, 2);
+    let Some(dir) = dir() else { return };
+    let file = striped(dir.path(), "file", MIB, 2);
     let content = random(MIB, "119b");
     file.write_all_at(&content, MIB).unwrap();
     let mut bytes = vec![9; 2 << 20];
@@ -37,10 +37,10 @@ fn sanity_119b_and_119c_holes_read_as_zeros_and_are_counted() {
 
 #[test]
 fn sanity_119e_a_copy_is_equal_whatever_the_size_of_its_requests() {
-    let Some(folder) = folder() else { return };
+    let Some(dir) = dir() else { return };
     let content = random(4 * MIB + 77, "119e");
     for size in SIZES {
-        let file = striped(folder.path(), &format!("file-{size}"), MIB, 2);
+        let file = striped(dir.path(), &format!("file-{size}"), MIB, 2);
         copy(&content, &file, size);
         must_be(&file, &content, &format!("requests of {size}"));
     }
@@ -48,10 +48,10 @@ fn sanity_119e_a_copy_is_equal_whatever_the_size_of_its_requests() {
 
 #[test]
 fn sanity_119h_memory_at_any_address_makes_no_difference() {
-    let Some(folder) = folder() else { return };
+    let Some(dir) = dir() else { return };
     for (n, size) in SIZES.into_iter().enumerate() {
         let length = usize::try_from(size).unwrap();
-        let file = striped(folder.path(), &format!("file-{size}"), MIB, 2);
+        let file = striped(dir.path(), &format!("file-{size}"), MIB, 2);
         let content = random(5 * size, "119h");
         for (k, piece) in content.chunks(length).enumerate() {
             let skew = (n * 513 + k * 37 + 1) % 4096;
@@ -87,8 +87,8 @@ fn check_vectored(file: &StripedFile, written: &[usize], read: &[usize], what: &
 
 #[test]
 fn sanity_119m_119p_and_119q_vectors_of_any_lengths_are_written_and_read_in_order() {
-    let Some(folder) = folder() else { return };
-    let file = striped(folder.path(), "file", MIB, 2);
+    let Some(dir) = dir() else { return };
+    let file = striped(dir.path(), "file", MIB, 2);
     let table: [(&[usize], &[usize]); 2] = [
         (&[0x80000, 0x10_0000, 0x18_0000], &[0x18_0000, 0x10_0000, 0x80000]),
         (&[0x7ffff, 0x10_0001, 0x18_0000], &[0x18_0000, 0x7ffff, 0x10_0001]),
@@ -106,7 +106,7 @@ fn sanity_119m_119p_and_119q_vectors_of_any_lengths_are_written_and_read_in_orde
 
 #[test]
 fn sanity_398h_and_398j_a_copy_is_equal_on_shared_targets_and_in_large_stripes() {
-    let Some(folder) = folder() else { return };
+    let Some(dir) = dir() else { return };
     let content = random(64 * MIB, "398h");
     // Two objects on each of two targets; stripes of several bios.
     for (stripe_size, objects, preset) in
@@ -114,7 +114,7 @@ fn sanity_398h_and_398j_a_copy_is_equal_on_shared_targets_and_in_large_stripes()
     {
         let policies: Policies = preset.policies();
         use_for_this_thread(EngineOptions { policies, ..EngineOptions::DEFAULT });
-        let file = striped(folder.path(), &format!("file-{stripe_size}"), stripe_size, objects);
+        let file = striped(dir.path(), &format!("file-{stripe_size}"), stripe_size, objects);
         copy(&content, &file, 8 * MIB);
         must_be(&file, &content, preset.name());
     }
@@ -123,13 +123,13 @@ fn sanity_398h_and_398j_a_copy_is_equal_on_shared_targets_and_in_large_stripes()
 
 #[test]
 fn sanity_398n_appends_follow_each_other() {
-    let Some(folder) = folder() else { return };
-    let made = striped(folder.path(), "file", MIB, 2);
+    let Some(dir) = dir() else { return };
+    let made = striped(dir.path(), "file", MIB, 2);
     let file = File::options()
         .read(true)
         .append(true)
         .striped(true)
-        .open(folder.path().join("file"))
+        .open(dir.path().join("file"))
         .unwrap();
     let content = random(32 * MIB, "398n");
     for piece in content.chunks(8 << 20) {
@@ -141,8 +141,8 @@ fn sanity_398n_appends_follow_each_other() {
 /// More bounced requests in flight than there are bounce buffers.
 #[test]
 fn sanity_398u_requests_wait_for_a_bounce_buffer_and_all_succeed() {
-    let Some(folder) = folder() else { return };
-    let file = striped(folder.path(), "file", MIB, 2);
+    let Some(dir) = dir() else { return };
+    let file = striped(dir.path(), "file", MIB, 2);
     let (length, count) = (PAGE + 512, 40_u64);
     let content = random(count * length, "398u");
     // There already, so that no end is buffered.

@@ -12,7 +12,7 @@ use diopter::{
     use_for_this_thread,
 };
 
-use super::{MIB, PAGE, copy, env, folder, must_be, random, striped};
+use super::{MIB, PAGE, copy, dir, env, must_be, random, striped};
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const CONTENT: u64 = 5 * MIB + 700;
@@ -65,13 +65,13 @@ type Copies<'a> = dyn Fn(&File, &File) + Sync + 'a;
 
 /// Two copies of one content at the same time, each on an open file of its own.
 fn race(what: &str, one: impl Fn(&File, &File) + Sync, other: impl Fn(&File, &File) + Sync) {
-    let Some(folder) = folder() else { return };
+    let Some(dir) = dir() else { return };
     let content = random(CONTENT, what);
-    let source = striped(folder.path(), "source", MIB, 2);
+    let source = striped(dir.path(), "source", MIB, 2);
     source.write_all_at(&content, 0).unwrap();
-    drop(striped(folder.path(), "copy", MIB, 2));
+    drop(striped(dir.path(), "copy", MIB, 2));
     let start = Barrier::new(2);
-    let path = folder.path().join("copy");
+    let path = dir.path().join("copy");
     std::thread::scope(|scope| {
         let both: [&Copies<'_>; 2] = [&one, &other];
         for copies in both {
@@ -129,11 +129,11 @@ fn sanity_398p_a_queued_and_a_buffered_copy_leave_the_file_equal() {
 
 #[test]
 fn sanity_398d_a_queued_copy_in_blocks_of_many_stripes_is_equal() {
-    let Some(folder) = folder() else { return };
+    let Some(dir) = dir() else { return };
     let content = random(48 * MIB + 5, "398d");
-    let source = striped(folder.path(), "source", MIB, 2);
+    let source = striped(dir.path(), "source", MIB, 2);
     source.write_all_at(&content, 0).unwrap();
-    let file = striped(folder.path(), "copy", MIB, 3);
+    let file = striped(dir.path(), "copy", MIB, 3);
     copy_queued(&source, &file, 16 * MIB);
     must_be(&file, &content, "398d");
 }
@@ -141,11 +141,11 @@ fn sanity_398d_a_queued_copy_in_blocks_of_many_stripes_is_equal() {
 /// A buffered writer, a buffered reader, a direct reader, and somebody who reads the objects.
 #[test]
 fn sanity_833_readers_and_a_writer_of_all_kinds_meet_no_error() {
-    let Some(folder) = folder() else { return };
+    let Some(dir) = dir() else { return };
     let size = if env::is_soak() { 50 * MIB } else { 10 * MIB };
     let for_how_long = Duration::from_secs(if env::is_soak() { 30 } else { 2 });
-    drop(striped(folder.path(), "file", MIB, 2));
-    let path = folder.path().join("file");
+    drop(striped(dir.path(), "file", MIB, 2));
+    let path = dir.path().join("file");
     let file = open(&path);
     file.write_all_at(&vec![1; usize::try_from(size).unwrap()], 0).unwrap();
     let started = Instant::now();

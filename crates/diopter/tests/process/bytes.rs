@@ -1,4 +1,4 @@
-//! Folders, files and bytes for the tests of a process's life.
+//! Directories, files and bytes for the tests of a process's life.
 
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -38,28 +38,28 @@ pub fn own_process(module: &str, name: &str, body: impl FnOnce()) {
     check_in_own_process(module, name, body);
 }
 
-/// A folder with the file of a test.
-pub struct Folder {
-    folder: TempDir,
+/// A directory with the file of a test.
+pub struct Dir {
+    dir: TempDir,
     _shared: RwLockReadGuard<'static, ()>,
 }
 
-impl Folder {
+impl Dir {
     /// The file, to which [`file_of`] gave its bytes.
     pub fn file(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.dir.path().join("data")
     }
 }
 
-/// A folder that goes with its owner, on a disk rather than in memory.
-pub fn folder() -> Folder {
-    folder_in(Path::new(env!("CARGO_TARGET_TMPDIR")))
+/// A directory that goes with its owner, on a disk rather than in memory.
+pub fn dir() -> Dir {
+    dir_in(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
-/// A folder in `parent`.
-pub fn folder_in(parent: &Path) -> Folder {
-    let folder = tempfile::tempdir_in(parent).expect("a folder");
-    Folder { folder, _shared: shared_machine() }
+/// A directory in `parent`.
+pub fn dir_in(parent: &Path) -> Dir {
+    let dir = tempfile::tempdir_in(parent).expect("a directory");
+    Dir { dir, _shared: shared_machine() }
 }
 
 /// The byte that a test's file has at `offset`; runs of them differ wherever they are cut.
@@ -74,8 +74,8 @@ pub fn bytes(offset: u64, length: usize) -> Vec<u8> {
 }
 
 /// A new file of `length` such bytes.
-pub fn file_of(folder: &Folder, length: usize) -> File {
-    let path = folder.file();
+pub fn file_of(dir: &Dir, length: usize) -> File {
+    let path = dir.file();
     std::fs::write(&path, bytes(0, length)).expect("space");
     let file = File::options().read(true).write(true).open(path).expect("it is there");
     file.sync_all().expect("a flush");
@@ -83,8 +83,8 @@ pub fn file_of(folder: &Folder, length: usize) -> File {
 }
 
 /// The file's bytes as anybody else reads them.
-pub fn content(folder: &Folder) -> Vec<u8> {
-    std::fs::read(folder.file()).expect("it is there")
+pub fn content(dir: &Dir) -> Vec<u8> {
+    std::fs::read(dir.file()).expect("it is there")
 }
 
 /// Memory with such bytes.

@@ -6,7 +6,7 @@ use std::path::Path;
 use diopter::{BackendKind, Engine, File, Request};
 use diopter_sys::testing::print_skip;
 
-use crate::bytes::{LONG, bytes, content, engine, file_of, folder, memory, own_process};
+use crate::bytes::{LONG, bytes, content, dir, engine, file_of, memory, own_process};
 
 const BLOCK: usize = 4096;
 
@@ -24,8 +24,8 @@ fn write_block(engine: &Engine, file: &File, seed: u64) {
 fn a_registered_file_that_is_closed_gets_no_bytes_of_the_next_one() {
     let name = "a_registered_file_that_is_closed_gets_no_bytes_of_the_next_one";
     own_process(module_path!(), name, || {
-        let [first, second] = [(); 2].map(|()| folder());
-        drop([&first, &second].map(|folder| file_of(folder, BLOCK)));
+        let [first, second] = [(); 2].map(|()| dir());
+        drop([&first, &second].map(|dir| file_of(dir, BLOCK)));
         let engine = engine(BackendKind::Auto);
         let file = open(&first.file());
         if let Err(errno) = engine.register_file(&file) {
@@ -46,11 +46,11 @@ fn a_registered_file_that_is_closed_gets_no_bytes_of_the_next_one() {
 fn a_file_is_closed_with_its_last_request_and_not_kept_by_the_engine() {
     let name = "a_file_is_closed_with_its_last_request_and_not_kept_by_the_engine";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        drop(file_of(&folder, 4 * BLOCK));
+        let dir = dir();
+        drop(file_of(&dir, 4 * BLOCK));
         for backend in crate::bytes::backends() {
             let engine = engine(backend);
-            let file = open(&folder.file());
+            let file = open(&dir.file());
             let number = file.as_fd().as_raw_fd();
             for offset in [0, 4096, 77] {
                 engine.start(&file, Request::read(offset, memory(1, BLOCK))).expect("room");

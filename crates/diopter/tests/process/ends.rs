@@ -9,8 +9,8 @@ use diopter_sys::testing::fork;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::bytes::{
-    Folder, LONG, backends, bytes, check_engine, check_reads, content, engine, file_of, folder,
-    memory, own_process, start_reads,
+    Dir, LONG, backends, bytes, check_engine, check_reads, content, dir, engine, file_of, memory,
+    own_process, start_reads,
 };
 
 const MIB: usize = 1 << 20;
@@ -22,8 +22,8 @@ fn use_here(backend: BackendKind) {
 
 #[test]
 fn an_engine_dropped_with_reads_in_flight_waits_and_then_nobody_writes_their_memory() {
-    let folder = folder();
-    let file = file_of(&folder, 8 * MIB);
+    let dir = dir();
+    let file = file_of(&dir, 8 * MIB);
     for backend in backends() {
         for _ in 0..8 {
             let engine = engine(backend);
@@ -39,8 +39,8 @@ fn an_engine_dropped_with_reads_in_flight_waits_and_then_nobody_writes_their_mem
 
 #[test]
 fn an_engine_dropped_with_writes_in_flight_leaves_none_behind() {
-    let folder = folder();
-    let file = file_of(&folder, 8 * MIB);
+    let dir = dir();
+    let file = file_of(&dir, 8 * MIB);
     for (round, backend) in (0..8).zip(backends().into_iter().cycle()) {
         let engine = engine(backend);
         for offset in OFFSETS {
@@ -54,7 +54,7 @@ fn an_engine_dropped_with_writes_in_flight_leaves_none_behind() {
             file.write_all_at(&last, offset).expect("the gate is free");
         }
         file.sync_data().expect("a flush");
-        let now = content(&folder);
+        let now = content(&dir);
         assert!(now.chunks(MIB).all(|piece| piece == &last[..]), "round {round}");
     }
 }
@@ -63,12 +63,12 @@ fn an_engine_dropped_with_writes_in_flight_leaves_none_behind() {
 fn a_file_dropped_with_requests_of_its_thread_in_flight_has_them_done() {
     for backend in backends() {
         use_here(backend);
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         let write = |offset| Request::write(offset, memory(offset + 5, MIB - 5));
         let in_flight = OFFSETS.map(|offset| file.request(write(offset)).expect("room"));
         drop(file);
-        let now = content(&folder);
+        let now = content(&dir);
         for offset in OFFSETS {
             let at = usize::try_from(offset).expect("small");
             assert!(now[at..at + MIB - 5] == bytes(offset + 5, MIB - 5), "at {offset}");
@@ -82,14 +82,14 @@ fn a_file_dropped_with_requests_of_its_thread_in_flight_has_them_done() {
 #[test]
 fn a_file_dropped_with_requests_of_an_engine_in_flight_stays_open_for_them() {
     for backend in backends() {
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         let engine = engine(backend);
         start_reads(&engine, &file, &OFFSETS, MIB);
         engine.start(&file, Request::write(MIB as u64 / 2, memory(0, 1))).expect("room");
         drop(file);
         // A descriptor closed too early would be this one's number.
-        let others = [(); 8].map(|()| std::fs::File::open("/").expect("a folder"));
+        let others = [(); 8].map(|()| std::fs::File::open("/").expect("a directory"));
         for _ in 0..=OFFSETS.len() {
             let done = engine.wait(LONG).expect("it works").expect("in flight");
             assert!(done.outcome.is_all_done(), "{:?}", done.result);
@@ -102,14 +102,14 @@ fn a_file_dropped_with_requests_of_an_engine_in_flight_stays_open_for_them() {
 fn a_dropped_handle_lets_its_request_finish() {
     for backend in backends() {
         use_here(backend);
-        let folder = folder();
-        let file = file_of(&folder, MIB);
+        let dir = dir();
+        let file = file_of(&dir, MIB);
         for n in 0..300 {
             let write = Request::write(n * 100, memory(n * 100 + 9, 100));
             drop(file.request(write).expect("those dropped take no room for ever"));
         }
         file.sync_data().expect("a flush");
-        assert!(content(&folder)[..30_000] == bytes(9, 30_000));
+        assert!(content(&dir)[..30_000] == bytes(9, 30_000));
     }
 }
 
@@ -117,8 +117,8 @@ fn a_dropped_handle_lets_its_request_finish() {
 fn a_blocking_unaligned_write_passes_a_queued_write_of_its_own_thread() {
     for backend in backends() {
         use_here(backend);
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         let [first, second] = [engine(backend), engine(BackendKind::Threads)];
         let started = Instant::now();
         for ticks in [0, 1] {
@@ -138,7 +138,7 @@ fn a_blocking_unaligned_write_passes_a_queued_write_of_its_own_thread() {
             }
         }
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-        assert_eq!(content(&folder)[100..109], *b"unaligned");
+        assert_eq!(content(&dir)[100..109], *b"unaligned");
     }
 }
 
@@ -146,8 +146,8 @@ fn a_blocking_unaligned_write_passes_a_queued_write_of_its_own_thread() {
 fn a_set_len_passes_queued_writes_of_its_own_thread_after_they_are_done() {
     for backend in backends() {
         use_here(backend);
-        let folder = folder();
-        let file = file_of(&folder, 4 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 4 * MIB);
         let engine = engine(backend);
         let started = Instant::now();
         engine.start(&file, Request::write(2 << 20, memory(1, MIB))).expect("room");
@@ -165,8 +165,8 @@ fn a_set_len_passes_queued_writes_of_its_own_thread_after_they_are_done() {
 #[test]
 fn queued_unaligned_writes_of_two_engines_of_a_thread_pass_each_other() {
     for backend in backends() {
-        let folder = folder();
-        let file = file_of(&folder, MIB);
+        let dir = dir();
+        let file = file_of(&dir, MIB);
         let engines = [engine(backend), engine(backend), engine(BackendKind::Threads)];
         let started = Instant::now();
         for n in 0..60 {
@@ -180,7 +180,7 @@ fn queued_unaligned_writes_of_two_engines_of_a_thread_pass_each_other() {
             }
         }
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-        assert!(content(&folder)[..6000] == bytes(7, 6000));
+        assert!(content(&dir)[..6000] == bytes(7, 6000));
         check_many_reads(&engines[0], &file);
     }
 }
@@ -198,8 +198,8 @@ fn drop_writes(file: &File) {
     }
 }
 
-fn check_dropped_writes(folder: &Folder) {
-    let now = content(folder);
+fn check_dropped_writes(dir: &Dir) {
+    let now = content(dir);
     for (offset, length) in [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)] {
         let at = usize::try_from(offset).expect("small");
         assert!(now[at..at + length] == bytes(offset + 3, length), "at {offset}");
@@ -209,8 +209,8 @@ fn check_dropped_writes(folder: &Folder) {
 #[test]
 fn a_dropped_write_is_done_when_its_thread_has_ended() {
     for backend in backends() {
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         let its = file.clone();
         let run = move || {
             use_here(backend);
@@ -218,7 +218,7 @@ fn a_dropped_write_is_done_when_its_thread_has_ended() {
         };
         thread::spawn(run).join().expect("no panic");
         file.sync_all().expect("nothing has failed");
-        check_dropped_writes(&folder);
+        check_dropped_writes(&dir);
     }
 }
 
@@ -226,11 +226,11 @@ fn a_dropped_write_is_done_when_its_thread_has_ended() {
 fn a_dropped_write_is_done_when_its_engine_was_replaced() {
     for backend in backends() {
         use_here(backend);
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         drop_writes(&file);
         use_here(backend);
-        check_dropped_writes(&folder);
+        check_dropped_writes(&dir);
         file.sync_all().expect("nothing has failed");
     }
 }
@@ -238,15 +238,15 @@ fn a_dropped_write_is_done_when_its_engine_was_replaced() {
 #[test]
 fn a_write_of_an_engine_that_is_dropped_is_done() {
     for backend in backends() {
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         let engine = engine(backend);
         for (offset, length) in [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)] {
             let write = Request::write(offset, memory(offset + 3, length));
             engine.start(&file, write).expect("room");
         }
         drop(engine);
-        check_dropped_writes(&folder);
+        check_dropped_writes(&dir);
         file.sync_all().expect("nothing has failed");
     }
 }
@@ -254,8 +254,8 @@ fn a_write_of_an_engine_that_is_dropped_is_done() {
 #[test]
 fn a_write_whose_handle_is_forgotten_is_done_when_its_thread_has_ended() {
     for backend in backends() {
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         let its = file.clone();
         let run = move || {
             use_here(backend);
@@ -263,7 +263,7 @@ fn a_write_whose_handle_is_forgotten_is_done_when_its_thread_has_ended() {
             std::mem::forget(its.request(write).expect("room"));
         };
         thread::spawn(run).join().expect("no panic");
-        assert!(content(&folder)[8192 + 7..][..5000] == bytes(1, 5000));
+        assert!(content(&dir)[8192 + 7..][..5000] == bytes(1, 5000));
     }
 }
 
@@ -272,21 +272,21 @@ fn a_dropped_write_is_done_when_its_thread_exits_the_process() {
     let name = "a_dropped_write_is_done_when_its_thread_exits_the_process";
     own_process(module_path!(), name, || {
         for backend in backends() {
-            let folder = folder();
-            drop(file_of(&folder, 8 * MIB));
+            let dir = dir();
+            drop(file_of(&dir, 8 * MIB));
             let child = || {
                 use_here(backend);
-                let file = File::options().read(true).write(true).open(folder.file());
+                let file = File::options().read(true).write(true).open(dir.file());
                 drop_writes(&file.expect("it is there"));
                 // Its own drop waits; this one is not dropped.
-                let file = File::options().read(true).write(true).open(folder.file());
+                let file = File::options().read(true).write(true).open(dir.file());
                 let file = std::mem::ManuallyDrop::new(file.expect("it is there"));
                 drop(file.request(Request::write(65_536, memory(1, 5000))).expect("room"));
             };
             let status = fork(child).expect("fork").wait().expect("waitpid");
             assert!(status.success(), "{status}");
-            check_dropped_writes(&folder);
-            assert!(content(&folder)[65_536..][..5000] == bytes(1, 5000));
+            check_dropped_writes(&dir);
+            assert!(content(&dir)[65_536..][..5000] == bytes(1, 5000));
         }
     });
 }
@@ -345,8 +345,8 @@ fn a_failure_that_lies_untaken_in_a_dropped_engine_makes_the_next_flush_fail() {
 fn a_write_that_was_given_up_before_it_began_fails_no_flush() {
     for backend in backends() {
         use_here(backend);
-        let folder = folder();
-        let file = file_of(&folder, MIB);
+        let dir = dir();
+        let file = file_of(&dir, MIB);
         let write = file.request(Request::write(7, memory(0, 100))).expect("room");
         write.cancel();
         drop(write);
@@ -371,8 +371,8 @@ impl Drop for LateWriter {
 
 #[test]
 fn a_write_dropped_while_its_thread_is_torn_down_is_done() {
-    let folder = folder();
-    let file = file_of(&folder, MIB);
+    let dir = dir();
+    let file = file_of(&dir, MIB);
     // What a thread uses first is destroyed last: after its engine, and before.
     for (is_first, offset) in [(true, 8192 + 7), (false, 65536 + 7)] {
         let its = file.clone();
@@ -388,6 +388,6 @@ fn a_write_dropped_while_its_thread_is_torn_down_is_done() {
         };
         thread::spawn(run).join().expect("no panic");
         let at = usize::try_from(offset).expect("small");
-        assert!(content(&folder)[at..at + 5000] == bytes(offset + 3, 5000), "at {offset}");
+        assert!(content(&dir)[at..at + 5000] == bytes(offset + 3, 5000), "at {offset}");
     }
 }

@@ -13,8 +13,8 @@ use diopter::{
 use diopter_sys::testing::{fork, mapped_bytes};
 
 use crate::bytes::{
-    LONG, backends, bytes, check_blocking_calls, check_engine, check_reads, content, engine,
-    file_of, folder, memory, own_process, start_reads,
+    LONG, backends, bytes, check_blocking_calls, check_engine, check_reads, content, dir, engine,
+    file_of, memory, own_process, start_reads,
 };
 
 const MIB: usize = 1 << 20;
@@ -49,8 +49,8 @@ fn ring_mappings() -> usize {
 fn a_child_uses_the_same_file_while_its_parents_requests_finish() {
     let name = "a_child_uses_the_same_file_while_its_parents_requests_finish";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         let parents = engine(BackendKind::Auto);
         start_reads(&parents, &file, &READS, PIECE);
         let on_this_thread = file.request(Request::read(1, IoBuf::new(PIECE).expect("memory")));
@@ -76,7 +76,7 @@ fn a_child_uses_the_same_file_while_its_parents_requests_finish() {
         check_blocking_calls(&file, 4 << 20, 4);
         let [kept, of_child] = [kept, of_child].map(|buf| buf.take().expect("the parent's"));
         assert_eq!((&kept[..], &of_child[..]), (&bytes(5, MIB)[..], &bytes(6, MIB)[..]));
-        let now = content(&folder);
+        let now = content(&dir);
         for (start, seed, length) in [(5, 1, 65536), (7, 3, 5000), (4, 4, 65536)] {
             let start = start * MIB;
             assert_eq!(now[start..start + length], bytes(seed, length), "at {start}");
@@ -131,8 +131,8 @@ impl Parent {
 fn a_child_that_exits_leaves_the_inherited_engines_alone() {
     let name = "a_child_that_exits_leaves_the_inherited_engines_alone";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         for backend in backends() {
             let parent = Parent::new(&file, backend);
             let started = Instant::now();
@@ -147,8 +147,8 @@ fn a_child_that_exits_leaves_the_inherited_engines_alone() {
 fn a_child_that_drops_what_it_inherited_leaves_it_to_its_parent() {
     let name = "a_child_that_drops_what_it_inherited_leaves_it_to_its_parent";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         for backend in backends() {
             let parent = Parent::new(&file, backend);
             let child = || {
@@ -172,8 +172,8 @@ fn a_child_that_drops_what_it_inherited_leaves_it_to_its_parent() {
 fn a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines() {
     let name = "a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         for backend in backends() {
             let parent = Parent::new(&file, backend);
             let child = || {
@@ -185,7 +185,7 @@ fn a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines() 
             check_fork(child, || ());
             parent.check_finishes();
         }
-        let now = content(&folder);
+        let now = content(&dir);
         assert_eq!(now[(5 << 20) + 5000..][..7], *b"between");
     });
 }
@@ -194,8 +194,8 @@ fn a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines() 
 fn an_inherited_engine_answers_a_child_with_an_error() {
     let name = "an_inherited_engine_answers_a_child_with_an_error";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         for backend in backends() {
             let parent = Parent::new(&file, backend);
             let child = || {
@@ -218,13 +218,13 @@ fn a_child_uses_the_same_striped_file() {
     use diopter::layout::{CreateOptions, ObjectPlace};
     let name = "a_child_uses_the_same_striped_file";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let home = folder.file().with_file_name("");
-        let objects = vec![ObjectPlace::Folder(home); 3];
+        let dir = dir();
+        let home = dir.file().with_file_name("");
+        let objects = vec![ObjectPlace::Dir(home); 3];
         let options = CreateOptions { objects, stripe_size: 16 << 10, ..CreateOptions::default() };
-        let Ok(striped) = diopter::StripedFile::create(folder.file(), &options) else {
+        let Ok(striped) = diopter::StripedFile::create(dir.file(), &options) else {
             return diopter_sys::testing::print_skip(
-                "xattr: no user attributes in the target folder",
+                "xattr: no user attributes in the target directory",
             );
         };
         striped.write_all_at(&bytes(0, 8 * MIB), 0).expect("space");
@@ -250,8 +250,8 @@ fn a_child_uses_the_same_striped_file() {
 fn a_child_lets_go_of_completions_that_are_with_its_parents_workers() {
     let name = "a_child_lets_go_of_completions_that_are_with_its_parents_workers";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         let policies = Policies { completion: CompletionPolicy::Deferred, ..Policies::default() };
         let parents = Engine::new(EngineOptions { policies, ..EngineOptions::DEFAULT });
         let parents = Cell::new(Some(parents.expect("an engine")));
@@ -298,13 +298,13 @@ fn children_of_fork_that_share_writers_lose_nothing() {
     let value = |record: usize, pass: u8| u8::try_from(record % 8).expect("small") * 32 + pass;
     let name = "children_of_fork_that_share_writers_lose_nothing";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        drop(file_of(&folder, RECORD * RECORDS));
+        let dir = dir();
+        drop(file_of(&dir, RECORD * RECORDS));
         let options = File::options().read(true).write(true).shared_writers(true);
-        let file = options.open(folder.file()).expect("it is there");
+        let file = options.open(dir.file()).expect("it is there");
         // Used before as well: its locks are the parent's.
         file.write_all_at(&[0; 7], 3).expect("a write");
-        let go = folder.file().with_file_name("go");
+        let go = dir.file().with_file_name("go");
         let write = |child: usize| {
             // All at the same time.
             while !go.exists() {
@@ -324,7 +324,7 @@ fn children_of_fork_that_share_writers_lose_nothing() {
             let status = child.wait().expect("waitpid");
             assert!(status.success(), "a child: {status}");
         }
-        let now = content(&folder);
+        let now = content(&dir);
         let lost = (0..RECORDS).filter(|record| {
             let bytes = &now[record * RECORD..][..RECORD];
             bytes.iter().any(|byte| *byte != value(*record, PASSES - 1))
@@ -337,11 +337,11 @@ fn children_of_fork_that_share_writers_lose_nothing() {
 fn a_posix_lock_of_the_same_process_is_named_soon() {
     let name = "a_posix_lock_of_the_same_process_is_named_soon";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        drop(file_of(&folder, 8192));
+        let dir = dir();
+        drop(file_of(&dir, 8192));
         let options = File::options().read(true).write(true).shared_writers(true);
-        let file = options.open(folder.file()).expect("it is there");
-        let plain = std::fs::File::options().read(true).write(true).open(folder.file());
+        let file = options.open(dir.file()).expect("it is there");
+        let plain = std::fs::File::options().read(true).write(true).open(dir.file());
         let plain = plain.expect("it is there");
         let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
         rustix::fs::fcntl_lock(&plain, lock).expect("a lock");

@@ -14,8 +14,8 @@ use diopter::{
 use diopter_sys::testing::{Limit, become_user, is_own_process, is_root, print_skip, set_limit};
 
 use crate::bytes::{
-    Folder, LONG, backends, bytes, check_blocking_calls, check_engine, engine, file_of, folder,
-    folder_in, memory, own_process,
+    Dir, LONG, backends, bytes, check_blocking_calls, check_engine, dir, dir_in, engine, file_of,
+    memory, own_process,
 };
 use crate::env;
 
@@ -39,8 +39,8 @@ fn check_several_bios(file: &File) {
 fn without_a_free_descriptor_no_ring_serves_and_later_one_does() {
     let name = "without_a_free_descriptor_no_ring_serves_and_later_one_does";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let file = file_of(&folder, MIB);
+        let dir = dir();
+        let file = file_of(&dir, MIB);
         set_limit(Limit::OpenFiles, 32).expect("setrlimit");
         let mut taken = Vec::new();
         while let Ok(file) = StdFile::open("/") {
@@ -97,12 +97,12 @@ fn an_ordinary_user_with_little_locked_memory_has_no_registered_buffers_and_all_
         return print_skip("root: becoming another user");
     }
     own_process(module_path!(), name, || {
-        let folder = folder_in(&std::env::temp_dir());
-        let parent = folder.file().parent().expect("a folder").to_owned();
+        let dir = dir_in(&std::env::temp_dir());
+        let parent = dir.file().parent().expect("a directory").to_owned();
         fs::set_permissions(parent, Permissions::from_mode(0o777)).expect("its owner");
         set_limit(Limit::LockedMemory, 64 << 10).expect("setrlimit");
         become_user(NOBODY).expect("root may");
-        let file = file_of(&folder, 4 * MIB);
+        let file = file_of(&dir, 4 * MIB);
         for backend in backends() {
             let engine = engine(backend);
             let mut large = memory(7, MIB);
@@ -139,8 +139,8 @@ fn address_space() -> u64 {
 fn without_memory_for_a_bounce_buffer_smaller_ones_serve_and_then_it_is_an_error() {
     let name = "without_memory_for_a_bounce_buffer_smaller_ones_serve_and_then_it_is_an_error";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let file = file_of(&folder, 4 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 4 * MIB);
         let (mut aligned, mut unaligned) = (memory(0, 65536), vec![0; 300_000]);
         // From here on the thread has its engine, and no bounce buffer.
         file.read_exact_at(&mut aligned, 65536).expect("a read");
@@ -165,8 +165,8 @@ fn without_memory_for_a_bounce_buffer_smaller_ones_serve_and_then_it_is_an_error
 fn without_memory_for_a_ring_or_a_thread_the_caller_serves_itself() {
     let name = "without_memory_for_a_ring_or_a_thread_the_caller_serves_itself";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let file = file_of(&folder, 4 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 4 * MIB);
         let mut buf = IoBuf::new(130 * 8192).expect("memory");
         let mut pieces: Vec<_> =
             buf.chunks_mut(8192).map(|piece| IoSliceMut::new(&mut piece[..4096])).collect();
@@ -232,17 +232,17 @@ fn a_copy_of_unaligned_pieces_fits_a_memory_cgroup_of_32_mib() {
     own_process(module_path!(), name, || {
         let group = Cgroup::path_of(parent_id());
         fs::write(group.join("cgroup.procs"), std::process::id().to_string()).expect("its owner");
-        let folder = folder();
-        let file = file_of(&folder, 0);
+        let dir = dir();
+        let file = file_of(&dir, 0);
         for backend in backends() {
             use_for_this_thread(EngineOptions { backend, ..EngineOptions::DEFAULT });
-            copy_unaligned(&folder, &file);
+            copy_unaligned(&dir, &file);
         }
     });
 }
 
 /// Writes 96 MiB in unaligned pieces, several at a time, and reads them again.
-fn copy_unaligned(folder: &Folder, file: &File) {
+fn copy_unaligned(dir: &Dir, file: &File) {
     const PIECE: usize = MIB + 13;
     let at = |n: usize| u64::try_from(n * PIECE).expect("small");
     for round in 0..24 {
@@ -257,6 +257,6 @@ fn copy_unaligned(folder: &Folder, file: &File) {
         file.read_exact_at(&mut piece, at(n)).expect("a read");
         assert!(piece == bytes(at(n), PIECE), "piece {n}");
     }
-    let length = fs::metadata(folder.file()).expect("it is there").len();
+    let length = fs::metadata(dir.file()).expect("it is there").len();
     assert_eq!(length, at(96));
 }

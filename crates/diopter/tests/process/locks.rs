@@ -8,12 +8,12 @@ use diopter::{File, OpenOptions};
 use diopter_sys::space;
 use rustix::fs::{FlockOperation, fcntl_lock};
 
-use crate::bytes::folder;
+use crate::bytes::dir;
 
 #[test]
 fn opening_a_file_keeps_the_record_locks_of_the_process() {
-    let folder = folder();
-    let path = folder.file();
+    let dir = dir();
+    let path = dir.file();
     fs::write(&path, [b'a'; 4096]).expect("a file");
     let holder = fs::File::options().read(true).write(true).open(&path).expect("it is there");
     let witness = fs::File::options().read(true).write(true).open(&path).expect("it is there");

@@ -10,8 +10,8 @@ use diopter_sys::testing::{
 };
 
 use crate::bytes::{
-    LONG, bytes, check_blocking_calls, check_engine, engine, file_of, folder, machine_alone,
-    memory, own_process,
+    LONG, bytes, check_blocking_calls, check_engine, dir, engine, file_of, machine_alone, memory,
+    own_process,
 };
 use crate::env;
 
@@ -21,8 +21,8 @@ const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
 /// With io_uring refused by `errno`, `instead` serves everything, and it is told why.
 fn check_refused(errno: Errno, instead: &str) {
     let name = errno.name();
-    let folder = folder();
-    let file = file_of(&folder, MIB);
+    let dir = dir();
+    let file = file_of(&dir, MIB);
     let queued = engine(BackendKind::Auto);
     let backend = queued.backend();
     assert_eq!(backend.name, instead, "{}", backend.why);
@@ -76,8 +76,8 @@ fn with_every_aio_entry_of_the_machine_taken_threads_serve_and_it_is_told_what_t
         refuse_uring(Errno::EPERM).expect("seccomp");
         // As io_setup answers then.
         refuse_aio(Errno::EAGAIN).expect("seccomp");
-        let folder = folder();
-        let file = file_of(&folder, MIB);
+        let dir = dir();
+        let file = file_of(&dir, MIB);
         let without = engine(BackendKind::Auto);
         let backend = without.backend();
         assert_eq!(backend.name, "threads", "{}", backend.why);
@@ -148,8 +148,8 @@ fn with_the_sysctl_at_2_aio_serves_and_it_is_told_why() {
 fn a_ring_that_is_forbidden_while_in_use_is_lost_and_the_next_calls_do_without() {
     let name = "a_ring_that_is_forbidden_while_in_use_is_lost_and_the_next_calls_do_without";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let file = file_of(&folder, MIB);
+        let dir = dir();
+        let file = file_of(&dir, MIB);
         let queued = engine(BackendKind::Auto);
         if queued.backend().name != "uring" {
             return print_skip(&format!("uring: {}", queued.backend().why));
@@ -187,8 +187,8 @@ fn where_io_uring_has_no_time_limit_another_serves_and_the_remedy_is_a_newer_ker
     }
     own_process(module_path!(), name, || {
         mask_ext_arg(true);
-        let folder = folder();
-        let file = file_of(&folder, MIB);
+        let dir = dir();
+        let file = file_of(&dir, MIB);
         let auto = engine(BackendKind::Auto);
         let backend = auto.backend();
         assert_eq!(backend.name, instead(), "{}", backend.why);

@@ -6,8 +6,8 @@ use diopter::{BackendKind, EngineOptions, use_for_this_thread};
 use diopter_sys::testing::{SignalStorm, print_skip, signal_actions};
 
 use crate::bytes::{
-    backends, check_blocking_calls, check_engine, check_reads, engine, file_of, folder,
-    own_process, start_reads,
+    backends, check_blocking_calls, check_engine, check_reads, dir, engine, file_of, own_process,
+    start_reads,
 };
 
 const MIB: usize = 1 << 20;
@@ -16,10 +16,10 @@ const MIB: usize = 1 << 20;
 fn the_library_installs_no_signal_handler() {
     own_process(module_path!(), "the_library_installs_no_signal_handler", || {
         let before = signal_actions();
-        let folder = folder();
+        let dir = dir();
         for backend in backends() {
             use_for_this_thread(EngineOptions { backend, checked: true, ..EngineOptions::DEFAULT });
-            let file = file_of(&folder, MIB);
+            let file = file_of(&dir, MIB);
             check_blocking_calls(&file, 0, 1);
             check_engine(&engine(backend), &file, 65536, 2);
             assert_eq!(signal_actions(), before, "while it is used");
@@ -34,8 +34,8 @@ fn the_library_installs_no_signal_handler() {
 fn a_storm_of_signals_from_the_first_call_on_changes_nothing() {
     let name = "a_storm_of_signals_from_the_first_call_on_changes_nothing";
     own_process(module_path!(), name, || {
-        let folder = folder();
-        let file = file_of(&folder, 8 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 8 * MIB);
         let storm = SignalStorm::start(Duration::from_micros(50)).expect("a timer");
         let first = engine(BackendKind::Auto).backend();
         if first.name != "uring" {

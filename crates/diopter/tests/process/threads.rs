@@ -10,7 +10,7 @@ use diopter::{File, Request};
 use diopter_sys::testing::{Limit, set_limit};
 
 use crate::bytes::{
-    backends, bytes, check_blocking_calls, check_engine, content, engine, file_of, folder, memory,
+    backends, bytes, check_blocking_calls, check_engine, content, dir, engine, file_of, memory,
     own_process,
 };
 
@@ -60,8 +60,8 @@ impl Drop for LastWords {
 #[test]
 fn an_engine_serves_while_its_thread_is_torn_down() {
     own_process(module_path!(), "an_engine_serves_while_its_thread_is_torn_down", || {
-        let folder = folder();
-        let file = file_of(&folder, 4 * MIB);
+        let dir = dir();
+        let file = file_of(&dir, 4 * MIB);
         let speak_at_the_end = |start| {
             let words = LastWords { file: file.clone(), start };
             LAST.with_borrow_mut(|last| *last = Some(words));
@@ -84,7 +84,7 @@ fn an_engine_serves_while_its_thread_is_torn_down() {
             });
         }
         assert_eq!(SAID.load(Ordering::Relaxed), 2);
-        let now = content(&folder);
+        let now = content(&dir);
         for start in [0, 1 << 20] {
             assert_eq!(now[start..start + 65536], bytes(3, 65536));
             assert_eq!(now[start + 2 * 65536 + 8192..][..5000], bytes(8192, 5000));
@@ -99,8 +99,8 @@ fn a_thousand_threads_with_few_descriptors_all_get_their_bytes() {
     let name = "a_thousand_threads_with_few_descriptors_all_get_their_bytes";
     own_process(module_path!(), name, || {
         end_with_any_thread();
-        let folder = folder();
-        let file = file_of(&folder, 0);
+        let dir = dir();
+        let file = file_of(&dir, 0);
         file.set_len(u64::try_from(THREADS * SHARE).expect("small")).expect("space");
         set_limit(Limit::OpenFiles, 64).expect("setrlimit");
         let (all_there, file) = (&Barrier::new(THREADS), &file);
@@ -122,7 +122,7 @@ fn a_thousand_threads_with_few_descriptors_all_get_their_bytes() {
                 thread.spawn_scoped(scope, run).expect("a thread");
             }
         });
-        assert!(content(&folder) == bytes(0, THREADS * SHARE));
+        assert!(content(&dir) == bytes(0, THREADS * SHARE));
     });
 }
 

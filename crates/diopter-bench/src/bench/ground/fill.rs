@@ -77,7 +77,7 @@ fn told((path, bytes): (&Path, u64), error: &Error) -> Trouble {
     let [needs, got, free] = [bytes, got, free].map(size_text);
     Trouble::Run(format!(
         "fill {shown}: {}: it needs {needs}, got {got} of it, and {free} are free there; free \
-         space or raise the quota, write a smaller --size, or name another folder",
+         space or raise the quota, write a smaller --size, or name another directory",
         error.errno()
     ))
 }
@@ -93,8 +93,8 @@ mod tests {
     #[test]
     fn a_file_has_its_size_and_no_holes() {
         use std::os::unix::fs::MetadataExt;
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("data");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
         let bytes = PIECE_BYTES + 5000;
         create(&path, bytes, &never()).unwrap();
         let found = path.metadata().unwrap();
@@ -105,16 +105,16 @@ mod tests {
 
     #[test]
     fn filling_ends_when_somebody_asks_for_it() {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let stopped: Stop = Arc::new(|| true);
-        let done = create(&folder.path().join("data"), 1 << 30, &stopped);
+        let done = create(&dir.path().join("data"), 1 << 30, &stopped);
         assert_eq!(done, Err(Trouble::Interrupted));
     }
 
     #[test]
     fn a_file_that_is_there_is_not_made_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("data");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
         std::fs::write(&path, b"mine").unwrap();
         assert!(matches!(create(&path, 4096, &never()), Err(Trouble::Run(_))));
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");

@@ -89,7 +89,7 @@ fn size_file(device: &Path) -> PathBuf {
 fn is_in_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let sbin = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(sbin).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&path).chain(sbin).any(|dir| dir.join(program).is_file())
 }
 
 impl FreshFileSystem {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn an_unknown_file_system_is_refused_by_name() {
-        let named = Named::Folder(PathBuf::from("/tmp"));
+        let named = Named::Dir(PathBuf::from("/tmp"));
         let told = check(&named, &[job("fat")]).unwrap_err();
         assert!(told.contains("`fat`") && told.contains("ext4"), "{told}");
         let image = Job { target: "image:ext3".to_owned(), ..job("ext4") };

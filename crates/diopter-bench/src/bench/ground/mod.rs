@@ -30,8 +30,8 @@ const SPARE_BYTES: u64 = 64 << 20;
 /// What somebody named to measure on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// A folder: a scratch file is made in it, and removed.
-    Folder(PathBuf),
+    /// A directory: a scratch file is made in it, and removed.
+    Dir(PathBuf),
     /// A file that is there.
     File(PathBuf),
     /// A block device.
@@ -66,22 +66,22 @@ impl Named {
     pub fn of(path: &Path) -> Result<Named, String> {
         let shown = path.display();
         let found = fs::metadata(path)
-            .map_err(|error| format!("{shown}: {error}; name a folder, a file or a device"))?;
+            .map_err(|error| format!("{shown}: {error}; name a directory, a file or a device"))?;
         let kind = found.file_type();
         if kind.is_dir() {
-            Ok(Named::Folder(path.to_owned()))
+            Ok(Named::Dir(path.to_owned()))
         } else if kind.is_block_device() {
             Ok(Named::Device(path.to_owned()))
         } else if kind.is_file() {
             Ok(Named::File(path.to_owned()))
         } else {
-            Err(format!("{shown} is no folder, file or block device; name one"))
+            Err(format!("{shown} is no directory, file or block device; name one"))
         }
     }
 
     fn path(&self) -> &Path {
         match self {
-            Named::Folder(path) | Named::File(path) | Named::Device(path) => path,
+            Named::Dir(path) | Named::File(path) | Named::Device(path) => path,
         }
     }
 }
@@ -99,17 +99,17 @@ impl Ground {
         let writes = jobs.iter().any(|job| job.rw.has_writes() || is_fresh(job));
         let mut held = None;
         match &named {
-            Named::Folder(folder) => {
+            Named::Dir(dir) => {
                 // What a killed run left takes space that this one may need.
                 scratch::sweep(register::Register::open().as_ref());
-                check_space(folder, jobs)?;
+                check_space(dir, jobs)?;
             }
             Named::File(path) => {
                 let shown = path.display();
                 if writes && !may_overwrite {
                     return Err(format!(
                         "{shown} is there, and jobs that write would change it; write --overwrite, \
-                         or name a folder"
+                         or name a directory"
                     ));
                 }
                 check_file(path, jobs)?;
@@ -149,8 +149,8 @@ impl Ground {
         }
         self.made = None;
         let place = match (self.named.clone(), job.target.as_str()) {
-            (Named::Folder(_), "") => self.scratch_file(bytes)?,
-            (Named::Folder(_), target) => self.scratch_target(target, bytes)?,
+            (Named::Dir(_), "") => self.scratch_file(bytes)?,
+            (Named::Dir(_), target) => self.scratch_target(target, bytes)?,
             (Named::File(path) | Named::Device(path), "") => {
                 self.scratch_beside()?;
                 if self.may_overwrite && job.rw.has_writes() {
@@ -162,7 +162,7 @@ impl Ground {
                 let (shown, kind) = (named.path().display(), target.split(':').next());
                 let kind = kind.unwrap_or_default();
                 return Err(Trouble::Run(format!(
-                    "{shown}: a job on a new {kind} file wants a folder; name one"
+                    "{shown}: a job on a new {kind} file wants a directory; name one"
                 )));
             }
         };
@@ -187,11 +187,11 @@ impl Ground {
         Ok(place)
     }
 
-    /// A folder for what a round leaves: logs of fio.
+    /// A directory for what a round leaves: logs of fio.
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn folder(&mut self) -> Result<PathBuf, Trouble> {
+    pub fn dir(&mut self) -> Result<PathBuf, Trouble> {
         Ok(self.scratch()?.path())
     }
 
@@ -202,7 +202,7 @@ impl Ground {
 
     fn scratch(&mut self) -> Result<&Scratch, Trouble> {
         if self.scratch.is_none() {
-            let within = scratch_folder(&self.named);
+            let within = scratch_dir(&self.named);
             self.scratch = Some(Scratch::new(&within).map_err(Trouble::Run)?);
         }
         Ok(self.scratch.as_ref().expect("made above"))
@@ -221,19 +221,19 @@ impl Ground {
 
     /// `striped:4x1048576` or `image:ext3`.
     fn scratch_target(&mut self, target: &str, bytes: u64) -> Result<Place, Trouble> {
-        let folder = self.scratch()?.path();
+        let dir = self.scratch()?.path();
         match target.split_once(':') {
             Some(("striped", shape)) => {
-                let path = folder.join("striped");
-                let objects = folder.join("objects");
+                let path = dir.join("striped");
+                let objects = dir.join("objects");
                 make_striped((&path, &objects), shape).map_err(Trouble::Run)?;
                 fill::overwrite(&path, bytes, &self.stop)?;
                 Ok(Place::File(path))
             }
             Some(("image", kind)) => {
-                let path = folder.join("image");
+                let path = dir.join("image");
                 remove_if_there(&path)?;
-                make_image(&folder, (&path, kind), (bytes, &self.stop))?;
+                make_image(&dir, (&path, kind), (bytes, &self.stop))?;
                 Ok(Place::Inside { image: path, path: "/data".to_owned() })
             }
             _ => Err(Trouble::Run(format!("nobody knows how to make a `{target}`"))),
@@ -247,10 +247,11 @@ pub fn is_fresh(job: &Job) -> bool {
     job.file_system.is_some()
 }
 
-/// Where the scratch folder is made: of a run on a file or device it holds logs and a mount point.
-fn scratch_folder(named: &Named) -> PathBuf {
+/// Where the scratch directory is made: of a run on a file or device it holds logs and a mount
+/// point.
+fn scratch_dir(named: &Named) -> PathBuf {
     match named {
-        Named::Folder(folder) => folder.clone(),
+        Named::Dir(dir) => dir.clone(),
         Named::File(_) | Named::Device(_) => std::env::temp_dir(),
     }
 }
@@ -282,11 +283,11 @@ fn make_striped((path, objects): (&Path, &Path), shape: &str) -> Result<(), Stri
 /// An image with `/data` of so many bytes, written by the file system's own tools: its blocks lie
 /// where the kernel would have put them one after another.
 fn make_image(
-    folder: &Path,
+    dir: &Path,
     (image, kind): (&Path, &str),
     (bytes, stop): (u64, &Stop),
 ) -> Result<(), Trouble> {
-    let content = folder.join("content");
+    let content = dir.join("content");
     remove_if_there(&content)?;
     fill::create(&content, bytes, stop)?;
     let shown = image.display().to_string();
@@ -319,17 +320,17 @@ fn drop_cache(place: &Place) {
 }
 
 /// The largest that is made at one time must fit, and some more.
-fn check_space(folder: &Path, jobs: &[Job]) -> Result<(), String> {
+fn check_space(dir: &Path, jobs: &[Job]) -> Result<(), String> {
     let needs = jobs.iter().map(needed_bytes).max().unwrap_or(0);
-    let shown = folder.display();
-    let free = rustix::fs::statvfs(folder)
+    let shown = dir.display();
+    let free = rustix::fs::statvfs(dir)
         .map(|told| told.f_bavail.saturating_mul(told.f_frsize))
         .map_err(|error| format!("{shown}: {error}"))?;
     if needs > free {
         let (needs, free) = (size_text(needs), size_text(free));
         return Err(format!(
             "{shown} has {free} free, and the scratch file needs {needs}; write a smaller --size, \
-             or name another folder"
+             or name another directory"
         ));
     }
     Ok(())
@@ -352,7 +353,7 @@ fn check_file(path: &Path, jobs: &[Job]) -> Result<(), String> {
     if let Some(job) = jobs.iter().find(|job| is_fresh(job)) {
         let name = &job.name;
         return Err(format!(
-            "job `{name}`: --fs wants a folder or a device, and {shown} is a file"
+            "job `{name}`: --fs wants a directory or a device, and {shown} is a file"
         ));
     }
     let file = diopter::File::options().read(true).striped(true).open(path);

@@ -124,7 +124,7 @@ pub fn run(order: &RoundOrder, ioengine: &str) -> Result<RoundAnswer, String> {
         return Err("fio cannot read inside an unmounted image; leave --with out".to_owned());
     };
     let version = version_of("fio")?;
-    let output: PathBuf = order.folder.join("fio.json");
+    let output: PathBuf = order.dir.join("fio.json");
     let command = command_of(&order.job, (ioengine, path), order.warmup_ns, &output);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let before = Look::now(Whose::Children);

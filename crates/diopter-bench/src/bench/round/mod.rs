@@ -30,8 +30,8 @@ pub struct RoundOrder {
     pub warmup_ns: u64,
     /// Which round, for the offsets.
     pub round: u32,
-    /// Where fio may put its logs: a folder that is there and is removed by whoever made it.
-    pub folder: PathBuf,
+    /// Where fio may put its logs: a directory that is there and is removed by whoever made it.
+    pub dir: PathBuf,
 }
 
 /// What runs a job.

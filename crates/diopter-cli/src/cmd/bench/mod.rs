@@ -215,6 +215,7 @@ fn result_path(options: &BenchOptions) -> Result<PathBuf, String> {
     }
     let left = (1..free).rev().map(name).find(|path| journal_of(path).exists());
     left.ok_or_else(|| {
-        "nothing was interrupted in this folder; leave --resume out, or write --json-out".to_owned()
+        "nothing was interrupted in this directory; leave --resume out, or write --json-out"
+            .to_owned()
     })
 }

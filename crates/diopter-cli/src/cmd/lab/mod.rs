@@ -41,7 +41,7 @@ pub enum LabWork {
         store: StoreWords,
         /// What is searched for.
         question: Box<Question>,
-        /// A folder of builds, in place of the suites.
+        /// A directory of builds, in place of the suites.
         from: Option<PathBuf>,
         /// One JSON document on standard output.
         is_json: bool,
@@ -107,7 +107,7 @@ fn bisect(
     let fleet = fleet()?;
     let mut store = words.open(stop)?;
     let candidates = match from {
-        Some(folder) => between::candidates_of(folder)?,
+        Some(dir) => between::candidates_of(dir)?,
         None => between::candidates(&mut store)?,
     };
     let programs = store.programs()?;

@@ -18,7 +18,7 @@ const TEMPLATE: &str = "{spinner} {msg}";
 
 /// The words about packages and cache.
 pub struct StoreWords {
-    /// The cache's folder; `None` for the default.
+    /// The cache's directory; `None` for the default.
     pub cache: Option<PathBuf>,
     /// Bytes that it may take.
     pub limit_bytes: u64,

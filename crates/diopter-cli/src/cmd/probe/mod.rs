@@ -20,7 +20,7 @@ use document::{Document, Name};
 
 /// What the command line says.
 pub struct ProbeOptions {
-    /// Files, block devices, folders; at least one.
+    /// Files, block devices, directories; at least one.
     pub names: Vec<PathBuf>,
     /// Which backend would serve them.
     pub backend: BackendKind,

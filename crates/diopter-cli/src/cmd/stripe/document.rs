@@ -50,7 +50,7 @@ pub struct StripeObject {
     pub index: usize,
     /// Where it is: absolute.
     pub path: String,
-    /// Its path in the manifest: absolute, or from the manifest's folder on.
+    /// Its path in the manifest: absolute, or from the manifest's directory on.
     pub recorded_path: String,
     /// `file`, `block-device`.
     pub kind: &'static str,

@@ -51,7 +51,7 @@ pub enum StripeWork {
 pub struct CreateOptions {
     /// What it is to be called.
     pub name: PathBuf,
-    /// A folder or a device for each object.
+    /// A directory or a device for each object.
     pub objects: Vec<PathBuf>,
     /// Bytes of a stripe.
     pub stripe_size: u64,

@@ -17,7 +17,7 @@ use crate::size::size_text;
 /// Objects that a finding names one by one.
 const NAMED_MAX: usize = 8;
 
-/// Entries of the objects' folders that are looked at for what an interrupted copy has left.
+/// Entries of the objects' directories that are looked at for what an interrupted copy has left.
 const ENTRIES_MAX: usize = 100_000;
 
 /// Digits of a number in base 16 behind the name of an object that replaces another.
@@ -157,12 +157,12 @@ fn not_sealed(layout: &Layout, file_size: Option<u64>) -> Option<FindingText> {
 fn left_over(layout: &Layout) -> Option<FindingText> {
     let name = layout.path().file_name()?.to_str()?;
     let uuid = layout.manifest().uuid().hyphenated().to_string();
-    let home = layout.folder();
+    let home = layout.directory();
     let objects = layout.manifest().objects().iter();
     let parents = objects.filter(|object| matches!(object.kind, ObjectKind::File { .. }));
     let parents = parents.filter_map(|it| Some(layout.object_path(it).parent()?.to_owned()));
-    let folders: BTreeSet<PathBuf> = parents.chain([home.clone()]).collect();
-    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+    let dirs: BTreeSet<PathBuf> = parents.chain([home.clone()]).collect();
+    let entries = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
     let left: Vec<PathBuf> = entries
         .take(ENTRIES_MAX)
         .flatten()

@@ -141,9 +141,9 @@ impl Copier<'_> {
         }
         let inside = from.map(|name| inside::open(&name, Use::Read));
         let inside = inside.transpose().map_err(|error| failure("opening", source, &error))?;
-        let is_folder = |inside: &Inside| inside.node.kind == NodeKind::Directory;
+        let is_dir = |inside: &Inside| inside.node.kind == NodeKind::Directory;
         match (inside, to) {
-            (Some(inside), None) if self.options.recursive && is_folder(&inside) => {
+            (Some(inside), None) if self.options.recursive && is_dir(&inside) => {
                 self.copy_tree_out(&inside, source, target)
             }
             (Some(inside), None) => {
@@ -169,7 +169,7 @@ impl Copier<'_> {
         }
     }
 
-    /// Bytes of a source inside an image; 0 for one that is none, or a folder.
+    /// Bytes of a source inside an image; 0 for one that is none, or a directory.
     pub fn bytes_inside(source: &Path) -> u64 {
         let inside = inside::split(source).and_then(|name| inside::open(&name, Use::Read).ok());
         let file = inside.filter(|inside| inside.node.kind == NodeKind::File);

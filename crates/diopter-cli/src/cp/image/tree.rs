@@ -1,5 +1,5 @@
-//! `dio cp -r` out of an image: folders, files and symbolic links. What an image says is not to be
-//! trusted: nothing of it is written outside the target, whatever its names and links are.
+//! `dio cp -r` out of an image: directories, files and symbolic links. What an image says is not to
+//! be trusted: nothing of it is written outside the target, whatever its names and links are.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -158,7 +158,7 @@ impl<'a> Tree<'a> {
 }
 
 impl Copier<'_> {
-    /// Copies a folder of an image, and all in it.
+    /// Copies a directory of an image, and all in it.
     pub(super) fn copy_tree_out(
         &mut self,
         inside: &Inside,
@@ -176,7 +176,7 @@ impl Copier<'_> {
             let path = inside.path.strip_suffix(b"/").unwrap_or(&inside.path).to_vec();
             let entered = tree.budget.add_node(node).map_err(|error| tree.ended(error));
             let entered =
-                entered.and_then(|()| self.enter_image_folder(&mut tree, node, (path, 0), root));
+                entered.and_then(|()| self.enter_image_dir(&mut tree, node, (path, 0), root));
             self.note(entered)
         };
         while ended.is_none() && !tree.is_ended {
@@ -186,21 +186,22 @@ impl Copier<'_> {
             } else if let Some(position) = level.next {
                 tree.read_names(position)
             } else {
-                self.leave_image_folder(&mut tree).map_err(Stop::Failed)
+                self.leave_image_dir(&mut tree).map_err(Stop::Failed)
             };
             ended = self.note(done);
         }
         // What was made is left with its permissions, however the copy ends.
         while !tree.levels.is_empty() {
-            let left = self.leave_image_folder(&mut tree);
+            let left = self.leave_image_dir(&mut tree);
             let signal = self.note(left.map_err(Stop::Failed));
             ended = ended.or(signal);
         }
         if let Some(signal) = ended {
             return Err(Stop::Signal(signal));
         }
-        let folder = place::folder_of(target);
-        self.flush_folder(folder).map_err(|failure| Failure { on: source.into(), ..failure })?;
+        let directory = place::dir_of(target);
+        self.flush_directory(directory)
+            .map_err(|failure| Failure { on: source.into(), ..failure })?;
         Ok(())
     }
 
@@ -222,18 +223,18 @@ impl Copier<'_> {
             return Err(tree.ended(beyond(what)));
         }
         let parent_bytes = tree.path.len();
-        self.enter_image_folder(tree, &node, (path, parent_bytes), make_directory(&target)?)
+        self.enter_image_dir(tree, &node, (path, parent_bytes), make_directory(&target)?)
     }
 
     /// Has the names of a directory copied next. `target` is its copy, and whether that is new.
-    fn enter_image_folder(
+    fn enter_image_dir(
         &mut self,
         tree: &mut Tree<'_>,
         node: &Node,
         (path, parent_bytes): (Vec<u8>, usize),
         (target, is_new): (Rc<Dir>, bool),
     ) -> Step<()> {
-        self.counts.folders += 1;
+        self.counts.dirs += 1;
         let mode = is_new.then_some(node.mode);
         let (inode, names) = (node.inode, Vec::new().into_iter());
         tree.path = path;
@@ -241,8 +242,8 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Leaves the folder in work, which is full.
-    fn leave_image_folder(&mut self, tree: &mut Tree<'_>) -> Result<(), Failure> {
+    /// Leaves the directory in work, which is full.
+    fn leave_image_dir(&mut self, tree: &mut Tree<'_>) -> Result<(), Failure> {
         let level = tree.levels.pop().expect("a directory is in work");
         tree.path.truncate(level.parent_bytes);
         if let Some(mode) = level.mode {
@@ -358,8 +359,8 @@ mod tests {
 
     #[test]
     fn a_link_replaces_what_has_its_name_and_follows_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let (outside, link) = (folder.path().join("outside"), folder.path().join("link"));
+        let directory = tempfile::tempdir().unwrap();
+        let (outside, link) = (directory.path().join("outside"), directory.path().join("link"));
         std::fs::write(&outside, "kept").unwrap();
         let entry = dir::Entry::of_path(&link).unwrap();
         make_link(b"outside", &entry).unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::machine::Folder;
+use crate::machine::Dir;
 use crate::own;
 use crate::result::Finding;
 use crate::rows::Bench;
@@ -30,8 +30,8 @@ pub fn measure(bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {
     let mut findings = vec![on_zram(false), on_zram(true)];
     stop::check()?;
     let on_disk = || {
-        let folder = Folder::new_in(&bench.options.folder, "bounced")?;
-        let path = folder.path().join("file");
+        let dir = Dir::new_in(&bench.options.dir, "bounced")?;
+        let path = dir.path().join("file");
         let blocks = if bench.options.is_quick { BLOCKS_QUICK } else { BLOCKS };
         ground::fill(&path, blocks, ground::numbered)?;
         let read = on(bench, (&path, blocks), false);

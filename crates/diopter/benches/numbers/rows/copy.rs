@@ -8,7 +8,7 @@ mod tool;
 
 use std::path::PathBuf;
 
-use crate::machine::Folder;
+use crate::machine::Dir;
 use crate::result::{Finding, Measured, median};
 use crate::rows::Bench;
 use crate::side::count;
@@ -23,9 +23,9 @@ const MIB: f64 = 1_048_576.0;
 pub fn measure(bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {
     let dio = std::env::var_os(DIO).map(PathBuf::from);
     let dio = dio.ok_or_else(|| format!("{DIO} does not name dio; run `cargo xtask bench`"))?;
-    let folder = Folder::new_in(&bench.options.folder, "copy")?;
+    let dir = Dir::new_in(&bench.options.dir, "copy")?;
     let size = bench.options.size;
-    let files = Files::below(folder.path(), dio, size);
+    let files = Files::below(dir.path(), dio, size);
     stop::progress(&format!("writing {} MiB", size >> 20));
     source::write(&files.source, size)?;
     let mut seconds = vec![Vec::new(); TOOLS.len()];

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::machine::{Folder, Loop};
+use crate::machine::{Dir, Loop};
 use crate::own;
 use crate::result::{Finding, median};
 use crate::rows::Bench;
@@ -37,8 +37,8 @@ fn blocks(bench: &Bench) -> u64 {
 }
 
 pub fn depth(bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {
-    let folder = Folder::new_in(&bench.options.folder, "depth")?;
-    let (path, blocks) = (folder.path().join("file"), blocks(bench));
+    let dir = Dir::new_in(&bench.options.dir, "depth")?;
+    let (path, blocks) = (dir.path().join("file"), blocks(bench));
     ground::fill(&path, blocks, ground::numbered)?;
     let side = |name, limit: Option<u32>| {
         let mut settings = settings(bench, &path, ("read", MIB, blocks * 4096 / MIB));
@@ -66,8 +66,8 @@ pub fn depth(bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {
 pub fn completion(bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {
     let blocks = blocks(bench);
     let on_disk = || {
-        let folder = Folder::new_in(&bench.options.folder, "completion")?;
-        let path = folder.path().join("file");
+        let dir = Dir::new_in(&bench.options.dir, "completion")?;
+        let path = dir.path().join("file");
         inline_and_deferred(bench, &path, blocks)
     };
     let on_loop = || {

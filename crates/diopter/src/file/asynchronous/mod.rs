@@ -270,8 +270,8 @@ impl File {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let file = diopter::File::create(folder.path().join("data"))?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let file = diopter::File::create(directory.path().join("data"))?;
     /// # futures::executor::block_on(async {
     /// let request = diopter::Request::write(7, diopter::IoBuf::new(5000)?);
     /// let done = file.request_async(request).await.map_err(|refused| refused.error)?;
@@ -290,8 +290,8 @@ impl File {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let folder = tempfile::tempdir()?;
-    /// # let file = diopter::File::create(folder.path().join("data"))?;
+    /// # let directory = tempfile::tempdir()?;
+    /// # let file = diopter::File::create(directory.path().join("data"))?;
     /// # futures::executor::block_on(async {
     /// let mut buffer = diopter::IoBuf::new(9)?;
     /// buffer.copy_from_slice(b"any bytes");

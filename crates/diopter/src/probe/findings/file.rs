@@ -50,9 +50,10 @@ pub(super) fn kernel_buffers_writes(facts: &Facts) -> Option<Finding> {
         evidence: format!("btrfs with data checksums on Linux {}", facts.kernel.release),
         cause: "since Linux 6.15 btrfs sends O_DIRECT writes of such files through the page cache, \
                 and does not say so; reads are direct",
-        remedy: "make new files in a folder with `chattr +C` (no checksums, no copy on write), or \
+        remedy:
+            "make new files in a directory with `chattr +C` (no checksums, no copy on write), or \
                  mount with nodatasum"
-            .to_owned(),
+                .to_owned(),
     })
 }
 

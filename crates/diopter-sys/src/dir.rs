@@ -1,5 +1,5 @@
-//! An open folder and the names in it: small files read whole, names given, changed and taken
-//! away. Everything is relative to the open folder, wherever it is moved meanwhile.
+//! An open directory and the names in it: small files read whole, names given, changed and taken
+//! away. Everything is relative to the open directory, wherever it is moved meanwhile.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -12,9 +12,9 @@ use rustix::io::retry_on_intr;
 
 use crate::errno::Errno;
 
-/// An open folder.
+/// An open directory.
 #[derive(Debug)]
-pub struct Folder {
+pub struct Dir {
     fd: OwnedFd,
 }
 
@@ -72,50 +72,51 @@ impl Document {
     }
 }
 
-impl Folder {
-    /// Opens a folder.
+impl Dir {
+    /// Opens a directory.
     ///
     /// # Errors
     ///
     /// ENOTDIR: it is something else. Else what open(2) answers.
-    pub fn open(path: &Path) -> Result<Folder, Errno> {
+    pub fn open(path: &Path) -> Result<Dir, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = retry_on_intr(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))?;
-        Ok(Folder { fd })
+        Ok(Dir { fd })
     }
 
-    /// Opens a folder that is open already, by a description of its own: what is locked through the
-    /// one is not locked through the other.
+    /// Opens a directory that is open already, by a description of its own: what is locked through
+    /// the one is not locked through the other.
     ///
     /// # Errors
     ///
-    /// As [`Folder::open`].
-    pub fn of(fd: BorrowedFd<'_>) -> Result<Folder, Errno> {
+    /// As [`Directory::open`].
+    pub fn of(fd: BorrowedFd<'_>) -> Result<Dir, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = retry_on_intr(|| rustix::fs::openat(fd, ".", flags, Mode::empty()))?;
-        Ok(Folder { fd })
+        Ok(Dir { fd })
     }
 
-    /// Opens a folder by its path from here. Each name is looked up in the folder before it, and no
-    /// symbolic link is followed: who may rename a part of the path leads nowhere else by that.
+    /// Opens a directory by its path from here. Each name is looked up in the directory before it,
+    /// and no symbolic link is followed: who may rename a part of the path leads nowhere else by
+    /// that.
     ///
     /// # Errors
     ///
-    /// ELOOP: a part of the path is a symbolic link. Else as [`Folder::open`].
-    pub fn open_below(&self, path: &Path) -> Result<Folder, Errno> {
+    /// ELOOP: a part of the path is a symbolic link. Else as [`Directory::open`].
+    pub fn open_below(&self, path: &Path) -> Result<Dir, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut reached: Option<OwnedFd> = None;
         for part in path.components().filter(|part| *part != Component::CurDir) {
-            let folder = reached.as_ref().map_or(self.fd.as_fd(), OwnedFd::as_fd);
+            let dir = reached.as_ref().map_or(self.fd.as_fd(), OwnedFd::as_fd);
             let name = part.as_os_str();
-            let call = || rustix::fs::openat(folder, name, flags, Mode::empty());
+            let call = || rustix::fs::openat(dir, name, flags, Mode::empty());
             let opened = retry_on_intr(call).map_err(|errno| match errno {
-                rustix::io::Errno::NOTDIR if is_link(folder, name) => Errno::ELOOP,
+                rustix::io::Errno::NOTDIR if is_link(dir, name) => Errno::ELOOP,
                 errno => errno.into(),
             });
             reached = Some(opened?);
         }
-        Folder::of(reached.as_ref().map_or(self.fd.as_fd(), OwnedFd::as_fd))
+        Dir::of(reached.as_ref().map_or(self.fd.as_fd(), OwnedFd::as_fd))
     }
 
     /// Looks at what has a path from here, without opening it. No symbolic link is followed but in
@@ -123,11 +124,11 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// Those of [`Folder::open_below`] and of open(2).
+    /// Those of [`Directory::open_below`] and of open(2).
     pub fn look(&self, path: &Path) -> Result<Metadata, Errno> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let open = |folder: BorrowedFd<'_>, path: &Path, flags| {
-            retry_on_intr(|| rustix::fs::openat(folder, path, flags, Mode::empty()))
+        let open = |dir: BorrowedFd<'_>, path: &Path, flags| {
+            retry_on_intr(|| rustix::fs::openat(dir, path, flags, Mode::empty()))
         };
         let fd = match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) if path.is_relative() => {
@@ -168,12 +169,12 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// Those of [`Folder::open_file`] and [`Document::read`].
+    /// Those of [`Directory::open_file`] and [`Document::read`].
     pub fn read(&self, name: &OsStr, bytes_max: u64) -> Result<Document, Errno> {
         Document::read(&self.open_file(name)?, bytes_max)
     }
 
-    /// Returns the permission bits of the folder, with the sticky bit.
+    /// Returns the permission bits of the directory, with the sticky bit.
     ///
     /// # Errors
     ///
@@ -262,7 +263,7 @@ impl Folder {
         Ok(retry_on_intr(|| rustix::fs::fsync(&self.fd))?)
     }
 
-    /// Locks the folder against others that lock it (flock(2)), until this `Folder` is dropped;
+    /// Locks the directory against others that lock it (flock(2)), until this `Dir` is dropped;
     /// `false` when another one holds the lock.
     ///
     /// # Errors
@@ -277,14 +278,14 @@ impl Folder {
     }
 }
 
-impl AsFd for Folder {
+impl AsFd for Dir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-fn is_link(folder: BorrowedFd<'_>, name: &OsStr) -> bool {
-    let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+fn is_link(dir: BorrowedFd<'_>, name: &OsStr) -> bool {
+    let found = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
     found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink)
 }
 
@@ -298,10 +299,10 @@ pub fn errno_of(error: &std::io::Error) -> Errno {
 mod tests {
     use super::*;
 
-    fn folder() -> (tempfile::TempDir, Folder) {
+    fn dir() -> (tempfile::TempDir, Dir) {
         let at = tempfile::tempdir().unwrap();
-        let folder = Folder::open(at.path()).unwrap();
-        (at, folder)
+        let dir = Dir::open(at.path()).unwrap();
+        (at, dir)
     }
 
     fn name(text: &str) -> &OsStr {
@@ -310,70 +311,70 @@ mod tests {
 
     #[test]
     fn only_a_regular_file_of_bounded_size_is_read() {
-        let (at, folder) = folder();
+        let (at, dir) = dir();
         std::fs::write(at.path().join("a"), b"1234").unwrap();
         std::os::unix::fs::symlink("a", at.path().join("link")).unwrap();
         std::fs::create_dir(at.path().join("below")).unwrap();
         let fifo = Mode::from_raw_mode(0o600);
-        rustix::fs::mknodat(&folder, "fifo", FileType::Fifo, fifo, 0).unwrap();
-        assert_eq!(folder.read(name("a"), 4).unwrap().bytes, b"1234");
-        assert_eq!(folder.read(name("a"), 3), Err(Errno::EFBIG));
-        assert_eq!(folder.read(name("link"), 4), Err(Errno::ELOOP));
-        assert_eq!(folder.read(name("fifo"), 4), Err(Errno::EINVAL));
-        assert_eq!(folder.read(name("below"), 4), Err(Errno::EISDIR));
-        assert_eq!(folder.read(name("none"), 4), Err(Errno::ENOENT));
-        let below = folder.open_below(Path::new("below")).unwrap();
+        rustix::fs::mknodat(&dir, "fifo", FileType::Fifo, fifo, 0).unwrap();
+        assert_eq!(dir.read(name("a"), 4).unwrap().bytes, b"1234");
+        assert_eq!(dir.read(name("a"), 3), Err(Errno::EFBIG));
+        assert_eq!(dir.read(name("link"), 4), Err(Errno::ELOOP));
+        assert_eq!(dir.read(name("fifo"), 4), Err(Errno::EINVAL));
+        assert_eq!(dir.read(name("below"), 4), Err(Errno::EISDIR));
+        assert_eq!(dir.read(name("none"), 4), Err(Errno::ENOENT));
+        let below = dir.open_below(Path::new("below")).unwrap();
         assert_eq!(below.has(name("a")), Ok(false));
-        assert_eq!(folder.open_below(Path::new("")).unwrap().has(name("a")), Ok(true));
-        assert_eq!(folder.open_below(Path::new("a")).unwrap_err(), Errno::ENOTDIR);
+        assert_eq!(dir.open_below(Path::new("")).unwrap().has(name("a")), Ok(true));
+        assert_eq!(dir.open_below(Path::new("a")).unwrap_err(), Errno::ENOTDIR);
     }
 
     #[test]
     fn no_part_of_a_path_is_a_link_that_is_followed() {
-        let (at, folder) = folder();
+        let (at, dir) = dir();
         std::fs::create_dir_all(at.path().join("a/b")).unwrap();
         std::fs::write(at.path().join("a/b/file"), b"1234").unwrap();
         std::os::unix::fs::symlink("a", at.path().join("link")).unwrap();
         std::os::unix::fs::symlink("file", at.path().join("a/b/to-file")).unwrap();
-        let below = folder.open_below(Path::new("./a//b")).unwrap();
+        let below = dir.open_below(Path::new("./a//b")).unwrap();
         assert_eq!(below.has(name("file")), Ok(true));
         let absolute = at.path().canonicalize().unwrap().join("a/b");
-        assert_eq!(folder.open_below(&absolute).unwrap().has(name("file")), Ok(true));
+        assert_eq!(dir.open_below(&absolute).unwrap().has(name("file")), Ok(true));
         for path in [Path::new("link"), Path::new("link/b"), Path::new("a/../link/b")] {
-            assert_eq!(folder.open_below(path).unwrap_err(), Errno::ELOOP, "{path:?}");
+            assert_eq!(dir.open_below(path).unwrap_err(), Errno::ELOOP, "{path:?}");
         }
-        assert_eq!(folder.open_below(&at.path().join("link/b")).unwrap_err(), Errno::ELOOP);
-        assert_eq!(folder.open_below(Path::new("a/b/file")).unwrap_err(), Errno::ENOTDIR);
-        assert_eq!(folder.look(Path::new("a/b/file")).unwrap().len(), 4);
-        assert!(folder.look(Path::new("a/b/to-file")).unwrap().is_symlink());
-        assert_eq!(folder.look(Path::new("link/b/file")).unwrap_err(), Errno::ELOOP);
-        assert_eq!(folder.look(&at.path().join("link/b/to-file")).unwrap().len(), 4);
+        assert_eq!(dir.open_below(&at.path().join("link/b")).unwrap_err(), Errno::ELOOP);
+        assert_eq!(dir.open_below(Path::new("a/b/file")).unwrap_err(), Errno::ENOTDIR);
+        assert_eq!(dir.look(Path::new("a/b/file")).unwrap().len(), 4);
+        assert!(dir.look(Path::new("a/b/to-file")).unwrap().is_symlink());
+        assert_eq!(dir.look(Path::new("link/b/file")).unwrap_err(), Errno::ELOOP);
+        assert_eq!(dir.look(&at.path().join("link/b/to-file")).unwrap().len(), 4);
     }
 
     #[test]
     fn a_new_name_replaces_nothing_and_a_replacing_one_does() {
-        let (_at, folder) = folder();
-        folder.create(name("a"), 0o600).unwrap();
-        let second = folder.create(name("b"), 0o600).unwrap();
-        assert_eq!(folder.create(name("a"), 0o600).unwrap_err(), Errno::EEXIST);
-        assert_eq!(folder.rename_new(name("b"), name("a")), Err(Errno::EEXIST));
-        assert!(!folder.is_name_of(name("a"), second.as_fd()));
-        folder.rename_new(name("b"), name("c")).unwrap();
-        assert_eq!((folder.has(name("b")), folder.has(name("c"))), (Ok(false), Ok(true)));
-        folder.replace(name("c"), name("a")).unwrap();
-        assert!(folder.is_name_of(name("a"), second.as_fd()));
-        folder.sync().unwrap();
-        folder.remove(name("a")).unwrap();
-        assert_eq!(folder.has(name("a")), Ok(false));
+        let (_at, dir) = dir();
+        dir.create(name("a"), 0o600).unwrap();
+        let second = dir.create(name("b"), 0o600).unwrap();
+        assert_eq!(dir.create(name("a"), 0o600).unwrap_err(), Errno::EEXIST);
+        assert_eq!(dir.rename_new(name("b"), name("a")), Err(Errno::EEXIST));
+        assert!(!dir.is_name_of(name("a"), second.as_fd()));
+        dir.rename_new(name("b"), name("c")).unwrap();
+        assert_eq!((dir.has(name("b")), dir.has(name("c"))), (Ok(false), Ok(true)));
+        dir.replace(name("c"), name("a")).unwrap();
+        assert!(dir.is_name_of(name("a"), second.as_fd()));
+        dir.sync().unwrap();
+        dir.remove(name("a")).unwrap();
+        assert_eq!(dir.has(name("a")), Ok(false));
     }
 
     #[test]
     fn one_at_a_time_has_the_lock() {
-        let (at, folder) = folder();
-        let other = Folder::open(at.path()).unwrap();
-        assert_eq!(folder.try_lock(), Ok(true));
+        let (at, dir) = dir();
+        let other = Dir::open(at.path()).unwrap();
+        assert_eq!(dir.try_lock(), Ok(true));
         assert_eq!(other.try_lock(), Ok(false));
-        drop(folder);
+        drop(dir);
         assert_eq!(other.try_lock(), Ok(true));
     }
 }
