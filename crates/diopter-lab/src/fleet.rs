@@ -20,7 +20,7 @@ impl Fleet {
     /// # Errors
     /// The system's, asking for them.
     pub fn of_this_host() -> io::Result<Fleet> {
-        let allowed = diopter_sys::child::allowed_cpus()?;
+        let allowed = diopter_os::child::allowed_cpus()?;
         Ok(Fleet { cpus: allowed.into_iter().rev().take(MACHINES_MAX).collect() })
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use diopter::{File, IoBuf};
-use diopter_sys::bare::BareReads;
+use diopter_os::bare::BareReads;
 use diopter_testkit::zram;
 
 use zram::Zram;

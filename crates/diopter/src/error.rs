@@ -5,7 +5,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::units::FileRange;
 

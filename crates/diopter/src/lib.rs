@@ -59,8 +59,8 @@ pub use backend::{BackendKind, UringOptions};
 pub use completion::{
     Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason,
 };
-pub use diopter_sys as sys;
-pub use diopter_sys::{Errno, IoBuf, RwFlags};
+pub use diopter_os as sys;
+pub use diopter_os::{Errno, IoBuf, RwFlags};
 pub use engine::abandoned::AbandonedWrites;
 pub use engine::depth::{DepthController, DepthReason, DepthReport, Progress};
 pub use engine::hybrid::HybridCounters;

@@ -1,7 +1,7 @@
 //! What became of a request: `Outcome` (which ranges), `Route` (which way), `Timing` (when). Inline
 //! values for the common case, a list only where there is something to tell.
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::clock::Nanos;
 use crate::units::FileRange;

@@ -3,9 +3,9 @@
 
 use std::os::fd::AsFd;
 
-use diopter_sys::Errno;
-use diopter_sys::fiemap::fiemap;
-use diopter_sys::residency::residency;
+use diopter_os::Errno;
+use diopter_os::fiemap::fiemap;
+use diopter_os::residency::residency;
 
 use crate::backend::Port;
 use crate::backend::local::LocalObject;

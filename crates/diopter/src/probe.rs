@@ -14,11 +14,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use diopter_sys::Errno;
-use diopter_sys::fiemap::fiemap;
-use diopter_sys::file::{self, Alignment, AtomicWrite, DirectSupport, OpenedFile};
-use diopter_sys::queue::BlockQueue;
-use diopter_sys::residency::{Residency, residency};
+use diopter_os::Errno;
+use diopter_os::fiemap::fiemap;
+use diopter_os::file::{self, Alignment, AtomicWrite, DirectSupport, OpenedFile};
+use diopter_os::queue::BlockQueue;
+use diopter_os::residency::{Residency, residency};
 
 use crate::backend::BackendKind;
 use crate::backend::trial::probe_uring;

@@ -1,7 +1,7 @@
 //! What a caller asks (`Request`) and gets back (`FinishedRequest`). No kernel types but the
 //! memory.
 
-use diopter_sys::{IoBuf, RwFlags};
+use diopter_os::{IoBuf, RwFlags};
 
 use crate::error::{AdmitError, IoError};
 use crate::outcome::{Outcome, Route, Timing};

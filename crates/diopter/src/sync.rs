@@ -82,7 +82,7 @@ impl<T> ForkMutex<T> {
     /// child will ever unlock it.
     pub fn lock(&self) -> Option<StaticGuard<'_, T>> {
         use std::sync::TryLockError::{Poisoned, WouldBlock};
-        let own = diopter_sys::fork::generation();
+        let own = diopter_os::fork::generation();
         // A thread of this process that has only just locked may not be noted as the owner yet.
         for _ in 0..ORPHAN_LOOKS {
             let guard = match self.mutex.try_lock() {
@@ -118,7 +118,7 @@ impl<T> PerProcess<T> {
 
     /// This process's.
     pub fn get(&self) -> &T {
-        let generation = usize::try_from(diopter_sys::fork::generation()).unwrap_or(0);
+        let generation = usize::try_from(diopter_os::fork::generation()).unwrap_or(0);
         &self.0[generation % PROCESSES]
     }
 }
@@ -157,7 +157,7 @@ pub(crate) fn pause(time: std::time::Duration) {
 
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 pub(crate) mod tests {
-    use diopter_sys::testing;
+    use diopter_os::testing;
 
     use super::*;
 

@@ -20,7 +20,7 @@ use std::path::Path;
 use diopter::layout::{CreateOptions, OBJECT_ATTRIBUTE, ObjectPlace};
 use diopter::prng::Prng;
 use diopter::{File, StripedFile};
-use diopter_sys::xattr;
+use diopter_os::xattr;
 use diopter_testkit::env;
 use tempfile::TempDir;
 

@@ -1,11 +1,11 @@
-//! Linux AIO: a thin adapter to `diopter_sys::AioContext`, for hosts without io_uring. No policy,
+//! Linux AIO: a thin adapter to `diopter_os::AioContext`, for hosts without io_uring. No policy,
 //! no retries, no statistics.
 //!
 //! What the kernel can't do asynchronously happens within `turn`, on the caller's thread: reads and
 //! writes through the page cache (`io_submit` makes them), and the allocation of space. It needs no
 //! descriptor; its entries count against `fs.aio-max-nr`, which is the whole machine's.
 
-use diopter_sys::{AioContext, AioWanted, BioId, BioResult, Errno, Slab, rw};
+use diopter_os::{AioContext, AioWanted, BioId, BioResult, Errno, Slab, rw};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::error::BackendError;

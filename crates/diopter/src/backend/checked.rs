@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use diopter_sys::{BioId, BioResult, BioSpec, Errno, Slab};
+use diopter_os::{BioId, BioResult, BioSpec, Errno, Slab};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::clock::Nanos;

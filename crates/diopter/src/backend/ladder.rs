@@ -1,7 +1,7 @@
 //! Which backend serves: the first that works of uring, aio and threads. What was chosen and why is
 //! kept.
 
-use diopter_sys::{AioWanted, BioId, BioResult, Errno, Slab, rw};
+use diopter_os::{AioWanted, BioId, BioResult, Errno, Slab, rw};
 
 use crate::backend::aio::Aio;
 use crate::backend::threads::Threads;

@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use diopter_sys::fiemap::{FiemapExtent, fiemap};
-use diopter_sys::file::{FileKind, reopen_buffered, stat_size};
-use diopter_sys::residency::residency;
-use diopter_sys::{Errno, OpenObject, fork, space};
+use diopter_os::fiemap::{FiemapExtent, fiemap};
+use diopter_os::file::{FileKind, reopen_buffered, stat_size};
+use diopter_os::residency::residency;
+use diopter_os::{Errno, OpenObject, fork, space};
 
 use crate::backend::{BlockFacts, Port};
 use crate::sync::{Mutex, OnceLock, PerProcess, lock};

@@ -30,7 +30,7 @@ pub mod uring;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use diopter_sys::{BioId, BioResult, Errno, IoBuf, LentOnce, OpenObject, RwFlags};
+use diopter_os::{BioId, BioResult, Errno, IoBuf, LentOnce, OpenObject, RwFlags};
 
 use crate::clock::Nanos;
 use crate::error::BackendError;

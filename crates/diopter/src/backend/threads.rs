@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use diopter_sys::{BioId, BioResult, Errno, EventFd, FinishedBio, HeldBio, Slab, rw};
+use diopter_os::{BioId, BioResult, Errno, EventFd, FinishedBio, HeldBio, Slab, rw};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::error::BackendError;
@@ -144,7 +144,7 @@ impl Drop for Threads {
 
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 mod tests {
-    use diopter_sys::{BioSpec, IoBuf, Op, OpenObject, RwFlags, SlabShape, Span};
+    use diopter_os::{BioSpec, IoBuf, Op, OpenObject, RwFlags, SlabShape, Span};
 
     use super::*;
     use crate::clock;

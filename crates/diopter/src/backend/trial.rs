@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use diopter_sys::file::{self, inspect, reopen_buffered};
-use diopter_sys::{
+use diopter_os::file::{self, inspect, reopen_buffered};
+use diopter_os::{
     AioWanted, BioSpec, Errno, IoBuf, Op, OpenObject, RwFlags, Slab, SlabShape, Span,
 };
 

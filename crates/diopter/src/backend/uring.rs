@@ -1,10 +1,10 @@
-//! io_uring: a thin adapter to `diopter_sys::Ring`. No policy, no retries, no statistics.
+//! io_uring: a thin adapter to `diopter_os::Ring`. No policy, no retries, no statistics.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use diopter_sys::uring::{descriptors_max, is_direct};
-use diopter_sys::{BioId, BioResult, Errno, Ring, RingWanted, Slab, rw};
+use diopter_os::uring::{descriptors_max, is_direct};
+use diopter_os::{BioId, BioResult, Errno, Ring, RingWanted, Slab, rw};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
 use crate::error::BackendError;

@@ -1,7 +1,7 @@
 //! Extents and memory -> bios, each as large as it can be: today's rule at a boundary, and the only
 //! one where there is none. What older kernels did is in `section`. Knows no backend.
 
-use diopter_sys::{Errno, SegmentEnd};
+use diopter_os::{Errno, SegmentEnd};
 
 use crate::bio::device::DeviceLimits;
 use crate::bio::{Draft, EndedBy};

@@ -3,9 +3,9 @@
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use diopter_sys::queue::BlockQueue;
-use diopter_sys::residency::page_size;
-use diopter_sys::{OpenObject, SegmentLimits};
+use diopter_os::queue::BlockQueue;
+use diopter_os::residency::page_size;
+use diopter_os::{OpenObject, SegmentLimits};
 
 use crate::units::align_down;
 

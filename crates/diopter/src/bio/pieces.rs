@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::bio::Draft;
 use crate::bio::builder::{BioLimits, Builder, Fit, Piece};

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::bio::EndedBy;
 use crate::extent::{Extent, ObjectIndex};

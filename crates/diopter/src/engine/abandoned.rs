@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use diopter_sys::{Errno, fork};
+use diopter_os::{Errno, fork};
 
 use crate::clock::Nanos;
 use crate::engine::Core;

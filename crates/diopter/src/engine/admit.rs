@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use diopter_sys::{Errno, RwFlags};
+use diopter_os::{Errno, RwFlags};
 
 use crate::clock::{self, Nanos};
 use crate::engine::hybrid::Chosen;

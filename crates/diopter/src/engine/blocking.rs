@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use diopter_sys::{BioId, Errno, LentOnce, MemoryId, RwFlags};
+use diopter_os::{BioId, Errno, LentOnce, MemoryId, RwFlags};
 
 use crate::backend::{LentBio, Wait};
 use crate::engine::admit::{Admitted, Obstacle};

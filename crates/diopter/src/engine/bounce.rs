@@ -7,8 +7,8 @@
 //! forgotten otherwise; what was not copied out yet is, before its half is needed or the request
 //! ends.
 
-use diopter_sys::buf::Pages;
-use diopter_sys::{Errno, IoBuf, MemoryId};
+use diopter_os::buf::Pages;
+use diopter_os::{Errno, IoBuf, MemoryId};
 
 use crate::backend::{Completions, Wait};
 use crate::engine::Core;
@@ -373,7 +373,7 @@ mod tests {
     use crate::map::Identity;
     use crate::request::RequestOp;
 
-    use diopter_sys::{RwFlags, Slab};
+    use diopter_os::{RwFlags, Slab};
 
     const MIB: u64 = 1 << 20;
     const SLICE: Wait = Wait::Block(Duration::from_secs(1));

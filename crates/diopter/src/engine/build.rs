@@ -1,7 +1,7 @@
 //! The bios of a window's stage: flushes, reservations, edge reads, transfers, as far as the slab
 //! has room. Decides nothing of the window; that is `submit`'s.
 
-use diopter_sys::{BioDraft, BioSpec, Comb, Errno, MemoryId, Op, OpenObject, RwFlags, Span};
+use diopter_os::{BioDraft, BioSpec, Comb, Errno, MemoryId, Op, OpenObject, RwFlags, Span};
 
 use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};

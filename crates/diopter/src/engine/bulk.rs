@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use diopter_sys::{BioId, BioResult};
+use diopter_os::{BioId, BioResult};
 
 use crate::backend::Backend;
 use crate::clock::Nanos;

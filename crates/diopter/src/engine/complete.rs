@@ -1,7 +1,7 @@
 //! From bios that came back to a served window, and from the last window to a finished request. The
 //! only reader of `ShortPolicy`.
 
-use diopter_sys::{BioResult, Errno, RwFlags};
+use diopter_os::{BioResult, Errno, RwFlags};
 
 use crate::engine::bounce::{copy_in, copy_out, leave_behind};
 use crate::engine::build::Ground;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use diopter_sys::RwFlags;
+use diopter_os::RwFlags;
 
 use crate::backend::Wait;
 use crate::clock::Nanos;

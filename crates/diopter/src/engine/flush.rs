@@ -2,7 +2,7 @@
 //! when all are back, as bios of the same request. A write of one bio keeps its flag, so that the
 //! kernel may write it through without a flush.
 
-use diopter_sys::{BioSpec, Errno, Op, RwFlags};
+use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
 use crate::engine::complete::failed_state;
 use crate::engine::pending::{BioEnd, Pending, State};

@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter_sys::{Errno, IoBuf, Slab};
+use diopter_os::{Errno, IoBuf, Slab};
 
 use crate::backend::{Backend, BackendKind, Checked, Ladder, Register, UringOptions};
 use crate::clock;

@@ -2,7 +2,7 @@
 //! buffered requests are a stream. Touched only by requests under `RoutePolicy::Hybrid`; which way
 //! a request goes is `route`'s.
 
-use diopter_sys::RwFlags;
+use diopter_os::RwFlags;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::FileRange;

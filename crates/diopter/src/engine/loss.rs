@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use diopter_sys::{BioId, BioResult, Errno, Slab, fork};
+use diopter_os::{BioId, BioResult, Errno, Slab, fork};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::engine::abandoned::note_unseen;

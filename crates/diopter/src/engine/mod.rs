@@ -31,7 +31,7 @@ pub(crate) mod wait;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use diopter_sys::{Errno, Slab, SlabShape, fork};
+use diopter_os::{Errno, Slab, SlabShape, fork};
 
 use crate::backend::{Backend, Completions, Wait};
 use crate::clock::Nanos;

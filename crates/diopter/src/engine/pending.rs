@@ -1,6 +1,6 @@
 //! The bounded table of requests in an engine, and where each stands.
 
-use diopter_sys::{Errno, MemoryId, RwFlags};
+use diopter_os::{Errno, MemoryId, RwFlags};
 
 use crate::bio::lanes::Lanes;
 use crate::bio::pieces::Pieces;

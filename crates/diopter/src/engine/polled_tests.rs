@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter_sys::queue::BlockQueue;
-use diopter_sys::{BioId, BioResult, IoBuf, Slab};
+use diopter_os::queue::BlockQueue;
+use diopter_os::{BioId, BioResult, IoBuf, Slab};
 
 use super::*;
 use crate::backend::sim::{Disk, Faults, Sim, SimConfig, World};

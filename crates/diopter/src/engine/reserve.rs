@@ -1,7 +1,7 @@
 //! Space for a write to several objects: what they answered when they were asked for it, and what
 //! the write is told that ran out of it all the same.
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::engine::complete::first_missing;
 use crate::engine::pending::{BioEnd, Failure, Pending};

@@ -1,7 +1,7 @@
 //! A round of the engine: what is built goes to the backend, what came back is noted, and requests
 //! that are over are filed for whoever takes their results.
 
-use diopter_sys::{BioId, BioResult};
+use diopter_os::{BioId, BioResult};
 
 use crate::backend::Wait;
 use crate::clock::Nanos;

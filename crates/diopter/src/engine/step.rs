@@ -1,7 +1,7 @@
 //! How a request goes through its stages: what a queued one does in a round, and a blocking one in
 //! a loop of its own. Calls the stages, each of which calls none.
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::clock::Nanos;
 use crate::engine::admit::{self, Obstacle};

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use diopter_sys::{BioDraft, BioId, BioSpec, Errno, ObjectHandle, Op, OpenObject, Slab, Span};
+use diopter_os::{BioDraft, BioId, BioSpec, Errno, ObjectHandle, Op, OpenObject, Slab, Span};
 
 use crate::backend::Backend;
 use crate::bio::pieces;

@@ -1,8 +1,8 @@
 //! `Target`: all that the engine needs to know of an open file. Shared by threads, changed by none
 //! but for its gate and its latched flush error.
 
-use diopter_sys::residency::page_size;
-use diopter_sys::{Errno, OpenObject, RwFlags, fork};
+use diopter_os::residency::page_size;
+use diopter_os::{Errno, OpenObject, RwFlags, fork};
 
 use crate::backend::Port;
 use crate::bio::builder::BioLimits;

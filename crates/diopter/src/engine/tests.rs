@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter_sys::{BioId, BioResult, Errno, IoBuf, LentOnce};
+use diopter_os::{BioId, BioResult, Errno, IoBuf, LentOnce};
 
 use crate::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
@@ -184,7 +184,7 @@ fn a_backend_that_is_gone_moves_nothing_and_says_so() {
     assert!(bench.core.is_broken());
     bench.core.drain();
     let object = bench.target.as_ref().first();
-    let flags = diopter_sys::RwFlags::NONE;
+    let flags = diopter_os::RwFlags::NONE;
     let bio = LentBio { object, offset: 0, flags, memory: LentOnce::Take(&[7; 512]) };
     assert_eq!(bench.core.backend().run_lent(bio), Err(Errno::EPERM));
     assert!(bench.core.wait_for_one(id).is_some());

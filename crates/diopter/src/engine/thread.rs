@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::rc::Weak;
 
-use diopter_sys::{Slab, fork};
+use diopter_os::{Slab, fork};
 
 use crate::backend::{Checked, Ladder, Wait};
 use crate::engine::handle::EngineOptions;

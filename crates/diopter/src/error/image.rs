@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use super::Error;
 

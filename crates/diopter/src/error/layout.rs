@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use super::{Error, with_remedy};
 

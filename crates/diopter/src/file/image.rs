@@ -6,9 +6,9 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use diopter_sys::file::{DirectSupport, FileKind, OpenedFile, check_writable, stat_size};
-use diopter_sys::queue::BlockQueue;
-use diopter_sys::{Errno, IoBuf, LentOnce, OpenObject, RwFlags, rw};
+use diopter_os::file::{DirectSupport, FileKind, OpenedFile, check_writable, stat_size};
+use diopter_os::queue::BlockQueue;
+use diopter_os::{Errno, IoBuf, LentOnce, OpenObject, RwFlags, rw};
 
 use crate::backend::Port;
 use crate::backend::local::LocalObject;
@@ -210,7 +210,7 @@ impl Image {
         };
         let fits = volume.block_size().is_multiple_of(blocks.read.max(blocks.write));
         // Blocks that do not begin where the device wants them go through the page cache.
-        let misaligned = DirectSupport::None(diopter_sys::file::BufferedReason::StatxSaysNo);
+        let misaligned = DirectSupport::None(diopter_os::file::BufferedReason::StatxSaysNo);
         let direct = if fits { facts.direct } else { misaligned };
         if access.strict && !fits {
             let what = "its blocks are smaller than the device's: open a file strictly in";
@@ -285,7 +285,7 @@ fn copied(bytes: &[u8]) -> Result<File> {
         errno,
         remedy: "close files, or free memory",
     };
-    let fd: OwnedFd = diopter_sys::file::in_memory().map_err(fail)?;
+    let fd: OwnedFd = diopter_os::file::in_memory().map_err(fail)?;
     let mut file = std::fs::File::from(fd);
     let written = file.write_all(bytes);
     written.map_err(|error| fail(Errno::from_raw(error.raw_os_error().unwrap_or(0))))?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use diopter_sys::fork;
+use diopter_os::fork;
 
 use crate::gate::Gate;
 use crate::sync::{Arc, StaticMutex, Weak, lock_static};

@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use diopter_sys::file::{Alignment, AtomicWrite, DirectSupport, FileKind};
-use diopter_sys::{Errno, Lent, LentOnce, RwFlags, space};
+use diopter_os::file::{Alignment, AtomicWrite, DirectSupport, FileKind};
+use diopter_os::{Errno, Lent, LentOnce, RwFlags, space};
 
 use crate::backend::Wait;
 use crate::backend::local::LocalObject;

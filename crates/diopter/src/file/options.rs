@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use diopter_sys::file::{self, BufferedReason, DirectSupport, FileKind, OpenedFile};
-use diopter_sys::{Errno, RwFlags};
+use diopter_os::file::{self, BufferedReason, DirectSupport, FileKind, OpenedFile};
+use diopter_os::{Errno, RwFlags};
 
 use crate::backend::Port;
 use crate::backend::local::LocalObject;

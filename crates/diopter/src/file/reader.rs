@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
 
-use diopter_sys::IoBuf;
-use diopter_sys::buf::Pages;
+use diopter_os::IoBuf;
+use diopter_os::buf::Pages;
 
 use crate::backend::Wait;
 use crate::engine::with_thread_engine;
@@ -304,7 +304,7 @@ impl SequentialReader {
         }
     }
 
-    fn buffer(&mut self, length: u64) -> std::result::Result<IoBuf, diopter_sys::Errno> {
+    fn buffer(&mut self, length: u64) -> std::result::Result<IoBuf, diopter_os::Errno> {
         if length == self.buffer_bytes
             && let Some(buf) = self.idle.pop()
         {
@@ -356,7 +356,7 @@ fn came_back(
     range: FileRange,
 ) -> Fetched {
     let moved = result?.get();
-    let lost = || Error::from(IoError::new(diopter_sys::Errno::EIO, range, "read"));
+    let lost = || Error::from(IoError::new(diopter_os::Errno::EIO, range, "read"));
     Ok((moved, memory.ok_or_else(lost)?))
 }
 

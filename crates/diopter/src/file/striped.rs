@@ -5,10 +5,10 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use diopter_sys::file::{
+use diopter_os::file::{
     Alignment, DirectSupport, FileKind, OpenedFile, reopen_buffered, stat_size, without_access_time,
 };
-use diopter_sys::{Errno, IoBuf, rw, xattr};
+use diopter_os::{Errno, IoBuf, rw, xattr};
 
 use crate::backend::Port;
 use crate::backend::local::LocalObject;

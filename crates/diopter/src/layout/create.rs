@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use diopter_sys::dir::{Dir, Document, errno_of};
-use diopter_sys::file::{self, OpenedFile};
-use diopter_sys::{Errno, xattr};
+use diopter_os::dir::{Dir, Document, errno_of};
+use diopter_os::file::{self, OpenedFile};
+use diopter_os::{Errno, xattr};
 
 use super::manifest::size_max;
 use super::objects::{Met, check_stripe_size, identify};

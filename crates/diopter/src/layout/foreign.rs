@@ -4,7 +4,7 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-use diopter_sys::{Errno, xattr};
+use diopter_os::{Errno, xattr};
 
 use crate::layout::ceph::{self, CephLayout};
 use crate::layout::lustre::{self, LustreLayout};

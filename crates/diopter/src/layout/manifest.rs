@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use diopter_sys::device::{DeviceId, DeviceIdKind};
+use diopter_os::device::{DeviceId, DeviceIdKind};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

@@ -33,11 +33,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use diopter_sys::dir::{Dir, Document, errno_of};
-use diopter_sys::{Errno, xattr};
+use diopter_os::dir::{Dir, Document, errno_of};
+use diopter_os::{Errno, xattr};
 
 pub use create::{CreateOptions, Creation, ObjectPlace};
-pub use diopter_sys::device::{DeviceId, DeviceIdKind};
+pub use diopter_os::device::{DeviceId, DeviceIdKind};
 pub use manifest::{
     DeviceIdentity, MANIFEST_BYTES_MAX, MANIFEST_BYTES_MIN, MANIFEST_HEAD_BYTES, MANIFEST_VERSION,
     Manifest, Object, ObjectKind, is_manifest,

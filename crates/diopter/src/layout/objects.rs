@@ -5,8 +5,8 @@ use std::collections::btree_map::Entry;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use diopter_sys::file::{self, DirectSupport, FileKind, OpenFailure, OpenedFile};
-use diopter_sys::{Errno, device, xattr};
+use diopter_os::file::{self, DirectSupport, FileKind, OpenFailure, OpenedFile};
+use diopter_os::{Errno, device, xattr};
 
 use super::{DeviceIdentity, Layout, OBJECT_ATTRIBUTE, Object, ObjectKind, system};
 use crate::error::{LayoutError, LayoutErrorKind};

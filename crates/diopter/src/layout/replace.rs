@@ -8,8 +8,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use diopter_sys::Errno;
-use diopter_sys::dir::{Dir, errno_of};
+use diopter_os::Errno;
+use diopter_os::dir::{Dir, errno_of};
 
 use super::create::{NewObject, NewObjects, suffix_of, sync};
 use super::{

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use diopter_sys::dir::{effective_user, errno_of};
-use diopter_sys::{Errno, file_system, xattr};
+use diopter_os::dir::{effective_user, errno_of};
+use diopter_os::{Errno, file_system, xattr};
 
 use super::{
     DeviceIdentity, Layout, Manifest, Object, ObjectKind, OpenedObject, read_manifest, system,

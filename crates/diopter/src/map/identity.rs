@@ -1,6 +1,6 @@
 //! A file is its own object; the kernel's file system maps the rest.
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::extent::{Extent, ExtentState, ObjectIndex};
 use crate::map::Mapper;

@@ -5,7 +5,7 @@ pub(crate) mod cache;
 pub mod path;
 pub mod walk;
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 pub use crate::error::{ImageError, ImageErrorKind};
 use crate::extent::Extent;

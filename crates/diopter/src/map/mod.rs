@@ -7,7 +7,7 @@ pub mod striped;
 pub mod table;
 pub mod xfs;
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::error::ImageError;
 use crate::extent::Extent;

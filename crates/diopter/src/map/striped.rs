@@ -1,7 +1,7 @@
 //! RAID-0 over objects: each stripe is an extent of its object. The objects are files or devices;
 //! what lies in their stripes is the kernel's business.
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::extent::{Extent, ExtentState};
 use crate::map::Mapper;

@@ -1,6 +1,6 @@
 //! A mapper that says what it was told: for tests and for `explain`.
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::extent::{Extent, ExtentState, ObjectIndex};
 use crate::map::Mapper;

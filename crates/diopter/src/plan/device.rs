@@ -4,10 +4,10 @@
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
-use diopter_sys::fiemap::{FiemapExtent, fiemap};
-use diopter_sys::file::FileKind;
-use diopter_sys::queue::BlockQueue;
-use diopter_sys::residency::page_size;
+use diopter_os::fiemap::{FiemapExtent, fiemap};
+use diopter_os::file::FileKind;
+use diopter_os::queue::BlockQueue;
+use diopter_os::residency::page_size;
 
 use crate::backend::local::LocalObject;
 use crate::bio::device::DeviceLimits;

@@ -3,7 +3,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::backend::trial::{self, Choice};
 

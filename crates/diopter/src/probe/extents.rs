@@ -1,6 +1,6 @@
 //! The extents of a file as counts: how many, of which state, in how many pieces on the device.
 
-use diopter_sys::fiemap::FiemapExtent;
+use diopter_os::fiemap::FiemapExtent;
 
 /// Extents of one state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

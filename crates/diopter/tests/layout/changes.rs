@@ -48,7 +48,7 @@ fn of_two_changes_at_a_time_one_is_refused() {
 fn a_dir_that_another_process_has_locked_is_waited_for_and_then_told() {
     let Some(directory) = dir() else { return };
     let mut layout = three(directory.path());
-    let other = diopter_sys::dir::Dir::open(directory.path()).unwrap();
+    let other = diopter_os::dir::Dir::open(directory.path()).unwrap();
     assert_eq!(other.try_lock(), Ok(true));
     check(&layout.seal().unwrap_err(), layout.path().to_owned().as_path(), |kind| {
         *kind == LayoutErrorKind::Busy

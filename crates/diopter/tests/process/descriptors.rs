@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use diopter::{BackendKind, Engine, File, Request};
-use diopter_sys::testing::print_skip;
+use diopter_os::testing::print_skip;
 
 use crate::bytes::{LONG, bytes, content, dir, engine, file_of, memory, own_process};
 

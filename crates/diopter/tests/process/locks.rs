@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::AsFd;
 
 use diopter::{File, OpenOptions};
-use diopter_sys::space;
+use diopter_os::space;
 use rustix::fs::{FlockOperation, fcntl_lock};
 
 use crate::bytes::dir;

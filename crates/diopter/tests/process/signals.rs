@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use diopter::{BackendKind, EngineOptions, use_for_this_thread};
-use diopter_sys::testing::{SignalStorm, print_skip, signal_actions};
+use diopter_os::testing::{SignalStorm, print_skip, signal_actions};
 
 use crate::bytes::{
     backends, check_blocking_calls, check_engine, check_reads, dir, engine, file_of, own_process,

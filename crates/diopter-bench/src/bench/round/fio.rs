@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
-use diopter_sys::child::bind_to_parent;
+use diopter_os::child::bind_to_parent;
 use serde_json::Value;
 
 use super::engine::pages_cached;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use diopter_sys::{Errno, ObjectHandle, OpenObject};
+use diopter_os::{Errno, ObjectHandle, OpenObject};
 
 use crate::backend::{BlockFacts, Port};
 use crate::prng::Prng;

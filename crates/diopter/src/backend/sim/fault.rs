@@ -1,7 +1,7 @@
 //! What goes wrong, and how often. Plain values and one draw per bio; the media knows nothing of
 //! it.
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::prng::Prng;
 

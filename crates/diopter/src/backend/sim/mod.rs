@@ -9,7 +9,7 @@ pub mod performance;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use diopter_sys::{
+use diopter_os::{
     BioId, BioResult, BioSpec, Errno, Lent, LentOnce, LocalBio, Op, RwFlags, Slab, Span,
 };
 

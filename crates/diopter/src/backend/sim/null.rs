@@ -1,6 +1,6 @@
 //! A device that takes no time and keeps no data: what is left is the engine's own work.
 
-use diopter_sys::{BioId, BioResult, Errno, LocalBios, Slab};
+use diopter_os::{BioId, BioResult, Errno, LocalBios, Slab};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::error::BackendError;

@@ -8,8 +8,8 @@ use std::task::Waker;
 use std::time::Duration;
 
 #[cfg(feature = "tokio")]
-use diopter_sys::{Errno, IoBuf};
-use diopter_sys::{EventFd, fork};
+use diopter_os::{Errno, IoBuf};
+use diopter_os::{EventFd, fork};
 
 use crate::backend::{Register, Wait};
 #[cfg(feature = "tokio")]

@@ -16,7 +16,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use diopter_sys::{IoBuf, fork};
+use diopter_os::{IoBuf, fork};
 
 use crate::engine::abandoned::AbandonedWrites;
 use crate::engine::target::Target;

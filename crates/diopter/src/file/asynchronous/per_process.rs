@@ -1,6 +1,6 @@
 //! Statics that a child of fork has for itself: what its parent had may be locked for ever there.
 
-use diopter_sys::fork;
+use diopter_os::fork;
 
 use crate::sync::OnceLock;
 

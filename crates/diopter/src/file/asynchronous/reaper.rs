@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
-use diopter_sys::EventFd;
+use diopter_os::EventFd;
 
 #[cfg(feature = "tokio")]
 use crate::clock::{self, Nanos};

@@ -1,7 +1,7 @@
 //! Files and buffers that are registered with the engine of a thread that drives a current-thread
 //! runtime. It makes requests cheaper and changes nothing else.
 
-use diopter_sys::{Errno, IoBuf};
+use diopter_os::{Errno, IoBuf};
 
 use crate::file::File;
 use crate::file::asynchronous::tokio_driver::with_desk;

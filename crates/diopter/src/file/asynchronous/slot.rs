@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::engine::abandoned::note_unseen;
 use crate::engine::target::Target;
@@ -361,7 +361,7 @@ fn ended(op: RequestOp, range: FileRange, error: IoError, state: RangeState) -> 
 
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 mod tests {
-    use diopter_sys::IoBuf;
+    use diopter_os::IoBuf;
 
     use super::*;
     use crate::backend::sim::{Disk, World};

@@ -18,7 +18,7 @@ mod volume;
 
 use std::ops::Range;
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use self::checksum::crc32c;
 use self::field::u32_at;

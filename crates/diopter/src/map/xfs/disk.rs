@@ -1,7 +1,7 @@
 //! Blocks of an XFS volume: read, and held against what they say of themselves. All metadata comes
 //! through here, and what was read last is kept. It knows no structure but the common header.
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use crate::map::image::cache::Cache;
 use crate::map::image::{ImageError, ImageErrorKind, Source};

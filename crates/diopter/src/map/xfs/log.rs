@@ -156,7 +156,7 @@ mod tests {
     use crate::map::xfs::superblock::Superblock;
     use crate::prng::Prng;
     use crate::sync::{Arc, AtomicU64, Ordering};
-    use diopter_sys::Errno;
+    use diopter_os::Errno;
 
     /// Runs of blocks by cycle, from the start of a log on.
     struct Rounds {

@@ -3,7 +3,7 @@
 mod names;
 mod volume;
 
-use diopter_sys::Errno;
+use diopter_os::Errno;
 
 use super::Xfs;
 use super::disk::Disk;

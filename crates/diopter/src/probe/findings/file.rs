@@ -1,6 +1,6 @@
 //! Findings about the name itself: whether it is direct, its extents, its cached pages.
 
-use diopter_sys::file::{AlignmentSource, BufferedReason, DirectSupport};
+use diopter_os::file::{AlignmentSource, BufferedReason, DirectSupport};
 
 use super::known::{self, shell_word};
 use crate::probe::{Facts, Finding, NameKind, Severity, size_text};

@@ -1,7 +1,7 @@
 //! Findings about what is around a name: the kernel, the device, the limits of this process.
 
-use diopter_sys::Errno;
-use diopter_sys::file::DirectSupport;
+use diopter_os::Errno;
+use diopter_os::file::DirectSupport;
 
 use super::known;
 use crate::probe::{Facts, Finding, NameKind, Severity, UringRefusal, size_text};

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use diopter_sys::Errno;
-use diopter_sys::file::{Alignment, AlignmentSource, BufferedReason, DirectSupport};
-use diopter_sys::queue::BlockQueue;
-use diopter_sys::residency::{Residency, ResidencySource};
+use diopter_os::Errno;
+use diopter_os::file::{Alignment, AlignmentSource, BufferedReason, DirectSupport};
+use diopter_os::queue::BlockQueue;
+use diopter_os::residency::{Residency, ResidencySource};
 
 use super::*;
 use crate::engine::BackendChoice;
