@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use diopter::layout::ceph;
+use diopter_layouts::ceph;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|value: &[u8]| {

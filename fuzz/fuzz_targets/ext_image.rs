@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use diopter::map::ext::Ext;
-use diopter::map::image::{ImageError, Source, Use, Volume};
+use diopter_images::ext::Ext;
+use diopter_images::image::{ImageError, Source, Use, Volume};
 use diopter::{Errno, FileRange};
 use libfuzzer_sys::fuzz_target;
 

@@ -2,8 +2,9 @@
 
 #![no_main]
 
-use diopter::layout::foreign::ForeignLayout;
-use diopter::layout::lustre::{self, Lookup};
+use diopter_layouts::foreign::ForeignLayout;
+use diopter_layouts::lustre;
+use diopter_layouts::lustre::Lookup;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|value: &[u8]| {

@@ -4,8 +4,8 @@
 #![no_main]
 
 use diopter::LayoutErrorKind;
-use diopter::layout::Manifest;
-use diopter::limits::FILE_SIZE_MAX;
+use diopter_layouts::layout::Manifest;
+use diopter_core::limits::FILE_SIZE_MAX;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

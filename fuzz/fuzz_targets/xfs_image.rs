@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use diopter::map::image::{Source, Use, Volume};
-use diopter::map::xfs::Xfs;
+use diopter_images::image::{Source, Use, Volume};
+use diopter_images::xfs::Xfs;
 use diopter::{Errno, FileRange};
 use libfuzzer_sys::fuzz_target;
 

@@ -203,7 +203,7 @@ const LANES: &[Lane] = &[
         &[Step {
             variables: &[("RUSTFLAGS", "--cfg diopter_loom")],
             target_below: Some("loom"),
-            ..test(&["test", "-p", "diopter", "--release", "--lib", "--", "handoff", "gate"])
+            ..test(&["test", "-p", "diopter-core", "--release", "--lib", "--", "handoff", "gate"])
         }],
     ),
     plain(
@@ -211,7 +211,7 @@ const LANES: &[Lane] = &[
         &[Step {
             variables: &[("RUSTFLAGS", "--cfg shuttle")],
             target_below: Some("shuttle"),
-            ..test(&["test", "-p", "diopter", "--release", "--lib", "--", "workers"])
+            ..test(&["test", "-p", "diopter-core", "--release", "--lib", "--", "workers"])
         }],
     ),
     plain("compare", &[test(COMPARE)]),

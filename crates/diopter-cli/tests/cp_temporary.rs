@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use cp_support::*;
-use diopter::sys::space;
+use diopter_os::space;
 use rustix::process::Signal;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Memory for requests: misaligned on purpose, and filled so that a wrong byte shows.
 
-use diopter::prng::Prng;
+use diopter_core::prng::Prng;
 
 const PAGE: usize = 4096;
 

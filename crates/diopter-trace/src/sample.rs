@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use diopter::prng::Prng;
+use diopter_core::prng::Prng;
 
 use super::document::Summary;
 use super::model::{Context, Trace};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use diopter::sys::buf::Pages;
 use diopter::{Engine, EngineOptions, File, IoBuf, OpenOptions, Request, RequestOp};
+use diopter_os::buf::Pages;
 use diopter_testkit::zram;
 
 use zram::Zram;

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use diopter::backend::sim::{Disk, Null, World};
-use diopter::map::Identity;
 use diopter::{
     Access, Blocks, CompletionPolicy, Engine, EngineOptions, File, IoBuf, Policies, Request,
     Target, TargetRef,
 };
+use diopter_core::backend::sim::{Disk, Null, World};
+use diopter_core::map::Identity;
 
 const DEPTH: usize = 64;
 const BLOCK: usize = 4096;

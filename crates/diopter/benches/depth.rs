@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use diopter::prng::Prng;
 use diopter::{DepthPolicy, Engine, EngineOptions, File, IoBuf, Policies, Request};
+use diopter_core::prng::Prng;
 use diopter_testkit::zram;
 
 use zram::Zram;

@@ -1,307 +1,12 @@
-//! Errors, four enums by time: set-up, admission, I/O, and a broken queue; and one for the layouts
-//! of striped files. Each says what failed, on what, and what to do. Errno becomes an
-//! [`IoErrorKind`] in one function, here.
+//! [`Error`]: any of the errors of the crates below, for calls that can fail at any time.
 
 use std::fmt;
-use std::path::PathBuf;
 
+use diopter_core::error::{
+    AdmitError, BackendError, ImageError, IoError, RequestError, SetupError,
+};
+use diopter_layouts::error::LayoutError;
 use diopter_os::Errno;
-
-use crate::units::FileRange;
-
-mod image;
-mod layout;
-
-pub use image::{ImageError, ImageErrorKind};
-pub(crate) use layout::CREATE_OBJECT;
-pub use layout::{LayoutError, LayoutErrorKind};
-
-/// Opening, probing or setting up failed; no byte was moved.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct SetupError {
-    /// What was tried, for example `open for writing`.
-    pub what: &'static str,
-    /// On what.
-    pub path: Option<PathBuf>,
-    /// The system's answer.
-    pub errno: Errno,
-    /// What to do about it.
-    pub remedy: &'static str,
-}
-
-impl fmt::Display for SetupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.what)?;
-        if let Some(path) = &self.path {
-            write!(f, " {}", path.display())?;
-        }
-        write!(f, ": {}", self.errno)?;
-        with_remedy(f, self.remedy)
-    }
-}
-
-impl std::error::Error for SetupError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.errno)
-    }
-}
-
-/// Why a request was refused before anything of it was queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AdmitErrorKind {
-    /// The file was not opened for this operation.
-    NotOpenedForThis,
-    /// The range ends past 2^63 - 1, the largest offset a file can have.
-    TooFar,
-    /// The file is strict and part of the request would be buffered.
-    WouldBuffer,
-    /// The engine holds as many requests as it can; take finished ones first.
-    Full,
-    /// Not possible as one atomic write on this file.
-    NotAtomic,
-    /// The request carries no memory, or memory for the wrong direction.
-    WrongMemory,
-    /// Neither a thread nor a descriptor can be had for the engine that was to serve it.
-    NoEngine,
-    /// The engine has lost its backend and takes no request any more; open a new one.
-    BackendLost,
-}
-
-/// The caller's request was refused before anything of it was queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AdmitError {
-    /// Why.
-    pub kind: AdmitErrorKind,
-    /// The range asked for.
-    pub range: FileRange,
-    /// In words, with what to do.
-    pub why: &'static str,
-}
-
-impl fmt::Display for AdmitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "request for {} refused: {}", self.range, self.why)
-    }
-}
-
-impl std::error::Error for AdmitError {}
-
-/// What an I/O error is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum IoErrorKind {
-    /// The device could not read or write (`EIO` and its relatives).
-    Device,
-    /// No space, or over quota.
-    NoSpace,
-    /// The file would become too large.
-    TooLarge,
-    /// Memory for the request could not be had.
-    OutOfMemory,
-    /// The kernel refused access, for example a sealed or immutable file.
-    Permission,
-    /// The request was cancelled.
-    Cancelled,
-    /// Other writes to the same blocks did not finish in time, or another process kept them locked.
-    Busy,
-    /// A POSIX lock that this process itself holds covers bytes of a write with `shared_writers`.
-    LockedHere,
-    /// The bytes of a write with `shared_writers` could not be locked.
-    NoLock,
-    /// The device kept answering without moving anything.
-    NoProgress,
-    /// A write into a hole of a file inside an image.
-    IntoHole,
-    /// A write into blocks of a file inside an image that are allocated and were never written.
-    IntoUnwritten,
-    /// A write into blocks that a file inside an image shares with another one.
-    IntoShared,
-    /// Metadata inside an image that cannot be.
-    Corrupt,
-    /// The file ended before the memory of a `read_exact_at` was full.
-    UnexpectedEnd,
-    /// The backend broke while the request was in flight.
-    BackendLost,
-    /// Anything else; `errno` tells.
-    Other,
-}
-
-/// A request that was admitted failed. The ranges that are done nevertheless are in its `Outcome`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct IoError {
-    /// What it is about.
-    pub kind: IoErrorKind,
-    /// The first error, as the kernel gave it.
-    pub errno: Errno,
-    /// The range of the bio that failed first.
-    pub range: FileRange,
-    /// What was being done, for example `write`.
-    pub what: &'static str,
-    /// One pointer: each result of an engine has room for an error.
-    context: Option<Box<IoContext>>,
-}
-
-/// What an error of a file that is not a plain one has to say in addition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum IoContext {
-    Object(FailedObject),
-    Image(ImageError),
-}
-
-/// The object of a striped file on which a request failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailedObject {
-    /// Its number, from 0.
-    pub index: usize,
-    /// Where it is, as far as the kernel reports that.
-    pub path: Option<PathBuf>,
-    /// Where in it the range that failed begins, in bytes.
-    pub offset: u64,
-}
-
-impl fmt::Display for FailedObject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at byte {} of object {}", self.offset, self.index)?;
-        match &self.path {
-            Some(path) => write!(f, ", {}", path.display()),
-            None => Ok(()),
-        }
-    }
-}
-
-impl IoError {
-    /// From an errno: the only place where one becomes an error.
-    #[must_use]
-    pub fn new(errno: Errno, range: FileRange, what: &'static str) -> IoError {
-        let kind = match errno {
-            Errno::ENOSPC | Errno::EDQUOT => IoErrorKind::NoSpace,
-            Errno::EFBIG | Errno::EOVERFLOW => IoErrorKind::TooLarge,
-            Errno::ENOMEM => IoErrorKind::OutOfMemory,
-            Errno::EPERM | Errno::EACCES | Errno::EROFS | Errno::ETXTBSY => IoErrorKind::Permission,
-            Errno::ECANCELED => IoErrorKind::Cancelled,
-            Errno::EBUSY | Errno::ETIMEDOUT => IoErrorKind::Busy,
-            Errno::EAGAIN | Errno::EINTR => IoErrorKind::NoProgress,
-            Errno::EIO | Errno::ENXIO | Errno::ENODEV | Errno::ENODATA => IoErrorKind::Device,
-            Errno::EUCLEAN => IoErrorKind::Corrupt,
-            _ => IoErrorKind::Other,
-        };
-        IoError { kind, errno, range, what, context: None }
-    }
-
-    /// Of a striped file: the object that failed, and where on it the range begins. Calls of
-    /// [`File`](crate::File) and [`File::name_object`](crate::File::name_object) set it.
-    #[must_use]
-    pub fn object(&self) -> Option<&FailedObject> {
-        match self.context.as_deref() {
-            Some(IoContext::Object(object)) => Some(object),
-            _ => None,
-        }
-    }
-
-    /// Of a file in an image: what is wrong with the metadata of the image, if that ended the
-    /// request (the inode, the block, and what to do).
-    #[must_use]
-    pub fn finding(&self) -> Option<&ImageError> {
-        match self.context.as_deref() {
-            Some(IoContext::Image(finding)) => Some(finding),
-            _ => None,
-        }
-    }
-
-    /// With what is wrong with the image.
-    #[must_use]
-    pub(crate) fn with_finding(mut self, finding: Option<ImageError>) -> IoError {
-        self.context = finding.map(|finding| Box::new(IoContext::Image(finding)));
-        self
-    }
-
-    /// With the object that failed.
-    #[must_use]
-    pub(crate) fn with_object(mut self, object: FailedObject) -> IoError {
-        self.context = Some(Box::new(IoContext::Object(object)));
-        self
-    }
-
-    /// The same error as another kind, where the errno alone does not tell.
-    #[must_use]
-    pub(crate) fn of_kind(mut self, kind: IoErrorKind) -> IoError {
-        self.kind = kind;
-        self
-    }
-
-    fn remedy(&self) -> &'static str {
-        match self.kind {
-            IoErrorKind::NoSpace => "free space on the file system, or raise the quota",
-            IoErrorKind::OutOfMemory => "raise the memory limit or lower the depth",
-            IoErrorKind::Busy => {
-                "other writes to these blocks are not over: take their results, check the device"
-            }
-            IoErrorKind::LockedHere => {
-                "a POSIX lock of this process covers these bytes: unlock it, or use F_OFD_SETLK"
-            }
-            IoErrorKind::NoLock => {
-                "shared_writers locks what it writes: open the file again in a child of fork"
-            }
-            IoErrorKind::Device => "the kernel log names the device and the sector",
-            IoErrorKind::IntoHole => "the file has a hole there: mount the image to fill it",
-            IoErrorKind::IntoUnwritten => {
-                "nothing was written there yet: mount the image to write there first"
-            }
-            IoErrorKind::IntoShared => {
-                "another file has the same blocks: mount the image to write there"
-            }
-            IoErrorKind::Corrupt => "the metadata is damaged: have e2fsck or xfs_repair look at it",
-            IoErrorKind::BackendLost => "open a new engine; what is done is in the outcome",
-            _ => "",
-        }
-    }
-}
-
-impl fmt::Display for IoError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of bytes {}", self.what, self.range)?;
-        if let Some(object) = self.object() {
-            write!(f, " ({object})")?;
-        }
-        write!(f, ": {}", self.errno)?;
-        match self.finding() {
-            Some(finding) => {
-                write!(f, ": {finding}")?;
-                let is_told = !finding.remedy.is_empty();
-                with_remedy(f, if is_told { "" } else { self.remedy() })
-            }
-            None => with_remedy(f, self.remedy()),
-        }
-    }
-}
-
-impl std::error::Error for IoError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.errno)
-    }
-}
-
-/// The queue itself is broken; the engine latches and every pending request ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BackendError {
-    /// Which backend.
-    pub backend: &'static str,
-    /// The system's answer.
-    pub errno: Errno,
-}
-
-impl fmt::Display for BackendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "backend {} is lost: {}; open a new engine", self.backend, self.errno)
-    }
-}
-
-impl std::error::Error for BackendError {}
 
 /// Any of them, for calls that can fail at any time. Converts into `std::io::Error`.
 #[derive(Debug)]
@@ -327,14 +32,7 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match self {
             Error::Setup(error) => error.errno,
-            Error::Admit(error) => match error.kind {
-                AdmitErrorKind::NotOpenedForThis => Errno::EBADF,
-                AdmitErrorKind::TooFar => Errno::EFBIG,
-                AdmitErrorKind::WouldBuffer => Errno::EOPNOTSUPP,
-                AdmitErrorKind::Full | AdmitErrorKind::NoEngine => Errno::EAGAIN,
-                AdmitErrorKind::NotAtomic | AdmitErrorKind::WrongMemory => Errno::EINVAL,
-                AdmitErrorKind::BackendLost => Errno::EIO,
-            },
+            Error::Admit(error) => error.errno(),
             Error::Io(error) => error.errno,
             Error::Backend(error) => error.errno,
             Error::Layout(error) => error.errno(),
@@ -381,6 +79,15 @@ impl From<AdmitError> for Error {
     }
 }
 
+impl From<RequestError> for Error {
+    fn from(error: RequestError) -> Error {
+        match error {
+            RequestError::Admit(error) => Error::Admit(error),
+            RequestError::Io(error) => Error::Io(error),
+        }
+    }
+}
+
 impl From<IoError> for Error {
     fn from(error: IoError) -> Error {
         Error::Io(error)
@@ -390,6 +97,18 @@ impl From<IoError> for Error {
 impl From<BackendError> for Error {
     fn from(error: BackendError) -> Error {
         Error::Backend(error)
+    }
+}
+
+impl From<ImageError> for Error {
+    fn from(error: ImageError) -> Error {
+        Error::Image(error)
+    }
+}
+
+impl From<LayoutError> for Error {
+    fn from(error: LayoutError) -> Error {
+        Error::Layout(error)
     }
 }
 
@@ -403,13 +122,10 @@ impl From<Error> for std::io::Error {
 /// A result of diopter's.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-fn with_remedy(f: &mut fmt::Formatter<'_>, remedy: &str) -> fmt::Result {
-    if remedy.is_empty() { Ok(()) } else { write!(f, "; {remedy}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diopter_core::units::FileRange;
 
     #[test]
     fn a_message_says_what_failed_on_what_and_what_to_do() {

@@ -23,64 +23,47 @@
 //! of the path.
 
 #![forbid(unsafe_code)]
-
-mod units;
-
-pub mod limits;
+#![warn(missing_docs)]
 
 mod error;
-mod sync;
 
-pub mod clock;
-pub mod prng;
-
-mod gate;
-mod handoff;
-mod outcome;
-mod policy;
-mod request;
-mod workers;
-
-pub mod completion;
-
-pub mod bio;
-pub mod extent;
-pub mod map;
-pub mod stripe;
-
-pub mod backend;
-mod engine;
 mod file;
-pub mod layout;
-mod plan;
 pub mod probe;
 
-pub use backend::{BackendKind, UringOptions};
-pub use completion::{
+pub use diopter_core::backend;
+pub use diopter_core::backend::{BackendKind, UringOptions};
+pub use diopter_core::completion::{
     Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason,
 };
+pub use diopter_core::engine::abandoned::AbandonedWrites;
+pub use diopter_core::engine::depth::{DepthController, DepthReason, DepthReport, Progress};
+pub use diopter_core::engine::hybrid::HybridCounters;
+pub use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
+pub use diopter_core::engine::{BackendChoice, Engine, EngineOptions, use_for_this_thread};
+pub use diopter_core::error::{
+    AdmitError, AdmitErrorKind, BackendError, FailedObject, ImageError, ImageErrorKind, IoError,
+    IoErrorKind, SetupError,
+};
+pub use diopter_core::outcome::{
+    DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing,
+};
+pub use diopter_core::plan::{Plan, PlanQuery, PlannedBio};
+pub use diopter_core::policy::{
+    BoundaryPolicy, CompletionPolicy, DepthPolicy, MergePolicy, Policies, Preset, RoutePolicy,
+    ShortPolicy, SubmitPolicy, WaitPolicy,
+};
+pub use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
+pub use diopter_core::units::{Bytes, FileOffset, FileRange, ObjectOffset};
+pub use diopter_core::{bio, clock, completion, extent, limits, map, prng, stripe};
+pub use diopter_layouts as layouts;
+pub use diopter_layouts::error::{LayoutError, LayoutErrorKind};
+pub use diopter_layouts::layout;
 pub use diopter_os as sys;
 pub use diopter_os::{Errno, IoBuf, RwFlags};
-pub use engine::abandoned::AbandonedWrites;
-pub use engine::depth::{DepthController, DepthReason, DepthReport, Progress};
-pub use engine::hybrid::HybridCounters;
-pub use engine::target::{Access, Blocks, Target, TargetRef};
-pub use engine::{BackendChoice, Engine, EngineOptions, use_for_this_thread};
-pub use error::{
-    AdmitError, AdmitErrorKind, BackendError, Error, FailedObject, ImageError, ImageErrorKind,
-    IoError, IoErrorKind, LayoutError, LayoutErrorKind, Result, SetupError,
-};
+pub use error::{Error, Result};
 #[cfg(feature = "tokio")]
 pub use file::register_buffers_for_futures;
 pub use file::{
     AsyncDriver, File, Image, InFlight, Metadata, OpenOptions, ReaderOptions, RequestFuture,
     SequentialReader, StripedFile, SyncFuture, TransferFuture, use_for_futures,
 };
-pub use outcome::{DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing};
-pub use plan::{Plan, PlanQuery, PlannedBio};
-pub use policy::{
-    BoundaryPolicy, CompletionPolicy, DepthPolicy, MergePolicy, Policies, Preset, RoutePolicy,
-    ShortPolicy, SubmitPolicy, WaitPolicy,
-};
-pub use request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
-pub use units::{Bytes, FileOffset, FileRange, ObjectOffset};

@@ -20,11 +20,12 @@ use diopter_os::file::{self, Alignment, AtomicWrite, DirectSupport, OpenedFile};
 use diopter_os::queue::BlockQueue;
 use diopter_os::residency::{Residency, residency};
 
-use crate::backend::BackendKind;
-use crate::backend::trial::probe_uring;
-use crate::engine::{BackendChoice, Engine, EngineOptions};
-use crate::error::SetupError;
-use crate::layout::foreign::{self, ForeignError, ForeignLayout};
+use diopter_core::backend::BackendKind;
+use diopter_core::backend::trial::probe_uring;
+use diopter_core::engine::{BackendChoice, Engine, EngineOptions};
+use diopter_core::error::SetupError;
+use diopter_layouts::foreign;
+use diopter_layouts::foreign::{ForeignError, ForeignLayout};
 
 pub use abilities::Ability;
 pub use extents::{ExtentShare, ExtentSummary};
@@ -239,7 +240,7 @@ fn refused(what: &'static str, path: &Path, error: &std::io::Error) -> SetupErro
 }
 
 fn setup_error(what: &'static str, path: &Path, errno: Errno) -> SetupError {
-    SetupError { what, path: Some(path.to_owned()), errno, remedy: remedy_of(errno) }
+    SetupError::new(what, Some(path.to_owned()), errno, remedy_of(errno))
 }
 
 fn remedy_of(errno: Errno) -> &'static str {

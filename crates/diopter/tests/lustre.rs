@@ -17,9 +17,9 @@ mod scripted;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use diopter::layout::{CreateOptions, OBJECT_ATTRIBUTE, ObjectPlace};
-use diopter::prng::Prng;
 use diopter::{File, StripedFile};
+use diopter_core::prng::Prng;
+use diopter_layouts::layout::{CreateOptions, OBJECT_ATTRIBUTE, ObjectPlace};
 use diopter_os::xattr;
 use diopter_testkit::env;
 use tempfile::TempDir;

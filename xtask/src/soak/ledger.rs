@@ -27,19 +27,12 @@ pub enum Sources {
 }
 
 /// Below the library's sources: what no request of the engine's campaigns passes through.
-const BESIDE_ENGINE: &[&str] = &[
-    "error/layout.rs",
-    "file/image.rs",
-    "layout",
-    "map/ext",
-    "map/image",
-    "map/image.rs",
-    "map/xfs",
-    "probe",
-    "probe.rs",
-];
+const BESIDE_ENGINE: &[&str] = &["file/image.rs", "probe", "probe.rs"];
 
 const OS: &str = "crates/diopter-os/src";
+const CORE: &str = "crates/diopter-core/src";
+const LAYOUTS: &str = "crates/diopter-layouts/src";
+const IMAGES: &str = "crates/diopter-images/src";
 const LIBRARY: &str = "crates/diopter/src";
 
 impl Sources {
@@ -49,13 +42,15 @@ impl Sources {
         match self {
             Sources::Engine => {
                 let beside = BESIDE_ENGINE.iter().map(|path| format!(":(exclude){LIBRARY}/{path}"));
-                [OS.to_owned(), LIBRARY.to_owned()].into_iter().chain(beside).collect()
+                [OS, CORE, LIBRARY].into_iter().map(str::to_owned).chain(beside).collect()
             }
-            Sources::Copy => whole(&[OS, LIBRARY, "crates/diopter-cli/src/cp"]),
-            Sources::Library => whole(&[OS, LIBRARY]),
+            Sources::Copy => {
+                whole(&[OS, CORE, LAYOUTS, IMAGES, LIBRARY, "crates/diopter-cli/src/cp"])
+            }
+            Sources::Library => whole(&[OS, CORE, LAYOUTS, IMAGES, LIBRARY]),
             Sources::Parsers => whole(&[
-                "crates/diopter/src/map",
-                "crates/diopter/src/layout",
+                IMAGES,
+                LAYOUTS,
                 "crates/diopter-bench/src/bench/job_file.rs",
                 "crates/diopter-bench/src/fio",
                 "crates/diopter-trace/src",
@@ -241,9 +236,9 @@ mod tests {
             repo::output_of(&mut command).unwrap()
         };
         let has = |sources, path: &str| files(sources).lines().any(|line| line == path);
-        let layout = "crates/diopter/src/layout/mod.rs";
+        let layout = "crates/diopter-layouts/src/layout/mod.rs";
         assert!(has(Sources::Copy, layout) && !has(Sources::Engine, layout));
-        for path in ["crates/diopter/src/engine/mod.rs", "crates/diopter-os/src/slab.rs"] {
+        for path in ["crates/diopter-core/src/engine/mod.rs", "crates/diopter-os/src/slab.rs"] {
             assert!(has(Sources::Engine, path) && has(Sources::Copy, path), "{path}");
         }
         for beside in BESIDE_ENGINE {

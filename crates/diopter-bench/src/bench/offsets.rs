@@ -1,7 +1,7 @@
 //! Where the requests of a job go, from its seed alone: one after another, or at random with every
 //! block visited before one is visited again (as fio's random map has it), or wholly at random.
 
-use diopter::prng::Prng;
+use diopter_core::prng::Prng;
 
 use crate::document::{Direction, Job, ReadWrite};
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use diopter::prng::Prng;
+use diopter_core::prng::Prng;
 
 use super::metric::{Aim, Metric};
 use super::model::{ComparedRow, Interval, Pairing, Rule, Verdict};

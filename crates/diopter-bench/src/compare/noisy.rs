@@ -1,7 +1,7 @@
 //! A simulated device with the noise of real ones, for rehearsals of the judge: seeded, in no time,
 //! and with a truth that is known. Nothing here is measured.
 
-use diopter::prng::Prng;
+use diopter_core::prng::Prng;
 
 use crate::document::{
     Bench, Cell, Column, DirectionSample, Job, Method, ReadWrite, Row, SCHEMA, Sample, Span,

@@ -1,8 +1,8 @@
 //! How a file is laid out over several objects, by a distributed file system or as a striped file:
 //! as `dio probe` and `dio explain` tell it.
 
-use diopter::layout::foreign::{ForeignError, ForeignLayout};
-use diopter::stripe::Striping;
+use diopter_core::stripe::Striping;
+use diopter_layouts::foreign::{ForeignError, ForeignLayout};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -101,7 +101,7 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
-    use diopter::layout::foreign::of_attributes;
+    use diopter_layouts::foreign::of_attributes;
 
     use super::*;
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use diopter::backend::sim::{Disk, Null, World};
-use diopter::map::Identity;
 use diopter::{
     Access, Blocks, Engine, FinishedRequest, IoBuf, Policies, Request, Target, TargetRef,
 };
+use diopter_core::backend::sim::{Disk, Null, World};
+use diopter_core::map::Identity;
 
 /// Requests in flight.
 pub const DEPTH: usize = 64;

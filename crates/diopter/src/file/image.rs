@@ -6,27 +6,28 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use diopter_core::backend::Port;
+use diopter_core::backend::local::LocalObject;
+use diopter_core::bio::device::DeviceLimits;
+use diopter_core::engine::target::{Access, Blocks, Target};
+use diopter_core::error::{ImageError, ImageErrorKind, SetupError};
+use diopter_core::extent::Extent;
+use diopter_core::inodes::{InodeKey, gate_of};
+use diopter_core::map::Mapper;
+use diopter_core::sync::{Arc, ForkMutex, StaticMutex, lock_static};
+use diopter_core::units::{FileRange, align_down, align_up, to_u64, to_usize};
+use diopter_images::ext::Ext;
+use diopter_images::image::path::resolve;
+use diopter_images::image::{Node, NodeKind, Source, Use, Volume};
+use diopter_images::xfs::Xfs;
 use diopter_os::file::{DirectSupport, FileKind, OpenedFile, check_writable, stat_size};
 use diopter_os::queue::BlockQueue;
 use diopter_os::{Errno, IoBuf, LentOnce, OpenObject, RwFlags, rw};
 
-use crate::backend::Port;
-use crate::backend::local::LocalObject;
-use crate::bio::device::DeviceLimits;
-use crate::engine::target::{Access, Blocks, Target};
-use crate::error::{ImageError, ImageErrorKind, Result, SetupError};
-use crate::extent::Extent;
-use crate::file::inodes::{InodeKey, gate_of};
+use crate::error::Result;
 use crate::file::options::{directness_of, remedy_of};
 use crate::file::{Facts, File, Inner, OpenOptions};
-use crate::map::Mapper;
-use crate::map::ext::Ext;
-use crate::map::image::path::resolve;
-use crate::map::image::{Node, NodeKind, Source, Use, Volume};
-use crate::map::xfs::Xfs;
 use crate::probe::{loops_over, mounts_of};
-use crate::sync::{Arc, ForkMutex, StaticMutex, lock_static};
-use crate::units::{FileRange, align_down, align_up, to_u64, to_usize};
 
 /// Bytes of metadata that are read at once, at most: the largest directory block of XFS.
 const READ_BYTES_MAX: u64 = 64 << 10;
@@ -107,8 +108,7 @@ impl Image {
 
     fn open_as(path: &Path, options: &OpenOptions, purpose: Purpose) -> Result<Image> {
         let access = options.access;
-        let fail =
-            |what, errno, remedy| SetupError { what, path: Some(path.into()), errno, remedy };
+        let fail = |what, errno, remedy| SetupError::new(what, Some(path.into()), errno, remedy);
         if access.append || !access.read {
             let remedy = "open an image for reading, or for reading and writing";
             return Err(fail("open", Errno::EINVAL, remedy).into());
@@ -215,7 +215,7 @@ impl Image {
         if access.strict && !fits {
             let what = "its blocks are smaller than the device's: open a file strictly in";
             let (path, remedy) = (Some(self.inner.path.clone()), "open it without strict");
-            return Err(SetupError { what, path, errno: Errno::EOPNOTSUPP, remedy }.into());
+            return Err(SetupError::new(what, path, Errno::EOPNOTSUPP, remedy).into());
         }
         let port = Arc::new(Inside { object: Arc::clone(object), size: node.size });
         let (volume, findings) = (Arc::clone(volume), StaticMutex::default());
@@ -279,11 +279,8 @@ fn open_volume(source: Arc<dyn Source>) -> std::result::Result<Arc<dyn Volume>, 
 
 /// A file of these bytes in memory.
 fn copied(bytes: &[u8]) -> Result<File> {
-    let fail = |errno| SetupError {
-        what: "make a copy in memory",
-        path: None,
-        errno,
-        remedy: "close files, or free memory",
+    let fail = |errno| {
+        SetupError::new("make a copy in memory", None, errno, "close files, or free memory")
     };
     let fd: OwnedFd = diopter_os::file::in_memory().map_err(fail)?;
     let mut file = std::fs::File::from(fd);

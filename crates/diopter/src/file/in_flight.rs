@@ -2,10 +2,10 @@
 
 use std::marker::PhantomData;
 
-use crate::engine::target::Target;
-use crate::engine::{Core, if_thread_engine, with_thread_engine};
-use crate::request::{FinishedRequest, RequestId};
-use crate::sync::Arc;
+use diopter_core::engine::target::Target;
+use diopter_core::engine::{Core, if_thread_engine, with_thread_engine};
+use diopter_core::request::{FinishedRequest, RequestId};
+use diopter_core::sync::Arc;
 
 /// A request that was started by `File::request`.
 ///

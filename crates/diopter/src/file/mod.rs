@@ -4,7 +4,7 @@
 mod asynchronous;
 mod image;
 mod in_flight;
-mod inodes;
+
 mod options;
 mod reader;
 mod striped;
@@ -14,25 +14,27 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use diopter_core::backend::Wait;
+use diopter_core::backend::local::LocalObject;
+use diopter_core::bio::lanes::Lanes;
+use diopter_core::engine::hybrid::HybridCounters;
+use diopter_core::engine::target::Target;
+use diopter_core::engine::wait::Deadline;
+use diopter_core::engine::{
+    Core, admit, blocking_order, if_thread_engine, start_on, with_thread_engine,
+};
+use diopter_core::error::{AdmitError, AdmitErrorKind, FailedObject, IoError, IoErrorKind};
+use diopter_core::limits::{GATE_WAIT_MAX, WAIT_SLICE};
+use diopter_core::plan::{Plan, PlanQuery};
+use diopter_core::policy::MergePolicy;
+use diopter_core::request::{Refused, Request, RequestOp};
+use diopter_core::stripe::Striping;
+use diopter_core::sync::Arc;
+use diopter_core::units::{FileOffset, FileRange, to_u64, to_usize};
 use diopter_os::file::{Alignment, AtomicWrite, DirectSupport, FileKind};
 use diopter_os::{Errno, Lent, LentOnce, RwFlags, space};
 
-use crate::backend::Wait;
-use crate::backend::local::LocalObject;
-use crate::bio::lanes::Lanes;
-use crate::engine::admit;
-use crate::engine::hybrid::HybridCounters;
-use crate::engine::target::Target;
-use crate::engine::wait::Deadline;
-use crate::engine::{Core, blocking_order, if_thread_engine, start_on, with_thread_engine};
-use crate::error::{AdmitError, AdmitErrorKind, Error, FailedObject, IoError, IoErrorKind, Result};
-use crate::limits::{GATE_WAIT_MAX, WAIT_SLICE};
-use crate::plan::{Plan, PlanQuery};
-use crate::policy::MergePolicy;
-use crate::request::{Refused, Request, RequestOp};
-use crate::stripe::Striping;
-use crate::sync::Arc;
-use crate::units::{FileOffset, FileRange, to_u64, to_usize};
+use crate::error::{Error, Result};
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::register_buffers_for_futures;
@@ -190,7 +192,7 @@ impl File {
         let memory = self.inner.target.blocks.memory;
         if !to_u64(buf.as_ptr().addr()).is_multiple_of(memory) {
             let why = "an atomic write's memory is aligned as direct I/O wants it";
-            return Err(AdmitError { kind: AdmitErrorKind::NotAtomic, range, why }.into());
+            return Err(AdmitError::new(AdmitErrorKind::NotAtomic, range, why).into());
         }
         let range = (offset, to_u64(buf.len()));
         self.transfer(RequestOp::Write, Lent::Take(buf), range, RwFlags::ATOMIC).map(|_| ())
@@ -400,7 +402,7 @@ impl File {
     /// # Errors
     /// `Admit` as the request itself would be refused.
     pub fn plan(&self, query: &PlanQuery) -> Result<Plan> {
-        crate::plan::plan(&self.inner.target, &self.inner.objects, query)
+        Ok(diopter_core::plan::plan(&self.inner.target, &self.inner.objects, query)?)
     }
 
     /// Starts a request on this thread's engine, with owned memory that comes back with the result.
@@ -446,7 +448,7 @@ fn once<'a>(lent: &'a mut Lent<'_, '_>, range: FileRange) -> Option<LentOnce<'a>
 
 fn full(range: FileRange) -> AdmitError {
     let why = "this thread's engine is full of requests whose results nobody took";
-    AdmitError { kind: AdmitErrorKind::Full, range, why }
+    AdmitError::new(AdmitErrorKind::Full, range, why)
 }
 
 impl Inner {

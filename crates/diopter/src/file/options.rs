@@ -3,19 +3,20 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use diopter_core::backend::Port;
+use diopter_core::backend::local::LocalObject;
+use diopter_core::engine::target::{Access, Blocks, Directness, Target};
+use diopter_core::error::SetupError;
+use diopter_core::inodes::{InodeKey, gate_of};
+use diopter_core::map::Identity;
+use diopter_core::policy::RoutePolicy;
+use diopter_core::sync::Arc;
+use diopter_layouts::layout::Layout;
 use diopter_os::file::{self, BufferedReason, DirectSupport, FileKind, OpenedFile};
 use diopter_os::{Errno, RwFlags};
 
-use crate::backend::Port;
-use crate::backend::local::LocalObject;
-use crate::engine::target::{Access, Blocks, Directness, Target};
-use crate::error::{Result, SetupError};
-use crate::file::inodes::{InodeKey, gate_of};
+use crate::error::Result;
 use crate::file::{Facts, File, Inner, striped};
-use crate::layout::Layout;
-use crate::map::Identity;
-use crate::policy::RoutePolicy;
-use crate::sync::Arc;
 
 /// Options for opening a [`File`]; every one is off at first.
 #[derive(Clone, Debug)]
@@ -181,12 +182,8 @@ impl OpenOptions {
 
     /// A descriptor as a file; what it was opened for is the caller's word.
     pub(super) fn take_descriptor(&self, fd: OwnedFd) -> Result<File> {
-        let opened = file::inspect(fd).map_err(|failure| SetupError {
-            what: failure.what,
-            path: None,
-            errno: failure.errno,
-            remedy: "",
-        })?;
+        let opened = file::inspect(fd)
+            .map_err(|failure| SetupError::new(failure.what, None, failure.errno, ""))?;
         self.check_strict(opened.direct, None)?;
         Ok(self.assemble(opened, self.writes()))
     }
@@ -203,7 +200,7 @@ impl OpenOptions {
     /// The open file and what was found out about it; not cut to 0 bytes, because a manifest stays.
     pub(super) fn open_sys(&self, path: &Path) -> Result<OpenedFile> {
         let fail =
-            |what, errno, remedy| SetupError { what, path: Some(path.to_owned()), errno, remedy };
+            |what, errno, remedy| SetupError::new(what, Some(path.to_owned()), errno, remedy);
         if !self.access.read && !self.writes() {
             return Err(fail("open", Errno::EINVAL, "set read, write or append").into());
         }
@@ -230,7 +227,7 @@ impl OpenOptions {
             BufferedReason::StatxSaysNo => "this file has no direct I/O: open",
         };
         let (path, remedy) = (path.map(Path::to_owned), "open it without strict");
-        Err(SetupError { what, path, errno: Errno::EOPNOTSUPP, remedy }.into())
+        Err(SetupError::new(what, path, Errno::EOPNOTSUPP, remedy).into())
     }
 
     fn assemble(&self, opened: OpenedFile, writes: bool) -> File {

@@ -4,16 +4,17 @@
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
 
+use diopter_core::backend::Wait;
+use diopter_core::engine::with_thread_engine;
+use diopter_core::error::{AdmitErrorKind, IoError};
+use diopter_core::limits::{FILE_SIZE_MAX, READER_BYTES_MAX, READER_REQUESTS_MAX};
+use diopter_core::request::Request;
+use diopter_core::units::{FileRange, align_down, align_up, to_u64, to_usize};
 use diopter_os::IoBuf;
 use diopter_os::buf::Pages;
 
-use crate::backend::Wait;
-use crate::engine::with_thread_engine;
-use crate::error::{AdmitErrorKind, Error, IoError, Result};
+use crate::error::{Error, Result};
 use crate::file::{File, InFlight};
-use crate::limits::{FILE_SIZE_MAX, READER_BYTES_MAX, READER_REQUESTS_MAX};
-use crate::request::Request;
-use crate::units::{FileRange, align_down, align_up, to_u64, to_usize};
 
 /// Bytes of one request once the reading is known to be sequential: a huge page, which is one
 /// segment for the device.
@@ -55,7 +56,7 @@ impl ReaderOptions {
     }
 
     /// Requests ahead of the reader at most; at least 1, at most
-    /// [`READER_REQUESTS_MAX`](crate::limits::READER_REQUESTS_MAX).
+    /// [`READER_REQUESTS_MAX`](diopter_core::limits::READER_REQUESTS_MAX).
     #[must_use]
     pub fn in_flight(mut self, requests: u32) -> ReaderOptions {
         self.requests = Some(requests);
@@ -88,8 +89,8 @@ impl ReaderOptions {
 /// read again, block by block. The next read tries again; a seek passes it.
 ///
 /// Memory: one buffer more than there are requests, made as the window grows, at most
-/// [`READER_BYTES_MAX`](crate::limits::READER_BYTES_MAX). Dropping the reader cancels what is on
-/// its way and waits for it.
+/// [`READER_BYTES_MAX`](diopter_core::limits::READER_BYTES_MAX). Dropping the reader cancels what
+/// is on its way and waits for it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -351,7 +352,7 @@ impl SequentialReader {
 }
 
 fn came_back(
-    result: std::result::Result<crate::units::Bytes, IoError>,
+    result: std::result::Result<diopter_core::units::Bytes, IoError>,
     memory: Option<IoBuf>,
     range: FileRange,
 ) -> Fetched {

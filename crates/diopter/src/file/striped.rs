@@ -5,26 +5,28 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
+use diopter_core::backend::Port;
+use diopter_core::backend::local::LocalObject;
+use diopter_core::engine::target::{Access, Blocks, Directness, Target};
+use diopter_core::error::SetupError;
+use diopter_core::inodes::{InodeKey, gate_of};
+use diopter_core::map::Striped;
+use diopter_core::stripe::Striping;
+use diopter_core::sync::{Arc, ForkMutex};
+use diopter_core::units::{ObjectOffset, to_u64, to_usize};
+use diopter_layouts::error::{LayoutError, LayoutErrorKind};
+use diopter_layouts::layout::{
+    CreateOptions, Layout, MANIFEST_ATTRIBUTE, MANIFEST_BYTES_MAX, MANIFEST_BYTES_MIN,
+    MANIFEST_HEAD_BYTES, Manifest, ObjectAccess, OpenedObject, check_marked, is_manifest,
+};
 use diopter_os::file::{
     Alignment, DirectSupport, FileKind, OpenedFile, reopen_buffered, stat_size, without_access_time,
 };
 use diopter_os::{Errno, IoBuf, rw, xattr};
 
-use crate::backend::Port;
-use crate::backend::local::LocalObject;
-use crate::engine::target::{Access, Blocks, Directness, Target};
-use crate::error::{LayoutError, LayoutErrorKind, Result, SetupError};
-use crate::file::inodes::{InodeKey, gate_of};
+use crate::error::Result;
 use crate::file::options::directness_of;
 use crate::file::{Facts, File, Inner, OpenOptions};
-use crate::layout::{
-    CreateOptions, Layout, MANIFEST_ATTRIBUTE, MANIFEST_BYTES_MAX, MANIFEST_BYTES_MIN,
-    MANIFEST_HEAD_BYTES, Manifest, ObjectAccess, OpenedObject, check_marked, is_manifest,
-};
-use crate::map::Striped;
-use crate::stripe::Striping;
-use crate::sync::{Arc, ForkMutex};
-use crate::units::{ObjectOffset, to_u64, to_usize};
 
 /// A file whose bytes are dealt out to several objects, RAID-0: files on one or more file systems,
 /// or whole devices. It is a [`File`]; what is only a striped file's is here.
@@ -134,8 +136,8 @@ impl StripedFile {
         let layout = self.0.inner.layout.as_ref().expect("a striped file has a layout");
         let Some(mut own) = layout.layout.lock() else {
             // A child of fork whose parent is changing the manifest.
-            let none = crate::units::FileRange::new(0, 0);
-            return Err(crate::error::IoError::new(Errno::EBUSY, none, "seal").into());
+            let none = diopter_core::units::FileRange::new(0, 0);
+            return Err(diopter_core::error::IoError::new(Errno::EBUSY, none, "seal").into());
         };
         Ok(own.seal()?)
     }
@@ -148,8 +150,8 @@ impl StripedFile {
         let sizes = self.0.inner.objects.iter().map(|object| object.size());
         let sizes: std::result::Result<_, Errno> = sizes.collect();
         sizes.map_err(|errno| {
-            let none = crate::units::FileRange::new(0, 0);
-            crate::error::IoError::new(errno, none, "size").into()
+            let none = diopter_core::units::FileRange::new(0, 0);
+            diopter_core::error::IoError::new(errno, none, "size").into()
         })
     }
 
@@ -202,8 +204,8 @@ impl File {
     /// # }
     /// ```
     ///
-    /// [`Creation`]: crate::layout::Creation
-    /// [`Replacement`]: crate::layout::Replacement
+    /// [`Creation`]: diopter_layouts::layout::Creation
+    /// [`Replacement`]: diopter_layouts::layout::Replacement
     ///
     /// # Panics
     /// When there are not as many objects as the manifest names.
@@ -248,7 +250,7 @@ pub(super) fn open(options: &OpenOptions, layout: Layout) -> Result<File> {
     let wanted =
         ObjectAccess { read: access.read, write: writes, exclusive: options.sys.exclusive };
     let path = layout.path().to_owned();
-    let fail = |what, errno, remedy| SetupError { what, path: Some(path.clone()), errno, remedy };
+    let fail = |what, errno, remedy| SetupError::new(what, Some(path.clone()), errno, remedy);
     if !access.read && !writes {
         return Err(fail("open", Errno::EINVAL, "set read, write or append").into());
     }

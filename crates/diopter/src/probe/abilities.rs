@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use diopter_os::Errno;
 
-use crate::backend::trial::{self, Choice};
+use diopter_core::backend::trial;
+use diopter_core::backend::trial::Choice;
 
 /// A backend or an option, and whether it can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ mod system;
 
 use super::Facts;
 
-pub use crate::units::size_text;
+pub use diopter_core::units::size_text;
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

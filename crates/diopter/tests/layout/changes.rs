@@ -175,7 +175,7 @@ fn what_is_done_in_an_open_directory_is_done_there_whatever_has_its_name() {
     let Some(directory) = dir() else { return };
     let (dir, real, other) = moved(directory.path());
     let given = directory.path().join("given/data");
-    let striping = diopter::stripe::Striping::new(4096, 2).unwrap();
+    let striping = diopter_core::stripe::Striping::new(4096, 2).unwrap();
     let creation = Layout::prepare_at(dir.as_fd(), &given, striping, 0o600).unwrap();
     assert_eq!(names(&real), ["data.0", "data.1"]);
     let second = Layout::prepare_at(dir.as_fd(), &given, striping, 0o600).unwrap();

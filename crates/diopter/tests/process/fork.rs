@@ -215,7 +215,7 @@ fn an_inherited_engine_answers_a_child_with_an_error() {
 /// Parent and child write to the same striped file, opened before the fork, side by side.
 #[test]
 fn a_child_uses_the_same_striped_file() {
-    use diopter::layout::{CreateOptions, ObjectPlace};
+    use diopter_layouts::layout::{CreateOptions, ObjectPlace};
     let name = "a_child_uses_the_same_striped_file";
     own_process(module_path!(), name, || {
         let dir = dir();

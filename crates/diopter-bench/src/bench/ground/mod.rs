@@ -12,9 +12,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use diopter::backend::BackendKind;
-use diopter::layout::{CreateOptions, Layout, ObjectPlace};
 use diopter::probe::{self, size_text};
+use diopter_core::backend::BackendKind;
+use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
 
 use super::campaign::Trouble;
 use super::round::Place;
@@ -315,7 +315,7 @@ fn drop_cache(place: &Place) {
     let Ok(file) = options.open(path) else { return };
     for object in file.object_descriptors() {
         // Only advice: what stays is seen after the round, and told as a doubt.
-        diopter::sys::space::advise_dont_need(object, 0, 0).unwrap_or(());
+        diopter_os::space::advise_dont_need(object, 0, 0).unwrap_or(());
     }
 }
 

@@ -2,12 +2,11 @@
 //! they counted.
 
 use std::str::FromStr;
-use std::sync::Barrier;
-use std::sync::Mutex;
+use std::sync::{Barrier, Mutex};
 use std::time::SystemTime;
 
-use diopter::backend::BackendKind;
 use diopter::{Policies, Preset};
+use diopter_core::backend::BackendKind;
 
 use super::usage::{Look, Used, Whose, memory_peak_bytes};
 use super::worker::{DirectionTally, Tally, Worker};
@@ -141,7 +140,7 @@ pub fn pages_cached(place: &Place) -> u64 {
     let Ok(file) = options.open(path) else { return 0 };
     let pages = file.object_descriptors().filter_map(|object| {
         let size = rustix::fs::fstat(object).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
-        let all = diopter::sys::residency::residency(object, 0, 0, size?);
+        let all = diopter_os::residency::residency(object, 0, 0, size?);
         Some(all.ok()?.pages_cached)
     });
     pages.sum()

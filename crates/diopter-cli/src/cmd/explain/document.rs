@@ -3,8 +3,8 @@
 
 use std::os::fd::AsFd;
 
-use diopter::layout::foreign;
 use diopter::{DepthPolicy, Policies, RoutePolicy, ShortPolicy, WaitPolicy};
+use diopter_layouts::foreign;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -275,7 +275,7 @@ fn names_of(policies: &Policies) -> PolicyNames {
     }
 }
 
-fn extent_of(extent: &diopter::extent::Extent) -> Extent {
+fn extent_of(extent: &diopter_core::extent::Extent) -> Extent {
     Extent {
         file_offset: extent.range.start(),
         length: extent.range.length(),

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use diopter::LayoutError;
-use diopter::layout::{Layout, Object, ObjectKind};
+use diopter_layouts::layout::{Layout, Object, ObjectKind};
 use schemars::JsonSchema;
 use serde::Serialize;
 

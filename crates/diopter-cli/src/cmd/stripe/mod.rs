@@ -8,11 +8,11 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use diopter::LayoutError;
-use diopter::layout::{self, Layout, ObjectPlace};
+use diopter_layouts::layout;
+use diopter_layouts::layout::{Layout, ObjectPlace};
 
-use crate::cmd;
-use crate::log;
 use crate::output::{DONE, Look, TROUBLE};
+use crate::{cmd, log};
 
 /// What the command line says.
 pub enum StripeWork {

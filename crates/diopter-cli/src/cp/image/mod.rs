@@ -9,9 +9,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use diopter::map::image::{NodeKind, Use};
-use diopter::sys::space;
 use diopter::{Error, File, FileRange, ImageError};
+use diopter_images::image::{NodeKind, Use};
+use diopter_os::space;
 use rustix::fs::Mode;
 
 use super::copier::Copier;

@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use diopter::map::image::{Entry, ImageError, Node, NodeKind};
 use diopter::{Error, ImageErrorKind};
+use diopter_images::image::{Entry, ImageError, Node, NodeKind};
 use rustix::fs::Mode;
 
 use super::{Input, KEPT_MODE, failure};

@@ -11,18 +11,18 @@ use std::time::Duration;
 use diopter_os::{Errno, IoBuf};
 use diopter_os::{EventFd, fork};
 
-use crate::backend::{Register, Wait};
-#[cfg(feature = "tokio")]
-use crate::engine::wait::Deadline;
-use crate::engine::{Engine, EngineOptions, start_at};
 #[cfg(feature = "tokio")]
 use crate::file::File;
 use crate::file::asynchronous::slot::{Mail, Offer, Slot, drop_departed};
+use diopter_core::backend::{Register, Wait};
 #[cfg(feature = "tokio")]
-use crate::limits::TEARDOWN_WAIT_MAX;
-use crate::limits::{FUTURE_SLICE, REQUESTS_MAX};
-use crate::policy::CompletionPolicy;
-use crate::sync::Arc;
+use diopter_core::engine::wait::Deadline;
+use diopter_core::engine::{Engine, EngineOptions, start_at};
+#[cfg(feature = "tokio")]
+use diopter_core::limits::TEARDOWN_WAIT_MAX;
+use diopter_core::limits::{FUTURE_SLICE, REQUESTS_MAX};
+use diopter_core::policy::CompletionPolicy;
+use diopter_core::sync::Arc;
 
 /// What a desk waits for after a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,12 +6,14 @@ use std::task::Waker;
 
 use tokio::runtime::{Handle, Id};
 
-use crate::clock::{self, Nanos};
+use diopter_core::clock;
+use diopter_core::clock::Nanos;
+use diopter_core::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE};
+use diopter_core::sync::{Arc, StaticMutex, Weak, lock_static};
+
 use crate::file::asynchronous::per_process::PerProcess;
 use crate::file::asynchronous::reaper::first_reaper;
 use crate::file::asynchronous::slot::{Departure, Mail, Slot};
-use crate::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE};
-use crate::sync::{Arc, StaticMutex, Weak, lock_static};
 
 /// Mailboxes by runtime.
 type Mailboxes = Vec<(Id, Weak<Mailbox>)>;
@@ -81,7 +83,7 @@ impl Mailbox {
     }
 
     /// Wakes the task, once until it has looked.
-    fn rouse(&self, mut state: crate::sync::StaticGuard<'_, State>) {
+    fn rouse(&self, mut state: diopter_core::sync::StaticGuard<'_, State>) {
         let is_new = !std::mem::replace(&mut state.is_watched, true);
         let wakes = !std::mem::replace(&mut state.is_scheduled, true);
         if wakes || is_new {

@@ -16,17 +16,18 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
+use diopter_core::engine::abandoned::AbandonedWrites;
+use diopter_core::engine::target::Target;
+use diopter_core::error::IoError;
+use diopter_core::request::{Refused, Request, RequestOp};
+use diopter_core::sync::Arc;
+use diopter_core::units::{Bytes, FileRange, to_usize};
 use diopter_os::{IoBuf, fork};
 
-use crate::engine::abandoned::AbandonedWrites;
-use crate::engine::target::Target;
-use crate::error::{IoError, Result};
+use crate::error::Result;
 use crate::file::File;
 use crate::file::asynchronous::reaper::{Reaper, reaper_of};
 use crate::file::asynchronous::slot::{Answer, Departure, Slot, lost, range_of};
-use crate::request::{Refused, Request, RequestOp};
-use crate::sync::Arc;
-use crate::units::{Bytes, FileRange, to_usize};
 
 pub use reaper::use_for_futures;
 #[cfg(feature = "tokio")]

@@ -2,7 +2,7 @@
 
 use diopter_os::fork;
 
-use crate::sync::OnceLock;
+use diopter_core::sync::OnceLock;
 
 /// Generations of fork that get a value of their own; a process forked more often than that shares
 /// one again.

@@ -8,18 +8,21 @@ use std::time::Duration;
 use diopter_os::EventFd;
 
 #[cfg(feature = "tokio")]
-use crate::clock::{self, Nanos};
-use crate::engine::EngineOptions;
-use crate::engine::target::Target;
+use diopter_core::clock::{self, Nanos};
+use diopter_core::engine::EngineOptions;
+use diopter_core::engine::target::Target;
+
 use crate::file::asynchronous::desk::{Desk, Next, patience, wake_all};
 #[cfg(feature = "tokio")]
 use crate::file::asynchronous::mailbox;
 use crate::file::asynchronous::per_process::PerProcess;
 use crate::file::asynchronous::slot::{Departure, Mail, Slot};
 #[cfg(feature = "tokio")]
-use crate::limits::UNDRIVEN_WAIT_MAX;
-use crate::limits::{REAPERS_MAX, WAIT_SLICE, WORKER_IDLE};
-use crate::sync::{Arc, OnceLock, StaticMutex, is_panicking, lock_static, processors, thread};
+use diopter_core::limits::UNDRIVEN_WAIT_MAX;
+use diopter_core::limits::{REAPERS_MAX, WAIT_SLICE, WORKER_IDLE};
+use diopter_core::sync::{
+    Arc, OnceLock, StaticMutex, is_panicking, lock_static, processors, thread,
+};
 
 /// How new engines of these threads are made.
 static OPTIONS: StaticMutex<EngineOptions> = StaticMutex::new(EngineOptions::DEFAULT);
@@ -88,7 +91,7 @@ impl Reaper {
         self.rouse(state);
     }
 
-    fn rouse(&'static self, mut state: crate::sync::StaticGuard<'_, State>) {
+    fn rouse(&'static self, mut state: diopter_core::sync::StaticGuard<'_, State>) {
         let is_asleep = std::mem::take(&mut state.is_asleep);
         let is_new = !std::mem::replace(&mut state.is_running, true);
         drop(state);

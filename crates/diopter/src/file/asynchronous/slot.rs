@@ -7,14 +7,14 @@ use std::task::{Poll, Waker};
 
 use diopter_os::Errno;
 
-use crate::engine::abandoned::note_unseen;
-use crate::engine::target::Target;
-use crate::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind};
-use crate::limits::{DEPARTED_SHARE, SPARE_SLOTS_MAX};
-use crate::outcome::{Outcome, RangeState, Route, Timing};
-use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
-use crate::sync::{Arc, StaticMutex, lock_static};
-use crate::units::{FileRange, to_u64};
+use diopter_core::engine::abandoned::note_unseen;
+use diopter_core::engine::target::Target;
+use diopter_core::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind};
+use diopter_core::limits::{DEPARTED_SHARE, SPARE_SLOTS_MAX};
+use diopter_core::outcome::{Outcome, RangeState, Route, Timing};
+use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
+use diopter_core::sync::{Arc, StaticMutex, lock_static};
+use diopter_core::units::{FileRange, to_u64};
 
 /// What a future gives.
 pub(super) type Answer = Result<FinishedRequest, Box<Refused>>;
@@ -245,8 +245,7 @@ impl Slot {
     /// Refuses a request that waits, since nothing can serve it.
     pub fn refuse(&self, why: &'static str) -> Option<Waker> {
         let refused = self.offer(|_, request| {
-            let error =
-                AdmitError { kind: AdmitErrorKind::NoEngine, range: range_of(&request), why };
+            let error = AdmitError::new(AdmitErrorKind::NoEngine, range_of(&request), why);
             Err(Box::new(Refused { error, request }))
         });
         if let Offer::Refused(waker) = refused { Some(waker) } else { None }
@@ -361,12 +360,12 @@ fn ended(op: RequestOp, range: FileRange, error: IoError, state: RangeState) -> 
 
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 mod tests {
+    use diopter_core::backend::sim::{Disk, World};
+    use diopter_core::engine::target::{Access, Blocks};
+    use diopter_core::map::Identity;
     use diopter_os::IoBuf;
 
     use super::*;
-    use crate::backend::sim::{Disk, World};
-    use crate::engine::target::{Access, Blocks};
-    use crate::map::Identity;
 
     fn slot() -> Arc<Slot> {
         let world = World::new(vec![Disk::new(4096, 512, 512)]);

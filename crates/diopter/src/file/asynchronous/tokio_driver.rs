@@ -7,18 +7,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use diopter_core::engine::{options_of_this_thread, seat};
+use diopter_core::limits::FUTURE_SLICE;
+use diopter_core::sync::{Arc, pause};
 use diopter_os::EventFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::engine::{options_of_this_thread, seat};
 use crate::file::asynchronous::desk::{Desk, Next, wake_all};
 use crate::file::asynchronous::mailbox::Mailbox;
 use crate::file::asynchronous::slot::Mail;
-use crate::limits::FUTURE_SLICE;
-use crate::sync::{Arc, pause};
 
 /// Rounds of one poll, so that other tasks have their turn.
 const ROUNDS_MAX: u32 = 16;

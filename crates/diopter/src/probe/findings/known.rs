@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::units::size_text;
+use diopter_core::units::size_text;
 
 /// Completions of writes run in a worker.
 pub const DEFERRED_COMPLETION: &str = "deferred-completion";

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
+use diopter_core::engine::BackendChoice;
+use diopter_layouts::foreign;
 use diopter_os::Errno;
 use diopter_os::file::{Alignment, AlignmentSource, BufferedReason, DirectSupport};
 use diopter_os::queue::BlockQueue;
 use diopter_os::residency::{Residency, ResidencySource};
 
 use super::*;
-use crate::engine::BackendChoice;
-use crate::layout::foreign;
 use crate::probe::{
     Ability, DirectFacts, ExtentShare, ExtentSummary, Kernel, MemoryLock, Mount, NameKind,
     UringRefusal,

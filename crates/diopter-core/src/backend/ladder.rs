@@ -1,0 +1,289 @@
+//! Which backend serves: the first that works of uring, aio and threads. What was chosen and why is
+//! kept.
+
+use diopter_os::{AioWanted, BioId, BioResult, Errno, Slab, rw};
+
+use crate::backend::aio::Aio;
+use crate::backend::threads::Threads;
+use crate::backend::trial::Choice;
+use crate::backend::uring::{Uring, UringOptions};
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait, trial};
+use crate::error::{BackendError, SetupError};
+
+/// A choice of backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BackendKind {
+    /// The best that works here.
+    #[default]
+    Auto,
+    /// io_uring.
+    Uring,
+    /// Linux AIO.
+    Aio,
+    /// preadv2 and pwritev2 in worker threads.
+    Threads,
+}
+
+impl BackendKind {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            BackendKind::Auto => "auto",
+            BackendKind::Uring => "uring",
+            BackendKind::Aio => "aio",
+            BackendKind::Threads => "threads",
+        }
+    }
+}
+
+impl std::fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for BackendKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<BackendKind, String> {
+        [BackendKind::Auto, BackendKind::Uring, BackendKind::Aio, BackendKind::Threads]
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| format!("no backend is called {name}: use auto, uring, aio or threads"))
+    }
+}
+
+/// A step of the ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rung {
+    Uring(UringOptions),
+    Aio,
+    Threads,
+}
+
+/// Why a step does not hold.
+struct Refusal {
+    /// What was tried, for a [`SetupError`].
+    what: &'static str,
+    errno: Errno,
+    why: String,
+}
+
+impl Rung {
+    /// From the one that was asked for down to the one that always works.
+    fn from(kind: BackendKind, uring: UringOptions) -> Vec<Rung> {
+        let mut rungs = match kind {
+            BackendKind::Auto | BackendKind::Uring => {
+                vec![Rung::Uring(uring), Rung::Uring(UringOptions::DEFAULT), Rung::Aio]
+            }
+            BackendKind::Aio => vec![Rung::Aio],
+            BackendKind::Threads => Vec::new(),
+        };
+        rungs.dedup();
+        rungs.push(Rung::Threads);
+        rungs
+    }
+
+    fn set_up(self, slab: &Slab, depth_max: u32) -> Result<Box<dyn Backend>, Refusal> {
+        let tried = |name, what| {
+            move |Choice { step, errno }| {
+                let why = format!("{name} does not work here: {step} answered {errno}");
+                Refusal { what, errno, why }
+            }
+        };
+        let made = |lack, what| {
+            move |errno| Refusal { what, errno, why: format!("{lack} for this thread: {errno}") }
+        };
+        match self {
+            Rung::Uring(options) => {
+                trial::probe_uring().map_err(tried("io_uring", "io_uring probe"))?;
+                let (lack, what) = options.refusal();
+                let uring = Uring::new(slab, depth_max, options.wanted());
+                Ok(Box::new(uring.map_err(made(lack, what))?))
+            }
+            Rung::Aio => {
+                trial::probe_aio().map_err(tried("aio", "aio probe"))?;
+                let aio = Aio::new(slab, depth_max, AioWanted::ALL);
+                Ok(Box::new(aio.map_err(made("no aio context", "aio set-up"))?))
+            }
+            Rung::Threads => Ok(Box::new(Threads::new(slab, depth_max))),
+        }
+    }
+
+    fn praise(self) -> Option<&'static str> {
+        match self {
+            Rung::Uring(_) => {
+                Some("io_uring works here: a ring, a NOP and a direct read were tried")
+            }
+            Rung::Aio => Some("aio works here: a context and a direct read were tried"),
+            Rung::Threads => None,
+        }
+    }
+
+    fn remedy(self, errno: Errno) -> &'static str {
+        match self {
+            Rung::Uring(_) if errno == Errno::EOPNOTSUPP => {
+                "use --backend auto, aio or threads, or Linux 5.11 (5.10 with the backport of \
+                 IORING_FEAT_EXT_ARG)"
+            }
+            Rung::Uring(options) if options != UringOptions::DEFAULT => {
+                "go without sqpoll and iopoll, or let the container and \
+                 kernel.io_uring_disabled allow io_uring"
+            }
+            Rung::Uring(_) => {
+                "use --backend auto, aio or threads, or let the container and \
+                 kernel.io_uring_disabled allow io_uring"
+            }
+            Rung::Aio if errno == Errno::EAGAIN => {
+                "use --backend auto or threads, or raise fs.aio-max-nr (sysctl), which all \
+                 processes share"
+            }
+            Rung::Aio => {
+                "use --backend auto or threads, or let the container allow io_setup, io_submit \
+                 and io_getevents"
+            }
+            Rung::Threads => "",
+        }
+    }
+}
+
+/// The best backend that works here, set up when the first bio is queued: a thread that only ever
+/// makes single blocking calls needs neither a ring nor its descriptor.
+pub struct Ladder {
+    slab: Slab,
+    depth_max: u32,
+    kind: BackendKind,
+    uring: UringOptions,
+    inner: Option<Box<dyn Backend>>,
+    why: String,
+}
+
+impl Ladder {
+    /// Set up on first use; what can't be had then is made up for by the next best, and
+    /// [`Ladder::why`] tells.
+    #[must_use]
+    pub fn lazy(slab: &Slab, depth_max: u32, kind: BackendKind, uring: UringOptions) -> Ladder {
+        let why = "not needed yet".to_owned();
+        Ladder { slab: slab.clone(), depth_max, kind, uring, inner: None, why }
+    }
+
+    /// Set up now.
+    ///
+    /// # Errors
+    /// [`SetupError`] when the backend or an option of io_uring was asked for by name and can't be
+    /// had here.
+    pub fn set_up(
+        slab: &Slab,
+        depth_max: u32,
+        kind: BackendKind,
+        uring: UringOptions,
+    ) -> Result<Ladder, SetupError> {
+        let mut ladder = Ladder::lazy(slab, depth_max, kind, uring);
+        let has_options = uring != UringOptions::DEFAULT;
+        let rung = match kind {
+            BackendKind::Aio | BackendKind::Threads if has_options => {
+                return Err(SetupError {
+                    what: "sqpoll and iopoll without io_uring",
+                    path: None,
+                    errno: Errno::EINVAL,
+                    remedy: "they are options of uring: use --backend uring or auto",
+                });
+            }
+            BackendKind::Auto if !has_options => {
+                ladder.climb();
+                return Ok(ladder);
+            }
+            BackendKind::Auto | BackendKind::Uring => Rung::Uring(uring),
+            BackendKind::Aio => Rung::Aio,
+            BackendKind::Threads => Rung::Threads,
+        };
+        let inner = rung.set_up(slab, depth_max).map_err(|refusal| {
+            let Refusal { what, errno, why: _ } = refusal;
+            SetupError { what, path: None, errno, remedy: rung.remedy(errno) }
+        })?;
+        ladder.inner = Some(inner);
+        ladder.why = "asked for".to_owned();
+        Ok(ladder)
+    }
+
+    /// Why the backend in use was chosen.
+    #[must_use]
+    pub fn why(&self) -> String {
+        self.why.clone()
+    }
+
+    fn climb(&mut self) -> &mut dyn Backend {
+        if self.inner.is_none() {
+            let (inner, why) = self.choose();
+            self.inner = Some(inner);
+            self.why = why;
+        }
+        &mut **self.inner.as_mut().expect("chosen above")
+    }
+
+    fn choose(&self) -> (Box<dyn Backend>, String) {
+        let mut told = Vec::new();
+        for rung in Rung::from(self.kind, self.uring) {
+            match rung.set_up(&self.slab, self.depth_max) {
+                Ok(backend) => {
+                    told.extend(rung.praise().map(str::to_owned));
+                    if self.kind == BackendKind::Threads {
+                        told.push("asked for".to_owned());
+                    }
+                    return (backend, told.join("; "));
+                }
+                Err(refusal) => told.push(refusal.why),
+            }
+        }
+        unreachable!("threads always work")
+    }
+}
+
+impl Backend for Ladder {
+    fn capabilities(&self) -> Capabilities {
+        let lazy = Capabilities { name: self.kind.name(), depth_max: self.depth_max };
+        self.inner.as_ref().map_or(lazy, |inner| inner.capabilities())
+    }
+
+    fn queue(&mut self, ids: &[BioId]) -> u32 {
+        if ids.is_empty() { 0 } else { self.climb().queue(ids) }
+    }
+
+    fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
+        self.inner.as_mut().map_or(Ok(()), |inner| inner.turn(wait, done))
+    }
+
+    fn run_now(&mut self, id: BioId) -> BioResult {
+        match &mut self.inner {
+            Some(inner) => inner.run_now(id),
+            None => rw::run_now(&self.slab, id),
+        }
+    }
+
+    fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
+        rw::run_lent(bio.object, bio.offset, bio.flags, bio.memory)
+    }
+
+    fn held(&self) -> u32 {
+        self.inner.as_ref().map_or(0, |inner| inner.held())
+    }
+
+    fn cancel(&mut self, id: BioId) {
+        if let Some(inner) = &mut self.inner {
+            inner.cancel(id);
+        }
+    }
+
+    fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
+        self.climb().register(what)
+    }
+
+    fn is_polled(&self) -> bool {
+        self.inner.as_ref().map_or(self.uring.iopoll, |inner| inner.is_polled())
+    }
+
+    fn features(&self) -> Vec<(&'static str, bool)> {
+        self.inner.as_ref().map_or_else(Vec::new, |inner| inner.features())
+    }
+}

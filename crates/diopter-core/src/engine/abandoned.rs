@@ -1,0 +1,194 @@
+//! What became of a file's writes whose futures were dropped: the results that nobody took, kept
+//! in a bounded list. It runs nothing.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use diopter_os::{Errno, fork};
+
+use crate::clock::Nanos;
+use crate::engine::Core;
+use crate::engine::target::Target;
+use crate::limits::ABANDONED_MAX;
+use crate::request::{FinishedRequest, RequestId, RequestOp};
+use crate::sync::{PerProcess, StaticGuard, StaticMutex, lock_static};
+
+/// Results of the writes of one open file whose futures were dropped before they gave a result.
+#[derive(Debug, Default)]
+pub struct AbandonedWrites {
+    /// The results, oldest first, without their memory, which is freed.
+    pub finished: Vec<FinishedRequest>,
+    /// How many older ones were dropped for want of room, [`ABANDONED_MAX`].
+    pub lost: u64,
+    /// How many are still on their way.
+    pub in_flight: usize,
+}
+
+/// Abandoned writes of one target.
+pub struct Abandoned {
+    lists: PerProcess<StaticMutex<List>>,
+}
+
+struct List {
+    finished: VecDeque<FinishedRequest>,
+    lost: u64,
+    in_flight: usize,
+    /// In which process those are in flight.
+    generation: u64,
+    /// Syncs that wait for those in flight.
+    waiting: Vec<Waker>,
+}
+
+impl Abandoned {
+    pub fn new() -> Abandoned {
+        let list = || List {
+            finished: VecDeque::new(),
+            lost: 0,
+            in_flight: 0,
+            generation: fork::generation(),
+            waiting: Vec::new(),
+        };
+        Abandoned { lists: PerProcess::new(|| StaticMutex::new(list())) }
+    }
+
+    fn lock(&self) -> StaticGuard<'_, List> {
+        let mut list = lock_static(self.lists.get());
+        if list.generation != fork::generation() {
+            // A list of an earlier process: what that has in flight never ends here.
+            list.generation = fork::generation();
+            list.in_flight = 0;
+            list.waiting.clear();
+        }
+        list
+    }
+
+    /// The future of a write went while an engine had the write.
+    pub fn expect_one(&self) {
+        self.lock().in_flight += 1;
+    }
+
+    /// One that was expected has ended. Answers who waits for that.
+    pub fn arrive(&self, finished: FinishedRequest) -> Vec<Waker> {
+        let mut list = self.lock();
+        list.in_flight = list.in_flight.saturating_sub(1);
+        list.keep(finished);
+        if list.in_flight == 0 { std::mem::take(&mut list.waiting) } else { Vec::new() }
+    }
+
+    /// The future of a write went after the write had ended, or before an engine had it.
+    pub fn add(&self, finished: FinishedRequest) {
+        self.lock().keep(finished);
+    }
+
+    /// Everything that was kept.
+    pub fn take(&self) -> AbandonedWrites {
+        let mut list = self.lock();
+        AbandonedWrites {
+            finished: std::mem::take(&mut list.finished).into(),
+            lost: std::mem::take(&mut list.lost),
+            in_flight: list.in_flight,
+        }
+    }
+
+    /// Whether none is on its way; otherwise `waker` hears of the end of the last one.
+    pub fn have_all_ended(&self, waker: &Waker) -> bool {
+        let mut list = self.lock();
+        if list.in_flight == 0 {
+            return true;
+        }
+        if !list.waiting.iter().any(|other| other.will_wake(waker)) {
+            list.waiting.push(waker.clone());
+        }
+        false
+    }
+}
+
+impl List {
+    fn keep(&mut self, mut finished: FinishedRequest) {
+        debug_assert_eq!(finished.op, RequestOp::Write);
+        finished.memory = None;
+        if self.finished.len() == ABANDONED_MAX {
+            self.finished.pop_front();
+            self.lost += 1;
+        }
+        self.finished.push_back(finished);
+    }
+}
+
+impl Core {
+    /// [`Core::cancel`] for a read, and for a write or sync of which no bio was handed over.
+    pub fn cancel_unless_begun(&mut self, id: RequestId) {
+        let Some(place) = self.place_of(id) else { return };
+        let pending = &self.table[place];
+        if pending.op == RequestOp::Read || pending.timing.submitted == Nanos::default() {
+            self.cancel(id);
+        }
+    }
+}
+
+/// Makes the next flush of the file report a write that failed and whose result no caller takes.
+pub fn note_unseen(finished: &FinishedRequest, target: &Target) {
+    if finished.op == RequestOp::Write
+        && let Some(errno) = errno_to_report(finished)
+    {
+        target.latch_flush_error(errno);
+    }
+}
+
+/// The errno that the next flush reports: none for a write that its own caller cancelled before
+/// anything of it was tried.
+fn errno_to_report(finished: &FinishedRequest) -> Option<Errno> {
+    let errno = finished.result.as_ref().err()?.errno;
+    (errno != Errno::ECANCELED || !is_untried(finished)).then_some(errno)
+}
+
+fn is_untried(finished: &FinishedRequest) -> bool {
+    use crate::outcome::RangeState::NotTried;
+    finished.outcome.ranges().iter().all(|part| part.state == NotTried)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::{Outcome, RangeState, Route, Timing};
+    use crate::request::RequestId;
+    use crate::units::{Bytes, FileRange};
+
+    fn finished(id: u64) -> FinishedRequest {
+        let range = FileRange::new(0, 1);
+        FinishedRequest {
+            id: RequestId(id),
+            op: RequestOp::Write,
+            range,
+            memory: None,
+            result: Ok(Bytes::new(1)),
+            outcome: Outcome::whole(range, RangeState::Done),
+            route: Route::default(),
+            timing: Timing::default(),
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_the_newest_stay() {
+        let abandoned = Abandoned::new();
+        let count = u64::try_from(ABANDONED_MAX).unwrap() + 3;
+        (0..count).for_each(|id| abandoned.add(finished(id)));
+        let taken = abandoned.take();
+        assert_eq!((taken.finished.len(), taken.lost), (ABANDONED_MAX, 3));
+        assert_eq!(taken.finished[0].id, RequestId(3));
+        let empty = abandoned.take();
+        assert_eq!((empty.finished.len(), empty.lost), (0, 0));
+    }
+
+    #[test]
+    fn who_waits_hears_of_the_last_one_only() {
+        let abandoned = Abandoned::new();
+        assert!(abandoned.have_all_ended(Waker::noop()));
+        abandoned.expect_one();
+        abandoned.expect_one();
+        assert!(!abandoned.have_all_ended(Waker::noop()));
+        assert_eq!(abandoned.arrive(finished(1)).len(), 0);
+        assert_eq!(abandoned.arrive(finished(2)).len(), 1);
+        assert!(abandoned.have_all_ended(Waker::noop()));
+    }
+}

@@ -1,0 +1,211 @@
+//! The blocking front door of an engine: one request run to its end on the caller's thread, and
+//! what waits for everybody else.
+
+use std::time::Duration;
+
+use diopter_os::{BioId, Errno, LentOnce, MemoryId, RwFlags};
+
+use crate::backend::{LentBio, Wait};
+use crate::engine::admit::{Admitted, Obstacle};
+use crate::engine::pending::Order;
+use crate::engine::step::Step;
+use crate::engine::submit::Spot;
+use crate::engine::target::Target;
+use crate::engine::wait::Deadline;
+use crate::engine::{
+    Core, bounce, complete, others_have_writes_at, reap_this_thread, submit, wait,
+};
+use crate::error::IoError;
+use crate::gate::Place;
+use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, WAIT_SLICE, YIELD_MAX};
+use crate::request::RequestOp;
+use crate::sync::Arc;
+use crate::units::{Bytes, FileRange};
+
+/// How long a blocked writer sleeps before it looks after this thread's other engines again.
+pub(super) const GATE_SLICE: Duration = Duration::from_millis(5);
+
+/// How often a lock of another process is tried.
+const LOCK_SLICE: Duration = Duration::from_micros(200);
+
+/// The order of a blocking call.
+pub fn blocking_order(
+    op: RequestOp,
+    range: FileRange,
+    memory: Option<MemoryId>,
+    flags: RwFlags,
+) -> Order {
+    Order { op, range, memory, flags, is_blocking: true }
+}
+
+impl Core {
+    /// Runs one admitted request that is a single direct bio as one system call, past table and
+    /// slab. `None` when it is not of that kind, or when there is more to do than one call did;
+    /// nothing is lost then by running it the long way.
+    #[inline]
+    pub fn run_single(
+        &mut self,
+        target: &Target,
+        admitted: Admitted,
+        memory: LentOnce<'_>,
+        flags: RwFlags,
+    ) -> Option<Result<Bytes, IoError>> {
+        let range = admitted.range;
+        let (op, flags) = match memory {
+            LentOnce::Fill(_) => (RequestOp::Read, flags),
+            LentOnce::Take(_) => (RequestOp::Write, flags.with(target.access.durability)),
+        };
+        let address = memory.address();
+        let spot = submit::single_spot(target, (op, admitted), address, &self.policies)?;
+        let Spot { object, offset } = spot;
+        let bio = LentBio { object, offset, flags, memory };
+        let result = if op == RequestOp::Write {
+            let gate = target.gate();
+            let pass = gate.enter_shared(target.touched(range), self.seat)?;
+            if range.start() > gate.end_seen() && target.leaves_hole_in_page(range.start()) {
+                gate.leave(pass);
+                return None;
+            }
+            let result = self.backend.run_lent(bio);
+            gate.leave(pass);
+            result
+        } else {
+            self.backend.run_lent(bio)
+        };
+        complete::single(target, op, range, result)
+    }
+
+    /// Runs one request to its end on this thread, for a caller that lent the memory. Its outcome
+    /// is told only by an error.
+    pub fn run_blocking(&mut self, target: &Arc<Target>, order: &Order) -> Result<Bytes, IoError> {
+        let place = self.take_in(target, order, None);
+        loop {
+            match self.step(place, target) {
+                Step::Ended => break,
+                Step::InFlight => {
+                    self.turn(self.blocking_wait());
+                }
+                Step::Waits(obstacle) => self.wait_for(target, obstacle.as_ref()),
+                Step::AtBoundary => {
+                    self.turn(Wait::Poll);
+                }
+            }
+        }
+        self.release(place, target);
+        self.free.push(place);
+        let pending = &mut self.table[place];
+        pending.memory = None;
+        pending.id = 0;
+        complete::result(pending)
+    }
+
+    /// Runs `f` while no write of `target` is in flight in this process, and after every write that
+    /// this thread started before, on this engine or another.
+    ///
+    /// # Errors
+    /// `EBUSY` when writes of this process are not over within [`GATE_WAIT_MAX`].
+    pub fn exclusively<R>(&mut self, target: &Target, f: impl FnOnce() -> R) -> Result<R, Errno> {
+        let deadline = Deadline::after(GATE_WAIT_MAX);
+        loop {
+            if self.has_writes_at(target.gate()) {
+                self.tick_or_pause(self.blocking_wait());
+            } else if others_have_writes_at(target.gate()) {
+                reap_this_thread();
+            } else {
+                break;
+            }
+            if deadline.left().is_zero() {
+                return Err(Errno::EBUSY);
+            }
+        }
+        let (gate, all) = (target.gate(), FileRange::new(0, FILE_SIZE_MAX));
+        let mut place = Place::default();
+        let mut yields = Deadline::after(YIELD_MAX);
+        loop {
+            match gate.enter_exclusive(all, &mut place) {
+                Ok(pass) => {
+                    let result = f();
+                    // It may have been cut.
+                    gate.note_end(0);
+                    gate.leave(pass);
+                    return Ok(result);
+                }
+                Err(_) if deadline.left().is_zero() => {
+                    gate.retract(&mut place);
+                    return Err(Errno::EBUSY);
+                }
+                Err(seen) => {
+                    if !seen.is_yielding {
+                        yields = Deadline::after(YIELD_MAX);
+                    } else if yields.left().is_zero() {
+                        gate.overtake(all, true, &place);
+                    }
+                    self.wait_for(target, Some(&Obstacle::Gate(seen)));
+                }
+            }
+        }
+    }
+
+    /// A window of one bio that is waited for on the spot is one system call on this thread. What
+    /// is queued may have something to copy meanwhile.
+    pub(super) fn call_or_queue(&mut self, place: usize, target: &Target, is_built: bool) {
+        let pending = &self.table[place];
+        let is_one = pending.outstanding == 1 && pending.ends.is_empty();
+        let copies = bounce::has_copies(pending, target, &self.flight, &self.policies);
+        // Worth queueing a read for. A queued write the kernel may hand to a thread of its own,
+        // which can cost more than the copy saves.
+        if pending.is_blocking && is_built && is_one && (!copies || pending.is_write()) {
+            let last = self.flight.backlog.back().copied();
+            if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
+                self.flight.backlog.pop_back();
+                self.run_now(place, id);
+            }
+        } else if copies && !self.beside.contains(&place) {
+            self.beside.push_back(place);
+        }
+    }
+
+    fn run_now(&mut self, place: usize, id: BioId) {
+        debug_assert_eq!(self.flight.notes[id.index()].request, place);
+        let result = self.backend.run_now(id);
+        self.flight.retire(id);
+        let pending = &mut self.table[place];
+        if result.is_err() {
+            // Attempts end by the time that they take.
+            pending.timing.reaped = self.backend.now();
+        }
+        complete::note_bio(pending, self.flight.runs[id.index()], result);
+    }
+
+    fn blocking_wait(&self) -> Wait {
+        wait::turn_wait(self.policies.wait, WAIT_SLICE)
+    }
+
+    /// Waits for what is not the request's own: this engine's other requests, other engines of this
+    /// thread, other threads, other processes.
+    fn wait_for(&mut self, target: &Target, obstacle: Option<&Obstacle>) {
+        self.step_waiting();
+        if self.completer.is_watching {
+            // A worker may have the bounce buffer that is waited for.
+            self.collect(Duration::ZERO);
+        }
+        let is_busy = self.backend.held() > 0 || !self.flight.backlog.is_empty();
+        match obstacle {
+            None if is_busy => {
+                self.turn(self.blocking_wait());
+            }
+            // An earlier request of this engine is itself in somebody's way.
+            None => target.gate().pause(GATE_SLICE),
+            // What is in the way may be in this very engine, or in another one of this thread.
+            Some(_) if is_busy => {
+                self.turn(wait::turn_wait(self.policies.wait, GATE_SLICE));
+            }
+            Some(Obstacle::Gate(seen)) => {
+                if !reap_this_thread() {
+                    target.gate().wait(seen, GATE_SLICE);
+                }
+            }
+            Some(Obstacle::Lock(_)) => target.gate().pause(LOCK_SLICE),
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! `Engine`: the queued front door. A handle on a `Core`; stays on its thread.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::panic::resume_unwind;
+use std::rc::Rc;
+use std::time::Duration;
+
+use diopter_os::{Errno, IoBuf, Slab};
+
+use crate::backend::{Backend, BackendKind, Checked, Ladder, Register, UringOptions};
+use crate::clock;
+use crate::completion::{Completion, CompletionCounters};
+use crate::engine::depth::DepthReport;
+use crate::engine::pending::Order;
+use crate::engine::target::Target;
+use crate::engine::wait::{Deadline, turn_wait};
+use crate::engine::{Core, SLAB_SHAPE, admit, submit, thread};
+use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
+use crate::limits::{COMPLETION_BUDGET, DEPTH_MAX};
+use crate::policy::Policies;
+use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
+use crate::sync::Arc;
+use crate::units::{FileRange, to_u64};
+
+/// How an engine is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Which backend.
+    pub backend: BackendKind,
+    /// Options of io_uring that are asked for.
+    pub uring: UringOptions,
+    /// The policies.
+    pub policies: Policies,
+    /// Assert the backend's contract on every bio.
+    pub checked: bool,
+}
+
+impl EngineOptions {
+    /// The best backend there is, the default policies, no extra checks.
+    pub const DEFAULT: EngineOptions = EngineOptions {
+        backend: BackendKind::Auto,
+        uring: UringOptions::DEFAULT,
+        policies: Policies {
+            boundary: crate::policy::BoundaryPolicy::V5_12,
+            submit: crate::policy::SubmitPolicy::AllThenWait,
+            merge: crate::policy::MergePolicy::PerObject,
+            completion: crate::policy::CompletionPolicy::Auto,
+            depth: crate::policy::DepthPolicy::Auto,
+            wait: crate::policy::WaitPolicy::Block,
+            short: crate::policy::ShortPolicy::Resubmit,
+            route: crate::policy::RoutePolicy::Direct,
+        },
+        checked: false,
+    };
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions::DEFAULT
+    }
+}
+
+/// Which backend an engine has, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendChoice {
+    /// Its name.
+    pub name: &'static str,
+    /// Why this one.
+    pub why: String,
+    /// Optional features, and whether each is in force.
+    pub features: Vec<(&'static str, bool)>,
+}
+
+/// Many requests in flight from one thread: `start` some, `wait` for any, get the memory back with
+/// the result.
+///
+/// Dropping an engine finishes the writes and flushes that it holds, and cancels the reads: their
+/// memory goes with it. To drop writes as well, [`cancel`](Engine::cancel) them first. It waits up
+/// to [`TEARDOWN_WAIT_MAX`] for that, and as long again for a device that keeps its bios. A write
+/// that failed, or was not finished by then, and whose result no caller has taken makes the next
+/// flush of its open file fail (with `EIO` if it was not finished). Memory that the kernel may
+/// still write is leaked, never freed, and blocks that it may still write stay locked. Callbacks
+/// that have not begun are dropped without being run; one that runs in a worker thread is waited
+/// for, up to [`TEARDOWN_WAIT_MAX`].
+/// An engine that is never dropped, because the process exits, finishes
+/// nothing: see [`InFlight`](crate::InFlight).
+///
+/// A request owns its buffer while it is in flight, so no two can have the same one:
+///
+/// ```compile_fail,E0382
+/// # fn start(engine: &diopter::Engine, file: &diopter::File) {
+/// let memory = diopter::IoBuf::new(4096).unwrap();
+/// engine.start(file, diopter::Request::write(0, memory)).unwrap();
+/// engine.start(file, diopter::Request::write(4096, memory)).unwrap(); // moved into the first one
+/// # }
+/// ```
+///
+/// [`TEARDOWN_WAIT_MAX`]: crate::limits::TEARDOWN_WAIT_MAX
+///
+/// A child of fork may not use its parent's engines: there they answer with errors. It makes its
+/// own.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("data");
+/// use std::time::Duration;
+/// let file = diopter::File::create(&path)?;
+/// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
+/// let mut memory = diopter::IoBuf::new(5000)?;
+/// memory.fill(7);
+/// engine.start(&file, diopter::Request::write(3, memory)).map_err(|refused| refused.error)?;
+/// let done = engine.wait(Duration::from_secs(10))?.expect("one is in flight");
+/// assert_eq!(done.result?.get(), 5000);
+/// assert!(done.outcome.is_all_done());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Engine {
+    core: Rc<RefCell<Core>>,
+    choice: BackendChoice,
+    /// A callback is running: those after it wait until it has returned.
+    is_in_callback: Cell<bool>,
+}
+
+impl Engine {
+    /// Sets a backend up.
+    ///
+    /// # Errors
+    /// [`SetupError`] when the backend asked for can't be had, or an option of io_uring; `Auto`
+    /// without such options always finds one.
+    pub fn new(options: EngineOptions) -> Result<Engine, SetupError> {
+        let slab = Slab::new(SLAB_SHAPE);
+        let ladder = Ladder::set_up(&slab, DEPTH_MAX, options.backend, options.uring)?;
+        let name = ladder.capabilities().name;
+        let choice = BackendChoice { name, why: ladder.why(), features: ladder.features() };
+        let backend: Box<dyn Backend> = if options.checked {
+            Box::new(Checked::new(Box::new(ladder), &slab))
+        } else {
+            Box::new(ladder)
+        };
+        let core = Core::new(slab, backend, options.policies);
+        Ok(Engine::from_core(core, choice))
+    }
+
+    /// An engine on a backend of the caller's, whose bios are those of `slab`: for the simulator.
+    #[must_use]
+    pub fn on_backend(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Engine {
+        let name = backend.capabilities().name;
+        let choice = BackendChoice { name, why: "given".to_owned(), features: Vec::new() };
+        Engine::from_core(Core::new(slab, backend, policies), choice)
+    }
+
+    /// A slab of the shape that an engine needs.
+    #[must_use]
+    pub fn slab() -> Slab {
+        Slab::new(SLAB_SHAPE)
+    }
+
+    fn from_core(core: Core, choice: BackendChoice) -> Engine {
+        let core = Rc::new(RefCell::new(core));
+        thread::enlist(Rc::downgrade(&core));
+        Engine { core, choice, is_in_callback: Cell::new(false) }
+    }
+
+    /// The core; in a child of fork, without anything of the parent's.
+    #[inline]
+    pub fn core(&self) -> RefMut<'_, Core> {
+        let mut core = self.core.borrow_mut();
+        core.disown_inherited();
+        core
+    }
+
+    /// Which backend, and why.
+    #[must_use]
+    pub fn backend(&self) -> BackendChoice {
+        self.choice.clone()
+    }
+
+    /// Takes a request in. It is admitted whole or comes back whole.
+    ///
+    /// # Errors
+    /// [`Refused`] with the reason and the request: the engine is full (take finished requests
+    /// first) or has lost its backend (open a new one), the file is not open for this, the range
+    /// ends past 2^63 - 1, or the file is strict and would be buffered.
+    pub fn start(
+        &self,
+        target: impl AsRef<Arc<Target>>,
+        request: Request,
+    ) -> Result<RequestId, Box<Refused>> {
+        start_on(&mut self.core(), target.as_ref(), request)
+    }
+
+    /// [`Engine::start`] with a callback, which gets the result in place of [`Engine::wait`]. It
+    /// runs exactly once, inside `wait` or [`Engine::tick`] or in a worker thread as the engine's
+    /// `CompletionPolicy` says; an engine that is dropped first drops it, memory included, without
+    /// running it.
+    ///
+    /// The request is over when its callback begins: the file may be written, cut or closed there.
+    /// A callback that runs in the engine's thread may use every engine of that thread, this one
+    /// included; callbacks never run inside each other. A worker thread has an engine of its own
+    /// for blocking calls.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let file = diopter::File::create(directory.path().join("data"))?;
+    /// use std::time::Duration;
+    /// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// let completion = diopter::Completion::quick(move |done| {
+    ///     tell.send(done.result).expect("somebody listens");
+    /// });
+    /// let write = diopter::Request::write(0, diopter::IoBuf::new(4096)?);
+    /// engine.start_with(&file, write, completion).map_err(|(refused, _)| refused.error)?;
+    /// while engine.in_flight() > 0 {
+    ///     engine.wait(Duration::from_secs(10))?;
+    /// }
+    /// assert_eq!(told.recv()??.get(), 4096);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Engine::start`]; the callback comes back as well.
+    pub fn start_with(
+        &self,
+        target: impl AsRef<Arc<Target>>,
+        request: Request,
+        completion: Completion,
+    ) -> Result<RequestId, (Box<Refused>, Completion)> {
+        let mut core = self.core();
+        match start_at(&mut core, target.as_ref(), request) {
+            Ok(place) => {
+                core.attach(place, completion);
+                Ok(core.id_at(place))
+            }
+            Err(refused) => Err((refused, completion)),
+        }
+    }
+
+    /// The next finished request without a callback, waiting up to `timeout` for one. `None` when
+    /// none finished in time, and at once when none is in flight and no callback is left to run.
+    ///
+    /// # Errors
+    /// [`BackendError`] when the backend is lost and every result has been taken.
+    ///
+    /// # Panics
+    /// With the panic of a callback, wherever it ran, one a call: the engine is as usable after
+    /// that as before.
+    pub fn wait(&self, timeout: Duration) -> Result<Option<FinishedRequest>, BackendError> {
+        let mut core = self.core();
+        if let Some(finished) = core.take_finished() {
+            return Ok(Some(finished));
+        }
+        // The backend's own time: virtual in the simulator.
+        let deadline = Deadline::after(timeout);
+        let started = core.backend().now();
+        loop {
+            let passed = Duration::from_nanos(core.backend().now().since(started));
+            let left = deadline.left().min(timeout.saturating_sub(passed));
+            let has_callbacks = core.ready_count() > 0 && !self.is_in_callback.get();
+            let patience = if has_callbacks { Duration::ZERO } else { left };
+            let wait = turn_wait(core.policies().wait, patience);
+            let came_back = core.tick(wait);
+            if core.has_completions() {
+                drop(core);
+                self.run_callbacks();
+                core = self.core();
+                if let Some(panic) = core.take_panic() {
+                    drop(core);
+                    resume_unwind(panic);
+                }
+            }
+            if let Some(finished) = core.take_finished() {
+                return Ok(Some(finished));
+            }
+            let is_idle = core.live() == 0 && core.has_run(self.is_in_callback.get());
+            if let (true, Some(error)) = (is_idle, core.broken()) {
+                return Err(error);
+            }
+            if is_idle || left.is_zero() {
+                return Ok(None);
+            }
+            core.pause_unless(came_back);
+        }
+    }
+
+    /// [`Engine::wait`] for a first one, and then all that have finished by now: they are added to
+    /// `done`, whose capacity is used again. Answers how many. For loops that keep many requests in
+    /// flight: a round is looked after once, not once for each of its results.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("data");
+    /// # use std::time::Duration;
+    /// let file = diopter::File::create(&path)?;
+    /// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
+    /// for at in [0, 4096, 8192] {
+    ///     let write = diopter::Request::write(at, diopter::IoBuf::new(4096)?);
+    ///     engine.start(&file, write).map_err(|refused| refused.error)?;
+    /// }
+    /// let mut done = Vec::new();
+    /// while engine.wait_many(Duration::from_secs(10), &mut done)? > 0 {
+    ///     for finished in done.drain(..) {
+    ///         assert_eq!(finished.result?.get(), 4096);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Engine::wait`].
+    ///
+    /// # Panics
+    /// As [`Engine::wait`].
+    pub fn wait_many(
+        &self,
+        timeout: Duration,
+        done: &mut Vec<FinishedRequest>,
+    ) -> Result<usize, BackendError> {
+        let before = done.len();
+        if !self.core().has_finished() {
+            done.extend(self.wait(timeout)?);
+        }
+        let mut core = self.core();
+        core.take_all_finished(done);
+        Ok(done.len() - before)
+    }
+
+    /// Runs the callbacks that wait for this thread, while the engine is not borrowed. They have
+    /// so much time; what then is left goes to a worker.
+    fn run_callbacks(&self) {
+        if self.is_in_callback.replace(true) {
+            return;
+        }
+        let started = clock::now();
+        let budget = COMPLETION_BUDGET.as_nanos();
+        let mut is_spent = false;
+        // At most what is ready now: callbacks may start requests that finish meanwhile.
+        let ready_count = self.core.borrow().ready_count();
+        for _ in 0..ready_count {
+            let Some(job) = self.core.borrow_mut().next_callback(is_spent) else { break };
+            let ended = job.run();
+            self.core.borrow_mut().file_ended(ended);
+            is_spent = u128::from(clock::now().since(started)) > budget;
+        }
+        self.is_in_callback.set(false);
+    }
+
+    /// One round without waiting: steps, submits, reaps, runs callbacks. Finished requests are kept
+    /// for [`Engine::wait`], and so is the panic of a callback.
+    pub fn tick(&self) {
+        self.core().tick(crate::backend::Wait::Poll);
+        if self.core.borrow().has_completions() {
+            self.run_callbacks();
+        }
+    }
+
+    /// Where completions have run, how often, and why.
+    #[must_use]
+    pub fn completions(&self) -> CompletionCounters {
+        self.core().completions()
+    }
+
+    /// Gives a request up, best effort. It still finishes, and its outcome says of each range
+    /// whether it was done, not tried, or unknown. A finished or unknown id changes nothing.
+    pub fn cancel(&self, id: RequestId) {
+        self.core().cancel(id);
+    }
+
+    /// Requests that were started and not returned by [`Engine::wait`] yet, and whose callback has
+    /// not been run.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.core().unreturned()
+    }
+
+    /// Bios in the device, and memories lent or adopted: both 0 once every result has been taken.
+    #[must_use]
+    pub fn held(&self) -> (u32, usize) {
+        let core = self.core();
+        (core.slab().held(), core.slab().memories())
+    }
+
+    /// What was found about how many large bios had better be in flight. Where the policy is
+    /// [`DepthPolicy::Fixed`](crate::policy::DepthPolicy::Fixed), nothing is looked for.
+    #[must_use]
+    pub fn depth(&self) -> DepthReport {
+        self.core().depth()
+    }
+
+    /// Registers each object of a file with the kernel, which makes its bios a little cheaper. The
+    /// engine keeps them open until [`Engine::forget_file`] or its own end.
+    ///
+    /// # Errors
+    /// The errno of the refusal; no object of the file is registered then, and nothing else depends
+    /// on it.
+    pub fn register_file(&self, file: impl AsRef<Arc<Target>>) -> Result<(), Errno> {
+        let mut core = self.core();
+        let mut objects = file.as_ref().all_direct();
+        let registered =
+            objects.try_for_each(|object| core.backend().register(Register::File(object)));
+        drop(core);
+        registered.inspect_err(|_| self.forget_file(&file).unwrap_or(()))
+    }
+
+    /// Undoes [`Engine::register_file`].
+    ///
+    /// # Errors
+    /// The errno of the refusal.
+    pub fn forget_file(&self, file: impl AsRef<Arc<Target>>) -> Result<(), Errno> {
+        let mut core = self.core();
+        let mut objects = file.as_ref().all_direct();
+        objects.try_for_each(|object| core.backend().register(Register::Forget(object)))
+    }
+
+    /// Registers buffers with the kernel, once per engine: it pins them now instead of for each
+    /// bio.
+    ///
+    /// # Errors
+    /// The errno of the refusal (`ENOMEM` past RLIMIT_MEMLOCK); nothing changes then.
+    pub fn register_buffers(&self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
+        self.core().backend().register(Register::Buffers(buffers))
+    }
+}
+
+/// Admits a request into an engine.
+pub fn start_on(
+    core: &mut Core,
+    target: &Arc<Target>,
+    request: Request,
+) -> Result<RequestId, Box<Refused>> {
+    start_at(core, target, request).map(|place| core.id_at(place))
+}
+
+/// [`start_on`], which answers the request's place in the engine's table.
+pub fn start_at(
+    core: &mut Core,
+    target: &Arc<Target>,
+    mut request: Request,
+) -> Result<usize, Box<Refused>> {
+    let length = request.memory.as_ref().map_or(0, |memory| to_u64(memory.len()));
+    let offset = request.offset.get();
+    let range = FileRange::new(offset, offset.saturating_add(length));
+    let refused = |kind, why| AdmitError { kind, range, why };
+    let is_sync = matches!(request.op, RequestOp::SyncData | RequestOp::SyncAll);
+    let route = core.policies().route;
+    let admitted = if is_sync != request.memory.is_none() {
+        let why = "a read or write carries memory, a sync carries none";
+        Err(refused(AdmitErrorKind::WrongMemory, why))
+    } else if core.is_broken() {
+        let why = "the engine has lost its backend; take its results and open a new one";
+        Err(refused(AdmitErrorKind::BackendLost, why))
+    } else if !(core.has_room() || core.make_room()) {
+        Err(refused(AdmitErrorKind::Full, "the engine is full; take finished requests first"))
+    } else {
+        admit::check(target, request.op, (offset, length), route)
+    };
+    let admitted = match admitted {
+        Ok(admitted) => admitted,
+        Err(error) => return Err(Box::new(Refused { error, request })),
+    };
+    let range = admitted.range;
+    let spot = request.memory.as_ref().and_then(|buf| {
+        let address = buf.as_ptr().addr();
+        submit::single_spot(target, (request.op, admitted), address, core.policies())
+    });
+    let spot = spot.filter(|_| !core.is_too_large_to_poll(target, range.length()));
+    let memory = match request.memory.take().map(|buf| core.slab().adopt(buf)) {
+        None => None,
+        Some(Ok(memory)) => Some(memory),
+        Some(Err(buf)) => {
+            request.memory = Some(buf);
+            let error = refused(AdmitErrorKind::Full, "every place for memory is taken");
+            return Err(Box::new(Refused { error, request }));
+        }
+    };
+    let flags = admit::note_route(target, request.op, admitted, route, request.flags);
+    let order = Order { op: request.op, range, memory, flags, is_blocking: false };
+    let place = core.take_in(target, &order, spot);
+    core.note_started(place);
+    Ok(place)
+}

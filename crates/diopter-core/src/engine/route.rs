@@ -1,0 +1,294 @@
+//! Which way each part of a request goes: a pure function from where the request stands to its next
+//! window. The only reader of [`RoutePolicy`].
+//!
+//! A request is served window by window, in file order. Within a window all bios go one way and are
+//! waited for once. An aligned request is one window; a misaligned one has edges.
+
+use crate::limits::{BOUNCE_BYTES, FILE_SIZE_MAX};
+use crate::outcome::DetourReason;
+use crate::policy::RoutePolicy;
+use crate::units::{FileRange, align_down, align_up, is_aligned};
+
+/// Requests up to this size with a misaligned end are bounced whole: one bio and a small copy beat
+/// three bios.
+const BOUNCE_WHOLE_BYTES: u64 = 64 << 10;
+
+/// Which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Between the caller's memory and the device.
+    Direct,
+    /// Direct, through an aligned buffer; a write reads its partial edge blocks first.
+    Bounced(DetourReason),
+    /// Through the page cache.
+    Buffered(DetourReason),
+}
+
+/// The next part of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub range: FileRange,
+    pub way: Way,
+}
+
+/// What a request looks like to the router.
+pub struct Course<F: Fn(u64) -> bool> {
+    pub is_write: bool,
+    /// From where the request stands to its end; not empty.
+    pub rest: FileRange,
+    pub block: u64,
+    /// Bytes that a bounce buffer holds; at least two blocks, or one for a window within one block.
+    pub bounce: u64,
+    /// For a write: the file's size. Exact only under an exclusive pass, which a misaligned write
+    /// has.
+    pub size: u64,
+    /// Whether edge blocks can be read.
+    pub readable: bool,
+    /// Nothing of the request can or may be direct.
+    pub buffered: Option<DetourReason>,
+    /// Whether the memory of `[offset, rest.end)` is aligned for direct I/O.
+    pub memory_is_aligned_from: F,
+}
+
+/// Whether the policy wants a request buffered.
+pub fn is_buffered_by_policy(policy: RoutePolicy, is_write: bool, length: u64) -> bool {
+    match policy {
+        RoutePolicy::Direct => false,
+        RoutePolicy::Buffered => true,
+        RoutePolicy::Hybrid { read_bytes_min, write_bytes_min } => {
+            length < if is_write { write_bytes_min } else { read_bytes_min }
+        }
+    }
+}
+
+impl<F: Fn(u64) -> bool> Course<F> {
+    /// The next window: it starts where the rest starts, and is not empty.
+    pub fn next_window(&self) -> Window {
+        if let Some(reason) = self.buffered {
+            return Window { range: self.rest, way: Way::Buffered(reason) };
+        }
+        let window = if self.is_write { self.next_write() } else { self.next_read() };
+        debug_assert!(!window.range.is_empty() && window.range.start() == self.rest.start());
+        window
+    }
+
+    fn at(&self) -> u64 {
+        self.rest.start()
+    }
+
+    fn end(&self) -> u64 {
+        self.rest.end()
+    }
+
+    fn to(&self, end: u64, way: Way) -> Window {
+        Window { range: FileRange::new(self.at(), end), way }
+    }
+
+    fn range_is_aligned(&self) -> bool {
+        is_aligned(self.at(), self.block) && is_aligned(self.end(), self.block)
+    }
+
+    fn reason(&self) -> DetourReason {
+        if self.range_is_aligned() {
+            DetourReason::MisalignedMemory
+        } else {
+            DetourReason::MisalignedRange
+        }
+    }
+
+    /// As far as one bounce buffer goes, at most to `end`.
+    fn bounce_to(&self, end: u64) -> Window {
+        let full = align_down(self.at(), self.block) + self.bounce;
+        self.to(end.min(full), Way::Bounced(self.reason()))
+    }
+
+    fn next_read(&self) -> Window {
+        let (at, end) = (self.at(), self.end());
+        if align_up(end, self.block) > FILE_SIZE_MAX {
+            // The whole block would end past the largest offset, and the kernel refuses it.
+            return self.to(end, Way::Buffered(DetourReason::UnalignedEndOfFile));
+        }
+        let whole = align_up(end, self.block) - align_down(at, self.block);
+        let is_ragged = !self.range_is_aligned();
+        if is_ragged && whole <= BOUNCE_WHOLE_BYTES.min(self.bounce) {
+            return self.bounce_to(end);
+        }
+        if !is_aligned(at, self.block) {
+            return self.head(end);
+        }
+        let middle_end = align_down(end, self.block);
+        if middle_end > at && (self.memory_is_aligned_from)(at) {
+            return self.to(middle_end, Way::Direct);
+        }
+        self.bounce_to(end)
+    }
+
+    /// The first, partial block alone if direct I/O can follow, else as much as a bounce buffer
+    /// holds.
+    fn head(&self, end: u64) -> Window {
+        let next_block = align_up(self.at(), self.block);
+        if next_block < end && (self.memory_is_aligned_from)(next_block) {
+            return self.to(next_block, Way::Bounced(DetourReason::MisalignedRange));
+        }
+        self.bounce_to(end)
+    }
+
+    fn next_write(&self) -> Window {
+        let (at, end) = (self.at(), self.end());
+        if self.range_is_aligned() {
+            return if (self.memory_is_aligned_from)(at) {
+                self.to(end, Way::Direct)
+            } else {
+                self.bounce_to(end)
+            };
+        }
+        let tail = self.tail_detour();
+        // How far whole blocks may be written: a tail that can't be a whole block is left for the
+        // page cache.
+        let blocks_end = if tail.is_some() { align_down(end, self.block) } else { end };
+        if at >= blocks_end {
+            return self.to(end, Way::Buffered(tail.unwrap_or(DetourReason::UnalignedEndOfFile)));
+        }
+        if !is_aligned(at, self.block) {
+            if !self.readable {
+                let head_end = align_up(at, self.block).min(end);
+                return self.to(head_end, Way::Buffered(DetourReason::WriteOnly));
+            }
+            let whole = align_up(blocks_end, self.block) - align_down(at, self.block);
+            let is_small = whole <= BOUNCE_WHOLE_BYTES.min(self.bounce);
+            return if is_small { self.bounce_to(blocks_end) } else { self.head(blocks_end) };
+        }
+        let middle_end = align_down(blocks_end, self.block);
+        let whole = align_up(blocks_end, self.block) - at;
+        let is_small = middle_end < blocks_end && whole <= BOUNCE_WHOLE_BYTES.min(self.bounce);
+        if !is_small && middle_end > at && (self.memory_is_aligned_from)(at) {
+            return self.to(middle_end, Way::Direct);
+        }
+        self.bounce_to(blocks_end)
+    }
+
+    /// Why the last, partial block can't be written whole, if so: the file would become longer than
+    /// what was written, or what is there can't be read.
+    fn tail_detour(&self) -> Option<DetourReason> {
+        if is_aligned(self.end(), self.block) {
+            None
+        } else if align_up(self.end(), self.block) > self.size {
+            Some(DetourReason::UnalignedEndOfFile)
+        } else if self.readable {
+            None
+        } else {
+            Some(DetourReason::WriteOnly)
+        }
+    }
+}
+
+const _: () = assert!(BOUNCE_WHOLE_BYTES <= BOUNCE_BYTES, "bounced whole means in one buffer");
+const _: () = assert!(FILE_SIZE_MAX < u64::MAX - BOUNCE_BYTES, "a window's end never overflows");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MISALIGNED: Way = Way::Bounced(DetourReason::MisalignedRange);
+    const ADDRESS: Way = Way::Bounced(DetourReason::MisalignedMemory);
+    const PAST_END: Way = Way::Buffered(DetourReason::UnalignedEndOfFile);
+    const WRITE_ONLY: Way = Way::Buffered(DetourReason::WriteOnly);
+    const MIB: u64 = 1 << 20;
+
+    /// All windows of a request; `skew` is how far the memory of byte 0 of the file is from a 512
+    /// multiple.
+    fn windows(
+        is_write: bool,
+        range: (u64, u64),
+        size: u64,
+        skew: u64,
+        readable: bool,
+    ) -> Vec<(u64, Way)> {
+        let mut windows = Vec::new();
+        let mut at = range.0;
+        while at < range.1 {
+            let course = Course {
+                is_write,
+                rest: FileRange::new(at, range.1),
+                block: 512,
+                bounce: MIB,
+                size,
+                readable,
+                buffered: None,
+                memory_is_aligned_from: |offset: u64| (offset + skew).is_multiple_of(512),
+            };
+            let window = course.next_window();
+            windows.push((window.range.end(), window.way));
+            at = window.range.end();
+        }
+        windows
+    }
+
+    fn reads(range: (u64, u64), skew: u64) -> Vec<(u64, Way)> {
+        windows(false, range, 0, skew, true)
+    }
+
+    fn writes(range: (u64, u64), size: u64, skew: u64) -> Vec<(u64, Way)> {
+        windows(true, range, size, skew, true)
+    }
+
+    #[test]
+    fn an_aligned_request_is_one_direct_window() {
+        assert_eq!(reads((0, 10 * MIB), 0), [(10 * MIB, Way::Direct)]);
+        assert_eq!(writes((512, 1024), 0, 0), [(1024, Way::Direct)]);
+    }
+
+    #[test]
+    fn a_misaligned_address_is_bounced_buffer_by_buffer() {
+        assert_eq!(reads((0, 2 * MIB), 1), [(MIB, ADDRESS), (2 * MIB, ADDRESS)]);
+        assert_eq!(writes((512, MIB + 1024), 0, 1), [(MIB + 512, ADDRESS), (MIB + 1024, ADDRESS)]);
+    }
+
+    #[test]
+    fn a_small_ragged_read_is_one_bounced_window_and_a_large_one_is_direct_in_the_middle() {
+        assert_eq!(reads((7, 1000), 0), [(1000, MISALIGNED)]);
+        let large = [(512, MISALIGNED), (4 * MIB, Way::Direct), (4 * MIB + 5, MISALIGNED)];
+        assert_eq!(reads((7, 4 * MIB + 5), 0), large);
+    }
+
+    #[test]
+    fn an_overwrite_with_ragged_edges_reads_and_writes_whole_blocks() {
+        assert_eq!(writes((7, 1000), 4096, 0), [(1000, MISALIGNED)]);
+        let large = [(512, MISALIGNED), (4 * MIB, Way::Direct), (4 * MIB + 5, MISALIGNED)];
+        assert_eq!(writes((7, 4 * MIB + 5), 8 * MIB, 0), large);
+    }
+
+    #[test]
+    fn an_unaligned_end_past_the_end_of_the_file_is_buffered() {
+        assert_eq!(writes((0, 5000), 0, 0), [(4608, Way::Direct), (5000, PAST_END)]);
+        assert_eq!(writes((100, 200), 150, 0), [(200, PAST_END)]);
+        assert_eq!(writes((100, 5000), 150, 0), [(4608, MISALIGNED), (5000, PAST_END)]);
+    }
+
+    #[test]
+    fn a_write_within_the_last_partial_block_is_buffered_not_padded() {
+        assert_eq!(writes((0, 5000), 5000, 0), [(4608, Way::Direct), (5000, PAST_END)]);
+        assert_eq!(writes((4700, 4800), 5000, 0), [(4800, PAST_END)]);
+    }
+
+    #[test]
+    fn a_write_only_file_buffers_the_edges_that_it_cannot_read() {
+        let edges = [(512, WRITE_ONLY), (1536, Way::Direct), (1600, WRITE_ONLY)];
+        assert_eq!(windows(true, (7, 1600), 4096, 0, false), edges);
+    }
+
+    #[test]
+    fn windows_are_in_order_and_without_gaps_for_every_small_range() {
+        for skew in [0, 1] {
+            for start in (0..1600).step_by(97) {
+                for end in (start + 1..1700).step_by(89) {
+                    for size in [0, 512, 700, 1024, 5000] {
+                        let all = writes((start, end), size, skew);
+                        assert_eq!(all.last().map(|last| last.0), Some(end));
+                        assert!(all.windows(2).all(|pair| pair[0].0 < pair[1].0));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,619 @@
+//! `Target`: all that the engine needs to know of an open file. Shared by threads, changed by none
+//! but for its gate and its latched flush error.
+
+use diopter_os::residency::page_size;
+use diopter_os::{Errno, OpenObject, RwFlags, fork};
+
+use crate::backend::Port;
+use crate::bio::builder::BioLimits;
+use crate::bio::device::DeviceLimits;
+use crate::bio::lanes::Lanes;
+use crate::engine::abandoned::Abandoned;
+use crate::engine::hybrid::{Hybrid, HybridCounters};
+use crate::engine::space::{SPACE_LOOK, Space};
+use crate::extent::ObjectIndex;
+use crate::gate::Gate;
+use crate::limits::{BIO_BYTES_MAX, FILE_SIZE_MAX};
+use crate::map::{Mapper, Striped};
+use crate::outcome::DetourReason;
+use crate::policy::{MergePolicy, RoutePolicy};
+use crate::stripe::Striping;
+use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, PerProcess, lock};
+use crate::units::{FileOffset, FileRange, ObjectOffset, align_down, align_up, is_aligned};
+
+/// Generations of fork that get a gate of their own; a process forked more often than that shares
+/// one again.
+const GATES: usize = 8;
+
+/// How much of the file's I/O can be direct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Directness {
+    /// Reads and writes.
+    Full,
+    /// Reads; the kernel buffers writes.
+    ReadsOnly,
+    /// Nothing.
+    None,
+}
+
+/// What direct I/O must be a multiple of, in bytes; powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// Offsets and lengths of reads.
+    pub read: u64,
+    /// Offsets and lengths of writes.
+    pub write: u64,
+    /// Memory addresses.
+    pub memory: u64,
+    /// What the page cache fills, writes back and drops as a whole, and so what a buffered write
+    /// may carry along: a page, or the file system's block where that is larger.
+    pub page: u64,
+}
+
+/// How the file was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Every write goes to the end of the file.
+    pub append: bool,
+    /// A request that would be buffered, even in part, is refused.
+    pub strict: bool,
+    /// Other processes write the same blocks and lock them as this one does.
+    pub shared_writers: bool,
+    /// Flags for every write: [`RwFlags::DSYNC`] or [`RwFlags::SYNC`].
+    pub durability: RwFlags,
+    /// Which requests bypass the page cache, whatever the engine's policy says.
+    pub route: Option<RoutePolicy>,
+}
+
+/// A file as the engine sees it: one object, or several that it is dealt out to. In this order in
+/// memory: what every request asks comes first, on one cache line.
+#[repr(C, align(64))]
+pub struct Target {
+    /// For reads and for writes: the bits of [`Target::plain_bits`].
+    plain_bits: [u64; 2],
+    pub blocks: Blocks,
+    /// The first object, for direct I/O.
+    first: OpenObject,
+    // A second line: of plain requests, writes alone ask for it, and for their gate.
+    pub access: Access,
+    pub directness: Directness,
+    gates: [OnceLock<Arc<Gate>>; GATES],
+    /// How it is dealt out, where there is more than one way: asked of the mapper once.
+    striping: Option<Striping>,
+    /// Bytes that it never outgrows: those of its devices.
+    size_fixed: Option<u64>,
+    objects: Box<[Object]>,
+    pub mapper: Box<dyn Mapper>,
+    /// What is to be done before it grows for the first time.
+    seal: Option<Seal>,
+    gate_source: GateSource,
+    /// The errno of the first flush that failed; 0 for none.
+    flush_error: AtomicI32,
+    pub hybrid: Hybrid,
+    /// What the device that it lies on takes as one request.
+    device_limits: DeviceLimits,
+    /// Bytes of a request that is one bio, wherever it lies, if its memory is one range.
+    pub bytes_of_one: u64,
+    /// Bytes of a bio that a polled device takes as one request; asked for on first use.
+    polled_bytes: OnceLock<u64>,
+    /// Writes whose futures were dropped.
+    pub abandoned: Abandoned,
+}
+
+/// One object of a target.
+struct Object {
+    port: Arc<dyn Port>,
+    /// The port's direct object, which stays the same: asked for once, not for each bio.
+    direct: OpenObject,
+    /// Ranges that are known to have space; a child of fork knows none.
+    space: PerProcess<Mutex<Space>>,
+}
+
+impl Object {
+    /// For direct I/O, and through the page cache if it was ever opened so.
+    fn opened(&self) -> impl Iterator<Item = &OpenObject> {
+        std::iter::once(&self.direct).chain(self.port.buffered_if_open())
+    }
+}
+
+/// A record of the objects' sizes that must go before one of them changes.
+struct Seal {
+    /// A write up to here changes none; `u64::MAX` once the record is gone.
+    full_to: AtomicU64,
+    /// Bytes in the file as long as the record holds.
+    size: u64,
+    unseal: Box<dyn Fn() -> Result<(), Errno> + Send + Sync>,
+}
+
+/// A target to start requests on, for files that are no `File`: simulated ones.
+#[derive(Clone)]
+pub struct TargetRef(Arc<Target>);
+
+impl AsRef<Arc<Target>> for TargetRef {
+    fn as_ref(&self) -> &Arc<Target> {
+        &self.0
+    }
+}
+
+/// Where a target finds the gate that it shares with other targets of its inode.
+type GateSource = Box<dyn Fn() -> Arc<Gate> + Send + Sync>;
+
+impl Target {
+    /// A target that is the only one of its inode, such as a simulated file.
+    #[must_use]
+    pub fn alone(
+        port: impl Port + 'static,
+        mapper: impl Mapper + 'static,
+        blocks: Blocks,
+        access: Access,
+    ) -> TargetRef {
+        let source = Box::new(|| Arc::new(Gate::new()));
+        let target = Target::new(vec![Arc::new(port)], Box::new(mapper), blocks, access, source);
+        TargetRef(Arc::new(target))
+    }
+
+    /// A striped target over objects in the order of their stripes, the only one of its file.
+    ///
+    /// # Panics
+    /// When there are not as many objects as the striping says.
+    #[must_use]
+    pub fn striped(
+        ports: Vec<Arc<dyn Port>>,
+        striping: Striping,
+        blocks: Blocks,
+        access: Access,
+    ) -> TargetRef {
+        let source = Box::new(|| Arc::new(Gate::new()));
+        let mapper = Box::new(Striped(striping));
+        TargetRef(Arc::new(Target::new(ports, mapper, blocks, access, source)))
+    }
+
+    pub fn new(
+        ports: Vec<Arc<dyn Port>>,
+        mapper: Box<dyn Mapper>,
+        blocks: Blocks,
+        access: Access,
+        gate_source: GateSource,
+    ) -> Target {
+        let striping = mapper.striping();
+        let count = striping.map_or(1, Striping::object_count);
+        assert_eq!(ports.len(), count, "as many objects as the mapper says");
+        let object = |port: Arc<dyn Port>| {
+            let direct = port.direct().clone();
+            let space = PerProcess::new(|| Mutex::new(Space::default()));
+            Object { port, direct, space }
+        };
+        let objects: Box<[Object]> = ports.into_iter().map(object).collect();
+        let target = Target {
+            first: objects[0].direct.clone(),
+            objects,
+            mapper,
+            striping,
+            size_fixed: None,
+            plain_bits: [u64::MAX; 2],
+            blocks,
+            directness: Directness::Full,
+            access,
+            seal: None,
+            gates: std::array::from_fn(|_| OnceLock::new()),
+            gate_source,
+            flush_error: AtomicI32::new(0),
+            hybrid: Hybrid::new(),
+            device_limits: DeviceLimits::NONE,
+            bytes_of_one: u64::from(BIO_BYTES_MAX),
+            polled_bytes: OnceLock::new(),
+            abandoned: Abandoned::new(),
+        };
+        target.settled()
+    }
+
+    /// Works out what is asked of every request.
+    fn settled(mut self) -> Target {
+        let is_plain = self.mapper.is_identity()
+            && self.size_fixed.is_none()
+            && self.seal.is_none()
+            && self.access.route.is_none();
+        let is_writable = self.access.write && !self.access.append && !self.access.shared_writers;
+        let reads = is_plain && self.access.read && self.never_direct(false).is_none();
+        let writes = is_plain && is_writable && self.never_direct(true).is_none();
+        self.plain_bits = [
+            if reads { self.blocks.read - 1 } else { u64::MAX },
+            if writes { self.blocks.write - 1 } else { u64::MAX },
+        ];
+        self
+    }
+
+    /// Bits that are 0 in offset and length of a request that is on whole blocks, if nothing but
+    /// its alignment stands between it and the file: that lies on one object as it is, is open for
+    /// this, and nothing is to be known or done first. All bits where something does.
+    #[inline]
+    pub fn plain_bits(&self, is_write: bool) -> u64 {
+        self.plain_bits[usize::from(is_write)]
+    }
+
+    pub fn with_directness(mut self, directness: Directness) -> Target {
+        self.directness = directness;
+        self.settled()
+    }
+
+    /// A file on devices, which never outgrows them.
+    pub fn with_size_fixed(mut self, size: Option<u64>) -> Target {
+        self.size_fixed = size;
+        self.settled()
+    }
+
+    /// A file that lies on a block device, with nothing but a mapper of ours in between. No plain
+    /// file is one, so requests to those need not be asked how long they are.
+    pub fn with_device_limits(mut self, limits: DeviceLimits) -> Target {
+        self.device_limits = limits;
+        self.bytes_of_one = limits.bytes_anywhere().min(u64::from(BIO_BYTES_MAX));
+        self
+    }
+
+    /// What one bio may be, in whole blocks. Those through the page cache are the kernel's to make.
+    pub fn bio_limits(&self, is_buffered: bool, block: u64) -> BioLimits {
+        let bytes_max = u64::from(BIO_BYTES_MAX);
+        if is_buffered {
+            return BioLimits::new(bytes_max, 1);
+        }
+        let page_bytes = u64::from(page_size());
+        let device = self.device_limits;
+        BioLimits { device, page_bytes, ..BioLimits::new(bytes_max, block) }
+    }
+
+    /// As [`Target::bio_limits`], on a backend that polls the device.
+    pub fn polled_limits(&self, is_buffered: bool, block: u64) -> BioLimits {
+        let limits = self.bio_limits(is_buffered, block);
+        if is_buffered {
+            return limits;
+        }
+        let bytes = limits.bytes_max.min(self.polled_bytes());
+        BioLimits { bytes_max: align_down(bytes, block).max(block), ..limits }
+    }
+
+    /// Bytes that the devices of all objects take as one request, whatever their memory.
+    pub fn polled_bytes(&self) -> u64 {
+        if let Some(bytes) = self.polled_bytes.get() {
+            return *bytes;
+        }
+        let bytes = self.all_direct().map(DeviceLimits::polled_bytes_of).min().unwrap_or(u64::MAX);
+        *self.polled_bytes.get_or_init(|| bytes)
+    }
+
+    /// A file of `size` bytes whose objects' sizes are on record: a write past byte `full_to` may
+    /// make one larger, and `unseal` takes the record back.
+    pub fn with_seal(
+        mut self,
+        (full_to, size): (u64, u64),
+        unseal: impl Fn() -> Result<(), Errno> + Send + Sync + 'static,
+    ) -> Target {
+        let (full_to, unseal) = (AtomicU64::new(full_to), Box::new(unseal));
+        self.seal = Some(Seal { full_to, size, unseal });
+        self.settled()
+    }
+
+    /// Where a byte of the file lies.
+    ///
+    /// # Errors
+    /// The mapper's.
+    pub fn locate(&self, offset: u64) -> Result<(ObjectIndex, u64), Errno> {
+        if let Some(striping) = self.striping {
+            let (object, at) = striping.locate(FileOffset::new(offset));
+            return Ok((object, at.get()));
+        }
+        let extent = self.mapper.map(FileRange::new(offset, offset + 1))?;
+        Ok((extent.object, extent.object_offset.get()))
+    }
+
+    /// How often the hybrid route chose which way; all 0 where it was never in force.
+    #[must_use]
+    pub fn hybrid_counters(&self) -> HybridCounters {
+        self.hybrid.counters()
+    }
+
+    /// The route policy in force on an engine that has `policy`: the file's own wins.
+    #[inline]
+    pub fn route(&self, policy: RoutePolicy) -> RoutePolicy {
+        self.access.route.unwrap_or(policy)
+    }
+
+    /// The first object, for direct I/O.
+    #[inline]
+    pub fn first(&self) -> &OpenObject {
+        &self.first
+    }
+
+    /// An object, for direct I/O.
+    #[inline]
+    pub fn direct(&self, object: ObjectIndex) -> &OpenObject {
+        &self.objects[usize::from(object.0)].direct
+    }
+
+    /// An object, for I/O through the page cache.
+    pub fn buffered(&self, object: ObjectIndex) -> Result<&OpenObject, Errno> {
+        self.port(object).buffered()
+    }
+
+    pub fn port(&self, object: ObjectIndex) -> &dyn Port {
+        &*self.objects[usize::from(object.0)].port
+    }
+
+    /// The objects that a range touches, each with the part of it from the first byte touched to
+    /// the last.
+    pub fn pieces(&self, range: FileRange) -> impl Iterator<Item = (ObjectIndex, u64, u64)> + '_ {
+        let mut lanes = Lanes::default();
+        lanes.fill(&*self.mapper, range, MergePolicy::PerObject);
+        std::iter::from_fn(move || {
+            let lane = lanes.front()?;
+            lanes.advance(lane.length());
+            // What can't be told is no object.
+            let (object, start) = self.locate(lane.start()).ok()?;
+            Some((object, start, start + lane.length()))
+        })
+    }
+
+    /// Whether an object that the range touches has cached pages, anywhere.
+    pub fn has_cached_pages(&self, range: FileRange) -> Option<bool> {
+        let each = self.pieces(range).map(|(object, ..)| self.port(object).has_cached_pages());
+        let mut has_some = false;
+        for answer in each {
+            has_some |= answer?;
+        }
+        Some(has_some)
+    }
+
+    /// How the file is dealt out to several objects; `None` for a file that is its own only one.
+    #[inline]
+    pub fn striping(&self) -> Option<Striping> {
+        self.striping
+    }
+
+    /// Whether it is dealt out to several objects.
+    #[inline]
+    pub fn is_striped(&self) -> bool {
+        self.striping.is_some()
+    }
+
+    pub fn object_count(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether the kernel can be asked to append: it knows only the ends of objects.
+    pub fn kernel_appends(&self) -> bool {
+        self.access.append && self.striping.is_none()
+    }
+
+    /// Bytes that the file never outgrows, where it lies on devices.
+    pub fn size_fixed(&self) -> Option<u64> {
+        self.size_fixed
+    }
+
+    /// Bytes in the file now. A striped file's follow from those of its objects.
+    pub fn size(&self) -> Result<u64, Errno> {
+        if let Some(size) = self.size_fixed {
+            return Ok(size);
+        }
+        let Some(striping) = self.striping else { return self.port(ObjectIndex(0)).size() };
+        striping.objects().try_fold(0, |size, object| {
+            Ok(striping.file_size(object, self.port(object).size()?).max(size))
+        })
+    }
+
+    /// Up to where a write may fill whole blocks. That is the size, but for a file inside an image:
+    /// its last block is all its own, and no write of it changes the size.
+    pub fn size_in_blocks(&self) -> Result<u64, Errno> {
+        match (self.size_fixed, self.striping) {
+            (Some(size), None) => Ok(align_up(size, self.blocks.write)),
+            _ => self.size(),
+        }
+    }
+
+    /// Bytes in an object now.
+    pub fn object_size(&self, object: ObjectIndex) -> Result<u64, Errno> {
+        self.port(object).size()
+    }
+
+    /// Makes the file this long: each object exactly as long as the file's size says, the last byte
+    /// first when it grows, so that a failure leaves the size or sets it.
+    pub fn set_size(&self, size: u64) -> Result<(), Errno> {
+        let Some(striping) = self.striping else { return self.port(ObjectIndex(0)).set_size(size) };
+        let can_be = (self.access.write || self.access.append) && size <= FILE_SIZE_MAX;
+        if !can_be || self.size_fixed.is_some_and(|fixed| fixed != size) {
+            // As ftruncate has it: nothing is touched, nor any record.
+            return Err(Errno::EINVAL);
+        }
+        if self.size_fixed.is_some() {
+            return Ok(());
+        }
+        self.unseal()?;
+        for object in &self.objects {
+            lock(object.space.get()).forget();
+        }
+        let last = size.checked_sub(1).map(|last| striping.locate(FileOffset::new(last)).0);
+        let others = striping.objects().filter(|object| Some(*object) != last);
+        // Also to the size that it has: space that was reserved behind it goes.
+        last.into_iter()
+            .chain(others)
+            .try_for_each(|object| self.port(object).set_size(striping.object_size(object, size)))
+    }
+
+    /// Makes way for a write up to byte `end`: a record of sizes that it changes goes first.
+    pub fn before_write_to(&self, end: u64) -> Result<(), Errno> {
+        if self.outgrows_seal(end) { self.unseal() } else { Ok(()) }
+    }
+
+    /// Whether a write up to byte `end` may change a size that is on record. Direct, its last block
+    /// is written whole where the file goes on behind it, on whichever object.
+    #[inline]
+    pub fn outgrows_seal(&self, end: u64) -> bool {
+        self.seal.as_ref().is_some_and(|seal| {
+            let block = if self.never_direct(true).is_some() { 1 } else { self.blocks.write };
+            let touched = align_up(end, block).min(seal.size).max(end);
+            touched > seal.full_to.load(Ordering::Acquire)
+        })
+    }
+
+    fn unseal(&self) -> Result<(), Errno> {
+        let Some(seal) = &self.seal else { return Ok(()) };
+        if seal.full_to.load(Ordering::Acquire) != u64::MAX {
+            // Two threads may both come here; taking the record back twice is taking it back.
+            (seal.unseal)()?;
+            seal.full_to.store(u64::MAX, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether an object's range has space of its own, as far as that is known or soon found out.
+    pub fn has_space(&self, object: ObjectIndex, (start, end): (u64, u64)) -> bool {
+        let place = &self.objects[usize::from(object.0)];
+        let mut space = lock(place.space.get());
+        if !space.covers(start, end) {
+            // Looked at in one piece with what is around, so that small writes do not each look.
+            let (from, to) = (align_down(start, SPACE_LOOK), align_up(end, SPACE_LOOK));
+            for (start, end) in place.port.allocated(from, to) {
+                space.add(start, end);
+            }
+        }
+        space.covers(start, end)
+    }
+
+    /// An object's range was given space.
+    pub fn note_space(&self, object: ObjectIndex, (start, end): (u64, u64)) {
+        lock(self.objects[usize::from(object.0)].space.get()).add(start, end);
+    }
+
+    /// Bytes that could still be given to an object.
+    pub fn free_bytes(&self, object: ObjectIndex) -> Option<u64> {
+        self.port(object).free_bytes()
+    }
+
+    /// Locks a byte range against other processes; `false` when it is taken. A striped file's locks
+    /// are its first object's.
+    pub fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {
+        self.port(ObjectIndex(0)).try_lock(start, end)
+    }
+
+    /// Whether a lock of this process that is not diopter's is in the way.
+    pub fn is_locked_by_this_process(&self, range: FileRange) -> bool {
+        self.port(ObjectIndex(0)).is_locked_by_this_process(range.start(), range.end())
+    }
+
+    /// Unlocks what [`Target::try_lock`] locked.
+    pub fn unlock(&self, start: u64, end: u64) {
+        self.port(ObjectIndex(0)).unlock(start, end);
+    }
+
+    /// The gate in this process: a child of fork must not wait for passes that only its parent can
+    /// leave.
+    #[inline]
+    pub fn gate(&self) -> &Arc<Gate> {
+        let generation = usize::try_from(fork::generation()).unwrap_or(0);
+        self.gates[generation % GATES].get_or_init(|| (self.gate_source)())
+    }
+
+    /// What a write of `range` may touch beyond its bytes: whole blocks, and whole pages of the
+    /// page cache.
+    #[inline]
+    pub fn touched(&self, range: FileRange) -> FileRange {
+        let unit = self.blocks.write.max(self.blocks.page);
+        match self.striping {
+            None => range.blocks(unit),
+            Some(striping) => striping.object_blocks(range, unit),
+        }
+    }
+
+    /// Where the first page starts that a write of `range` touches in front of it. Behind the end
+    /// of an object, with a hole before it, the kernel fills the block in which the object ended
+    /// with zeros, and that through the page cache (ext4 on Linux 6.18).
+    pub fn filled_before(&self, range: FileRange, size: u64) -> Result<u64, Errno> {
+        let page = self.blocks.page;
+        let Some(striping) = self.striping else {
+            let is_behind = range.end() > size;
+            return Ok(if is_behind { align_down(size, page) } else { range.start() });
+        };
+        let mut from = range.start();
+        for object in striping.objects() {
+            let runs = striping.runs(object, range);
+            let Some(last) = runs.length().checked_sub(1) else { continue };
+            let (_, last) = striping.locate(FileOffset::new(runs.at(last)));
+            let size = self.object_size(object)?;
+            if last.get() >= size && !is_aligned(size, page) {
+                let page = ObjectOffset::new(align_down(size, page));
+                from = from.min(striping.file_offset(object, page).get());
+            }
+        }
+        Ok(from)
+    }
+
+    /// Whether a write from byte `start` on leaves a hole behind the end of the file, with the end
+    /// within a page. For one that holds a pass. What it finds is noted at the gate, so that writes
+    /// that start before the end need not look.
+    #[cold]
+    pub fn leaves_hole_in_page(&self, start: u64) -> bool {
+        if self.striping.is_some() || self.size_fixed.is_some() {
+            self.gate().note_end(u64::MAX);
+            return false;
+        }
+        // An error is met again, and reported, by a write that is alone.
+        let Ok(size) = self.size() else { return true };
+        self.gate().note_end(size);
+        start > size && !is_aligned(size, self.blocks.page)
+    }
+
+    /// Writes zeros behind the end of a file of `size` bytes, up to the end of its page, if a write
+    /// from byte `start` on leaves a hole there; returns where the file ends then. A process may
+    /// have stored something there through a mapping, and a direct write makes content of it,
+    /// where a buffered one does not (ext4 on Linux 6.18).
+    pub fn clear_last_page(&self, start: u64, size: u64) -> Result<u64, Errno> {
+        let is_own = self.striping.is_none() && self.size_fixed.is_none();
+        if !is_own || start <= size || is_aligned(size, self.blocks.page) {
+            return Ok(size);
+        }
+        let end = align_up(size, self.blocks.page).min(start);
+        self.port(ObjectIndex(0)).write_zeros(size, end)?;
+        Ok(end)
+    }
+
+    /// Every object whose write-back errors must be looked at by a flush.
+    pub fn flush_handles(&self) -> impl Iterator<Item = &OpenObject> {
+        self.objects.iter().flat_map(Object::opened)
+    }
+
+    /// Every object, for direct I/O.
+    pub fn all_direct(&self) -> impl Iterator<Item = &OpenObject> {
+        self.objects.iter().map(|object| &object.direct)
+    }
+
+    /// The flush error that stays, if there was one.
+    pub fn flush_error(&self) -> Option<Errno> {
+        match self.flush_error.load(Ordering::Acquire) {
+            0 => None,
+            raw => Some(Errno::from_raw(raw)),
+        }
+    }
+
+    /// Keeps the first flush error: data may be lost, and a later flush that finds nothing to do
+    /// must not say otherwise.
+    pub fn latch_flush_error(&self, errno: Errno) {
+        let latched =
+            self.flush_error.compare_exchange(0, errno.raw(), Ordering::AcqRel, Ordering::Acquire);
+        debug_assert!(latched.is_ok() || self.flush_error().is_some());
+    }
+
+    /// Why nothing of an operation can be direct, if so.
+    pub fn never_direct(&self, is_write: bool) -> Option<DetourReason> {
+        match self.directness {
+            Directness::None => Some(DetourReason::NoDirectIo),
+            Directness::ReadsOnly if is_write => Some(DetourReason::KernelBuffers),
+            Directness::Full | Directness::ReadsOnly => None,
+        }
+    }
+}
+
+#[cfg(all(test, not(any(diopter_loom, shuttle))))]
+#[path = "polled_tests.rs"]
+mod polled_tests;

@@ -1,0 +1,184 @@
+//! Each thread's own engine, for blocking calls and `File::request`; and the list of the other
+//! engines that live on the thread, so that a blocked writer can reap what it waits for.
+
+use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
+use std::rc::Weak;
+
+use diopter_os::{Slab, fork};
+
+use crate::backend::{Checked, Ladder, Wait};
+use crate::engine::handle::EngineOptions;
+use crate::engine::{Core, SLAB_SHAPE};
+use crate::gate::Gate;
+use crate::limits::DEPTH_MAX;
+use crate::sync::{Arc, Ordering, StaticCounter};
+
+/// A thread's engine, and in which process it was made.
+struct Own {
+    core: Box<Core>,
+    generation: u64,
+}
+
+thread_local! {
+    /// Empty while a call uses it, before the first one, and after a panic in one.
+    static OWN: Cell<Option<Own>> = const { Cell::new(None) };
+    /// Where an engine stays between calls while the thread is being torn down, `OWN` is gone, and
+    /// requests of it are on their way. It has no destructor, so it outlives every other.
+    static LAST: Cell<Option<ManuallyDrop<Own>>> = const { Cell::new(None) };
+    static OPTIONS: Cell<EngineOptions> = const { Cell::new(EngineOptions::DEFAULT) };
+    static OTHERS: RefCell<Vec<Weak<RefCell<Core>>>> = const { RefCell::new(Vec::new()) };
+    static SEAT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// A small number of this thread, to spread threads over the shards of a gate.
+pub fn seat() -> usize {
+    static NEXT: StaticCounter = StaticCounter::new(0);
+    let draw = || NEXT.fetch_add(1, Ordering::Relaxed) as usize;
+    SEAT.try_with(|seat| {
+        if seat.get() == usize::MAX {
+            seat.set(draw());
+        }
+        seat.get()
+    })
+    .unwrap_or_else(|_| draw())
+}
+
+/// Runs `f` on this thread's engine, made on first use. A child of fork makes its own and never
+/// touches the inherited one. While the thread is being torn down, an engine lives only as long as
+/// requests of it are on their way. A panic in `f` drops the engine, which waits for what it has in
+/// flight.
+#[inline]
+pub fn with_thread_engine<R>(f: impl FnOnce(&mut Core) -> R) -> R {
+    let generation = fork::generation();
+    let mut own = match take() {
+        Some(own) if own.generation == generation => own,
+        Some(inherited) => {
+            // Its ring is the parent's: not even its drop may run here.
+            std::mem::forget(inherited);
+            make(generation)
+        }
+        None => make(generation),
+    };
+    let result = f(&mut own.core);
+    put_back(own);
+    result
+}
+
+#[inline]
+fn take() -> Option<Own> {
+    OWN.try_with(Cell::take).unwrap_or_else(|_| LAST.take().map(ManuallyDrop::into_inner))
+}
+
+#[inline]
+fn put_back(own: Own) {
+    if own.core.is_broken() && own.core.unreturned() == 0 {
+        // The next call makes another, on what works by then.
+        return let_go(own);
+    }
+    let mut own = Some(own);
+    if OWN.try_with(|cell| cell.set(own.take())).is_err() {
+        keep_last(own);
+    }
+}
+
+#[cold]
+fn keep_last(own: Option<Own>) {
+    let Some(mut own) = own else { return };
+    if own.core.is_inherited() {
+        return std::mem::forget(own);
+    }
+    if own.core.is_awaited() {
+        // No destructor comes after this: a write whose handle is forgotten is done now or never.
+        own.core.run_to_end();
+        LAST.set(Some(ManuallyDrop::new(own)));
+    }
+    // Otherwise its drop ends what no caller waits for.
+}
+
+#[cold]
+fn let_go(own: Own) {
+    drop(own);
+}
+
+/// Runs `f` on this thread's engine if there is one of this process.
+pub fn if_thread_engine(f: impl FnOnce(&mut Core)) {
+    let Some(mut own) = take() else { return };
+    if own.generation == fork::generation() {
+        f(&mut own.core);
+    }
+    put_back(own);
+}
+
+fn make(generation: u64) -> Own {
+    let options = OPTIONS.try_with(Cell::get).unwrap_or(EngineOptions::DEFAULT);
+    let slab = Slab::new(SLAB_SHAPE);
+    let ladder = Box::new(Ladder::lazy(&slab, DEPTH_MAX, options.backend, options.uring));
+    let backend: Box<dyn crate::backend::Backend> =
+        if options.checked { Box::new(Checked::new(ladder, &slab)) } else { ladder };
+    Own { core: Box::new(Core::new(slab, backend, options.policies)), generation }
+}
+
+/// Decides how this thread's blocking calls are served from now on: backend, policies, checks.
+///
+/// The engine that served them so far is dropped, as [`Engine`](crate::Engine) says for itself:
+/// requests that were dropped before are finished first.
+pub fn use_for_this_thread(options: EngineOptions) {
+    OPTIONS.set(options);
+    drop(OWN.take());
+}
+
+/// What [`use_for_this_thread`] said.
+pub fn options_of_this_thread() -> EngineOptions {
+    OPTIONS.try_with(Cell::get).unwrap_or(EngineOptions::DEFAULT)
+}
+
+/// Adds an engine of this thread, so that [`reap_this_thread`] finds it.
+pub(super) fn enlist(core: Weak<RefCell<Core>>) {
+    // A thread that is being torn down has no other writer to wait for it.
+    OTHERS
+        .try_with(|others| {
+            let mut others = others.borrow_mut();
+            others.retain(|other| other.strong_count() > 0);
+            others.push(core);
+        })
+        .unwrap_or(());
+}
+
+/// Whether an engine of this thread that is not in use by the caller has writes to the inode of
+/// `gate` that are not over.
+pub fn others_have_writes_at(gate: &Arc<Gate>) -> bool {
+    OTHERS
+        .try_with(|others| {
+            let others = others.borrow();
+            let mut live = others.iter().filter_map(Weak::upgrade);
+            live.any(|other| {
+                let other = other.try_borrow();
+                other.is_ok_and(|core| !core.is_inherited() && core.has_writes_at(gate))
+            })
+        })
+        .unwrap_or(false)
+}
+
+/// One round of every engine of this thread that is not in use by the caller: true when one of them
+/// had something in flight.
+pub fn reap_this_thread() -> bool {
+    let mut had_some = false;
+    let mut reap = |core: &mut Core| {
+        if core.live() > 0 && !core.is_inherited() {
+            core.tick(Wait::Poll);
+            had_some = true;
+        }
+    };
+    OTHERS
+        .try_with(|others| {
+            for other in others.borrow().iter().filter_map(Weak::upgrade) {
+                if let Ok(mut core) = other.try_borrow_mut() {
+                    reap(&mut core);
+                }
+            }
+        })
+        .unwrap_or(());
+    if_thread_engine(|core| reap(core));
+    had_some
+}

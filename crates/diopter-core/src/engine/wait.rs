@@ -1,0 +1,35 @@
+//! How a waiter waits. The only reader of `WaitPolicy`.
+
+use std::time::Duration;
+
+use crate::backend::Wait;
+use crate::clock;
+use crate::clock::Nanos;
+use crate::limits::WAIT_SLICE;
+use crate::policy::WaitPolicy;
+
+/// One turn's wait, when up to `left` may pass.
+pub fn turn_wait(policy: WaitPolicy, left: Duration) -> Wait {
+    match policy {
+        WaitPolicy::Poll | WaitPolicy::Spin => Wait::Poll,
+        WaitPolicy::Block if left.is_zero() => Wait::Poll,
+        WaitPolicy::Block => Wait::Block(left.min(WAIT_SLICE)),
+    }
+}
+
+/// A wait that ends.
+pub struct Deadline {
+    since: Nanos,
+    limit: Duration,
+}
+
+impl Deadline {
+    pub fn after(limit: Duration) -> Deadline {
+        Deadline { since: clock::now(), limit }
+    }
+
+    /// What is left of it; zero when it has passed.
+    pub fn left(&self) -> Duration {
+        self.limit.saturating_sub(Duration::from_nanos(clock::now().since(self.since)))
+    }
+}

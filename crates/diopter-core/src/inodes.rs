@@ -1,0 +1,58 @@
+//! One gate per inode, shared by every open file of it in this process.
+
+use std::collections::BTreeMap;
+
+use diopter_os::fork;
+
+use crate::gate::Gate;
+use crate::sync::{Arc, StaticMutex, Weak, lock_static};
+
+/// Tables by generation of fork: a child must not meet a mutex that another thread of its parent
+/// held.
+const TABLES: usize = 8;
+
+type Table = BTreeMap<InodeKey, Weak<Gate>>;
+
+/// What has a gate: an inode in this system or in an image, or a striped file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum InodeKey {
+    OfFile {
+        device: u64,
+        /// `None` for a block device, which may have several nodes.
+        inode: Option<u64>,
+    },
+    /// A file inside an image, by the image's numbers.
+    InImage { device: u64, image: u64, inode: u64 },
+    /// By the id of its layout, which is the same by whatever path it is found.
+    OfLayout(u128),
+}
+
+/// The gate of an inode.
+pub fn gate_of(key: InodeKey) -> Arc<Gate> {
+    static TABLE: [StaticMutex<Table>; TABLES] =
+        [const { StaticMutex::new(BTreeMap::new()) }; TABLES];
+    let generation = usize::try_from(fork::generation()).unwrap_or(0);
+    let mut table = lock_static(&TABLE[generation % TABLES]);
+    if let Some(gate) = table.get(&key).and_then(Weak::upgrade) {
+        return gate;
+    }
+    // Bounded by the files that are open.
+    table.retain(|_, gate| gate.strong_count() > 0);
+    let gate = Arc::new(Gate::new());
+    table.insert(key, Arc::downgrade(&gate));
+    gate
+}
+
+#[cfg(all(test, not(diopter_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_files_of_one_inode_share_a_gate_and_others_do_not() {
+        let key = InodeKey::OfFile { device: u64::MAX, inode: Some(1) };
+        let (one, same) = (gate_of(key), gate_of(key));
+        let other = gate_of(InodeKey::OfFile { device: u64::MAX, inode: Some(2) });
+        assert!(Arc::ptr_eq(&one, &same));
+        assert!(!Arc::ptr_eq(&one, &other));
+    }
+}

@@ -1,0 +1,37 @@
+//! The engine of diopter: from a request to bios on a backend and back. It takes descriptors, never
+//! paths, and knows no file system. Each module imports only from those above it.
+
+#![forbid(unsafe_code)]
+
+pub mod units;
+
+pub mod limits;
+
+pub mod error;
+pub mod sync;
+
+pub mod clock;
+pub mod prng;
+
+pub mod gate;
+pub mod handoff;
+pub mod outcome;
+pub mod policy;
+pub mod request;
+pub mod workers;
+
+pub mod inodes;
+
+pub mod completion;
+
+pub mod extent;
+pub mod stripe;
+
+pub mod map;
+
+pub mod bio;
+
+pub mod backend;
+pub mod engine;
+
+pub mod plan;

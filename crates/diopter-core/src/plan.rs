@@ -1,0 +1,409 @@
+//! What one request would become, without making it: the same router and the same builder as the
+//! engine's, on memory that is only an address.
+
+use std::os::fd::AsFd;
+
+use diopter_os::Errno;
+use diopter_os::fiemap::fiemap;
+use diopter_os::residency::residency;
+
+use crate::backend::Port;
+use crate::backend::local::LocalObject;
+use crate::bio::Draft;
+use crate::bio::builder::{BioLimits, Builder, Fit, Piece};
+use crate::bio::lanes::Lanes;
+use crate::bio::pieces::Pieces;
+use crate::completion::{CompletionFacts, CompletionReason, Rule, completion_context};
+use crate::engine::route::{Course, Way, Window};
+use crate::engine::target::Target;
+use crate::engine::{admit, bounce};
+use crate::error::{IoError, RequestError};
+use crate::extent::{Extent, ExtentState};
+use crate::limits::{BOUNCE_BYTES, SEGMENTS_MAX};
+use crate::outcome::Route;
+use crate::policy::{CompletionPolicy, MergePolicy, Policies, SubmitPolicy};
+use crate::request::RequestOp;
+use crate::stripe::Runs;
+use crate::sync::Arc;
+use crate::units::{FileRange, align_down, is_aligned, to_usize};
+
+mod device;
+
+use device::Devices;
+
+/// Bios that a plan lists at most; what follows is more of the same.
+const BIOS_MAX: usize = 1 << 20;
+
+/// A request to plan.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanQuery {
+    /// A write, or a read.
+    pub is_write: bool,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Address of the memory; only its remainder by the memory alignment matters.
+    pub address: u64,
+    /// The policies.
+    pub policies: Policies,
+    /// A smaller limit for one bio than the engine's, in bytes.
+    pub bio_bytes_max: Option<u64>,
+    /// Pages of memory that one bio may touch; `None` for 256 under the rule of an older
+    /// kernel, as it had, and any number under today's.
+    pub bio_vecs_max: Option<u32>,
+}
+
+/// One bio of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedBio {
+    /// Where it goes and what ended it.
+    pub draft: Draft,
+    /// Memory segments.
+    pub segments: u32,
+    /// `direct`, `bounced` or `buffered`.
+    pub way: &'static str,
+    /// It reads an edge block that a write changes in part.
+    pub is_edge_read: bool,
+    /// As how many requests the kernel sends it to the device at most: when no two pages of its
+    /// memory lie together. `None` where that is not known: the device has no queue of requests or
+    /// there is no single one, the file system does not say where the bytes are, or they go
+    /// through the page cache.
+    pub device_requests_max: Option<u64>,
+    /// The same at least: when all of its memory lies together.
+    pub device_requests_min: Option<u64>,
+}
+
+/// What a request would become.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Which way the bytes would go.
+    pub route: Route,
+    /// What the mapper says.
+    pub extents: Vec<Extent>,
+    /// The bios, in the order of submission.
+    pub bios: Vec<PlannedBio>,
+    /// How often the submitter would wait.
+    pub waits: u32,
+    /// Where the completion would run, and why.
+    pub completion: (&'static str, &'static str),
+}
+
+/// Plans a request on a target and its objects.
+pub fn plan(
+    target: &Target,
+    objects: &[Arc<LocalObject>],
+    query: &PlanQuery,
+) -> Result<Plan, RequestError> {
+    let op = if query.is_write { RequestOp::Write } else { RequestOp::Read };
+    let route = query.policies.route;
+    let range = admit::check_range(target, op, (query.offset, query.length), route)?;
+    let size = target.size().unwrap_or(0);
+    let size_in_blocks = target.size_in_blocks().unwrap_or(0);
+    let extents = extents(target, range)?;
+    let facts = Facts::look(target, objects, (range, &extents));
+    let mut plan = Plan {
+        route: Route::default(),
+        extents,
+        bios: Vec::new(),
+        waits: 0,
+        completion: completion(query, facts),
+    };
+    // A read stops at the end of the file.
+    let end = if query.is_write { range.end() } else { range.end().min(size.max(range.start())) };
+    let mut at = range.start();
+    while at < end && plan.bios.len() < BIOS_MAX {
+        let window = next_window(target, query, size_in_blocks, FileRange::new(at, end));
+        let added = add_window(&mut plan, target, query, (window, size_in_blocks));
+        added.map_err(|errno| unmapped(target, errno, window.range))?;
+        at = window.range.end();
+    }
+    if !target.mapper.has_boundaries() {
+        Devices::new(objects).count(&mut plan.bios, query);
+    }
+    Ok(plan)
+}
+
+/// The error of a mapper that could not tell where `rest` begins.
+fn unmapped(target: &Target, errno: Errno, rest: FileRange) -> IoError {
+    IoError::new(errno, rest, "map")
+        .with_finding(target.mapper.finding(rest.start()).map(|finding| *finding))
+}
+
+fn extents(target: &Target, range: FileRange) -> Result<Vec<Extent>, IoError> {
+    let mut extents = Vec::new();
+    let mut at = range.start();
+    while at < range.end() && extents.len() < BIOS_MAX {
+        let rest = FileRange::new(at, range.end());
+        let extent = target.mapper.map(rest).map_err(|errno| unmapped(target, errno, rest))?;
+        at = extent.range.end();
+        extents.push(extent);
+    }
+    Ok(extents)
+}
+
+fn block_of(target: &Target, query: &PlanQuery) -> u64 {
+    if query.is_write { target.blocks.write } else { target.blocks.read }
+}
+
+fn next_window(target: &Target, query: &PlanQuery, size: u64, rest: FileRange) -> Window {
+    let block = block_of(target, query);
+    let whole = FileRange::new(query.offset, query.offset + query.length);
+    Course {
+        is_write: query.is_write,
+        rest,
+        block,
+        bounce: bounce::window_bytes(BOUNCE_BYTES, whole.blocks(block)),
+        size,
+        readable: target.access.read,
+        buffered: admit::buffered(target, query.is_write, query.length, query.policies.route),
+        memory_is_aligned_from: |offset: u64| {
+            let address = query.address.wrapping_add(offset.wrapping_sub(query.offset));
+            is_aligned(address, target.blocks.memory)
+        },
+    }
+    .next_window()
+}
+
+fn add_window(
+    plan: &mut Plan,
+    target: &Target,
+    query: &PlanQuery,
+    at: (Window, u64),
+) -> Result<(), Errno> {
+    let (window, size) = at;
+    let block = block_of(target, query);
+    let (way, span) = match window.way {
+        Way::Direct => ("direct", window.range),
+        Way::Bounced(_) => ("bounced", window.range.blocks(block)),
+        Way::Buffered(_) => ("buffered", window.range),
+    };
+    count(&mut plan.route, window);
+    let limits = limits(target, query, (window.way, block));
+    let mapper = &*target.mapper;
+    let reader = Builder { mapper, limits, writes: false };
+    let builder = Builder { mapper, limits, writes: query.is_write };
+    let edges =
+        if query.is_write && way == "bounced" { edges(window.range, span, block) } else { vec![] };
+    let before = plan.bios.len();
+    for edge in edges.into_iter().filter(|edge| edge.start() < size) {
+        let mut lane = Lanes::default();
+        lane.fill(mapper, edge, query.policies.merge);
+        let memory = Memory { start: edge.start(), address: 0, vecs_max: query.bio_vecs_max };
+        let made = (way, true, memory);
+        add_bios(&mut plan.bios, (&reader, &mut Pieces::default()), &mut lane, made)?;
+    }
+    plan.waits += u32::from(plan.bios.len() > before);
+    let before = plan.bios.len();
+    let mut lanes = Lanes::default();
+    lanes.fill(mapper, span, query.policies.merge);
+    let memory = Memory::of(query, window, span);
+    let mut pieces = Pieces::default();
+    pieces.start(&builder, query.policies.boundary, span, memory.address);
+    add_bios(&mut plan.bios, (&builder, &mut pieces), &mut lanes, (way, false, memory))?;
+    let made = plan.bios.len() - before;
+    plan.waits += match query.policies.submit {
+        SubmitPolicy::AllThenWait => u32::from(made > 0),
+        SubmitPolicy::EachThenWait => u32::try_from(made).unwrap_or(u32::MAX),
+    };
+    Ok(())
+}
+
+/// The engine's limits, with those that were asked for.
+fn limits(target: &Target, query: &PlanQuery, (way, block): (Way, u64)) -> BioLimits {
+    let limits = target.bio_limits(matches!(way, Way::Buffered(_)), block);
+    let bytes_max = query.bio_bytes_max.map_or(limits.bytes_max, |asked| {
+        align_down(asked.min(limits.bytes_max), limits.block).max(limits.block)
+    });
+    BioLimits { bytes_max, vecs_max: query.bio_vecs_max, ..limits }
+}
+
+/// The memory of a window: one range, of which only the addresses are known.
+#[derive(Clone, Copy)]
+struct Memory {
+    /// The byte of the file that its first byte is.
+    start: u64,
+    /// Its address.
+    address: u64,
+    /// Pages that one bio may touch.
+    vecs_max: Option<u32>,
+}
+
+impl Memory {
+    /// The caller's, or a bounce buffer, which begins on a page.
+    fn of(query: &PlanQuery, window: Window, span: FileRange) -> Memory {
+        let address = match window.way {
+            Way::Bounced(_) => 0,
+            Way::Direct | Way::Buffered(_) => {
+                query.address.wrapping_add(span.start().wrapping_sub(query.offset))
+            }
+        };
+        Memory { start: span.start(), address, vecs_max: query.bio_vecs_max }
+    }
+
+    fn address_of(&self, at: u64) -> u64 {
+        self.address.wrapping_add(at.wrapping_sub(self.start))
+    }
+
+    /// How much of the runs one bio may have.
+    fn fit(&self, runs: &Runs, limits: &BioLimits) -> Fit {
+        let ranges = runs.ranges().take(SEGMENTS_MAX as usize);
+        let memory =
+            ranges.map(|it| (to_usize(self.address_of(it.start())), to_usize(it.length())));
+        let fit = Fit::of(limits.device.segments.prefix(memory));
+        let Some(vecs_max) = self.vecs_max else { return fit };
+        // A cap on pages asks about memory of the past, in one range.
+        let page_bytes = limits.page_bytes;
+        let pages = u64::from(vecs_max).max(limits.block.div_ceil(page_bytes));
+        let in_page = align_down(self.address_of(runs.start()) % page_bytes, limits.block);
+        let in_pages = pages.saturating_mul(page_bytes) - in_page;
+        if in_pages < fit.bytes { Fit::in_segments(in_pages) } else { fit }
+    }
+}
+
+fn edges(range: FileRange, span: FileRange, block: u64) -> Vec<FileRange> {
+    let head = FileRange::new(span.start(), span.start() + block);
+    let tail = FileRange::new(span.end() - block, span.end());
+    let has_head = range.start() > span.start();
+    let has_tail = range.end() < span.end() && !(has_head && tail == head);
+    [has_head.then_some(head), has_tail.then_some(tail)].into_iter().flatten().collect()
+}
+
+fn add_bios(
+    bios: &mut Vec<PlannedBio>,
+    (builder, pieces): (&Builder<'_>, &mut Pieces),
+    lanes: &mut Lanes,
+    (way, is_edge_read, memory): (&'static str, bool, Memory),
+) -> Result<(), Errno> {
+    let limits = &builder.limits;
+    while let Some(lane) = lanes.front()
+        && bios.len() < BIOS_MAX
+    {
+        match pieces.next(builder, lane, |runs| memory.fit(runs, limits))? {
+            Piece::Zeros(hole) => lanes.advance(hole.length()),
+            Piece::Refused(..) => return Err(Errno::EOPNOTSUPP),
+            Piece::Bio(draft) => {
+                let segments = u32::try_from(draft.runs.count()).unwrap_or(u32::MAX);
+                let at = draft.object_offset.get();
+                let address = memory.address_of(draft.runs.start());
+                let bytes = draft.runs.length();
+                let device = &limits.device;
+                bios.push(PlannedBio {
+                    segments,
+                    way,
+                    is_edge_read,
+                    device_requests_max: device.requests_max(at, address, bytes, limits.page_bytes),
+                    device_requests_min: device.requests_min(at, bytes),
+                    draft,
+                });
+                lanes.advance(draft.runs.length());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn count(route: &mut Route, window: Window) {
+    let bytes = window.range.length();
+    match window.way {
+        Way::Direct => route.direct += bytes,
+        Way::Bounced(reason) => {
+            route.bounced += bytes;
+            route.why.insert(reason);
+        }
+        Way::Buffered(reason) => {
+            route.buffered += bytes;
+            route.why.insert(reason);
+        }
+    }
+}
+
+/// What decides where a kernel would complete the request, as far as it can be told beforehand.
+#[derive(Clone, Copy)]
+struct Facts {
+    extends: bool,
+    allocates: bool,
+    has_cached_pages: bool,
+}
+
+/// Extents that are looked at to find an unwritten one or a hole.
+const EXTENTS_MAX: usize = 4096;
+
+impl Facts {
+    fn look(
+        target: &Target,
+        objects: &[Arc<LocalObject>],
+        (range, extents): (FileRange, &[Extent]),
+    ) -> Facts {
+        let mut facts = Facts { extends: false, allocates: false, has_cached_pages: false };
+        if target.mapper.has_boundaries() {
+            // Its blocks are the image's, and the image's own blocks say nothing of them.
+            facts.add_image(&objects[0], extents);
+            facts.extends = target.size().is_ok_and(|size| range.end() > size);
+            return facts;
+        }
+        let mut lanes = Lanes::default();
+        lanes.fill(&*target.mapper, range, MergePolicy::PerObject);
+        for lane in lanes.iter() {
+            // What can't be told is no fact.
+            let Ok((object, start)) = target.locate(lane.start()) else { continue };
+            let on_object = FileRange::new(start, start + lane.length());
+            facts.add(&objects[usize::from(object.0)], on_object);
+        }
+        facts
+    }
+
+    /// Looks at a file's extents in its image, and at what of them is cached there.
+    fn add_image(&mut self, image: &LocalObject, extents: &[Extent]) {
+        let (fd, size) = (image.file().as_fd(), image.size().unwrap_or(0));
+        self.allocates = extents.iter().any(|extent| extent.state != ExtentState::Mapped);
+        let mut placed = extents.iter().filter(|extent| extent.state.has_bytes());
+        self.has_cached_pages = placed.any(|extent| {
+            let told = residency(fd, extent.object_offset.get(), extent.range.length(), size);
+            told.is_ok_and(|cache| cache.pages_cached > 0)
+        });
+    }
+
+    /// Looks at one object and the range of it that the request touches.
+    fn add(&mut self, object: &LocalObject, range: FileRange) {
+        let (fd, size) = (object.file().as_fd(), object.size().unwrap_or(0));
+        let extents = fiemap(fd, range.start(), range.length().max(1), false, EXTENTS_MAX);
+        self.allocates |= extents.is_ok_and(|extents| {
+            let mapped = extents.iter().map(|extent| {
+                extent.end().min(range.end()).saturating_sub(extent.logical.max(range.start()))
+            });
+            mapped.sum::<u64>() < range.length()
+                || extents.iter().any(|it| it.is_unwritten() || it.is_delalloc())
+        });
+        self.has_cached_pages |=
+            residency(fd, 0, 0, size).is_ok_and(|cache| cache.pages_cached > 0);
+        self.extends |= range.end() > size;
+    }
+}
+
+/// Where the completion of an asynchronous request would run, and why in words.
+fn completion(query: &PlanQuery, facts: Facts) -> (&'static str, &'static str) {
+    let policy = query.policies.completion;
+    let known = CompletionFacts {
+        is_write: query.is_write,
+        extends: facts.extends,
+        is_unwritten: facts.allocates,
+        has_cached_pages: Some(facts.has_cached_pages),
+        ..CompletionFacts::default()
+    };
+    let (place, why) = completion_context(&known, Rule::of(policy));
+    let changes_metadata = facts.allocates || facts.extends;
+    let words = match (policy, why) {
+        (CompletionPolicy::Auto, _) if !query.is_write => CompletionReason::Read.why(),
+        (CompletionPolicy::Auto, _) if changes_metadata => {
+            "nothing in this engine's completion blocks; the kernel updates metadata itself"
+        }
+        (CompletionPolicy::Auto, _) => CompletionReason::Overwrite.why(),
+        (CompletionPolicy::Linux7_0, CompletionReason::Unwritten) => {
+            "new or unwritten blocks need a metadata update"
+        }
+        (_, CompletionReason::CallerWaits) => "a write that extends the file is waited for",
+        _ => why.why(),
+    };
+    (place.name(), words)
+}

@@ -1,0 +1,123 @@
+//! What a caller asks (`Request`) and gets back (`FinishedRequest`). No kernel types but the
+//! memory.
+
+use diopter_os::{IoBuf, RwFlags};
+
+use crate::error::{AdmitError, IoError};
+use crate::outcome::{Outcome, Route, Timing};
+use crate::units::{Bytes, FileOffset, FileRange};
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RequestOp {
+    /// Device to memory.
+    Read,
+    /// Memory to device.
+    Write,
+    /// Make every earlier write of the file durable: its data, and the metadata needed to read it.
+    SyncData,
+    /// The same with all metadata.
+    SyncAll,
+}
+
+impl RequestOp {
+    /// As error messages say it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            RequestOp::Read => "read",
+            RequestOp::Write => "write",
+            RequestOp::SyncData => "sync-data",
+            RequestOp::SyncAll => "sync-all",
+        }
+    }
+}
+
+/// What a caller asks of an engine, with owned memory. The range is `[offset, offset +
+/// memory.len())`.
+#[derive(Debug)]
+pub struct Request {
+    /// What to do.
+    pub op: RequestOp,
+    /// Where.
+    pub offset: FileOffset,
+    /// The memory; `None` for a sync.
+    pub memory: Option<IoBuf>,
+    /// Extra per-request flags, such as [`RwFlags::DSYNC`].
+    pub flags: RwFlags,
+}
+
+impl Request {
+    /// Reads `memory.len()` bytes at `offset`; fewer at the end of the file.
+    #[must_use]
+    pub fn read(offset: u64, memory: IoBuf) -> Request {
+        Request::with_memory(RequestOp::Read, offset, memory)
+    }
+
+    /// Writes all of `memory` at `offset`.
+    #[must_use]
+    pub fn write(offset: u64, memory: IoBuf) -> Request {
+        Request::with_memory(RequestOp::Write, offset, memory)
+    }
+
+    /// Makes earlier writes durable: those whose result was returned, and this engine's started
+    /// before.
+    #[must_use]
+    pub fn sync_data() -> Request {
+        let offset = FileOffset::new(0);
+        Request { op: RequestOp::SyncData, offset, memory: None, flags: RwFlags::NONE }
+    }
+
+    /// [`Request::sync_data`] with all metadata.
+    #[must_use]
+    pub fn sync_all() -> Request {
+        Request { op: RequestOp::SyncAll, ..Request::sync_data() }
+    }
+
+    fn with_memory(op: RequestOp, offset: u64, memory: IoBuf) -> Request {
+        Request { op, offset: FileOffset::new(offset), memory: Some(memory), flags: RwFlags::NONE }
+    }
+}
+
+/// A request in an engine; never reused within one engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+impl RequestId {
+    /// As a number, for logs.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// A refused request: the reason, and the request back.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub error: AdmitError,
+    /// What was refused, memory included.
+    pub request: Request,
+}
+
+/// Everything there is to know of a finished request.
+#[derive(Debug)]
+pub struct FinishedRequest {
+    /// Which request.
+    pub id: RequestId,
+    /// What it did.
+    pub op: RequestOp,
+    /// The range asked for.
+    pub range: FileRange,
+    /// The memory back; `None` for a sync, for lent memory, and for memory that was lost with its
+    /// backend.
+    pub memory: Option<IoBuf>,
+    /// Bytes moved, or the first error.
+    pub result: Result<Bytes, IoError>,
+    /// What became of each range.
+    pub outcome: Outcome,
+    /// Which way the bytes went.
+    pub route: Route,
+    /// When.
+    pub timing: Timing,
+}

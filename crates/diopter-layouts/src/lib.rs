@@ -1,0 +1,14 @@
+//! Striped files: the manifest that names the objects, the objects on disk, and, read only, the
+//! layouts of Lustre and CephFS. Each module imports only from those above it.
+
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod layout;
+
+#[cfg(all(test, not(diopter_loom)))]
+mod mutation;
+
+pub mod ceph;
+pub mod foreign;
+pub mod lustre;
