@@ -7,14 +7,12 @@ use diopter_os::{BioId, Errno, LentOnce, MemoryId, RwFlags};
 
 use crate::backend::{LentBio, Wait};
 use crate::engine::admit::{Admitted, Obstacle};
+use crate::engine::flight::Spot;
 use crate::engine::pending::Order;
 use crate::engine::step::Step;
-use crate::engine::submit::Spot;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
-use crate::engine::{
-    Core, bounce, complete, others_have_writes_at, reap_this_thread, submit, wait,
-};
+use crate::engine::{Core, bounce, flight, others_have_writes_at, reap_this_thread, report, wait};
 use crate::error::IoError;
 use crate::gate::Place;
 use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, WAIT_SLICE, YIELD_MAX};
@@ -56,7 +54,7 @@ impl Core {
             LentOnce::Take(_) => (RequestOp::Write, flags.with(target.access.durability)),
         };
         let address = memory.address();
-        let spot = submit::single_spot(target, (op, admitted), address, &self.policies)?;
+        let spot = flight::single_spot(target, (op, admitted), address, &self.policies)?;
         let Spot { object, offset } = spot;
         let bio = LentBio { object, offset, flags, memory };
         let result = if op == RequestOp::Write {
@@ -72,7 +70,7 @@ impl Core {
         } else {
             self.backend.run_lent(bio)
         };
-        complete::single(target, op, range, result)
+        report::single(target, op, range, result)
     }
 
     /// Runs one request to its end on this thread, for a caller that lent the memory. Its outcome
@@ -96,7 +94,7 @@ impl Core {
         let pending = &mut self.table[place];
         pending.memory = None;
         pending.id = 0;
-        complete::result(pending)
+        report::result(pending)
     }
 
     /// Runs `f` while no write of `target` is in flight in this process, and after every write that
@@ -174,7 +172,7 @@ impl Core {
             // Attempts end by the time that they take.
             pending.timing.reaped = self.backend.now();
         }
-        complete::note_bio(pending, self.flight.runs[id.index()], result);
+        report::note_bio(pending, self.flight.runs[id.index()], result);
     }
 
     fn blocking_wait(&self) -> Wait {

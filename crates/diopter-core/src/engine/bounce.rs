@@ -12,10 +12,10 @@ use diopter_os::{Errno, IoBuf, MemoryId};
 
 use crate::backend::{Completions, Wait};
 use crate::engine::Core;
-use crate::engine::build::Ground;
+use crate::engine::flight::{Flight, block_of, next_window};
 use crate::engine::pending::{Pending, State};
+use crate::engine::phase::transfer::Ground;
 use crate::engine::route::Way;
-use crate::engine::submit::{Flight, block_of, next_window};
 use crate::engine::target::Target;
 use crate::error::BackendError;
 use crate::limits::{

@@ -8,7 +8,7 @@ use diopter_os::{BioId, BioResult};
 use crate::backend::Backend;
 use crate::clock::Nanos;
 use crate::engine::depth::{DepthController, DepthReport, Progress};
-use crate::engine::submit::{BioNote, Flight};
+use crate::engine::flight::{BioNote, Flight};
 use crate::limits::BULK_BYTES_MIN;
 
 /// The large bios of one engine.

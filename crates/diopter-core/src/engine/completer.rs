@@ -17,7 +17,7 @@ use crate::completion::{
 };
 use crate::engine::abandoned::note_unseen;
 use crate::engine::bounce::Idle;
-use crate::engine::build::Ground;
+use crate::engine::phase::transfer::Ground;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
 use crate::engine::{Core, bounce};

@@ -14,7 +14,7 @@ use crate::engine::depth::DepthReport;
 use crate::engine::pending::Order;
 use crate::engine::target::Target;
 use crate::engine::wait::{Deadline, turn_wait};
-use crate::engine::{Core, SLAB_SHAPE, admit, submit, thread};
+use crate::engine::{Core, SLAB_SHAPE, admit, flight, thread};
 use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
 use crate::limits::{COMPLETION_BUDGET, DEPTH_MAX};
 use crate::policy::Policies;
@@ -466,7 +466,7 @@ pub fn start_at(
     let range = admitted.range;
     let spot = request.memory.as_ref().and_then(|buf| {
         let address = buf.as_ptr().addr();
-        submit::single_spot(target, (request.op, admitted), address, core.policies())
+        flight::single_spot(target, (request.op, admitted), address, core.policies())
     });
     let spot = spot.filter(|_| !core.is_too_large_to_poll(target, range.length()));
     let memory = match request.memory.take().map(|buf| core.slab().adopt(buf)) {

@@ -5,22 +5,20 @@ pub mod abandoned;
 pub mod admit;
 mod blocking;
 pub mod bounce;
-mod build;
 mod bulk;
-pub mod complete;
 mod completer;
 pub mod depth;
-mod flush;
+pub mod flight;
 mod handle;
 pub mod hybrid;
 mod loss;
 pub mod pending;
-mod reserve;
+pub mod phase;
+pub mod report;
 mod round;
 pub mod route;
 mod space;
 mod step;
-pub mod submit;
 pub mod target;
 pub mod targets;
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
@@ -49,8 +47,8 @@ use abandoned::note_unseen;
 use bounce::BouncePool;
 use bulk::Bulk;
 use completer::Completer;
+use flight::{BioNote, Flight, Spot};
 use pending::{Failure, Order, Pending, State};
-use submit::{BioNote, Flight, Spot};
 use target::Target;
 use targets::Targets;
 
@@ -336,7 +334,7 @@ impl Core {
         if flight.slab.vacancies() == 0 {
             return false;
         }
-        let share = submit::share_of(target, &self.policies, flight, order.range.length());
+        let share = flight::share_of(target, &self.policies, flight, order.range.length());
         if share.is_some_and(|share| flight.share_of(spot.object.handle()) >= share) {
             flight.bulk.note_share();
             return false;
@@ -354,7 +352,7 @@ impl Core {
             pending.pass = Some(pass);
         }
         pending.state = State::Single;
-        let spec = submit::single_spec(target, order, spot);
+        let spec = flight::single_spec(target, order, spot);
         flight.add_single(place, pending, spec, share.is_some());
         true
     }

@@ -6,10 +6,10 @@ use diopter_os::{BioId, BioResult};
 use crate::backend::Wait;
 use crate::clock::Nanos;
 use crate::engine::abandoned::note_unseen;
+use crate::engine::flight::BioNote;
 use crate::engine::pending::State;
-use crate::engine::submit::BioNote;
 use crate::engine::target::Target;
-use crate::engine::{Core, admit, bounce, complete};
+use crate::engine::{Core, admit, bounce, report};
 use crate::limits::WAIT_SLICE;
 use crate::outcome::{Outcome, RangeState, Route};
 use crate::request::{FinishedRequest, RequestId};
@@ -122,7 +122,7 @@ impl Core {
             }
             let pending = &mut self.table[place];
             pending.timing.reaped = self.now;
-            if complete::close_single(pending, result) {
+            if report::close_single(pending, result) {
                 self.file_single(place);
             } else {
                 self.note_end(place, id, result);
@@ -145,7 +145,7 @@ impl Core {
             self.lengthen(place);
         }
         let pending = &mut self.table[place];
-        complete::note_bio(pending, self.flight.runs[id.index()], result);
+        report::note_bio(pending, self.flight.runs[id.index()], result);
         // One that waits is stepped with the next round.
         if pending.outstanding == 0 && !pending.is_blocking && !pending.is_waiting {
             self.advance(place);
@@ -176,7 +176,7 @@ impl Core {
             return finished;
         }
         pending.failed_on = None;
-        let (result, outcome) = complete::conclude(pending);
+        let (result, outcome) = report::conclude(pending);
         FinishedRequest { result, outcome, route: pending.route, ..finished }
     }
 

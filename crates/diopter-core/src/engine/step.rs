@@ -5,11 +5,12 @@ use diopter_os::Errno;
 
 use crate::clock::Nanos;
 use crate::engine::admit::Obstacle;
-use crate::engine::build::Built;
+use crate::engine::flight::Opened;
 use crate::engine::pending::State;
-use crate::engine::submit::Opened;
+use crate::engine::phase::transfer::Built;
+use crate::engine::phase::{flush, transfer};
 use crate::engine::target::Target;
-use crate::engine::{Core, admit, build, complete, flush, submit};
+use crate::engine::{Core, admit, flight, report};
 use crate::stripe::Runs;
 use crate::sync::Arc;
 
@@ -117,7 +118,7 @@ impl Core {
             return true;
         }
         let pool = &mut self.pool;
-        match submit::open_window(pending, target, &self.flight, pool, &self.policies) {
+        match flight::open_window(pending, target, &self.flight, pool, &self.policies) {
             Opened::Yes => {}
             Opened::NoBounceYet => {
                 pending.state = State::AwaitsBounce;
@@ -137,7 +138,7 @@ impl Core {
     /// on.
     fn serve_window(&mut self, place: usize, target: &Target) -> Option<Step> {
         let pending = &mut self.table[place];
-        let built = build::build(place, pending, target, &mut self.flight, &self.policies);
+        let built = transfer::build(place, pending, target, &mut self.flight, &self.policies);
         let is_built = built == Built::All;
         self.call_or_queue(place, target, is_built);
         let pending = &mut self.table[place];
@@ -150,7 +151,7 @@ impl Core {
         if !is_built {
             return Some(Step::Waits(None));
         }
-        complete::close_window(pending, target, &self.flight, &self.policies);
+        report::close_window(pending, target, &self.flight, &self.policies);
         None
     }
 

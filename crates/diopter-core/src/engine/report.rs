@@ -4,12 +4,12 @@
 use diopter_os::{BioResult, Errno, RwFlags};
 
 use crate::engine::bounce::{copy_in, copy_out, leave_behind};
-use crate::engine::build::Ground;
+use crate::engine::flight::Flight;
 use crate::engine::pending::{BioEnd, Failure, Pending, State};
+use crate::engine::phase::transfer::Ground;
+use crate::engine::phase::{flush, reserve};
 use crate::engine::route::Way;
-use crate::engine::submit::Flight;
 use crate::engine::target::Target;
-use crate::engine::{flush, reserve};
 use crate::error::IoError;
 use crate::limits::COPY_BYTES_INLINE_MAX;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
@@ -323,7 +323,7 @@ fn close_edges(pending: &mut Pending, target: &Target, flight: &Flight) {
 
 /// The first byte of the window that was not moved, by a bio that came back or for lack of one: an
 /// error leaves lanes that were never built.
-pub(super) fn first_missing(pending: &Pending) -> Option<u64> {
+pub fn first_missing(pending: &Pending) -> Option<u64> {
     let missing = pending.ends.iter().map(BioEnd::missing).chain(pending.lanes.iter());
     missing.filter(|runs| !runs.is_empty()).map(|runs| runs.start()).min()
 }
@@ -410,7 +410,7 @@ fn note_parts(pending: &mut Pending, from: u64) -> u64 {
     done
 }
 
-pub(super) fn failed_state(errno: Errno) -> RangeState {
+pub fn failed_state(errno: Errno) -> RangeState {
     if is_again(errno) {
         RangeState::NotTried
     } else if errno == Errno::ECANCELED {

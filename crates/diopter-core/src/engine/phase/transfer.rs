@@ -7,11 +7,12 @@ use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};
 use crate::engine::admit::write_flags;
 use crate::engine::bounce::edges;
+use crate::engine::flight::{Flight, block_of, share_of, waits_for_each};
 use crate::engine::pending::{BioEnd, Pending, State};
+use crate::engine::phase::flush;
+use crate::engine::report;
 use crate::engine::route::Way;
-use crate::engine::submit::{Flight, block_of, share_of, waits_for_each};
 use crate::engine::target::Target;
-use crate::engine::{complete, flush};
 use crate::error::IoErrorKind;
 use crate::extent::{ExtentState, ObjectIndex};
 use crate::limits::BIO_BYTES_MAX;
@@ -211,11 +212,7 @@ fn build_transfers(
     Built::All
 }
 
-pub(super) fn builder_of<'t>(
-    pending: &Pending,
-    target: &'t Target,
-    flight: &Flight,
-) -> Builder<'t> {
+pub fn builder_of<'t>(pending: &Pending, target: &'t Target, flight: &Flight) -> Builder<'t> {
     let is_buffered = matches!(pending.window.way, Way::Buffered(_));
     let block = block_of(pending, target);
     let limits = if flight.is_polled {
@@ -301,7 +298,7 @@ fn stop_at_end(pending: &Pending, target: &Target, runs: Runs) -> (Runs, Option<
     if !pending.stops_at_ends {
         return (runs, None);
     }
-    let there = complete::bytes_there(target, runs).unwrap_or(runs.length());
+    let there = report::bytes_there(target, runs).unwrap_or(runs.length());
     let there = align_up(there, target.blocks.read).min(runs.length());
     (runs.take(there), Some(runs.skip(there)).filter(|past| !past.is_empty()))
 }

@@ -3,17 +3,17 @@
 
 use diopter_os::Errno;
 
-use crate::engine::complete::first_missing;
+use crate::engine::flight;
+use crate::engine::flight::Flight;
 use crate::engine::pending::{BioEnd, Failure, Pending};
-use crate::engine::submit;
-use crate::engine::submit::Flight;
+use crate::engine::report::first_missing;
 use crate::engine::target::Target;
 use crate::outcome::{RangeOutcome, RangeState};
 use crate::policy::{MergePolicy, Policies};
 
 /// The objects have been asked for space: with all of it the bios go side by side, without it one
 /// by one. A file system that can't be asked says at least how much is free.
-pub(super) fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: &Policies) {
+pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: &Policies) {
     let mut is_sure = true;
     let mut unasked = 0;
     for bio in &pending.ends {
@@ -34,11 +34,11 @@ pub(super) fn close(pending: &mut Pending, target: &Target, flight: &Flight, pol
         return pending.fail(Errno::ECANCELED, pending.rest());
     }
     pending.is_serial = !is_sure;
-    submit::begin_transfer(pending, target, flight, policies);
+    flight::begin_transfer(pending, target, flight, policies);
 }
 
 /// Nobody could tell whether there was space. There was: the same bytes need none the next time.
-pub(super) fn note_written(pending: &mut Pending, target: &Target) {
+pub fn note_written(pending: &mut Pending, target: &Target) {
     pending.lanes.fill(&*target.mapper, pending.span, MergePolicy::PerObject);
     for lane in pending.lanes.iter() {
         if let Ok((object, start)) = target.locate(lane.start()) {
@@ -50,7 +50,7 @@ pub(super) fn note_written(pending: &mut Pending, target: &Target) {
 
 /// A write to several objects that ran out of space is short, when what was written has no gap:
 /// without sure space it goes bio by bio, so that there is none.
-pub(super) fn ran_out(pending: &Pending, target: &Target, failure: Failure) -> bool {
+pub fn ran_out(pending: &Pending, target: &Target, failure: Failure) -> bool {
     if target.striping().is_none() || !is_no_space(failure.errno) {
         return false;
     }
@@ -65,6 +65,6 @@ pub(super) fn ran_out(pending: &Pending, target: &Target, failure: Failure) -> b
         && pending.parts.iter().all(was_in_front)
 }
 
-pub(super) fn is_no_space(errno: Errno) -> bool {
+pub fn is_no_space(errno: Errno) -> bool {
     matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
 }

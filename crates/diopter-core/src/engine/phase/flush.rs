@@ -4,9 +4,9 @@
 
 use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
-use crate::engine::complete::failed_state;
+use crate::engine::flight::Flight;
 use crate::engine::pending::{BioEnd, Pending, State};
-use crate::engine::submit::Flight;
+use crate::engine::report::failed_state;
 use crate::engine::target::Target;
 use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::MergePolicy;

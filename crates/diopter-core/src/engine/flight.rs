@@ -10,9 +10,9 @@ use crate::bio::pieces;
 use crate::engine::admit::{Admitted, buffered};
 use crate::engine::bounce;
 use crate::engine::bounce::BouncePool;
-use crate::engine::build::{Ground, builder_of};
 use crate::engine::bulk::Bulk;
 use crate::engine::pending::{Order, Pending, State};
+use crate::engine::phase::transfer::{Ground, builder_of};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
 use crate::extent::ExtentState;
@@ -162,7 +162,7 @@ fn has_exclusive(pending: &Pending) -> bool {
     matches!(pending.pass, Some(crate::gate::Pass::Exclusive(_)))
 }
 
-pub(super) fn block_of(pending: &Pending, target: &Target) -> u64 {
+pub fn block_of(pending: &Pending, target: &Target) -> u64 {
     if pending.is_write() { target.blocks.write } else { target.blocks.read }
 }
 
@@ -173,7 +173,7 @@ fn has_edges(pending: &Pending, block: u64) -> bool {
 }
 
 /// The window that comes where only `rest` of the request is left.
-pub(super) fn next_window(
+pub fn next_window(
     pending: &Pending,
     rest: FileRange,
     target: &Target,
