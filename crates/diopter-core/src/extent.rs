@@ -1,5 +1,6 @@
 //! `Extent`: a file range with one state and, if it is mapped, one contiguous range of one object.
 
+use crate::error::IoErrorKind;
 use crate::units::{FileRange, ObjectOffset};
 
 /// Which object of a file: 0 for a plain file.
@@ -28,6 +29,17 @@ impl ExtentState {
             ExtentState::Unwritten => "unwritten",
             ExtentState::Hole => "hole",
             ExtentState::Shared => "shared",
+        }
+    }
+
+    /// Returns why a write may not change such blocks in place; `None` where it may.
+    #[must_use]
+    pub fn refusal(self) -> Option<IoErrorKind> {
+        match self {
+            ExtentState::Hole => Some(IoErrorKind::IntoHole),
+            ExtentState::Unwritten => Some(IoErrorKind::IntoUnwritten),
+            ExtentState::Shared => Some(IoErrorKind::IntoShared),
+            ExtentState::Mapped => None,
         }
     }
 

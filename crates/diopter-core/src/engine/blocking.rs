@@ -3,16 +3,15 @@
 
 use std::time::Duration;
 
-use diopter_os::{BioId, Errno, LentOnce, MemoryId, RwFlags};
+use diopter_os::{BioId, Errno, MemoryId, RwFlags};
 
-use crate::backend::{LentBio, Wait};
-use crate::engine::admit::{Admitted, Obstacle};
-use crate::engine::flight::Spot;
-use crate::engine::pending::Order;
+use crate::backend::Wait;
+use crate::engine::next::Obstacle;
+use crate::engine::pending::{Order, Taker};
 use crate::engine::step::Step;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
-use crate::engine::{Core, bounce, flight, others_have_writes_at, reap_this_thread, report, wait};
+use crate::engine::{Core, others_have_writes_at, overlap, reap_this_thread, report, wait};
 use crate::error::IoError;
 use crate::gate::Place;
 use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, WAIT_SLICE, YIELD_MAX};
@@ -33,46 +32,10 @@ pub fn blocking_order(
     memory: Option<MemoryId>,
     flags: RwFlags,
 ) -> Order {
-    Order { op, range, memory, flags, is_blocking: true }
+    Order { op, range, memory, flags, taker: Taker::BlockedCaller }
 }
 
 impl Core {
-    /// Runs one admitted request that is a single direct bio as one system call, past table and
-    /// slab. `None` when it is not of that kind, or when there is more to do than one call did;
-    /// nothing is lost then by running it the long way.
-    #[inline]
-    pub fn run_single(
-        &mut self,
-        target: &Target,
-        admitted: Admitted,
-        memory: LentOnce<'_>,
-        flags: RwFlags,
-    ) -> Option<Result<Bytes, IoError>> {
-        let range = admitted.range;
-        let (op, flags) = match memory {
-            LentOnce::Fill(_) => (RequestOp::Read, flags),
-            LentOnce::Take(_) => (RequestOp::Write, flags.with(target.access.durability)),
-        };
-        let address = memory.address();
-        let spot = flight::single_spot(target, (op, admitted), address, &self.policies)?;
-        let Spot { object, offset } = spot;
-        let bio = LentBio { object, offset, flags, memory };
-        let result = if op == RequestOp::Write {
-            let gate = target.gate();
-            let pass = gate.enter_shared(target.touched(range), self.seat)?;
-            if range.start() > gate.end_seen() && target.leaves_hole_in_page(range.start()) {
-                gate.leave(pass);
-                return None;
-            }
-            let result = self.backend.run_lent(bio);
-            gate.leave(pass);
-            result
-        } else {
-            self.backend.run_lent(bio)
-        };
-        report::single(target, op, range, result)
-    }
-
     /// Runs one request to its end on this thread, for a caller that lent the memory. Its outcome
     /// is told only by an error.
     pub fn run_blocking(&mut self, target: &Arc<Target>, order: &Order) -> Result<Bytes, IoError> {
@@ -148,11 +111,11 @@ impl Core {
     /// is queued may have something to copy meanwhile.
     pub(super) fn call_or_queue(&mut self, place: usize, target: &Target, is_built: bool) {
         let pending = &self.table[place];
-        let is_one = pending.outstanding == 1 && pending.ends.is_empty();
-        let copies = bounce::has_copies(pending, target, &self.flight, &self.policies);
+        let is_one = pending.outstanding == 1 && pending.window.ends.is_empty();
+        let copies = overlap::has_copies(pending, target, &self.flight.slab, &self.policies);
         // Worth queueing a read for. A queued write the kernel may hand to a thread of its own,
         // which can cost more than the copy saves.
-        if pending.is_blocking && is_built && is_one && (!copies || pending.is_write()) {
+        if pending.is_blocking() && is_built && is_one && (!copies || pending.is_write()) {
             let last = self.flight.backlog.back().copied();
             if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
                 self.flight.backlog.pop_back();

@@ -5,10 +5,8 @@ use std::collections::VecDeque;
 
 use diopter_os::{BioId, BioResult};
 
-use crate::backend::Backend;
 use crate::clock::Nanos;
 use crate::engine::depth::{DepthController, DepthReport, Progress};
-use crate::engine::flight::{BioNote, Flight};
 use crate::limits::BULK_BYTES_MIN;
 
 /// The large bios of one engine.
@@ -17,11 +15,11 @@ pub struct Bulk {
     bytes_min: u32,
     controller: DepthController,
     /// Built, and kept back by the depth; oldest first.
-    kept_back: VecDeque<BioId>,
+    pub(super) kept_back: VecDeque<BioId>,
     /// Whether the engine's backlog may hold large bios.
     is_in_backlog: bool,
     /// In the device.
-    held: u32,
+    pub(super) held: u32,
     /// As many as were in the device when it was last given some, and whether there were more.
     in_flight: u32,
     has_more: bool,
@@ -86,12 +84,12 @@ impl Bulk {
     }
 
     /// Whether one more may go to the device.
-    fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.held < self.controller.depth()
     }
 
     /// All that may go has gone; `is_empty`: and nothing is left in the backlog.
-    fn end_hand_over(&mut self, is_empty: bool) {
+    pub fn end_hand_over(&mut self, is_empty: bool) {
         self.is_in_backlog = !is_empty;
         self.in_flight = self.held;
         let has_share_full = std::mem::take(&mut self.has_share_full);
@@ -130,43 +128,5 @@ impl Bulk {
     /// What was found.
     pub fn report(&self) -> DepthReport {
         self.controller.report()
-    }
-}
-
-impl Flight {
-    /// As [`Flight::hand_over`], where large bios wait: they go up to a depth of their own, and
-    /// small ones pass them.
-    pub fn hand_over_in_part(
-        &mut self,
-        backend: &mut dyn Backend,
-        mut told: impl FnMut(usize, bool),
-    ) {
-        // What was kept back is older than all that is large in the backlog.
-        for _ in 0..self.bulk.kept_back.len() {
-            let Some(id) = self.bulk.kept_back.front().copied() else { break };
-            if !self.bulk.has_room() || backend.queue(&[id]) == 0 {
-                break;
-            }
-            self.bulk.kept_back.pop_front();
-            self.bulk.held += 1;
-            told(self.notes[id.index()].request, true);
-        }
-        for _ in 0..self.backlog.len() {
-            let Some(id) = self.backlog.front().copied() else { break };
-            let BioNote { request, is_bulk, .. } = self.notes[id.index()];
-            if is_bulk && (self.bulk.has_kept_back() || !self.bulk.has_room()) {
-                self.bulk.kept_back.push_back(id);
-                told(request, false);
-            } else if backend.queue(&[id]) == 0 {
-                break;
-            } else {
-                if is_bulk {
-                    self.bulk.held += 1;
-                }
-                told(request, true);
-            }
-            self.backlog.pop_front();
-        }
-        self.bulk.end_hand_over(self.backlog.is_empty());
     }
 }

@@ -17,10 +17,11 @@ use crate::completion::{
 };
 use crate::engine::abandoned::note_unseen;
 use crate::engine::bounce::Idle;
-use crate::engine::phase::transfer::Ground;
+use crate::engine::copies::BufferMapping;
+use crate::engine::pending;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
-use crate::engine::{Core, bounce};
+use crate::engine::{Core, copies};
 use crate::limits::{
     COMPLETION_SLICE, COMPLETION_WORKERS_MAX, REQUESTS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE,
 };
@@ -300,12 +301,12 @@ impl Core {
     /// Keeps the bounce buffer of a read whose last bytes are still to be copied out of it.
     pub fn keep_bounce(&mut self, place: usize, part: FileRange) {
         let pending = &mut self.table[place];
-        bounce::catch_up(pending, &self.flight);
-        let from = Ground::of(pending).place_of(part.start());
-        let bounce = pending.bounce.take().expect("a bounced window has a buffer");
+        copies::catch_up(pending, &self.flight.slab);
+        let from = BufferMapping::of(pending).place_of(part.start());
+        let bounce = pending.window.bounce.take().expect("a bounced window has a buffer");
         let to = to_usize(part.start() - pending.range.start());
         let length = to_usize(part.length());
-        let bounce = bounce.leave(&self.flight).expect("every bio of it is back");
+        let bounce = bounce.leave(&self.flight.slab).expect("every bio of it is back");
         self.completer.attached(place).copy = Some(LateCopy { bounce, from, to, length });
         self.completer.attached_count += 1;
     }
@@ -315,7 +316,6 @@ impl Core {
     pub fn complete(&mut self, place: usize, target: Arc<Target>) {
         let attached = self.completer.detach(place);
         let facts = self.facts_of(place, &target, &attached);
-        self.table[place].is_flushed = false;
         let (context, mut why) = completion_context(&facts, self.completer.rule);
         let is_for_crew = context == CompletionPlace::Worker;
         let has_worker = is_for_crew && self.completer.is_staffed();
@@ -355,7 +355,7 @@ impl Core {
             is_write: pending.is_write(),
             submitter_is_last: pending.timing.submitted == Nanos::default(),
             is_empty: pending.at == pending.range.start(),
-            has_failed: pending.failure.is_some(),
+            has_failed: pending.report.failure.is_some(),
             can_block: attached.completion.as_ref().is_some_and(|its| its.can_block),
             has_large_copy,
             is_copied_back: has_large_copy,
@@ -364,12 +364,13 @@ impl Core {
         if !(self.completer.needs_facts && facts.is_write) {
             return facts;
         }
-        let flags = pending.flags.with(target.access.durability);
+        let is_flushed = matches!(pending.durability, pending::Durability::Flushed { .. });
+        let flags = pending.write_flags(target);
         facts.durability = if flags.has(RwFlags::SYNC) {
             Durability::All
         } else if !flags.has(RwFlags::DSYNC) {
             Durability::None
-        } else if pending.is_flushed {
+        } else if is_flushed {
             Durability::Flushed
         } else {
             Durability::WrittenThrough
@@ -459,7 +460,7 @@ impl Core {
         match what {
             What::Result(mut finished, target) => {
                 finished.timing.finished = self.backend.now();
-                if !self.table[place].is_discarded {
+                if !self.table[place].is_discarded() {
                     let target = target.as_ref().map(Arc::downgrade);
                     return self.completer.returned.push_back((place, *finished, target));
                 }

@@ -11,10 +11,11 @@ use crate::backend::{Backend, BackendKind, Checked, Ladder, Register, UringOptio
 use crate::clock;
 use crate::completion::{Completion, CompletionCounters};
 use crate::engine::depth::DepthReport;
-use crate::engine::pending::Order;
+use crate::engine::pending::{Order, Taker};
+use crate::engine::single::single_spot;
 use crate::engine::target::Target;
 use crate::engine::wait::{Deadline, turn_wait};
-use crate::engine::{Core, SLAB_SHAPE, admit, flight, thread};
+use crate::engine::{Core, SLAB_SHAPE, admit, thread};
 use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
 use crate::limits::{COMPLETION_BUDGET, DEPTH_MAX};
 use crate::policy::Policies;
@@ -466,7 +467,7 @@ pub fn start_at(
     let range = admitted.range;
     let spot = request.memory.as_ref().and_then(|buf| {
         let address = buf.as_ptr().addr();
-        flight::single_spot(target, (request.op, admitted), address, core.policies())
+        single_spot(target, (request.op, admitted), address, core.policies())
     });
     let spot = spot.filter(|_| !core.is_too_large_to_poll(target, range.length()));
     let memory = match request.memory.take().map(|buf| core.slab().adopt(buf)) {
@@ -479,7 +480,7 @@ pub fn start_at(
         }
     };
     let flags = admit::note_route(target, request.op, admitted, route, request.flags);
-    let order = Order { op: request.op, range, memory, flags, is_blocking: false };
+    let order = Order { op: request.op, range, memory, flags, taker: Taker::Later };
     let place = core.take_in(target, &order, spot);
     core.note_started(place);
     Ok(place)

@@ -11,12 +11,12 @@ use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::engine::abandoned::note_unseen;
 use crate::engine::bounce::BouncePool;
 use crate::engine::completer::Completer;
-use crate::engine::pending::{Failure, Pending, State};
+use crate::engine::pending::{Durability, Failure, Pending, Phase, State, Taker};
 use crate::engine::phase::flush;
 use crate::engine::target::Target;
 use crate::engine::targets::Targets;
 use crate::engine::wait::Deadline;
-use crate::engine::{Core, admit};
+use crate::engine::{Core, lock};
 use crate::error::{BackendError, IoErrorKind};
 use crate::gate::Pass;
 use crate::limits::{REQUESTS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE};
@@ -121,17 +121,18 @@ impl Core {
             let (range, window) = (pending.rest(), pending.window.range);
             if pending.outstanding > 0 {
                 let unknown = RangeOutcome { range: window, state: RangeState::Unknown };
-                paint(&mut pending.parts, unknown);
+                paint(&mut pending.report.parts, unknown);
             }
             let kind = Some(IoErrorKind::BackendLost);
             let failure = Failure { errno: Errno::EIO, range, kind, is_edge_read: false };
-            pending.failure = Some(failure);
+            pending.report.failure = Some(failure);
             pending.outstanding = 0;
-            if pending.owes_flush || pending.state == State::Flushes {
+            let owes_flush = pending.durability == Durability::OwesFlush;
+            if owes_flush || pending.state == State::In(Phase::Flush) {
                 flush::give_up(pending);
             }
             pending.state = State::Ended;
-            if !pending.is_blocking {
+            if !pending.is_blocking() {
                 self.file_finished(place);
             }
         }
@@ -170,7 +171,7 @@ impl Core {
         if !self.flight.slab.held_bios().iter().any(is_held) {
             return;
         }
-        let (pass, locked) = (pending.pass.take(), pending.locked.take());
+        let (pass, locked) = (pending.pass.take(), pending.lock.locked.take());
         if pass.is_some() || locked.is_some() {
             let target = Arc::clone(self.targets.get(id));
             self.stranded.push(Stranded { target, pass, locked });
@@ -179,7 +180,7 @@ impl Core {
 
     /// Whether a caller may still take a result.
     pub fn is_awaited(&self) -> bool {
-        self.table.iter().any(|pending| pending.id != 0 && !pending.is_discarded)
+        self.table.iter().any(|pending| pending.id != 0 && !pending.is_discarded())
     }
 
     /// Runs the writes and flushes in the table to their end, up to [`TEARDOWN_WAIT_MAX`] of the
@@ -189,7 +190,7 @@ impl Core {
         let started = self.backend.now();
         // One that a caller waits for on the spot is over, or a panic broke it off.
         let is_left =
-            |its: &Pending| its.target.is_some() && its.op != RequestOp::Read && !its.is_blocking;
+            |its: &Pending| its.target.is_some() && its.op != RequestOp::Read && !its.is_blocking();
         while self.table.iter().any(is_left) && !deadline.left().is_zero() {
             let passed = Duration::from_nanos(self.backend.now().since(started));
             let is_stuck = self.backend.held() == 0
@@ -215,7 +216,8 @@ impl Core {
         self.close_completions();
         self.drop_completions();
         while let Some(place) = self.finished.pop_front() {
-            let target = self.table[place].failed_on.take().and_then(|target| target.upgrade());
+            let target =
+                self.table[place].report.failed_on.take().and_then(|target| target.upgrade());
             let finished = self.take_out(place);
             if let Some(target) = target {
                 note_unseen(&finished, &target);
@@ -223,8 +225,11 @@ impl Core {
         }
         for place in 0..self.table.len() {
             let pending = &mut self.table[place];
-            pending.is_discarded = true;
-            if pending.op == RequestOp::Read && pending.target.is_some() && !pending.is_blocking {
+            if pending.is_blocking() {
+                continue;
+            }
+            pending.taker = Taker::Dropped;
+            if pending.op == RequestOp::Read && pending.target.is_some() {
                 let id = RequestId(pending.id);
                 self.cancel(id);
             }
@@ -242,7 +247,7 @@ impl Core {
                 target.latch_flush_error(Errno::EIO);
             }
             self.strand_if_held(place);
-            admit::leave(&mut self.table[place], &target);
+            lock::release(&mut self.table[place], &target);
         }
         let is_over = self.flight.slab.held() == 0;
         for Stranded { target, pass, locked } in std::mem::take(&mut self.stranded) {

@@ -7,16 +7,21 @@ mod blocking;
 pub mod bounce;
 mod bulk;
 mod completer;
+mod copies;
 pub mod depth;
-pub mod flight;
+mod flight;
 mod handle;
 pub mod hybrid;
+mod lock;
 mod loss;
-pub mod pending;
-pub mod phase;
-pub mod report;
+mod next;
+mod overlap;
+mod pending;
+mod phase;
+mod report;
 mod round;
 pub mod route;
+mod single;
 mod space;
 mod step;
 pub mod target;
@@ -25,6 +30,7 @@ pub mod targets;
 mod tests;
 mod thread;
 pub mod wait;
+mod window;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -40,15 +46,16 @@ use crate::limits::{
     WAIT_SLICE,
 };
 use crate::policy::{DepthPolicy, Policies};
-use crate::request::{FinishedRequest, RequestId, RequestOp};
+use crate::request::{FinishedRequest, RequestId};
 use crate::stripe::Runs;
 use crate::sync::{Arc, Ordering, StaticCounter};
 use abandoned::note_unseen;
 use bounce::BouncePool;
 use bulk::Bulk;
 use completer::Completer;
-use flight::{BioNote, Flight, Spot};
-use pending::{Failure, Order, Pending, State};
+use flight::{BioNote, Flight};
+use pending::{Failure, Order, Pending, State, Taker};
+use single::Spot;
 use target::Target;
 use targets::Targets;
 
@@ -187,7 +194,7 @@ impl Core {
     #[cold]
     pub fn make_room(&mut self) -> bool {
         while !self.has_room() && self.collect(COMPLETION_SLICE) {}
-        let is_discarded = |pending: &Pending| pending.is_discarded && pending.target.is_some();
+        let is_discarded = |pending: &Pending| pending.is_discarded() && pending.target.is_some();
         while !self.has_room() && self.table.iter().any(is_discarded) {
             self.tick_or_pause(Wait::Block(WAIT_SLICE));
         }
@@ -204,7 +211,7 @@ impl Core {
         if let Some(finished) = self.take_finished_of(id) {
             note_unseen(&finished, target);
         } else if let Some(place) = self.place_of(id) {
-            self.table[place].is_discarded = true;
+            self.table[place].taker = Taker::Dropped;
         }
     }
 
@@ -315,46 +322,10 @@ impl Core {
             return place;
         }
         self.table[place].go_long(target);
-        if !order.is_blocking {
+        if order.taker != Taker::BlockedCaller {
             self.set_waiting(place);
         }
         place
-    }
-
-    /// Builds the bio of a request that is a single one; false when that can't be done now.
-    #[inline(always)]
-    fn begin_single(
-        &mut self,
-        place: usize,
-        target: &Target,
-        order: &Order,
-        spot: Spot<'_>,
-    ) -> bool {
-        let flight = &mut self.flight;
-        if flight.slab.vacancies() == 0 {
-            return false;
-        }
-        let share = flight::share_of(target, &self.policies, flight, order.range.length());
-        if share.is_some_and(|share| flight.share_of(spot.object.handle()) >= share) {
-            flight.bulk.note_share();
-            return false;
-        }
-        let pending = &mut self.table[place];
-        if order.op == RequestOp::Write {
-            let (gate, start) = (target.gate(), order.range.start());
-            let Some(pass) = gate.enter_shared(target.touched(order.range), self.seat) else {
-                return false;
-            };
-            if start > gate.end_seen() && target.leaves_hole_in_page(start) {
-                gate.leave(pass);
-                return false;
-            }
-            pending.pass = Some(pass);
-        }
-        pending.state = State::Single;
-        let spec = flight::single_spec(target, order, spot);
-        flight.add_single(place, pending, spec, share.is_some());
-        true
     }
 
     /// The target of a request that is not over.
@@ -382,16 +353,12 @@ impl Core {
         // Never tried: nobody has seen them.
         let untried = self.flight.take_from_backlog(place);
         pending.outstanding -= untried;
-        let is_open = matches!(
-            pending.state,
-            State::Reserves | State::ReadsEdges | State::Transfers | State::Flushes
-        );
-        if is_open && (untried > 0 || !pending.is_built) {
+        if matches!(pending.state, State::In(_)) && (untried > 0 || !pending.window.is_built) {
             // What of the window is not in the device will not be; what is there may yet be done.
             let (errno, range) = (Errno::ECANCELED, pending.window.range);
             let failure = Failure { errno, range, kind: None, is_edge_read: false };
-            pending.failure.get_or_insert(failure);
-            pending.is_built = true;
+            pending.report.failure.get_or_insert(failure);
+            pending.window.is_built = true;
         }
         if pending.outstanding == 0 {
             if !pending.is_waiting {

@@ -1,4 +1,4 @@
-//! The bounded table of requests in an engine, and where each stands.
+//! An entry of the engine's table: a request, and the state it is in.
 
 use diopter_os::{Errno, MemoryId, RwFlags};
 
@@ -6,7 +6,8 @@ use crate::bio::lanes::Lanes;
 use crate::bio::pieces::Pieces;
 use crate::clock::Nanos;
 use crate::engine::bounce::Bounce;
-use crate::engine::route::{Way, Window};
+use crate::engine::next::Next;
+use crate::engine::route::Way;
 use crate::engine::target::Target;
 use crate::engine::targets::TargetId;
 use crate::error::{ImageError, IoErrorKind};
@@ -16,37 +17,55 @@ use crate::outcome::{DetourReason, RangeOutcome, Route, Timing};
 use crate::request::RequestOp;
 use crate::stripe::{Runs, Striping};
 use crate::sync::Weak;
-use crate::units::FileRange;
+use crate::units::{FileRange, is_aligned};
 
-/// Where a request stands. It moves forwards, except that a served window leads back to
-/// `NextWindow`.
+/// The state of a request. It moves forwards, except that each window leads back to `NextWindow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// A sync waits for the writes that were started before it.
     AwaitsEarlier,
-    /// A write waits for its pass.
-    AwaitsPass,
-    /// Ready for its next window.
+    /// A write waits for its lock.
+    AwaitsLock,
+    /// Ready for its next window, or waiting for a bounce buffer for it.
     NextWindow,
-    /// A bounced window waits for a buffer.
-    AwaitsBounce,
-    /// A write to several objects makes sure of its space.
-    Reserves,
-    /// The edge blocks of a bounced write are being read.
-    ReadsEdges,
-    /// A window's bios are being built or are in flight.
-    Transfers,
-    /// A durable write of several bios is flushed, object by object.
-    Flushes,
-    /// The one bio of a request that is a single one is on its way.
+    /// The bios of a phase are being built or are in flight.
+    In(Phase),
+    /// The one bio of a request that is a single one is in flight.
     Single,
-    /// It is back and has moved all its bytes.
+    /// That bio came back and has moved all its bytes.
     SingleDone,
-    /// Nothing is left to do but to hand it back.
+    /// The result is ready.
     Ended,
 }
 
-/// A bio of the window that came back.
+/// A part of a request whose bios are built together and waited for together; each is a file of
+/// `phase/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The flushes of a sync.
+    Sync,
+    /// Space for a write to several objects.
+    Reserve,
+    /// Reads of the partial blocks at the edges of a bounced write.
+    Edges,
+    /// The bytes of a window.
+    Transfer,
+    /// The flushes of a durable write of several bios.
+    Flush,
+}
+
+/// Who takes the result of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taker {
+    /// A caller that waits inside the call that started it, and lent the memory.
+    BlockedCaller,
+    /// A later call, a future or a callback.
+    Later,
+    /// No caller: the request was dropped.
+    Dropped,
+}
+
+/// A bio of the window that came back, and how it ended.
 #[derive(Clone, Copy, Debug)]
 pub struct BioEnd {
     pub runs: Runs,
@@ -59,18 +78,18 @@ impl BioEnd {
         self.result.map_or(0, u64::from)
     }
 
-    /// Whether it moved all its bytes.
+    /// Returns true if it moved all its bytes.
     pub fn is_whole(&self) -> bool {
         self.moved() == self.runs.length()
     }
 
-    /// What it did not move.
+    /// Returns the range that it did not move.
     pub fn missing(&self) -> Runs {
         self.runs.skip(self.moved())
     }
 }
 
-/// How a request ended.
+/// How a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub errno: Errno,
@@ -81,88 +100,140 @@ pub struct Failure {
     pub is_edge_read: bool,
 }
 
-/// A request in the engine. In this order in memory: what every request touches comes first, and
+/// The window that a request is in: the part of it that takes one path, and its bios.
+#[derive(Debug)]
+pub struct WindowState {
+    /// The bytes of the request.
+    pub range: FileRange,
+    /// The path that they take.
+    pub way: Way,
+    /// What the window's bios cover: `range`, or the whole blocks around it.
+    pub span: FileRange,
+    /// The part of it that has no bio yet.
+    pub lanes: Lanes,
+    /// The rule by which it becomes bios.
+    pub pieces: Pieces,
+    /// Every bio of the phase exists.
+    pub is_built: bool,
+    /// Flushes of a sync that exist.
+    pub syncs_built: usize,
+    /// Bios of the phase that came back.
+    pub ends: Vec<BioEnd>,
+    /// The bounce buffer, kept from window to window.
+    pub bounce: Option<Bounce>,
+    /// The part of a bounce buffer that a worker is to copy out.
+    pub late_copy: Option<FileRange>,
+    /// A write to several objects without assured space: its bios go one by one in file order.
+    pub is_serial: bool,
+    /// No bio of a read runs past the end of its object.
+    pub stops_at_ends: bool,
+}
+
+impl WindowState {
+    /// Returns the first byte of the window that was not moved, by a bio that came back or for lack
+    /// of one: after an error there are lanes that were never built.
+    pub fn first_missing(&self) -> Option<u64> {
+        let missing = self.ends.iter().map(BioEnd::missing).chain(self.lanes.iter());
+        missing.filter(|runs| !runs.is_empty()).map(|runs| runs.start()).min()
+    }
+
+    /// True for a bounced window that begins or ends within a block.
+    pub fn has_edges(&self, block: u64) -> bool {
+        let is_bounced = matches!(self.way, Way::Bounced(_));
+        is_bounced
+            && !(is_aligned(self.range.start(), block) && is_aligned(self.range.end(), block))
+    }
+}
+
+/// What a write holds of its file, or waits for.
+#[derive(Debug)]
+pub struct LockState {
+    /// Its place among the writers that wait for the lock.
+    pub place: Place,
+    /// When it began to wait for the lock.
+    pub waits_since: Nanos,
+    /// Since when it lets a writer go first that could continue and does not.
+    pub yields_since: Nanos,
+    /// The range locked against other processes.
+    pub locked: Option<FileRange>,
+    /// The file's size, read when the write got the lock.
+    pub size: u64,
+    /// The first byte that the kernel fills with zeros in front of the write; `u64::MAX` for none.
+    pub touches_from: u64,
+    /// The write starts past the end of the file, which is within a page.
+    pub leaves_hole: bool,
+}
+
+/// How a durable write becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// It need not be durable, or its only bio carries the flag.
+    ByItsBio,
+    /// It has bios without the flag: a flush must follow them.
+    OwesFlush,
+    /// A flush was made for it. What was written before an error is flushed as well; that error is
+    /// kept here meanwhile.
+    Flushed {
+        /// How its bytes failed.
+        failure_of_data: Option<Failure>,
+    },
+}
+
+/// Windows in a row that moved nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attempts {
+    count: u32,
+    /// When the first of them ended.
+    since: Nanos,
+}
+
+/// What the result of a request is made from.
+#[derive(Debug)]
+pub struct Report {
+    /// Bytes by path.
+    pub route: Route,
+    /// The first error of the window, in order of arrival.
+    pub failure: Option<Failure>,
+    /// The mapper's description of that error.
+    pub finding: Option<Box<ImageError>>,
+    /// The state of ranges, in addition to "done up to `at`".
+    pub parts: Vec<RangeOutcome>,
+    /// Bytes of a stripe, which no part of the outcome crosses; 0 for a file of one object.
+    pub stripe_size: u64,
+    /// The file of a write that failed, until its result is taken.
+    pub failed_on: Option<Weak<Target>>,
+}
+
+/// A request in the engine. In this order in memory: what every request uses comes first, and
 /// shares few cache lines.
 #[repr(C, align(64))]
 pub struct Pending {
     pub id: u64,
-    /// The file; `None` for a free place.
+    /// The file; `None` for a free entry, and once the request has ended.
     pub target: Option<TargetId>,
     pub range: FileRange,
     pub memory: Option<MemoryId>,
     pub flags: RwFlags,
     pub op: RequestOp,
     pub state: State,
-    /// Waited for on the spot by a caller that lent the memory.
-    pub is_blocking: bool,
+    pub taker: Taker,
     pub is_cancelled: bool,
-    /// In the engine's list of those that could not go on.
+    /// In the engine's list of those that could not continue.
     pub is_waiting: bool,
-    /// Nobody waits for its result.
-    pub is_discarded: bool,
-    /// Bios of the window that did not come back yet.
+    /// Bios that did not come back yet.
     pub outstanding: u32,
     pub pass: Option<Pass>,
     pub timing: Timing,
-    // What follows means nothing in a request that is a single bio.
-    /// Everything before it is done.
+    // A request that is a single bio uses none of what follows.
+    /// Everything before this byte of the file is done.
     pub at: u64,
-    pub route: Route,
-    /// The first error of the window, in order of arrival.
-    pub failure: Option<Failure>,
-    pub window: Window,
-    /// What the window's bios cover: the window, or the whole blocks around it.
-    pub span: FileRange,
-    /// What of the window has no bio yet.
-    pub lanes: Lanes,
-    /// By which rule it becomes bios.
-    pub pieces: Pieces,
-    /// Every bio of the window's stage exists.
-    pub is_built: bool,
-    /// How many bios of a sync exist.
-    pub syncs_built: usize,
-    /// Bios of the window that came back.
-    pub ends: Vec<BioEnd>,
-    /// What the mapper has to say of the first error.
-    pub finding: Option<Box<ImageError>>,
-    /// Ranges to report beside "done up to `at`".
-    pub parts: Vec<RangeOutcome>,
-    pub bounce: Option<Bounce>,
-    /// Its place among the writers that wait for a pass.
-    pub place: Place,
-    /// Since when it lets a writer go first that could go on and does not.
-    pub yields_since: Nanos,
-    /// It starts behind the end of the file, which lies within a page.
-    pub leaves_hole: bool,
-    /// The range locked against other processes.
-    pub locked: Option<FileRange>,
-    /// The file's size, sampled when a misaligned write got its pass.
-    pub size: u64,
-    /// For a write: what else it touches in front of its range.
-    pub touches_from: u64,
-    /// For a read: no bio of it runs past the end of its object.
-    pub stops_at_ends: bool,
-    /// For a write to several objects: space is not sure, so its bios go one by one in file order.
-    pub is_serial: bool,
-    /// Bytes of a stripe, which no part of the outcome goes beyond; 0 for a file of one object.
-    pub stripe_size: u64,
-    /// Windows in a row that moved nothing, and when the first of them ended.
-    pub attempts: u32,
-    pub attempts_since: Nanos,
-    /// A durable write has bios that are not by themselves: a flush must follow them.
-    pub owes_flush: bool,
-    /// A flush was made for it.
-    pub is_flushed: bool,
-    /// How its bytes failed, while what was written is flushed all the same.
-    pub failure_of_data: Option<Failure>,
-    /// What a worker is to copy out of the bounce buffer.
-    pub late_copy: Option<FileRange>,
+    pub window: WindowState,
+    pub lock: LockState,
+    pub durability: Durability,
+    pub attempts: Attempts,
+    pub report: Report,
     /// A write that the kernel places at the end of the file: twice is not the same as once.
     pub appends: bool,
-    /// When it began to wait for its pass.
-    pub waits_since: Nanos,
-    /// The file of a write that failed, until its result is taken.
-    pub failed_on: Option<Weak<Target>>,
 }
 
 impl Pending {
@@ -175,45 +246,48 @@ impl Pending {
             range: nothing,
             memory: None,
             flags: RwFlags::NONE,
-            is_blocking: false,
             state: State::Ended,
-            at: 0,
-            window: Window { range: nothing, way: Way::Direct },
-            span: nothing,
-            lanes: Lanes::default(),
-            pieces: Pieces::default(),
-            is_built: true,
-            syncs_built: 0,
-            outstanding: 0,
-            ends: Vec::new(),
-            failure: None,
-            finding: None,
-            parts: Vec::new(),
-            bounce: None,
-            pass: None,
-            place: Place::default(),
-            yields_since: Nanos::default(),
-            leaves_hole: false,
-            locked: None,
-            size: 0,
-            touches_from: u64::MAX,
-            stops_at_ends: false,
-            is_serial: false,
-            stripe_size: 0,
-            attempts: 0,
-            attempts_since: Nanos::default(),
-            owes_flush: false,
-            is_flushed: false,
-            failure_of_data: None,
-            late_copy: None,
+            taker: Taker::Later,
             is_cancelled: false,
-            appends: false,
             is_waiting: false,
-            is_discarded: false,
-            route: Route::default(),
+            outstanding: 0,
+            pass: None,
             timing: Timing::default(),
-            waits_since: Nanos::default(),
-            failed_on: None,
+            at: 0,
+            window: WindowState {
+                range: nothing,
+                way: Way::Direct,
+                span: nothing,
+                lanes: Lanes::default(),
+                pieces: Pieces::default(),
+                is_built: true,
+                syncs_built: 0,
+                ends: Vec::new(),
+                bounce: None,
+                late_copy: None,
+                is_serial: false,
+                stops_at_ends: false,
+            },
+            lock: LockState {
+                place: Place::default(),
+                waits_since: Nanos::default(),
+                yields_since: Nanos::default(),
+                locked: None,
+                size: 0,
+                touches_from: u64::MAX,
+                leaves_hole: false,
+            },
+            durability: Durability::ByItsBio,
+            attempts: Attempts::default(),
+            report: Report {
+                route: Route::default(),
+                failure: None,
+                finding: None,
+                parts: Vec::new(),
+                stripe_size: 0,
+                failed_on: None,
+            },
+            appends: false,
         }
     }
 
@@ -227,74 +301,67 @@ impl Pending {
         self.range = order.range;
         self.memory = order.memory;
         self.flags = order.flags;
-        self.is_blocking = order.is_blocking;
+        self.taker = order.taker;
         self.is_cancelled = false;
         self.is_waiting = false;
-        self.is_discarded = false;
         self.timing = Timing::default();
     }
 
-    /// Readies it for its first stage; vectors keep their capacity.
+    /// Readies it for its first phase; vectors keep their capacity.
     pub fn go_long(&mut self, target: &Target) {
         self.state = match self.op {
             RequestOp::Read => State::NextWindow,
-            RequestOp::Write => State::AwaitsPass,
+            RequestOp::Write => State::AwaitsLock,
             RequestOp::SyncData | RequestOp::SyncAll => State::AwaitsEarlier,
         };
         self.at = self.range.start();
-        self.route = Route::default();
-        self.failure = None;
         self.appends = self.op == RequestOp::Write && target.kernel_appends();
-        self.stripe_size = target.striping().map_or(0, Striping::stripe_size);
-        self.ends.clear();
-        self.parts.clear();
-        self.size = 0;
-        self.touches_from = u64::MAX;
-        self.leaves_hole = false;
-        self.stops_at_ends = false;
-        self.is_serial = false;
-        self.attempts = 0;
-        self.owes_flush = false;
-        self.is_flushed = false;
+        let WindowState { ends, stops_at_ends, is_serial, .. } = &mut self.window;
+        ends.clear();
+        (*stops_at_ends, *is_serial) = (false, false);
+        let LockState { size, touches_from, leaves_hole, .. } = &mut self.lock;
+        (*size, *touches_from, *leaves_hole) = (0, u64::MAX, false);
+        self.durability = Durability::ByItsBio;
+        self.attempts = Attempts::default();
+        let Report { route, failure, parts, stripe_size, .. } = &mut self.report;
+        (*route, *failure) = (Route::default(), None);
+        parts.clear();
+        *stripe_size = target.striping().map_or(0, Striping::stripe_size);
     }
 
-    /// A single one whose bio did all, as any other request tells it.
+    /// A single one whose bio did all, as any other request reports it.
     #[cold]
     pub fn tell_single(&mut self) {
         self.at = self.range.end();
-        self.route = Route::all_direct(self.range.length());
-        self.failure = None;
+        self.report.route = Route::all_direct(self.range.length());
+        self.report.failure = None;
         self.state = State::Ended;
     }
 
-    /// A single one whose bio did not just do: from here on it is a request whose only window is
+    /// A single one whose bio did not move all its bytes: from here on it is a request whose only window is
     /// direct and all built.
     pub fn take_the_long_way(&mut self, target: &Target) {
         self.go_long(target);
-        self.window = Window { range: self.range, way: Way::Direct };
-        self.span = self.range;
-        self.lanes.clear();
-        self.is_built = true;
-        self.state = State::Transfers;
+        let WindowState { range, way, span, lanes, is_built, .. } = &mut self.window;
+        (*range, *way, *span, *is_built) = (self.range, Way::Direct, self.range, true);
+        lanes.clear();
+        self.state = State::In(Phase::Transfer);
     }
 
     /// Counts an attempt that moved nothing. True once there were too many in a row, or they took
     /// too long: each may wait for the kernel.
     pub fn has_tried_enough(&mut self) -> bool {
-        if self.attempts == 0 {
-            self.attempts_since = self.timing.reaped;
+        let attempts = &mut self.attempts;
+        if attempts.count == 0 {
+            attempts.since = self.timing.reaped;
         }
-        self.attempts += 1;
-        let took = u128::from(self.timing.reaped.since(self.attempts_since));
-        self.attempts > ATTEMPTS_MAX || took > ATTEMPTS_TIME_MAX.as_nanos()
+        attempts.count += 1;
+        let took = u128::from(self.timing.reaped.since(attempts.since));
+        attempts.count > ATTEMPTS_MAX || took > ATTEMPTS_TIME_MAX.as_nanos()
     }
 
     pub fn is_write(&self) -> bool {
         self.op == RequestOp::Write
-    }
-
-    pub fn is_sync(&self) -> bool {
-        matches!(self.op, RequestOp::SyncData | RequestOp::SyncAll)
     }
 
     /// From where the request stands to its end.
@@ -302,35 +369,58 @@ impl Pending {
         FileRange::new(self.at, self.range.end())
     }
 
-    /// Ends the request with an error that no bio had: now, or once its bios are back.
-    pub fn fail(&mut self, errno: Errno, range: FileRange) {
-        self.fail_as(None, errno, range);
+    /// Fails the request with an error that no bio had: nothing more of it is built, and it ends
+    /// once its bios are back.
+    pub fn fail(&mut self, errno: Errno, range: FileRange) -> Next {
+        self.fail_as(None, errno, range)
     }
 
-    /// As [`Pending::fail`], with a kind that the errno alone does not tell.
-    pub fn fail_as(&mut self, kind: Option<IoErrorKind>, errno: Errno, range: FileRange) {
-        let is_edge_read = self.state == State::ReadsEdges;
-        self.failure.get_or_insert(Failure { errno, range, kind, is_edge_read });
-        if self.outstanding == 0 {
-            self.state = State::Ended;
-        } else {
-            self.is_built = true;
-        }
+    /// As [`Pending::fail`], with a kind that the errno alone does not give.
+    pub fn fail_as(&mut self, kind: Option<IoErrorKind>, errno: Errno, range: FileRange) -> Next {
+        let is_edge_read = self.state == State::In(Phase::Edges);
+        self.report.failure.get_or_insert(Failure { errno, range, kind, is_edge_read });
+        self.window.is_built = true;
+        Next::Ended
+    }
+
+    /// True if it failed, or is to fail once its bios are back.
+    pub fn has_failed(&self) -> bool {
+        self.report.failure.is_some()
+    }
+
+    /// True for a caller that waits inside its call.
+    pub fn is_blocking(&self) -> bool {
+        self.taker == Taker::BlockedCaller
+    }
+
+    /// True if no caller takes the result.
+    pub fn is_discarded(&self) -> bool {
+        self.taker == Taker::Dropped
+    }
+
+    /// Returns the unit of direct I/O for this request.
+    pub fn block(&self, target: &Target) -> u64 {
+        if self.is_write() { target.blocks.write } else { target.blocks.read }
+    }
+
+    /// Returns the flags of a write, those that the file was opened with included.
+    pub fn write_flags(&self, target: &Target) -> RwFlags {
+        self.flags.with(target.access.durability)
     }
 
     /// Counts `bytes` of the current window as moved its way.
     pub fn count(&mut self, bytes: u64) {
         let reason = match self.window.way {
             Way::Direct => {
-                self.route.direct += bytes;
+                self.report.route.direct += bytes;
                 return;
             }
             Way::Bounced(reason) => {
-                self.route.bounced += bytes;
+                self.report.route.bounced += bytes;
                 reason
             }
             Way::Buffered(reason) => {
-                self.route.buffered += bytes;
+                self.report.route.buffered += bytes;
                 reason
             }
         };
@@ -338,7 +428,7 @@ impl Pending {
     }
 
     fn note(&mut self, reason: DetourReason) {
-        self.route.why.insert(reason);
+        self.report.route.why.insert(reason);
     }
 }
 
@@ -348,5 +438,5 @@ pub struct Order {
     pub range: FileRange,
     pub memory: Option<MemoryId>,
     pub flags: RwFlags,
-    pub is_blocking: bool,
+    pub taker: Taker,
 }

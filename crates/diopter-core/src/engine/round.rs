@@ -9,12 +9,10 @@ use crate::engine::abandoned::note_unseen;
 use crate::engine::flight::BioNote;
 use crate::engine::pending::State;
 use crate::engine::target::Target;
-use crate::engine::{Core, admit, bounce, report};
+use crate::engine::{Core, copies, lock, report};
 use crate::limits::WAIT_SLICE;
-use crate::outcome::{Outcome, RangeState, Route};
 use crate::request::{FinishedRequest, RequestId};
 use crate::sync::Arc;
-use crate::units::Bytes;
 
 impl Core {
     /// One round: steps what can go on, submits, reaps, steps what came back. Answers whether
@@ -63,33 +61,15 @@ impl Core {
     pub(super) fn file_plain(&mut self, place: usize, target: &Arc<Target>) {
         let pending = &mut self.table[place];
         pending.timing.finished = self.now;
-        if !pending.is_discarded {
-            if pending.is_write() && pending.failure.is_some() {
-                pending.failed_on = Some(Arc::downgrade(target));
+        if !pending.is_discarded() {
+            if pending.is_write() && pending.report.failure.is_some() {
+                pending.report.failed_on = Some(Arc::downgrade(target));
             }
             self.finished.push_back(place);
             return;
         }
         let finished = self.take_out(place);
         note_unseen(&finished, target);
-    }
-
-    /// As [`Core::file_finished`], for a single bio that did all: it held a pass at most.
-    #[inline(always)]
-    fn file_single(&mut self, place: usize) {
-        let pending = &mut self.table[place];
-        if pending.is_discarded || self.completer.is_watching {
-            pending.tell_single();
-            return self.file_finished(place);
-        }
-        self.completer.plain += 1;
-        let id = pending.target.take().expect("an occupied place");
-        if let Some(pass) = pending.pass.take() {
-            self.targets.get(id).gate().leave(pass);
-        }
-        drop(self.targets.leave(id));
-        pending.timing.finished = self.now;
-        self.finished.push_back(place);
     }
 
     /// Submits what is built, waits for completions, and files each. Answers whether any came back.
@@ -122,9 +102,7 @@ impl Core {
             }
             let pending = &mut self.table[place];
             pending.timing.reaped = self.now;
-            if report::close_single(pending, result) {
-                self.file_single(place);
-            } else {
+            if !self.end_single(place, result) {
                 self.note_end(place, id, result);
             }
         }
@@ -147,7 +125,7 @@ impl Core {
         let pending = &mut self.table[place];
         report::note_bio(pending, self.flight.runs[id.index()], result);
         // One that waits is stepped with the next round.
-        if pending.outstanding == 0 && !pending.is_blocking && !pending.is_waiting {
+        if pending.outstanding == 0 && !pending.is_blocking() && !pending.is_waiting {
             self.advance(place);
         }
     }
@@ -156,13 +134,13 @@ impl Core {
     pub(super) fn release(&mut self, place: usize, target: &Target) {
         let pending = &mut self.table[place];
         debug_assert_eq!(pending.outstanding, 0, "no bio is left behind");
-        if let Some(failure) = pending.failure {
-            pending.finding = target.mapper.finding(failure.range.start());
+        if let Some(failure) = pending.report.failure {
+            pending.report.finding = target.mapper.finding(failure.range.start());
         }
-        admit::leave(pending, target);
-        bounce::catch_up(pending, &self.flight);
-        if let Some(bounce) = pending.bounce.take() {
-            self.pool.put(&self.flight, &bounce);
+        lock::release(pending, target);
+        copies::catch_up(pending, &self.flight.slab);
+        if let Some(bounce) = pending.window.bounce.take() {
+            self.pool.put(&self.flight.slab, &bounce);
         }
         let id = pending.target.take().expect("an occupied place");
         drop(self.targets.leave(id));
@@ -175,26 +153,8 @@ impl Core {
         if pending.state == State::SingleDone {
             return finished;
         }
-        pending.failed_on = None;
+        pending.report.failed_on = None;
         let (result, outcome) = report::conclude(pending);
-        FinishedRequest { result, outcome, route: pending.route, ..finished }
-    }
-
-    /// The same for one whose only bio did all.
-    #[inline(always)]
-    pub(super) fn take_out_single(&mut self, place: usize) -> FinishedRequest {
-        self.free.push(place);
-        let pending = &mut self.table[place];
-        let (range, memory) = (pending.range, pending.memory.take());
-        FinishedRequest {
-            id: RequestId(std::mem::take(&mut pending.id)),
-            op: pending.op,
-            range,
-            memory: memory.and_then(|memory| self.flight.slab.release(memory)),
-            result: Ok(Bytes::new(range.length())),
-            outcome: Outcome::whole(range, RangeState::Done),
-            route: Route::all_direct(range.length()),
-            timing: pending.timing,
-        }
+        FinishedRequest { result, outcome, route: pending.report.route, ..finished }
     }
 }

@@ -1,16 +1,16 @@
-//! How a request goes through its stages: what a queued one does in a round, and a blocking one in
-//! a loop of its own. Calls the stages, each of which calls none.
+//! How a request goes through its phases: a queued one in a round of the engine, a blocking one in a
+//! loop. The only caller of phases, and the only place that matches [`Next`].
+
+use std::ops::ControlFlow;
 
 use diopter_os::Errno;
 
 use crate::clock::Nanos;
-use crate::engine::admit::Obstacle;
-use crate::engine::flight::Opened;
-use crate::engine::pending::State;
-use crate::engine::phase::transfer::Built;
-use crate::engine::phase::{flush, transfer};
+use crate::engine::next::{Built, Next, Obstacle};
+use crate::engine::pending::{Durability, Phase, State};
+use crate::engine::phase::{edges, flush, reserve, sync, transfer};
 use crate::engine::target::Target;
-use crate::engine::{Core, admit, flight, report};
+use crate::engine::{Core, lock, window};
 use crate::stripe::Runs;
 use crate::sync::Arc;
 
@@ -21,13 +21,127 @@ pub enum Step {
     InFlight,
     /// It waits for something that is not its own.
     Waits(Option<Obstacle>),
-    /// It goes on with a metadata read, once what is built is on its way.
+    /// Its next step reads metadata, once what is built is in flight.
     AtBoundary,
-    /// It is over; [`Core::finish`] takes it out.
+    /// Its result is ready.
     Ended,
 }
 
 impl Core {
+    /// Brings a request of `target` as far as it can go without waiting.
+    pub(super) fn step(&mut self, place: usize, target: &Target) -> Step {
+        loop {
+            let state = self.table[place].state;
+            if state == State::AwaitsEarlier && self.has_earlier_writes(place, target) {
+                return Step::Waits(None);
+            }
+            let pending = &mut self.table[place];
+            let next = match state {
+                State::Single | State::SingleDone => return Step::InFlight,
+                State::Ended => return Step::Ended,
+                State::AwaitsEarlier => Next::Phase(Phase::Sync),
+                State::AwaitsLock if pending.is_cancelled => {
+                    pending.fail(Errno::ECANCELED, pending.rest())
+                }
+                State::AwaitsLock => {
+                    let backend = &*self.backend;
+                    let now = || backend.now();
+                    lock::acquire(pending, target, &self.policies, self.seat, now)
+                }
+                State::NextWindow => {
+                    let (slab, pool) = (&self.flight.slab, &mut self.pool);
+                    window::open(pending, target, slab, pool, &self.policies)
+                }
+                State::In(phase) => match self.serve(phase, place, target) {
+                    ControlFlow::Continue(next) => next,
+                    ControlFlow::Break(step) => return step,
+                },
+            };
+            if let Some(step) = self.follow(next, place, target) {
+                return step;
+            }
+        }
+    }
+
+    /// Takes a request to where it goes next; a step if it waits there.
+    fn follow(&mut self, mut next: Next, place: usize, target: &Target) -> Option<Step> {
+        let pending = &mut self.table[place];
+        loop {
+            match next {
+                Next::Phase(phase) => {
+                    pending.state = State::In(phase);
+                    pending.window.ends.clear();
+                    pending.window.is_built = false;
+                    let opened = match phase {
+                        Phase::Sync => sync::open(pending, target),
+                        Phase::Reserve => reserve::open(pending, target),
+                        Phase::Edges => None,
+                        Phase::Transfer => {
+                            transfer::open(pending, target, &self.flight, &self.policies)
+                        }
+                        Phase::Flush => flush::open(pending, target),
+                    };
+                    next = opened?;
+                    continue;
+                }
+                Next::Window => pending.state = State::NextWindow,
+                Next::Lock => {
+                    lock::release(pending, target);
+                    pending.state = State::AwaitsLock;
+                }
+                Next::Wait(obstacle) => return Some(Step::Waits(obstacle)),
+                Next::Ended if pending.durability == Durability::OwesFlush => {
+                    next = Next::Phase(Phase::Flush);
+                    continue;
+                }
+                Next::Ended => pending.state = State::Ended,
+            }
+            return None;
+        }
+    }
+
+    /// Builds and runs the bios of a phase, and closes it once all are back.
+    fn serve(&mut self, phase: Phase, place: usize, target: &Target) -> ControlFlow<Step, Next> {
+        let built = self.build(phase, place, target);
+        self.call_or_queue(place, target, built == Built::All);
+        let pending = &mut self.table[place];
+        match built {
+            Built::ToBoundary => return ControlFlow::Break(Step::AtBoundary),
+            Built::InPart => return ControlFlow::Break(Step::Waits(None)),
+            Built::All if pending.outstanding > 0 => return ControlFlow::Break(Step::InFlight),
+            Built::All => {}
+        }
+        ControlFlow::Continue(match phase {
+            Phase::Sync => sync::close(pending, target),
+            Phase::Reserve => reserve::close(pending, target),
+            Phase::Edges => edges::close(pending, target, &self.flight),
+            Phase::Transfer => transfer::close(pending, target, &self.flight, &self.policies),
+            Phase::Flush => flush::close(pending, target),
+        })
+    }
+
+    /// Builds the bios of a phase as far as the slab has room.
+    fn build(&mut self, phase: Phase, place: usize, target: &Target) -> Built {
+        let (pending, flight) = (&mut self.table[place], &mut self.flight);
+        if pending.has_failed() {
+            // What is in the device is waited for; nothing more is tried.
+            pending.window.is_built = true;
+        }
+        if pending.window.is_built {
+            return Built::All;
+        }
+        let built = match phase {
+            Phase::Sync => Built::all_if(sync::build(place, pending, target, flight)),
+            Phase::Reserve => Built::all_if(reserve::build(place, pending, target, flight)),
+            Phase::Edges => Built::all_if(edges::build(place, pending, target, flight)),
+            Phase::Transfer => transfer::build(place, pending, target, flight, &self.policies),
+            Phase::Flush => Built::all_if(flush::build(place, pending, target, flight)),
+        };
+        pending.window.is_built = built == Built::All;
+        built
+    }
+
+    /// Steps each queued request that waits.
     pub(super) fn step_waiting(&mut self) {
         self.is_in_haste = false;
         for _ in 0..self.waiting.len() {
@@ -41,7 +155,7 @@ impl Core {
         }
     }
 
-    /// Steps a queued request and files it by where it stands then.
+    /// Steps a queued request and files it by the state that it reaches.
     pub(super) fn advance(&mut self, place: usize) {
         let target = self.target_at(place);
         match self.step(place, &target) {
@@ -52,7 +166,7 @@ impl Core {
                 self.is_in_haste = true;
             }
             Step::Ended => {
-                if let Some(part) = self.table[place].late_copy.take() {
+                if let Some(part) = self.table[place].window.late_copy.take() {
                     self.keep_bounce(place, part);
                 }
                 self.file_finished(place);
@@ -60,102 +174,13 @@ impl Core {
         }
     }
 
+    /// Adds a request to those that are stepped in the next round.
     pub(super) fn set_waiting(&mut self, place: usize) {
         self.table[place].is_waiting = true;
         self.waiting.push_back(place);
     }
 
-    /// Brings a request of `target` as far as it can go without waiting.
-    pub(super) fn step(&mut self, place: usize, target: &Target) -> Step {
-        loop {
-            let pending = &mut self.table[place];
-            match pending.state {
-                State::Ended if pending.owes_flush => flush::begin(pending, target),
-                State::Ended => return Step::Ended,
-                State::AwaitsEarlier => {
-                    if self.has_earlier_writes(place, target) {
-                        return Step::Waits(None);
-                    }
-                    self.begin_sync(place, target);
-                }
-                State::AwaitsPass => {
-                    if pending.is_cancelled {
-                        pending.fail(Errno::ECANCELED, pending.rest());
-                        continue;
-                    }
-                    let backend = &*self.backend;
-                    let now = || backend.now();
-                    let obstacle = admit::enter(pending, target, &self.policies, self.seat, now);
-                    if obstacle.is_some() {
-                        return Step::Waits(obstacle);
-                    }
-                }
-                State::NextWindow | State::AwaitsBounce => {
-                    if !self.next_window(place, target) {
-                        return Step::Waits(None);
-                    }
-                }
-                State::Single | State::SingleDone => return Step::InFlight,
-                State::Reserves | State::ReadsEdges | State::Transfers | State::Flushes => {
-                    match self.serve_window(place, target) {
-                        Some(step) => return step,
-                        None => continue,
-                    }
-                }
-            }
-        }
-    }
-
-    /// Opens the next window, if there is one; false while its bounce buffer is in use elsewhere.
-    fn next_window(&mut self, place: usize, target: &Target) -> bool {
-        let pending = &mut self.table[place];
-        if pending.rest().is_empty() {
-            pending.state = State::Ended;
-            return true;
-        }
-        if pending.is_cancelled {
-            pending.fail(Errno::ECANCELED, pending.rest());
-            return true;
-        }
-        let pool = &mut self.pool;
-        match flight::open_window(pending, target, &self.flight, pool, &self.policies) {
-            Opened::Yes => {}
-            Opened::NoBounceYet => {
-                pending.state = State::AwaitsBounce;
-                return false;
-            }
-            Opened::NeedsPass => {
-                // A short write left it within a block: its pass for whole blocks does not do any
-                // more.
-                admit::leave(pending, target);
-                pending.state = State::AwaitsPass;
-            }
-        }
-        true
-    }
-
-    /// Builds and runs the window's bios. `None` when the window is closed and the request can go
-    /// on.
-    fn serve_window(&mut self, place: usize, target: &Target) -> Option<Step> {
-        let pending = &mut self.table[place];
-        let built = transfer::build(place, pending, target, &mut self.flight, &self.policies);
-        let is_built = built == Built::All;
-        self.call_or_queue(place, target, is_built);
-        let pending = &mut self.table[place];
-        if built == Built::ToBoundary {
-            return Some(Step::AtBoundary);
-        }
-        if pending.outstanding > 0 {
-            return Some(if is_built { Step::InFlight } else { Step::Waits(None) });
-        }
-        if !is_built {
-            return Some(Step::Waits(None));
-        }
-        report::close_window(pending, target, &self.flight, &self.policies);
-        None
-    }
-
-    /// A request of a single bio that needs more than that.
+    /// Makes a request of a single bio one that has phases, for it needs more than that bio.
     #[cold]
     pub(super) fn lengthen(&mut self, place: usize) {
         let pending = &mut self.table[place];
@@ -173,18 +198,5 @@ impl Core {
             let is_same = its.is_some_and(|its| Arc::ptr_eq(its.gate(), target.gate()));
             is_same && other.is_write() && other.id < id
         })
-    }
-
-    fn begin_sync(&mut self, place: usize, target: &Target) {
-        let pending = &mut self.table[place];
-        if pending.is_cancelled {
-            return pending.fail(Errno::ECANCELED, pending.range);
-        }
-        if let Some(errno) = target.flush_error() {
-            return pending.fail(errno, pending.range);
-        }
-        pending.syncs_built = 0;
-        pending.is_built = false;
-        pending.state = State::Transfers;
     }
 }

@@ -17,7 +17,7 @@ use crate::limits::{BIO_BYTES_MAX, FILE_SIZE_MAX};
 use crate::map::{Mapper, Striped};
 use crate::outcome::DetourReason;
 use crate::policy::{MergePolicy, RoutePolicy};
-use crate::stripe::Striping;
+use crate::stripe::{Runs, Striping};
 use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, PerProcess, lock};
 use crate::units::{FileOffset, FileRange, ObjectOffset, align_down, align_up, is_aligned};
 
@@ -294,6 +294,18 @@ impl Target {
         let (full_to, unseal) = (AtomicU64::new(full_to), Box::new(unseal));
         self.seal = Some(Seal { full_to, size, unseal });
         self.settled()
+    }
+
+    /// Returns how many bytes of runs on one object it has, from their start.
+    pub fn bytes_there(&self, runs: Runs) -> Result<u64, Errno> {
+        let (object, start) = self.locate(runs.start())?;
+        Ok(self.object_size(object)?.saturating_sub(start).min(runs.length()))
+    }
+
+    /// True if a read that met the end of its object at byte `at` of the file met it too early: a
+    /// file inside an image has its size from there, and the image was cut.
+    pub fn is_cut_off(&self, at: u64) -> bool {
+        self.striping.is_none() && self.size_fixed.is_some_and(|size| at < size)
     }
 
     /// Where a byte of the file lies.

@@ -5,75 +5,55 @@
 use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
 use crate::engine::flight::Flight;
-use crate::engine::pending::{BioEnd, Pending, State};
+use crate::engine::next::Next;
+use crate::engine::pending::{Attempts, BioEnd, Durability, Pending, Phase};
 use crate::engine::report::failed_state;
 use crate::engine::target::Target;
 use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::policy::MergePolicy;
-use crate::stripe::Runs;
 use crate::units::FileRange;
 
-const DURABLE: [RwFlags; 2] = [RwFlags::DSYNC, RwFlags::SYNC];
-
-fn flags_of(pending: &Pending, target: &Target) -> RwFlags {
-    pending.flags.with(target.access.durability)
-}
-
-/// Notes a bio that is about to be built: if it is not all that is left of a durable write, a flush
-/// is owed from here on.
-#[inline]
-pub fn note_transfer(pending: &mut Pending, target: &Target, runs: &Runs) {
-    let flags = flags_of(pending, target);
-    if !pending.is_write() || flags == RwFlags::NONE || pending.owes_flush {
-        return;
+/// Opens the flush that is owed, also after an error, so that what is reported as done is durable;
+/// or opens it again, when no object was flushed the first time. Not if nothing was written, or the
+/// write was cancelled.
+pub fn open(pending: &mut Pending, target: &Target) -> Option<Next> {
+    if pending.durability == Durability::OwesFlush {
+        let parts = pending.report.parts.iter().map(|part| part.range.end()).max();
+        let end = parts.map_or(pending.at, |end| end.max(pending.at));
+        if end == pending.range.start() {
+            pending.durability = Durability::ByItsBio;
+            return Some(Next::Ended);
+        }
+        if pending.is_cancelled {
+            give_up(pending);
+            return Some(pending.fail(Errno::ECANCELED, pending.range));
+        }
+        let failure_of_data = pending.report.failure.take();
+        pending.durability = Durability::Flushed { failure_of_data };
+        pending.attempts = Attempts::default();
+        pending.window.range = FileRange::new(pending.range.start(), end);
     }
-    let is_rest = runs.length() == pending.span.length() && pending.window.range == pending.rest();
-    pending.owes_flush = !is_rest && DURABLE.iter().any(|durable| flags.has(*durable));
-}
-
-/// Starts the flush that is owed; also after an error, so that what is told as done is durable.
-pub fn begin(pending: &mut Pending, target: &Target) {
-    pending.owes_flush = false;
-    let parts = pending.parts.iter().map(|part| part.range.end()).max();
-    let end = parts.map_or(pending.at, |end| end.max(pending.at));
-    if end == pending.range.start() {
-        // Nothing was written.
-        return;
-    }
-    if pending.is_cancelled {
-        give_up(pending);
-        return pending.fail(Errno::ECANCELED, pending.range);
-    }
-    pending.failure_of_data = pending.failure.take();
-    pending.is_flushed = true;
-    pending.attempts = 0;
-    pending.window.range = FileRange::new(pending.range.start(), end);
-    open(pending, target);
-}
-
-fn open(pending: &mut Pending, target: &Target) {
-    pending.lanes.fill(&*target.mapper, pending.window.range, MergePolicy::PerObject);
-    pending.ends.clear();
-    pending.state = State::Flushes;
-    pending.is_built = false;
+    let range = pending.window.range;
+    pending.window.lanes.fill(&*target.mapper, range, MergePolicy::PerObject);
+    None
 }
 
 /// Builds one flush for each object that was written to; false when there is no room for all.
 pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
-    let is_all = flags_of(pending, target).has(RwFlags::SYNC);
+    let is_all = pending.write_flags(target).has(RwFlags::SYNC);
     let op = if is_all { Op::SyncAll } else { Op::SyncData };
-    while let Some(lane) = pending.lanes.front() {
+    while let Some(lane) = pending.window.lanes.front() {
         if flight.slab.vacancies() == 0 {
             return false;
         }
-        pending.lanes.advance(lane.length());
+        pending.window.lanes.advance(lane.length());
         match target.locate(lane.start()) {
             Ok((object, _)) => {
                 let object = target.direct(object);
                 let spec = BioSpec { op, object, offset: 0, span: None, flags: RwFlags::NONE };
                 flight.add(place, pending, spec, lane);
             }
-            Err(errno) => pending.ends.push(BioEnd { runs: lane, result: Err(errno) }),
+            Err(errno) => pending.window.ends.push(BioEnd { runs: lane, result: Err(errno) }),
         }
     }
     true
@@ -81,45 +61,54 @@ pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut 
 
 /// The flushes are back. One that failed makes the request fail, and what it was to make durable
 /// with it.
-pub fn close(pending: &mut Pending, target: &Target) {
-    let error = pending.ends.iter().find_map(|bio| bio.result.err());
-    if let (None, Some(errno)) = (pending.failure, error) {
+pub fn close(pending: &mut Pending, target: &Target) -> Next {
+    let error = pending.window.ends.iter().find_map(|bio| bio.result.err());
+    if let (None, Some(errno)) = (pending.report.failure, error) {
         // Not this time.
         if !pending.has_tried_enough() {
-            return open(pending, target);
+            return Next::Phase(Phase::Flush);
         }
         pending.fail(errno, pending.window.range);
     }
-    if let Some(failure) = pending.failure {
+    if let Some(failure) = pending.report.failure {
         if failure.errno != Errno::ECANCELED {
             target.latch_flush_error(failure.errno);
         }
         note_not_durable(pending);
     }
-    pending.failure = pending.failure_of_data.take().or(pending.failure);
-    pending.state = State::Ended;
+    restore_failure_of_data(pending);
+    Next::Ended
+}
+
+/// The error of the data, which came first, is the request's.
+fn restore_failure_of_data(pending: &mut Pending) {
+    if let Durability::Flushed { failure_of_data } = &mut pending.durability {
+        pending.report.failure = failure_of_data.take().or(pending.report.failure);
+    }
 }
 
 /// No flush will be made, or known of: what was written may be durable or not.
 pub fn give_up(pending: &mut Pending) {
-    pending.owes_flush = false;
-    pending.ends.clear();
+    if pending.durability == Durability::OwesFlush {
+        pending.durability = Durability::ByItsBio;
+    }
+    pending.window.ends.clear();
     note_not_durable(pending);
-    pending.failure = pending.failure_of_data.take().or(pending.failure);
+    restore_failure_of_data(pending);
 }
 
-/// What was written is told as its flush ended: done, failed, or unknown where there was none.
+/// Reports what was written as its flush ended: done, failed, or unknown where there was none.
 fn note_not_durable(pending: &mut Pending) {
     let done = RangeState::Done;
     let whole = FileRange::new(pending.range.start(), pending.at);
-    paint(&mut pending.parts, RangeOutcome { range: whole, state: done });
+    paint(&mut pending.report.parts, RangeOutcome { range: whole, state: done });
     pending.at = pending.range.start();
-    let parts = pending.parts.iter().filter(|part| part.state == done);
+    let parts = pending.report.parts.iter().filter(|part| part.state == done);
     let written: Vec<FileRange> = parts.map(|part| part.range).collect();
     let unknown = |range| RangeOutcome { range, state: RangeState::Unknown };
     let mut news: Vec<RangeOutcome> = written.iter().copied().map(unknown).collect();
-    for bio in &pending.ends {
-        // The data is there, whatever a flush that was not even begun says.
+    for bio in &pending.window.ends {
+        // The data is there, whatever the result of a flush that was not started.
         let state = match bio.result.map_or_else(failed_state, |_| done) {
             RangeState::NotTried => RangeState::Unknown,
             state => state,
@@ -132,6 +121,6 @@ fn note_not_durable(pending: &mut Pending) {
         }
     }
     for part in news {
-        paint(&mut pending.parts, part);
+        paint(&mut pending.report.parts, part);
     }
 }

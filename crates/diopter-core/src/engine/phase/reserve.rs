@@ -1,22 +1,58 @@
-//! Space for a write to several objects: what they answered when they were asked for it, and what
-//! the write is told that ran out of it all the same.
+//! Space for a write to several objects. With space for all of it the bios go side by side; without,
+//! they go one by one in file order, so that a write that runs out of space leaves no gap.
 
-use diopter_os::Errno;
+use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
-use crate::engine::flight;
 use crate::engine::flight::Flight;
-use crate::engine::pending::{BioEnd, Failure, Pending};
-use crate::engine::report::first_missing;
+use crate::engine::next::Next;
+use crate::engine::pending::Pending;
 use crate::engine::target::Target;
-use crate::outcome::{RangeOutcome, RangeState};
-use crate::policy::{MergePolicy, Policies};
+use crate::engine::window;
+use crate::policy::MergePolicy;
+use crate::stripe::Runs;
 
-/// The objects have been asked for space: with all of it the bios go side by side, without it one
-/// by one. A file system that can't be asked says at least how much is free.
-pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: &Policies) {
+/// Opens the phase, unless the window cannot run out of space halfway: its bios go to one object, or
+/// there is space for all of it.
+pub fn open(pending: &mut Pending, target: &Target) -> Option<Next> {
+    let span = pending.window.span;
+    let lanes = &mut pending.window.lanes;
+    lanes.fill(&*target.mapper, span, MergePolicy::PerObject);
+    let has_space = |lane: Runs| {
+        let place = target.locate(lane.start());
+        place.is_ok_and(|(object, start)| target.has_space(object, (start, start + lane.length())))
+    };
+    let needs_none = lanes.len() <= 1 || lanes.iter().all(has_space);
+    needs_none.then(|| window::transfer(pending, target))
+}
+
+/// Builds one allocation for each object; false when there is no room for all.
+pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
+    let mut lanes = std::mem::take(&mut pending.window.lanes);
+    while let Some(lane) = lanes.front() {
+        if flight.slab.vacancies() == 0 {
+            break;
+        }
+        let Ok((object, offset)) = target.locate(lane.start()) else { break };
+        let spec = BioSpec {
+            op: Op::Allocate(lane.length()),
+            object: target.direct(object),
+            offset,
+            span: None,
+            flags: RwFlags::NONE,
+        };
+        flight.add(place, pending, spec, lane);
+        lanes.advance(lane.length());
+    }
+    pending.window.lanes = lanes;
+    pending.window.lanes.is_empty()
+}
+
+/// The objects were asked for space. A file system that cannot allocate says at least how much is
+/// free.
+pub fn close(pending: &mut Pending, target: &Target) -> Next {
     let mut is_sure = true;
     let mut unasked = 0;
-    for bio in &pending.ends {
+    for bio in &pending.window.ends {
         match (bio.result, target.locate(bio.runs.start())) {
             (Ok(_), Ok((object, start))) => {
                 target.note_space(object, (start, start + bio.runs.length()));
@@ -29,42 +65,9 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
             _ => is_sure = false,
         }
     }
-    pending.ends.clear();
     if pending.is_cancelled {
         return pending.fail(Errno::ECANCELED, pending.rest());
     }
-    pending.is_serial = !is_sure;
-    flight::begin_transfer(pending, target, flight, policies);
-}
-
-/// Nobody could tell whether there was space. There was: the same bytes need none the next time.
-pub fn note_written(pending: &mut Pending, target: &Target) {
-    pending.lanes.fill(&*target.mapper, pending.span, MergePolicy::PerObject);
-    for lane in pending.lanes.iter() {
-        if let Ok((object, start)) = target.locate(lane.start()) {
-            target.note_space(object, (start, start + lane.length()));
-        }
-    }
-    pending.lanes.clear();
-}
-
-/// A write to several objects that ran out of space is short, when what was written has no gap:
-/// without sure space it goes bio by bio, so that there is none.
-pub fn ran_out(pending: &Pending, target: &Target, failure: Failure) -> bool {
-    if target.striping().is_none() || !is_no_space(failure.errno) {
-        return false;
-    }
-    let gap = first_missing(pending).unwrap_or(failure.range.start());
-    let is_in_front = |bio: &BioEnd| bio.runs.take(bio.moved()).end() <= gap;
-    let has_some = pending.at > pending.range.start() || gap > pending.span.start();
-    // An earlier attempt may have written what lies behind.
-    let was_in_front =
-        |part: &RangeOutcome| part.state != RangeState::Done || part.range.end() <= gap;
-    has_some
-        && pending.ends.iter().all(|bio| bio.moved() == 0 || is_in_front(bio))
-        && pending.parts.iter().all(was_in_front)
-}
-
-pub fn is_no_space(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
+    pending.window.is_serial = !is_sure;
+    window::transfer(pending, target)
 }

@@ -1,41 +1,48 @@
-//! The bios of a window's stage: flushes, reservations, edge reads, transfers, as far as the slab
-//! has room. Decides nothing of the window; that is `submit`'s.
+//! The bytes of a window: its bios are built lane by lane, and closing it finds out how far they came.
+//! The only reader of `BoundaryPolicy`, `MergePolicy` and `ShortPolicy` in the engine.
 
-use diopter_os::{BioDraft, BioSpec, Comb, Errno, MemoryId, Op, OpenObject, RwFlags, Span};
+use diopter_os::{BioDraft, BioSpec, Errno, Op, OpenObject, RwFlags, Slab, Span};
 
 use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};
-use crate::engine::admit::write_flags;
-use crate::engine::bounce::edges;
-use crate::engine::flight::{Flight, block_of, share_of, waits_for_each};
-use crate::engine::pending::{BioEnd, Pending, State};
-use crate::engine::phase::flush;
-use crate::engine::report;
+use crate::engine::copies::BufferMapping;
+use crate::engine::flight::{Flight, share_of};
+use crate::engine::next::{Built, Next, try_again};
+use crate::engine::pending::{Attempts, BioEnd, Durability, Failure, Pending};
+use crate::engine::report::{note_parts, report_parts};
 use crate::engine::route::Way;
 use crate::engine::target::Target;
-use crate::error::IoErrorKind;
-use crate::extent::{ExtentState, ObjectIndex};
-use crate::limits::BIO_BYTES_MAX;
-use crate::policy::Policies;
-use crate::request::RequestOp;
+use crate::engine::{copies, window};
+use crate::extent::ObjectIndex;
+use crate::limits::{BIO_BYTES_MAX, COPY_BYTES_INLINE_MAX};
+use crate::outcome::{RangeOutcome, RangeState};
+use crate::policy::{BoundaryPolicy, CompletionPolicy, MergePolicy, Policies, ShortPolicy};
 use crate::stripe::Runs;
-use crate::units::{FileRange, align_up, to_u32, to_usize};
+use crate::units::{FileRange, align_up, is_aligned, to_u32, to_u64, to_usize};
 
-/// How far the bios of a window's stage are built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Built {
-    /// All there are.
-    All,
-    /// As far as there is room, or as may be at once.
-    InPart,
-    /// Up to where metadata must be read to go on: what there is goes out before that.
-    ToBoundary,
-}
+/// Flags that make a write durable.
+const DURABLE: [RwFlags; 2] = [RwFlags::DSYNC, RwFlags::SYNC];
 
-impl Built {
-    fn all_if(is_all: bool) -> Built {
-        if is_all { Built::All } else { Built::InPart }
+/// Opens the phase. Bios that must go one by one do so in file order.
+pub fn open(
+    pending: &mut Pending,
+    target: &Target,
+    flight: &Flight,
+    policies: &Policies,
+) -> Option<Next> {
+    let merge = if pending.window.is_serial { MergePolicy::PerStripe } else { policies.merge };
+    pending.window.lanes.fill(&*target.mapper, pending.window.span, merge);
+    let mapping = BufferMapping::of(pending);
+    let start = mapping.place_of(pending.window.span.start());
+    let bits = flight.slab.alignment(mapping.memory, start, to_usize(pending.window.span.length()));
+    // Memory in several ranges is no single range of pages: today's rule then.
+    let boundary = if bits.lengths == 0 { policies.boundary } else { BoundaryPolicy::default() };
+    let builder = builder_of(pending, target, flight);
+    pending.window.pieces.start(&builder, boundary, pending.window.span, to_u64(bits.addresses));
+    if pending.is_write() && matches!(pending.window.way, Way::Bounced(_)) {
+        copies::copy_in(pending, &flight.slab, target.blocks.write);
     }
+    None
 }
 
 /// Builds the window's bios as far as the slab has room.
@@ -46,121 +53,16 @@ pub fn build(
     flight: &mut Flight,
     policies: &Policies,
 ) -> Built {
-    if pending.failure.is_some() {
-        // What is in the device is waited for; nothing more is tried.
-        pending.is_built = true;
-    }
-    if pending.is_built {
-        return Built::All;
-    }
-    let built = match (pending.op, pending.state) {
-        (RequestOp::SyncData | RequestOp::SyncAll, _) => {
-            Built::all_if(build_syncs(place, pending, target, flight))
-        }
-        (_, State::Reserves) => Built::all_if(build_reserves(place, pending, target, flight)),
-        (_, State::Flushes) => Built::all_if(flush::build(place, pending, target, flight)),
-        (_, State::ReadsEdges) => Built::all_if(build_edges(place, pending, target, flight)),
-        _ => build_transfers(place, pending, target, flight, policies),
-    };
-    pending.is_built = built == Built::All;
-    built
-}
-
-fn build_syncs(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
-    let op = if pending.op == RequestOp::SyncAll { Op::SyncAll } else { Op::SyncData };
-    let whole = Runs::one(FileRange::new(0, 0));
-    for object in target.flush_handles().skip(pending.syncs_built) {
-        if flight.slab.vacancies() == 0 {
-            return false;
-        }
-        let spec = BioSpec { op, object, offset: 0, span: None, flags: RwFlags::NONE };
-        flight.add(place, pending, spec, whole);
-        pending.syncs_built += 1;
-    }
-    true
-}
-
-/// One allocation a lane.
-fn build_reserves(
-    place: usize,
-    pending: &mut Pending,
-    target: &Target,
-    flight: &mut Flight,
-) -> bool {
-    let mut lanes = std::mem::take(&mut pending.lanes);
-    while let Some(lane) = lanes.front() {
-        if flight.slab.vacancies() == 0 {
-            break;
-        }
-        let Ok((object, offset)) = target.locate(lane.start()) else { break };
-        let spec = BioSpec {
-            op: Op::Allocate(lane.length()),
-            object: target.direct(object),
-            offset,
-            span: None,
-            flags: RwFlags::NONE,
-        };
-        flight.add(place, pending, spec, lane);
-        lanes.advance(lane.length());
-    }
-    pending.lanes = lanes;
-    pending.lanes.is_empty()
-}
-
-fn build_edges(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
-    if flight.slab.vacancies() < 2 {
-        return false;
-    }
-    let ground = Ground::of(pending);
-    let (first, second) = {
-        let mut both = edges(pending, target.blocks.write);
-        (both.next(), both.next())
-    };
-    for edge in [first, second].into_iter().flatten() {
-        if edge.start() >= pending.size {
-            // Nothing there yet.
-            pending.ends.push(BioEnd { runs: Runs::one(edge), result: Ok(0) });
-            continue;
-        }
-        let extent = match target.mapper.map(edge) {
-            Ok(extent) => extent,
-            Err(errno) => {
-                pending.fail(errno, edge);
-                return true;
-            }
-        };
-        if let Some(refusal) = refusal_of(extent.state) {
-            // It could be read, where it is anywhere, and not be written.
-            pending.fail_as(Some(refusal), Errno::EOPNOTSUPP, edge);
-            return true;
-        }
-        let (object, offset) = (extent.object, extent.object_offset.get());
-        let spec = BioSpec {
-            op: Op::Read,
-            object: target.direct(object),
-            offset,
-            span: Some(span_of(ground, &Runs::one(edge))),
-            flags: RwFlags::NONE,
-        };
-        flight.add(place, pending, spec, Runs::one(edge));
-    }
-    true
-}
-
-fn build_transfers(
-    place: usize,
-    pending: &mut Pending,
-    target: &Target,
-    flight: &mut Flight,
-    policies: &Policies,
-) -> Built {
     let builder = builder_of(pending, target, flight);
-    let ground = Ground::of(pending);
-    let is_each = waits_for_each(policies) || pending.is_serial;
-    let share = share_of(target, policies, flight, pending.span.length());
+    let mapping = BufferMapping::of(pending);
+    let is_each = window::waits_for_each(policies) || pending.window.is_serial;
+    let share = share_of(target, policies, flight, pending.window.span.length());
     let mut full = 0;
-    while let Some(lane) = pending.lanes.front() {
-        if pending.is_write() && pending.is_serial && !pending.ends.iter().all(BioEnd::is_whole) {
+    while let Some(lane) = pending.window.lanes.front() {
+        if pending.is_write()
+            && pending.window.is_serial
+            && !pending.window.ends.iter().all(BioEnd::is_whole)
+        {
             // Nothing is written behind what is missing.
             return Built::All;
         }
@@ -169,25 +71,25 @@ fn build_transfers(
         }
         if share.is_some_and(|share| is_at_its_share(pending, target, flight, (lane, share))) {
             full += 1;
-            if full >= pending.lanes.len() {
+            if full >= pending.window.lanes.len() {
                 flight.bulk.note_share();
                 return Built::InPart;
             }
-            pending.lanes.pass();
+            pending.window.lanes.pass();
             continue;
         }
         full = 0;
         let segments = &builder.limits.device.segments;
         let fits =
-            |runs: &Runs| Fit::of(flight.slab.prefix_within(&span_of(ground, runs), segments));
-        let draft = match pending.pieces.next(&builder, lane, fits) {
+            |runs: &Runs| Fit::of(flight.slab.prefix_within(&mapping.span_of(runs), segments));
+        let draft = match pending.window.pieces.next(&builder, lane, fits) {
             Ok(Piece::Bio(draft)) => draft,
             Ok(Piece::Zeros(hole)) => {
-                read_zeros(pending, flight, ground, hole);
+                read_zeros(pending, flight, &mapping, hole);
                 continue;
             }
             Ok(Piece::Refused(range, state)) => {
-                pending.fail_as(refusal_of(state), Errno::EOPNOTSUPP, range);
+                pending.fail_as(state.refusal(), Errno::EOPNOTSUPP, range);
                 return Built::All;
             }
             Err(errno) => return fail(pending, errno, lane.first()),
@@ -196,16 +98,16 @@ fn build_transfers(
             Ok(object) => object,
             Err(errno) => return fail(pending, errno, pending.window.range),
         };
-        pending.lanes.advance(draft.runs.length());
+        pending.window.lanes.advance(draft.runs.length());
         let (runs, past) = stop_at_end(pending, target, draft.runs);
-        pending.ends.extend(past.map(|runs| BioEnd { runs, result: Ok(0) }));
+        pending.window.ends.extend(past.map(|runs| BioEnd { runs, result: Ok(0) }));
         if !runs.is_empty() {
-            flush::note_transfer(pending, target, &runs);
-            let spec = spec_of(pending, target, &draft, span_of(ground, &runs));
+            owe_flush_if_partial(pending, target, &runs);
+            let spec = spec_of(pending, target, &draft, mapping.span_of(&runs));
             flight.add_to(place, pending, BioSpec { object, ..spec }, (runs, share.is_some()));
         }
-        let is_boundary = draft.ended_by == EndedBy::Boundary || pending.pieces.is_replay();
-        if is_boundary && !pending.lanes.is_empty() {
+        let is_boundary = draft.ended_by == EndedBy::Boundary || pending.window.pieces.is_replay();
+        if is_boundary && !pending.window.lanes.is_empty() {
             return Built::ToBoundary;
         }
     }
@@ -214,7 +116,7 @@ fn build_transfers(
 
 pub fn builder_of<'t>(pending: &Pending, target: &'t Target, flight: &Flight) -> Builder<'t> {
     let is_buffered = matches!(pending.window.way, Way::Buffered(_));
-    let block = block_of(pending, target);
+    let block = pending.block(target);
     let limits = if flight.is_polled {
         target.polled_limits(is_buffered, block)
     } else {
@@ -243,77 +145,51 @@ fn fail(pending: &mut Pending, errno: Errno, range: FileRange) -> Built {
     Built::All
 }
 
-/// What a write may not change in place.
-pub fn refusal_of(state: ExtentState) -> Option<IoErrorKind> {
-    match state {
-        ExtentState::Hole => Some(IoErrorKind::IntoHole),
-        ExtentState::Unwritten => Some(IoErrorKind::IntoUnwritten),
-        ExtentState::Shared => Some(IoErrorKind::IntoShared),
-        ExtentState::Mapped => None,
+/// Notes a bio that is about to be built: if it is not all that is left of a durable write, a flush
+/// is owed from here on.
+#[inline]
+fn owe_flush_if_partial(pending: &mut Pending, target: &Target, runs: &Runs) {
+    let flags = pending.write_flags(target);
+    let is_owed = pending.durability == Durability::OwesFlush;
+    if !pending.is_write() || flags == RwFlags::NONE || is_owed {
+        return;
     }
-}
-
-/// Where the bytes that a window's bios move lie in memory.
-#[derive(Clone, Copy)]
-pub struct Ground {
-    pub memory: MemoryId,
-    /// Byte `base` of the file lies at byte `start` of the memory.
-    base: u64,
-    start: u64,
-}
-
-impl Ground {
-    pub fn of(pending: &Pending) -> Ground {
-        match (&pending.bounce, pending.window.way) {
-            (Some(bounce), Way::Bounced(_)) => {
-                Ground { memory: bounce.memory, base: pending.span.start(), start: bounce.start }
-            }
-            _ => {
-                let memory = pending.memory.expect("reads and writes have memory");
-                Ground { memory, base: pending.range.start(), start: 0 }
-            }
-        }
+    let is_rest =
+        runs.length() == pending.window.span.length() && pending.window.range == pending.rest();
+    if !is_rest && DURABLE.iter().any(|durable| flags.has(*durable)) {
+        pending.durability = Durability::OwesFlush;
     }
-
-    /// Where a byte of the file lies.
-    pub fn place_of(&self, offset: u64) -> usize {
-        to_usize(self.start + (offset - self.base))
-    }
-}
-
-/// The memory of runs of the file.
-fn span_of(ground: Ground, runs: &Runs) -> Span {
-    let (memory, length) = (ground.memory, to_u32(runs.length()));
-    let start = ground.place_of(runs.start());
-    let comb = runs.comb().map(|(head, run, period)| Comb {
-        head: to_usize(head),
-        run: to_usize(run),
-        period: to_usize(period),
-    });
-    Span { memory, start, length, comb }
 }
 
 /// A read that stops at the ends of objects: what of the runs is read, and what is past the end.
 fn stop_at_end(pending: &Pending, target: &Target, runs: Runs) -> (Runs, Option<Runs>) {
-    if !pending.stops_at_ends {
+    if !pending.window.stops_at_ends {
         return (runs, None);
     }
-    let there = report::bytes_there(target, runs).unwrap_or(runs.length());
+    let there = target.bytes_there(runs).unwrap_or(runs.length());
     let there = align_up(there, target.blocks.read).min(runs.length());
     (runs.take(there), Some(runs.skip(there)).filter(|past| !past.is_empty()))
 }
 
 fn spec_of<'t>(pending: &Pending, target: &'t Target, draft: &Draft, span: Span) -> BioDraft<'t> {
     let (op, flags) = if pending.is_write() {
-        (Op::Write, write_flags(pending, target))
+        (Op::Write, flags_of(pending, target))
     } else {
         (Op::Read, pending.flags)
     };
     let appends = pending.is_write() && target.kernel_appends();
     // The kernel does not write where an append says, but checks its alignment.
-    let offset = if appends { pending.size } else { draft.object_offset.get() };
+    let offset = if appends { pending.lock.size } else { draft.object_offset.get() };
     let object = target.direct(draft.object);
     BioSpec { op, object, offset, span: Some(span), flags }
+}
+
+/// Returns the flags of a write's bios. A flush that is owed makes them durable together.
+fn flags_of(pending: &Pending, target: &Target) -> RwFlags {
+    let flags = pending.write_flags(target);
+    let is_owed = pending.durability == Durability::OwesFlush;
+    let flags = if is_owed { flags.without(RwFlags::DSYNC.with(RwFlags::SYNC)) } else { flags };
+    if target.kernel_appends() { flags.with(RwFlags::APPEND) } else { flags }
 }
 
 fn object_of<'t>(
@@ -327,16 +203,224 @@ fn object_of<'t>(
     }
 }
 
-fn read_zeros(pending: &mut Pending, flight: &Flight, ground: Ground, hole: FileRange) {
-    let start = ground.place_of(hole.start());
-    flight.slab.fill_zero(ground.memory, start, to_usize(hole.length()));
+fn read_zeros(pending: &mut Pending, flight: &Flight, mapping: &BufferMapping, hole: FileRange) {
+    let start = mapping.place_of(hole.start());
+    flight.slab.fill_zero(mapping.memory, start, to_usize(hole.length()));
     let mut from = hole.start();
     while from < hole.end() {
         let to = hole.end().min(from + u64::from(BIO_BYTES_MAX));
         let range = FileRange::new(from, to);
         let result = Ok(to_u32(range.length()));
-        pending.ends.push(BioEnd { runs: Runs::one(range), result });
+        pending.window.ends.push(BioEnd { runs: Runs::one(range), result });
         from = to;
     }
-    pending.lanes.advance(hole.length());
+    pending.window.lanes.advance(hole.length());
+}
+
+/// Closes the phase once all its bios are back: the request goes to its next window, or ends.
+pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: &Policies) -> Next {
+    let short = policies.short;
+    if let Some(failure) = pending.report.failure {
+        if is_lost_race_to_append(pending, target, failure) {
+            pending.report.failure = None;
+            return try_again(pending, Next::Lock);
+        }
+        if refuses_dontcache(pending, failure) {
+            target.hybrid.note_refusal();
+            pending.flags = pending.flags.without(RwFlags::DONTCACHE);
+            pending.report.failure = None;
+            return try_again(pending, Next::Window);
+        }
+        if reaches_past_the_end(pending, target, failure) {
+            pending.report.failure = None;
+            return try_again(pending, Next::Window);
+        }
+        if !ran_out(pending, target, failure) {
+            return report_parts(pending, &flight.slab);
+        }
+        pending.report.failure = None;
+    }
+    let end = match end_of_moved(pending, target, &flight.slab) {
+        Ok(end) => end,
+        Err(errno) => return pending.fail(errno, pending.window.range),
+    };
+    let window = pending.window.range;
+    let useful = end.at.clamp(window.start(), window.end()) - window.start();
+    if !pending.is_write() && useful > 0 && matches!(pending.window.way, Way::Bounced(_)) {
+        let part = FileRange::new(window.start(), window.start() + useful);
+        if is_for_a_worker(pending, part, policies.completion) {
+            pending.window.late_copy = Some(part);
+        } else {
+            copies::leave_behind(pending, &flight.slab, part);
+        }
+    }
+    pending.count(useful);
+    pending.at = window.start() + useful;
+    if pending.is_write() && target.kernel_appends() {
+        // Where the next window's bio goes.
+        pending.lock.size += useful;
+    }
+    if useful > 0 {
+        pending.attempts = Attempts::default();
+    }
+    let is_whole = pending.at == window.end();
+    if !is_whole && pending.is_write() {
+        note_parts(pending, end.at);
+    } else if pending.is_write() && pending.window.is_serial {
+        note_written(pending, target);
+    }
+    if !is_whole && is_the_end(pending, target, end, short) {
+        if !pending.is_write() && short == ShortPolicy::Resubmit && target.is_cut_off(end.at) {
+            return pending.fail(Errno::EUCLEAN, FileRange::new(pending.at, window.end()));
+        }
+        Next::Ended
+    } else if useful > 0 {
+        Next::Window
+    } else {
+        try_again(pending, Next::Window)
+    }
+}
+
+/// Whether the last bytes of a bounced read are so many that they are copied by a worker.
+fn is_for_a_worker(pending: &Pending, part: FileRange, policy: CompletionPolicy) -> bool {
+    let has_workers = matches!(
+        policy,
+        CompletionPolicy::Auto | CompletionPolicy::Deferred | CompletionPolicy::Linux7_0
+    );
+    let is_last = part.end() == pending.range.end();
+    is_last && has_workers && !pending.is_blocking() && part.length() > COPY_BYTES_INLINE_MAX
+}
+
+/// Where the bytes moved without a gap end.
+#[derive(Clone, Copy)]
+struct MovedTo {
+    at: u64,
+    /// Whether the file was seen to end there.
+    is_end_of_file: bool,
+}
+
+/// Whether a window that is not whole is the last one all the same.
+fn is_the_end(pending: &Pending, target: &Target, end: MovedTo, short: ShortPolicy) -> bool {
+    let out_of_space = |bio: &BioEnd| bio.result.is_err_and(is_no_space);
+    if end.is_end_of_file || pending.window.ends.iter().any(out_of_space) {
+        return true;
+    }
+    if pending.window.ends.iter().any(|bio| bio.result.is_err()) {
+        return false;
+    }
+    if short == ShortPolicy::Return {
+        return true;
+    }
+    if target.striping().is_some() {
+        return false;
+    }
+    // A read that ends within a block has met the end of the file: more can't be asked for at that
+    // offset. One that ends on a block may just be short; asking again tells, and an end of file
+    // then answers 0.
+    let unit = match pending.window.way {
+        Way::Direct | Way::Bounced(_) => target.blocks.read,
+        Way::Buffered(_) => 1,
+    };
+    !pending.is_write() && (end.at == pending.window.span.start() || !is_aligned(end.at, unit))
+}
+
+/// XFS keeps space reserved behind the end of a file that grew through the page cache, and since
+/// fs/iomap goes by iterators (Linux 5.15) a direct read that runs on into it is `EIO`, where it
+/// should end with the file. So the read is made again with no bio that runs past the block in
+/// which its object ends.
+fn reaches_past_the_end(pending: &mut Pending, target: &Target, failure: Failure) -> bool {
+    let is_direct_read = !pending.is_write() && !matches!(pending.window.way, Way::Buffered(_));
+    // In an image the end of the file is no end of the object.
+    let is_image = target.mapper.has_boundaries();
+    if !is_direct_read || is_image || failure.errno != Errno::EIO || pending.window.stops_at_ends {
+        return false;
+    }
+    pending.window.stops_at_ends = pending.window.ends.iter().any(|bio| {
+        let is_it = bio.result == Err(Errno::EIO) && !bio.runs.is_empty();
+        let block = target.blocks.read;
+        is_it && target.bytes_there(bio.runs).is_ok_and(|n| align_up(n, block) < bio.runs.length())
+    });
+    pending.window.stops_at_ends
+}
+
+/// The kernel (before 6.14) or the file system does not have `RWF_DONTCACHE`, which is only a hint:
+/// the request is made again without it. If it was refused for another reason, it will be again.
+fn refuses_dontcache(pending: &Pending, failure: Failure) -> bool {
+    pending.flags.has(RwFlags::DONTCACHE)
+        && matches!(failure.errno, Errno::EOPNOTSUPP | Errno::EINVAL)
+}
+
+/// Another process appended between the look at the size and the write, so the end is on no block
+/// any more.
+fn is_lost_race_to_append(pending: &Pending, target: &Target, failure: Failure) -> bool {
+    let is_direct = pending.window.way == Way::Direct;
+    target.kernel_appends() && pending.is_write() && is_direct && failure.errno == Errno::EINVAL
+}
+
+/// Where the bytes moved without a gap end, from the window's span on. A read of a striped file
+/// goes on behind the end of an object as long as another one goes further: what lies between is a
+/// hole, and is filled with zeros here.
+fn end_of_moved(pending: &Pending, target: &Target, slab: &Slab) -> Result<MovedTo, Errno> {
+    let Some(at) = pending.window.first_missing() else {
+        return Ok(MovedTo { at: pending.window.span.end(), is_end_of_file: false });
+    };
+    if pending.is_write() || target.striping().is_none() {
+        return Ok(MovedTo { at, is_end_of_file: false });
+    }
+    let size = target.size()?;
+    let mut at = pending.window.span.end().min(size);
+    for bio in &pending.window.ends {
+        let missing = bio.missing();
+        if missing.is_empty() {
+            continue;
+        }
+        if bio.result.is_ok() && target.bytes_there(missing)? == 0 {
+            fill_hole(pending, slab, missing, size);
+        } else {
+            // Just short, or grown since: there is more to read.
+            at = at.min(missing.start());
+        }
+    }
+    Ok(MovedTo { at, is_end_of_file: at == size })
+}
+
+/// Zeros over what of the runs lies before the end of the file.
+fn fill_hole(pending: &Pending, slab: &Slab, runs: Runs, size: u64) {
+    let mapping = BufferMapping::of(pending);
+    for run in runs.ranges() {
+        let length = run.end().min(size).saturating_sub(run.start());
+        slab.fill_zero(mapping.memory, mapping.place_of(run.start()), to_usize(length));
+    }
+}
+
+/// Nobody could tell whether there was space. There was: the same bytes need none the next time.
+pub fn note_written(pending: &mut Pending, target: &Target) {
+    pending.window.lanes.fill(&*target.mapper, pending.window.span, MergePolicy::PerObject);
+    for lane in pending.window.lanes.iter() {
+        if let Ok((object, start)) = target.locate(lane.start()) {
+            target.note_space(object, (start, start + lane.length()));
+        }
+    }
+    pending.window.lanes.clear();
+}
+
+/// A write to several objects that ran out of space is short, when what was written has no gap:
+/// without sure space it goes bio by bio, so that there is none.
+fn ran_out(pending: &Pending, target: &Target, failure: Failure) -> bool {
+    if target.striping().is_none() || !is_no_space(failure.errno) {
+        return false;
+    }
+    let gap = pending.window.first_missing().unwrap_or(failure.range.start());
+    let is_in_front = |bio: &BioEnd| bio.runs.take(bio.moved()).end() <= gap;
+    let has_some = pending.at > pending.range.start() || gap > pending.window.span.start();
+    // An earlier attempt may have written what lies behind.
+    let was_in_front =
+        |part: &RangeOutcome| part.state != RangeState::Done || part.range.end() <= gap;
+    has_some
+        && pending.window.ends.iter().all(|bio| bio.moved() == 0 || is_in_front(bio))
+        && pending.report.parts.iter().all(was_in_front)
+}
+
+fn is_no_space(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
 }

@@ -1,0 +1,151 @@
+//! Copies between the caller's memory and a bounce buffer, and where a window's bytes are in memory.
+//!
+//! While the bios of one window are in the device, the other half of the buffer is copied: a
+//! write's next window into it, a read's last one out of it. Neither is a state of the request.
+//! What was copied in ahead is used if the window that opens next is that very one, and is
+//! dropped otherwise; what was not copied out yet is, before its half is needed or the request
+//! ends.
+
+use diopter_os::{Comb, MemoryId, Slab, Span};
+
+use crate::engine::bounce::Copied;
+use crate::engine::pending::Pending;
+use crate::engine::route::Way;
+use crate::stripe::Runs;
+use crate::units::{FileRange, align_down, align_up, to_u32, to_u64, to_usize};
+
+/// Where the bytes that a window's bios move are in memory.
+#[derive(Clone, Copy)]
+pub struct BufferMapping {
+    pub memory: MemoryId,
+    /// Byte `base` of the file lies at byte `start` of the memory.
+    base: u64,
+    start: u64,
+}
+
+impl BufferMapping {
+    /// The mapping of the window that `pending` is in.
+    pub fn of(pending: &Pending) -> BufferMapping {
+        match (&pending.window.bounce, pending.window.way) {
+            (Some(bounce), Way::Bounced(_)) => BufferMapping {
+                memory: bounce.memory,
+                base: pending.window.span.start(),
+                start: bounce.start,
+            },
+            _ => {
+                let memory = pending.memory.expect("reads and writes have memory");
+                BufferMapping { memory, base: pending.range.start(), start: 0 }
+            }
+        }
+    }
+
+    /// Returns the memory of runs of the file.
+    pub fn span_of(&self, runs: &Runs) -> Span {
+        let (memory, length) = (self.memory, to_u32(runs.length()));
+        let start = self.place_of(runs.start());
+        let comb = runs.comb().map(|(head, run, period)| Comb {
+            head: to_usize(head),
+            run: to_usize(run),
+            period: to_usize(period),
+        });
+        Span { memory, start, length, comb }
+    }
+
+    /// Returns where a byte of the file is.
+    pub fn place_of(&self, offset: u64) -> usize {
+        to_usize(self.start + (offset - self.base))
+    }
+}
+
+/// Finds a place in the request's buffer for the window that has just been chosen: where its bytes
+/// are already, or beside those that the caller lacks yet.
+pub fn place_window(pending: &mut Pending, slab: &Slab) {
+    let is_bounced = matches!(pending.window.way, Way::Bounced(_));
+    let (range, length) = (pending.window.range, pending.window.span.length());
+    let Some(bounce) = &mut pending.window.bounce else { return };
+    if let Some(ahead) = bounce.ahead.take_if(|ahead| is_bounced && ahead.range == range) {
+        bounce.start = ahead.start;
+        bounce.ahead = Some(ahead);
+        return;
+    }
+    bounce.ahead = None;
+    let half = bounce.bytes / 2;
+    if let Some(behind) = bounce.behind
+        && is_bounced
+        && length <= half
+    {
+        // Nothing is in the device: also the half that the last window was in is free.
+        if behind.start >= half {
+            bounce.start = 0;
+            return;
+        }
+        if behind.start + behind.range.length() <= half {
+            bounce.start = half;
+            return;
+        }
+    }
+    catch_up(pending, slab);
+    if let Some(bounce) = &mut pending.window.bounce {
+        bounce.start = 0;
+    }
+}
+
+/// A window but for its partial blocks at the edges.
+pub fn inner(window: FileRange, block: u64) -> FileRange {
+    let start = align_up(window.start(), block);
+    FileRange::new(start, align_down(window.end(), block).max(start))
+}
+
+/// Copies what is not there yet of the window's bytes from the caller's memory into the bounce
+/// buffer.
+pub fn copy_in(pending: &Pending, slab: &Slab, block: u64) {
+    let window = pending.window.range;
+    let bounce = pending.window.bounce.as_ref().expect("a bounced window has a buffer");
+    let is_there = bounce.ahead.is_some_and(|ahead| ahead.range == window);
+    let there =
+        if is_there { inner(window, block) } else { FileRange::new(window.end(), window.end()) };
+    let ground = BufferMapping::of(pending);
+    for (start, end) in [(window.start(), there.start()), (there.end(), window.end())] {
+        let range = FileRange::new(start, end);
+        let start = to_u64(ground.place_of(range.start()));
+        copy(pending, slab, Copied { range, start }, Direction::In);
+    }
+}
+
+/// Copies a part of the window from the bounce buffer into the caller's memory.
+pub fn copy_out(pending: &Pending, slab: &Slab, part: FileRange) {
+    let start = to_u64(BufferMapping::of(pending).place_of(part.start()));
+    copy(pending, slab, Copied { range: part, start }, Direction::Out);
+}
+
+/// Leaves a part of the window to be copied out while the next one is read, or at the end.
+pub fn leave_behind(pending: &mut Pending, slab: &Slab, part: FileRange) {
+    catch_up(pending, slab);
+    let start = to_u64(BufferMapping::of(pending).place_of(part.start()));
+    let bounce = pending.window.bounce.as_mut().expect("a bounced window has a buffer");
+    bounce.behind = Some(Copied { range: part, start });
+}
+
+/// Copies out what was left behind.
+pub fn catch_up(pending: &mut Pending, slab: &Slab) {
+    let behind = pending.window.bounce.as_mut().and_then(|bounce| bounce.behind.take());
+    if let Some(behind) = behind {
+        copy(pending, slab, behind, Direction::Out);
+    }
+}
+
+/// Between a bounce buffer and the caller's memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    In,
+    Out,
+}
+
+pub(super) fn copy(pending: &Pending, slab: &Slab, copied: Copied, direction: Direction) {
+    let memory = pending.memory.expect("reads and writes have memory");
+    let bounce = pending.window.bounce.as_ref().expect("a bounced window has a buffer");
+    let its = (memory, to_usize(copied.range.start() - pending.range.start()));
+    let ours = (bounce.memory, to_usize(copied.start));
+    let (from, to) = if direction == Direction::In { (its, ours) } else { (ours, its) };
+    slab.copy(from, to, to_usize(copied.range.length()));
+}

@@ -1,0 +1,271 @@
+//! The lock of a write: its place among the writers of the inode, and against other processes.
+
+use std::time::Duration;
+
+use diopter_os::Errno;
+
+use crate::clock;
+use crate::clock::Nanos;
+use crate::engine::admit::buffered;
+use crate::engine::next::{Next, Obstacle};
+use crate::engine::pending::Pending;
+use crate::engine::target::Target;
+use crate::error::IoErrorKind;
+use crate::gate::{NotNow, Pass};
+use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, OWN_LOCK_WAIT_MAX, YIELD_MAX};
+use crate::policy::{Policies, RoutePolicy};
+use crate::units::{FileRange, is_aligned};
+
+/// What a write must have before it may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needs {
+    /// Nothing: the kernel orders buffered writes, and nothing else writes this file.
+    Nothing,
+    /// Its place among whole-block writes.
+    Shared,
+    /// Its blocks for itself.
+    Exclusive,
+}
+
+fn needs(target: &Target, pending: &Pending, route: RoutePolicy) -> Needs {
+    if target.access.append && !target.kernel_appends() {
+        // Where the file ends is looked at, and must stay there.
+        return Needs::Exclusive;
+    }
+    if target.never_direct(true).is_some() {
+        return Needs::Nothing;
+    }
+    let rest = pending.rest();
+    let block = target.blocks.write;
+    let is_whole = is_aligned(rest.start(), block) && is_aligned(rest.end(), block);
+    let is_plain = is_whole
+        && !target.access.append
+        && !target.access.shared_writers
+        && !pending.lock.leaves_hole
+        && buffered(target, true, pending.range.length(), route).is_none();
+    if is_plain { Needs::Shared } else { Needs::Exclusive }
+}
+
+/// Acquires the lock that a write needs before it touches its blocks.
+pub fn acquire(
+    pending: &mut Pending,
+    target: &Target,
+    policies: &Policies,
+    seat: usize,
+    now: impl Fn() -> Nanos,
+) -> Next {
+    if pending.range.is_empty() {
+        // It touches nothing.
+        return Next::Window;
+    }
+    // Ends: each round widens the range downwards.
+    let obstacle = loop {
+        let range = if target.access.append {
+            FileRange::new(0, FILE_SIZE_MAX)
+        } else {
+            let rest = pending.rest();
+            target.touched(FileRange::new(rest.start().min(pending.lock.touches_from), rest.end()))
+        };
+        let entered = match needs(target, pending, policies.route) {
+            Needs::Nothing => Ok(()),
+            Needs::Shared => enter_shared(pending, target, range, seat),
+            Needs::Exclusive => enter_exclusive(pending, target, range),
+        };
+        if pending.pass.is_none() && pending.lock.leaves_hole && entered.is_ok() {
+            // Whole blocks, but not alone: it asks again as what it is.
+            continue;
+        }
+        let obstacle = match entered {
+            Ok(()) => lock_against_others(pending, target, range),
+            Err(not_now) => Some(Obstacle::Gate(not_now)),
+        };
+        if obstacle.is_none() && target.access.append && !target.kernel_appends() {
+            append_at(pending, pending.lock.size);
+        }
+        if obstacle.is_some() || !touches_more(pending, target, range) {
+            break obstacle;
+        }
+        release(pending, target);
+    };
+    if obstacle.is_none() {
+        if !pending.has_failed() {
+            make_way(pending, target);
+        }
+        return if pending.has_failed() { Next::Ended } else { Next::Window };
+    }
+    let now = now();
+    if pending.lock.waits_since == Nanos::default() {
+        pending.lock.waits_since = now;
+    }
+    let waited = Duration::from_nanos(now.since(pending.lock.waits_since));
+    if waited > GATE_WAIT_MAX {
+        return pending.fail(Errno::EBUSY, pending.rest());
+    }
+    if let Some(Obstacle::Lock(range)) = obstacle
+        && waited > OWN_LOCK_WAIT_MAX
+        && target.is_locked_by_this_process(range)
+    {
+        let kind = Some(IoErrorKind::LockedHere);
+        return pending.fail_as(kind, Errno::EDEADLK, pending.rest());
+    }
+    Next::Wait(obstacle)
+}
+
+/// The kernel can't append to a file of several objects: with everything else kept away, the
+/// write goes to where the file ends now.
+fn append_at(pending: &mut Pending, end: u64) {
+    let length = pending.range.length();
+    if end > FILE_SIZE_MAX - length.min(FILE_SIZE_MAX) {
+        pending.fail(Errno::EFBIG, pending.rest());
+        return;
+    }
+    if pending.at == pending.range.start() {
+        pending.range = FileRange::new(end, end + length);
+        pending.at = end;
+    }
+}
+
+/// What the file keeps on record of its size goes before the write outgrows it; devices are never
+/// outgrown.
+fn make_way(pending: &mut Pending, target: &Target) {
+    let rest = pending.rest();
+    if rest.is_empty() {
+        return;
+    }
+    if target.size_fixed().is_some_and(|fixed| rest.end() > fixed) {
+        pending.fail(Errno::ENOSPC, rest);
+    } else if let Err(errno) = target.before_write_to(rest.end()) {
+        pending.fail(errno, rest);
+    } else if matches!(pending.pass, Some(Pass::Exclusive(_))) && !target.access.append {
+        match target.clear_last_page(rest.start(), pending.lock.size) {
+            Ok(size) => pending.lock.size = size,
+            Err(errno) => {
+                pending.fail(errno, rest);
+            }
+        }
+    }
+}
+
+/// Whether a write that has its pass touches more than `range`: what the kernel fills with zeros
+/// in front of it. A direct write to that page at the same time would be lost, or its flush fail.
+fn touches_more(pending: &mut Pending, target: &Target, range: FileRange) -> bool {
+    let has_size = matches!(pending.pass, Some(Pass::Exclusive(_)));
+    if !has_size || pending.has_failed() {
+        return false;
+    }
+    match target.filled_before(pending.rest(), pending.lock.size) {
+        Ok(from) if from < range.start() => {
+            pending.lock.touches_from = from;
+            true
+        }
+        Ok(_) => false,
+        Err(errno) => {
+            pending.fail(errno, pending.rest());
+            false
+        }
+    }
+}
+
+/// `Ok` without a pass where it turns out that the write leaves a hole.
+fn enter_shared(
+    pending: &mut Pending,
+    target: &Target,
+    range: FileRange,
+    seat: usize,
+) -> Result<(), NotNow> {
+    let gate = target.gate();
+    let entered = gate.enter_in_line(range, seat, &mut pending.lock.place);
+    let pass =
+        entered.inspect_err(|not_now| yield_for(pending, target, (range, false), not_now))?;
+    let start = pending.rest().start();
+    if start > gate.end_seen() && target.leaves_hole_in_page(start) {
+        gate.leave(pass);
+        pending.lock.leaves_hole = true;
+    } else {
+        pending.pass = Some(pass);
+    }
+    Ok(())
+}
+
+/// Lets those that were there before go first, but not for ever where none of them goes on.
+fn yield_for(
+    pending: &mut Pending,
+    target: &Target,
+    (range, exclusive): (FileRange, bool),
+    not_now: &NotNow,
+) {
+    if !not_now.is_yielding {
+        pending.lock.yields_since = Nanos::default();
+        return;
+    }
+    // Their threads live in real time, also beside a simulator.
+    let now = clock::now();
+    if pending.lock.yields_since == Nanos::default() {
+        pending.lock.yields_since = now;
+    } else if Duration::from_nanos(now.since(pending.lock.yields_since)) > YIELD_MAX {
+        target.gate().overtake(range, exclusive, &pending.lock.place);
+        pending.lock.yields_since = Nanos::default();
+    }
+}
+
+fn enter_exclusive(pending: &mut Pending, target: &Target, range: FileRange) -> Result<(), NotNow> {
+    if pending.pass.is_none() {
+        let entered = target.gate().enter_exclusive(range, &mut pending.lock.place);
+        let entered =
+            entered.inspect_err(|not_now| yield_for(pending, target, (range, true), not_now));
+        pending.pass = Some(entered?);
+    }
+    match target.size_in_blocks() {
+        Ok(size) => pending.lock.size = size,
+        Err(errno) => {
+            pending.fail(errno, pending.rest());
+        }
+    }
+    Ok(())
+}
+
+fn lock_against_others(
+    pending: &mut Pending,
+    target: &Target,
+    range: FileRange,
+) -> Option<Obstacle> {
+    let appends_here = target.access.append && !target.kernel_appends();
+    let needs_lock =
+        (target.access.shared_writers || appends_here) && pending.lock.locked.is_none();
+    if !needs_lock || pending.has_failed() {
+        return None;
+    }
+    match target.try_lock(range.start(), range.end()) {
+        Ok(true) => {
+            pending.lock.locked = Some(range);
+            // Another process may have changed the size until now.
+            match target.size_in_blocks() {
+                Ok(size) => pending.lock.size = size,
+                Err(errno) => {
+                    pending.fail(errno, pending.rest());
+                }
+            }
+            None
+        }
+        Ok(false) => Some(Obstacle::Lock(range)),
+        Err(errno) => {
+            pending.fail_as(Some(IoErrorKind::NoLock), errno, pending.rest());
+            None
+        }
+    }
+}
+
+/// Releases what [`acquire`] acquired.
+pub fn release(pending: &mut Pending, target: &Target) {
+    if let Some(range) = pending.lock.locked.take() {
+        target.unlock(range.start(), range.end());
+    }
+    if let Some(pass) = pending.pass.take() {
+        target.gate().leave(pass);
+    }
+    if !pending.lock.place.is_none() {
+        target.gate().retract(&mut pending.lock.place);
+    }
+    pending.lock.waits_since = Nanos::default();
+    pending.lock.yields_since = Nanos::default();
+}

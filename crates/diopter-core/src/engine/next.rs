@@ -1,0 +1,57 @@
+//! Where a request goes next, and how far the bios of its phase are built.
+
+use diopter_os::Errno;
+
+use crate::engine::pending::{Pending, Phase};
+use crate::gate::NotNow;
+use crate::units::FileRange;
+
+/// Where a request goes next. Only `step.rs` matches it, so no phase names another.
+#[derive(Debug)]
+pub enum Next {
+    /// The phase is opened.
+    Phase(Phase),
+    /// The next window is chosen, or the request ends.
+    Window,
+    /// A write needs its lock, or a lock of another kind.
+    Lock,
+    /// The request stays where it is until something that is not its own has happened.
+    Wait(Option<Obstacle>),
+    /// Nothing is left to do, except for a flush that a durable write owes.
+    Ended,
+}
+
+/// An obstacle that a request waits for.
+#[derive(Debug)]
+pub enum Obstacle {
+    /// Another writer of this process.
+    Gate(NotNow),
+    /// Another process, or a lock that this process holds by other means; on these bytes.
+    Lock(FileRange),
+}
+
+/// How far the bios of a phase are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Built {
+    /// All of them.
+    All,
+    /// As far as there is room, or as may be in flight at once.
+    InPart,
+    /// Up to where metadata must be read. What is built goes out before that.
+    ToBoundary,
+}
+
+impl Built {
+    /// [`Built::All`] if `is_all`.
+    pub fn all_if(is_all: bool) -> Built {
+        if is_all { Built::All } else { Built::InPart }
+    }
+}
+
+/// Counts an attempt that moved nothing: `next`, or the end after too many.
+pub fn try_again(pending: &mut Pending, next: Next) -> Next {
+    if pending.has_tried_enough() {
+        return pending.fail(Errno::EAGAIN, pending.window.range);
+    }
+    next
+}

@@ -1,0 +1,99 @@
+//! The partial blocks at the edges of a bounced write: they are read into the bounce buffer, and
+//! what is past the end of the file becomes zeros. [`close`] is where they have been read.
+
+use diopter_os::{BioSpec, Errno, Op, RwFlags};
+
+use crate::engine::copies::BufferMapping;
+use crate::engine::flight::Flight;
+use crate::engine::next::{Next, try_again};
+use crate::engine::pending::{BioEnd, Pending, Phase};
+use crate::engine::report::report_parts;
+use crate::engine::target::Target;
+use crate::stripe::Runs;
+use crate::units::{FileRange, to_usize};
+
+/// Returns the partial blocks at the window's edges.
+fn edges(pending: &Pending, block: u64) -> impl Iterator<Item = FileRange> {
+    let (range, span) = (pending.window.range, pending.window.span);
+    let head = FileRange::new(span.start(), span.start() + block);
+    let tail = FileRange::new(span.end() - block, span.end());
+    let has_head = range.start() > span.start();
+    let has_tail = range.end() < span.end() && !(has_head && tail == head);
+    [has_head.then_some(head), has_tail.then_some(tail)].into_iter().flatten()
+}
+
+/// Builds one read for each edge; false when there is no room for both.
+pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
+    if flight.slab.vacancies() < 2 {
+        return false;
+    }
+    let mapping = BufferMapping::of(pending);
+    let (first, second) = {
+        let mut both = edges(pending, target.blocks.write);
+        (both.next(), both.next())
+    };
+    for edge in [first, second].into_iter().flatten() {
+        if edge.start() >= pending.lock.size {
+            // Nothing there yet.
+            pending.window.ends.push(BioEnd { runs: Runs::one(edge), result: Ok(0) });
+            continue;
+        }
+        let extent = match target.mapper.map(edge) {
+            Ok(extent) => extent,
+            Err(errno) => {
+                pending.fail(errno, edge);
+                return true;
+            }
+        };
+        if let Some(refusal) = extent.state.refusal() {
+            // It could be read, where it is anywhere, and not be written.
+            pending.fail_as(Some(refusal), Errno::EOPNOTSUPP, edge);
+            return true;
+        }
+        let (object, offset) = (extent.object, extent.object_offset.get());
+        let spec = BioSpec {
+            op: Op::Read,
+            object: target.direct(object),
+            offset,
+            span: Some(mapping.span_of(&Runs::one(edge))),
+            flags: RwFlags::NONE,
+        };
+        flight.add(place, pending, spec, Runs::one(edge));
+    }
+    true
+}
+
+/// The edge blocks have been read: what is past the end of the file becomes zeros. The caller's
+/// bytes go in between when the transfer is opened.
+pub fn close(pending: &mut Pending, target: &Target, flight: &Flight) -> Next {
+    if pending.report.failure.is_some() {
+        // Nothing of this window was written.
+        pending.window.ends.clear();
+        return report_parts(pending, &flight.slab);
+    }
+    let mapping = BufferMapping::of(pending);
+    let size = pending.lock.size;
+    let is_short = pending.window.ends.iter().any(|bio| {
+        let expected = match target.striping() {
+            // What an object does not have is a hole.
+            Some(_) => target.bytes_there(bio.runs).unwrap_or(bio.runs.length()),
+            None => bio.runs.end().min(size).saturating_sub(bio.runs.start()),
+        };
+        bio.result.map_or(true, |moved| u64::from(moved) < expected)
+    });
+    if is_short {
+        // Not this time, or the file shrank: look at its size again.
+        match target.size_in_blocks() {
+            Ok(size) => pending.lock.size = size,
+            Err(errno) => return pending.fail(errno, pending.window.range),
+        }
+        return try_again(pending, Next::Window);
+    }
+    for bio in &pending.window.ends {
+        // An edge is one block: one run.
+        let missing = bio.missing();
+        let start = mapping.place_of(missing.start());
+        flight.slab.fill_zero(mapping.memory, start, to_usize(missing.length()));
+    }
+    Next::Phase(Phase::Transfer)
+}

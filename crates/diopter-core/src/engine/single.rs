@@ -1,0 +1,263 @@
+//! The fast path: a request that is one aligned, direct bio, from admission to its result. What it
+//! cannot do it leaves to the phases.
+
+use diopter_os::{BioDraft, BioResult, BioSpec, Errno, LentOnce, Op, OpenObject, RwFlags, Span};
+
+use crate::backend::LentBio;
+use crate::bio::pieces;
+use crate::engine::Core;
+use crate::engine::admit::{Admitted, buffered};
+use crate::engine::flight::share_of;
+use crate::engine::pending::{Order, Pending, State};
+use crate::engine::report::is_again;
+use crate::engine::target::Target;
+use crate::error::IoError;
+use crate::extent::ExtentState;
+use crate::limits::BIO_BYTES_MAX;
+use crate::outcome::{Outcome, RangeState, Route};
+use crate::policy::Policies;
+use crate::request::{FinishedRequest, RequestId, RequestOp};
+use crate::units::{Bytes, FileRange, is_aligned, to_u32, to_u64};
+
+/// Where the one bio of a request goes that is a single one.
+#[derive(Clone, Copy)]
+pub struct Spot<'t> {
+    pub object: &'t OpenObject,
+    pub offset: u64,
+}
+
+/// The bio of an aligned request that is just one, as the long way would make it. Of the memory,
+/// which is one range, only its address is asked.
+#[inline(always)]
+pub fn single_spot<'t>(
+    target: &'t Target,
+    (op, admitted): (RequestOp, Admitted),
+    address: usize,
+    policies: &Policies,
+) -> Option<Spot<'t>> {
+    let Admitted { range, is_plain } = admitted;
+    let is_one = !range.is_empty() && range.length() <= u64::from(BIO_BYTES_MAX);
+    if !is_one || !is_aligned(to_u64(address), target.blocks.memory) {
+        return None;
+    }
+    if is_plain {
+        return Some(Spot { object: target.first(), offset: range.start() });
+    }
+    mapped_spot(target, (op, range), policies)
+}
+
+/// The same where the bytes may lie elsewhere, or more is to be done.
+#[inline(never)]
+fn mapped_spot<'t>(
+    target: &'t Target,
+    (op, range): (RequestOp, FileRange),
+    policies: &Policies,
+) -> Option<Spot<'t>> {
+    let is_write = op == RequestOp::Write;
+    let block = if is_write { target.blocks.write } else { target.blocks.read };
+    if !is_aligned(range.start() | range.end(), block) {
+        return None;
+    }
+    let has_more_to_do = is_write
+        && (target.access.append
+            || target.access.shared_writers
+            || target.outgrows_seal(range.end()));
+    let takes_a_detour = has_more_to_do
+        || range.length() > target.bytes_of_one
+        || buffered(target, is_write, range.length(), policies.route).is_some()
+        || pieces::is_replayed(policies.boundary, &*target.mapper);
+    if takes_a_detour {
+        return None;
+    }
+    // One extent within the limits of one bio: there is nothing to build.
+    let extent = target.mapper.map(range).ok()?;
+    let moves = extent.state == ExtentState::Mapped || (!is_write && extent.state.has_bytes());
+    let is_one = extent.range == range && moves;
+    let object = target.direct(extent.object);
+    is_one.then_some(Spot { object, offset: extent.object_offset.get() })
+}
+
+/// The bio at a [`Spot`].
+#[inline(always)]
+pub fn single_spec<'t>(target: &Target, order: &Order, spot: Spot<'t>) -> BioDraft<'t> {
+    let (op, flags) = if order.op == RequestOp::Write {
+        (Op::Write, order.flags.with(target.access.durability))
+    } else {
+        (Op::Read, order.flags)
+    };
+    let memory = order.memory.expect("reads and writes have memory");
+    let span = Some(Span::new(memory, 0, to_u32(order.range.length())));
+    BioSpec { op, object: spot.object, offset: spot.offset, span, flags }
+}
+
+impl Core {
+    /// Runs one admitted request that is a single direct bio as one system call, past table and
+    /// slab. `None` when it is not of that kind, or when there is more to do than one call did;
+    /// nothing is lost then by running it the long way.
+    #[inline]
+    pub fn run_single(
+        &mut self,
+        target: &Target,
+        admitted: Admitted,
+        memory: LentOnce<'_>,
+        flags: RwFlags,
+    ) -> Option<Result<Bytes, IoError>> {
+        let range = admitted.range;
+        let (op, flags) = match memory {
+            LentOnce::Fill(_) => (RequestOp::Read, flags),
+            LentOnce::Take(_) => (RequestOp::Write, flags.with(target.access.durability)),
+        };
+        let address = memory.address();
+        let spot = single_spot(target, (op, admitted), address, &self.policies)?;
+        let Spot { object, offset } = spot;
+        let bio = LentBio { object, offset, flags, memory };
+        let result = if op == RequestOp::Write {
+            let gate = target.gate();
+            let pass = gate.enter_shared(target.touched(range), self.seat)?;
+            if range.start() > gate.end_seen() && target.leaves_hole_in_page(range.start()) {
+                gate.leave(pass);
+                return None;
+            }
+            let result = self.backend.run_lent(bio);
+            gate.leave(pass);
+            result
+        } else {
+            self.backend.run_lent(bio)
+        };
+        result_of(target, op, range, result)
+    }
+
+    /// Builds the bio of a request that is a single one; false when that can't be done now.
+    #[inline(always)]
+    pub(super) fn begin_single(
+        &mut self,
+        place: usize,
+        target: &Target,
+        order: &Order,
+        spot: Spot<'_>,
+    ) -> bool {
+        let flight = &mut self.flight;
+        if flight.slab.vacancies() == 0 {
+            return false;
+        }
+        let share = share_of(target, &self.policies, flight, order.range.length());
+        if share.is_some_and(|share| flight.share_of(spot.object.handle()) >= share) {
+            flight.bulk.note_share();
+            return false;
+        }
+        let pending = &mut self.table[place];
+        if order.op == RequestOp::Write {
+            let (gate, start) = (target.gate(), order.range.start());
+            let Some(pass) = gate.enter_shared(target.touched(order.range), self.seat) else {
+                return false;
+            };
+            if start > gate.end_seen() && target.leaves_hole_in_page(start) {
+                gate.leave(pass);
+                return false;
+            }
+            pending.pass = Some(pass);
+        }
+        pending.state = State::Single;
+        let spec = single_spec(target, order, spot);
+        flight.add_single(place, pending, spec, share.is_some());
+        true
+    }
+
+    /// Files a queued request whose only bio came back, if that is all there is to do.
+    #[inline(always)]
+    pub(super) fn end_single(&mut self, place: usize, result: BioResult) -> bool {
+        let is_done = close(&mut self.table[place], result);
+        if is_done {
+            self.file_single(place);
+        }
+        is_done
+    }
+
+    /// As [`Core::file_finished`], for a single bio that did all: it held a pass at most.
+    #[inline(always)]
+    fn file_single(&mut self, place: usize) {
+        let pending = &mut self.table[place];
+        if pending.is_discarded() || self.completer.is_watching {
+            pending.tell_single();
+            return self.file_finished(place);
+        }
+        self.completer.plain += 1;
+        let id = pending.target.take().expect("an occupied place");
+        if let Some(pass) = pending.pass.take() {
+            self.targets.get(id).gate().leave(pass);
+        }
+        drop(self.targets.leave(id));
+        pending.timing.finished = self.now;
+        self.finished.push_back(place);
+    }
+
+    /// The same for one whose only bio did all.
+    #[inline(always)]
+    pub(super) fn take_out_single(&mut self, place: usize) -> FinishedRequest {
+        self.free.push(place);
+        let pending = &mut self.table[place];
+        let (range, memory) = (pending.range, pending.memory.take());
+        FinishedRequest {
+            id: RequestId(std::mem::take(&mut pending.id)),
+            op: pending.op,
+            range,
+            memory: memory.and_then(|memory| self.flight.slab.release(memory)),
+            result: Ok(Bytes::new(range.length())),
+            outcome: Outcome::whole(range, RangeState::Done),
+            route: Route::all_direct(range.length()),
+            timing: pending.timing,
+        }
+    }
+}
+
+/// What a request of a single bio ended with; `None` when there is more to do.
+#[inline]
+fn result_of(
+    target: &Target,
+    op: RequestOp,
+    range: FileRange,
+    result: BioResult,
+) -> Option<Result<Bytes, IoError>> {
+    match result {
+        Ok(moved) if u64::from(moved) == range.length() => Some(Ok(Bytes::new(moved.into()))),
+        short_or_failed => result_at_length(target, op, range, short_or_failed),
+    }
+}
+
+#[cold]
+fn result_at_length(
+    target: &Target,
+    op: RequestOp,
+    range: FileRange,
+    result: BioResult,
+) -> Option<Result<Bytes, IoError>> {
+    match result {
+        Ok(moved) => {
+            let moved = u64::from(moved);
+            // A read that ends within a block, or reads nothing, has met the end of its object.
+            let is_end = op == RequestOp::Read
+                && target.striping().is_none()
+                && (moved == 0 || !is_aligned(moved, target.blocks.read))
+                && !target.is_cut_off(range.start() + moved);
+            is_end.then_some(Ok(Bytes::new(moved)))
+        }
+        Err(errno) if is_again(errno) => None,
+        // Perhaps only past the end of the file; the long way looks.
+        Err(Errno::EIO) if op == RequestOp::Read => None,
+        Err(errno) => Some(Err(IoError::new(errno, range, op.name()))),
+    }
+}
+
+/// Closes a queued request of a single bio that moved all its bytes; anything else goes the long
+/// way.
+#[inline]
+fn close(pending: &mut Pending, result: BioResult) -> bool {
+    // A single bio has at least one byte.
+    let moved = result.map_or(0, u64::from);
+    if pending.state != State::Single || moved != pending.range.length() {
+        return false;
+    }
+    pending.outstanding = 0;
+    pending.state = State::SingleDone;
+    true
+}
