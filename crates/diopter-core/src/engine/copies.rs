@@ -1,4 +1,5 @@
-//! Copies between the caller's memory and a bounce buffer, and where a window's bytes are in memory.
+//! Copies between the caller's memory and a bounce buffer, and where a window's bytes are in
+//! memory.
 //!
 //! While the bios of one window are in the device, the other half of the buffer is copied: a
 //! write's next window into it, a read's last one out of it. Neither is a state of the request.

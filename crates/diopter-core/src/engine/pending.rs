@@ -338,8 +338,8 @@ impl Pending {
         self.state = State::Ended;
     }
 
-    /// A single one whose bio did not move all its bytes: from here on it is a request whose only window is
-    /// direct and all built.
+    /// A single one whose bio did not move all its bytes: from here on it is a request whose only
+    /// window is direct and all built.
     pub fn take_the_long_way(&mut self, target: &Target) {
         self.go_long(target);
         let WindowState { range, way, span, lanes, is_built, .. } = &mut self.window;

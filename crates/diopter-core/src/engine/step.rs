@@ -1,5 +1,5 @@
-//! How a request goes through its phases: a queued one in a round of the engine, a blocking one in a
-//! loop. The only caller of phases, and the only place that matches [`Next`].
+//! How a request goes through its phases: a queued one in a round of the engine, a blocking one in
+//! a loop. The only caller of phases, and the only place that matches [`Next`].
 
 use std::ops::ControlFlow;
 

@@ -1,5 +1,5 @@
-//! Space for a write to several objects. With space for all of it the bios go side by side; without,
-//! they go one by one in file order, so that a write that runs out of space leaves no gap.
+//! Space for a write to several objects. With space for all of it the bios go side by side;
+//! without, they go one by one in file order, so that a write that runs out of space leaves no gap.
 
 use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
@@ -11,8 +11,8 @@ use crate::engine::window;
 use crate::policy::MergePolicy;
 use crate::stripe::Runs;
 
-/// Opens the phase, unless the window cannot run out of space halfway: its bios go to one object, or
-/// there is space for all of it.
+/// Opens the phase, unless the window cannot run out of space halfway: its bios go to one object,
+/// or there is space for all of it.
 pub fn open(pending: &mut Pending, target: &Target) -> Option<Next> {
     let span = pending.window.span;
     let lanes = &mut pending.window.lanes;

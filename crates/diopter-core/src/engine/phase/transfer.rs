@@ -1,5 +1,5 @@
-//! The bytes of a window: its bios are built lane by lane, and closing it finds out how far they came.
-//! The only reader of `BoundaryPolicy`, `MergePolicy` and `ShortPolicy` in the engine.
+//! The bytes of a window: its bios are built lane by lane, and closing it finds out how far they
+//! came. The only reader of `BoundaryPolicy`, `MergePolicy` and `ShortPolicy` in the engine.
 
 use diopter_os::{BioDraft, BioSpec, Errno, Op, OpenObject, RwFlags, Slab, Span};
 
