@@ -4,13 +4,10 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use diopter_os::{Errno, fork};
+use diopter_os::fork;
 
-use crate::clock::Nanos;
-use crate::engine::Core;
-use crate::engine::target::Target;
 use crate::limits::ABANDONED_MAX;
-use crate::request::{FinishedRequest, RequestId, RequestOp};
+use crate::request::{FinishedRequest, RequestOp};
 use crate::sync::{PerProcess, StaticGuard, StaticMutex, lock_static};
 
 /// Results of the writes of one open file whose futures were dropped before they gave a result.
@@ -115,43 +112,11 @@ impl List {
     }
 }
 
-impl Core {
-    /// [`Core::cancel`] for a read, and for a write or sync of which no bio was handed over.
-    pub fn cancel_unless_begun(&mut self, id: RequestId) {
-        let Some(place) = self.place_of(id) else { return };
-        let pending = &self.table[place];
-        if pending.op == RequestOp::Read || pending.timing.submitted == Nanos::default() {
-            self.cancel(id);
-        }
-    }
-}
-
-/// Makes the next flush of the file report a write that failed and whose result no caller takes.
-pub fn note_unseen(finished: &FinishedRequest, target: &Target) {
-    if finished.op == RequestOp::Write
-        && let Some(errno) = errno_to_report(finished)
-    {
-        target.latch_flush_error(errno);
-    }
-}
-
-/// The errno that the next flush reports: none for a write that its own caller cancelled before
-/// anything of it was tried.
-fn errno_to_report(finished: &FinishedRequest) -> Option<Errno> {
-    let errno = finished.result.as_ref().err()?.errno;
-    (errno != Errno::ECANCELED || !is_untried(finished)).then_some(errno)
-}
-
-fn is_untried(finished: &FinishedRequest) -> bool {
-    use crate::outcome::RangeState::NotTried;
-    finished.outcome.ranges().iter().all(|part| part.state == NotTried)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::outcome::{Outcome, RangeState, Route, Timing};
-    use crate::request::RequestId;
+    use crate::request::{RequestId, RequestOp};
     use crate::units::{Bytes, FileRange};
 
     fn finished(id: u64) -> FinishedRequest {

@@ -3,24 +3,23 @@
 
 use std::time::Duration;
 
-use diopter_os::{BioId, Errno, MemoryId, RwFlags};
+use diopter_os::{Errno, MemoryId, RwFlags};
 
 use crate::backend::Wait;
+use crate::engine::core::Core;
 use crate::engine::next::Obstacle;
 use crate::engine::pending::{Order, Taker};
 use crate::engine::step::Step;
 use crate::engine::target::Target;
-use crate::engine::wait::Deadline;
-use crate::engine::{Core, others_have_writes_at, overlap, reap_this_thread, report, wait};
+use crate::engine::this_thread::{others_have_writes_at, reap_this_thread};
+use crate::engine::wait::{Deadline, GATE_SLICE};
+use crate::engine::{overlap, report, wait};
 use crate::error::IoError;
 use crate::gate::Place;
 use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, WAIT_SLICE, YIELD_MAX};
 use crate::request::RequestOp;
 use crate::sync::Arc;
 use crate::units::{Bytes, FileRange};
-
-/// How long a blocked writer sleeps before it looks after this thread's other engines again.
-pub(super) const GATE_SLICE: Duration = Duration::from_millis(5);
 
 /// How often a lock of another process is tried.
 const LOCK_SLICE: Duration = Duration::from_micros(200);
@@ -44,7 +43,7 @@ impl Core {
             match self.step(place, target) {
                 Step::Ended => break,
                 Step::InFlight => {
-                    self.turn(self.blocking_wait());
+                    self.turn(wait::turn_wait(self.policies.wait, WAIT_SLICE));
                 }
                 Step::Waits(obstacle) => self.wait_for(target, obstacle.as_ref()),
                 Step::AtBoundary => {
@@ -53,8 +52,8 @@ impl Core {
             }
         }
         self.release(place, target);
-        self.free.push(place);
-        let pending = &mut self.table[place];
+        self.table.free.push(place);
+        let pending = &mut self.table.entries[place];
         pending.memory = None;
         pending.id = 0;
         report::result(pending)
@@ -68,8 +67,8 @@ impl Core {
     pub fn exclusively<R>(&mut self, target: &Target, f: impl FnOnce() -> R) -> Result<R, Errno> {
         let deadline = Deadline::after(GATE_WAIT_MAX);
         loop {
-            if self.has_writes_at(target.gate()) {
-                self.tick_or_pause(self.blocking_wait());
+            if self.table.has_writes_at(target.gate()) {
+                self.tick_or_pause(wait::turn_wait(self.policies.wait, WAIT_SLICE));
             } else if others_have_writes_at(target.gate()) {
                 reap_this_thread();
             } else {
@@ -110,7 +109,7 @@ impl Core {
     /// A window of one bio that is waited for on the spot is one system call on this thread. What
     /// is queued may have something to copy meanwhile.
     pub(super) fn call_or_queue(&mut self, place: usize, target: &Target, is_built: bool) {
-        let pending = &self.table[place];
+        let pending = &self.table.entries[place];
         let is_one = pending.outstanding == 1 && pending.window.ends.is_empty();
         let copies = overlap::has_copies(pending, target, &self.flight.slab, &self.policies);
         // Worth queueing a read for. A queued write the kernel may hand to a thread of its own,
@@ -119,27 +118,19 @@ impl Core {
             let last = self.flight.backlog.back().copied();
             if let Some(id) = last.filter(|id| self.flight.notes[id.index()].request == place) {
                 self.flight.backlog.pop_back();
-                self.run_now(place, id);
+                debug_assert_eq!(self.flight.notes[id.index()].request, place);
+                let result = self.backend.run_now(id);
+                self.flight.retire(id);
+                let pending = &mut self.table.entries[place];
+                if result.is_err() {
+                    // Attempts end by the time that they take.
+                    pending.timing.reaped = self.backend.now();
+                }
+                report::note_bio(pending, self.flight.runs[id.index()], result);
             }
         } else if copies && !self.beside.contains(&place) {
             self.beside.push_back(place);
         }
-    }
-
-    fn run_now(&mut self, place: usize, id: BioId) {
-        debug_assert_eq!(self.flight.notes[id.index()].request, place);
-        let result = self.backend.run_now(id);
-        self.flight.retire(id);
-        let pending = &mut self.table[place];
-        if result.is_err() {
-            // Attempts end by the time that they take.
-            pending.timing.reaped = self.backend.now();
-        }
-        report::note_bio(pending, self.flight.runs[id.index()], result);
-    }
-
-    fn blocking_wait(&self) -> Wait {
-        wait::turn_wait(self.policies.wait, WAIT_SLICE)
     }
 
     /// Waits for what is not the request's own: this engine's other requests, other engines of this
@@ -148,12 +139,13 @@ impl Core {
         self.step_waiting();
         if self.completer.is_watching {
             // A worker may have the bounce buffer that is waited for.
-            self.collect(Duration::ZERO);
+            let (completer, mut to) = self.delivery();
+            completer.collect(Duration::ZERO, &mut to);
         }
         let is_busy = self.backend.held() > 0 || !self.flight.backlog.is_empty();
         match obstacle {
             None if is_busy => {
-                self.turn(self.blocking_wait());
+                self.turn(wait::turn_wait(self.policies.wait, WAIT_SLICE));
             }
             // An earlier request of this engine is itself in somebody's way.
             None => target.gate().pause(GATE_SLICE),

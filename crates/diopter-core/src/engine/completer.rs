@@ -1,118 +1,59 @@
 //! Where completions of queued requests run: the rule is asked here, callbacks for this thread wait
 //! here until the engine is not in use, and the others go through a crew of workers and come back.
-//! What a completion's bytes and errors are is `complete`'s.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use diopter_os::RwFlags;
+use diopter_os::{RwFlags, Slab};
 
-use crate::backend::Wait;
+use crate::backend::Backend;
 use crate::clock::Nanos;
 use crate::completion::{
     Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason, Durability,
     Rule, completion_context,
 };
-use crate::engine::abandoned::note_unseen;
-use crate::engine::bounce::Idle;
-use crate::engine::copies::BufferMapping;
-use crate::engine::pending;
+use crate::engine::bounce::BouncePool;
+use crate::engine::copies::{self, BufferMapping};
+use crate::engine::job::{Attached, Ended, Job, LateCopy, Panic, What, note_dropped};
+use crate::engine::pending::{self, Pending};
+use crate::engine::table::Table;
 use crate::engine::target::Target;
 use crate::engine::wait::Deadline;
-use crate::engine::{Core, copies};
-use crate::limits::{
-    COMPLETION_SLICE, COMPLETION_WORKERS_MAX, REQUESTS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE,
-};
+use crate::limits::{COMPLETION_WORKERS_MAX, REQUESTS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE};
 use crate::policy::CompletionPolicy;
 use crate::request::{FinishedRequest, RequestId};
 use crate::sync::{Arc, Weak};
 use crate::units::{FileRange, to_usize};
 use crate::workers::Workers;
 
-/// What a panic left.
-pub type Panic = Box<dyn Any + Send>;
+/// Where a completion that has run gives back what it had.
+pub struct Delivery<'e> {
+    pub table: &'e mut Table,
+    pub pool: &'e mut BouncePool,
+    pub backend: &'e dyn Backend,
+}
 
-/// What is known of a request beside its place in the table.
-#[derive(Default)]
-struct Attached {
-    completion: Option<Completion>,
-    /// What its blocks were when it started, where the rule goes by that.
+/// What becomes of the result of a request.
+pub enum Decision {
+    /// It is taken from its place.
+    Plain,
+    /// It is delivered by [`Completer::deliver`].
+    Deliver(Box<Delivering>),
+}
+
+/// A result that is delivered by a completion.
+pub struct Delivering {
+    attached: Attached,
     facts: CompletionFacts,
-    copy: Option<LateCopy>,
-}
-
-/// Bytes of a read that are still in a bounce buffer.
-struct LateCopy {
-    bounce: Idle,
-    from: usize,
-    to: usize,
-    length: usize,
-}
-
-/// A finished request on its way to whoever it is for.
-pub struct Job {
-    place: usize,
-    finished: FinishedRequest,
-    completion: Option<Completion>,
-    copy: Option<LateCopy>,
-    facts: CompletionFacts,
-    /// Its place was decided and counted, and no worker will have it.
-    is_for_here: bool,
-    /// Of a write that failed: it must be told even if nobody takes the result.
-    target: Option<Arc<Target>>,
-}
-
-/// A job that is done.
-pub struct Ended {
-    place: usize,
-    bounce: Option<Idle>,
-    what: What,
-}
-
-enum What {
-    Result(Box<FinishedRequest>, Option<Arc<Target>>),
-    Ran(Result<(), Panic>),
-}
-
-impl Job {
-    /// Runs the completion, on whichever thread this is.
-    pub(super) fn run(self) -> Ended {
-        let Job { place, mut finished, completion, copy, target, .. } = self;
-        let bounce = copy.map(|copy| copy.carry_out(&mut finished));
-        let what = match completion {
-            None => What::Result(Box::new(finished), target),
-            Some(Completion { run, .. }) => {
-                // What the callback left half done is its own: the engine shares nothing with it.
-                What::Ran(catch_unwind(AssertUnwindSafe(move || run(finished))))
-            }
-        };
-        Ended { place, bounce, what }
-    }
-}
-
-/// Reports a write that failed to its file, when neither a caller nor a callback gets the result.
-fn note_dropped(finished: &FinishedRequest, target: Option<&Arc<Target>>) {
-    if let Some(target) = target {
-        note_unseen(finished, target);
-    }
-}
-
-impl LateCopy {
-    fn carry_out(self, finished: &mut FinishedRequest) -> Idle {
-        if let Some(memory) = &mut finished.memory {
-            let from = &self.bounce.buf[self.from..self.from + self.length];
-            memory[self.to..self.to + self.length].copy_from_slice(from);
-        }
-        self.bounce
-    }
+    why: CompletionReason,
+    has_worker: bool,
 }
 
 /// The completions of one engine.
-pub(super) struct Completer {
-    /// Whether a finished request may be anything but a result that is taken from its place. The
-    /// only thing that a request without a callback looks at under `Auto` and `Inline`.
+pub struct Completer {
+    /// False while every finished request is a result that is taken from its place. The only field
+    /// that a request without a callback reads under `Auto` and `Inline`.
     pub is_watching: bool,
     rule: Rule,
     /// Whether the rule goes by what blocks were before a write.
@@ -126,9 +67,9 @@ pub(super) struct Completer {
     /// Results that have been through a worker, each with the file of a write that failed.
     returned: VecDeque<(usize, FinishedRequest, Option<Weak<Target>>)>,
     crew: Option<Workers<Job, Ended>>,
-    /// Jobs with the crew, and how many of them are results that somebody waits for.
+    /// Jobs with the crew, and how many of them are results that a caller waits for.
     out: usize,
-    results_out: usize,
+    pub results_out: usize,
     counters: CompletionCounters,
     /// Finished requests that needed no look.
     pub plain: u64,
@@ -171,6 +112,49 @@ impl Completer {
         let count = usize::from(attached.completion.is_some() || attached.copy.is_some());
         self.attached_count -= count;
         attached
+    }
+
+    /// Decides by the rule where the completion of a request runs.
+    #[cold]
+    pub fn decide(&mut self, place: usize, pending: &Pending, target: &Target) -> Decision {
+        let attached = self.detach(place);
+        let facts = self.facts_of(pending, target, &attached);
+        let (context, mut why) = completion_context(&facts, self.rule);
+        let is_for_crew = context == CompletionPlace::Worker;
+        let has_worker = is_for_crew && self.is_staffed();
+        if is_for_crew && !has_worker {
+            why = CompletionReason::NoWorker;
+        }
+        if attached.completion.is_none() && attached.copy.is_none() && !has_worker {
+            self.counters.count(why);
+            self.look_away();
+            return Decision::Plain;
+        }
+        Decision::Deliver(Box::new(Delivering { attached, facts, why, has_worker }))
+    }
+
+    /// Sends a result where [`Completer::decide`] has decided. Its place stays taken until then.
+    pub fn deliver(
+        &mut self,
+        delivering: Delivering,
+        (place, finished): (usize, FinishedRequest),
+        target: Arc<Target>,
+        to: &mut Delivery<'_>,
+    ) {
+        let Delivering { attached, facts, why, has_worker } = delivering;
+        let Attached { completion, copy, .. } = attached;
+        let target = finished.result.is_err().then_some(target);
+        let job = Job { place, finished, completion, copy, facts, target, is_for_here: false };
+        if has_worker {
+            self.counters.count(why);
+            self.send(job);
+        } else if job.completion.is_some() {
+            // Counted when it runs.
+            self.ready.push_back(job);
+        } else {
+            self.counters.count(why);
+            self.file_ended(job.run(), to);
+        }
     }
 
     /// Finished requests that are not back in the table: with the crew, or waiting for this thread.
@@ -218,6 +202,224 @@ impl Completer {
         self.results_out += usize::from(job.completion.is_none());
         self.crew.as_ref().expect("a crew that is staffed").give(job);
     }
+
+    /// Returns true if there are callbacks, results in a worker, or panics.
+    pub fn has_completions(&self) -> bool {
+        self.is_watching || !self.panics.is_empty()
+    }
+
+    /// Callbacks that wait for this thread.
+    pub fn ready_count(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Returns true if no completion is left to run; those for this thread do not count inside a
+    /// callback.
+    pub fn has_run(&self, is_in_callback: bool) -> bool {
+        self.out == 0 && (is_in_callback || self.ready.is_empty())
+    }
+
+    /// The first panic of a callback that was not reported yet.
+    pub fn take_panic(&mut self) -> Option<Panic> {
+        self.panics.pop_front()
+    }
+
+    pub fn counters(&self) -> CompletionCounters {
+        let mut counters = self.counters;
+        let plain = completion_context(&CompletionFacts::default(), self.rule).1;
+        counters.add(plain, self.plain);
+        counters
+    }
+
+    /// Gives a request that was just taken in a callback of its own.
+    pub fn attach(&mut self, place: usize, completion: Completion) {
+        self.attached(place).completion = Some(completion);
+        self.attached_count += 1;
+    }
+
+    /// Notes what the rule must know of a request before it changes it.
+    #[inline]
+    pub fn note_started(&mut self, place: usize, table: &Table) {
+        if self.needs_facts {
+            self.note_facts(place, table);
+        }
+    }
+
+    fn note_facts(&mut self, place: usize, table: &Table) {
+        let pending = &table.entries[place];
+        if !pending.is_write() {
+            return;
+        }
+        let Some(id) = pending.target else { return };
+        let facts = facts_before(table.targets.get(id), pending.range);
+        self.attached(place).facts = facts;
+    }
+
+    /// Keeps the bounce buffer of a read whose last bytes are still to be copied out of it.
+    pub fn keep_bounce(
+        &mut self,
+        place: usize,
+        pending: &mut Pending,
+        slab: &Slab,
+        part: FileRange,
+    ) {
+        copies::catch_up(pending, slab);
+        let from = BufferMapping::of(pending).place_of(part.start());
+        let bounce = pending.window.bounce.take().expect("a bounced window has a buffer");
+        let to = to_usize(part.start() - pending.range.start());
+        let length = to_usize(part.length());
+        let bounce = bounce.leave(slab).expect("every bio of it is back");
+        self.attached(place).copy = Some(LateCopy { bounce, from, to, length });
+        self.attached_count += 1;
+    }
+
+    fn facts_of(&self, pending: &Pending, target: &Target, attached: &Attached) -> CompletionFacts {
+        let has_large_copy = attached.copy.is_some();
+        let mut facts = CompletionFacts {
+            is_write: pending.is_write(),
+            submitter_is_last: pending.timing.submitted == Nanos::default(),
+            is_empty: pending.at == pending.range.start(),
+            has_failed: pending.report.failure.is_some(),
+            can_block: attached.completion.as_ref().is_some_and(|its| its.can_block),
+            has_large_copy,
+            is_copied_back: has_large_copy,
+            ..attached.facts
+        };
+        if !(self.needs_facts && facts.is_write) {
+            return facts;
+        }
+        let is_flushed = matches!(pending.durability, pending::Durability::Flushed { .. });
+        let flags = pending.write_flags(target);
+        facts.durability = if flags.has(RwFlags::SYNC) {
+            Durability::All
+        } else if !flags.has(RwFlags::DSYNC) {
+            Durability::None
+        } else if is_flushed {
+            Durability::Flushed
+        } else {
+            Durability::WrittenThrough
+        };
+        // What its blocks were may be unknown, too.
+        if facts.has_cached_pages.is_some() {
+            facts.has_cached_pages = target.has_cached_pages(pending.range);
+        }
+        facts
+    }
+
+    /// Takes what the crew has done, waiting up to `timeout` for a first one.
+    pub fn collect(&mut self, timeout: Duration, to: &mut Delivery<'_>) -> bool {
+        let mut has_some = false;
+        while self.out > 0 {
+            let crew = self.crew.as_ref().expect("who has the jobs");
+            let patience = if has_some { Duration::ZERO } else { timeout };
+            if let Some(job) = crew.take_back() {
+                self.take_over(job, to);
+            } else if let Some(ended) = crew.take(patience) {
+                let is_result = matches!(ended.what, What::Result(..));
+                self.note_back(is_result);
+                self.file_ended(ended, to);
+            } else {
+                break;
+            }
+            has_some = true;
+        }
+        self.look_away();
+        has_some
+    }
+
+    /// A job that no worker will do: a callback must wait until the engine is not in use.
+    fn take_over(&mut self, mut job: Job, to: &mut Delivery<'_>) {
+        self.note_back(job.completion.is_none());
+        if job.completion.is_none() {
+            return self.file_ended(job.run(), to);
+        }
+        job.is_for_here = true;
+        self.ready.push_back(job);
+    }
+
+    /// The next callback for this thread; the ones that it has no time left for go to the crew.
+    pub fn next_callback(&mut self, is_budget_spent: bool) -> Option<Job> {
+        while let Some(job) = self.ready.pop_front() {
+            if job.is_for_here {
+                return Some(job);
+            }
+            let facts = CompletionFacts { is_budget_spent, ..job.facts };
+            let (context, why) = completion_context(&facts, self.rule);
+            if context != CompletionPlace::Worker {
+                self.counters.count(why);
+                return Some(job);
+            }
+            if !self.is_staffed() {
+                self.counters.count(CompletionReason::NoWorker);
+                return Some(job);
+            }
+            self.counters.count(why);
+            self.send(job);
+        }
+        None
+    }
+
+    /// A job is over: its result waits to be taken, or its place is free again.
+    pub fn file_ended(&mut self, ended: Ended, to: &mut Delivery<'_>) {
+        let Ended { place, bounce, what } = ended;
+        to.pool.keep(bounce);
+        match what {
+            What::Result(mut finished, target) => {
+                finished.timing.finished = to.backend.now();
+                if !to.table.entries[place].is_discarded() {
+                    let target = target.as_ref().map(Arc::downgrade);
+                    return self.returned.push_back((place, *finished, target));
+                }
+                note_dropped(&finished, target.as_ref());
+            }
+            What::Ran(ran) => {
+                self.counters.panics += u64::from(ran.is_err());
+                self.panics.extend(ran.err());
+            }
+        }
+        to.table.vacate(place);
+        self.look_away();
+    }
+
+    /// For an engine that is dropped: from now on no callback begins, and results do not go
+    /// through workers.
+    pub fn close(&mut self, to: &mut Delivery<'_>) {
+        self.is_closed = true;
+        while let Some(job) = self.crew.as_ref().and_then(Workers::withdraw) {
+            self.take_over(job, to);
+        }
+    }
+
+    /// Drops the callbacks that have not begun, and the results that wait to be taken.
+    pub fn drop_all(&mut self, to: &mut Delivery<'_>) {
+        while let Some(job) = self.ready.pop_front() {
+            let Job { place, finished, completion, copy, target, .. } = job;
+            to.pool.keep(copy.map(|copy| copy.bounce));
+            note_dropped(&finished, target.as_ref());
+            // A panic of what a callback owns is printed, and keeps no other from its end.
+            catch_unwind(AssertUnwindSafe(|| drop(completion))).unwrap_or(());
+            to.table.vacate(place);
+        }
+        while let Some((place, finished, target)) = self.returned.pop_front() {
+            note_dropped(&finished, target.and_then(|target| target.upgrade()).as_ref());
+            to.table.vacate(place);
+        }
+    }
+
+    /// A result that has been through a worker: the first one, or that of `id`.
+    #[cold]
+    pub fn take_returned(
+        &mut self,
+        id: Option<RequestId>,
+        table: &mut Table,
+    ) -> Option<FinishedRequest> {
+        let mut returned = self.returned.iter();
+        let at = returned.position(|(_, finished, _)| id.is_none_or(|id| finished.id == id))?;
+        let (place, finished, _) = self.returned.remove(at)?;
+        table.vacate(place);
+        self.look_away();
+        Some(finished)
+    }
 }
 
 /// Whether a rule may send a result elsewhere that has nothing to do but to be taken.
@@ -242,278 +444,6 @@ impl Drop for Completer {
                 note_dropped(&finished, target.as_ref());
             }
         }
-    }
-}
-
-impl Core {
-    /// Whether there are completions to look after: callbacks, results in a worker, panics.
-    pub fn has_completions(&self) -> bool {
-        self.completer.is_watching || !self.completer.panics.is_empty()
-    }
-
-    /// Callbacks that wait for this thread.
-    pub fn ready_count(&self) -> usize {
-        self.completer.ready.len()
-    }
-
-    /// Whether no completion is left to run; inside a callback those for this thread are none of
-    /// its business.
-    pub fn has_run(&self, is_in_callback: bool) -> bool {
-        self.completer.out == 0 && (is_in_callback || self.completer.ready.is_empty())
-    }
-
-    /// The first panic of a callback that nobody has heard of.
-    pub fn take_panic(&mut self) -> Option<Panic> {
-        self.completer.panics.pop_front()
-    }
-
-    pub fn completions(&self) -> CompletionCounters {
-        let mut counters = self.completer.counters;
-        let plain = completion_context(&CompletionFacts::default(), self.completer.rule).1;
-        counters.add(plain, self.completer.plain);
-        counters
-    }
-
-    /// Gives a request that was just taken in a callback of its own.
-    pub fn attach(&mut self, place: usize, completion: Completion) {
-        self.completer.attached(place).completion = Some(completion);
-        self.completer.attached_count += 1;
-    }
-
-    /// Notes what the rule must know of a request before it changes it.
-    #[inline]
-    pub fn note_started(&mut self, place: usize) {
-        if self.completer.needs_facts {
-            self.note_facts(place);
-        }
-    }
-
-    fn note_facts(&mut self, place: usize) {
-        let pending = &self.table[place];
-        if !pending.is_write() {
-            return;
-        }
-        let Some(id) = pending.target else { return };
-        let facts = facts_before(self.targets.get(id), pending.range);
-        self.completer.attached(place).facts = facts;
-    }
-
-    /// Keeps the bounce buffer of a read whose last bytes are still to be copied out of it.
-    pub fn keep_bounce(&mut self, place: usize, part: FileRange) {
-        let pending = &mut self.table[place];
-        copies::catch_up(pending, &self.flight.slab);
-        let from = BufferMapping::of(pending).place_of(part.start());
-        let bounce = pending.window.bounce.take().expect("a bounced window has a buffer");
-        let to = to_usize(part.start() - pending.range.start());
-        let length = to_usize(part.length());
-        let bounce = bounce.leave(&self.flight.slab).expect("every bio of it is back");
-        self.completer.attached(place).copy = Some(LateCopy { bounce, from, to, length });
-        self.completer.attached_count += 1;
-    }
-
-    /// Finishes a request for whom the rule is to be asked; what it held is given back already.
-    #[cold]
-    pub fn complete(&mut self, place: usize, target: Arc<Target>) {
-        let attached = self.completer.detach(place);
-        let facts = self.facts_of(place, &target, &attached);
-        let (context, mut why) = completion_context(&facts, self.completer.rule);
-        let is_for_crew = context == CompletionPlace::Worker;
-        let has_worker = is_for_crew && self.completer.is_staffed();
-        if is_for_crew && !has_worker {
-            why = CompletionReason::NoWorker;
-        }
-        let Attached { completion, copy, .. } = attached;
-        if completion.is_none() && copy.is_none() && !has_worker {
-            self.completer.counters.count(why);
-            self.completer.look_away();
-            return self.file_plain(place, &target);
-        }
-        self.table[place].timing.finished = self.now;
-        let finished = self.take_out(place);
-        // Its place stays taken until it is delivered.
-        let kept = self.free.pop();
-        debug_assert_eq!(kept, Some(place));
-        self.table[place].id = finished.id.0;
-        let target = finished.result.is_err().then_some(target);
-        let job = Job { place, finished, completion, copy, facts, target, is_for_here: false };
-        if has_worker {
-            self.completer.counters.count(why);
-            self.completer.send(job);
-        } else if job.completion.is_some() {
-            // Counted when it runs.
-            self.completer.ready.push_back(job);
-        } else {
-            self.completer.counters.count(why);
-            self.file_ended(job.run());
-        }
-    }
-
-    fn facts_of(&self, place: usize, target: &Target, attached: &Attached) -> CompletionFacts {
-        let pending = &self.table[place];
-        let has_large_copy = attached.copy.is_some();
-        let mut facts = CompletionFacts {
-            is_write: pending.is_write(),
-            submitter_is_last: pending.timing.submitted == Nanos::default(),
-            is_empty: pending.at == pending.range.start(),
-            has_failed: pending.report.failure.is_some(),
-            can_block: attached.completion.as_ref().is_some_and(|its| its.can_block),
-            has_large_copy,
-            is_copied_back: has_large_copy,
-            ..attached.facts
-        };
-        if !(self.completer.needs_facts && facts.is_write) {
-            return facts;
-        }
-        let is_flushed = matches!(pending.durability, pending::Durability::Flushed { .. });
-        let flags = pending.write_flags(target);
-        facts.durability = if flags.has(RwFlags::SYNC) {
-            Durability::All
-        } else if !flags.has(RwFlags::DSYNC) {
-            Durability::None
-        } else if is_flushed {
-            Durability::Flushed
-        } else {
-            Durability::WrittenThrough
-        };
-        // What its blocks were may be unknown, too.
-        if facts.has_cached_pages.is_some() {
-            facts.has_cached_pages = target.has_cached_pages(pending.range);
-        }
-        facts
-    }
-
-    /// One round while completions are on their way.
-    #[cold]
-    pub fn turn_watching(&mut self, wait: Wait) -> bool {
-        let completer = &self.completer;
-        let is_soon = completer.results_out > 0;
-        let wait = if completer.returned.is_empty() { wait } else { Wait::Poll };
-        // Results are back from a worker sooner than anything from the device.
-        let came_back = self.turn(if is_soon { Wait::Poll } else { wait });
-        let is_device_idle = self.backend.held() == 0 && !self.has_backlog();
-        let patience = match wait {
-            Wait::Block(limit) if !came_back && is_soon => limit.min(COMPLETION_SLICE),
-            Wait::Block(limit) if !came_back && is_device_idle => limit,
-            Wait::Block(_) | Wait::Poll => Duration::ZERO,
-        };
-        self.collect(patience) || came_back
-    }
-
-    /// Takes what the crew has done, waiting up to `timeout` for a first one.
-    pub fn collect(&mut self, timeout: Duration) -> bool {
-        let mut has_some = false;
-        while self.completer.out > 0 {
-            let crew = self.completer.crew.as_ref().expect("who has the jobs");
-            let patience = if has_some { Duration::ZERO } else { timeout };
-            if let Some(job) = crew.take_back() {
-                self.take_over(job);
-            } else if let Some(ended) = crew.take(patience) {
-                let is_result = matches!(ended.what, What::Result(..));
-                self.completer.note_back(is_result);
-                self.file_ended(ended);
-            } else {
-                break;
-            }
-            has_some = true;
-        }
-        self.completer.look_away();
-        has_some
-    }
-
-    /// A job that no worker will do: a callback must wait until the engine is not in use.
-    fn take_over(&mut self, mut job: Job) {
-        self.completer.note_back(job.completion.is_none());
-        if job.completion.is_none() {
-            return self.file_ended(job.run());
-        }
-        job.is_for_here = true;
-        self.completer.ready.push_back(job);
-    }
-
-    /// The next callback for this thread; the ones that it has no time left for go to the crew.
-    pub fn next_callback(&mut self, is_budget_spent: bool) -> Option<Job> {
-        let completer = &mut self.completer;
-        while let Some(job) = completer.ready.pop_front() {
-            if job.is_for_here {
-                return Some(job);
-            }
-            let facts = CompletionFacts { is_budget_spent, ..job.facts };
-            let (context, why) = completion_context(&facts, completer.rule);
-            if context != CompletionPlace::Worker {
-                completer.counters.count(why);
-                return Some(job);
-            }
-            if !completer.is_staffed() {
-                completer.counters.count(CompletionReason::NoWorker);
-                return Some(job);
-            }
-            completer.counters.count(why);
-            completer.send(job);
-        }
-        None
-    }
-
-    /// A job is over: its result waits to be taken, or its place is free again.
-    pub fn file_ended(&mut self, ended: Ended) {
-        let Ended { place, bounce, what } = ended;
-        self.pool.keep(bounce);
-        match what {
-            What::Result(mut finished, target) => {
-                finished.timing.finished = self.backend.now();
-                if !self.table[place].is_discarded() {
-                    let target = target.as_ref().map(Arc::downgrade);
-                    return self.completer.returned.push_back((place, *finished, target));
-                }
-                note_dropped(&finished, target.as_ref());
-            }
-            What::Ran(ran) => {
-                self.completer.counters.panics += u64::from(ran.is_err());
-                self.completer.panics.extend(ran.err());
-            }
-        }
-        self.vacate(place);
-        self.completer.look_away();
-    }
-
-    /// For an engine that is dropped: from now on no callback begins, and results do not go
-    /// through workers.
-    pub fn close_completions(&mut self) {
-        self.completer.is_closed = true;
-        while let Some(job) = self.completer.crew.as_ref().and_then(Workers::withdraw) {
-            self.take_over(job);
-        }
-    }
-
-    /// Drops the callbacks that have not begun, and the results that wait to be taken.
-    pub fn drop_completions(&mut self) {
-        while let Some(job) = self.completer.ready.pop_front() {
-            let Job { place, finished, completion, copy, target, .. } = job;
-            self.pool.keep(copy.map(|copy| copy.bounce));
-            note_dropped(&finished, target.as_ref());
-            // A panic of what a callback owns is printed, and keeps no other from its end.
-            catch_unwind(AssertUnwindSafe(|| drop(completion))).unwrap_or(());
-            self.vacate(place);
-        }
-        while let Some((place, finished, target)) = self.completer.returned.pop_front() {
-            note_dropped(&finished, target.and_then(|target| target.upgrade()).as_ref());
-            self.vacate(place);
-        }
-    }
-
-    fn vacate(&mut self, place: usize) {
-        self.table[place].id = 0;
-        self.free.push(place);
-    }
-
-    /// A result that has been through a worker: the first one, or that of `id`.
-    #[cold]
-    pub fn take_returned(&mut self, id: Option<RequestId>) -> Option<FinishedRequest> {
-        let mut returned = self.completer.returned.iter();
-        let at = returned.position(|(_, finished, _)| id.is_none_or(|id| finished.id == id))?;
-        let (place, finished, _) = self.completer.returned.remove(at)?;
-        self.vacate(place);
-        self.completer.look_away();
-        Some(finished)
     }
 }
 

@@ -231,4 +231,14 @@ impl Flight {
         }
         self.bulk.end_hand_over(self.backlog.is_empty());
     }
+
+    /// Returns true if bios wait for room in the backend.
+    pub fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty() || self.bulk.has_kept_back()
+    }
+
+    /// Returns true when one bio of `bytes` is too large for a device that is polled.
+    pub fn is_too_large_to_poll(&self, target: &Target, bytes: u64) -> bool {
+        self.is_polled && bytes > target.polled_bytes()
+    }
 }

@@ -7,70 +7,24 @@ use std::time::Duration;
 
 use diopter_os::{Errno, IoBuf, Slab};
 
-use crate::backend::{Backend, BackendKind, Checked, Ladder, Register, UringOptions};
+use crate::backend::{Backend, Checked, Ladder, Register};
 use crate::clock;
 use crate::completion::{Completion, CompletionCounters};
+use crate::engine::admit;
+use crate::engine::core::{Core, SLAB_SHAPE};
 use crate::engine::depth::DepthReport;
+use crate::engine::options::{BackendChoice, EngineOptions};
 use crate::engine::pending::{Order, Taker};
 use crate::engine::single::single_spot;
 use crate::engine::target::Target;
+use crate::engine::this_thread::{self, ThreadEngine};
 use crate::engine::wait::{Deadline, turn_wait};
-use crate::engine::{Core, SLAB_SHAPE, admit, thread};
 use crate::error::{AdmitError, AdmitErrorKind, BackendError, SetupError};
 use crate::limits::{COMPLETION_BUDGET, DEPTH_MAX};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use crate::sync::Arc;
 use crate::units::{FileRange, to_u64};
-
-/// How an engine is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EngineOptions {
-    /// Which backend.
-    pub backend: BackendKind,
-    /// Options of io_uring that are asked for.
-    pub uring: UringOptions,
-    /// The policies.
-    pub policies: Policies,
-    /// Assert the backend's contract on every bio.
-    pub checked: bool,
-}
-
-impl EngineOptions {
-    /// The best backend there is, the default policies, no extra checks.
-    pub const DEFAULT: EngineOptions = EngineOptions {
-        backend: BackendKind::Auto,
-        uring: UringOptions::DEFAULT,
-        policies: Policies {
-            boundary: crate::policy::BoundaryPolicy::V5_12,
-            submit: crate::policy::SubmitPolicy::AllThenWait,
-            merge: crate::policy::MergePolicy::PerObject,
-            completion: crate::policy::CompletionPolicy::Auto,
-            depth: crate::policy::DepthPolicy::Auto,
-            wait: crate::policy::WaitPolicy::Block,
-            short: crate::policy::ShortPolicy::Resubmit,
-            route: crate::policy::RoutePolicy::Direct,
-        },
-        checked: false,
-    };
-}
-
-impl Default for EngineOptions {
-    fn default() -> EngineOptions {
-        EngineOptions::DEFAULT
-    }
-}
-
-/// Which backend an engine has, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BackendChoice {
-    /// Its name.
-    pub name: &'static str,
-    /// Why this one.
-    pub why: String,
-    /// Optional features, and whether each is in force.
-    pub features: Vec<(&'static str, bool)>,
-}
 
 /// Many requests in flight from one thread: `start` some, `wait` for any, get the memory back with
 /// the result.
@@ -160,7 +114,8 @@ impl Engine {
 
     fn from_core(core: Core, choice: BackendChoice) -> Engine {
         let core = Rc::new(RefCell::new(core));
-        thread::enlist(Rc::downgrade(&core));
+        let engine: Rc<RefCell<dyn ThreadEngine>> = core.clone();
+        this_thread::enlist(Rc::downgrade(&engine));
         Engine { core, choice, is_in_callback: Cell::new(false) }
     }
 
@@ -233,8 +188,8 @@ impl Engine {
         let mut core = self.core();
         match start_at(&mut core, target.as_ref(), request) {
             Ok(place) => {
-                core.attach(place, completion);
-                Ok(core.id_at(place))
+                core.completer.attach(place, completion);
+                Ok(core.table.id_at(place))
             }
             Err(refused) => Err((refused, completion)),
         }
@@ -256,19 +211,19 @@ impl Engine {
         }
         // The backend's own time: virtual in the simulator.
         let deadline = Deadline::after(timeout);
-        let started = core.backend().now();
+        let started = core.backend.now();
         loop {
-            let passed = Duration::from_nanos(core.backend().now().since(started));
+            let passed = Duration::from_nanos(core.backend.now().since(started));
             let left = deadline.left().min(timeout.saturating_sub(passed));
-            let has_callbacks = core.ready_count() > 0 && !self.is_in_callback.get();
+            let has_callbacks = core.completer.ready_count() > 0 && !self.is_in_callback.get();
             let patience = if has_callbacks { Duration::ZERO } else { left };
-            let wait = turn_wait(core.policies().wait, patience);
+            let wait = turn_wait(core.policies.wait, patience);
             let came_back = core.tick(wait);
-            if core.has_completions() {
+            if core.completer.has_completions() {
                 drop(core);
                 self.run_callbacks();
                 core = self.core();
-                if let Some(panic) = core.take_panic() {
+                if let Some(panic) = core.completer.take_panic() {
                     drop(core);
                     resume_unwind(panic);
                 }
@@ -276,8 +231,9 @@ impl Engine {
             if let Some(finished) = core.take_finished() {
                 return Ok(Some(finished));
             }
-            let is_idle = core.live() == 0 && core.has_run(self.is_in_callback.get());
-            if let (true, Some(error)) = (is_idle, core.broken()) {
+            let is_idle = core.table.live(core.completer.filed()) == 0
+                && core.completer.has_run(self.is_in_callback.get());
+            if let (true, Some(error)) = (is_idle, core.broken) {
                 return Err(error);
             }
             if is_idle || left.is_zero() {
@@ -323,7 +279,7 @@ impl Engine {
         done: &mut Vec<FinishedRequest>,
     ) -> Result<usize, BackendError> {
         let before = done.len();
-        if !self.core().has_finished() {
+        if !self.core().table.has_finished() {
             done.extend(self.wait(timeout)?);
         }
         let mut core = self.core();
@@ -341,11 +297,14 @@ impl Engine {
         let budget = COMPLETION_BUDGET.as_nanos();
         let mut is_spent = false;
         // At most what is ready now: callbacks may start requests that finish meanwhile.
-        let ready_count = self.core.borrow().ready_count();
+        let ready_count = self.core.borrow().completer.ready_count();
         for _ in 0..ready_count {
-            let Some(job) = self.core.borrow_mut().next_callback(is_spent) else { break };
+            let Some(job) = self.core.borrow_mut().completer.next_callback(is_spent) else { break };
             let ended = job.run();
-            self.core.borrow_mut().file_ended(ended);
+            let mut core = self.core.borrow_mut();
+            let (completer, mut to) = core.delivery();
+            completer.file_ended(ended, &mut to);
+            drop(core);
             is_spent = u128::from(clock::now().since(started)) > budget;
         }
         self.is_in_callback.set(false);
@@ -355,7 +314,7 @@ impl Engine {
     /// for [`Engine::wait`], and so is the panic of a callback.
     pub fn tick(&self) {
         self.core().tick(crate::backend::Wait::Poll);
-        if self.core.borrow().has_completions() {
+        if self.core.borrow().completer.has_completions() {
             self.run_callbacks();
         }
     }
@@ -363,7 +322,7 @@ impl Engine {
     /// Where completions have run, how often, and why.
     #[must_use]
     pub fn completions(&self) -> CompletionCounters {
-        self.core().completions()
+        self.core().completer.counters()
     }
 
     /// Gives a request up, best effort. It still finishes, and its outcome says of each range
@@ -376,21 +335,21 @@ impl Engine {
     /// not been run.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.core().unreturned()
+        self.core().table.unreturned()
     }
 
     /// Bios in the device, and memories lent or adopted: both 0 once every result has been taken.
     #[must_use]
     pub fn held(&self) -> (u32, usize) {
         let core = self.core();
-        (core.slab().held(), core.slab().memories())
+        (core.flight.slab.held(), core.flight.slab.memories())
     }
 
     /// What was found about how many large bios had better be in flight. Where the policy is
     /// [`DepthPolicy::Fixed`](crate::policy::DepthPolicy::Fixed), nothing is looked for.
     #[must_use]
     pub fn depth(&self) -> DepthReport {
-        self.core().depth()
+        self.core().flight.bulk.report()
     }
 
     /// Registers each object of a file with the kernel, which makes its bios a little cheaper. The
@@ -403,7 +362,7 @@ impl Engine {
         let mut core = self.core();
         let mut objects = file.as_ref().all_direct();
         let registered =
-            objects.try_for_each(|object| core.backend().register(Register::File(object)));
+            objects.try_for_each(|object| core.backend.register(Register::File(object)));
         drop(core);
         registered.inspect_err(|_| self.forget_file(&file).unwrap_or(()))
     }
@@ -415,7 +374,7 @@ impl Engine {
     pub fn forget_file(&self, file: impl AsRef<Arc<Target>>) -> Result<(), Errno> {
         let mut core = self.core();
         let mut objects = file.as_ref().all_direct();
-        objects.try_for_each(|object| core.backend().register(Register::Forget(object)))
+        objects.try_for_each(|object| core.backend.register(Register::Forget(object)))
     }
 
     /// Registers buffers with the kernel, once per engine: it pins them now instead of for each
@@ -424,7 +383,7 @@ impl Engine {
     /// # Errors
     /// The errno of the refusal (`ENOMEM` past RLIMIT_MEMLOCK); nothing changes then.
     pub fn register_buffers(&self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
-        self.core().backend().register(Register::Buffers(buffers))
+        self.core().backend.register(Register::Buffers(buffers))
     }
 }
 
@@ -434,7 +393,7 @@ pub fn start_on(
     target: &Arc<Target>,
     request: Request,
 ) -> Result<RequestId, Box<Refused>> {
-    start_at(core, target, request).map(|place| core.id_at(place))
+    start_at(core, target, request).map(|place| core.table.id_at(place))
 }
 
 /// [`start_on`], which answers the request's place in the engine's table.
@@ -448,14 +407,14 @@ pub fn start_at(
     let range = FileRange::new(offset, offset.saturating_add(length));
     let refused = |kind, why| AdmitError { kind, range, why };
     let is_sync = matches!(request.op, RequestOp::SyncData | RequestOp::SyncAll);
-    let route = core.policies().route;
+    let route = core.policies.route;
     let admitted = if is_sync != request.memory.is_none() {
         let why = "a read or write carries memory, a sync carries none";
         Err(refused(AdmitErrorKind::WrongMemory, why))
-    } else if core.is_broken() {
+    } else if core.broken.is_some() {
         let why = "the engine has lost its backend; take its results and open a new one";
         Err(refused(AdmitErrorKind::BackendLost, why))
-    } else if !(core.has_room() || core.make_room()) {
+    } else if !(core.table.has_room() || core.make_room()) {
         Err(refused(AdmitErrorKind::Full, "the engine is full; take finished requests first"))
     } else {
         admit::check(target, request.op, (offset, length), route)
@@ -467,10 +426,10 @@ pub fn start_at(
     let range = admitted.range;
     let spot = request.memory.as_ref().and_then(|buf| {
         let address = buf.as_ptr().addr();
-        single_spot(target, (request.op, admitted), address, core.policies())
+        single_spot(target, (request.op, admitted), address, &core.policies)
     });
-    let spot = spot.filter(|_| !core.is_too_large_to_poll(target, range.length()));
-    let memory = match request.memory.take().map(|buf| core.slab().adopt(buf)) {
+    let spot = spot.filter(|_| !core.flight.is_too_large_to_poll(target, range.length()));
+    let memory = match request.memory.take().map(|buf| core.flight.slab.adopt(buf)) {
         None => None,
         Some(Ok(memory)) => Some(memory),
         Some(Err(buf)) => {
@@ -482,6 +441,7 @@ pub fn start_at(
     let flags = admit::note_route(target, request.op, admitted, route, request.flags);
     let order = Order { op: request.op, range, memory, flags, taker: Taker::Later };
     let place = core.take_in(target, &order, spot);
-    core.note_started(place);
+    let Core { completer, table, .. } = core;
+    completer.note_started(place, table);
     Ok(place)
 }

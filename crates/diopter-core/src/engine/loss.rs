@@ -8,29 +8,21 @@ use std::time::Duration;
 use diopter_os::{BioId, BioResult, Errno, Slab, fork};
 
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
-use crate::engine::abandoned::note_unseen;
 use crate::engine::bounce::BouncePool;
 use crate::engine::completer::Completer;
-use crate::engine::pending::{Durability, Failure, Pending, Phase, State, Taker};
+use crate::engine::core::Core;
+use crate::engine::lock;
+use crate::engine::next::Phase;
+use crate::engine::pending::{Durability, Failure, Pending, State, Taker};
 use crate::engine::phase::flush;
-use crate::engine::target::Target;
-use crate::engine::targets::Targets;
+use crate::engine::stranded::Stranded;
+use crate::engine::table::Table;
 use crate::engine::wait::Deadline;
-use crate::engine::{Core, lock};
 use crate::error::{BackendError, IoErrorKind};
-use crate::gate::Pass;
-use crate::limits::{REQUESTS_MAX, TEARDOWN_WAIT_MAX, WAIT_SLICE};
+use crate::limits::{TEARDOWN_WAIT_MAX, WAIT_SLICE};
 use crate::outcome::{RangeOutcome, RangeState, paint};
 use crate::request::{RequestId, RequestOp};
 use crate::sync::Arc;
-use crate::units::FileRange;
-
-/// What a write holds of its file while the device may still have its bios.
-pub(super) struct Stranded {
-    target: Arc<Target>,
-    pass: Option<Pass>,
-    locked: Option<FileRange>,
-}
 
 /// In the place of a backend that was dropped: moves nothing, and reports that.
 struct Gone {
@@ -75,24 +67,15 @@ impl Core {
     /// In a child of fork: lets go of everything of the parent's without touching it, and is
     /// broken from then on. Its rings and buffers are not mapped here, its workers do not run
     /// here, and only the parent leaves its passes and locks.
-    #[inline]
     pub fn disown_inherited(&mut self) {
-        if self.is_inherited() {
-            self.disown();
+        if !self.is_inherited() {
+            return;
         }
-    }
-
-    #[cold]
-    fn disown(&mut self) {
         let backend = self.backend.capabilities().name;
         let error = BackendError { backend, errno: Errno::EBADF };
         let gone = Box::new(Gone { slab: self.flight.slab.clone(), error });
         std::mem::forget(std::mem::replace(&mut self.backend, gone));
-        self.table.fill_with(Pending::vacant);
-        self.targets = Targets::new(REQUESTS_MAX);
-        self.free = (0..self.table.len()).rev().collect();
-        self.waiting.clear();
-        self.finished.clear();
+        self.table = Table::new();
         self.flight.backlog.clear();
         self.flight.bulk.clear();
         self.pool = BouncePool::new();
@@ -108,16 +91,16 @@ impl Core {
     /// leaks.
     pub(super) fn fail_all(&mut self) {
         self.flight.drop_backlog();
-        self.waiting.clear();
-        for place in 0..self.table.len() {
-            if self.table[place].target.is_none() {
+        self.table.waiting.clear();
+        for place in 0..self.table.entries.len() {
+            if self.table.entries[place].target.is_none() {
                 continue;
             }
-            if self.table[place].state == State::Single {
-                self.lengthen(place);
+            if self.table.entries[place].state == State::Single {
+                self.table.lengthen(place, &mut self.flight);
             }
-            self.strand_if_held(place);
-            let pending = &mut self.table[place];
+            strand_if_held(self, place);
+            let pending = &mut self.table.entries[place];
             let (range, window) = (pending.rest(), pending.window.range);
             if pending.outstanding > 0 {
                 let unknown = RangeOutcome { range: window, state: RangeState::Unknown };
@@ -162,27 +145,6 @@ impl Core {
         drop(std::mem::replace(&mut self.backend, Box::new(gone)));
     }
 
-    /// Puts aside what a write holds of its file if the device may still have a bio of it: until
-    /// that is over no other write may touch those blocks.
-    fn strand_if_held(&mut self, place: usize) {
-        let is_held = |bio: &BioId| self.flight.notes[bio.index()].request == place;
-        let pending = &mut self.table[place];
-        let Some(id) = pending.target.filter(|_| pending.outstanding > 0) else { return };
-        if !self.flight.slab.held_bios().iter().any(is_held) {
-            return;
-        }
-        let (pass, locked) = (pending.pass.take(), pending.lock.locked.take());
-        if pass.is_some() || locked.is_some() {
-            let target = Arc::clone(self.targets.get(id));
-            self.stranded.push(Stranded { target, pass, locked });
-        }
-    }
-
-    /// Whether a caller may still take a result.
-    pub fn is_awaited(&self) -> bool {
-        self.table.iter().any(|pending| pending.id != 0 && !pending.is_discarded())
-    }
-
     /// Runs the writes and flushes in the table to their end, up to [`TEARDOWN_WAIT_MAX`] of the
     /// machine's time and of the backend's.
     pub fn run_to_end(&mut self) {
@@ -191,18 +153,19 @@ impl Core {
         // One that a caller waits for on the spot is over, or a panic broke it off.
         let is_left =
             |its: &Pending| its.target.is_some() && its.op != RequestOp::Read && !its.is_blocking();
-        while self.table.iter().any(is_left) && !deadline.left().is_zero() {
+        while self.table.entries.iter().any(is_left) && !deadline.left().is_zero() {
             let passed = Duration::from_nanos(self.backend.now().since(started));
             let is_stuck = self.backend.held() == 0
-                && !self.has_backlog()
-                && !self.has_waiting()
+                && !self.flight.has_backlog()
+                && !self.table.has_waiting()
                 && self.completer.out() == 0;
             if passed >= TEARDOWN_WAIT_MAX || is_stuck {
                 return;
             }
             self.tick_or_pause(Wait::Block(WAIT_SLICE));
             if self.completer.is_closed() {
-                self.drop_completions();
+                let (completer, mut to) = self.delivery();
+                completer.drop_all(&mut to);
             }
         }
     }
@@ -210,21 +173,25 @@ impl Core {
     /// Ends what the engine has, with no caller to take a result: reads are cancelled, writes and
     /// flushes are finished.
     fn finish_all(&mut self) {
-        if self.unreturned() == 0 {
+        if self.table.unreturned() == 0 {
             return;
         }
-        self.close_completions();
-        self.drop_completions();
-        while let Some(place) = self.finished.pop_front() {
-            let target =
-                self.table[place].report.failed_on.take().and_then(|target| target.upgrade());
+        let (completer, mut to) = self.delivery();
+        completer.close(&mut to);
+        completer.drop_all(&mut to);
+        while let Some(place) = self.table.finished.pop_front() {
+            let target = self.table.entries[place]
+                .report
+                .failed_on
+                .take()
+                .and_then(|target| target.upgrade());
             let finished = self.take_out(place);
             if let Some(target) = target {
-                note_unseen(&finished, &target);
+                target.note_unseen(&finished);
             }
         }
-        for place in 0..self.table.len() {
-            let pending = &mut self.table[place];
+        for place in 0..self.table.entries.len() {
+            let pending = &mut self.table.entries[place];
             if pending.is_blocking() {
                 continue;
             }
@@ -240,14 +207,14 @@ impl Core {
     /// What is still in the table after its backend is gone: the next flush of each file fails, and
     /// blocks that a device may still write stay locked.
     fn leave_unfinished(&mut self) {
-        for place in 0..self.table.len() {
-            let Some(id) = self.table[place].target else { continue };
-            let target = Arc::clone(self.targets.get(id));
-            if self.table[place].is_write() {
+        for place in 0..self.table.entries.len() {
+            let Some(id) = self.table.entries[place].target else { continue };
+            let target = Arc::clone(self.table.targets.get(id));
+            if self.table.entries[place].is_write() {
                 target.latch_flush_error(Errno::EIO);
             }
-            self.strand_if_held(place);
-            lock::release(&mut self.table[place], &target);
+            strand_if_held(self, place);
+            lock::release(&mut self.table.entries[place], &target);
         }
         let is_over = self.flight.slab.held() == 0;
         for Stranded { target, pass, locked } in std::mem::take(&mut self.stranded) {
@@ -263,6 +230,22 @@ impl Core {
                 target.gate().leave(pass);
             }
         }
+    }
+}
+
+/// Puts aside what a write holds of its file if the device may still have a bio of it: until
+/// that is over no other write may touch those blocks.
+fn strand_if_held(core: &mut Core, place: usize) {
+    let is_held = |bio: &BioId| core.flight.notes[bio.index()].request == place;
+    let pending = &mut core.table.entries[place];
+    let Some(id) = pending.target.filter(|_| pending.outstanding > 0) else { return };
+    if !core.flight.slab.held_bios().iter().any(is_held) {
+        return;
+    }
+    let (pass, locked) = (pending.pass.take(), pending.lock.locked.take());
+    if pass.is_some() || locked.is_some() {
+        let target = Arc::clone(core.table.targets.get(id));
+        core.stranded.push(Stranded { target, pass, locked });
     }
 }
 

@@ -1,10 +1,23 @@
-//! Where a request goes next, and how far the bios of its phase are built.
+//! The phases of a request, where it goes next, and how far the bios of a phase are built.
 
-use diopter_os::Errno;
-
-use crate::engine::pending::{Pending, Phase};
 use crate::gate::NotNow;
 use crate::units::FileRange;
+
+/// A part of a request whose bios are built together and waited for together; each is a file of
+/// `phase/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The flushes of a sync.
+    Sync,
+    /// Space for a write to several objects.
+    Reserve,
+    /// Reads of the partial blocks at the edges of a bounced write.
+    Edges,
+    /// The bytes of a window.
+    Transfer,
+    /// The flushes of a durable write of several bios.
+    Flush,
+}
 
 /// Where a request goes next. Only `step.rs` matches it, so no phase names another.
 #[derive(Debug)]
@@ -46,12 +59,4 @@ impl Built {
     pub fn all_if(is_all: bool) -> Built {
         if is_all { Built::All } else { Built::InPart }
     }
-}
-
-/// Counts an attempt that moved nothing: `next`, or the end after too many.
-pub fn try_again(pending: &mut Pending, next: Next) -> Next {
-    if pending.has_tried_enough() {
-        return pending.fail(Errno::EAGAIN, pending.window.range);
-    }
-    next
 }

@@ -4,10 +4,12 @@ use diopter_os::Slab;
 
 use crate::backend::{Completions, Wait};
 use crate::engine::bounce::Copied;
-use crate::engine::pending::{Pending, Phase, State};
+use crate::engine::core::Core;
+use crate::engine::next::Phase;
+use crate::engine::pending::{Pending, State};
 use crate::engine::route::Way;
 use crate::engine::target::Target;
-use crate::engine::{Core, copies, window};
+use crate::engine::{copies, window};
 use crate::error::BackendError;
 use crate::limits::BOUNCE_OVERLAP_BYTES_MIN;
 use crate::policy::Policies;
@@ -58,27 +60,25 @@ pub fn has_copies(pending: &Pending, target: &Target, slab: &Slab, policies: &Po
     beside(pending, target, slab, policies).is_some()
 }
 
-impl Core {
-    /// One turn of the backend. Before it waits, bounced requests copy what they can while their
-    /// bios are in the device, as long as nothing comes back meanwhile.
-    pub(super) fn submit_and_wait(
-        &mut self,
-        wait: Wait,
-        done: &mut Completions,
-    ) -> Result<(), BackendError> {
-        while let Some(place) = self.beside.front().copied() {
-            self.backend.turn(Wait::Poll, done)?;
-            if !done.is_empty() {
-                return Ok(());
-            }
-            self.beside.pop_front();
-            let pending = &mut self.table[place];
-            if let Some(id) = pending.target {
-                copy_beside(pending, self.targets.get(id), &self.flight.slab, &self.policies);
-            }
+/// One turn of the backend. Before it waits, bounced requests copy what they can while their
+/// bios are in the device, as long as nothing comes back meanwhile.
+pub fn submit_and_wait(
+    core: &mut Core,
+    wait: Wait,
+    done: &mut Completions,
+) -> Result<(), BackendError> {
+    while let Some(place) = core.beside.front().copied() {
+        core.backend.turn(Wait::Poll, done)?;
+        if !done.is_empty() {
+            return Ok(());
         }
-        self.backend.turn(wait, done)
+        core.beside.pop_front();
+        let pending = &mut core.table.entries[place];
+        if let Some(id) = pending.target {
+            copy_beside(pending, core.table.targets.get(id), &core.flight.slab, &core.policies);
+        }
     }
+    core.backend.turn(wait, done)
 }
 
 /// Copies what there is.
@@ -106,9 +106,9 @@ mod tests {
     use crate::backend::Checked;
     use crate::backend::sim::{Disk, Faults, Sim, SimConfig, World};
     use crate::engine::bounce::Bounce;
+    use crate::engine::core::SLAB_SHAPE;
     use crate::engine::pending::{Order, Taker};
     use crate::engine::target::{Access, Blocks, Target, TargetRef};
-    use crate::engine::{Core, SLAB_SHAPE};
     use crate::map::Identity;
     use crate::request::RequestOp;
 
@@ -146,24 +146,27 @@ mod tests {
     }
 
     fn bounce(core: &Core) -> &Bounce {
-        core.table[0].window.bounce.as_ref().expect("it is bounced")
+        core.table.entries[0].window.bounce.as_ref().expect("it is bounced")
     }
 
     #[test]
     fn the_next_window_of_a_write_is_copied_while_the_bio_of_this_one_is_in_the_device() {
         let (mut core, _target) = core_with(RequestOp::Write);
         core.tick(Wait::Poll);
-        let pending = &core.table[0];
+        let pending = &core.table.entries[0];
         assert_eq!((pending.state, core.backend.held()), (State::In(Phase::Edges), 1));
         let this = Copied { range: FileRange::new(7, MIB), start: 0 };
         assert_eq!(bounce(&core).ahead, Some(this), "all but its edge");
         core.tick(SLICE);
         core.tick(Wait::Poll);
-        assert_eq!((core.table[0].state, core.backend.held()), (State::In(Phase::Transfer), 1));
+        assert_eq!(
+            (core.table.entries[0].state, core.backend.held()),
+            (State::In(Phase::Transfer), 1)
+        );
         let next = Copied { range: FileRange::new(MIB, 2 * MIB), start: MIB };
         assert_eq!(bounce(&core).ahead, Some(next));
         core.tick(SLICE);
-        let pending = &core.table[0];
+        let pending = &core.table.entries[0];
         assert_eq!((pending.window.range, bounce(&core).start), (next.range, next.start));
     }
 

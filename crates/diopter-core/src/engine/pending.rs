@@ -6,7 +6,7 @@ use crate::bio::lanes::Lanes;
 use crate::bio::pieces::Pieces;
 use crate::clock::Nanos;
 use crate::engine::bounce::Bounce;
-use crate::engine::next::Next;
+use crate::engine::next::{Next, Phase};
 use crate::engine::route::Way;
 use crate::engine::target::Target;
 use crate::engine::targets::TargetId;
@@ -36,22 +36,6 @@ pub enum State {
     SingleDone,
     /// The result is ready.
     Ended,
-}
-
-/// A part of a request whose bios are built together and waited for together; each is a file of
-/// `phase/`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// The flushes of a sync.
-    Sync,
-    /// Space for a write to several objects.
-    Reserve,
-    /// Reads of the partial blocks at the edges of a bounced write.
-    Edges,
-    /// The bytes of a window.
-    Transfer,
-    /// The flushes of a durable write of several bios.
-    Flush,
 }
 
 /// Who takes the result of a request.
@@ -358,6 +342,14 @@ impl Pending {
         attempts.count += 1;
         let took = u128::from(self.timing.reaped.since(attempts.since));
         attempts.count > ATTEMPTS_MAX || took > ATTEMPTS_TIME_MAX.as_nanos()
+    }
+
+    /// Counts an attempt that moved nothing: `next`, or the end after too many.
+    pub fn try_again(&mut self, next: Next) -> Next {
+        if self.has_tried_enough() {
+            return self.fail(Errno::EAGAIN, self.window.range);
+        }
+        next
     }
 
     pub fn is_write(&self) -> bool {

@@ -3,8 +3,8 @@
 use diopter_os::{BioResult, Errno, Slab};
 
 use crate::engine::copies;
-use crate::engine::next::Next;
-use crate::engine::pending::{BioEnd, Failure, Pending, Phase, State};
+use crate::engine::next::{Next, Phase};
+use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
 use crate::error::IoError;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};

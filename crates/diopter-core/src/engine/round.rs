@@ -1,16 +1,19 @@
 //! A round of the engine: what is built goes to the backend, what came back is noted, and requests
-//! that are over are filed for whoever takes their results.
+//! that have ended are filed for those who take their results.
+
+use std::time::Duration;
 
 use diopter_os::{BioId, BioResult};
 
 use crate::backend::Wait;
 use crate::clock::Nanos;
-use crate::engine::abandoned::note_unseen;
+use crate::engine::completer::{Completer, Decision, Delivery};
+use crate::engine::core::Core;
 use crate::engine::flight::BioNote;
 use crate::engine::pending::State;
 use crate::engine::target::Target;
-use crate::engine::{Core, copies, lock, report};
-use crate::limits::WAIT_SLICE;
+use crate::engine::{copies, lock, overlap, report};
+use crate::limits::{COMPLETION_SLICE, WAIT_SLICE};
 use crate::request::{FinishedRequest, RequestId};
 use crate::sync::Arc;
 
@@ -20,17 +23,51 @@ impl Core {
     pub fn tick(&mut self, wait: Wait) -> bool {
         self.now = self.backend.now();
         // A caller that goes on with results untaken waits for another one.
-        let untaken = self.untaken();
+        let untaken = |core: &Core| core.table.finished.len() + core.completer.returned();
+        let before = untaken(self);
         self.step_waiting();
-        let waits = self.untaken() == untaken && !self.is_in_haste;
+        let waits = untaken(self) == before && !self.is_in_haste;
         let wait = if waits { wait } else { Wait::Poll };
         if self.completer.is_watching { self.turn_watching(wait) } else { self.turn(wait) }
     }
 
-    /// Results that wait to be taken.
-    fn untaken(&self) -> usize {
+    /// One round while completions are on their way.
+    #[cold]
+    fn turn_watching(&mut self, wait: Wait) -> bool {
         let completer = &self.completer;
-        self.finished.len() + if completer.is_watching { completer.returned() } else { 0 }
+        let is_soon = completer.results_out > 0;
+        let wait = if completer.returned() == 0 { wait } else { Wait::Poll };
+        // Results are back from a worker sooner than anything from the device.
+        let came_back = self.turn(if is_soon { Wait::Poll } else { wait });
+        let is_device_idle = self.backend.held() == 0 && !self.flight.has_backlog();
+        let patience = match wait {
+            Wait::Block(limit) if !came_back && is_soon => limit.min(COMPLETION_SLICE),
+            Wait::Block(limit) if !came_back && is_device_idle => limit,
+            Wait::Block(_) | Wait::Poll => Duration::ZERO,
+        };
+        let (completer, mut to) = self.delivery();
+        completer.collect(patience, &mut to) || came_back
+    }
+
+    /// Delivers a result as the rule says; what the request held is given back already.
+    #[cold]
+    fn deliver(&mut self, place: usize, target: Arc<Target>) {
+        let decided = self.completer.decide(place, &self.table.entries[place], &target);
+        let Decision::Deliver(delivering) = decided else { return self.file_plain(place, &target) };
+        self.table.entries[place].timing.finished = self.now;
+        let finished = self.take_out(place);
+        // Its place stays taken until it is delivered.
+        let kept = self.table.free.pop();
+        debug_assert_eq!(kept, Some(place));
+        self.table.entries[place].id = finished.id.0;
+        let (completer, mut to) = self.delivery();
+        completer.deliver(*delivering, (place, finished), target, &mut to);
+    }
+
+    /// The completer, and where its completions give back what they had.
+    pub fn delivery(&mut self) -> (&mut Completer, Delivery<'_>) {
+        let Core { completer, table, pool, backend, .. } = self;
+        (completer, Delivery { table, pool, backend: &**backend })
     }
 
     /// Waits for one request and takes its result; `None` for one that is not in the table.
@@ -39,7 +76,7 @@ impl Core {
             if let Some(finished) = self.take_finished_of(id) {
                 return Some(finished);
             }
-            if !self.knows(id) {
+            if !self.table.knows(id) {
                 return None;
             }
             self.tick_or_pause(Wait::Block(WAIT_SLICE));
@@ -48,10 +85,10 @@ impl Core {
 
     /// Files an ended request for whoever takes its result. What it held goes now, its place stays.
     pub(super) fn file_finished(&mut self, place: usize) {
-        let target = self.target_at(place);
+        let target = self.table.target_at(place);
         self.release(place, &target);
         if self.completer.is_watching {
-            return self.complete(place, target);
+            return self.deliver(place, target);
         }
         self.completer.plain += 1;
         self.file_plain(place, &target);
@@ -59,17 +96,17 @@ impl Core {
 
     /// Files a result that is taken from its place.
     pub(super) fn file_plain(&mut self, place: usize, target: &Arc<Target>) {
-        let pending = &mut self.table[place];
+        let pending = &mut self.table.entries[place];
         pending.timing.finished = self.now;
         if !pending.is_discarded() {
             if pending.is_write() && pending.report.failure.is_some() {
                 pending.report.failed_on = Some(Arc::downgrade(target));
             }
-            self.finished.push_back(place);
+            self.table.finished.push_back(place);
             return;
         }
         let finished = self.take_out(place);
-        note_unseen(&finished, target);
+        target.note_unseen(&finished);
     }
 
     /// Submits what is built, waits for completions, and files each. Answers whether any came back.
@@ -79,7 +116,7 @@ impl Core {
             return true;
         }
         self.flight.hand_over(&mut *self.backend, self.policies.depth, |request, is_submitted| {
-            let timing = &mut self.table[request].timing;
+            let timing = &mut self.table.entries[request].timing;
             if timing.started == Nanos::default() {
                 timing.started = self.now;
             }
@@ -90,7 +127,7 @@ impl Core {
         // With nothing in the device there is nothing to wait for.
         let wait = if self.backend.held() == 0 { Wait::Poll } else { wait };
         let mut completions = std::mem::take(&mut self.completions);
-        let turned = self.submit_and_wait(wait, &mut completions);
+        let turned = overlap::submit_and_wait(self, wait, &mut completions);
         let came_back = !completions.is_empty();
         if came_back {
             self.now = self.backend.now();
@@ -100,7 +137,7 @@ impl Core {
             if is_bulk {
                 self.flight.bulk.take_back(result);
             }
-            let pending = &mut self.table[place];
+            let pending = &mut self.table.entries[place];
             pending.timing.reaped = self.now;
             if !self.end_single(place, result) {
                 self.note_end(place, id, result);
@@ -119,10 +156,10 @@ impl Core {
     /// A bio of a request came back that may have others, or more to do.
     #[inline(never)]
     fn note_end(&mut self, place: usize, id: BioId, result: BioResult) {
-        if self.table[place].state == State::Single {
-            self.lengthen(place);
+        if self.table.entries[place].state == State::Single {
+            self.table.lengthen(place, &mut self.flight);
         }
-        let pending = &mut self.table[place];
+        let pending = &mut self.table.entries[place];
         report::note_bio(pending, self.flight.runs[id.index()], result);
         // One that waits is stepped with the next round.
         if pending.outstanding == 0 && !pending.is_blocking() && !pending.is_waiting {
@@ -132,7 +169,7 @@ impl Core {
 
     /// Gives back what an ended request holds, but for its memory and its place.
     pub(super) fn release(&mut self, place: usize, target: &Target) {
-        let pending = &mut self.table[place];
+        let pending = &mut self.table.entries[place];
         debug_assert_eq!(pending.outstanding, 0, "no bio is left behind");
         if let Some(failure) = pending.report.failure {
             pending.report.finding = target.mapper.finding(failure.range.start());
@@ -143,13 +180,13 @@ impl Core {
             self.pool.put(&self.flight.slab, &bounce);
         }
         let id = pending.target.take().expect("an occupied place");
-        drop(self.targets.leave(id));
+        drop(self.table.targets.leave(id));
     }
 
     /// Takes an ended request out of the table, with its result.
-    pub(super) fn take_out(&mut self, place: usize) -> FinishedRequest {
+    pub fn take_out(&mut self, place: usize) -> FinishedRequest {
         let finished = self.take_out_single(place);
-        let pending = &mut self.table[place];
+        let pending = &mut self.table.entries[place];
         if pending.state == State::SingleDone {
             return finished;
         }

@@ -5,10 +5,10 @@ use diopter_os::{BioDraft, BioResult, BioSpec, Errno, LentOnce, Op, OpenObject, 
 
 use crate::backend::LentBio;
 use crate::bio::pieces;
-use crate::engine::Core;
 use crate::engine::admit::{Admitted, buffered};
+use crate::engine::core::{Core, id_after};
 use crate::engine::flight::share_of;
-use crate::engine::pending::{Order, Pending, State};
+use crate::engine::pending::{Order, Pending, State, Taker};
 use crate::engine::report::is_again;
 use crate::engine::target::Target;
 use crate::error::IoError;
@@ -17,6 +17,7 @@ use crate::limits::BIO_BYTES_MAX;
 use crate::outcome::{Outcome, RangeState, Route};
 use crate::policy::Policies;
 use crate::request::{FinishedRequest, RequestId, RequestOp};
+use crate::sync::Arc;
 use crate::units::{Bytes, FileRange, is_aligned, to_u32, to_u64};
 
 /// Where the one bio of a request goes that is a single one.
@@ -113,7 +114,7 @@ impl Core {
         let bio = LentBio { object, offset, flags, memory };
         let result = if op == RequestOp::Write {
             let gate = target.gate();
-            let pass = gate.enter_shared(target.touched(range), self.seat)?;
+            let pass = gate.enter_shared(target.touched(range), self.shard)?;
             if range.start() > gate.end_seen() && target.leaves_hole_in_page(range.start()) {
                 gate.leave(pass);
                 return None;
@@ -127,75 +128,58 @@ impl Core {
         result_of(target, op, range, result)
     }
 
-    /// Builds the bio of a request that is a single one; false when that can't be done now.
+    /// Takes an admitted request in; the caller has seen [`Core::has_room`]. A queued one with a
+    /// spot is built right away. Answers its place in the table.
     #[inline(always)]
-    pub(super) fn begin_single(
+    pub fn take_in(
         &mut self,
-        place: usize,
-        target: &Target,
+        target: &Arc<Target>,
         order: &Order,
-        spot: Spot<'_>,
-    ) -> bool {
-        let flight = &mut self.flight;
-        if flight.slab.vacancies() == 0 {
-            return false;
+        spot: Option<Spot<'_>>,
+    ) -> usize {
+        let place = self.table.free.pop().expect("the caller has seen room");
+        let id = self.next_id;
+        self.next_id = id_after(id);
+        self.table.entries[place].occupy(id, self.table.targets.enter(target), order);
+        if spot.is_some_and(|spot| begin(self, place, target, order, spot)) {
+            return place;
         }
-        let share = share_of(target, &self.policies, flight, order.range.length());
-        if share.is_some_and(|share| flight.share_of(spot.object.handle()) >= share) {
-            flight.bulk.note_share();
-            return false;
+        self.table.entries[place].go_long(target);
+        if order.taker != Taker::BlockedCaller {
+            self.table.set_waiting(place);
         }
-        let pending = &mut self.table[place];
-        if order.op == RequestOp::Write {
-            let (gate, start) = (target.gate(), order.range.start());
-            let Some(pass) = gate.enter_shared(target.touched(order.range), self.seat) else {
-                return false;
-            };
-            if start > gate.end_seen() && target.leaves_hole_in_page(start) {
-                gate.leave(pass);
-                return false;
-            }
-            pending.pass = Some(pass);
-        }
-        pending.state = State::Single;
-        let spec = single_spec(target, order, spot);
-        flight.add_single(place, pending, spec, share.is_some());
-        true
+        place
     }
 
     /// Files a queued request whose only bio came back, if that is all there is to do.
     #[inline(always)]
     pub(super) fn end_single(&mut self, place: usize, result: BioResult) -> bool {
-        let is_done = close(&mut self.table[place], result);
-        if is_done {
-            self.file_single(place);
+        if !close(&mut self.table.entries[place], result) {
+            return false;
         }
-        is_done
-    }
-
-    /// As [`Core::file_finished`], for a single bio that did all: it held a pass at most.
-    #[inline(always)]
-    fn file_single(&mut self, place: usize) {
-        let pending = &mut self.table[place];
+        let pending = &mut self.table.entries[place];
         if pending.is_discarded() || self.completer.is_watching {
             pending.tell_single();
-            return self.file_finished(place);
+            self.file_finished(place);
+            return true;
         }
         self.completer.plain += 1;
         let id = pending.target.take().expect("an occupied place");
         if let Some(pass) = pending.pass.take() {
-            self.targets.get(id).gate().leave(pass);
+            self.table.targets.get(id).gate().leave(pass);
         }
-        drop(self.targets.leave(id));
+        drop(self.table.targets.leave(id));
         pending.timing.finished = self.now;
-        self.finished.push_back(place);
+        self.table.finished.push_back(place);
+
+        true
     }
 
     /// The same for one whose only bio did all.
     #[inline(always)]
     pub(super) fn take_out_single(&mut self, place: usize) -> FinishedRequest {
-        self.free.push(place);
-        let pending = &mut self.table[place];
+        self.table.free.push(place);
+        let pending = &mut self.table.entries[place];
         let (range, memory) = (pending.range, pending.memory.take());
         FinishedRequest {
             id: RequestId(std::mem::take(&mut pending.id)),
@@ -208,6 +192,36 @@ impl Core {
             timing: pending.timing,
         }
     }
+}
+
+/// Builds the bio of a request that is a single one; false when that can't be done now.
+#[inline(always)]
+fn begin(core: &mut Core, place: usize, target: &Target, order: &Order, spot: Spot<'_>) -> bool {
+    let flight = &mut core.flight;
+    if flight.slab.vacancies() == 0 {
+        return false;
+    }
+    let share = share_of(target, &core.policies, flight, order.range.length());
+    if share.is_some_and(|share| flight.share_of(spot.object.handle()) >= share) {
+        flight.bulk.note_share();
+        return false;
+    }
+    let pending = &mut core.table.entries[place];
+    if order.op == RequestOp::Write {
+        let (gate, start) = (target.gate(), order.range.start());
+        let Some(pass) = gate.enter_shared(target.touched(order.range), core.shard) else {
+            return false;
+        };
+        if start > gate.end_seen() && target.leaves_hole_in_page(start) {
+            gate.leave(pass);
+            return false;
+        }
+        pending.pass = Some(pass);
+    }
+    pending.state = State::Single;
+    let spec = single_spec(target, order, spot);
+    flight.add_single(place, pending, spec, share.is_some());
+    true
 }
 
 /// What a request of a single bio ended with; `None` when there is more to do.

@@ -2,13 +2,14 @@
 //! but for its gate and its latched flush error.
 
 use diopter_os::residency::page_size;
-use diopter_os::{Errno, OpenObject, RwFlags, fork};
+use diopter_os::{Errno, OpenObject, fork};
 
 use crate::backend::Port;
 use crate::bio::builder::BioLimits;
 use crate::bio::device::DeviceLimits;
 use crate::bio::lanes::Lanes;
 use crate::engine::abandoned::Abandoned;
+pub use crate::engine::access::{Access, Blocks, Directness};
 use crate::engine::hybrid::{Hybrid, HybridCounters};
 use crate::engine::space::{SPACE_LOOK, Space};
 use crate::extent::ObjectIndex;
@@ -17,6 +18,7 @@ use crate::limits::{BIO_BYTES_MAX, FILE_SIZE_MAX};
 use crate::map::{Mapper, Striped};
 use crate::outcome::DetourReason;
 use crate::policy::{MergePolicy, RoutePolicy};
+use crate::request::{FinishedRequest, RequestOp};
 use crate::stripe::{Runs, Striping};
 use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, PerProcess, lock};
 use crate::units::{FileOffset, FileRange, ObjectOffset, align_down, align_up, is_aligned};
@@ -24,50 +26,6 @@ use crate::units::{FileOffset, FileRange, ObjectOffset, align_down, align_up, is
 /// Generations of fork that get a gate of their own; a process forked more often than that shares
 /// one again.
 const GATES: usize = 8;
-
-/// How much of the file's I/O can be direct.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Directness {
-    /// Reads and writes.
-    Full,
-    /// Reads; the kernel buffers writes.
-    ReadsOnly,
-    /// Nothing.
-    None,
-}
-
-/// What direct I/O must be a multiple of, in bytes; powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocks {
-    /// Offsets and lengths of reads.
-    pub read: u64,
-    /// Offsets and lengths of writes.
-    pub write: u64,
-    /// Memory addresses.
-    pub memory: u64,
-    /// What the page cache fills, writes back and drops as a whole, and so what a buffered write
-    /// may carry along: a page, or the file system's block where that is larger.
-    pub page: u64,
-}
-
-/// How the file was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Access {
-    /// For reading.
-    pub read: bool,
-    /// For writing.
-    pub write: bool,
-    /// Every write goes to the end of the file.
-    pub append: bool,
-    /// A request that would be buffered, even in part, is refused.
-    pub strict: bool,
-    /// Other processes write the same blocks and lock them as this one does.
-    pub shared_writers: bool,
-    /// Flags for every write: [`RwFlags::DSYNC`] or [`RwFlags::SYNC`].
-    pub durability: RwFlags,
-    /// Which requests bypass the page cache, whatever the engine's policy says.
-    pub route: Option<RoutePolicy>,
-}
 
 /// A file as the engine sees it: one object, or several that it is dealt out to. In this order in
 /// memory: what every request asks comes first, on one cache line.
@@ -294,6 +252,16 @@ impl Target {
         let (full_to, unseal) = (AtomicU64::new(full_to), Box::new(unseal));
         self.seal = Some(Seal { full_to, size, unseal });
         self.settled()
+    }
+
+    /// Makes the next flush of the file report a write that failed and whose result no caller
+    /// takes.
+    pub fn note_unseen(&self, finished: &FinishedRequest) {
+        if finished.op == RequestOp::Write
+            && let Some(errno) = errno_to_report(finished)
+        {
+            self.latch_flush_error(errno);
+        }
     }
 
     /// Returns how many bytes of runs on one object it has, from their start.
@@ -624,6 +592,18 @@ impl Target {
             Directness::Full | Directness::ReadsOnly => None,
         }
     }
+}
+
+/// The errno that the next flush reports: none for a write that its own caller cancelled before
+/// anything of it was tried.
+fn errno_to_report(finished: &FinishedRequest) -> Option<Errno> {
+    let errno = finished.result.as_ref().err()?.errno;
+    (errno != Errno::ECANCELED || !is_untried(finished)).then_some(errno)
+}
+
+fn is_untried(finished: &FinishedRequest) -> bool {
+    use crate::outcome::RangeState::NotTried;
+    finished.outcome.ranges().iter().all(|part| part.state == NotTried)
 }
 
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]

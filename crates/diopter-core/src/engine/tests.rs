@@ -10,8 +10,9 @@ use diopter_os::{BioId, BioResult, Errno, IoBuf, LentOnce};
 use crate::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
 use crate::clock::Nanos;
+use crate::engine::core::ID_BLOCK;
 use crate::engine::target::{Access, Blocks, Target, TargetRef};
-use crate::engine::{Core, Engine, ID_BLOCK, start_on};
+use crate::engine::{Core, Engine, start_on};
 use crate::error::{AdmitErrorKind, BackendError, IoErrorKind};
 use crate::map::Identity;
 use crate::policy::Policies;
@@ -166,7 +167,7 @@ fn a_write_in_a_device_whose_queue_broke_keeps_its_blocks() {
     let mut bench = Bench::new(0, 2);
     let id = bench.start(Request::write(0, memory(4096)));
     bench.core.tick(Wait::Poll);
-    assert_eq!(bench.core.slab().held(), 1, "the device has it");
+    assert_eq!(bench.core.flight.slab.held(), 1, "the device has it");
     let finished = bench.core.wait_for_one(id).expect("it ends");
     assert_eq!(finished.result.map_err(|error| error.kind), Err(IoErrorKind::BackendLost));
     assert!(is_kept_away(&bench.target), "the device may still write");
@@ -181,11 +182,11 @@ fn a_backend_that_is_gone_moves_nothing_and_says_so() {
     let id = bench.start(Request::write(0, memory(4096)));
     // Broken; then memory is wanted back, which drops the backend.
     bench.core.tick(Wait::Poll);
-    assert!(bench.core.is_broken());
+    assert!(bench.core.broken.is_some());
     bench.core.drain();
     let object = bench.target.as_ref().first();
     let flags = diopter_os::RwFlags::NONE;
     let bio = LentBio { object, offset: 0, flags, memory: LentOnce::Take(&[7; 512]) };
-    assert_eq!(bench.core.backend().run_lent(bio), Err(Errno::EPERM));
+    assert_eq!(bench.core.backend.run_lent(bio), Err(Errno::EPERM));
     assert!(bench.core.wait_for_one(id).is_some());
 }

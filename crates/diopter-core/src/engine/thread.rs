@@ -1,18 +1,15 @@
-//! Each thread's own engine, for blocking calls and `File::request`; and the list of the other
-//! engines that live on the thread, so that a blocked writer can reap what it waits for.
+//! Each thread's own engine, for blocking calls and `File::request`.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::mem::ManuallyDrop;
-use std::rc::Weak;
 
 use diopter_os::{Slab, fork};
 
-use crate::backend::{Checked, Ladder, Wait};
-use crate::engine::handle::EngineOptions;
-use crate::engine::{Core, SLAB_SHAPE};
-use crate::gate::Gate;
+use crate::backend::{Checked, Ladder};
+use crate::engine::core::{Core, SLAB_SHAPE};
+use crate::engine::options::EngineOptions;
+use crate::engine::this_thread::{self, ThreadEngine};
 use crate::limits::DEPTH_MAX;
-use crate::sync::{Arc, Ordering, StaticCounter};
 
 /// A thread's engine, and in which process it was made.
 struct Own {
@@ -27,21 +24,6 @@ thread_local! {
     /// requests of it are on their way. It has no destructor, so it outlives every other.
     static LAST: Cell<Option<ManuallyDrop<Own>>> = const { Cell::new(None) };
     static OPTIONS: Cell<EngineOptions> = const { Cell::new(EngineOptions::DEFAULT) };
-    static OTHERS: RefCell<Vec<Weak<RefCell<Core>>>> = const { RefCell::new(Vec::new()) };
-    static SEAT: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-/// A small number of this thread, to spread threads over the shards of a gate.
-pub fn seat() -> usize {
-    static NEXT: StaticCounter = StaticCounter::new(0);
-    let draw = || NEXT.fetch_add(1, Ordering::Relaxed) as usize;
-    SEAT.try_with(|seat| {
-        if seat.get() == usize::MAX {
-            seat.set(draw());
-        }
-        seat.get()
-    })
-    .unwrap_or_else(|_| draw())
 }
 
 /// Runs `f` on this thread's engine, made on first use. A child of fork makes its own and never
@@ -72,7 +54,7 @@ fn take() -> Option<Own> {
 
 #[inline]
 fn put_back(own: Own) {
-    if own.core.is_broken() && own.core.unreturned() == 0 {
+    if own.core.broken.is_some() && own.core.table.unreturned() == 0 {
         // The next call makes another, on what works by then.
         return let_go(own);
     }
@@ -88,7 +70,7 @@ fn keep_last(own: Option<Own>) {
     if own.core.is_inherited() {
         return std::mem::forget(own);
     }
-    if own.core.is_awaited() {
+    if own.core.table.is_awaited() {
         // No destructor comes after this: a write whose handle is forgotten is done now or never.
         own.core.run_to_end();
         LAST.set(Some(ManuallyDrop::new(own)));
@@ -110,7 +92,13 @@ pub fn if_thread_engine(f: impl FnOnce(&mut Core)) {
     put_back(own);
 }
 
+/// [`if_thread_engine`], as `this_thread.rs` knows it.
+fn lend_thread_engine(f: &mut dyn FnMut(&mut dyn ThreadEngine)) {
+    if_thread_engine(|core| f(core));
+}
+
 fn make(generation: u64) -> Own {
+    this_thread::set_own(lend_thread_engine);
     let options = OPTIONS.try_with(Cell::get).unwrap_or(EngineOptions::DEFAULT);
     let slab = Slab::new(SLAB_SHAPE);
     let ladder = Box::new(Ladder::lazy(&slab, DEPTH_MAX, options.backend, options.uring));
@@ -131,54 +119,4 @@ pub fn use_for_this_thread(options: EngineOptions) {
 /// What [`use_for_this_thread`] said.
 pub fn options_of_this_thread() -> EngineOptions {
     OPTIONS.try_with(Cell::get).unwrap_or(EngineOptions::DEFAULT)
-}
-
-/// Adds an engine of this thread, so that [`reap_this_thread`] finds it.
-pub(super) fn enlist(core: Weak<RefCell<Core>>) {
-    // A thread that is being torn down has no other writer to wait for it.
-    OTHERS
-        .try_with(|others| {
-            let mut others = others.borrow_mut();
-            others.retain(|other| other.strong_count() > 0);
-            others.push(core);
-        })
-        .unwrap_or(());
-}
-
-/// Whether an engine of this thread that is not in use by the caller has writes to the inode of
-/// `gate` that are not over.
-pub fn others_have_writes_at(gate: &Arc<Gate>) -> bool {
-    OTHERS
-        .try_with(|others| {
-            let others = others.borrow();
-            let mut live = others.iter().filter_map(Weak::upgrade);
-            live.any(|other| {
-                let other = other.try_borrow();
-                other.is_ok_and(|core| !core.is_inherited() && core.has_writes_at(gate))
-            })
-        })
-        .unwrap_or(false)
-}
-
-/// One round of every engine of this thread that is not in use by the caller: true when one of them
-/// had something in flight.
-pub fn reap_this_thread() -> bool {
-    let mut had_some = false;
-    let mut reap = |core: &mut Core| {
-        if core.live() > 0 && !core.is_inherited() {
-            core.tick(Wait::Poll);
-            had_some = true;
-        }
-    };
-    OTHERS
-        .try_with(|others| {
-            for other in others.borrow().iter().filter_map(Weak::upgrade) {
-                if let Ok(mut core) = other.try_borrow_mut() {
-                    reap(&mut core);
-                }
-            }
-        })
-        .unwrap_or(());
-    if_thread_engine(|core| reap(core));
-    had_some
 }

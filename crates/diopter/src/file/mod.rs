@@ -207,7 +207,7 @@ impl File {
     ) -> Result<usize> {
         let target = &self.inner.target;
         let moved = with_thread_engine(|core| {
-            let route = core.policies().route;
+            let route = core.policies.route;
             let admitted = admit::check(target, op, (offset, length), route)?;
             let flags = admit::note_route(target, op, admitted, route, flags);
             let once = once(&mut lent, admitted.range);
@@ -252,7 +252,7 @@ impl File {
         lent: Lent<'_, '_>,
         flags: RwFlags,
     ) -> Result<usize> {
-        let slab = core.slab().clone();
+        let slab = core.flight.slab.clone();
         let run = |core: &mut Core, memory| {
             let order = blocking_order(op, range, Some(memory), flags);
             core.run_blocking(&self.inner.target, &order)
@@ -460,7 +460,7 @@ impl Inner {
     fn drain(&self) {
         if_thread_engine(|core| {
             let deadline = Deadline::after(GATE_WAIT_MAX);
-            while core.serves(&self.target) && !deadline.left().is_zero() {
+            while core.table.serves(&self.target) && !deadline.left().is_zero() {
                 core.tick_or_pause(Wait::Block(WAIT_SLICE));
             }
         });

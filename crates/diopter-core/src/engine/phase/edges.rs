@@ -5,8 +5,8 @@ use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
 use crate::engine::copies::BufferMapping;
 use crate::engine::flight::Flight;
-use crate::engine::next::{Next, try_again};
-use crate::engine::pending::{BioEnd, Pending, Phase};
+use crate::engine::next::{Next, Phase};
+use crate::engine::pending::{BioEnd, Pending};
 use crate::engine::report::report_parts;
 use crate::engine::target::Target;
 use crate::stripe::Runs;
@@ -87,7 +87,7 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight) -> Next {
             Ok(size) => pending.lock.size = size,
             Err(errno) => return pending.fail(errno, pending.window.range),
         }
-        return try_again(pending, Next::Window);
+        return pending.try_again(Next::Window);
     }
     for bio in &pending.window.ends {
         // An edge is one block: one run.

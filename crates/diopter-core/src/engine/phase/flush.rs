@@ -5,8 +5,8 @@
 use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
 use crate::engine::flight::Flight;
-use crate::engine::next::Next;
-use crate::engine::pending::{Attempts, BioEnd, Durability, Pending, Phase};
+use crate::engine::next::{Next, Phase};
+use crate::engine::pending::{Attempts, BioEnd, Durability, Pending};
 use crate::engine::report::failed_state;
 use crate::engine::target::Target;
 use crate::outcome::{RangeOutcome, RangeState, paint};

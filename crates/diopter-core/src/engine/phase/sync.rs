@@ -4,8 +4,8 @@
 use diopter_os::{BioSpec, Errno, Op, RwFlags};
 
 use crate::engine::flight::Flight;
-use crate::engine::next::{Next, try_again};
-use crate::engine::pending::{Pending, Phase};
+use crate::engine::next::{Next, Phase};
+use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::request::RequestOp;
 use crate::stripe::Runs;
@@ -48,7 +48,7 @@ pub fn close(pending: &mut Pending, target: &Target) -> Next {
         return Next::Ended;
     }
     if pending.window.ends.iter().any(|bio| bio.result.is_err()) {
-        return try_again(pending, Next::Phase(Phase::Sync));
+        return pending.try_again(Next::Phase(Phase::Sync));
     }
     Next::Ended
 }

@@ -7,7 +7,7 @@ use crate::bio::builder::{Builder, Fit, Piece};
 use crate::bio::{Draft, EndedBy};
 use crate::engine::copies::BufferMapping;
 use crate::engine::flight::{Flight, share_of};
-use crate::engine::next::{Built, Next, try_again};
+use crate::engine::next::{Built, Next};
 use crate::engine::pending::{Attempts, BioEnd, Durability, Failure, Pending};
 use crate::engine::report::{note_parts, report_parts};
 use crate::engine::route::Way;
@@ -223,17 +223,17 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
     if let Some(failure) = pending.report.failure {
         if is_lost_race_to_append(pending, target, failure) {
             pending.report.failure = None;
-            return try_again(pending, Next::Lock);
+            return pending.try_again(Next::Lock);
         }
         if refuses_dontcache(pending, failure) {
             target.hybrid.note_refusal();
             pending.flags = pending.flags.without(RwFlags::DONTCACHE);
             pending.report.failure = None;
-            return try_again(pending, Next::Window);
+            return pending.try_again(Next::Window);
         }
         if reaches_past_the_end(pending, target, failure) {
             pending.report.failure = None;
-            return try_again(pending, Next::Window);
+            return pending.try_again(Next::Window);
         }
         if !ran_out(pending, target, failure) {
             return report_parts(pending, &flight.slab);
@@ -277,7 +277,7 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
     } else if useful > 0 {
         Next::Window
     } else {
-        try_again(pending, Next::Window)
+        pending.try_again(Next::Window)
     }
 }
 

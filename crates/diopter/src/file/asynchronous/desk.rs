@@ -84,7 +84,7 @@ impl Desk {
 
     #[cfg(feature = "tokio")]
     pub fn register_buffers(&mut self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
-        self.engine.core().backend().register(Register::Buffers(buffers))
+        self.engine.core().backend.register(Register::Buffers(buffers))
     }
 
     /// Whether completions are told of.
@@ -106,7 +106,10 @@ impl Desk {
     pub fn take_over(&mut self, mail: &mut Mail) {
         self.queue.extend(mail.arrived.drain(..));
         for id in mail.abandoned.iter().filter_map(|slot| slot.abandoned_id()) {
-            self.engine.core().cancel_unless_begun(id);
+            let mut core = self.engine.core();
+            if core.table.may_be_cancelled(id) {
+                core.cancel(id);
+            }
         }
         self.withdrawn += mail.withdrawn;
         mail.forget_departed();
@@ -128,22 +131,23 @@ impl Desk {
     fn round_waiting(&mut self, wait: Wait, wakers: &mut Vec<Waker>) -> Next {
         self.start(wakers);
         let mut core = self.engine.core();
-        if core.unreturned() > 0 {
+        if core.table.unreturned() > 0 {
             core.tick(wait);
         }
         let mut has_finished = false;
-        while let Some((place, finished)) = core.take_finished_with_place() {
+        while let Some(place) = core.table.finished.pop_front() {
+            let finished = core.take_out(place);
             has_finished = true;
             if let Some(slot) = self.served[place].take() {
                 slot.finish(finished).move_to(wakers);
             }
         }
-        let is_broken = core.broken().is_some() && core.unreturned() == 0;
-        let next = if core.is_in_haste() || has_finished && !self.queue.is_empty() {
+        let is_broken = core.broken.is_some() && core.table.unreturned() == 0;
+        let next = if core.is_in_haste || has_finished && !self.queue.is_empty() {
             Next::Again
-        } else if core.has_waiting() {
+        } else if core.table.has_waiting() {
             Next::Soon
-        } else if core.unreturned() > 0 {
+        } else if core.table.unreturned() > 0 {
             Next::Completions
         } else {
             Next::Requests
@@ -159,13 +163,13 @@ impl Desk {
 
     fn start(&mut self, wakers: &mut Vec<Waker>) {
         let mut core = self.engine.core();
-        while core.has_room() && core.broken().is_none() {
+        while core.table.has_room() && core.broken.is_none() {
             let Some(slot) = self.queue.pop_front() else { return };
             let mut at = None;
             let offer = slot.offer(|target, request| {
                 let place = start_at(&mut core, target, request)?;
                 at = Some(place);
-                Ok(core.id_at(place))
+                Ok(core.table.id_at(place))
             });
             match offer {
                 Offer::Taken => {}
@@ -182,7 +186,7 @@ impl Desk {
     /// Whether it has nothing to do.
     #[cfg(feature = "tokio")]
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.engine.core().unreturned() == 0
+        self.queue.is_empty() && self.engine.core().table.unreturned() == 0
     }
 
     /// Serves everything that it has, as long as that takes, but not for ever.
@@ -191,7 +195,7 @@ impl Desk {
         let deadline = Deadline::after(TEARDOWN_WAIT_MAX);
         while !self.is_idle() && !deadline.left().is_zero() {
             if self.round_blocking(wakers) == Next::Soon {
-                self.engine.core().pause(FUTURE_SLICE);
+                self.engine.core().table.pause(FUTURE_SLICE);
             }
         }
     }
@@ -227,7 +231,7 @@ fn engine(options: EngineOptions) -> Engine {
 }
 
 fn tell(engine: &Engine, event: &EventFd) -> bool {
-    engine.core().backend().register(Register::Notify(event.as_fd())).is_ok()
+    engine.core().backend.register(Register::Notify(event.as_fd())).is_ok()
 }
 
 /// Wakes each. One that panics is left behind: its future finds the result when it is polled.

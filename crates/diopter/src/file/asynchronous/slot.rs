@@ -7,7 +7,6 @@ use std::task::{Poll, Waker};
 
 use diopter_os::Errno;
 
-use diopter_core::engine::abandoned::note_unseen;
 use diopter_core::engine::target::Target;
 use diopter_core::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind};
 use diopter_core::limits::{DEPARTED_SHARE, SPARE_SLOTS_MAX};
@@ -318,7 +317,7 @@ fn note_abandoned(target: &Target, finished: FinishedRequest, is_expected: bool)
     if finished.op != RequestOp::Write {
         return Vec::new();
     }
-    note_unseen(&finished, target);
+    target.note_unseen(&finished);
     if is_expected {
         return target.abandoned.arrive(finished);
     }

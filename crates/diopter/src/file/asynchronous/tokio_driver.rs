@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use diopter_core::engine::{options_of_this_thread, seat};
+use diopter_core::engine::{options_of_this_thread, shard};
 use diopter_core::limits::FUTURE_SLICE;
 use diopter_core::sync::{Arc, pause};
 use diopter_os::EventFd;
@@ -74,7 +74,7 @@ struct Driver {
 
 /// The thread on which the engine is.
 struct Home {
-    seat: usize,
+    shard: usize,
     event: AsyncFd<Arc<EventFd>>,
 }
 
@@ -84,7 +84,7 @@ impl Future for Driver {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         this.mailbox.take(cx.waker(), &mut this.mail);
-        if this.home.as_ref().is_some_and(|home| home.seat != seat()) {
+        if this.home.as_ref().is_some_and(|home| home.shard != shard()) {
             // The runtime goes from thread to thread; its futures had better not.
             this.mailbox.close(&mut this.mail);
             return Poll::Pending;
@@ -117,7 +117,7 @@ impl Driver {
     fn settle(&mut self, desk: &Desk) -> bool {
         if self.home.is_none() && desk.is_told() {
             let event = Arc::clone(desk.event());
-            self.home = watch(event).map(|event| Home { seat: seat(), event });
+            self.home = watch(event).map(|event| Home { shard: shard(), event });
         }
         self.home.is_some() && desk.is_told()
     }
@@ -169,7 +169,7 @@ impl Drop for Driver {
     /// The runtime ends: its futures are going, and what the kernel has of them is waited for here.
     fn drop(&mut self) {
         self.mailbox.close(&mut self.mail);
-        if self.home.as_ref().is_some_and(|home| home.seat == seat())
+        if self.home.as_ref().is_some_and(|home| home.shard == shard())
             && let Some(mut desk) = take_desk()
         {
             let mut wakers = Vec::new();

@@ -1,0 +1,49 @@
+//! What of a file's I/O can be direct, in which units, and what the file was opened for.
+
+use diopter_os::RwFlags;
+
+use crate::policy::RoutePolicy;
+
+/// How much of the file's I/O can be direct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Directness {
+    /// Reads and writes.
+    Full,
+    /// Reads; the kernel buffers writes.
+    ReadsOnly,
+    /// Nothing.
+    None,
+}
+
+/// What direct I/O must be a multiple of, in bytes; powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// Offsets and lengths of reads.
+    pub read: u64,
+    /// Offsets and lengths of writes.
+    pub write: u64,
+    /// Memory addresses.
+    pub memory: u64,
+    /// What the page cache fills, writes back and drops as a whole, and so what a buffered write
+    /// may carry along: a page, or the file system's block where that is larger.
+    pub page: u64,
+}
+
+/// How the file was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Every write goes to the end of the file.
+    pub append: bool,
+    /// A request that would be buffered, even in part, is refused.
+    pub strict: bool,
+    /// Other processes write the same blocks and lock them as this one does.
+    pub shared_writers: bool,
+    /// Flags for every write: [`RwFlags::DSYNC`] or [`RwFlags::SYNC`].
+    pub durability: RwFlags,
+    /// Which requests bypass the page cache, whatever the engine's policy says.
+    pub route: Option<RoutePolicy>,
+}

@@ -1,0 +1,245 @@
+//! `Core`: the engine of one thread, with its table of requests, the bios in flight and a backend.
+//! `round.rs` is one round of it, `step.rs` how a request goes through its phases.
+
+use std::collections::VecDeque;
+
+use diopter_os::{Errno, Slab, SlabShape, fork};
+
+use crate::backend::{Backend, Completions, Wait};
+use crate::clock::Nanos;
+use crate::engine::bounce::BouncePool;
+use crate::engine::bulk::Bulk;
+use crate::engine::completer::Completer;
+use crate::engine::flight::{BioNote, Flight};
+use crate::engine::pending::{Failure, Pending, State, Taker};
+use crate::engine::stranded::Stranded;
+use crate::engine::table::Table;
+use crate::engine::target::Target;
+use crate::engine::this_thread::{ThreadEngine, reap_this_thread, shard};
+use crate::engine::wait::GATE_SLICE;
+use crate::error::BackendError;
+use crate::gate::Gate;
+use crate::limits::{
+    BOUNCE_BUFFERS_MAX, COMPLETION_SLICE, DEPTH_MAX, MEMORIES_MAX, SEGMENTS_MAX, WAIT_SLICE,
+};
+use crate::policy::{DepthPolicy, Policies};
+use crate::request::{FinishedRequest, RequestId};
+use crate::stripe::Runs;
+use crate::sync::{Arc, Ordering, StaticCounter};
+
+/// The bounds of a thread's slab.
+pub const SLAB_SHAPE: SlabShape =
+    SlabShape { bios: DEPTH_MAX, segments_per_bio: SEGMENTS_MAX, memories: MEMORIES_MAX };
+
+/// Blocks of request ids that were given out in this process. No two engines share one, so that an
+/// engine that took another's place on its thread does not mistake a request of the old one for its
+/// own.
+static ID_BLOCKS: StaticCounter = StaticCounter::new(0);
+
+/// Ids in a block.
+pub(super) const ID_BLOCK: u64 = 1 << 32;
+
+/// 0 stands for no request.
+const FIRST_ID: u64 = 1;
+
+/// The first id of a block that no engine has had.
+#[cold]
+fn first_id() -> u64 {
+    (u64::from(ID_BLOCKS.fetch_add(1, Ordering::Relaxed)) * ID_BLOCK).max(FIRST_ID)
+}
+
+/// The id after `id` in an engine: larger, and from another block once this one is used up.
+#[inline]
+pub(super) fn id_after(id: u64) -> u64 {
+    if (id + 1).is_multiple_of(ID_BLOCK) { first_id() } else { id + 1 }
+}
+
+/// An engine without its handle. In this order in memory: what a blocking call asks comes first,
+/// and shares few cache lines.
+#[repr(C, align(64))]
+pub struct Core {
+    pub backend: Box<dyn Backend>,
+    pub policies: Policies,
+    pub(super) shard: usize,
+    pub broken: Option<BackendError>,
+    /// The process that made it, by generation of fork.
+    pub(super) generation: u64,
+    /// The backend's clock, read once before a round's bios go out and once when some came back.
+    pub(super) now: Nanos,
+    pub(super) next_id: u64,
+    /// A waiting request can continue as soon as what is built was handed over.
+    pub is_in_haste: bool,
+    pub table: Table,
+    pub flight: Flight,
+    pub(super) completions: Completions,
+    pub completer: Completer,
+    pub(super) pool: BouncePool,
+    /// Places of bounced requests with something to copy while their bios are in the device.
+    pub(super) beside: VecDeque<usize>,
+    /// What writes held whose bios a lost backend may still have.
+    pub(super) stranded: Vec<Stranded>,
+}
+
+impl Core {
+    pub fn new(slab: Slab, backend: Box<dyn Backend>, policies: Policies) -> Core {
+        let bios_max = slab.shape().bios;
+        let bios = bios_max as usize;
+        Core {
+            flight: Flight {
+                slab,
+                is_polled: backend.is_polled(),
+                notes: vec![BioNote::default(); bios],
+                runs: vec![Runs::default(); bios],
+                backlog: VecDeque::with_capacity(bios),
+                shares: Vec::with_capacity(bios),
+                bulk: Bulk::new(policies.depth == DepthPolicy::Auto, bios_max),
+            },
+            backend,
+            policies,
+            table: Table::new(),
+            completions: Vec::with_capacity(bios),
+            completer: Completer::new(policies.completion),
+            pool: BouncePool::new(),
+            beside: VecDeque::with_capacity(BOUNCE_BUFFERS_MAX),
+            stranded: Vec::new(),
+            next_id: first_id(),
+            shard: shard(),
+            now: Nanos::default(),
+            is_in_haste: false,
+            broken: None,
+            generation: fork::generation(),
+        }
+    }
+
+    /// [`Core::has_room`], once requests whose results nobody takes are out of the way. Each of
+    /// them ends within the bounds of its own waits.
+    #[cold]
+    pub fn make_room(&mut self) -> bool {
+        let mut has_some = true;
+        while !self.table.has_room() && has_some {
+            let (completer, mut to) = self.delivery();
+            has_some = completer.collect(COMPLETION_SLICE, &mut to);
+        }
+        let is_discarded = |pending: &Pending| pending.is_discarded() && pending.target.is_some();
+        while !self.table.has_room() && self.table.entries.iter().any(is_discarded) {
+            self.tick_or_pause(Wait::Block(WAIT_SLICE));
+        }
+        self.table.has_room()
+    }
+
+    /// Lets a request of `target` finish without a taker.
+    pub fn discard(&mut self, id: RequestId, target: &Target) {
+        if let Some(finished) = self.take_finished_of(id) {
+            target.note_unseen(&finished);
+        } else if let Some(place) = self.table.place_of(id) {
+            self.table.entries[place].taker = Taker::Dropped;
+        }
+    }
+
+    /// One round, or a short sleep when everything waits for somebody else.
+    pub fn tick_or_pause(&mut self, wait: Wait) {
+        let came_back = self.tick(wait);
+        self.pause_unless(came_back);
+    }
+
+    /// After a round in which nothing came back and nothing is on its way: a short sleep.
+    pub fn pause_unless(&mut self, came_back: bool) {
+        let is_idle = !came_back
+            && !self.is_in_haste
+            && self.backend.held() == 0
+            && !self.flight.has_backlog();
+        let is_idle = is_idle && self.completer.out() == 0;
+        if is_idle && !reap_this_thread() {
+            self.table.pause(GATE_SLICE);
+        }
+    }
+
+    #[inline]
+    pub fn take_finished(&mut self) -> Option<FinishedRequest> {
+        match self.table.finished.pop_front() {
+            Some(place) => Some(self.take_out(place)),
+            None if self.completer.is_watching => {
+                self.completer.take_returned(None, &mut self.table)
+            }
+            None => None,
+        }
+    }
+
+    /// Adds every finished request to `done`.
+    pub fn take_all_finished(&mut self, done: &mut Vec<FinishedRequest>) {
+        while !self.table.finished.is_empty() {
+            // Of a known number, so that each is written where it stays.
+            let is_single = |place: &&usize| self.table.entries[**place].state == State::SingleDone;
+            let singles = self.table.finished.iter().take_while(is_single).count();
+            done.extend((0..singles).map(|_| {
+                let place = self.table.finished.pop_front().expect("counted");
+                self.take_out_single(place)
+            }));
+            done.extend(self.table.finished.pop_front().map(|place| self.take_out(place)));
+        }
+        if self.completer.is_watching {
+            done.extend(std::iter::from_fn(|| self.completer.take_returned(None, &mut self.table)));
+        }
+    }
+
+    /// The result of one request, if it has finished.
+    pub fn take_finished_of(&mut self, id: RequestId) -> Option<FinishedRequest> {
+        let index =
+            self.table.finished.iter().position(|place| self.table.entries[*place].id == id.0);
+        let Some(index) = index else {
+            return self.completer.take_returned(Some(id), &mut self.table);
+        };
+        let place = self.table.finished.remove(index)?;
+        Some(self.take_out(place))
+    }
+
+    /// Gives a request up, as far as that is possible.
+    pub fn cancel(&mut self, id: RequestId) {
+        let Some(place) = self.table.place_of(id) else { return };
+        let pending = &mut self.table.entries[place];
+        if pending.target.is_none() {
+            // Over already, and not taken.
+            return;
+        }
+        if pending.state == State::Single {
+            self.table.lengthen(place, &mut self.flight);
+        }
+        let pending = &mut self.table.entries[place];
+        pending.is_cancelled = true;
+        // Never tried: nobody has seen them.
+        let untried = self.flight.take_from_backlog(place);
+        pending.outstanding -= untried;
+        if matches!(pending.state, State::In(_)) && (untried > 0 || !pending.window.is_built) {
+            // What of the window is not in the device will not be; what is there may yet be done.
+            let (errno, range) = (Errno::ECANCELED, pending.window.range);
+            let failure = Failure { errno, range, kind: None, is_edge_read: false };
+            pending.report.failure.get_or_insert(failure);
+            pending.window.is_built = true;
+        }
+        if pending.outstanding == 0 {
+            if !pending.is_waiting {
+                self.table.set_waiting(place);
+            }
+            return;
+        }
+        for bio in self.flight.slab.held_bios() {
+            if self.flight.notes[bio.index()].request == place {
+                self.backend.cancel(bio);
+            }
+        }
+    }
+}
+
+impl ThreadEngine for Core {
+    fn has_writes_at(&self, gate: &Arc<Gate>) -> bool {
+        !self.is_inherited() && self.table.has_writes_at(gate)
+    }
+
+    fn reap(&mut self) -> bool {
+        let has_some = self.table.live(self.completer.filed()) > 0 && !self.is_inherited();
+        if has_some {
+            self.tick(Wait::Poll);
+        }
+        has_some
+    }
+}

@@ -1,0 +1,149 @@
+//! The requests of an engine: a bounded table, the files that they are on, and the order in which
+//! they wait and finish.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::clock::Nanos;
+use crate::engine::flight::Flight;
+use crate::engine::pending::Pending;
+use crate::engine::target::Target;
+use crate::engine::targets::Targets;
+use crate::gate::Gate;
+use crate::limits::REQUESTS_MAX;
+use crate::request::{RequestId, RequestOp};
+use crate::stripe::Runs;
+use crate::sync::Arc;
+
+/// The requests of an engine, by place.
+pub struct Table {
+    pub free: Vec<usize>,
+    pub entries: Vec<Pending>,
+    pub targets: Targets,
+    /// Places of requests that have ended and whose result was not taken yet.
+    pub finished: VecDeque<usize>,
+    /// Requests that could not continue; each is stepped once per round.
+    pub waiting: VecDeque<usize>,
+}
+
+impl Table {
+    pub fn new() -> Table {
+        let requests = REQUESTS_MAX as usize;
+        Table {
+            free: (0..requests).rev().collect(),
+            entries: (0..requests).map(|_| Pending::vacant()).collect(),
+            targets: Targets::new(REQUESTS_MAX),
+            finished: VecDeque::with_capacity(requests),
+            waiting: VecDeque::with_capacity(requests),
+        }
+    }
+
+    /// Returns true if a request can be taken in. Finished ones that were not taken keep their
+    /// places, so memory stays bounded.
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Returns true if a request is in the table, on its way or finished and not taken.
+    pub fn knows(&self, id: RequestId) -> bool {
+        self.place_of(id).is_some()
+    }
+
+    /// Requests whose result was not taken yet.
+    pub fn unreturned(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Returns true if a request has finished whose result lies at its place.
+    pub fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    /// Returns true if a request waits for something that may not come through this engine.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The target of a request that is not over.
+    pub fn target_at(&self, place: usize) -> Arc<Target> {
+        Arc::clone(self.targets.get(self.entries[place].target.expect("an occupied place")))
+    }
+
+    pub fn id_at(&self, place: usize) -> RequestId {
+        RequestId(self.entries[place].id)
+    }
+
+    pub fn place_of(&self, id: RequestId) -> Option<usize> {
+        self.entries.iter().position(|pending| pending.id == id.0)
+    }
+
+    /// Returns true if a write to the inode of `gate` is in the table.
+    pub fn has_writes_at(&self, gate: &Arc<Gate>) -> bool {
+        self.entries.iter().any(|pending| {
+            let target = pending.target.map(|id| self.targets.get(id));
+            pending.is_write() && target.is_some_and(|target| Arc::ptr_eq(target.gate(), gate))
+        })
+    }
+
+    /// Returns true if a request of `target` is in the table.
+    pub fn serves(&self, target: &Arc<Target>) -> bool {
+        let mut targets = self.entries.iter().filter_map(|pending| pending.target);
+        targets.any(|id| Arc::ptr_eq(self.targets.get(id), target))
+    }
+
+    /// Sleeps a little, less when a writer of the first waiting request's file goes.
+    pub fn pause(&self, timeout: Duration) {
+        let waiting = self.waiting.front().and_then(|place| self.entries[*place].target);
+        if let Some(id) = waiting {
+            self.targets.get(id).gate().pause(timeout);
+        }
+    }
+
+    /// Returns true if a caller may still take a result.
+    pub fn is_awaited(&self) -> bool {
+        self.entries.iter().any(|pending| pending.id != 0 && !pending.is_discarded())
+    }
+
+    /// Adds a request to those that are stepped in the next round.
+    pub fn set_waiting(&mut self, place: usize) {
+        self.entries[place].is_waiting = true;
+        self.waiting.push_back(place);
+    }
+
+    pub fn has_earlier_writes(&self, place: usize, target: &Target) -> bool {
+        let id = self.entries[place].id;
+        self.entries.iter().any(|other| {
+            let its = other.target.map(|id| &**self.targets.get(id));
+            // Through whichever open file of the inode.
+            let is_same = its.is_some_and(|its| Arc::ptr_eq(its.gate(), target.gate()));
+            is_same && other.is_write() && other.id < id
+        })
+    }
+
+    pub fn vacate(&mut self, place: usize) {
+        self.entries[place].id = 0;
+        self.free.push(place);
+    }
+
+    /// Returns how many requests have not ended; `filed` are with the completer.
+    pub fn live(&self, filed: usize) -> usize {
+        self.unreturned() - self.finished.len() - filed
+    }
+
+    /// Returns true for a read, and for a write or sync of which no bio was handed over.
+    pub fn may_be_cancelled(&self, id: RequestId) -> bool {
+        self.place_of(id).is_some_and(|place| {
+            let pending = &self.entries[place];
+            pending.op == RequestOp::Read || pending.timing.submitted == Nanos::default()
+        })
+    }
+
+    /// Makes a request of a single bio one that has phases, for it needs more than that bio.
+    #[cold]
+    pub fn lengthen(&mut self, place: usize, flight: &mut Flight) {
+        let pending = &mut self.entries[place];
+        let target = self.targets.get(pending.target.expect("an occupied place"));
+        pending.take_the_long_way(target);
+        flight.note_runs(place, Runs::one(pending.range));
+    }
+}

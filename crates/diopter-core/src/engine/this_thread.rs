@@ -1,0 +1,88 @@
+//! The engines of this thread, as one of them sees the others: a blocked writer reaps what it waits
+//! for, wherever that is.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Weak;
+
+use crate::gate::Gate;
+use crate::sync::{Arc, Ordering, StaticCounter};
+
+/// An engine that another one of its thread waits for.
+pub trait ThreadEngine {
+    /// Returns true if it has writes to the inode of `gate` that have not ended.
+    fn has_writes_at(&self, gate: &Arc<Gate>) -> bool;
+
+    /// Runs one round without waiting. Returns false if nothing is in flight.
+    fn reap(&mut self) -> bool;
+}
+
+/// Runs a function on the thread's own engine, if there is one that is not in use.
+type Lend = fn(&mut dyn FnMut(&mut dyn ThreadEngine));
+
+thread_local! {
+    static OWN: Cell<Option<Lend>> = const { Cell::new(None) };
+    static OTHERS: RefCell<Vec<Weak<RefCell<dyn ThreadEngine>>>> = const { RefCell::new(Vec::new()) };
+    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Returns a small number of this thread, to spread threads over the shards of a lock.
+pub fn shard() -> usize {
+    static NEXT: StaticCounter = StaticCounter::new(0);
+    let draw = || NEXT.fetch_add(1, Ordering::Relaxed) as usize;
+    SHARD
+        .try_with(|shard| {
+            if shard.get() == usize::MAX {
+                shard.set(draw());
+            }
+            shard.get()
+        })
+        .unwrap_or_else(|_| draw())
+}
+
+/// Sets how the thread's own engine is reached.
+pub fn set_own(lend: Lend) {
+    OWN.try_with(|own| own.set(Some(lend))).unwrap_or(());
+}
+
+/// Adds an engine of this thread, so that [`reap_this_thread`] finds it.
+pub fn enlist(engine: Weak<RefCell<dyn ThreadEngine>>) {
+    // A thread that is being torn down has no other writer to wait for it.
+    OTHERS
+        .try_with(|others| {
+            let mut others = others.borrow_mut();
+            others.retain(|other| other.strong_count() > 0);
+            others.push(engine);
+        })
+        .unwrap_or(());
+}
+
+/// Returns true if an engine of this thread that is not in use by the caller has writes to the
+/// inode of `gate` that have not ended.
+pub fn others_have_writes_at(gate: &Arc<Gate>) -> bool {
+    OTHERS
+        .try_with(|others| {
+            let others = others.borrow();
+            let mut live = others.iter().filter_map(Weak::upgrade);
+            live.any(|other| other.try_borrow().is_ok_and(|engine| engine.has_writes_at(gate)))
+        })
+        .unwrap_or(false)
+}
+
+/// Runs one round of every engine of this thread that is not in use by the caller. Returns true
+/// when one of them had something in flight.
+pub fn reap_this_thread() -> bool {
+    let mut had_some = false;
+    OTHERS
+        .try_with(|others| {
+            for other in others.borrow().iter().filter_map(Weak::upgrade) {
+                if let Ok(mut engine) = other.try_borrow_mut() {
+                    had_some |= engine.reap();
+                }
+            }
+        })
+        .unwrap_or(());
+    if let Ok(Some(lend)) = OWN.try_with(Cell::get) {
+        lend(&mut |engine| had_some |= engine.reap());
+    }
+    had_some
+}
