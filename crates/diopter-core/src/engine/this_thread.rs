@@ -21,7 +21,8 @@ type Lend = fn(&mut dyn FnMut(&mut dyn ThreadEngine));
 
 thread_local! {
     static OWN: Cell<Option<Lend>> = const { Cell::new(None) };
-    static OTHERS: RefCell<Vec<Weak<RefCell<dyn ThreadEngine>>>> = const { RefCell::new(Vec::new()) };
+    static OTHERS: RefCell<Vec<Weak<RefCell<dyn ThreadEngine>>>> =
+        const { RefCell::new(Vec::new()) };
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
