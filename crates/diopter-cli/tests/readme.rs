@@ -20,7 +20,7 @@ fn the_commands_of_the_readme_work_in_their_order() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |name: &str| dir.path().join(name);
     // What the first block assumes: a big file, and a directory for the copy.
-    let big: Vec<u8> = (0..BIG).map(|at| (at % 251) as u8).collect();
+    let big: Vec<u8> = (0..=250).cycle().take(BIG).collect();
     fs::write(path("big.img"), &big).unwrap();
     fs::create_dir(path("backup")).unwrap();
 
