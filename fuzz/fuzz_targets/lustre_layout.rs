@@ -1,4 +1,4 @@
-//! Any bytes as the value of `lustre.lov`: refused, or a layout that answers for every offset.
+//! Any bytes as the value of `lustre.lov`: refused, or a layout that maps every offset.
 
 #![no_main]
 

@@ -38,7 +38,7 @@ fn read_page(shape: PageShape, page: &[u8]) {
     let Ok(mut records) = shape.records(page) else { return };
     let mut bytes = 0;
     while let Ok(Some(record)) = records.next_record() {
-        // Each has a word of its own in front, so there are few enough.
+                // Each record has a header word, so their number is bounded.
         bytes += 4 + record.bytes.len();
         assert!(bytes <= page.len(), "records reach past their page");
         read_fields(&format, record.bytes);

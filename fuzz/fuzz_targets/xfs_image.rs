@@ -1,6 +1,6 @@
-//! Any bytes as an XFS image: refused, or every question ends with an answer or an error, after a
-//! bounded number of reads, and no extent leaves the image. Checksums are made right on the way, or
-//! nothing behind them would ever be met.
+//! Any bytes as an XFS image: refused, or every call returns a result or an error after a bounded
+//! number of reads, and no extent leaves the image. The target corrects checksums first, or the
+//! code after them would never run.
 
 #![no_main]
 
@@ -12,7 +12,7 @@ use diopter_images::xfs::Xfs;
 use diopter::{Errno, FileRange};
 use libfuzzer_sys::fuzz_target;
 
-/// Of one question, on an image of at most 64 KiB.
+/// Limit of reads in one call, on an image of at most 64 KiB.
 const READS_MAX: u32 = 100_000;
 
 const EXTENTS_MAX: u32 = 200;

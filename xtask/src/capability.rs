@@ -1,7 +1,7 @@
 //! What this machine can do that a lane may need, found by trying it, and what must not be missing
 //! (`DIOPTER_REQUIRE`). It knows no lanes.
 
-use crate::{deny, repo};
+use crate::{book, deny, repo};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -24,11 +24,12 @@ pub enum Capability {
     Tracefs,
     Fio,
     Deny,
+    Book,
     Cxx,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 14] = [
+    pub const ALL: [Capability; 15] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -42,6 +43,7 @@ impl Capability {
         Capability::Tracefs,
         Capability::Fio,
         Capability::Deny,
+        Capability::Book,
         Capability::Cxx,
     ];
 
@@ -60,6 +62,7 @@ impl Capability {
             Capability::Tracefs => "tracefs",
             Capability::Fio => "fio",
             Capability::Deny => "cargo-deny",
+            Capability::Book => "mdbook",
             Capability::Cxx => "c++",
         }
     }
@@ -120,6 +123,9 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Fio => fio_runs(),
         Capability::Deny => {
             deny::program().map(drop).ok_or_else(|| "cargo-deny is not installed".to_owned())
+        }
+        Capability::Book => {
+            book::program().map(drop).ok_or_else(|| "mdbook is not installed".to_owned())
         }
         Capability::Cxx => installed("c++"),
     }

@@ -3,7 +3,7 @@
 
 use crate::Outcome;
 use crate::capability::{self, Capability, Probe};
-use crate::{debian, deny, fuzz, repo, run, tidy};
+use crate::{book, debian, deny, fuzz, repo, run, tidy};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,8 @@ enum Work {
     Nightly(&'static [&'static str]),
     /// Licenses, sources and advisories of what is built.
     Deny,
+    /// The documentation site.
+    Book,
     /// Every fuzz target, from its seeds.
     Fuzz,
 }
@@ -137,6 +139,10 @@ const LANES: &[Lane] = &[
     Lane {
         needs: &[Capability::Deny],
         ..plain("deny", &[Step { work: Work::Deny, ..check(&[]) }])
+    },
+    Lane {
+        needs: &[Capability::Book],
+        ..plain("book", &[Step { work: Work::Book, ..check(&[]) }])
     },
     plain("build", &[check(&["build", "--release", "-p", "diopter-cli"])]),
     plain("package", &[check(PACKAGE)]),
@@ -410,6 +416,9 @@ pub fn run(names: &[String]) -> Outcome {
     if wanted.contains(&Capability::Deny) {
         deny::provide();
     }
+    if wanted.contains(&Capability::Book) {
+        book::provide();
+    }
     let probes = capability::probe_all();
     let have = capability::have(&probes);
     println!("this machine has: {have}");
@@ -489,6 +498,7 @@ fn run_steps(
         println!("   {}", shown(step, environment));
         let ended = match &step.work {
             Work::Tidy => tidy::run().map(|clean| (clean, run::Tally::default())),
+            Work::Book => book::build().map(|passed| (passed, run::Tally::default())),
             Work::Deny => deny::check().map(|clean| (clean, run::Tally::default())),
             Work::Fuzz => {
                 let ran = fuzz::run_all(FUZZ_SECONDS, seed, fuzz::Start::Seeds);
@@ -529,7 +539,7 @@ fn command(step: &Step, environment: &[(&'static str, String)]) -> Command {
             command.args(arguments);
             command
         }
-        Work::Tidy | Work::Deny | Work::Fuzz => repo::cargo(),
+        Work::Tidy | Work::Deny | Work::Book | Work::Fuzz => repo::cargo(),
     };
     command.envs(environment.iter().map(|(name, value)| (*name, value.as_str())));
     command.envs(step.variables.iter().copied());
@@ -543,6 +553,7 @@ fn shown(step: &Step, environment: &[(&'static str, String)]) -> String {
     match &step.work {
         Work::Tidy => "cargo xtask tidy".to_owned(),
         Work::Deny => "cargo-deny check, of the workspace and of fuzz/".to_owned(),
+        Work::Book => "mdbook build, of docs/ and the help of dio".to_owned(),
         Work::Fuzz => format!("every target of fuzz/ for {FUZZ_SECONDS} s"),
         Work::Cargo(_) | Work::Nightly(_) => run::shown(&command(step, environment)),
     }
@@ -599,6 +610,25 @@ mod tests {
         for (index, lane) in LANES.iter().enumerate() {
             assert!(!lane.steps.is_empty(), "{}", lane.name);
             assert!(LANES[..index].iter().all(|before| before.name != lane.name), "{}", lane.name);
+        }
+    }
+
+    #[test]
+    fn contributing_lists_every_lane_in_order_with_its_needs() {
+        let page = std::fs::read_to_string(repo::root().join("CONTRIBUTING.md")).unwrap();
+        let section = page.split("\n## ").find(|section| section.starts_with("Lanes")).unwrap();
+        let mut rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        for lane in LANES {
+            let row = rows.next().unwrap_or_else(|| panic!("no row for {}", lane.name));
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            assert_eq!(cells[0].trim_end_matches('`'), lane.name);
+            for need in lane.needs {
+                assert!(cells[2].contains(need.name()), "{}: {}", lane.name, need.name());
+            }
+        }
+        assert_eq!(rows.next(), None);
+        for capability in Capability::ALL {
+            assert!(page.contains(capability.name()), "{}", capability.name());
         }
     }
 

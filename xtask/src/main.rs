@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod book;
 mod capability;
 mod debian;
 mod demo;
@@ -33,9 +34,9 @@ cargo xtask COMMAND
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
 
 Environment
-  DIOPTER_REQUIRE=loop,ext4,xfs,uring,aio,threads,fuse,tracefs,fio,chromium,qemu
+  DIOPTER_REQUIRE=loop,ext4,xfs,uring,aio,threads,fuse,tracefs,fio,chromium,qemu,...
                                                          capabilities whose absence is a failure,
-                                                         not a skip
+                                                         not a skip; CONTRIBUTING.md lists them
   DIOPTER_SEED=N                                         the seed of every seeded test
 ";
 

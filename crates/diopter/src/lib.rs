@@ -67,3 +67,13 @@ pub use file::{
     AsyncDriver, File, Image, InFlight, Metadata, OpenOptions, ReaderOptions, RequestFuture,
     SequentialReader, StripedFile, SyncFuture, TransferFuture, use_for_futures,
 };
+
+/// The Rust code of the repository's README.md and of this crate's, as documentation tests.
+#[cfg(doctest)]
+mod readme {
+    #[doc = include_str!("../../../README.md")]
+    struct OfTheRepository;
+
+    #[doc = include_str!("../README.md")]
+    struct OfTheCrate;
+}

@@ -1,8 +1,9 @@
 //! `cargo xtask tidy`: the rules of docs/style.md that a machine can check. This file reads the
-//! files and prints the findings; the rules are in `text.rs`, `words.rs`, `code.rs` and
-//! `order.rs`.
+//! files and prints the findings; the rules are in `text.rs`, `words.rs`, `links.rs`,
+//! `code.rs` and `order.rs`.
 
 mod code;
+mod links;
 mod mask;
 mod order;
 mod text;
@@ -62,6 +63,7 @@ fn findings() -> Result<Vec<Finding>, String> {
     }
     let paths: Vec<&str> = sources.iter().map(|source| source.path.as_str()).collect();
     code::check_roots(&paths, &mut findings);
+    links::check(&sources, |path| repo::root().join(path).exists(), &mut findings);
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     Ok(findings)
 }
