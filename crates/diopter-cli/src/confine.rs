@@ -11,7 +11,7 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
-use crate::inside;
+use crate::image_path;
 
 /// Facts about files, devices and this process, in directories and one file of the kernel.
 const KERNEL: [&str; 4] = ["/proc/self", "/proc/sys", "/sys", "/proc/self/exe"];
@@ -35,7 +35,7 @@ pub enum Allowed {
 pub fn to_names(names: &[PathBuf], allowed: Allowed) -> String {
     let mut rules: Vec<(PathBuf, Allowed)> = Vec::new();
     for name in names {
-        match inside::split(name) {
+        match image_path::split(name) {
             Some(inside) => rules.push((inside.image, Allowed::Read)),
             None => {
                 let own = if name.is_dir() { Allowed::List } else { allowed };

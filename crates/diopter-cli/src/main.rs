@@ -10,7 +10,7 @@ mod env;
 #[cfg(test)]
 #[path = "../tests/golden_file/mod.rs"]
 mod golden_file;
-mod inside;
+mod image_path;
 mod log;
 mod output;
 mod size;

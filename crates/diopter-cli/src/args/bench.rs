@@ -7,7 +7,7 @@ use diopter::Preset;
 use diopter_bench::document::ReadWrite;
 
 use super::compare;
-use super::low::ABOUT_SIZES;
+use super::definitions::ABOUT_SIZES;
 use super::values;
 use crate::size;
 

@@ -9,7 +9,7 @@ use diopter_lab::Choice;
 use diopter_lab::between::Metric;
 use diopter_lab::matrix::{Engine, FileSystem, NamedJob};
 
-use super::low::ABOUT_SIZES;
+use super::definitions::ABOUT_SIZES;
 use super::values::ProgressWhen;
 use crate::size;
 

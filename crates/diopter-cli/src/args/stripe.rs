@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::low::ABOUT_SIZES;
+use super::definitions::ABOUT_SIZES;
 use crate::size;
 
 const ABOUT_STRIPES: &str = "\

@@ -18,7 +18,7 @@ use clap::ColorChoice;
 use diopter::{Errno, Error, SetupError};
 use serde::Serialize;
 
-use crate::inside;
+use crate::image_path;
 use crate::output;
 
 /// Prints what clap has to say instead of a parsed command line: help, version, or what is wrong
@@ -42,10 +42,10 @@ pub fn tell_instead(instead: &clap::Error, color: ColorChoice, trouble: u8) -> u
 
 /// An error of the library about a name, for people: of one inside an image, too.
 fn told_of(name: &Path, error: &Error) -> String {
-    match inside::split(name) {
+    match image_path::split(name) {
         Some(name) if matches!(error, Error::Image(_) | Error::Setup(_)) => {
-            let (cause, remedy) = inside::told(error);
-            let shown = output::shown(&inside::shown(&name.image, &name.path));
+            let (cause, remedy) = image_path::told(error);
+            let shown = output::shown(&image_path::shown(&name.image, &name.path));
             format!("{shown}: {cause}; {remedy}")
         }
         _ => told(error),

@@ -9,7 +9,7 @@ use diopter::stripe::Striping;
 use diopter::sys::space::{seek_data, seek_hole};
 use diopter::{Errno, File, ObjectOffset};
 
-use crate::inside::DataRanges;
+use crate::image_path::DataRanges;
 
 /// How the holes of a file are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

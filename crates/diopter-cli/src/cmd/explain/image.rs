@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{ExplainOptions, Explained};
 use crate::args::Operation;
-use crate::inside::{self, Inside, InsideName};
+use crate::image_path::{self, Inside, InsideName};
 use crate::output::Look;
 use crate::size::size_text;
 
@@ -56,7 +56,7 @@ pub struct DeviceLimits {
 pub fn open(options: &ExplainOptions, name: &InsideName) -> diopter::Result<(File, Inside)> {
     let is_write = options.operation == Operation::Write;
     let inside =
-        if is_write { inside::open_to_plan(name)? } else { inside::open(name, Use::Read)? };
+        if is_write { image_path::open_to_plan(name)? } else { image_path::open(name, Use::Read)? };
     let file = inside.file()?;
     let end = options.offset.saturating_add(options.length);
     let range = FileRange::new(options.offset, end);

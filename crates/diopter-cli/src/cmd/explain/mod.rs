@@ -16,7 +16,7 @@ use diopter::{
 use crate::args::Operation;
 use crate::cmd;
 use crate::confine::{self, Allowed};
-use crate::inside::{self, Inside};
+use crate::image_path::{self, Inside};
 use crate::log::{self, Filter, Level};
 use crate::output::{DONE, Look, TROUBLE};
 
@@ -84,7 +84,7 @@ pub fn json_schema() -> schemars::Schema {
 }
 
 fn explain<'a>(options: &'a ExplainOptions, filter: &Filter) -> diopter::Result<Explained<'a>> {
-    let (file, inside, refusal) = match inside::split(&options.name) {
+    let (file, inside, refusal) = match image_path::split(&options.name) {
         Some(name) => {
             let (file, inside) = image::open(options, &name)?;
             (file, Some(inside), None)

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::document::{self, Extents, Name, Share};
 use crate::cmd::finding::FindingText;
-use crate::inside::{self, ExtentCounts, Inside, InsideName};
+use crate::image_path::{self, ExtentCounts, Inside, InsideName};
 
 /// Names of a directory that are listed.
 pub const ENTRIES_MAX: usize = 10_000;
@@ -91,7 +91,7 @@ pub struct ListedEntry {
 
 /// Probes a name inside an image: what is told of the device is told of the image.
 pub fn name_of(whole: &Path, name: &InsideName, backend: BackendKind) -> diopter::Result<Name> {
-    let inside = inside::open(name, Use::Read)?;
+    let inside = image_path::open(name, Use::Read)?;
     let mut told = document::name_of(&probe(&name.image, backend)?);
     let node = node_of(&inside)?;
     told.name = whole.display().to_string();
@@ -115,14 +115,14 @@ pub fn add_root(told: &mut Name, path: &Path) {
         return;
     }
     let root = InsideName { image: path.to_owned(), path: b"/".to_vec() };
-    let read = inside::open(&root, Use::Read).and_then(|inside| {
+    let read = image_path::open(&root, Use::Read).and_then(|inside| {
         let node = node_of(&inside)?;
         Ok(image_of(&inside.image, path, node))
     });
     match read {
         Ok(image) => told.image = Some(image),
         Err(Error::Image(error)) if error.kind != ImageErrorKind::NotAnImage => {
-            let (evidence, remedy) = inside::told(&error.into());
+            let (evidence, remedy) = image_path::told(&error.into());
             told.findings.push(FindingText {
                 id: "image-unreadable",
                 severity: "notice",
@@ -163,7 +163,7 @@ fn node_of(inside: &Inside) -> diopter::Result<ProbedNode> {
         other => other.and_then(Result::ok),
     };
     let told = |error: &Error| {
-        let (cause, remedy) = inside::told(error);
+        let (cause, remedy) = image_path::told(error);
         format!("{cause}; {remedy}")
     };
     let listing = match kind {
@@ -173,7 +173,7 @@ fn node_of(inside: &Inside) -> diopter::Result<ProbedNode> {
     Ok(ProbedNode {
         path: String::from_utf8_lossy(&inside.path).into_owned(),
         inode,
-        kind: inside::kind_name(kind),
+        kind: image_path::kind_name(kind),
         size,
         mode,
         links,
@@ -188,7 +188,7 @@ fn node_of(inside: &Inside) -> diopter::Result<ProbedNode> {
 /// Whether all of a file could be overwritten now. The image is not opened for writing.
 fn overwrite(inside: &Inside) -> diopter::Result<()> {
     let name = InsideName { image: inside.image_path.clone(), path: inside.path.clone() };
-    let inside = inside::open_to_plan(&name)?;
+    let inside = image_path::open_to_plan(&name)?;
     inside.file()?;
     inside.check_overwrite(FileRange::new(0, inside.node.size))
 }
@@ -245,7 +245,7 @@ fn entry_of(volume: &dyn Volume, entry: &Entry) -> ListedEntry {
     ListedEntry {
         name: String::from_utf8_lossy(&entry.name).into_owned(),
         inode: entry.inode,
-        kind: node.as_ref().map(|node| inside::kind_name(node.kind)),
+        kind: node.as_ref().map(|node| image_path::kind_name(node.kind)),
         size: node.as_ref().map(|node| node.size),
         mode: node.as_ref().map(|node| node.mode),
         target: target.map(|target| String::from_utf8_lossy(&target).into_owned()),

@@ -13,7 +13,7 @@ use diopter::{BackendKind, StripedFile};
 
 use crate::cmd;
 use crate::confine::{self, Allowed};
-use crate::inside;
+use crate::image_path;
 use crate::log::{self, Filter, Level};
 use crate::output::{DONE, Look, TROUBLE};
 use document::{Document, Name};
@@ -37,7 +37,7 @@ pub fn run(options: &ProbeOptions, filter: &Filter, look: &Look) -> u8 {
     let mut status = DONE;
     for name in &options.names {
         filter.tell("probe", Level::Debug, || format!("looking at {}", name.display()));
-        let told = match inside::split(name) {
+        let told = match image_path::split(name) {
             Some(inside) => image::name_of(name, &inside, options.backend),
             None => match StripedFile::is_at(name) {
                 Ok(true) => striped::name_of(name, options.backend),

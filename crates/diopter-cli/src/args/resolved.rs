@@ -14,8 +14,8 @@ use super::compare::CompareArgs;
 use diopter_lab::between::Question;
 use diopter_lab::matrix::{self, Plan};
 
+use super::definitions::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
 use super::lab::{LabCommand, RunArgs, StoreArgs};
-use super::low::{Cli, Command, CommonArgs, CpArgs, ExplainArgs};
 use super::report::ReportArgs;
 use super::stripe::StripeCommand;
 use super::trace::{TraceArgs, TraceFormat};
