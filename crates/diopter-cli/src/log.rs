@@ -89,7 +89,7 @@ impl Filter {
     }
 
     /// Tells a line, if it passes. `line` is only made then.
-    pub fn tell(&self, target: &'static str, level: Level, line: impl FnOnce() -> String) {
+    pub fn log(&self, target: &'static str, level: Level, line: impl FnOnce() -> String) {
         if self.passes(target, level) {
             say(&match level {
                 Level::Warn => format!("warning: {}", line()),

@@ -16,7 +16,9 @@ pub const DIFFERENT: u8 = 1;
 pub const TROUBLE: u8 = 2;
 /// Nobody can say.
 pub const INCONCLUSIVE: u8 = 3;
-/// The reader went away (`dio probe | head`): what a shell tells of a program ended by SIGPIPE.
+/// `dio trace` itself failed, as env(1) reports it.
+pub const TRACE_FAILED: u8 = 125;
+/// The reader went away (`dio probe | head`): the status of a program that SIGPIPE ended.
 const READER_GONE: u8 = 128 + 13;
 
 /// Text is wrapped at this width where there is no terminal.

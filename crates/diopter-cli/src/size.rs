@@ -1,24 +1,10 @@
 //! Sizes as people write them: `4k`, `1MiB`, `10MB`, `4096`. What has two readings is refused with
 //! both. The way back, `1 MiB (1048576 B)`, is `diopter::probe::size_text`.
 
-use std::fmt;
-
 pub use diopter::probe::size_text;
 
 /// Letters of the units, each 1024 or 1000 times the one before.
 const LETTERS: [char; 6] = ['k', 'm', 'g', 't', 'p', 'e'];
-
-/// Why a text is no size: what is wrong, and what to write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SizeError(String);
-
-impl fmt::Display for SizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for SizeError {}
 
 /// What stands behind the digits.
 enum Suffix {
@@ -32,9 +18,9 @@ enum Suffix {
 /// `4096B` (bytes), `0x1000` (bytes).
 ///
 /// # Errors
-/// [`SizeError`] for what is empty, negative, a fraction, too large, or has two readings: fio takes
+/// For what is empty, negative, a fraction, too large, or has two readings: fio takes
 /// `1mi` for 10^6 bytes, others for 2^20.
-pub fn parse(text: &str) -> Result<u64, SizeError> {
+pub fn parse(text: &str) -> Result<u64, String> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return parse_hex(text, digits);
     }
@@ -47,9 +33,9 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
         return Err(refused_fraction(text, number, rest));
     }
     if suffix.starts_with(',') {
-        return Err(SizeError(format!(
+        return Err(format!(
             "`{text}` could mean a fraction or thousands; write digits alone, then the unit"
-        )));
+        ));
     }
     // As many digits as a u128 holds are far beyond any file.
     let Ok(number) = number.parse::<u128>() else { return Err(too_large(text)) };
@@ -62,11 +48,11 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     }
 }
 
-fn parse_hex(text: &str, digits: &str) -> Result<u64, SizeError> {
+fn parse_hex(text: &str, digits: &str) -> Result<u64, String> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(SizeError(format!(
+        return Err(format!(
             "`{text}` is no number: behind `0x` stand digits from 0 to f, and no unit"
-        )));
+        ));
     }
     u64::from_str_radix(digits, 16).map_err(|_| too_large(text))
 }
@@ -103,44 +89,44 @@ fn of_other_letter(suffix: &str) -> Suffix {
     }
 }
 
-fn unclear(text: &str, number: u128, readings: &[(u128, String); 2]) -> SizeError {
+fn unclear(text: &str, number: u128, readings: &[(u128, String); 2]) -> String {
     let [(one, one_unit), (other, other_unit)] = readings;
     if other_unit == "b" {
         let bytes = number.saturating_mul(*other);
-        return SizeError(format!(
+        return format!(
             "`{text}` could mean {number} B or {number} blocks of 512 B ({bytes} B); write \
              `{number}B` or `{bytes}B`"
-        ));
+        );
     }
     let told = |scale: &u128, unit: &str| match unit {
         "B" => format!("{number} B"),
         "k" => format!("{number} KiB ({} B)", number.saturating_mul(*scale)),
         _ => format!("{number} {unit} ({} B)", number.saturating_mul(*scale)),
     };
-    SizeError(format!(
+    format!(
         "`{text}` could mean {} or {}; write `{number}{one_unit}` or `{number}{other_unit}`",
         told(one, one_unit),
         told(other, other_unit)
-    ))
+    )
 }
 
-fn refused_start(text: &str) -> SizeError {
+fn refused_start(text: &str) -> String {
     let first = text.chars().next();
-    SizeError(match first {
+    match first {
         None => "an empty text is no size; write one such as `4k`, `1MiB` or `4096`".to_owned(),
         Some('-') => format!("`{text}` is negative; a size is 0 or more"),
         Some(_) => format!("`{text}` does not begin with a digit; write `4k`, `1MiB` or `4096`"),
-    })
+    }
 }
 
-fn refused_fraction(text: &str, whole: &str, rest: &str) -> SizeError {
+fn refused_fraction(text: &str, whole: &str, rest: &str) -> String {
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     let (fraction, suffix) = rest.split_at(digits);
     let advice = in_bytes(whole, fraction, suffix).map_or_else(
         || "write whole numbers of a smaller unit".to_owned(),
         |b| format!("write `{b}`"),
     );
-    SizeError(format!("`{text}` is a fraction; {advice}"))
+    format!("`{text}` is a fraction; {advice}")
 }
 
 /// What a fraction comes to, if it is a whole number of bytes.
@@ -153,8 +139,8 @@ fn in_bytes(whole: &str, fraction: &str, suffix: &str) -> Option<String> {
     numerator.is_multiple_of(denominator).then(|| kibi.unwrap_or_else(|| bytes.to_string()))
 }
 
-fn too_large(text: &str) -> SizeError {
-    SizeError(format!("`{text}` is too large; the most is {} B (16 EiB - 1)", u64::MAX))
+fn too_large(text: &str) -> String {
+    format!("`{text}` is too large; the most is {} B (16 EiB - 1)", u64::MAX)
 }
 
 #[cfg(test)]
@@ -162,7 +148,7 @@ mod tests {
     use super::*;
 
     fn check_error(text: &str, expected: &str) {
-        assert_eq!(parse(text).unwrap_err().to_string(), expected, "{text:?}");
+        assert_eq!(parse(text).unwrap_err(), expected, "{text:?}");
     }
 
     #[test]

@@ -7,8 +7,7 @@ use diopter::Preset;
 use diopter_bench::document::ReadWrite;
 
 use super::compare;
-use super::definitions::ABOUT_SIZES;
-use super::values;
+use super::values::{self, ABOUT_SIZES};
 use crate::size;
 
 const EXAMPLES: &str = "\

@@ -1,11 +1,12 @@
 //! What can be typed behind `dio compare`, with its help.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use diopter_bench::compare::Metric;
+
+use super::values::named;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,40 +54,25 @@ pub struct CompareArgs {
     pub json: bool,
 }
 
-/// Why a text is no floor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FloorError(String);
-
-impl fmt::Display for FloorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for FloorError {}
-
 /// Takes `2%` or `0.5%`; gives the fraction. A number alone has two readings.
 ///
 /// # Errors
 /// Anything else, and what is not between 0 and 100 %.
-pub fn floor(text: &str) -> Result<f64, FloorError> {
+pub fn floor(text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
     match (number, text.parse::<f64>()) {
         (Some(percent), _) if (0.0..100.0).contains(&percent) => Ok(percent / 100.0),
-        (None, Ok(number)) => Err(FloorError(format!(
+        (None, Ok(number)) => Err(format!(
             "`{text}` could mean {number}% or {}%; write the one with %",
             number * 100.0
-        ))),
-        _ => Err(FloorError(format!("`{text}` is no floor; write a percentage such as 1%"))),
+        )),
+        _ => Err(format!("`{text}` is no floor; write a percentage such as 1%")),
     }
 }
 
 /// Metrics by name.
 fn metric() -> impl TypedValueParser<Value = Metric> {
-    PossibleValuesParser::new(Metric::ALL.map(Metric::name)).map(|typed| {
-        let found = Metric::ALL.into_iter().find(|metric| metric.name() == typed);
-        found.expect("the parser lets only these names pass")
-    })
+    named(&Metric::ALL, Metric::name)
 }
 
 #[cfg(test)]
@@ -98,7 +84,7 @@ mod tests {
         assert_eq!(floor("2%"), Ok(0.02));
         assert_eq!(floor("0.5 %"), Ok(0.005));
         assert_eq!(floor("0%"), Ok(0.0));
-        let told = floor("5").unwrap_err().to_string();
+        let told = floor("5").unwrap_err();
         assert_eq!(told, "`5` could mean 5% or 500%; write the one with %");
         for text in ["", "%", "a%", "-1%", "100%", "nan%", "much"] {
             assert!(floor(text).is_err(), "{text}");

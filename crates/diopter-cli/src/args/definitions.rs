@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
+use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Policies, Preset, SubmitPolicy};
 
 use super::bench::{BenchArgs, BenchRoundArgs};
 use super::compare::CompareArgs;
@@ -14,20 +14,16 @@ use super::lab::LabArgs;
 use super::report::ReportArgs;
 use super::stripe::StripeArgs;
 use super::trace::TraceArgs;
-use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
-use crate::cmd::trace;
+use super::values::{
+    self, ABOUT_SIZES, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen,
+};
 use crate::cp::preserve::Attribute;
 use crate::cp::{Reflink, Sparse};
-use crate::output::TROUBLE;
+use crate::output::{TRACE_FAILED, TROUBLE};
 use crate::size;
 
 const LONG_VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), "\nbackends: uring, aio, threads, sim");
-
-pub(super) const ABOUT_SIZES: &str = "\
-Sizes:
-  4096, 4k, 1M, 2G, 4KiB, 1MiB are bytes and powers of 1024; 4kB, 1MB, 2GB are powers of 1000.
-  What has two readings, such as 1mi or 4KB, is refused.";
 
 const ABOUT_STRIPED_TARGETS: &str = "\
 Striped files as targets:
@@ -266,6 +262,20 @@ pub struct ExplainArgs {
     pub json: bool,
 }
 
+impl ExplainArgs {
+    /// Returns the preset's policies with those that were typed in their places.
+    pub fn policies(&self) -> Policies {
+        let preset = self.preset.policies();
+        Policies {
+            boundary: self.boundary.unwrap_or(preset.boundary),
+            submit: self.submit.unwrap_or(preset.submit),
+            merge: self.merge.unwrap_or(preset.merge),
+            completion: self.completion.unwrap_or(preset.completion),
+            ..preset
+        }
+    }
+}
+
 /// Say what direct I/O can do on a name, and what slows it down there
 ///
 /// Shows the kernel, the file system, the limits of the device's queue, the alignments and who told
@@ -327,7 +337,7 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
 /// The exit status of a wrong command line. `dio trace` passes its command's on, and keeps its own
 /// failures apart from these as env(1) does.
 pub fn status_of_trouble(words: &[OsString]) -> u8 {
-    if command_of(words).is_some_and(|word| word == "trace") { trace::FAILED } else { TROUBLE }
+    if command_of(words).is_some_and(|word| word == "trace") { TRACE_FAILED } else { TROUBLE }
 }
 
 /// The command of a line that may be wrong: the first word that is neither an option nor the value
@@ -397,7 +407,7 @@ mod tests {
             "dio --color=purple trace -- true",
             "dio --backend threads trace",
         ] {
-            assert_eq!(status_of_trouble(&words(line)), trace::FAILED, "{line}");
+            assert_eq!(status_of_trouble(&words(line)), TRACE_FAILED, "{line}");
         }
         for line in
             ["dio", "dio cp trace", "dio --color=never cp", "dio tracer", "dio --color trace"]

@@ -2,15 +2,14 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand, value_parser};
 use diopter_bench::document::ReadWrite;
 use diopter_lab::Choice;
 use diopter_lab::between::Metric;
 use diopter_lab::matrix::{Engine, FileSystem, NamedJob};
 
-use super::definitions::ABOUT_SIZES;
-use super::values::ProgressWhen;
+use super::values::{ABOUT_SIZES, ProgressWhen, named};
 use crate::size;
 
 const ABOUT_KERNELS: &str = "\
@@ -221,7 +220,7 @@ fn named_job() -> impl TypedValueParser<Value = NamedJob> {
 fn block_bytes(text: &str) -> Result<u64, String> {
     const BLOCK: u64 = 4 << 10;
     const LARGEST: u64 = 16 << 20;
-    let bytes = size::parse(text).map_err(|error| error.to_string())?;
+    let bytes = size::parse(text)?;
     if bytes == 0 || !bytes.is_multiple_of(BLOCK) || bytes > LARGEST {
         return Err("the guest's device takes multiples of 4k, up to 16M".to_owned());
     }
@@ -234,16 +233,4 @@ fn engine() -> impl TypedValueParser<Value = Engine> {
 
 fn read_write() -> impl TypedValueParser<Value = ReadWrite> {
     named(&ReadWrite::ALL, ReadWrite::name)
-}
-
-/// One of values that have names.
-fn named<T: Copy + Send + Sync + 'static>(
-    all: &'static [T],
-    name_of: fn(T) -> &'static str,
-) -> impl TypedValueParser<Value = T> {
-    let names: Vec<&'static str> = all.iter().map(|one| name_of(*one)).collect();
-    PossibleValuesParser::new(names).map(move |name| {
-        let found = all.iter().find(|one| name_of(**one) == name);
-        *found.expect("only these names are let through")
-    })
 }

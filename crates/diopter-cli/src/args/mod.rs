@@ -1,5 +1,5 @@
-//! The command line, in two steps: `definitions` has what can be typed, `resolved` what it means.
-//! Only `resolved` looks at the environment and the terminal, and nothing here does any work.
+//! The command line: what can be typed, and the settings that it, the environment and the terminal
+//! decide together. Nothing is opened here.
 
 mod bench;
 mod compare;
@@ -11,6 +11,12 @@ mod stripe;
 mod trace;
 mod values;
 
-pub use definitions::{Cli, color_of, parse, status_of_trouble};
-pub use resolved::{Job, Work, resolve};
-pub use values::{Document, Operation};
+pub use bench::BenchArgs;
+pub use compare::CompareArgs;
+pub use definitions::{Cli, Command, ExplainArgs, ProbeArgs, color_of, parse, status_of_trouble};
+pub use lab::{BisectArgs, KernelsArgs, LabCommand, RunArgs, StoreArgs};
+pub use report::ReportArgs;
+pub use resolved::{Settings, copy_options};
+pub use stripe::{CreateArgs, StripeCommand};
+pub use trace::{TraceArgs, TraceFormat};
+pub use values::{Document, Operation, ProgressWhen};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::definitions::ABOUT_SIZES;
+use super::values::ABOUT_SIZES;
 use crate::size;
 
 const ABOUT_STRIPES: &str = "\

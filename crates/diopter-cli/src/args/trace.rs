@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::definitions::ABOUT_SIZES;
+use super::values::ABOUT_SIZES;
 use crate::size;
 
 const EXAMPLES: &str = "\

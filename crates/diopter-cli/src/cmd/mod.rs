@@ -23,7 +23,7 @@ use crate::output;
 
 /// Prints what clap has to say instead of a parsed command line: help, version, or what is wrong
 /// with it. Gives the exit status, which is `trouble` for a wrong command line.
-pub fn tell_instead(instead: &clap::Error, color: ColorChoice, trouble: u8) -> u8 {
+pub fn print_instead(instead: &clap::Error, color: ColorChoice, trouble: u8) -> u8 {
     let status = if instead.use_stderr() { trouble } else { output::DONE };
     let is_coloured = match color {
         ColorChoice::Always => true,

@@ -11,26 +11,13 @@ use diopter_bench::load;
 use diopter_bench::report::{self, TextStyle};
 use diopter_bench::whole;
 
+use crate::args::ReportArgs;
 use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};
 
-/// What the command line says.
-pub struct ReportOptions {
-    /// Runs; the first is the base of the others.
-    pub names: Vec<PathBuf>,
-    /// Where the page goes.
-    pub html: Option<PathBuf>,
-    /// The directory for fio's JSON.
-    pub fio_json: Option<PathBuf>,
-    /// What is printed; `None` for nothing.
-    pub form: Option<Form>,
-    /// How it is judged.
-    pub settings: Settings,
-}
-
 /// What is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+enum Form {
     /// Tables for a terminal.
     Text,
     /// Tables in Markdown.
@@ -42,9 +29,10 @@ pub enum Form {
 }
 
 /// Renders, and gives the exit status.
-pub fn run(options: &ReportOptions, look: &Look) -> u8 {
-    match render(options, look) {
-        Ok(text) if options.form == Some(Form::Json) => output::print_json(&text, DONE),
+pub fn run(args: &ReportArgs, look: &Look) -> u8 {
+    let form = form_of(args);
+    match render(args, form, look) {
+        Ok(text) if form == Some(Form::Json) => output::print_json(&text, DONE),
         Ok(text) => look.print(&text, DONE),
         Err(message) => {
             log::fail("report", &message);
@@ -53,12 +41,23 @@ pub fn run(options: &ReportOptions, look: &Look) -> u8 {
     }
 }
 
-fn render(options: &ReportOptions, look: &Look) -> Result<String, String> {
-    let (bench, comparison) = read(options)?;
-    if let Some(path) = &options.html {
+/// Returns the form that is printed; `None` for nothing.
+fn form_of(args: &ReportArgs) -> Option<Form> {
+    match (args.markdown, args.csv, args.json) {
+        (true, _, _) => Some(Form::Markdown),
+        (_, true, _) => Some(Form::Csv),
+        (_, _, true) => Some(Form::Json),
+        _ if args.html.is_some() || args.fio_json.is_some() => None,
+        _ => Some(Form::Text),
+    }
+}
+
+fn render(args: &ReportArgs, form: Option<Form>, look: &Look) -> Result<String, String> {
+    let (bench, comparison) = read(args)?;
+    if let Some(path) = &args.html {
         write(path, &report::html(&bench, Some(&comparison)))?;
     }
-    if let Some(dir) = &options.fio_json {
+    if let Some(dir) = &args.fio_json {
         for export in fio::export(&bench) {
             let dir = dir.join(export.dir_name);
             fs::create_dir_all(&dir).map_err(|error| {
@@ -71,7 +70,7 @@ fn render(options: &ReportOptions, look: &Look) -> Result<String, String> {
         }
     }
     let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
-    Ok(match options.form {
+    Ok(match form {
         None => String::new(),
         Some(Form::Text) => report::text(&bench, Some(&comparison), style),
         Some(Form::Markdown) => report::markdown(&bench, Some(&comparison)),
@@ -81,15 +80,16 @@ fn render(options: &ReportOptions, look: &Look) -> Result<String, String> {
 }
 
 /// The runs as one document, and what is said of it.
-fn read(options: &ReportOptions) -> Result<(Bench, Comparison), String> {
+fn read(args: &ReportArgs) -> Result<(Bench, Comparison), String> {
     let mut all = Vec::new();
     let mut notes = Vec::new();
-    for path in &options.names {
+    for path in &args.names {
         let loaded = load::rounds(path).map_err(|error| error.to_string())?;
         notes.extend(loaded.notes);
-        all.push(Named { name: short_name(path, &options.names), bench: loaded.bench });
+        all.push(Named { name: short_name(path, &args.names), bench: loaded.bench });
     }
-    let settings = &options.settings;
+    let settings =
+        &Settings { effect_floor: args.floor, is_partial: args.partial, ..Settings::default() };
     let (bench, mut comparison) = match all.as_slice() {
         [only] => (only.bench.clone(), compare::columns(&only.bench, settings)),
         several => {

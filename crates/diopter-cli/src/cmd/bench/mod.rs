@@ -1,9 +1,7 @@
 //! `dio bench`: turns what was typed into a plan, runs it, and prints. The laboratory measures.
 
+mod plan;
 mod progress;
-mod resolve;
-
-pub use resolve::BenchOptions;
 
 use std::fs;
 use std::io::Read;
@@ -11,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use diopter::BackendKind;
 use diopter_bench::bench::campaign::{Campaign, Ending};
 use diopter_bench::bench::ground::{Ground, Named};
 use diopter_bench::bench::journal::{Begin, Journal, Reached, SCHEMA};
@@ -23,6 +22,7 @@ use diopter_bench::document::Bench;
 use diopter_bench::report::{self, TextStyle};
 use diopter_bench::{untrusted, whole};
 
+use crate::args::BenchArgs;
 use crate::cp::Signals;
 use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};
@@ -35,8 +35,8 @@ const RESULTS_MAX: u32 = 10_000;
 const ORDER_BYTES_MAX: u64 = 1 << 20;
 
 /// Does it, and gives the exit status.
-pub fn run(options: &BenchOptions, look: &Look) -> u8 {
-    match bench(options, look) {
+pub fn run(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> u8 {
+    match bench(args, backends, look) {
         Ok(status) => status,
         Err(error) => {
             log::fail("bench", &error);
@@ -61,19 +61,20 @@ pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(Bench)
 }
 
-fn bench(options: &BenchOptions, look: &Look) -> Result<u8, String> {
-    let plan = resolve::plan(options)?;
+fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, String> {
+    let backends: Vec<&str> = backends.iter().map(|kind| kind.name()).collect();
+    let plan = plan::plan(args, &backends)?;
     let signals = Signals::listen().map_err(|errno| format!("signals: {errno}"))?;
     let stopped = signals.clone();
     let ground = Ground::new(
-        Named::of(&options.name)?,
+        Named::of(&args.name)?,
         &plan.jobs,
-        (options.may_overwrite, Arc::new(move || stopped.arrived().is_some())),
+        (args.overwrite, Arc::new(move || stopped.arrived().is_some())),
     )?;
-    let path = result_path(options)?;
-    let (journal, reached) = journal(options, (&path, &plan))?;
+    let path = result_path(args)?;
+    let (journal, reached) = journal(args, (&path, &plan))?;
     let mut result = ResultFile::new(&path)?;
-    let mut progress = Progress::new(&plan, options.is_quiet);
+    let mut progress = Progress::new(&plan, args.quiet);
     progress.skip(&reached);
     let stopped = signals.clone();
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
@@ -101,7 +102,7 @@ fn bench(options: &BenchOptions, look: &Look) -> Result<u8, String> {
     if let Some(why) = lost {
         return Err(why);
     }
-    tell(options, (&path, &bench), look)?;
+    tell(args, (&path, &bench), look)?;
     match (ending, signals.arrived()) {
         (Ending::Interrupted, Some(signal)) => {
             log::say(&kept(&path, &format!("ended by {}", signal.name())));
@@ -127,10 +128,10 @@ fn kept(path: &Path, why: &str) -> String {
 }
 
 /// Writes the reports, prints what came out, and where all of it is.
-fn tell(options: &BenchOptions, (path, bench): (&Path, &Bench), look: &Look) -> Result<(), String> {
+fn tell(args: &BenchArgs, (path, bench): (&Path, &Bench), look: &Look) -> Result<(), String> {
     let comparison = compare::columns(bench, &Settings::default());
     let page = report::html(bench, Some(&comparison));
-    let html = match &options.html {
+    let html = match &args.html {
         Some(html) => {
             write(html, &page)?;
             html.clone()
@@ -143,13 +144,13 @@ fn tell(options: &BenchOptions, (path, bench): (&Path, &Bench), look: &Look) -> 
             html
         }
     };
-    if let Some(path) = &options.markdown {
+    if let Some(path) = &args.markdown {
         write(path, &untrusted::text(&report::markdown(bench, Some(&comparison))))?;
     }
-    if let Some(path) = &options.csv {
+    if let Some(path) = &args.csv {
         write(path, &report::csv(bench))?;
     }
-    if options.is_json {
+    if args.json {
         let text = fs::read_to_string(path)
             .map_err(|error| format!("read {}: {error}", path.display()))?;
         output::print_json(&text, DONE);
@@ -171,12 +172,9 @@ fn unwritten(path: &Path, error: &std::io::Error) -> String {
     format!("write {}: {error}; choose another place", path.display())
 }
 
-fn journal(
-    options: &BenchOptions,
-    (path, plan): (&Path, &Plan),
-) -> Result<(Journal, Reached), String> {
+fn journal(args: &BenchArgs, (path, plan): (&Path, &Plan)) -> Result<(Journal, Reached), String> {
     let journal = journal_of(path);
-    if options.resumes {
+    if args.resume {
         let (opened, begin, reached) = Journal::resume(&journal)?;
         if begin.plan != *plan {
             return Err(format!(
@@ -199,8 +197,8 @@ fn journal(
 
 /// Where the result goes: as it was said, or under the first free number here. To go on: the last
 /// one that was interrupted.
-fn result_path(options: &BenchOptions) -> Result<PathBuf, String> {
-    if let Some(path) = &options.json_out {
+fn result_path(args: &BenchArgs) -> Result<PathBuf, String> {
+    if let Some(path) = &args.json_out {
         return Ok(path.clone());
     }
     let name = |number: u32| match number {
@@ -210,7 +208,7 @@ fn result_path(options: &BenchOptions) -> Result<PathBuf, String> {
     let is_taken = |path: &PathBuf| path.exists() || journal_of(path).exists();
     let free = (1..=RESULTS_MAX).find(|number| !is_taken(&name(*number)));
     let free = free.ok_or("dio-bench.json and all its numbers are taken; write --json-out")?;
-    if !options.resumes {
+    if !args.resume {
         return Ok(name(free));
     }
     let left = (1..free).rev().map(name).find(|path| journal_of(path).exists());

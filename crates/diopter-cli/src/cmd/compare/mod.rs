@@ -2,31 +2,22 @@
 
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use diopter_bench::compare::{self, Comparison, Named, Settings, Verdict};
 use diopter_bench::load::{self, LoadError};
 
+use crate::args::CompareArgs;
 use crate::cmd;
 use crate::log;
 use crate::output::{DIFFERENT, DONE, INCONCLUSIVE, Look, TROUBLE};
 
-/// What the command line says.
-pub struct CompareOptions {
-    /// The base, then what is compared to it.
-    pub names: Vec<PathBuf>,
-    /// How it is judged.
-    pub settings: Settings,
-    /// One JSON document on standard output.
-    pub is_json: bool,
-}
-
 /// Compares, and gives the exit status.
-pub fn run(options: &CompareOptions, look: &Look) -> u8 {
-    match compare(options) {
+pub fn run(args: &CompareArgs, look: &Look) -> u8 {
+    match compare(args) {
         Ok(comparison) => {
             let status = status_of(comparison.verdict);
-            if options.is_json {
+            if args.json {
                 cmd::print_json(&comparison, status)
             } else {
                 look.print(&text::of(&comparison, look), status)
@@ -44,17 +35,22 @@ pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(Comparison)
 }
 
-fn compare(options: &CompareOptions) -> Result<Comparison, String> {
+fn compare(args: &CompareArgs) -> Result<Comparison, String> {
     let mut all = Vec::new();
     let mut notes = Vec::new();
-    for name in &options.names {
+    for name in std::iter::once(&args.base).chain(&args.others) {
         let (named, told) = named(name).map_err(|error| error.to_string())?;
         // One file may be named twice.
         notes.extend(told.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
         all.push(named);
     }
-    let mut comparison =
-        compare::documents(&all, &options.settings).map_err(|error| error.to_string())?;
+    let settings = Settings {
+        effect_floor: args.floor,
+        metrics: args.metric.clone(),
+        is_partial: args.partial,
+        ..Settings::default()
+    };
+    let mut comparison = compare::documents(&all, &settings).map_err(|error| error.to_string())?;
     notes.append(&mut comparison.notes);
     comparison.notes = notes;
     Ok(comparison)

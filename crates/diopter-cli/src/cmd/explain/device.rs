@@ -9,8 +9,9 @@ use diopter::sys::fiemap::{FiemapExtent, fiemap};
 use diopter::sys::residency::residency;
 use diopter::{FileOffset, FileRange, ObjectOffset};
 
+use super::Explained;
 use super::document::DeviceExtent;
-use super::{ExplainOptions, Explained};
+use crate::args::ExplainArgs;
 
 /// Extents of devices that are listed; a request that touches more is listed as far as that.
 const DEVICE_EXTENTS_MAX: usize = 4096;
@@ -29,7 +30,7 @@ pub fn extents(explained: &Explained<'_>) -> (Option<Vec<DeviceExtent>>, bool) {
         // Where the image itself lies is another question.
         return (None, false);
     }
-    let ExplainOptions { offset, length, .. } = *explained.options;
+    let ExplainArgs { offset, length, .. } = *explained.args;
     // Past the end of the file there is nothing to read, and for a write nothing yet.
     let size = explained.file.size().unwrap_or(u64::MAX);
     let end = offset.saturating_add(length).min(size);
@@ -62,7 +63,7 @@ pub fn extents(explained: &Explained<'_>) -> (Option<Vec<DeviceExtent>>, bool) {
 /// Cached pages of the range, and the size of a page.
 pub fn cached_pages(explained: &Explained<'_>) -> (Option<u64>, u32) {
     let page_size = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
-    let ExplainOptions { offset, length, .. } = *explained.options;
+    let ExplainArgs { offset, length, .. } = *explained.args;
     if length == 0 {
         return (Some(0), page_size);
     }

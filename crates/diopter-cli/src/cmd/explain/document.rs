@@ -195,18 +195,18 @@ pub struct DeviceExtent {
 
 /// The document of an explained request.
 pub fn of(explained: &Explained<'_>) -> Explain {
-    let Explained { options, file, plan, backend, .. } = explained;
+    let Explained { args, policies, file, plan, backend, .. } = explained;
     let alignment = file.alignment();
     let (device_extents, device_extents_are_cut) = device::extents(explained);
     let (cached_pages, page_size) = device::cached_pages(explained);
     Explain {
         schema: "diopter.explain/1",
-        name: options.name.display().to_string(),
-        op: options.operation.name(),
-        offset: options.offset,
-        length: options.length,
-        preset: options.preset.name(),
-        policies: names_of(&options.policies),
+        name: args.name.display().to_string(),
+        op: args.operation.name(),
+        offset: args.offset,
+        length: args.length,
+        preset: args.preset.name(),
+        policies: names_of(policies),
         backend: Backend { name: backend.name, why: backend.why.clone() },
         alignment: Alignment {
             memory: alignment.memory,
@@ -228,11 +228,11 @@ pub fn of(explained: &Explained<'_>) -> Explain {
         device_extents_are_cut,
         cached_pages,
         page_size,
-        address: options.address,
-        bio_bytes_max: options.bio_bytes_max,
+        address: args.address,
+        bio_bytes_max: args.bio_bytes_max,
         layout: layout_of(explained),
         image: image::of(explained),
-        bio_vecs_max: options.bio_vecs_max,
+        bio_vecs_max: args.bio_vecs_max,
     }
 }
 

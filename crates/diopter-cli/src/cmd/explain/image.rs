@@ -8,8 +8,8 @@ use diopter::{File, FileRange};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{ExplainOptions, Explained};
-use crate::args::Operation;
+use super::Explained;
+use crate::args::{ExplainArgs, Operation};
 use crate::image_path::{self, Inside, InsideName};
 use crate::output::Look;
 use crate::size::size_text;
@@ -53,13 +53,13 @@ pub struct DeviceLimits {
 }
 
 /// Opens the file for what is asked, and refuses a write that would be refused.
-pub fn open(options: &ExplainOptions, name: &InsideName) -> diopter::Result<(File, Inside)> {
-    let is_write = options.operation == Operation::Write;
+pub fn open(args: &ExplainArgs, name: &InsideName) -> diopter::Result<(File, Inside)> {
+    let is_write = args.operation == Operation::Write;
     let inside =
         if is_write { image_path::open_to_plan(name)? } else { image_path::open(name, Use::Read)? };
     let file = inside.file()?;
-    let end = options.offset.saturating_add(options.length);
-    let range = FileRange::new(options.offset, end);
+    let end = args.offset.saturating_add(args.length);
+    let range = FileRange::new(args.offset, end);
     if is_write {
         inside.check_overwrite(range)?;
     } else if inside.inline_data()?.is_none() {

@@ -5,69 +5,25 @@ mod document;
 pub mod survey;
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use diopter::LayoutError;
-use diopter::layout::{self, Layout, ObjectPlace};
+use diopter::layout::{CreateOptions, Layout, ObjectPlace};
 
+use crate::args::{CreateArgs, StripeCommand};
 use crate::cmd;
 use crate::log;
 use crate::output::{DONE, Look, TROUBLE};
 
-/// What the command line says.
-pub enum StripeWork {
-    /// `dio stripe create`.
-    Create(CreateOptions),
-    /// `dio stripe info`.
-    Info {
-        /// The striped file.
-        name: PathBuf,
-        /// One JSON document on standard output.
-        is_json: bool,
-    },
-    /// `dio stripe rm`.
-    Rm {
-        /// The striped file.
-        name: PathBuf,
-    },
-    /// `dio stripe seal`.
-    Seal {
-        /// The striped file.
-        name: PathBuf,
-    },
-    /// `dio stripe unseal`.
-    Unseal {
-        /// The striped file.
-        name: PathBuf,
-    },
-    /// `dio stripe adopt`.
-    Adopt {
-        /// The manifest.
-        name: PathBuf,
-    },
-}
-
-/// How a striped file is made.
-pub struct CreateOptions {
-    /// What it is to be called.
-    pub name: PathBuf,
-    /// A directory or a device for each object.
-    pub objects: Vec<PathBuf>,
-    /// Bytes of a stripe.
-    pub stripe_size: u64,
-    /// The fixed size of a file on devices, in bytes.
-    pub size: Option<u64>,
-}
-
 /// Does it, and gives the exit status.
-pub fn run(work: &StripeWork, look: &Look) -> u8 {
-    let (command, done) = match work {
-        StripeWork::Create(options) => ("stripe create", create(options)),
-        StripeWork::Info { name, is_json } => ("stripe info", info(name, *is_json, look)),
-        StripeWork::Rm { name } => ("stripe rm", remove(name)),
-        StripeWork::Seal { name } => ("stripe seal", change(name, Layout::seal)),
-        StripeWork::Unseal { name } => ("stripe unseal", change(name, Layout::unseal)),
-        StripeWork::Adopt { name } => ("stripe adopt", adopt(name)),
+pub fn run(command: &StripeCommand, look: &Look) -> u8 {
+    let (command, done) = match command {
+        StripeCommand::Create(args) => ("stripe create", create(args)),
+        StripeCommand::Info(args) => ("stripe info", info(&args.name, args.json, look)),
+        StripeCommand::Rm(args) => ("stripe rm", remove(&args.name)),
+        StripeCommand::Seal(args) => ("stripe seal", change(&args.name, Layout::seal)),
+        StripeCommand::Unseal(args) => ("stripe unseal", change(&args.name, Layout::unseal)),
+        StripeCommand::Adopt(args) => ("stripe adopt", adopt(&args.name)),
     };
     done.unwrap_or_else(|error| {
         log::fail(command, &error.to_string());
@@ -80,17 +36,16 @@ pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(document::Stripe)
 }
 
-fn create(options: &CreateOptions) -> Result<u8, LayoutError> {
+fn create(args: &CreateArgs) -> Result<u8, LayoutError> {
     let places: Result<Vec<ObjectPlace>, LayoutError> =
-        options.objects.iter().map(ObjectPlace::of).collect();
-    let CreateOptions { stripe_size, size, .. } = *options;
-    let how = layout::CreateOptions {
+        args.objects.iter().map(ObjectPlace::of).collect();
+    let options = CreateOptions {
         objects: places?,
-        stripe_size,
-        size,
-        ..layout::CreateOptions::default()
+        stripe_size: args.stripe_size,
+        size: args.size,
+        ..CreateOptions::default()
     };
-    Layout::create(&options.name, &how)?;
+    Layout::create(&args.name, &options)?;
     Ok(DONE)
 }
 
