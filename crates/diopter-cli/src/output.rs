@@ -1,42 +1,51 @@
-//! Standard output and how it looks: colours, the width of the terminal, tables, wrapped text. And
-//! what becomes of a command whose output nobody takes. Nothing here knows what is told.
+//! Standard output: colours, the width of the terminal, tables, wrapped text, and the exit status
+//! of a command whose output is lost.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
 use clap::builder::styling::{AnsiColor, Style};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, presets};
 use diopter_bench::untrusted;
+use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
 
-/// Done.
+/// Success.
 pub const DONE: u8 = 0;
 /// There is a difference: a regression.
 pub const DIFFERENT: u8 = 1;
 /// A usage or I/O error.
 pub const TROUBLE: u8 = 2;
-/// Nobody can say.
+/// The result is inconclusive.
 pub const INCONCLUSIVE: u8 = 3;
 /// `dio trace` itself failed, as env(1) reports it.
 pub const TRACE_FAILED: u8 = 125;
 /// The reader went away (`dio probe | head`): the status of a program that SIGPIPE ended.
 const READER_GONE: u8 = 128 + 13;
 
-/// Text is wrapped at this width where there is no terminal.
+/// Width of wrapped text without a terminal.
 const WIDTH_DEFAULT: usize = 80;
-/// Narrower terminals get lines that the terminal wraps; wider ones get no longer lines than this.
+/// Limits of the width of wrapped text; a narrower terminal wraps the lines.
 const WIDTH_MIN: usize = 60;
 const WIDTH_MAX: usize = 100;
+/// Columns between those of a table.
+const GAP: u16 = 2;
+/// Columns that text needs in a table before numbers are folded too.
+const TEXT_MIN: usize = 8;
+/// Fills the line below the head of a table, which is not printed.
+const RULE: char = '=';
 
-/// How text looks.
+/// The style of standard output.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// With colours.
     pub is_coloured: bool,
-    /// Columns.
+    /// Columns of wrapped text.
     pub width: usize,
+    /// Columns of tables; `None` for as many as they need.
+    pub table_width: Option<usize>,
 }
 
-/// What a piece of text is.
+/// The meaning of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     /// A title or the head of a table.
@@ -49,7 +58,7 @@ pub enum Tone {
     Good,
 }
 
-/// Where a column's text stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Words.
@@ -58,7 +67,7 @@ pub enum Side {
     Right,
 }
 
-/// Rows under a head, in columns as wide as their widest cell.
+/// Rows below a head.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<(&'static str, Side)>,
@@ -66,17 +75,24 @@ pub struct Table {
 }
 
 impl Look {
-    /// For standard output as it is.
+    /// Returns the style of standard output. `COLUMNS` overrides the width of a terminal.
     pub fn of_stdout(is_coloured: bool) -> Look {
         let stdout = io::stdout();
-        let size =
-            if stdout.is_terminal() { rustix::termios::tcgetwinsize(&stdout).ok() } else { None };
-        let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
-        let width = columns.unwrap_or(WIDTH_DEFAULT).clamp(WIDTH_MIN, WIDTH_MAX);
-        Look { is_coloured, width }
+        let variable = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let terminal = || {
+            let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout));
+            Some(usize::from(size?.ok()?.ws_col))
+        };
+        Look::of_columns(is_coloured, variable.or_else(terminal).filter(|columns| *columns > 0))
     }
 
-    /// `text` in a tone.
+    /// Returns the style of output with so many columns; `None` without a terminal.
+    pub fn of_columns(is_coloured: bool, columns: Option<usize>) -> Look {
+        let width = columns.unwrap_or(WIDTH_DEFAULT).clamp(WIDTH_MIN, WIDTH_MAX);
+        Look { is_coloured, width, table_width: columns.map(|columns| columns.max(WIDTH_MIN)) }
+    }
+
+    /// Returns `text` in a tone.
     pub fn paint(&self, tone: Tone, text: &str) -> String {
         if !self.is_coloured || text.is_empty() {
             return text.to_owned();
@@ -90,17 +106,17 @@ impl Look {
         format!("{style}{text}{style:#}")
     }
 
-    /// Text for the terminal, of which only styling by this program is passed on.
+    /// Escapes text for the terminal, except for styling by this program.
     pub fn escaped<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.is_coloured { untrusted::styled(text) } else { untrusted::text(text) }
     }
 
-    /// As [`print()`], with the styling of [`Look::paint`].
+    /// Like [`print()`], with the styling of [`Look::paint`].
     pub fn print(&self, text: &str, status: u8) -> u8 {
         print_as_is(&self.escaped(text), status)
     }
 
-    /// A label in a column of `indent`, and text beside it, wrapped, that begins in that column.
+    /// Returns a label, and wrapped text that begins in column `indent`.
     pub fn entry(&self, indent: usize, label: &str, text: &str) -> String {
         let mut entry = String::new();
         let room = self.width.saturating_sub(indent);
@@ -114,38 +130,47 @@ impl Look {
         entry
     }
 
-    /// A table, `indent` columns in.
+    /// Returns a table, indented. Cells are folded if it is wider than the terminal.
     pub fn table(&self, indent: usize, table: &Table) -> String {
-        let widths: Vec<usize> = (0..table.columns.len())
-            .map(|at| {
-                let cells = table.rows.iter().map(|row| row[at].chars().count());
-                cells.chain([table.columns[at].0.chars().count()]).max().unwrap_or(0)
-            })
-            .collect();
-        let heads: Vec<String> = table.columns.iter().map(|(head, _)| (*head).to_owned()).collect();
-        let line = |cells: &[String]| {
-            let mut line = " ".repeat(indent);
-            for (at, cell) in cells.iter().enumerate() {
-                let gap = if at == 0 { "" } else { "  " };
-                let fill = " ".repeat(widths[at] - cell.chars().count());
-                match table.columns[at].1 {
-                    Side::Left => line.extend([gap, cell.as_str(), fill.as_str()]),
-                    Side::Right => line.extend([gap, fill.as_str(), cell.as_str()]),
-                }
+        let mut drawn = comfy_table::Table::new();
+        drawn.load_style(presets::NOTHING.header_separator(LineStyle::none().fill(RULE)));
+        drawn.set_header(table.columns.iter().map(|(head, _)| *head));
+        drawn.add_rows(table.rows.iter());
+        if let Some(width) = self.table_width {
+            let width = width.saturating_sub(indent) + usize::from(GAP);
+            drawn.set_width(u16::try_from(width).unwrap_or(u16::MAX));
+        }
+        let fits = self.table_width.is_none_or(|width| table.width_of_numbers() <= width - indent);
+        drawn.set_content_arrangement(match self.table_width {
+            Some(_) => ContentArrangement::Dynamic,
+            None => ContentArrangement::Disabled,
+        });
+        for (column, (_, side)) in drawn.column_iter_mut().zip(&table.columns) {
+            column.set_padding((0, GAP));
+            column.set_cell_alignment(match side {
+                Side::Left => CellAlignment::Left,
+                Side::Right => CellAlignment::Right,
+            });
+            if *side == Side::Right && fits {
+                column.set_constraint(ColumnConstraint::ContentWidth);
             }
-            line.trim_end().to_owned()
-        };
-        let mut text = String::new();
-        put(&mut text, &self.paint(Tone::Head, &line(&heads)));
-        for row in &table.rows {
-            put(&mut text, &line(row));
+        }
+        let (mut text, mut is_head) = (String::new(), true);
+        for line in drawn.lines() {
+            let line = line.trim_end();
+            if is_head && line.starts_with(RULE) {
+                is_head = false;
+                continue;
+            }
+            let line = format!("{}{line}", " ".repeat(indent));
+            put(&mut text, &if is_head { self.paint(Tone::Head, &line) } else { line });
         }
         text
     }
 }
 
 impl Table {
-    /// With these columns.
+    /// Returns an empty table with these columns.
     pub fn new(columns: &[(&'static str, Side)]) -> Table {
         Table { columns: columns.to_vec(), rows: Vec::new() }
     }
@@ -156,7 +181,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Takes out the columns for which `is_dull` says so of their head.
+    /// Removes the columns for whose head `is_dull` returns true.
     pub fn without(mut self, is_dull: impl Fn(&str) -> bool) -> Table {
         let kept: Vec<bool> = self.columns.iter().map(|(head, _)| !is_dull(head)).collect();
         let keep = |at: usize| kept[at];
@@ -168,9 +193,20 @@ impl Table {
         self.columns.retain(|_| at.next().is_some_and(keep));
         self
     }
+
+    /// Returns the columns that the table needs if it folds text, and not numbers.
+    fn width_of_numbers(&self) -> usize {
+        let widths = self.columns.iter().enumerate().map(|(at, (head, side))| {
+            let cells = self.rows.iter().map(|row| row[at].chars().count());
+            let widest = cells.chain([head.chars().count()]).max().unwrap_or(0);
+            let needed = if *side == Side::Right { widest } else { widest.min(TEXT_MIN) };
+            needed + usize::from(GAP)
+        });
+        widths.sum()
+    }
 }
 
-/// A name for the terminal: as it is, or quoted where it holds what a terminal would act on.
+/// Returns a name for the terminal: quoted if it has control characters.
 pub fn shown(name: &str) -> String {
     if !name.contains(untrusted::is_unsafe) {
         return name.to_owned();
@@ -192,8 +228,8 @@ pub fn put(text: &mut String, line: &str) {
     writeln!(text, "{line}").expect("a string takes every line");
 }
 
-/// Prints text without styling; returns `status`, or the exit status for lost output. What a
-/// terminal would act on is written out.
+/// Prints text without styling, with control characters escaped; returns `status`, or the exit
+/// status for lost output.
 pub fn print(text: &str, status: u8) -> u8 {
     print_as_is(&untrusted::text(text), status)
 }
@@ -211,40 +247,36 @@ fn print_as_is(text: &str, status: u8) -> u8 {
     }
 }
 
-/// The exit status when standard output could not be written; says so unless the reader went away.
+/// Returns the exit status after an error of standard output; reports it unless a pipe was closed.
 pub fn status_of_lost_output(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return READER_GONE;
     }
-    crate::log::say(&format!("write to standard output: {error}; look at where it leads"));
+    crate::log::say(&format!("write to standard output: {error}; check the redirection"));
     TROUBLE
 }
 
-/// Words in lines of at most `width` columns; a longer word has a line of its own. A size stays on
-/// one line with its unit.
+/// Wraps text at `width` columns; a longer word has a separate line. A size stays on one line with
+/// its unit.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut words: Vec<String> = Vec::new();
+    const NO_BREAK: &str = "\u{a0}";
+    let mut joined = String::new();
     for word in text.split(' ') {
-        match words.last_mut() {
-            Some(last) if belongs_to_number(last, word) => last.extend([" ", word]),
-            _ => words.push(word.to_owned()),
+        if !joined.is_empty() {
+            joined.push_str(if belongs_to_number(&joined, word) { NO_BREAK } else { " " });
         }
+        joined.push_str(word);
     }
-    let mut lines = vec![String::new()];
-    for word in words {
-        let line = lines.last_mut().expect("never empty");
-        if line.is_empty() {
-            line.push_str(&word);
-        } else if line.chars().count() + 1 + word.chars().count() <= width {
-            line.extend([" ", &word]);
-        } else {
-            lines.push(word);
-        }
-    }
-    lines
+    let options = textwrap::Options::new(width)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    let lines = textwrap::wrap(&joined, options).into_iter();
+    lines.map(|line| line.replace(NO_BREAK, " ")).collect()
 }
 
-/// Whether `word` is the unit, or the bytes in brackets, of the number before it.
+/// Returns true if `word` is the unit, or the bytes in brackets, of the number before it.
 fn belongs_to_number(before: &str, word: &str) -> bool {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let is_number = before.ends_with(|last: char| last.is_ascii_digit());
@@ -257,10 +289,10 @@ fn belongs_to_number(before: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    const PLAIN: Look = Look { is_coloured: false, width: 20 };
+    const PLAIN: Look = Look { is_coloured: false, width: 20, table_width: None };
 
     #[test]
-    fn text_is_wrapped_beside_its_label() {
+    fn text_is_wrapped_next_to_its_label() {
         let told = PLAIN.entry(6, "why", "one two three x averyveryverylongword end");
         let expected = "why   one two three\n      x\n      averyveryverylongword\n      end\n";
         assert_eq!(told, expected);
@@ -275,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stand_right_and_words_left() {
+    fn numbers_are_right_aligned_and_words_left_aligned() {
         let mut table = Table::new(&[("n", Side::Right), ("word", Side::Left), ("m", Side::Right)]);
         table.row(vec!["1".to_owned(), "a".to_owned(), "22".to_owned()]);
         table.row(vec!["333".to_owned(), "longer".to_owned(), "4".to_owned()]);
@@ -283,6 +315,28 @@ mod tests {
         assert_eq!(PLAIN.table(2, &table), expected);
         let narrow = table.without(|head| head == "word");
         assert_eq!(PLAIN.table(0, &narrow), "  n   m\n  1  22\n333   4\n");
+    }
+
+    #[test]
+    fn a_table_is_folded_at_the_width_of_the_terminal() {
+        let mut table = Table::new(&[("n", Side::Right), ("text", Side::Left)]);
+        table.row(vec!["18446744073709551615".to_owned(), "one two three ".repeat(8)]);
+        table.row(vec!["1".to_owned(), "y".repeat(90)]);
+        let narrow = Look::of_columns(false, Some(60)).table(2, &table);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+        assert!(narrow.contains("  18446744073709551615  one two three"), "{narrow}");
+        assert_eq!(narrow.matches('y').count(), 90);
+        assert!(Look::of_columns(false, None).table(2, &table).lines().count() == 3);
+    }
+
+    #[test]
+    fn a_table_of_wide_numbers_is_folded_too() {
+        let mut table = Table::new(&[("first number", Side::Right); 8]);
+        table.row(vec!["1844674407370955".to_owned(); 8]);
+        let coloured = Look::of_columns(true, Some(80)).table(0, &table);
+        let lines: Vec<&str> = coloured.lines().collect();
+        assert!(lines.iter().all(|line| textwrap::core::display_width(line) <= 80), "{coloured}");
+        assert_eq!(coloured.matches("first").count(), 8);
     }
 
     #[test]

@@ -141,7 +141,7 @@ mod tests {
         let both = backend("dio probe f --backend uring", Some("threads"));
         assert_eq!(both, Ok(BackendKind::Uring));
         let wrong = backend("dio probe f --backend uring", Some("nonsense"));
-        assert_eq!(wrong, Ok(BackendKind::Uring), "what is overridden is not judged");
+        assert_eq!(wrong, Ok(BackendKind::Uring), "a value that is overridden is not parsed");
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
     fn a_wrong_filter_names_where_it_was_said() {
         let environment = Environment { log: Some("loud".to_owned()), ..Environment::default() };
         let told = resolved("dio probe f", &environment).err();
-        assert!(told.is_some_and(|told| told.starts_with("DIOPTER_LOG: `loud` is no level")));
+        assert!(told.is_some_and(|told| told.starts_with("DIOPTER_LOG: invalid level `loud`")));
         assert!(resolved("dio probe f --log debug", &environment).is_ok());
     }
 }

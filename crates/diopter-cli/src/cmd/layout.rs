@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    const LOOK: Look = Look { is_coloured: false, width: 80 };
+    const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
     fn layout(name: &str, value: &[u8]) -> Layout {
         let read = of_attributes(|asked| Ok((asked == name).then(|| value.to_vec())));

@@ -311,7 +311,7 @@ mod tests {
     };
     use crate::golden_file;
 
-    const LOOK: Look = Look { is_coloured: false, width: 80 };
+    const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
     fn extent(file_offset: u64, length: u64, object_offset: u64, boundary: bool) -> Extent {
         Extent { file_offset, length, object: 0, object_offset, state: "mapped", boundary }

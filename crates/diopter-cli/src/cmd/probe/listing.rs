@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_long_listing_is_cut_and_says_how_many_are_left_out() {
-        let look = Look { is_coloured: false, width: 80 };
+        let look = Look { is_coloured: false, width: 80, table_width: None };
         let told = |entries, left_out| {
             let mut text = String::new();
             let entries = (0..entries).map(entry).collect();

@@ -274,7 +274,7 @@ mod tests {
     use crate::cmd::probe::document;
     use crate::golden_file;
 
-    const LOOK: Look = Look { is_coloured: false, width: 80 };
+    const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
     fn disk() -> BlockQueue {
         BlockQueue {

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use crate::golden_file;
 
-    const LOOK: Look = Look { is_coloured: false, width: 80 };
+    const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
     fn document() -> Summary {
         let text = include_str!("../../../../diopter-trace/tests/golden/trace.json");
