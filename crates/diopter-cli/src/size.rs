@@ -1,24 +1,24 @@
-//! Sizes as people write them: `4k`, `1MiB`, `10MB`, `4096`. What has two readings is refused with
-//! both. The way back, `1 MiB (1048576 B)`, is `diopter::probe::size_text`.
+//! Sizes on the command line: `4k`, `1MiB`, `10MB`, `4096`. An ambiguous size is refused, with its
+//! two readings. The reverse, `1 MiB (1048576 B)`, is `diopter::probe::size_text`.
 
 pub use diopter::probe::size_text;
 
 /// Letters of the units, each 1024 or 1000 times the one before.
 const LETTERS: [char; 6] = ['k', 'm', 'g', 't', 'p', 'e'];
 
-/// What stands behind the digits.
+/// The text after the digits.
 enum Suffix {
-    /// One reading: so many bytes.
+    /// One reading: the number of bytes.
     Scale(u128),
-    /// Two readings, each with how to write it clearly.
+    /// Two readings, each with its clear spelling.
     Unclear([(u128, String); 2]),
 }
 
-/// Bytes of `4k 1M 2G` and `4KiB 1MiB` (powers of 1024), `4kB 1MB` (powers of 1000), `4096` and
+/// Parses `4k 1M 2G` and `4KiB 1MiB` (powers of 1024), `4kB 1MB` (powers of 1000), `4096` and
 /// `4096B` (bytes), `0x1000` (bytes).
 ///
 /// # Errors
-/// For what is empty, negative, a fraction, too large, or has two readings: fio takes
+/// A text that is empty, negative, a fraction, too large, or ambiguous: fio takes
 /// `1mi` for 10^6 bytes, others for 2^20.
 pub fn parse(text: &str) -> Result<u64, String> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -34,10 +34,10 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
     if suffix.starts_with(',') {
         return Err(format!(
-            "`{text}` could mean a fraction or thousands; write digits alone, then the unit"
+            "`{text}` could mean a fraction or thousands; write only digits, then the unit"
         ));
     }
-    // As many digits as a u128 holds are far beyond any file.
+    // What a u128 does not hold is far beyond any file.
     let Ok(number) = number.parse::<u128>() else { return Err(too_large(text)) };
     match scale_of(suffix) {
         Suffix::Scale(scale) => {
@@ -51,7 +51,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
 fn parse_hex(text: &str, digits: &str) -> Result<u64, String> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(format!(
-            "`{text}` is no number: behind `0x` stand digits from 0 to f, and no unit"
+            "invalid number `{text}`: expected hex digits after `0x`, without a unit"
         ));
     }
     u64::from_str_radix(digits, 16).map_err(|_| too_large(text))
@@ -113,7 +113,7 @@ fn unclear(text: &str, number: u128, readings: &[(u128, String); 2]) -> String {
 fn refused_start(text: &str) -> String {
     let first = text.chars().next();
     match first {
-        None => "an empty text is no size; write one such as `4k`, `1MiB` or `4096`".to_owned(),
+        None => "empty size; write one such as `4k`, `1MiB` or `4096`".to_owned(),
         Some('-') => format!("`{text}` is negative; a size is 0 or more"),
         Some(_) => format!("`{text}` does not begin with a digit; write `4k`, `1MiB` or `4096`"),
     }
@@ -129,7 +129,7 @@ fn refused_fraction(text: &str, whole: &str, rest: &str) -> String {
     format!("`{text}` is a fraction; {advice}")
 }
 
-/// What a fraction comes to, if it is a whole number of bytes.
+/// Returns the value of a fraction, if it is a whole number of bytes.
 fn in_bytes(whole: &str, fraction: &str, suffix: &str) -> Option<String> {
     let Suffix::Scale(scale) = scale_of(suffix) else { return None };
     let denominator = 10u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
@@ -140,7 +140,7 @@ fn in_bytes(whole: &str, fraction: &str, suffix: &str) -> Option<String> {
 }
 
 fn too_large(text: &str) -> String {
-    format!("`{text}` is too large; the most is {} B (16 EiB - 1)", u64::MAX)
+    format!("`{text}` is too large; the maximum is {} B (16 EiB - 1)", u64::MAX)
 }
 
 #[cfg(test)]
@@ -199,7 +199,7 @@ mod tests {
         }
         check_error(
             "4,500",
-            "`4,500` could mean a fraction or thousands; write digits alone, then the unit",
+            "`4,500` could mean a fraction or thousands; write only digits, then the unit",
         );
         check_error(
             "8b",
@@ -209,15 +209,15 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused_with_what_to_write() {
-        check_error("", "an empty text is no size; write one such as `4k`, `1MiB` or `4096`");
+        check_error("", "empty size; write one such as `4k`, `1MiB` or `4096`");
         check_error("-1", "`-1` is negative; a size is 0 or more");
         check_error("k", "`k` does not begin with a digit; write `4k`, `1MiB` or `4096`");
         check_error("+4k", "`+4k` does not begin with a digit; write `4k`, `1MiB` or `4096`");
         check_error(" 4k", "` 4k` does not begin with a digit; write `4k`, `1MiB` or `4096`");
-        check_error("0x", "`0x` is no number: behind `0x` stand digits from 0 to f, and no unit");
+        check_error("0x", "invalid number `0x`: expected hex digits after `0x`, without a unit");
         check_error(
             "0x1k",
-            "`0x1k` is no number: behind `0x` stand digits from 0 to f, and no unit",
+            "invalid number `0x1k`: expected hex digits after `0x`, without a unit",
         );
     }
 
@@ -240,8 +240,9 @@ mod tests {
             "999999999999999999999999999999999999999999",
             "340282366920938463463374607431768211455T",
         ] {
-            let told =
-                format!("`{text}` is too large; the most is 18446744073709551615 B (16 EiB - 1)");
+            let told = format!(
+                "`{text}` is too large; the maximum is 18446744073709551615 B (16 EiB - 1)"
+            );
             check_error(text, &told);
         }
     }
@@ -253,7 +254,7 @@ mod tests {
         for one in pieces.iter().chain(&more) {
             for two in pieces.iter().chain(&more) {
                 for three in pieces.iter().chain(&more) {
-                    // Either answer is fine; it is the panic that would fail here.
+                    // A size or an error: only a panic fails here.
                     parse(&format!("{one}{two}{three}")).ok();
                 }
             }

@@ -254,11 +254,11 @@ fn a_wrong_command_line_is_exit_status_two_and_says_why() {
         (&["explain", "append", "f"], "invalid value 'append'"),
         (&["explain", "read", "f", "--offset", "0"], "--length <SIZE>"),
         (&["cp", "only-one"], "<DST>"),
-        (&["cp", "a", "b", "--iodepth", "0"], "`0` is no depth; write auto, or a number"),
-        (&["probe", "f", "--log", "loud"], "--log: `loud` is no level"),
+        (&["cp", "a", "b", "--iodepth", "0"], "invalid depth `0`; write auto, or a number"),
+        (&["probe", "f", "--log", "loud"], "--log: invalid level `loud`"),
         (&["probe", "f", "--backend", "spdk"], "auto, uring, aio, threads"),
-        (&["man", "frobnicate"], "dio has no command `frobnicate`"),
-        (&["man", "--out", "/nowhere/at/all"], "write pages into /nowhere/at/all"),
+        (&["man", "frobnicate"], "unknown command `frobnicate`"),
+        (&["man", "--out", "/nowhere/at/all"], "write man pages to /nowhere/at/all"),
     ] {
         let told = refusal_of(arguments);
         assert!(told.contains(words), "{arguments:?}: {told}");
@@ -277,7 +277,7 @@ fn an_unclear_size_is_refused_with_its_readings() {
         ("1.5M", "`1.5M` is a fraction; write `1536k`"),
         ("16E", "`16E` is too large"),
         ("-5", "`-5` is negative"),
-        ("", "an empty text is no size"),
+        ("", "empty size; write"),
     ] {
         let told = refusal_of(&["explain", "read", "f", "--length", "1", "--offset", size]);
         assert!(told.contains(words), "{size}: {told}");
@@ -292,7 +292,7 @@ fn a_name_that_cannot_be_opened_is_told_with_what_to_do() {
     for (name, words) in [
         ("/nowhere", "open /nowhere: No such file or directory (ENOENT); check the path"),
         ("/dev/null", "open /dev/null: Invalid argument (EINVAL); "),
-        ("disk.img::/etc", "there is no such file, and no image before `::/`: check the path"),
+        ("disk.img::/etc", "no such file, and no image before `::/`: check the path"),
     ] {
         let told = refusal_of(&[&["explain", "read", name], &read[..]].concat());
         assert!(told.starts_with("dio explain: open ") && told.contains(words), "{told}");
@@ -364,7 +364,7 @@ fn the_backend_is_that_of_the_flag_then_of_the_environment() {
     assert_eq!(backend(&["--backend=threads"], "nonsense"), "threads");
     assert_ne!(backend(&[], ""), "", "an empty variable is none");
     let told = run(dio(&["probe", &name]).env("DIOPTER_BACKEND", "spdk"));
-    let words = "dio: DIOPTER_BACKEND: `spdk` is no backend; use auto, uring, aio or threads\n";
+    let words = "dio: DIOPTER_BACKEND: invalid backend `spdk`; use auto, uring, aio or threads\n";
     assert_eq!((told.status, told.stderr.as_str()), (2, words));
 }
 
@@ -406,7 +406,7 @@ fn an_unknown_variable_is_warned_about_and_changes_nothing() {
     let tests: Vec<String> = tests.iter().map(|name| format!("DIOPTER_{name}")).collect();
     let pairs: Vec<(&str, &str)> = tests.iter().map(|name| (name.as_str(), "1")).collect();
     assert_eq!(with(&pairs), "");
-    assert!(with(&[("DIOPTER_LOG", "probe=debug")]).starts_with("dio: looking at "));
+    assert!(with(&[("DIOPTER_LOG", "probe=debug")]).starts_with("dio: probing "));
 }
 
 #[test]

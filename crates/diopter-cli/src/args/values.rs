@@ -1,4 +1,4 @@
-//! Values of options, and the names under which the library's own values are typed.
+//! Values of options, and the names of the library's values on the command line.
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -13,12 +13,11 @@ use crate::size;
 pub(super) const ABOUT_SIZES: &str = "\
 Sizes:
   4096, 4k, 1M, 2G, 4KiB, 1MiB are bytes and powers of 1024; 4kB, 1MB, 2GB are powers of 1000.
-  What has two readings, such as 1mi or 4KB, is refused.";
+  Ambiguous sizes, such as 1mi or 4KB, are refused.";
 
-/// A backend's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendName {
-    /// The best that works here
+    /// The best that works on this machine
     Auto,
     /// io_uring
     Uring,
@@ -28,10 +27,9 @@ pub enum BackendName {
     Threads,
 }
 
-/// When output is coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ColorWhen {
-    /// On a terminal, unless NO_COLOR says otherwise
+    /// On a terminal, unless NO_COLOR is set
     Auto,
     /// Always
     Always,
@@ -39,7 +37,6 @@ pub enum ColorWhen {
     Never,
 }
 
-/// When progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ProgressWhen {
     /// On a terminal
@@ -48,7 +45,7 @@ pub enum ProgressWhen {
     Never,
 }
 
-/// What a request does.
+/// The direction of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Operation {
     /// Reads
@@ -60,37 +57,36 @@ pub enum Operation {
 /// A command that has a `--json` document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Document {
-    /// Of `dio bench --json`
+    /// Printed by `dio bench --json`
     Bench,
-    /// Of `dio cp --json`
+    /// Printed by `dio cp --json`
     Cp,
-    /// Of `dio compare --json`
+    /// Printed by `dio compare --json`
     Compare,
-    /// Of `dio explain --json`
+    /// Printed by `dio explain --json`
     Explain,
-    /// Of `dio probe --json`
+    /// Printed by `dio probe --json`
     Probe,
-    /// Of `dio stripe info --json`
+    /// Printed by `dio stripe info --json`
     Stripe,
-    /// Of `dio lab kernels --json`
+    /// Printed by `dio lab kernels --json`
     LabKernels,
-    /// Of `dio trace --json`
+    /// Printed by `dio trace --json`
     Trace,
-    /// Of `dio lab bisect --json`
+    /// Printed by `dio lab bisect --json`
     LabBisect,
 }
 
-/// Requests in flight: a number, or as the copy sees fit.
+/// Requests in flight: a number, or tuned during the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoDepth {
-    /// As the copy sees fit.
     Auto,
-    /// So many, 1 or more.
+    /// 1 or more.
     Fixed(u32),
 }
 
 impl Operation {
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Read => "read",
@@ -99,7 +95,7 @@ impl Operation {
     }
 }
 
-/// Takes a depth.
+/// Parses a queue depth.
 ///
 /// # Errors
 /// Anything but `auto` and a number of at least 1.
@@ -109,11 +105,11 @@ pub fn iodepth(text: &str) -> Result<IoDepth, String> {
     }
     match text.parse() {
         Ok(depth) if depth > 0 => Ok(IoDepth::Fixed(depth)),
-        _ => Err(format!("`{text}` is no depth; write auto, or a number from 1 on")),
+        _ => Err(format!("invalid depth `{text}`; write auto, or a number of at least 1")),
     }
 }
 
-/// Takes a number of pages; `none` is the largest there is.
+/// Parses a number of pages; `none` is the largest.
 ///
 /// # Errors
 /// Anything but `none` and a number of at least 1.
@@ -123,36 +119,36 @@ pub fn vecs(text: &str) -> Result<u32, String> {
     }
     match text.parse() {
         Ok(vecs) if vecs > 0 => Ok(vecs),
-        _ => Err(format!("`{text}` is no limit; write none, or a number from 1 on")),
+        _ => Err(format!("invalid limit `{text}`; write none, or a number of at least 1")),
     }
 }
 
-/// Takes a size that is not 0.
+/// Parses a size that is not 0.
 ///
 /// # Errors
 /// As [`size::parse`].
 pub fn positive_size(text: &str) -> Result<u64, String> {
     match size::parse(text)? {
-        0 => Err("a limit of 0 lets nothing pass; write 1 or more".to_owned()),
+        0 => Err("a limit of 0 allows nothing; write 1 or more".to_owned()),
         bytes => Ok(bytes),
     }
 }
 
-/// What a job does, by fio's names.
+/// Parses fio's names of I/O patterns.
 pub fn read_write() -> impl TypedValueParser<Value = ReadWrite> {
     named(&ReadWrite::ALL, ReadWrite::name)
 }
 
-/// Takes a time as fio does, in nanoseconds: `2` and `2s` are seconds, `500ms`, `1m`, `1d`.
+/// Parses a time as fio does, into nanoseconds: `2` and `2s` are seconds, `500ms`, `1m`, `1d`.
 ///
 /// # Errors
-/// Anything else, and what no clock holds.
+/// Anything else, and a time that is out of range.
 pub fn time(text: &str) -> Result<u64, String> {
     units::nanoseconds(text)
-        .ok_or_else(|| format!("`{text}` is no time; write 2, 500ms, 100us or 1m"))
+        .ok_or_else(|| format!("invalid duration `{text}`; write 2, 500ms, 100us or 1m"))
 }
 
-/// Takes `fio:ENGINE`, and gives the engine.
+/// Parses `fio:ENGINE`, and returns the engine.
 ///
 /// # Errors
 /// Anything else.
@@ -160,18 +156,17 @@ pub fn peer(text: &str) -> Result<String, String> {
     let name = text.strip_prefix("fio:").unwrap_or_default();
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if name.is_empty() || !name.bytes().all(is_name) {
-        let told = format!("`{text}` is no peer; write fio:libaio, fio:io_uring or fio:psync");
-        return Err(told);
+        return Err(format!(
+            "invalid engine `{text}`; write fio:libaio, fio:io_uring or fio:psync"
+        ));
     }
     Ok(name.to_owned())
 }
 
-/// Presets by name.
 pub fn preset() -> impl TypedValueParser<Value = Preset> {
     named(&Preset::ALL, Preset::name)
 }
 
-/// Boundary policies by name.
 pub fn boundary() -> impl TypedValueParser<Value = BoundaryPolicy> {
     const ALL: [BoundaryPolicy; 5] = [
         BoundaryPolicy::V3_8,
@@ -183,18 +178,15 @@ pub fn boundary() -> impl TypedValueParser<Value = BoundaryPolicy> {
     named(&ALL, BoundaryPolicy::name)
 }
 
-/// Submit policies by name.
 pub fn submit() -> impl TypedValueParser<Value = SubmitPolicy> {
     const ALL: [SubmitPolicy; 2] = [SubmitPolicy::EachThenWait, SubmitPolicy::AllThenWait];
     named(&ALL, SubmitPolicy::name)
 }
 
-/// Merge policies by name.
 pub fn merge() -> impl TypedValueParser<Value = MergePolicy> {
     named(&[MergePolicy::PerStripe, MergePolicy::PerObject], MergePolicy::name)
 }
 
-/// Completion policies by name.
 pub fn completion() -> impl TypedValueParser<Value = CompletionPolicy> {
     const ALL: [CompletionPolicy; 6] = [
         CompletionPolicy::Linux4_15,
@@ -207,7 +199,7 @@ pub fn completion() -> impl TypedValueParser<Value = CompletionPolicy> {
     named(&ALL, CompletionPolicy::name)
 }
 
-/// A parser of `all` by their names.
+/// Returns a parser of the names of `all`.
 pub(super) fn named<T>(
     all: &'static [T],
     name: fn(T) -> &'static str,
@@ -232,7 +224,10 @@ mod tests {
         assert_eq!(iodepth("64"), Ok(IoDepth::Fixed(64)));
         for text in ["0", "-1", "many", "", "4k"] {
             let told = iodepth(text).unwrap_err();
-            assert_eq!(told, format!("`{text}` is no depth; write auto, or a number from 1 on"));
+            assert_eq!(
+                told,
+                format!("invalid depth `{text}`; write auto, or a number of at least 1")
+            );
         }
     }
 

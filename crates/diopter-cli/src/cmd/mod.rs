@@ -1,4 +1,4 @@
-//! The commands, one file each, and what they share: a document becomes JSON in one place.
+//! The commands, one module each, and their messages about errors.
 
 pub mod bench;
 pub mod compare;
@@ -21,8 +21,8 @@ use serde::Serialize;
 use crate::image_path;
 use crate::output;
 
-/// Prints what clap has to say instead of a parsed command line: help, version, or what is wrong
-/// with it. Gives the exit status, which is `trouble` for a wrong command line.
+/// Prints clap's help, version, or error. Returns the exit status, which is `trouble` for a wrong
+/// command line.
 pub fn print_instead(instead: &clap::Error, color: ColorChoice, trouble: u8) -> u8 {
     let status = if instead.use_stderr() { trouble } else { output::DONE };
     let is_coloured = match color {
@@ -40,21 +40,20 @@ pub fn print_instead(instead: &clap::Error, color: ColorChoice, trouble: u8) -> 
     look.print(&text, status)
 }
 
-/// An error of the library about a name, for people: of one inside an image, too.
-fn told_of(name: &Path, error: &Error) -> String {
+/// Returns the message of a library error about a name, also of one inside an image.
+fn message_about(name: &Path, error: &Error) -> String {
     match image_path::split(name) {
         Some(name) if matches!(error, Error::Image(_) | Error::Setup(_)) => {
             let (cause, remedy) = image_path::told(error);
             let shown = output::shown(&image_path::shown(&name.image, &name.path));
             format!("{shown}: {cause}; {remedy}")
         }
-        _ => told(error),
+        _ => message_of(error),
     }
 }
 
-/// An error of the library for people. Whatever step of opening a name went wrong, it is the
-/// opening that failed.
-fn told(error: &Error) -> String {
+/// Returns the message of a library error. Any failed step of opening a name is reported as `open`.
+fn message_of(error: &Error) -> String {
     match error {
         Error::Setup(SetupError { path: Some(path), errno, remedy, .. }) => {
             open_failed(path, *errno, remedy)
@@ -63,11 +62,11 @@ fn told(error: &Error) -> String {
     }
 }
 
-/// An open that failed, for people; `remedy` may be empty.
+/// Returns the message of a failed open; `remedy` may be empty.
 fn open_failed(path: &Path, errno: Errno, remedy: &str) -> String {
     let name = path.display().to_string();
     let remedy = if name.contains("::/") && errno == Errno::ENOENT {
-        "there is no such file, and no image before `::/`: check the path"
+        "no such file, and no image before `::/`: check the path"
     } else if remedy.is_empty() {
         remedy_of(errno)
     } else {
@@ -76,22 +75,23 @@ fn open_failed(path: &Path, errno: Errno, remedy: &str) -> String {
     format!("open {}: {errno}; {remedy}", output::shown(&name))
 }
 
-/// The advice for an error of opening that has none. `dio probe` itself ends here as well.
+/// Returns the remedy for an open error that has none. It never suggests `dio probe`, which uses
+/// it.
 fn remedy_of(errno: Errno) -> &'static str {
     match errno {
         Errno::EIO | Errno::ENXIO | Errno::ENODEV | Errno::EUCLEAN => {
-            "the file system or its device has failed: the kernel's log says why (dmesg)"
+            "the file system or its device failed: see the kernel log (dmesg)"
         }
         Errno::ENOENT => "check the path",
-        Errno::EACCES | Errno::EPERM => "check the permissions, or run it as its owner",
-        Errno::ENOTDIR => "a part of the path is not a directory: check the path",
-        Errno::ELOOP => "its symbolic links form a loop: name the file itself",
-        Errno::ESTALE => "the server does not know the file any more: look it up again",
-        _ => "errno(3) explains the error",
+        Errno::EACCES | Errno::EPERM => "check the permissions, or run as the owner",
+        Errno::ENOTDIR => "a component of the path is not a directory: check the path",
+        Errno::ELOOP => "its symbolic links form a loop: name the target",
+        Errno::ESTALE => "the server no longer has the file: look it up again",
+        _ => "see errno(3)",
     }
 }
 
-/// Prints one JSON document and gives the exit status.
+/// Prints one JSON document and returns the exit status.
 fn print_json(document: &impl Serialize, status: u8) -> u8 {
     let mut text = serde_json::to_string_pretty(document).expect("strings and numbers are JSON");
     text.push('\n');

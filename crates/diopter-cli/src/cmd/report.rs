@@ -1,5 +1,4 @@
-//! `dio report`: renders recorded runs. The library reads, judges and renders; here it is asked,
-//! and what it gives is printed or written.
+//! `dio report`: renders recorded runs, read, judged and rendered by diopter-bench.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,6 @@ use crate::args::ReportArgs;
 use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};
 
-/// What is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Tables for a terminal.
@@ -28,7 +26,7 @@ enum Form {
     Json,
 }
 
-/// Renders, and gives the exit status.
+/// Runs the command, and returns the exit status.
 pub fn run(args: &ReportArgs, look: &Look) -> u8 {
     let form = form_of(args);
     match render(args, form, look) {
@@ -61,7 +59,10 @@ fn render(args: &ReportArgs, form: Option<Form>, look: &Look) -> Result<String, 
         for export in fio::export(&bench) {
             let dir = dir.join(export.dir_name);
             fs::create_dir_all(&dir).map_err(|error| {
-                format!("make {}: {error}; name a directory, or a new one", dir.display())
+                format!(
+                    "create directory {}: {error}; name a directory, or a new one",
+                    dir.display()
+                )
             })?;
             let mut text = serde_json::to_string_pretty(&export.document)
                 .expect("strings and numbers are JSON");
@@ -79,7 +80,7 @@ fn render(args: &ReportArgs, form: Option<Form>, look: &Look) -> Result<String, 
     })
 }
 
-/// The runs as one document, and what is said of it.
+/// Returns the runs as one document, and its comparison.
 fn read(args: &ReportArgs) -> Result<(Bench, Comparison), String> {
     let mut all = Vec::new();
     let mut notes = Vec::new();
@@ -102,7 +103,7 @@ fn read(args: &ReportArgs) -> Result<(Bench, Comparison), String> {
     Ok((bench, comparison))
 }
 
-/// The file's own name where no other has the same: heads of columns have little room.
+/// Returns the file's name without its directory if it is unique: heads of columns are narrow.
 fn short_name(path: &Path, all: &[PathBuf]) -> String {
     let own = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     match own(path) {
@@ -117,6 +118,6 @@ fn short_name(path: &Path, all: &[PathBuf]) -> String {
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
     whole::write_named(path, text.as_bytes()).map_err(|error| {
-        format!("write {}: {error}; name a file in a directory with room", path.display())
+        format!("write {}: {error}; name a file in a directory with free space", path.display())
     })
 }

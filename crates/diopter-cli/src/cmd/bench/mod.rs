@@ -1,4 +1,4 @@
-//! `dio bench`: turns what was typed into a plan, runs it, and prints. The laboratory measures.
+//! `dio bench`: makes a plan from the arguments, runs it, and prints. diopter-bench measures.
 
 mod plan;
 mod progress;
@@ -28,13 +28,13 @@ use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};
 use progress::Progress;
 
-/// Numbers that are tried for the name of a result.
+/// Numbers tried for the name of a result.
 const RESULTS_MAX: u32 = 10_000;
 
-/// An order is some kilobytes.
+/// Limit of an order, which has some kilobytes.
 const ORDER_BYTES_MAX: u64 = 1 << 20;
 
-/// Does it, and gives the exit status.
+/// Runs the command, and returns the exit status.
 pub fn run(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> u8 {
     match bench(args, backends, look) {
         Ok(status) => status,
@@ -45,7 +45,7 @@ pub fn run(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> u8 {
     }
 }
 
-/// `dio bench-round`: one round, in this process.
+/// Runs one round in this process, for `dio bench-round`.
 pub fn run_round() -> u8 {
     let mut order = String::new();
     let read = std::io::stdin().lock().take(ORDER_BYTES_MAX).read_to_string(&mut order);
@@ -56,7 +56,6 @@ pub fn run_round() -> u8 {
     output::print_json(&round::serve(&order), DONE)
 }
 
-/// The JSON Schema of the document of `dio bench`.
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(Bench)
 }
@@ -83,17 +82,17 @@ fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, 
     let mut machine = Machine::new(child, ground, &plan, stop);
     let mut lost = None;
     let ended = Campaign::new(&plan, &mut machine, (journal, reached)).run(&mut |event| {
-        progress.tell(event);
+        progress.update(event);
         if matches!(event, diopter_bench::bench::campaign::Event::RowEnds { .. }) {
             lost = lost.take().or(result.refresh().err());
         }
     });
-    // Scratch files, mounts and loop devices go before anything is told.
+    // Removes scratch files, mounts and loop devices before anything is printed.
     drop(machine);
     progress.finish();
     let bench = assemble::read(&journal_of(&path))?;
     if let (Err(why), false) = (&ended, has_rounds(&bench)) {
-        // There is nothing to keep, and nothing to go on from.
+        // There is nothing to keep or to resume.
         remove(&[path.clone(), journal_of(&path)])?;
         return Err(why.clone());
     }
@@ -102,7 +101,7 @@ fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, 
     if let Some(why) = lost {
         return Err(why);
     }
-    tell(args, (&path, &bench), look)?;
+    report(args, (&path, &bench), look)?;
     match (ending, signals.arrived()) {
         (Ending::Interrupted, Some(signal)) => {
             log::say(&kept(&path, &format!("ended by {}", signal.name())));
@@ -124,11 +123,11 @@ fn remove(paths: &[PathBuf]) -> Result<(), String> {
 
 fn kept(path: &Path, why: &str) -> String {
     let path = path.display();
-    format!("{why}; what was measured is in {path}, and --resume goes on")
+    format!("{why}; the rounds measured so far are in {path}, and --resume continues")
 }
 
-/// Writes the reports, prints what came out, and where all of it is.
-fn tell(args: &BenchArgs, (path, bench): (&Path, &Bench), look: &Look) -> Result<(), String> {
+/// Writes the reports, and prints the result and the names of the files.
+fn report(args: &BenchArgs, (path, bench): (&Path, &Bench), look: &Look) -> Result<(), String> {
     let comparison = compare::columns(bench, &Settings::default());
     let page = report::html(bench, Some(&comparison));
     let html = match &args.html {
@@ -137,7 +136,7 @@ fn tell(args: &BenchArgs, (path, bench): (&Path, &Bench), look: &Look) -> Result
             html.clone()
         }
         None => {
-            // Not a name that the user gave: whatever has it already is replaced.
+            // The user did not choose this name: an existing file is replaced.
             let html = path.with_extension("html");
             whole::write(&html, |out| out.write_all(page.as_bytes()))
                 .map_err(|error| unwritten(&html, &error))?;
@@ -169,7 +168,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 fn unwritten(path: &Path, error: &std::io::Error) -> String {
-    format!("write {}: {error}; choose another place", path.display())
+    format!("write {}: {error}; choose another file", path.display())
 }
 
 fn journal(args: &BenchArgs, (path, plan): (&Path, &Plan)) -> Result<(Journal, Reached), String> {
@@ -178,8 +177,8 @@ fn journal(args: &BenchArgs, (path, plan): (&Path, &Plan)) -> Result<(Journal, R
         let (opened, begin, reached) = Journal::resume(&journal)?;
         if begin.plan != *plan {
             return Err(format!(
-                "{} is of a run that measured something else; write the command line that it had, \
-                 or remove it",
+                "{} is from a run with another command line; use that command line, or remove the \
+                 file",
                 journal.display()
             ));
         }
@@ -195,8 +194,8 @@ fn journal(args: &BenchArgs, (path, plan): (&Path, &Plan)) -> Result<(Journal, R
     Ok((Journal::create(&journal, begin)?, Reached::default()))
 }
 
-/// Where the result goes: as it was said, or under the first free number here. To go on: the last
-/// one that was interrupted.
+/// Returns the path of the result: that of --json-out, or the first free number here. To resume:
+/// the last one that was interrupted.
 fn result_path(args: &BenchArgs) -> Result<PathBuf, String> {
     if let Some(path) = &args.json_out {
         return Ok(path.clone());
@@ -207,13 +206,13 @@ fn result_path(args: &BenchArgs) -> Result<PathBuf, String> {
     };
     let is_taken = |path: &PathBuf| path.exists() || journal_of(path).exists();
     let free = (1..=RESULTS_MAX).find(|number| !is_taken(&name(*number)));
-    let free = free.ok_or("dio-bench.json and all its numbers are taken; write --json-out")?;
+    let free = free.ok_or("dio-bench.json and all its numbers exist; use --json-out")?;
     if !args.resume {
         return Ok(name(free));
     }
     let left = (1..free).rev().map(name).find(|path| journal_of(path).exists());
     left.ok_or_else(|| {
-        "nothing was interrupted in this directory; leave --resume out, or write --json-out"
+        "no interrupted run in this directory; omit --resume, or name its result with --json-out"
             .to_owned()
     })
 }

@@ -1,4 +1,5 @@
-//! What was typed, as a plan: lists over those of a story, of a job file, or of nothing.
+//! The plan of a run: the lists of the command line override those of a built-in job, of a job
+//! file, or the defaults.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -27,16 +28,16 @@ struct Draft {
 
 /// A matrix over one job.
 struct Part {
-    /// In front of the names of its rows.
+    /// Prefix of the names of its rows.
     name: String,
     axes: Axes,
     base: Job,
 }
 
-/// The plan.
+/// Returns the plan of a run.
 ///
 /// # Errors
-/// What cannot be run, and what to do.
+/// Why it can't be run, and what to do.
 pub fn plan(args: &BenchArgs, backends: &[&str]) -> Result<Plan, String> {
     let rounds = if args.quick { ROUNDS_QUICK } else { ROUNDS_DEFAULT };
     let rounds = args.rounds.unwrap_or(rounds);
@@ -119,7 +120,7 @@ impl Part {
         Part { name: String::new(), axes, base }
     }
 
-    /// A job of a file: every list is of one value.
+    /// Takes a job of a file: every list has one value.
     fn of_file(job: FileJob) -> Part {
         let base = job.job;
         let axes = Axes {
@@ -157,17 +158,17 @@ fn of_job(name: &Path, rounds: u32) -> Result<Draft, String> {
 
 fn of_file(name: &Path) -> Result<Vec<FileJob>, String> {
     let shown = name.display();
-    let told = |error: std::io::Error| match error.kind() {
+    let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => {
             let names: Vec<&str> = Builtin::ALL.into_iter().map(Builtin::name).collect();
             let names = names.join(", ");
-            format!("--job {shown}: there is no such file, and the built-in jobs are {names}")
+            format!("--job {shown}: no such file; the built-in jobs are {names}")
         }
         _ => format!("--job {shown}: {error}"),
     };
     let mut text = String::new();
-    let file = File::open(name).map_err(told)?;
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(told)?;
+    let file = File::open(name).map_err(failed)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
     if u64::try_from(text.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
         let limit = FILE_BYTES_MAX >> 20;
         return Err(format!("--job {shown}: larger than {limit} MiB; split it into several files"));
@@ -175,7 +176,7 @@ fn of_file(name: &Path) -> Result<Vec<FileJob>, String> {
     job_file::parse(&text).map_err(|why| format!("--job {shown}: {why}"))
 }
 
-/// Presets times backends, then the engines of fio.
+/// Returns presets times backends, then the engines of fio.
 fn columns(args: &BenchArgs, backends: &[&str], presets: &[&str]) -> Vec<PlannedColumn> {
     let typed: Vec<&str> = args.preset.iter().map(|preset| preset.name()).collect();
     let presets = if typed.is_empty() { presets } else { &typed };

@@ -1,4 +1,4 @@
-//! `dio compare`: judges recorded runs. The library reads and judges; here it is asked and told.
+//! `dio compare`: judges recorded runs, read and judged by diopter-bench.
 
 mod text;
 
@@ -12,7 +12,7 @@ use crate::cmd;
 use crate::log;
 use crate::output::{DIFFERENT, DONE, INCONCLUSIVE, Look, TROUBLE};
 
-/// Compares, and gives the exit status.
+/// Runs the command, and returns the exit status.
 pub fn run(args: &CompareArgs, look: &Look) -> u8 {
     match compare(args) {
         Ok(comparison) => {
@@ -30,7 +30,6 @@ pub fn run(args: &CompareArgs, look: &Look) -> u8 {
     }
 }
 
-/// The JSON Schema of the document.
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(Comparison)
 }
@@ -39,9 +38,9 @@ fn compare(args: &CompareArgs) -> Result<Comparison, String> {
     let mut all = Vec::new();
     let mut notes = Vec::new();
     for name in std::iter::once(&args.base).chain(&args.others) {
-        let (named, told) = named(name).map_err(|error| error.to_string())?;
+        let (named, found) = named(name).map_err(|error| error.to_string())?;
         // One file may be named twice.
-        notes.extend(told.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
+        notes.extend(found.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
         all.push(named);
     }
     let settings = Settings {

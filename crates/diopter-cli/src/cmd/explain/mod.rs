@@ -1,5 +1,4 @@
-//! `dio explain`: what one request would become. Asks the library for the plan, and prints it; the
-//! request is never made.
+//! `dio explain`: prints the library's plan of a request, which is never made.
 
 mod device;
 mod document;
@@ -18,18 +17,18 @@ use crate::image_path::{self, Inside};
 use crate::log::{self, Filter, Level};
 use crate::output::{DONE, Look, TROUBLE};
 
-/// All that is known when the plan stands.
+/// A planned request.
 struct Explained<'a> {
     args: &'a ExplainArgs,
     policies: Policies,
     file: File,
-    /// What the file is in, if it lies in an image.
+    /// The image that holds the file.
     inside: Option<Inside>,
     plan: Plan,
     backend: BackendChoice,
 }
 
-/// Explains, and gives the exit status.
+/// Runs the command, and returns the exit status.
 pub fn run(args: &ExplainArgs, backend: BackendKind, filter: &Filter, look: &Look) -> u8 {
     let is_write = args.operation == Operation::Write;
     let allowed = if is_write { Allowed::OpenToWrite } else { Allowed::Read };
@@ -45,13 +44,12 @@ pub fn run(args: &ExplainArgs, backend: BackendKind, filter: &Filter, look: &Loo
             }
         }
         Err(error) => {
-            log::fail("explain", &cmd::told_of(&args.name, &error));
+            log::fail("explain", &cmd::message_about(&args.name, &error));
             TROUBLE
         }
     }
 }
 
-/// The JSON Schema of the document.
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(document::Explain)
 }
@@ -94,9 +92,9 @@ fn explain<'a>(
     Ok(Explained { args, policies, file, inside, plan, backend })
 }
 
-/// For reading, and for a write as its writer would open it: whether the edges of an unaligned
-/// write can be read decides which way they go. Where it may not be written, reading has to do; the
-/// refusal is given along, should a plan need more.
+/// Opens the file for reading, and for a write as its writer would: the path of an unaligned write
+/// depends on whether its edges can be read. If writing is not permitted, opens it for reading
+/// only, and returns the refusal too, which is the error if the plan needs more.
 fn open(args: &ExplainArgs, filter: &Filter) -> diopter::Result<(File, Option<Error>)> {
     let is_write = args.operation == Operation::Write;
     let read = File::options().read(true).striped(true);
@@ -106,7 +104,7 @@ fn open(args: &ExplainArgs, filter: &Filter) -> diopter::Result<(File, Option<Er
             filter.log("explain", Level::Info, || format!("{error}; opened for reading instead"));
             Ok((read.open(&args.name)?, Some(error)))
         }
-        answer => Ok((answer?, None)),
+        opened => Ok((opened?, None)),
     }
 }
 

@@ -1,5 +1,4 @@
-//! `dio lab`: kernels, jobs on them, and a search between them. The instruments do it; here they
-//! are asked and told.
+//! `dio lab`: lists kernels, runs jobs on them, and bisects them, with diopter-lab.
 
 mod run;
 mod stop;
@@ -18,7 +17,7 @@ use crate::output::{DONE, INCONCLUSIVE, Look, TROUBLE};
 
 use stop::Stop;
 
-/// Does it, and gives the exit status.
+/// Runs the command, and returns the exit status.
 pub fn run(command: &LabCommand, look: &Look) -> u8 {
     let stop = match Stop::listen() {
         Ok(stop) => stop,
@@ -44,7 +43,6 @@ pub fn run(command: &LabCommand, look: &Look) -> u8 {
     })
 }
 
-/// The JSON Schema of the document of `dio lab kernels`.
 pub fn kernels_schema() -> schemars::Schema {
     schemars::schema_for!(listing::KernelList)
 }
@@ -60,7 +58,6 @@ fn kernels(args: &KernelsArgs, look: &Look, stop: &Stop) -> Result<u8, LabError>
     })
 }
 
-/// The JSON Schema of the document of `dio lab bisect`.
 pub fn bisect_schema() -> schemars::Schema {
     schemars::schema_for!(Bisection)
 }
@@ -91,10 +88,10 @@ fn bisect(args: &BisectArgs, stop: &Stop) -> Result<Bisection, LabError> {
     })
 }
 
-/// The processors for guests.
+/// Returns the processors for guests.
 fn fleet() -> Result<Fleet, LabError> {
     Fleet::of_this_host().map_err(|error| {
-        LabError::Choice(format!("look at the processors: {error}; run it without a cpuset"))
+        LabError::Choice(format!("read the processors: {error}; run dio without a cpuset"))
     })
 }
 

@@ -1,4 +1,4 @@
-//! `dio lab run`: the same jobs on several kernels.
+//! `dio lab run`: runs the same jobs on several kernels.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use crate::args::RunArgs;
 use crate::cmd;
 use crate::output::{self, DONE, TROUBLE};
 
-/// Does it, and gives the exit status.
+/// Runs the command, and returns the exit status.
 pub fn run(args: &RunArgs, stop: &Stop) -> Result<u8, LabError> {
     let started = SystemTime::now();
     let plan = plan_of(args);

@@ -13,7 +13,7 @@ use super::stop::Stop;
 use crate::args::{ProgressWhen, StoreArgs};
 use crate::log;
 
-/// Often enough to look alive.
+/// Short enough to show progress.
 const TICK: Duration = Duration::from_millis(250);
 const TEMPLATE: &str = "{spinner} {msg}";
 
@@ -63,7 +63,7 @@ fn message(progress: &Progress) -> String {
         Progress::Updating(percent) => format!("lists of packages: {percent:.0} %"),
         Progress::Downloading(what, percent) => format!("{what}: {percent:.0} %"),
         Progress::Unpacking(what) => format!("unpacking {what}"),
-        Progress::Booting(what) => format!("{what} is measured"),
+        Progress::Booting(what) => format!("measuring {what}"),
         Progress::Note(note) => note.clone(),
     }
 }

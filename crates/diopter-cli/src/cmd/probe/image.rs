@@ -1,4 +1,4 @@
-//! `dio probe` on an unmounted file system, and on names inside it.
+//! `dio probe` for an unmounted file system, and for names inside it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +14,10 @@ use super::document::{self, Extents, Name, Share};
 use crate::cmd::finding::FindingText;
 use crate::image_path::{self, ExtentCounts, Inside, InsideName};
 
-/// Names of a directory that are listed.
+/// Limit of the names of a directory that are listed.
 pub const ENTRIES_MAX: usize = 10_000;
 
-/// An unmounted file system, and the name in it.
+/// An unmounted file system, and a name in it.
 #[derive(Serialize, JsonSchema)]
 pub struct ProbedImage {
     /// The file or device that holds it.
@@ -28,9 +28,9 @@ pub struct ProbedImage {
     pub block_size: u64,
     /// Its optional features, by the names that its tools use.
     pub features: Vec<&'static str>,
-    /// What to know before one reads it: not unmounted cleanly, errors that the kernel found.
+    /// Warnings: not unmounted cleanly, errors recorded by the kernel.
     pub warnings: Vec<String>,
-    /// What the path inside it names; the root directory where none was given.
+    /// The named node; the root directory without a path.
     pub node: ProbedNode,
 }
 
@@ -47,17 +47,17 @@ pub struct ProbedNode {
     pub size: u64,
     /// Permission bits.
     pub mode: u32,
-    /// Names that it has.
+    /// Number of links.
     pub links: u32,
-    /// The extents of a file; null for anything else, and where they can't be read.
+    /// The extents of a file; null for other nodes, and if they can't be read.
     pub extents: Option<Extents>,
-    /// Whether a file has its bytes in its inode.
+    /// True if the bytes of a file are in its inode.
     pub is_inline: bool,
-    /// Why a file can't be read; null where it can.
+    /// Why a file can't be read; null if it can.
     pub read_refusal: Option<String>,
-    /// Why a file can't be overwritten in place, all of it; null where it can.
+    /// Why a file can't be overwritten in place as a whole; null if it can.
     pub overwrite_refusal: Option<String>,
-    /// What a directory has; null for anything else.
+    /// The names in a directory; null for other nodes.
     pub listing: Option<Listing>,
 }
 
@@ -66,52 +66,52 @@ pub struct ProbedNode {
 pub struct Listing {
     /// At most 10000.
     pub entries: Vec<ListedEntry>,
-    /// Names that are left out.
+    /// Number of names that are not listed.
     pub left_out: usize,
 }
 
 /// A name in a directory.
 #[derive(Serialize, JsonSchema)]
 pub struct ListedEntry {
-    /// The name; bytes that are no text are replaced.
+    /// The name; bytes that are not UTF-8 are replaced.
     pub name: String,
     /// Number of the inode.
     pub inode: u64,
-    /// `file`, `directory`, `symlink`, `other`; null where the inode can't be read.
+    /// `file`, `directory`, `symlink`, `other`; null if the inode can't be read.
     pub kind: Option<&'static str>,
     /// Bytes in it.
     pub size: Option<u64>,
     /// Permission bits.
     pub mode: Option<u32>,
-    /// Where a symbolic link leads.
+    /// Target of a symbolic link.
     pub target: Option<String>,
-    /// Why the inode, or the link, can't be read; null where it can.
+    /// Why the inode, or the link, can't be read; null if it can.
     pub trouble: Option<String>,
 }
 
-/// Probes a name inside an image: what is told of the device is told of the image.
+/// Probes a name inside an image: facts about the device are those of the image.
 pub fn name_of(whole: &Path, name: &InsideName, backend: BackendKind) -> diopter::Result<Name> {
     let inside = image_path::open(name, Use::Read)?;
-    let mut told = document::name_of(&probe(&name.image, backend)?);
+    let mut probed = document::name_of(&probe(&name.image, backend)?);
     let node = node_of(&inside)?;
-    told.name = whole.display().to_string();
-    told.kind = match inside.node.kind {
+    probed.name = whole.display().to_string();
+    probed.kind = match inside.node.kind {
         NodeKind::File => "file-in-image",
         NodeKind::Directory => "directory-in-image",
         NodeKind::Symlink | NodeKind::Other => "node-in-image",
     };
-    told.size = Some(inside.node.size);
-    told.extents = None;
-    told.page_cache = None;
-    told.layout = None;
-    told.image = Some(image_of(&inside.image, &name.image, node));
-    Ok(told)
+    probed.size = Some(inside.node.size);
+    probed.extents = None;
+    probed.page_cache = None;
+    probed.layout = None;
+    probed.image = Some(image_of(&inside.image, &name.image, node));
+    Ok(probed)
 }
 
-/// Adds what a file or device holds, if that is an unmounted file system: one that can't be read is
-/// a finding, and no trouble for who asked about the file.
-pub fn add_root(told: &mut Name, path: &Path) {
-    if told.size.is_none() || !told.mounted_at.is_empty() {
+/// Adds the unmounted file system that a file or device holds. One that can't be read is a finding,
+/// not an error: the file was probed.
+pub fn add_root(probed: &mut Name, path: &Path) {
+    if probed.size.is_none() || !probed.mounted_at.is_empty() {
         return;
     }
     let root = InsideName { image: path.to_owned(), path: b"/".to_vec() };
@@ -120,14 +120,14 @@ pub fn add_root(told: &mut Name, path: &Path) {
         Ok(image_of(&inside.image, path, node))
     });
     match read {
-        Ok(image) => told.image = Some(image),
+        Ok(image) => probed.image = Some(image),
         Err(Error::Image(error)) if error.kind != ImageErrorKind::NotAnImage => {
             let (evidence, remedy) = image_path::told(&error.into());
-            told.findings.push(FindingText {
+            probed.findings.push(FindingText {
                 id: "image-unreadable",
                 severity: "notice",
                 evidence,
-                cause: "it holds a file system whose files can't be read as NAME::/PATH",
+                cause: "its file system can't be read as NAME::/PATH",
                 remedy,
             });
         }
@@ -156,13 +156,13 @@ fn node_of(inside: &Inside) -> diopter::Result<ProbedNode> {
     let has_extents = is_file && !is_inline;
     let counts = has_extents.then(|| ExtentCounts::of(volume, &inside.node));
     let counts = match counts {
-        // More than its volume can hold: everything else about it would be as wrong.
+        // It maps more than its volume can hold: all its other facts are wrong too.
         Some(Err(error)) if read.is_ok() && error.kind == ImageErrorKind::Refused => {
             return Err(error.into());
         }
         other => other.and_then(Result::ok),
     };
-    let told = |error: &Error| {
+    let message = |error: &Error| {
         let (cause, remedy) = image_path::told(error);
         format!("{cause}; {remedy}")
     };
@@ -179,13 +179,18 @@ fn node_of(inside: &Inside) -> diopter::Result<ProbedNode> {
         links,
         extents: counts.as_ref().map(extents_of),
         is_inline,
-        read_refusal: read.err().map(|error| told(&error.into())),
-        overwrite_refusal: if is_file { overwrite(inside).err().map(|e| told(&e)) } else { None },
+        read_refusal: read.err().map(|error| message(&error.into())),
+        overwrite_refusal: if is_file {
+            overwrite(inside).err().map(|e| message(&e))
+        } else {
+            None
+        },
         listing,
     })
 }
 
-/// Whether all of a file could be overwritten now. The image is not opened for writing.
+/// Returns an error unless all of a file can be overwritten now. Does not open the image for
+/// writing.
 fn overwrite(inside: &Inside) -> diopter::Result<()> {
     let name = InsideName { image: inside.image_path.clone(), path: inside.path.clone() };
     let inside = image_path::open_to_plan(&name)?;
@@ -211,7 +216,7 @@ fn extents_of(counts: &ExtentCounts) -> Extents {
     }
 }
 
-/// The first names in their order; of a large directory no more are held at any time.
+/// Returns the first names in order; a large directory is not held in memory as a whole.
 fn listing_of(volume: &dyn Volume, directory: u64) -> diopter::Result<Listing> {
     let mut first: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
     let (mut count, mut position) = (0_usize, Some(0));

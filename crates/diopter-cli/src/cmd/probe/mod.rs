@@ -1,4 +1,4 @@
-//! `dio probe`: facts and findings about names. Asks the library, and prints what it tells.
+//! `dio probe`: prints the library's facts and findings about names.
 
 mod document;
 mod image;
@@ -19,16 +19,16 @@ use crate::log::{self, Filter, Level};
 use crate::output::{DONE, Look, TROUBLE};
 use document::{Document, Name};
 
-/// Probes each name, and gives the exit status. A name that can't be probed is told on standard
-/// error, and does not keep the others from being probed. An object of a striped file that is not
-/// as it should be is trouble as well.
+/// Probes each name, and returns the exit status. A name that can't be probed is reported on
+/// standard error; the others are probed anyway. A faulty object of a striped file is a failure
+/// too.
 pub fn run(args: &ProbeArgs, backend: BackendKind, filter: &Filter, look: &Look) -> u8 {
     let confined = confine::to_names(&args.names, Allowed::Read);
     let mut names: Vec<Name> = Vec::new();
     let mut status = DONE;
     for name in &args.names {
-        filter.log("probe", Level::Debug, || format!("looking at {}", name.display()));
-        let told = match image_path::split(name) {
+        filter.log("probe", Level::Debug, || format!("probing {}", name.display()));
+        let probed = match image_path::split(name) {
             Some(inside) => image::name_of(name, &inside, backend),
             None => match StripedFile::is_at(name) {
                 Ok(true) => striped::name_of(name, backend),
@@ -36,10 +36,10 @@ pub fn run(args: &ProbeArgs, backend: BackendKind, filter: &Filter, look: &Look)
                 Err(error) => Err(error),
             },
         };
-        match told {
+        match probed {
             Ok(name) => names.push(name),
             Err(error) => {
-                log::fail("probe", &cmd::told_of(name, &error));
+                log::fail("probe", &cmd::message_about(name, &error));
                 status = TROUBLE;
             }
         }
@@ -63,7 +63,6 @@ fn plain(path: &Path, backend: BackendKind) -> diopter::Result<Name> {
     Ok(name)
 }
 
-/// The JSON Schema of the document.
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(document::Document)
 }

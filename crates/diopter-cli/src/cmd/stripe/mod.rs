@@ -1,5 +1,4 @@
-//! `dio stripe`: makes, looks at and removes striped files. The library does it; here it is asked
-//! and told.
+//! `dio stripe`: creates, inspects and removes striped files with the library.
 
 mod document;
 pub mod survey;
@@ -15,7 +14,7 @@ use crate::cmd;
 use crate::log;
 use crate::output::{DONE, Look, TROUBLE};
 
-/// Does it, and gives the exit status.
+/// Runs the command, and returns the exit status.
 pub fn run(command: &StripeCommand, look: &Look) -> u8 {
     let (command, done) = match command {
         StripeCommand::Create(args) => ("stripe create", create(args)),
@@ -31,7 +30,6 @@ pub fn run(command: &StripeCommand, look: &Look) -> u8 {
     })
 }
 
-/// The JSON Schema of the document of `dio stripe info`.
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(document::Stripe)
 }
@@ -68,7 +66,7 @@ fn remove(name: &Path) -> Result<u8, LayoutError> {
     Ok(if left.is_empty() { DONE } else { TROUBLE })
 }
 
-/// Lists what the mark makes usable, then sets it.
+/// Lists the objects that the mark allows to use, then sets it.
 fn adopt(name: &Path) -> Result<u8, LayoutError> {
     let mut layout = Layout::open(name)?;
     layout.check_adoption()?;
@@ -76,7 +74,7 @@ fn adopt(name: &Path) -> Result<u8, LayoutError> {
         layout.adopt()?;
         return Ok(DONE);
     }
-    // What nobody could read is not marked.
+    // If the list could not be printed, the mark is not set.
     Ok(TROUBLE)
 }
 

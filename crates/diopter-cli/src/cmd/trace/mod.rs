@@ -1,5 +1,5 @@
-//! `dio trace`: runs a command and tells what the kernel did with its direct I/O. The laboratory
-//! looks and judges; here it is asked and told.
+//! `dio trace`: runs a command and reports what the kernel did with its direct I/O, recorded and
+//! judged by diopter-trace.
 
 mod text;
 
@@ -19,20 +19,20 @@ use crate::args::{TraceArgs, TraceFormat};
 use crate::log;
 use crate::output::{self, Look, TRACE_FAILED};
 
-/// Why there is no report: the exit status, and what to say.
+/// Why there is no report: the exit status and the message.
 struct Failure {
     status: u8,
     message: String,
 }
 
-/// A file that is written when the command has ended, and opened before it begins: what can't be
-/// written is told before anybody waits.
+/// A file that is written when the command exits. It is opened before the command starts, so that a
+/// file that can't be written is reported first.
 struct Place {
     path: PathBuf,
     output: Output,
 }
 
-/// Runs the command, tells, and gives the command's exit status, or what went wrong here.
+/// Runs the command, prints the report, and returns the command's exit status, or 125.
 pub fn run(args: &TraceArgs, look: &Look) -> u8 {
     try_run(args, look).unwrap_or_else(|failure| {
         log::fail("trace", &failure.message);
@@ -40,7 +40,6 @@ pub fn run(args: &TraceArgs, look: &Look) -> u8 {
     })
 }
 
-/// The JSON Schema of the document.
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(Summary)
 }
@@ -49,7 +48,7 @@ fn try_run(args: &TraceArgs, look: &Look) -> Result<u8, Failure> {
     let format = if args.json { TraceFormat::Json } else { args.format };
     if format == TraceFormat::Perfetto && args.output.is_none() && io::stdout().is_terminal() {
         return Err(Failure::own(
-            "a Perfetto trace is bytes, and standard output is a terminal; name a file with -o"
+            "a Perfetto trace is binary, and standard output is a terminal; name a file with -o"
                 .to_owned(),
         ));
     }
@@ -86,20 +85,20 @@ fn record(args: &TraceArgs) -> Result<Trace, Failure> {
         .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })
 }
 
-/// On standard output. That its reader went away does not make the command fail.
+/// Prints the report. A closed pipe is not a failure.
 fn print(report: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(report).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(Failure::own(format!(
-            "write to standard output: {error}; look at where it leads, or name a file with -o"
+            "write to standard output: {error}; check the redirection, or name a file with -o"
         ))),
     }
 }
 
 impl Failure {
-    /// A failure of `dio trace` itself.
+    /// Returns a failure of `dio trace` itself.
     fn own(message: String) -> Failure {
         Failure { status: TRACE_FAILED, message }
     }
@@ -107,17 +106,17 @@ impl Failure {
 
 impl Place {
     fn open(path: &Path) -> Result<Place, Failure> {
-        let output = Output::named(path).map_err(|error| told(path, "create", &error))?;
+        let output = Output::named(path).map_err(|error| failure(path, "create", &error))?;
         Ok(Place { path: path.to_owned(), output })
     }
 
     fn write(self, content: &[u8]) -> Result<(), Failure> {
         let Place { path, output } = self;
-        output.write(content).map_err(|error| told(&path, "write", &error))
+        output.write(content).map_err(|error| failure(&path, "write", &error))
     }
 }
 
-fn told(path: &Path, what: &str, error: &io::Error) -> Failure {
+fn failure(path: &Path, what: &str, error: &io::Error) -> Failure {
     let name = output::shown(&path.display().to_string());
     Failure::own(format!("{what} {name}: {error}; name a file that can be written"))
 }
