@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, presets};
 use diopter_bench::untrusted;
@@ -215,6 +216,11 @@ pub fn shown(name: &str) -> String {
     untrusted::text(&format!("{name:?}")).into_owned()
 }
 
+/// Returns the bytes of a name in base64 if it is not UTF-8, for a JSON document.
+pub fn name_bytes(name: &[u8]) -> Option<String> {
+    std::str::from_utf8(name).is_err().then(|| BASE64_STANDARD.encode(name))
+}
+
 /// Reports if standard error, or standard output, is a terminal that shows colours.
 pub fn takes_colour(is_error: bool) -> bool {
     let is_terminal =
@@ -343,6 +349,12 @@ mod tests {
     fn a_name_that_a_terminal_would_act_on_is_quoted() {
         assert_eq!(shown("a b"), "a b");
         assert_eq!(shown("a\u{1b}[2J"), "\"a\\u{1b}[2J\"");
+    }
+
+    #[test]
+    fn only_a_name_that_is_not_utf8_has_its_bytes_in_base64() {
+        assert_eq!(name_bytes("\u{e9}".as_bytes()), None);
+        assert_eq!(name_bytes(b"n\xff").as_deref(), Some("bv8="));
     }
 
     #[test]

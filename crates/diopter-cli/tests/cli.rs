@@ -4,7 +4,9 @@
 mod golden_file;
 mod json_schema;
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -317,6 +319,38 @@ fn a_name_that_cannot_be_probed_does_not_keep_the_others_from_it() {
 }
 
 #[test]
+fn a_name_that_is_not_utf8_has_its_bytes_in_every_document() {
+    let dir = dir();
+    let [plain, striped] = [b"n\xff", b"s\xff"].map(|name| OsStr::from_bytes(name));
+    File::create(dir.path().join(plain)).unwrap().set_len(4096).unwrap();
+    let run_in = |arguments: &[&OsStr]| {
+        let arguments = arguments.iter();
+        run(dio(&[]).args(arguments).current_dir(dir.path()))
+    };
+    let [create, objects, here] = ["create", "--objects", "."].map(OsStr::new);
+    let created = run_in(&[OsStr::new("stripe"), create, striped, objects, here, here]);
+    assert_eq!((created.status, created.stderr.as_str()), (0, ""));
+    for (line, name, pointer, expected) in [
+        ("probe --json", plain, "/names/0/name_bytes", "bv8="),
+        ("probe --json", striped, "/names/0/name_bytes", "c/8="),
+        ("explain --offset=0 --length=1 --json read", plain, "/name_bytes", "bv8="),
+        ("stripe info --json", striped, "/name_bytes", "c/8="),
+    ] {
+        let words: Vec<&OsStr> = line.split(' ').map(OsStr::new).chain([name]).collect();
+        let printed = run_in(&words);
+        assert_eq!((printed.status, printed.stderr.as_str()), (0, ""), "{line}");
+        let document: Value = serde_json::from_str(&printed.stdout).unwrap();
+        assert_eq!(document.pointer(pointer), Some(&Value::from(expected)), "{line}: {document}");
+        let command = line.split(' ').next().unwrap();
+        let schema: Value =
+            serde_json::from_str(&std::fs::read_to_string(schema_file(command)).unwrap()).unwrap();
+        assert_eq!(json_schema::mismatch(&schema, &document), None, "{line}");
+    }
+    let name = hole(&dir, 4096);
+    assert_eq!(json_of(&["probe", "--json", &name])["names"][0].get("name_bytes"), None);
+}
+
+#[test]
 fn probe_tells_a_file_and_a_dir() {
     let dir = dir();
     let name = hole(&dir, 8192);
@@ -480,6 +514,8 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
     assert!(nested.contains(".TH dio-stripe-create 1") && nested.contains("\\-\\-objects"));
     let written = std::fs::read_to_string(dir.path().join("dio-cp.1")).unwrap();
     assert_eq!(written, stdout_of(&["man", "cp"]));
+    assert!(!written.contains(" \\fR]"), "an option without a long name: {written}");
+    assert!(written.contains("[\\fB\\-p\\fR]"), "{written}");
     assert!(written.contains(".TH dio-cp 1") && written.contains("\\-\\-verify"), "{written}");
 }
 

@@ -38,14 +38,13 @@ pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
             }
         },
     };
-    let mut text = Vec::new();
-    page_of(page).render(&mut text).expect("memory takes every byte");
-    output::print(&String::from_utf8_lossy(&text), DONE)
+    output::print(&text_of(&page_of(page)), DONE)
 }
 
 fn write_pages(all: &Command, dir: &Path) -> io::Result<()> {
     for command in pages(all).into_iter().filter(|command| !command.is_hide_set()) {
-        page_of(command).generate_to(dir)?;
+        let page = page_of(command);
+        std::fs::write(dir.join(page.get_filename()), text_of(&page))?;
     }
     Ok(())
 }
@@ -67,6 +66,13 @@ fn page_of(command: &Command) -> Man {
     Man::new(command.clone())
         .source(concat!("dio ", env!("CARGO_PKG_VERSION")))
         .manual("diopter: direct I/O on Linux")
+}
+
+fn text_of(page: &Man) -> String {
+    let mut text = Vec::new();
+    page.render(&mut text).expect("memory takes every byte");
+    // clap_mangen appends a space to an option without a long name.
+    String::from_utf8_lossy(&text).replace(" \\fR]", "\\fR]")
 }
 
 /// Prints a completion script.

@@ -2,6 +2,7 @@
 //! the end.
 
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 
 use diopter::layout::foreign;
 use diopter::{DepthPolicy, Policies, RoutePolicy, ShortPolicy, WaitPolicy};
@@ -11,6 +12,7 @@ use serde::Serialize;
 use super::image::{self, Image};
 use super::{Explained, device};
 use crate::cmd::layout::{self, Layout};
+use crate::output::name_bytes;
 
 /// A request, and what it would become. Sizes are in bytes.
 #[derive(Serialize, JsonSchema)]
@@ -20,6 +22,9 @@ pub struct Explain {
     pub schema: &'static str,
     /// The file or block device.
     pub name: String,
+    /// The bytes of the name in base64; only if they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_bytes: Option<String>,
     /// `read` or `write`.
     pub op: &'static str,
     /// First byte of the request.
@@ -201,6 +206,7 @@ pub fn of(explained: &Explained<'_>) -> Explain {
     Explain {
         schema: "diopter.explain/1",
         name: args.name.display().to_string(),
+        name_bytes: name_bytes(args.name.as_os_str().as_bytes()),
         op: args.operation.name(),
         offset: args.offset,
         length: args.length,

@@ -336,6 +336,7 @@ mod tests {
         Explain {
             schema: "diopter.explain/1",
             name: "data.bin".to_owned(),
+            name_bytes: None,
             op: "write",
             offset: 0,
             length: 53248,

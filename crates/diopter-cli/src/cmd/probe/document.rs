@@ -1,6 +1,8 @@
 //! The document of `dio probe --json`, which the text is made from too. Fields are only added, at
 //! the end.
 
+use std::os::unix::ffi::OsStrExt;
+
 use diopter::probe::{DirectFacts, ExtentShare, ExtentSummary, Mount, Probe};
 use diopter::sys::file::DirectSupport;
 use diopter::sys::queue::BlockQueue;
@@ -11,6 +13,7 @@ use serde::Serialize;
 use super::image::ProbedImage;
 use crate::cmd::finding::FindingText;
 use crate::cmd::layout::{self, Layout};
+use crate::output::name_bytes;
 
 /// Facts and findings about each name. Sizes are in bytes.
 #[derive(Serialize, JsonSchema)]
@@ -27,6 +30,9 @@ pub struct Document {
 pub struct Name {
     /// As on the command line.
     pub name: String,
+    /// The bytes of the name in base64; only if they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_bytes: Option<String>,
     /// `file`, `striped-file`, `block-device`, `directory`; inside an image `file-in-image`,
     /// `directory-in-image`, `node-in-image`: all but `size` and `image` then describe the image.
     pub kind: &'static str,
@@ -283,6 +289,7 @@ pub fn name_of(probe: &Probe) -> Name {
     let features = facts.backend.features.iter();
     Name {
         name: facts.path.display().to_string(),
+        name_bytes: name_bytes(facts.path.as_os_str().as_bytes()),
         kind: facts.kind.name(),
         size: facts.size,
         kernel: Kernel { release: facts.kernel.release.clone() },

@@ -1,6 +1,7 @@
 //! `dio probe` for an unmounted file system, and for names inside it.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use diopter::limits::DIRECTORY_NAMES_MAX;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use super::document::{self, Extents, Name, Share};
 use crate::cmd::finding::FindingText;
 use crate::image_path::{self, ExtentCounts, Inside, InsideName};
+use crate::output::name_bytes;
 
 /// Limit of the names of a directory that are listed.
 pub const ENTRIES_MAX: usize = 10_000;
@@ -75,6 +77,9 @@ pub struct Listing {
 pub struct ListedEntry {
     /// The name; bytes that are not UTF-8 are replaced.
     pub name: String,
+    /// The bytes of the name in base64; only if they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_bytes: Option<String>,
     /// Number of the inode.
     pub inode: u64,
     /// `file`, `directory`, `symlink`, `other`; null if the inode can't be read.
@@ -95,6 +100,7 @@ pub fn name_of(whole: &Path, name: &InsideName, backend: BackendKind) -> diopter
     let mut probed = document::name_of(&probe(&name.image, backend)?);
     let node = node_of(&inside)?;
     probed.name = whole.display().to_string();
+    probed.name_bytes = name_bytes(whole.as_os_str().as_bytes());
     probed.kind = match inside.node.kind {
         NodeKind::File => "file-in-image",
         NodeKind::Directory => "directory-in-image",
@@ -249,6 +255,7 @@ fn entry_of(volume: &dyn Volume, entry: &Entry) -> ListedEntry {
     let node = node.ok();
     ListedEntry {
         name: String::from_utf8_lossy(&entry.name).into_owned(),
+        name_bytes: name_bytes(&entry.name),
         inode: entry.inode,
         kind: node.as_ref().map(|node| image_path::kind_name(node.kind)),
         size: node.as_ref().map(|node| node.size),

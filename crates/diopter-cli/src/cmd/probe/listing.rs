@@ -140,6 +140,7 @@ mod tests {
     fn entry(at: usize) -> ListedEntry {
         ListedEntry {
             name: format!("file{at}"),
+            name_bytes: None,
             inode: 12,
             kind: Some("file"),
             size: Some(5),

@@ -1,6 +1,7 @@
 //! The document of `dio stripe info --json`, which the text is made from too. Fields are only
 //! added, at the end.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use diopter::LayoutError;
@@ -10,6 +11,7 @@ use serde::Serialize;
 
 use super::survey::{SeenObject, Survey};
 use crate::cmd::finding::FindingText;
+use crate::output::name_bytes;
 
 /// A striped file. Sizes are in bytes.
 #[derive(Serialize, JsonSchema)]
@@ -19,6 +21,9 @@ pub struct Stripe {
     pub schema: &'static str,
     /// As on the command line.
     pub name: String,
+    /// The bytes of the name in base64; only if they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_bytes: Option<String>,
     /// Path of the manifest, without symbolic links.
     pub manifest: String,
     /// Id of the layout, which its objects have too.
@@ -77,6 +82,7 @@ pub fn of(name: &Path, layout: &Layout, survey: &Survey) -> Stripe {
     Stripe {
         schema: "diopter.stripe/1",
         name: name.display().to_string(),
+        name_bytes: name_bytes(name.as_os_str().as_bytes()),
         manifest: layout.path().display().to_string(),
         uuid: manifest.uuid().hyphenated().to_string(),
         stripe_size: striping.stripe_size(),
