@@ -1,19 +1,25 @@
-//! `dio`: parses, calls, prints. This file is the outline of every run; it holds no logic.
+//! `dio`: parses, calls, prints. This file is the outline of every run. A module imports only from
+//! modules above it; blank lines separate the levels, here and in the modules.
 
 #![forbid(unsafe_code)]
 
-mod args;
-mod cmd;
-mod confine;
-mod cp;
-mod env;
 #[cfg(test)]
 #[path = "../tests/golden_file/mod.rs"]
 mod golden_file;
-mod image_path;
+
+mod env;
 mod log;
 mod output;
 mod size;
+
+mod image_path;
+
+mod confine;
+mod cp;
+
+mod args;
+
+mod cmd;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -28,7 +34,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(instead) => {
             let color = args::color_of(&words);
-            return ExitCode::from(cmd::print_instead(&instead, color, trouble()));
+            return ExitCode::from(output::print_instead(&instead, color, trouble()));
         }
     };
     let environment = env::Environment::read();

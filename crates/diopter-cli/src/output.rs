@@ -6,9 +6,11 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
+use clap::ColorChoice;
 use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, presets};
 use diopter_bench::untrusted;
+use serde::Serialize;
 use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
 
 /// Success.
@@ -222,7 +224,7 @@ pub fn name_bytes(name: &[u8]) -> Option<String> {
 }
 
 /// Reports if standard error, or standard output, is a terminal that shows colours.
-pub fn takes_colour(is_error: bool) -> bool {
+fn takes_colour(is_error: bool) -> bool {
     let is_terminal =
         if is_error { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
     let forbids = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -234,6 +236,25 @@ pub fn put(text: &mut String, line: &str) {
     writeln!(text, "{line}").expect("a string takes every line");
 }
 
+/// Prints clap's help, version, or error. Returns the exit status, which is `trouble` for a wrong
+/// command line.
+pub fn print_instead(instead: &clap::Error, color: ColorChoice, trouble: u8) -> u8 {
+    let status = if instead.use_stderr() { trouble } else { DONE };
+    let is_coloured = match color {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => takes_colour(instead.use_stderr()),
+    };
+    let look = Look::of_stdout(is_coloured);
+    let text = instead.render();
+    let text = if look.is_coloured { text.ansi().to_string() } else { text.to_string() };
+    if instead.use_stderr() {
+        crate::log::put(&look.escaped(&text));
+        return status;
+    }
+    look.print(&text, status)
+}
+
 /// Prints text without styling, with control characters escaped; returns `status`, or the exit
 /// status for lost output.
 pub fn print(text: &str, status: u8) -> u8 {
@@ -241,6 +262,13 @@ pub fn print(text: &str, status: u8) -> u8 {
 }
 
 /// Prints one JSON document; returns as [`print()`].
+pub fn print_document(document: &impl Serialize, status: u8) -> u8 {
+    let mut text = serde_json::to_string_pretty(document).expect("strings and numbers are JSON");
+    text.push('\n');
+    print_json(&text, status)
+}
+
+/// Prints the text of a JSON document; returns as [`print()`].
 pub fn print_json(document: &str, status: u8) -> u8 {
     print_as_is(&untrusted::json(document), status)
 }

@@ -1,15 +1,19 @@
 //! The command line: what can be typed, and the settings that it, the environment and the terminal
 //! decide together. Nothing is opened here.
 
-mod bench;
+mod values;
+
 mod compare;
-mod definitions;
 mod lab;
-mod report;
-mod resolved;
 mod stripe;
 mod trace;
-mod values;
+
+mod bench;
+mod report;
+
+mod definitions;
+
+mod resolved;
 
 pub use bench::BenchArgs;
 pub use compare::CompareArgs;

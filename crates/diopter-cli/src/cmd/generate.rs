@@ -95,5 +95,5 @@ pub fn schema(document: Document) -> u8 {
         Document::LabKernels => cmd::lab::kernels_schema(),
         Document::Trace => cmd::trace::json_schema(),
     };
-    cmd::print_json(&schema, DONE)
+    output::print_document(&schema, DONE)
 }

@@ -8,9 +8,8 @@ use diopter_bench::compare::{self, Comparison, Named, Settings, Verdict};
 use diopter_bench::load::{self, LoadError};
 
 use crate::args::CompareArgs;
-use crate::cmd;
 use crate::log;
-use crate::output::{DIFFERENT, DONE, INCONCLUSIVE, Look, TROUBLE};
+use crate::output::{self, DIFFERENT, DONE, INCONCLUSIVE, Look, TROUBLE};
 
 /// Runs the command, and returns the exit status.
 pub fn run(args: &CompareArgs, look: &Look) -> u8 {
@@ -18,7 +17,7 @@ pub fn run(args: &CompareArgs, look: &Look) -> u8 {
         Ok(comparison) => {
             let status = status_of(comparison.verdict);
             if args.json {
-                cmd::print_json(&comparison, status)
+                output::print_document(&comparison, status)
             } else {
                 look.print(&text::of(&comparison, look), status)
             }

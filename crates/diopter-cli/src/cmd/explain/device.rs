@@ -8,13 +8,29 @@ use diopter::stripe::Striping;
 use diopter::sys::fiemap::{FiemapExtent, fiemap};
 use diopter::sys::residency::residency;
 use diopter::{FileOffset, FileRange, ObjectOffset};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use super::Explained;
-use super::document::DeviceExtent;
+use super::planned::Explained;
 use crate::args::ExplainArgs;
 
 /// Limit of the device extents that are listed.
 const DEVICE_EXTENTS_MAX: usize = 4096;
+
+/// A range of the file on the device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct DeviceExtent {
+    /// First byte in the file.
+    pub file_offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// First byte on the device; null where it has no place there.
+    pub device_offset: Option<u64>,
+    /// `mapped`, `unwritten`, `shared`, `hole`, `delayed`, `inline`, `encoded`, `unknown`.
+    pub state: &'static str,
+    /// The object of the device; 0 for a plain file.
+    pub object: u16,
+}
 
 /// The range of one object that a request touches.
 struct Share<'a> {

@@ -9,8 +9,9 @@ use diopter::{DepthPolicy, Policies, RoutePolicy, ShortPolicy, WaitPolicy};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::device::{self, DeviceExtent};
 use super::image::{self, Image};
-use super::{Explained, device};
+use super::planned::Explained;
 use crate::cmd::layout::{self, Layout};
 use crate::output::name_bytes;
 
@@ -182,21 +183,6 @@ pub struct Completion {
     pub why: &'static str,
 }
 
-/// A range of the file on the device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct DeviceExtent {
-    /// First byte in the file.
-    pub file_offset: u64,
-    /// Bytes.
-    pub length: u64,
-    /// First byte on the device; null where it has no place there.
-    pub device_offset: Option<u64>,
-    /// `mapped`, `unwritten`, `shared`, `hole`, `delayed`, `inline`, `encoded`, `unknown`.
-    pub state: &'static str,
-    /// The object of the device; 0 for a plain file.
-    pub object: u16,
-}
-
 /// Returns the document of an explained request.
 pub fn of(explained: &Explained<'_>) -> Explain {
     let Explained { args, policies, file, plan, backend, .. } = explained;
@@ -236,7 +222,7 @@ pub fn of(explained: &Explained<'_>) -> Explain {
         address: args.address,
         bio_bytes_max: args.bio_bytes_max,
         layout: layout_of(explained),
-        image: image::of(explained),
+        image: image::of(explained.inside.as_ref(), file),
         bio_vecs_max: args.bio_vecs_max,
     }
 }

@@ -8,7 +8,6 @@ use diopter::{File, FileRange};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Explained;
 use crate::args::{ExplainArgs, Operation};
 use crate::image_path::{self, Inside, InsideName};
 use crate::output::Look;
@@ -68,14 +67,14 @@ pub fn open(args: &ExplainArgs, name: &InsideName) -> diopter::Result<(File, Ins
     Ok((file, inside))
 }
 
-pub fn of(explained: &Explained<'_>) -> Option<Image> {
-    let inside = explained.inside.as_ref()?;
+/// Describes the image; `None` for a file outside an image.
+pub fn of(inside: Option<&Inside>, file: &File) -> Option<Image> {
+    let inside = inside?;
     let volume = inside.image.volume();
     let is_inline = inside.inline_data().is_ok_and(|bytes| bytes.is_some());
     // The file is not a device; the image may be one.
-    let is_device =
-        !is_inline && explained.file.metadata().is_ok_and(|it| it.file_type().is_block_device());
-    let device = is_device.then(|| limits_of(&explained.file)).flatten();
+    let is_device = !is_inline && file.metadata().is_ok_and(|it| it.file_type().is_block_device());
+    let device = is_device.then(|| limits_of(file)).flatten();
     Some(Image {
         path: inside.image_path.display().to_string(),
         format: volume.format(),

@@ -305,8 +305,9 @@ mod tests {
     use diopter::layout::foreign::of_attributes;
 
     use super::*;
+    use crate::cmd::explain::device::DeviceExtent;
     use crate::cmd::explain::document::{
-        Alignment, Backend, Completion, DeviceExtent, Extent, PolicyNames, RouteBytes,
+        Alignment, Backend, Completion, Extent, PolicyNames, RouteBytes,
     };
     use crate::golden_file;
 

@@ -1,20 +1,22 @@
 //! `dio lab`: lists kernels, runs jobs on them, and bisects them, with diopter-lab.
 
-mod run;
 mod stop;
-mod store;
 mod text;
+
+mod store;
+
+mod run;
 
 use diopter_lab::between::{self, Bisection, Question};
 use diopter_lab::matrix;
 use diopter_lab::run::Lab;
-use diopter_lab::{BootOptions, Fleet, LabError, Machine, Progress, listing};
+use diopter_lab::{BootOptions, LabError, Machine, Progress, listing};
 
 use crate::args::{BisectArgs, KernelsArgs, LabCommand};
-use crate::cmd;
 use crate::log;
-use crate::output::{DONE, INCONCLUSIVE, Look, TROUBLE};
+use crate::output::{self, DONE, INCONCLUSIVE, Look, TROUBLE};
 
+use run::fleet;
 use stop::Stop;
 
 /// Runs the command, and returns the exit status.
@@ -52,7 +54,7 @@ fn kernels(args: &KernelsArgs, look: &Look, stop: &Stop) -> Result<u8, LabError>
     let list = listing::list(&mut store)?;
     drop(store);
     Ok(if args.json {
-        cmd::print_json(&list, DONE)
+        output::print_document(&list, DONE)
     } else {
         look.print(&text::kernels(&list, look), DONE)
     })
@@ -88,17 +90,10 @@ fn bisect(args: &BisectArgs, stop: &Stop) -> Result<Bisection, LabError> {
     })
 }
 
-/// Returns the processors for guests.
-fn fleet() -> Result<Fleet, LabError> {
-    Fleet::of_this_host().map_err(|error| {
-        LabError::Choice(format!("read the processors: {error}; run dio without a cpuset"))
-    })
-}
-
 fn print(found: &Bisection, is_json: bool, look: &Look) -> u8 {
     let status = if found.is_exhausted { INCONCLUSIVE } else { DONE };
     if is_json {
-        cmd::print_json(found, status)
+        output::print_document(found, status)
     } else {
         look.print(&text::bisect(found, look), status)
     }

@@ -7,11 +7,13 @@ use diopter_bench::document::Bench;
 use diopter_lab::matrix::{self, Plan};
 use diopter_lab::results::{self, About};
 use diopter_lab::run::{self, BootProgress, Lab};
-use diopter_lab::{BootOptions, Choice, Kernel, LabError, Machine, Progress, picture, table};
+use diopter_lab::{
+    BootOptions, Choice, Fleet, Kernel, LabError, Machine, Progress, picture, table,
+};
 
-use super::{Stop, fleet, store};
+use super::stop::Stop;
+use super::store;
 use crate::args::RunArgs;
-use crate::cmd;
 use crate::output::{self, DONE, TROUBLE};
 
 /// Runs the command, and returns the exit status.
@@ -64,6 +66,13 @@ pub fn run(args: &RunArgs, stop: &Stop) -> Result<u8, LabError> {
     print(args, &bench, stop)
 }
 
+/// Returns the processors for guests.
+pub fn fleet() -> Result<Fleet, LabError> {
+    Fleet::of_this_host().map_err(|error| {
+        LabError::Choice(format!("read the processors: {error}; run dio without a cpuset"))
+    })
+}
+
 fn plan_of(args: &RunArgs) -> Plan {
     let (jobs, device) = match args.job {
         Some(job) => job.jobs(&args.fs),
@@ -91,7 +100,7 @@ fn print(args: &RunArgs, bench: &Bench, stop: &Stop) -> Result<u8, LabError> {
         _ => TROUBLE,
     };
     Ok(if args.json {
-        cmd::print_json(bench, status)
+        output::print_document(bench, status)
     } else {
         output::print(&table::text(bench), status)
     })

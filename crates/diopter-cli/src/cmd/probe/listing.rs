@@ -1,7 +1,6 @@
 //! `dio probe` for an unmounted file system, as text: its facts, and a listing as in ls(1).
 
-use super::image::{ListedEntry, Listing, ProbedImage, ProbedNode};
-use super::text::extents;
+use super::document::{ListedEntry, Listing, ProbedImage, ProbedNode};
 use crate::cmd::finding::number;
 use crate::output::{self, Look, Side, Table, Tone, put};
 use crate::size::size_text;
@@ -44,7 +43,7 @@ fn rows_of(node: &ProbedNode, look: &Look) -> Vec<(&'static str, String)> {
     }
     let place = match (&node.extents, node.is_inline) {
         (_, true) => "none: the bytes are in the inode".to_owned(),
-        (Some(counts), _) => extents(counts),
+        (Some(counts), _) => counts.text(),
         (None, _) => "unknown".to_owned(),
     };
     rows.push(("extents", place));

@@ -1,9 +1,11 @@
 //! `dio probe`: prints the library's facts and findings about names.
 
 mod document;
+
 mod image;
 mod listing;
 mod striped;
+
 mod text;
 
 use std::path::Path;
@@ -12,11 +14,11 @@ use diopter::probe::probe;
 use diopter::{BackendKind, StripedFile};
 
 use crate::args::ProbeArgs;
-use crate::cmd;
+use crate::cmd::message::message_about;
 use crate::confine::{self, Allowed};
 use crate::image_path;
 use crate::log::{self, Filter, Level};
-use crate::output::{DONE, Look, TROUBLE};
+use crate::output::{self, DONE, Look, TROUBLE};
 use document::{Document, Name};
 
 /// Probes each name, and returns the exit status. A name that can't be probed is reported on
@@ -39,7 +41,7 @@ pub fn run(args: &ProbeArgs, backend: BackendKind, filter: &Filter, look: &Look)
         match probed {
             Ok(name) => names.push(name),
             Err(error) => {
-                log::fail("probe", &cmd::message_about(name, &error));
+                log::fail("probe", &message_about(name, &error));
                 status = TROUBLE;
             }
         }
@@ -51,7 +53,7 @@ pub fn run(args: &ProbeArgs, backend: BackendKind, filter: &Filter, look: &Look)
     }
     let document = Document::of(names);
     if args.json {
-        cmd::print_json(&document, status)
+        output::print_document(&document, status)
     } else {
         look.print(&text::of(&document, look), status)
     }

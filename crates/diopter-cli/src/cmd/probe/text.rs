@@ -1,6 +1,6 @@
 //! The document of `dio probe` as text. Sizes have their unit too.
 
-use super::document::{Ability, Device, Direct, Document, Extents, Name, ProbedObject, Share};
+use super::document::{Ability, Device, Direct, Document, Extents, Name, ProbedObject};
 use super::listing;
 use crate::cmd::finding::{self, number};
 use crate::output::{self, Look, Side, Table, Tone, put};
@@ -116,7 +116,7 @@ fn rows_of(name: &Name) -> Vec<(&'static str, String)> {
         }
     }
     if name.kind == "file" {
-        rows.push(("extents", name.extents.as_ref().map_or("unknown".to_owned(), extents)));
+        rows.push(("extents", name.extents.as_ref().map_or("unknown".to_owned(), Extents::text)));
     }
     if name.kind == "file" || is_striped {
         rows.push(("page cache", page_cache(name)));
@@ -206,29 +206,6 @@ fn features(name: &Name) -> String {
         (true, _) => format!("refused: {off}"),
         (false, false) => format!("on: {on}; refused: {off}"),
     }
-}
-
-pub fn extents(extents: &Extents) -> String {
-    let least = if extents.is_cut { "at least " } else { "" };
-    if extents.count == 0 && extents.holes.count == 0 {
-        return "none".to_owned();
-    }
-    let mut parts = vec![format!(
-        "{least}{} in {} of {} on average",
-        number(extents.count, "extent"),
-        number(extents.pieces, "piece"),
-        size_text(extents.piece_bytes_mean)
-    )];
-    let share = |label: &str, share: Share| {
-        (share.count > 0).then(|| format!("{} {label}, {}", share.count, size_text(share.bytes)))
-    };
-    parts.extend(share("unwritten", extents.unwritten));
-    parts.extend(share("shared", extents.shared));
-    parts.extend(share("delayed", extents.delayed));
-    parts.extend(share("encoded", extents.encoded));
-    parts.extend(share("inline", extents.inline));
-    parts.extend(share(if extents.holes.count == 1 { "hole" } else { "holes" }, extents.holes));
-    parts.join("; ")
 }
 
 fn page_cache(name: &Name) -> String {

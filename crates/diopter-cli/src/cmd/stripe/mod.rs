@@ -1,7 +1,9 @@
 //! `dio stripe`: creates, inspects and removes striped files with the library.
 
-mod document;
 pub mod survey;
+
+mod document;
+
 mod text;
 
 use std::path::Path;
@@ -10,9 +12,8 @@ use diopter::LayoutError;
 use diopter::layout::{CreateOptions, Layout, ObjectPlace};
 
 use crate::args::{CreateArgs, StripeCommand};
-use crate::cmd;
 use crate::log;
-use crate::output::{DONE, Look, TROUBLE};
+use crate::output::{self, DONE, Look, TROUBLE};
 
 /// Runs the command, and returns the exit status.
 pub fn run(command: &StripeCommand, look: &Look) -> u8 {
@@ -52,7 +53,7 @@ fn info(name: &Path, is_json: bool, look: &Look) -> Result<u8, LayoutError> {
     let document = document::of(name, &layout, &survey::of(&layout));
     let status = if document.is_well { DONE } else { TROUBLE };
     Ok(if is_json {
-        cmd::print_json(&document, status)
+        output::print_document(&document, status)
     } else {
         look.print(&text::of(&document, look), status)
     })
