@@ -148,8 +148,9 @@ impl Look {
             Some(_) => ContentArrangement::Dynamic,
             None => ContentArrangement::Disabled,
         });
-        for (column, (_, side)) in drawn.column_iter_mut().zip(&table.columns) {
-            column.set_padding((0, GAP));
+        for (at, (column, (_, side))) in drawn.column_iter_mut().zip(&table.columns).enumerate() {
+            // An empty column is drawn one wide.
+            column.set_padding((0, if table.is_blank(at) { GAP - 1 } else { GAP }));
             column.set_cell_alignment(match side {
                 Side::Left => CellAlignment::Left,
                 Side::Right => CellAlignment::Right,
@@ -195,6 +196,10 @@ impl Table {
         let mut at = 0..;
         self.columns.retain(|_| at.next().is_some_and(keep));
         self
+    }
+
+    fn is_blank(&self, at: usize) -> bool {
+        self.columns[at].0.is_empty() && self.rows.iter().all(|row| row[at].is_empty())
     }
 
     /// Returns the columns that the table needs if it folds text, and not numbers.

@@ -145,7 +145,7 @@ pub struct CpArgs {
     /// Same as -r --preserve=all
     #[arg(short, long)]
     pub archive: bool,
-    /// Preserve these attributes; without a LIST mode, ownership and timestamps
+    /// Preserve these attributes; without LIST, mode, ownership and timestamps
     ///
     /// Without it, a copy belongs to the user who makes it, has the permissions of the source minus
     /// the umask and the set-id bits, and the current time.
