@@ -319,7 +319,7 @@ fn a_striped_request_of_many_stripes_is_told_in_few_lines() {
     let line = "explain write data --offset 0 --length 1G --preset lustre-2.13";
     let told = place.stdout(line);
     assert!(told.contains("objects      4 objects, 256 MiB (268435456 B) in 256 bios on each"));
-    assert!(told.contains("waits        1024: each bio is waited for before the next"), "{told}");
+    assert!(told.contains("waits        1024: one after each bio, before the next"), "{told}");
     assert!(told.contains("  and 1016 more; --json lists all"), "{told}");
     assert!(told.lines().count() < 80, "{told}");
 }

@@ -62,9 +62,9 @@ fn a_copy_has_the_permissions_and_replaces_what_was_there() {
     place.stdout("cp image::/odd out");
     assert_eq!(mode("out"), mode("tree/odd"));
     assert_ne!(place.path("out").metadata().unwrap().ino(), before, "a new file has the name");
-    std::fs::create_dir(place.path("folder")).unwrap();
+    std::fs::create_dir(place.path("directory")).unwrap();
     place.stdout("cp image::/odd image::/dir/hello directory");
-    assert_eq!(place.bytes("folder/hello"), b"hello\n");
+    assert_eq!(place.bytes("directory/hello"), b"hello\n");
 }
 
 #[test]
