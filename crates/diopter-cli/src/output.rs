@@ -133,29 +133,42 @@ impl Look {
         entry
     }
 
-    /// Returns a table, indented. Cells are folded if it is wider than the terminal.
+    /// Returns a table, indented. If it is wider than the terminal, it loses its columns without a
+    /// head (units and bars), then half of its gaps, then cells are folded.
     pub fn table(&self, indent: usize, table: &Table) -> String {
+        let room = self.table_width.map(|width| width.saturating_sub(indent));
+        let fits = |table: &Table, gap: u16, text_max: usize| {
+            room.is_none_or(|room| table.width(usize::from(gap), text_max) <= room)
+        };
+        let narrow;
+        let table = if fits(table, GAP, usize::MAX) {
+            table
+        } else {
+            narrow = table.clone().without(str::is_empty);
+            &narrow
+        };
+        let must_fold = !fits(table, 1, usize::MAX) && fits(table, GAP, TEXT_MIN);
+        let gap = if must_fold || fits(table, GAP, usize::MAX) { GAP } else { 1 };
+        let has_whole_numbers = fits(table, gap, TEXT_MIN);
         let mut drawn = comfy_table::Table::new();
         drawn.load_style(presets::NOTHING.header_separator(LineStyle::none().fill(RULE)));
         drawn.set_header(table.columns.iter().map(|(head, _)| *head));
         drawn.add_rows(table.rows.iter());
-        if let Some(width) = self.table_width {
-            let width = width.saturating_sub(indent) + usize::from(GAP);
-            drawn.set_width(u16::try_from(width).unwrap_or(u16::MAX));
+        if let Some(room) = room {
+            drawn.set_width(u16::try_from(room).unwrap_or(u16::MAX).saturating_add(gap));
         }
-        let fits = self.table_width.is_none_or(|width| table.width_of_numbers() <= width - indent);
-        drawn.set_content_arrangement(match self.table_width {
+        drawn.set_content_arrangement(match room {
             Some(_) => ContentArrangement::Dynamic,
             None => ContentArrangement::Disabled,
         });
         for (at, (column, (_, side))) in drawn.column_iter_mut().zip(&table.columns).enumerate() {
             // An empty column is drawn one wide.
-            column.set_padding((0, if table.is_blank(at) { GAP - 1 } else { GAP }));
+            column.set_padding((0, if table.is_blank(at) { gap - 1 } else { gap }));
             column.set_cell_alignment(match side {
                 Side::Left => CellAlignment::Left,
                 Side::Right => CellAlignment::Right,
             });
-            if *side == Side::Right && fits {
+            if *side == Side::Right && has_whole_numbers {
                 column.set_constraint(ColumnConstraint::ContentWidth);
             }
         }
@@ -202,15 +215,14 @@ impl Table {
         self.columns[at].0.is_empty() && self.rows.iter().all(|row| row[at].is_empty())
     }
 
-    /// Returns the columns that the table needs if it folds text, and not numbers.
-    fn width_of_numbers(&self) -> usize {
+    /// Returns the width of the table if text is folded at `text_max`.
+    fn width(&self, gap: usize, text_max: usize) -> usize {
         let widths = self.columns.iter().enumerate().map(|(at, (head, side))| {
             let cells = self.rows.iter().map(|row| row[at].chars().count());
             let widest = cells.chain([head.chars().count()]).max().unwrap_or(0);
-            let needed = if *side == Side::Right { widest } else { widest.min(TEXT_MIN) };
-            needed + usize::from(GAP)
+            if *side == Side::Right { widest } else { widest.min(text_max) }
         });
-        widths.sum()
+        widths.sum::<usize>() + gap * self.columns.len().saturating_sub(1)
     }
 }
 
@@ -366,6 +378,19 @@ mod tests {
         assert!(narrow.contains("  18446744073709551615  one two three"), "{narrow}");
         assert_eq!(narrow.matches('y').count(), 90);
         assert!(Look::of_columns(false, None).table(2, &table).lines().count() == 3);
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_loses_its_units_and_gaps_before_it_is_folded() {
+        let mut table =
+            Table::new(&[("bytes", Side::Right), ("", Side::Left), ("text", Side::Left)]);
+        table.row(vec!["4096".to_owned(), "4 KiB".to_owned(), "t".repeat(52)]);
+        let lines = |columns| Look::of_columns(false, Some(columns)).table(0, &table);
+        assert!(lines(70).contains("4 KiB"), "{}", lines(70));
+        assert_eq!(lines(60), format!("bytes  text\n 4096  {}\n", "t".repeat(52)));
+        table.row(vec!["1".to_owned(), String::new(), "t".repeat(54)]);
+        let narrow = Look::of_columns(false, Some(60)).table(0, &table);
+        assert!(narrow.ends_with(&format!("    1 {}\n", "t".repeat(54))), "{narrow}");
     }
 
     #[test]
