@@ -1,6 +1,6 @@
-//! Landlock (landlock(7)) for commands that only look: from then on the process reads what it was
-//! asked about and what the kernel says of it, and nothing else. Best effort: a kernel without
-//! Landlock leaves the process as it is.
+//! Landlock (landlock(7)) for commands that only read: from then on the process reads the named
+//! files and the kernel's information about them, and nothing else. Best effort: without Landlock
+//! in the kernel, the process is not restricted.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,12 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
-use crate::inside;
+use crate::image_path;
 
 /// Facts about files, devices and this process, in directories and one file of the kernel.
 const KERNEL: [&str; 4] = ["/proc/self", "/proc/sys", "/sys", "/proc/self/exe"];
 
-/// Where a device is looked for by its id.
+/// The directory in which a device is searched by its id.
 const DEVICES: &str = "/dev";
 
 /// Access to the names of a command.
@@ -30,12 +30,12 @@ pub enum Allowed {
     OpenToWrite,
 }
 
-/// Restricts the calling thread, and the threads that it starts, to the names of a command, and
-/// says how far that went. To be called before the first thread is started.
+/// Restricts the calling thread, and the threads that it starts, to the names of a command. Returns
+/// a description of the result. The caller must not have started a thread yet.
 pub fn to_names(names: &[PathBuf], allowed: Allowed) -> String {
     let mut rules: Vec<(PathBuf, Allowed)> = Vec::new();
     for name in names {
-        match inside::split(name) {
+        match image_path::split(name) {
             Some(inside) => rules.push((inside.image, Allowed::Read)),
             None => {
                 let own = if name.is_dir() { Allowed::List } else { allowed };
@@ -53,9 +53,9 @@ pub fn to_names(names: &[PathBuf], allowed: Allowed) -> String {
     }
 }
 
-/// The directory of a manifest, whose names are read, and its objects; nothing for another file.
+/// Returns the directory of a manifest, to be listed, and its objects; nothing for another file.
 fn of_striped(name: &Path, allowed: Allowed) -> Vec<(PathBuf, Allowed)> {
-    // One that is damaged or has no mark is looked at too, to be refused with the reason.
+    // One that is damaged or has no mark is read too, to report why it is refused.
     if StripedFile::is_at(name).is_ok_and(|is_striped| !is_striped) {
         return Vec::new();
     }
@@ -92,8 +92,8 @@ fn restrict(rules: &[(PathBuf, Allowed)]) -> Result<RulesetStatus, RulesetError>
     Ok(created.restrict_self()?.ruleset)
 }
 
-/// Adds a rule; in a directory, names may be read too. A path that is not there, or can't be looked
-/// at, needs no rule: opening it fails as it would without one.
+/// Adds a rule; a directory may be listed too. A path that does not exist, or can't be opened,
+/// needs no rule: opening it fails as it would without one.
 fn allow(
     created: RulesetCreated,
     path: &Path,

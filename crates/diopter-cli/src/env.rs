@@ -1,17 +1,17 @@
-//! The environment that `dio` reads: which names there are, and those that nobody knows. The only
-//! place where a name that begins with `DIOPTER_` is spelled out.
+//! The environment variables that `dio` reads. The only place that spells out names that begin with
+//! `DIOPTER_`.
 
 use std::ffi::OsString;
 
-/// Which backend; `--backend` comes first.
+/// The backend; `--backend` overrides it.
 pub const BACKEND: &str = "DIOPTER_BACKEND";
-/// What is logged; `--log` comes first.
+/// The log filter; `--log` overrides it.
 pub const LOG: &str = "DIOPTER_LOG";
 
-/// Names for whoever uses `dio`.
+/// Names for users of `dio`.
 const NAMES: [&str; 2] = [BACKEND, LOG];
 
-/// Names that only the tests of this project read; they are no mistake, and do nothing here.
+/// Names that only the tests of this project read; valid, but without effect here.
 const TEST_NAMES: [&str; 9] = [
     "DIOPTER_BLESS",
     "DIOPTER_CHECK",
@@ -24,49 +24,48 @@ const TEST_NAMES: [&str; 9] = [
     "DIOPTER_SOAK",
 ];
 
-/// What the environment says, read once.
+/// The environment, read once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// Value of [`BACKEND`].
     pub backend: Option<String>,
-    /// Value of [`LOG`].
     pub log: Option<String>,
-    /// `NO_COLOR` is set and not empty (no-color.org).
+    /// True if `NO_COLOR` is set and not empty (no-color.org).
     pub has_no_color: bool,
-    /// `TERM` is `dumb`: a terminal that knows no colours.
+    /// True if `TERM` is `dumb`: a terminal without colours.
     pub is_dumb: bool,
-    /// Names with the prefix that nobody knows, sorted.
+    /// Unknown names with the prefix, sorted.
     pub unknown: Vec<String>,
 }
 
 impl Environment {
-    /// Of this process.
+    /// Reads the environment of this process.
     pub fn read() -> Environment {
         Environment::of(std::env::vars_os())
     }
 
     fn of(variables: impl Iterator<Item = (OsString, OsString)>) -> Environment {
-        let mut told = Environment::default();
+        let mut environment = Environment::default();
         for (name, value) in variables {
             let (name, value) = (name.to_string_lossy(), value.to_string_lossy().into_owned());
             // An empty value counts as none, as in a shell's `NAME= command`.
             let is_set = !value.is_empty();
             match &*name {
-                BACKEND => told.backend = is_set.then_some(value),
-                LOG => told.log = is_set.then_some(value),
-                "NO_COLOR" => told.has_no_color = is_set,
-                "TERM" => told.is_dumb = value == "dumb",
+                BACKEND => environment.backend = is_set.then_some(value),
+                LOG => environment.log = is_set.then_some(value),
+                "NO_COLOR" => environment.has_no_color = is_set,
+                "TERM" => environment.is_dumb = value == "dumb",
                 known if TEST_NAMES.contains(&known) => {}
-                unknown if unknown.starts_with("DIOPTER_") => told.unknown.push(name.into_owned()),
+                unknown if unknown.starts_with("DIOPTER_") => {
+                    environment.unknown.push(name.into_owned())
+                }
                 _ => {}
             }
         }
-        told.unknown.sort();
-        told
+        environment.unknown.sort();
+        environment
     }
 
-    /// A warning for each name that nobody knows: a misspelled one would be silently without
-    /// effect.
+    /// Returns a warning for each unknown name: a misspelled one would be ignored silently.
     pub fn warnings(&self) -> Vec<String> {
         let known = NAMES.join(" and ");
         let warning = |name: &String| {

@@ -1,24 +1,30 @@
-//! `dio`: parses, calls, prints. This file is the outline of every run; it holds no logic.
+//! `dio`: parses, calls, prints. This file is the outline of every run. A module imports only from
+//! modules above it; blank lines separate the levels, here and in the modules.
 
 #![forbid(unsafe_code)]
 
-mod args;
-mod cmd;
-mod confine;
-mod cp;
-mod env;
 #[cfg(test)]
 #[path = "../tests/golden_file/mod.rs"]
 mod golden_file;
-mod inside;
+
+mod env;
 mod log;
 mod output;
 mod size;
 
+mod image_path;
+
+mod confine;
+mod cp;
+
+mod args;
+
+mod cmd;
+
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use args::{Job, Work};
+use args::{Command, Settings};
 use output::Look;
 
 fn main() -> ExitCode {
@@ -28,40 +34,41 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(instead) => {
             let color = args::color_of(&words);
-            return ExitCode::from(cmd::tell_instead(&instead, color, trouble()));
+            return ExitCode::from(output::print_instead(&instead, color, trouble()));
         }
     };
     let environment = env::Environment::read();
     let is_terminal = std::io::stdout().is_terminal();
-    let status = match args::resolve(cli, &environment, is_terminal) {
-        Ok(job) => run(job),
-        Err(error) => {
-            log::say(&error.to_string());
-            trouble()
-        }
-    };
-    ExitCode::from(status)
+    let settings = Settings::resolve(&cli.common, &environment, is_terminal);
+    let status = settings.and_then(|settings| run(cli.command, &settings));
+    ExitCode::from(status.unwrap_or_else(|message| {
+        log::say(&message);
+        trouble()
+    }))
 }
 
-fn run(job: Job) -> u8 {
-    let Job { settings, work } = job;
-    for warning in settings.warnings {
-        settings.filter.tell("args", log::Level::Warn, || warning);
+fn run(command: Command, settings: &Settings) -> Result<u8, String> {
+    let Settings { filter, backends, warnings, is_coloured } = settings;
+    for warning in warnings {
+        filter.log("args", log::Level::Warn, || warning.clone());
     }
-    let look = Look::of_stdout(settings.is_coloured);
-    match work {
-        Work::Cp(options) => cp::run(&options, &mut std::io::stdout().lock()),
-        Work::Compare(options) => cmd::compare::run(&options, &look),
-        Work::Report(options) => cmd::report::run(&options, &look),
-        Work::Explain(options) => cmd::explain::run(&options, &settings.filter, &look),
-        Work::Probe(options) => cmd::probe::run(&options, &settings.filter, &look),
-        Work::Lab(work) => cmd::lab::run(&work, &look),
-        Work::Stripe(work) => cmd::stripe::run(&work, &look),
-        Work::Bench(options) => cmd::bench::run(&options, &look),
-        Work::BenchRound => cmd::bench::run_round(),
-        Work::Trace(options) => cmd::trace::run(&options, &look),
-        Work::Man { command, out } => cmd::generate::man(command.as_deref(), out.as_deref()),
-        Work::Completions(shell) => cmd::generate::completions(shell),
-        Work::Schema(document) => cmd::generate::schema(document),
-    }
+    let look = Look::of_stdout(*is_coloured);
+    Ok(match command {
+        Command::Cp(args) => {
+            let options = args::copy_options(args, settings.backend()?);
+            cp::run(&options, &mut std::io::stdout().lock())
+        }
+        Command::Compare(args) => cmd::compare::run(&args, &look),
+        Command::Report(args) => cmd::report::run(&args, &look),
+        Command::Explain(args) => cmd::explain::run(&args, settings.backend()?, filter, &look),
+        Command::Probe(args) => cmd::probe::run(&args, settings.backend()?, filter, &look),
+        Command::Lab(args) => cmd::lab::run(&args.command, &look),
+        Command::Stripe(args) => cmd::stripe::run(&args.command, &look),
+        Command::Bench(args) => cmd::bench::run(&args, backends, &look),
+        Command::BenchRound(_) => cmd::bench::run_round(),
+        Command::Trace(args) => cmd::trace::run(&args, &look),
+        Command::Man(args) => cmd::generate::man(args.command.as_deref(), args.out.as_deref()),
+        Command::Completions(args) => cmd::generate::completions(args.shell),
+        Command::Schema(args) => cmd::generate::schema(args.document),
+    })
 }

@@ -1,40 +1,54 @@
-//! Standard output and how it looks: colours, the width of the terminal, tables, wrapped text. And
-//! what becomes of a command whose output nobody takes. Nothing here knows what is told.
+//! Standard output: colours, the width of the terminal, tables, wrapped text, and the exit status
+//! of a command whose output is lost.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use clap::ColorChoice;
 use clap::builder::styling::{AnsiColor, Style};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, presets};
 use diopter_bench::untrusted;
+use serde::Serialize;
+use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
 
-/// Done.
+/// Success.
 pub const DONE: u8 = 0;
 /// There is a difference: a regression.
 pub const DIFFERENT: u8 = 1;
 /// A usage or I/O error.
 pub const TROUBLE: u8 = 2;
-/// Nobody can say.
+/// The result is inconclusive.
 pub const INCONCLUSIVE: u8 = 3;
-/// The reader went away (`dio probe | head`): what a shell tells of a program ended by SIGPIPE.
+/// `dio trace` itself failed, as env(1) reports it.
+pub const TRACE_FAILED: u8 = 125;
+/// The reader went away (`dio probe | head`): the status of a program that SIGPIPE ended.
 const READER_GONE: u8 = 128 + 13;
 
-/// Text is wrapped at this width where there is no terminal.
+/// Width of wrapped text without a terminal.
 const WIDTH_DEFAULT: usize = 80;
-/// Narrower terminals get lines that the terminal wraps; wider ones get no longer lines than this.
+/// Limits of the width of wrapped text; a narrower terminal wraps the lines.
 const WIDTH_MIN: usize = 60;
 const WIDTH_MAX: usize = 100;
+/// Columns between those of a table.
+const GAP: u16 = 2;
+/// Columns that text needs in a table before numbers are folded too.
+const TEXT_MIN: usize = 8;
+/// Fills the line below the head of a table, which is not printed.
+const RULE: char = '=';
 
-/// How text looks.
+/// The style of standard output.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// With colours.
     pub is_coloured: bool,
-    /// Columns.
+    /// Columns of wrapped text.
     pub width: usize,
+    /// Columns of tables; `None` for as many as they need.
+    pub table_width: Option<usize>,
 }
 
-/// What a piece of text is.
+/// The meaning of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     /// A title or the head of a table.
@@ -47,7 +61,7 @@ pub enum Tone {
     Good,
 }
 
-/// Where a column's text stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Words.
@@ -56,7 +70,7 @@ pub enum Side {
     Right,
 }
 
-/// Rows under a head, in columns as wide as their widest cell.
+/// Rows below a head.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<(&'static str, Side)>,
@@ -64,17 +78,24 @@ pub struct Table {
 }
 
 impl Look {
-    /// For standard output as it is.
+    /// Returns the style of standard output. `COLUMNS` overrides the width of a terminal.
     pub fn of_stdout(is_coloured: bool) -> Look {
         let stdout = io::stdout();
-        let size =
-            if stdout.is_terminal() { rustix::termios::tcgetwinsize(&stdout).ok() } else { None };
-        let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
-        let width = columns.unwrap_or(WIDTH_DEFAULT).clamp(WIDTH_MIN, WIDTH_MAX);
-        Look { is_coloured, width }
+        let variable = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let terminal = || {
+            let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout));
+            Some(usize::from(size?.ok()?.ws_col))
+        };
+        Look::of_columns(is_coloured, variable.or_else(terminal).filter(|columns| *columns > 0))
     }
 
-    /// `text` in a tone.
+    /// Returns the style of output with so many columns; `None` without a terminal.
+    pub fn of_columns(is_coloured: bool, columns: Option<usize>) -> Look {
+        let width = columns.unwrap_or(WIDTH_DEFAULT).clamp(WIDTH_MIN, WIDTH_MAX);
+        Look { is_coloured, width, table_width: columns.map(|columns| columns.max(WIDTH_MIN)) }
+    }
+
+    /// Returns `text` in a tone.
     pub fn paint(&self, tone: Tone, text: &str) -> String {
         if !self.is_coloured || text.is_empty() {
             return text.to_owned();
@@ -88,17 +109,17 @@ impl Look {
         format!("{style}{text}{style:#}")
     }
 
-    /// Text for the terminal, of which only styling by this program is passed on.
+    /// Escapes text for the terminal, except for styling by this program.
     pub fn escaped<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.is_coloured { untrusted::styled(text) } else { untrusted::text(text) }
     }
 
-    /// As [`print()`], with the styling of [`Look::paint`].
+    /// Like [`print()`], with the styling of [`Look::paint`].
     pub fn print(&self, text: &str, status: u8) -> u8 {
         print_as_is(&self.escaped(text), status)
     }
 
-    /// A label in a column of `indent`, and text beside it, wrapped, that begins in that column.
+    /// Returns a label, and wrapped text that begins in column `indent`.
     pub fn entry(&self, indent: usize, label: &str, text: &str) -> String {
         let mut entry = String::new();
         let room = self.width.saturating_sub(indent);
@@ -112,38 +133,61 @@ impl Look {
         entry
     }
 
-    /// A table, `indent` columns in.
+    /// Returns a table, indented. If it is wider than the terminal, it loses its columns without a
+    /// head (units and bars), then half of its gaps, then cells are folded.
     pub fn table(&self, indent: usize, table: &Table) -> String {
-        let widths: Vec<usize> = (0..table.columns.len())
-            .map(|at| {
-                let cells = table.rows.iter().map(|row| row[at].chars().count());
-                cells.chain([table.columns[at].0.chars().count()]).max().unwrap_or(0)
-            })
-            .collect();
-        let heads: Vec<String> = table.columns.iter().map(|(head, _)| (*head).to_owned()).collect();
-        let line = |cells: &[String]| {
-            let mut line = " ".repeat(indent);
-            for (at, cell) in cells.iter().enumerate() {
-                let gap = if at == 0 { "" } else { "  " };
-                let fill = " ".repeat(widths[at] - cell.chars().count());
-                match table.columns[at].1 {
-                    Side::Left => line.extend([gap, cell.as_str(), fill.as_str()]),
-                    Side::Right => line.extend([gap, fill.as_str(), cell.as_str()]),
-                }
-            }
-            line.trim_end().to_owned()
+        let room = self.table_width.map(|width| width.saturating_sub(indent));
+        let fits = |table: &Table, gap: u16, text_max: usize| {
+            room.is_none_or(|room| table.width(usize::from(gap), text_max) <= room)
         };
-        let mut text = String::new();
-        put(&mut text, &self.paint(Tone::Head, &line(&heads)));
-        for row in &table.rows {
-            put(&mut text, &line(row));
+        let narrow;
+        let table = if fits(table, GAP, usize::MAX) {
+            table
+        } else {
+            narrow = table.clone().without(str::is_empty);
+            &narrow
+        };
+        let must_fold = !fits(table, 1, usize::MAX) && fits(table, GAP, TEXT_MIN);
+        let gap = if must_fold || fits(table, GAP, usize::MAX) { GAP } else { 1 };
+        let has_whole_numbers = fits(table, gap, TEXT_MIN);
+        let mut drawn = comfy_table::Table::new();
+        drawn.load_style(presets::NOTHING.header_separator(LineStyle::none().fill(RULE)));
+        drawn.set_header(table.columns.iter().map(|(head, _)| *head));
+        drawn.add_rows(table.rows.iter());
+        if let Some(room) = room {
+            drawn.set_width(u16::try_from(room).unwrap_or(u16::MAX).saturating_add(gap));
+        }
+        drawn.set_content_arrangement(match room {
+            Some(_) => ContentArrangement::Dynamic,
+            None => ContentArrangement::Disabled,
+        });
+        for (at, (column, (_, side))) in drawn.column_iter_mut().zip(&table.columns).enumerate() {
+            // An empty column is drawn one wide.
+            column.set_padding((0, if table.is_blank(at) { gap - 1 } else { gap }));
+            column.set_cell_alignment(match side {
+                Side::Left => CellAlignment::Left,
+                Side::Right => CellAlignment::Right,
+            });
+            if *side == Side::Right && has_whole_numbers {
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            }
+        }
+        let (mut text, mut is_head) = (String::new(), true);
+        for line in drawn.lines() {
+            let line = line.trim_end();
+            if is_head && line.starts_with(RULE) {
+                is_head = false;
+                continue;
+            }
+            let line = format!("{}{line}", " ".repeat(indent));
+            put(&mut text, &if is_head { self.paint(Tone::Head, &line) } else { line });
         }
         text
     }
 }
 
 impl Table {
-    /// With these columns.
+    /// Returns an empty table with these columns.
     pub fn new(columns: &[(&'static str, Side)]) -> Table {
         Table { columns: columns.to_vec(), rows: Vec::new() }
     }
@@ -154,7 +198,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Takes out the columns for which `is_dull` says so of their head.
+    /// Removes the columns for whose head `is_dull` returns true.
     pub fn without(mut self, is_dull: impl Fn(&str) -> bool) -> Table {
         let kept: Vec<bool> = self.columns.iter().map(|(head, _)| !is_dull(head)).collect();
         let keep = |at: usize| kept[at];
@@ -166,9 +210,23 @@ impl Table {
         self.columns.retain(|_| at.next().is_some_and(keep));
         self
     }
+
+    fn is_blank(&self, at: usize) -> bool {
+        self.columns[at].0.is_empty() && self.rows.iter().all(|row| row[at].is_empty())
+    }
+
+    /// Returns the width of the table if text is folded at `text_max`.
+    fn width(&self, gap: usize, text_max: usize) -> usize {
+        let widths = self.columns.iter().enumerate().map(|(at, (head, side))| {
+            let cells = self.rows.iter().map(|row| row[at].chars().count());
+            let widest = cells.chain([head.chars().count()]).max().unwrap_or(0);
+            if *side == Side::Right { widest } else { widest.min(text_max) }
+        });
+        widths.sum::<usize>() + gap * self.columns.len().saturating_sub(1)
+    }
 }
 
-/// A name for the terminal: as it is, or quoted where it holds what a terminal would act on.
+/// Returns a name for the terminal: quoted if it has control characters.
 pub fn shown(name: &str) -> String {
     if !name.contains(untrusted::is_unsafe) {
         return name.to_owned();
@@ -177,8 +235,13 @@ pub fn shown(name: &str) -> String {
     untrusted::text(&format!("{name:?}")).into_owned()
 }
 
+/// Returns the bytes of a name in base64 if it is not UTF-8, for a JSON document.
+pub fn name_bytes(name: &[u8]) -> Option<String> {
+    std::str::from_utf8(name).is_err().then(|| BASE64_STANDARD.encode(name))
+}
+
 /// Reports if standard error, or standard output, is a terminal that shows colours.
-pub fn takes_colour(is_error: bool) -> bool {
+fn takes_colour(is_error: bool) -> bool {
     let is_terminal =
         if is_error { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
     let forbids = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -190,13 +253,39 @@ pub fn put(text: &mut String, line: &str) {
     writeln!(text, "{line}").expect("a string takes every line");
 }
 
-/// Prints text without styling; returns `status`, or the exit status for lost output. What a
-/// terminal would act on is written out.
+/// Prints clap's help, version, or error. Returns the exit status, which is `trouble` for a wrong
+/// command line.
+pub fn print_instead(instead: &clap::Error, color: ColorChoice, trouble: u8) -> u8 {
+    let status = if instead.use_stderr() { trouble } else { DONE };
+    let is_coloured = match color {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => takes_colour(instead.use_stderr()),
+    };
+    let look = Look::of_stdout(is_coloured);
+    let text = instead.render();
+    let text = if look.is_coloured { text.ansi().to_string() } else { text.to_string() };
+    if instead.use_stderr() {
+        crate::log::put(&look.escaped(&text));
+        return status;
+    }
+    look.print(&text, status)
+}
+
+/// Prints text without styling, with control characters escaped; returns `status`, or the exit
+/// status for lost output.
 pub fn print(text: &str, status: u8) -> u8 {
     print_as_is(&untrusted::text(text), status)
 }
 
 /// Prints one JSON document; returns as [`print()`].
+pub fn print_document(document: &impl Serialize, status: u8) -> u8 {
+    let mut text = serde_json::to_string_pretty(document).expect("strings and numbers are JSON");
+    text.push('\n');
+    print_json(&text, status)
+}
+
+/// Prints the text of a JSON document; returns as [`print()`].
 pub fn print_json(document: &str, status: u8) -> u8 {
     print_as_is(&untrusted::json(document), status)
 }
@@ -209,40 +298,36 @@ fn print_as_is(text: &str, status: u8) -> u8 {
     }
 }
 
-/// The exit status when standard output could not be written; says so unless the reader went away.
+/// Returns the exit status after an error of standard output; reports it unless a pipe was closed.
 pub fn status_of_lost_output(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return READER_GONE;
     }
-    crate::log::say(&format!("write to standard output: {error}; look at where it leads"));
+    crate::log::say(&format!("write to standard output: {error}; check the redirection"));
     TROUBLE
 }
 
-/// Words in lines of at most `width` columns; a longer word has a line of its own. A size stays on
-/// one line with its unit.
+/// Wraps text at `width` columns; a longer word has a separate line. A size stays on one line with
+/// its unit.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut words: Vec<String> = Vec::new();
+    const NO_BREAK: &str = "\u{a0}";
+    let mut joined = String::new();
     for word in text.split(' ') {
-        match words.last_mut() {
-            Some(last) if belongs_to_number(last, word) => last.extend([" ", word]),
-            _ => words.push(word.to_owned()),
+        if !joined.is_empty() {
+            joined.push_str(if belongs_to_number(&joined, word) { NO_BREAK } else { " " });
         }
+        joined.push_str(word);
     }
-    let mut lines = vec![String::new()];
-    for word in words {
-        let line = lines.last_mut().expect("never empty");
-        if line.is_empty() {
-            line.push_str(&word);
-        } else if line.chars().count() + 1 + word.chars().count() <= width {
-            line.extend([" ", &word]);
-        } else {
-            lines.push(word);
-        }
-    }
-    lines
+    let options = textwrap::Options::new(width)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    let lines = textwrap::wrap(&joined, options).into_iter();
+    lines.map(|line| line.replace(NO_BREAK, " ")).collect()
 }
 
-/// Whether `word` is the unit, or the bytes in brackets, of the number before it.
+/// Returns true if `word` is the unit, or the bytes in brackets, of the number before it.
 fn belongs_to_number(before: &str, word: &str) -> bool {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let is_number = before.ends_with(|last: char| last.is_ascii_digit());
@@ -255,10 +340,10 @@ fn belongs_to_number(before: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    const PLAIN: Look = Look { is_coloured: false, width: 20 };
+    const PLAIN: Look = Look { is_coloured: false, width: 20, table_width: None };
 
     #[test]
-    fn text_is_wrapped_beside_its_label() {
+    fn text_is_wrapped_next_to_its_label() {
         let told = PLAIN.entry(6, "why", "one two three x averyveryverylongword end");
         let expected = "why   one two three\n      x\n      averyveryverylongword\n      end\n";
         assert_eq!(told, expected);
@@ -273,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stand_right_and_words_left() {
+    fn numbers_are_right_aligned_and_words_left_aligned() {
         let mut table = Table::new(&[("n", Side::Right), ("word", Side::Left), ("m", Side::Right)]);
         table.row(vec!["1".to_owned(), "a".to_owned(), "22".to_owned()]);
         table.row(vec!["333".to_owned(), "longer".to_owned(), "4".to_owned()]);
@@ -284,9 +369,50 @@ mod tests {
     }
 
     #[test]
+    fn a_table_is_folded_at_the_width_of_the_terminal() {
+        let mut table = Table::new(&[("n", Side::Right), ("text", Side::Left)]);
+        table.row(vec!["18446744073709551615".to_owned(), "one two three ".repeat(8)]);
+        table.row(vec!["1".to_owned(), "y".repeat(90)]);
+        let narrow = Look::of_columns(false, Some(60)).table(2, &table);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+        assert!(narrow.contains("  18446744073709551615  one two three"), "{narrow}");
+        assert_eq!(narrow.matches('y').count(), 90);
+        assert!(Look::of_columns(false, None).table(2, &table).lines().count() == 3);
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_loses_its_units_and_gaps_before_it_is_folded() {
+        let mut table =
+            Table::new(&[("bytes", Side::Right), ("", Side::Left), ("text", Side::Left)]);
+        table.row(vec!["4096".to_owned(), "4 KiB".to_owned(), "t".repeat(52)]);
+        let lines = |columns| Look::of_columns(false, Some(columns)).table(0, &table);
+        assert!(lines(70).contains("4 KiB"), "{}", lines(70));
+        assert_eq!(lines(60), format!("bytes  text\n 4096  {}\n", "t".repeat(52)));
+        table.row(vec!["1".to_owned(), String::new(), "t".repeat(54)]);
+        let narrow = Look::of_columns(false, Some(60)).table(0, &table);
+        assert!(narrow.ends_with(&format!("    1 {}\n", "t".repeat(54))), "{narrow}");
+    }
+
+    #[test]
+    fn a_table_of_wide_numbers_is_folded_too() {
+        let mut table = Table::new(&[("first number", Side::Right); 8]);
+        table.row(vec!["1844674407370955".to_owned(); 8]);
+        let coloured = Look::of_columns(true, Some(80)).table(0, &table);
+        let lines: Vec<&str> = coloured.lines().collect();
+        assert!(lines.iter().all(|line| textwrap::core::display_width(line) <= 80), "{coloured}");
+        assert_eq!(coloured.matches("first").count(), 8);
+    }
+
+    #[test]
     fn a_name_that_a_terminal_would_act_on_is_quoted() {
         assert_eq!(shown("a b"), "a b");
         assert_eq!(shown("a\u{1b}[2J"), "\"a\\u{1b}[2J\"");
+    }
+
+    #[test]
+    fn only_a_name_that_is_not_utf8_has_its_bytes_in_base64() {
+        assert_eq!(name_bytes("\u{e9}".as_bytes()), None);
+        assert_eq!(name_bytes(b"n\xff").as_deref(), Some("bv8="));
     }
 
     #[test]

@@ -1,40 +1,26 @@
-//! Sizes as people write them: `4k`, `1MiB`, `10MB`, `4096`. What has two readings is refused with
-//! both. The way back, `1 MiB (1048576 B)`, is `diopter::probe::size_text`.
-
-use std::fmt;
+//! Sizes on the command line: `4k`, `1MiB`, `10MB`, `4096`. An ambiguous size is refused, with its
+//! two readings. The reverse, `1 MiB (1048576 B)`, is `diopter::probe::size_text`.
 
 pub use diopter::probe::size_text;
 
 /// Letters of the units, each 1024 or 1000 times the one before.
 const LETTERS: [char; 6] = ['k', 'm', 'g', 't', 'p', 'e'];
 
-/// Why a text is no size: what is wrong, and what to write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SizeError(String);
-
-impl fmt::Display for SizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for SizeError {}
-
-/// What stands behind the digits.
+/// The text after the digits.
 enum Suffix {
-    /// One reading: so many bytes.
+    /// One reading: the number of bytes.
     Scale(u128),
-    /// Two readings, each with how to write it clearly.
+    /// Two readings, each with its clear spelling.
     Unclear([(u128, String); 2]),
 }
 
-/// Bytes of `4k 1M 2G` and `4KiB 1MiB` (powers of 1024), `4kB 1MB` (powers of 1000), `4096` and
+/// Parses `4k 1M 2G` and `4KiB 1MiB` (powers of 1024), `4kB 1MB` (powers of 1000), `4096` and
 /// `4096B` (bytes), `0x1000` (bytes).
 ///
 /// # Errors
-/// [`SizeError`] for what is empty, negative, a fraction, too large, or has two readings: fio takes
+/// A text that is empty, negative, a fraction, too large, or ambiguous: fio takes
 /// `1mi` for 10^6 bytes, others for 2^20.
-pub fn parse(text: &str) -> Result<u64, SizeError> {
+pub fn parse(text: &str) -> Result<u64, String> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return parse_hex(text, digits);
     }
@@ -47,11 +33,11 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
         return Err(refused_fraction(text, number, rest));
     }
     if suffix.starts_with(',') {
-        return Err(SizeError(format!(
-            "`{text}` could mean a fraction or thousands; write digits alone, then the unit"
-        )));
+        return Err(format!(
+            "`{text}` could mean a fraction or thousands; write only digits, then the unit"
+        ));
     }
-    // As many digits as a u128 holds are far beyond any file.
+    // What a u128 does not hold is far beyond any file.
     let Ok(number) = number.parse::<u128>() else { return Err(too_large(text)) };
     match scale_of(suffix) {
         Suffix::Scale(scale) => {
@@ -62,11 +48,11 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     }
 }
 
-fn parse_hex(text: &str, digits: &str) -> Result<u64, SizeError> {
+fn parse_hex(text: &str, digits: &str) -> Result<u64, String> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(SizeError(format!(
-            "`{text}` is no number: behind `0x` stand digits from 0 to f, and no unit"
-        )));
+        return Err(format!(
+            "invalid number `{text}`: expected hex digits after `0x`, without a unit"
+        ));
     }
     u64::from_str_radix(digits, 16).map_err(|_| too_large(text))
 }
@@ -103,47 +89,47 @@ fn of_other_letter(suffix: &str) -> Suffix {
     }
 }
 
-fn unclear(text: &str, number: u128, readings: &[(u128, String); 2]) -> SizeError {
+fn unclear(text: &str, number: u128, readings: &[(u128, String); 2]) -> String {
     let [(one, one_unit), (other, other_unit)] = readings;
     if other_unit == "b" {
         let bytes = number.saturating_mul(*other);
-        return SizeError(format!(
+        return format!(
             "`{text}` could mean {number} B or {number} blocks of 512 B ({bytes} B); write \
              `{number}B` or `{bytes}B`"
-        ));
+        );
     }
     let told = |scale: &u128, unit: &str| match unit {
         "B" => format!("{number} B"),
         "k" => format!("{number} KiB ({} B)", number.saturating_mul(*scale)),
         _ => format!("{number} {unit} ({} B)", number.saturating_mul(*scale)),
     };
-    SizeError(format!(
+    format!(
         "`{text}` could mean {} or {}; write `{number}{one_unit}` or `{number}{other_unit}`",
         told(one, one_unit),
         told(other, other_unit)
-    ))
+    )
 }
 
-fn refused_start(text: &str) -> SizeError {
+fn refused_start(text: &str) -> String {
     let first = text.chars().next();
-    SizeError(match first {
-        None => "an empty text is no size; write one such as `4k`, `1MiB` or `4096`".to_owned(),
+    match first {
+        None => "empty size; write one such as `4k`, `1MiB` or `4096`".to_owned(),
         Some('-') => format!("`{text}` is negative; a size is 0 or more"),
         Some(_) => format!("`{text}` does not begin with a digit; write `4k`, `1MiB` or `4096`"),
-    })
+    }
 }
 
-fn refused_fraction(text: &str, whole: &str, rest: &str) -> SizeError {
+fn refused_fraction(text: &str, whole: &str, rest: &str) -> String {
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     let (fraction, suffix) = rest.split_at(digits);
     let advice = in_bytes(whole, fraction, suffix).map_or_else(
         || "write whole numbers of a smaller unit".to_owned(),
         |b| format!("write `{b}`"),
     );
-    SizeError(format!("`{text}` is a fraction; {advice}"))
+    format!("`{text}` is a fraction; {advice}")
 }
 
-/// What a fraction comes to, if it is a whole number of bytes.
+/// Returns the value of a fraction, if it is a whole number of bytes.
 fn in_bytes(whole: &str, fraction: &str, suffix: &str) -> Option<String> {
     let Suffix::Scale(scale) = scale_of(suffix) else { return None };
     let denominator = 10u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
@@ -153,8 +139,8 @@ fn in_bytes(whole: &str, fraction: &str, suffix: &str) -> Option<String> {
     numerator.is_multiple_of(denominator).then(|| kibi.unwrap_or_else(|| bytes.to_string()))
 }
 
-fn too_large(text: &str) -> SizeError {
-    SizeError(format!("`{text}` is too large; the most is {} B (16 EiB - 1)", u64::MAX))
+fn too_large(text: &str) -> String {
+    format!("`{text}` is too large; the maximum is {} B (16 EiB - 1)", u64::MAX)
 }
 
 #[cfg(test)]
@@ -162,7 +148,7 @@ mod tests {
     use super::*;
 
     fn check_error(text: &str, expected: &str) {
-        assert_eq!(parse(text).unwrap_err().to_string(), expected, "{text:?}");
+        assert_eq!(parse(text).unwrap_err(), expected, "{text:?}");
     }
 
     #[test]
@@ -213,7 +199,7 @@ mod tests {
         }
         check_error(
             "4,500",
-            "`4,500` could mean a fraction or thousands; write digits alone, then the unit",
+            "`4,500` could mean a fraction or thousands; write only digits, then the unit",
         );
         check_error(
             "8b",
@@ -223,15 +209,15 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused_with_what_to_write() {
-        check_error("", "an empty text is no size; write one such as `4k`, `1MiB` or `4096`");
+        check_error("", "empty size; write one such as `4k`, `1MiB` or `4096`");
         check_error("-1", "`-1` is negative; a size is 0 or more");
         check_error("k", "`k` does not begin with a digit; write `4k`, `1MiB` or `4096`");
         check_error("+4k", "`+4k` does not begin with a digit; write `4k`, `1MiB` or `4096`");
         check_error(" 4k", "` 4k` does not begin with a digit; write `4k`, `1MiB` or `4096`");
-        check_error("0x", "`0x` is no number: behind `0x` stand digits from 0 to f, and no unit");
+        check_error("0x", "invalid number `0x`: expected hex digits after `0x`, without a unit");
         check_error(
             "0x1k",
-            "`0x1k` is no number: behind `0x` stand digits from 0 to f, and no unit",
+            "invalid number `0x1k`: expected hex digits after `0x`, without a unit",
         );
     }
 
@@ -254,8 +240,9 @@ mod tests {
             "999999999999999999999999999999999999999999",
             "340282366920938463463374607431768211455T",
         ] {
-            let told =
-                format!("`{text}` is too large; the most is 18446744073709551615 B (16 EiB - 1)");
+            let told = format!(
+                "`{text}` is too large; the maximum is 18446744073709551615 B (16 EiB - 1)"
+            );
             check_error(text, &told);
         }
     }
@@ -267,7 +254,7 @@ mod tests {
         for one in pieces.iter().chain(&more) {
             for two in pieces.iter().chain(&more) {
                 for three in pieces.iter().chain(&more) {
-                    // Either answer is fine; it is the panic that would fail here.
+                    // A size or an error: only a panic fails here.
                     parse(&format!("{one}{two}{three}")).ok();
                 }
             }

@@ -158,7 +158,7 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
         (&["--fs=fat"], "`fat` cannot be made"),
         (&["--job=odd.fio"], "line 3: option `zonemode`"),
         (&["--job=nothing"], "iomap-4k"),
-        (&["--resume"], "nothing was interrupted"),
+        (&["--resume"], "no interrupted run"),
         (&["--job=ext3-boundary", "--with=fio:libaio"], "fio"),
     ] {
         let told = refusal(path, arguments);
@@ -247,7 +247,7 @@ fn a_signal_at_any_moment_leaves_a_readable_result_and_no_scratch_and_the_run_go
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{said}");
-        assert!(said.contains("--resume goes on"), "{said}");
+        assert!(said.contains("--resume continues"), "{said}");
         let left = names(dir.path());
         assert_eq!(left, ["dio-bench.html", "dio-bench.json", "dio-bench.json.journal"]);
         let part = document(dir.path());
@@ -300,7 +300,7 @@ fn a_run_that_is_killed_leaves_a_readable_result_and_the_next_one_removes_its_sc
     assert!(names(dir.path()).iter().any(|name| name.starts_with(".dio-bench-")));
     let wrong = ["--resume", "--quiet", "--rw=read"];
     let told = run(dir.path(), &wrong);
-    assert!(String::from_utf8_lossy(&told.stderr).contains("measured something else"));
+    assert!(String::from_utf8_lossy(&told.stderr).contains("another command line"));
     let output = start_long(dir.path(), &["--resume", "--json"]).wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(rounds_of(&document(dir.path())), 12);

@@ -4,7 +4,9 @@
 mod golden_file;
 mod json_schema;
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -254,11 +256,11 @@ fn a_wrong_command_line_is_exit_status_two_and_says_why() {
         (&["explain", "append", "f"], "invalid value 'append'"),
         (&["explain", "read", "f", "--offset", "0"], "--length <SIZE>"),
         (&["cp", "only-one"], "<DST>"),
-        (&["cp", "a", "b", "--iodepth", "0"], "`0` is no depth; write auto, or a number"),
-        (&["probe", "f", "--log", "loud"], "--log: `loud` is no level"),
+        (&["cp", "a", "b", "--iodepth", "0"], "invalid depth `0`; write auto, or a number"),
+        (&["probe", "f", "--log", "loud"], "--log: invalid level `loud`"),
         (&["probe", "f", "--backend", "spdk"], "auto, uring, aio, threads"),
-        (&["man", "frobnicate"], "dio has no command `frobnicate`"),
-        (&["man", "--out", "/nowhere/at/all"], "write pages into /nowhere/at/all"),
+        (&["man", "frobnicate"], "unknown command `frobnicate`"),
+        (&["man", "--out", "/nowhere/at/all"], "write man pages to /nowhere/at/all"),
     ] {
         let told = refusal_of(arguments);
         assert!(told.contains(words), "{arguments:?}: {told}");
@@ -277,7 +279,7 @@ fn an_unclear_size_is_refused_with_its_readings() {
         ("1.5M", "`1.5M` is a fraction; write `1536k`"),
         ("16E", "`16E` is too large"),
         ("-5", "`-5` is negative"),
-        ("", "an empty text is no size"),
+        ("", "empty size; write"),
     ] {
         let told = refusal_of(&["explain", "read", "f", "--length", "1", "--offset", size]);
         assert!(told.contains(words), "{size}: {told}");
@@ -292,7 +294,7 @@ fn a_name_that_cannot_be_opened_is_told_with_what_to_do() {
     for (name, words) in [
         ("/nowhere", "open /nowhere: No such file or directory (ENOENT); check the path"),
         ("/dev/null", "open /dev/null: Invalid argument (EINVAL); "),
-        ("disk.img::/etc", "there is no such file, and no image before `::/`: check the path"),
+        ("disk.img::/etc", "no such file, and no image before `::/`: check the path"),
     ] {
         let told = refusal_of(&[&["explain", "read", name], &read[..]].concat());
         assert!(told.starts_with("dio explain: open ") && told.contains(words), "{told}");
@@ -314,6 +316,36 @@ fn a_name_that_cannot_be_probed_does_not_keep_the_others_from_it() {
     let document: Value = serde_json::from_str(&told.stdout).unwrap();
     assert_eq!(document["names"].as_array().unwrap().len(), 1);
     assert_eq!(document["names"][0]["name"], name.as_str());
+}
+
+#[test]
+fn a_name_that_is_not_utf8_has_its_bytes_in_every_document() {
+    let dir = dir();
+    let [plain, below, striped] = [&b"n\xff"[..], b"d\xff", b"d\xff/s"].map(OsStr::from_bytes);
+    File::create(dir.path().join(plain)).unwrap().set_len(4096).unwrap();
+    std::fs::create_dir(dir.path().join(below)).unwrap();
+    let create = ["stripe", "create", "s", "--objects", ".", "."];
+    let created = run(dio(&create).current_dir(dir.path().join(below)));
+    assert_eq!((created.status, created.stderr.as_str()), (0, ""));
+    let run_in = |words: &[&OsStr]| run(dio(&[]).args(words).current_dir(dir.path()));
+    for (line, name, pointer, expected) in [
+        ("probe --json", plain, "/names/0/name_bytes", "bv8="),
+        ("probe --json", striped, "/names/0/name_bytes", "ZP8vcw=="),
+        ("explain --offset=0 --length=1 --json read", plain, "/name_bytes", "bv8="),
+        ("stripe info --json", striped, "/name_bytes", "ZP8vcw=="),
+    ] {
+        let words: Vec<&OsStr> = line.split(' ').map(OsStr::new).chain([name]).collect();
+        let printed = run_in(&words);
+        assert_eq!((printed.status, printed.stderr.as_str()), (0, ""), "{line}");
+        let document: Value = serde_json::from_str(&printed.stdout).unwrap();
+        assert_eq!(document.pointer(pointer), Some(&Value::from(expected)), "{line}: {document}");
+        let command = line.split(' ').next().unwrap();
+        let schema: Value =
+            serde_json::from_str(&std::fs::read_to_string(schema_file(command)).unwrap()).unwrap();
+        assert_eq!(json_schema::mismatch(&schema, &document), None, "{line}");
+    }
+    let name = hole(&dir, 4096);
+    assert_eq!(json_of(&["probe", "--json", &name])["names"][0].get("name_bytes"), None);
 }
 
 #[test]
@@ -364,7 +396,7 @@ fn the_backend_is_that_of_the_flag_then_of_the_environment() {
     assert_eq!(backend(&["--backend=threads"], "nonsense"), "threads");
     assert_ne!(backend(&[], ""), "", "an empty variable is none");
     let told = run(dio(&["probe", &name]).env("DIOPTER_BACKEND", "spdk"));
-    let words = "dio: DIOPTER_BACKEND: `spdk` is no backend; use auto, uring, aio or threads\n";
+    let words = "dio: DIOPTER_BACKEND: invalid backend `spdk`; use auto, uring, aio or threads\n";
     assert_eq!((told.status, told.stderr.as_str()), (2, words));
 }
 
@@ -406,7 +438,7 @@ fn an_unknown_variable_is_warned_about_and_changes_nothing() {
     let tests: Vec<String> = tests.iter().map(|name| format!("DIOPTER_{name}")).collect();
     let pairs: Vec<(&str, &str)> = tests.iter().map(|name| (name.as_str(), "1")).collect();
     assert_eq!(with(&pairs), "");
-    assert!(with(&[("DIOPTER_LOG", "probe=debug")]).starts_with("dio: looking at "));
+    assert!(with(&[("DIOPTER_LOG", "probe=debug")]).starts_with("dio: probing "));
 }
 
 #[test]
@@ -480,6 +512,8 @@ fn man_pages_are_written_for_every_command_that_is_shown() {
     assert!(nested.contains(".TH dio-stripe-create 1") && nested.contains("\\-\\-objects"));
     let written = std::fs::read_to_string(dir.path().join("dio-cp.1")).unwrap();
     assert_eq!(written, stdout_of(&["man", "cp"]));
+    assert!(!written.contains(" \\fR]"), "an option without a long name: {written}");
+    assert!(written.contains("[\\fB\\-p\\fR]"), "{written}");
     assert!(written.contains(".TH dio-cp 1") && written.contains("\\-\\-verify"), "{written}");
 }
 

@@ -128,7 +128,7 @@ fn a_striped_file_is_made_told_sealed_and_removed() {
     let text = place.stdout("stripe info data");
     assert!(text.starts_with("data: striped file, 5 MiB (5242881 B)\n"), "{text}");
     assert!(text.contains("1 MiB (1048576 B) over 4 objects, 4 MiB (4194304 B) a round"), "{text}");
-    assert!(text.contains("findings    all objects are there and as they should be"), "{text}");
+    assert!(text.contains("findings    none: all objects exist and match the manifest"), "{text}");
     assert_eq!(place.stdout("stripe rm data"), "");
     assert_eq!(place.names().len(), 0);
 }
@@ -156,7 +156,7 @@ fn an_object_in_trouble_is_told_with_what_is_wrong_and_exit_status_two() {
         assert_eq!(told["objects"][3]["is_well"], true, "the others are looked at all the same");
         let text = place.run("stripe info data");
         assert_eq!(text.status, 2);
-        assert!(text.stdout.contains("TROUBLE  data.2"), "{}", text.stdout);
+        assert!(text.stdout.contains("FAULTY  data.2"), "{}", text.stdout);
         assert!(text.stdout.contains(&format!("  {id} (severe)")), "{}", text.stdout);
     };
     let lost = sealed();
@@ -218,7 +218,7 @@ fn what_is_left_of_a_killed_copy_is_told() {
     let told = place.json("stripe info data --json");
     assert_eq!(ids(&told), ["leftover-objects"]);
     let evidence = told["findings"][0]["evidence"].as_str().unwrap();
-    assert_eq!(evidence, "2 objects of no layout: data.0.0123abcd; data.1.0123abcd");
+    assert_eq!(evidence, "2 objects without a layout: data.0.0123abcd; data.1.0123abcd");
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn a_striped_request_of_many_stripes_is_told_in_few_lines() {
     let line = "explain write data --offset 0 --length 1G --preset lustre-2.13";
     let told = place.stdout(line);
     assert!(told.contains("objects      4 objects, 256 MiB (268435456 B) in 256 bios on each"));
-    assert!(told.contains("waits        1024: each bio is waited for before the next"), "{told}");
+    assert!(told.contains("waits        1024: one after each bio, before the next"), "{told}");
     assert!(told.contains("  and 1016 more; --json lists all"), "{told}");
     assert!(told.lines().count() < 80, "{told}");
 }

@@ -1,4 +1,4 @@
-//! What can be typed behind `dio bench`, with its help.
+//! The command line of `dio bench`, with its help.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,7 @@ use diopter::Preset;
 use diopter_bench::document::ReadWrite;
 
 use super::compare;
-use super::low::ABOUT_SIZES;
-use super::values;
+use super::values::{self, ABOUT_SIZES};
 use crate::size;
 
 const EXAMPLES: &str = "\
@@ -22,29 +21,29 @@ Examples:
   dio bench --overwrite /dev/nvme1n1";
 
 const ABOUT_JOBS: &str = "\
-Built-in jobs (--job), each as the report says that it goes back to:
+Built-in jobs (--job), each from a published report:
   iomap-4k        4k and 16k reads and writes at depth 64 (linux-ext4, June 2021)
   ext3-boundary   4 MiB behind the direct blocks of an ext3 file, 1000 times (March 2013)
   lustre-stripes  64 MiB requests on a file of 1 MiB stripes over four objects (LU-13798)";
 
 const ABOUT_RESULTS: &str = "\
 Results:
-  The result is a JSON document (dio schema bench). Every round is written down as it ends, in a \
-  journal beside the result; --resume goes on from there, with the same command line.
+  The result is a JSON document (dio schema bench). Every round is recorded as it ends, in a \
+  journal next to the result; --resume with the same command line continues from there.
 
 Exit status:
   0  every cell was measured
   2  usage or I/O error, or a cell could not be measured; the message says which and why
-  128+n  ended by signal n; what was measured is kept";
+  128+n  ended by signal n; the rounds measured so far are kept";
 
-/// Measure a matrix of jobs, each way to run them against the first
+/// Measure a matrix of jobs, each column relative to the first
 ///
-/// The rounds of all columns are interleaved (ABBA), each in a process of its own, so that what
-/// drifts touches all alike. Columns are presets of the engine and, with --with, real fio on the
-/// same file. The lists (L) are values with commas between; the matrix is their product.
+/// The rounds of all columns are interleaved (ABBA), each in a separate process, so that drift
+/// affects all columns alike. Columns are presets of the engine and, with --with, fio on the same
+/// file. Each list (L) is comma-separated; the matrix is the product of the lists.
 ///
-/// In a directory a scratch file is made, allocated and written once, and removed. A file or block
-/// device that is there is written only with --overwrite, a mounted device never.
+/// In a directory, a scratch file is created, allocated, written once, and removed. An existing
+/// file or block device is written only with --overwrite, a mounted device never.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = format!("{EXAMPLES}\n\n{ABOUT_JOBS}\n\n{ABOUT_RESULTS}\n\n{ABOUT_SIZES}")
@@ -62,19 +61,19 @@ pub struct BenchArgs {
     /// read, write, randread, randwrite, rw, randrw [default: randread,randwrite]
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = values::read_write())]
     pub rw: Vec<ReadWrite>,
-    /// Bytes of a request [default: 4k]
+    /// Bytes per request [default: 4k]
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = size::parse)]
     pub bs: Vec<u64>,
     /// Requests in flight [default: 32]
     #[arg(long, value_name = "L", value_delimiter = ',')]
     pub iodepth: Vec<u32>,
-    /// How many threads do the same at once [default: 1]
+    /// Threads running the job [default: 1]
     #[arg(long, value_name = "L", value_delimiter = ',')]
     pub numjobs: Vec<u32>,
-    /// Bytes of the file that are used [default: 1G]
+    /// Bytes of the file to use [default: 1G]
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = size::parse)]
     pub size: Vec<u64>,
-    /// How long a round is, as in 2, 500ms, 1m [default: 1]
+    /// Duration of a round: 2, 500ms, 1m [default: 1]
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = values::time)]
     pub runtime: Vec<u64>,
     /// Presets of the engine; the first is the baseline [default: diopter]
@@ -82,47 +81,47 @@ pub struct BenchArgs {
     pub preset: Vec<Preset>,
     /// A fresh file system for every round: ext2, ext3, ext4, xfs, btrfs (root)
     ///
-    /// On a loop device over an image in the directory, or on the block device that is named, which
-    /// loses what is on it.
+    /// On a loop device over an image in the directory, or on the named block device, whose content
+    /// is lost.
     #[arg(long, value_name = "L", value_delimiter = ',')]
     pub fs: Vec<String>,
-    /// Real fio on the same file with the same job: fio:libaio, fio:io_uring, fio:psync
+    /// Run fio on the same file with the same job: fio:libaio, fio:io_uring, fio:psync
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = values::peer)]
     pub with: Vec<String>,
-    /// Percent of requests that read, for rw and randrw [default: 50]
+    /// Percentage of reads, for rw and randrw [default: 50]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub rwmixread: Option<u8>,
-    /// First byte of the file that is used [default: 0]
+    /// First byte of the file to use [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub offset: Option<u64>,
-    /// Rounds of each cell [default: 20]
+    /// Rounds per cell [default: 20]
     #[arg(long, value_name = "N")]
     pub rounds: Option<u32>,
-    /// Time of each round before anything counts [default: 200ms]
+    /// Warm-up at the start of each round, not measured [default: 200ms]
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub warmup: Option<u64>,
-    /// Seed of offsets and contents
+    /// Seed of offsets and data
     #[arg(long, value_name = "N", default_value = "42")]
     pub seed: u64,
     /// The smallest change that matters
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = compare::floor)]
     pub floor: f64,
-    /// Allow an existing file, or a device that is not mounted, to be written
+    /// Allow writing to an existing file, or to a device that is not mounted
     #[arg(long)]
     pub overwrite: bool,
-    /// Go on with the run that was interrupted, by the same command line
+    /// Continue an interrupted run; takes the same command line
     #[arg(long)]
     pub resume: bool,
-    /// Where the result goes [default: dio-bench.json in this directory, or the next free number]
+    /// Write the result to this file [default: dio-bench.json here, or the next free number]
     #[arg(long, value_name = "FILE")]
     pub json_out: Option<PathBuf>,
-    /// Where the report goes, one page with charts [default: beside the result]
+    /// Write the report, one page with charts, to this file [default: next to the result]
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Write the tables in Markdown as well
+    /// Also write the tables as Markdown
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
-    /// Write every round as a line of CSV as well
+    /// Also write every round as a line of CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
     /// Print the result as one JSON document (docs/schema/bench.json) on standard output
@@ -133,7 +132,7 @@ pub struct BenchArgs {
     pub quiet: bool,
 }
 
-/// Run one round of a bench: takes an order as JSON, answers as JSON
+/// Run one round of a bench: reads an order as JSON, prints the result as JSON
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct BenchRoundArgs {}

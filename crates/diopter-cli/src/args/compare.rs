@@ -1,11 +1,12 @@
-//! What can be typed behind `dio compare`, with its help.
+//! The command line of `dio compare`, with its help.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use diopter_bench::compare::Metric;
+
+use super::values::named;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,35 +18,35 @@ const ABOUT: &str = "\
 Exit status:
   0  the same, or better
   1  worse: some job is slower than its base by more than the floor
-  2  what was named can't be compared; the message says why, and what to do
-  3  inconclusive: the rounds do not tell; run more of them
+  2  the runs can't be compared; the message says why, and what to do
+  3  inconclusive: run more rounds
 
-docs/compare.md says what the verdicts mean and how often they may be wrong.";
+docs/compare.md says what the verdicts mean and how often they can be wrong.";
 
 /// Say whether recorded runs are better, the same or worse than a base
 ///
 /// Reads results of `dio bench`, and of fio: JSON, json+ and terse version 3, from any machine.
-/// Each name is one run, or several rounds of one: files with commas between them, or a directory
-/// of files. Jobs that are not the same are refused, and what differs between the machines is told.
+/// Each name is one run, or several rounds of one: comma-separated files, or a directory of files.
+/// Different jobs are refused, and differences between the machines are listed.
 ///
-/// The verdict rests on how much the rounds differ from one to the next. Run both in turn and
-/// often: one round of each has a ratio, but no verdict.
+/// The verdict depends on how much the rounds vary. Alternate the runs, with many rounds: one round
+/// of each has a ratio, but no verdict.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES}\n\n{ABOUT}"))]
 pub struct CompareArgs {
-    /// What the others are compared to
+    /// The base run
     #[arg(value_name = "BASE")]
     pub base: PathBuf,
-    /// What is compared to it
+    /// The runs to compare with it
     #[arg(required = true, value_name = "NEW")]
     pub others: Vec<PathBuf>,
-    /// What is judged [default: iops; bandwidth for blocks of 64k or more]
+    /// Metrics to judge [default: iops; bandwidth for blocks of 64k or more]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = metric())]
     pub metric: Vec<Metric>,
-    /// The smallest change that matters [default: what the runs say, or 1%]
+    /// The smallest change that matters [default: that of the runs, or 1%]
     #[arg(long, value_name = "PERCENT", value_parser = floor)]
     pub floor: Option<f64>,
-    /// Compare the jobs that all have, though some are in one run only
+    /// Compare the jobs that all runs have, even if some have more
     #[arg(long)]
     pub partial: bool,
     /// Print one JSON document (docs/schema/compare.json) on standard output
@@ -53,40 +54,24 @@ pub struct CompareArgs {
     pub json: bool,
 }
 
-/// Why a text is no floor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FloorError(String);
-
-impl fmt::Display for FloorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for FloorError {}
-
-/// Takes `2%` or `0.5%`; gives the fraction. A number alone has two readings.
+/// Parses `2%` or `0.5%` into a fraction. A number alone has two readings.
 ///
 /// # Errors
-/// Anything else, and what is not between 0 and 100 %.
-pub fn floor(text: &str) -> Result<f64, FloorError> {
+/// Anything else, and a percentage outside 0 to 100.
+pub fn floor(text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
     match (number, text.parse::<f64>()) {
         (Some(percent), _) if (0.0..100.0).contains(&percent) => Ok(percent / 100.0),
-        (None, Ok(number)) => Err(FloorError(format!(
+        (None, Ok(number)) => Err(format!(
             "`{text}` could mean {number}% or {}%; write the one with %",
             number * 100.0
-        ))),
-        _ => Err(FloorError(format!("`{text}` is no floor; write a percentage such as 1%"))),
+        )),
+        _ => Err(format!("invalid floor `{text}`; write a percentage such as 1%")),
     }
 }
 
-/// Metrics by name.
 fn metric() -> impl TypedValueParser<Value = Metric> {
-    PossibleValuesParser::new(Metric::ALL.map(Metric::name)).map(|typed| {
-        let found = Metric::ALL.into_iter().find(|metric| metric.name() == typed);
-        found.expect("the parser lets only these names pass")
-    })
+    named(&Metric::ALL, Metric::name)
 }
 
 #[cfg(test)]
@@ -98,7 +83,7 @@ mod tests {
         assert_eq!(floor("2%"), Ok(0.02));
         assert_eq!(floor("0.5 %"), Ok(0.005));
         assert_eq!(floor("0%"), Ok(0.0));
-        let told = floor("5").unwrap_err().to_string();
+        let told = floor("5").unwrap_err();
         assert_eq!(told, "`5` could mean 5% or 500%; write the one with %");
         for text in ["", "%", "a%", "-1%", "100%", "nan%", "much"] {
             assert!(floor(text).is_err(), "{text}");

@@ -1,31 +1,30 @@
-//! What can be typed behind `dio lab`, with its help.
+//! The command line of `dio lab`, with its help.
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand, value_parser};
 use diopter_bench::document::ReadWrite;
 use diopter_lab::Choice;
 use diopter_lab::between::Metric;
 use diopter_lab::matrix::{Engine, FileSystem, NamedJob};
 
-use super::low::ABOUT_SIZES;
-use super::values::ProgressWhen;
+use super::values::{ABOUT_SIZES, ProgressWhen, named};
 use crate::size;
 
 const ABOUT_KERNELS: &str = "\
 Kernels:
-  6.1                       the newest of a series that a Debian suite or the cache has
+  6.1                       the newest of a series in a Debian suite or the cache
   6.18.15                   an upstream version
-  5.10.0-46-amd64           a release, as uname -r tells it
-  ./bzImage:./modules       an image of your own, and a directory with its modules
-  ./linux-image-6.9.deb     a package of your own; more of them with colons between";
+  5.10.0-46-amd64           a release, as uname -r prints it
+  ./bzImage:./modules       a kernel image, and a directory with its modules
+  ./linux-image-6.9.deb     a package; several are separated by colons";
 
 const ABOUT_LAB: &str = "\
-Kernels come as packages from Debian's suites, by an apt with a state of its own: nothing of the \
-system's is touched, and no root is needed. They run in QEMU without hardware support, on a \
-virtual processor whose clock counts instructions: the same run gives the same figures, to the \
-digit, on any machine. docs/lab.md says what such a figure means, and what it does not.";
+Kernels are packages from Debian's suites, fetched by an apt with separate state: it does not \
+touch the system's packages, and needs no root. They run in QEMU without hardware support, on a \
+virtual processor whose clock counts instructions: the same run gives exactly the same figures \
+on any machine. docs/lab.md explains what such a figure means, and what it does not.";
 
 const EXAMPLES_KERNELS: &str = "\
 Examples:
@@ -40,10 +39,10 @@ Examples:
   dio lab run --kernel 7.2,./bzImage:./modules --repeat 2 --html run.html";
 
 const ABOUT_JOBS: &str = "\
-Jobs with a name:
-  iomap-4k         sequential reads and writes of 4k and 16k, 64 at once
+Named jobs:
+  iomap-4k         sequential reads and writes of 4k and 16k, 64 in flight
   iomap-bandwidth  sequential writes of 4k to 16k on a device of 600 MiB/s
-  ext3-boundary    4096 KiB behind the first 48 KiB of a file in ext3's format";
+  ext3-boundary    4096 KiB after the first 48 KiB of a file in ext3's format";
 
 const EXAMPLES_BISECT: &str = "\
 Examples:
@@ -51,17 +50,15 @@ Examples:
   dio lab bisect --good 6.1 --bad 6.12 --metric instructions --rw randread
   dio lab bisect --good v6.9 --bad v6.10 --from ~/builds";
 
-/// Run jobs on real kernels, without hardware, to the digit
+/// Run jobs on real kernels under emulation, with reproducible figures
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{ABOUT_LAB}\n\n{ABOUT_KERNELS}"))]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
 pub struct LabArgs {
-    /// What to do.
     #[command(subcommand)]
     pub command: LabCommand,
 }
 
-/// What is done with kernels.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     Kernels(KernelsArgs),
@@ -69,14 +66,13 @@ pub enum LabCommand {
     Bisect(BisectArgs),
 }
 
-/// List the kernels that can be had, and those in the cache
+/// List the available kernels, and those in the cache
 ///
-/// By series: the kernel that --kernel takes for it, the suites that have it, and how many upstream
-/// versions there are between which dio lab bisect can search.
+/// For each series: the kernel that --kernel selects, the suites that have it, and the number of
+/// upstream versions that dio lab bisect can search.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES_KERNELS}\n\n{ABOUT_KERNELS}\n\n{ABOUT_SIZES}"))]
 pub struct KernelsArgs {
-    /// Where kernels come from and are kept.
     #[command(flatten)]
     pub store: StoreArgs,
     /// Print one JSON document (docs/schema/lab-kernels.json) on standard output
@@ -86,14 +82,15 @@ pub struct KernelsArgs {
 
 /// Run the same jobs on several kernels, relative to the first
 ///
-/// Boots each kernel once for each file system, runs all jobs there, and then each again under the
-/// kernel's tracing, which shows where completions ran and who put them off. A kernel that lacks a
-/// module, panics or hangs is told with its last words; the others are measured all the same.
+/// Boots each kernel once for each file system, runs all jobs, and then each again with the
+/// kernel's tracing, which shows where completions ran and what deferred them. For a kernel that
+/// lacks a module, panics or hangs, the end of its console is shown; the others are measured
+/// anyway.
 #[derive(Debug, Args)]
 #[command(after_long_help =
     format!("{EXAMPLES_RUN}\n\n{ABOUT_JOBS}\n\n{ABOUT_KERNELS}\n\n{ABOUT_SIZES}"))]
 pub struct RunArgs {
-    /// The kernels, the first being the one that the others are compared to
+    /// The kernels; the others are compared with the first
     #[arg(long, required = true, value_name = "KERNEL", value_delimiter = ',')]
     #[arg(value_parser = str::parse::<Choice>)]
     pub kernel: Vec<Choice>,
@@ -105,11 +102,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "ENGINE", default_value = "libaio", value_delimiter = ',')]
     #[arg(value_parser = engine())]
     pub engine: Vec<Engine>,
-    /// What fio does
+    /// fio's I/O pattern
     #[arg(long, value_name = "RW", default_value = "randread,randwrite", value_delimiter = ',')]
     #[arg(value_parser = read_write())]
     pub rw: Vec<ReadWrite>,
-    /// Bytes of a request: a multiple of 4k
+    /// Bytes per request: a multiple of 4k
     #[arg(long, value_name = "SIZE", default_value = "4k", value_delimiter = ',')]
     #[arg(value_parser = block_bytes)]
     pub bs: Vec<u64>,
@@ -117,11 +114,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value = "64", value_delimiter = ',')]
     #[arg(value_parser = value_parser!(u32).range(1..=4096))]
     pub iodepth: Vec<u32>,
-    /// A job with a name, in place of --rw, --bs and --iodepth
+    /// A named job, instead of --rw, --bs and --iodepth
     #[arg(long, value_name = "JOB", conflicts_with_all = ["rw", "bs", "iodepth"])]
     #[arg(value_parser = named_job())]
     pub job: Option<NamedJob>,
-    /// Boot everything so often: figures that are not the same to the digit are marked
+    /// Number of boots of each kernel; figures that differ between boots are marked
     #[arg(long, value_name = "N", default_value = "1")]
     #[arg(value_parser = value_parser!(u32).range(1..=10))]
     pub repeat: u32,
@@ -134,36 +131,35 @@ pub struct RunArgs {
     /// Write a page with a picture and the tables to a file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Where kernels come from and are kept.
     #[command(flatten)]
     pub store: StoreArgs,
 }
 
 /// Find between which two kernels something changed
 ///
-/// Measures the two ends, then halves what is between them: with n kernels it boots at most
-/// ceil(log2 n) + 2 of them. A kernel that lacks a module or does not boot is skipped, and said so.
-/// The exit status is 3 if boots ran out before the two were next to each other.
+/// Measures both ends, then bisects: with n kernels it boots at most ceil(log2 n) + 2 of them. A
+/// kernel that lacks a module or does not boot is skipped and listed. The exit status is 3 if the
+/// boots ran out before the two kernels were adjacent.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES_BISECT}\n\n{ABOUT_SIZES}"))]
 pub struct BisectArgs {
-    /// A kernel as it should be: a series, an upstream version or a release
+    /// A good kernel: a series, an upstream version or a release
     #[arg(long, value_name = "KERNEL")]
     pub good: String,
-    /// A kernel as it should not be
+    /// A bad kernel
     #[arg(long, value_name = "KERNEL")]
     pub bad: String,
-    /// What is measured: percent of completions put off to a kworker, requests per virtual second,
-    /// or instructions per request
+    /// Metric: percentage of completions deferred to a kworker, requests per virtual second, or
+    /// instructions per request
     #[arg(long, value_name = "METRIC", default_value = "contexts", value_parser = metric())]
     pub metric: Metric,
     /// The file system, or raw for the device itself
     #[arg(long, value_name = "FS", default_value = "ext4", value_parser = file_system())]
     pub fs: FileSystem,
-    /// What fio does
+    /// fio's I/O pattern
     #[arg(long, value_name = "RW", default_value = "randwrite", value_parser = read_write())]
     pub rw: ReadWrite,
-    /// Bytes of a request
+    /// Bytes per request
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = size::parse)]
     pub bs: u64,
     /// fio's engine
@@ -172,11 +168,10 @@ pub struct BisectArgs {
     /// Requests in flight
     #[arg(long, value_name = "N", default_value = "64")]
     pub iodepth: u32,
-    /// A directory of builds, in place of the suites: packages, and directories of an image with
-    /// modules
+    /// A directory of builds, instead of the suites: packages, and directories that hold an image
+    /// and its modules
     #[arg(long, value_name = "DIR")]
     pub from: Option<PathBuf>,
-    /// Where kernels come from and are kept.
     #[command(flatten)]
     pub store: StoreArgs,
     /// Print one JSON document (docs/schema/lab-bisect.json) on standard output
@@ -184,20 +179,20 @@ pub struct BisectArgs {
     pub json: bool,
 }
 
-/// Where kernels come from and are kept.
+/// Source and cache of the kernels.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Packages and cache")]
 pub struct StoreArgs {
-    /// Directory for what was fetched [default: $XDG_CACHE_HOME/diopter]
+    /// Directory of the cache [default: $XDG_CACHE_HOME/diopter]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
-    /// Bytes that it may take; kernels that were used least recently go
+    /// Limit of the cache; the least recently used kernels are removed
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = size::parse)]
     pub cache_limit: u64,
-    /// Lines of a sources.list, in place of Debian's suites
+    /// A sources.list, instead of Debian's suites
     #[arg(long, value_name = "FILE")]
     pub sources: Option<PathBuf>,
-    /// Fetch the lists of packages even if they are younger than a day
+    /// Update the package lists even if they are less than a day old
     #[arg(long)]
     pub update: bool,
     /// Show progress on standard error: on a terminal, or never
@@ -217,11 +212,11 @@ fn named_job() -> impl TypedValueParser<Value = NamedJob> {
     named(&NamedJob::ALL, NamedJob::name)
 }
 
-/// Bytes of a request: the guest's device has blocks of 4 KiB, and a file of 63 MiB.
+/// Parses the bytes of a request: the guest's device has blocks of 4 KiB, and a file of 63 MiB.
 fn block_bytes(text: &str) -> Result<u64, String> {
     const BLOCK: u64 = 4 << 10;
     const LARGEST: u64 = 16 << 20;
-    let bytes = size::parse(text).map_err(|error| error.to_string())?;
+    let bytes = size::parse(text)?;
     if bytes == 0 || !bytes.is_multiple_of(BLOCK) || bytes > LARGEST {
         return Err("the guest's device takes multiples of 4k, up to 16M".to_owned());
     }
@@ -234,16 +229,4 @@ fn engine() -> impl TypedValueParser<Value = Engine> {
 
 fn read_write() -> impl TypedValueParser<Value = ReadWrite> {
     named(&ReadWrite::ALL, ReadWrite::name)
-}
-
-/// One of values that have names.
-fn named<T: Copy + Send + Sync + 'static>(
-    all: &'static [T],
-    name_of: fn(T) -> &'static str,
-) -> impl TypedValueParser<Value = T> {
-    let names: Vec<&'static str> = all.iter().map(|one| name_of(*one)).collect();
-    PossibleValuesParser::new(names).map(move |name| {
-        let found = all.iter().find(|one| name_of(**one) == name);
-        *found.expect("only these names are let through")
-    })
 }

@@ -1,16 +1,26 @@
-//! The command line, in two steps: `low` says what was typed, `high` what it means. Only `high`
-//! looks at the environment and the terminal, and nothing here does any work.
+//! The command line: what can be typed, and the settings that it, the environment and the terminal
+//! decide together. Nothing is opened here.
 
-mod bench;
-mod compare;
-mod high;
-mod lab;
-mod low;
-mod report;
-mod stripe;
-mod trace;
 mod values;
 
-pub use high::{Job, Work, resolve};
-pub use low::{Cli, color_of, parse, status_of_trouble};
-pub use values::{Document, Operation};
+mod compare;
+mod lab;
+mod stripe;
+mod trace;
+
+mod bench;
+mod report;
+
+mod definitions;
+
+mod resolved;
+
+pub use bench::BenchArgs;
+pub use compare::CompareArgs;
+pub use definitions::{Cli, Command, ExplainArgs, ProbeArgs, color_of, parse, status_of_trouble};
+pub use lab::{BisectArgs, KernelsArgs, LabCommand, RunArgs, StoreArgs};
+pub use report::ReportArgs;
+pub use resolved::{Settings, copy_options};
+pub use stripe::{CreateArgs, StripeCommand};
+pub use trace::{TraceArgs, TraceFormat};
+pub use values::{Document, Operation, ProgressWhen};

@@ -1,4 +1,4 @@
-//! What can be typed behind `dio report`, with its help.
+//! The command line of `dio report`, with its help.
 
 use std::path::PathBuf;
 
@@ -11,21 +11,21 @@ Examples:
   dio report before.json after.json --markdown
   dio report result.json --csv > rounds.csv
 
-docs/report.md says how to read it.";
+docs/report.md explains how to read it.";
 
 /// Render recorded runs again: tables, Markdown, CSV, or a page with charts
 ///
-/// Reads what `dio bench --json-out` and fio wrote, and measures nothing. One run is shown relative
-/// to its first column; of several, each relative to the first, as `dio compare` judges them.
+/// Reads results of `dio bench --json-out` and of fio, and measures nothing. One run is shown
+/// relative to its first column; several runs, relative to the first one, as `dio compare` does.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct ReportArgs {
-    /// Results of dio bench or fio: a file, files with commas between them, or a directory
+    /// Results of dio bench or fio: a file, comma-separated files, or a directory
     #[arg(required = true, value_name = "FILE")]
     pub names: Vec<PathBuf>,
-    /// Write one page with charts into this file; it needs no network
+    /// Write one page with charts to this file; it needs no network
     ///
-    /// Nothing is printed then, unless another form is asked for, too.
+    /// Nothing is printed then, unless another format is requested too.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Print the tables in Markdown
@@ -34,19 +34,19 @@ pub struct ReportArgs {
     /// Print every round of every cell, one line each
     #[arg(long, group = "form")]
     pub csv: bool,
-    /// Print the document (docs/schema/bench.json), of several runs as one
+    /// Print the document (docs/schema/bench.json); several runs become one
     #[arg(long, group = "form")]
     pub json: bool,
-    /// Write fio's JSON into this directory, a file for each job of a way and round
+    /// Write fio's JSON into this directory, a file for each job of a column and round
     ///
-    /// For fio-plot, MMTests and whatever else reads it. Each way and round has a directory in this
-    /// one, which is made if it is not there.
+    /// For fio-plot, MMTests and other readers. Each column and round has a subdirectory. The
+    /// directory is created if it does not exist.
     #[arg(long, value_name = "DIR")]
     pub fio_json: Option<PathBuf>,
-    /// The smallest change that matters [default: what the runs say, or 1%]
+    /// The smallest change that matters [default: that of the runs, or 1%]
     #[arg(long, value_name = "PERCENT", value_parser = super::compare::floor)]
     pub floor: Option<f64>,
-    /// Show the jobs that all have, though some are in one run only
+    /// Show the jobs that all runs have, even if some have more
     #[arg(long)]
     pub partial: bool,
 }

@@ -1,16 +1,16 @@
-//! What can be typed behind `dio stripe`, with its help.
+//! The command line of `dio stripe`, with its help.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::low::ABOUT_SIZES;
+use super::values::ABOUT_SIZES;
 use crate::size;
 
 const ABOUT_STRIPES: &str = "\
-A striped file is one file whose bytes lie in several files or block devices, its objects, in \
-turn: RAID-0, without redundancy. NAME is a small text file, the manifest. docs/striped-files.md \
-has the format, and how to get the bytes back by hand.";
+A striped file is one file whose bytes are distributed over several files or block devices, its \
+objects, in turn: RAID-0, without redundancy. NAME is a small text file, the manifest. \
+docs/striped-files.md has the format, and how to recover the bytes by hand.";
 
 const EXAMPLES_CREATE: &str = "\
 Examples:
@@ -18,19 +18,17 @@ Examples:
   dio stripe create big.dio --objects /dev/sdb /dev/sdc --stripe-size 512k
   dio cp --verify big.img big.dio";
 
-/// Make, look at and remove striped files
+/// Create, inspect and remove striped files
 ///
-/// Every other command takes the name of a striped file as that of any file.
+/// Every other command takes the name of a striped file like that of any file.
 #[derive(Debug, Args)]
 #[command(after_long_help = ABOUT_STRIPES, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
 pub struct StripeArgs {
-    /// What to do.
     #[command(subcommand)]
     pub command: StripeCommand,
 }
 
-/// What is done with a striped file.
 #[derive(Debug, Subcommand)]
 pub enum StripeCommand {
     Create(CreateArgs),
@@ -41,34 +39,34 @@ pub enum StripeCommand {
     Adopt(AdoptArgs),
 }
 
-/// Make an empty striped file
+/// Create an empty striped file
 ///
-/// Its objects are made first and its name is given last: there is a whole striped file or nothing.
-/// Nothing that is there is replaced, and nothing is written to devices.
+/// The objects are created first and the manifest last: there is a complete striped file or none.
+/// Existing files are not replaced, and nothing is written to devices.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES_CREATE}\n\n{ABOUT_SIZES}"))]
 pub struct CreateArgs {
     /// Name of the striped file
     #[arg(value_name = "NAME")]
     pub name: PathBuf,
-    /// A directory for each object file, named again for each further one, or a block device
+    /// A directory for each object file, repeated for more objects in it, or a block device
     ///
-    /// In a directory the object is a new file, named as NAME with the object's number behind. A
-    /// block device is used whole; what is on it is overwritten when the striped file is written.
+    /// In a directory, the object is a new file, named NAME with the object's number appended. A
+    /// block device is used whole; its content is overwritten when the striped file is written.
     #[arg(long, required = true, num_args = 1.., value_name = "DIR|DEVICE")]
     pub objects: Vec<PathBuf>,
-    /// Bytes that go to one object before it is the next one's turn
+    /// Bytes written to one object before the next one
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = size::parse)]
     pub stripe_size: u64,
-    /// Fixed size of a file on devices [default: what fits on them]
+    /// Fixed size of a file on devices [default: all that fits on them]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
 }
 
-/// Tell the layout of a striped file, and whether all its objects are there
+/// Show the layout of a striped file, and the state of its objects
 ///
-/// Looks at every object, and writes nothing. The exit status is 2 if one is lost, has another size
-/// than the sealed layout says, or belongs to another layout.
+/// Opens every object, and writes nothing. The exit status is 2 if one is missing, its size differs
+/// from the sealed layout, or it belongs to another layout.
 #[derive(Debug, Args)]
 pub struct InfoArgs {
     /// The striped file
@@ -81,8 +79,8 @@ pub struct InfoArgs {
 
 /// Remove a striped file and its objects
 ///
-/// The manifest goes first, then the object files that carry its mark. Others are left and named,
-/// with exit status 2. Devices are not touched.
+/// Removes the manifest first, then the object files that have its mark. Others are kept and
+/// listed, with exit status 2. Devices are not touched.
 #[derive(Debug, Args)]
 pub struct RmArgs {
     /// The striped file
@@ -90,10 +88,10 @@ pub struct RmArgs {
     pub name: PathBuf,
 }
 
-/// Write the sizes of the objects down
+/// Record the sizes of the objects in the manifest
 ///
-/// Flushes all objects first. From then on a striped file with an object that has lost or won bytes
-/// is not opened. Writing to the file by dio takes the sizes out again where it has to.
+/// Flushes all objects first. From then on, opening the striped file fails if the size of an object
+/// has changed. dio clears the sizes again when it writes to the file and has to.
 #[derive(Debug, Args)]
 pub struct SealArgs {
     /// The striped file
@@ -103,9 +101,9 @@ pub struct SealArgs {
 
 /// Mark a manifest that was restored, moved or made by an older dio
 ///
-/// A manifest is followed only if it has a mark, an extended attribute that no copy carries along:
-/// what is downloaded or unpacked can have the content of one. Lists the objects, then sets the
-/// mark. The manifest has to be yours, and devices need a stable id.
+/// A manifest is followed only if it has a mark, an extended attribute that copies do not keep: a
+/// downloaded or unpacked file can have the content of a manifest. Lists the objects, then sets the
+/// mark. You must own the manifest, and devices need a stable id.
 #[derive(Debug, Args)]
 pub struct AdoptArgs {
     /// The manifest
@@ -113,10 +111,10 @@ pub struct AdoptArgs {
     pub name: PathBuf,
 }
 
-/// Take the sizes of the objects out of the manifest
+/// Clear the sizes of the objects in the manifest
 ///
-/// So that objects that have another size by now are taken as they are; `dio stripe info` tells
-/// what they lack.
+/// Objects whose size has changed are then used as they are; `dio stripe info` shows what is
+/// missing.
 #[derive(Debug, Args)]
 pub struct UnsealArgs {
     /// The striped file

@@ -1,6 +1,4 @@
-//! Values of options, and the names under which the library's own values are typed.
-
-use std::fmt;
+//! Values of options, and the names of the library's values on the command line.
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -10,12 +8,16 @@ use diopter_bench::fio::units;
 
 use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
 
-use crate::size::{self, SizeError};
+use crate::size;
 
-/// A backend's name.
+pub(super) const ABOUT_SIZES: &str = "\
+Sizes:
+  4096, 4k, 1M, 2G, 4KiB, 1MiB are bytes and powers of 1024; 4kB, 1MB, 2GB are powers of 1000.
+  Ambiguous sizes, such as 1mi or 4KB, are refused.";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendName {
-    /// The best that works here
+    /// The best that works on this machine
     Auto,
     /// io_uring
     Uring,
@@ -25,10 +27,9 @@ pub enum BackendName {
     Threads,
 }
 
-/// When output is coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ColorWhen {
-    /// On a terminal, unless NO_COLOR says otherwise
+    /// On a terminal, unless NO_COLOR is set
     Auto,
     /// Always
     Always,
@@ -36,7 +37,6 @@ pub enum ColorWhen {
     Never,
 }
 
-/// When progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ProgressWhen {
     /// On a terminal
@@ -45,7 +45,7 @@ pub enum ProgressWhen {
     Never,
 }
 
-/// What a request does.
+/// The direction of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Operation {
     /// Reads
@@ -57,49 +57,36 @@ pub enum Operation {
 /// A command that has a `--json` document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Document {
-    /// Of `dio bench --json`
+    /// Printed by `dio bench --json`
     Bench,
-    /// Of `dio cp --json`
+    /// Printed by `dio cp --json`
     Cp,
-    /// Of `dio compare --json`
+    /// Printed by `dio compare --json`
     Compare,
-    /// Of `dio explain --json`
+    /// Printed by `dio explain --json`
     Explain,
-    /// Of `dio probe --json`
+    /// Printed by `dio probe --json`
     Probe,
-    /// Of `dio stripe info --json`
+    /// Printed by `dio stripe info --json`
     Stripe,
-    /// Of `dio lab kernels --json`
+    /// Printed by `dio lab kernels --json`
     LabKernels,
-    /// Of `dio trace --json`
+    /// Printed by `dio trace --json`
     Trace,
-    /// Of `dio lab bisect --json`
+    /// Printed by `dio lab bisect --json`
     LabBisect,
 }
 
-/// Requests in flight: a number, or as the copy sees fit.
+/// Requests in flight: a number, or tuned during the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoDepth {
-    /// As the copy sees fit.
     Auto,
-    /// So many, 1 or more.
+    /// 1 or more.
     Fixed(u32),
 }
 
-/// Why a text is no depth.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IoDepthError(String);
-
-impl fmt::Display for IoDepthError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for IoDepthError {}
-
 impl Operation {
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Read => "read",
@@ -108,126 +95,78 @@ impl Operation {
     }
 }
 
-/// Takes a depth.
+/// Parses a queue depth.
 ///
 /// # Errors
 /// Anything but `auto` and a number of at least 1.
-pub fn iodepth(text: &str) -> Result<IoDepth, IoDepthError> {
+pub fn iodepth(text: &str) -> Result<IoDepth, String> {
     if text == "auto" {
         return Ok(IoDepth::Auto);
     }
     match text.parse() {
         Ok(depth) if depth > 0 => Ok(IoDepth::Fixed(depth)),
-        _ => Err(IoDepthError(format!("`{text}` is no depth; write auto, or a number from 1 on"))),
+        _ => Err(format!("invalid depth `{text}`; write auto, or a number of at least 1")),
     }
 }
 
-/// Why a text is no number of pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VecsError(String);
-
-impl fmt::Display for VecsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for VecsError {}
-
-/// Takes a number of pages; `none` is the largest there is.
+/// Parses a number of pages; `none` is the largest.
 ///
 /// # Errors
 /// Anything but `none` and a number of at least 1.
-pub fn vecs(text: &str) -> Result<u32, VecsError> {
+pub fn vecs(text: &str) -> Result<u32, String> {
     if text == "none" {
         return Ok(u32::MAX);
     }
     match text.parse() {
         Ok(vecs) if vecs > 0 => Ok(vecs),
-        _ => Err(VecsError(format!("`{text}` is no limit; write none, or a number from 1 on"))),
+        _ => Err(format!("invalid limit `{text}`; write none, or a number of at least 1")),
     }
 }
 
-/// Takes a size that is not 0.
+/// Parses a size that is not 0.
 ///
 /// # Errors
 /// As [`size::parse`].
-pub fn positive_size(text: &str) -> Result<u64, PositiveSizeError> {
-    match size::parse(text) {
-        Ok(0) => Err(PositiveSizeError::Zero),
-        Ok(bytes) => Ok(bytes),
-        Err(error) => Err(PositiveSizeError::Size(error)),
+pub fn positive_size(text: &str) -> Result<u64, String> {
+    match size::parse(text)? {
+        0 => Err("a limit of 0 allows nothing; write 1 or more".to_owned()),
+        bytes => Ok(bytes),
     }
 }
 
-/// Why a text is no size above 0.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PositiveSizeError {
-    /// No size.
-    Size(SizeError),
-    /// It is 0.
-    Zero,
-}
-
-impl fmt::Display for PositiveSizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PositiveSizeError::Size(error) => error.fmt(f),
-            PositiveSizeError::Zero => {
-                f.write_str("a limit of 0 lets nothing pass; write 1 or more")
-            }
-        }
-    }
-}
-
-impl std::error::Error for PositiveSizeError {}
-
-/// What a job does, by fio's names.
+/// Parses fio's names of I/O patterns.
 pub fn read_write() -> impl TypedValueParser<Value = ReadWrite> {
     named(&ReadWrite::ALL, ReadWrite::name)
 }
 
-/// Why a text is not what an option of `dio bench` takes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BenchValueError(String);
-
-impl fmt::Display for BenchValueError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BenchValueError {}
-
-/// Takes a time as fio does, in nanoseconds: `2` and `2s` are seconds, `500ms`, `1m`, `1d`.
+/// Parses a time as fio does, into nanoseconds: `2` and `2s` are seconds, `500ms`, `1m`, `1d`.
 ///
 /// # Errors
-/// Anything else, and what no clock holds.
-pub fn time(text: &str) -> Result<u64, BenchValueError> {
+/// Anything else, and a time that is out of range.
+pub fn time(text: &str) -> Result<u64, String> {
     units::nanoseconds(text)
-        .ok_or_else(|| BenchValueError(format!("`{text}` is no time; write 2, 500ms, 100us or 1m")))
+        .ok_or_else(|| format!("invalid duration `{text}`; write 2, 500ms, 100us or 1m"))
 }
 
-/// Takes `fio:ENGINE`, and gives the engine.
+/// Parses `fio:ENGINE`, and returns the engine.
 ///
 /// # Errors
 /// Anything else.
-pub fn peer(text: &str) -> Result<String, BenchValueError> {
+pub fn peer(text: &str) -> Result<String, String> {
     let name = text.strip_prefix("fio:").unwrap_or_default();
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if name.is_empty() || !name.bytes().all(is_name) {
-        let told = format!("`{text}` is no peer; write fio:libaio, fio:io_uring or fio:psync");
-        return Err(BenchValueError(told));
+        return Err(format!(
+            "invalid engine `{text}`; write fio:libaio, fio:io_uring or fio:psync"
+        ));
     }
     Ok(name.to_owned())
 }
 
-/// Presets by name.
 pub fn preset() -> impl TypedValueParser<Value = Preset> {
     named(&Preset::ALL, Preset::name)
 }
 
-/// Boundary policies by name.
 pub fn boundary() -> impl TypedValueParser<Value = BoundaryPolicy> {
     const ALL: [BoundaryPolicy; 5] = [
         BoundaryPolicy::V3_8,
@@ -239,18 +178,15 @@ pub fn boundary() -> impl TypedValueParser<Value = BoundaryPolicy> {
     named(&ALL, BoundaryPolicy::name)
 }
 
-/// Submit policies by name.
 pub fn submit() -> impl TypedValueParser<Value = SubmitPolicy> {
     const ALL: [SubmitPolicy; 2] = [SubmitPolicy::EachThenWait, SubmitPolicy::AllThenWait];
     named(&ALL, SubmitPolicy::name)
 }
 
-/// Merge policies by name.
 pub fn merge() -> impl TypedValueParser<Value = MergePolicy> {
     named(&[MergePolicy::PerStripe, MergePolicy::PerObject], MergePolicy::name)
 }
 
-/// Completion policies by name.
 pub fn completion() -> impl TypedValueParser<Value = CompletionPolicy> {
     const ALL: [CompletionPolicy; 6] = [
         CompletionPolicy::Linux4_15,
@@ -263,8 +199,11 @@ pub fn completion() -> impl TypedValueParser<Value = CompletionPolicy> {
     named(&ALL, CompletionPolicy::name)
 }
 
-/// A parser of `all` by their names.
-fn named<T>(all: &'static [T], name: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+/// Returns a parser of the names of `all`.
+pub(super) fn named<T>(
+    all: &'static [T],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T>
 where
     T: Copy + Send + Sync + 'static,
 {
@@ -284,8 +223,11 @@ mod tests {
         assert_eq!(iodepth("auto"), Ok(IoDepth::Auto));
         assert_eq!(iodepth("64"), Ok(IoDepth::Fixed(64)));
         for text in ["0", "-1", "many", "", "4k"] {
-            let told = iodepth(text).unwrap_err().to_string();
-            assert_eq!(told, format!("`{text}` is no depth; write auto, or a number from 1 on"));
+            let told = iodepth(text).unwrap_err();
+            assert_eq!(
+                told,
+                format!("invalid depth `{text}`; write auto, or a number of at least 1")
+            );
         }
     }
 
@@ -298,7 +240,7 @@ mod tests {
         assert_eq!(time("1d"), time("24h"));
         assert_eq!(time("1ms"), time("1000usec"));
         for text in ["", "ms", "-1", "2 s", "1.5", "1w", "99999999999999h"] {
-            assert!(time(text).unwrap_err().to_string().contains("write 2, 500ms"), "{text}");
+            assert!(time(text).unwrap_err().contains("write 2, 500ms"), "{text}");
         }
     }
 
@@ -313,8 +255,8 @@ mod tests {
     #[test]
     fn a_limit_is_not_zero() {
         assert_eq!(positive_size("4k"), Ok(4096));
-        assert_eq!(positive_size("0"), Err(PositiveSizeError::Zero));
-        let told = positive_size("1mi").unwrap_err().to_string();
+        assert!(positive_size("0").unwrap_err().starts_with("a limit of 0"));
+        let told = positive_size("1mi").unwrap_err();
         assert!(told.starts_with("`1mi` could mean"), "{told}");
     }
 }

@@ -1,4 +1,4 @@
-//! A finding as documents and texts tell it.
+//! A finding in documents and texts.
 
 use diopter::probe::Finding;
 use schemars::JsonSchema;
@@ -12,20 +12,19 @@ const INDENT: usize = 10;
 /// Something that is wrong, or that slows direct I/O down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FindingText {
-    /// Its name; a script may rely on it.
+    /// Its name, which is stable.
     pub id: &'static str,
     /// `severe`, `warning`, `notice`.
     pub severity: &'static str,
-    /// What was seen.
+    /// The evidence.
     pub evidence: String,
-    /// What it does to direct I/O.
+    /// The effect on direct I/O.
     pub cause: &'static str,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
 impl FindingText {
-    /// A finding of the library.
     pub fn of(finding: &Finding) -> FindingText {
         FindingText {
             id: finding.id,
@@ -36,7 +35,7 @@ impl FindingText {
         }
     }
 
-    /// Where it stands among others: the worst first.
+    /// Returns its rank: the worst is 0.
     pub fn rank(&self) -> usize {
         SEVERITIES.iter().position(|known| *known == self.severity).unwrap_or(SEVERITIES.len())
     }
@@ -44,10 +43,10 @@ impl FindingText {
 
 const SEVERITIES: [&str; 3] = ["severe", "warning", "notice"];
 
-/// How many there are of each severity.
+/// Returns the number of findings of each severity.
 pub fn counts(findings: &[FindingText]) -> String {
     let count = |severity: &str| findings.iter().filter(|it| it.severity == severity).count();
-    let told: Vec<String> = SEVERITIES
+    let counts: Vec<String> = SEVERITIES
         .into_iter()
         .map(|severity| (count(severity), severity))
         .filter(|(count, _)| *count > 0)
@@ -56,10 +55,10 @@ pub fn counts(findings: &[FindingText]) -> String {
             word => number(u64::try_from(count).unwrap_or(u64::MAX), word),
         })
         .collect();
-    told.join(", ")
+    counts.join(", ")
 }
 
-/// The findings, each below an empty line.
+/// Returns the findings, each after an empty line.
 pub fn text(findings: &[FindingText], look: &Look) -> String {
     let mut text = String::new();
     for finding in findings {
@@ -81,7 +80,7 @@ pub fn text(findings: &[FindingText], look: &Look) -> String {
     text
 }
 
-/// A number with its noun.
+/// Returns a number with its noun.
 pub fn number(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }

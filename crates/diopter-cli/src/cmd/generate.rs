@@ -1,4 +1,4 @@
-//! What is generated from the command line's own definitions: man pages, completions, JSON Schemas.
+//! Man pages, completions and JSON Schemas, generated from the definitions.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::args::{Cli, Document};
 use crate::output::{self, DONE, TROUBLE};
 use crate::{cmd, cp, log};
 
-/// `dio man`: one page on standard output, or all of them in a directory.
+/// Prints one man page, or writes all of them into a directory.
 pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
     let mut all = Cli::command();
     all.build();
@@ -20,7 +20,7 @@ pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
             Ok(()) => DONE,
             Err(error) => {
                 let dir = dir.display();
-                log::fail("man", &format!("write pages into {dir}: {error}; name a directory"));
+                log::fail("man", &format!("write man pages to {dir}: {error}; name a directory"));
                 TROUBLE
             }
         };
@@ -30,31 +30,33 @@ pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
         Some(name) => match pages(&all).into_iter().find(|page| name_of(page) == name) {
             Some(found) => found,
             None => {
-                log::fail("man", &format!("dio has no command `{name}`; dio --help lists them"));
+                log::fail(
+                    "man",
+                    &format!("unknown command `{name}`; dio --help lists the commands"),
+                );
                 return TROUBLE;
             }
         },
     };
-    let mut text = Vec::new();
-    page_of(page).render(&mut text).expect("memory takes every byte");
-    output::print(&String::from_utf8_lossy(&text), DONE)
+    output::print(&text_of(&page_of(page)), DONE)
 }
 
 fn write_pages(all: &Command, dir: &Path) -> io::Result<()> {
     for command in pages(all).into_iter().filter(|command| !command.is_hide_set()) {
-        page_of(command).generate_to(dir)?;
+        let page = page_of(command);
+        std::fs::write(dir.join(page.get_filename()), text_of(&page))?;
     }
     Ok(())
 }
 
-/// dio itself, its commands, and the commands of commands; there is no deeper level.
+/// Returns dio itself, its commands, and their subcommands; there is no deeper level.
 fn pages(all: &Command) -> Vec<&Command> {
     let commands = all.get_subcommands();
     let commands = commands.flat_map(|one| std::iter::once(one).chain(one.get_subcommands()));
     std::iter::once(all).chain(commands).collect()
 }
 
-/// `stripe-create` for `dio stripe create`.
+/// Returns `stripe-create` for `dio stripe create`.
 fn name_of(page: &Command) -> &str {
     let name = page.get_display_name().unwrap_or(page.get_name());
     name.strip_prefix("dio-").unwrap_or(name)
@@ -66,14 +68,21 @@ fn page_of(command: &Command) -> Man {
         .manual("diopter: direct I/O on Linux")
 }
 
-/// `dio completions`: the script on standard output.
+fn text_of(page: &Man) -> String {
+    let mut text = Vec::new();
+    page.render(&mut text).expect("memory takes every byte");
+    // clap_mangen appends a space to an option without a long name.
+    String::from_utf8_lossy(&text).replace(" \\fR]", "\\fR]")
+}
+
+/// Prints a completion script.
 pub fn completions(shell: Shell) -> u8 {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "dio", &mut text);
     output::print(&String::from_utf8_lossy(&text), DONE)
 }
 
-/// `dio schema`: the schema of a command's document on standard output.
+/// Prints the schema of a command's document.
 pub fn schema(document: Document) -> u8 {
     let schema = match document {
         Document::Bench => cmd::bench::json_schema(),
@@ -86,5 +95,5 @@ pub fn schema(document: Document) -> u8 {
         Document::LabKernels => cmd::lab::kernels_schema(),
         Document::Trace => cmd::trace::json_schema(),
     };
-    cmd::print_json(&schema, DONE)
+    output::print_document(&schema, DONE)
 }

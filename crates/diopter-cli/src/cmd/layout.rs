@@ -1,5 +1,5 @@
-//! How a file is laid out over several objects, by a distributed file system or as a striped file:
-//! as `dio probe` and `dio explain` tell it.
+//! The layout of a file over several objects, by a distributed file system or as a striped file,
+//! for `dio probe` and `dio explain`.
 
 use diopter_core::stripe::Striping;
 use diopter_layouts::foreign::{ForeignError, ForeignLayout};
@@ -10,28 +10,28 @@ use crate::cmd::finding::number;
 use crate::output::Look;
 use crate::size::size_text;
 
-/// A layout that a distributed file system made, or that of a striped file. Numbers are of the part
-/// that has most of the file, and null where the layout does not tell.
+/// The layout of a distributed file system, or of a striped file. Numbers describe the component
+/// that has most of the file, and are null where the layout has none.
 #[derive(Serialize, JsonSchema)]
 pub struct Layout {
-    /// Whose it is: `lustre`, `ceph`, `diopter`; null where it was not understood.
+    /// The kind: `lustre`, `ceph`, `diopter`; null if it is unknown.
     pub kind: Option<&'static str>,
     /// Bytes of a stripe.
     pub stripe_size: Option<u64>,
     /// Objects that the stripes go over.
     pub stripe_count: Option<u64>,
-    /// Bytes of a request that fills all of them, and what it should begin at a multiple of.
+    /// Bytes of a request that fills all of them; it should begin at a multiple.
     pub request_bytes: Option<u64>,
     /// Why the objects alone do not have the content; null where they have. The file system serves
-    /// it either way.
+    /// it in any case.
     pub obstacle: Option<&'static str>,
-    /// The whole layout in words.
+    /// The complete layout in words.
     pub lines: Vec<String>,
-    /// Why it was not understood; null where it was.
+    /// Why it is unknown; null where it is known.
     pub trouble: Option<String>,
 }
 
-/// The layout of a file of `size` bytes, as far as it was understood.
+/// Returns the layout of a file of `size` bytes, as far as it is known.
 pub fn of(read: &Result<ForeignLayout, ForeignError>, size: Option<u64>) -> Layout {
     let layout = match read {
         Ok(layout) => layout,
@@ -59,7 +59,6 @@ pub fn of(read: &Result<ForeignLayout, ForeignError>, size: Option<u64>) -> Layo
     }
 }
 
-/// The layout of a striped file.
 pub fn of_striping(striping: Striping) -> Layout {
     let count = u64::try_from(striping.object_count()).unwrap_or(u64::MAX);
     let stripe_size = striping.stripe_size();
@@ -76,12 +75,12 @@ pub fn of_striping(striping: Striping) -> Layout {
 }
 
 impl Layout {
-    /// Whether it is that of a striped file of ours.
+    /// Returns true for a striped file of diopter.
     pub fn is_striped_file(&self) -> bool {
         self.kind == Some("diopter")
     }
 
-    /// Its lines in the text of a command, in a column of `indent`.
+    /// Returns its lines in the text of a command, in a column of `indent`.
     pub fn text(&self, indent: usize, look: &Look) -> String {
         let mut rows = self.lines.clone();
         if let (Some(first), Some(kind)) = (rows.first_mut(), self.kind) {
@@ -105,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    const LOOK: Look = Look { is_coloured: false, width: 80 };
+    const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
     fn layout(name: &str, value: &[u8]) -> Layout {
         let read = of_attributes(|asked| Ok((asked == name).then(|| value.to_vec())));

@@ -1,5 +1,4 @@
-//! `dio report`: renders recorded runs. The library reads, judges and renders; here it is asked,
-//! and what it gives is printed or written.
+//! `dio report`: renders recorded runs, read, judged and rendered by diopter-bench.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,26 +10,12 @@ use diopter_bench::load;
 use diopter_bench::report::{self, TextStyle};
 use diopter_bench::whole;
 
+use crate::args::ReportArgs;
 use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};
 
-/// What the command line says.
-pub struct ReportOptions {
-    /// Runs; the first is the base of the others.
-    pub names: Vec<PathBuf>,
-    /// Where the page goes.
-    pub html: Option<PathBuf>,
-    /// The directory for fio's JSON.
-    pub fio_json: Option<PathBuf>,
-    /// What is printed; `None` for nothing.
-    pub form: Option<Form>,
-    /// How it is judged.
-    pub settings: Settings,
-}
-
-/// What is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+enum Form {
     /// Tables for a terminal.
     Text,
     /// Tables in Markdown.
@@ -41,10 +26,11 @@ pub enum Form {
     Json,
 }
 
-/// Renders, and gives the exit status.
-pub fn run(options: &ReportOptions, look: &Look) -> u8 {
-    match render(options, look) {
-        Ok(text) if options.form == Some(Form::Json) => output::print_json(&text, DONE),
+/// Runs the command, and returns the exit status.
+pub fn run(args: &ReportArgs, look: &Look) -> u8 {
+    let form = form_of(args);
+    match render(args, form, look) {
+        Ok(text) if form == Some(Form::Json) => output::print_json(&text, DONE),
         Ok(text) => look.print(&text, DONE),
         Err(message) => {
             log::fail("report", &message);
@@ -53,16 +39,30 @@ pub fn run(options: &ReportOptions, look: &Look) -> u8 {
     }
 }
 
-fn render(options: &ReportOptions, look: &Look) -> Result<String, String> {
-    let (bench, comparison) = read(options)?;
-    if let Some(path) = &options.html {
+/// Returns the form that is printed; `None` for nothing.
+fn form_of(args: &ReportArgs) -> Option<Form> {
+    match (args.markdown, args.csv, args.json) {
+        (true, _, _) => Some(Form::Markdown),
+        (_, true, _) => Some(Form::Csv),
+        (_, _, true) => Some(Form::Json),
+        _ if args.html.is_some() || args.fio_json.is_some() => None,
+        _ => Some(Form::Text),
+    }
+}
+
+fn render(args: &ReportArgs, form: Option<Form>, look: &Look) -> Result<String, String> {
+    let (bench, comparison) = read(args)?;
+    if let Some(path) = &args.html {
         write(path, &report::html(&bench, Some(&comparison)))?;
     }
-    if let Some(dir) = &options.fio_json {
+    if let Some(dir) = &args.fio_json {
         for export in fio::export(&bench) {
             let dir = dir.join(export.dir_name);
             fs::create_dir_all(&dir).map_err(|error| {
-                format!("make {}: {error}; name a directory, or a new one", dir.display())
+                format!(
+                    "create directory {}: {error}; name a directory, or a new one",
+                    dir.display()
+                )
             })?;
             let mut text = serde_json::to_string_pretty(&export.document)
                 .expect("strings and numbers are JSON");
@@ -71,7 +71,7 @@ fn render(options: &ReportOptions, look: &Look) -> Result<String, String> {
         }
     }
     let style = TextStyle { columns: look.width, is_coloured: look.is_coloured };
-    Ok(match options.form {
+    Ok(match form {
         None => String::new(),
         Some(Form::Text) => report::text(&bench, Some(&comparison), style),
         Some(Form::Markdown) => report::markdown(&bench, Some(&comparison)),
@@ -80,16 +80,17 @@ fn render(options: &ReportOptions, look: &Look) -> Result<String, String> {
     })
 }
 
-/// The runs as one document, and what is said of it.
-fn read(options: &ReportOptions) -> Result<(Bench, Comparison), String> {
+/// Returns the runs as one document, and its comparison.
+fn read(args: &ReportArgs) -> Result<(Bench, Comparison), String> {
     let mut all = Vec::new();
     let mut notes = Vec::new();
-    for path in &options.names {
+    for path in &args.names {
         let loaded = load::rounds(path).map_err(|error| error.to_string())?;
         notes.extend(loaded.notes);
-        all.push(Named { name: short_name(path, &options.names), bench: loaded.bench });
+        all.push(Named { name: short_name(path, &args.names), bench: loaded.bench });
     }
-    let settings = &options.settings;
+    let settings =
+        &Settings { effect_floor: args.floor, is_partial: args.partial, ..Settings::default() };
     let (bench, mut comparison) = match all.as_slice() {
         [only] => (only.bench.clone(), compare::columns(&only.bench, settings)),
         several => {
@@ -102,7 +103,7 @@ fn read(options: &ReportOptions) -> Result<(Bench, Comparison), String> {
     Ok((bench, comparison))
 }
 
-/// The file's own name where no other has the same: heads of columns have little room.
+/// Returns the file's name without its directory if it is unique: heads of columns are narrow.
 fn short_name(path: &Path, all: &[PathBuf]) -> String {
     let own = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     match own(path) {
@@ -117,6 +118,6 @@ fn short_name(path: &Path, all: &[PathBuf]) -> String {
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
     whole::write_named(path, text.as_bytes()).map_err(|error| {
-        format!("write {}: {error}; name a file in a directory with room", path.display())
+        format!("write {}: {error}; name a file in a directory with free space", path.display())
     })
 }

@@ -25,7 +25,7 @@ use super::signals::{Signal, Signals};
 use super::source::Found;
 use super::tree::Level;
 use super::walk::{self, Bounds};
-use crate::inside;
+use crate::image_path as inside;
 
 /// A run.
 pub struct Copier<'a> {

@@ -13,7 +13,7 @@ use diopter::{Errno, StripedFile};
 use super::OpenAs;
 use super::dir::{Dir, Entry, Inode};
 use super::failure::Failure;
-use crate::inside;
+use crate::image_path as inside;
 
 /// What is at the place where a file is to be.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use diopter_core::extent::ObjectIndex;
 use diopter_core::stripe::Striping;
 use diopter_os::space::{seek_data, seek_hole};
 
-use crate::inside::DataRanges;
+use crate::image_path::DataRanges;
 
 /// How the holes of a file are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

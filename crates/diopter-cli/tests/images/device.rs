@@ -84,7 +84,7 @@ fn a_device_is_read_and_written_and_its_limits_are_told() {
     let line = format!("{line} --bio-bytes-max 1M");
     assert_eq!(place.json(&line)["bios"].as_array().unwrap().len(), 4);
     let text = place.stdout(&format!("explain read {device}::/file --offset 0 --length 52k"));
-    assert!(text.contains("bios are cut at") && text.contains("boundary none"), "{text}");
+    assert!(text.contains("bios are limited to") && text.contains("boundary none"), "{text}");
     std::fs::write(place.path("new"), crate::content(5, 53248)).unwrap();
     place.stdout(&format!("cp --overwrite --verify new {device}::/file"));
     place.stdout(&format!("cp {device}::/file out"));

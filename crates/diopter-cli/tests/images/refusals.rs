@@ -23,7 +23,7 @@ fn what_is_no_image_or_a_broken_one_is_told_with_what_to_do() {
     image.write_all_at(b"\0", 1024 + 0x78).unwrap();
     place.stdout("probe image::/");
     image.set_len(20 << 20).unwrap();
-    all(&["20971520 bytes", "whole"]);
+    all(&["20971520 bytes", "truncated"]);
 }
 
 #[test]

@@ -1,9 +1,7 @@
-//! `dio bench`: turns what was typed into a plan, runs it, and prints. The laboratory measures.
+//! `dio bench`: makes a plan from the arguments, runs it, and prints. diopter-bench measures.
 
+mod plan;
 mod progress;
-mod resolve;
-
-pub use resolve::BenchOptions;
 
 use std::fs;
 use std::io::Read;
@@ -11,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use diopter::BackendKind;
 use diopter_bench::bench::campaign::{Campaign, Ending};
 use diopter_bench::bench::ground::{Ground, Named};
 use diopter_bench::bench::journal::{Begin, Journal, Reached, SCHEMA};
@@ -23,20 +22,21 @@ use diopter_bench::document::Bench;
 use diopter_bench::report::{self, TextStyle};
 use diopter_bench::{untrusted, whole};
 
+use crate::args::BenchArgs;
 use crate::cp::Signals;
 use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};
 use progress::Progress;
 
-/// Numbers that are tried for the name of a result.
+/// Numbers tried for the name of a result.
 const RESULTS_MAX: u32 = 10_000;
 
-/// An order is some kilobytes.
+/// Limit of an order, which has some kilobytes.
 const ORDER_BYTES_MAX: u64 = 1 << 20;
 
-/// Does it, and gives the exit status.
-pub fn run(options: &BenchOptions, look: &Look) -> u8 {
-    match bench(options, look) {
+/// Runs the command, and returns the exit status.
+pub fn run(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> u8 {
+    match bench(args, backends, look) {
         Ok(status) => status,
         Err(error) => {
             log::fail("bench", &error);
@@ -45,7 +45,7 @@ pub fn run(options: &BenchOptions, look: &Look) -> u8 {
     }
 }
 
-/// `dio bench-round`: one round, in this process.
+/// Runs one round in this process, for `dio bench-round`.
 pub fn run_round() -> u8 {
     let mut order = String::new();
     let read = std::io::stdin().lock().take(ORDER_BYTES_MAX).read_to_string(&mut order);
@@ -56,24 +56,24 @@ pub fn run_round() -> u8 {
     output::print_json(&round::serve(&order), DONE)
 }
 
-/// The JSON Schema of the document of `dio bench`.
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(Bench)
 }
 
-fn bench(options: &BenchOptions, look: &Look) -> Result<u8, String> {
-    let plan = resolve::plan(options)?;
+fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, String> {
+    let backends: Vec<&str> = backends.iter().map(|kind| kind.name()).collect();
+    let plan = plan::plan(args, &backends)?;
     let signals = Signals::listen().map_err(|errno| format!("signals: {errno}"))?;
     let stopped = signals.clone();
     let ground = Ground::new(
-        Named::of(&options.name)?,
+        Named::of(&args.name)?,
         &plan.jobs,
-        (options.may_overwrite, Arc::new(move || stopped.arrived().is_some())),
+        (args.overwrite, Arc::new(move || stopped.arrived().is_some())),
     )?;
-    let path = result_path(options)?;
-    let (journal, reached) = journal(options, (&path, &plan))?;
+    let path = result_path(args)?;
+    let (journal, reached) = journal(args, (&path, &plan))?;
     let mut result = ResultFile::new(&path)?;
-    let mut progress = Progress::new(&plan, options.is_quiet);
+    let mut progress = Progress::new(&plan, args.quiet);
     progress.skip(&reached);
     let stopped = signals.clone();
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
@@ -82,17 +82,17 @@ fn bench(options: &BenchOptions, look: &Look) -> Result<u8, String> {
     let mut machine = Machine::new(child, ground, &plan, stop);
     let mut lost = None;
     let ended = Campaign::new(&plan, &mut machine, (journal, reached)).run(&mut |event| {
-        progress.tell(event);
+        progress.update(event);
         if matches!(event, diopter_bench::bench::campaign::Event::RowEnds { .. }) {
             lost = lost.take().or(result.refresh().err());
         }
     });
-    // Scratch files, mounts and loop devices go before anything is told.
+    // Removes scratch files, mounts and loop devices before anything is printed.
     drop(machine);
     progress.finish();
     let bench = assemble::read(&journal_of(&path))?;
     if let (Err(why), false) = (&ended, has_rounds(&bench)) {
-        // There is nothing to keep, and nothing to go on from.
+        // There is nothing to keep or to resume.
         remove(&[path.clone(), journal_of(&path)])?;
         return Err(why.clone());
     }
@@ -101,7 +101,7 @@ fn bench(options: &BenchOptions, look: &Look) -> Result<u8, String> {
     if let Some(why) = lost {
         return Err(why);
     }
-    tell(options, (&path, &bench), look)?;
+    report(args, (&path, &bench), look)?;
     match (ending, signals.arrived()) {
         (Ending::Interrupted, Some(signal)) => {
             log::say(&kept(&path, &format!("ended by {}", signal.name())));
@@ -123,33 +123,33 @@ fn remove(paths: &[PathBuf]) -> Result<(), String> {
 
 fn kept(path: &Path, why: &str) -> String {
     let path = path.display();
-    format!("{why}; what was measured is in {path}, and --resume goes on")
+    format!("{why}; the rounds measured so far are in {path}, and --resume continues")
 }
 
-/// Writes the reports, prints what came out, and where all of it is.
-fn tell(options: &BenchOptions, (path, bench): (&Path, &Bench), look: &Look) -> Result<(), String> {
+/// Writes the reports, and prints the result and the names of the files.
+fn report(args: &BenchArgs, (path, bench): (&Path, &Bench), look: &Look) -> Result<(), String> {
     let comparison = compare::columns(bench, &Settings::default());
     let page = report::html(bench, Some(&comparison));
-    let html = match &options.html {
+    let html = match &args.html {
         Some(html) => {
             write(html, &page)?;
             html.clone()
         }
         None => {
-            // Not a name that the user gave: whatever has it already is replaced.
+            // The user did not choose this name: an existing file is replaced.
             let html = path.with_extension("html");
             whole::write(&html, |out| out.write_all(page.as_bytes()))
                 .map_err(|error| unwritten(&html, &error))?;
             html
         }
     };
-    if let Some(path) = &options.markdown {
+    if let Some(path) = &args.markdown {
         write(path, &untrusted::text(&report::markdown(bench, Some(&comparison))))?;
     }
-    if let Some(path) = &options.csv {
+    if let Some(path) = &args.csv {
         write(path, &report::csv(bench))?;
     }
-    if options.is_json {
+    if args.json {
         let text = fs::read_to_string(path)
             .map_err(|error| format!("read {}: {error}", path.display()))?;
         output::print_json(&text, DONE);
@@ -168,20 +168,17 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 fn unwritten(path: &Path, error: &std::io::Error) -> String {
-    format!("write {}: {error}; choose another place", path.display())
+    format!("write {}: {error}; choose another file", path.display())
 }
 
-fn journal(
-    options: &BenchOptions,
-    (path, plan): (&Path, &Plan),
-) -> Result<(Journal, Reached), String> {
+fn journal(args: &BenchArgs, (path, plan): (&Path, &Plan)) -> Result<(Journal, Reached), String> {
     let journal = journal_of(path);
-    if options.resumes {
+    if args.resume {
         let (opened, begin, reached) = Journal::resume(&journal)?;
         if begin.plan != *plan {
             return Err(format!(
-                "{} is of a run that measured something else; write the command line that it had, \
-                 or remove it",
+                "{} is from a run with another command line; use that command line, or remove the \
+                 file",
                 journal.display()
             ));
         }
@@ -197,10 +194,10 @@ fn journal(
     Ok((Journal::create(&journal, begin)?, Reached::default()))
 }
 
-/// Where the result goes: as it was said, or under the first free number here. To go on: the last
-/// one that was interrupted.
-fn result_path(options: &BenchOptions) -> Result<PathBuf, String> {
-    if let Some(path) = &options.json_out {
+/// Returns the path of the result: that of --json-out, or the first free number here. To resume:
+/// the last one that was interrupted.
+fn result_path(args: &BenchArgs) -> Result<PathBuf, String> {
+    if let Some(path) = &args.json_out {
         return Ok(path.clone());
     }
     let name = |number: u32| match number {
@@ -209,13 +206,13 @@ fn result_path(options: &BenchOptions) -> Result<PathBuf, String> {
     };
     let is_taken = |path: &PathBuf| path.exists() || journal_of(path).exists();
     let free = (1..=RESULTS_MAX).find(|number| !is_taken(&name(*number)));
-    let free = free.ok_or("dio-bench.json and all its numbers are taken; write --json-out")?;
-    if !options.resumes {
+    let free = free.ok_or("dio-bench.json and all its numbers exist; use --json-out")?;
+    if !args.resume {
         return Ok(name(free));
     }
     let left = (1..free).rev().map(name).find(|path| journal_of(path).exists());
     left.ok_or_else(|| {
-        "nothing was interrupted in this directory; leave --resume out, or write --json-out"
+        "no interrupted run in this directory; omit --resume, or name its result with --json-out"
             .to_owned()
     })
 }

@@ -1,5 +1,5 @@
-//! What is going on, on standard error: a line with the time that is left, and a line for each cell
-//! that is over; on a terminal only. Failures are told in any case.
+//! Progress on standard error: a line with the remaining time, and a line for each completed cell;
+//! only on a terminal. Failures are always printed.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::output::{DONE, TROUBLE};
 
 const TEMPLATE: &str = "{msg} [{wide_bar}] {pos} of {len} rounds, {eta} to go";
 
-/// Often enough to look alive in a long round.
+/// Short enough to show progress in a long round.
 const TICK: Duration = Duration::from_millis(250);
 
-/// What is told of a run on its way.
+/// Progress of a run.
 pub struct Progress {
     bar: Option<ProgressBar>,
     columns: Vec<String>,
@@ -30,7 +30,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of a plan, on a terminal unless it is to be quiet.
+    /// Starts the progress of a plan; shows it on a terminal unless `is_quiet`.
     pub fn new(plan: &Plan, is_quiet: bool) -> Progress {
         let is_shown = !is_quiet && std::io::stderr().is_terminal();
         let columns: Vec<String> = plan.columns.iter().map(|it| it.label.clone()).collect();
@@ -48,7 +48,7 @@ impl Progress {
         Progress { bar, columns, rounds, has_failed: false }
     }
 
-    /// Goes on from where a run was interrupted.
+    /// Skips the rounds that a resumed run has already.
     pub fn skip(&self, reached: &Reached) {
         if let Some(bar) = &self.bar {
             let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
@@ -57,10 +57,9 @@ impl Progress {
         }
     }
 
-    /// Takes what happened.
-    pub fn tell(&mut self, event: Event<'_>) {
+    pub fn update(&mut self, event: Event<'_>) {
         match event {
-            Event::Prepares { job, .. } => self.message(&format!("{}: makes ready", job.name)),
+            Event::Prepares { job, .. } => self.message(&format!("{}: preparing", job.name)),
             Event::Turn { job, column, .. } => {
                 self.message(&format!("{}: {}", job.name, column.label));
                 if let Some(bar) = &self.bar {
@@ -84,14 +83,13 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }
 
-    /// The exit status: whether every cell was measured.
+    /// Returns the exit status: failure unless every cell was measured.
     pub fn status(&self) -> u8 {
         if self.has_failed { TROUBLE } else { DONE }
     }
@@ -102,15 +100,15 @@ impl Progress {
         }
     }
 
-    fn suspended(&self, tell: impl FnOnce()) {
+    fn suspended(&self, print: impl FnOnce()) {
         match &self.bar {
-            Some(bar) => bar.suspend(tell),
-            None => tell(),
+            Some(bar) => bar.suspend(print),
+            None => print(),
         }
     }
 }
 
-/// One cell: its job, its column, and the middle of its rounds.
+/// Returns the line of a cell: its job, its column, and the median of its rounds.
 fn line_of(job: &Job, column: &str, cell: &Cell) -> String {
     let figures: Vec<f64> = cell.samples.iter().map(iops).collect();
     match (median(&figures), &cell.failure) {

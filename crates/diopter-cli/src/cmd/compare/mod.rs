@@ -1,33 +1,23 @@
-//! `dio compare`: judges recorded runs. The library reads and judges; here it is asked and told.
+//! `dio compare`: judges recorded runs, read and judged by diopter-bench.
 
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use diopter_bench::compare::{self, Comparison, Named, Settings, Verdict};
 use diopter_bench::load::{self, LoadError};
 
-use crate::cmd;
+use crate::args::CompareArgs;
 use crate::log;
-use crate::output::{DIFFERENT, DONE, INCONCLUSIVE, Look, TROUBLE};
+use crate::output::{self, DIFFERENT, DONE, INCONCLUSIVE, Look, TROUBLE};
 
-/// What the command line says.
-pub struct CompareOptions {
-    /// The base, then what is compared to it.
-    pub names: Vec<PathBuf>,
-    /// How it is judged.
-    pub settings: Settings,
-    /// One JSON document on standard output.
-    pub is_json: bool,
-}
-
-/// Compares, and gives the exit status.
-pub fn run(options: &CompareOptions, look: &Look) -> u8 {
-    match compare(options) {
+/// Runs the command, and returns the exit status.
+pub fn run(args: &CompareArgs, look: &Look) -> u8 {
+    match compare(args) {
         Ok(comparison) => {
             let status = status_of(comparison.verdict);
-            if options.is_json {
-                cmd::print_json(&comparison, status)
+            if args.json {
+                output::print_document(&comparison, status)
             } else {
                 look.print(&text::of(&comparison, look), status)
             }
@@ -39,22 +29,26 @@ pub fn run(options: &CompareOptions, look: &Look) -> u8 {
     }
 }
 
-/// The JSON Schema of the document.
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(Comparison)
 }
 
-fn compare(options: &CompareOptions) -> Result<Comparison, String> {
+fn compare(args: &CompareArgs) -> Result<Comparison, String> {
     let mut all = Vec::new();
     let mut notes = Vec::new();
-    for name in &options.names {
-        let (named, told) = named(name).map_err(|error| error.to_string())?;
+    for name in std::iter::once(&args.base).chain(&args.others) {
+        let (named, found) = named(name).map_err(|error| error.to_string())?;
         // One file may be named twice.
-        notes.extend(told.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
+        notes.extend(found.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
         all.push(named);
     }
-    let mut comparison =
-        compare::documents(&all, &options.settings).map_err(|error| error.to_string())?;
+    let settings = Settings {
+        effect_floor: args.floor,
+        metrics: args.metric.clone(),
+        is_partial: args.partial,
+        ..Settings::default()
+    };
+    let mut comparison = compare::documents(&all, &settings).map_err(|error| error.to_string())?;
     notes.append(&mut comparison.notes);
     comparison.notes = notes;
     Ok(comparison)

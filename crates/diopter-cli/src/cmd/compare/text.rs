@@ -1,14 +1,13 @@
-//! The text of `dio compare`, made from the document alone.
+//! The text of `dio compare`, made from its document.
 
 use diopter_bench::compare::{ComparedRow, Comparison, Interval, Metric, Pairing, Verdict};
 use diopter_bench::document::Direction;
 
 use crate::output::{self, Look, Side, Table, Tone, put};
 
-/// Rows of a table, and lines of a list; the JSON document has all.
-const TOLD_MAX: usize = 400;
+/// Limit of the rows of a table, and of the lines of a list; the JSON document has all.
+const ROWS_MAX: usize = 400;
 
-/// The text.
 pub fn of(comparison: &Comparison, look: &Look) -> String {
     let mut text = String::new();
     for (at, column) in comparison.columns.iter().enumerate() {
@@ -18,7 +17,7 @@ pub fn of(comparison: &Comparison, look: &Look) -> String {
         let rows: Vec<&ComparedRow> =
             comparison.rows.iter().filter(|row| row.column == at).collect();
         text.push_str(&judged(comparison, &rows, look));
-        text.push_str(&told(comparison, &rows, look));
+        text.push_str(&others(comparison, &rows, look));
         text.push_str(&differences(comparison, at, look));
         put(&mut text, "");
     }
@@ -29,7 +28,7 @@ pub fn of(comparison: &Comparison, look: &Look) -> String {
     text
 }
 
-/// What was judged, with the reasons of what is in doubt.
+/// Returns the judged rows, with the reasons for inconclusive ones.
 fn judged(comparison: &Comparison, rows: &[&ComparedRow], look: &Look) -> String {
     let percent = 100.0 * (1.0 - comparison.rule.alarm_level);
     let mut table = Table::new(&[
@@ -44,7 +43,7 @@ fn judged(comparison: &Comparison, rows: &[&ComparedRow], look: &Look) -> String
     ]);
     debug_assert!((percent - 99.0).abs() < 1e-9, "the head of the table says so");
     let mut doubts: Vec<(String, &str)> = Vec::new();
-    for row in rows.iter().filter(|row| row.verdict.is_some()).take(TOLD_MAX) {
+    for row in rows.iter().filter(|row| row.verdict.is_some()).take(ROWS_MAX) {
         let verdict = row.verdict.expect("filtered");
         let job = output::shown(&comparison.jobs[row.job].name);
         if verdict == Verdict::Inconclusive {
@@ -68,10 +67,10 @@ fn judged(comparison: &Comparison, rows: &[&ComparedRow], look: &Look) -> String
     text
 }
 
-/// What was not judged.
-fn told(comparison: &Comparison, rows: &[&ComparedRow], look: &Look) -> String {
-    let others: Vec<&&ComparedRow> = rows.iter().filter(|row| row.verdict.is_none()).collect();
-    if others.is_empty() {
+/// Returns the rows that were not judged.
+fn others(comparison: &Comparison, rows: &[&ComparedRow], look: &Look) -> String {
+    let rows: Vec<&&ComparedRow> = rows.iter().filter(|row| row.verdict.is_none()).collect();
+    if rows.is_empty() {
         return String::new();
     }
     let mut table = Table::new(&[
@@ -82,7 +81,7 @@ fn told(comparison: &Comparison, rows: &[&ComparedRow], look: &Look) -> String {
         ("ratio", Side::Right),
         ("99 % interval", Side::Left),
     ]);
-    for row in others.iter().take(TOLD_MAX) {
+    for row in rows.iter().take(ROWS_MAX) {
         table.row(vec![
             output::shown(&comparison.jobs[row.job].name),
             metric(row),
@@ -101,12 +100,9 @@ fn differences(comparison: &Comparison, column: usize, look: &Look) -> String {
     if own.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[
-        ("what differs besides", Side::Left),
-        ("base", Side::Left),
-        ("new", Side::Left),
-    ]);
-    for difference in own.iter().take(TOLD_MAX) {
+    let mut table =
+        Table::new(&[("other differences", Side::Left), ("base", Side::Left), ("new", Side::Left)]);
+    for difference in own.iter().take(ROWS_MAX) {
         let shown = [&difference.field, &difference.base, &difference.new];
         table.row(shown.map(|text| output::shown(text)).to_vec());
     }
@@ -158,7 +154,7 @@ fn interval(interval: Interval) -> String {
     format!("{:.4} to {:.4}", interval.low, interval.high)
 }
 
-/// A figure in a unit that people read.
+/// Returns a figure with its unit.
 fn figure(metric: Metric, value: Option<f64>) -> String {
     const MIB: f64 = 1024.0 * 1024.0;
     let Some(value) = value else { return "-".to_owned() };

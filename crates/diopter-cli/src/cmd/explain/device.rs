@@ -1,5 +1,5 @@
-//! Where a request's range lies on the devices, and how much of it is cached: asked of the kernel,
-//! object by object.
+//! The extents of a request's range on the devices, and its cached pages: from the kernel, object
+//! by object.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,14 +8,31 @@ use diopter_core::extent::ObjectIndex;
 use diopter_core::stripe::Striping;
 use diopter_os::fiemap::{FiemapExtent, fiemap};
 use diopter_os::residency::residency;
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use super::document::DeviceExtent;
-use super::{ExplainOptions, Explained};
+use super::planned::Explained;
+use crate::args::ExplainArgs;
 
-/// Extents of devices that are listed; a request that touches more is listed as far as that.
+/// Limit of the device extents that are listed.
 const DEVICE_EXTENTS_MAX: usize = 4096;
 
-/// What a request touches of one object.
+/// A range of the file on the device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct DeviceExtent {
+    /// First byte in the file.
+    pub file_offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// First byte on the device; null where it has no place there.
+    pub device_offset: Option<u64>,
+    /// `mapped`, `unwritten`, `shared`, `hole`, `delayed`, `inline`, `encoded`, `unknown`.
+    pub state: &'static str,
+    /// The object of the device; 0 for a plain file.
+    pub object: u16,
+}
+
+/// The range of one object that a request touches.
 struct Share<'a> {
     object: ObjectIndex,
     fd: BorrowedFd<'a>,
@@ -23,14 +40,14 @@ struct Share<'a> {
     end: u64,
 }
 
-/// The range on its devices, in the order of the file, and whether the list was cut.
+/// Returns the range on its devices, in file order, and true if the list was cut.
 pub fn extents(explained: &Explained<'_>) -> (Option<Vec<DeviceExtent>>, bool) {
     if explained.inside.is_some() {
-        // Where the image itself lies is another question.
+        // The place of the image itself is not shown.
         return (None, false);
     }
-    let ExplainOptions { offset, length, .. } = *explained.options;
-    // Past the end of the file there is nothing to read, and for a write nothing yet.
+    let ExplainArgs { offset, length, .. } = *explained.args;
+    // Past the end of the file there is nothing to read, and no block to write yet.
     let size = explained.file.size().unwrap_or(u64::MAX);
     let end = offset.saturating_add(length).min(size);
     if end <= offset {
@@ -40,7 +57,7 @@ pub fn extents(explained: &Explained<'_>) -> (Option<Vec<DeviceExtent>>, bool) {
     let mut is_cut = false;
     for share in shares(explained, FileRange::new(offset, end)) {
         let Share { object, fd, start, end } = share;
-        // Without a write-back first: explaining changes nothing.
+        // Without FIEMAP_FLAG_SYNC: explaining changes nothing.
         let found = fiemap(fd, start, end - start, false, DEVICE_EXTENTS_MAX);
         let Ok(found) = found else { return (None, false) };
         let is_last = found.len() >= DEVICE_EXTENTS_MAX;
@@ -59,10 +76,10 @@ pub fn extents(explained: &Explained<'_>) -> (Option<Vec<DeviceExtent>>, bool) {
     (Some(list), is_cut)
 }
 
-/// Cached pages of the range, and the size of a page.
+/// Returns the cached pages of the range, and the page size.
 pub fn cached_pages(explained: &Explained<'_>) -> (Option<u64>, u32) {
     let page_size = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
-    let ExplainOptions { offset, length, .. } = *explained.options;
+    let ExplainArgs { offset, length, .. } = *explained.args;
     if length == 0 {
         return (Some(0), page_size);
     }
@@ -71,17 +88,17 @@ pub fn cached_pages(explained: &Explained<'_>) -> (Option<u64>, u32) {
         if is_plain {
             return explained.file.size().unwrap_or(0);
         }
-        rustix::fs::fstat(fd).map_or(0, |told| told.st_size.try_into().unwrap_or(0))
+        rustix::fs::fstat(fd).map_or(0, |stat| stat.st_size.try_into().unwrap_or(0))
     };
     let range = FileRange::new(offset, offset.saturating_add(length));
     let pages = shares(explained, range).into_iter().map(|share| {
-        let told = residency(share.fd, share.start, share.end - share.start, size(share.fd));
-        told.ok().map(|told| told.pages_cached)
+        let found = residency(share.fd, share.start, share.end - share.start, size(share.fd));
+        found.ok().map(|found| found.pages_cached)
     });
     (pages.sum(), page_size)
 }
 
-/// What a range of the file is on each object that it touches.
+/// Maps a range of the file to the objects that it touches.
 fn shares<'a>(explained: &'a Explained<'_>, range: FileRange) -> Vec<Share<'a>> {
     let file = &explained.file;
     if explained.inside.is_some() {
@@ -103,7 +120,7 @@ fn shares<'a>(explained: &'a Explained<'_>, range: FileRange) -> Vec<Share<'a>> 
         .collect()
 }
 
-/// The places in an image where the bytes of the range lie.
+/// Returns the ranges of an image that hold the bytes of the range.
 fn shares_of_image<'a>(explained: &'a Explained<'_>) -> Vec<Share<'a>> {
     let placed = explained.plan.extents.iter().filter(|extent| extent.state.has_bytes());
     let shares = placed.take(DEVICE_EXTENTS_MAX).map(|extent| {
@@ -114,7 +131,7 @@ fn shares_of_image<'a>(explained: &'a Explained<'_>) -> Vec<Share<'a>> {
     shares.collect()
 }
 
-/// An object's extents, stripe by stripe, where they lie in the file; no more than are listed.
+/// Maps an object's extents to the file, stripe by stripe; at most as many as are listed.
 fn in_file(striping: Striping, object: ObjectIndex, extents: &[DeviceExtent]) -> Vec<DeviceExtent> {
     let stripe_size = striping.stripe_size();
     let mut list = Vec::new();
@@ -136,7 +153,7 @@ fn in_file(striping: Striping, object: ObjectIndex, extents: &[DeviceExtent]) ->
     list
 }
 
-/// The extents cut to `start..end`, with the holes between them.
+/// Returns the extents clipped to `start..end`, with the holes between them.
 fn clipped(extents: &[FiemapExtent], start: u64, end: u64, is_cut: bool) -> Vec<DeviceExtent> {
     let mut list = Vec::new();
     let mut at = start;
@@ -172,7 +189,7 @@ fn clipped(extents: &[FiemapExtent], start: u64, end: u64, is_cut: bool) -> Vec<
     list
 }
 
-/// The state that matters most to a request.
+/// Returns the state with the largest effect on a request.
 fn state_of(extent: &FiemapExtent) -> &'static str {
     let states = [
         (extent.is_delalloc(), "delayed"),

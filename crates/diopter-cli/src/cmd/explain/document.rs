@@ -1,18 +1,21 @@
-//! The document of `dio explain --json`, as docs/contract has it; the text is made from it too.
-//! Fields are only ever added, at the end.
+//! The document of `dio explain --json`, which the text is made from too. Fields are only added, at
+//! the end.
 
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 
 use diopter::{DepthPolicy, Policies, RoutePolicy, ShortPolicy, WaitPolicy};
 use diopter_layouts::foreign;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::device::{self, DeviceExtent};
 use super::image::{self, Image};
-use super::{Explained, device};
+use super::planned::Explained;
 use crate::cmd::layout::{self, Layout};
+use crate::output::name_bytes;
 
-/// What one request would become. Bytes everywhere.
+/// A request, and what it would become. Sizes are in bytes.
 #[derive(Serialize, JsonSchema)]
 #[schemars(title = "diopter.explain/1")]
 pub struct Explain {
@@ -20,59 +23,62 @@ pub struct Explain {
     pub schema: &'static str,
     /// The file or block device.
     pub name: String,
+    /// The bytes of the name in base64; only if they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_bytes: Option<String>,
     /// `read` or `write`.
     pub op: &'static str,
     /// First byte of the request.
     pub offset: u64,
     /// Bytes of the request.
     pub length: u64,
-    /// The preset; `policies` says what came of it.
+    /// The preset; `policies` has the result.
     pub preset: &'static str,
     /// The policies in force.
     pub policies: PolicyNames,
-    /// What would move the bytes.
+    /// The backend that would do the I/O.
     pub backend: Backend,
-    /// What direct I/O must be a multiple of here.
+    /// The alignments of direct I/O.
     pub alignment: Alignment,
-    /// Which way the bytes would go.
+    /// The bytes by their path.
     pub route: RouteBytes,
-    /// What the engine's mapper says of the range.
+    /// The extents of the range in the engine's mapper.
     pub extents: Vec<Extent>,
     /// The bios, in the order of submission.
     pub bios: Vec<Bio>,
-    /// How often the submitter waits before the request is finished.
+    /// How often the submitter waits before the request is complete.
     pub waits: u32,
     /// Where the completion would run.
     pub completion: Completion,
-    /// Where the range lies on the device, as the file system tells (FIEMAP), holes included; null
-    /// where it does not.
+    /// The range on the device, from FIEMAP, with holes; null where the file system does not
+    /// support it.
     pub device_extents: Option<Vec<DeviceExtent>>,
-    /// Whether `device_extents` ends before the range does, at 4096 entries.
+    /// True if `device_extents` ends before the range, at 4096 entries.
     pub device_extents_are_cut: bool,
-    /// Pages of the range that are in the page cache; null where the kernel does not tell.
+    /// Pages of the range that are in the page cache; null if unknown.
     pub cached_pages: Option<u64>,
     /// Bytes of a page.
     pub page_size: u32,
-    /// Address of the memory that was asked about.
+    /// Address of the memory in the query.
     pub address: u64,
-    /// The limit of one bio that was asked for; null for the engine's own.
+    /// The limit of one bio in the query; null for the engine's own.
     pub bio_bytes_max: Option<u64>,
-    /// How the file is laid out over several objects: by a distributed file system, or as a striped
-    /// file; null where it is not.
+    /// The layout of the file over several objects, by a distributed file system or as a striped
+    /// file; null for any other file.
     pub layout: Option<Layout>,
-    /// The image in which the file lies; null for a file that lies in none.
+    /// The image that holds the file; null for a file outside an image.
     pub image: Option<Image>,
-    /// The pages of memory that one bio may touch, as was asked for; 4294967295 for no limit; null
-    /// for the policy's own.
+    /// The limit of memory pages in one bio, in the query; 4294967295 for no limit; null for the
+    /// policy's own.
     pub bio_vecs_max: Option<u32>,
 }
 
-/// A value of each policy.
+/// The value of each policy.
 #[derive(Serialize, JsonSchema)]
 pub struct PolicyNames {
-    /// Where a bio ends when metadata must be read to go on.
+    /// Where a bio ends when metadata must be read to continue.
     pub boundary: &'static str,
-    /// Whether bios are waited for one by one.
+    /// Wait for each bio, or for all.
     pub submit: &'static str,
     /// Where the completion runs.
     pub completion: &'static str,
@@ -80,11 +86,11 @@ pub struct PolicyNames {
     pub depth: String,
     /// How a waiter waits.
     pub wait: &'static str,
-    /// What a short transfer becomes.
+    /// The handling of short transfers.
     pub short: &'static str,
     /// Which requests bypass the page cache.
     pub route: &'static str,
-    /// Whether a striped file has a bio for each stripe or for each object.
+    /// A bio of a striped file for each stripe, or for each object.
     pub merge: &'static str,
 }
 
@@ -93,24 +99,24 @@ pub struct PolicyNames {
 pub struct Backend {
     /// `uring` or `threads`.
     pub name: &'static str,
-    /// Why this one.
+    /// Why it was selected.
     pub why: String,
 }
 
 /// Alignments, in bytes.
 #[derive(Serialize, JsonSchema)]
 pub struct Alignment {
-    /// Of memory.
+    /// Alignment of memory.
     pub memory: u32,
-    /// Of offset and length of a read.
+    /// Alignment of offset and length of a read.
     pub offset_read: u32,
-    /// Of offset and length of a write.
+    /// Alignment of offset and length of a write.
     pub offset_write: u32,
-    /// Who told: `statx`, `xfs-dioinfo`, `block-queue`, `page-size`.
+    /// The source: `statx`, `xfs-dioinfo`, `block-queue`, `page-size`.
     pub source: String,
 }
 
-/// Bytes by the way they go; together, the bytes that would move.
+/// Bytes by path; their sum is the bytes transferred.
 #[derive(Serialize, JsonSchema)]
 pub struct RouteBytes {
     /// Between the caller's memory and the device.
@@ -119,7 +125,7 @@ pub struct RouteBytes {
     pub bounced: u64,
     /// Through the page cache.
     pub buffered: u64,
-    /// Why any are not direct.
+    /// Why some are not direct.
     pub why: Vec<&'static str>,
 }
 
@@ -130,20 +136,20 @@ pub struct Extent {
     pub file_offset: u64,
     /// Bytes.
     pub length: u64,
-    /// Which object; 0 for a plain file.
+    /// The object; 0 for a plain file.
     pub object: u16,
     /// First byte in the object.
     pub object_offset: u64,
     /// `mapped`, `unwritten`, `hole`, `shared`.
     pub state: &'static str,
-    /// Whether metadata must be read to go on after it.
+    /// True if metadata must be read to continue after it.
     pub boundary: bool,
 }
 
 /// One bio.
 #[derive(Serialize, JsonSchema)]
 pub struct Bio {
-    /// Which object.
+    /// The object.
     pub object: u16,
     /// First byte in the object.
     pub object_offset: u64,
@@ -158,14 +164,13 @@ pub struct Bio {
     pub file_offset: u64,
     /// `direct`, `bounced`, `buffered`.
     pub way: &'static str,
-    /// Whether it reads an edge block that the write changes in part.
+    /// True if it reads an edge block that the write changes in part.
     pub is_edge_read: bool,
-    /// As how many requests the kernel sends it to the device at most: when no two pages of its
-    /// memory lie together. Null where that is not known: without a single device with a queue of
-    /// requests, where the file system does not say where the bytes are, or through the page
-    /// cache.
+    /// Most requests that the kernel sends to the device for it: when no two pages of its memory
+    /// are contiguous. Null if unknown: without a single device with a request queue, where the
+    /// file system does not report the extents, or through the page cache.
     pub device_requests_max: Option<u64>,
-    /// The same at least: when all of its memory lies together.
+    /// Fewest requests: when all of its memory is contiguous.
     pub device_requests_min: Option<u64>,
 }
 
@@ -174,39 +179,25 @@ pub struct Bio {
 pub struct Completion {
     /// `inline` or `worker`.
     pub context: &'static str,
-    /// Why there.
+    /// Why it runs there.
     pub why: &'static str,
 }
 
-/// A range of the file on the device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct DeviceExtent {
-    /// First byte in the file.
-    pub file_offset: u64,
-    /// Bytes.
-    pub length: u64,
-    /// First byte on the device; null where it has no place there.
-    pub device_offset: Option<u64>,
-    /// `mapped`, `unwritten`, `shared`, `hole`, `delayed`, `inline`, `encoded`, `unknown`.
-    pub state: &'static str,
-    /// Which object's device; 0 for a plain file.
-    pub object: u16,
-}
-
-/// The document of an explained request.
+/// Returns the document of an explained request.
 pub fn of(explained: &Explained<'_>) -> Explain {
-    let Explained { options, file, plan, backend, .. } = explained;
+    let Explained { args, policies, file, plan, backend, .. } = explained;
     let alignment = file.alignment();
     let (device_extents, device_extents_are_cut) = device::extents(explained);
     let (cached_pages, page_size) = device::cached_pages(explained);
     Explain {
         schema: "diopter.explain/1",
-        name: options.name.display().to_string(),
-        op: options.operation.name(),
-        offset: options.offset,
-        length: options.length,
-        preset: options.preset.name(),
-        policies: names_of(&options.policies),
+        name: args.name.display().to_string(),
+        name_bytes: name_bytes(args.name.as_os_str().as_bytes()),
+        op: args.operation.name(),
+        offset: args.offset,
+        length: args.length,
+        preset: args.preset.name(),
+        policies: names_of(policies),
         backend: Backend { name: backend.name, why: backend.why.clone() },
         alignment: Alignment {
             memory: alignment.memory,
@@ -228,11 +219,11 @@ pub fn of(explained: &Explained<'_>) -> Explain {
         device_extents_are_cut,
         cached_pages,
         page_size,
-        address: options.address,
-        bio_bytes_max: options.bio_bytes_max,
+        address: args.address,
+        bio_bytes_max: args.bio_bytes_max,
         layout: layout_of(explained),
-        image: image::of(explained),
-        bio_vecs_max: options.bio_vecs_max,
+        image: image::of(explained.inside.as_ref(), file),
+        bio_vecs_max: args.bio_vecs_max,
     }
 }
 

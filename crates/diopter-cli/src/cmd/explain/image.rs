@@ -1,4 +1,4 @@
-//! What is told of a file inside an image: which image, and what the device below allows.
+//! `dio explain` for a file inside an image: the image, and the limits of its device.
 
 use std::os::unix::fs::FileTypeExt;
 
@@ -8,16 +8,15 @@ use diopter_os::queue::BlockQueue;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{ExplainOptions, Explained};
-use crate::args::Operation;
-use crate::inside::{self, Inside, InsideName};
+use crate::args::{ExplainArgs, Operation};
+use crate::image_path::{self, Inside, InsideName};
 use crate::output::Look;
 use crate::size::size_text;
 
-/// The image in which the file lies. `object_offset` is where in the image.
+/// The image that holds the file. `object_offset` is the offset in the image.
 #[derive(Serialize, JsonSchema)]
 pub struct Image {
-    /// The file or device that it is.
+    /// Its file or device.
     pub path: String,
     /// `ext2`, `ext3`, `ext4`, `xfs`.
     pub format: &'static str,
@@ -25,16 +24,16 @@ pub struct Image {
     pub block_size: u64,
     /// Number of the file's inode.
     pub inode: u64,
-    /// Bytes of the file, which stay as many.
+    /// Bytes of the file, which can't change.
     pub size: u64,
-    /// Whether the file has its bytes in its inode; what is told is then of a copy in memory.
+    /// True if the bytes of the file are in its inode; the plan then describes a copy in memory.
     pub is_inline: bool,
-    /// Limits of the block device that the image is; null where it is a file.
+    /// Limits of the block device; null if the image is a file.
     pub device: Option<DeviceLimits>,
 }
 
-/// What the device takes as one request; null where the kernel does not say. Bios are cut by it
-/// where it has a queue of requests.
+/// Limits of one request to the device; null if unknown. They limit bios if the device has a queue
+/// of requests.
 #[derive(Serialize, JsonSchema)]
 pub struct DeviceLimits {
     /// Its name.
@@ -43,23 +42,23 @@ pub struct DeviceLimits {
     pub transfer_bytes_max: Option<u64>,
     /// Most memory ranges in one transfer (max_segments).
     pub segments_max: Option<u64>,
-    /// Memory line that no gap between ranges may sit off, in bytes; 0 for none.
+    /// Memory boundary that gaps between ranges must be on, in bytes; 0 for none.
     pub virt_boundary: Option<u64>,
     /// Largest memory range in a transfer (max_segment_size), in bytes.
     pub segment_bytes_max: Option<u64>,
-    /// Whether it has a queue of requests. A device without one, such as zram, gets every bio
-    /// whole, and is no reason to cut one.
+    /// True if it has a queue of requests. A device without one, such as zram, gets every bio
+    /// whole, and does not limit bios.
     pub has_queue: bool,
 }
 
-/// Opens the file for what is asked, and refuses a write that would be refused.
-pub fn open(options: &ExplainOptions, name: &InsideName) -> diopter::Result<(File, Inside)> {
-    let is_write = options.operation == Operation::Write;
+/// Opens the file for the request, and refuses a write that would be refused.
+pub fn open(args: &ExplainArgs, name: &InsideName) -> diopter::Result<(File, Inside)> {
+    let is_write = args.operation == Operation::Write;
     let inside =
-        if is_write { inside::open_to_plan(name)? } else { inside::open(name, Use::Read)? };
+        if is_write { image_path::open_to_plan(name)? } else { image_path::open(name, Use::Read)? };
     let file = inside.file()?;
-    let end = options.offset.saturating_add(options.length);
-    let range = FileRange::new(options.offset, end);
+    let end = args.offset.saturating_add(args.length);
+    let range = FileRange::new(args.offset, end);
     if is_write {
         inside.check_overwrite(range)?;
     } else if inside.inline_data()?.is_none() {
@@ -68,15 +67,14 @@ pub fn open(options: &ExplainOptions, name: &InsideName) -> diopter::Result<(Fil
     Ok((file, inside))
 }
 
-/// What is told; `None` for a file that lies in no image.
-pub fn of(explained: &Explained<'_>) -> Option<Image> {
-    let inside = explained.inside.as_ref()?;
+/// Describes the image; `None` for a file outside an image.
+pub fn of(inside: Option<&Inside>, file: &File) -> Option<Image> {
+    let inside = inside?;
     let volume = inside.image.volume();
     let is_inline = inside.inline_data().is_ok_and(|bytes| bytes.is_some());
-    // The file is none; what holds it may be.
-    let is_device =
-        !is_inline && explained.file.metadata().is_ok_and(|it| it.file_type().is_block_device());
-    let device = is_device.then(|| limits_of(&explained.file)).flatten();
+    // The file is not a device; the image may be one.
+    let is_device = !is_inline && file.metadata().is_ok_and(|it| it.file_type().is_block_device());
+    let device = is_device.then(|| limits_of(file)).flatten();
     Some(Image {
         path: inside.image_path.display().to_string(),
         format: volume.format(),
@@ -102,7 +100,7 @@ fn limits_of(file: &File) -> Option<DeviceLimits> {
 }
 
 impl Image {
-    /// Its lines in the text of the command.
+    /// Returns its lines in the text of the command.
     pub fn text(&self, indent: usize, look: &Look) -> String {
         let size = size_text(self.size);
         let mut text = look.entry(
@@ -115,7 +113,7 @@ impl Image {
                 size_text(self.block_size)
             ),
         );
-        let place = if self.is_inline { ", its bytes in the inode: a copy is read" } else { "" };
+        let place = if self.is_inline { ", bytes in the inode: a copy is read" } else { "" };
         text.push_str(&look.entry(indent, "", &format!("inode {}, {size}{place}", self.inode)));
         if let Some(device) = &self.device {
             text.push_str(&look.entry(indent, "device", &limits(device)));
@@ -126,18 +124,18 @@ impl Image {
 
 fn limits(device: &DeviceLimits) -> String {
     if !device.has_queue {
-        return format!("{}: no queue of requests, each bio goes to its driver whole", device.name);
+        return format!("{}: no request queue, each bio goes to its driver whole", device.name);
     }
-    let told = |bytes: Option<u64>| bytes.map_or("not told".to_owned(), size_text);
-    let segments = device.segments_max.map_or("not told".to_owned(), |count| count.to_string());
+    let size = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), size_text);
+    let segments = device.segments_max.map_or("unknown".to_owned(), |count| count.to_string());
     let virt_boundary = match device.virt_boundary {
         Some(0) => "none".to_owned(),
-        bytes => told(bytes),
+        bytes => size(bytes),
     };
     format!(
-        "{}: bios are cut at {} and {segments} segments, virt boundary {virt_boundary}; the kernel \
-         cuts further where pages of memory lie apart",
+        "{}: bios are limited to {} and {segments} segments, virt boundary {virt_boundary}; the \
+         kernel splits further where pages of memory are not contiguous",
         device.name,
-        told(device.transfer_bytes_max)
+        size(device.transfer_bytes_max)
     )
 }

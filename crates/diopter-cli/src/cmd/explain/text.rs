@@ -1,4 +1,4 @@
-//! The document of `dio explain` as text for people. Every number of bytes is told in its unit too.
+//! The document of `dio explain` as text. Sizes have their unit too.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,15 @@ use crate::cmd::layout::Layout;
 use crate::output::{self, Look, Side, Table, put};
 use crate::size::size_text;
 
-/// Rows of a table that are shown; the document has them all.
+/// Limit of the rows of a table; the document has all.
 const ROWS_MAX: usize = 24;
 
-/// Rows that tell stripes, which follow from the layout.
+/// Limit of rows for stripes, which follow from the layout.
 const STRIPES_MAX: usize = 8;
 
 /// Column in which values begin.
 const INDENT: usize = 13;
 
-/// The text.
 pub fn of(document: &Explain, look: &Look) -> String {
     let mut text = String::new();
     let entry = |text: &mut String, label: &str, value: &str| {
@@ -48,7 +47,7 @@ pub fn of(document: &Explain, look: &Look) -> String {
     let mut ways: Vec<String> =
         ways.map(|(way, bytes)| format!("{way} {}", size_text(bytes))).collect();
     if ways.is_empty() {
-        ways.push("no byte would move".to_owned());
+        ways.push("no bytes to transfer".to_owned());
     }
     entry(&mut text, "route", &format!("{}{why}", ways.join(", ")));
     entry(&mut text, "waits", &waits(document));
@@ -71,13 +70,13 @@ pub fn of(document: &Explain, look: &Look) -> String {
         None if document.image.is_some() => {}
         None => {
             put(&mut text, "");
-            entry(&mut text, "on device", "the file system does not tell");
+            entry(&mut text, "on device", "unknown: the file system has no FIEMAP");
         }
         Some(list) => {
             let title = ("on device", list.len());
             section(&mut text, look, title, (device_table(document, rows_max), rows_max));
             if document.device_extents_are_cut {
-                put(&mut text, "  the file system told no more than that; the range goes on");
+                put(&mut text, "  extent list truncated");
             }
         }
     }
@@ -105,18 +104,18 @@ fn alignment(document: &Explain) -> String {
     let all = &document.alignment;
     let [memory, read, write] =
         [all.memory, all.offset_read, all.offset_write].map(|bytes| size_text(bytes.into()));
-    format!("memory {memory}, reads {read}, writes {write}; told by {}", all.source)
+    format!("memory {memory}, reads {read}, writes {write}; source: {}", all.source)
 }
 
 fn waits(document: &Explain) -> String {
     match document.waits {
-        0 => "0: there is nothing to wait for".to_owned(),
+        0 => "0: nothing to wait for".to_owned(),
         1 if document.bios.len() == 1 => "1: for its one bio".to_owned(),
-        1 => "1: all bios are submitted, then waited for together".to_owned(),
+        1 => "1: all bios are submitted, then one wait for all".to_owned(),
         waits if document.policies.submit == "each-then-wait" => {
-            format!("{waits}: each bio is waited for before the next is submitted")
+            format!("{waits}: one after each bio, before the next is submitted")
         }
-        waits => format!("{waits}: the bios go in {waits} groups, each waited for before the next"),
+        waits => format!("{waits}: one after each of {waits} groups of bios"),
     }
 }
 
@@ -125,12 +124,12 @@ fn cached(document: &Explain) -> String {
     let end = document.offset.saturating_add(document.length);
     let pages = end.div_ceil(page).saturating_sub(document.offset / page);
     match document.cached_pages {
-        None => "the kernel does not tell".to_owned(),
+        None => "unknown".to_owned(),
         Some(0) => "no page of the range is cached".to_owned(),
         Some(cached) => {
             let bytes = size_text(cached.saturating_mul(page));
             let first = if document.op == "read" {
-                "dirty ones are written back first"
+                "dirty pages are written back first"
             } else {
                 "written back and dropped first"
             };
@@ -139,7 +138,7 @@ fn cached(document: &Explain) -> String {
     }
 }
 
-/// What each object gets, in one line however many there are.
+/// Returns the bytes and bios of each object, in one line.
 fn objects(bios: &[Bio]) -> String {
     let mut by_object: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
     for bio in bios.iter().filter(|bio| !bio.is_edge_read) {
@@ -147,9 +146,9 @@ fn objects(bios: &[Bio]) -> String {
         *count += 1;
         *bytes += bio.length;
     }
-    let between = |least: Option<u64>, most: Option<u64>, told: fn(u64) -> String| {
+    let between = |least: Option<u64>, most: Option<u64>, text: fn(u64) -> String| {
         let (least, most) = (least.unwrap_or(0), most.unwrap_or(0));
-        if least == most { told(most) } else { format!("{} to {}", told(least), told(most)) }
+        if least == most { text(most) } else { format!("{} to {}", text(least), text(most)) }
     };
     let bytes = || by_object.values().map(|(_, bytes)| *bytes);
     let counts = || by_object.values().map(|(count, _)| *count);
@@ -160,7 +159,7 @@ fn objects(bios: &[Bio]) -> String {
     format!("{}, {bytes} in {bios} {noun} on each", number(touched, "object"))
 }
 
-/// A table under its title, cut at so many rows.
+/// Adds a table of at most so many rows under its title.
 fn section(
     text: &mut String,
     look: &Look,
@@ -179,10 +178,10 @@ fn section(
     }
 }
 
-/// Bytes in two columns: exact, and in their unit.
+/// Returns bytes in two columns: exact, and in their unit.
 fn bytes(bytes: u64) -> [String; 2] {
-    let told = size_text(bytes);
-    let unit = told.split_once(" (").map_or(String::new(), |(unit, _)| unit.to_owned());
+    let text = size_text(bytes);
+    let unit = text.split_once(" (").map_or(String::new(), |(unit, _)| unit.to_owned());
     [bytes.to_string(), unit]
 }
 
@@ -234,7 +233,7 @@ fn bios_table(document: &Explain) -> Table {
         ("at", Side::Right),
         ("segments", Side::Right),
         ("requests", Side::Right),
-        ("way", Side::Left),
+        ("path", Side::Left),
         ("ended by", Side::Left),
     ]);
     for (number, bio) in document.bios.iter().enumerate().take(ROWS_MAX) {
@@ -264,7 +263,7 @@ fn bios_table(document: &Explain) -> Table {
     })
 }
 
-/// As how many requests the kernel sends a bio: that depends on where its memory lies.
+/// Returns the number of requests that the kernel sends for a bio, which depends on its memory.
 fn requests(bio: &Bio) -> String {
     let Some(most) = bio.device_requests_max else { return String::new() };
     match bio.device_requests_min.unwrap_or(1) {
@@ -306,12 +305,13 @@ mod tests {
     use diopter_layouts::foreign::of_attributes;
 
     use super::*;
+    use crate::cmd::explain::device::DeviceExtent;
     use crate::cmd::explain::document::{
-        Alignment, Backend, Completion, DeviceExtent, Extent, PolicyNames, RouteBytes,
+        Alignment, Backend, Completion, Extent, PolicyNames, RouteBytes,
     };
     use crate::golden_file;
 
-    const LOOK: Look = Look { is_coloured: false, width: 80 };
+    const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
     fn extent(file_offset: u64, length: u64, object_offset: u64, boundary: bool) -> Extent {
         Extent { file_offset, length, object: 0, object_offset, state: "mapped", boundary }
@@ -337,6 +337,7 @@ mod tests {
         Explain {
             schema: "diopter.explain/1",
             name: "data.bin".to_owned(),
+            name_bytes: None,
             op: "write",
             offset: 0,
             length: 53248,
@@ -439,7 +440,7 @@ mod tests {
         let nothing =
             Explain { length: 0, route, bios: Vec::new(), waits: 0, ..across_a_boundary() };
         let told = of(&nothing, &LOOK);
-        assert!(told.contains("no byte would move") && told.contains("0: there is nothing"));
+        assert!(told.contains("no bytes to transfer") && told.contains("0: nothing to wait"));
     }
 
     #[test]
@@ -448,6 +449,6 @@ mod tests {
         document.policies.submit = "each-then-wait";
         document.waits = 2;
         let told = of(&document, &LOOK);
-        assert!(told.contains("2: each bio is waited for before the next"), "{told}");
+        assert!(told.contains("2: one after each bio"), "{told}");
     }
 }

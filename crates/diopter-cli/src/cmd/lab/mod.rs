@@ -1,55 +1,26 @@
-//! `dio lab`: kernels, jobs on them, and a search between them. The instruments do it; here they
-//! are asked and told.
+//! `dio lab`: lists kernels, runs jobs on them, and bisects them, with diopter-lab.
 
-mod run;
 mod stop;
-mod store;
 mod text;
 
-use std::path::{Path, PathBuf};
+mod store;
+
+mod run;
 
 use diopter_lab::between::{self, Bisection, Question};
+use diopter_lab::matrix;
 use diopter_lab::run::Lab;
-use diopter_lab::{BootOptions, Fleet, LabError, Machine, Progress, listing};
+use diopter_lab::{BootOptions, LabError, Machine, Progress, listing};
 
-use crate::cmd;
+use crate::args::{BisectArgs, KernelsArgs, LabCommand};
 use crate::log;
-use crate::output::{DONE, Look, TROUBLE};
+use crate::output::{self, DONE, INCONCLUSIVE, Look, TROUBLE};
 
-pub use run::RunOptions;
-pub use store::StoreWords;
-
+use run::fleet;
 use stop::Stop;
 
-/// Exit status of a search that ran out of boots.
-const INCONCLUSIVE: u8 = 3;
-
-/// What the command line says.
-pub enum LabWork {
-    /// `dio lab kernels`.
-    Kernels {
-        /// Where kernels come from and are kept.
-        store: StoreWords,
-        /// One JSON document on standard output.
-        is_json: bool,
-    },
-    /// `dio lab run`.
-    Run(RunOptions),
-    /// `dio lab bisect`.
-    Bisect {
-        /// Where kernels come from and are kept.
-        store: StoreWords,
-        /// What is searched for.
-        question: Box<Question>,
-        /// A directory of builds, in place of the suites.
-        from: Option<PathBuf>,
-        /// One JSON document on standard output.
-        is_json: bool,
-    },
-}
-
-/// Does it, and gives the exit status.
-pub fn run(work: &LabWork, look: &Look) -> u8 {
+/// Runs the command, and returns the exit status.
+pub fn run(command: &LabCommand, look: &Look) -> u8 {
     let stop = match Stop::listen() {
         Ok(stop) => stop,
         Err(error) => {
@@ -57,14 +28,12 @@ pub fn run(work: &LabWork, look: &Look) -> u8 {
             return TROUBLE;
         }
     };
-    let (command, done) = match work {
-        LabWork::Kernels { store, is_json } => {
-            ("lab kernels", kernels(store, *is_json, look, &stop))
-        }
-        LabWork::Run(options) => ("lab run", run::run(options, &stop)),
-        LabWork::Bisect { store, question, from, is_json } => {
-            let found = bisect(store, question, from.as_deref(), &stop);
-            ("lab bisect", found.map(|found| tell(&found, *is_json, look)))
+    let (command, done) = match command {
+        LabCommand::Kernels(args) => ("lab kernels", kernels(args, look, &stop)),
+        LabCommand::Run(args) => ("lab run", run::run(args, &stop)),
+        LabCommand::Bisect(args) => {
+            let found = bisect(args, &stop);
+            ("lab bisect", found.map(|found| print(&found, args.json, look)))
         }
     };
     done.unwrap_or_else(|error| match (&error, stop.exit_status()) {
@@ -76,37 +45,38 @@ pub fn run(work: &LabWork, look: &Look) -> u8 {
     })
 }
 
-/// The JSON Schema of the document of `dio lab kernels`.
 pub fn kernels_schema() -> schemars::Schema {
     schemars::schema_for!(listing::KernelList)
 }
 
-fn kernels(words: &StoreWords, is_json: bool, look: &Look, stop: &Stop) -> Result<u8, LabError> {
-    let mut store = words.open(stop)?;
+fn kernels(args: &KernelsArgs, look: &Look, stop: &Stop) -> Result<u8, LabError> {
+    let mut store = store::open(&args.store, stop)?;
     let list = listing::list(&mut store)?;
     drop(store);
-    Ok(if is_json {
-        cmd::print_json(&list, DONE)
+    Ok(if args.json {
+        output::print_document(&list, DONE)
     } else {
         look.print(&text::kernels(&list, look), DONE)
     })
 }
 
-/// The JSON Schema of the document of `dio lab bisect`.
 pub fn bisect_schema() -> schemars::Schema {
     schemars::schema_for!(Bisection)
 }
 
-fn bisect(
-    words: &StoreWords,
-    question: &Question,
-    from: Option<&Path>,
-    stop: &Stop,
-) -> Result<Bisection, LabError> {
+fn bisect(args: &BisectArgs, stop: &Stop) -> Result<Bisection, LabError> {
+    let jobs = matrix::product(&[args.fs], &[args.rw], &[args.bs], &[args.iodepth]);
+    let question = Question {
+        metric: args.metric,
+        job: jobs.into_iter().next().expect("one of each is one job"),
+        engine: args.engine,
+        good: args.good.clone(),
+        bad: args.bad.clone(),
+    };
     let machine = Machine::find().map_err(LabError::Machine)?;
     let fleet = fleet()?;
-    let mut store = words.open(stop)?;
-    let candidates = match from {
+    let mut store = store::open(&args.store, stop)?;
+    let candidates = match &args.from {
         Some(dir) => between::candidates_of(dir)?,
         None => between::candidates(&mut store)?,
     };
@@ -115,22 +85,15 @@ fn bisect(
     let lab =
         Lab { machine: &machine, fleet: &fleet, programs: &programs.archive, options: &options };
     let watch = store.watch().clone();
-    between::search(lab, &mut store, &candidates, question, &move |kernel| {
+    between::search(lab, &mut store, &candidates, &question, &move |kernel| {
         watch.tell(Progress::Booting(kernel.to_owned()));
     })
 }
 
-/// The processors for guests.
-fn fleet() -> Result<Fleet, LabError> {
-    Fleet::of_this_host().map_err(|error| {
-        LabError::Choice(format!("look at the processors: {error}; run it without a cpuset"))
-    })
-}
-
-fn tell(found: &Bisection, is_json: bool, look: &Look) -> u8 {
+fn print(found: &Bisection, is_json: bool, look: &Look) -> u8 {
     let status = if found.is_exhausted { INCONCLUSIVE } else { DONE };
     if is_json {
-        cmd::print_json(found, status)
+        output::print_document(found, status)
     } else {
         look.print(&text::bisect(found, look), status)
     }

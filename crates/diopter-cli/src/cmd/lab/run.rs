@@ -1,50 +1,37 @@
-//! `dio lab run`: the same jobs on several kernels.
+//! `dio lab run`: runs the same jobs on several kernels.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use diopter_bench::document::Bench;
-use diopter_lab::matrix::Plan;
+use diopter_lab::matrix::{self, Plan};
 use diopter_lab::results::{self, About};
 use diopter_lab::run::{self, BootProgress, Lab};
-use diopter_lab::{BootOptions, Choice, Kernel, LabError, Machine, Progress, picture, table};
+use diopter_lab::{
+    BootOptions, Choice, Fleet, Kernel, LabError, Machine, Progress, picture, table,
+};
 
-use super::{Stop, StoreWords, fleet};
-use crate::cmd;
+use super::stop::Stop;
+use super::store;
+use crate::args::RunArgs;
 use crate::output::{self, DONE, TROUBLE};
 
-/// What the command line says.
-pub struct RunOptions {
-    /// Where kernels come from and are kept.
-    pub store: StoreWords,
-    /// The kernels, the first being the baseline.
-    pub kernels: Vec<Choice>,
-    /// What they run.
-    pub plan: Plan,
-    /// One JSON document on standard output.
-    pub is_json: bool,
-    /// The document in a file.
-    pub json_out: Option<PathBuf>,
-    /// The page in a file.
-    pub html: Option<PathBuf>,
-}
-
-/// Does it, and gives the exit status.
-pub fn run(options: &RunOptions, stop: &Stop) -> Result<u8, LabError> {
+/// Runs the command, and returns the exit status.
+pub fn run(args: &RunArgs, stop: &Stop) -> Result<u8, LabError> {
     let started = SystemTime::now();
+    let plan = plan_of(args);
     let machine = Machine::find().map_err(LabError::Machine)?;
     let fleet = fleet()?;
-    let mut store = options.store.open(stop)?;
+    let mut store = store::open(&args.store, stop)?;
     let choose = |choice: &Choice| store.choose(choice);
-    let kernels: Vec<Kernel> = options.kernels.iter().map(choose).collect::<Result<_, _>>()?;
+    let kernels: Vec<Kernel> = args.kernel.iter().map(choose).collect::<Result<_, _>>()?;
     let programs = store.programs()?;
     let booting = BootOptions { stop: Some(stop.flag()), ..BootOptions::default() };
     let lab =
         Lab { machine: &machine, fleet: &fleet, programs: &programs.archive, options: &booting };
 
-    let repeats = usize::try_from(options.plan.repeats).unwrap_or(1);
-    let boots = kernels.len() * options.plan.file_systems().len() * repeats;
+    let repeats = usize::try_from(plan.repeats).unwrap_or(1);
+    let boots = kernels.len() * plan.file_systems().len() * repeats;
     let ended = AtomicUsize::new(0);
     let watch = store.watch();
     let observe = |progress: BootProgress<'_>| match progress {
@@ -59,7 +46,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<u8, LabError> {
             ended.fetch_add(1, Ordering::Relaxed);
         }
     };
-    let outcome = run::run(lab, &kernels, &options.plan, &observe).map_err(LabError::Machine)?;
+    let outcome = run::run(lab, &kernels, &plan, &observe).map_err(LabError::Machine)?;
 
     let mut facts = machine.facts(&booting);
     facts.extend(
@@ -75,16 +62,34 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<u8, LabError> {
         facts,
         memory_bytes: booting.memory_bytes,
     };
-    let bench = results::bench(&kernels, &options.plan, &outcome, &about);
-    tell(options, &bench, stop)
+    let bench = results::bench(&kernels, &plan, &outcome, &about);
+    print(args, &bench, stop)
 }
 
-fn tell(options: &RunOptions, bench: &Bench, stop: &Stop) -> Result<u8, LabError> {
-    if let Some(path) = &options.json_out {
+/// Returns the processors for guests.
+pub fn fleet() -> Result<Fleet, LabError> {
+    Fleet::of_this_host().map_err(|error| {
+        LabError::Choice(format!("read the processors: {error}; run dio without a cpuset"))
+    })
+}
+
+fn plan_of(args: &RunArgs) -> Plan {
+    let (jobs, device) = match args.job {
+        Some(job) => job.jobs(&args.fs),
+        None => {
+            let jobs = matrix::product(&args.fs, &args.rw, &args.bs, &args.iodepth);
+            (jobs, matrix::Device::default())
+        }
+    };
+    Plan { jobs, engines: args.engine.clone(), device, repeats: args.repeat, is_traced: true }
+}
+
+fn print(args: &RunArgs, bench: &Bench, stop: &Stop) -> Result<u8, LabError> {
+    if let Some(path) = &args.json_out {
         let text = serde_json::to_string_pretty(bench).expect("strings and numbers are JSON");
         results::write_whole(path, &(text + "\n"))?;
     }
-    if let Some(path) = &options.html {
+    if let Some(path) = &args.html {
         results::write_whole(path, &picture::page(bench))?;
     }
     let has_figures =
@@ -94,8 +99,8 @@ fn tell(options: &RunOptions, bench: &Bench, stop: &Stop) -> Result<u8, LabError
         _ if has_figures => DONE,
         _ => TROUBLE,
     };
-    Ok(if options.is_json {
-        cmd::print_json(bench, status)
+    Ok(if args.json {
+        output::print_document(bench, status)
     } else {
         output::print(&table::text(bench), status)
     })

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP end what the lab does: guests first, then the command.
+//! SIGINT, SIGTERM and SIGHUP end the guests, then the command.
 
 use std::io;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cp::signals::Signals;
 
-/// The wish to stop.
+/// A request to stop.
 pub struct Stop {
     signals: Signals,
     flag: Arc<AtomicBool>,
 }
 
 impl Stop {
-    /// Starts to listen.
+    /// Installs the signal handlers.
     pub fn listen() -> io::Result<Stop> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -25,12 +25,12 @@ impl Stop {
         Ok(Stop { signals, flag })
     }
 
-    /// True once somebody wishes to stop.
+    /// Returns a flag that is true after a signal.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)
     }
 
-    /// The exit status of a command that a signal ended.
+    /// Returns the exit status of a command that a signal ended.
     pub fn exit_status(&self) -> Option<u8> {
         self.signals.arrived().map(|signal| signal.exit_status())
     }

@@ -1,4 +1,4 @@
-//! The documents of `dio lab` as text for people.
+//! The documents of `dio lab` as text.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,6 @@ use crate::size::size_text;
 
 const INDENT: usize = 12;
 
-/// The kernels.
 pub fn kernels(list: &KernelList, look: &Look) -> String {
     let mut table = Table::new(&[
         ("series", Side::Right),
@@ -30,8 +29,8 @@ pub fn kernels(list: &KernelList, look: &Look) -> String {
     let cache = format!("{}: {bytes} of at most {limit}", output::shown(&list.cache));
     text.push_str(&look.entry(INDENT, "cache", &cache));
     if !list.complaints.is_empty() {
-        let told = format!("not all suites answered: {}", list.complaints);
-        text.push_str(&look.entry(INDENT, "suites", &told));
+        let failed = format!("some suites can't be read: {}", list.complaints);
+        text.push_str(&look.entry(INDENT, "suites", &failed));
     }
     text
 }
@@ -54,7 +53,6 @@ fn row(entry: &SeriesEntry) -> Vec<String> {
     ]
 }
 
-/// What a search found.
 pub fn bisect(found: &Bisection, look: &Look) -> String {
     let unit = match found.metric {
         Metric::Contexts => "deferred %",
@@ -82,15 +80,15 @@ pub fn bisect(found: &Bisection, look: &Look) -> String {
     put(&mut text, "");
     let Bisection { good, bad, between, .. } = found;
     let change = if between.is_empty() {
-        format!("between {good} (good) and {bad} (bad), which are next to each other")
+        format!("between {good} (good) and {bad} (bad), which are adjacent")
     } else {
         let count = between.len();
         format!("between {good} (good) and {bad} (bad); {count} between them were not measured")
     };
     text.push_str(&look.entry(INDENT, "changed", &change));
     for (reason, kernels) in skipped {
-        let told = format!("{}: {reason}", kernels.join(", "));
-        text.push_str(&look.entry(INDENT, "skipped", &told));
+        let skipped = format!("{}: {reason}", kernels.join(", "));
+        text.push_str(&look.entry(INDENT, "skipped", &skipped));
     }
     text.push_str(&look.entry(INDENT, "job", &format!("{}, {}", found.job, found.engine)));
     let boots = format!(

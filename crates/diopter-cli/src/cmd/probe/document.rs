@@ -1,5 +1,7 @@
-//! The document of `dio probe --json`; the text is made from it too. Fields are only ever added, at
+//! The document of `dio probe --json`, which the text is made from too. Fields are only added, at
 //! the end.
+
+use std::os::unix::ffi::OsStrExt;
 
 use diopter::probe::{DirectFacts, ExtentShare, ExtentSummary, Mount, Probe};
 use diopter_os::file::DirectSupport;
@@ -8,11 +10,12 @@ use diopter_os::residency::{Residency, ResidencySource};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::image::ProbedImage;
-use crate::cmd::finding::FindingText;
+use crate::cmd::finding::{FindingText, number};
 use crate::cmd::layout::{self, Layout};
+use crate::output::name_bytes;
+use crate::size::size_text;
 
-/// What was found out about each name. Bytes everywhere.
+/// Facts and findings about each name. Sizes are in bytes.
 #[derive(Serialize, JsonSchema)]
 #[schemars(title = "diopter.probe/1")]
 pub struct Document {
@@ -27,52 +30,54 @@ pub struct Document {
 pub struct Name {
     /// As on the command line.
     pub name: String,
+    /// The bytes of the name in base64; only if they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_bytes: Option<String>,
     /// `file`, `striped-file`, `block-device`, `directory`; inside an image `file-in-image`,
-    /// `directory-in-image`, `node-in-image`: all but `size` and `image` is then told of the image.
+    /// `directory-in-image`, `node-in-image`: all but `size` and `image` then describe the image.
     pub kind: &'static str,
     /// Bytes in it; null for a directory.
     pub size: Option<u64>,
     /// The running kernel.
     pub kernel: Kernel,
-    /// The file system that it is on; null for a block device.
+    /// The file system that holds it; null for a block device.
     pub file_system: Option<FileSystem>,
     /// Where the block device, or a partition of it, is mounted.
     pub mounted_at: Vec<String>,
-    /// The block device below; null where there is no single one.
+    /// The block device below; null if there is no single one.
     pub device: Option<Device>,
     /// Direct I/O on it; null for a directory.
     pub direct: Option<Direct>,
-    /// Which backend serves it.
+    /// The backend that serves it.
     pub backend: Backend,
-    /// Each backend, in the order in which `auto` tries them, and whether it works here.
+    /// Each backend, in the order of `auto`, and its state here.
     pub backends: Vec<Ability>,
-    /// Options of io_uring that an application can ask for, and whether they can be had here:
-    /// `sqpoll`, and on a file or device `iopoll`.
+    /// Options of io_uring, and their state here: `sqpoll`, and on a file or device `iopoll`.
     pub uring_options: Vec<Ability>,
-    /// Its extents; null where the file system tells none.
+    /// Its extents; null if the file system does not report them.
     pub extents: Option<Extents>,
-    /// How much of it is in the page cache; null where the kernel does not tell.
+    /// Its pages in the page cache; null if unknown.
     pub page_cache: Option<PageCache>,
     /// Bytes that this process may lock; null for no limit.
     pub memory_lock_bytes_max: Option<u64>,
-    /// Whether a capability lifts that limit.
+    /// True if a capability lifts that limit.
     pub memory_lock_is_exempt: bool,
-    /// What slows direct I/O down, the worst first.
+    /// Findings about direct I/O, the worst first.
     pub findings: Vec<FindingText>,
-    /// How it is laid out over several objects: by a distributed file system, or as a striped file;
-    /// null where it is not.
+    /// Its layout over several objects, by a distributed file system or as a striped file; null for
+    /// any other file.
     pub layout: Option<Layout>,
     /// The objects of a striped file; null for any other name. `file_system` is then that of the
     /// manifest.
     pub objects: Option<Vec<ProbedObject>>,
-    /// The unmounted file system that it holds, or lies in; null where there is none.
+    /// The unmounted file system that it holds, or that holds it; null for any other name.
     pub image: Option<ProbedImage>,
 }
 
 /// A kernel.
 #[derive(Serialize, JsonSchema)]
 pub struct Kernel {
-    /// As uname(2) has it.
+    /// As in uname(2).
     pub release: String,
 }
 
@@ -81,24 +86,24 @@ pub struct Kernel {
 pub struct FileSystem {
     /// Its type: `ext4`.
     pub kind: String,
-    /// Where it is mounted.
+    /// The mount point.
     pub mount_point: String,
-    /// What is mounted there.
+    /// The mount source.
     pub source: String,
     /// Options of the mount and of the file system.
     pub options: Vec<String>,
 }
 
-/// Limits of a block device's queue, as sysfs has them; null where this kernel does not tell.
+/// Limits of a block device's queue, from sysfs; null if this kernel does not report them.
 #[derive(Serialize, JsonSchema)]
 pub struct Device {
     /// Its name.
     pub name: String,
     /// Its model.
     pub model: Option<String>,
-    /// Smallest unit it can address, in bytes.
+    /// Smallest addressable unit, in bytes.
     pub logical_block_size: Option<u64>,
-    /// Smallest unit it writes without a read first, in bytes.
+    /// Smallest unit written without a read first, in bytes.
     pub physical_block_size: Option<u64>,
     /// Largest transfer the kernel sends, in bytes.
     pub transfer_bytes_max: Option<u64>,
@@ -106,52 +111,52 @@ pub struct Device {
     pub transfer_bytes_max_hardware: Option<u64>,
     /// Most memory ranges in one transfer.
     pub segments_max: Option<u64>,
-    /// Memory line that no gap between ranges may sit off, in bytes; 0 for none.
+    /// Memory boundary that gaps between ranges must be on, in bytes; 0 for none.
     pub virt_boundary: Option<u64>,
-    /// What memory addresses must be a multiple of, in bytes.
+    /// Alignment of memory addresses, in bytes.
     pub dma_alignment: Option<u64>,
-    /// Device line that a transfer should not cross, in bytes; 0 for none.
+    /// Boundary on the device that a transfer should not cross, in bytes; 0 for none.
     pub chunk_bytes: Option<u64>,
     /// Preferred transfer size, in bytes; 0 for none.
     pub optimal_io_size: Option<u64>,
-    /// Requests that the queue holds in each direction.
+    /// Size of the queue, in requests for each direction.
     pub nr_requests: Option<u64>,
     /// The scheduler.
     pub scheduler: Option<String>,
-    /// `write back`: what it acknowledged needs a flush to be durable.
+    /// `write back`: completed writes need a flush to be durable.
     pub write_cache: Option<String>,
-    /// Whether one write can be made durable without a flush of all.
+    /// True if single writes can be durable without a flush.
     pub fua: Option<bool>,
-    /// Whether it says that it has a spindle.
+    /// True if it reports that it is rotational.
     pub rotational: Option<bool>,
-    /// Whether completions can be polled for.
+    /// True if completions can be polled.
     pub io_poll: Option<bool>,
-    /// Smallest transfer without a read first or a lost turn, in bytes: the chunk of a RAID.
+    /// Smallest efficient transfer, in bytes: the chunk of a RAID.
     pub minimum_io_size: Option<u64>,
 }
 
 /// Direct I/O on a file or device.
 #[derive(Serialize, JsonSchema)]
 pub struct Direct {
-    /// Whether reads are direct.
+    /// True if reads are direct.
     pub reads: bool,
-    /// Whether writes are direct.
+    /// True if writes are direct.
     pub writes: bool,
-    /// Why not both; null where both are.
+    /// Why not both; null if both are.
     pub why: Option<String>,
-    /// What memory addresses must be a multiple of, in bytes.
+    /// Alignment of memory addresses, in bytes.
     pub memory: u32,
-    /// What offset and length of a read must be a multiple of, in bytes.
+    /// Alignment of offset and length of a read, in bytes.
     pub offset_read: u32,
-    /// What offset and length of a write must be a multiple of, in bytes.
+    /// Alignment of offset and length of a write, in bytes.
     pub offset_write: u32,
-    /// Who told: `statx`, `xfs-dioinfo`, `block-queue`, `page-size`.
+    /// The source: `statx`, `xfs-dioinfo`, `block-queue`, `page-size`.
     pub source: String,
-    /// Writes that land whole or not at all; null where there are none.
+    /// Atomic writes; null if not supported.
     pub atomic_write: Option<AtomicWrite>,
 }
 
-/// Writes that land whole or not at all.
+/// Limits of atomic writes.
 #[derive(Serialize, JsonSchema)]
 pub struct AtomicWrite {
     /// Smallest, in bytes.
@@ -167,20 +172,20 @@ pub struct AtomicWrite {
 pub struct Backend {
     /// `uring`, `aio` or `threads`.
     pub name: &'static str,
-    /// Why this one.
+    /// Why it was selected.
     pub why: String,
-    /// Optional features, and whether each is in force.
+    /// Optional features, and their state.
     pub features: Vec<Feature>,
 }
 
-/// Something that was tried.
+/// The result of a trial.
 #[derive(Serialize, JsonSchema)]
 pub struct Ability {
     /// Its name.
     pub name: &'static str,
-    /// Whether it works here.
+    /// True if it works here.
     pub works: bool,
-    /// What was tried and what the answer was; null where it works.
+    /// The step that failed, and its error; null if it works.
     pub why_not: Option<String>,
 }
 
@@ -189,41 +194,41 @@ pub struct Ability {
 pub struct Feature {
     /// Its name.
     pub name: &'static str,
-    /// Whether it is in force.
+    /// True if it is in use.
     pub is_on: bool,
 }
 
-/// Extents, summed up.
+/// A summary of extents.
 #[derive(Serialize, JsonSchema)]
 pub struct Extents {
-    /// How many.
+    /// Their number.
     pub count: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Contiguous pieces on the device.
+    /// Contiguous ranges on the device.
     pub pieces: u64,
-    /// Bytes of a piece on average.
+    /// Mean bytes of a contiguous range.
     pub piece_bytes_mean: u64,
-    /// Allocated, and reads as zeros.
+    /// Allocated; read as zeros.
     pub unwritten: Share,
-    /// Used by another file as well.
+    /// Used by another file too.
     pub shared: Share,
-    /// In the page cache, without a place on the device yet.
+    /// In the page cache, not allocated on the device yet.
     pub delayed: Share,
     /// Compressed or encrypted.
     pub encoded: Share,
     /// Inside metadata.
     pub inline: Share,
-    /// Ranges that nothing covers.
+    /// Ranges without an extent.
     pub holes: Share,
-    /// Whether the list was cut at its limit, so that all counts are too low.
+    /// True if the list was cut at its limit: all counts are too low.
     pub is_cut: bool,
 }
 
 /// Some of the extents.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 pub struct Share {
-    /// How many.
+    /// Their number.
     pub count: u64,
     /// Bytes in them.
     pub bytes: u64,
@@ -234,11 +239,11 @@ pub struct Share {
 pub struct PageCache {
     /// Pages that are cached.
     pub pages: u64,
-    /// Of them, those not written back yet; null where the kernel cannot say.
+    /// Cached pages that are not written back yet; null if unknown.
     pub pages_dirty: Option<u64>,
     /// Bytes of a page.
     pub page_size: u32,
-    /// Who told: `cachestat` or `mincore`.
+    /// The source: `cachestat` or `mincore`.
     pub source: &'static str,
 }
 
@@ -247,44 +252,146 @@ pub struct PageCache {
 pub struct ProbedObject {
     /// Its number, from 0.
     pub index: usize,
-    /// Where it is: absolute.
+    /// Its absolute path.
     pub path: String,
     /// `file`, `block-device`.
     pub kind: &'static str,
-    /// Bytes in it; null where it is not as it should be.
+    /// Bytes in it; null for a faulty object.
     pub size: Option<u64>,
-    /// Type of the file system that it is on; null for a block device.
+    /// Type of its file system; null for a block device.
     pub file_system: Option<String>,
-    /// Where that is mounted.
+    /// Mount point of that file system.
     pub mount_point: Option<String>,
-    /// Name of the block device below; null where there is no single one.
+    /// Name of the block device below; null if there is no single one.
     pub device: Option<String>,
-    /// What offset and length of direct I/O on it must be a multiple of, in bytes.
+    /// Alignment of offset and length of direct I/O, in bytes.
     pub alignment: Option<u32>,
-    /// What memory addresses must be a multiple of, in bytes.
+    /// Alignment of memory addresses, in bytes.
     pub memory_alignment: Option<u32>,
-    /// Which backend serves it.
+    /// The backend that serves it.
     pub backend: Option<&'static str>,
-    /// Whether it is there, and what the manifest says.
+    /// True if it exists and matches the manifest.
     pub is_well: bool,
-    /// What is wrong with it; null where nothing is.
+    /// The fault; null if there is none.
+    pub trouble: Option<String>,
+}
+
+/// An unmounted file system, and a name in it.
+#[derive(Serialize, JsonSchema)]
+pub struct ProbedImage {
+    /// The file or device that holds it.
+    pub path: String,
+    /// `ext2`, `ext3`, `ext4`, `xfs`.
+    pub format: &'static str,
+    /// Bytes of its block.
+    pub block_size: u64,
+    /// Its optional features, by the names that its tools use.
+    pub features: Vec<&'static str>,
+    /// Warnings: not unmounted cleanly, errors recorded by the kernel.
+    pub warnings: Vec<String>,
+    /// The named node; the root directory without a path.
+    pub node: ProbedNode,
+}
+
+/// A file, directory or link inside an image.
+#[derive(Serialize, JsonSchema)]
+pub struct ProbedNode {
+    /// The path inside the image.
+    pub path: String,
+    /// Number of the inode.
+    pub inode: u64,
+    /// `file`, `directory`, `other`; a symbolic link is followed.
+    pub kind: &'static str,
+    /// Bytes in it.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Number of links.
+    pub links: u32,
+    /// The extents of a file; null for other nodes, and if they can't be read.
+    pub extents: Option<Extents>,
+    /// True if the bytes of a file are in its inode.
+    pub is_inline: bool,
+    /// Why a file can't be read; null if it can.
+    pub read_refusal: Option<String>,
+    /// Why a file can't be overwritten in place as a whole; null if it can.
+    pub overwrite_refusal: Option<String>,
+    /// The names in a directory; null for other nodes.
+    pub listing: Option<Listing>,
+}
+
+/// The names of a directory, sorted.
+#[derive(Serialize, JsonSchema)]
+pub struct Listing {
+    /// At most 10000.
+    pub entries: Vec<ListedEntry>,
+    /// Number of names that are not listed.
+    pub left_out: usize,
+}
+
+/// A name in a directory.
+#[derive(Serialize, JsonSchema)]
+pub struct ListedEntry {
+    /// The name; bytes that are not UTF-8 are replaced.
+    pub name: String,
+    /// The bytes of the name in base64; only if they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_bytes: Option<String>,
+    /// Number of the inode.
+    pub inode: u64,
+    /// `file`, `directory`, `symlink`, `other`; null if the inode can't be read.
+    pub kind: Option<&'static str>,
+    /// Bytes in it.
+    pub size: Option<u64>,
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Target of a symbolic link.
+    pub target: Option<String>,
+    /// Why the inode, or the link, can't be read; null if it can.
     pub trouble: Option<String>,
 }
 
 impl Document {
-    /// Of these names.
     pub fn of(names: Vec<Name>) -> Document {
         Document { schema: "diopter.probe/1", names }
     }
 }
 
-/// A name of any kind but a striped file.
+impl Extents {
+    /// Returns a summary in words.
+    pub fn text(&self) -> String {
+        let least = if self.is_cut { "at least " } else { "" };
+        if self.count == 0 && self.holes.count == 0 {
+            return "none".to_owned();
+        }
+        let mut parts = vec![format!(
+            "{least}{} in {} of {} on average",
+            number(self.count, "extent"),
+            number(self.pieces, "piece"),
+            size_text(self.piece_bytes_mean)
+        )];
+        let share = |label: &str, share: Share| {
+            (share.count > 0)
+                .then(|| format!("{} {label}, {}", share.count, size_text(share.bytes)))
+        };
+        parts.extend(share("unwritten", self.unwritten));
+        parts.extend(share("shared", self.shared));
+        parts.extend(share("delayed", self.delayed));
+        parts.extend(share("encoded", self.encoded));
+        parts.extend(share("inline", self.inline));
+        parts.extend(share(if self.holes.count == 1 { "hole" } else { "holes" }, self.holes));
+        parts.join("; ")
+    }
+}
+
+/// Returns the facts about any name but a striped file.
 pub fn name_of(probe: &Probe) -> Name {
     let facts = &probe.facts;
     let points = facts.device_mounts.iter().map(|point| point.display().to_string());
     let features = facts.backend.features.iter();
     Name {
         name: facts.path.display().to_string(),
+        name_bytes: name_bytes(facts.path.as_os_str().as_bytes()),
         kind: facts.kind.name(),
         size: facts.size,
         kernel: Kernel { release: facts.kernel.release.clone() },
@@ -311,12 +418,12 @@ pub fn name_of(probe: &Probe) -> Name {
 }
 
 fn abilities_of(abilities: &[diopter::probe::Ability]) -> Vec<Ability> {
-    let told = |ability: &diopter::probe::Ability| Ability {
+    let converted = |ability: &diopter::probe::Ability| Ability {
         name: ability.name,
         works: ability.refusal.is_none(),
-        why_not: ability.refusal.map(|tried| format!("{} answered {}", tried.step, tried.errno)),
+        why_not: ability.refusal.map(|tried| format!("{} failed with {}", tried.step, tried.errno)),
     };
-    abilities.iter().map(told).collect()
+    abilities.iter().map(converted).collect()
 }
 
 fn file_system_of(mount: &Mount) -> FileSystem {
@@ -354,7 +461,6 @@ fn device_of(queue: &BlockQueue) -> Device {
     }
 }
 
-/// Direct I/O as it was found.
 pub fn direct_of(direct: DirectFacts) -> Direct {
     let why = match direct.support {
         DirectSupport::Full => None,
@@ -394,7 +500,6 @@ fn extents_of(summary: &ExtentSummary) -> Extents {
     }
 }
 
-/// Cached pages as they were told.
 pub fn page_cache_of(cache: &Residency) -> PageCache {
     let writeback = cache.pages_writeback.unwrap_or(0);
     PageCache {

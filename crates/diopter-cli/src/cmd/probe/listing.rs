@@ -1,16 +1,13 @@
-//! What `dio probe` tells of an unmounted file system, as text: its facts, and a listing as ls(1)
-//! has it.
+//! `dio probe` for an unmounted file system, as text: its facts, and a listing as in ls(1).
 
-use super::image::{ListedEntry, Listing, ProbedImage, ProbedNode};
-use super::text::extents;
+use super::document::{ListedEntry, Listing, ProbedImage, ProbedNode};
 use crate::cmd::finding::number;
 use crate::output::{self, Look, Side, Table, Tone, put};
 use crate::size::size_text;
 
-/// Names that are shown; the document has more.
+/// Limit of the names shown; the document has more.
 const ROWS_MAX: usize = 200;
 
-/// The file system, and the name in it.
 pub fn text(image: &ProbedImage, indent: usize, look: &Look) -> String {
     let mut text = String::new();
     let path = output::shown(&image.path);
@@ -22,7 +19,7 @@ pub fn text(image: &ProbedImage, indent: usize, look: &Look) -> String {
     if image.warnings.is_empty() {
         rows.push(("state", look.paint(Tone::Good, "clean")));
     }
-    rows.extend(image.warnings.iter().map(|told| ("state", look.paint(Tone::Warning, told))));
+    rows.extend(image.warnings.iter().map(|warning| ("state", look.paint(Tone::Warning, warning))));
     rows.extend(rows_of(&image.node, look));
     for (label, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
         text.push_str(&look.entry(indent, label, value));
@@ -45,9 +42,9 @@ fn rows_of(node: &ProbedNode, look: &Look) -> Vec<(&'static str, String)> {
         return rows;
     }
     let place = match (&node.extents, node.is_inline) {
-        (_, true) => "none: the bytes lie in the inode".to_owned(),
-        (Some(counts), _) => extents(counts),
-        (None, _) => "not told".to_owned(),
+        (_, true) => "none: the bytes are in the inode".to_owned(),
+        (Some(counts), _) => counts.text(),
+        (None, _) => "unknown".to_owned(),
     };
     rows.push(("extents", place));
     for (label, refusal) in
@@ -103,7 +100,7 @@ fn name_text(entry: &ListedEntry) -> String {
     }
 }
 
-/// `drwxr-xr-x`. Which of the other kinds a node is is not told.
+/// Returns `drwxr-xr-x`; `?` for other kinds, which are not distinguished.
 fn mode_text(kind: Option<&str>, mode: u32) -> String {
     let mut text = String::from(match kind {
         Some("file") => "-",
@@ -142,6 +139,7 @@ mod tests {
     fn entry(at: usize) -> ListedEntry {
         ListedEntry {
             name: format!("file{at}"),
+            name_bytes: None,
             inode: 12,
             kind: Some("file"),
             size: Some(5),
@@ -153,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_long_listing_is_cut_and_says_how_many_are_left_out() {
-        let look = Look { is_coloured: false, width: 80 };
+        let look = Look { is_coloured: false, width: 80, table_width: None };
         let told = |entries, left_out| {
             let mut text = String::new();
             let entries = (0..entries).map(entry).collect();

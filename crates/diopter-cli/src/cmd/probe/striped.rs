@@ -1,5 +1,4 @@
-//! `dio probe` on a striped file: each object is probed for itself, and the file is what they are
-//! together.
+//! `dio probe` for a striped file: probes each object, and combines the results.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +12,6 @@ use crate::cmd::finding::FindingText;
 use crate::cmd::layout;
 use crate::cmd::stripe::survey::{self, SeenObject, Survey, listed};
 
-/// Probes the striped file at `path`.
 pub fn name_of(path: &Path, backend: BackendKind) -> diopter::Result<Name> {
     let layout = Layout::open_marked(path)?;
     let survey = survey::of(&layout);
@@ -82,7 +80,7 @@ fn object_of(
     }
 }
 
-/// Cached pages of all objects, where the kernel tells them of each.
+/// Returns the cached pages of all objects, if known for each.
 fn page_cache(probes: &[Option<Probe>]) -> Option<PageCache> {
     let each = probes.iter().map(|probe| {
         let cache = probe.as_ref()?.facts.cache.as_ref();
@@ -97,7 +95,7 @@ fn page_cache(probes: &[Option<Probe>]) -> Option<PageCache> {
     })
 }
 
-/// Objects that one device serves: by the queue below, or by what is mounted.
+/// Returns a finding about objects on the same device: by its queue, or by the mount source.
 fn shared_device(probes: &[Option<Probe>]) -> Option<FindingText> {
     let mut by_device: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, probe) in probes.iter().enumerate() {
@@ -108,22 +106,21 @@ fn shared_device(probes: &[Option<Probe>]) -> Option<FindingText> {
             by_device.entry(device).or_default().push(index);
         }
     }
-    let told: Vec<String> = by_device
+    let shared: Vec<String> = by_device
         .into_iter()
         .filter(|(_, indices)| indices.len() > 1)
         .map(|(device, indices)| format!("{} are on {device}", which(&indices)))
         .collect();
-    (!told.is_empty()).then(|| FindingText {
+    (!shared.is_empty()).then(|| FindingText {
         id: "objects-share-a-device",
         severity: "notice",
-        evidence: listed(&told),
-        cause: "one device serves the stripes of several objects, and they are no faster than it",
-        remedy: "where speed is what the stripes are for, put each object on a device of its own"
-            .to_owned(),
+        evidence: listed(&shared),
+        cause: "one device serves the stripes of several objects, and limits their speed",
+        remedy: "if the stripes are for speed, put each object on a separate device".to_owned(),
     })
 }
 
-/// What was found on each object; the same finding on several ones is told once.
+/// Returns the findings about each object; the same finding about several is reported once.
 fn of_objects(probes: &[Option<Probe>]) -> Vec<FindingText> {
     let mut all: Vec<(FindingText, Vec<usize>)> = Vec::new();
     for (index, probe) in probes.iter().enumerate() {
@@ -135,14 +132,14 @@ fn of_objects(probes: &[Option<Probe>]) -> Vec<FindingText> {
             }
         }
     }
-    let told = |(finding, indices): (FindingText, Vec<usize>)| {
+    let merged = |(finding, indices): (FindingText, Vec<usize>)| {
         let evidence = format!("{}: {}", which(&indices), finding.evidence);
         FindingText { evidence, ..finding }
     };
-    all.into_iter().map(told).collect()
+    all.into_iter().map(merged).collect()
 }
 
-/// `object 3`, `objects 0 to 3`, `objects 0, 2`.
+/// Returns `object 3`, `objects 0 to 3` or `objects 0, 2`.
 fn which(indices: &[usize]) -> String {
     let (first, last) = (indices[0], indices[indices.len() - 1]);
     let is_run = last - first + 1 == indices.len();

@@ -1,6 +1,6 @@
-//! The document of `dio probe` as text for people. Every number of bytes is told in its unit too.
+//! The document of `dio probe` as text. Sizes have their unit too.
 
-use super::document::{Ability, Device, Direct, Document, Extents, Name, ProbedObject, Share};
+use super::document::{Ability, Device, Direct, Document, Extents, Name, ProbedObject};
 use super::listing;
 use crate::cmd::finding::{self, number};
 use crate::output::{self, Look, Side, Table, Tone, put};
@@ -9,10 +9,9 @@ use crate::size::size_text;
 /// Column in which values begin.
 const INDENT: usize = 15;
 
-/// Objects of a striped file that are shown; the document has them all.
+/// Limit of the objects of a striped file shown; the document has all.
 const OBJECTS_MAX: usize = 24;
 
-/// The text: one block for each name.
 pub fn of(document: &Document, look: &Look) -> String {
     let blocks: Vec<String> = document.names.iter().map(|name| block_of(name, look)).collect();
     blocks.join("\n")
@@ -46,7 +45,7 @@ fn block_of(name: &Name, look: &Look) -> String {
     }
     put(&mut text, "");
     if name.findings.is_empty() {
-        let none = look.paint(Tone::Good, "nothing here slows direct I/O down");
+        let none = look.paint(Tone::Good, "none: nothing slows direct I/O down here");
         text.push_str(&look.entry(INDENT, "findings", &none));
         return text;
     }
@@ -76,7 +75,7 @@ fn objects_table(objects: &[ProbedObject]) -> Table {
             or_none(system.map(|(system, point)| format!("{system} at {point}"))),
             or_none(object.alignment.map(|bytes| bytes.to_string())),
             or_none(object.backend.map(str::to_owned)),
-            if object.is_well { "well" } else { "TROUBLE" }.to_owned(),
+            if object.is_well { "ok" } else { "FAULTY" }.to_owned(),
             output::shown(&object.path),
         ]);
     }
@@ -111,13 +110,13 @@ fn rows_of(name: &Name) -> Vec<(&'static str, String)> {
     for (label, abilities) in
         [("other backends", others), ("on request", name.uring_options.iter().collect())]
     {
-        let told: Vec<String> = abilities.into_iter().map(ability).collect();
-        if !told.is_empty() {
-            rows.push((label, told.join("; ")));
+        let states: Vec<String> = abilities.into_iter().map(ability).collect();
+        if !states.is_empty() {
+            rows.push((label, states.join("; ")));
         }
     }
     if name.kind == "file" {
-        rows.push(("extents", name.extents.as_ref().map_or("not told".to_owned(), extents)));
+        rows.push(("extents", name.extents.as_ref().map_or("unknown".to_owned(), Extents::text)));
     }
     if name.kind == "file" || is_striped {
         rows.push(("page cache", page_cache(name)));
@@ -127,7 +126,7 @@ fn rows_of(name: &Name) -> Vec<(&'static str, String)> {
 }
 
 fn add_device(rows: &mut Vec<(&'static str, String)>, device: &Device) {
-    let size = |bytes: Option<u64>| bytes.map_or("not told".to_owned(), size_text);
+    let size = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), size_text);
     let model = device.model.as_ref().map_or(String::new(), |model| format!(", {model}"));
     let spins = if device.rotational == Some(true) { ", rotational" } else { "" };
     rows.push(("device", format!("{}{model}{spins}", device.name)));
@@ -156,24 +155,22 @@ fn add_device(rows: &mut Vec<(&'static str, String)>, device: &Device) {
     limits.extend(device.io_poll.filter(|polls| *polls).map(|_| "polled queues".to_owned()));
     rows.push(("", limits.join(", ")));
     let cache = match (device.write_cache.as_deref(), device.fua) {
-        (Some("write back"), Some(true)) => {
-            "write back with FUA: durable writes go without a flush"
-        }
-        (Some("write back"), _) => "write back, no FUA: durable writes flush it",
-        (Some("write through"), _) => "write through: what is written is durable",
-        _ => "not told",
+        (Some("write back"), Some(true)) => "write back with FUA: durable writes need no flush",
+        (Some("write back"), _) => "write back, no FUA: durable writes need a flush",
+        (Some("write through"), _) => "write through: completed writes are durable",
+        _ => "unknown",
     };
     rows.push(("write cache", cache.to_owned()));
 }
 
 fn add_direct(rows: &mut Vec<(&'static str, String)>, direct: &Direct) {
-    let told = match (direct.reads, direct.writes) {
+    let supported = match (direct.reads, direct.writes) {
         (true, true) => "reads and writes",
         (true, false) => "reads only",
         _ => "no",
     };
     let why = direct.why.as_ref().map_or(String::new(), |why| format!(": {why}"));
-    rows.push(("direct I/O", format!("{told}{why}")));
+    rows.push(("direct I/O", format!("{supported}{why}")));
     if !direct.reads {
         return;
     }
@@ -182,7 +179,7 @@ fn add_direct(rows: &mut Vec<(&'static str, String)>, direct: &Direct) {
     let source = &direct.source;
     rows.push((
         "alignment",
-        format!("memory {memory}, reads {read}, writes {write}; told by {source}"),
+        format!("memory {memory}, reads {read}, writes {write}; source: {source}"),
     ));
     let atomic = direct.atomic_write.as_ref().map_or("none".to_owned(), |atomic| {
         let [least, most] = [atomic.unit_min, atomic.unit_max].map(|bytes| size_text(bytes.into()));
@@ -194,7 +191,7 @@ fn add_direct(rows: &mut Vec<(&'static str, String)>, direct: &Direct) {
 fn ability(ability: &Ability) -> String {
     match &ability.why_not {
         None => format!("{} works", ability.name),
-        Some(why) => format!("{} does not: {why}", ability.name),
+        Some(why) => format!("{} does not work: {why}", ability.name),
     }
 }
 
@@ -205,38 +202,14 @@ fn features(name: &Name) -> String {
     };
     let (on, off) = (named(true), named(false));
     match (on.is_empty(), off.is_empty()) {
-        (false, true) => format!("in force: {on}"),
+        (false, true) => format!("on: {on}"),
         (true, _) => format!("refused: {off}"),
-        (false, false) => format!("in force: {on}; refused: {off}"),
+        (false, false) => format!("on: {on}; refused: {off}"),
     }
-}
-
-/// Extents, counted, in words.
-pub fn extents(extents: &Extents) -> String {
-    let least = if extents.is_cut { "at least " } else { "" };
-    if extents.count == 0 && extents.holes.count == 0 {
-        return "none".to_owned();
-    }
-    let mut told = vec![format!(
-        "{least}{} in {} of {} on average",
-        number(extents.count, "extent"),
-        number(extents.pieces, "piece"),
-        size_text(extents.piece_bytes_mean)
-    )];
-    let share = |label: &str, share: Share| {
-        (share.count > 0).then(|| format!("{} {label}, {}", share.count, size_text(share.bytes)))
-    };
-    told.extend(share("unwritten", extents.unwritten));
-    told.extend(share("shared", extents.shared));
-    told.extend(share("delayed", extents.delayed));
-    told.extend(share("encoded", extents.encoded));
-    told.extend(share("inline", extents.inline));
-    told.extend(share(if extents.holes.count == 1 { "hole" } else { "holes" }, extents.holes));
-    told.join("; ")
 }
 
 fn page_cache(name: &Name) -> String {
-    let Some(cache) = &name.page_cache else { return "not told".to_owned() };
+    let Some(cache) = &name.page_cache else { return "unknown".to_owned() };
     let page = u64::from(cache.page_size);
     let pages = name.size.unwrap_or(0).div_ceil(page);
     let dirty = match cache.pages_dirty {
@@ -244,7 +217,7 @@ fn page_cache(name: &Name) -> String {
         Some(dirty) => format!(", {dirty} dirty"),
     };
     let bytes = size_text(cache.pages.saturating_mul(page));
-    format!("{} of {pages} pages cached, {bytes}{dirty}; told by {}", cache.pages, cache.source)
+    format!("{} of {pages} pages cached, {bytes}{dirty}; source: {}", cache.pages, cache.source)
 }
 
 fn locked_memory(name: &Name) -> String {
@@ -274,7 +247,7 @@ mod tests {
     use crate::cmd::probe::document;
     use crate::golden_file;
 
-    const LOOK: Look = Look { is_coloured: false, width: 80 };
+    const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
     fn disk() -> BlockQueue {
         BlockQueue {

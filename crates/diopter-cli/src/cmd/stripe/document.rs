@@ -1,6 +1,7 @@
-//! The document of `dio stripe info --json`; the text is made from it too. Fields are only ever
+//! The document of `dio stripe info --json`, which the text is made from too. Fields are only
 //! added, at the end.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use diopter::LayoutError;
@@ -10,8 +11,9 @@ use serde::Serialize;
 
 use super::survey::{SeenObject, Survey};
 use crate::cmd::finding::FindingText;
+use crate::output::name_bytes;
 
-/// A striped file. Bytes everywhere.
+/// A striped file. Sizes are in bytes.
 #[derive(Serialize, JsonSchema)]
 #[schemars(title = "diopter.stripe/1")]
 pub struct Stripe {
@@ -19,27 +21,30 @@ pub struct Stripe {
     pub schema: &'static str,
     /// As on the command line.
     pub name: String,
-    /// Where the manifest is, without symbolic links.
+    /// The bytes of the name in base64; only if they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_bytes: Option<String>,
+    /// Path of the manifest, without symbolic links.
     pub manifest: String,
-    /// The id of the layout, which its objects carry.
+    /// Id of the layout, which its objects have too.
     pub uuid: String,
-    /// Bytes that go to one object before it is the next one's turn.
+    /// Bytes written to one object before the next one.
     pub stripe_size: u64,
-    /// How many objects there are.
+    /// Number of objects.
     pub stripe_count: usize,
-    /// Bytes of a stripe on every object.
+    /// Bytes of one stripe on all objects.
     pub width: u64,
-    /// Bytes in the file; null where objects are not as they should be and nothing else tells.
+    /// Bytes in the file; null if faulty objects leave it unknown.
     pub size: Option<u64>,
-    /// Whether the size is fixed, as it is with a device among the objects.
+    /// True if the size is fixed, as with a device among the objects.
     pub is_size_fixed: bool,
-    /// Whether the manifest has the sizes of the objects.
+    /// True if the manifest has the sizes of the objects.
     pub is_sealed: bool,
-    /// Whether every object is there, and what the manifest says.
+    /// True if every object exists and matches the manifest.
     pub is_well: bool,
     /// The objects, in the order of their stripes.
     pub objects: Vec<StripeObject>,
-    /// What is wrong or worth knowing, the worst first.
+    /// Findings, the worst first.
     pub findings: Vec<FindingText>,
 }
 
@@ -48,29 +53,28 @@ pub struct Stripe {
 pub struct StripeObject {
     /// Its number, from 0.
     pub index: usize,
-    /// Where it is: absolute.
+    /// Its absolute path.
     pub path: String,
-    /// Its path in the manifest: absolute, or from the manifest's directory on.
+    /// Its path in the manifest: absolute, or relative to the manifest's directory.
     pub recorded_path: String,
     /// `file`, `block-device`.
     pub kind: &'static str,
-    /// Bytes in it, of a device those of whole stripes; null where it is not as it should be.
+    /// Bytes in it, of a device those of whole stripes; null for a faulty object.
     pub size: Option<u64>,
-    /// The size that the manifest has, of a file; null in a layout that is not sealed.
+    /// Size of a file in the manifest; null if the layout is not sealed.
     pub sealed_size: Option<u64>,
-    /// What offset and length of direct I/O on it must be a multiple of; null as for `size`.
+    /// Alignment of offset and length of direct I/O; null as for `size`.
     pub alignment: Option<u32>,
-    /// What memory addresses must be a multiple of; null as for `size`.
+    /// Alignment of memory addresses; null as for `size`.
     pub memory_alignment: Option<u32>,
-    /// How a device is known: kind of id, and id; null for a file, or where the kernel tells none.
+    /// Id of a device, with its kind; null for a file, or if the kernel reports none.
     pub device_id: Option<String>,
-    /// Whether it is there, and what the manifest says.
+    /// True if it exists and matches the manifest.
     pub is_well: bool,
-    /// What is wrong with it; null where nothing is.
+    /// The fault; null if there is none.
     pub trouble: Option<String>,
 }
 
-/// The document.
 pub fn of(name: &Path, layout: &Layout, survey: &Survey) -> Stripe {
     let manifest = layout.manifest();
     let striping = manifest.striping();
@@ -78,6 +82,7 @@ pub fn of(name: &Path, layout: &Layout, survey: &Survey) -> Stripe {
     Stripe {
         schema: "diopter.stripe/1",
         name: name.display().to_string(),
+        name_bytes: name_bytes(name.as_os_str().as_bytes()),
         manifest: layout.path().display().to_string(),
         uuid: manifest.uuid().hyphenated().to_string(),
         stripe_size: striping.stripe_size(),

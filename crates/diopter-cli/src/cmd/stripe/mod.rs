@@ -1,73 +1,29 @@
-//! `dio stripe`: makes, looks at and removes striped files. The library does it; here it is asked
-//! and told.
+//! `dio stripe`: creates, inspects and removes striped files with the library.
+
+pub mod survey;
 
 mod document;
-pub mod survey;
+
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use diopter::LayoutError;
-use diopter_layouts::layout;
-use diopter_layouts::layout::{Layout, ObjectPlace};
+use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
 
-use crate::output::{DONE, Look, TROUBLE};
-use crate::{cmd, log};
+use crate::args::{CreateArgs, StripeCommand};
+use crate::log;
+use crate::output::{self, DONE, Look, TROUBLE};
 
-/// What the command line says.
-pub enum StripeWork {
-    /// `dio stripe create`.
-    Create(CreateOptions),
-    /// `dio stripe info`.
-    Info {
-        /// The striped file.
-        name: PathBuf,
-        /// One JSON document on standard output.
-        is_json: bool,
-    },
-    /// `dio stripe rm`.
-    Rm {
-        /// The striped file.
-        name: PathBuf,
-    },
-    /// `dio stripe seal`.
-    Seal {
-        /// The striped file.
-        name: PathBuf,
-    },
-    /// `dio stripe unseal`.
-    Unseal {
-        /// The striped file.
-        name: PathBuf,
-    },
-    /// `dio stripe adopt`.
-    Adopt {
-        /// The manifest.
-        name: PathBuf,
-    },
-}
-
-/// How a striped file is made.
-pub struct CreateOptions {
-    /// What it is to be called.
-    pub name: PathBuf,
-    /// A directory or a device for each object.
-    pub objects: Vec<PathBuf>,
-    /// Bytes of a stripe.
-    pub stripe_size: u64,
-    /// The fixed size of a file on devices, in bytes.
-    pub size: Option<u64>,
-}
-
-/// Does it, and gives the exit status.
-pub fn run(work: &StripeWork, look: &Look) -> u8 {
-    let (command, done) = match work {
-        StripeWork::Create(options) => ("stripe create", create(options)),
-        StripeWork::Info { name, is_json } => ("stripe info", info(name, *is_json, look)),
-        StripeWork::Rm { name } => ("stripe rm", remove(name)),
-        StripeWork::Seal { name } => ("stripe seal", change(name, Layout::seal)),
-        StripeWork::Unseal { name } => ("stripe unseal", change(name, Layout::unseal)),
-        StripeWork::Adopt { name } => ("stripe adopt", adopt(name)),
+/// Runs the command, and returns the exit status.
+pub fn run(command: &StripeCommand, look: &Look) -> u8 {
+    let (command, done) = match command {
+        StripeCommand::Create(args) => ("stripe create", create(args)),
+        StripeCommand::Info(args) => ("stripe info", info(&args.name, args.json, look)),
+        StripeCommand::Rm(args) => ("stripe rm", remove(&args.name)),
+        StripeCommand::Seal(args) => ("stripe seal", change(&args.name, Layout::seal)),
+        StripeCommand::Unseal(args) => ("stripe unseal", change(&args.name, Layout::unseal)),
+        StripeCommand::Adopt(args) => ("stripe adopt", adopt(&args.name)),
     };
     done.unwrap_or_else(|error| {
         log::fail(command, &error.to_string());
@@ -75,22 +31,20 @@ pub fn run(work: &StripeWork, look: &Look) -> u8 {
     })
 }
 
-/// The JSON Schema of the document of `dio stripe info`.
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(document::Stripe)
 }
 
-fn create(options: &CreateOptions) -> Result<u8, LayoutError> {
+fn create(args: &CreateArgs) -> Result<u8, LayoutError> {
     let places: Result<Vec<ObjectPlace>, LayoutError> =
-        options.objects.iter().map(ObjectPlace::of).collect();
-    let CreateOptions { stripe_size, size, .. } = *options;
-    let how = layout::CreateOptions {
+        args.objects.iter().map(ObjectPlace::of).collect();
+    let options = CreateOptions {
         objects: places?,
-        stripe_size,
-        size,
-        ..layout::CreateOptions::default()
+        stripe_size: args.stripe_size,
+        size: args.size,
+        ..CreateOptions::default()
     };
-    Layout::create(&options.name, &how)?;
+    Layout::create(&args.name, &options)?;
     Ok(DONE)
 }
 
@@ -99,7 +53,7 @@ fn info(name: &Path, is_json: bool, look: &Look) -> Result<u8, LayoutError> {
     let document = document::of(name, &layout, &survey::of(&layout));
     let status = if document.is_well { DONE } else { TROUBLE };
     Ok(if is_json {
-        cmd::print_json(&document, status)
+        output::print_document(&document, status)
     } else {
         look.print(&text::of(&document, look), status)
     })
@@ -113,7 +67,7 @@ fn remove(name: &Path) -> Result<u8, LayoutError> {
     Ok(if left.is_empty() { DONE } else { TROUBLE })
 }
 
-/// Lists what the mark makes usable, then sets it.
+/// Lists the objects that the mark allows to use, then sets it.
 fn adopt(name: &Path) -> Result<u8, LayoutError> {
     let mut layout = Layout::open(name)?;
     layout.check_adoption()?;
@@ -121,7 +75,7 @@ fn adopt(name: &Path) -> Result<u8, LayoutError> {
         layout.adopt()?;
         return Ok(DONE);
     }
-    // What nobody could read is not marked.
+    // If the list could not be printed, the mark is not set.
     Ok(TROUBLE)
 }
 

@@ -1,4 +1,4 @@
-//! What is to be seen of a striped file's objects, and what follows from it. Looks only.
+//! The state of a striped file's objects, and findings about it. Reads only.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,48 +16,46 @@ use crate::cmd::finding::{FindingText, number};
 use crate::output;
 use crate::size::size_text;
 
-/// Objects that a finding names one by one.
+/// Limit of the objects that a finding names.
 const NAMED_MAX: usize = 8;
 
-/// Entries of the objects' directories that are looked at for what an interrupted copy has left.
+/// Limit of the directory entries searched for leftovers of an interrupted copy.
 const ENTRIES_MAX: usize = 100_000;
 
-/// Digits of a number in base 16 behind the name of an object that replaces another.
+/// Hex digits after the name of an object that replaces another.
 const SUFFIX_DIGITS: usize = 8;
 
-/// A layout's objects as they are now.
+/// The current state of a layout's objects.
 pub struct Survey {
-    /// Each of them, in order.
     pub objects: Vec<Result<SeenObject, LayoutError>>,
-    /// Bytes in the file; `None` where an object that counts is not to be seen.
+    /// Bytes in the file; `None` if an object that determines it can't be opened.
     pub file_size: Option<u64>,
-    /// What follows, the worst first.
+    /// Findings, the worst first.
     pub findings: Vec<FindingText>,
 }
 
-/// An object that is what the manifest says.
+/// An object that matches the manifest.
 pub struct SeenObject {
-    /// Where it is; a device may have another path than in the manifest.
+    /// Its path; that of a device may differ from the manifest.
     pub path: PathBuf,
-    /// Its bytes.
     pub size: u64,
-    /// What memory, and offset and length of direct I/O on it must be a multiple of, in bytes.
+    /// Alignment of memory, and of offset and length of direct I/O, in bytes.
     pub alignment: (u32, u32),
 }
 
-/// Looks at all objects. Each is closed before the next one is opened.
+/// Opens all objects. Each is closed before the next one is opened.
 pub fn of(layout: &Layout) -> Survey {
     let seen = |object: OpenedObject| {
-        let told = object.opened.alignment;
+        let alignment = object.opened.alignment;
         SeenObject {
             path: object.path,
             size: object.size,
-            alignment: (told.memory, told.offset_read.max(told.offset_write)),
+            alignment: (alignment.memory, alignment.offset_read.max(alignment.offset_write)),
         }
     };
     let objects: Vec<Result<SeenObject, LayoutError>> =
         layout.each_object(ObjectAccess::READ).map(|object| object.map(seen)).collect();
-    // What a sealed layout says of a lost object still tells the size of the file.
+    // A sealed layout has the size of the file even if an object is missing.
     let recorded = layout.manifest().objects().iter().map(Object::sealed_size);
     let sizes: Option<Vec<u64>> = objects
         .iter()
@@ -74,7 +72,7 @@ pub fn of(layout: &Layout) -> Survey {
     Survey { objects, file_size, findings }
 }
 
-/// An object that the file can't be opened with.
+/// Returns a finding about an object that prevents opening the file.
 fn lost(number: usize, error: &LayoutError) -> Option<FindingText> {
     use LayoutErrorKind as Kind;
     let id = match error.kind {
@@ -92,19 +90,20 @@ fn lost(number: usize, error: &LayoutError) -> Option<FindingText> {
     };
     let path = output::shown(&error.path.display().to_string());
     let remedy = match error.remedy() {
-        "" => "look at it with `dio probe`",
+        "" => "inspect it with `dio probe`",
         known => known,
     };
     Some(FindingText {
         id,
         severity: "severe",
         evidence: format!("object {number}, {path}: {}", error.kind),
-        cause: "the striped file is not opened: the stripes of this object are in no other one",
+        cause: "the striped file can't be opened: no other object has the stripes of this one",
         remedy: remedy.to_owned(),
     })
 }
 
-/// Objects of a layout without seal that have fewer bytes than the file's size asks of them.
+/// Returns a finding about objects of an unsealed layout that are shorter than the file's size
+/// implies.
 fn short(
     layout: &Layout,
     objects: &[Result<SeenObject, LayoutError>],
@@ -115,7 +114,7 @@ fn short(
         return None;
     }
     let striping = manifest.striping();
-    let told: Vec<String> = striping
+    let short: Vec<String> = striping
         .objects()
         .zip(objects)
         .filter_map(|(index, seen)| {
@@ -129,14 +128,15 @@ fn short(
             })
         })
         .collect();
-    (!told.is_empty()).then(|| FindingText {
+    (!short.is_empty()).then(|| FindingText {
         id: "short-object",
         severity: "notice",
-        evidence: listed(&told),
-        cause: "what an object lacks reads as zeros: it was never written, or it is lost",
-        remedy: "nothing where the file has holes; `dio stripe seal` a file that is finished, and \
-                 lost bytes are noticed from then on"
-            .to_owned(),
+        evidence: listed(&short),
+        cause: "missing bytes read as zeros: they were never written, or are lost",
+        remedy:
+            "none if the file has holes; `dio stripe seal` a complete file, and lost bytes are \
+                 detected from then on"
+                .to_owned(),
     })
 }
 
@@ -148,14 +148,14 @@ fn not_sealed(layout: &Layout, file_size: Option<u64>) -> Option<FindingText> {
         id: "not-sealed",
         severity: "notice",
         evidence: "the manifest does not have the sizes of the objects".to_owned(),
-        cause: "an object that loses its end is not noticed: what it lacks reads as zeros",
-        remedy: "`dio stripe seal` the file once it is finished".to_owned(),
+        cause: "a truncated object is not detected: its missing bytes read as zeros",
+        remedy: "`dio stripe seal` the file when it is complete".to_owned(),
     })
 }
 
-/// Objects that a killed copy has left: named as one that replaces another, with the mark of a
-/// layout that is not this one, and named by no manifest in the directory. A manifest that was
-/// renamed still has objects with its old name.
+/// Returns a finding about objects that a killed copy left: their names are those of replacements,
+/// they have the mark of another layout, and no manifest in the directory names them. A renamed
+/// manifest still has objects with its old name.
 fn left_over(layout: &Layout) -> Option<FindingText> {
     let name = layout.path().file_name()?.to_str()?;
     let uuid = layout.manifest().uuid().hyphenated().to_string();
@@ -188,8 +188,8 @@ fn left_over(layout: &Layout) -> Option<FindingText> {
     (!names.is_empty()).then(|| FindingText {
         id: "leftover-objects",
         severity: "notice",
-        evidence: format!("{} of no layout: {}", in_words(&names), listed(&names)),
-        cause: "a copy to this file is under way, or was killed: they only take space",
+        evidence: format!("{} without a layout: {}", in_words(&names), listed(&names)),
+        cause: "a copy to this file is running, or was killed: they only take space",
         remedy:
             "if no `dio cp` to this file is running, and the file of a manifest that was moved \
                  to another directory does not use them, remove them"
@@ -197,7 +197,7 @@ fn left_over(layout: &Layout) -> Option<FindingText> {
     })
 }
 
-/// The objects of every striped file whose manifest is in a directory, by device and inode.
+/// Returns the objects of every striped file whose manifest is in a directory, by device and inode.
 fn objects_in(home: &Path) -> BTreeSet<(u64, u64)> {
     let entries = std::fs::read_dir(home).into_iter().flatten().take(ENTRIES_MAX).flatten();
     let layouts = entries.filter_map(|entry| Layout::open_marked(entry.path()).ok());
@@ -213,7 +213,7 @@ fn id_of(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// Whether a name is `NAME.NUMBER.` and 8 hex digits.
+/// Returns true for `NAME.NUMBER.` and 8 hex digits.
 fn is_replacement_of(name: &str, found: &str) -> bool {
     let rest = found.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));
     let parts = rest.and_then(|rest| rest.split_once('.'));
@@ -238,7 +238,7 @@ fn in_words(list: &[String]) -> String {
     number(u64::try_from(list.len()).unwrap_or(u64::MAX), "object")
 }
 
-/// The first ones, and how many more.
+/// Returns the first ones, and how many more.
 pub fn listed(all: &[String]) -> String {
     let shown = all[..all.len().min(NAMED_MAX)].join("; ");
     match all.len() - all.len().min(NAMED_MAX) {

@@ -1,5 +1,4 @@
-//! The document of `dio stripe info` as text for people. Every number of bytes is told in its unit
-//! too.
+//! The document of `dio stripe info` as text. Sizes have their unit too.
 
 use std::path::Path;
 
@@ -10,13 +9,12 @@ use crate::cmd::finding::{self, number};
 use crate::output::{self, Look, Side, Table, Tone, put};
 use crate::size::size_text;
 
-/// Rows of objects that are shown; the document has them all, and findings name those in trouble.
+/// Limit of the objects shown; the document has all, and findings name faulty ones.
 const ROWS_MAX: usize = 24;
 
 /// Column in which values begin.
 const INDENT: usize = 12;
 
-/// The text.
 pub fn of(document: &Stripe, look: &Look) -> String {
     let mut text = String::new();
     let size = document.size.map_or("size unknown".to_owned(), size_text);
@@ -34,9 +32,9 @@ pub fn of(document: &Stripe, look: &Look) -> String {
         rows.push(("size", "fixed: a device is among the objects".to_owned()));
     }
     let sealed = if document.is_sealed {
-        "yes: an object of another size would be noticed"
+        "yes: a change of an object's size is detected"
     } else {
-        "no: an object that loses its end would not be noticed"
+        "no: a truncated object is not detected"
     };
     rows.push(("sealed", sealed.to_owned()));
     for (label, value) in rows {
@@ -50,7 +48,7 @@ pub fn of(document: &Stripe, look: &Look) -> String {
     }
     put(&mut text, "");
     if document.findings.is_empty() {
-        let well = look.paint(Tone::Good, "all objects are there and as they should be");
+        let well = look.paint(Tone::Good, "none: all objects exist and match the manifest");
         text.push_str(&look.entry(INDENT, "findings", &well));
         return text;
     }
@@ -59,7 +57,7 @@ pub fn of(document: &Stripe, look: &Look) -> String {
     text
 }
 
-/// What a mark would make usable: the owner of a manifest and every object that it names.
+/// Returns the owner of a manifest and every object that it names, which a mark allows to use.
 pub fn of_adoption(name: &Path, layout: &Layout) -> String {
     let manifest = layout.manifest();
     let (uuid, owner) = (manifest.uuid().hyphenated(), layout.owner());
@@ -102,8 +100,8 @@ fn objects_table(document: &Stripe) -> Table {
 
 fn row_of(object: &StripeObject) -> Vec<String> {
     let none = || "-".to_owned();
-    let told = object.size.map(size_text).unwrap_or_default();
-    let unit = told.split_once(" (").map_or(String::new(), |(unit, _)| unit.to_owned());
+    let text = object.size.map(size_text).unwrap_or_default();
+    let unit = text.split_once(" (").map_or(String::new(), |(unit, _)| unit.to_owned());
     vec![
         object.index.to_string(),
         object.kind.replace('-', " "),
@@ -111,7 +109,7 @@ fn row_of(object: &StripeObject) -> Vec<String> {
         unit,
         object.sealed_size.map_or_else(none, |size| size.to_string()),
         object.alignment.map_or_else(none, |bytes| bytes.to_string()),
-        if object.is_well { "well" } else { "TROUBLE" }.to_owned(),
+        if object.is_well { "ok" } else { "FAULTY" }.to_owned(),
         output::shown(&object.recorded_path),
         object.device_id.clone().unwrap_or_default(),
     ]

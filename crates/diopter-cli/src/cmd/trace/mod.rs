@@ -1,9 +1,8 @@
-//! `dio trace`: runs a command and tells what the kernel did with its direct I/O. The laboratory
-//! looks and judges; here it is asked and told.
+//! `dio trace`: runs a command and reports what the kernel did with its direct I/O, recorded and
+//! judged by diopter-trace.
 
 mod text;
 
-use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -16,90 +15,60 @@ use diopter_trace::model::Trace;
 use diopter_trace::perfetto::perfetto;
 use diopter_trace::summary::summary;
 
+use crate::args::{TraceArgs, TraceFormat};
 use crate::log;
-use crate::output::{self, Look};
+use crate::output::{self, Look, TRACE_FAILED};
 
-/// `dio trace` itself failed, as env(1) tells it of itself.
-pub const FAILED: u8 = 125;
-
-/// What the command line says.
-pub struct TraceOptions {
-    /// What the report is written as.
-    pub format: Format,
-    /// Where it goes; `None` for standard output.
-    pub output: Option<PathBuf>,
-    /// Where a page goes besides.
-    pub html: Option<PathBuf>,
-    /// Whose devices alone are recorded; empty for all.
-    pub devices: Vec<PathBuf>,
-    /// Bytes of memory for events on each CPU; `None` for what suits the machine.
-    pub buffer: Option<u64>,
-    /// The command and its arguments.
-    pub command: Vec<OsString>,
-}
-
-/// What a report is written as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Text for people.
-    Text,
-    /// One JSON document.
-    Json,
-    /// A trace for the Perfetto UI.
-    Perfetto,
-}
-
-/// Why there is no report: the exit status, and what to say.
+/// Why there is no report: the exit status and the message.
 struct Failure {
     status: u8,
     message: String,
 }
 
-/// A file that is written when the command has ended, and opened before it begins: what can't be
-/// written is told before anybody waits.
+/// A file that is written when the command exits. It is opened before the command starts, so that a
+/// file that can't be written is reported first.
 struct Place {
     path: PathBuf,
     output: Output,
 }
 
-/// Runs the command, tells, and gives the command's exit status, or what went wrong here.
-pub fn run(options: &TraceOptions, look: &Look) -> u8 {
-    try_run(options, look).unwrap_or_else(|failure| {
+/// Runs the command, prints the report, and returns the command's exit status, or 125.
+pub fn run(args: &TraceArgs, look: &Look) -> u8 {
+    try_run(args, look).unwrap_or_else(|failure| {
         log::fail("trace", &failure.message);
         failure.status
     })
 }
 
-/// The JSON Schema of the document.
 pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(Summary)
 }
 
-fn try_run(options: &TraceOptions, look: &Look) -> Result<u8, Failure> {
-    if options.format == Format::Perfetto && options.output.is_none() && io::stdout().is_terminal()
-    {
+fn try_run(args: &TraceArgs, look: &Look) -> Result<u8, Failure> {
+    let format = if args.json { TraceFormat::Json } else { args.format };
+    if format == TraceFormat::Perfetto && args.output.is_none() && io::stdout().is_terminal() {
         return Err(Failure::own(
-            "a Perfetto trace is bytes, and standard output is a terminal; name a file with -o"
+            "a Perfetto trace is binary, and standard output is a terminal; name a file with -o"
                 .to_owned(),
         ));
     }
-    let output = options.output.as_deref().map(Place::open).transpose()?;
-    let html = options.html.as_deref().map(Place::open).transpose()?;
-    let trace = record(options)?;
+    let output = args.output.as_deref().map(Place::open).transpose()?;
+    let html = args.html.as_deref().map(Place::open).transpose()?;
+    let trace = record(args)?;
     let document = summary(&trace);
     if let Some(html) = html {
         html.write(untrusted::page(&page(&trace, &document)).as_bytes())?;
     }
     let look = if output.is_some() { Look { is_coloured: false, ..*look } } else { *look };
-    let report = match options.format {
-        Format::Text => look.escaped(&text::of(&document, &look)).into_owned().into_bytes(),
-        Format::Json => {
+    let report = match format {
+        TraceFormat::Text => look.escaped(&text::of(&document, &look)).into_owned().into_bytes(),
+        TraceFormat::Json => {
             let mut text =
                 serde_json::to_string_pretty(&document).expect("strings and numbers are JSON");
             text.push('\n');
             untrusted::json(&text).into_owned().into_bytes()
         }
-        Format::Perfetto => perfetto(&trace),
+        TraceFormat::Perfetto => perfetto(&trace),
     };
     match output {
         Some(place) => place.write(&report)?,
@@ -108,46 +77,46 @@ fn try_run(options: &TraceOptions, look: &Look) -> Result<u8, Failure> {
     Ok(trace.exit_status)
 }
 
-fn record(options: &TraceOptions) -> Result<Trace, Failure> {
-    let mut how = RecordOptions::new(options.command.clone());
-    how.buffer_kib = options.buffer.map(|bytes| bytes.div_ceil(1024));
-    how.devices.clone_from(&options.devices);
+fn record(args: &TraceArgs) -> Result<Trace, Failure> {
+    let mut how = RecordOptions::new(args.command.clone());
+    how.buffer_kib = args.buffer.map(|bytes| bytes.div_ceil(1024));
+    how.devices.clone_from(&args.device);
     diopter_trace::record(&how, &mut |_| ())
         .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })
 }
 
-/// On standard output. That its reader went away does not make the command fail.
+/// Prints the report. A closed pipe is not a failure.
 fn print(report: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(report).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(Failure::own(format!(
-            "write to standard output: {error}; look at where it leads, or name a file with -o"
+            "write to standard output: {error}; check the redirection, or name a file with -o"
         ))),
     }
 }
 
 impl Failure {
-    /// A failure of `dio trace` itself.
+    /// Returns a failure of `dio trace` itself.
     fn own(message: String) -> Failure {
-        Failure { status: FAILED, message }
+        Failure { status: TRACE_FAILED, message }
     }
 }
 
 impl Place {
     fn open(path: &Path) -> Result<Place, Failure> {
-        let output = Output::named(path).map_err(|error| told(path, "create", &error))?;
+        let output = Output::named(path).map_err(|error| failure(path, "create", &error))?;
         Ok(Place { path: path.to_owned(), output })
     }
 
     fn write(self, content: &[u8]) -> Result<(), Failure> {
         let Place { path, output } = self;
-        output.write(content).map_err(|error| told(&path, "write", &error))
+        output.write(content).map_err(|error| failure(&path, "write", &error))
     }
 }
 
-fn told(path: &Path, what: &str, error: &io::Error) -> Failure {
+fn failure(path: &Path, what: &str, error: &io::Error) -> Failure {
     let name = output::shown(&path.display().to_string());
     Failure::own(format!("{what} {name}: {error}; name a file that can be written"))
 }

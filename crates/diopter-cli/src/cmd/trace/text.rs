@@ -1,5 +1,5 @@
-//! The document of `dio trace` as one screen of text: what makes it doubtful, what slowed the
-//! command down, where completions ran, where the time went, the files.
+//! The document of `dio trace` as one screen of text: warnings about the data, findings, where
+//! completions ran, where the time was spent, the files.
 
 use diopter_trace::document::{Finding, PhaseLatency, Severity, Summary};
 use diopter_trace::findings::time_text;
@@ -12,24 +12,23 @@ use crate::size::size_text;
 const INDENT: usize = 12;
 /// Column in which the values of a finding begin.
 const FINDING_INDENT: usize = 10;
-/// Findings that are told in full; of the others, what was seen. More would fill the screen.
+/// Findings shown in full; of the others, only the evidence. More would fill the screen.
 const FINDINGS_IN_FULL: usize = 2;
-/// Files that are shown; the document has them all.
+/// Limit of the files shown; the document has all.
 const FILES_MAX: usize = 8;
-/// Columns of a bar that stands for everything.
+/// Columns of a bar of 100 %.
 const BAR: u64 = 24;
 
-/// The text.
 pub fn of(document: &Summary, look: &Look) -> String {
     let mut text = String::new();
     put(&mut text, &look.paint(Tone::Head, &title(document)));
     put(&mut text, &overview(document));
-    doubts(&mut text, document, look);
+    warnings(&mut text, document, look);
     if document.requests == 0 {
         put(&mut text, "");
         let nothing = if document.raw_devices_are_known {
             "no direct I/O was seen: the command made no request with O_DIRECT, or none on a file \
-             system or device that tells of it"
+             system or device that has tracepoints"
         } else {
             "none on a file system; requests on raw devices are not recorded here"
         };
@@ -76,8 +75,8 @@ fn overview(document: &Summary) -> String {
     line
 }
 
-/// What makes the figures too small, or leaves them out.
-fn doubts(text: &mut String, document: &Summary, look: &Look) {
+/// Adds what makes the figures too small, or missing.
+fn warnings(text: &mut String, document: &Summary, look: &Look) {
     if document.lost_events > 0 {
         let lost = format!(
             "{} were lost, so every figure here is too small; run it again with a larger --buffer",
@@ -97,7 +96,7 @@ fn doubts(text: &mut String, document: &Summary, look: &Look) {
 
 fn findings(text: &mut String, document: &Summary, look: &Look) {
     if document.findings.is_empty() {
-        let well = look.paint(Tone::Good, "none: nothing that was seen slowed it down");
+        let well = look.paint(Tone::Good, "none: nothing slowed it down");
         text.push_str(&look.entry(INDENT, "findings", &well));
         return;
     }
@@ -226,7 +225,7 @@ fn times(phase: &PhaseLatency) -> [String; 3] {
     [phase.p50, phase.p99, phase.max].map(time_text)
 }
 
-/// A size without its bytes in brackets: tables are narrow, and the document has them.
+/// Returns a size without its bytes in brackets: tables are narrow, and the document has them.
 fn short_size(bytes: u64) -> String {
     diopter::probe::size_text(bytes).split(" (").next().unwrap_or_default().to_owned()
 }
@@ -236,7 +235,7 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{}.{} %", tenths / 10, tenths % 10)
 }
 
-/// A bar as long as the share; what is there at all has a mark.
+/// Returns a bar as long as the share; a share above 0 has at least one mark.
 fn bar(part: u64, whole: u64) -> String {
     let filled = u128::from(part) * u128::from(BAR) / u128::from(whole.max(1));
     let filled = usize::try_from(filled).unwrap_or(0).max(usize::from(part > 0));
@@ -248,7 +247,7 @@ mod tests {
     use super::*;
     use crate::golden_file;
 
-    const LOOK: Look = Look { is_coloured: false, width: 80 };
+    const LOOK: Look = Look { is_coloured: false, width: 80, table_width: None };
 
     fn document() -> Summary {
         let text = include_str!("../../../../diopter-trace/tests/golden/trace.json");

@@ -28,7 +28,7 @@ use super::shape::Shape;
 use super::signals::Signals;
 use super::temporary::{Temporary, Wanted};
 use super::{CpOptions, Sparse};
-use crate::inside::{self, DataRanges, Inside, InsideName, MappedBytes};
+use crate::image_path::{self as inside, DataRanges, Inside, InsideName, MappedBytes};
 
 /// Bits of a mode that a copy has: permissions and the sticky bit.
 const KEPT_MODE: u32 = 0o1777;

@@ -17,7 +17,7 @@ use crate::cp::copier::Copier;
 use crate::cp::dir::{self, Dir};
 use crate::cp::failure::{Failure, Step, Stop};
 use crate::cp::{place, temporary};
-use crate::inside::{self, Inside, MappedBytes};
+use crate::image_path::{self as inside, Inside, MappedBytes};
 
 /// Names of one level that are held at a time.
 const NAMES_AT_ONCE: usize = 32;

@@ -1,29 +1,28 @@
-//! Names of the form `IMAGE::/PATH`: which name is one, and which part of it is what.
+//! Names of the form `IMAGE::/PATH`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What stands between an image and a path in it.
+/// Separates an image from a path in it.
 const SEPARATOR: &[u8] = b"::/";
 
 /// A path inside an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InsideName {
-    /// The image or device.
     pub image: PathBuf,
-    /// The path in it, from its root on: it begins with a slash, and may be any bytes.
+    /// The path from its root: begins with a slash, and may be any bytes.
     pub path: Vec<u8>,
 }
 
-/// Takes a name apart, at the first `::/` behind something that exists; `None` for a plain path:
-/// one that exists whole, or has no image in it.
+/// Splits a name at the first `::/` after an existing path; `None` for a plain path: one that
+/// exists as a whole, or has no image in it.
 pub fn split(name: &Path) -> Option<InsideName> {
     let bytes = name.as_os_str().as_bytes();
     if !bytes.windows(SEPARATOR.len()).any(|window| window == SEPARATOR) {
         return None;
     }
-    // A dangling link is a name of its own too.
+    // A dangling link exists too.
     if name.symlink_metadata().is_ok() {
         return None;
     }

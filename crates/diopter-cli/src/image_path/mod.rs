@@ -1,5 +1,5 @@
-//! Names inside unmounted file systems, for every command: how they are opened, and how it is told
-//! when they can't be. What a command does with them is in the command.
+//! Paths inside unmounted file systems, for every command: how they are opened, and the messages of
+//! what can't be opened. The commands use them.
 
 mod extents;
 mod name;
@@ -14,19 +14,15 @@ use diopter_images::image::{Node, NodeKind, Use};
 pub use extents::{DataRanges, ExtentCounts, MappedBytes, check_overwrite};
 pub use name::{InsideName, split};
 
-/// An image, opened, and the name in it.
+/// An open image, and a path in it.
 pub struct Inside {
-    /// The image or device, open.
     pub image: Image,
-    /// The path of the image.
     pub image_path: PathBuf,
-    /// The path inside it.
     pub path: Vec<u8>,
-    /// What it names.
     pub node: Node,
 }
 
-/// Opens an image, and finds the name in it.
+/// Opens an image, and finds the path in it.
 ///
 /// # Errors
 /// The library's, each with a remedy.
@@ -36,7 +32,7 @@ pub fn open(name: &InsideName, purpose: Use) -> diopter::Result<Inside> {
     find(name, Image::open_with(&name.image, &options))
 }
 
-/// As [`open`] for overwriting, without the image being opened for writing: nothing is written.
+/// Like [`open`] for overwriting, but does not open the image for writing: nothing is written.
 ///
 /// # Errors
 /// As [`open`].
@@ -52,25 +48,25 @@ fn find(name: &InsideName, image: diopter::Result<Image>) -> diopter::Result<Ins
 }
 
 impl Inside {
-    /// The file that the name means, open as the image is.
+    /// Opens the named file, in the mode of the image.
     ///
     /// # Errors
-    /// The library's, each with a remedy: it is no file, or must not be used so.
+    /// The library's, each with a remedy: it is not a file, or may not be used so.
     pub fn file(&self) -> diopter::Result<File> {
         if self.node.kind == NodeKind::File {
             return self.image.file_of(self.node.inode).map_err(with_remedy);
         }
-        let what = format!("it is {}, and no regular file", with_article(self.node.kind));
+        let what = format!("it is {}, not a regular file", with_article(self.node.kind));
         let remedy = match self.node.kind {
             NodeKind::Directory => {
-                "name a file in it, which `dio probe` lists; `dio cp -r` copies all of it out"
+                "name a file in it, which `dio probe` lists; `dio cp -r` copies the directory out"
             }
             _ => "mount the image to use it",
         };
         Err(ImageError::new(ImageErrorKind::NotAFile, what).with_remedy(remedy).into())
     }
 
-    /// A copy of the file's bytes, where it has them in its inode and no blocks.
+    /// Returns a copy of the file's bytes if they are in its inode.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
@@ -81,7 +77,7 @@ impl Inside {
     /// Refuses a file that maps more in `range` than its volume can hold.
     ///
     /// # Errors
-    /// `Refused`, and what the volume says.
+    /// `Refused`, and the volume's errors.
     pub fn check_mapped(&self, range: FileRange) -> Result<(), ImageError> {
         let end = range.end().min(self.node.size);
         if range.start() >= end {
@@ -92,16 +88,16 @@ impl Inside {
             .try_for_each(|extent| extent.map(drop))
     }
 
-    /// Refuses a write to bytes that are not the file's own and written.
+    /// Refuses a write to bytes that are shared or not written.
     ///
     /// # Errors
-    /// `Refused` with the first such range, and what the volume says.
+    /// `Refused` with the first such range, and the volume's errors.
     pub fn check_overwrite(&self, range: FileRange) -> diopter::Result<()> {
         Ok(check_overwrite(self.image.volume(), &self.node, range)?)
     }
 }
 
-/// What a node is, as JSON has it.
+/// Returns the kind of a node as in JSON.
 pub fn kind_name(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::File => "file",
@@ -120,7 +116,7 @@ fn with_article(kind: NodeKind) -> &'static str {
     }
 }
 
-/// An error of an image, with what to do about it where the library does not say.
+/// Adds a remedy to an error of an image that has none.
 fn with_remedy(error: Error) -> Error {
     match error {
         Error::Image(error) if error.remedy.is_empty() => {
@@ -131,7 +127,7 @@ fn with_remedy(error: Error) -> Error {
     }
 }
 
-/// What is odd about a device that is mounted is that it is mounted.
+/// Returns an error that says that the device is mounted, if it is: that explains all others.
 fn if_mounted(image: &Path, error: Error) -> Error {
     let facts = match &error {
         Error::Image(error) if error.kind != ImageErrorKind::NotFound => {
@@ -146,25 +142,25 @@ fn if_mounted(image: &Path, error: Error) -> Error {
     ImageError::new(ImageErrorKind::Refused, what).with_remedy(remedy).into()
 }
 
-/// What to do about an error of an image.
+/// Returns the remedy for an error of an image.
 pub fn remedy_of(kind: ImageErrorKind) -> &'static str {
     match kind {
         ImageErrorKind::NotAnImage => {
             "name an ext2, ext3, ext4 or XFS image or device; of a disk with partitions, name the \
              partition (losetup --partscan makes them)"
         }
-        ImageErrorKind::Truncated => "the image ends too early: fetch or copy it again, whole",
-        ImageErrorKind::Corrupt => "`e2fsck -n` or `xfs_repair -n` on it tells how bad it is",
+        ImageErrorKind::Truncated => "the image is truncated: fetch or copy it again",
+        ImageErrorKind::Corrupt => "check it with `e2fsck -n` or `xfs_repair -n`",
         ImageErrorKind::NotFound | ImageErrorKind::NotADirectory => {
-            "`dio probe IMAGE::/` lists what is there"
+            "list the directory with `dio probe IMAGE::/`"
         }
         ImageErrorKind::NotAFile => "name a regular file",
         ImageErrorKind::Io(_) => "the kernel's log names the device and the sector",
-        _ => "mount it, and use the mount",
+        _ => "mount it, and use the mounted files",
     }
 }
 
-/// Why something inside an image can't be used, in two parts: the cause, and what to do.
+/// Returns why something inside an image can't be used: the cause, and the remedy.
 pub fn told(error: &Error) -> (String, String) {
     let (cause, remedy) = match error {
         Error::Image(error) => {
@@ -181,7 +177,7 @@ pub fn told(error: &Error) -> (String, String) {
     (cause, remedy.to_owned())
 }
 
-/// A name inside an image, for messages and documents.
+/// Returns a name inside an image for messages and documents.
 pub fn shown(image: &Path, path: &[u8]) -> String {
     format!("{}::{}", image.display(), String::from_utf8_lossy(path))
 }

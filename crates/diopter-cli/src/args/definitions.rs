@@ -1,4 +1,4 @@
-//! What can be typed, with its help. No side effects: nothing is opened, read or resolved here.
+//! Definitions of the command line, with their help. Nothing is opened, read or resolved here.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
+use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Policies, Preset, SubmitPolicy};
 
 use super::bench::{BenchArgs, BenchRoundArgs};
 use super::compare::CompareArgs;
@@ -14,26 +14,22 @@ use super::lab::LabArgs;
 use super::report::ReportArgs;
 use super::stripe::StripeArgs;
 use super::trace::TraceArgs;
-use super::values::{self, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen};
-use crate::cmd::trace;
+use super::values::{
+    self, ABOUT_SIZES, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen,
+};
 use crate::cp::preserve::Attribute;
 use crate::cp::{Reflink, Sparse};
-use crate::output::TROUBLE;
+use crate::output::{TRACE_FAILED, TROUBLE};
 use crate::size;
 
 const LONG_VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), "\nbackends: uring, aio, threads, sim");
 
-pub(super) const ABOUT_SIZES: &str = "\
-Sizes:
-  4096, 4k, 1M, 2G, 4KiB, 1MiB are bytes and powers of 1024; 4kB, 1MB, 2GB are powers of 1000.
-  What has two readings, such as 1mi or 4KB, is refused.";
-
 const ABOUT_STRIPED_TARGETS: &str = "\
 Striped files as targets:
-  A copy that ends early leaves the old content, whole, and removes its new objects. One that is \
-  killed (SIGKILL, power) leaves them: dio stripe info names them, and they can be removed. \
-  --resume is refused, --reflink shares no blocks, --sparse does what it does for any file.";
+  A copy that fails keeps the old content and removes its new objects. One that is killed \
+  (SIGKILL, power loss) leaves them: dio stripe info lists them, and they can be removed. \
+  --resume is refused, --reflink shares no blocks, --sparse works as for any file.";
 
 const EXAMPLES_IMAGES: &str = "\
 Examples:
@@ -43,22 +39,22 @@ Examples:
 
 const ABOUT_ALL: &str = "\
 Environment:
-  DIOPTER_BACKEND  which backend; --backend comes first
-  DIOPTER_LOG      what is told on standard error; --log comes first
-  NO_COLOR         no colours, unless --color=always
+  DIOPTER_BACKEND  the backend; --backend overrides it
+  DIOPTER_LOG      the filter of messages on standard error; --log overrides it
+  NO_COLOR         disables colours, unless --color=always
 
 Exit status:
   0  done
-  1  there is a difference: what was verified is not what was written, or a run is worse
+  1  there is a difference: verification failed, or a run is worse
   2  usage or I/O error; the message says what failed, on what, and what to do
   3  inconclusive
-  128+n  ended by signal n, with nothing half done under the final name";
+  128+n  ended by signal n, with nothing partial under the final name";
 
 /// Direct I/O on Linux: copy, explain, probe, stripe, bench, compare, trace, lab
 ///
-/// Moves files by direct I/O at any offset, length and address, says what one request would become
-/// before it is made, and what slows direct I/O down on this machine; measures it, judges what was
-/// measured, traces what the kernel did, and runs the same jobs on other kernels.
+/// Copies files by direct I/O at any offset, length and address, explains what a request would
+/// become before it is made, and reports what slows direct I/O down on this machine; measures it,
+/// compares measurements, traces the kernel, and runs the same jobs on other kernels.
 #[derive(Debug, Parser)]
 #[command(
     name = "dio",
@@ -70,10 +66,8 @@ Exit status:
     max_term_width = 100
 )]
 pub struct Cli {
-    /// What holds for every command.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// Which command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -82,25 +76,24 @@ pub struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub struct CommonArgs {
-    /// Which backend moves the bytes [env: DIOPTER_BACKEND]
+    /// Backend that does the I/O [env: DIOPTER_BACKEND]
     ///
-    /// `auto` tries io_uring by using it (a ring, a NOP and a direct read), then Linux AIO in the
-    /// same way, and falls back to worker threads where a container, a sysctl or the kernel says no
-    /// to both. dio bench takes several, with commas between.
+    /// `auto` probes io_uring by using it (a ring, a NOP and a direct read), then Linux AIO in the
+    /// same way, and falls back to worker threads where a container, a sysctl or the kernel refuses
+    /// both. dio bench takes several, separated by commas.
     #[arg(long, global = true, value_enum, value_name = "NAME", value_delimiter = ',')]
     pub backend: Vec<BackendName>,
     /// When to colour the output
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
     pub color: ColorWhen,
-    /// What to tell on standard error [env: DIOPTER_LOG]
+    /// Filter of messages on standard error [env: DIOPTER_LOG]
     ///
-    /// `off`, `error`, `warn` (the default), `info` or `debug`; for one part of the command alone
-    /// as in `explain=debug`; several with commas between.
+    /// `off`, `error`, `warn` (the default), `info` or `debug`; for one target, `explain=debug`;
+    /// several separated by commas.
     #[arg(long, global = true, value_name = "FILTER")]
     pub log: Option<String>,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Cp(CpArgs),
@@ -121,20 +114,20 @@ pub enum Command {
 
 /// Copy files by direct I/O, past the page cache
 ///
-/// Writes beside the target under a temporary name, flushes, renames, and flushes the directory:
-/// the target's name holds the old content or the whole new one at every moment. Holes are kept;
-/// mode, times, ownership and extended attributes with -a or --preserve, as cp keeps them.
+/// Writes to a temporary name in the target's directory, flushes, renames, and flushes the
+/// directory: the target's name always has the complete old or the complete new content. Holes are
+/// kept; mode, times, ownership and extended attributes with -a or --preserve, as cp does.
 ///
-/// Below a directory on the command line no symbolic link is followed, neither in SRC nor in DST: a
-/// link is copied as a link, and one that is in the way of a file is replaced.
+/// Below a directory on the command line, symbolic links are not followed, neither in SRC nor in
+/// DST: a link is copied as a link, and a link that has a file's name is replaced.
 ///
-/// Striped files are read and written as any file. Onto one that is there, new objects are written
-/// beside the old ones, then the manifest is replaced and sealed, with its owner and mode.
+/// Striped files are read and written as any file. To replace one, new objects are written next to
+/// the old ones, then the manifest is replaced and sealed, with its owner and mode.
 ///
-/// IMAGE::/PATH is a file inside an unmounted ext2, ext3, ext4 or XFS image or device. What is
-/// copied out of one has its content, holes and permissions; owner, times and attributes are not
-/// kept. With --overwrite a file in one is written in place, by content of the same size, if all of
-/// it is allocated, written and not shared.
+/// IMAGE::/PATH is a file inside an unmounted ext2, ext3, ext4 or XFS image or device. A file
+/// copied out of an image keeps its content, holes and permissions; owner, times and attributes are
+/// not kept. With --overwrite, a file in an image is written in place, with content of the same
+/// size, if all of it is allocated, written and not shared.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = format!("{EXAMPLES_IMAGES}\n\n{ABOUT_STRIPED_TARGETS}\n\n{ABOUT_SIZES}")
@@ -143,49 +136,49 @@ pub struct CpArgs {
     /// Files, striped files, block devices, IMAGE::/PATH or, with -r, directories to copy
     #[arg(required = true, value_name = "SRC")]
     pub sources: Vec<PathBuf>,
-    /// Where to: a file, striped file or directory, or with --overwrite a device or IMAGE::/PATH
+    /// Target: a file, striped file or directory, or with --overwrite a device or IMAGE::/PATH
     #[arg(value_name = "DST")]
     pub target: PathBuf,
-    /// Copy directories with all that is in them
+    /// Copy directories recursively
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// As -r --preserve=all: a copy of a tree with all that is kept
+    /// Same as -r --preserve=all
     #[arg(short, long)]
     pub archive: bool,
-    /// Keep these of the source, or mode, ownership and timestamps
+    /// Preserve these attributes; without LIST, mode, ownership and timestamps
     ///
-    /// Without it, a copy belongs to the user who makes it, has the permissions of the source less
-    /// the umask and set-id bits, and the time of the copy.
+    /// Without it, a copy belongs to the user who makes it, has the permissions of the source minus
+    /// the umask and the set-id bits, and the current time.
     #[arg(
         long, value_enum, value_name = "LIST", value_delimiter = ',', num_args = 0..=1,
         require_equals = true, default_missing_value = "mode,ownership,timestamps"
     )]
     pub preserve: Vec<Attribute>,
-    /// As --preserve
+    /// Same as --preserve
     #[arg(short = 'p')]
     pub preserve_usual: bool,
-    /// Do not keep these, whatever -a or --preserve says
+    /// Do not preserve these attributes, even with -a or --preserve
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     pub no_preserve: Vec<Attribute>,
-    /// Stay on the file system of each source: make the directories of mount points, and leave out
-    /// what is mounted there
+    /// Stay on the file system of each source: create mount points as empty directories, and skip
+    /// their contents
     #[arg(short = 'x', long)]
     pub one_file_system: bool,
-    /// Take DST as the name of the copy, even where it is a directory
+    /// Treat DST as the name of the copy, even if it is a directory
     #[arg(short = 'T', long)]
     pub no_target_directory: bool,
     /// Read the copy back from the device and compare BLAKE3 hashes
     ///
-    /// A difference is exit status 1, and the target stays as it was.
+    /// On a difference the exit status is 1, and the target is unchanged.
     #[arg(long)]
     pub verify: bool,
-    /// Go on with the temporary that an interrupted copy left; not onto striped files
+    /// Continue an interrupted copy from its temporary file; not onto striped files
     #[arg(long)]
     pub resume: bool,
-    /// Holes in the copy: where the source has them, wherever there are zeros, or none
+    /// Holes in the copy: those of the source, wherever there are zeros, or none
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub sparse: Sparse,
-    /// Share the blocks of the source where the file system offers it
+    /// Share the blocks of the source if the file system can
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     pub reflink: Reflink,
     /// Allow a device, a striped file on devices, or IMAGE::/PATH as the target, written in place
@@ -194,16 +187,16 @@ pub struct CpArgs {
     /// Copy striped files to striped files, in directories too
     ///
     /// A striped file becomes a new one, with as many objects and the same stripe size, all of them
-    /// beside its manifest. Its objects are not copied as files besides. Without this, -r copies
-    /// manifests and objects as the files that they are, and a striped file on the command line
-    /// becomes a plain file, unless the target is a striped file already.
+    /// in the directory of its manifest. Its objects are not copied as plain files too. Without
+    /// this option, -r copies manifests and objects as plain files, and a striped file on the
+    /// command line becomes a plain file, unless the target is a striped file already.
     #[arg(long)]
     pub striped: bool,
-    /// Bytes of one request [default: 2M or less, as found, or what fits the stripes of the file or
-    /// device]
+    /// Bytes per request [default: up to 2M, as measured, or a multiple of the stripes of the file
+    /// or device]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub bs: Option<u64>,
-    /// Requests in flight, or auto: as many as move the most, found while it copies
+    /// Requests in flight, or auto: tuned for throughput during the copy
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = values::iodepth)]
     pub iodepth: IoDepth,
     /// Show progress on standard error: on a terminal, or never
@@ -214,15 +207,15 @@ pub struct CpArgs {
     pub json: bool,
 }
 
-/// Say what one request would become, without making it
+/// Explain what one request would become, without making it
 ///
-/// The request goes through the same router and the same builder as a real one: which bytes go
-/// direct, bounced or buffered and why, which bios that makes and what ended each, how often the
-/// submitter waits, and where the completion runs. Nothing is read or written.
+/// The request passes the same router and the same builder as a real one. Prints which bytes are
+/// direct, bounced or buffered and why, the bios and what ended each, how often the submitter
+/// waits, and where the completion runs. Nothing is read or written.
 #[derive(Debug, Args)]
 #[command(after_long_help = ABOUT_SIZES)]
 pub struct ExplainArgs {
-    /// What the request does
+    /// Direction of the request
     #[arg(value_enum, value_name = "read|write", hide_possible_values = true)]
     pub operation: Operation,
     /// The file, striped file, block device, or IMAGE::/PATH in an unmounted file system
@@ -234,31 +227,31 @@ pub struct ExplainArgs {
     /// Bytes of the request
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_negative_numbers = true)]
     pub length: u64,
-    /// A system of the past, or the default, as a set of policies
+    /// A set of policies: the default, or that of a past system
     #[arg(long, value_name = "PRESET", default_value = "diopter", value_parser = values::preset())]
     pub preset: Preset,
-    /// Where a bio ends when metadata must be read to go on [default: the preset's]
+    /// Where a bio ends when metadata must be read to continue [default: the preset's]
     #[arg(long, value_name = "POLICY", value_parser = values::boundary())]
     pub boundary: Option<BoundaryPolicy>,
-    /// Whether the bios of the request are waited for one by one [default: the preset's]
+    /// Wait for each bio, or for all bios of the request [default: the preset's]
     #[arg(long, value_name = "POLICY", value_parser = values::submit())]
     pub submit: Option<SubmitPolicy>,
-    /// Whether a striped file has a bio for each stripe or for each object [default: the preset's]
+    /// A bio for each stripe of a striped file, or for each object [default: the preset's]
     #[arg(long, value_name = "POLICY", value_parser = values::merge())]
     pub merge: Option<MergePolicy>,
     /// Where the completion of the request runs [default: the preset's]
     #[arg(long, value_name = "POLICY", value_parser = values::completion())]
     pub completion: Option<CompletionPolicy>,
-    /// A smaller limit for one bio than the engine's 1 GiB
+    /// Limit of one bio, below the engine's 1 GiB
     #[arg(long, value_name = "SIZE", value_parser = values::positive_size)]
     pub bio_bytes_max: Option<u64>,
-    /// Pages of memory (4 KiB) that one bio may touch, or none for no limit
+    /// Pages of memory (4 KiB) in one bio, or none for no limit
     ///
-    /// Under the rules before v5.12 the default is 256, as those kernels had it; under v5.12 it is
-    /// none. A device's own limits hold besides.
+    /// With the rules before v5.12 the default is 256, as in those kernels; with v5.12 it is none.
+    /// The device's limits apply too.
     #[arg(long, value_name = "N|none", value_parser = values::vecs)]
     pub bio_vecs_max: Option<u32>,
-    /// Address of the memory; only its remainder by the alignment matters
+    /// Address of the memory; only its offset from the alignment matters
     #[arg(long, value_name = "ADDRESS", default_value = "0", value_parser = size::parse)]
     pub address: u64,
     /// Print one JSON document (docs/schema/explain.json) on standard output
@@ -266,15 +259,29 @@ pub struct ExplainArgs {
     pub json: bool,
 }
 
-/// Say what direct I/O can do on a name, and what slows it down there
+impl ExplainArgs {
+    /// Returns the preset's policies with those that were typed in their places.
+    pub fn policies(&self) -> Policies {
+        let preset = self.preset.policies();
+        Policies {
+            boundary: self.boundary.unwrap_or(preset.boundary),
+            submit: self.submit.unwrap_or(preset.submit),
+            merge: self.merge.unwrap_or(preset.merge),
+            completion: self.completion.unwrap_or(preset.completion),
+            ..preset
+        }
+    }
+}
+
+/// Report what direct I/O can do on a file or device, and what slows it down
 ///
-/// Shows the kernel, the file system, the limits of the device's queue, the alignments and who told
-/// them, the backend and why, the extents and the cached pages. Then come findings, each with what
-/// was seen, what it means, and a remedy. Nothing is changed.
+/// Shows the kernel, the file system, the limits of the device's queue, the alignments and their
+/// source, the backend and why it was selected, the extents and the cached pages. Then come
+/// findings, each with its evidence, its meaning, and a remedy. Nothing is changed.
 ///
-/// Of a file or device that holds an unmounted ext2, ext3, ext4 or XFS file system its features,
-/// its state and its root directory are told too. IMAGE::/DIR lists a directory in it; IMAGE::/FILE
-/// tells a file's extents, and what keeps it from being read or overwritten in place.
+/// For a file or device that holds an unmounted ext2, ext3, ext4 or XFS file system, it also shows
+/// the features, the state and the root directory. IMAGE::/DIR lists a directory in it;
+/// IMAGE::/FILE shows a file's extents, and what prevents reading or overwriting it in place.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
     /// Files, striped files, block devices, directories, or IMAGE::/PATH in unmounted file systems
@@ -301,7 +308,7 @@ pub struct ManArgs {
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct CompletionsArgs {
-    /// Which shell
+    /// The shell
     #[arg(value_enum, value_name = "SHELL")]
     pub shell: Shell,
 }
@@ -310,28 +317,28 @@ pub struct CompletionsArgs {
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct SchemaArgs {
-    /// Which command's
+    /// The command
     #[arg(value_enum, value_name = "COMMAND", action = ArgAction::Set)]
     pub document: Document,
 }
 
-/// Takes the command line apart.
+/// Parses the command line.
 ///
 /// # Errors
-/// clap's: a wrong command line, or help and version, which are printed in its place.
+/// clap's: a wrong command line, or help and version, which are printed instead.
 pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     let command = Cli::command().color(color_of(words));
     Cli::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
-/// The exit status of a wrong command line. `dio trace` passes its command's on, and keeps its own
-/// failures apart from these as env(1) does.
+/// Returns the exit status of a wrong command line. `dio trace` passes on the status of its
+/// command, and has a separate one for its own failures, as env(1) does.
 pub fn status_of_trouble(words: &[OsString]) -> u8 {
-    if command_of(words).is_some_and(|word| word == "trace") { trace::FAILED } else { TROUBLE }
+    if command_of(words).is_some_and(|word| word == "trace") { TRACE_FAILED } else { TROUBLE }
 }
 
-/// The command of a line that may be wrong: the first word that is neither an option nor the value
-/// of one.
+/// Returns the command of a line that may be wrong: the first word that is neither an option nor
+/// the value of one.
 fn command_of(words: &[OsString]) -> Option<&OsString> {
     let dio = Cli::command();
     let has_value = |option: &str| {
@@ -349,8 +356,8 @@ fn command_of(words: &[OsString]) -> Option<&OsString> {
     None
 }
 
-/// How help and errors of the command line are coloured. They are printed before `--color` is
-/// parsed, so it is looked for by hand; clap itself honours NO_COLOR.
+/// Returns how help and errors of the command line are coloured. They are printed before `--color`
+/// is parsed, so this searches the words for it; clap itself honours NO_COLOR.
 pub fn color_of(words: &[OsString]) -> ColorChoice {
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
     let joined = words.iter().filter_map(|word| word.strip_prefix("--color="));
@@ -388,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_keeps_its_failures_apart_wherever_options_stand() {
+    fn trace_keeps_its_failures_apart_wherever_options_are() {
         for line in [
             "dio trace",
             "dio trace --nonsense",
@@ -397,7 +404,7 @@ mod tests {
             "dio --color=purple trace -- true",
             "dio --backend threads trace",
         ] {
-            assert_eq!(status_of_trouble(&words(line)), trace::FAILED, "{line}");
+            assert_eq!(status_of_trouble(&words(line)), TRACE_FAILED, "{line}");
         }
         for line in
             ["dio", "dio cp trace", "dio --color=never cp", "dio tracer", "dio --color trace"]
@@ -407,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn common_options_stand_before_or_after_the_command() {
+    fn common_options_come_before_or_after_the_command() {
         for line in ["dio --backend threads probe f", "dio probe f --backend threads"] {
             let cli = parse(&words(line)).unwrap();
             assert_eq!(cli.common.backend, [BackendName::Threads], "{line}");

@@ -7,11 +7,10 @@ use diopter_images::image::{Node, Volume};
 
 use crate::cp::Signals;
 
-/// Extents that are counted; more than that is told as cut.
+/// Limit of the extents that are counted; more are reported as cut.
 const EXTENTS_MAX: usize = 1_000_000;
 
-/// Bytes up to which neighbouring extents are one range: further metadata is read as a copy goes
-/// along.
+/// Bytes up to which neighbouring extents are one range: a copy reads more metadata as it proceeds.
 const RANGE_BYTES: u64 = 64 << 20;
 
 /// The extents of a file, counted by state.
@@ -29,15 +28,15 @@ pub struct ExtentCounts {
     pub shared: (u64, u64),
     /// Ranges that have no place.
     pub holes: (u64, u64),
-    /// Whether there are more than were counted.
+    /// True if there are more than were counted.
     pub is_cut: bool,
 }
 
 impl ExtentCounts {
-    /// Of a file without inline data.
+    /// Counts the extents of a file without inline data.
     ///
     /// # Errors
-    /// What the volume says.
+    /// Those of the volume.
     pub fn of(volume: &dyn Volume, node: &Node) -> Result<ExtentCounts, ImageError> {
         let mut counts = ExtentCounts::default();
         let mut follower = None;
@@ -45,7 +44,7 @@ impl ExtentCounts {
         for extent in walk.by_ref().take(EXTENTS_MAX) {
             let extent = extent?;
             counts.add(&extent, follower);
-            // A hole lies nowhere, and goes on in the one behind it.
+            // A hole has no place, and continues in the next one.
             let end = match extent.state {
                 ExtentState::Hole => 0,
                 _ => extent.object_offset.get() + extent.range.length(),
@@ -56,7 +55,8 @@ impl ExtentCounts {
         Ok(counts)
     }
 
-    /// Counts an extent; `follower` is where, and as what, the one before it would go on.
+    /// Counts an extent; `follower` is the place and the state that would continue the previous
+    /// one.
     fn add(&mut self, extent: &Extent, follower: Option<(u64, ExtentState)>) {
         let length = extent.range.length();
         let is_hole = extent.state == ExtentState::Hole;
@@ -81,7 +81,7 @@ impl ExtentCounts {
 /// Refuses a write to `range` of a file, unless each byte of it is the file's own and written.
 ///
 /// # Errors
-/// `Refused` with the first range that is not, and what the volume says.
+/// `Refused` with the first range that is not, and the volume's errors.
 pub fn check_overwrite(
     volume: &dyn Volume,
     node: &Node,
@@ -91,12 +91,13 @@ pub fn check_overwrite(
         Err(ImageError::new(ImageErrorKind::Refused, what).with_remedy(remedy))
     };
     if volume.inline_data(node.inode)?.is_some() {
-        let what = "the file has its bytes in its inode, and no blocks to overwrite".to_owned();
+        let what =
+            "the file's bytes are in its inode, and it has no blocks to overwrite".to_owned();
         return refused(what, "mount the image to change it");
     }
     if range.end() > node.size {
         let what = format!(
-            "the file has {} bytes, and bytes {range} are not all in it: its size is fixed",
+            "the file has {} bytes, and bytes {range} exceed it: its size is fixed",
             node.size
         );
         return refused(what, "write within the file, or mount the image to make it longer");
@@ -106,7 +107,7 @@ pub fn check_overwrite(
         let is = match extent.state {
             ExtentState::Mapped => continue,
             ExtentState::Hole => "a hole",
-            ExtentState::Unwritten => "allocated and not written yet",
+            ExtentState::Unwritten => "allocated but not written",
             ExtentState::Shared => "shared with another file",
         };
         let what = format!("bytes {} are {is}: a write would change metadata", extent.range);
@@ -118,28 +119,26 @@ pub fn check_overwrite(
 /// Bytes that a file maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MappedBytes {
-    /// Of blocks that no other file uses.
+    /// In blocks that no other file uses.
     pub own: u64,
-    /// Of blocks that another file uses as well.
+    /// In blocks that another file uses too.
     pub shared: u64,
 }
 
-/// The ranges of a file inside an image that have bytes, found as a copy goes along.
+/// The ranges of a file inside an image that have bytes, found as a copy proceeds.
 #[derive(Clone, Debug)]
 pub struct DataRanges {
-    /// The image.
     pub image: Image,
-    /// The file in it.
     pub inode: u64,
-    /// What ends the copy.
+    /// Signals that end the copy.
     pub signals: Signals,
 }
 
 impl DataRanges {
-    /// Bytes that the first `size` bytes of the file map; `None` when a signal ended the walk.
+    /// Returns the bytes that the first `size` bytes of the file map; `None` after a signal.
     ///
     /// # Errors
-    /// `Refused` for more than the volume can hold, and what the volume says.
+    /// `Refused` for more than the volume can hold, and the volume's errors.
     pub fn mapped(&self, size: u64) -> Result<Option<MappedBytes>, ImageError> {
         let mut mapped = MappedBytes::default();
         let range = FileRange::new(0, size);
@@ -157,10 +156,10 @@ impl DataRanges {
         Ok(Some(mapped))
     }
 
-    /// Start and end of the next one at or after `from`, below `size`.
+    /// Returns start and end of the next one at or after `from`, below `size`.
     ///
     /// # Errors
-    /// `EUCLEAN` for metadata that can't be, the errno of a read, and `EINTR` after a signal.
+    /// `EUCLEAN` for inconsistent metadata, the errno of a read, and `EINTR` after a signal.
     pub fn next(&self, from: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
         let mut found: Option<(u64, u64)> = None;
         let mut at = from;

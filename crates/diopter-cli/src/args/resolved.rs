@@ -1,0 +1,206 @@
+//! Settings of every command: the flag first, then the environment, then the default.
+
+use clap::ValueEnum;
+use diopter::BackendKind;
+
+use super::definitions::{CommonArgs, CpArgs};
+use super::values::{BackendName, ColorWhen, IoDepth, ProgressWhen};
+use crate::cp::preserve::{Attribute, Preserve};
+use crate::cp::{CpOptions, ProgressMode};
+use crate::env::{BACKEND, Environment, LOG};
+use crate::log::Filter;
+
+/// Settings of every command.
+pub struct Settings {
+    /// True if standard output is coloured.
+    pub is_coloured: bool,
+    pub filter: Filter,
+    /// Warnings to print first: unknown names in the environment.
+    pub warnings: Vec<String>,
+    /// The backends that were named, in their order; empty for the best there is.
+    pub backends: Vec<BackendKind>,
+}
+
+impl Settings {
+    /// `is_terminal`: standard output is one.
+    ///
+    /// # Errors
+    /// A value that this build can't serve, with the option or variable that has it.
+    pub fn resolve(
+        common: &CommonArgs,
+        environment: &Environment,
+        is_terminal: bool,
+    ) -> Result<Settings, String> {
+        Ok(Settings {
+            is_coloured: is_coloured(common.color, environment, is_terminal),
+            filter: filter_of(common, environment)?,
+            warnings: environment.warnings(),
+            backends: backends_of(common, environment)?,
+        })
+    }
+
+    /// Returns the backend of a command that uses one.
+    ///
+    /// # Errors
+    /// Several were named.
+    pub fn backend(&self) -> Result<BackendKind, String> {
+        match self.backends.as_slice() {
+            [] => Ok(BackendKind::Auto),
+            [one] => Ok(*one),
+            _ => Err("--backend: only dio bench takes several backends; name one".to_owned()),
+        }
+    }
+}
+
+fn backends_of(common: &CommonArgs, environment: &Environment) -> Result<Vec<BackendKind>, String> {
+    let names = match (common.backend.as_slice(), &environment.backend) {
+        ([], Some(text)) => vec![BackendName::from_str(text, false).map_err(|_| {
+            format!("{BACKEND}: invalid backend `{text}`; use auto, uring, aio or threads")
+        })?],
+        (names, _) => names.to_vec(),
+    };
+    let kind = |name: BackendName| match name {
+        BackendName::Auto => BackendKind::Auto,
+        BackendName::Uring => BackendKind::Uring,
+        BackendName::Aio => BackendKind::Aio,
+        BackendName::Threads => BackendKind::Threads,
+    };
+    Ok(names.into_iter().map(kind).collect())
+}
+
+fn filter_of(common: &CommonArgs, environment: &Environment) -> Result<Filter, String> {
+    let (text, source) = match (&common.log, &environment.log) {
+        (Some(text), _) => (text, "--log"),
+        (None, Some(text)) => (text, LOG),
+        (None, None) => return Ok(Filter::default()),
+    };
+    Filter::parse(text).map_err(|error| format!("{source}: {error}"))
+}
+
+fn is_coloured(when: ColorWhen, environment: &Environment, is_terminal: bool) -> bool {
+    match when {
+        ColorWhen::Always => true,
+        ColorWhen::Never => false,
+        ColorWhen::Auto => is_terminal && !environment.has_no_color && !environment.is_dumb,
+    }
+}
+
+/// Returns the options of a copy.
+pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
+    let usual = [Attribute::Mode, Attribute::Ownership, Attribute::Timestamps];
+    let all = cp.archive.then_some(Attribute::All);
+    let usual = usual.into_iter().filter(|_| cp.preserve_usual);
+    let kept: Vec<Attribute> = cp.preserve.into_iter().chain(all).chain(usual).collect();
+    CpOptions {
+        sources: cp.sources,
+        target: cp.target,
+        recursive: cp.recursive || cp.archive,
+        preserve: Preserve::new(&kept, &cp.no_preserve),
+        one_file_system: cp.one_file_system,
+        no_target_directory: cp.no_target_directory,
+        verify: cp.verify,
+        resume: cp.resume,
+        sparse: cp.sparse,
+        reflink: cp.reflink,
+        overwrite: cp.overwrite,
+        striped: cp.striped,
+        bs: cp.bs,
+        iodepth: match cp.iodepth {
+            IoDepth::Auto => None,
+            IoDepth::Fixed(depth) => Some(depth),
+        },
+        backend,
+        progress: match cp.progress {
+            ProgressWhen::Auto => ProgressMode::OnTerminal,
+            ProgressWhen::Never => ProgressMode::Never,
+        },
+        json: cp.json,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Command, parse};
+
+    fn resolved(line: &str, environment: &Environment) -> Result<Settings, String> {
+        let words: Vec<_> = line.split(' ').map(Into::into).collect();
+        Settings::resolve(&parse(&words).unwrap().common, environment, true)
+    }
+
+    fn backend(line: &str, variable: Option<&str>) -> Result<BackendKind, String> {
+        let environment =
+            Environment { backend: variable.map(str::to_owned), ..Environment::default() };
+        resolved(line, &environment)?.backend()
+    }
+
+    #[test]
+    fn the_flag_comes_before_the_environment_before_the_default() {
+        assert_eq!(backend("dio probe f", None), Ok(BackendKind::Auto));
+        assert_eq!(backend("dio probe f", Some("threads")), Ok(BackendKind::Threads));
+        let both = backend("dio probe f --backend uring", Some("threads"));
+        assert_eq!(both, Ok(BackendKind::Uring));
+        let wrong = backend("dio probe f --backend uring", Some("nonsense"));
+        assert_eq!(wrong, Ok(BackendKind::Uring), "a value that is overridden is not parsed");
+    }
+
+    #[test]
+    fn each_backend_can_be_named_and_no_other() {
+        for kind in [BackendKind::Auto, BackendKind::Uring, BackendKind::Aio, BackendKind::Threads]
+        {
+            let line = format!("dio probe f --backend {kind}");
+            assert_eq!(backend(&line, None), Ok(kind));
+            assert_eq!(backend("dio probe f", Some(kind.name())), Ok(kind));
+        }
+        let unknown = backend("dio probe f", Some("spdk")).unwrap_err();
+        assert_eq!(
+            unknown,
+            "DIOPTER_BACKEND: invalid backend `spdk`; use auto, uring, aio or threads"
+        );
+    }
+
+    #[test]
+    fn only_a_bench_takes_several_backends() {
+        let settings = resolved("dio bench --backend uring,aio", &Environment::default()).unwrap();
+        assert_eq!(settings.backends, [BackendKind::Uring, BackendKind::Aio]);
+        let told = backend("dio probe f --backend uring,aio", None).unwrap_err();
+        assert!(told.contains("name one"), "{told}");
+    }
+
+    #[test]
+    fn colours_need_a_terminal_that_wants_them_unless_they_are_forced() {
+        let quiet = Environment { has_no_color: true, ..Environment::default() };
+        let dumb = Environment { is_dumb: true, ..Environment::default() };
+        let plain = Environment::default();
+        for (when, environment, is_terminal, expected) in [
+            (ColorWhen::Auto, &plain, true, true),
+            (ColorWhen::Auto, &plain, false, false),
+            (ColorWhen::Auto, &quiet, true, false),
+            (ColorWhen::Auto, &dumb, true, false),
+            (ColorWhen::Always, &quiet, false, true),
+            (ColorWhen::Never, &plain, true, false),
+        ] {
+            assert_eq!(is_coloured(when, environment, is_terminal), expected);
+        }
+    }
+
+    #[test]
+    fn a_policy_flag_changes_one_policy_of_the_preset() {
+        let line = "dio explain read f --offset 0 --length 1 --preset linux-3.8 --boundary v5.12";
+        let words: Vec<_> = line.split(' ').map(Into::into).collect();
+        let Command::Explain(explain) = parse(&words).unwrap().command else {
+            panic!("explain was typed")
+        };
+        let policies = explain.policies();
+        assert_eq!(policies.boundary.name(), "v5.12");
+        assert_eq!(policies.completion, explain.preset.policies().completion);
+    }
+
+    #[test]
+    fn a_wrong_filter_names_where_it_was_said() {
+        let environment = Environment { log: Some("loud".to_owned()), ..Environment::default() };
+        let told = resolved("dio probe f", &environment).err();
+        assert!(told.is_some_and(|told| told.starts_with("DIOPTER_LOG: invalid level `loud`")));
+        assert!(resolved("dio probe f --log debug", &environment).is_ok());
+    }
+}
