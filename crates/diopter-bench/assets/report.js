@@ -1,10 +1,10 @@
 "use strict";
-// The report of a benchmark: sections made from the data in this page.
+// The report of a benchmark: builds its sections from the data in this page.
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
 const { columns, jobs, cells, percents } = data;
 const bases = [...new Set(columns.map((column) => column.base).filter((at) => at !== null))];
-// What ratios are relative to, in a sentence.
+// The base of the ratios, for a sentence.
 const base = bases.length === 1 ? columns[bases[0]].label : "the base";
 
 const MARKS = { better: "\u25b2", worse: "\u25bc", same: "=", inconclusive: "?", failed: "\u00d7", none: "" };
@@ -17,10 +17,10 @@ const CONTEXTS = [
 ];
 const HUES = 8;
 const DASHES = [null, "6 3", "2 3"];
-// A chart of more lines than this is a wall; the table has all of them.
+// A chart with more lines than this is unreadable; the table has all of them.
 const BARS_MAX = 80;
 const TABLE_ROWS_MAX = 2000;
-// More columns than this are a table, not cards.
+// With more columns than this, a table replaces the cards.
 const CARDS_MAX = 4;
 
 const hue = (column) => `var(--c${column % HUES})`;
@@ -30,7 +30,7 @@ const verdictOf = (cell) => (cell.failure && cell.rounds === 0 ? "failed" : cell
 const beside = every.filter(({ column }) => columns[column].base !== null);
 const compared = d3.range(columns.length).filter((column) => columns[column].base !== null);
 const baseCell = ({ job, column }) => cells[job][columns[column].base];
-const MISSING = data.is_cut ? "Left out of this page; see the notes at the top." : "Nothing was measured here.";
+const MISSING = data.is_cut ? "Omitted from this page; see the notes at the top." : "Not measured.";
 const isJudged = beside.some(({ cell }) => cell.verdict);
 
 function verdictTag(verdict) {
@@ -46,14 +46,14 @@ function section(id, title, lead, ...content) {
     lead ? el("p", { class: "lead" }, lead) : null, content);
 }
 
-/** Rows of a table up to a number that a browser lays out at once, and a line that says so. */
+/** Returns as many rows of a table as a browser lays out at once, and a line with the number of others. */
 function capped(rows, count) {
   if (rows.length <= TABLE_ROWS_MAX) return rows;
   const rest = Array(count - 1).fill("");
   return rows.slice(0, TABLE_ROWS_MAX).concat([[`\u2026 and ${rows.length - TABLE_ROWS_MAX} more: dio report --csv has all`, ...rest]]);
 }
 
-// ---- The answer ----
+// ---- The result ----
 
 function tallied(list) {
   const tally = {};
@@ -63,18 +63,18 @@ function tallied(list) {
 
 function headline() {
   if (compared.length === 0) {
-    return el("p", { class: "answer" }, columns.length === 1 ? "One way to run " : "Several ways to run ", el("b", {}, show.count(jobs.length, "job", "jobs")), ": nothing to compare, here are the figures.");
+    return el("p", { class: "result" }, columns.length === 1 ? "One way to run " : "Several ways to run ", el("b", {}, show.count(jobs.length, "job", "jobs")), ": nothing to compare.");
   }
   const tally = tallied(beside);
   const among = `of ${show.count(beside.length, "comparison", "comparisons")} with ${base}`;
-  if (!isJudged) return el("p", { class: "answer" }, `${show.count(beside.length, "ratio", "ratios")} to ${base}; none was judged.`);
+  if (!isJudged) return el("p", { class: "result" }, `${show.count(beside.length, "ratio", "ratios")} to ${base}; none has a verdict.`);
   const parts = WORDS.filter((word) => tally[word]).flatMap((word, at) => [
     at === 0 ? "" : ", ", el("b", { class: `v-${word}` }, `${tally[word]} ${word}`),
   ]);
-  return el("p", { class: "answer" }, parts, ` ${among}.`);
+  return el("p", { class: "result" }, parts, ` ${among}.`);
 }
 
-/** What a column comes to: how many of each verdict, the middle ratio, the farthest one. */
+/** Summarises a column: the number of each verdict, the median ratio, the farthest one. */
 function summed(column) {
   const own = beside.filter((one) => one.column === column);
   const tally = tallied(own);
@@ -82,7 +82,7 @@ function summed(column) {
   return { tally, words: [...WORDS, "none"].filter((word) => tally[word]), middle: d3.median(known, ({ cell }) => cell.ratio), far: d3.greatest(known, weight) };
 }
 
-/** Decided cells weigh more than others, and among them what lies farther from 1. */
+/** Ranks decided cells above others, and among them those farther from 1 higher. */
 function weight({ cell }) {
   if (!isNumber(cell.ratio)) return -1;
   return Math.abs(Math.log(cell.ratio)) + (["better", "worse"].includes(cell.verdict) ? 100 : 0);
@@ -102,7 +102,7 @@ function card(column) {
 }
 
 function overview() {
-  return table(`Each beside ${base}`, [["Way", false], ["Verdicts", false], ["Median ratio", true], ["Farthest", false]], compared.map((column) => {
+  return table(`Each relative to ${base}`, [["Way", false], ["Verdicts", false], ["Median ratio", true], ["Farthest", false]], compared.map((column) => {
     const sum = summed(column);
     return [columns[column].label, el("div", { class: "verdicts" }, strip(sum), tallyList(sum)), show.ratio(sum.middle), el("span", { class: "line" }, farText(sum.far))];
   }));
@@ -112,39 +112,39 @@ function notices() {
   const failed = every.filter(({ cell }) => cell.failure);
   const list = [];
   if (data.is_interrupted) {
-    list.push(el("p", { class: "notice bad" }, el("b", {}, "Interrupted. "), "The run ended before its last round: what is here is whole, there was more to do. dio bench --resume goes on."));
+    list.push(el("p", { class: "notice bad" }, el("b", {}, "Interrupted. "), "The run ended before its last round: some figures are missing. dio bench --resume continues it."));
   }
   if (data.is_virtual) {
-    list.push(el("p", { class: "notice" }, el("b", {}, "Virtual time. "), "These figures repeat to the digit. They are costs of instructions, not speeds of a device."));
+    list.push(el("p", { class: "notice" }, el("b", {}, "Virtual time. "), "These figures repeat exactly. They are costs in instructions, not speeds of a device."));
   }
   if (failed.length > 0) {
     list.push(el("div", { class: "notice bad" }, el("b", {}, `${show.count(failed.length, "cell", "cells")} failed or ended early. `),
       failed.slice(0, 5).map(({ job, column, cell }) => el("div", { class: "small" }, `${jobs[job].label}, ${columns[column].label}: ${cell.failure}`)),
       failed.length > 5 ? el("div", { class: "small quiet" }, `and ${failed.length - 5} more, in the table of all figures`) : null));
   }
-  const doubtful = data.warnings.reduce((sum, warning) => sum + warning.count, 0);
-  if (doubtful > 0) {
-    list.push(el("p", { class: "notice" }, el("b", {}, `${show.count(doubtful, "warning", "warnings")}: `),
-      data.warnings.map((warning) => warning.doubt.replaceAll("-", " ")).join(", "), ". ", el("a", { href: "#warnings" }, "What they say, and what to do")));
+  const count = data.warnings.reduce((sum, warning) => sum + warning.count, 0);
+  if (count > 0) {
+    list.push(el("p", { class: "notice" }, el("b", {}, `${show.count(count, "warning", "warnings")}: `),
+      data.warnings.map((warning) => warning.doubt.replaceAll("-", " ")).join(", "), ". ", el("a", { href: "#warnings" }, "see the evidence and the remedies")));
   }
   for (const note of data.notes) list.push(el("p", { class: "notice" }, note));
   return list;
 }
 
-function answer() {
-  return el("section", { id: "answer" }, headline(), notices(),
+function result() {
+  return el("section", { id: "result" }, headline(), notices(),
     compared.length > CARDS_MAX ? overview() : compared.length > 0 ? el("ul", { class: "cards" }, compared.map(card)) : null);
 }
 
 // ---- Ratios ----
 
-/** Lines of a bar chart: heads of groups, and bars below them. */
+/** Lays out the lines of a bar chart: headings of groups, and bars below them. */
 function layOut(lines) {
   lines.forEach((line, at) => { line.at = at; });
   return { lines, bars: lines.filter((line) => !line.head), heads: lines.filter((line) => line.head), domain: lines.map((line) => line.at) };
 }
 
-/** Names beside the lines, and heads above groups of them; shared by all bar charts. */
+/** Returns the names of the lines, and the headings of their groups; shared by all bar charts. */
 function lineLabels({ bars, heads }, left) {
   return [
     Plot.text(bars, { y: "at", text: (line) => clipped(line.label, left - 14), title: "label", frameAnchor: "left", textAnchor: "end", dx: -8, className: "line-labels", fill: "var(--soft)" }),
@@ -175,7 +175,7 @@ function ratioLines(order, isWhole) {
   return { total, lines };
 }
 
-/** Ratios that people read with ease; close ones only where there is room. */
+/** Returns round ratios for an axis; close ones only where there is room. */
 function ratioTicks(low, high, most) {
   const within = [0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8].filter((tick) => tick >= low && tick <= high);
   return high / low < 12 && within.length <= most ? within : logTicks(low, high, most);
@@ -201,7 +201,7 @@ function ratioChart(width, lines) {
   const tickText = (tick) => (isLog ? `${Number(tick.toPrecision(3))}` : d3.format(high - low < 0.06 ? ".3f" : ".2f")(tick));
   const tint = (line) => TINTS[verdictOf(line.cell)];
   const top = layout.domain;
-  const said = ({ cell }) => (isNarrow ? `${ratioText(cell)} ${MARKS[verdictOf(cell)]}` : ratioText(cell));
+  const figureText = ({ cell }) => (isNarrow ? `${ratioText(cell)} ${MARKS[verdictOf(cell)]}` : ratioText(cell));
   return Plot.plot({
     width, height: 42 + top.length * 23, marginLeft: left, marginRight: right, marginTop: 24, marginBottom: 16,
     x, y: { type: "band", domain: top, axis: null, padding: 0.34 },
@@ -214,7 +214,7 @@ function ratioChart(width, lines) {
       Plot.ruleY(known.filter(({ cell }) => isNumber(cell.low)), { y: "at", x1: (line) => line.cell.low, x2: (line) => line.cell.high, stroke: "var(--ink)", strokeWidth: 1.5, marker: "tick", className: "interval" }),
       Plot.ruleY(known.filter(({ cell }) => isNumber(cell.same_low)), { y: "at", x1: (line) => line.cell.same_low, x2: (line) => line.cell.same_high, stroke: "var(--ink)", strokeWidth: 4, className: "same-interval" }),
       lineLabels(layout, left),
-      Plot.text(known, { y: "at", text: said, frameAnchor: "right", textAnchor: "start", dx: 8, fontWeight: 600, fill: tint, className: "ratio-labels" }),
+      Plot.text(known, { y: "at", text: figureText, frameAnchor: "right", textAnchor: "start", dx: 8, fontWeight: 600, fill: tint, className: "ratio-labels" }),
       isNarrow || !hasIntervals ? null : Plot.text(known, { y: "at", text: ({ cell }) => (isNumber(cell.low) ? rangeText(cell) : ""), frameAnchor: "right", textAnchor: "start", dx: 52, fill: "var(--soft)", className: "interval-labels" }),
       isNarrow || !isJudged ? null : Plot.text(known, { y: "at", text: ({ cell }) => (verdictOf(cell) === "none" ? "" : `${MARKS[verdictOf(cell)]} ${verdictOf(cell)}`), frameAnchor: "right", textAnchor: "start", dx: hasIntervals ? 146 : 52, fontWeight: 600, fill: tint, className: "verdict-labels" }),
       Plot.text(layout.bars.filter(({ cell }) => !isNumber(cell.ratio)), { y: "at", x: 1, text: () => "\u00d7 failed", textAnchor: "start", dx: 6, fill: "var(--worse)", className: "failed" }),
@@ -222,11 +222,11 @@ function ratioChart(width, lines) {
   });
 }
 
-/** What the ratios are of, and which side of 1 is the good one. */
+/** Describes the metric of the ratios, and which side of 1 is better. */
 function metricText() {
   const names = data.metrics.map((metric) => (metric.name === "iops" ? "IOPS" : metric.name.replaceAll("-", " ")));
   const sides = new Set(data.metrics.map((metric) => metric.is_lower_better));
-  const side = sides.size > 1 ? "Verdicts tell which side is the better one." : sides.has(true) ? "Left of 1 is less, and better." : "Right of 1 is more, and better.";
+  const side = sides.size > 1 ? "The verdicts show which side is better." : sides.has(true) ? "Left of 1 is less, and better." : "Right of 1 is more, and better.";
   return `${names.join(" or ") || "IOPS"} of each job over ${base}. ${side}`.replace(/^./, (first) => first.toUpperCase());
 }
 
@@ -246,11 +246,11 @@ function ratios() {
   });
   const more = total <= BARS_MAX ? null : el("button", { type: "button", onclick: () => {
     state.isWhole = !state.isWhole;
-    tell();
+    update();
     figure.redraw();
   } });
-  const tell = () => { if (more) more.textContent = state.isWhole ? `Show the ${BARS_MAX} farthest from 1` : `Show all ${total} (now the ${BARS_MAX} farthest from 1)`; };
-  tell();
+  const update = () => { if (more) more.textContent = state.isWhole ? `Show the ${BARS_MAX} farthest from 1` : `Show all ${total} (now the ${BARS_MAX} farthest from 1)`; };
+  update();
   const floor = effectFloor > 0 ? ` The grey band is the effect floor, \u00b1${show.percent(effectFloor)}.` : "";
   const isThick = beside.some(({ cell }) => isNumber(cell.same_low));
   const thick = isThick ? `, the thick part of ${show.percent(1 - 2 * data.rule.same_level)}` : "";
@@ -261,9 +261,9 @@ function ratios() {
     figure);
 }
 
-// ---- What is shown of one job at a time ----
+// ---- Figures of one job at a time ----
 
-/** The job that people will ask about first: the farthest decided ratio. */
+/** Returns the job that is shown first: the one with the farthest decided ratio. */
 function firstJob() {
   const far = d3.greatest(beside.filter(({ cell }) => cell.rounds_detail.length > 0), weight);
   return far ? far.job : 0;
@@ -278,7 +278,7 @@ function jobPick() {
   return jobs.length > 1 ? label : el("span", { class: "quiet" }, jobs[0] ? jobs[0].label : "");
 }
 
-/** Which line is which column; with `shapes` which symbol, too. */
+/** Returns the legend of the columns. */
 function columnLegend(which) {
   return el("ul", { class: "legend" }, which.map((column) => el("li", {}, lineSample(column), columns[column].label)));
 }
@@ -355,7 +355,7 @@ function latencies() {
   });
   shown.changed.push(() => { settle(); directions(); figure.redraw(); });
   directions();
-  return section("latency", "Latency", "How long requests took, all rounds together. Each step to the right leaves out ten times fewer requests; both axes are logarithmic.",
+  return section("latency", "Latency", "Durations of requests, all rounds together. Each step to the right excludes ten times fewer requests; both axes are logarithmic.",
     el("div", { class: "controls" }, jobPick(), choice("Latency", "kind", kinds, state.kind, (kind) => { state.kind = kind; figure.redraw(); }), place),
     columnLegend(d3.range(columns.length).filter((column) => every.some((one) => one.column === column && (one.cell.latencies || []).length > 0))), figure);
 }
@@ -398,13 +398,13 @@ function overTime() {
       capped(d3.sort(roundsOf(shown.job), (round) => round.turn).map((round) => [columns[round.column].label, round.turn, round.round, show.plain(round.from_s), show.plain(round.seconds), show.rate(round.iops)]), 6)),
   });
   shown.changed.push(() => figure.redraw());
-  return section("time", "Over time", "Requests per second. A bar is one round with its mean; thin lines are the course within it. Rounds that drift together are the machine's doing, not a difference.",
+  return section("time", "Over time", "Requests per second. A bar is one round with its mean; a thin line is the throughput within it. A drift of all columns together comes from the machine, not from a difference between them.",
     el("div", { class: "controls" }, jobPick()), columnLegend(d3.range(columns.length)), figure);
 }
 
 // ---- Depth ----
 
-// The least depth that gives this much of the most is the knee: beyond it requests only wait.
+// The knee is the least depth with this share of the maximum: beyond it requests only wait.
 const KNEE = 0.95;
 
 function sweeps() {
@@ -465,8 +465,8 @@ function depth() {
       sweepPoints(group()).map((point) => [point.depth, columns[point.column].label, show.rate(point.iops), show.time(point.p50), knees.some((knee) => knee.column === point.column && knee.depth === point.depth) ? "knee" : "-"]));
   };
   const rate = figureOf({ id: "chart-depth", label: "IOPS by depth, knees marked", chart: (width) => sweepChart(width, group(), "iops", show.rate), rows, summary: "Depths as a table" });
-  const wait = figureOf({ id: "chart-depth-latency", label: "Median latency by depth", rows, summary: "Depths as a table", chart: (width) => sweepChart(width, group(), "p50", show.time), empty: "Nobody took latencies." });
-  return section("depth", "Depth", `The knee is the least depth that gives ${show.percent(KNEE)} of the most: beyond it requests wait longer and little more gets done.`,
+  const wait = figureOf({ id: "chart-depth-latency", label: "Median latency by depth", rows, summary: "Depths as a table", chart: (width) => sweepChart(width, group(), "p50", show.time), empty: "Latencies were not measured." });
+  return section("depth", "Depth", `The knee is the least depth with ${show.percent(KNEE)} of the maximum: beyond it latency rises, and throughput hardly does.`,
     el("div", { class: "controls" }, groups.length > 1 ? pick("Job", groups.map((one, at) => [at, name(one)]), 0, (at) => { state.at = at; rate.redraw(); wait.redraw(); }) : el("span", { class: "quiet" }, name(group()))),
     columnLegend(d3.range(columns.length)),
     el("div", { class: "pair" }, el("div", {}, el("h3", {}, "Requests per second"), rate), el("div", {}, el("h3", {}, "Median latency"), wait)));
@@ -506,7 +506,7 @@ function processor() {
   if (known.length === 0) return null;
   const list = known.slice(0, BARS_MAX);
   const key = (tint, text) => el("li", {}, el("i", { style: `width:.75rem;height:.75rem;border-radius:2px;background:${tint}` }), text);
-  return section("processor", "Processor time per request", "Time of all processors that the process took, over its requests.",
+  return section("processor", "Processor time per request", "Processor time of the process divided by its requests.",
     el("ul", { class: "legend" }, key("var(--c1)", "program"), key("var(--c5)", "kernel")),
     known.length > list.length ? el("p", { class: "notice" }, `The chart shows the first ${list.length} of ${known.length} cells; the table has all.`) : null,
     figureOf({
@@ -524,7 +524,7 @@ function contextOf(cell) {
   return cell.contexts[most[0]] > 0 ? most[0] : "none";
 }
 
-// More names than this beside the last kernel run into each other.
+// With more names than this, those at the last kernel overlap.
 const KERNEL_NAMES_MAX = 14;
 
 function kernelChart(width, kernels) {
@@ -540,7 +540,7 @@ function kernelChart(width, kernels) {
   const domain = [low - span * 0.12, high + span * 0.12];
   const shape = Object.fromEntries(CONTEXTS.map(([name, , symbol]) => [name, symbol]));
   const ends = d3.sort(groups.map((group) => group.at(-1)), (point) => -point.ratio);
-  // Names at the ends keep a line's height between them.
+  // Names at the ends are at least a line's height apart.
   const height = isNarrow ? 280 : 360;
   const scale = d3.scaleLinear(domain, [height - 40, 20]);
   let before = -Infinity;
@@ -582,11 +582,11 @@ function kernels() {
   if (own.length < 2) return null;
   const seen = new Set(every.filter(({ column }) => own.includes(column)).map(({ cell }) => contextOf(cell)));
   const deferrers = (cell) => (cell.contexts ? cell.contexts.deferred_by.map(([name, count]) => `${name} ${count.toLocaleString("en")}`).join(", ") : "");
-  return section("kernels", "Kernels", `The same jobs on each kernel, relative to ${base}. Colour and shape tell where the kernel ran completions.`,
+  return section("kernels", "Kernels", `The same jobs on each kernel, relative to ${base}. Colour and shape show where the kernel ran completions.`,
     el("ul", { class: "legend" }, CONTEXTS.filter(([name]) => seen.has(name)).map(([name, text, symbol]) => el("li", {}, symbolSample(name, symbol), text))),
     figureOf({
       id: "chart-kernels", label: "Ratio by kernel, completion context as colour", chart: (width) => kernelChart(width, own), summary: "Kernels as a table",
-      rows: () => table("Kernels", [["Job", false], ["Kernel", false], ["Ratio", true], ["Completions in", false], ["Put off by", false], ["Instructions per request", true], ["Switches per request", true], ["Bios per request", true]],
+      rows: () => table("Kernels", [["Job", false], ["Kernel", false], ["Ratio", true], ["Completions in", false], ["Deferred by", false], ["Instructions per request", true], ["Switches per request", true], ["Bios per request", true]],
         capped(every.filter(({ column }) => own.includes(column)).map(({ job, column, cell }) => [jobs[job].label, columns[column].label, columns[column].base === null ? "1.000" : ratioText(cell), contextOf(cell), deferrers(cell), isNumber(cell.instructions) ? Math.round(cell.instructions).toLocaleString("en") : "-", show.plain(cell.guest_switches), show.plain(cell.bios)]), 8)),
     }));
 }
@@ -618,21 +618,21 @@ function environment() {
   const users = d3.range(count).map((at) => [...new Set(every.filter(({ cell }) => cell.environment === at).map(({ column }) => columns[column].label))]);
   const head = [["", false], ...users.map((labels, at) => [count === 1 ? "Value" : `${at + 1}: ${labels.slice(0, 3).join(", ")}${labels.length > 3 ? "\u2026" : ""}`, false])];
   const row = (fact) => ({ class: fact.differs ? "differs" : null, cells: [fact.name, ...fact.values] });
-  const sameHead = [["", false], [count === 1 ? "Value" : "Value, everywhere", false]];
+  const sameHead = [["", false], [count === 1 ? "Value" : "Value in all environments", false]];
   const sameRow = (fact) => [fact.name, fact.values[0]];
-  const lead = count === 1 ? "What it ran on." : facts.length === 0 ? `${count} environments, and nothing that is known differs between them.` : `${count} environments. What differs between them may explain a ratio as well as the code does.`;
+  const lead = count === 1 ? "The machine of the run." : facts.length === 0 ? `${count} environments without known differences.` : `${count} environments. A difference between them may explain a ratio as well as the code does.`;
   const first = ["kernel", "processor", "memory", "device", "device model", "file system", "mount options"];
   const brief = same.filter((fact) => first.includes(fact.name));
   return section("environment", "Environment", lead,
     facts.length > 0 ? table(`${show.count(facts.length, "difference", "differences")}`, head, facts.map(row), { long: true }) : null,
-    brief.length > 0 ? table(count === 1 ? "The machine" : "The same everywhere", sameHead, brief.map(sameRow), { long: true }) : null,
-    same.length > brief.length ? tableOf(`${same.length - brief.length} more`, () => table("Everything else that is known", sameHead, same.filter((fact) => !first.includes(fact.name)).map(sameRow), { long: true })) : null);
+    brief.length > 0 ? table(count === 1 ? "The machine" : "The same in all environments", sameHead, brief.map(sameRow), { long: true }) : null,
+    same.length > brief.length ? tableOf(`${same.length - brief.length} more`, () => table("Other known facts", sameHead, same.filter((fact) => !first.includes(fact.name)).map(sameRow), { long: true })) : null);
 }
 
 function warnings() {
   if (data.warnings.length === 0) return null;
-  return section("warnings", "Warnings", "What makes figures doubtful, and what to do about it.",
-    el("ul", { class: "doubts" }, data.warnings.map((warning) => el("li", { class: "notice" },
+  return section("warnings", "Warnings", "Reasons to distrust figures, with remedies.",
+    el("ul", { class: "warnings" }, data.warnings.map((warning) => el("li", { class: "notice" },
       el("h3", {}, warning.doubt.replaceAll("-", " "), el("span", { class: "quiet small" }, ` \u00b7 ${show.count(warning.count, "cell", "cells")}`)),
       el("p", {}, `Remedy: ${warning.remedy}.`),
       el("details", { open: warning.count <= 3 }, el("summary", {}, "Where"),
@@ -641,14 +641,14 @@ function warnings() {
 }
 
 function method() {
-  const order = { abba: "in an order that turns round every time (ABBA), so that a drift of the machine touches all alike", "in-order": "always in the same order" }[data.order];
+  const order = { abba: "in an order that alternates (ABBA), so that a drift of the machine affects all alike", "in-order": "always in the same order" }[data.order];
   const warmup = data.warmup_ns > 0 ? `, after ${show.time(data.warmup_ns)} of warm-up that is not counted` : "";
   const words = [
     columns.length > 1 && data.rounds > 0 ? `Each job ran ${data.rounds ? show.count(data.rounds, "round", "rounds") : "some rounds"} in each way${warmup}${order ? `, ${order}` : ""}.` : `Each job ran ${show.count(data.rounds, "round", "rounds")}${warmup}.`,
-    columns.length > 1 ? `Round n of one way is paired with round n of ${base}; a ratio is that of the pairs, and what varies from round to round is its error, not what varies within a round.` : "",
-    isJudged ? `A ratio is better or worse only if its interval of ${show.percent(1 - data.rule.alarm_level)} lies beyond the effect floor of \u00b1${show.percent(effectFloor)}, the same only if ${data.rule.same_level > 0 ? `that of ${show.percent(1 - 2 * data.rule.same_level)}` : "it"} lies within the floor, and else inconclusive: then more rounds, or a quieter machine, may tell.` : "",
-    isJudged && data.rule.judged > 1 && data.rule.family_level > 0 ? `${data.rule.judged} ratios were judged together, so that a false alarm among all of them is to be expected in no more than ${show.percent(data.rule.family_level)} of such runs.` : "",
-    data.is_virtual ? "Time was virtual: what is compared are instructions, not seconds." : "",
+    columns.length > 1 ? `Round n of one way is paired with round n of ${base}; a ratio is that of the pairs, and its error is the variation between rounds, not within them.` : "",
+    isJudged ? `A ratio is better or worse only if its interval of ${show.percent(1 - data.rule.alarm_level)} is beyond the effect floor of \u00b1${show.percent(effectFloor)}, the same only if ${data.rule.same_level > 0 ? `that of ${show.percent(1 - 2 * data.rule.same_level)}` : "it"} is within the floor, and else inconclusive: then run more rounds, or on a quieter machine.` : "",
+    isJudged && data.rule.judged > 1 && data.rule.family_level > 0 ? `${data.rule.judged} ratios were judged together, so that at most ${show.percent(data.rule.family_level)} of such runs have a false alarm.` : "",
+    data.is_virtual ? "Time was virtual: the comparison is of instructions, not seconds." : "",
     `Seed ${data.seed}.`,
   ];
   return section("method", "Method", null, el("p", {}, words.filter(Boolean).join(" ")));
@@ -659,13 +659,13 @@ function page() {
   const facts = [show.count(jobs.length, "job", "jobs"), show.count(columns.length, "way", "ways") + " to run them", data.rounds > 0 ? show.count(data.rounds, "round", "rounds") : null, data.started || null, data.made_by ? `by ${data.made_by}` : null];
   const isOfKernels = columns.filter((column) => column.kernel).length >= 2;
   const pictures = isOfKernels ? [kernels(), ratios()] : [ratios()];
-  const sections = [answer(), ...pictures, latencies(), overTime(), depth(), processor(), environment(), warnings(), figures(), method()].filter(Boolean);
-  const links = sections.filter((one) => one.id !== "answer").map((one) => el("li", {}, el("a", { href: `#${one.id}` }, one.querySelector("h2").textContent.replace(/^Relative to .*/, "Ratios"))));
+  const sections = [result(), ...pictures, latencies(), overTime(), depth(), processor(), environment(), warnings(), figures(), method()].filter(Boolean);
+  const links = sections.filter((one) => one.id !== "result").map((one) => el("li", {}, el("a", { href: `#${one.id}` }, one.querySelector("h2").textContent.replace(/^Relative to .*/, "Ratios"))));
   document.getElementById("report").append(
     el("header", { class: "top" }, el("div", {}, el("h1", {}, span), el("p", { class: "quiet" }, facts.filter(Boolean).join(" \u00b7 "))), themeSwitch()),
     el("nav", { class: "toc", "aria-label": "Sections" }, el("ul", {}, links)),
     ...sections,
-    el("footer", {}, "Rendered by dio report from a document of the schema diopter.bench/1. This page holds all its data and asks for nothing from anywhere."));
+    el("footer", {}, "Rendered by dio report from a document of the schema diopter.bench/1. This page has all its data and makes no requests."));
 }
 
 page();

@@ -1,12 +1,13 @@
 //! The instruments of diopter: they measure, judge and render, and are never on the path of a
 //! request.
 //!
-//! What is measured becomes a document ([`document`]); what is rendered is made from a document
-//! alone. So a report can be made again years later, on another machine, and a measurement never
-//! depends on how it will be shown. Nothing here prints: functions return values, and progress goes
-//! to whoever asked for it.
+//! Measuring produces a document ([`document`]), and reports are made from a document alone. So a
+//! report can be made again years later, on another machine, and a measurement does not depend on
+//! how it is shown. Nothing here prints: functions return values, and report progress to a
+//! callback.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "not a promised interface")]
 
 pub mod bench;
 pub mod compare;

@@ -1,6 +1,6 @@
-//! Numbers of one kind as numbers of another, rounded in the open. Casts are nowhere else.
+//! Conversions between kinds of numbers, with explicit rounding. Casts are nowhere else.
 
-/// A whole number as a float: exact up to 2^53, rounded beyond.
+/// Converts a whole number to a float: exact up to 2^53, rounded beyond.
 #[must_use]
 pub fn float(n: u64) -> f64 {
     let high = u32::try_from(n >> 32).expect("32 bits are left");
@@ -8,13 +8,13 @@ pub fn float(n: u64) -> f64 {
     f64::from(high) * 4_294_967_296.0 + f64::from(low)
 }
 
-/// How many there are of something, as a float.
+/// Converts a count to a float.
 #[must_use]
 pub fn count(n: usize) -> f64 {
     float(u64::try_from(n).expect("64-bit Linux only"))
 }
 
-/// The nearest whole number; 0 for what is below, the largest for what is above, and 0 for NaN.
+/// Returns the nearest whole number; 0 for negative numbers and NaN, and at most `u64::MAX`.
 #[must_use]
 pub fn rounded(x: f64) -> u64 {
     if x.is_nan() || x <= 0.0 {

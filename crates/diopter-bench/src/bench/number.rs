@@ -1,28 +1,27 @@
-//! Numbers between the worlds of counts and of figures, without casts.
+//! Conversions between counts and figures, without casts.
 
 use std::time::Duration;
 
 pub use crate::number::{count, float};
 
-/// A length as 64 bits.
+/// Returns a length as 64 bits.
 #[must_use]
 pub fn wide(length: usize) -> u64 {
     u64::try_from(length).expect("64 bits at most")
 }
 
-/// Nanoseconds of a duration; more than 584 years are as many.
+/// Returns the nanoseconds of a duration, at most `u64::MAX` (584 years).
 #[must_use]
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// So many in a second.
+/// Returns a rate per second.
 #[must_use]
 pub fn per_second(count: u64, elapsed_ns: u64) -> f64 {
     if elapsed_ns == 0 { 0.0 } else { float(count) * 1e9 / float(elapsed_ns) }
 }
 
-/// The middle of some figures; `None` of none.
 #[must_use]
 pub fn median(figures: &[f64]) -> Option<f64> {
     let mut sorted = figures.to_vec();

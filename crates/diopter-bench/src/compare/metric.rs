@@ -1,5 +1,4 @@
-//! The figures that are compared: what each one is of a round, and which way is better. Nothing is
-//! judged here.
+//! The metrics: their values in a round, and which direction is better. Nothing is judged here.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::document::{Direction, DirectionSample, Job, Latency, Sample, Span};
 use crate::number::float;
 
-/// Blocks from here on are told in bytes per second, smaller ones in requests per second. At one
-/// block size the two have the same ratio.
+/// Block size from which figures are bytes per second instead of requests per second. At one block
+/// size the two have the same ratio.
 const LARGE_BLOCK_BYTES: u64 = 64 * 1024;
 
 const NS_PER_SECOND: f64 = 1e9;
@@ -37,42 +36,38 @@ pub enum Metric {
     Bandwidth,
     /// Bytes moved.
     TotalIo,
-    /// Seconds that a round took; of jobs that end after so many bytes.
+    /// Seconds that a round took, for jobs that end after a number of bytes.
     Elapsed,
     /// Mean latency, in nanoseconds.
     LatencyMean,
-    /// Half of the requests took no longer, in nanoseconds.
+    /// Median latency, in nanoseconds.
     LatencyP50,
-    /// 99 % took no longer.
+    /// 99th percentile of the latency.
     LatencyP99,
-    /// 99.9 % took no longer.
+    /// 99.9th percentile of the latency.
     LatencyP999,
     /// Processor time per request, program and kernel, in nanoseconds.
     CpuPerIo,
     /// Processor time over elapsed time, in percent: 100 is one processor.
     CpuPercent,
-    /// Context switches per request.
     SwitchesPerIo,
     /// Instructions of the guest per request; virtual machines only.
     InstructionsPerIo,
-    /// Bios per request.
     BiosPerIo,
-    /// Most memory that the process held, in bytes.
+    /// Peak memory of the process, in bytes.
     MemoryPeak,
 }
 
-/// Whether more or less of it is better.
+/// The direction that is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Aim {
-    /// More is better.
     Higher,
-    /// Less is better.
     Lower,
 }
 
 impl Metric {
-    /// All of them, in the order in which they are told.
+    /// All metrics, in the order of reports.
     pub const ALL: [Metric; 14] = [
         Metric::Iops,
         Metric::Bandwidth,
@@ -90,13 +85,13 @@ impl Metric {
         Metric::MemoryPeak,
     ];
 
-    /// What a job is judged by when nobody says otherwise.
+    /// Returns the default metric of a job.
     #[must_use]
     pub fn of_job(job: &Job) -> Metric {
         if job.block_bytes >= LARGE_BLOCK_BYTES { Metric::Bandwidth } else { Metric::Iops }
     }
 
-    /// Its name in documents and on the command line.
+    /// Returns its name in documents and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -117,7 +112,7 @@ impl Metric {
         }
     }
 
-    /// Which way is better.
+    /// Returns the direction that is better.
     #[must_use]
     pub fn aim(self) -> Aim {
         match self {
@@ -126,7 +121,7 @@ impl Metric {
         }
     }
 
-    /// Whether it is told of reads and writes apart, where a job does both.
+    /// Returns true if it is reported for reads and writes separately, in a job with both.
     #[must_use]
     pub fn has_directions(self) -> bool {
         self.is_latency() || matches!(self, Metric::Iops | Metric::Bandwidth | Metric::TotalIo)
@@ -139,8 +134,8 @@ impl Metric {
         )
     }
 
-    /// Its value in a round, of one direction or of both together; `None` where nobody took it, and
-    /// where it is 0: nothing can be relative to that.
+    /// Returns its value in a round, of one direction or of both together; `None` if it was not
+    /// measured or is 0, to which nothing can be relative.
     #[must_use]
     pub fn value(self, job: &Job, sample: &Sample, direction: Option<Direction>) -> Option<f64> {
         let value = match direction {

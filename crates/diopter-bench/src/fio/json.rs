@@ -16,10 +16,10 @@ use crate::number::{float, rounded};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Documents in one file that are looked at; a run that printed more has run for weeks.
+/// Largest number of documents read from one file; more would take weeks to run.
 const DOCUMENTS_MAX: usize = 1_000_000;
 
-/// The whole output. What is missing is 0: fio's versions differ.
+/// The whole output. Missing values are 0: fio's versions differ.
 #[derive(Deserialize)]
 struct Output {
     #[serde(rename = "fio version")]
@@ -90,24 +90,24 @@ struct Times {
     bins: BTreeMap<String, u64>,
 }
 
-/// Reads the last whole document of a text; `None` where there is none that fio wrote.
+/// Reads the last complete document of a text; `None` if fio wrote none.
 ///
 /// # Errors
-/// A document is cut off and none before it is whole, or it is not what fio writes.
+/// No document is complete, or one is not in fio's format.
 pub fn import(text: &str) -> Result<Option<Loaded>, LoadError> {
     let found = find(text)?;
     let Some(value) = found.last else { return Ok(None) };
     let mut notes = Vec::new();
     if found.count > 1 {
-        notes.push(format!("{} JSON documents in it; the last whole one counts", found.count));
+        notes.push(format!("{} JSON documents; the last complete one counts", found.count));
     }
     if found.is_cut_off {
         notes.push("the last JSON document is cut off; the one before it counts".to_owned());
     }
     let output: Output = serde_json::from_value(value)
-        .map_err(|error| LoadError::new(format!("fio's JSON is not as fio writes it: {error}")))?;
+        .map_err(|error| LoadError::new(format!("invalid fio JSON: {error}")))?;
     if output.jobs.is_empty() {
-        return Err(LoadError::new("fio's JSON has no jobs in it; run the job again"));
+        return Err(LoadError::new("fio's JSON has no jobs; run the job again"));
     }
     let bench = place::document(&output.version.clone(), runs(output, &mut notes));
     Ok(Some(Loaded { bench, notes }))
@@ -119,7 +119,7 @@ struct Found {
     is_cut_off: bool,
 }
 
-/// Looks for fio's documents, each from a brace at the begin of a line.
+/// Finds fio's documents, each of which starts with a brace at the start of a line.
 fn find(text: &str) -> Result<Found, LoadError> {
     let mut found = Found { last: None, count: 0, is_cut_off: false };
     let mut at = 0;
@@ -152,7 +152,7 @@ fn find(text: &str) -> Result<Found, LoadError> {
     Ok(found)
 }
 
-/// The next brace at the begin of a line, or behind another document, from `at` on.
+/// Returns the next brace from `at` on, at the start of a line or after another document.
 fn next_brace(text: &str, at: usize) -> Option<usize> {
     let rest = text.get(at..)?;
     let own = rest.trim_start();
@@ -187,7 +187,7 @@ fn runs(output: Output, notes: &mut Vec<String>) -> Vec<Run> {
                 ..Environment::default()
             },
             sample,
-            failure: (job.error != 0).then(|| format!("fio ended with error {}", job.error)),
+            failure: (job.error != 0).then(|| format!("fio failed with error {}", job.error)),
         };
         let same = |other: &Run| other.job == run.job && other.column == run.column;
         match runs.iter().position(same) {
@@ -200,7 +200,7 @@ fn runs(output: Output, notes: &mut Vec<String>) -> Vec<Run> {
     }
     if !clones.is_empty() {
         notes.push(
-            "jobs of one name are taken together, without percentiles; fio's --group_reporting \
+            "jobs of one name are combined, without percentiles; fio's --group_reporting \
              keeps them"
                 .to_owned(),
         );
@@ -275,7 +275,7 @@ fn latency(times: &Times) -> Option<Latency> {
     })
 }
 
-/// From the bins of json+, where percentiles were switched off.
+/// Computes percentiles from the bins of json+, if percentiles were switched off.
 fn percentiles_of(bins: &BTreeMap<String, u64>) -> Vec<Percentile> {
     let numbered = bins.iter().filter_map(|(ns, count)| Some((ns.parse().ok()?, *count)));
     let bins: BTreeMap<u64, u64> = numbered.collect();
@@ -321,7 +321,8 @@ fn add_direction(own: &mut DirectionSample, more: &DirectionSample) {
     own.iops += more.iops;
 }
 
-/// Two distributions as one: count, ends, mean and deviation are exact; percentiles are lost.
+/// Combines two distributions: count, bounds, mean and deviation are exact; percentiles are
+/// dropped.
 fn pooled(own: Option<Latency>, more: Option<&Latency>) -> Option<Latency> {
     let (own, more) = (own?, more?);
     let count = own.count.saturating_add(more.count);

@@ -1,5 +1,5 @@
-//! One line for each cell and round, for whatever reads tables. The header only ever grows at its
-//! end. A cell without rounds has one line, with its failure.
+//! Formats one line for each cell and round, for programs that read tables. The header only ever
+//! grows at its end. A cell without rounds has one line, with its failure.
 
 use super::figures;
 use super::label::Labels;
@@ -8,7 +8,7 @@ use crate::document::{
 };
 use crate::untrusted;
 
-/// Columns that say which cell it is.
+/// Columns that identify the cell.
 const PLACE: [&str; 17] = [
     "row",
     "label",
@@ -54,9 +54,9 @@ const ROUND: [&str; 21] = [
     "instructions_per_io",
 ];
 
-/// Columns of each direction of a round, behind `read_` and `write_`.
+/// Columns of each direction of a round, after `read_` and `write_`.
 const DIRECTION: [&str; 4] = ["ios", "bytes", "short_ios", "iops"];
-/// Columns of each latency, behind the direction and the latency's name.
+/// Columns of each latency, after the direction and the latency's name.
 const LATENCY: [&str; 5] = ["mean_ns", "p50_ns", "p99_ns", "p999_ns", "max_ns"];
 const KINDS: [&str; 3] = ["slat", "clat", "lat"];
 
@@ -126,20 +126,20 @@ fn place(
 }
 
 fn round(sample: Option<&Sample>) -> Vec<String> {
-    let told = |of: fn(&Sample) -> u64| sample.map(|one| of(one).to_string()).unwrap_or_default();
+    let round = |of: fn(&Sample) -> u64| sample.map(|one| of(one).to_string()).unwrap_or_default();
     let known = |of: fn(&Sample) -> Option<u64>| shown(sample.and_then(of));
     let route = |of: fn(RouteSample) -> u64| shown(sample.and_then(|one| one.route).map(of));
     let context =
         |of: fn(&Contexts) -> u64| shown(sample.and_then(|one| one.contexts.as_ref()).map(of));
     let mut fields = vec![
-        told(|one| one.round.into()),
-        told(|one| one.turn.into()),
-        told(|one| one.started_unix_ns),
-        told(|one| one.elapsed_ns),
-        told(|one| one.processor.user_ns),
-        told(|one| one.processor.system_ns),
-        told(|one| one.switches.voluntary),
-        told(|one| one.switches.involuntary),
+        round(|one| one.round.into()),
+        round(|one| one.turn.into()),
+        round(|one| one.started_unix_ns),
+        round(|one| one.elapsed_ns),
+        round(|one| one.processor.user_ns),
+        round(|one| one.processor.system_ns),
+        round(|one| one.switches.voluntary),
+        round(|one| one.switches.involuntary),
         known(|one| one.memory_peak_bytes),
         known(|one| one.bios),
         shown(sample.and_then(|one| one.depth_mean)),

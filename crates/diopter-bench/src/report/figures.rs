@@ -1,14 +1,14 @@
-//! What the rounds of one cell come to: the figures that every form of a report shows. Judges
-//! nothing: ratios with their verdicts come from `compare`.
+//! The figures of one cell, which every form of a report shows. Judges nothing: ratios with their
+//! verdicts come from `compare`.
 
 use super::numbers::median;
 use crate::document::{Cell, Contexts, Direction, DirectionSample, RouteSample, Sample};
 use crate::number::float;
 
-/// The figures of one cell; `None` where nothing was measured.
+/// The figures of one cell; `None` for what was not measured.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
-    /// Rounds that it rests on.
+    /// Number of rounds.
     pub(super) rounds: usize,
     /// Requests per second, both directions: the median of the rounds.
     pub(super) iops: Option<f64>,
@@ -26,13 +26,13 @@ pub(super) struct Figures {
     pub(super) bios: Option<f64>,
     /// Mean number of requests in flight.
     pub(super) depth: Option<f64>,
-    /// Most memory of any round, bytes.
+    /// Peak memory of any round, bytes.
     pub(super) memory_bytes: Option<u64>,
     /// Requests that moved fewer bytes than asked, all rounds.
     pub(super) short_ios: u64,
-    /// Which way the bytes of all rounds went.
+    /// Bytes of all rounds by route.
     pub(super) route: Option<RouteSample>,
-    /// Where the completions of all rounds ran.
+    /// Contexts of the completions of all rounds.
     pub(super) contexts: Option<Contexts>,
     /// Instructions of the guest for each request.
     pub(super) instructions: Option<f64>,
@@ -41,7 +41,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Of one cell.
+    /// Computes the figures of one cell.
     pub(super) fn of(cell: &Cell) -> Figures {
         let samples = &cell.samples;
         let ios: f64 = samples.iter().map(|sample| float(ios_of(sample))).sum();
@@ -72,7 +72,7 @@ impl Figures {
     }
 }
 
-/// What a round did in one direction.
+/// Returns the part of a round in one direction.
 pub(super) fn direction(sample: &Sample, direction: Direction) -> Option<&DirectionSample> {
     match direction {
         Direction::Read => sample.read.as_ref(),
@@ -80,22 +80,22 @@ pub(super) fn direction(sample: &Sample, direction: Direction) -> Option<&Direct
     }
 }
 
-/// Requests per second of a round, both directions.
+/// Returns the requests per second of a round, both directions.
 pub(super) fn iops_of(sample: &Sample) -> f64 {
     both(sample).map(|direction| direction.iops).sum()
 }
 
-/// Bytes of a round, both directions.
+/// Returns the bytes of a round, both directions.
 pub(super) fn bytes_of(sample: &Sample) -> u64 {
     both(sample).map(|direction| direction.bytes).sum()
 }
 
-/// Requests of a round, both directions.
+/// Returns the requests of a round, both directions.
 pub(super) fn ios_of(sample: &Sample) -> u64 {
     both(sample).map(|direction| direction.ios).sum()
 }
 
-/// Bytes per second of a round; `None` of a round without a length.
+/// Returns the bytes per second of a round; `None` for a round without a duration.
 pub(super) fn bytes_per_second(sample: &Sample) -> Option<f64> {
     let seconds = float(sample.elapsed_ns) / 1e9;
     (sample.elapsed_ns > 0).then(|| float(bytes_of(sample)) / seconds)

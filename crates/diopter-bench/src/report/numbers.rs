@@ -1,7 +1,5 @@
-//! Numbers for people: three significant digits and a unit that fits. Nothing here knows what is
-//! told.
+//! Formats numbers for people: three significant digits and a suitable unit.
 
-/// The middle one, or the mean of the two in the middle; `None` of nothing.
 pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
@@ -13,7 +11,8 @@ pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// Three significant digits, never in powers of ten: `0.0123`, `1.23`, `12.3`, `123`, `1234`.
+/// Formats three significant digits, never in powers of ten: `0.0123`, `1.23`, `12.3`, `123`,
+/// `1234`.
 pub(super) fn three_digits(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -28,30 +27,30 @@ pub(super) fn three_digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// With a prefix of powers of 1000: `412 k`, `1.23 M`.
+/// Formats with a prefix of powers of 1000: `412 k`, `1.23 M`.
 pub(super) fn rate(per_second: f64) -> String {
     const PREFIXES: [&str; 5] = ["", " k", " M", " G", " T"];
     scaled(per_second, 1000.0, &PREFIXES)
 }
 
-/// Bytes in powers of 1024: `38.2 GiB`.
+/// Formats bytes in powers of 1024: `38.2 GiB`.
 pub(super) fn bytes(bytes: f64) -> String {
     const UNITS: [&str; 6] = [" B", " KiB", " MiB", " GiB", " TiB", " PiB"];
     scaled(bytes, 1024.0, &UNITS)
 }
 
-/// Nanoseconds: `850 ns`, `12.3 us`, `1.20 s`.
+/// Formats nanoseconds: `850 ns`, `12.3 us`, `1.20 s`.
 pub(super) fn time(ns: f64) -> String {
     const UNITS: [&str; 4] = [" ns", " us", " ms", " s"];
     scaled(ns, 1000.0, &UNITS)
 }
 
-/// A ratio: three places up to ten, as the reports of kernels print them.
+/// Formats a ratio: three decimals up to ten, as is usual in reports about the kernel.
 pub(super) fn ratio(ratio: f64) -> String {
     if ratio >= 9.9995 { three_digits(ratio) } else { format!("{ratio:.3}") }
 }
 
-/// A block size in fio's words: `4k`, `1M`, `512`.
+/// Formats a block size in fio's notation: `4k`, `1M`, `512`.
 pub(super) fn block(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")];
     let fits = UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
@@ -61,7 +60,7 @@ pub(super) fn block(bytes: u64) -> String {
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut unit = 0;
-    // What would be told as 1000 of one unit is told as 1.00 of the next.
+    // A value that rounds to 1000 of one unit is 1.00 of the next.
     while value.abs() >= step - 0.5 && unit + 1 < units.len() {
         value /= step;
         unit += 1;
@@ -99,7 +98,7 @@ mod tests {
 
     #[test]
     fn figures_have_three_digits_and_a_unit_that_fits() {
-        for (told, expected) in [
+        for (text, expected) in [
             (rate(0.0), "0"),
             (rate(999.0), "999"),
             (rate(999.7), "1.00 k"),
@@ -116,7 +115,7 @@ mod tests {
             (block(1 << 20), "1M"),
             (block(5000), "5000"),
         ] {
-            assert_eq!(told, expected);
+            assert_eq!(text, expected);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Tables for a terminal, or for an e-mail: columns of letters, folded where they are too wide.
+//! Tables for a terminal, or for an e-mail: text columns, folded where they are too wide.
 
 use std::fmt::Write as _;
 
@@ -9,17 +9,15 @@ use super::table::{Block, Shown, blocks};
 use crate::compare::{Comparison, Verdict};
 use crate::document::Bench;
 
-/// Names of lines are cut at this width, so that figures have room.
+/// Longest name of a line, so that figures have room.
 const NAME_COLUMNS_MAX: usize = 30;
-/// Between two columns.
 const GAP: &str = "  ";
 
-/// How a text looks.
 #[derive(Clone, Copy, Debug)]
 pub struct TextStyle {
-    /// Columns of the terminal; tables are folded at it.
+    /// Columns of the terminal; wider tables are folded.
     pub columns: usize,
-    /// Whether verdicts are coloured.
+    /// True if verdicts are coloured.
     pub is_coloured: bool,
 }
 
@@ -28,9 +26,9 @@ pub(super) fn text(bench: &Bench, comparison: Option<&Comparison>, style: TextSt
     let mut text = String::new();
     put_wrapped(&mut text, &summary.title, style);
     put_wrapped(&mut text, &summary.run, style);
-    if !summary.answer.is_empty() {
+    if !summary.result.is_empty() {
         text.push('\n');
-        put_wrapped(&mut text, &summary.answer, style);
+        put_wrapped(&mut text, &summary.result, style);
     }
     for note in &summary.notes {
         put_wrapped(&mut text, &format!("note: {note}"), style);
@@ -48,12 +46,12 @@ pub(super) fn text(bench: &Bench, comparison: Option<&Comparison>, style: TextSt
 }
 
 fn put(text: &mut String, line: &str) {
-    // A name from somebody's file must not move the cursor.
+    // A name from an untrusted file must not move the cursor.
     let safe: String = line.chars().filter(|one| !one.is_control() || *one == '\n').collect();
     writeln!(text, "{}", safe.trim_end()).expect("a string takes every line");
 }
 
-/// A paragraph in lines of the terminal's width; what follows the first stands further in.
+/// Writes a paragraph in lines of the terminal's width; all but the first are indented.
 fn put_wrapped(text: &mut String, paragraph: &str, style: TextStyle) {
     let indent = paragraph.len() - paragraph.trim_start().len();
     let mut line = " ".repeat(indent);
@@ -86,7 +84,7 @@ fn put_list(text: &mut String, title: &str, lines: &[String], style: TextStyle) 
 fn put_legend(text: &mut String, blocks: &[Block]) {
     let mut cells = blocks.iter().flat_map(|block| &block.lines).flat_map(|(_, cells)| cells);
     if cells.any(|cell| cell.verdict == Some(Verdict::Inconclusive)) {
-        put(text, "\n? is inconclusive: the rounds do not tell; more rounds may");
+        put(text, "\n? is inconclusive: the rounds do not decide; run more rounds");
     }
 }
 
@@ -101,7 +99,7 @@ fn put_block(text: &mut String, block: &Block, style: TextStyle) {
         }
         let mut room = style.columns.saturating_sub(name_width);
         let mut end = at;
-        // One column at least, however narrow the terminal.
+        // At least one column, however narrow the terminal.
         while end < columns.len() && (end == at || columns[end].width + GAP.len() <= room) {
             room = room.saturating_sub(columns[end].width + GAP.len());
             end += 1;
@@ -109,8 +107,8 @@ fn put_block(text: &mut String, block: &Block, style: TextStyle) {
         let heads = columns[at..end].iter().map(|column| column.head.clone()).collect();
         put_line(text, (block.corner, name_width), heads);
         for (name, cells) in &block.lines {
-            let told = (at..end).map(|at| columns[at].cell(&cells[at], style.is_coloured));
-            put_line(text, (name, name_width), told.collect());
+            let cells_shown = (at..end).map(|at| columns[at].cell(&cells[at], style.is_coloured));
+            put_line(text, (name, name_width), cells_shown.collect());
         }
         at = end;
     }
@@ -147,11 +145,11 @@ impl Column {
 
     fn cell(&self, cell: &Shown, is_coloured: bool) -> String {
         let figure = format!("{}{}", " ".repeat(self.figure - cell.figure.width()), cell.figure);
-        let told = format!("{figure} {}", padded(&cell.beside, self.beside));
+        let shown = format!("{figure} {}", padded(&cell.beside, self.beside));
         let word = word(cell.verdict);
-        let told = if self.beside == 0 { figure } else { told };
-        let told = if word.is_empty() { told } else { format!("{told} {word}") };
-        let padded = padded(&told, self.width);
+        let shown = if self.beside == 0 { figure } else { shown };
+        let shown = if word.is_empty() { shown } else { format!("{shown} {word}") };
+        let padded = padded(&shown, self.width);
         match cell.verdict {
             Some(verdict) if is_coloured => {
                 padded.replace(word, &format!("{}{word}\u{1b}[0m", tone(verdict)))
@@ -182,8 +180,8 @@ fn padded(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }
 
-/// Without what a terminal would act on, and no wider than so many columns: the middle goes, since
-/// names differ at their ends.
+/// Removes control characters, and shortens to a number of columns: it cuts the middle, since names
+/// differ at their ends.
 fn clipped(text: &str, columns: usize) -> String {
     let text: String = text.chars().filter(|one| !one.is_control()).collect();
     if text.width() <= columns {
@@ -195,7 +193,7 @@ fn clipped(text: &str, columns: usize) -> String {
     format!("{head}..{}", tail.chars().rev().collect::<String>())
 }
 
-/// As many of the first characters as fit into so many columns.
+/// Returns as many of the first characters as fit into a number of columns.
 fn taken(characters: impl Iterator<Item = char>, columns: usize) -> String {
     let mut room = columns;
     let fits = characters.take_while(|character| {

@@ -10,9 +10,9 @@ use crate::report::figures::{self, Figures};
 use crate::report::judged::Judged;
 use crate::report::latency::{self, Kind};
 
-/// Points of throughput over time in the whole page: each takes about 14 bytes.
+/// Largest number of points of throughput over time in a page: each takes about 14 bytes.
 const SERIES_POINTS_MAX: usize = 60_000;
-/// Points of one round's throughput: a chart is no wider than this many pixels.
+/// Largest number of points of one round's throughput: a chart has no more pixels in its width.
 const ROUND_POINTS_MAX: usize = 1000;
 /// Fewer points than this show no shape.
 const ROUND_POINTS_MIN: usize = 10;
@@ -76,21 +76,21 @@ struct PageLatency {
     ns: Vec<Option<f64>>,
 }
 
-/// One round: where it stands in time, and its throughput.
+/// One round: its position in time, and its throughput.
 #[derive(Debug, Serialize)]
 struct PageRound {
     round: u32,
     turn: u32,
-    /// Seconds from the begin of the row's first round.
+    /// Seconds since the start of the row's first round.
     from_s: f64,
     seconds: f64,
     iops: f64,
-    /// Seconds from the begin of the round, and requests per second until then.
+    /// Seconds since the start of the round, and requests per second until then.
     series: Vec<(f64, f64)>,
 }
 
 impl PageCell {
-    /// What was measured and judged, without curves and rounds.
+    /// Returns the figures and the verdict, without curves and rounds.
     pub(super) fn of(cell: &Cell, figures: &Figures, judged: Option<&Judged>) -> PageCell {
         let mut page = PageCell::measured(cell, figures);
         if let Some(judged) = judged {
@@ -167,7 +167,7 @@ fn latencies(cell: &Cell) -> Vec<PageLatency> {
     all
 }
 
-/// When the first round of a row began.
+/// Returns the start of a row's first round.
 pub(super) fn row_began(cells: &[Cell]) -> u64 {
     let samples = cells.iter().flat_map(|cell| &cell.samples);
     samples.map(|sample| sample.started_unix_ns).min().unwrap_or(0)
@@ -184,8 +184,9 @@ fn round(sample: &Sample, row_began: u64, points_max: usize) -> PageRound {
     }
 }
 
-/// Throughput over a round, with so many neighbours joined that `points_max` are left. A last slice
-/// of less than half the others' time is left out: one request in a sliver is no rate.
+/// Returns the throughput over a round, with neighbours joined so that at most `points_max` are
+/// left. Omits a last slice of less than half the others' duration: its few requests are not a
+/// rate.
 fn series(sample: &Sample, points_max: usize) -> Vec<(f64, f64)> {
     if points_max == 0 {
         return Vec::new();
@@ -207,7 +208,7 @@ fn series(sample: &Sample, points_max: usize) -> Vec<(f64, f64)> {
     points
 }
 
-/// How many points each round's series may have so that all of them fit; zero for none at all.
+/// Returns the number of points of each round's series with which all of them fit; zero for none.
 pub(super) fn round_points_max(bench: &Bench, cells_max: usize, notes: &mut Vec<String>) -> usize {
     let cells = bench.rows.iter().flat_map(|row| &row.cells).take(cells_max);
     let samples = cells.flat_map(|cell| &cell.samples);
@@ -223,12 +224,12 @@ pub(super) fn round_points_max(bench: &Bench, cells_max: usize, notes: &mut Vec<
     0
 }
 
-/// Five significant digits: more than any chart or table shows, in half the bytes.
+/// Rounds to five significant digits: more than any chart or table shows, in half the bytes.
 fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;
     }
-    format!("{value:.4e}").parse().expect("what is printed as a number is read as one")
+    format!("{value:.4e}").parse().expect("a printed number can be parsed")
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use diopter_bench::bench::campaign::Event;
-use diopter_bench::bench::doubts::iops;
 use diopter_bench::bench::journal::Reached;
 use diopter_bench::bench::number::median;
 use diopter_bench::bench::plan::Plan;
+use diopter_bench::bench::warnings::iops;
 use diopter_bench::document::{Cell, Job};
 use diopter_bench::untrusted;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

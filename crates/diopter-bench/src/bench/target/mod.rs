@@ -1,5 +1,5 @@
-//! What jobs run on: files that are made, filled and removed here, files and devices that are
-//! given, and fresh file systems. What must not be written is refused before anything is.
+//! Benchmark targets: files that are created, filled and removed here, existing files and devices,
+//! and fresh file systems. All checks precede the first write.
 
 mod fill;
 mod fresh;
@@ -24,87 +24,86 @@ use fill::Stop;
 use fresh::FreshFileSystem;
 use scratch::Scratch;
 
-/// Left free on a file system that a scratch file is made on.
+/// Space left free on the file system of a scratch file.
 const SPARE_BYTES: u64 = 64 << 20;
 
-/// What somebody named to measure on.
+/// The path named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Named {
+pub enum TargetPath {
     /// A directory: a scratch file is made in it, and removed.
     Dir(PathBuf),
-    /// A file that is there.
+    /// An existing file.
     File(PathBuf),
-    /// A block device.
     Device(PathBuf),
 }
 
-/// What jobs run on.
-pub struct Ground {
-    named: Named,
+/// The target that jobs run on.
+pub struct BenchTarget {
+    named: TargetPath,
     may_overwrite: bool,
     stop: Stop,
     scratch: Option<Scratch>,
     fresh: Option<FreshFileSystem>,
-    /// Made for the last row; the next may use it again.
+    /// Made for the last row; the next may reuse it.
     made: Option<Made>,
-    /// Holds a device so that nobody mounts it meanwhile.
+    /// Holds a device so that no process mounts it meanwhile.
     _held: Option<File>,
 }
 
-/// What was made, and for what.
+/// The scratch target, and the job's target and size that it was made for.
 struct Made {
     target: String,
     bytes: u64,
     place: Place,
 }
 
-impl Named {
-    /// What a path is.
+impl TargetPath {
+    /// Classifies a path.
     ///
     /// # Errors
-    /// It is not there, or nothing that can be measured on.
-    pub fn of(path: &Path) -> Result<Named, String> {
+    /// It does not exist, or cannot be measured on.
+    pub fn of(path: &Path) -> Result<TargetPath, String> {
         let shown = path.display();
         let found = fs::metadata(path)
             .map_err(|error| format!("{shown}: {error}; name a directory, a file or a device"))?;
         let kind = found.file_type();
         if kind.is_dir() {
-            Ok(Named::Dir(path.to_owned()))
+            Ok(TargetPath::Dir(path.to_owned()))
         } else if kind.is_block_device() {
-            Ok(Named::Device(path.to_owned()))
+            Ok(TargetPath::Device(path.to_owned()))
         } else if kind.is_file() {
-            Ok(Named::File(path.to_owned()))
+            Ok(TargetPath::File(path.to_owned()))
         } else {
-            Err(format!("{shown} is no directory, file or block device; name one"))
+            Err(format!("{shown}: not a directory, file or block device; name one"))
         }
     }
 
     fn path(&self) -> &Path {
         match self {
-            Named::Dir(path) | Named::File(path) | Named::Device(path) => path,
+            TargetPath::Dir(path) | TargetPath::File(path) | TargetPath::Device(path) => path,
         }
     }
 }
 
-impl Ground {
-    /// For these jobs on what was named. `stop` says whether somebody asked for the end.
+impl BenchTarget {
+    /// Prepares the target for these jobs. `stop` returns true once the user interrupted the run.
     ///
     /// # Errors
     /// It must not be written, is mounted, is too small, or has no space.
     pub fn new(
-        named: Named,
+        named: TargetPath,
         jobs: &[Job],
         (may_overwrite, stop): (bool, Stop),
-    ) -> Result<Ground, String> {
+    ) -> Result<BenchTarget, String> {
         let writes = jobs.iter().any(|job| job.rw.has_writes() || is_fresh(job));
         let mut held = None;
         match &named {
-            Named::Dir(dir) => {
-                // What a killed run left takes space that this one may need.
+            TargetPath::Dir(dir) => {
+                // The leftovers of a killed run may take space that this run needs.
                 scratch::sweep(register::Register::open().as_ref());
                 check_space(dir, jobs)?;
             }
-            Named::File(path) => {
+            TargetPath::File(path) => {
                 let shown = path.display();
                 if writes && !may_overwrite {
                     return Err(format!(
@@ -114,29 +113,26 @@ impl Ground {
                 }
                 check_file(path, jobs)?;
             }
-            Named::Device(path) => {
+            TargetPath::Device(path) => {
                 held = Some(check_device(path, (jobs, writes), may_overwrite)?);
             }
         }
         if jobs.iter().any(is_fresh) {
-            // mkfs and mount want the device for themselves.
+            // mkfs and mount need exclusive access to the device.
             held = None;
             fresh::check(&named, jobs)?;
         }
         let (scratch, fresh, made) = (None, None, None);
-        Ok(Ground { named, may_overwrite, stop, scratch, fresh, made, _held: held })
+        Ok(BenchTarget { named, may_overwrite, stop, scratch, fresh, made, _held: held })
     }
 
-    /// Makes ready what a row needs.
-    ///
-    /// # Errors
-    /// It cannot be made, or somebody asked for the end.
+    /// Prepares what a row needs.
     pub fn begin(&mut self, job: &Job) -> Result<(), Trouble> {
         let bytes = job.offset + job.size;
         if is_fresh(job) {
             self.made = None;
             let device = match &self.named {
-                Named::Device(path) => Some(path.clone()),
+                TargetPath::Device(path) => Some(path.clone()),
                 _ => None,
             };
             let fresh = FreshFileSystem::new(self.scratch()?, device, job);
@@ -149,9 +145,9 @@ impl Ground {
         }
         self.made = None;
         let place = match (self.named.clone(), job.target.as_str()) {
-            (Named::Dir(_), "") => self.scratch_file(bytes)?,
-            (Named::Dir(_), target) => self.scratch_target(target, bytes)?,
-            (Named::File(path) | Named::Device(path), "") => {
+            (TargetPath::Dir(_), "") => self.scratch_file(bytes)?,
+            (TargetPath::Dir(_), target) => self.scratch_target(target, bytes)?,
+            (TargetPath::File(path) | TargetPath::Device(path), "") => {
                 self.scratch_beside()?;
                 if self.may_overwrite && job.rw.has_writes() {
                     fill::overwrite(&path, bytes, &self.stop)?;
@@ -170,10 +166,7 @@ impl Ground {
         Ok(())
     }
 
-    /// What a round runs on; a fresh file system is made for each.
-    ///
-    /// # Errors
-    /// As [`Ground::begin`].
+    /// Returns the place of a round; makes a fresh file system for each.
     pub fn place(&mut self, job: &Job) -> Result<Place, Trouble> {
         if let Some(fresh) = &mut self.fresh {
             let path = fresh.make().map_err(Trouble::Run)?;
@@ -182,20 +175,17 @@ impl Ground {
         }
         let made = self.made.as_ref();
         let place = made.map(|made| made.place.clone());
-        let place = place.ok_or_else(|| Trouble::Run("nothing was made ready".to_owned()))?;
+        let place = place.ok_or_else(|| Trouble::Run("the row was not prepared".to_owned()))?;
         drop_cache(&place);
         Ok(place)
     }
 
-    /// A directory for what a round leaves: logs of fio.
-    ///
-    /// # Errors
-    /// It cannot be made.
+    /// Returns a directory for the output of a round: logs of fio.
     pub fn dir(&mut self) -> Result<PathBuf, Trouble> {
         Ok(self.scratch()?.path())
     }
 
-    /// Takes away what one row alone needed.
+    /// Removes what only one row needed.
     pub fn end(&mut self) {
         self.fresh = None;
     }
@@ -219,7 +209,7 @@ impl Ground {
         Ok(Place::File(path))
     }
 
-    /// `striped:4x1048576` or `image:ext3`.
+    /// Makes the target of `striped:4x1048576` or `image:ext3`.
     fn scratch_target(&mut self, target: &str, bytes: u64) -> Result<Place, Trouble> {
         let dir = self.scratch()?.path();
         match target.split_once(':') {
@@ -236,23 +226,23 @@ impl Ground {
                 make_image(&dir, (&path, kind), (bytes, &self.stop))?;
                 Ok(Place::Inside { image: path, path: "/data".to_owned() })
             }
-            _ => Err(Trouble::Run(format!("nobody knows how to make a `{target}`"))),
+            _ => Err(Trouble::Run(format!("unsupported target `{target}`"))),
         }
     }
 }
 
-/// Whether a job wants a file system of its own.
+/// Returns true if a job needs a fresh file system.
 #[must_use]
 pub fn is_fresh(job: &Job) -> bool {
     job.file_system.is_some()
 }
 
-/// Where the scratch directory is made: of a run on a file or device it holds logs and a mount
-/// point.
-fn scratch_dir(named: &Named) -> PathBuf {
+/// Returns the parent of the scratch directory, which holds logs and a mount point for a run on a
+/// file or device.
+fn scratch_dir(named: &TargetPath) -> PathBuf {
     match named {
-        Named::Dir(dir) => dir.clone(),
-        Named::File(_) | Named::Device(_) => std::env::temp_dir(),
+        TargetPath::Dir(dir) => dir.clone(),
+        TargetPath::File(_) | TargetPath::Device(_) => std::env::temp_dir(),
     }
 }
 
@@ -269,7 +259,7 @@ fn make_striped((path, objects): (&Path, &Path), shape: &str) -> Result<(), Stri
     let numbers = shape.split_once('x');
     let numbers = numbers.and_then(|(count, size)| Some((count.parse().ok()?, size.parse().ok()?)));
     let (count, stripe_size): (usize, u64) =
-        numbers.ok_or_else(|| format!("`{shape}` is no shape; write 4x1048576"))?;
+        numbers.ok_or_else(|| format!("invalid shape `{shape}`; write 4x1048576"))?;
     if path.exists() {
         return Ok(());
     }
@@ -280,8 +270,8 @@ fn make_striped((path, objects): (&Path, &Path), shape: &str) -> Result<(), Stri
     Layout::create(path, &options).map(drop).map_err(|error| error.to_string())
 }
 
-/// An image with `/data` of so many bytes, written by the file system's own tools: its blocks lie
-/// where the kernel would have put them one after another.
+/// Makes an image with `/data` of `bytes` by the file system's own tools, with the block layout of
+/// the kernel's sequential allocation.
 fn make_image(
     dir: &Path,
     (image, kind): (&Path, &str),
@@ -298,14 +288,14 @@ fn make_image(
     let write = format!("write {} data", content.display());
     tool::run("debugfs", &["-w", "-R", &write, &shown]).map_err(Trouble::Run)?;
     remove_if_there(&content)?;
-    // What mke2fs wrote stays in the page cache else.
+    // Without this, the output of mke2fs stays in the page cache.
     let file = File::open(image).and_then(|file| file.sync_all().map(|()| file));
     file.map_err(|error| Trouble::Run(format!("{shown}: {error}")))?;
     drop_cache(&Place::Inside { image: image.to_owned(), path: String::new() });
     Ok(())
 }
 
-/// Before each round: so that no round finds what another one left.
+/// Drops the file from the page cache before each round, so that no round depends on another.
 fn drop_cache(place: &Place) {
     let path = match place {
         Place::File(path) => path,
@@ -314,17 +304,18 @@ fn drop_cache(place: &Place) {
     let options = diopter::File::options().read(true).striped(true);
     let Ok(file) = options.open(path) else { return };
     for object in file.object_descriptors() {
-        // Only advice: what stays is seen after the round, and told as a doubt.
+        // The advice may have no effect; remaining pages are seen after the round and become a
+        // warning.
         diopter::sys::space::advise_dont_need(object, 0, 0).unwrap_or(());
     }
 }
 
-/// The largest that is made at one time must fit, and some more.
+/// Checks that the largest scratch file and a spare fit.
 fn check_space(dir: &Path, jobs: &[Job]) -> Result<(), String> {
     let needs = jobs.iter().map(needed_bytes).max().unwrap_or(0);
     let shown = dir.display();
     let free = rustix::fs::statvfs(dir)
-        .map(|told| told.f_bavail.saturating_mul(told.f_frsize))
+        .map(|space| space.f_bavail.saturating_mul(space.f_frsize))
         .map_err(|error| format!("{shown}: {error}"))?;
     if needs > free {
         let (needs, free) = (size_text(needs), size_text(free));
@@ -371,7 +362,7 @@ fn check_size((path, size): (&Path, u64), jobs: &[Job]) -> Result<(), String> {
     Ok(())
 }
 
-/// A device that may be written, held so that nobody mounts it.
+/// Checks that a device may be written, and holds it so that no process mounts it.
 fn check_device(
     path: &Path,
     (jobs, writes): (&[Job], bool),
@@ -386,7 +377,7 @@ fn check_device(
         ));
     }
     if writes && !may_overwrite {
-        return Err(format!("{shown} would lose what is on it; write --overwrite if it may"));
+        return Err(format!("the run would destroy {shown}; write --overwrite to allow it"));
     }
     check_size((path, facts.size.unwrap_or(0)), jobs)?;
     let mut options = File::options();
