@@ -595,8 +595,8 @@ function kernels() {
 
 function routeText(cell) {
   if (!cell.route) return "-";
-  const total = d3.sum(cell.route) || 1;
-  return ["direct", "bounced", "buffered"].map((way, at) => [way, cell.route[at] / total]).filter(([, share]) => share > 0)
+  const total = d3.sum(Object.values(cell.route)) || 1;
+  return ["direct", "bounced", "buffered"].map((way) => [way, cell.route[way] / total]).filter(([, share]) => share > 0)
     .map(([way, share]) => (share === 1 ? way : `${way} ${show.percent(share)}`)).join(", ") || "-";
 }
 

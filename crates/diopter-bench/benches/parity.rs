@@ -15,12 +15,11 @@ use std::sync::Arc;
 
 use diopter_bench::bench::campaign::{Runner, Trouble};
 use diopter_bench::bench::machine::Machine;
-use diopter_bench::bench::number::median;
 use diopter_bench::bench::plan::{Plan, PlannedColumn};
 use diopter_bench::bench::target::{BenchTarget, TargetPath};
-use diopter_bench::bench::warnings::iops;
 use diopter_bench::bench::{builtin, round};
 use diopter_bench::document::{Job, ReadWrite, Span};
+use diopter_bench::statistics::median;
 use serde_json::Value;
 
 const DIFFERENCE_MAX: f64 = 0.03;
@@ -118,7 +117,7 @@ fn run(dir: &Path, rows: Vec<Comparison>, rounds: u32, is_smoke: bool) -> Result
             for side in order {
                 pair[side] = match &comparison.sides[side] {
                     Side::Bench(column) => {
-                        iops(&machine.round(job, column, round).map_err(message)?.sample)
+                        machine.round(job, column, round).map_err(message)?.sample.iops()
                     }
                     Side::ByHand(engine) => by_hand(&mut machine, job, engine)?,
                 };
@@ -127,8 +126,8 @@ fn run(dir: &Path, rows: Vec<Comparison>, rounds: u32, is_smoke: bool) -> Result
             ratios.push(pair[0] / pair[1]);
         }
         machine.end(job);
-        let [one, other] = figures.map(|figures| median(&figures).unwrap_or(f64::NAN));
-        let ratio = median(&ratios).unwrap_or(f64::NAN);
+        let [one, other] = figures.map(|figures| median(figures).unwrap_or(f64::NAN));
+        let ratio = median(ratios).unwrap_or(f64::NAN);
         let is_close = (ratio - 1.0).abs() < DIFFERENCE_MAX;
         let word = if is_close { "within 3 %" } else { "APART" };
         println!("{:<60} {one:>9.0} {other:>9.0} {ratio:.3} {word}", comparison.name);

@@ -16,5 +16,6 @@ pub mod fio;
 pub mod load;
 pub mod number;
 pub mod report;
+pub mod statistics;
 pub mod untrusted;
 pub mod whole;

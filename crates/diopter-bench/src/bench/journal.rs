@@ -187,7 +187,7 @@ impl Records {
         self.line += 1;
         match serde_json::from_slice(&line) {
             Ok(record) => {
-                self.bytes += crate::bench::number::wide(length);
+                self.bytes += crate::number::wide(length);
                 Ok(Some(record))
             }
             Err(_) if self.reader.fill_buf().map_err(failed)?.is_empty() => Ok(None),

@@ -11,7 +11,6 @@ pub mod histogram;
 pub mod job_file;
 pub mod journal;
 pub mod machine;
-pub mod number;
 pub mod offsets;
 pub mod plan;
 pub mod result;

@@ -1,9 +1,10 @@
 //! Finds reasons to distrust a cell's figures in its rounds. The thresholds are here, each with its
 //! reason; the remedies are with [`WarningKind`].
 
-use super::number::{float, median};
 use super::round::Seen;
 use crate::document::{Environment, Job, Sample, Span, Warning, WarningKind};
+use crate::number::{count, float};
+use crate::statistics::{median, rank_correlation};
 
 /// With fewer requests than these, or less time, a single slow one moves the mean.
 const IOS_MIN: u64 = 1000;
@@ -66,22 +67,12 @@ fn warning(kind: WarningKind, evidence: String) -> Option<Warning> {
     Some(Warning { kind, evidence })
 }
 
-/// Returns the requests per second in both directions.
-#[must_use]
-pub fn iops(sample: &Sample) -> f64 {
-    [&sample.read, &sample.write].into_iter().flatten().map(|one| one.iops).sum()
-}
-
-fn ios(sample: &Sample) -> u64 {
-    [&sample.read, &sample.write].into_iter().flatten().map(|one| one.ios).sum()
-}
-
 fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
 fn short_run(job: &Job, samples: &[Sample]) -> Option<Warning> {
-    let least_ios = samples.iter().map(ios).min()?;
+    let least_ios = samples.iter().map(Sample::ios).min()?;
     let least_ns = samples.iter().map(|sample| sample.elapsed_ns).min()?;
     // There are few large requests; their bytes are measured.
     let is_few = least_ios < IOS_MIN && job.block_bytes < 1 << 20 || least_ios < 10;
@@ -97,10 +88,10 @@ fn short_run(job: &Job, samples: &[Sample]) -> Option<Warning> {
 }
 
 fn outliers(samples: &[Sample]) -> Option<Warning> {
-    let figures: Vec<f64> = samples.iter().map(iops).collect();
-    let middle = median(&figures)?;
+    let figures: Vec<f64> = samples.iter().map(Sample::iops).collect();
+    let middle = median(figures.iter().copied())?;
     let distances: Vec<f64> = figures.iter().map(|figure| (figure - middle).abs()).collect();
-    let spread = median(&distances)?;
+    let spread = median(distances.iter().copied())?;
     let is_far =
         |distance: f64| 0.6745 * distance > Z_MAX * spread && distance > OUTLIER_SHARE * middle;
     let count = distances.iter().filter(|distance| is_far(**distance)).count();
@@ -125,12 +116,11 @@ fn throttled(samples: &[Sample], seen: &[Seen]) -> Option<Warning> {
 
 fn other_load(seen: &[Seen]) -> Option<Warning> {
     let share = |of: fn(&Seen) -> u64| {
-        let shares: Vec<f64> = seen
+        let shares = seen
             .iter()
             .filter(|seen| seen.available_ns > 0)
-            .map(|seen| float(of(seen)) / float(seen.available_ns))
-            .collect();
-        median(&shares).unwrap_or(0.0)
+            .map(|seen| float(of(seen)) / float(seen.available_ns));
+        median(shares).unwrap_or(0.0)
     };
     let (others, stolen) = (share(|seen| seen.others_ns), share(|seen| seen.stolen_ns));
     if others > OTHERS_SHARE {
@@ -163,8 +153,7 @@ fn buffered(job: &Job, samples: &[Sample]) -> Option<Warning> {
 }
 
 fn depth(job: &Job, samples: &[Sample]) -> Option<Warning> {
-    let depths: Vec<f64> = samples.iter().filter_map(|sample| sample.depth_mean).collect();
-    let reached = median(&depths)?;
+    let reached = median(samples.iter().filter_map(|sample| sample.depth_mean))?;
     let asked = f64::from(job.iodepth) * f64::from(job.numjobs);
     if reached >= DEPTH_SHARE * asked {
         return None;
@@ -194,10 +183,10 @@ fn drift(samples: &[Sample]) -> Option<Warning> {
     }
     let mut in_time: Vec<&Sample> = samples.iter().collect();
     in_time.sort_by_key(|sample| sample.turn);
-    let figures: Vec<f64> = in_time.iter().map(|sample| iops(sample)).collect();
+    let figures: Vec<f64> = in_time.iter().map(|sample| sample.iops()).collect();
     let third = figures.len() / 3;
-    let first = median(&figures[..third])?;
-    let last = median(&figures[figures.len() - third..])?;
+    let first = median(figures[..third].iter().copied())?;
+    let last = median(figures[figures.len() - third..].iter().copied())?;
     let change = last / first - 1.0;
     let correlation = rank_correlation(&figures);
     if !change.is_finite() || change.abs() < DRIFT_SHARE || correlation.abs() < DRIFT_CORRELATION {
@@ -210,16 +199,6 @@ fn drift(samples: &[Sample]) -> Option<Warning> {
     )
 }
 
-/// Returns Spearman's rank correlation of figures with their positions.
-fn rank_correlation(figures: &[f64]) -> f64 {
-    let count = float(super::number::wide(figures.len()));
-    let mut order: Vec<usize> = (0..figures.len()).collect();
-    order.sort_by(|one, other| figures[*one].total_cmp(&figures[*other]));
-    let far = |rank: usize, place: usize| float(super::number::wide(rank.abs_diff(place)));
-    let sum: f64 = order.iter().enumerate().map(|(rank, place)| far(rank, *place).powi(2)).sum();
-    1.0 - 6.0 * sum / (count * (count * count - 1.0))
-}
-
 fn not_steady(samples: &[Sample]) -> Option<Warning> {
     let change = |sample: &Sample| {
         // The last slice is incomplete.
@@ -230,12 +209,12 @@ fn not_steady(samples: &[Sample]) -> Option<Warning> {
         let (first, second) = points.split_at(points.len() / 2);
         let mean = |half: &[crate::document::SeriesPoint]| {
             let ios: u64 = half.iter().map(|point| point.ios).sum();
-            float(ios) / float(super::number::wide(half.len()))
+            float(ios) / count(half.len())
         };
         Some(mean(second) / mean(first).max(f64::MIN_POSITIVE) - 1.0)
     };
     let changes: Vec<f64> = samples.iter().filter_map(change).collect();
-    let middle = median(&changes)?;
+    let middle = median(changes.iter().copied())?;
     // Rounds that change in both directions are noise, not a device that settles.
     let alike = changes.iter().filter(|change| change.signum() == middle.signum()).count();
     if middle.abs() < STEADY_SHARE || alike * 4 < changes.len() * 3 {

@@ -4,10 +4,11 @@ use std::cmp::Ordering;
 
 use diopter::prng::Prng;
 
+use super::estimate::{self, Estimate, Levels, ROUNDS_MIN};
 use super::metric::{Aim, Metric};
 use super::model::{ComparedRow, Interval, Pairing, Rule, Verdict};
-use super::statistics::{self, Estimate, Levels, ROUNDS_MIN};
 use crate::document::{Cell, Direction, Job, Sample};
+use crate::statistics::median;
 
 /// Two cells to compare, with their positions in the comparison.
 pub struct Match<'a> {
@@ -90,8 +91,8 @@ fn draft(
             base: found.base.0,
             metric,
             direction,
-            value: median(&figures.new),
-            base_value: median(&figures.base),
+            value: median(figures.new.iter().copied()),
+            base_value: median(figures.base.iter().copied()),
             rounds: u32::try_from(figures.new.len()).unwrap_or(u32::MAX),
             base_rounds: u32::try_from(figures.base.len()).unwrap_or(u32::MAX),
             pairing: found.pairing,
@@ -158,9 +159,9 @@ fn estimate(
     prng: Option<&mut Prng>,
 ) -> Option<Estimate> {
     match pairing {
-        Pairing::Interleaved => statistics::paired(&log_ratios(figures), levels(rule), prng),
+        Pairing::Interleaved => estimate::paired(&log_ratios(figures), levels(rule), prng),
         Pairing::Apart => {
-            statistics::apart(&logs(&figures.base), &logs(&figures.new), levels(rule), prng)
+            estimate::apart(&logs(&figures.base), &logs(&figures.new), levels(rule), prng)
         }
         Pairing::Exact => ratio_of(figures, pairing).map(|ratio| Estimate::exact(ratio.ln())),
     }
@@ -172,24 +173,13 @@ fn ratio_of(figures: &Figures, pairing: Pairing) -> Option<f64> {
         return Some(new / base);
     }
     let center = match pairing {
-        Pairing::Interleaved => statistics::center_of(&log_ratios(figures))?,
+        Pairing::Interleaved => estimate::center_of(&log_ratios(figures))?,
         Pairing::Apart | Pairing::Exact => {
             let [base, new] = [&figures.base, &figures.new].map(|all| logs(all));
-            statistics::center_of(&new)? - statistics::center_of(&base)?
+            estimate::center_of(&new)? - estimate::center_of(&base)?
         }
     };
     Some(center.exp())
-}
-
-fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(sorted[middle]),
-        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
-    }
 }
 
 /// Gives every judged row its verdict: each at the alarm level, all together at the family's, by

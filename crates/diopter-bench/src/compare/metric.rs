@@ -139,18 +139,15 @@ impl Metric {
     #[must_use]
     pub fn value(self, job: &Job, sample: &Sample, direction: Option<Direction>) -> Option<f64> {
         let value = match direction {
-            Some(direction) => self.of_direction(sample, part(sample, direction)?),
+            Some(direction) => self.of_direction(sample, sample.direction(direction)?),
             None => self.of_sample(job, sample),
         };
         value.filter(|value| value.is_finite() && *value > 0.0)
     }
 
     fn of_sample(self, job: &Job, sample: &Sample) -> Option<f64> {
-        let parts: Vec<&DirectionSample> = [&sample.read, &sample.write]
-            .into_iter()
-            .filter_map(Option::as_ref)
-            .filter(|part| part.ios > 0 || part.iops > 0.0)
-            .collect();
+        let parts: Vec<&DirectionSample> =
+            sample.directions().filter(|part| part.ios > 0 || part.iops > 0.0).collect();
         if self.is_latency() {
             // Two distributions have no common percentile.
             let [one] = parts[..] else { return None };
@@ -194,22 +191,10 @@ impl Metric {
             Metric::Bandwidth => Some(float(part.bytes) / float(sample.elapsed_ns) * NS_PER_SECOND),
             Metric::TotalIo => Some(float(part.bytes)),
             Metric::LatencyMean => latency(|latency| Some(latency.mean_ns)),
-            Metric::LatencyP50 => latency(|latency| percentile(latency, 50.0)),
-            Metric::LatencyP99 => latency(|latency| percentile(latency, 99.0)),
-            Metric::LatencyP999 => latency(|latency| percentile(latency, 99.9)),
+            Metric::LatencyP50 => latency(|latency| latency.percentile(50.0)),
+            Metric::LatencyP99 => latency(|latency| latency.percentile(99.0)),
+            Metric::LatencyP999 => latency(|latency| latency.percentile(99.9)),
             _ => None,
         }
     }
-}
-
-fn part(sample: &Sample, direction: Direction) -> Option<&DirectionSample> {
-    match direction {
-        Direction::Read => sample.read.as_ref(),
-        Direction::Write => sample.write.as_ref(),
-    }
-}
-
-fn percentile(latency: &Latency, percent: f64) -> Option<f64> {
-    let found = latency.percentiles.iter().find(|one| (one.percent - percent).abs() < 1e-6);
-    found.map(|one| float(one.ns))
 }

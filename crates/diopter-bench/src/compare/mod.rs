@@ -2,13 +2,13 @@
 //! nothing. `docs/decisions/0008-verdicts.md` explains the method.
 
 mod environment;
+mod estimate;
 mod judge;
 mod metric;
 mod model;
 pub mod noisy;
 mod same_job;
 mod sides;
-mod statistics;
 
 pub use metric::{Aim, Metric};
 pub use model::{
@@ -96,7 +96,7 @@ fn rule(benches: &[&Bench], settings: &Settings) -> Rule {
         alarm_level: ALARM_LEVEL,
         family_level: FAMILY_LEVEL,
         same_level: SAME_LEVEL,
-        resamples: statistics::RESAMPLES,
+        resamples: estimate::RESAMPLES,
         seed: settings.seed,
         judged: 0,
     }

@@ -162,6 +162,10 @@ pub struct EnvironmentDifference {
 }
 
 impl Verdict {
+    /// All verdicts, in the order in which they decide about the whole.
+    pub const ALL: [Verdict; 4] =
+        [Verdict::Worse, Verdict::Inconclusive, Verdict::Better, Verdict::Same];
+
     /// Returns its name in documents.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -176,8 +180,7 @@ impl Verdict {
     /// Returns the verdict of several together.
     #[must_use]
     pub fn of_all(verdicts: &[Verdict]) -> Verdict {
-        let order = [Verdict::Worse, Verdict::Inconclusive, Verdict::Better, Verdict::Same];
-        let found = order.into_iter().find(|verdict| verdicts.contains(verdict));
+        let found = Verdict::ALL.into_iter().find(|verdict| verdicts.contains(verdict));
         found.unwrap_or(Verdict::Inconclusive)
     }
 }

@@ -3,6 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::job::Direction;
+use crate::number::float;
+
 /// One round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -176,4 +179,47 @@ pub struct Guest {
     pub bios_per_io: Option<f64>,
     /// True if a repeated run gave identical figures; `None` if it ran once.
     pub is_repeatable: Option<bool>,
+}
+
+impl Sample {
+    /// Returns the part in one direction.
+    #[must_use]
+    pub fn direction(&self, direction: Direction) -> Option<&DirectionSample> {
+        match direction {
+            Direction::Read => self.read.as_ref(),
+            Direction::Write => self.write.as_ref(),
+        }
+    }
+
+    /// Returns the parts in both directions.
+    pub fn directions(&self) -> impl Iterator<Item = &DirectionSample> {
+        self.read.iter().chain(&self.write)
+    }
+
+    /// Returns the requests per second in both directions.
+    #[must_use]
+    pub fn iops(&self) -> f64 {
+        self.directions().map(|one| one.iops).sum()
+    }
+
+    /// Returns the requests in both directions.
+    #[must_use]
+    pub fn ios(&self) -> u64 {
+        self.directions().map(|one| one.ios).sum()
+    }
+
+    /// Returns the bytes in both directions.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.directions().map(|one| one.bytes).sum()
+    }
+}
+
+impl Latency {
+    /// Returns a percentile in nanoseconds, if the distribution has it.
+    #[must_use]
+    pub fn percentile(&self, percent: f64) -> Option<f64> {
+        let found = self.percentiles.iter().find(|one| (one.percent - percent).abs() < 1e-6);
+        found.map(|one| float(one.ns))
+    }
 }

@@ -20,8 +20,7 @@ const UNITS_NS: [u64; 3] = [1, 1000, 1_000_000];
 /// Returns the lists `latency_ns`, `latency_us` and `latency_ms` of a job. Without a histogram they
 /// are all zeros, as in fio if latencies are not measured.
 pub fn of(sample: &Sample) -> [Value; 3] {
-    let sides = [&sample.read, &sample.write].into_iter().flatten();
-    let all: Vec<Histogram<u64>> = sides.filter_map(histogram).collect();
+    let all: Vec<Histogram<u64>> = sample.directions().filter_map(histogram).collect();
     let total: u64 = all.iter().map(Histogram::len).sum();
     let mut lists = UNITS_NS.map(|unit| {
         let bounds = BOUNDS.iter().copied().chain((unit == UNITS_NS[2]).then_some(LONG_MS));

@@ -1,7 +1,6 @@
 //! Formats one line for each cell and round, for programs that read tables. The header only ever
 //! grows at its end. A cell without rounds has one line, with its failure.
 
-use super::figures;
 use super::label::Labels;
 use crate::document::{
     Bench, Cell, Contexts, Direction, DirectionSample, Latency, RouteSample, Row, Sample, Span,
@@ -155,7 +154,7 @@ fn round(sample: Option<&Sample>) -> Vec<String> {
         shown(sample.and_then(|one| one.guest).map(|guest| guest.instructions_per_io)),
     ];
     for way in [Direction::Read, Direction::Write] {
-        fields.extend(direction(sample.and_then(|sample| figures::direction(sample, way))));
+        fields.extend(direction(sample.and_then(|sample| sample.direction(way))));
     }
     fields
 }
@@ -176,11 +175,7 @@ fn direction(sample: Option<&DirectionSample>) -> Vec<String> {
 }
 
 fn latency(latency: Option<&Latency>) -> [String; LATENCY.len()] {
-    let at = |percent: f64| {
-        let percentiles = latency.map(|one| one.percentiles.as_slice()).unwrap_or_default();
-        let known = percentiles.iter().find(|known| (known.percent - percent).abs() < 1e-6);
-        shown(known.map(|known| known.ns))
-    };
+    let at = |percent: f64| shown(latency.and_then(|one| one.percentile(percent)));
     [
         shown(latency.map(|one| one.mean_ns)),
         at(50.0),

@@ -6,10 +6,9 @@ use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 
-use super::figures;
-use super::numbers::median;
 use crate::document::{Cell, Direction, Latencies, Latency};
 use crate::number::float;
+use crate::statistics::median;
 
 /// The percentiles of a curve: each about half as far from 100 as the one before, in round numbers.
 pub(super) const PERCENTS: [f64; 16] = [
@@ -66,7 +65,7 @@ pub(super) fn curve(cell: &Cell, direction: Direction, kind: Kind) -> Option<Cur
     let rounds: Vec<&Latency> = cell
         .samples
         .iter()
-        .filter_map(|sample| figures::direction(sample, direction))
+        .filter_map(|sample| sample.direction(direction))
         .filter_map(|direction| direction.latencies.as_ref())
         .filter_map(|latencies| kind.of(latencies))
         .filter(|latency| latency.count > 0)
@@ -108,15 +107,11 @@ fn merged(rounds: &[&Latency]) -> Option<Histogram<u64>> {
 }
 
 fn from_percentiles(rounds: &[&Latency]) -> Vec<Option<f64>> {
-    let at = |latency: &Latency, percent: f64| {
-        let known = latency.percentiles.iter().find(|known| (known.percent - percent).abs() < 1e-6);
-        known.map(|known| float(known.ns))
-    };
     PERCENTS
         .iter()
         .map(|&percent| match percent {
             100.0 => rounds.iter().map(|round| float(round.max_ns)).reduce(f64::max),
-            _ => median(rounds.iter().filter_map(|round| at(round, percent))),
+            _ => median(rounds.iter().filter_map(|round| round.percentile(percent))),
         })
         .collect()
 }

@@ -1,15 +1,6 @@
 //! Formats numbers for people: three significant digits and a suitable unit.
 
-pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(sorted[middle]),
-        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
-    }
-}
+use jiff::Timestamp;
 
 /// Formats three significant digits, never in powers of ten: `0.0123`, `1.23`, `12.3`, `123`,
 /// `1234`.
@@ -72,24 +63,9 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
 
 /// Seconds since 1970 as a date and a time of UTC: `2026-11-21 17:04`.
 pub(super) fn moment(unix_ns: u64) -> String {
-    let minutes = unix_ns / 60_000_000_000;
-    let (days, minute) = (minutes / 1440, minutes % 1440);
-    let (year, month, day) = date(days);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
-}
-
-/// The civil date of a day counted from 1970-01-01, by the algorithm of Howard Hinnant
-/// (`civil_from_days`): years that begin in March have their odd day at the end.
-fn date(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+    let at =
+        Timestamp::from_nanosecond(unix_ns.into()).expect("64 bits of nanoseconds end in 2554");
+    at.strftime("%Y-%m-%d %H:%M UTC").to_string()
 }
 
 #[cfg(test)]
@@ -117,14 +93,6 @@ mod tests {
         ] {
             assert_eq!(text, expected);
         }
-    }
-
-    #[test]
-    fn a_median_is_the_middle_and_leaves_out_what_is_no_number() {
-        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
-        assert_eq!(median([f64::NAN, 1.0]), Some(1.0));
-        assert_eq!(median([]), None);
     }
 
     #[test]

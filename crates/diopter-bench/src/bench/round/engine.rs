@@ -11,8 +11,8 @@ use diopter::{Policies, Preset};
 use super::usage::{Scope, Snapshot, Used, memory_peak_bytes};
 use super::worker::{DirectionTally, Tally, Worker};
 use super::{Facts, Place, RoundOrder, RoundResult};
-use crate::bench::number::{float, nanos, per_second};
 use crate::document::{DirectionSample, Sample, SeriesPoint};
+use crate::number::{float, nanos, per_second};
 
 /// Observations of the first thread.
 #[derive(Default)]

@@ -13,10 +13,10 @@ use super::engine::pages_cached;
 use super::usage::{Scope, Snapshot, memory_peak_bytes};
 use super::{Facts, Place, RoundOrder, RoundResult};
 use crate::bench::histogram::Times;
-use crate::bench::number::{float, nanos};
 use crate::document::{
     DirectionSample, Job, Latencies, Latency, Processor, Sample, Span, Switches,
 };
+use crate::number::{float, nanos};
 
 /// The oldest version that supports every option used here.
 pub const VERSION_MIN: (u32, u32) = (3, 20);

@@ -8,8 +8,8 @@ use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::number::nanos;
 use crate::document::{Processor, Switches};
+use crate::number::nanos;
 
 /// Observations during a round, from which warnings are derived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 //! limit that omits something adds a line to the notes, which the page shows.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::cell::{self, PageCell};
 use crate::compare::{Aim, Comparison, Metric, Rule};
@@ -41,7 +42,7 @@ pub(super) struct Page {
     columns: Vec<PageColumn>,
     jobs: Vec<PageJob>,
     /// By row, then column.
-    cells: Vec<Vec<PageCell>>,
+    cells: Vec<Vec<Value>>,
     environments: usize,
     facts: Vec<Fact>,
     warnings: Vec<PageWarning>,
@@ -151,7 +152,7 @@ impl Page {
                 if let Some(judged) = judged {
                     self.add_metric(judged.metric);
                 }
-                cells.push(cell);
+                cells.push(cell.into_value());
             }
             self.cells.push(cells);
         }

@@ -11,7 +11,7 @@
 use diopter::prng::Prng;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use crate::number::count;
+use crate::number::{count, rounded};
 
 /// Fewer rounds than this have no spread.
 pub const ROUNDS_MIN: usize = 3;
@@ -221,7 +221,7 @@ fn calibrate(
     let mut drawn: Vec<f64> = (0..RESAMPLES).map(|_| statistic(prng)).collect();
     drawn.sort_unstable_by(f64::total_cmp);
     let scale = |level: f64, student: f64| {
-        let rank = crate::number::rounded((1.0 - level) * f64::from(RESAMPLES));
+        let rank = rounded((1.0 - level) * f64::from(RESAMPLES));
         let at = usize::try_from(rank).unwrap_or(usize::MAX).min(drawn.len() - 1);
         (drawn[at] / student).clamp(*SCALE.start(), *SCALE.end())
     };
