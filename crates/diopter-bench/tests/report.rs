@@ -161,5 +161,5 @@ fn nothing_in_a_document_ends_the_script_around_it() {
     let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
     let read: serde_json::Value = serde_json::from_str(data).expect("all of the data is there");
     assert_eq!(read["columns"][1]["label"], bench.columns[1].label.as_str());
-    assert_eq!(page.matches("</script>").count(), 5, "data and four scripts");
+    assert_eq!(page.matches("</script>").count(), 8, "data and seven scripts");
 }

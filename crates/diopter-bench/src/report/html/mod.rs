@@ -11,10 +11,13 @@ use model::Page;
 
 const PAGE: &str = include_str!("../../../assets/report.html");
 const STYLE: &str = include_str!("../../../assets/report.css");
-const SCRIPTS: [&str; 4] = [
+const SCRIPTS: [&str; 7] = [
     include_str!("../../../assets/vendor/d3.min.js"),
     include_str!("../../../assets/vendor/plot.min.js"),
     include_str!("../../../assets/charts.js"),
+    include_str!("../../../assets/report-data.js"),
+    include_str!("../../../assets/report-ratios.js"),
+    include_str!("../../../assets/report-job.js"),
     include_str!("../../../assets/report.js"),
 ];
 
