@@ -2,10 +2,12 @@
 
 mod gather;
 
+pub use crate::document::{LoadError, Loaded};
+
 use std::fs::{self, File};
+use std::io;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::{fmt, io};
 
 use serde::Deserialize;
 
@@ -21,32 +23,6 @@ const BYTES_MAX: u64 = 1 << 30;
 
 /// A directory with more files is not a directory of rounds.
 const FILES_MAX: usize = 10_000;
-
-/// The content of a file.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Loaded {
-    pub bench: Bench,
-    /// Notes for the reader on how it was read.
-    pub notes: Vec<String>,
-}
-
-/// The reason why a file is not a result: the file, what is wrong, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadError(String);
-
-impl LoadError {
-    pub(crate) fn new(what: impl Into<String>) -> LoadError {
-        LoadError(what.into())
-    }
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for LoadError {}
 
 /// The fields that identify the formats.
 #[derive(Default, Deserialize)]

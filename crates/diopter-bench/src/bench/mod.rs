@@ -3,19 +3,26 @@
 //! ([`schedule`]), is recorded in the journal ([`journal`]), and becomes part of the document
 //! ([`assemble`]). Nothing here judges or renders.
 
-pub mod assemble;
-pub mod builtin;
-pub mod campaign;
 pub mod environment;
 pub mod histogram;
-pub mod job_file;
-pub mod journal;
-pub mod machine;
 pub mod offsets;
-pub mod plan;
-pub mod result;
-pub mod round;
 pub mod schedule;
-pub mod target;
 mod tool;
+
+pub mod round;
+
+pub mod plan;
+
+pub mod builtin;
+pub mod journal;
 pub mod warnings;
+
+pub mod assemble;
+pub mod job_file;
+
+pub mod campaign;
+pub mod result;
+
+pub mod target;
+
+pub mod machine;

@@ -3,21 +3,23 @@
 
 mod environment;
 mod estimate;
-mod judge;
 mod metric;
-mod model;
 pub mod noisy;
 mod same_job;
+
+mod input;
+mod model;
+
+mod judge;
 mod sides;
 
+pub use input::{CompareError, Named, Settings};
 pub use metric::{Aim, Metric};
 pub use model::{
     ComparedColumn, ComparedRow, Comparison, EnvironmentDifference, Interval, Pairing, Rule,
     SCHEMA, Verdict,
 };
 pub use same_job::{FieldDifference, differences as job_differences, place_of as place_of_job};
-
-use std::fmt;
 
 use crate::document::Bench;
 
@@ -35,37 +37,6 @@ const FAMILY_LEVEL: f64 = 0.05;
 
 /// Probability of `same` for a difference larger than the floor.
 const SAME_LEVEL: f64 = 0.05;
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings {
-    /// The smallest change that matters, as a fraction; `None`: the largest of the documents.
-    pub effect_floor: Option<f64>,
-    /// The judged metrics; empty: requests per second, or bytes per second for large blocks.
-    pub metrics: Vec<Metric>,
-    /// Compare the common jobs of two documents even if each has others.
-    pub is_partial: bool,
-    /// Seed of the bootstrap.
-    pub seed: u64,
-}
-
-/// A document with its name: a file name.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Named {
-    pub name: String,
-    pub bench: Bench,
-}
-
-/// The reason why nothing can be compared, with what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompareError(String);
-
-impl fmt::Display for CompareError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for CompareError {}
 
 /// Compares the columns of one document with its first. Their rounds are interleaved.
 #[must_use]

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::environment;
+use super::input::{CompareError, Named};
 use super::judge::Match;
 use super::model::{ComparedColumn, EnvironmentDifference, Pairing};
 use super::same_job::{FieldDifference, Jobs, Lookup};
-use super::{CompareError, Named};
 use crate::document::{Bench, Cell, Column, Environment, Job, Row, Sample};
 
 /// Largest number of notes of one kind, and of differences in one error, that are listed.

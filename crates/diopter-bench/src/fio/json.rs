@@ -11,7 +11,7 @@ use crate::document::{
     DeviceFacts, DirectionSample, Environment, Latencies, Latency, Percentile, Processor, Sample,
     Switches,
 };
-use crate::load::{LoadError, Loaded};
+use crate::document::{LoadError, Loaded};
 use crate::number::{float, rounded};
 
 const NS_PER_MS: u64 = 1_000_000;

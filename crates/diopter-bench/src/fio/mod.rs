@@ -3,17 +3,19 @@
 //! A job of fio becomes a row; its engine, with the options that change how requests are made,
 //! becomes a column; and each of its runs becomes a round.
 
-mod export;
-mod json;
+pub mod units;
+
 mod options;
 mod place;
 mod spread;
+
+mod export;
+mod json;
 mod terse;
-pub mod units;
 
 pub use export::{Export, export};
 
-use crate::load::{LoadError, Loaded};
+use crate::document::{LoadError, Loaded};
 
 /// Reads fio's output: JSON, json+, or terse version 3, with other text around it. Of several JSON
 /// documents (`--status-interval`) the last complete one counts, and a note reports this.

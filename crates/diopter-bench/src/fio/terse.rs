@@ -5,7 +5,7 @@ use crate::document::{
     Column, DirectionSample, Environment, Job, Latencies, Latency, Percentile, Processor,
     ReadWrite, Sample, Switches,
 };
-use crate::load::{LoadError, Loaded};
+use crate::document::{LoadError, Loaded};
 use crate::number::{float, rounded};
 
 /// Start of each line, after its version.

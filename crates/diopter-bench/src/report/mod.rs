@@ -1,18 +1,22 @@
 //! Renders documents: text, Markdown, CSV, JSON, one HTML page. Measures nothing and judges
 //! nothing: verdicts come from a comparison, and without one there are only ratios of medians.
 
-mod csv;
+mod numbers;
+
 mod environment;
 mod figures;
-mod html;
-mod joined;
-mod judged;
 mod label;
+
+mod judged;
 mod latency;
-mod markdown;
-mod numbers;
+
+mod csv;
+mod joined;
 mod summary;
 mod table;
+
+mod html;
+mod markdown;
 mod text;
 
 pub use joined::joined;

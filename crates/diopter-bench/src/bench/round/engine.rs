@@ -8,9 +8,9 @@ use std::time::SystemTime;
 use diopter::backend::BackendKind;
 use diopter::{Policies, Preset};
 
+use super::order::{Facts, Place, RoundOrder, RoundResult};
 use super::usage::{Scope, Snapshot, Used, memory_peak_bytes};
 use super::worker::{DirectionTally, Tally, Worker};
-use super::{Facts, Place, RoundOrder, RoundResult};
 use crate::document::{DirectionSample, Sample, SeriesPoint};
 use crate::number::{float, nanos, per_second};
 

@@ -10,8 +10,8 @@ use diopter_sys::child::bind_to_parent;
 use serde_json::Value;
 
 use super::engine::pages_cached;
+use super::order::{Facts, Place, RoundOrder, RoundResult};
 use super::usage::{Scope, Snapshot, memory_peak_bytes};
-use super::{Facts, Place, RoundOrder, RoundResult};
 use crate::bench::histogram::Times;
 use crate::document::{
     DirectionSample, Job, Latencies, Latency, Processor, Sample, Span, Switches,

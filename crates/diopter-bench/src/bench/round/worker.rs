@@ -14,7 +14,7 @@ use diopter::{
 };
 
 use super::counted::Counted;
-use super::{Place, RoundOrder};
+use super::order::{Place, RoundOrder};
 use crate::bench::histogram::LatencyTimes;
 use crate::bench::offsets::Offsets;
 use crate::document::{Contexts, Direction, RouteSample, Span};

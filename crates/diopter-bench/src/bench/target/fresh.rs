@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use diopter::probe::size_text;
 use diopter_sys::loop_device::LoopDevice;
 
+use super::path::TargetPath;
 use super::scratch::Scratch;
-use super::{TargetPath, is_fresh};
 use crate::bench::tool;
 use crate::document::Job;
 
@@ -39,6 +39,12 @@ enum Device {
     Given(PathBuf),
     /// The kernel detaches it once it is dropped and unmounted.
     Loop(LoopDevice),
+}
+
+/// Returns true if a job needs a fresh file system.
+#[must_use]
+pub fn is_fresh(job: &Job) -> bool {
+    job.file_system.is_some()
 }
 
 /// Returns the size of an image for a file of `bytes`: metadata, a log, and the minimum of

@@ -2,40 +2,30 @@
 //! and fresh file systems. All checks precede the first write.
 
 mod fill;
-mod fresh;
+mod path;
 mod register;
+
 mod scratch;
 
-pub use fresh::KINDS;
+mod fresh;
 
-use std::fs::{self, File};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+mod check;
+mod make;
 
-use diopter::backend::BackendKind;
-use diopter::layout::{CreateOptions, Layout, ObjectPlace};
-use diopter::probe::{self, size_text};
+pub use fresh::{KINDS, is_fresh};
+pub use path::TargetPath;
+
+use std::fs::File;
+use std::path::PathBuf;
 
 use super::campaign::Trouble;
 use super::round::Place;
-use super::tool;
 use crate::document::Job;
+use check::{check_device, check_file, check_space};
 use fill::Stop;
 use fresh::FreshFileSystem;
+use make::{drop_cache, make_image, make_striped, remove_if_there};
 use scratch::Scratch;
-
-/// Space left free on the file system of a scratch file.
-const SPARE_BYTES: u64 = 64 << 20;
-
-/// The path named on the command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TargetPath {
-    /// A directory: a scratch file is made in it, and removed.
-    Dir(PathBuf),
-    /// An existing file.
-    File(PathBuf),
-    Device(PathBuf),
-}
 
 /// The target that jobs run on.
 pub struct BenchTarget {
@@ -55,34 +45,6 @@ struct Made {
     target: String,
     bytes: u64,
     place: Place,
-}
-
-impl TargetPath {
-    /// Classifies a path.
-    ///
-    /// # Errors
-    /// It does not exist, or cannot be measured on.
-    pub fn of(path: &Path) -> Result<TargetPath, String> {
-        let shown = path.display();
-        let found = fs::metadata(path)
-            .map_err(|error| format!("{shown}: {error}; name a directory, a file or a device"))?;
-        let kind = found.file_type();
-        if kind.is_dir() {
-            Ok(TargetPath::Dir(path.to_owned()))
-        } else if kind.is_block_device() {
-            Ok(TargetPath::Device(path.to_owned()))
-        } else if kind.is_file() {
-            Ok(TargetPath::File(path.to_owned()))
-        } else {
-            Err(format!("{shown}: not a directory, file or block device; name one"))
-        }
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            TargetPath::Dir(path) | TargetPath::File(path) | TargetPath::Device(path) => path,
-        }
-    }
 }
 
 impl BenchTarget {
@@ -231,12 +193,6 @@ impl BenchTarget {
     }
 }
 
-/// Returns true if a job needs a fresh file system.
-#[must_use]
-pub fn is_fresh(job: &Job) -> bool {
-    job.file_system.is_some()
-}
-
 /// Returns the parent of the scratch directory, which holds logs and a mount point for a run on a
 /// file or device.
 fn scratch_dir(named: &TargetPath) -> PathBuf {
@@ -244,148 +200,4 @@ fn scratch_dir(named: &TargetPath) -> PathBuf {
         TargetPath::Dir(dir) => dir.clone(),
         TargetPath::File(_) | TargetPath::Device(_) => std::env::temp_dir(),
     }
-}
-
-fn remove_if_there(path: &Path) -> Result<(), Trouble> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Trouble::Run(format!("remove {}: {error}", path.display())))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn make_striped((path, objects): (&Path, &Path), shape: &str) -> Result<(), String> {
-    let numbers = shape.split_once('x');
-    let numbers = numbers.and_then(|(count, size)| Some((count.parse().ok()?, size.parse().ok()?)));
-    let (count, stripe_size): (usize, u64) =
-        numbers.ok_or_else(|| format!("invalid shape `{shape}`; write 4x1048576"))?;
-    if path.exists() {
-        return Ok(());
-    }
-    fs::create_dir_all(objects).map_err(|error| format!("{}: {error}", objects.display()))?;
-    let place = ObjectPlace::of(objects).map_err(|error| error.to_string())?;
-    let options =
-        CreateOptions { objects: vec![place; count], stripe_size, ..CreateOptions::default() };
-    Layout::create(path, &options).map(drop).map_err(|error| error.to_string())
-}
-
-/// Makes an image with `/data` of `bytes` by the file system's own tools, with the block layout of
-/// the kernel's sequential allocation.
-fn make_image(
-    dir: &Path,
-    (image, kind): (&Path, &str),
-    (bytes, stop): (u64, &Stop),
-) -> Result<(), Trouble> {
-    let content = dir.join("content");
-    remove_if_there(&content)?;
-    fill::create(&content, bytes, stop)?;
-    let shown = image.display().to_string();
-    let size = (bytes + bytes / 8 + SPARE_BYTES) >> 10;
-    let size = format!("{size}k");
-    let mkfs = tool::run("mke2fs", &["-q", "-F", "-t", kind, "-b", "4096", &shown, &size]);
-    mkfs.map_err(Trouble::Run)?;
-    let write = format!("write {} data", content.display());
-    tool::run("debugfs", &["-w", "-R", &write, &shown]).map_err(Trouble::Run)?;
-    remove_if_there(&content)?;
-    // Without this, the output of mke2fs stays in the page cache.
-    let file = File::open(image).and_then(|file| file.sync_all().map(|()| file));
-    file.map_err(|error| Trouble::Run(format!("{shown}: {error}")))?;
-    drop_cache(&Place::Inside { image: image.to_owned(), path: String::new() });
-    Ok(())
-}
-
-/// Drops the file from the page cache before each round, so that no round depends on another.
-fn drop_cache(place: &Place) {
-    let path = match place {
-        Place::File(path) => path,
-        Place::Inside { image, .. } => image,
-    };
-    let options = diopter::File::options().read(true).striped(true);
-    let Ok(file) = options.open(path) else { return };
-    for object in file.object_descriptors() {
-        // The advice may have no effect; remaining pages are seen after the round and become a
-        // warning.
-        diopter::sys::space::advise_dont_need(object, 0, 0).unwrap_or(());
-    }
-}
-
-/// Checks that the largest scratch file and a spare fit.
-fn check_space(dir: &Path, jobs: &[Job]) -> Result<(), String> {
-    let needs = jobs.iter().map(needed_bytes).max().unwrap_or(0);
-    let shown = dir.display();
-    let free = rustix::fs::statvfs(dir)
-        .map(|space| space.f_bavail.saturating_mul(space.f_frsize))
-        .map_err(|error| format!("{shown}: {error}"))?;
-    if needs > free {
-        let (needs, free) = (size_text(needs), size_text(free));
-        return Err(format!(
-            "{shown} has {free} free, and the scratch file needs {needs}; write a smaller --size, \
-             or name another directory"
-        ));
-    }
-    Ok(())
-}
-
-fn needed_bytes(job: &Job) -> u64 {
-    let bytes = job.offset.saturating_add(job.size);
-    let bytes = if is_fresh(job) {
-        fresh::image_bytes(bytes)
-    } else if job.target.starts_with("image") {
-        bytes.saturating_mul(2).saturating_add(bytes / 8)
-    } else {
-        bytes
-    };
-    bytes.saturating_add(SPARE_BYTES)
-}
-
-fn check_file(path: &Path, jobs: &[Job]) -> Result<(), String> {
-    let shown = path.display();
-    if let Some(job) = jobs.iter().find(|job| is_fresh(job)) {
-        let name = &job.name;
-        return Err(format!(
-            "job `{name}`: --fs wants a directory or a device, and {shown} is a file"
-        ));
-    }
-    let file = diopter::File::options().read(true).striped(true).open(path);
-    let file = file.map_err(|error| error.to_string())?;
-    let size = file.size().map_err(|error| error.to_string())?;
-    check_size((path, size), jobs)
-}
-
-fn check_size((path, size): (&Path, u64), jobs: &[Job]) -> Result<(), String> {
-    let needs = jobs.iter().map(|job| job.offset.saturating_add(job.size)).max().unwrap_or(0);
-    if needs > size {
-        let (shown, size, needs) = (path.display(), size_text(size), size_text(needs));
-        return Err(format!("{shown} has {size}, and jobs use {needs}; write a smaller --size"));
-    }
-    Ok(())
-}
-
-/// Checks that a device may be written, and holds it so that no process mounts it.
-fn check_device(
-    path: &Path,
-    (jobs, writes): (&[Job], bool),
-    may_overwrite: bool,
-) -> Result<File, String> {
-    let shown = path.display();
-    let facts = probe::probe(path, BackendKind::Threads).map_err(|error| error.to_string())?.facts;
-    if let (true, Some(point)) = (writes, facts.device_mounts.first()) {
-        let point = point.display();
-        return Err(format!(
-            "{shown} is mounted on {point}; a mounted device is never written: unmount it"
-        ));
-    }
-    if writes && !may_overwrite {
-        return Err(format!("the run would destroy {shown}; write --overwrite to allow it"));
-    }
-    check_size((path, facts.size.unwrap_or(0)), jobs)?;
-    let mut options = File::options();
-    options.read(true).write(writes);
-    if writes {
-        options.custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
-    }
-    options.open(path).map_err(|error| {
-        format!("open {shown}: {error}; it is mounted or in use: unmount it, or run as root")
-    })
 }
