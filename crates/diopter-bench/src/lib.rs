@@ -6,12 +6,13 @@
 //! how it is shown. Nothing here prints: functions return values, and report progress to a
 //! callback.
 //!
-//! Modules are in the order of their imports, here and in each directory: a module imports only from
-//! those above it.
+//! Modules are in the order of their imports, here and in each directory: a module imports only
+//! from those above it.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "not a promised interface")]
 
+mod named;
 pub mod number;
 pub mod statistics;
 pub mod untrusted;

@@ -3,6 +3,7 @@
 
 use super::plan::{Axes, PlannedColumn};
 use crate::document::{Job, ReadWrite, Span};
+use crate::named::named;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Builtin {
@@ -56,19 +57,13 @@ pub fn axes() -> Axes {
     }
 }
 
+named! { Builtin {
+    Iomap4k => "iomap-4k",
+    Ext3Boundary => "ext3-boundary",
+    LustreStripes => "lustre-stripes",
+} }
+
 impl Builtin {
-    pub const ALL: [Builtin; 3] = [Builtin::Iomap4k, Builtin::Ext3Boundary, Builtin::LustreStripes];
-
-    /// Returns its name in `--job`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Builtin::Iomap4k => "iomap-4k",
-            Builtin::Ext3Boundary => "ext3-boundary",
-            Builtin::LustreStripes => "lustre-stripes",
-        }
-    }
-
     /// Returns the job of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Builtin> {

@@ -10,8 +10,8 @@ use diopter::probe;
 
 use crate::document::{CgroupLimits, Cpu, DeviceFacts, Environment, FileSystemFacts, QueueFacts};
 
-/// Largest number of files read of a queue. Statistics and write-only files are left out.
-const QUEUE_FILES_MAX: usize = 64;
+/// Largest number of files read of a directory.
+const FILES_MAX: usize = 64;
 
 /// Prefixes of kernel parameters that affect figures. Other parameters may be secrets or names of
 /// machines, which a result does not need.
@@ -55,7 +55,6 @@ const PARAMETERS: [&str; 34] = [
 /// Returns the machine, and the file or device that a job runs on.
 #[must_use]
 pub fn of(path: &Path) -> Environment {
-    let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let mut environment = Environment {
         kernel_release: text("/proc/sys/kernel/osrelease"),
         kernel_version: text("/proc/sys/kernel/version"),
@@ -81,29 +80,23 @@ fn of_figures(command_line: &str) -> String {
 }
 
 fn cpu() -> Cpu {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let info = read("/proc/cpuinfo");
+    let info = text("/proc/cpuinfo");
     let model = ["model name", "Model", "cpu model"].iter().find_map(|name| {
         let line = info.lines().find(|line| line.starts_with(name))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     });
-    let smt = match read("/sys/devices/system/cpu/smt/active").as_str() {
+    let smt = match text("/sys/devices/system/cpu/smt/active").as_str() {
         "1" => "on",
         "0" => "off",
         _ => "",
     };
-    let dir = fs::read_dir("/sys/devices/system/cpu/vulnerabilities");
-    let mitigations = dir.into_iter().flatten().flatten().filter_map(|entry| {
-        let value = fs::read_to_string(entry.path()).ok()?;
-        Some((entry.file_name().to_string_lossy().into_owned(), value.trim().to_owned()))
-    });
     let online = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     Cpu {
         model: model.unwrap_or_default(),
         online: u32::try_from(online).unwrap_or(u32::MAX),
-        governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        governor: text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         smt: smt.to_owned(),
-        mitigations: mitigations.collect(),
+        mitigations: files(Path::new("/sys/devices/system/cpu/vulnerabilities")),
     }
 }
 
@@ -139,7 +132,7 @@ fn container() -> String {
     if Path::new("/run/.containerenv").exists() {
         return "podman".to_owned();
     }
-    fs::read_to_string("/run/systemd/container").unwrap_or_default().trim().to_owned()
+    text("/run/systemd/container")
 }
 
 /// Returns the number of the block device that holds a file, or that is one.
@@ -156,25 +149,28 @@ fn device_facts(number: u64) -> DeviceFacts {
     let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let disk = [Some(device.as_path()), device.parent()].into_iter().flatten();
     let disk = disk.into_iter().find(|dir| dir.join("queue").is_dir()).unwrap_or(&device);
-    let text = |path: &Path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let firmware = ["device/firmware_rev", "device/rev"].map(|name| text(&disk.join(name)));
-    let queue = queue(&disk.join("queue"));
+    let firmware = ["device/firmware_rev", "device/rev"].map(|name| text(disk.join(name)));
+    let queue = files(&disk.join("queue"));
     DeviceFacts {
-        model: text(&disk.join("device/model")),
+        model: text(disk.join("device/model")),
         firmware: firmware.into_iter().find(|text| !text.is_empty()).unwrap_or_default(),
-        size: text(&device.join("size")).parse::<u64>().unwrap_or(0) * 512,
+        size: text(device.join("size")).parse::<u64>().unwrap_or(0) * 512,
         is_rotational: queue.get("rotational").map(|value| value == "1"),
         queue: QueueFacts(queue),
         name,
     }
 }
 
-fn queue(dir: &Path) -> BTreeMap<String, String> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten().take(QUEUE_FILES_MAX);
-    let facts = entries.filter_map(|entry| {
-        let value = fs::read_to_string(entry.path()).ok()?;
-        Some((entry.file_name().to_string_lossy().into_owned(), value.trim().to_owned()))
-    });
+/// Returns the trimmed text of a file; empty if it cannot be read.
+fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// Returns the files of a directory with their texts, except empty and unreadable ones.
+fn files(dir: &Path) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().take(FILES_MAX);
+    let facts =
+        entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), text(entry.path())));
     facts.filter(|(_, value)| !value.is_empty()).collect()
 }
 

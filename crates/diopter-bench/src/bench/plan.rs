@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::round::Way;
 use crate::document::{Column, Job, Method, ReadWrite, Span};
+use crate::fio::units::short_size;
 
 /// Largest number of cells: rows times columns.
 pub const CELLS_MAX: usize = 100_000;
@@ -101,14 +102,6 @@ fn name_of(job: &Job, axes: &Axes) -> String {
         });
     }
     words.join(" ")
-}
-
-/// Formats a size as fio's users write it: `4k`, `1M`.
-#[must_use]
-pub fn short_size(bytes: u64) -> String {
-    let units = [(1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")];
-    let unit = units.iter().find(|(scale, _)| bytes >= *scale && bytes.is_multiple_of(*scale));
-    unit.map_or_else(|| bytes.to_string(), |(scale, unit)| format!("{}{unit}", bytes / scale))
 }
 
 /// Numbers duplicate columns: `diopter #2`. The same way twice shows how far apart figures lie when
@@ -351,13 +344,5 @@ mod tests {
     fn a_job_on_what_is_no_plain_file_says_so() {
         let base = Job { target: "striped:4x1048576".to_owned(), ..Job::default() };
         assert_eq!(jobs(&axes(), &base)[0].name, "ext4 striped read 4k depth 64");
-    }
-
-    #[test]
-    fn a_size_is_told_as_fio_people_write_it() {
-        for (bytes, expected) in [(512, "512"), (4096, "4k"), (6144, "6k"), (1 << 20, "1M")] {
-            assert_eq!(short_size(bytes), expected);
-        }
-        assert_eq!(short_size((1 << 20) + 512), "1049088");
     }
 }

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::document::{Direction, DirectionSample, Job, Latency, Sample, Span};
+use crate::named::named;
 use crate::number::float;
 
 /// Block size from which figures are bytes per second instead of requests per second. At one block
@@ -66,50 +67,28 @@ pub enum Aim {
     Lower,
 }
 
-impl Metric {
-    /// All metrics, in the order of reports.
-    pub const ALL: [Metric; 14] = [
-        Metric::Iops,
-        Metric::Bandwidth,
-        Metric::TotalIo,
-        Metric::Elapsed,
-        Metric::LatencyMean,
-        Metric::LatencyP50,
-        Metric::LatencyP99,
-        Metric::LatencyP999,
-        Metric::CpuPerIo,
-        Metric::CpuPercent,
-        Metric::SwitchesPerIo,
-        Metric::InstructionsPerIo,
-        Metric::BiosPerIo,
-        Metric::MemoryPeak,
-    ];
+named! { Metric {
+    Iops => "iops",
+    Bandwidth => "bandwidth",
+    TotalIo => "total-io",
+    Elapsed => "elapsed",
+    LatencyMean => "latency-mean",
+    LatencyP50 => "latency-p50",
+    LatencyP99 => "latency-p99",
+    LatencyP999 => "latency-p999",
+    CpuPerIo => "cpu-per-io",
+    CpuPercent => "cpu-percent",
+    SwitchesPerIo => "switches-per-io",
+    InstructionsPerIo => "instructions-per-io",
+    BiosPerIo => "bios-per-io",
+    MemoryPeak => "memory-peak",
+} }
 
+impl Metric {
     /// Returns the default metric of a job.
     #[must_use]
     pub fn of_job(job: &Job) -> Metric {
         if job.block_bytes >= LARGE_BLOCK_BYTES { Metric::Bandwidth } else { Metric::Iops }
-    }
-
-    /// Returns its name in documents and on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Metric::Iops => "iops",
-            Metric::Bandwidth => "bandwidth",
-            Metric::TotalIo => "total-io",
-            Metric::Elapsed => "elapsed",
-            Metric::LatencyMean => "latency-mean",
-            Metric::LatencyP50 => "latency-p50",
-            Metric::LatencyP99 => "latency-p99",
-            Metric::LatencyP999 => "latency-p999",
-            Metric::CpuPerIo => "cpu-per-io",
-            Metric::CpuPercent => "cpu-percent",
-            Metric::SwitchesPerIo => "switches-per-io",
-            Metric::InstructionsPerIo => "instructions-per-io",
-            Metric::BiosPerIo => "bios-per-io",
-            Metric::MemoryPeak => "memory-peak",
-        }
     }
 
     /// Returns the direction that is better.

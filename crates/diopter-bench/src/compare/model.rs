@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::metric::Metric;
 use crate::document::{Direction, Job};
+use crate::named::named;
 
 /// Name and version of the documents that this build writes.
 pub const SCHEMA: &str = "diopter.compare/1";
@@ -161,22 +162,14 @@ pub struct EnvironmentDifference {
     pub new: String,
 }
 
+named! { Verdict {
+    Worse => "worse",
+    Inconclusive => "inconclusive",
+    Better => "better",
+    Same => "same",
+} }
+
 impl Verdict {
-    /// All verdicts, in the order in which they decide about the whole.
-    pub const ALL: [Verdict; 4] =
-        [Verdict::Worse, Verdict::Inconclusive, Verdict::Better, Verdict::Same];
-
-    /// Returns its name in documents.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Verdict::Better => "better",
-            Verdict::Same => "same",
-            Verdict::Worse => "worse",
-            Verdict::Inconclusive => "inconclusive",
-        }
-    }
-
     /// Returns the verdict of several together.
     #[must_use]
     pub fn of_all(verdicts: &[Verdict]) -> Verdict {

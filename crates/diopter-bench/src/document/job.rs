@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::named::named;
+
 /// One job. Two jobs are the same when all compared fields that both know are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -91,29 +93,16 @@ impl Default for Span {
     }
 }
 
+named! { ReadWrite {
+    Read => "read",
+    Write => "write",
+    RandRead => "randread",
+    RandWrite => "randwrite",
+    Rw => "rw",
+    RandRw => "randrw",
+} }
+
 impl ReadWrite {
-    pub const ALL: [ReadWrite; 6] = [
-        ReadWrite::Read,
-        ReadWrite::Write,
-        ReadWrite::RandRead,
-        ReadWrite::RandWrite,
-        ReadWrite::Rw,
-        ReadWrite::RandRw,
-    ];
-
-    /// Returns its name in fio.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            ReadWrite::Read => "read",
-            ReadWrite::Write => "write",
-            ReadWrite::RandRead => "randread",
-            ReadWrite::RandWrite => "randwrite",
-            ReadWrite::Rw => "rw",
-            ReadWrite::RandRw => "randrw",
-        }
-    }
-
     #[must_use]
     pub fn is_random(self) -> bool {
         matches!(self, ReadWrite::RandRead | ReadWrite::RandWrite | ReadWrite::RandRw)

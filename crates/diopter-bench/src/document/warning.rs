@@ -4,6 +4,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::named::named;
+
 /// A warning about a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Warning {
@@ -42,25 +44,21 @@ pub enum WarningKind {
     NotRepeatable,
 }
 
-impl WarningKind {
-    /// Returns its name in documents.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            WarningKind::ShortRun => "short-run",
-            WarningKind::Outliers => "outliers",
-            WarningKind::Throttled => "throttled",
-            WarningKind::OtherLoad => "other-load",
-            WarningKind::BufferedFallback => "buffered-fallback",
-            WarningKind::DepthNotReached => "depth-not-reached",
-            WarningKind::CacheResidue => "cache-residue",
-            WarningKind::Governor => "governor",
-            WarningKind::Drift => "drift",
-            WarningKind::NotSteady => "not-steady",
-            WarningKind::NotRepeatable => "not-repeatable",
-        }
-    }
+named! { WarningKind {
+    ShortRun => "short-run",
+    Outliers => "outliers",
+    Throttled => "throttled",
+    OtherLoad => "other-load",
+    BufferedFallback => "buffered-fallback",
+    DepthNotReached => "depth-not-reached",
+    CacheResidue => "cache-residue",
+    Governor => "governor",
+    Drift => "drift",
+    NotSteady => "not-steady",
+    NotRepeatable => "not-repeatable",
+} }
 
+impl WarningKind {
     /// Returns the remedy.
     #[must_use]
     pub fn remedy(self) -> &'static str {

@@ -90,6 +90,22 @@ struct Times {
     bins: BTreeMap<String, u64>,
 }
 
+/// Makes a latency from the bins of json+: percentiles and a histogram.
+pub type OfBins = fn(&BTreeMap<String, u64>) -> Latency;
+
+/// Reads the only job of a run with `--group_reporting` and json+.
+pub fn grouped(text: &str, of_bins: OfBins) -> Result<Sample, String> {
+    let found = find(text).map_err(|error| error.to_string())?;
+    let value = found.last.ok_or("fio's output is not JSON")?;
+    let output: Output =
+        serde_json::from_value(value).map_err(|error| format!("invalid fio JSON: {error}"))?;
+    let job = output.jobs.first().ok_or("fio's JSON has no jobs")?;
+    match job.error {
+        0 => Ok(sample(job, Some(of_bins))),
+        error => Err(format!("fio failed with error {error}: check the device and its log")),
+    }
+}
+
 /// Reads the last complete document of a text; `None` if fio wrote none.
 ///
 /// # Errors
@@ -176,7 +192,7 @@ fn runs(output: Output, notes: &mut Vec<String>) -> Vec<Run> {
     for job in &output.jobs {
         let mut all: Options = global.clone();
         all.extend(texts(&job.options));
-        let mut sample = sample(job);
+        let mut sample = sample(job, None);
         sample.started_unix_ns = started.saturating_mul(NS_PER_MS);
         let run = Run {
             job: options::job_of(&job.jobname, &all),
@@ -217,27 +233,28 @@ fn texts(options: &BTreeMap<String, Value>) -> Options {
     options.iter().map(|(name, value)| (name.clone(), text(value))).collect()
 }
 
-fn sample(job: &JobOutput) -> Sample {
+fn sample(job: &JobOutput, of_bins: Option<OfBins>) -> Sample {
     let runtime = job.read.runtime.max(job.write.runtime);
     let processor = |percent: f64| rounded(percent / 100.0 * float(job.job_runtime) * 1e6);
     Sample {
         elapsed_ns: runtime.saturating_mul(NS_PER_MS),
-        read: direction(&job.read),
-        write: direction(&job.write),
+        read: direction(&job.read, of_bins),
+        write: direction(&job.write, of_bins),
         processor: Processor { user_ns: processor(job.usr_cpu), system_ns: processor(job.sys_cpu) },
+        // fio counts both kinds together; a thread that does I/O waits.
         switches: Switches { voluntary: job.ctx, involuntary: 0 },
         ..Sample::default()
     }
 }
 
-fn direction(output: &DirectionOutput) -> Option<DirectionSample> {
+fn direction(output: &DirectionOutput, of_bins: Option<OfBins>) -> Option<DirectionSample> {
     if output.io_bytes == 0 && output.total_ios == 0 && output.iops <= 0.0 {
         return None;
     }
     let latencies = Latencies {
-        slat: latency(&output.slat_ns),
-        clat: latency(&output.clat_ns),
-        lat: latency(&output.lat_ns),
+        slat: latency(&output.slat_ns, of_bins),
+        clat: latency(&output.clat_ns, of_bins),
+        lat: latency(&output.lat_ns, of_bins),
     };
     Some(DirectionSample {
         ios: output.total_ios,
@@ -248,9 +265,20 @@ fn direction(output: &DirectionOutput) -> Option<DirectionSample> {
     })
 }
 
-fn latency(times: &Times) -> Option<Latency> {
+fn latency(times: &Times, of_bins: Option<OfBins>) -> Option<Latency> {
     if times.count == 0 && times.mean <= 0.0 {
         return None;
+    }
+    let moments = Latency {
+        count: times.count,
+        min_ns: times.min,
+        max_ns: times.max,
+        mean_ns: times.mean,
+        stddev_ns: times.stddev,
+        ..of_bins.map(|of_bins| of_bins(&times.bins)).unwrap_or_default()
+    };
+    if of_bins.is_some() {
+        return Some(moments);
     }
     let mut percentiles: Vec<Percentile> = times
         .percentile
@@ -264,15 +292,7 @@ fn latency(times: &Times) -> Option<Latency> {
         percentiles = percentiles_of(&times.bins);
     }
     percentiles.sort_by(|a, b| a.percent.total_cmp(&b.percent));
-    Some(Latency {
-        count: times.count,
-        min_ns: times.min,
-        max_ns: times.max,
-        mean_ns: times.mean,
-        stddev_ns: times.stddev,
-        percentiles,
-        hdr: None,
-    })
+    Some(Latency { percentiles, ..moments })
 }
 
 /// Computes percentiles from the bins of json+, if percentiles were switched off.

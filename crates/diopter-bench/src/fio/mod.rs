@@ -14,6 +14,7 @@ mod json;
 mod terse;
 
 pub use export::{Export, export};
+pub(crate) use json::grouped;
 
 use crate::document::{LoadError, Loaded};
 

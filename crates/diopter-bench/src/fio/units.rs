@@ -45,6 +45,14 @@ pub fn nanoseconds(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(scale)
 }
 
+/// Formats a size as fio's users write it: `4k`, `1M`.
+#[must_use]
+pub fn short_size(bytes: u64) -> String {
+    let units = [(1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")];
+    let unit = units.iter().find(|(scale, _)| bytes >= *scale && bytes.is_multiple_of(*scale));
+    unit.map_or_else(|| bytes.to_string(), |(scale, unit)| format!("{}{unit}", bytes / scale))
+}
+
 /// Splits a number from its unit, in lower case.
 fn split(text: &str) -> Option<(&str, String)> {
     let text = text.trim();
@@ -95,5 +103,13 @@ mod tests {
         {
             assert_eq!(nanoseconds(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn short_sizes_have_the_largest_exact_unit() {
+        for (bytes, expected) in [(512, "512"), (4096, "4k"), (6144, "6k"), (1 << 20, "1M")] {
+            assert_eq!(short_size(bytes), expected);
+        }
+        assert_eq!(short_size((1 << 20) + 512), "1049088");
     }
 }

@@ -1,8 +1,9 @@
 //! Short names for jobs: their requests, and all that distinguishes them from the other jobs of the
 //! same document.
 
-use super::numbers::{block, bytes, time};
+use super::numbers::{bytes, time};
 use crate::document::{Job, Row, Span};
+use crate::fio::units::short_size;
 use crate::number::float;
 
 /// A part of a job that a label may name, in the order of the label.
@@ -15,7 +16,7 @@ const PARTS: [Part; 12] = [
     |job| if job.is_direct { "direct" } else { "buffered" }.to_owned(),
     |job| if job.rw.is_mixed() { format!("{}% reads", job.read_percent) } else { String::new() },
     |job| bytes(float(job.size)),
-    |job| if job.offset == 0 { String::new() } else { format!("at {}", block(job.offset)) },
+    |job| if job.offset == 0 { String::new() } else { format!("at {}", short_size(job.offset)) },
     |job| match job.span {
         Span::RuntimeNs(ns) => time(float(ns)),
         Span::IoBytes(count) => format!("to {}", bytes(float(count))),
@@ -45,7 +46,7 @@ impl Labels {
         let varying: Vec<usize> = (0..PARTS.len()).filter(|&at| is_varying(rows, at)).collect();
         let name = |job: &Job, parts: &[usize]| {
             let mut words = vec![target_of(job).to_owned()];
-            words.extend([job.rw.name().to_owned(), block(job.block_bytes)]);
+            words.extend([job.rw.name().to_owned(), short_size(job.block_bytes)]);
             words.extend(parts.iter().map(|&at| PARTS[at](job)));
             words.retain(|word| !word.is_empty());
             words.join(" ")

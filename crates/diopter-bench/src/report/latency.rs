@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 
 use crate::document::{Cell, Direction, Latencies, Latency};
+use crate::named::named;
 use crate::number::float;
 use crate::statistics::median;
 
@@ -27,18 +28,13 @@ pub(super) enum Kind {
     Lat,
 }
 
+named! { Kind {
+    Slat => "slat",
+    Clat => "clat",
+    Lat => "lat",
+} }
+
 impl Kind {
-    pub(super) const ALL: [Kind; 3] = [Kind::Slat, Kind::Clat, Kind::Lat];
-
-    /// Returns its name in fio.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Kind::Slat => "slat",
-            Kind::Clat => "clat",
-            Kind::Lat => "lat",
-        }
-    }
-
     /// Returns its distribution.
     pub(super) fn of(self, latencies: &Latencies) -> Option<&Latency> {
         match self {

@@ -41,13 +41,6 @@ pub(super) fn ratio(ratio: f64) -> String {
     if ratio >= 9.9995 { three_digits(ratio) } else { format!("{ratio:.3}") }
 }
 
-/// Formats a block size in fio's notation: `4k`, `1M`, `512`.
-pub(super) fn block(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")];
-    let fits = UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
-    fits.map_or_else(|| bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
-}
-
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut unit = 0;
@@ -87,9 +80,6 @@ mod tests {
             (ratio(0.806_377), "0.806"),
             (ratio(1.0), "1.000"),
             (ratio(12.345), "12.3"),
-            (block(4096), "4k"),
-            (block(1 << 20), "1M"),
-            (block(5000), "5000"),
         ] {
             assert_eq!(text, expected);
         }

@@ -1,22 +1,20 @@
 //! A round of fio: its command line, a run of it as a child process, and its output as a sample.
 //! `crate::fio` reads documents of fio that others recorded.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
-use diopter_sys::child::bind_to_parent;
-use serde_json::Value;
-
 use super::engine::pages_cached;
 use super::order::{Facts, Place, RoundOrder, RoundResult};
 use super::usage::{Scope, Snapshot, memory_peak_bytes};
 use crate::bench::histogram::Times;
-use crate::document::{
-    DirectionSample, Job, Latencies, Latency, Processor, Sample, Span, Switches,
-};
+use crate::document::{Job, Latency, Sample, Span};
+use crate::fio::grouped;
 use crate::number::{float, nanos};
+use diopter_sys::child::bind_to_parent;
 
 /// The oldest version that supports every option used here.
 pub const VERSION_MIN: (u32, u32) = (3, 20);
@@ -153,85 +151,31 @@ pub fn run(order: &RoundOrder, ioengine: &str) -> Result<RoundResult, String> {
 
 /// Reads the sample from the output of `--group_reporting` and `json+`.
 fn sample_of(text: &str) -> Result<Sample, String> {
-    // Notes of fio may precede it.
-    let start = text.find('{').ok_or("fio's output is not JSON")?;
-    let document: Value =
-        serde_json::from_str(&text[start..]).map_err(|error| format!("fio's JSON: {error}"))?;
-    let job = &document["jobs"][0];
-    let error = job["error"].as_i64().ok_or("fio's JSON has no jobs")?;
-    if error != 0 {
-        return Err(format!("fio failed with error {error}: check the device and its log"));
-    }
-    let runtime_ns = |direction: &str| job[direction]["runtime"].as_u64().unwrap_or(0) * 1_000_000;
-    let elapsed_ns = runtime_ns("read").max(runtime_ns("write"));
-    let (read, write) = (direction(&job["read"]), direction(&job["write"]));
-    if read.is_none() && write.is_none() {
+    let mut sample = grouped(text, of_bins)?;
+    if sample.directions().next().is_none() {
         return Err("fio moved nothing within the round; give it more time".to_owned());
     }
-    let threads_ms = job["job_runtime"].as_u64().unwrap_or(0);
-    let percent = |name: &str| {
-        let percent = job[name].as_f64().unwrap_or(0.0).max(0.0);
-        let seconds = percent / 100.0 * float(threads_ms) / 1e3;
-        std::time::Duration::try_from_secs_f64(seconds).map_or(0, nanos)
-    };
-    let in_flight = |sample: &Option<DirectionSample>| {
-        let latencies = sample.as_ref().and_then(|sample| sample.latencies.as_ref());
-        let lat = latencies.and_then(|latencies| latencies.lat.as_ref());
-        lat.map_or(0.0, |lat| lat.mean_ns * float(lat.count))
-    };
-    let depth = (in_flight(&read) + in_flight(&write)) / float(elapsed_ns.max(1));
-    Ok(Sample {
-        elapsed_ns,
-        processor: Processor { user_ns: percent("usr_cpu"), system_ns: percent("sys_cpu") },
-        // fio counts both kinds together; a thread that does I/O waits.
-        switches: Switches { voluntary: job["ctx"].as_u64().unwrap_or(0), involuntary: 0 },
-        depth_mean: Some(depth),
-        read,
-        write,
-        ..Sample::default()
-    })
+    let latencies = sample.directions().filter_map(|one| one.latencies.as_ref()?.lat.as_ref());
+    let in_flight: f64 = latencies.map(|lat| lat.mean_ns * float(lat.count)).sum();
+    sample.depth_mean = Some(in_flight / float(sample.elapsed_ns.max(1)));
+    Ok(sample)
 }
 
-fn direction(value: &Value) -> Option<DirectionSample> {
-    let ios = value["total_ios"].as_u64().filter(|ios| *ios > 0)?;
-    let latency = |name: &str| latency(&value[name]);
-    Some(DirectionSample {
-        ios,
-        bytes: value["io_bytes"].as_u64().unwrap_or(0),
-        short_ios: value["short_ios"].as_u64().unwrap_or(0),
-        iops: value["iops"].as_f64().unwrap_or(0.0),
-        latencies: Some(Latencies {
-            slat: latency("slat_ns"),
-            clat: latency("clat_ns"),
-            lat: latency("lat_ns"),
-        }),
-    })
-}
-
-/// Reads a latency with its bins as a histogram of the engine's kind; the moments are fio's.
-fn latency(value: &Value) -> Option<Latency> {
-    let count = value["N"].as_u64().filter(|count| *count > 0)?;
+/// Reads bins as a histogram of the engine's kind.
+fn of_bins(bins: &BTreeMap<String, u64>) -> Latency {
     let mut times = Times::default();
-    for (ns, count) in value["bins"].as_object().into_iter().flatten() {
-        if let (Ok(ns), Some(count)) = (ns.parse(), count.as_u64()) {
-            times.record_many(ns, count);
+    for (ns, count) in bins {
+        if let Ok(ns) = ns.parse() {
+            times.record_many(ns, *count);
         }
     }
-    let of_bins = times.to_latency();
-    Some(Latency {
-        count,
-        min_ns: value["min"].as_u64().unwrap_or(0),
-        max_ns: value["max"].as_u64().unwrap_or(0),
-        mean_ns: value["mean"].as_f64().unwrap_or(0.0),
-        stddev_ns: value["stddev"].as_f64().unwrap_or(0.0),
-        ..of_bins.unwrap_or_default()
-    })
+    times.to_latency().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::ReadWrite;
+    use crate::document::{Processor, ReadWrite};
 
     fn job() -> Job {
         Job {
@@ -294,7 +238,8 @@ mod tests {
     #[test]
     fn a_sample_is_read_from_fios_answer() {
         let text = r#"note: both iodepth
-        {"jobs": [{"error": 0, "usr_cpu": 10.0, "sys_cpu": 20.0, "ctx": 5, "job_runtime": 2000,
+{"fio version": "fio-3.33", "jobs": [{"error": 0, "usr_cpu": 10.0,
+          "sys_cpu": 20.0, "ctx": 5, "job_runtime": 2000,
           "read": {"total_ios": 100, "io_bytes": 409600, "iops": 100.5, "runtime": 1000,
             "short_ios": 1, "lat_ns": {"N": 100, "min": 1000, "max": 3000, "mean": 2000.0,
             "stddev": 10.0, "bins": {"1000": 50, "3000": 50}}},
@@ -312,7 +257,11 @@ mod tests {
 
     #[test]
     fn an_error_of_fio_is_an_error() {
-        assert!(sample_of(r#"{"jobs": [{"error": 5}]}"#).unwrap_err().contains("error 5"));
+        assert!(
+            sample_of(r#"{"fio version": "fio-3.33", "jobs": [{"error": 5}]}"#)
+                .unwrap_err()
+                .contains("error 5")
+        );
         assert!(sample_of("fio: nothing").is_err());
         assert!(sample_of("{\"jobs\": [").is_err());
     }
