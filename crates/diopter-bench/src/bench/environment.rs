@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use diopter::backend::BackendKind;
 use diopter::probe;
+use diopter_core::backend::BackendKind;
 
 use crate::document::{CgroupLimits, Cpu, DeviceFacts, Environment, FileSystemFacts, QueueFacts};
 

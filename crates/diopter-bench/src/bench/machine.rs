@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use diopter_sys::child::bind_to_parent;
+use diopter_os::child::bind_to_parent;
 
 use super::campaign::{Runner, Trouble};
 use super::environment;

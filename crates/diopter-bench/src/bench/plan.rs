@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use diopter::limits;
 use diopter::probe::size_text;
+use diopter_core::limits;
 use serde::{Deserialize, Serialize};
 
 use super::round::Way;

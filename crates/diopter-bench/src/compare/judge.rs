@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use diopter::prng::Prng;
+use diopter_core::prng::Prng;
 
 use super::estimate::{self, Estimate, Levels, ROUNDS_MIN};
 use super::metric::{Aim, Metric};

@@ -3,7 +3,6 @@
 
 #![allow(dead_code, reason = "each test crate uses its part")]
 
-use diopter::prng::Prng;
 use diopter_bench::compare::{
     ComparedColumn, ComparedRow, Comparison, Interval, Metric, Rule, Verdict,
 };
@@ -12,6 +11,7 @@ use diopter_bench::document::{
     Latencies, Latency, Method, Percentile, Processor, ReadWrite, Row, SCHEMA, Sample, SeriesPoint,
     Span, Switches, Warning, WarningKind,
 };
+use diopter_core::prng::Prng;
 
 const MS: u64 = 1_000_000;
 const ROUND_NS: u64 = 2_000 * MS;

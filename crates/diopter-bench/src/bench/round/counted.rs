@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use diopter::Errno;
-use diopter::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
-use diopter::clock::Nanos;
-use diopter::sys::{BioId, BioResult};
+use diopter_core::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait};
+use diopter_core::clock::Nanos;
+use diopter_os::{BioId, BioResult};
 
 pub struct Counted {
     inner: Box<dyn Backend>,

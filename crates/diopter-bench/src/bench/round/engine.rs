@@ -1,12 +1,11 @@
 //! A round of the engine: the job's threads, started together, and one sample of their counts.
 
 use std::str::FromStr;
-use std::sync::Barrier;
-use std::sync::Mutex;
+use std::sync::{Barrier, Mutex};
 use std::time::SystemTime;
 
-use diopter::backend::BackendKind;
 use diopter::{Policies, Preset};
+use diopter_core::backend::BackendKind;
 
 use super::order::{Facts, Place, RoundOrder, RoundResult};
 use super::usage::{Scope, Snapshot, Used, memory_peak_bytes};
@@ -140,7 +139,7 @@ pub fn pages_cached(place: &Place) -> u64 {
     let Ok(file) = options.open(path) else { return 0 };
     let pages = file.object_descriptors().filter_map(|object| {
         let size = rustix::fs::fstat(object).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
-        let all = diopter::sys::residency::residency(object, 0, 0, size?);
+        let all = diopter_os::residency::residency(object, 0, 0, size?);
         Some(all.ok()?.pages_cached)
     });
     pages.sum()

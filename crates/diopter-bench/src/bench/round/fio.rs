@@ -14,7 +14,7 @@ use crate::bench::histogram::Times;
 use crate::document::{Job, Latency, Sample, Span};
 use crate::fio::grouped;
 use crate::number::{float, nanos};
-use diopter_sys::child::bind_to_parent;
+use diopter_os::child::bind_to_parent;
 
 /// The oldest version that supports every option used here.
 pub const VERSION_MIN: (u32, u32) = (3, 20);

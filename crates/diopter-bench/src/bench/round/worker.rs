@@ -5,13 +5,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter::backend::{Backend, BackendKind, Ladder};
-use diopter::completion::CompletionPlace;
-use diopter::prng::Prng;
 use diopter::{
     DepthPolicy, Engine, File, FinishedRequest, Image, IoBuf, OpenOptions, Policies, Request,
-    UringOptions, clock, limits,
+    UringOptions,
 };
+use diopter_core::backend::{Backend, BackendKind, Ladder};
+use diopter_core::completion::CompletionPlace;
+use diopter_core::prng::Prng;
+use diopter_core::{clock, limits};
 
 use super::counted::Counted;
 use super::order::{Place, RoundOrder};

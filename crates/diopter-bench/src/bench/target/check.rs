@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use diopter::backend::BackendKind;
 use diopter::probe::{self, size_text};
+use diopter_core::backend::BackendKind;
 
 use super::fresh::{self, is_fresh};
 use crate::document::Job;

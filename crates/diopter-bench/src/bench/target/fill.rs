@@ -6,10 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use diopter::prng::Prng;
 use diopter::probe::size_text;
-use diopter::sys::Errno;
 use diopter::{Error, File, IoBuf, OpenOptions};
+use diopter_core::prng::Prng;
+use diopter_os::Errno;
 
 use crate::bench::campaign::Trouble;
 

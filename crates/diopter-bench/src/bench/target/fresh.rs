@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use diopter::probe::size_text;
-use diopter_sys::loop_device::LoopDevice;
+use diopter_os::loop_device::LoopDevice;
 
 use super::path::TargetPath;
 use super::scratch::Scratch;

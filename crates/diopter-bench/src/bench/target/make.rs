@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use diopter::layout::{CreateOptions, Layout, ObjectPlace};
+use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
 
 use super::check::SPARE_BYTES;
 use super::fill::{self, Stop};
@@ -71,6 +71,6 @@ pub fn drop_cache(place: &Place) {
     for object in file.object_descriptors() {
         // The advice may have no effect; remaining pages are seen after the round and become a
         // warning.
-        diopter::sys::space::advise_dont_need(object, 0, 0).unwrap_or(());
+        diopter_os::space::advise_dont_need(object, 0, 0).unwrap_or(());
     }
 }
