@@ -1,8 +1,8 @@
 "use strict";
-// What every page of charts needs: elements, numbers, and figures that redraw when their width
-// changes. Text is only ever set as text, never parsed as HTML. Nothing here knows benchmarks.
+// Common parts of pages with charts: elements, numbers, and figures that redraw when their width
+// changes. Text is always set as text, never parsed as HTML. Nothing here knows benchmarks.
 
-/** An element with properties and children; children that are null are left out. */
+/** Creates an element with properties and children; children that are null are omitted. */
 function el(name, props, ...children) {
   const node = document.createElement(name);
   for (const [key, value] of Object.entries(props || {})) {
@@ -21,7 +21,7 @@ const NARROW = 560;
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
 const show = {
-  /** Three significant digits, as the other forms of a report print them. */
+  /** Formats three significant digits, as the other forms of a report do. */
   digits(value) {
     if (value === 0) return "0";
     const size = Math.abs(value);
@@ -46,16 +46,16 @@ const show = {
   count: (value, one, many) => `${value.toLocaleString("en")} ${value === 1 ? one : many}`,
 };
 
-/** A text that fits into so many pixels of the charts' font, by an average width of its letters. */
+/** Shortens a text to a width in pixels, by the average width of the charts' font. */
 function clipped(text, pixels) {
   const most = Math.max(4, Math.floor(pixels / 6.4));
   if (text.length <= most) return text;
-  // The middle goes: names differ at their ends.
+  // Cut the middle: names differ at their ends.
   const tail = Math.floor((most - 1) / 3);
   return `${text.slice(0, most - 1 - tail).trimEnd()}\u2026${text.slice(-tail).trimStart()}`;
 }
 
-/** A table; numbers stand right. `head` is [text, isNumber]; cells are texts or elements. */
+/** Creates a table; numbers are right-aligned. `head` is [text, isNumber]; cells are texts or elements. */
 function table(caption, head, rows, options = {}) {
   const cell = (value, at) => {
     const name = at === 0 ? "th" : "td";
@@ -69,7 +69,7 @@ function table(caption, head, rows, options = {}) {
       el("tbody", {}, rows.map((row) => el("tr", { class: row.class }, (row.cells || row).map(cell))))));
 }
 
-/** The rows of a table behind a summary, made when it is first opened or printed. */
+/** Creates a table behind a summary, with its rows made when it is first opened or printed. */
 function tableOf(summary, make) {
   const details = el("details", { class: "table" }, el("summary", {}, summary));
   const fill = () => {
@@ -83,7 +83,7 @@ function tableOf(summary, make) {
   return details;
 }
 
-/** Places to draw in; each is drawn again when its width has changed. */
+/** Containers of charts; each is redrawn when its width has changed. */
 const drawn = new Map();
 const watcher = new ResizeObserver((entries) => {
   for (const { target, contentRect } of entries) {
@@ -97,8 +97,8 @@ const watcher = new ResizeObserver((entries) => {
 });
 
 /**
- * A figure: `chart(width)` gives an SVG made by Plot, or null; `rows()` gives its table.
- * Redraw with `figure.redraw()` when what it shows has changed.
+ * Creates a figure: `chart(width)` returns an SVG made by Plot, or null; `rows()` returns its table.
+ * Call `figure.redraw()` when its data has changed.
  */
 function figureOf({ id, label, chart, summary, rows, empty }) {
   const place = el("div", { class: "plot" });
@@ -108,7 +108,7 @@ function figureOf({ id, label, chart, summary, rows, empty }) {
       svg.setAttribute("role", "img");
       svg.setAttribute("aria-label", typeof label === "function" ? label() : label);
     }
-    place.replaceChildren(svg || el("p", { class: "empty" }, empty || "Nothing was measured here."));
+    place.replaceChildren(svg || el("p", { class: "empty" }, empty || "Not measured."));
   };
   const behind = rows ? tableOf(summary || "Figures as a table", rows) : null;
   const figure = el("figure", { id }, place, behind);
@@ -122,7 +122,7 @@ function figureOf({ id, label, chart, summary, rows, empty }) {
   return figure;
 }
 
-/** One of several, as a row of radio buttons: the arrow keys move between them. */
+/** Creates a choice of several, as a row of radio buttons: the arrow keys move between them. */
 function choice(legend, name, options, chosen, changed) {
   return el("fieldset", { class: "choice" }, el("legend", {}, legend),
     options.map(([value, text]) => el("label", {},
@@ -130,7 +130,7 @@ function choice(legend, name, options, chosen, changed) {
       el("span", {}, text))));
 }
 
-/** One of many, as a list. */
+/** Creates a choice of many, as a list. */
 function pick(text, options, chosen, changed) {
   const select = el("select", { onchange: () => changed(Number(select.value)) },
     options.map(([value, label]) => el("option", { value, selected: value === chosen }, label)));
@@ -139,7 +139,7 @@ function pick(text, options, chosen, changed) {
   return label;
 }
 
-/** Light, dark, or what the system says; kept for this page alone. */
+/** Creates the choice of light, dark, or the system's theme; it applies to this page only. */
 function themeSwitch() {
   const root = document.documentElement;
   const fieldset = choice("Theme", "theme", [["auto", "Auto"], ["light", "Light"], ["dark", "Dark"]], "auto", (value) => {
@@ -150,7 +150,7 @@ function themeSwitch() {
   return fieldset;
 }
 
-/** Ticks of a logarithmic axis that people read with ease, so many at most. */
+/** Returns at most `most` round ticks of a logarithmic axis. */
 function logTicks(low, high, most) {
   const all = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
@@ -163,7 +163,7 @@ function logTicks(low, high, most) {
   return tens.length >= 2 ? tens.filter((_, at) => at % step === 0) : within.filter((_, at) => at % 2 === 0);
 }
 
-/** Opens what is folded before paper takes it, so that charts are printed with their tables. */
+/** Opens folded tables before printing, so that charts are printed with their tables. */
 window.addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details.table")) details.open = true;
 });

@@ -1,12 +1,12 @@
-//! Whether `dio bench` tells of fio what fio tells by hand, and whether the engine moves what fio
-//! moves where the device is the limit (128k, depth 8): medians of interleaved rounds, and the
-//! median of the ratios of rounds that followed each other, which may differ from 1 by less than
-//! 3 %: a device's speed wanders, and what both of a pair met cancels out. For a machine that is
-//! left alone.
+//! Compares `dio bench` with fio by hand: first the figures that `dio bench` reports for fio, then
+//! the engine's throughput where the device is the limit (128k, depth 8). The figures are medians
+//! of interleaved rounds, and the median of the ratios of successive rounds, which must be within 3
+//! % of 1: a device's speed wanders, and what both of a pair meet cancels out. Run it on an idle
+//! machine.
 //!
-//! `cargo bench -p diopter-bench --bench parity -- [--smoke] [--rounds=N] [--only=WORDS] [DIR]`: in
-//! DIR, or among the temporary files. `--only` takes the rows that have these words in their name;
-//! `--smoke` runs it short and judges nothing.
+//! `cargo bench -p diopter-bench --bench parity -- [--smoke] [--rounds=N] [--only=WORDS] [DIR]`:
+//! works in DIR, or in the temporary directory. `--only` selects the rows whose name has these
+//! words; `--smoke` runs it short and judges nothing.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,20 +14,19 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
 use diopter_bench::bench::campaign::{Runner, Trouble};
-use diopter_bench::bench::doubts::iops;
-use diopter_bench::bench::ground::{Ground, Named};
 use diopter_bench::bench::machine::Machine;
-use diopter_bench::bench::number::median;
 use diopter_bench::bench::plan::{Plan, PlannedColumn};
+use diopter_bench::bench::target::{BenchTarget, TargetPath};
 use diopter_bench::bench::{builtin, round};
 use diopter_bench::document::{Job, ReadWrite, Span};
+use diopter_bench::statistics::median;
 use serde_json::Value;
 
 const DIFFERENCE_MAX: f64 = 0.03;
 const ROUNDS: u32 = 24;
 const ROUNDS_SMOKE: u32 = 2;
 
-/// One way to run the job: through `dio bench`, or fio as a person types it.
+/// One way to run the job: through `dio bench`, or fio as a user types it.
 enum Side {
     Bench(PlannedColumn),
     ByHand(&'static str),
@@ -104,12 +103,13 @@ fn run(dir: &Path, rows: Vec<Comparison>, rounds: u32, is_smoke: bool) -> Result
     for comparison in rows {
         let job = &comparison.job;
         let plan = Plan { warmup_ns: 300_000_000, ..Plan::default() };
-        let named = Named::of(dir)?;
-        let ground = Ground::new(named, std::slice::from_ref(job), (false, Arc::new(|| false)))?;
+        let named = TargetPath::of(dir)?;
+        let ground =
+            BenchTarget::new(named, std::slice::from_ref(job), (false, Arc::new(|| false)))?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let child = (program, vec!["bench-round".to_owned()]);
         let mut machine = Machine::new(child, ground, &plan, Box::new(|| false));
-        machine.begin(job).map_err(told)?;
+        machine.begin(job).map_err(message)?;
         let (mut figures, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
         for round in 0..rounds {
             let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
@@ -117,7 +117,7 @@ fn run(dir: &Path, rows: Vec<Comparison>, rounds: u32, is_smoke: bool) -> Result
             for side in order {
                 pair[side] = match &comparison.sides[side] {
                     Side::Bench(column) => {
-                        iops(&machine.round(job, column, round).map_err(told)?.sample)
+                        machine.round(job, column, round).map_err(message)?.sample.iops()
                     }
                     Side::ByHand(engine) => by_hand(&mut machine, job, engine)?,
                 };
@@ -126,8 +126,8 @@ fn run(dir: &Path, rows: Vec<Comparison>, rounds: u32, is_smoke: bool) -> Result
             ratios.push(pair[0] / pair[1]);
         }
         machine.end(job);
-        let [one, other] = figures.map(|figures| median(&figures).unwrap_or(f64::NAN));
-        let ratio = median(&ratios).unwrap_or(f64::NAN);
+        let [one, other] = figures.map(|figures| median(figures).unwrap_or(f64::NAN));
+        let ratio = median(ratios).unwrap_or(f64::NAN);
         let is_close = (ratio - 1.0).abs() < DIFFERENCE_MAX;
         let word = if is_close { "within 3 %" } else { "APART" };
         println!("{:<60} {one:>9.0} {other:>9.0} {ratio:.3} {word}", comparison.name);
@@ -136,17 +136,17 @@ fn run(dir: &Path, rows: Vec<Comparison>, rounds: u32, is_smoke: bool) -> Result
     Ok(is_well || is_smoke)
 }
 
-fn told(trouble: Trouble) -> String {
+fn message(trouble: Trouble) -> String {
     match trouble {
         Trouble::Cell(why) | Trouble::Run(why) => why,
         Trouble::Interrupted => "interrupted".to_owned(),
     }
 }
 
-/// The same job as somebody would type it, on the same file.
+/// Runs the same job on the same file, as a user would type it.
 fn by_hand(machine: &mut Machine, job: &Job, engine: &str) -> Result<f64, String> {
-    let path = machine.file(job).map_err(told)?;
-    let Span::RuntimeNs(ns) = job.span else { return Err("a time is measured".to_owned()) };
+    let path = machine.file(job).map_err(message)?;
+    let Span::RuntimeNs(ns) = job.span else { return Err("the job needs a runtime".to_owned()) };
     let output = Command::new("fio")
         .arg(format!("--filename={}", path.display()))
         .arg(format!("--ioengine={engine}"))
@@ -161,8 +161,8 @@ fn by_hand(machine: &mut Machine, job: &Job, engine: &str) -> Result<f64, String
         .output()
         .map_err(|error| format!("fio: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let start = text.find('{').ok_or("fio's answer is no JSON")?;
-    let answer: Value = serde_json::from_str(&text[start..]).map_err(|error| error.to_string())?;
+    let start = text.find('{').ok_or("fio's output is not JSON")?;
+    let reply: Value = serde_json::from_str(&text[start..]).map_err(|error| error.to_string())?;
     let direction = if job.rw.has_writes() { "write" } else { "read" };
-    answer["jobs"][0][direction]["iops"].as_f64().ok_or_else(|| "fio tells no iops".to_owned())
+    reply["jobs"][0][direction]["iops"].as_f64().ok_or_else(|| "fio reports no iops".to_owned())
 }

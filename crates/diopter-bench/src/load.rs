@@ -1,11 +1,13 @@
-//! From files to documents: which format a file has is found by looking. Judges nothing.
+//! Reads documents from files, whose format it detects. Judges nothing.
 
 mod gather;
 
+pub use crate::document::{LoadError, Loaded};
+
 use std::fs::{self, File};
+use std::io;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::{fmt, io};
 
 use serde::Deserialize;
 
@@ -13,43 +15,16 @@ use crate::bench::assemble;
 use crate::document::{Bench, SCHEMA};
 use crate::fio;
 
-/// How the journal of a run begins.
+/// The start of a journal.
 const JOURNAL_MARK: &[u8] = br#"{"begin":{"schema":"diopter.bench-journal/"#;
 
-/// Larger files are refused: they are no results.
+/// Larger files are refused: they are not results.
 const BYTES_MAX: u64 = 1 << 30;
 
 /// A directory with more files is not a directory of rounds.
 const FILES_MAX: usize = 10_000;
 
-/// What a file holds.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Loaded {
-    /// The run.
-    pub bench: Bench,
-    /// What a reader should know of how it was read.
-    pub notes: Vec<String>,
-}
-
-/// Why a file is no result: on what, what is wrong, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadError(String);
-
-impl LoadError {
-    pub(crate) fn new(what: impl Into<String>) -> LoadError {
-        LoadError(what.into())
-    }
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for LoadError {}
-
-/// What tells the formats apart.
+/// The fields that identify the formats.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Marks {
@@ -61,28 +36,32 @@ struct Marks {
 /// Reads one result: diopter's JSON or a run's journal, or fio's JSON or terse lines.
 ///
 /// # Errors
-/// [`LoadError`]: it can't be read, it is none of these, it is cut off, or of another version.
+/// [`LoadError`] if the file cannot be read, or its format is unknown, truncated, or of another
+/// version.
 pub fn file(path: &Path) -> Result<Loaded, LoadError> {
     let name = path.display();
     let bytes = bytes(path).map_err(|error| LoadError(format!("read {name}: {error}")))?;
     if bytes.starts_with(JOURNAL_MARK) {
         let bench = assemble::read(path).map_err(LoadError)?;
-        let notes = vec![format!("{name} is the journal of a run that has not ended")];
+        let notes = vec![format!("{name} is the journal of an unfinished run")];
         return Ok(Loaded { bench, notes });
     }
     bytes_of(&bytes).map_err(|LoadError(what)| LoadError(format!("{name}: {what}")))
 }
 
 /// Reads one run: a file, files with commas between their names, or a directory of files. Several
-/// files are rounds of their jobs, in the order of time.
+/// files are rounds of their jobs, in time order.
 ///
 /// # Errors
-/// As [`file()`], and where a directory has no files or too many.
+/// As [`file()`], and if a directory has no files or too many.
 pub fn rounds(path: &Path) -> Result<Loaded, LoadError> {
     let paths = paths_of(path)?;
     let mut all = paths.iter().map(|path| file(path));
     let Some(first) = all.next() else {
-        return Err(LoadError(format!("{}: no files in it; name results", path.display())));
+        return Err(LoadError(format!(
+            "{}: no files in the directory; name results",
+            path.display()
+        )));
     };
     let mut loaded = first?;
     for next in all {
@@ -98,10 +77,10 @@ pub fn rounds(path: &Path) -> Result<Loaded, LoadError> {
 
 fn paths_of(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
     if path.is_dir() {
-        let told = |error: io::Error| LoadError(format!("read {}: {error}", path.display()));
+        let failed = |error: io::Error| LoadError(format!("read {}: {error}", path.display()));
         let mut paths = Vec::new();
-        for entry in fs::read_dir(path).map_err(told)? {
-            let entry = entry.map_err(told)?.path();
+        for entry in fs::read_dir(path).map_err(failed)? {
+            let entry = entry.map_err(failed)?.path();
             if entry.is_file() {
                 paths.push(entry);
             }
@@ -121,16 +100,16 @@ fn paths_of(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
     }
 }
 
-/// Reads one result out of memory.
+/// Reads one result from memory.
 ///
 /// # Errors
 /// As [`file()`], without the name.
 pub fn bytes_of(bytes: &[u8]) -> Result<Loaded, LoadError> {
     let text = std::str::from_utf8(bytes)
-        .map_err(|_| LoadError::new("this is not text; name a result of dio bench or of fio"))?;
+        .map_err(|_| LoadError::new("not a text file; name a result of dio bench or of fio"))?;
     let trimmed = text.trim_start();
     if trimmed.is_empty() {
-        return Err(LoadError::new("it is empty; run it again"));
+        return Err(LoadError::new("empty file; run it again"));
     }
     if !trimmed.starts_with('{') {
         return fio::import(text);
@@ -153,15 +132,15 @@ fn own(text: &str, schema: &str) -> Result<Loaded, LoadError> {
             Some(_) => "it was written by a newer dio; use that one, or run it again with this one",
             None => "name a result of dio bench or of fio",
         };
-        return Err(LoadError(format!("its schema is {schema}, this dio reads {SCHEMA}; {what}")));
+        return Err(LoadError(format!("schema {schema}, but this dio reads {SCHEMA}; {what}")));
     }
     let bench: Bench = serde_json::from_str(text)
-        .map_err(|error| LoadError(format!("it says it is {SCHEMA}, but {error}; run it again")))?;
+        .map_err(|error| LoadError(format!("invalid {SCHEMA} document: {error}; run it again")))?;
     check(&bench)?;
     Ok(Loaded { bench, notes: Vec::new() })
 }
 
-/// What the types do not say and everybody relies on.
+/// Checks the rules that the types do not express.
 fn check(bench: &Bench) -> Result<(), LoadError> {
     for row in &bench.rows {
         if row.cells.len() > bench.columns.len() {
@@ -188,7 +167,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, io::Error> {
     file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
     let length = u64::try_from(bytes.len()).expect("64-bit Linux only");
     if length > BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 1 GiB: no result"));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 1 GiB"));
     }
     Ok(bytes)
 }

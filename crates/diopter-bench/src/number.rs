@@ -1,27 +1,42 @@
-//! Numbers of one kind as numbers of another, rounded in the open. Casts are nowhere else.
+//! Conversions between kinds of numbers, with explicit rounding. Casts are nowhere else.
 
-/// A whole number as a float: exact up to 2^53, rounded beyond.
+use std::time::Duration;
+
+/// Converts a whole number to a float: exact up to 2^53, rounded beyond.
 #[must_use]
 pub fn float(n: u64) -> f64 {
-    let high = u32::try_from(n >> 32).expect("32 bits are left");
-    let low = u32::try_from(n & u64::from(u32::MAX)).expect("32 bits are left");
-    f64::from(high) * 4_294_967_296.0 + f64::from(low)
+    n as f64
 }
 
-/// How many there are of something, as a float.
+/// Converts a count to a float.
 #[must_use]
 pub fn count(n: usize) -> f64 {
-    float(u64::try_from(n).expect("64-bit Linux only"))
+    float(wide(n))
 }
 
-/// The nearest whole number; 0 for what is below, the largest for what is above, and 0 for NaN.
+/// Converts a length to 64 bits.
 #[must_use]
+pub fn wide(length: usize) -> u64 {
+    u64::try_from(length).expect("64 bits at most")
+}
+
+/// Returns the nearest whole number; 0 for negative numbers and NaN, and at most `u64::MAX`.
+#[must_use]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 pub fn rounded(x: f64) -> u64 {
-    if x.is_nan() || x <= 0.0 {
-        return 0;
-    }
-    // Digits and nothing else: all that can fail is that there are too many.
-    format!("{:.0}", x.min(1.9e19)).parse().unwrap_or(u64::MAX)
+    x.round_ties_even() as u64
+}
+
+/// Returns the nanoseconds of a duration, at most `u64::MAX` (584 years).
+#[must_use]
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns a rate per second.
+#[must_use]
+pub fn per_second(count: u64, elapsed_ns: u64) -> f64 {
+    if elapsed_ns == 0 { 0.0 } else { float(count) * 1e9 / float(elapsed_ns) }
 }
 
 #[cfg(test)]
@@ -37,11 +52,17 @@ mod tests {
     }
 
     #[test]
-    fn what_no_whole_number_is_near_is_0_or_the_largest() {
+    fn rounding_saturates() {
         assert_eq!(rounded(f64::NAN), 0);
         assert_eq!(rounded(-3.0), 0);
         assert_eq!(rounded(f64::INFINITY), u64::MAX);
         assert_eq!(rounded(2.5), 2);
         assert_eq!(rounded(3.6), 4);
+    }
+
+    #[test]
+    fn a_rate_over_no_time_is_zero() {
+        assert!(per_second(5, 0).abs() < f64::EPSILON);
+        assert!((per_second(5, 500_000_000) - 10.0).abs() < 1e-9);
     }
 }

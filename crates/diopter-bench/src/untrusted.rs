@@ -1,11 +1,11 @@
-//! Text that other people wrote, where it leaves the program: job names, file names, manifests. A
+//! Escapes text from other people where it leaves the program: job names, file names, manifests. A
 //! terminal acts on control characters, a reader is misled by characters that reorder or hide
-//! others, and a spreadsheet evaluates fields. Each output escapes once, as a whole.
+//! others, and a spreadsheet evaluates fields. Each output is escaped once, as a whole.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Styling that this workspace makes, and that a coloured output keeps.
+/// Styles of this workspace, which a coloured output keeps.
 const STYLES: [&str; 9] = [
     "\u{1b}[0m",
     "\u{1b}[1m",
@@ -18,7 +18,7 @@ const STYLES: [&str; 9] = [
     "\u{1b}[1;31m",
 ];
 
-/// Reports if a character acts on a terminal or changes how its neighbours are read: control
+/// Returns true if a character acts on a terminal or changes how its neighbours are read: control
 /// characters, and those that set the direction of text, join words or have no width.
 #[must_use]
 pub fn is_unsafe(character: char) -> bool {
@@ -36,16 +36,16 @@ pub fn is_unsafe(character: char) -> bool {
         )
 }
 
-/// Text for a terminal or a text file: lines and tabs stay, other unsafe characters are written as
-/// `\u{1b}`.
+/// Escapes text for a terminal or a text file: lines and tabs stay, other unsafe characters are
+/// written as `\u{1b}`.
 #[must_use]
 pub fn text(text: &str) -> Cow<'_, str> {
     replaced(text, |escaped, character| {
-        write!(escaped, "\\u{{{:x}}}", u32::from(character)).expect("a string takes every text");
+        write!(escaped, "\\u{{{:x}}}", u32::from(character)).expect("infallible");
     })
 }
 
-/// As [`text`], but the styling of this workspace stays.
+/// Like [`text`], but keeps the styles of this workspace.
 #[must_use]
 pub fn styled(painted: &str) -> Cow<'_, str> {
     if !painted.contains(is_replaced) {
@@ -65,25 +65,25 @@ pub fn styled(painted: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// A JSON document: the same document, with what JSON itself does not escape in strings as
-/// `\u202e`.
+/// Escapes a JSON document: the same document, with `\u202e` in place of characters that JSON does
+/// not escape in strings.
 #[must_use]
 pub fn json(document: &str) -> Cow<'_, str> {
     replaced(document, |escaped, character| {
         let mut units = [0; 2];
         for unit in character.encode_utf16(&mut units) {
-            write!(escaped, "\\u{unit:04x}").expect("a string takes every text");
+            write!(escaped, "\\u{unit:04x}").expect("infallible");
         }
     })
 }
 
-/// An HTML page: unsafe characters are replaced, both in text and in the scripts' strings.
+/// Escapes an HTML page: unsafe characters are replaced, both in text and in the scripts' strings.
 #[must_use]
 pub fn page(html: &str) -> Cow<'_, str> {
     replaced(html, |escaped, _| escaped.push(char::REPLACEMENT_CHARACTER))
 }
 
-/// A field of a CSV file: one that a spreadsheet would evaluate begins with an apostrophe.
+/// Escapes a field of a CSV file: an apostrophe precedes one that a spreadsheet would evaluate.
 #[must_use]
 pub fn csv_field(field: &str) -> String {
     let is_formula = field.starts_with(['=', '+', '-', '@', '\t', '\r']);

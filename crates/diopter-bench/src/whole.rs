@@ -1,5 +1,6 @@
-//! Files that are written: under a random name beside their own, then given it. A reader finds all
-//! of one or the file before it, and a link that another user placed is replaced, not followed.
+//! Writes files atomically: under a random name in the same directory, then renamed. A reader finds
+//! the complete new file or the previous one, and a link that another user placed is replaced, not
+//! followed.
 
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -9,10 +10,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 
-/// Writes a file as a whole.
+/// Writes a complete file.
 ///
 /// # Errors
-/// The system's; the file is then as it was.
+/// The system's error; the previous file stays.
 pub fn write(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -24,7 +25,7 @@ pub fn write(
     persist(file, path)
 }
 
-/// A file that is to be written, opened before its content is known.
+/// An output that is opened before its content is known.
 #[derive(Debug)]
 pub struct Output {
     path: PathBuf,
@@ -33,18 +34,15 @@ pub struct Output {
 
 #[derive(Debug)]
 enum To {
-    /// A pipe, a terminal, or what standard output leads to.
+    /// A pipe, a terminal, or the file behind standard output.
     Stream(File),
-    /// It gets its name when it is whole.
+    /// A file that gets its name when it is complete.
     New(NamedTempFile),
 }
 
 impl Output {
-    /// Opens a name that the user gave: a pipe or a terminal is written to as it is, a file is
+    /// Opens a name that the user gave: a pipe or a terminal is written in place, a file is
     /// replaced. Links are followed in `/dev` and `/proc` only, where no other user makes them.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn named(path: &Path) -> io::Result<Output> {
         let is_systems = path.starts_with("/dev") || path.starts_with("/proc");
         let found = if is_systems { path.metadata() } else { path.symlink_metadata() };
@@ -64,7 +62,7 @@ impl Output {
     /// Writes the content; a file gets its name.
     ///
     /// # Errors
-    /// The system's; a file is then as it was.
+    /// The system's error; the previous file stays.
     pub fn write(self, content: &[u8]) -> io::Result<()> {
         match self.to {
             To::Stream(mut file) => file.write_all(content),
@@ -76,10 +74,7 @@ impl Output {
     }
 }
 
-/// As [`Output::named`] and [`Output::write`].
-///
-/// # Errors
-/// As theirs.
+/// Calls [`Output::named`] and [`Output::write`].
 pub fn write_named(path: &Path, content: &[u8]) -> io::Result<()> {
     Output::named(path)?.write(content)
 }
@@ -97,7 +92,7 @@ fn persist(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.persist(path).map(drop).map_err(|error| error.error)
 }
 
-/// A pipe without a reader fails with `ENXIO` at once.
+/// Opens a stream; a pipe without a reader fails with `ENXIO` at once.
 fn stream(path: &Path, may_be_link: bool) -> io::Result<File> {
     let follow = if may_be_link { OFlags::empty() } else { OFlags::NOFOLLOW };
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | follow).bits().cast_signed();

@@ -1,6 +1,6 @@
-//! Runs of a matrix on a machine that is made up: what is kept when they are cut off at any moment,
-//! how they go on, and how much memory a large one takes. What rounds do is a pure function of
-//! their place, so that two runs can be compared to the digit.
+//! Runs of a matrix on a simulated machine: what is kept after an interruption at any moment, how
+//! the run resumes, and how much memory a large one takes. The figures are a pure function of row,
+//! column and round, so that two runs can be compared exactly.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use diopter_bench::bench::histogram::LatencyTimes;
 use diopter_bench::bench::journal::{Begin, Journal, Reached, SCHEMA};
 use diopter_bench::bench::plan::{Axes, Plan, PlannedColumn, jobs};
 use diopter_bench::bench::result::{ResultFile, journal_of};
-use diopter_bench::bench::round::RoundAnswer;
+use diopter_bench::bench::round::RoundResult;
 use diopter_bench::document::{
     Bench, DirectionSample, Environment, Job, ReadWrite, Sample, SeriesPoint, Span,
 };
 use diopter_core::prng::Prng;
 
-/// A machine whose every answer follows from row, column and round; it is interrupted when its
-/// patience is over.
+/// A machine whose figures follow from row, column and round; it is interrupted after `patience`
+/// rounds.
 struct MadeUp {
     patience: u64,
     rounds: Rc<Cell<u64>>,
@@ -42,7 +42,7 @@ impl Runner for MadeUp {
         job: &Job,
         column: &PlannedColumn,
         round: u32,
-    ) -> Result<RoundAnswer, Trouble> {
+    ) -> Result<RoundResult, Trouble> {
         if self.rounds.get() == self.patience {
             return Err(Trouble::Interrupted);
         }
@@ -72,7 +72,7 @@ impl Runner for MadeUp {
             series: (1..=100).map(point).collect(),
             ..Sample::default()
         };
-        Ok(RoundAnswer { sample, ..RoundAnswer::default() })
+        Ok(RoundResult { sample, ..RoundResult::default() })
     }
 
     fn environment(&self) -> Environment {
@@ -149,7 +149,7 @@ fn a_run_that_is_interrupted_after_any_round_goes_on_to_the_same_document() {
         assert!(part.is_interrupted);
         let rounds = part.rows.iter().flat_map(|row| &row.cells);
         let rounds: usize = rounds.map(|cell| cell.samples.len()).sum();
-        assert_eq!(u64::try_from(rounds).unwrap(), patience, "what was measured is kept");
+        assert_eq!(u64::try_from(rounds).unwrap(), patience, "completed rounds are kept");
         let mut rest = MadeUp::new(u64::MAX);
         assert_eq!(run(&plan, &result, &mut rest), Ending::Whole);
         assert_eq!(rest.rounds.get(), 24 - patience, "no round is run twice");
@@ -190,7 +190,7 @@ fn a_cell_that_cannot_be_measured_is_told_and_the_others_are_measured() {
         assert_eq!(row.cells[0].samples.len(), 3);
         assert_eq!(row.cells[1].failure.as_deref(), Some("it is broken"));
     }
-    assert_eq!(runner.rounds.get(), 2 * (3 + 1), "what is broken is tried once a row");
+    assert_eq!(runner.rounds.get(), 2 * (3 + 1), "a broken cell is tried once a row");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A matrix of 4 000 cells is measured and written in memory that does not grow with it. Alone in
-//! its process: what is looked at is the most that the process ever held.
+//! A matrix of 4 000 cells is measured and written in constant memory. This test is alone in its
+//! process, because it looks at the process's peak memory.
 
 #[path = "bench_memory/made_up.rs"]
 mod made_up;
@@ -37,7 +37,7 @@ fn four_thousand_cells_are_measured_and_written_in_bounded_memory() {
     let written = result.metadata().unwrap().len();
     assert!(written > 2 * GROWTH_BYTES_MAX, "the result has {written} bytes");
     assert!(grown < GROWTH_BYTES_MAX, "{grown} bytes more, for a result of {written}");
-    // To show it, the histograms are left out.
+    // Reports omit the histograms.
     let bench = assemble::read(&journal_of(&result)).unwrap();
     assert_eq!(bench.rows.len(), 1000);
     let grown = memory_peak_bytes() - before;

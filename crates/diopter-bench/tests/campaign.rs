@@ -1,5 +1,5 @@
-//! The judge on a simulated noisy device whose truth is known: how often it is wrong. Counts are
-//! printed; `DIOPTER_SOAK` makes it twenty times as many runs, with seeds of its own.
+//! Error rates of the judge on a simulated noisy device whose truth is known. Counts are printed;
+//! `DIOPTER_SOAK` makes it twenty times as many runs, with other seeds.
 
 use diopter_bench::compare::{self, ROUNDS_DEFAULT, Settings, Verdict, noisy};
 use noisy::Noise;
@@ -18,7 +18,7 @@ fn runs(usual: u32) -> u32 {
     if std::env::var_os("DIOPTER_SOAK").is_some() { usual * 20 } else { usual }
 }
 
-/// Judges so many runs of a column at `speed` against one at 1, with a floor of 1 %.
+/// Judges `usual` runs of a column at `speed` against one at 1, with a floor of 1 %.
 fn campaign(name: &str, noise: Noise, speed: f64, usual: u32) -> (u32, Counts) {
     campaign_of(name, (noise, 0.01), speed, usual)
 }
@@ -33,12 +33,12 @@ fn campaign_of(name: &str, (noise, floor): (Noise, f64), speed: f64, usual: u32)
         let verdict = compare::columns(&bench, &settings).verdict;
         counts[ORDER.iter().position(|one| *one == verdict).expect("all are there")] += 1;
     }
-    let told: Vec<String> = ORDER
+    let message: Vec<String> = ORDER
         .iter()
         .zip(counts)
         .map(|(verdict, count)| format!("{count} {}", verdict.name()))
         .collect();
-    println!("{name}: seed {seed}, {runs} runs of {ROUNDS_DEFAULT} rounds: {}", told.join(", "));
+    println!("{name}: seed {seed}, {runs} runs of {ROUNDS_DEFAULT} rounds: {}", message.join(", "));
     (runs, counts)
 }
 
@@ -48,7 +48,7 @@ fn the_same_thing_twice_is_seldom_called_better_or_worse() {
     assert!((better + worse) * 100 <= runs * 5, "{} of {runs}", better + worse);
 }
 
-/// Without a floor to keep it from saying anything, the method shows its own level.
+/// Without a floor, which suppresses most verdicts, the method shows its own level.
 #[test]
 fn without_a_floor_one_in_a_hundred_is_called_better_or_worse() {
     let (runs, [better, _, worse, _]) = campaign_of("A/A, no floor", (Noise::USUAL, 0.0), 1.0, 600);

@@ -59,7 +59,7 @@ fn the_ratios_of_the_iomap_report_come_out_to_four_digits() {
     let total = "1.0119 1.0003 0.8064 1.0001 1.0115 0.9988 0.7771 0.9999 \
                  1.0023 1.0003 1.0100 1.0016 1.0001 1.0020 1.0150 1.0015";
     assert_ratios(&comparison, Metric::TotalIo, total);
-    assert_eq!(comparison.verdict, Verdict::Inconclusive, "one round of each is no verdict");
+    assert_eq!(comparison.verdict, Verdict::Inconclusive, "one round does not decide");
 }
 
 #[test]
@@ -126,14 +126,14 @@ fn a_terse_line_is_read_with_its_percentiles() {
 #[test]
 fn json_is_found_between_other_text_and_the_last_of_several_counts() {
     let Loaded { bench, .. } = loaded("fio/terse-normal-json-3.33.txt");
-    assert_eq!(bench.rows[0].job.rw, ReadWrite::RandWrite, "JSON tells more than the terse line");
+    assert_eq!(bench.rows[0].job.rw, ReadWrite::RandWrite, "JSON has more than the terse line");
     let first = text("reports/patch-4.15.json");
     let last = text("reports/patch-5.10.json");
     for between in ["", "\n", "fio: a warning\n"] {
         let both = format!("note: text\n{first}{between}{last}trailing");
         let Loaded { bench, notes } = load::bytes_of(both.as_bytes()).unwrap();
         assert_eq!(bench.rows[0].job.name, "patch-5.10-4k");
-        assert_eq!(notes, ["2 JSON documents in it; the last whole one counts"]);
+        assert_eq!(notes, ["2 JSON documents; the last complete one counts"]);
     }
     let cut = format!("{first}{}", &last[..last.len() / 2]);
     let Loaded { bench, notes } = load::bytes_of(cut.as_bytes()).unwrap();
@@ -144,26 +144,26 @@ fn json_is_found_between_other_text_and_the_last_of_several_counts() {
 #[test]
 fn what_cannot_be_read_says_why_and_what_to_do() {
     let whole = text("reports/patch-4.15.json");
-    let told = refusal(&whole[..whole.len() - 20]);
-    assert!(told.starts_with("the JSON is cut off at line"), "{told}");
+    let message = refusal(&whole[..whole.len() - 20]);
+    assert!(message.starts_with("the JSON is cut off at line"), "{message}");
     let terse = text("fio/randwrite-3.33.terse");
-    let told = refusal(&terse.replacen('3', "5", 1));
-    assert!(told.contains("terse version 5; run fio with --terse-version=3"), "{told}");
-    let told = refusal(&terse[..200]);
-    assert!(told.contains("it is cut off"), "{told}");
-    let told = refusal(&terse.replace(";113777;", ";many;"));
-    assert!(told.contains("`many` is no number"), "{told}");
-    let told = refusal(r#"{"schema": "diopter.bench/2"}"#);
-    assert!(told.contains("written by a newer dio"), "{told}");
-    let told = refusal(r#"{"schema": "diopter.cp/1"}"#);
-    assert!(told.contains("name a result of dio bench or of fio"), "{told}");
+    let message = refusal(&terse.replacen('3', "5", 1));
+    assert!(message.contains("terse version 5; run fio with --terse-version=3"), "{message}");
+    let message = refusal(&terse[..200]);
+    assert!(message.contains("the line is truncated"), "{message}");
+    let message = refusal(&terse.replace(";113777;", ";many;"));
+    assert!(message.contains("invalid number `many`"), "{message}");
+    let message = refusal(r#"{"schema": "diopter.bench/2"}"#);
+    assert!(message.contains("written by a newer dio"), "{message}");
+    let message = refusal(r#"{"schema": "diopter.cp/1"}"#);
+    assert!(message.contains("name a result of dio bench or of fio"), "{message}");
     assert!(refusal("").contains("empty"));
-    assert!(refusal("{}").contains("this is no result"));
-    assert!(refusal("hello").contains("this is no result"));
+    assert!(refusal("{}").contains("unrecognised format"));
+    assert!(refusal("hello").contains("unrecognised format"));
     assert!(refusal(r#"{"fio version": "fio-3.33", "jobs": []}"#).contains("no jobs"));
-    assert!(refusal(r#"{"fio version": "fio-3.33", "jobs": 7}"#).contains("not as fio writes"));
-    let told = refusal(r#"{"schema": "diopter.bench/1", "rows": [{"cells": [{}]}]}"#);
-    assert!(told.contains("1 cells for 0 columns"), "{told}");
+    assert!(refusal(r#"{"fio version": "fio-3.33", "jobs": 7}"#).contains("invalid fio JSON"));
+    let message = refusal(r#"{"schema": "diopter.bench/1", "rows": [{"cells": [{}]}]}"#);
+    assert!(message.contains("1 cells for 0 columns"), "{message}");
 }
 
 #[test]
@@ -175,8 +175,8 @@ fn other_jobs_are_refused_and_other_options_are_told() {
     let base = text("reports/patch-4.15.json");
     let other = base.replace(r#""iodepth": "64""#, r#""iodepth": "8""#);
     let refused = compare::documents(&[read(&base), read(&other)], &Settings::default());
-    let told = refused.unwrap_err().to_string();
-    assert!(told.contains("iodepth 64 against 8"), "{told}");
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("iodepth 64 against 8"), "{message}");
     let other = base.replace(r#""thread": "1""#, r#""thread": "0""#);
     let comparison =
         compare::documents(&[read(&base), read(&other)], &Settings::default()).unwrap();
@@ -201,7 +201,7 @@ fn what_is_exported_reads_back_as_it_was() {
     assert_eq!(again.columns[0].engine, "libaio");
 }
 
-/// fio-plot takes the jobs of a file for parts of one, and adds them up.
+/// fio-plot treats the jobs of a file as parts of one, and adds them up.
 #[test]
 fn each_job_is_a_file_of_its_own_in_the_dir_of_its_round() {
     let bench = loaded("reports/patch-4.15.json").bench;
@@ -261,12 +261,12 @@ fn files_with_commas_and_dirs_are_rounds() {
     };
     let loaded = load::rounds(dir.path()).unwrap();
     assert_eq!(loaded.bench.rows.len(), 4);
-    assert_eq!(rounds(&loaded.bench), [(0, 1), (1, 2), (2, 3)], "in the order of time");
+    assert_eq!(rounds(&loaded.bench), [(0, 1), (1, 2), (2, 3)], "in time order");
     let names = format!("{0}/a.json,{0}/b.json", dir.path().display());
     let loaded = load::rounds(Path::new(&names)).unwrap();
     assert_eq!(rounds(&loaded.bench), [(0, 1), (1, 2)]);
     let empty = tempfile::tempdir().unwrap();
-    assert!(load::rounds(empty.path()).unwrap_err().to_string().contains("no files in it"));
+    assert!(load::rounds(empty.path()).unwrap_err().to_string().contains("no files in"));
 }
 
 #[test]
@@ -274,22 +274,22 @@ fn reads_and_writes_of_a_mixed_job_are_told_apart() {
     let named = || Named { name: "x".to_owned(), bench: loaded("fio/randrw-3.33.json").bench };
     let comparison = compare::documents(&[named(), named()], &Settings::default()).unwrap();
     let rows = comparison.rows.iter().filter(|row| row.metric == Metric::Iops);
-    let told: Vec<_> = rows.map(|row| (row.direction, row.verdict.is_some())).collect();
+    let message: Vec<_> = rows.map(|row| (row.direction, row.verdict.is_some())).collect();
     let expected = [(None, true), (Some(Direction::Read), false), (Some(Direction::Write), false)];
-    assert_eq!(told, expected);
+    assert_eq!(message, expected);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Nothing that can be in a file makes reading it panic.
+    /// Reading never panics, whatever a file holds.
     #[test]
     fn any_text_is_read_or_refused(text in r#"[\{\}\[\]":,;%0-9a-z.\n -]{0,200}"#) {
         drop(load::bytes_of(text.as_bytes()));
         drop(fio::import(&text));
     }
 
-    /// Nor what was a result and has been cut or changed.
+    /// Reading a truncated or changed result does not panic either.
     #[test]
     fn a_damaged_result_is_read_or_refused(
         which in 0usize..4,

@@ -1,4 +1,4 @@
-//! Reports as text, from documents made by hand.
+//! Reports as text, from handmade documents.
 
 #[path = "report/documents.rs"]
 mod documents;
@@ -33,8 +33,8 @@ fn tables_in_markdown_are_as_they_were() {
     for (name, bench) in
         [("regression", documents::regression()), ("awkward", documents::awkward())]
     {
-        let told = report::markdown(&bench, Some(&documents::compared(&bench)));
-        golden_file::check(&golden_file::golden(&format!("report-{name}.md.txt")), &told);
+        let message = report::markdown(&bench, Some(&documents::compared(&bench)));
+        golden_file::check(&golden_file::golden(&format!("report-{name}.md.txt")), &message);
     }
 }
 
@@ -56,9 +56,9 @@ fn a_line_of_csv_stands_for_each_round_and_each_failed_cell() {
 fn no_line_of_a_table_is_wider_than_the_terminal() {
     for columns in [60, 80, 132] {
         for bench in [documents::regression(), documents::sweep(), documents::twelve_columns()] {
-            let told = text_of(&bench, TextStyle { columns, ..PLAIN });
-            let widest = told.lines().map(|line| line.chars().count()).max().unwrap();
-            assert!(widest <= columns, "{widest} of {columns}\n{told}");
+            let message = text_of(&bench, TextStyle { columns, ..PLAIN });
+            let widest = message.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= columns, "{widest} of {columns}\n{message}");
         }
     }
 }
@@ -80,16 +80,18 @@ fn a_name_that_a_terminal_would_act_on_is_told_without_that() {
     let mut bench = documents::regression();
     bench.columns[1].label = "\u{1b}[2Jgone".to_owned();
     bench.title = "a\u{7}b".to_owned();
-    let told = text_of(&bench, PLAIN);
-    assert!(told.contains("[2Jgone") && !told.contains('\u{1b}') && !told.contains('\u{7}'));
+    let message = text_of(&bench, PLAIN);
+    assert!(
+        message.contains("[2Jgone") && !message.contains('\u{1b}') && !message.contains('\u{7}')
+    );
 }
 
 #[test]
 fn without_a_comparison_there_are_ratios_and_no_verdicts() {
-    let told = report::text(&documents::regression(), None, PLAIN);
-    assert!(told.contains("0.778"), "{told}");
+    let message = report::text(&documents::regression(), None, PLAIN);
+    assert!(message.contains("0.778"), "{message}");
     for verdict in [Verdict::Better, Verdict::Same, Verdict::Worse] {
-        assert!(!told.contains(verdict.name()), "{told}");
+        assert!(!message.contains(verdict.name()), "{message}");
     }
 }
 
@@ -122,16 +124,16 @@ fn several_documents_are_rendered_as_columns_of_one() {
     let bench = report::joined(&all, &comparison);
     assert_eq!((bench.columns.len(), bench.rows.len(), bench.environments.len()), (4, 8, 4));
     for row in &bench.rows {
-        // The jobs of the second document stood in another order.
+        // The second document has its jobs in another order.
         assert_eq!(row.cells[0].samples, row.cells[2].samples);
         assert_eq!((row.cells[0].environment, row.cells[2].environment), (0, 2));
     }
-    let told = report::text(&bench, Some(&comparison), TextStyle { columns: 200, ..PLAIN });
-    assert!(told.contains("each relative to the base (1.000) above it"), "{told}");
-    let lines: Vec<&str> = told.lines().collect();
+    let message = report::text(&bench, Some(&comparison), TextStyle { columns: 200, ..PLAIN });
+    assert!(message.contains("each relative to the base (1.000) above it"), "{message}");
+    let lines: Vec<&str> = message.lines().collect();
     let base = lines.iter().position(|line| line.starts_with("old.json 6.1 libaio")).unwrap();
-    assert!(lines[base + 1].starts_with("new.json 6.1 libaio"), "below its base\n{told}");
-    assert!(lines[base + 2].starts_with("old.json 6.18 io_uring"), "the next base\n{told}");
+    assert!(lines[base + 1].starts_with("new.json 6.1 libaio"), "below its base\n{message}");
+    assert!(lines[base + 2].starts_with("old.json 6.18 io_uring"), "the next base\n{message}");
 }
 
 #[test]
@@ -159,5 +161,5 @@ fn nothing_in_a_document_ends_the_script_around_it() {
     let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
     let read: serde_json::Value = serde_json::from_str(data).expect("all of the data is there");
     assert_eq!(read["columns"][1]["label"], bench.columns[1].label.as_str());
-    assert_eq!(page.matches("</script>").count(), 5, "data and four scripts");
+    assert_eq!(page.matches("</script>").count(), 8, "data and seven scripts");
 }

@@ -1,4 +1,4 @@
-//! The page of a report in a real browser: it opens without complaint, asks for nothing, has the
+//! The page of a report in a real browser: it opens without complaint, makes no requests, has the
 //! marks that its data has, and fits the window of a telephone.
 
 #[path = "report/browser.rs"]
@@ -59,8 +59,8 @@ fn pages_open_without_complaint_ask_for_nothing_and_fit_a_telephone() {
             let room = browser.count("document.documentElement.clientWidth");
             let taken = browser.count("document.scrollingElement.scrollWidth");
             assert!(taken <= room, "{title} at {width}: {taken} of {room}");
-            let strangers = "document.querySelectorAll('img, iframe, link[rel=stylesheet]').length";
-            assert_eq!(browser.count(strangers), 0, "{title}");
+            let external = "document.querySelectorAll('img, iframe, link[rel=stylesheet]').length";
+            assert_eq!(browser.count(external), 0, "{title}");
         }
     }
 }
@@ -99,10 +99,10 @@ fn what_failed_or_was_not_judged_is_shown_and_not_drawn() {
     let known = page.comparison.rows.iter().filter(|row| row.ratio.is_some()).count();
     assert_eq!(browser.marks("chart-ratios", "ratio"), known);
     assert_eq!(browser.marks("chart-ratios", "failed"), 1);
-    let told = browser.value("document.getElementById('answer').textContent");
-    let told = told.as_str().unwrap();
+    let message = browser.value("document.getElementById('result').textContent");
+    let message = message.as_str().unwrap();
     for part in ["Interrupted.", "1 failed", "ENOSPC", "ended by SIGINT", "1 warning"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     let hostile = "[...document.querySelectorAll('.card h3')].map((one) => one.textContent)[0]";
     assert_eq!(browser.value(hostile), page.bench.columns[1].label.as_str());
@@ -117,7 +117,7 @@ fn a_sweep_marks_a_knee_for_each_way() {
     assert_eq!(browser.marks("chart-depth", "knee"), 2);
     let knees = "[...document.querySelectorAll('#chart-depth g.knee-labels text')]\
         .map((one) => one.textContent).sort().join()";
-    // 1 - exp(-depth / 20) passes 95 % of its most at 64, 1 - exp(-depth / 6) at 32.
+    // 1 - exp(-depth / 20) passes 95 % of its maximum at 64, 1 - exp(-depth / 6) at 32.
     assert_eq!(browser.value(knees), "knee 32,knee 64");
     assert_eq!(browser.marks("chart-depth-latency", "depth"), 16);
     let differing = browser.count("document.querySelectorAll('#environment tr.differs').length");
@@ -159,10 +159,10 @@ fn every_chart_has_a_table_with_its_figures() {
     assert_eq!(browser.value(without), "");
     let ratios = "[...document.querySelectorAll('#chart-ratios tbody tr')]\
         .map((row) => row.children[2].textContent)";
-    let told: BTreeSet<String> = serde_json::from_value(browser.value(ratios)).unwrap();
+    let message: BTreeSet<String> = serde_json::from_value(browser.value(ratios)).unwrap();
     let known: BTreeSet<String> =
         page.comparison.rows.iter().map(|row| format!("{:.3}", row.ratio.unwrap())).collect();
-    assert_eq!(told, known);
+    assert_eq!(message, known);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_document_too_large_for_charts_shows_the_farthest_and_says_so() {
     assert!(notes.as_str().unwrap().contains("first 1000 of 4000 cells"), "{notes}");
     browser.value("document.querySelector('#ratios button').click()");
     browser.settle();
-    assert_eq!(browser.marks("chart-ratios", "ratio"), 3000, "all of them when asked");
+    assert_eq!(browser.marks("chart-ratios", "ratio"), 3000, "all of them on request");
 }
 
 #[test]
@@ -202,9 +202,9 @@ fn the_keyboard_moves_between_choices() {
     assert_eq!(browser.value(first), "linux-5.5");
     browser.value("document.querySelector('input[name=order]').focus()");
     browser.press("ArrowRight");
-    let told = browser.value(first);
+    let message = browser.value(first);
     // By ratio: the lowest first, named by its job, too.
-    assert!(told.as_str().unwrap().contains("write 4k ext4"), "{told}");
+    assert!(message.as_str().unwrap().contains("write 4k ext4"), "{message}");
     let unreachable = "[...document.querySelectorAll('select, button, summary, input, a')]\
         .filter((one) => one.tabIndex < 0).length";
     assert_eq!(browser.count(unreachable), 0);

@@ -151,11 +151,11 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
         (&["mine"], "--overwrite"),
         (&["mine", "--rw=read", "--size=4M"], "smaller --size"),
         (&["nothing"], "name a directory, a file or a device"),
-        (&["/dev/null"], "no directory, file or block device"),
+        (&["/dev/null"], "not a directory, file or block device"),
         (&["--size=1P"], "smaller --size"),
         (&["--bs=8M", "--size=4M"], "do not fit"),
         (&["--iodepth=1000"], "--iodepth 128"),
-        (&["--fs=fat"], "`fat` cannot be made"),
+        (&["--fs=fat"], "unsupported file system `fat`"),
         (&["--job=odd.fio"], "line 3: option `zonemode`"),
         (&["--job=nothing"], "iomap-4k"),
         (&["--resume"], "no interrupted run"),
@@ -357,7 +357,7 @@ fn a_mounted_device_is_never_written_and_another_one_only_when_that_was_said() {
     assert!(told.contains("is mounted on") && told.contains("never written"), "{told}");
     tool("umount", &[mounted.point.to_str().unwrap()]).unwrap();
     let told = refusal(dir.path(), &[&device, "--size=4M"]);
-    assert!(told.contains("write --overwrite if it may"), "{told}");
+    assert!(told.contains("write --overwrite to allow it"), "{told}");
     measured(dir.path(), &[&SHORT[..], &[&device, "--overwrite"]].concat());
 }
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use diopter_bench::compare::noisy::{self, Noise};
 use diopter_bench::compare::{Settings, Verdict};
-use diopter_bench::document::{Bench, Doubt, Warning};
+use diopter_bench::document::{Bench, Warning, WarningKind};
 use serde_json::Value;
 
 struct Told {
@@ -128,10 +128,10 @@ fn the_document_is_as_its_schema_says() {
 fn a_doubt_about_several_columns_or_about_one_file_twice_is_told_once() {
     let place = Place::new();
     let mut bench = noisy::bench(Noise::QUIET, 1, &[1.0, 1.0], 20);
-    let doubt = Doubt::Governor;
+    let kind = WarningKind::Governor;
     let evidence = "the governor is powersave".to_owned();
     for cell in &mut bench.rows[0].cells {
-        cell.warnings = vec![Warning { doubt, evidence: evidence.clone() }];
+        cell.warnings = vec![Warning { kind, evidence: evidence.clone() }];
     }
     place.write("base.json", &bench);
     place.write("new.json", &bench);
@@ -171,9 +171,9 @@ fn what_cannot_be_compared_is_told_with_its_name() {
     std::fs::write(place.path("text.txt"), "hello\n").unwrap();
     for (name, expected) in [
         ("other.json", "iodepth 64 against 1; run the same job"),
-        ("newer.json", "newer.json: its schema is diopter.bench/2, this dio reads"),
+        ("newer.json", "newer.json: schema diopter.bench/2, but this dio reads"),
         ("cut.json", "cut.json: the JSON is cut off at line 1"),
-        ("text.txt", "text.txt: this is no result of dio bench"),
+        ("text.txt", "text.txt: unrecognised format"),
         ("absent.json", "read absent.json: No such file"),
     ] {
         let told = place.refusal(&format!("compare base.json {name}"));

@@ -9,8 +9,8 @@ use super::kernel::Kernel;
 use super::matrix::Plan;
 use super::run::{Outcome, Unit};
 use diopter_bench::document::{
-    Bench, Cell, Column, Cpu, DeviceFacts, Doubt, Environment, FileSystemFacts, Method, QueueFacts,
-    Row, SCHEMA, Sample, Warning,
+    Bench, Cell, Column, Cpu, DeviceFacts, Environment, FileSystemFacts, Method, QueueFacts, Row,
+    SCHEMA, Sample, Warning, WarningKind,
 };
 use diopter_bench::whole;
 
@@ -177,7 +177,7 @@ fn cell(environment: usize, unit: &Unit, at: usize) -> Cell {
         let times = cell.samples.iter().map(|sample| sample.elapsed_ns.to_string());
         let times = times.collect::<Vec<_>>().join(", ");
         let evidence = format!("the job took {times} virtual ns");
-        cell.warnings.push(Warning { doubt: Doubt::NotRepeatable, evidence });
+        cell.warnings.push(Warning { kind: WarningKind::NotRepeatable, evidence });
     }
     cell
 }
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(marks(same), [Some(true); 2]);
         assert_eq!(marks(other), [Some(false); 2]);
         assert_eq!(same.warnings, []);
-        assert_eq!(other.warnings[0].doubt, Doubt::NotRepeatable);
+        assert_eq!(other.warnings[0].kind, WarningKind::NotRepeatable);
     }
 
     #[test]

@@ -149,7 +149,7 @@ fn doubts(bench: &Bench, rows: &[Vec<Glance>]) -> String {
         }
         for (column, cell) in bench.columns.iter().zip(&bench.rows[at].cells) {
             for warning in &cell.warnings {
-                let (doubt, remedy) = (warning.doubt.name(), warning.doubt.remedy());
+                let (doubt, remedy) = (warning.kind.name(), warning.kind.remedy());
                 let (label, name) = (&column.label, &job.name);
                 let evidence = &warning.evidence;
                 writeln!(text, "\n{label}, {name}: {doubt}: {evidence}; {remedy}")
@@ -164,7 +164,7 @@ fn doubts(bench: &Bench, rows: &[Vec<Glance>]) -> String {
 mod tests {
     use super::*;
     use diopter_bench::document::{
-        Cell, Column, Contexts, DirectionSample, Doubt, Guest, Job, Row, Sample, Warning,
+        Cell, Column, Contexts, DirectionSample, Guest, Job, Row, Sample, Warning, WarningKind,
     };
 
     fn cell(iops: f64, contexts: Contexts, instructions_per_io: f64) -> Cell {
@@ -187,7 +187,7 @@ mod tests {
         let job = Job { name: "ext4 randwrite 4k d64".to_owned(), ..Job::default() };
         let mut doubtful = cell(70_922.0, mixed, 0.0);
         let evidence = "IOPS of its boots: 1.0, 2.0".to_owned();
-        doubtful.warnings.push(Warning { doubt: Doubt::NotRepeatable, evidence });
+        doubtful.warnings.push(Warning { kind: WarningKind::NotRepeatable, evidence });
         let cells = vec![cell(52_632.0, deferred, 18_915.0), doubtful, failed];
         Bench {
             columns: vec![column("6.1"), column("7.2"), column("7.3")],

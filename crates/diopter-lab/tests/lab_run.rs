@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use diopter_bench::document::{Bench, Doubt, ReadWrite};
+use diopter_bench::document::{Bench, ReadWrite, WarningKind};
 use diopter_lab::matrix::{Device, Engine, FileSystem, Plan, product};
 use diopter_lab::results::{About, bench};
 use diopter_lab::run::{Lab, run};
@@ -114,7 +114,7 @@ fn boots_that_differ_are_done_once_more_and_marked() {
     let cell = &bench.rows[0].cells[0];
     let marks = cell.samples.iter().map(|sample| sample.guest.unwrap().is_repeatable);
     assert_eq!(marks.collect::<Vec<_>>(), [Some(false); 3]);
-    assert_eq!(cell.warnings[0].doubt, Doubt::NotRepeatable);
+    assert_eq!(cell.warnings[0].kind, WarningKind::NotRepeatable);
     let evidence = &cell.warnings[0].evidence;
     assert_eq!(evidence.matches("400000000").count(), 2, "{evidence}");
     assert_eq!(evidence.matches("400000001").count(), 1, "{evidence}");

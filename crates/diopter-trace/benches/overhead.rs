@@ -10,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use diopter_bench::bench::number::median;
 use diopter_bench::bench::round;
+use diopter_bench::statistics::median;
 use diopter_trace::{RecordOptions, record};
 use serde_json::Value;
 
@@ -94,8 +94,9 @@ fn run(dir: &Path, rounds: u32, is_smoke: bool) -> Result<bool, String> {
             }
             ratios.push(pair[1] / pair[0]);
         }
-        let [without, with] = figures.map(|figures| median(&figures).unwrap_or(f64::NAN));
-        let ratio = median(&ratios).unwrap_or(f64::NAN);
+        let [without, with] =
+            figures.map(|figures| median(figures.iter().copied()).unwrap_or(f64::NAN));
+        let ratio = median(ratios.iter().copied()).unwrap_or(f64::NAN);
         let is_reached = ratio >= RATIO_MIN;
         let word = if is_reached { "reached" } else { "NOT REACHED" };
         let name = format!("{engine} {rw} x {depth}");

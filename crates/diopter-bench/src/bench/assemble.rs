@@ -1,64 +1,60 @@
-//! From a journal to the document: one row in memory at a time, however large the run.
+//! Builds the document from a journal, with one row in memory at a time.
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::doubts;
 use super::journal::{Begin, Reached, Record, Records};
 use super::plan::Plan;
 use super::round::{Facts, Seen};
+use super::warnings;
 use crate::document::{Bench, Cell, Column, Environment, Latencies, Row, SCHEMA, Sample};
 
-/// Cells of which a document is read whole.
+/// The largest number of cells for which a document is read with its histograms.
 pub const CELLS_WHOLE_MAX: usize = 1000;
 
-/// What the whole journal says, beside its rounds.
+/// The contents of a journal except its rounds.
 struct Survey {
     columns: Vec<Column>,
     environments: Vec<Environment>,
-    /// Of each row, which environment.
+    /// The environment of each row.
     environment_of: Vec<usize>,
     rows_done: usize,
 }
 
-/// A row on its way: what was seen beside each of its rounds stays with them until it is judged.
+/// A row under construction. What was seen during each round stays with it until it is judged.
 pub(super) struct Draft {
     cells: Vec<Cell>,
     seen: Vec<Vec<Seen>>,
 }
 
 /// Writes the document of a journal.
-///
-/// # Errors
 /// The journal cannot be read, or the document not be written.
 pub fn write_document(journal: &Path, out: &mut dyn Write) -> Result<(), String> {
     let survey = survey(journal)?;
     let mut records = Records::open(journal)?;
     let begin = records.begin()?;
     let head = head(&begin, &survey);
-    let told = |error: io::Error| format!("write the result: {error}");
+    let failed = |error: io::Error| format!("write the result: {error}");
     let head = serde_json::to_string(&head).expect("strings and numbers are JSON");
-    // The rows go where an empty list of them stands.
+    // The rows replace the empty list.
     let (before, after) = head.split_once("\"rows\":[]").expect("a document has rows");
-    write!(out, "{before}\"rows\":[").map_err(told)?;
+    write!(out, "{before}\"rows\":[").map_err(failed)?;
     let mut rows = Rows { records, plan: &begin.plan, ahead: None };
     for row in 0..begin.plan.jobs.len() {
         let separator = if row == 0 { "\n" } else { ",\n" };
-        out.write_all(separator.as_bytes()).map_err(told)?;
+        out.write_all(separator.as_bytes()).map_err(failed)?;
         let row = rows.next(row, &survey)?;
         row.serialize(&mut serde_json::Serializer::new(&mut *out))
-            .map_err(|error| told(error.into()))?;
+            .map_err(|error| failed(error.into()))?;
     }
-    writeln!(out, "\n]{after}").map_err(told)
+    writeln!(out, "\n]{after}").map_err(failed)
 }
 
-/// The document of a journal, as a value. Of more than [`CELLS_WHOLE_MAX`] cells the histograms and
-/// the throughput over time are left out, and only they: so that it fits into memory.
-///
-/// # Errors
-/// The journal cannot be read.
+/// Reads the document of a journal as a value. With more than [`CELLS_WHOLE_MAX`] cells, the
+/// histograms and the throughput over time, and only they, are left out so that it fits into
+/// memory.
 pub fn read(journal: &Path) -> Result<Bench, String> {
     let survey = survey(journal)?;
     let mut records = Records::open(journal)?;
@@ -108,7 +104,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Row `row`; those before it are passed over.
+    /// Returns row `row`; skips the rows before it.
     fn next(&mut self, row: usize, survey: &Survey) -> Result<Row, String> {
         let environment = survey.environment_of.get(row).copied().unwrap_or(0);
         let mut draft = Draft::of(self.plan.columns.len(), environment);
@@ -157,9 +153,9 @@ fn survey(journal: &Path) -> Result<Survey, String> {
     while let Some(record) = records.next()? {
         match record {
             Record::Row { row, environment } => survey.note(row, *environment),
-            Record::Round { column, answer, .. } if is_known.get(column) == Some(&false) => {
+            Record::Round { column, result, .. } if is_known.get(column) == Some(&false) => {
                 is_known[column] = true;
-                note_facts(&mut survey.columns[column], answer.facts);
+                note_facts(&mut survey.columns[column], result.facts);
             }
             Record::RowEnd { row } => survey.rows_done = row + 1,
             _ => {}
@@ -190,7 +186,7 @@ impl Survey {
 }
 
 impl Draft {
-    /// What a journal has of a row that was not finished.
+    /// Returns the journal's part of an unfinished row.
     pub(super) fn begun(
         journal: &Path,
         plan: &Plan,
@@ -216,10 +212,10 @@ impl Draft {
 
     pub(super) fn take(&mut self, record: Record) {
         match record {
-            Record::Round { column, answer, .. } if column < self.cells.len() => {
-                let answer = *answer;
-                self.cells[column].samples.push(answer.sample);
-                self.seen[column].push(answer.seen);
+            Record::Round { column, result, .. } if column < self.cells.len() => {
+                let result = *result;
+                self.cells[column].samples.push(result.sample);
+                self.seen[column].push(result.seen);
             }
             Record::Failure { column, why, .. } if column < self.cells.len() => {
                 self.cells[column].failure = Some(why);
@@ -228,7 +224,7 @@ impl Draft {
         }
     }
 
-    /// With its doubts.
+    /// Completes the row with its warnings.
     pub(super) fn finish(
         mut self,
         plan: &Plan,
@@ -237,7 +233,7 @@ impl Draft {
     ) -> Row {
         let job = plan.jobs[row].clone();
         for (cell, seen) in self.cells.iter_mut().zip(&self.seen) {
-            cell.warnings = doubts::of(&job, &cell.samples, seen, environment);
+            cell.warnings = warnings::of(&job, &cell.samples, seen, environment);
         }
         Row { job, cells: self.cells }
     }
@@ -248,7 +244,7 @@ mod tests {
     use super::*;
     use crate::bench::journal::{self, Journal};
     use crate::bench::plan::PlannedColumn;
-    use crate::bench::round::RoundAnswer;
+    use crate::bench::round::RoundResult;
     use crate::document::Job;
 
     fn round(row: usize, column: usize, round: u32) -> Record {
@@ -257,7 +253,7 @@ mod tests {
         Record::Round {
             row,
             column,
-            answer: Box::new(RoundAnswer { sample, facts, ..RoundAnswer::default() }),
+            result: Box::new(RoundResult { sample, facts, ..RoundResult::default() }),
         }
     }
 

@@ -1,10 +1,10 @@
-//! Jobs that are built in: those of the reports that diopter goes back to, and the quick one. Each
-//! says what its report says; sources are named at each.
+//! Built-in jobs: the published reports that motivated diopter, and the quick one. Each names its
+//! source.
 
 use super::plan::{Axes, PlannedColumn};
 use crate::document::{Job, ReadWrite, Span};
+use crate::named::named;
 
-/// Which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Builtin {
     /// 4 KiB and 16 KiB reads and writes at depth 64, of "Potential regression with iomap DIO for
@@ -17,22 +17,21 @@ pub enum Builtin {
     LustreStripes,
 }
 
-/// A job of a report, with the columns that tell its story.
+/// The job of a report, with the columns that reproduce it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Story {
-    /// What the run is called.
+pub struct Scenario {
+    /// The title of the run.
     pub title: &'static str,
-    /// Its matrix.
     pub axes: Axes,
-    /// What its lists do not say.
+    /// The values that the lists do not set.
     pub base: Job,
-    /// Its columns; the first is the baseline.
+    /// The columns; the first is the baseline.
     pub presets: Vec<&'static str>,
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What every job is unless something else is said.
+/// Returns the defaults of every job.
 #[must_use]
 pub fn base() -> Job {
     Job {
@@ -44,7 +43,7 @@ pub fn base() -> Job {
     }
 }
 
-/// The lists unless something else is said.
+/// Returns the default lists.
 #[must_use]
 pub fn axes() -> Axes {
     Axes {
@@ -58,34 +57,27 @@ pub fn axes() -> Axes {
     }
 }
 
+named! { Builtin {
+    Iomap4k => "iomap-4k",
+    Ext3Boundary => "ext3-boundary",
+    LustreStripes => "lustre-stripes",
+} }
+
 impl Builtin {
-    /// All of them.
-    pub const ALL: [Builtin; 3] = [Builtin::Iomap4k, Builtin::Ext3Boundary, Builtin::LustreStripes];
-
-    /// Its name behind `--job`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Builtin::Iomap4k => "iomap-4k",
-            Builtin::Ext3Boundary => "ext3-boundary",
-            Builtin::LustreStripes => "lustre-stripes",
-        }
-    }
-
-    /// The one of this name.
+    /// Returns the job of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Builtin> {
         Builtin::ALL.into_iter().find(|known| known.name() == name)
     }
 
-    /// The job, for so many rounds.
+    /// Returns the scenario for a number of rounds.
     #[must_use]
-    pub fn story(self, rounds: u32) -> Story {
+    pub fn scenario(self, rounds: u32) -> Scenario {
         let each = |whole: u64| whole / u64::from(rounds.max(1));
         match self {
             // fio --ioengine libaio --size=2G --direct=1 --iodepth=64 --time_based=1 --thread=1
-            // --overwrite=1 --runtime=100: the hundred seconds are shared by the rounds.
-            Builtin::Iomap4k => Story {
+            // --overwrite=1 --runtime=100: the rounds share the hundred seconds.
+            Builtin::Iomap4k => Scenario {
                 title: "4k and 16k direct I/O at depth 64, as reported for iomap",
                 axes: Axes {
                     rw: vec![ReadWrite::Read, ReadWrite::Write],
@@ -99,7 +91,7 @@ impl Builtin {
                 presets: vec!["linux-4.15", "linux-5.5", "linux-7.0", "diopter"],
             },
             // "write 4096KB with O_DIRECT from the file offset 48KB", a thousand times.
-            Builtin::Ext3Boundary => Story {
+            Builtin::Ext3Boundary => Scenario {
                 title: "4 MiB behind an ext3 file's direct blocks, as reported for BH_Boundary",
                 axes: Axes {
                     rw: vec![ReadWrite::Write],
@@ -113,7 +105,7 @@ impl Builtin {
                 presets: vec!["linux-3.8", "linux-3.10", "diopter"],
             },
             // "a 64 MiB DIO write" on "a file with a stripe size of 1 MiB".
-            Builtin::LustreStripes => Story {
+            Builtin::LustreStripes => Scenario {
                 title: "64 MiB requests on a file of 1 MiB stripes, as reported for Lustre",
                 axes: Axes {
                     rw: vec![ReadWrite::Write, ReadWrite::Read],
@@ -134,7 +126,7 @@ fn striped() -> Job {
     Job { target: "striped:4x1048576".to_owned(), ..base() }
 }
 
-/// The jobs of `--quick`: what the three reports differ in, in under a minute.
+/// Returns the jobs of `--quick`: the points on which the three reports differ, in under a minute.
 #[must_use]
 pub fn quick() -> (Vec<Job>, Vec<PlannedColumn>) {
     let span = Span::RuntimeNs(SECOND_NS * 3 / 10);
@@ -165,10 +157,10 @@ mod tests {
     fn every_story_is_a_plan_that_can_be_run() {
         for builtin in Builtin::ALL {
             assert_eq!(Builtin::named(builtin.name()), Some(builtin));
-            let story = builtin.story(8);
-            let columns = story.presets.iter();
+            let scenario = builtin.scenario(8);
+            let columns = scenario.presets.iter();
             let columns = columns.map(|preset| PlannedColumn::engine(preset, "auto")).collect();
-            let jobs = jobs(&story.axes, &story.base);
+            let jobs = jobs(&scenario.axes, &scenario.base);
             let plan = Plan { jobs, columns, rounds: 8, ..Plan::default() };
             assert_eq!(plan.check(), Ok(()), "{}", builtin.name());
         }
@@ -177,9 +169,11 @@ mod tests {
 
     #[test]
     fn the_rounds_of_a_report_add_up_to_what_it_ran() {
-        let Span::RuntimeNs(ns) = Builtin::Iomap4k.story(8).axes.span[0] else { panic!("a time") };
+        let Span::RuntimeNs(ns) = Builtin::Iomap4k.scenario(8).axes.span[0] else {
+            panic!("a time")
+        };
         assert_eq!(ns * 8, 100 * SECOND_NS);
-        let Span::IoBytes(bytes) = Builtin::Ext3Boundary.story(8).axes.span[0] else {
+        let Span::IoBytes(bytes) = Builtin::Ext3Boundary.scenario(8).axes.span[0] else {
             panic!("an amount")
         };
         assert_eq!(bytes * 8, 1000 * (4 << 20));

@@ -1,99 +1,71 @@
-//! Runs a plan, row by row and turn by turn, and writes each round down. What a turn does is the
-//! runner's; this file knows neither files nor processes.
+//! Runs a plan, row by row and turn by turn, and records each round in the journal. The runner does
+//! the work of a turn; this file knows neither files nor processes.
 
 use super::assemble::Draft;
 use super::journal::{Journal, Reached, Record};
 use super::plan::{Plan, PlannedColumn};
-use super::round::RoundAnswer;
+use super::round::RoundResult;
 use super::schedule::turns;
 use crate::document::{Environment, Job, Row};
 
-/// Why something was not done.
+/// The reason why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// This cell cannot be measured: what failed, on what, what to do.
     Cell(String),
     /// Nothing more can be measured.
     Run(String),
-    /// Somebody asked for the end.
+    /// The user interrupted the run.
     Interrupted,
 }
 
-/// Does rounds: on this machine, or in a simulation.
+/// Executes rounds: on this machine, or in a simulation.
 pub trait Runner {
-    /// Makes ready what a row's rounds run on.
-    ///
-    /// # Errors
-    /// It cannot be made ready, or somebody asked for the end.
+    /// Prepares the target of a row's rounds.
     fn begin(&mut self, job: &Job) -> Result<(), Trouble>;
 
-    /// One round.
-    ///
-    /// # Errors
-    /// It failed, or somebody asked for the end.
+    /// Runs one round.
     fn round(
         &mut self,
         job: &Job,
         column: &PlannedColumn,
         round: u32,
-    ) -> Result<RoundAnswer, Trouble>;
+    ) -> Result<RoundResult, Trouble>;
 
-    /// On what the row is measured; asked after its first round.
+    /// Returns the environment that the row is measured in. It is called after the first round.
     fn environment(&self) -> Environment;
 
-    /// Takes away what the row needed.
+    /// Removes what the row needed.
     fn end(&mut self, job: &Job);
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// With its last round.
+    /// After its last round.
     Whole,
-    /// Before it.
+    /// Before its last round.
     Interrupted,
 }
 
-/// What happens meanwhile, for whoever watches.
+/// Progress of a run, for a display.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A row is made ready.
-    Prepares {
-        /// Its job.
-        job: &'a Job,
-        /// Which one.
-        row: usize,
-    },
+    /// A row is prepared.
+    Prepares { job: &'a Job, row: usize },
     /// A round begins.
-    Turn {
-        /// In which row.
-        row: usize,
-        /// Its job.
-        job: &'a Job,
-        /// In which column.
-        column: &'a PlannedColumn,
-        /// Which one.
-        round: u32,
-    },
-    /// A cell is given up.
-    Fails {
-        /// Its job.
-        job: &'a Job,
-        /// Its column.
-        column: &'a PlannedColumn,
-        /// Why.
-        why: &'a str,
-    },
-    /// A row is over.
+    Turn { row: usize, job: &'a Job, column: &'a PlannedColumn, round: u32 },
+    /// A cell failed and is skipped.
+    Fails { job: &'a Job, column: &'a PlannedColumn, why: &'a str },
+    /// A row is complete.
     RowEnds {
-        /// Which one.
         row: usize,
-        /// As the document will have it.
+        /// The row as in the document.
         result: &'a Row,
     },
 }
 
-/// A run on its way.
+/// A run in progress.
 pub struct Campaign<'a> {
     plan: &'a Plan,
     runner: &'a mut dyn Runner,
@@ -102,7 +74,7 @@ pub struct Campaign<'a> {
 }
 
 impl<'a> Campaign<'a> {
-    /// Of a plan, from where its journal is.
+    /// Creates the run of a plan, starting where its journal ends.
     pub fn new(
         plan: &'a Plan,
         runner: &'a mut dyn Runner,
@@ -111,10 +83,10 @@ impl<'a> Campaign<'a> {
         Campaign { plan, runner, journal, reached }
     }
 
-    /// Runs what is left. `tell` hears what happens.
+    /// Runs what remains, and passes progress to `tell`.
     ///
     /// # Errors
-    /// What ended the run; all that was measured is in the journal.
+    /// Returns what ended the run; all completed rounds are in the journal.
     pub fn run(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<Ending, String> {
         for row in self.reached.rows..self.plan.jobs.len() {
             let reached = std::mem::take(&mut self.reached);
@@ -152,11 +124,11 @@ impl<'a> Campaign<'a> {
             let planned = &columns[column];
             tell(Event::Turn { row, job, column: planned, round: turn.round });
             let record = match self.runner.round(job, planned, turn.round) {
-                Ok(mut answer) => {
-                    answer.sample.round = turn.round;
-                    answer.sample.turn = turn.turn;
+                Ok(mut result) => {
+                    result.sample.round = turn.round;
+                    result.sample.turn = turn.turn;
                     self.note_environment(row, &mut reached)?;
-                    Record::Round { row, column, answer: Box::new(answer) }
+                    Record::Round { row, column, result: Box::new(result) }
                 }
                 Err(Trouble::Cell(why)) => {
                     tell(Event::Fails { job, column: planned, why: &why });

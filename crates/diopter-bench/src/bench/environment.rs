@@ -1,5 +1,4 @@
-//! On what a run is measured, read from /proc and /sys. What cannot be read stays empty: nothing is
-//! guessed.
+//! Describes the machine from /proc and /sys. A field that cannot be read stays empty.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,11 +10,11 @@ use diopter_core::backend::BackendKind;
 
 use crate::document::{CgroupLimits, Cpu, DeviceFacts, Environment, FileSystemFacts, QueueFacts};
 
-/// Files of a queue that are left out: statistics and what is written only.
-const QUEUE_FILES_MAX: usize = 64;
+/// Largest number of files read of a directory.
+const FILES_MAX: usize = 64;
 
-/// Parameters of the kernel that have a bearing on figures, by how their names begin. Others may be
-/// secrets, or names of machines, which a result does not need.
+/// Prefixes of kernel parameters that affect figures. Other parameters may be secrets or names of
+/// machines, which a result does not need.
 const PARAMETERS: [&str; 34] = [
     "amd_iommu",
     "amd_pstate",
@@ -53,10 +52,9 @@ const PARAMETERS: [&str; 34] = [
     "transparent_hugepage",
 ];
 
-/// The machine, and the file or device that a job runs on.
+/// Returns the machine, and the file or device that a job runs on.
 #[must_use]
 pub fn of(path: &Path) -> Environment {
-    let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let mut environment = Environment {
         kernel_release: text("/proc/sys/kernel/osrelease"),
         kernel_version: text("/proc/sys/kernel/version"),
@@ -74,7 +72,7 @@ pub fn of(path: &Path) -> Environment {
     environment
 }
 
-/// Of a command line, the parameters that have a bearing on figures.
+/// Returns the parameters of a command line that affect figures.
 fn of_figures(command_line: &str) -> String {
     let words = command_line.split_whitespace();
     let kept = words.filter(|word| PARAMETERS.iter().any(|name| word.starts_with(name)));
@@ -82,29 +80,23 @@ fn of_figures(command_line: &str) -> String {
 }
 
 fn cpu() -> Cpu {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let info = read("/proc/cpuinfo");
+    let info = text("/proc/cpuinfo");
     let model = ["model name", "Model", "cpu model"].iter().find_map(|name| {
         let line = info.lines().find(|line| line.starts_with(name))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     });
-    let smt = match read("/sys/devices/system/cpu/smt/active").as_str() {
+    let smt = match text("/sys/devices/system/cpu/smt/active").as_str() {
         "1" => "on",
         "0" => "off",
         _ => "",
     };
-    let dir = fs::read_dir("/sys/devices/system/cpu/vulnerabilities");
-    let mitigations = dir.into_iter().flatten().flatten().filter_map(|entry| {
-        let said = fs::read_to_string(entry.path()).ok()?;
-        Some((entry.file_name().to_string_lossy().into_owned(), said.trim().to_owned()))
-    });
     let online = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     Cpu {
         model: model.unwrap_or_default(),
         online: u32::try_from(online).unwrap_or(u32::MAX),
-        governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        governor: text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         smt: smt.to_owned(),
-        mitigations: mitigations.collect(),
+        mitigations: files(Path::new("/sys/devices/system/cpu/vulnerabilities")),
     }
 }
 
@@ -114,8 +106,8 @@ fn memory_bytes(meminfo: &str) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// The text of a file of this process's control group (version 2), or of the nearest above it that
-/// has one.
+/// Returns the text of a file of this process's control group (version 2), or of its nearest
+/// ancestor that has one.
 #[must_use]
 pub fn cgroup_file(name: &str) -> Option<String> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -127,10 +119,10 @@ pub fn cgroup_file(name: &str) -> Option<String> {
 }
 
 fn cgroup() -> CgroupLimits {
-    let said = |name: &str| cgroup_file(name).map(|text| text.trim().to_owned());
-    let cpu = said("cpu.max").filter(|text| !text.is_empty() && !text.starts_with("max"));
-    let memory = said("memory.max").and_then(|text| text.parse().ok());
-    CgroupLimits { cpu, memory, io: said("io.max").filter(|text| !text.is_empty()) }
+    let limit = |name: &str| cgroup_file(name).map(|text| text.trim().to_owned());
+    let cpu = limit("cpu.max").filter(|text| !text.is_empty() && !text.starts_with("max"));
+    let memory = limit("memory.max").and_then(|text| text.parse().ok());
+    CgroupLimits { cpu, memory, io: limit("io.max").filter(|text| !text.is_empty()) }
 }
 
 fn container() -> String {
@@ -140,10 +132,10 @@ fn container() -> String {
     if Path::new("/run/.containerenv").exists() {
         return "podman".to_owned();
     }
-    fs::read_to_string("/run/systemd/container").unwrap_or_default().trim().to_owned()
+    text("/run/systemd/container")
 }
 
-/// The number of the block device that holds a file, or that is one.
+/// Returns the number of the block device that holds a file, or that is one.
 fn device_number(path: &Path) -> Option<u64> {
     let metadata = fs::metadata(path).ok()?;
     let is_device = metadata.file_type().is_block_device();
@@ -157,29 +149,32 @@ fn device_facts(number: u64) -> DeviceFacts {
     let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let disk = [Some(device.as_path()), device.parent()].into_iter().flatten();
     let disk = disk.into_iter().find(|dir| dir.join("queue").is_dir()).unwrap_or(&device);
-    let text = |path: &Path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let firmware = ["device/firmware_rev", "device/rev"].map(|name| text(&disk.join(name)));
-    let queue = queue(&disk.join("queue"));
+    let firmware = ["device/firmware_rev", "device/rev"].map(|name| text(disk.join(name)));
+    let queue = files(&disk.join("queue"));
     DeviceFacts {
-        model: text(&disk.join("device/model")),
+        model: text(disk.join("device/model")),
         firmware: firmware.into_iter().find(|text| !text.is_empty()).unwrap_or_default(),
-        size: text(&device.join("size")).parse::<u64>().unwrap_or(0) * 512,
+        size: text(device.join("size")).parse::<u64>().unwrap_or(0) * 512,
         is_rotational: queue.get("rotational").map(|value| value == "1"),
         queue: QueueFacts(queue),
         name,
     }
 }
 
-fn queue(dir: &Path) -> BTreeMap<String, String> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten().take(QUEUE_FILES_MAX);
-    let facts = entries.filter_map(|entry| {
-        let value = fs::read_to_string(entry.path()).ok()?;
-        Some((entry.file_name().to_string_lossy().into_owned(), value.trim().to_owned()))
-    });
+/// Returns the trimmed text of a file; empty if it cannot be read.
+fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// Returns the files of a directory with their texts, except empty and unreadable ones.
+fn files(dir: &Path) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().take(FILES_MAX);
+    let facts =
+        entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), text(entry.path())));
     facts.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// The file system of a file or directory; `None` for a block device.
+/// Returns the file system of a file or directory; `None` for a block device.
 fn file_system(path: &Path) -> Option<FileSystemFacts> {
     let facts = probe::probe(path, BackendKind::Threads).ok()?.facts;
     let mount = facts.mount?;
@@ -204,7 +199,7 @@ mod tests {
         let environment = of(&path);
         assert!(!environment.kernel_release.is_empty());
         assert!(environment.cpu.online > 0 && environment.memory_bytes > 1 << 20);
-        let file_system = environment.file_system.expect("a file lies in a file system");
+        let file_system = environment.file_system.expect("a file is in a file system");
         assert!(!file_system.kind.is_empty() && !file_system.mount_options.is_empty());
     }
 

@@ -1,5 +1,5 @@
-//! Latencies of a round in HDR histograms: three significant digits from a nanosecond to an hour,
-//! in memory that does not grow.
+//! HDR histograms of a round's latencies: three significant digits from a nanosecond to an hour, in
+//! constant memory.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,16 +8,16 @@ use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 
 use crate::document::{Latencies, Latency, Percentile};
 
-/// Longer than any request takes that ends.
+/// Longer than any request that completes.
 const NS_MAX: u64 = 3_600_000_000_000;
 
-/// What reports show; fio's list, with its last digit.
+/// Percentiles in reports: fio's list, with its last digit.
 pub const PERCENTS: [f64; 17] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
     99.99,
 ];
 
-/// Times as they come.
+/// A histogram of times, with their sums.
 #[derive(Clone, Debug)]
 pub struct Times {
     histogram: Histogram<u64>,
@@ -27,11 +27,11 @@ pub struct Times {
 /// The three latencies of one direction.
 #[derive(Clone, Debug, Default)]
 pub struct LatencyTimes {
-    /// Started to submitted.
+    /// From start to submission.
     pub slat: Times,
-    /// Submitted to reaped.
+    /// From submission to completion.
     pub clat: Times,
-    /// Started to finished.
+    /// From start to completion.
     pub lat: Times,
 }
 
@@ -43,31 +43,30 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Takes one in.
+    /// Records a time.
     pub fn record(&mut self, ns: u64) {
         self.histogram.saturating_record(ns.max(1));
         self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
-    /// Takes so many equal ones in.
+    /// Records `count` equal times.
     pub fn record_many(&mut self, ns: u64, count: u64) {
         self.histogram.saturating_record_n(ns.clamp(1, NS_MAX), count);
         self.sum_ns = self.sum_ns.saturating_add(ns.saturating_mul(count));
     }
 
-    /// Takes all of another in.
     pub fn add(&mut self, other: &Times) {
         self.histogram.add(&other.histogram).expect("the same bounds");
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
     }
 
-    /// All together, in nanoseconds.
+    /// Returns the sum in nanoseconds.
     #[must_use]
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// As the document has it; `None` if nothing was taken in.
+    /// Converts it for the document; `None` if it is empty.
     #[must_use]
     pub fn to_latency(&self) -> Option<Latency> {
         let all = &self.histogram;
@@ -91,14 +90,13 @@ impl Times {
 }
 
 impl LatencyTimes {
-    /// Takes all of another in.
     pub fn add(&mut self, other: &LatencyTimes) {
         self.slat.add(&other.slat);
         self.clat.add(&other.clat);
         self.lat.add(&other.lat);
     }
 
-    /// As the document has it.
+    /// Converts them for the document.
     #[must_use]
     pub fn to_latencies(&self) -> Latencies {
         Latencies {

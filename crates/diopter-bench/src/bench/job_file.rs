@@ -1,29 +1,26 @@
-//! fio's job files, as far as the engine can do what they say. An option outside that is an error
-//! that names it: a job that is run in part is another job.
+//! fio's job files, as far as the engine supports them. An unsupported option is an error that
+//! names it: running part of a job would be another job.
 
 use super::builtin;
 use crate::document::{Job, ReadWrite, Span};
 use crate::fio::units::{self, Base};
 
-/// Jobs of one file, at most.
+/// Largest number of jobs in a file.
 const JOBS_MAX: usize = 1000;
 
-/// Bytes of an ioengine's name, at most: each job keeps a copy of what `[global]` says.
+/// Longest name of an ioengine: each job keeps a copy of the value of `[global]`.
 const IOENGINE_BYTES_MAX: usize = 4096;
 
-/// A larger file is no job file.
+/// Largest job file.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// One section.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileJob {
-    /// Its name.
     pub name: String,
-    /// What it does.
     pub job: Job,
-    /// Its ioengine, for whoever runs it by fio as well.
+    /// The ioengine, for a run of the same job by fio.
     pub ioengine: Option<String>,
-    /// Time before anything counts, where it says one.
+    /// The ramp time, if the section sets one.
     pub ramp_ns: Option<u64>,
 }
 
@@ -38,7 +35,7 @@ struct Section {
     waits: bool,
 }
 
-/// What a line means.
+/// The meaning of a line.
 enum Line<'a> {
     Nothing,
     Section(&'a str),
@@ -55,13 +52,13 @@ pub fn parse(text: &str) -> Result<Vec<FileJob>, String> {
     let mut sections: Vec<Section> = Vec::new();
     let mut is_global = true;
     for (number, line) in (1..).zip(text.lines()) {
-        let told = |why: String| format!("line {number}: {why}");
-        match line_of(line).map_err(told)? {
+        let failed = |why: String| format!("line {number}: {why}");
+        match line_of(line).map_err(failed)? {
             Line::Nothing => {}
             Line::Section("global") => is_global = true,
             Line::Section(name) => {
                 if sections.len() == JOBS_MAX {
-                    return Err(told(format!("more than {JOBS_MAX} jobs; make two files of it")));
+                    return Err(failed(format!("more than {JOBS_MAX} jobs; make two files of it")));
                 }
                 is_global = false;
                 let mut section = global.clone();
@@ -73,18 +70,18 @@ pub fn parse(text: &str) -> Result<Vec<FileJob>, String> {
                     Some(last) if !is_global => last,
                     _ => &mut global,
                 };
-                section.set(name, value).map_err(told)?;
+                section.set(name, value).map_err(failed)?;
             }
         }
     }
     if sections.is_empty() {
-        return Err("there is no job in it; a job begins with its name in brackets".to_owned());
+        return Err("the file has no job; a job begins with its name in brackets".to_owned());
     }
-    if let Some(beside) = sections[1..].iter().find(|section| !section.waits) {
-        let name = &beside.file_job.name;
+    if let Some(parallel) = sections[1..].iter().find(|section| !section.waits) {
+        let name = &parallel.file_job.name;
         return Err(format!(
-            "job `{name}` would run beside the one before it; give it stonewall, or a file of its \
-             own"
+            "job `{name}` would run concurrently with the one before it; give it stonewall, \
+             or a separate file"
         ));
     }
     sections.into_iter().map(Section::finish).collect()
@@ -98,11 +95,11 @@ fn line_of(line: &str) -> Result<Line<'_>, String> {
     if let Some(rest) = line.strip_prefix('[') {
         let name = rest.split(']').next().unwrap_or_default().trim();
         let is_closed = rest.contains(']');
-        let told = || Err(format!("`{line}` is no section; write [name]"));
-        return if is_closed && !name.is_empty() { Ok(Line::Section(name)) } else { told() };
+        let invalid = || Err(format!("invalid section `{line}`; write [name]"));
+        return if is_closed && !name.is_empty() { Ok(Line::Section(name)) } else { invalid() };
     }
     if line.contains("${") {
-        return Err(format!("`{line}`: variables are not filled in; write the value"));
+        return Err(format!("`{line}`: variables are not supported; write the value"));
     }
     let (name, value) = match line.split_once('=') {
         Some((name, value)) => (name.trim(), Some(value.trim())),
@@ -111,7 +108,7 @@ fn line_of(line: &str) -> Result<Line<'_>, String> {
     Ok(Line::Option { name, value })
 }
 
-/// Sizes mean what the file's `kb_base` says, wherever in it that stands.
+/// Returns the unit of sizes that `kb_base` sets anywhere in the file.
 fn base_of(text: &str) -> Result<Base, String> {
     let mut base = Base::Binary;
     for (number, line) in (1..).zip(text.lines()) {
@@ -119,7 +116,7 @@ fn base_of(text: &str) -> Result<Base, String> {
             base = match value {
                 Some("1000") => Base::Si,
                 Some("1024") => Base::Binary,
-                _ => return Err(format!("line {number}: kb_base is 1000 or 1024")),
+                _ => return Err(format!("line {number}: invalid kb_base; write 1000 or 1024")),
             };
         }
     }
@@ -128,7 +125,7 @@ fn base_of(text: &str) -> Result<Base, String> {
 
 impl Section {
     fn new(base: Base) -> Section {
-        // fio's own defaults.
+        // The defaults of fio.
         let job = Job {
             rw: ReadWrite::Read,
             block_bytes: 4096,
@@ -171,7 +168,7 @@ impl Section {
             "ramp_time" => self.file_job.ramp_ns = Some(time(name, given?)?),
             "ioengine" => self.file_job.ioengine = Some(ioengine(given?)?),
             "stonewall" | "wait_for_previous" => self.waits = flag(name, value)?,
-            // They say how fio runs or tells it, or what holds here anyway.
+            // These change how fio runs or reports, or are always in effect here.
             "kb_base" | "name" | "description" | "thread" | "group_reporting" | "randrepeat"
             | "overwrite" | "fallocate" | "unit_base" => {}
             "filename" | "directory" => {
@@ -180,7 +177,7 @@ impl Section {
             }
             _ => {
                 return Err(format!(
-                    "option `{name}` is outside of what dio bench can do; take it out, or run the \
+                    "option `{name}` is not supported by dio bench; take it out, or run the \
                      file by fio and read its JSON with dio compare"
                 ));
             }
@@ -196,7 +193,7 @@ impl Section {
             return Err(format!("job `{name}` has no size; write size=1g"));
         }
         job.span = match (runtime_ns, io_bytes) {
-            // Without time_based fio ends when the size was moved once, and no later than this.
+            // Without time_based fio ends once `size` bytes were moved, and no later than this.
             (Some(ns), None) if is_time_based => Span::RuntimeNs(ns),
             (None, bytes) if !is_time_based => Span::IoBytes(bytes.unwrap_or(job.size)),
             (Some(_), _) => {
@@ -219,9 +216,8 @@ fn read_write(value: &str) -> Result<ReadWrite, String> {
         "readwrite" => Some(ReadWrite::Rw),
         _ => None,
     };
-    let told =
-        || format!("rw={value} is outside of what dio bench can do: read, write, rw, rand..");
-    known.or(alias).ok_or_else(told)
+    let invalid = || format!("rw={value} is not supported; write read, write, rw, or rand..");
+    known.or(alias).ok_or_else(invalid)
 }
 
 fn durability(value: &str) -> Result<String, String> {
@@ -253,17 +249,15 @@ fn percent(name: &str, value: &str) -> Result<u8, String> {
     number.ok_or_else(|| format!("{name}={value}: write percent from 0 to 100"))
 }
 
-/// A time, in seconds where it has no unit.
+/// Parses a time, in seconds if it has no unit.
 fn time(name: &str, value: &str) -> Result<u64, String> {
-    let told = || format!("{name}={value} is no time; write 10, 500ms, 2m");
-    units::nanoseconds(value).ok_or_else(told)
+    let invalid = || format!("invalid time {name}={value}; write 10, 500ms or 2m");
+    units::nanoseconds(value).ok_or_else(invalid)
 }
 
 fn bytes_of(name: &str, value: &str, base: Base) -> Result<u64, String> {
-    let told = || {
-        format!("{name}={value} is outside of what dio bench can do: write one size, such as 4k")
-    };
-    units::bytes(value, base).ok_or_else(told)
+    let invalid = || format!("{name}={value} is not supported; write one size, such as 4k");
+    units::bytes(value, base).ok_or_else(invalid)
 }
 
 #[cfg(test)]
@@ -294,7 +288,7 @@ rw=write
 
     fn one(options: &str) -> Result<FileJob, String> {
         let text = format!("[one]\nsize=1m\n{options}\n");
-        parse(&text).map(|jobs| jobs.into_iter().next().expect("there is one"))
+        parse(&text).map(|jobs| jobs.into_iter().next().expect("the file has a job"))
     }
 
     #[test]
@@ -331,17 +325,17 @@ rw=write
             ("size=50%", "line 3: size=50%"),
             ("rw=trim", "line 3: rw=trim"),
             ("bs=${BS}", "variables"),
-            ("[two", "no section"),
+            ("[two", "invalid section"),
             ("iodepth", "iodepth has no value"),
             ("iodepth=many", "write a number"),
             ("direct=yes", "write 0 or 1"),
             ("rwmixread=101", "percent"),
-            ("runtime=soon", "no time"),
+            ("runtime=soon", "invalid time"),
             ("sync=maybe", "dsync"),
             ("size=99999999999999999999g", "size"),
         ] {
-            let told = one(options).unwrap_err();
-            assert!(told.contains(expected), "{options}: {told}");
+            let message = one(options).unwrap_err();
+            assert!(message.contains(expected), "{options}: {message}");
         }
     }
 
@@ -358,8 +352,8 @@ rw=write
 
     #[test]
     fn jobs_side_by_side_are_refused_and_so_is_a_file_without_one() {
-        let told = parse("[a]\nsize=1m\n[b]\nsize=1m\n").unwrap_err();
-        assert!(told.contains("job `b` would run beside"), "{told}");
+        let message = parse("[a]\nsize=1m\n[b]\nsize=1m\n").unwrap_err();
+        assert!(message.contains("job `b` would run concurrently"), "{message}");
         assert!(parse("[global]\nbs=4k\n").unwrap_err().contains("no job"));
         assert!(parse("[a]\nbs=4k\n").unwrap_err().contains("no size"));
     }
@@ -368,8 +362,8 @@ rw=write
     fn a_long_engine_is_refused_and_not_copied_into_each_job() {
         let engine = |length| parse(&format!("[a]\nsize=1\nioengine={}\n", "x".repeat(length)));
         assert!(engine(IOENGINE_BYTES_MAX).is_ok());
-        let told = engine(IOENGINE_BYTES_MAX + 1).unwrap_err();
-        assert!(told.contains("line 3: ioengine is longer"), "{told}");
+        let message = engine(IOENGINE_BYTES_MAX + 1).unwrap_err();
+        assert!(message.contains("line 3: ioengine is longer"), "{message}");
     }
 
     #[test]

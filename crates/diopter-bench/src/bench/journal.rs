@@ -1,6 +1,6 @@
-//! The journal of a run: one JSON record a line, written after every round, beside the result. From
-//! it the run goes on after an interruption, and from it the document is made. A last line that is
-//! torn is no record; nothing else may be wrong.
+//! The journal of a run: one JSON record a line, written after every round, next to the result. An
+//! interrupted run resumes from it, and the document is built from it. A truncated last line is
+//! ignored; any other damage is an error.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -10,80 +10,64 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
-use super::round::RoundAnswer;
+use super::round::RoundResult;
 use crate::document::Environment;
 
-/// The name and version of journals that this build writes.
+/// Name and version of the journals that this build writes.
 pub const SCHEMA: &str = "diopter.bench-journal/1";
 
-/// A line is no longer: a round is some ten kilobytes.
+/// Longest line; a round has about ten kilobytes.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
-    /// The first.
+    /// The first record.
     Begin(Box<Begin>),
-    /// A row begins, and so it is measured.
-    Row {
-        /// Which.
-        row: usize,
-        /// On what.
-        environment: Box<Environment>,
-    },
-    /// A round is over.
+    /// A row begins; its rounds follow.
+    Row { row: usize, environment: Box<Environment> },
+    /// A round completed.
     Round {
-        /// In which row.
         row: usize,
-        /// In which column.
         column: usize,
-        /// What came out.
-        answer: Box<RoundAnswer>,
+        #[serde(rename = "answer")]
+        result: Box<RoundResult>,
     },
-    /// A cell has no more rounds.
+    /// A cell failed and has no more rounds.
     Failure {
-        /// In which row.
         row: usize,
-        /// In which column.
         column: usize,
-        /// What failed, on what, what to do.
+        /// The failure, with its object and a remedy.
         why: String,
     },
-    /// A row is over.
-    RowEnd {
-        /// Which.
-        row: usize,
-    },
+    /// A row is complete.
+    RowEnd { row: usize },
 }
 
-/// What is run.
+/// The run that the journal is about.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Begin {
     /// [`SCHEMA`].
     pub schema: String,
-    /// Version of dio.
     pub made_by: String,
-    /// When it began.
     pub started_unix_ns: u64,
-    /// The plan.
     pub plan: Plan,
 }
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// Rows that are over.
+    /// Number of complete rows.
     pub rows: usize,
-    /// Whether the next one has begun.
+    /// True if the next row has begun.
     pub has_environment: bool,
-    /// Of the next row: column and round of what is there.
+    /// The column and round of each recorded round of the next row.
     pub rounds: BTreeSet<(usize, u32)>,
-    /// Of the next row: columns that failed.
+    /// The failed columns of the next row.
     pub failed: BTreeSet<usize>,
 }
 
-/// A journal that is written.
+/// A journal open for writing.
 #[derive(Debug)]
 pub struct Journal {
     file: File,
@@ -96,35 +80,29 @@ pub struct Records {
     reader: BufReader<File>,
     path: PathBuf,
     line: u64,
-    /// Bytes of whole lines that were read.
+    /// Bytes of the complete lines read so far.
     bytes: u64,
 }
 
 impl Journal {
-    /// A new one.
-    ///
-    /// # Errors
-    /// There is one, or it cannot be made.
+    /// Creates a journal.
     pub fn create(path: &Path, begin: Begin) -> Result<Journal, String> {
         let made = OpenOptions::new().append(true).create_new(true).open(path);
-        let told = |error: io::Error| match error.kind() {
+        let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::AlreadyExists => format!(
-                "{} is of a run that was interrupted: go on with --resume, or remove it",
+                "{} belongs to an interrupted run: resume it with --resume, or remove it",
                 path.display()
             ),
             _ => format!("create {}: {error}; choose another directory", path.display()),
         };
-        let file = made.map_err(told)?;
+        let file = made.map_err(failed)?;
         let mut journal = Journal { file, path: path.to_owned() };
         journal.write(&Record::Begin(Box::new(begin)))?;
         Ok(journal)
     }
 
-    /// One that is there, to go on with: its beginning, and how far it has come. What is torn at
-    /// its end is cut off.
-    ///
-    /// # Errors
-    /// There is none, or it is damaged.
+    /// Opens a journal to resume its run; returns its first record and its progress. A truncated
+    /// last record is cut off.
     pub fn resume(path: &Path) -> Result<(Journal, Begin, Reached), String> {
         let mut records = Records::open(path)?;
         let begin = records.begin()?;
@@ -132,27 +110,23 @@ impl Journal {
         while let Some(record) = records.next()? {
             reached.take(&record);
         }
-        let told = |error: io::Error| format!("open {}: {error}", path.display());
-        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(told)?;
-        file.set_len(records.bytes).map_err(told)?;
-        file.seek(SeekFrom::End(0)).map_err(told)?;
+        let failed = |error: io::Error| format!("open {}: {error}", path.display());
+        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
+        file.set_len(records.bytes).map_err(failed)?;
+        file.seek(SeekFrom::End(0)).map_err(failed)?;
         Ok((Journal { file, path: path.to_owned() }, begin, reached))
     }
 
-    /// Adds a record.
-    ///
-    /// # Errors
-    /// It cannot be written.
+    /// Appends a record.
     pub fn write(&mut self, record: &Record) -> Result<(), String> {
         let mut line = serde_json::to_vec(record).expect("strings and numbers are JSON");
         line.push(b'\n');
-        // In one call, so that an interruption leaves a line or none of it, as far as may be.
+        // One write, so that an interruption rarely leaves part of a line.
         self.file.write_all(&line).map_err(|error| {
-            format!("write {}: {error}; free space and go on with --resume", self.path.display())
+            format!("write {}: {error}; free space and resume with --resume", self.path.display())
         })
     }
 
-    /// Its name.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -164,8 +138,8 @@ impl Reached {
         match record {
             Record::Begin(_) => {}
             Record::Row { .. } => self.has_environment = true,
-            Record::Round { column, answer, .. } => {
-                self.rounds.insert((*column, answer.sample.round));
+            Record::Round { column, result, .. } => {
+                self.rounds.insert((*column, result.sample.round));
             }
             Record::Failure { column, .. } => {
                 self.failed.insert(*column);
@@ -176,26 +150,18 @@ impl Reached {
 }
 
 impl Records {
-    /// Of a journal.
-    ///
-    /// # Errors
-    /// It is not there, or cannot be read.
     pub fn open(path: &Path) -> Result<Records, String> {
         let opened = File::open(path);
         let file = opened.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => format!(
-                "{} is not there: nothing was interrupted; leave --resume out",
-                path.display()
-            ),
+            io::ErrorKind::NotFound => {
+                format!("{} not found: no run was interrupted; leave --resume out", path.display())
+            }
             _ => format!("open {}: {error}", path.display()),
         })?;
         Ok(Records { reader: BufReader::new(file), path: path.to_owned(), line: 0, bytes: 0 })
     }
 
-    /// The first record.
-    ///
-    /// # Errors
-    /// It is none that this build knows.
+    /// Reads the first record.
     pub fn begin(&mut self) -> Result<Begin, String> {
         match self.next()? {
             Some(Record::Begin(begin)) if begin.schema == SCHEMA => Ok(*begin),
@@ -204,32 +170,29 @@ impl Records {
                 self.path.display(),
                 begin.schema
             )),
-            _ => Err(format!("{} is no journal of dio bench", self.path.display())),
+            _ => Err(format!("{} is not a journal of dio bench", self.path.display())),
         }
     }
 
-    /// The next one; `None` at the end, and where the last line is torn.
-    ///
-    /// # Errors
-    /// A line that is none, and not the last.
-    #[expect(clippy::should_implement_trait, reason = "it can fail, and then it is over")]
+    /// Reads the next record; `None` at the end, and at a truncated last line.
+    #[expect(clippy::should_implement_trait, reason = "it can fail, and then it ends")]
     pub fn next(&mut self) -> Result<Option<Record>, String> {
         let mut line = Vec::new();
-        let told = |error: io::Error| format!("read {}: {error}", self.path.display());
+        let failed = |error: io::Error| format!("read {}: {error}", self.path.display());
         let mut bounded = (&mut self.reader).take(LINE_BYTES_MAX);
-        let length = bounded.read_until(b'\n', &mut line).map_err(told)?;
+        let length = bounded.read_until(b'\n', &mut line).map_err(failed)?;
         if length == 0 || !line.ends_with(b"\n") {
             return Ok(None);
         }
         self.line += 1;
         match serde_json::from_slice(&line) {
             Ok(record) => {
-                self.bytes += crate::bench::number::wide(length);
+                self.bytes += crate::number::wide(length);
                 Ok(Some(record))
             }
-            Err(_) if self.reader.fill_buf().map_err(told)?.is_empty() => Ok(None),
+            Err(_) if self.reader.fill_buf().map_err(failed)?.is_empty() => Ok(None),
             Err(error) => Err(format!(
-                "{} line {}: {error}; the journal is damaged: remove it and begin again",
+                "{} line {}: {error}; the journal is damaged: remove it and start again",
                 self.path.display(),
                 self.line
             )),
@@ -248,8 +211,8 @@ mod tests {
 
     fn round(row: usize, column: usize, round: u32) -> Record {
         let sample = Sample { round, ..Sample::default() };
-        let answer = Box::new(RoundAnswer { sample, ..RoundAnswer::default() });
-        Record::Round { row, column, answer }
+        let result = Box::new(RoundResult { sample, ..RoundResult::default() });
+        Record::Round { row, column, result }
     }
 
     fn written(dir: &Path) -> PathBuf {
@@ -305,8 +268,8 @@ mod tests {
         let path = written(dir.path());
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replacen("row_end", "row_", 1)).unwrap();
-        let told = Journal::resume(&path).unwrap_err();
-        assert!(told.contains("line 4") && told.contains("damaged"), "{told}");
+        let message = Journal::resume(&path).unwrap_err();
+        assert!(message.contains("line 4") && message.contains("damaged"), "{message}");
     }
 
     #[test]

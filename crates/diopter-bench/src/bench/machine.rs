@@ -1,5 +1,5 @@
-//! The runner of real rounds: each in a child of its own, which is told to end when somebody asks
-//! for it, and dies with this process.
+//! The runner of real rounds: each in a separate child process, which ends when the user interrupts
+//! the run and is killed with this process.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -12,63 +12,62 @@ use diopter_os::child::bind_to_parent;
 
 use super::campaign::{Runner, Trouble};
 use super::environment;
-use super::ground::{Ground, is_fresh};
 use super::plan::{Plan, PlannedColumn};
-use super::round::{Place, Reply, RoundAnswer, RoundOrder};
+use super::round::{Place, Reply, RoundOrder, RoundResult};
+use super::target::{BenchTarget, is_fresh};
 use crate::document::{Environment, Job, Span};
 
-/// How often a waiting run looks whether it was asked to end.
+/// Interval at which a waiting run checks for an interruption.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a round may take beyond its own time: a device that finishes what it has.
+/// Time that a round may take longer than its runtime: the device completes its requests.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a round that ends after an amount may take.
+/// Time limit of a round that ends after an amount.
 const AMOUNT_PATIENCE: Duration = Duration::from_secs(3600);
 
-/// A reply is some ten kilobytes.
+/// Largest reply; a usual one has about ten kilobytes.
 const REPLY_BYTES_MAX: u64 = 16 << 20;
 
-/// Of what a child says on standard error, so much is told.
-const SAID_MAX: usize = 400;
+/// Longest excerpt of a child's standard error in a message.
+const STDERR_CHARS_MAX: usize = 400;
 
-/// Runs rounds on this machine.
 pub struct Machine {
-    /// This program and the words that make it run a round.
+    /// This program and the arguments that make it run a round.
     child: (PathBuf, Vec<String>),
-    ground: Ground,
+    target: BenchTarget,
     warmup_ns: u64,
     stop: Box<dyn Fn() -> bool>,
     environment: Option<Environment>,
 }
 
 impl Machine {
-    /// On a ground; `child` is a program, with its arguments, that answers an order on its standard
-    /// input as [`super::round::serve`] does.
+    /// Creates a runner for a target; `child` is a program, with its arguments, that replies to an
+    /// order on its standard input as [`super::round::serve`] does.
     #[must_use]
     pub fn new(
         child: (PathBuf, Vec<String>),
-        ground: Ground,
+        target: BenchTarget,
         plan: &Plan,
         stop: Box<dyn Fn() -> bool>,
     ) -> Machine {
-        Machine { child, ground, warmup_ns: plan.warmup_ns, stop, environment: None }
+        Machine { child, target, warmup_ns: plan.warmup_ns, stop, environment: None }
     }
 
-    /// The file that a job's rounds run on now, for whoever compares by other means.
+    /// Returns the file that a job's rounds run on now, for a comparison by other means.
     ///
     /// # Errors
-    /// It cannot be made, or lies in an image.
+    /// It cannot be made, or is in an image.
     pub fn file(&mut self, job: &Job) -> Result<PathBuf, Trouble> {
-        match self.ground.place(job)? {
+        match self.target.place(job)? {
             Place::File(path) => Ok(path),
             Place::Inside { image, .. } => {
-                Err(Trouble::Run(format!("{}: the file lies in an image", image.display())))
+                Err(Trouble::Run(format!("{}: the file is in an image", image.display())))
             }
         }
     }
 
-    fn answer(&self, order: &RoundOrder) -> Result<RoundAnswer, Trouble> {
+    fn reply(&self, order: &RoundOrder) -> Result<RoundResult, Trouble> {
         let (program, arguments) = &self.child;
         let mut command = Command::new(program);
         command
@@ -78,28 +77,30 @@ impl Machine {
             .stderr(Stdio::piped())
             // An interrupt from the terminal is for the run, which then ends the round.
             .process_group(0);
-        // A round whose run was killed would go on writing.
+        // Otherwise a round would continue to write after its run was killed.
         let spawned = bind_to_parent(&mut command, None).spawn();
         let shown = program.display();
         let mut child =
             spawned.map_err(|error| Trouble::Run(format!("run {shown} again: {error}")))?;
         let text = serde_json::to_string(order).expect("strings and numbers are JSON");
-        let mut stdin = child.stdin.take().expect("it is piped above");
-        // A child that died has said why, or its status tells.
+        let mut stdin = child.stdin.take().expect("standard input is a pipe");
+        // A child that died has reported why, or its status shows it.
         stdin.write_all(text.as_bytes()).unwrap_or(());
         drop(stdin);
-        let (status, said, complained) = self.wait(child, order)?;
-        match serde_json::from_str(&said) {
-            Ok(Reply::Done(answer)) => Ok(*answer),
+        let (status, output, complained) = self.wait(child, order)?;
+        match serde_json::from_str(&output) {
+            Ok(Reply::Done(result)) => Ok(*result),
             Ok(Reply::Failed(why)) => Err(Trouble::Cell(why)),
             Err(_) => {
-                let told: String = complained.trim().chars().take(SAID_MAX).collect();
-                Err(Trouble::Cell(format!("the process of the round ended with {status}: {told}")))
+                let excerpt: String = complained.trim().chars().take(STDERR_CHARS_MAX).collect();
+                Err(Trouble::Cell(format!(
+                    "the process of the round ended with {status}: {excerpt}"
+                )))
             }
         }
     }
 
-    /// Waits for a child; its exit status, and what it wrote on both outputs.
+    /// Waits for a child; returns its exit status and both its outputs.
     fn wait(
         &self,
         mut child: Child,
@@ -110,15 +111,15 @@ impl Machine {
             Span::IoBytes(_) => AMOUNT_PATIENCE,
         };
         let until = Instant::now() + own + PATIENCE;
-        let stdout = child.stdout.take().expect("it is piped");
-        let stderr = child.stderr.take().expect("it is piped");
+        let stdout = child.stdout.take().expect("standard output is a pipe");
+        let stderr = child.stderr.take().expect("standard error is a pipe");
         let (send, replies) = mpsc::channel();
         let complaints = std::thread::spawn(move || text_of(stderr));
-        // Nobody listens when the child was ended, and then nobody wants it.
+        // After the child was killed, the receiver is gone and the output is not needed.
         std::thread::spawn(move || send.send(text_of(stdout)).unwrap_or(()));
-        let said = loop {
+        let output = loop {
             match replies.recv_timeout(LOOK) {
-                Ok(said) => break said,
+                Ok(output) => break output,
                 Err(RecvTimeoutError::Disconnected) => break String::new(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -134,15 +135,15 @@ impl Machine {
         };
         let status = child.wait().map_err(|error| Trouble::Run(error.to_string()))?;
         let complained = complaints.join().unwrap_or_default();
-        // The end may have been asked for by a signal to all.
-        if (self.stop)() { Err(Trouble::Interrupted) } else { Ok((status, said, complained)) }
+        // A signal to the whole group may also have interrupted the run.
+        if (self.stop)() { Err(Trouble::Interrupted) } else { Ok((status, output, complained)) }
     }
 }
 
 impl Runner for Machine {
     fn begin(&mut self, job: &Job) -> Result<(), Trouble> {
         self.environment = None;
-        self.ground.begin(job)
+        self.target.begin(job)
     }
 
     fn round(
@@ -150,17 +151,17 @@ impl Runner for Machine {
         job: &Job,
         column: &PlannedColumn,
         round: u32,
-    ) -> Result<RoundAnswer, Trouble> {
-        let place = self.ground.place(job)?;
+    ) -> Result<RoundResult, Trouble> {
+        let place = self.target.place(job)?;
         if self.environment.is_none() || is_fresh(job) {
             let path = match &place {
                 Place::File(path) | Place::Inside { image: path, .. } => path,
             };
             self.environment = Some(environment::of(path));
         }
-        let dir = self.ground.dir()?;
+        let dir = self.target.dir()?;
         let (job, way, warmup_ns) = (job.clone(), column.way.clone(), self.warmup_ns);
-        self.answer(&RoundOrder { job, way, place, warmup_ns, round, dir })
+        self.reply(&RoundOrder { job, way, place, warmup_ns, round, dir })
     }
 
     fn environment(&self) -> Environment {
@@ -168,24 +169,24 @@ impl Runner for Machine {
     }
 
     fn end(&mut self, _job: &Job) {
-        self.ground.end();
+        self.target.end();
     }
 }
 
 fn text_of(from: impl Read) -> String {
     let mut text = Vec::new();
-    // A broken pipe ends the text; the exit status tells the rest.
+    // A broken pipe ends the text; the exit status shows the rest.
     from.take(REPLY_BYTES_MAX).read_to_end(&mut text).unwrap_or(0);
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Ends a child and all that it started: they are a group of their own.
+/// Ends a child and its descendants, which are a separate process group.
 fn end(child: &mut Child) {
     let group = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     if let Some(group) = group {
-        // It may be gone already.
+        // It may have exited already.
         rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap_or(());
     }
-    // Reaped, so that no zombie stays.
+    // Reap it, so that no zombie stays.
     child.wait().map(drop).unwrap_or(());
 }

@@ -1,22 +1,28 @@
-//! The matrix and its measuring: what is to run ([`plan`], [`builtin`]), on what ([`ground`]),
-//! each round in a process of its own ([`round`]), in which order ([`schedule`]), written down
-//! after every round ([`journal`]) and made into a document ([`assemble`]). Nothing here judges or
-//! renders.
+//! Plans a matrix ([`plan`], [`builtin`], [`job_file`]) and measures it on a benchmark target
+//! ([`target`]): each round runs in a separate process ([`round`]), in interleaved order
+//! ([`schedule`]), is recorded in the journal ([`journal`]), and becomes part of the document
+//! ([`assemble`]). Nothing here judges or renders.
 
-pub mod assemble;
-pub mod builtin;
-pub mod campaign;
-pub mod doubts;
 pub mod environment;
-pub mod ground;
 pub mod histogram;
-pub mod job_file;
-pub mod journal;
-pub mod machine;
-pub mod number;
 pub mod offsets;
-pub mod plan;
-pub mod result;
-pub mod round;
 pub mod schedule;
 mod tool;
+
+pub mod round;
+
+pub mod plan;
+
+pub mod builtin;
+pub mod journal;
+pub mod warnings;
+
+pub mod assemble;
+pub mod job_file;
+
+pub mod campaign;
+pub mod result;
+
+pub mod target;
+
+pub mod machine;

@@ -1,14 +1,14 @@
-//! Where the requests of a job go, from its seed alone: one after another, or at random with every
-//! block visited before one is visited again (as fio's random map has it), or wholly at random.
+//! The offsets of a job's requests, from its seed alone: sequential, random with every block
+//! visited once before any repeats (as fio's random map), or fully random.
 
 use diopter_core::prng::Prng;
 
 use crate::document::{Direction, Job, ReadWrite};
 
-/// Rounds of the shuffle: four make a permutation that no test here tells from a random one.
+/// Rounds of the shuffle: with four, no test here distinguishes the permutation from a random one.
 const ROUNDS: u32 = 4;
 
-/// The offsets and directions of one of a job's threads, without end.
+/// The endless offsets and directions of one of a job's threads.
 #[derive(Debug)]
 pub struct Offsets {
     rw: ReadWrite,
@@ -22,8 +22,8 @@ pub struct Offsets {
     prng: Prng,
 }
 
-/// A permutation of `0..count`: a Feistel network over the next power of four, walked until it
-/// comes out below `count` (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+/// A permutation of `0..count`: a Feistel network over the next power of four, repeated until the
+/// result is below `count` (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
 #[derive(Debug)]
 struct Shuffle {
     count: u64,
@@ -32,7 +32,7 @@ struct Shuffle {
 }
 
 impl Offsets {
-    /// Of thread `number` of a job, in one of its rounds.
+    /// Returns the offsets of thread `number` in one round of a job.
     ///
     /// # Panics
     /// If the job's size holds no block.
@@ -55,7 +55,7 @@ impl Offsets {
         }
     }
 
-    /// The next request: which way, and from which byte of the file.
+    /// Returns the next request: its direction, and its offset in the file.
     pub fn advance(&mut self) -> (Direction, u64) {
         let at = self.next;
         let block = match (self.rw.is_random(), self.may_repeat) {
@@ -93,8 +93,8 @@ impl Shuffle {
 
     fn at(&self, index: u64) -> u64 {
         let mut place = self.scrambled(index);
-        // A cycle that began below `count` comes back below it; the domain is at most four times
-        // as large, so the walk is short.
+        // A cycle that began below `count` comes back below it; the domain is at most four times as
+        // large, so the walk is short.
         while place >= self.count {
             place = self.scrambled(place);
         }

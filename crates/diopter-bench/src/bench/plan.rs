@@ -1,5 +1,4 @@
-//! What a run is to measure: rows, columns and how often, resolved and checked. Knows nothing of
-//! files that are there.
+//! The plan of a run: rows, columns and rounds, resolved and checked without access to files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,24 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use super::round::Way;
 use crate::document::{Column, Job, Method, ReadWrite, Span};
+use crate::fio::units::short_size;
 
-/// Rows times columns, at most.
+/// Largest number of cells: rows times columns.
 pub const CELLS_MAX: usize = 100_000;
 
-/// Rounds, at most.
+/// Largest number of rounds.
 pub const ROUNDS_MAX: u32 = 10_000;
 
-/// Memory for the buffers of one round, at most.
+/// Most memory for the buffers of one round.
 pub const BUFFER_BYTES_MAX: u64 = 16 << 30;
 
-/// A run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What it is called, for people.
     pub title: String,
-    /// Its jobs.
     pub jobs: Vec<Job>,
-    /// The ways to run each; the first is the baseline.
+    /// The ways to run each job; the first is the baseline.
     pub columns: Vec<PlannedColumn>,
     /// Rounds of each cell.
     pub rounds: u32,
@@ -43,30 +40,23 @@ pub struct Plan {
 pub struct PlannedColumn {
     /// Unique in the plan.
     pub label: String,
-    /// What runs.
     pub way: Way,
 }
 
 /// The lists that a matrix is the product of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axes {
-    /// What the jobs do.
     pub rw: Vec<ReadWrite>,
-    /// Bytes of a request.
     pub block_bytes: Vec<u64>,
-    /// Requests in flight.
     pub iodepth: Vec<u32>,
-    /// How many do the same.
     pub numjobs: Vec<u32>,
-    /// Bytes that are used.
     pub size: Vec<u64>,
-    /// When a round ends.
     pub span: Vec<Span>,
-    /// Fresh file systems; `None` for the one that is there.
+    /// Fresh file systems; `None` for the existing one.
     pub file_system: Vec<Option<String>>,
 }
 
-/// Every job of a matrix, the first list varying slowest; what no list says is as in `base`.
+/// Returns every job of a matrix, the first list varying slowest; `base` sets what no list sets.
 #[must_use]
 pub fn jobs(axes: &Axes, base: &Job) -> Vec<Job> {
     let mut jobs = vec![base.clone()];
@@ -92,7 +82,7 @@ fn spread<T>(jobs: &mut Vec<Job>, values: &[T], set: impl Fn(&mut Job, &T)) {
     *jobs = jobs.iter().flat_map(|job| values.iter().map(|value| with(job, value))).collect();
 }
 
-/// `ext4 randwrite 4k depth 64`: what people call it, with what differs between rows.
+/// Returns `ext4 randwrite 4k depth 64`: the usual name, with all that differs between rows.
 fn name_of(job: &Job, axes: &Axes) -> String {
     let mut words: Vec<String> = job.file_system.iter().cloned().collect();
     words.extend(job.target.split(':').next().filter(|kind| !kind.is_empty()).map(str::to_owned));
@@ -114,17 +104,9 @@ fn name_of(job: &Job, axes: &Axes) -> String {
     words.join(" ")
 }
 
-/// `4k`, `1M`: as fio's people write sizes.
-#[must_use]
-pub fn short_size(bytes: u64) -> String {
-    let units = [(1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")];
-    let unit = units.iter().find(|(scale, _)| bytes >= *scale && bytes.is_multiple_of(*scale));
-    unit.map_or_else(|| bytes.to_string(), |(scale, unit)| format!("{}{unit}", bytes / scale))
-}
-
-/// Numbers the columns that were named before: `diopter #2`. The same way twice shows how far apart
-/// figures lie when nothing differs.
-pub fn number_twins(columns: &mut [PlannedColumn]) {
+/// Numbers duplicate columns: `diopter #2`. The same way twice shows how far apart figures lie when
+/// nothing differs.
+pub fn number_duplicates(columns: &mut [PlannedColumn]) {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for column in columns {
         let count = counts.entry(column.label.clone()).or_default();
@@ -136,7 +118,8 @@ pub fn number_twins(columns: &mut [PlannedColumn]) {
 }
 
 impl PlannedColumn {
-    /// The engine with a preset; the backend is in the label where it was asked for.
+    /// Creates a column of the engine with a preset; the label includes a backend other than
+    /// `auto`.
     #[must_use]
     pub fn engine(preset: &str, backend: &str) -> PlannedColumn {
         let label = match backend {
@@ -147,14 +130,14 @@ impl PlannedColumn {
         PlannedColumn { label, way }
     }
 
-    /// fio with an ioengine.
+    /// Creates a column of fio with an ioengine.
     #[must_use]
     pub fn fio(ioengine: &str) -> PlannedColumn {
         let way = Way::Fio { ioengine: ioengine.to_owned() };
         PlannedColumn { label: format!("fio:{ioengine}"), way }
     }
 
-    /// As the document has it, as far as it is known before anything ran.
+    /// Converts it for the document, with all that is known before anything ran.
     #[must_use]
     pub fn to_column(&self) -> Column {
         let label = self.label.clone();
@@ -178,7 +161,7 @@ impl PlannedColumn {
 }
 
 impl Plan {
-    /// As the document has it.
+    /// Converts the method for the document.
     #[must_use]
     pub fn method(&self) -> Method {
         let order = if self.columns.len() > 1 { "abba" } else { "none" };
@@ -192,7 +175,7 @@ impl Plan {
         }
     }
 
-    /// Time that it takes at least, in nanoseconds; rounds that end after an amount count nothing.
+    /// Returns the least duration in nanoseconds; rounds that end after an amount count as none.
     #[must_use]
     pub fn least_ns(&self) -> u64 {
         let columns = u64::try_from(self.columns.len()).unwrap_or(u64::MAX);
@@ -201,7 +184,7 @@ impl Plan {
             * u64::from(self.rounds)
     }
 
-    /// Time that one round of a job takes at least.
+    /// Returns the least duration of one round of a job.
     #[must_use]
     pub fn round_ns(&self, job: &Job) -> u64 {
         match job.span {
@@ -210,28 +193,28 @@ impl Plan {
         }
     }
 
-    /// Whether it can be run at all.
+    /// Checks that the plan can be run.
     ///
     /// # Errors
-    /// What cannot be, and what to do.
+    /// The first obstacle, and what to do.
     pub fn check(&self) -> Result<(), String> {
         if self.rounds == 0 {
-            return Err("no rounds measure nothing; write --rounds 1 or more".to_owned());
+            return Err("no rounds to measure; write --rounds 1 or more".to_owned());
         }
         if self.rounds > ROUNDS_MAX {
-            return Err(format!("{} rounds; at most {ROUNDS_MAX} are run", self.rounds));
+            return Err(format!("too many rounds: {}; write at most {ROUNDS_MAX}", self.rounds));
         }
         if self.jobs.is_empty() || self.columns.is_empty() {
-            return Err("nothing is to be measured; name a job and a preset".to_owned());
+            return Err("nothing to measure; name a job and a preset".to_owned());
         }
         let cells = self.jobs.len().saturating_mul(self.columns.len());
         if cells > CELLS_MAX {
-            return Err(format!("the matrix has {cells} cells; at most {CELLS_MAX} are run"));
+            return Err(format!("too many cells: {cells}; at most {CELLS_MAX} are run"));
         }
         let labels: BTreeSet<&str> =
             self.columns.iter().map(|column| column.label.as_str()).collect();
         if labels.len() < self.columns.len() {
-            return Err("two columns have the same name; give each its own".to_owned());
+            return Err("two columns have the same name; give each another".to_owned());
         }
         self.jobs.iter().try_for_each(|job| self.check_job(job))
     }
@@ -239,7 +222,7 @@ impl Plan {
     fn check_job(&self, job: &Job) -> Result<(), String> {
         let refused = |why: String| Err(format!("job `{}`: {why}", job.name));
         if job.block_bytes == 0 || job.iodepth == 0 || job.numjobs == 0 {
-            return refused("--bs, --iodepth and --numjobs are 1 or more".to_owned());
+            return refused("--bs, --iodepth and --numjobs must be 1 or more".to_owned());
         }
         if job.block_bytes > job.size {
             let (block, size) = (size_text(job.block_bytes), size_text(job.size));
@@ -253,7 +236,7 @@ impl Plan {
         let buffers = buffers.saturating_mul(u64::from(job.numjobs));
         if buffers > BUFFER_BYTES_MAX {
             let (needs, most) = (size_text(buffers), size_text(BUFFER_BYTES_MAX));
-            return refused(format!("it needs {needs} of buffers; at most {most} are taken"));
+            return refused(format!("it needs {needs} of buffers; at most {most} are allowed"));
         }
         for column in &self.columns {
             match &column.way {
@@ -266,7 +249,7 @@ impl Plan {
                 }
                 Way::Fio { .. } if !job.target.is_empty() => {
                     return refused(format!(
-                        "fio knows no {}; leave --with out",
+                        "fio does not support {}; leave --with out",
                         job.target.split(':').next().unwrap_or_default()
                     ));
                 }
@@ -326,13 +309,13 @@ mod tests {
         let refused = |change: fn(&mut Plan), expected: &str| {
             let mut plan = plan();
             change(&mut plan);
-            let told = plan.check().unwrap_err();
-            assert!(told.contains(expected), "{told}");
+            let message = plan.check().unwrap_err();
+            assert!(message.contains(expected), "{message}");
         };
         refused(|plan| plan.rounds = 0, "--rounds 1 or more");
         refused(|plan| plan.rounds = 1 << 20, "at most 10000");
-        refused(|plan| plan.columns.clear(), "nothing is to be measured");
-        refused(|plan| plan.columns.push(plan.columns[0].clone()), "its own");
+        refused(|plan| plan.columns.clear(), "nothing to measure");
+        refused(|plan| plan.columns.push(plan.columns[0].clone()), "give each another");
         refused(|plan| plan.jobs[0].size = 512, "do not fit --size 512 B");
         refused(|plan| plan.jobs[0].iodepth = 129, "--iodepth 128");
         refused(|plan| plan.jobs[0].span = Span::RuntimeNs(0), "--runtime 1");
@@ -343,14 +326,14 @@ mod tests {
             plan.jobs[0].target = "striped:4x1048576".to_owned();
             plan.columns.push(PlannedColumn::fio("libaio"));
         };
-        refused(with_fio, "fio knows no striped");
+        refused(with_fio, "fio does not support striped");
     }
 
     #[test]
     fn a_column_that_is_named_again_gets_a_number() {
         let names = ["diopter", "linux-5.5", "diopter", "diopter"];
         let mut columns = names.map(|name| PlannedColumn::engine(name, "auto")).to_vec();
-        number_twins(&mut columns);
+        number_duplicates(&mut columns);
         let labels: Vec<&str> = columns.iter().map(|column| column.label.as_str()).collect();
         assert_eq!(labels, ["diopter", "linux-5.5", "diopter #2", "diopter #3"]);
         assert_eq!(columns[0].way, columns[2].way);
@@ -361,13 +344,5 @@ mod tests {
     fn a_job_on_what_is_no_plain_file_says_so() {
         let base = Job { target: "striped:4x1048576".to_owned(), ..Job::default() };
         assert_eq!(jobs(&axes(), &base)[0].name, "ext4 striped read 4k depth 64");
-    }
-
-    #[test]
-    fn a_size_is_told_as_fio_people_write_it() {
-        for (bytes, expected) in [(512, "512"), (4096, "4k"), (6144, "6k"), (1 << 20, "1M")] {
-            assert_eq!(short_size(bytes), expected);
-        }
-        assert_eq!(short_size((1 << 20) + 512), "1049088");
     }
 }

@@ -1,5 +1,5 @@
-//! The result file of a run: always a whole document, replaced in one step. Written at the start,
-//! now and then between rows, and at the end; what is newer meanwhile is in the journal beside it.
+//! The result file of a run: always a complete document, replaced atomically. It is written at the
+//! start, sometimes between rows, and at the end; the journal next to it has what is newer.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use super::assemble;
 use crate::whole;
 
-/// Writing the result takes at most this share of a run: one part in so many.
+/// Writing the result takes at most one part in this many of a run.
 const WRITE_SHARE: u32 = 20;
 
-/// A result file and its journal.
 #[derive(Debug)]
 pub struct ResultFile {
     path: PathBuf,
@@ -19,7 +18,7 @@ pub struct ResultFile {
     took: Duration,
 }
 
-/// Where the journal of a result is.
+/// Returns the path of a result's journal.
 #[must_use]
 pub fn journal_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -28,10 +27,7 @@ pub fn journal_of(path: &Path) -> PathBuf {
 }
 
 impl ResultFile {
-    /// Writes the result for the first time, from a journal that was begun.
-    ///
-    /// # Errors
-    /// It cannot be written.
+    /// Writes the result for the first time, from a new journal.
     pub fn new(path: &Path) -> Result<ResultFile, String> {
         let (path, written, took) = (path.to_owned(), Instant::now(), Duration::ZERO);
         let mut result = ResultFile { path, written, took };
@@ -39,23 +35,20 @@ impl ResultFile {
         Ok(result)
     }
 
-    /// Writes it again, unless that was done just now: a large result is not written after every
-    /// row.
-    ///
-    /// # Errors
-    /// It cannot be written.
+    /// Writes it again unless it was just written: a large result is not written after every row.
     pub fn refresh(&mut self) -> Result<(), String> {
         if self.written.elapsed() < self.took * WRITE_SHARE { Ok(()) } else { self.write() }
     }
 
-    /// Writes it.
+    /// Writes the result.
     ///
     /// # Errors
-    /// It cannot be written; the one before is still there.
+    /// It cannot be written; the previous result stays.
     pub fn write(&mut self) -> Result<(), String> {
         let started = Instant::now();
         let shown = self.path.display();
-        let told = |error: std::io::Error| format!("write {shown}: {error}; choose another place");
+        let io_error =
+            |error: std::io::Error| format!("write {shown}: {error}; choose another place");
         let mut failed = None;
         let written = whole::write(&self.path, |mut out| {
             let done = assemble::write_document(&journal_of(&self.path), &mut out);
@@ -67,16 +60,13 @@ impl ResultFile {
         if let Some(why) = failed {
             return Err(why);
         }
-        written.map_err(told)?;
+        written.map_err(io_error)?;
         self.took = started.elapsed();
         self.written = Instant::now();
         Ok(())
     }
 
-    /// The last time, after which the journal is not needed; it stays if the run is to go on.
-    ///
-    /// # Errors
-    /// As [`ResultFile::write`].
+    /// Writes it for the last time. Removes the journal if the run is complete.
     pub fn finish(mut self, is_whole: bool) -> Result<(), String> {
         self.write()?;
         let file = File::open(&self.path).and_then(|file| file.sync_all());

@@ -1,18 +1,15 @@
-//! In which order the columns of a row take their turns: there and back again (ABBA), so that what
-//! drifts in one direction touches all alike.
+//! The order in which the columns of a row take their turns: forward and backward (ABBA), so that a
+//! drift affects all columns alike.
 
-/// One turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Which round.
     pub round: u32,
-    /// Whose turn.
     pub column: usize,
-    /// Its place in the row, in the order of time.
+    /// Its position in the row, in time order.
     pub turn: u32,
 }
 
-/// All turns of a row: every column once a round, every other round backwards.
+/// Returns all turns of a row: every column once a round, every other round backwards.
 pub fn turns(columns: usize, rounds: u32) -> impl Iterator<Item = Turn> {
     let places = (0..rounds).flat_map(move |round| (0..columns).map(move |place| (round, place)));
     (0..).zip(places).map(move |(turn, (round, place))| {

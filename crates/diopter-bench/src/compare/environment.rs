@@ -1,4 +1,4 @@
-//! What differs between the environments of two runs.
+//! The differences between the environments of two runs.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::document::{Column, Environment};
 
-/// A field that both know and that is not the same: its path, and both values.
+/// A field that is known and different in both: its path, and both values.
 pub type Difference = (String, String, String);
 
-/// Fields of the machine. What one side does not know is no difference.
+/// Returns the fields that differ. A field that one side does not know is not a difference.
 #[must_use]
 pub fn differences(base: &Environment, new: &Environment) -> Vec<Difference> {
     let flat = |environment: &Environment| {
@@ -21,7 +21,7 @@ pub fn differences(base: &Environment, new: &Environment) -> Vec<Difference> {
     of_fields(&flat(base), &flat(new))
 }
 
-/// Fields of the way in which the job was run: its program, version, engine and flags.
+/// Returns the differences in how the job was run: program, version, engine and flags.
 #[must_use]
 pub fn column_differences(base: &Column, new: &Column) -> Vec<Difference> {
     let flat = |column: &Column| {
@@ -45,7 +45,7 @@ fn of_fields(base: &BTreeMap<String, String>, new: &BTreeMap<String, String>) ->
         .collect()
 }
 
-/// Leaves by their paths. An environment is a few levels deep; this walks with a list, not a stack.
+/// Collects leaves by their paths, iteratively: the depth of the input does not grow the stack.
 fn flatten(value: &Value, fields: &mut BTreeMap<String, String>) {
     let mut left = vec![(String::new(), value)];
     while let Some((path, value)) = left.pop() {

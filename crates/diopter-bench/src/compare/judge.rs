@@ -1,37 +1,35 @@
-//! From the rounds of two cells to a row, and from all rows together to their verdicts.
+//! Turns the rounds of two cells into a row, and gives all rows together their verdicts.
 
 use std::cmp::Ordering;
 
 use diopter_core::prng::Prng;
 
+use super::estimate::{self, Estimate, Levels, ROUNDS_MIN};
 use super::metric::{Aim, Metric};
 use super::model::{ComparedRow, Interval, Pairing, Rule, Verdict};
-use super::statistics::{self, Estimate, Levels, ROUNDS_MIN};
 use crate::document::{Cell, Direction, Job, Sample};
+use crate::statistics::median;
 
-/// Two cells that are to be compared, by their places in the comparison.
+/// Two cells to compare, with their positions in the comparison.
 pub struct Match<'a> {
-    /// Index of the job.
     pub job_index: usize,
-    /// The job.
     pub job: &'a Job,
     /// Index of the base's column, and its cell.
     pub base: (usize, &'a Cell),
     /// Index of the column, and its cell.
     pub new: (usize, &'a Cell),
-    /// How their rounds belong together.
+    /// How their rounds are paired.
     pub pairing: Pairing,
-    /// Pairs of cells of this job that ran the very same thing: A/A rounds.
-    pub twins: Vec<(&'a Cell, &'a Cell)>,
+    /// Pairs of cells of this job in duplicate columns: A/A rounds.
+    pub duplicates: Vec<(&'a Cell, &'a Cell)>,
 }
 
-/// A row, with what only the verdict needs.
+/// A row, with values that only the verdict needs.
 pub struct Draft {
-    /// What is told.
     pub row: ComparedRow,
     /// `None` with too few rounds.
     estimate: Option<Estimate>,
-    /// Why there are none, if the run says so.
+    /// The run's reason for a missing estimate.
     failure: Option<String>,
 }
 
@@ -41,7 +39,8 @@ struct Figures {
     new: Vec<f64>,
 }
 
-/// All rows of a match: what is judged, and what is only told. `judged` empty: the job's own.
+/// Returns all rows of a match, judged and informative. If `judged` is empty, the job's own metric
+/// is judged.
 pub fn rows(found: &Match<'_>, judged: &[Metric], rule: &Rule) -> Vec<Draft> {
     let own = [Metric::of_job(found.job)];
     let judged = if judged.is_empty() { &own[..] } else { judged };
@@ -80,8 +79,8 @@ fn draft(
         Interval { low: (center - width).exp(), high: (center + width).exp() }
     };
     let levels = levels(rule);
-    let noise = |twin: &(&Cell, &Cell)| {
-        let figures = self::figures(twin.0, twin.1, Pairing::Interleaved, value);
+    let noise = |pair: &(&Cell, &Cell)| {
+        let figures = self::figures(pair.0, pair.1, Pairing::Interleaved, value);
         Some(ratio_of(&figures, Pairing::Interleaved)?.ln().abs().exp() - 1.0)
     };
     let failures = [found.base.1, found.new.1].map(|cell| cell.failure.clone());
@@ -92,15 +91,15 @@ fn draft(
             base: found.base.0,
             metric,
             direction,
-            value: median(&figures.new),
-            base_value: median(&figures.base),
+            value: median(figures.new.iter().copied()),
+            base_value: median(figures.base.iter().copied()),
             rounds: u32::try_from(figures.new.len()).unwrap_or(u32::MAX),
             base_rounds: u32::try_from(figures.base.len()).unwrap_or(u32::MAX),
             pairing: found.pairing,
             ratio: ratio_of(&figures, found.pairing),
             interval: estimate.map(|estimate| between(estimate.alarm_width(levels))),
             same_interval: estimate.map(|estimate| between(estimate.same_width(levels))),
-            noise_floor: found.twins.iter().filter_map(noise).max_by(f64::total_cmp),
+            noise_floor: found.duplicates.iter().filter_map(noise).max_by(f64::total_cmp),
             p_value: None,
             verdict: is_judged.then_some(Verdict::Inconclusive),
             reason: String::new(),
@@ -110,13 +109,13 @@ fn draft(
     }
 }
 
-/// The levels at which the bootstrap looks.
+/// Returns the levels of the bootstrap.
 fn levels(rule: &Rule) -> Levels {
     Levels { alarm: rule.alarm_level, same: 2.0 * rule.same_level }
 }
 
-/// The largest change, as a logarithm, that a floor takes for none. The same up and down, so that
-/// turning a comparison round turns its verdict round.
+/// Returns the largest change, as a logarithm, within a floor. It is the same up and down, so that
+/// swapping the sides of a comparison inverts its verdict.
 fn log_floor(floor: f64) -> f64 {
     floor.max(0.0).ln_1p()
 }
@@ -160,38 +159,27 @@ fn estimate(
     prng: Option<&mut Prng>,
 ) -> Option<Estimate> {
     match pairing {
-        Pairing::Interleaved => statistics::paired(&log_ratios(figures), levels(rule), prng),
+        Pairing::Interleaved => estimate::paired(&log_ratios(figures), levels(rule), prng),
         Pairing::Apart => {
-            statistics::apart(&logs(&figures.base), &logs(&figures.new), levels(rule), prng)
+            estimate::apart(&logs(&figures.base), &logs(&figures.new), levels(rule), prng)
         }
         Pairing::Exact => ratio_of(figures, pairing).map(|ratio| Estimate::exact(ratio.ln())),
     }
 }
 
-/// The ratio of the typical rounds; of one round each it is their ratio to the last digit.
+/// Returns the ratio of the typical rounds; with one round each, their exact ratio.
 fn ratio_of(figures: &Figures, pairing: Pairing) -> Option<f64> {
     if let ([base], [new]) = (&figures.base[..], &figures.new[..]) {
         return Some(new / base);
     }
     let center = match pairing {
-        Pairing::Interleaved => statistics::center_of(&log_ratios(figures))?,
+        Pairing::Interleaved => estimate::center_of(&log_ratios(figures))?,
         Pairing::Apart | Pairing::Exact => {
             let [base, new] = [&figures.base, &figures.new].map(|all| logs(all));
-            statistics::center_of(&new)? - statistics::center_of(&base)?
+            estimate::center_of(&new)? - estimate::center_of(&base)?
         }
     };
     Some(center.exp())
-}
-
-fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(sorted[middle]),
-        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
-    }
 }
 
 /// Gives every judged row its verdict: each at the alarm level, all together at the family's, by
@@ -240,13 +228,13 @@ fn verdict_of(draft: &Draft, is_alarm: bool, rule: &Rule) -> (Verdict, String) {
         let is_up = estimate.center > 0.0;
         let is_better = is_up == (row.metric.aim() == Aim::Higher);
         let verdict = if is_better { Verdict::Better } else { Verdict::Worse };
-        return (verdict, format!("the whole interval lies beyond the floor of {floor}"));
+        return (verdict, format!("the whole interval is beyond the floor of {floor}"));
     }
     let width = estimate.same_width(levels(rule));
     if estimate.center.abs() + width <= log_floor(rule.effect_floor) {
-        return (Verdict::Same, format!("less than the floor of {floor} apart"));
+        return (Verdict::Same, format!("they differ by less than the floor of {floor}"));
     }
-    (Verdict::Inconclusive, doubt(row, &estimate, rule))
+    (Verdict::Inconclusive, uncertainty(row, &estimate, rule))
 }
 
 fn too_few(draft: &Draft) -> String {
@@ -254,35 +242,35 @@ fn too_few(draft: &Draft) -> String {
     let least = row.rounds.min(row.base_rounds);
     match (&draft.failure, least) {
         (Some(failure), _) => format!("not measured: {failure}"),
-        (None, 0) if row.rounds.max(row.base_rounds) > 0 => "only one of the two has it".to_owned(),
+        (None, 0) if row.rounds.max(row.base_rounds) > 0 => "only one of them has it".to_owned(),
         (None, 0) => "nothing was measured".to_owned(),
         (None, least) => {
             let rounds = if least == 1 { "round" } else { "rounds" };
-            format!("{least} {rounds}: the noise is not known with fewer than {ROUNDS_MIN}")
+            format!("{least} {rounds}: at least {ROUNDS_MIN} are needed")
         }
     }
 }
 
-/// Why a row that has an interval is neither better, worse nor the same.
-fn doubt(row: &ComparedRow, estimate: &Estimate, rule: &Rule) -> String {
+/// Explains why a row that has an interval is neither better, worse nor the same.
+fn uncertainty(row: &ComparedRow, estimate: &Estimate, rule: &Rule) -> String {
     let own = estimate.p_value(log_floor(rule.effect_floor));
     if row.p_value.is_some_and(|p| p <= rule.alarm_level) {
-        return format!("alone it would count; of {} rows one may look so by chance", rule.judged);
+        return format!("significant alone, but not among {} rows", rule.judged);
     }
     if own <= rule.alarm_level {
         let noise = percent(row.noise_floor.unwrap_or(0.0));
-        return format!("two runs of the very same column differ by {noise} here");
+        return format!("two runs of the same column differ by {noise}");
     }
     match estimate.center.abs().partial_cmp(&log_floor(rule.effect_floor)) {
-        Some(Ordering::Greater) => "it may be chance: more rounds would tell".to_owned(),
+        Some(Ordering::Greater) => "it may be chance; run more rounds".to_owned(),
         _ => {
             let floor = percent(rule.effect_floor);
-            format!("too noisy to rule {floor} out: more rounds, or a higher floor")
+            format!("too noisy to rule out {floor}; run more rounds, or raise the floor")
         }
     }
 }
 
-/// `1 %`, `0.25 %`.
+/// Formats a fraction as `1 %`, `0.25 %`.
 fn percent(fraction: f64) -> String {
     let text = format!("{:.2}", fraction * 100.0);
     format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))

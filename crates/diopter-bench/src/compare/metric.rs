@@ -1,14 +1,14 @@
-//! The figures that are compared: what each one is of a round, and which way is better. Nothing is
-//! judged here.
+//! The metrics: their values in a round, and which direction is better. Nothing is judged here.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::document::{Direction, DirectionSample, Job, Latency, Sample, Span};
+use crate::named::named;
 use crate::number::float;
 
-/// Blocks from here on are told in bytes per second, smaller ones in requests per second. At one
-/// block size the two have the same ratio.
+/// Block size from which figures are bytes per second instead of requests per second. At one block
+/// size the two have the same ratio.
 const LARGE_BLOCK_BYTES: u64 = 64 * 1024;
 
 const NS_PER_SECOND: f64 = 1e9;
@@ -37,87 +37,61 @@ pub enum Metric {
     Bandwidth,
     /// Bytes moved.
     TotalIo,
-    /// Seconds that a round took; of jobs that end after so many bytes.
+    /// Seconds that a round took, for jobs that end after a number of bytes.
     Elapsed,
     /// Mean latency, in nanoseconds.
     LatencyMean,
-    /// Half of the requests took no longer, in nanoseconds.
+    /// Median latency, in nanoseconds.
     LatencyP50,
-    /// 99 % took no longer.
+    /// 99th percentile of the latency.
     LatencyP99,
-    /// 99.9 % took no longer.
+    /// 99.9th percentile of the latency.
     LatencyP999,
     /// Processor time per request, program and kernel, in nanoseconds.
     CpuPerIo,
     /// Processor time over elapsed time, in percent: 100 is one processor.
     CpuPercent,
-    /// Context switches per request.
     SwitchesPerIo,
     /// Instructions of the guest per request; virtual machines only.
     InstructionsPerIo,
-    /// Bios per request.
     BiosPerIo,
-    /// Most memory that the process held, in bytes.
+    /// Peak memory of the process, in bytes.
     MemoryPeak,
 }
 
-/// Whether more or less of it is better.
+/// The direction that is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Aim {
-    /// More is better.
     Higher,
-    /// Less is better.
     Lower,
 }
 
-impl Metric {
-    /// All of them, in the order in which they are told.
-    pub const ALL: [Metric; 14] = [
-        Metric::Iops,
-        Metric::Bandwidth,
-        Metric::TotalIo,
-        Metric::Elapsed,
-        Metric::LatencyMean,
-        Metric::LatencyP50,
-        Metric::LatencyP99,
-        Metric::LatencyP999,
-        Metric::CpuPerIo,
-        Metric::CpuPercent,
-        Metric::SwitchesPerIo,
-        Metric::InstructionsPerIo,
-        Metric::BiosPerIo,
-        Metric::MemoryPeak,
-    ];
+named! { Metric {
+    Iops => "iops",
+    Bandwidth => "bandwidth",
+    TotalIo => "total-io",
+    Elapsed => "elapsed",
+    LatencyMean => "latency-mean",
+    LatencyP50 => "latency-p50",
+    LatencyP99 => "latency-p99",
+    LatencyP999 => "latency-p999",
+    CpuPerIo => "cpu-per-io",
+    CpuPercent => "cpu-percent",
+    SwitchesPerIo => "switches-per-io",
+    InstructionsPerIo => "instructions-per-io",
+    BiosPerIo => "bios-per-io",
+    MemoryPeak => "memory-peak",
+} }
 
-    /// What a job is judged by when nobody says otherwise.
+impl Metric {
+    /// Returns the default metric of a job.
     #[must_use]
     pub fn of_job(job: &Job) -> Metric {
         if job.block_bytes >= LARGE_BLOCK_BYTES { Metric::Bandwidth } else { Metric::Iops }
     }
 
-    /// Its name in documents and on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Metric::Iops => "iops",
-            Metric::Bandwidth => "bandwidth",
-            Metric::TotalIo => "total-io",
-            Metric::Elapsed => "elapsed",
-            Metric::LatencyMean => "latency-mean",
-            Metric::LatencyP50 => "latency-p50",
-            Metric::LatencyP99 => "latency-p99",
-            Metric::LatencyP999 => "latency-p999",
-            Metric::CpuPerIo => "cpu-per-io",
-            Metric::CpuPercent => "cpu-percent",
-            Metric::SwitchesPerIo => "switches-per-io",
-            Metric::InstructionsPerIo => "instructions-per-io",
-            Metric::BiosPerIo => "bios-per-io",
-            Metric::MemoryPeak => "memory-peak",
-        }
-    }
-
-    /// Which way is better.
+    /// Returns the direction that is better.
     #[must_use]
     pub fn aim(self) -> Aim {
         match self {
@@ -126,7 +100,7 @@ impl Metric {
         }
     }
 
-    /// Whether it is told of reads and writes apart, where a job does both.
+    /// Returns true if it is reported for reads and writes separately, in a job with both.
     #[must_use]
     pub fn has_directions(self) -> bool {
         self.is_latency() || matches!(self, Metric::Iops | Metric::Bandwidth | Metric::TotalIo)
@@ -139,23 +113,20 @@ impl Metric {
         )
     }
 
-    /// Its value in a round, of one direction or of both together; `None` where nobody took it, and
-    /// where it is 0: nothing can be relative to that.
+    /// Returns its value in a round, of one direction or of both together; `None` if it was not
+    /// measured or is 0, to which nothing can be relative.
     #[must_use]
     pub fn value(self, job: &Job, sample: &Sample, direction: Option<Direction>) -> Option<f64> {
         let value = match direction {
-            Some(direction) => self.of_direction(sample, part(sample, direction)?),
+            Some(direction) => self.of_direction(sample, sample.direction(direction)?),
             None => self.of_sample(job, sample),
         };
         value.filter(|value| value.is_finite() && *value > 0.0)
     }
 
     fn of_sample(self, job: &Job, sample: &Sample) -> Option<f64> {
-        let parts: Vec<&DirectionSample> = [&sample.read, &sample.write]
-            .into_iter()
-            .filter_map(Option::as_ref)
-            .filter(|part| part.ios > 0 || part.iops > 0.0)
-            .collect();
+        let parts: Vec<&DirectionSample> =
+            sample.directions().filter(|part| part.ios > 0 || part.iops > 0.0).collect();
         if self.is_latency() {
             // Two distributions have no common percentile.
             let [one] = parts[..] else { return None };
@@ -199,22 +170,10 @@ impl Metric {
             Metric::Bandwidth => Some(float(part.bytes) / float(sample.elapsed_ns) * NS_PER_SECOND),
             Metric::TotalIo => Some(float(part.bytes)),
             Metric::LatencyMean => latency(|latency| Some(latency.mean_ns)),
-            Metric::LatencyP50 => latency(|latency| percentile(latency, 50.0)),
-            Metric::LatencyP99 => latency(|latency| percentile(latency, 99.0)),
-            Metric::LatencyP999 => latency(|latency| percentile(latency, 99.9)),
+            Metric::LatencyP50 => latency(|latency| latency.percentile(50.0)),
+            Metric::LatencyP99 => latency(|latency| latency.percentile(99.0)),
+            Metric::LatencyP999 => latency(|latency| latency.percentile(99.9)),
             _ => None,
         }
     }
-}
-
-fn part(sample: &Sample, direction: Direction) -> Option<&DirectionSample> {
-    match direction {
-        Direction::Read => sample.read.as_ref(),
-        Direction::Write => sample.write.as_ref(),
-    }
-}
-
-fn percentile(latency: &Latency, percent: f64) -> Option<f64> {
-    let found = latency.percentiles.iter().find(|one| (one.percent - percent).abs() < 1e-6);
-    found.map(|one| float(one.ns))
 }

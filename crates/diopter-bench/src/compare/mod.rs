@@ -1,15 +1,19 @@
-//! Judges: ratios with their intervals, and the verdict about recorded runs. Measures nothing and
-//! renders nothing. `docs/decisions/0008-verdicts.md` has the why.
+//! Judges recorded runs: ratios with their intervals, and verdicts. Measures nothing and renders
+//! nothing. `docs/decisions/0008-verdicts.md` explains the method.
 
 mod environment;
-mod judge;
+mod estimate;
 mod metric;
-mod model;
 pub mod noisy;
 mod same_job;
-mod sides;
-mod statistics;
 
+mod input;
+mod model;
+
+mod judge;
+mod sides;
+
+pub use input::{CompareError, Named, Settings};
 pub use metric::{Aim, Metric};
 pub use model::{
     ComparedColumn, ComparedRow, Comparison, EnvironmentDifference, Interval, Pairing, Rule,
@@ -17,60 +21,24 @@ pub use model::{
 };
 pub use same_job::{FieldDifference, differences as job_differences, place_of as place_of_job};
 
-use std::fmt;
-
 use crate::document::Bench;
 
-/// Rounds of each cell with which a change of 5 % is found on a noisy device, nine times of ten.
+/// Rounds of each cell that find a change of 5 % on a noisy device nine times out of ten.
 pub const ROUNDS_DEFAULT: u32 = 20;
 
-/// The effect floor where neither the documents nor the caller name one.
+/// The effect floor where neither the documents nor the caller set one.
 pub const EFFECT_FLOOR_DEFAULT: f64 = 0.01;
 
-/// How often `better` or `worse` may be said of a row of which it is not true.
+/// Probability of a wrong `better` or `worse` for one row.
 const ALARM_LEVEL: f64 = 0.01;
 
-/// The same of any row of a comparison.
+/// The same for any row of a comparison.
 const FAMILY_LEVEL: f64 = 0.05;
 
-/// How often `same` may be said of what differs by more than the floor.
+/// Probability of `same` for a difference larger than the floor.
 const SAME_LEVEL: f64 = 0.05;
 
-/// What the caller wants.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings {
-    /// The smallest change that matters, as a fraction; `None`: the largest that a document names.
-    pub effect_floor: Option<f64>,
-    /// What is judged; empty: requests per second, or bytes per second for large blocks.
-    pub metrics: Vec<Metric>,
-    /// Compare the jobs that are in both documents, though others are in one only.
-    pub is_partial: bool,
-    /// Seed of the bootstrap.
-    pub seed: u64,
-}
-
-/// A document, and the name it is known by: a file name.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Named {
-    /// For people.
-    pub name: String,
-    /// What was measured.
-    pub bench: Bench,
-}
-
-/// Why nothing can be compared: what is wrong, with what, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompareError(String);
-
-impl fmt::Display for CompareError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for CompareError {}
-
-/// Compares the columns of one document with its first. Their rounds were interleaved.
+/// Compares the columns of one document with its first. Their rounds are interleaved.
 #[must_use]
 pub fn columns(bench: &Bench, settings: &Settings) -> Comparison {
     let rule = rule(&[bench], settings);
@@ -82,8 +50,8 @@ pub fn columns(bench: &Bench, settings: &Settings) -> Comparison {
 /// the column of the same name, or with the only one.
 ///
 /// # Errors
-/// [`CompareError`] where nothing may be compared: there are jobs in one document that are not in
-/// the other (unless `is_partial`), no jobs in common, or columns that do not belong together.
+/// [`CompareError`] if a document has jobs that the other lacks (unless `is_partial`), if they have
+/// no jobs in common, or if their columns do not match.
 pub fn documents(all: &[Named], settings: &Settings) -> Result<Comparison, CompareError> {
     let benches: Vec<&Bench> = all.iter().map(|named| &named.bench).collect();
     let rule = rule(&benches, settings);
@@ -99,7 +67,7 @@ fn rule(benches: &[&Bench], settings: &Settings) -> Rule {
         alarm_level: ALARM_LEVEL,
         family_level: FAMILY_LEVEL,
         same_level: SAME_LEVEL,
-        resamples: statistics::RESAMPLES,
+        resamples: estimate::RESAMPLES,
         seed: settings.seed,
         judged: 0,
     }

@@ -1,4 +1,4 @@
-//! `diopter.compare/1`: what was judged, as data. Made here, rendered elsewhere. Fields are only
+//! `diopter.compare/1`: the result of a comparison as data, rendered elsewhere. Fields are only
 //! ever added.
 
 use schemars::JsonSchema;
@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::metric::Metric;
 use crate::document::{Direction, Job};
+use crate::named::named;
 
-/// The name and version of the documents that this build writes.
+/// Name and version of the documents that this build writes.
 pub const SCHEMA: &str = "diopter.compare/1";
 
 /// A comparison: each of several columns against a base.
@@ -17,20 +18,20 @@ pub const SCHEMA: &str = "diopter.compare/1";
 pub struct Comparison {
     /// `diopter.compare/1`.
     pub schema: String,
-    /// How it was judged.
+    /// The rule that gave the verdicts.
     pub rule: Rule,
-    /// What was compared; a row says which by index.
+    /// The compared columns; rows refer to them by index.
     pub columns: Vec<ComparedColumn>,
-    /// The jobs; a row says which by index.
+    /// The jobs; rows refer to them by index.
     pub jobs: Vec<Job>,
     /// One for each job, column (bases excepted), metric and direction, in this order.
     pub rows: Vec<ComparedRow>,
-    /// What differs between the machines and kernels of a base and what is compared to it.
+    /// Differences of machine and kernel between a base and the columns compared to it.
     pub environment_differences: Vec<EnvironmentDifference>,
-    /// What a reader must know before believing it.
+    /// Caveats for the reader.
     pub notes: Vec<String>,
-    /// Of the whole: `worse` if anything is, else `inconclusive` if anything is, else `better` if
-    /// anything is, else `same`.
+    /// The overall verdict: `worse` if any row is, else `inconclusive` if any row is, else `better`
+    /// if any row is, else `same`.
     pub verdict: Verdict,
 }
 
@@ -40,18 +41,17 @@ pub struct Comparison {
 pub struct Rule {
     /// The smallest change of a ratio that matters, as a fraction: 0.01 is 1 %.
     pub effect_floor: f64,
-    /// How often `better` or `worse` may be said of what differs by no more than the floor, of one
-    /// row; 0.01.
+    /// Probability of `better` or `worse` for one row that differs by no more than the floor; 0.01.
     pub alarm_level: f64,
-    /// The same of any row of the whole comparison; 0.05.
+    /// The same for any row of the whole comparison; 0.05.
     pub family_level: f64,
-    /// How often `same` may be said of what differs by more than the floor; 0.05.
+    /// Probability of `same` for a row that differs by more than the floor; 0.05.
     pub same_level: f64,
     /// Bootstrap resamples of each row.
     pub resamples: u32,
     /// Seed of the resamples.
     pub seed: u64,
-    /// How many rows were judged together.
+    /// Number of rows that were judged together.
     pub judged: u32,
 }
 
@@ -59,13 +59,14 @@ pub struct Rule {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ComparedColumn {
-    /// For people, unique: `linux-5.5`, or with the name of its document, `new.json linux-5.5`.
+    /// A unique label for people: `linux-5.5`, or with the name of its document, `new.json
+    /// linux-5.5`.
     pub label: String,
     /// Its label in its document.
     pub column: String,
-    /// Which document: a file name, or empty if there is only one.
+    /// File name of its document; empty if there is only one.
     pub document: String,
-    /// What it is compared to, by index; `None` for a base.
+    /// Index of its base; `None` for a base.
     pub base: Option<usize>,
 }
 
@@ -75,42 +76,42 @@ pub struct ComparedColumn {
 pub struct ComparedRow {
     /// Index into [`Comparison::jobs`].
     pub job: usize,
-    /// Index into [`Comparison::columns`]: what is compared.
+    /// Index into [`Comparison::columns`]: the compared column.
     pub column: usize,
-    /// Index into [`Comparison::columns`]: what it is compared to.
+    /// Index into [`Comparison::columns`]: its base.
     pub base: usize,
-    /// Of what.
+    /// The metric of the figures.
     pub metric: Metric,
-    /// Reads or writes alone; `None` for both together.
+    /// Only reads or only writes; `None` for both together.
     pub direction: Option<Direction>,
-    /// Median of the rounds, in the metric's unit; `None` where there is none.
+    /// Median of the rounds, in the metric's unit; `None` if no round has it.
     pub value: Option<f64>,
-    /// The same of the base.
+    /// The same for the base.
     pub base_value: Option<f64>,
-    /// Rounds of the column that count: those with a partner, where they were interleaved.
+    /// Rounds of the column that count: those with a partner, if interleaved.
     pub rounds: u32,
     /// Rounds of the base that count.
     pub base_rounds: u32,
-    /// How rounds were set against each other.
+    /// How rounds are paired.
     pub pairing: Pairing,
-    /// The column over its base: 0.8 is 20 % less. Of the typical round, so not always `value`
-    /// over `base_value`.
+    /// Ratio of the column to the base: 0.8 is 20 % less. It is the ratio of the typical rounds, so
+    /// not always `value` over `base_value`.
     pub ratio: Option<f64>,
-    /// Where the true ratio is, at 1 - `alarm_level`; `None` with too few rounds.
+    /// Confidence interval of the ratio at 1 - `alarm_level`; `None` with too few rounds.
     pub interval: Option<Interval>,
-    /// Where the true ratio is, at 1 - 2 `same_level`: `same` is decided on it.
+    /// Confidence interval of the ratio at 1 - 2 `same_level`, which decides `same`.
     pub same_interval: Option<Interval>,
-    /// How far two runs of the very same column lay apart, as a fraction; `None` without such.
+    /// Largest difference between duplicate columns, as a fraction; `None` without duplicates.
     pub noise_floor: Option<f64>,
-    /// How often chance alone shows so much, if the true change is no larger than the floor.
+    /// Probability of a change this large by chance, if the true change is within the floor.
     pub p_value: Option<f64>,
-    /// The verdict; `None` for what is told but not judged.
+    /// The verdict; `None` for an informative row.
     pub verdict: Option<Verdict>,
-    /// Why it is not another one, for people.
+    /// The reason for the verdict, for people.
     pub reason: String,
 }
 
-/// What is said of a row, or of all.
+/// The verdict about a row, or about all rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -120,70 +121,64 @@ pub enum Verdict {
     Same,
     /// Worse than the base by more than the floor.
     Worse,
-    /// The rounds do not tell.
+    /// The rounds do not decide.
     #[default]
     Inconclusive,
 }
 
-/// How rounds were set against each other.
+/// How rounds are paired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pairing {
-    /// Round by round: they were run in turn, so what changed slowly hit both.
+    /// Round by round: they were run in turn, so a slow change affected both.
     #[default]
     Interleaved,
     /// All of one against all of the other: they were run at different times.
     Apart,
-    /// Time was virtual and the figures repeat to the digit: one round is as good as many.
+    /// Time was virtual and the figures repeat exactly: one round is as good as many.
     Exact,
 }
 
-/// Between two ratios.
+/// An interval of ratios.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Interval {
-    /// From.
+    /// Lower bound.
     pub low: f64,
-    /// To.
+    /// Upper bound.
     pub high: f64,
 }
 
-/// A field of the environment that is not the same.
+/// A field of the environment that differs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct EnvironmentDifference {
-    /// Which column, by index into [`Comparison::columns`].
+    /// Index of the column into [`Comparison::columns`].
     pub column: usize,
     /// Path of the field: `device.queue.scheduler`.
     pub field: String,
-    /// At the base; empty if not known there.
+    /// Value at the base; empty if not known.
     pub base: String,
-    /// At the column; empty if not known there.
+    /// Value at the column; empty if not known.
     pub new: String,
 }
 
-impl Verdict {
-    /// Its name in documents.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Verdict::Better => "better",
-            Verdict::Same => "same",
-            Verdict::Worse => "worse",
-            Verdict::Inconclusive => "inconclusive",
-        }
-    }
+named! { Verdict {
+    Worse => "worse",
+    Inconclusive => "inconclusive",
+    Better => "better",
+    Same => "same",
+} }
 
-    /// Of several together.
+impl Verdict {
+    /// Returns the verdict of several together.
     #[must_use]
     pub fn of_all(verdicts: &[Verdict]) -> Verdict {
-        let order = [Verdict::Worse, Verdict::Inconclusive, Verdict::Better, Verdict::Same];
-        let found = order.into_iter().find(|verdict| verdicts.contains(verdict));
+        let found = Verdict::ALL.into_iter().find(|verdict| verdicts.contains(verdict));
         found.unwrap_or(Verdict::Inconclusive)
     }
 }
 
 impl Interval {
-    /// Whether `ratio` is in it.
     #[must_use]
     pub fn contains(&self, ratio: f64) -> bool {
         self.low <= ratio && ratio <= self.high

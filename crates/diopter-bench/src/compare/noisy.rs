@@ -1,5 +1,5 @@
-//! A simulated device with the noise of real ones, for rehearsals of the judge: seeded, in no time,
-//! and with a truth that is known. Nothing here is measured.
+//! A simulated device with the noise of real ones, for tests of the judge: seeded, immediate, and
+//! with a known truth. Nothing here is measured.
 
 use diopter_core::prng::Prng;
 
@@ -8,31 +8,31 @@ use crate::document::{
 };
 use crate::number::{count, float, rounded};
 
-/// Requests per second of the device in a quiet moment.
+/// Requests per second of the device without noise.
 const IOPS: f64 = 250_000.0;
 
 const BLOCK_BYTES: u64 = 4096;
 const ROUND_NS: u64 = 1_000_000_000;
 
-/// How a device's rounds differ from one another. Fractions of its speed.
+/// The noise of a device's rounds, as fractions of its speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
-    /// Of every round by itself: the deviation of a lognormal factor.
+    /// Noise of each round: the deviation of a lognormal factor.
     pub white: f64,
-    /// What lasts from one round to the next: the deviation of an autoregressive factor.
+    /// Noise that lasts from one round to the next: the deviation of an autoregressive factor.
     pub lasting: f64,
-    /// How much of that is left after one round, below 1.
+    /// Share of the lasting noise that remains after one round, below 1.
     pub memory: f64,
-    /// How much slower it becomes from the first round to the last.
+    /// Slowdown from the first round to the last.
     pub drift: f64,
-    /// How often a burst of other load begins, per round.
+    /// Bursts of other load that begin per round.
     pub bursts: f64,
     /// The deepest burst.
     pub burst_depth: f64,
 }
 
 impl Noise {
-    /// A machine that nobody else uses much: what the method is designed for.
+    /// A mostly idle machine, for which the method is designed.
     pub const USUAL: Noise = Noise {
         white: 0.015,
         lasting: 0.015,
@@ -42,7 +42,7 @@ impl Noise {
         burst_depth: 0.4,
     };
 
-    /// Nothing but a little white noise.
+    /// Only a little white noise.
     pub const QUIET: Noise = Noise {
         white: 0.003,
         lasting: 0.0,
@@ -53,7 +53,6 @@ impl Noise {
     };
 }
 
-/// The device.
 #[derive(Clone, Debug)]
 pub struct NoisyDevice {
     noise: Noise,
@@ -61,13 +60,13 @@ pub struct NoisyDevice {
     lasting: f64,
     burst_left: u64,
     burst: f64,
-    /// Logarithm of what drift has taken, and what it takes each round.
+    /// Logarithm of the drift so far, and its increment each round.
     drifted: f64,
     drift_step: f64,
 }
 
 impl NoisyDevice {
-    /// A device that will run `rounds` rounds.
+    /// Creates a device that will run `rounds` rounds.
     #[must_use]
     pub fn new(noise: Noise, seed: u64, rounds: usize) -> NoisyDevice {
         let drift_step = -(1.0 - noise.drift).ln() / count(rounds.max(1));
@@ -76,7 +75,7 @@ impl NoisyDevice {
         NoisyDevice { noise, prng, lasting, burst_left: 0, burst: 0.0, drifted: 0.0, drift_step }
     }
 
-    /// Requests per second of one round of what runs at `speed` times the device's.
+    /// Returns the requests per second of one round at `speed` times the device's.
     pub fn round(&mut self, speed: f64) -> f64 {
         let noise = self.noise;
         let kept = noise.memory * self.lasting;
@@ -95,7 +94,7 @@ impl NoisyDevice {
     }
 }
 
-/// A document of columns that run at these speeds, in turn: ABBA.
+/// Returns a document of columns that run in turn (ABBA) at these speeds.
 #[must_use]
 pub fn bench(noise: Noise, seed: u64, speeds: &[f64], rounds: u32) -> Bench {
     let in_all = usize::try_from(rounds).unwrap_or(usize::MAX).saturating_mul(speeds.len());
@@ -115,7 +114,7 @@ pub fn bench(noise: Noise, seed: u64, speeds: &[f64], rounds: u32) -> Bench {
     let column = |at: usize| Column {
         label: format!("{}", char::from(b'a' + u8::try_from(at.min(25)).unwrap_or(25))),
         program: "simulated".to_owned(),
-        // Not the same thing twice: the truth is not the judge's to know.
+        // The columns are not duplicates: the judge must not know the truth.
         program_version: at.to_string(),
         ..Column::default()
     };
@@ -160,12 +159,12 @@ fn sample(iops: f64, round: u32, turn: u32) -> Sample {
     }
 }
 
-/// A number in `0..1`.
+/// Returns a number in `0..1`.
 fn uniform(prng: &mut Prng) -> f64 {
     float(prng.next_u64() >> 11) / float(1 << 53)
 }
 
-/// From the normal distribution (Box and Muller).
+/// Returns a number from the normal distribution (Box and Muller).
 pub(super) fn normal(prng: &mut Prng) -> f64 {
     let radius = (-2.0 * uniform(prng).max(f64::MIN_POSITIVE).ln()).sqrt();
     radius * (std::f64::consts::TAU * uniform(prng)).cos()

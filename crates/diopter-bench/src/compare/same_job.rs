@@ -1,4 +1,4 @@
-//! Whether two jobs are the same, and which job of one document is which of another.
+//! Compares jobs for equality, and finds a document's job in another document.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,17 +7,16 @@ use serde_json::Value;
 
 use crate::document::{Bench, Job, ReadWrite};
 
-/// What is for people, or changes nothing that is measured.
+/// Fields that are for people, or do not affect the figures.
 const NOT_COMPARED: [&str; 3] = ["name", "seed", "unknown"];
 
-/// A field in which two jobs are not the same.
+/// A field in which two jobs differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldDifference {
-    /// Its name.
     pub field: String,
-    /// At the base.
+    /// Value at the base.
     pub base: String,
-    /// At the other.
+    /// Value at the other.
     pub new: String,
 }
 
@@ -27,16 +26,16 @@ impl fmt::Display for FieldDifference {
     }
 }
 
-/// The fields that both know and that are not the same.
+/// Returns the fields that are known and different in both.
 #[must_use]
 pub fn differences(base: &Job, new: &Job) -> Vec<FieldDifference> {
     let (base_fields, new_fields) = (fields(base), fields(new));
     let both = base_fields.iter().filter_map(|(name, value)| {
         let other = new_fields.get(name)?;
-        // Told by `rw`, where both know it.
-        let is_told =
+        // `rw` has it, if both know `rw`.
+        let is_known =
             name == "direction" && base_fields.contains_key("rw") && new_fields.contains_key("rw");
-        (!is_told && value != other).then(|| FieldDifference {
+        (!is_known && value != other).then(|| FieldDifference {
             field: name.clone(),
             base: value.clone(),
             new: other.clone(),
@@ -45,18 +44,19 @@ pub fn differences(base: &Job, new: &Job) -> Vec<FieldDifference> {
     both.collect()
 }
 
-/// Where a document has the same job: of several the one of the same name, or the first.
+/// Returns the position of the same job in a document; among several, the one of the same name, or
+/// the first.
 #[must_use]
 pub fn place_of(bench: &Bench, job: &Job) -> Option<usize> {
     let is_same = |at: &usize| differences(&bench.rows[*at].job, job).is_empty();
     let same: Vec<usize> = (0..bench.rows.len()).filter(is_same).collect();
     let named = same.iter().find(|at| bench.rows[**at].job.name == job.name);
-    // A job that was told by its direction alone may be any; only its name tells it apart.
+    // A job known only by its direction may be any; only its name identifies it.
     let is_vague = job.unknown.iter().any(|field| field == "rw");
     named.or(same.first().filter(|_| !is_vague)).copied()
 }
 
-/// What a job says, by the names of the document.
+/// Returns the known fields of a job, by their names in the document.
 pub fn fields(job: &Job) -> BTreeMap<String, String> {
     let value = serde_json::to_value(job).expect("strings and numbers are JSON");
     let Value::Object(object) = value else { return BTreeMap::new() };
@@ -75,7 +75,7 @@ pub fn fields(job: &Job) -> BTreeMap<String, String> {
             other => Some((name, other.to_string())),
         })
         .collect();
-    // Who does not know whether offsets were random still knows what was read and what written.
+    // A job that does not know if offsets were random still knows its directions.
     let way = match (job.rw.has_writes(), is_mixed) {
         (false, _) => "reads",
         (true, false) => "writes",
@@ -85,26 +85,26 @@ pub fn fields(job: &Job) -> BTreeMap<String, String> {
     fields
 }
 
-/// The jobs of a document, to look others up in.
+/// An index of a document's jobs.
 pub struct Jobs<'a> {
     all: Vec<&'a Job>,
-    /// Places of the jobs that say the very same.
+    /// Positions of the jobs with equal fields.
     by_fields: BTreeMap<BTreeMap<String, String>, Vec<usize>>,
 }
 
-/// What was found for a job.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// The same job is there.
+    /// The position of the same job.
     Same(usize),
-    /// Several are the same as far as is known, and none has its name.
+    /// So many jobs match by all that is known, and none has its name.
     Several(usize),
-    /// None is; the nearest one differs in these.
+    /// No job matches; these fields of the nearest one differ.
     Differs(Vec<FieldDifference>),
 }
 
 impl<'a> Jobs<'a> {
-    /// Of a document.
+    /// Indexes a document.
     pub fn of(bench: &'a Bench) -> Jobs<'a> {
         let all: Vec<&Job> = bench.rows.iter().map(|row| &row.job).collect();
         let mut by_fields: BTreeMap<BTreeMap<String, String>, Vec<usize>> = BTreeMap::new();
@@ -114,8 +114,8 @@ impl<'a> Jobs<'a> {
         Jobs { all, by_fields }
     }
 
-    /// Looks a job up: one that says the very same, or one that says nothing else where both know.
-    /// Among several, the one of the same name.
+    /// Looks a job up: one with equal fields, or else one without a known difference. Among
+    /// several, the one of the same name.
     pub fn look_up(&self, job: &Job) -> Lookup {
         let mut nearest = None;
         let same = match self.by_fields.get(&fields(job)) {
@@ -165,31 +165,31 @@ mod tests {
         }
     }
 
-    fn told(new: Job) -> String {
-        let told: Vec<String> = differences(&job(), &new).iter().map(ToString::to_string).collect();
-        told.join(", ")
+    fn differing(new: Job) -> String {
+        let all: Vec<String> = differences(&job(), &new).iter().map(ToString::to_string).collect();
+        all.join(", ")
     }
 
     #[test]
     fn names_and_seeds_are_not_the_job() {
-        assert_eq!(told(Job { name: "b".to_owned(), seed: 9, ..job() }), "");
+        assert_eq!(differing(Job { name: "b".to_owned(), seed: 9, ..job() }), "");
     }
 
     #[test]
     fn what_differs_is_named_with_both_values() {
         let other = Job { block_bytes: 8192, is_direct: false, ..job() };
-        assert_eq!(told(other), "block_bytes 4096 against 8192, is_direct true against false");
+        assert_eq!(differing(other), "block_bytes 4096 against 8192, is_direct true against false");
         let other = Job { span: Span::IoBytes(100), ..job() };
         let expected = r#"span {"runtime_ns":100} against {"io_bytes":100}"#;
-        assert_eq!(told(other), expected);
+        assert_eq!(differing(other), expected);
     }
 
     #[test]
     fn what_one_does_not_know_is_not_compared() {
-        assert_eq!(told(Job { file_system: None, ..job() }), "");
+        assert_eq!(differing(Job { file_system: None, ..job() }), "");
         let unknown = vec!["iodepth".to_owned(), "rw".to_owned()];
-        assert_eq!(told(Job { iodepth: 1, rw: ReadWrite::Write, unknown, ..job() }), "");
-        assert_eq!(told(Job { read_percent: 30, ..job() }), "", "it writes only");
+        assert_eq!(differing(Job { iodepth: 1, rw: ReadWrite::Write, unknown, ..job() }), "");
+        assert_eq!(differing(Job { read_percent: 30, ..job() }), "", "it writes only");
         let mixed = Job { rw: ReadWrite::RandRw, read_percent: 70, ..job() };
         let other = Job { rw: ReadWrite::RandRw, read_percent: 30, ..job() };
         assert_eq!(differences(&mixed, &other).len(), 1);
@@ -222,8 +222,8 @@ mod tests {
     fn who_does_not_know_the_offsets_still_knows_reads_from_writes() {
         let unknown = vec!["rw".to_owned()];
         let write = Job { rw: ReadWrite::Write, unknown: unknown.clone(), ..job() };
-        assert_eq!(told(write), "");
+        assert_eq!(differing(write), "");
         let read = Job { rw: ReadWrite::Read, unknown, ..job() };
-        assert_eq!(told(read), "direction writes against reads");
+        assert_eq!(differing(read), "direction writes against reads");
     }
 }

@@ -1,37 +1,35 @@
-//! What is set against what: which column, which job, which rounds. Judges nothing.
+//! Pairs columns, jobs and rounds for a comparison. Judges nothing.
 
 use std::collections::BTreeSet;
 
 use super::environment;
+use super::input::{CompareError, Named};
 use super::judge::Match;
 use super::model::{ComparedColumn, EnvironmentDifference, Pairing};
 use super::same_job::{FieldDifference, Jobs, Lookup};
-use super::{CompareError, Named};
 use crate::document::{Bench, Cell, Column, Environment, Job, Row, Sample};
 
-/// Notes of one kind, and differences of one error, that are told one by one.
-const TOLD_MAX: usize = 8;
+/// Largest number of notes of one kind, and of differences in one error, that are listed.
+const LISTED_MAX: usize = 8;
 
-/// All that is to be judged, and what is to be told with it.
+/// The pairs to judge, and the notes to report with them.
 #[derive(Default)]
 pub struct Sides<'a> {
     /// Columns of all documents, bases first.
     pub columns: Vec<ComparedColumn>,
-    /// The jobs.
     pub jobs: Vec<Job>,
-    /// Cells against cells.
+    /// Pairs of cells.
     pub matches: Vec<Match<'a>>,
-    /// Of columns against their bases.
+    /// Differences of columns to their bases.
     pub environment_differences: Vec<EnvironmentDifference>,
-    /// For the reader.
     pub notes: Vec<String>,
-    /// Pairs of environments that were looked at, with their column.
+    /// The pairs of environments already compared, with their column.
     seen: BTreeSet<(usize, usize, usize)>,
-    /// Names of documents whose notes are there.
+    /// Names of the documents whose notes are included.
     noted: BTreeSet<String>,
 }
 
-/// Columns of one document against its first.
+/// Pairs the columns of one document with its first.
 pub fn of_columns(bench: &Bench) -> Sides<'_> {
     let mut sides = Sides::default();
     for (at, column) in bench.columns.iter().enumerate() {
@@ -48,25 +46,29 @@ pub fn of_columns(bench: &Bench) -> Sides<'_> {
         for (column, cell) in row.cells.iter().enumerate().skip(1) {
             let is_exact = is_exact(bench, base) && is_exact(bench, cell);
             let pairing = if is_exact { Pairing::Exact } else { Pairing::Interleaved };
-            let mut twins = twins(bench, row);
-            // What tells how far two equal columns lie apart is judged like any other.
-            twins.retain(|(_, second)| !std::ptr::eq(*second, cell));
+            let mut duplicates = duplicates(bench, row);
+            // The pair that measures the noise of duplicate columns is judged like any other.
+            duplicates.retain(|(_, second)| !std::ptr::eq(*second, cell));
             let (base, new) = ((0, base), (column, cell));
             sides.differ((bench, base.1), (bench, cell), column);
-            sides.matches.push(Match { job_index: job, job: &row.job, base, new, pairing, twins });
+            sides.matches.push(Match {
+                job_index: job,
+                job: &row.job,
+                base,
+                new,
+                pairing,
+                duplicates,
+            });
         }
     }
     sides.note_document(bench, "");
     sides
 }
 
-/// Documents against the first.
-///
-/// # Errors
-/// Jobs or columns do not belong together.
+/// Pairs documents with the first.
 pub fn of_documents(all: &[Named], is_partial: bool) -> Result<Sides<'_>, CompareError> {
     let [base, others @ ..] = all else {
-        return Err(CompareError("there is nothing to compare; name a base and others".to_owned()));
+        return Err(CompareError("nothing to compare; name a base and others".to_owned()));
     };
     let mut sides = Sides::default();
     sides.add_columns(base, |_| None);
@@ -136,7 +138,11 @@ impl<'a> Sides<'a> {
                     base: (*base_column, base_cell),
                     new: (at, cell),
                     pairing,
-                    twins: [twins(&base.bench, base_row_data), twins(&new.bench, row)].concat(),
+                    duplicates: [
+                        duplicates(&base.bench, base_row_data),
+                        duplicates(&new.bench, row),
+                    ]
+                    .concat(),
                 });
             }
         }
@@ -155,7 +161,7 @@ impl<'a> Sides<'a> {
         Ok(())
     }
 
-    /// What the environments of two cells do not share, once for each column.
+    /// Adds the differences between the environments of two cells, once for each column.
     fn differ(&mut self, base: (&Bench, &Cell), new: (&Bench, &Cell), column: usize) {
         if !self.seen.insert((base.1.environment, new.1.environment, column)) {
             return;
@@ -178,28 +184,28 @@ impl<'a> Sides<'a> {
     }
 
     fn note_document(&mut self, bench: &Bench, name: &str) {
-        // A run that is compared with itself is told of once.
+        // A run that is compared with itself is noted once.
         if !self.noted.insert(name.to_owned()) {
             return;
         }
         let of = if name.is_empty() { "the run".to_owned() } else { name.to_owned() };
         if bench.is_interrupted {
-            self.notes.push(format!("{of} was interrupted: what it has is whole, but not all"));
+            self.notes.push(format!("{of} was interrupted: some figures are missing"));
         }
-        let (mut doubts, mut is_told) = (Vec::new(), BTreeSet::new());
+        let (mut warnings, mut noted) = (Vec::new(), BTreeSet::new());
         for (row, cell) in bench.rows.iter().flat_map(|row| row.cells.iter().map(move |c| (row, c)))
         {
             for warning in &cell.warnings {
-                let doubt = warning.doubt.name();
-                let note = format!("{of}, {}: {doubt}: {}", row.job.name, warning.evidence);
-                // What is true of a machine is seen in each of its columns.
-                if is_told.insert(note.clone()) {
-                    doubts.push(note);
+                let kind = warning.kind.name();
+                let note = format!("{of}, {}: {kind}: {}", row.job.name, warning.evidence);
+                // A property of the machine appears in each of its columns.
+                if noted.insert(note.clone()) {
+                    warnings.push(note);
                 }
             }
         }
-        let left = doubts.len().saturating_sub(TOLD_MAX);
-        self.notes.extend(doubts.into_iter().take(TOLD_MAX));
+        let left = warnings.len().saturating_sub(LISTED_MAX);
+        self.notes.extend(warnings.into_iter().take(LISTED_MAX));
         if left > 0 {
             self.notes.push(format!("{of}: {left} more warnings of this kind"));
         }
@@ -223,13 +229,13 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// Whether a job was not meant to run this way: nothing was measured, and nothing failed.
+/// Returns true if a job was not meant to run this way: nothing was measured, and nothing failed.
 fn is_absent(cell: &Cell) -> bool {
     cell.samples.is_empty() && cell.failure.is_none()
 }
 
-/// Whether the rounds of two documents were run in turn all the same: each with the round of its
-/// number as its neighbour, by their time stamps.
+/// Returns true if the rounds of two documents were nevertheless run in turn: by their time stamps,
+/// each is next to the round of its number.
 fn are_in_turn(base: &Cell, new: &Cell) -> bool {
     if base.samples.len() != new.samples.len() || base.samples.len() < 2 {
         return false;
@@ -243,7 +249,7 @@ fn are_in_turn(base: &Cell, new: &Cell) -> bool {
         && pairs.windows(2).all(|next| times(&next[0]).1 < times(&next[1]).0)
 }
 
-/// Whether a cell's figures repeat to the digit.
+/// Returns true if a cell's figures repeat exactly.
 fn is_exact(bench: &Bench, cell: &Cell) -> bool {
     let repeats = |guest: &crate::document::Guest| guest.is_repeatable == Some(true);
     bench.method.is_virtual
@@ -251,20 +257,22 @@ fn is_exact(bench: &Bench, cell: &Cell) -> bool {
         && cell.samples.iter().all(|sample| sample.guest.as_ref().is_some_and(repeats))
 }
 
-/// Pairs of cells of one row whose columns are the same but for their labels.
-fn twins<'a>(bench: &'a Bench, row: &'a Row) -> Vec<(&'a Cell, &'a Cell)> {
-    let is_twin = |a: &Column, b: &Column| *a == Column { label: a.label.clone(), ..b.clone() };
-    let mut twins = Vec::new();
+/// Returns the pairs of cells in one row whose columns are duplicates: equal except for their
+/// labels.
+fn duplicates<'a>(bench: &'a Bench, row: &'a Row) -> Vec<(&'a Cell, &'a Cell)> {
+    let are_duplicates =
+        |a: &Column, b: &Column| *a == Column { label: a.label.clone(), ..b.clone() };
+    let mut duplicates = Vec::new();
     for (second, column) in bench.columns.iter().enumerate() {
-        let first = bench.columns[..second].iter().position(|other| is_twin(other, column));
+        let first = bench.columns[..second].iter().position(|other| are_duplicates(other, column));
         if let Some((a, b)) = first.and_then(|at| row.cells.get(at).zip(row.cells.get(second))) {
-            twins.push((a, b));
+            duplicates.push((a, b));
         }
     }
-    twins
+    duplicates
 }
 
-/// Which column of the base belongs to which of the other document.
+/// Returns the pairs of matching columns.
 fn partners(base: &Named, new: &Named) -> Result<Vec<(usize, usize)>, CompareError> {
     let labels = |named: &Named| -> Vec<String> {
         named.bench.columns.iter().map(|column| column.label.clone()).collect()
@@ -290,7 +298,7 @@ fn partners(base: &Named, new: &Named) -> Result<Vec<(usize, usize)>, CompareErr
     Ok(found)
 }
 
-/// Which job of the base is which of the other document.
+/// Returns the pairs of matching jobs.
 fn same_rows(
     base: &Named,
     new: &Named,
@@ -343,8 +351,9 @@ fn not_the_same(
     differences: &[FieldDifference],
     is_nothing_shared: bool,
 ) -> CompareError {
-    let told: Vec<String> = differences.iter().take(TOLD_MAX).map(ToString::to_string).collect();
-    let more = differences.len().saturating_sub(TOLD_MAX);
+    let listed: Vec<String> =
+        differences.iter().take(LISTED_MAX).map(ToString::to_string).collect();
+    let more = differences.len().saturating_sub(LISTED_MAX);
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
     let job = &new.bench.rows[at].job.name;
     let remedy = if is_nothing_shared {
@@ -356,6 +365,6 @@ fn not_the_same(
         "{}: the job `{job}` is not in {}: {}{more}; {remedy}",
         new.name,
         base.name,
-        told.join(", "),
+        listed.join(", "),
     ))
 }

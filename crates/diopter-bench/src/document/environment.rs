@@ -1,20 +1,20 @@
-//! On what a run was measured: what must be the same for two figures to be compared, and what
-//! explains why they are not.
+//! The environment of a run: facts that must be the same for two figures to be comparable, and
+//! facts that explain a difference.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One machine, with what the job ran on. An empty string is "not known".
+/// One machine, with the job's file system and device. An empty string is "not known".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Environment {
     /// The kernel's release: `6.18.44`.
     pub kernel_release: String,
-    /// Its version line, with the build.
+    /// The kernel's version line, with the build.
     pub kernel_version: String,
-    /// Of its command line, the parameters that have a bearing on figures.
+    /// The parameters of its command line that affect figures.
     pub kernel_command_line: String,
     /// Name of the machine; empty in what `dio bench` measures.
     pub host: String,
@@ -22,15 +22,15 @@ pub struct Environment {
     pub cpu: Cpu,
     /// Memory of the machine, in bytes.
     pub memory_bytes: u64,
-    /// The device at the bottom.
+    /// The lowest device.
     pub device: DeviceFacts,
     /// The file system; `None` on a raw device.
     pub file_system: Option<FileSystemFacts>,
-    /// What the control group allows.
+    /// The limits of the control group.
     pub cgroup: CgroupLimits,
-    /// What kind of container, if one was recognised.
+    /// The kind of container, if one was recognised.
     pub container: String,
-    /// Anything else, by name: flags of an emulator, versions of tools.
+    /// Other facts, by name: flags of an emulator, versions of tools.
     pub more: BTreeMap<String, String>,
 }
 
@@ -40,7 +40,7 @@ pub struct Environment {
 pub struct Cpu {
     /// Model name.
     pub model: String,
-    /// How many are online.
+    /// Number of processors online.
     pub online: u32,
     /// Frequency governor.
     pub governor: String,
@@ -62,9 +62,9 @@ pub struct DeviceFacts {
     pub firmware: String,
     /// Bytes.
     pub size: u64,
-    /// Whether it spins.
+    /// True for a rotating disk.
     pub is_rotational: Option<bool>,
-    /// Its queue, as sysfs has it.
+    /// Its queue, as in sysfs.
     pub queue: QueueFacts,
 }
 
@@ -81,13 +81,13 @@ pub struct FileSystemFacts {
     pub kind: String,
     /// Mount options.
     pub mount_options: String,
-    /// What direct I/O must be a multiple of: memory, and offsets.
+    /// Required alignment of memory for direct I/O.
     pub alignment_memory: u64,
-    /// Offsets.
+    /// Required alignment of offsets for direct I/O.
     pub alignment_offset: u64,
 }
 
-/// Limits of a control group; `None` is no limit.
+/// Limits of a control group; `None` means unlimited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CgroupLimits {

@@ -1,52 +1,54 @@
-//! A job, in fio's words: what is read or written, in which pieces, how many at once.
+//! A job, in fio's words: its requests, their sizes, and how many are in flight.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One job. Two jobs are the same when all is equal that both know and that counts.
+use crate::named::named;
+
+/// One job. Two jobs are the same when all compared fields that both know are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Job {
-    /// For people: `ext4 randwrite 4k depth 64`. Not part of what is compared.
+    /// For people: `ext4 randwrite 4k depth 64`. Not compared.
     pub name: String,
-    /// What it does.
+    /// Its kind of requests.
     pub rw: ReadWrite,
     /// Percent of requests that read, for `rw` and `randrw`.
     pub read_percent: u8,
     /// Bytes of a request.
     pub block_bytes: u64,
-    /// Requests in flight for each of its jobs.
+    /// Requests in flight for each thread.
     pub iodepth: u32,
-    /// How many do the same at once.
+    /// Threads that run the job at once.
     pub numjobs: u32,
     /// Bytes of the file or device that are used.
     pub size: u64,
-    /// Where they begin.
+    /// Offset of these bytes.
     pub offset: u64,
     /// When a round ends.
     pub span: Span,
-    /// Whether pages of the cache are bypassed.
+    /// True if the page cache is bypassed.
     pub is_direct: bool,
-    /// The file system: `ext4`, `xfs`, `raw` for a device; `None` when nobody knows.
+    /// The file system: `ext4`, `xfs`, `raw` for a device; `None` if it is not known.
     pub file_system: Option<String>,
-    /// How durable each write is: `none`, `dsync`, `sync`.
+    /// Durability of each write: `none`, `dsync`, `sync`.
     pub durability: String,
-    /// How the file was made ready: `written`, `fallocated`, `none`.
+    /// Preparation of the file: `written`, `fallocated`, `none`.
     pub layout: String,
-    /// What is read or written: empty for a plain file or device; `striped:4x1048576` for one over
+    /// The kind of target: empty for a plain file or device; `striped:4x1048576` for a file over
     /// four objects in stripes of so many bytes, `image:ext3` for a file in an unmounted image.
     pub target: String,
     /// Random offsets may repeat before all have been visited (fio's `norandommap`).
     pub may_repeat_offsets: bool,
-    /// Seed of the offsets. Not part of what is compared.
+    /// Seed of the offsets. Not compared.
     pub seed: u64,
-    /// Names of the fields above that nobody knows, of a job that another program ran. They hold
+    /// Names of the fields above that are not known, for a job that another program ran. They hold
     /// their defaults, and are not compared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
 }
 
-/// What a job does, by fio's names.
+/// The kind of requests of a job, by fio's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReadWrite {
@@ -65,7 +67,7 @@ pub enum ReadWrite {
     RandRw,
 }
 
-/// Which way bytes go.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -75,7 +77,7 @@ pub enum Direction {
     Write,
 }
 
-/// When a round ends.
+/// The end of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Span {
@@ -91,49 +93,32 @@ impl Default for Span {
     }
 }
 
+named! { ReadWrite {
+    Read => "read",
+    Write => "write",
+    RandRead => "randread",
+    RandWrite => "randwrite",
+    Rw => "rw",
+    RandRw => "randrw",
+} }
+
 impl ReadWrite {
-    /// All of them.
-    pub const ALL: [ReadWrite; 6] = [
-        ReadWrite::Read,
-        ReadWrite::Write,
-        ReadWrite::RandRead,
-        ReadWrite::RandWrite,
-        ReadWrite::Rw,
-        ReadWrite::RandRw,
-    ];
-
-    /// fio's name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            ReadWrite::Read => "read",
-            ReadWrite::Write => "write",
-            ReadWrite::RandRead => "randread",
-            ReadWrite::RandWrite => "randwrite",
-            ReadWrite::Rw => "rw",
-            ReadWrite::RandRw => "randrw",
-        }
-    }
-
-    /// Whether offsets are random.
     #[must_use]
     pub fn is_random(self) -> bool {
         matches!(self, ReadWrite::RandRead | ReadWrite::RandWrite | ReadWrite::RandRw)
     }
 
-    /// Whether it reads and writes.
+    /// Returns true if it both reads and writes.
     #[must_use]
     pub fn is_mixed(self) -> bool {
         matches!(self, ReadWrite::Rw | ReadWrite::RandRw)
     }
 
-    /// Whether anything is read.
     #[must_use]
     pub fn has_reads(self) -> bool {
         !matches!(self, ReadWrite::Write | ReadWrite::RandWrite)
     }
 
-    /// Whether anything is written.
     #[must_use]
     pub fn has_writes(self) -> bool {
         !matches!(self, ReadWrite::Read | ReadWrite::RandRead)

@@ -1,45 +1,49 @@
-//! What one round of one cell gave.
+//! The result of one round of one cell.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::job::Direction;
+use crate::number::float;
 
 /// One round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Sample {
-    /// Which round; the rounds of one row's columns with the same number are a pair.
+    /// Number of the round; the rounds of one row's columns with the same number are a pair.
     pub round: u32,
-    /// Its place among all rounds of the row, in the order of time.
+    /// Its position among all rounds of the row, in time order.
     pub turn: u32,
-    /// When it began: nanoseconds since 1970.
+    /// Start time: nanoseconds since 1970.
     pub started_unix_ns: u64,
     /// From its first request to its last completion, warm-up excluded.
     pub elapsed_ns: u64,
-    /// What was read; `None` if nothing was.
+    /// Reads; `None` if nothing was read.
     pub read: Option<DirectionSample>,
-    /// What was written.
+    /// Writes; `None` if nothing was written.
     pub write: Option<DirectionSample>,
-    /// Time of processors.
+    /// Processor time.
     pub processor: Processor,
-    /// Time of all processors of the machine, whoever used them, as sar counts it.
+    /// Processor time of the whole machine, as sar counts it.
     pub machine: Option<Processor>,
     /// Context switches of the process.
     pub switches: Switches,
-    /// Most memory that the process held, in bytes.
+    /// Peak memory of the process, in bytes.
     pub memory_peak_bytes: Option<u64>,
-    /// Bios that the device was asked for; `None` where nobody counted.
+    /// Bios submitted to the device; `None` if they were not counted.
     pub bios: Option<u64>,
-    /// Bytes of the first bios, in the order in which they were queued; empty where nobody looked.
+    /// Bytes of the first bios, in the order in which they were queued; empty if they were not
+    /// traced.
     pub bio_bytes: Vec<u64>,
-    /// Which way the bytes went; engine only.
+    /// Bytes by route; engine only.
     pub route: Option<RouteSample>,
-    /// Where completions ran.
+    /// Contexts in which completions ran.
     pub contexts: Option<Contexts>,
     /// Mean number of requests in flight.
     pub depth_mean: Option<f64>,
     /// Throughput over time, at most 1 000 points.
     pub series: Vec<SeriesPoint>,
-    /// What a virtual machine counted.
+    /// Counters of the virtual machine.
     pub guest: Option<Guest>,
 }
 
@@ -47,7 +51,7 @@ pub struct Sample {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DirectionSample {
-    /// Requests that finished.
+    /// Requests that completed.
     pub ios: u64,
     /// Bytes that they moved.
     pub bytes: u64,
@@ -55,19 +59,19 @@ pub struct DirectionSample {
     pub short_ios: u64,
     /// Requests per second, as measured: not always `ios` over the elapsed time.
     pub iops: f64,
-    /// Latencies; `None` where nobody took them.
+    /// Latencies; `None` if they were not measured.
     pub latencies: Option<Latencies>,
 }
 
-/// The three latencies of the field.
+/// The three latencies, as fio defines them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Latencies {
-    /// Started to submitted.
+    /// From start to submission.
     pub slat: Option<Latency>,
-    /// Submitted to reaped.
+    /// From submission to completion.
     pub clat: Option<Latency>,
-    /// Started to finished.
+    /// From start to completion.
     pub lat: Option<Latency>,
 }
 
@@ -75,19 +79,19 @@ pub struct Latencies {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Latency {
-    /// How many.
+    /// Number of requests.
     pub count: u64,
-    /// The shortest.
+    /// The shortest time.
     pub min_ns: u64,
-    /// The longest.
+    /// The longest time.
     pub max_ns: u64,
-    /// The mean.
+    /// The mean time.
     pub mean_ns: f64,
     /// The standard deviation.
     pub stddev_ns: f64,
     /// Percentiles, ascending.
     pub percentiles: Vec<Percentile>,
-    /// The whole HDR histogram: V2, deflated, base64, as its logs hold it; 3 significant digits.
+    /// The whole HDR histogram: V2, deflated, base64, as in its logs; 3 significant digits.
     pub hdr: Option<String>,
 }
 
@@ -96,17 +100,17 @@ pub struct Latency {
 pub struct Percentile {
     /// 99.9 is 99.9 %.
     pub percent: f64,
-    /// No more than this many nanoseconds.
+    /// Largest time of this share of the requests.
     pub ns: u64,
 }
 
-/// Time of processors, of the process that did the I/O.
+/// Processor time of the process that did the I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Processor {
-    /// In the program.
+    /// In user mode.
     pub user_ns: u64,
-    /// In the kernel for it.
+    /// In the kernel on its behalf.
     pub system_ns: u64,
 }
 
@@ -114,13 +118,13 @@ pub struct Processor {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Switches {
-    /// It waited.
+    /// Voluntary switches: the process waited.
     pub voluntary: u64,
-    /// It was made to.
+    /// Involuntary switches: the process was preempted.
     pub involuntary: u64,
 }
 
-/// Which way bytes went.
+/// Bytes by route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RouteSample {
@@ -132,7 +136,7 @@ pub struct RouteSample {
     pub buffered: u64,
 }
 
-/// Where completions ran: the engine's own contexts, or the kernel's where it was traced.
+/// Contexts in which completions ran: the engine's, or the kernel's if it was traced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Contexts {
@@ -148,31 +152,74 @@ pub struct Contexts {
     pub kworker: u64,
     /// Kernel: in the submitting task.
     pub task: u64,
-    /// Kernel: the function that put completions off, with how many.
+    /// Kernel: the functions that deferred completions, with counts.
     pub deferred_by: Vec<(String, u64)>,
 }
 
 /// Throughput of a slice of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SeriesPoint {
-    /// End of the slice, from the round's begin.
+    /// End of the slice, from the start of the round.
     pub at_ns: u64,
-    /// Requests that finished in it.
+    /// Requests that completed in it.
     pub ios: u64,
     /// Bytes that they moved.
     pub bytes: u64,
 }
 
-/// What a virtual machine counted in a round.
+/// Counters of a virtual machine in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Guest {
-    /// Instructions of the guest per request; 0 where it cannot be known.
+    /// Instructions of the guest per request; 0 if not known.
     pub instructions_per_io: f64,
     /// Context switches of the whole guest per request.
     pub switches_per_io: f64,
     /// Bios per request.
     pub bios_per_io: Option<f64>,
-    /// Whether the same run gave the same digits again; `None` if it was run once.
+    /// True if a repeated run gave identical figures; `None` if it ran once.
     pub is_repeatable: Option<bool>,
+}
+
+impl Sample {
+    /// Returns the part in one direction.
+    #[must_use]
+    pub fn direction(&self, direction: Direction) -> Option<&DirectionSample> {
+        match direction {
+            Direction::Read => self.read.as_ref(),
+            Direction::Write => self.write.as_ref(),
+        }
+    }
+
+    /// Returns the parts in both directions.
+    pub fn directions(&self) -> impl Iterator<Item = &DirectionSample> {
+        self.read.iter().chain(&self.write)
+    }
+
+    /// Returns the requests per second in both directions.
+    #[must_use]
+    pub fn iops(&self) -> f64 {
+        self.directions().map(|one| one.iops).sum()
+    }
+
+    /// Returns the requests in both directions.
+    #[must_use]
+    pub fn ios(&self) -> u64 {
+        self.directions().map(|one| one.ios).sum()
+    }
+
+    /// Returns the bytes in both directions.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.directions().map(|one| one.bytes).sum()
+    }
+}
+
+impl Latency {
+    /// Returns a percentile in nanoseconds, if the distribution has it.
+    #[must_use]
+    pub fn percentile(&self, percent: f64) -> Option<f64> {
+        let found = self.percentiles.iter().find(|one| (one.percent - percent).abs() < 1e-6);
+        found.map(|one| float(one.ns))
+    }
 }

@@ -1,29 +1,32 @@
-//! What makes a figure doubtful, as data, each with a remedy. Who finds them measures; who shows
-//! them renders.
+//! Reasons to distrust figures, as data, each with a remedy. The code that measures finds them;
+//! reports show them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One doubt about a cell.
+use crate::named::named;
+
+/// A warning about a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Warning {
-    /// Which doubt.
-    pub doubt: Doubt,
-    /// What was seen, with its figures: `3 of 10 rounds`.
+    /// The kind of warning.
+    #[serde(rename = "doubt")]
+    pub kind: WarningKind,
+    /// The evidence with its figures: `3 of 10 rounds`.
     pub evidence: String,
 }
 
-/// Why a figure may be wrong.
+/// The reason why a figure may be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Doubt {
+pub enum WarningKind {
     /// Rounds are too short for their figures to be stable.
     ShortRun,
-    /// Some rounds lie far from the others.
+    /// Some rounds are far from the others.
     Outliers,
-    /// A control group or the device held it back.
+    /// A control group or the device throttled it.
     Throttled,
-    /// Somebody else used the processors or the device.
+    /// Another program used the processors or the device.
     OtherLoad,
     /// Bytes went through the page cache.
     BufferedFallback,
@@ -31,50 +34,58 @@ pub enum Doubt {
     DepthNotReached,
     /// Pages of the file were in the page cache.
     CacheResidue,
-    /// The frequency of the processors was free to change.
+    /// The frequency of the processors was not fixed.
     Governor,
     /// Figures rose or fell from round to round.
     Drift,
     /// Throughput had not settled within the rounds.
     NotSteady,
-    /// A virtual run did not repeat to the digit.
+    /// A virtual run did not repeat exactly.
     NotRepeatable,
 }
 
-impl Doubt {
-    /// Its name in documents.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Doubt::ShortRun => "short-run",
-            Doubt::Outliers => "outliers",
-            Doubt::Throttled => "throttled",
-            Doubt::OtherLoad => "other-load",
-            Doubt::BufferedFallback => "buffered-fallback",
-            Doubt::DepthNotReached => "depth-not-reached",
-            Doubt::CacheResidue => "cache-residue",
-            Doubt::Governor => "governor",
-            Doubt::Drift => "drift",
-            Doubt::NotSteady => "not-steady",
-            Doubt::NotRepeatable => "not-repeatable",
-        }
-    }
+named! { WarningKind {
+    ShortRun => "short-run",
+    Outliers => "outliers",
+    Throttled => "throttled",
+    OtherLoad => "other-load",
+    BufferedFallback => "buffered-fallback",
+    DepthNotReached => "depth-not-reached",
+    CacheResidue => "cache-residue",
+    Governor => "governor",
+    Drift => "drift",
+    NotSteady => "not-steady",
+    NotRepeatable => "not-repeatable",
+} }
 
-    /// What to do about it.
+impl WarningKind {
+    /// Returns the remedy.
     #[must_use]
     pub fn remedy(self) -> &'static str {
         match self {
-            Doubt::ShortRun => "give it more time with --runtime",
-            Doubt::Outliers => "run more rounds with --rounds, and look for what ran beside it",
-            Doubt::Throttled => "lift the limit of the control group, or let the device cool down",
-            Doubt::OtherLoad => "stop what else runs here, or run again when it has ended",
-            Doubt::BufferedFallback => "dio probe tells why bytes are not moved directly here",
-            Doubt::DepthNotReached => "raise --iodepth, or use a backend that submits in batches",
-            Doubt::CacheResidue => "write the file by direct I/O, or drop it from the page cache",
-            Doubt::Governor => "set the governor to performance for the run",
-            Doubt::Drift => "let the device settle first, or run more rounds",
-            Doubt::NotSteady => "give it more warm-up with --warmup, or more time with --runtime",
-            Doubt::NotRepeatable => "pin the emulator to one processor and run again",
+            WarningKind::ShortRun => "give it more time with --runtime",
+            WarningKind::Outliers => {
+                "run more rounds with --rounds, and look for concurrent programs"
+            }
+            WarningKind::Throttled => {
+                "lift the limit of the control group, or let the device cool down"
+            }
+            WarningKind::OtherLoad => "stop other programs, or run again when they have finished",
+            WarningKind::BufferedFallback => {
+                "dio probe reports why direct I/O is not possible here"
+            }
+            WarningKind::DepthNotReached => {
+                "raise --iodepth, or use a backend that submits in batches"
+            }
+            WarningKind::CacheResidue => {
+                "write the file by direct I/O, or drop it from the page cache"
+            }
+            WarningKind::Governor => "set the governor to performance for the run",
+            WarningKind::Drift => "let the device settle first, or run more rounds",
+            WarningKind::NotSteady => {
+                "give it more warm-up with --warmup, or more time with --runtime"
+            }
+            WarningKind::NotRepeatable => "pin the emulator to one processor and run again",
         }
     }
 }

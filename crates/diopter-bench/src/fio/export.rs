@@ -1,6 +1,6 @@
-//! A document as fio's JSON, for what reads that: fio-plot, MMTests, dashboards. One file is one
-//! job of one round, in a directory for each column and round: fio's JSON knows no rounds, and
-//! fio-plot takes the jobs of a file for parts of one and adds their figures up.
+//! Converts a document to fio's JSON for programs that read it: fio-plot, MMTests, dashboards. One
+//! file is one job of one round, in a directory for each column and round: fio's JSON has no
+//! rounds, and fio-plot treats the jobs of a file as parts of one and adds their figures up.
 
 use serde_json::{Map, Value, json};
 
@@ -8,22 +8,20 @@ use super::spread;
 use crate::document::{Bench, Column, DirectionSample, Job, Latency, ReadWrite, Sample, Span};
 use crate::number::float;
 
-/// Of a label, so much is in a name; the number before it tells two apart.
+/// Longest part of a label in a name; the number before it makes names unique.
 const NAME_CHARS_MAX: usize = 100;
 
-/// One file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Export {
-    /// A name for the directory that it is in: `1-linux-5.5.round-3`. Letters, digits, dots, dashes
-    /// and underscores only.
+    /// Name of its directory: `1-linux-5.5.round-3`. Letters, digits, dots, dashes and underscores
+    /// only.
     pub dir_name: String,
-    /// A name for it in that directory, of the same letters: `0-randread-4k-depth-32.json`.
+    /// Its name in that directory, of the same characters: `0-randread-4k-depth-32.json`.
     pub file_name: String,
-    /// fio's JSON.
     pub document: Value,
 }
 
-/// Every round of every column as a directory of its own, with a file for each row.
+/// Returns every round of every column as a separate directory, with a file for each row.
 #[must_use]
 pub fn export(bench: &Bench) -> Vec<Export> {
     let mut exports = Vec::new();
@@ -60,7 +58,7 @@ fn document(column: &Column, job: &Job, sample: &Sample) -> Value {
     let version = if column.program == "fio" {
         format!("fio-{}", column.program_version)
     } else {
-        // Readers take the number apart, and all that they read here fio has had since 3.0.
+        // Readers parse the version, and fio has had every field used here since 3.0.
         "fio-3.33".to_owned()
     };
     let started_ms = sample.started_unix_ns / 1_000_000;
@@ -140,7 +138,7 @@ fn options(column: &Column, job: &Job) -> Value {
     Value::Object(options)
 }
 
-/// Which field of a job an option of fio is.
+/// Returns the field of a job that an option of fio sets.
 fn field_of(option: &str) -> &str {
     match option {
         "bs" => "block_bytes",

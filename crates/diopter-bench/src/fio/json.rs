@@ -11,15 +11,15 @@ use crate::document::{
     DeviceFacts, DirectionSample, Environment, Latencies, Latency, Percentile, Processor, Sample,
     Switches,
 };
-use crate::load::{LoadError, Loaded};
+use crate::document::{LoadError, Loaded};
 use crate::number::{float, rounded};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Documents in one file that are looked at; a run that printed more has run for weeks.
+/// Largest number of documents read from one file; more would take weeks to run.
 const DOCUMENTS_MAX: usize = 1_000_000;
 
-/// The whole output. What is missing is 0: fio's versions differ.
+/// The whole output. Missing values are 0: fio's versions differ.
 #[derive(Deserialize)]
 struct Output {
     #[serde(rename = "fio version")]
@@ -90,24 +90,40 @@ struct Times {
     bins: BTreeMap<String, u64>,
 }
 
-/// Reads the last whole document of a text; `None` where there is none that fio wrote.
+/// Makes a latency from the bins of json+: percentiles and a histogram.
+pub type OfBins = fn(&BTreeMap<String, u64>) -> Latency;
+
+/// Reads the only job of a run with `--group_reporting` and json+.
+pub fn grouped(text: &str, of_bins: OfBins) -> Result<Sample, String> {
+    let found = find(text).map_err(|error| error.to_string())?;
+    let value = found.last.ok_or("fio's output is not JSON")?;
+    let output: Output =
+        serde_json::from_value(value).map_err(|error| format!("invalid fio JSON: {error}"))?;
+    let job = output.jobs.first().ok_or("fio's JSON has no jobs")?;
+    match job.error {
+        0 => Ok(sample(job, Some(of_bins))),
+        error => Err(format!("fio failed with error {error}: check the device and its log")),
+    }
+}
+
+/// Reads the last complete document of a text; `None` if fio wrote none.
 ///
 /// # Errors
-/// A document is cut off and none before it is whole, or it is not what fio writes.
+/// No document is complete, or one is not in fio's format.
 pub fn import(text: &str) -> Result<Option<Loaded>, LoadError> {
     let found = find(text)?;
     let Some(value) = found.last else { return Ok(None) };
     let mut notes = Vec::new();
     if found.count > 1 {
-        notes.push(format!("{} JSON documents in it; the last whole one counts", found.count));
+        notes.push(format!("{} JSON documents; the last complete one counts", found.count));
     }
     if found.is_cut_off {
         notes.push("the last JSON document is cut off; the one before it counts".to_owned());
     }
     let output: Output = serde_json::from_value(value)
-        .map_err(|error| LoadError::new(format!("fio's JSON is not as fio writes it: {error}")))?;
+        .map_err(|error| LoadError::new(format!("invalid fio JSON: {error}")))?;
     if output.jobs.is_empty() {
-        return Err(LoadError::new("fio's JSON has no jobs in it; run the job again"));
+        return Err(LoadError::new("fio's JSON has no jobs; run the job again"));
     }
     let bench = place::document(&output.version.clone(), runs(output, &mut notes));
     Ok(Some(Loaded { bench, notes }))
@@ -119,7 +135,7 @@ struct Found {
     is_cut_off: bool,
 }
 
-/// Looks for fio's documents, each from a brace at the begin of a line.
+/// Finds fio's documents, each of which starts with a brace at the start of a line.
 fn find(text: &str) -> Result<Found, LoadError> {
     let mut found = Found { last: None, count: 0, is_cut_off: false };
     let mut at = 0;
@@ -152,7 +168,7 @@ fn find(text: &str) -> Result<Found, LoadError> {
     Ok(found)
 }
 
-/// The next brace at the begin of a line, or behind another document, from `at` on.
+/// Returns the next brace from `at` on, at the start of a line or after another document.
 fn next_brace(text: &str, at: usize) -> Option<usize> {
     let rest = text.get(at..)?;
     let own = rest.trim_start();
@@ -176,7 +192,7 @@ fn runs(output: Output, notes: &mut Vec<String>) -> Vec<Run> {
     for job in &output.jobs {
         let mut all: Options = global.clone();
         all.extend(texts(&job.options));
-        let mut sample = sample(job);
+        let mut sample = sample(job, None);
         sample.started_unix_ns = started.saturating_mul(NS_PER_MS);
         let run = Run {
             job: options::job_of(&job.jobname, &all),
@@ -187,7 +203,7 @@ fn runs(output: Output, notes: &mut Vec<String>) -> Vec<Run> {
                 ..Environment::default()
             },
             sample,
-            failure: (job.error != 0).then(|| format!("fio ended with error {}", job.error)),
+            failure: (job.error != 0).then(|| format!("fio failed with error {}", job.error)),
         };
         let same = |other: &Run| other.job == run.job && other.column == run.column;
         match runs.iter().position(same) {
@@ -200,7 +216,7 @@ fn runs(output: Output, notes: &mut Vec<String>) -> Vec<Run> {
     }
     if !clones.is_empty() {
         notes.push(
-            "jobs of one name are taken together, without percentiles; fio's --group_reporting \
+            "jobs of one name are combined, without percentiles; fio's --group_reporting \
              keeps them"
                 .to_owned(),
         );
@@ -217,27 +233,28 @@ fn texts(options: &BTreeMap<String, Value>) -> Options {
     options.iter().map(|(name, value)| (name.clone(), text(value))).collect()
 }
 
-fn sample(job: &JobOutput) -> Sample {
+fn sample(job: &JobOutput, of_bins: Option<OfBins>) -> Sample {
     let runtime = job.read.runtime.max(job.write.runtime);
     let processor = |percent: f64| rounded(percent / 100.0 * float(job.job_runtime) * 1e6);
     Sample {
         elapsed_ns: runtime.saturating_mul(NS_PER_MS),
-        read: direction(&job.read),
-        write: direction(&job.write),
+        read: direction(&job.read, of_bins),
+        write: direction(&job.write, of_bins),
         processor: Processor { user_ns: processor(job.usr_cpu), system_ns: processor(job.sys_cpu) },
+        // fio counts both kinds together; a thread that does I/O waits.
         switches: Switches { voluntary: job.ctx, involuntary: 0 },
         ..Sample::default()
     }
 }
 
-fn direction(output: &DirectionOutput) -> Option<DirectionSample> {
+fn direction(output: &DirectionOutput, of_bins: Option<OfBins>) -> Option<DirectionSample> {
     if output.io_bytes == 0 && output.total_ios == 0 && output.iops <= 0.0 {
         return None;
     }
     let latencies = Latencies {
-        slat: latency(&output.slat_ns),
-        clat: latency(&output.clat_ns),
-        lat: latency(&output.lat_ns),
+        slat: latency(&output.slat_ns, of_bins),
+        clat: latency(&output.clat_ns, of_bins),
+        lat: latency(&output.lat_ns, of_bins),
     };
     Some(DirectionSample {
         ios: output.total_ios,
@@ -248,9 +265,20 @@ fn direction(output: &DirectionOutput) -> Option<DirectionSample> {
     })
 }
 
-fn latency(times: &Times) -> Option<Latency> {
+fn latency(times: &Times, of_bins: Option<OfBins>) -> Option<Latency> {
     if times.count == 0 && times.mean <= 0.0 {
         return None;
+    }
+    let moments = Latency {
+        count: times.count,
+        min_ns: times.min,
+        max_ns: times.max,
+        mean_ns: times.mean,
+        stddev_ns: times.stddev,
+        ..of_bins.map(|of_bins| of_bins(&times.bins)).unwrap_or_default()
+    };
+    if of_bins.is_some() {
+        return Some(moments);
     }
     let mut percentiles: Vec<Percentile> = times
         .percentile
@@ -264,18 +292,10 @@ fn latency(times: &Times) -> Option<Latency> {
         percentiles = percentiles_of(&times.bins);
     }
     percentiles.sort_by(|a, b| a.percent.total_cmp(&b.percent));
-    Some(Latency {
-        count: times.count,
-        min_ns: times.min,
-        max_ns: times.max,
-        mean_ns: times.mean,
-        stddev_ns: times.stddev,
-        percentiles,
-        hdr: None,
-    })
+    Some(Latency { percentiles, ..moments })
 }
 
-/// From the bins of json+, where percentiles were switched off.
+/// Computes percentiles from the bins of json+, if percentiles were switched off.
 fn percentiles_of(bins: &BTreeMap<String, u64>) -> Vec<Percentile> {
     let numbered = bins.iter().filter_map(|(ns, count)| Some((ns.parse().ok()?, *count)));
     let bins: BTreeMap<u64, u64> = numbered.collect();
@@ -321,7 +341,8 @@ fn add_direction(own: &mut DirectionSample, more: &DirectionSample) {
     own.iops += more.iops;
 }
 
-/// Two distributions as one: count, ends, mean and deviation are exact; percentiles are lost.
+/// Combines two distributions: count, bounds, mean and deviation are exact; percentiles are
+/// dropped.
 fn pooled(own: Option<Latency>, more: Option<&Latency>) -> Option<Latency> {
     let (own, more) = (own?, more?);
     let count = own.count.saturating_add(more.count);

@@ -1,25 +1,28 @@
-//! What fio writes and reads: its job files, its JSON, its terse lines. Facts of its formats only.
+//! The formats of fio: JSON and terse lines to read, JSON to write, and units.
 //!
-//! A job of fio becomes a row, its engine with the options that change how requests are made a
-//! column, and one run of it one round.
+//! A job of fio becomes a row; its engine, with the options that change how requests are made,
+//! becomes a column; and each of its runs becomes a round.
 
-mod export;
-mod json;
+pub mod units;
+
 mod options;
 mod place;
 mod spread;
+
+mod export;
+mod json;
 mod terse;
-pub mod units;
 
 pub use export::{Export, export};
+pub(crate) use json::grouped;
 
-use crate::load::{LoadError, Loaded};
+use crate::document::{LoadError, Loaded};
 
-/// Reads what fio printed: JSON, json+, or terse version 3, with other text around it. Of several
-/// JSON documents (`--status-interval`) the last whole one counts, and a note says so.
+/// Reads fio's output: JSON, json+, or terse version 3, with other text around it. Of several JSON
+/// documents (`--status-interval`) the last complete one counts, and a note reports this.
 ///
 /// # Errors
-/// [`LoadError`]: it is none of these, it is cut off, or it has no job in it.
+/// [`LoadError`] if the format is unknown, the text is truncated, or it has no job.
 pub fn import(text: &str) -> Result<Loaded, LoadError> {
     if let Some(loaded) = json::import(text)? {
         return Ok(loaded);
@@ -28,6 +31,6 @@ pub fn import(text: &str) -> Result<Loaded, LoadError> {
         return Ok(loaded);
     }
     Err(LoadError::new(
-        "this is no result of dio bench, and not fio's JSON, json+ or terse version 3; name one",
+        "unrecognised format; expected a result of dio bench, fio's JSON or its terse lines",
     ))
 }

@@ -1,4 +1,4 @@
-//! fio's options as a job and a column. What is not given has fio's default.
+//! Converts fio's options to a job and a column. A missing option has fio's default.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::fio::units::{self, Base};
 /// Options by name, as fio prints them.
 pub type Options = BTreeMap<String, String>;
 
-/// What fio calls its engine when nobody chooses one, on Linux.
+/// fio's default engine on Linux.
 const ENGINE_DEFAULT: &str = "psync";
 
 /// Options that change how requests are made, not what they are.
@@ -27,8 +27,8 @@ const FLAGS: [&str; 12] = [
     "gtod_reduce",
 ];
 
-/// Options that say where and how to tell, not what is done.
-const NOT_TOLD: [&str; 8] = [
+/// Options that affect the output of fio, or where it runs, but not the job.
+const NOT_FACTS: [&str; 8] = [
     "name",
     "filename",
     "directory",
@@ -39,7 +39,7 @@ const NOT_TOLD: [&str; 8] = [
     "status-interval",
 ];
 
-/// The job, with the fields that the options do not tell listed as unknown.
+/// Returns the job, with the fields that the options do not determine listed as unknown.
 pub fn job_of(name: &str, options: &Options) -> Job {
     let mut job = Job {
         name: name.to_owned(),
@@ -56,7 +56,7 @@ pub fn job_of(name: &str, options: &Options) -> Job {
     let bytes = |key: &str| text(key).map(|value| units::bytes(value, base));
     let number = |key: &str| text(key).map(|value| value.parse::<u64>().ok());
     let mut unknown: Vec<&str> = vec!["file_system", "layout"];
-    // An option that can't be read leaves its field unknown; one that is not there its default.
+    // An unreadable option leaves its field unknown; a missing option has its default.
     let mut take = |field: &'static str, value: Option<Option<u64>>| match value {
         Some(Some(value)) => Some(value),
         Some(None) => {
@@ -105,7 +105,6 @@ pub fn job_of(name: &str, options: &Options) -> Job {
     job
 }
 
-/// The column.
 pub fn column_of(version: &str, options: &Options) -> Column {
     let engine = options.get("ioengine").map_or(ENGINE_DEFAULT, String::as_str);
     let is_set = |flag: &&str| options.get(*flag).is_some_and(|value| value != "0");
@@ -123,18 +122,20 @@ pub fn column_of(version: &str, options: &Options) -> Column {
     }
 }
 
-/// Every option that may matter, as facts about the run: what a job has no field for is told there.
+/// Returns every option that may matter as facts about the run, including those without a field in
+/// a job.
 pub fn facts(options: &Options) -> BTreeMap<String, String> {
-    let told = options.iter().filter(|(name, _)| !NOT_TOLD.contains(&name.as_str()));
-    told.map(|(name, value)| {
-        let value = if value.is_empty() { "1" } else { value };
-        (format!("fio.{name}"), value.to_owned())
-    })
-    .collect()
+    let facts = options.iter().filter(|(name, _)| !NOT_FACTS.contains(&name.as_str()));
+    facts
+        .map(|(name, value)| {
+            let value = if value.is_empty() { "1" } else { value };
+            (format!("fio.{name}"), value.to_owned())
+        })
+        .collect()
 }
 
 fn read_write(text: &str) -> Option<ReadWrite> {
-    // `randrw:8` and the like: the tail says how offsets go on.
+    // For `randrw:8` and the like, the tail sets how offsets continue.
     let text = text.split(':').next().unwrap_or(text);
     let text = if text == "readwrite" { "rw" } else { text };
     ReadWrite::ALL.into_iter().find(|rw| rw.name() == text)

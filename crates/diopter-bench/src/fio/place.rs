@@ -1,22 +1,18 @@
-//! Runs of fio put into one document: a row for each job, a column for each engine.
+//! Combines runs of fio into one document: a row for each job, a column for each engine.
 
 use crate::document::{Bench, Cell, Column, Environment, Job, Method, Row, SCHEMA, Sample};
 
 /// One run of one job.
 pub struct Run {
-    /// The job.
     pub job: Job,
-    /// How it was run.
+    /// The way in which it was run.
     pub column: Column,
-    /// Where.
     pub environment: Environment,
-    /// What it gave.
     pub sample: Sample,
-    /// Why it did not end well.
     pub failure: Option<String>,
 }
 
-/// A document of runs. Runs of one name and one column are rounds, in their order.
+/// Builds a document of runs. Runs of one name and one column are rounds, in their order.
 pub fn document(made_by: &str, runs: Vec<Run>) -> Bench {
     let mut bench = Bench {
         schema: SCHEMA.to_owned(),
@@ -63,7 +59,7 @@ fn place<T>(all: &mut Vec<T>, is_it: impl Fn(&T) -> bool, make: impl FnOnce() ->
     })
 }
 
-/// Columns of one engine are told apart by their flags.
+/// Adds flags to the labels of columns with the same engine.
 fn name_columns(columns: &mut [Column]) {
     for at in 0..columns.len() {
         let label = columns[at].label.clone();

@@ -1,4 +1,4 @@
-//! How the latencies of a round spread over fio's classes: three lists of percentages, of
+//! The distribution of a round's latencies over fio's classes: three lists of percentages, of
 //! nanoseconds, microseconds and milliseconds, that add up to 100.
 
 use base64::Engine as _;
@@ -10,18 +10,17 @@ use serde_json::{Map, Value, json};
 use crate::document::{DirectionSample, Sample};
 use crate::number::float;
 
-/// A class takes what is below its bound, and not below the one before it.
+/// A class has the values below its bound that are not below the previous bound.
 const BOUNDS: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
-/// The last list has one more, and one for all that takes longer.
+/// The last list has one more bound, and a class for larger values.
 const LONG_MS: u64 = 2000;
 /// Nanoseconds of each list's unit.
 const UNITS_NS: [u64; 3] = [1, 1000, 1_000_000];
 
-/// The lists `latency_ns`, `latency_us` and `latency_ms` of a job. All zeros, as fio has them where
-/// latencies are not measured, where a histogram is not known.
+/// Returns the lists `latency_ns`, `latency_us` and `latency_ms` of a job. Without a histogram they
+/// are all zeros, as in fio if latencies are not measured.
 pub fn of(sample: &Sample) -> [Value; 3] {
-    let sides = [&sample.read, &sample.write].into_iter().flatten();
-    let all: Vec<Histogram<u64>> = sides.filter_map(histogram).collect();
+    let all: Vec<Histogram<u64>> = sample.directions().filter_map(histogram).collect();
     let total: u64 = all.iter().map(Histogram::len).sum();
     let mut lists = UNITS_NS.map(|unit| {
         let bounds = BOUNDS.iter().copied().chain((unit == UNITS_NS[2]).then_some(LONG_MS));
@@ -48,7 +47,7 @@ fn histogram(side: &DirectionSample) -> Option<Histogram<u64>> {
     Deserializer::new().deserialize(&mut bytes.as_slice()).ok()
 }
 
-/// The list, and the place in it, that a latency belongs to.
+/// Returns the list, and the position in it, of a latency.
 fn class_of(ns: u64) -> (usize, usize) {
     for (list, unit) in UNITS_NS.into_iter().enumerate() {
         if let Some(class) = BOUNDS.iter().position(|bound| ns / unit < *bound) {

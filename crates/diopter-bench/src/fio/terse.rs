@@ -1,30 +1,30 @@
-//! fio's terse lines, version 3: fields by their place. Times are in microseconds.
+//! fio's terse lines, version 3: fields by their position. Times are in microseconds.
 
 use super::place::{self, Run};
 use crate::document::{
     Column, DirectionSample, Environment, Job, Latencies, Latency, Percentile, Processor,
     ReadWrite, Sample, Switches,
 };
-use crate::load::{LoadError, Loaded};
+use crate::document::{LoadError, Loaded};
 use crate::number::{float, rounded};
 
-/// What each line begins with, after its version.
+/// Start of each line, after its version.
 const MARK: &str = "fio-";
 
-/// Where the fields of reads begin, and how many each direction has.
+/// Position of the fields of reads, and number of fields in each direction.
 const READ_AT: usize = 5;
 const WRITE_AT: usize = READ_AT + DIRECTION_FIELDS;
 const DIRECTION_FIELDS: usize = 41;
 const CPU_AT: usize = WRITE_AT + DIRECTION_FIELDS;
 const FIELDS_MIN: usize = CPU_AT + 3;
 
-/// Places within a direction.
+/// Positions within a direction.
 const SLAT_AT: usize = 4;
 const CLAT_AT: usize = 8;
 const PERCENTILES_AT: usize = 12;
 const LAT_AT: usize = 32;
 
-/// What a terse line does not tell.
+/// Fields that a terse line does not have.
 const UNKNOWN: [&str; 12] = [
     "rw",
     "read_percent",
@@ -40,10 +40,10 @@ const UNKNOWN: [&str; 12] = [
     "may_repeat_offsets",
 ];
 
-/// Reads all terse lines of a text; `None` where there are none.
+/// Reads all terse lines of a text; `None` if there are none.
 ///
 /// # Errors
-/// A line is of another version, cut off, or has something else where a number should be.
+/// A line has another version, is truncated, or has an invalid number.
 pub fn import(text: &str) -> Result<Option<Loaded>, LoadError> {
     let mut runs = Vec::new();
     let mut made_by = String::new();
@@ -68,7 +68,7 @@ pub fn import(text: &str) -> Result<Option<Loaded>, LoadError> {
     let lines = runs.len();
     let bench = place::document(&made_by, runs);
     let mut notes = vec![
-        "terse lines tell neither depth nor size nor file system; jobs are known by \
+        "terse lines have no depth, size or file system; jobs are known by \
               direction, block size and name"
             .to_owned(),
     ];
@@ -82,7 +82,7 @@ fn run(line: &str) -> Result<Run, String> {
     let fields: Vec<&str> = line.split(';').collect();
     if fields.len() < FIELDS_MIN {
         return Err(format!(
-            "{} fields, and a terse line has {FIELDS_MIN} and more: it is cut off; run it again",
+            "{} fields instead of {FIELDS_MIN} or more: the line is truncated; run it again",
             fields.len()
         ));
     }
@@ -127,7 +127,7 @@ fn run(line: &str) -> Result<Run, String> {
         },
         environment: Environment::default(),
         sample,
-        failure: (error != "0").then(|| format!("fio ended with error {error}")),
+        failure: (error != "0").then(|| format!("fio failed with error {error}")),
     })
 }
 
@@ -136,12 +136,12 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// A number, with or without a percent sign behind it.
+    /// Returns a number, with or without a percent sign.
     fn number(&self, at: usize) -> Result<f64, String> {
         let text = self.fields[at];
         let number = text.trim_end_matches('%').parse::<f64>();
         number.ok().filter(|number| number.is_finite() && *number >= 0.0).ok_or_else(|| {
-            format!("field {}: `{text}` is no number; is it terse version 3?", at + 1)
+            format!("field {}: invalid number `{text}`; is it terse version 3?", at + 1)
         })
     }
 
@@ -188,7 +188,7 @@ impl Line<'_> {
     }
 }
 
-/// Bytes over requests, where that is near a size that somebody may have asked for.
+/// Returns bytes over requests, if that is close to a usual block size.
 fn block_bytes(sample: &DirectionSample) -> Option<u64> {
     const SECTOR: f64 = 512.0;
     if sample.ios == 0 {

@@ -1,7 +1,7 @@
-//! Sizes and times as fio writes them, for its job files and its JSON, and times for the options of
+//! Sizes and times in fio's notation, for its job files and its JSON, and times for the options of
 //! `dio bench` (fio(1), "Parameter types").
 
-/// What a size's `k` is.
+/// The unit of `k` in a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// `kb_base=1024`, fio's default: `k` and `kb` are 1024, `ki` and `kib` 1000.
@@ -10,8 +10,8 @@ pub enum Base {
     Si,
 }
 
-/// Bytes from `4k`, `2G`, `128KiB`, `512`; `None` for anything that is not one number of bytes, or
-/// more than 64 bits hold.
+/// Parses bytes from `4k`, `2G`, `128KiB`, `512`; `None` for anything else, or more than 64 bits
+/// hold.
 #[must_use]
 pub fn bytes(text: &str, base: Base) -> Option<u64> {
     let (number, unit) = split(text)?;
@@ -27,9 +27,9 @@ pub fn bytes(text: &str, base: Base) -> Option<u64> {
     number.checked_mul(scale.checked_pow(u32::try_from(power).ok()?)?)
 }
 
-/// Nanoseconds from `100`, `30s`, `2m`, `500ms`, `20usec`; seconds where no unit is given. `None`
-/// for anything else, or more than 64 bits hold. Fractions too: fio reads the digits before the
-/// point and takes the rest for a unit.
+/// Parses nanoseconds from `100`, `30s`, `2m`, `500ms`, `20usec`; a number without a unit is in
+/// seconds. Returns `None` for anything else, or more than 64 bits hold. This includes fractions:
+/// fio takes everything from the point on as the unit.
 #[must_use]
 pub fn nanoseconds(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
@@ -45,7 +45,15 @@ pub fn nanoseconds(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(scale)
 }
 
-/// A number, and its unit in lower case.
+/// Formats a size as fio's users write it: `4k`, `1M`.
+#[must_use]
+pub fn short_size(bytes: u64) -> String {
+    let units = [(1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")];
+    let unit = units.iter().find(|(scale, _)| bytes >= *scale && bytes.is_multiple_of(*scale));
+    unit.map_or_else(|| bytes.to_string(), |(scale, unit)| format!("{}{unit}", bytes / scale))
+}
+
+/// Splits a number from its unit, in lower case.
 fn split(text: &str) -> Option<(&str, String)> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -95,5 +103,13 @@ mod tests {
         {
             assert_eq!(nanoseconds(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn short_sizes_have_the_largest_exact_unit() {
+        for (bytes, expected) in [(512, "512"), (4096, "4k"), (6144, "6k"), (1 << 20, "1M")] {
+            assert_eq!(short_size(bytes), expected);
+        }
+        assert_eq!(short_size((1 << 20) + 512), "1049088");
     }
 }

@@ -1,4 +1,4 @@
-//! Several documents as rounds of one.
+//! Combines several documents as rounds of one.
 
 use crate::compare;
 use crate::document::{Bench, Cell, Column, Row};
@@ -26,7 +26,7 @@ pub fn add(bench: &mut Bench, more: Bench) {
     }
 }
 
-/// Numbers the rounds of every cell in the order of time.
+/// Numbers the rounds of every cell in time order.
 pub fn number_rounds(bench: &mut Bench) {
     for cell in bench.rows.iter_mut().flat_map(|row| &mut row.cells) {
         cell.samples.sort_by_key(|sample| sample.started_unix_ns);

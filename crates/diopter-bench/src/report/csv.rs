@@ -1,14 +1,13 @@
-//! One line for each cell and round, for whatever reads tables. The header only ever grows at its
-//! end. A cell without rounds has one line, with its failure.
+//! Formats one line for each cell and round, for programs that read tables. The header only ever
+//! grows at its end. A cell without rounds has one line, with its failure.
 
-use super::figures;
 use super::label::Labels;
 use crate::document::{
     Bench, Cell, Contexts, Direction, DirectionSample, Latency, RouteSample, Row, Sample, Span,
 };
 use crate::untrusted;
 
-/// Columns that say which cell it is.
+/// Columns that identify the cell.
 const PLACE: [&str; 17] = [
     "row",
     "label",
@@ -54,9 +53,9 @@ const ROUND: [&str; 21] = [
     "instructions_per_io",
 ];
 
-/// Columns of each direction of a round, behind `read_` and `write_`.
+/// Columns of each direction of a round, after `read_` and `write_`.
 const DIRECTION: [&str; 4] = ["ios", "bytes", "short_ios", "iops"];
-/// Columns of each latency, behind the direction and the latency's name.
+/// Columns of each latency, after the direction and the latency's name.
 const LATENCY: [&str; 5] = ["mean_ns", "p50_ns", "p99_ns", "p999_ns", "max_ns"];
 const KINDS: [&str; 3] = ["slat", "clat", "lat"];
 
@@ -126,20 +125,20 @@ fn place(
 }
 
 fn round(sample: Option<&Sample>) -> Vec<String> {
-    let told = |of: fn(&Sample) -> u64| sample.map(|one| of(one).to_string()).unwrap_or_default();
+    let round = |of: fn(&Sample) -> u64| sample.map(|one| of(one).to_string()).unwrap_or_default();
     let known = |of: fn(&Sample) -> Option<u64>| shown(sample.and_then(of));
     let route = |of: fn(RouteSample) -> u64| shown(sample.and_then(|one| one.route).map(of));
     let context =
         |of: fn(&Contexts) -> u64| shown(sample.and_then(|one| one.contexts.as_ref()).map(of));
     let mut fields = vec![
-        told(|one| one.round.into()),
-        told(|one| one.turn.into()),
-        told(|one| one.started_unix_ns),
-        told(|one| one.elapsed_ns),
-        told(|one| one.processor.user_ns),
-        told(|one| one.processor.system_ns),
-        told(|one| one.switches.voluntary),
-        told(|one| one.switches.involuntary),
+        round(|one| one.round.into()),
+        round(|one| one.turn.into()),
+        round(|one| one.started_unix_ns),
+        round(|one| one.elapsed_ns),
+        round(|one| one.processor.user_ns),
+        round(|one| one.processor.system_ns),
+        round(|one| one.switches.voluntary),
+        round(|one| one.switches.involuntary),
         known(|one| one.memory_peak_bytes),
         known(|one| one.bios),
         shown(sample.and_then(|one| one.depth_mean)),
@@ -155,7 +154,7 @@ fn round(sample: Option<&Sample>) -> Vec<String> {
         shown(sample.and_then(|one| one.guest).map(|guest| guest.instructions_per_io)),
     ];
     for way in [Direction::Read, Direction::Write] {
-        fields.extend(direction(sample.and_then(|sample| figures::direction(sample, way))));
+        fields.extend(direction(sample.and_then(|sample| sample.direction(way))));
     }
     fields
 }
@@ -176,11 +175,7 @@ fn direction(sample: Option<&DirectionSample>) -> Vec<String> {
 }
 
 fn latency(latency: Option<&Latency>) -> [String; LATENCY.len()] {
-    let at = |percent: f64| {
-        let percentiles = latency.map(|one| one.percentiles.as_slice()).unwrap_or_default();
-        let known = percentiles.iter().find(|known| (known.percent - percent).abs() < 1e-6);
-        shown(known.map(|known| known.ns))
-    };
+    let at = |percent: f64| shown(latency.and_then(|one| one.percentile(percent)));
     [
         shown(latency.map(|one| one.mean_ns)),
         at(50.0),

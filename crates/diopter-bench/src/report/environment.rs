@@ -1,4 +1,4 @@
-//! Environments as names with values, so that what differs between them stands out.
+//! Lists environments as names with values, differences first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ use crate::number::float;
 /// One fact about the machines, with a value for each of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Fact {
-    /// What it is: `kernel`, `queue: scheduler`.
+    /// The name: `kernel`, `queue: scheduler`.
     pub(super) name: String,
-    /// Its values, in the order of the environments; empty where not known.
+    /// The values, in the order of the environments; empty where not known.
     pub(super) values: Vec<String>,
-    /// Whether the values are not all the same.
+    /// True if the values are not all equal.
     pub(super) differs: bool,
 }
 
-/// All facts that are known of any of them, those that differ first.
+/// Returns all known facts, those that differ first.
 pub(super) fn facts_of(environments: &[Environment]) -> Vec<Fact> {
     let listed: Vec<Vec<(String, String)>> = environments.iter().map(listing).collect();
     let mut names: Vec<&String> = Vec::new();
@@ -49,50 +49,50 @@ pub(super) fn facts_of(environments: &[Environment]) -> Vec<Fact> {
 
 fn listing(one: &Environment) -> Vec<(String, String)> {
     let mut facts: Vec<(String, String)> = Vec::new();
-    let mut tell = |name: &str, value: String| facts.push((name.to_owned(), value));
-    tell("host", one.host.clone());
-    tell("kernel", one.kernel_release.clone());
-    tell("kernel build", one.kernel_version.clone());
-    tell("command line", one.kernel_command_line.clone());
-    tell("processor", one.cpu.model.clone());
-    tell("processors online", known(one.cpu.online.into(), |count| count.to_string()));
-    tell("governor", one.cpu.governor.clone());
-    tell("hyper-threads", one.cpu.smt.clone());
-    tell("memory", known(one.memory_bytes, |count| bytes(float(count))));
-    tell("device", one.device.name.clone());
-    tell("device model", one.device.model.clone());
-    tell("device firmware", one.device.firmware.clone());
-    tell("device size", known(one.device.size, |count| bytes(float(count))));
+    let mut add = |name: &str, value: String| facts.push((name.to_owned(), value));
+    add("host", one.host.clone());
+    add("kernel", one.kernel_release.clone());
+    add("kernel build", one.kernel_version.clone());
+    add("command line", one.kernel_command_line.clone());
+    add("processor", one.cpu.model.clone());
+    add("processors online", known(one.cpu.online.into(), |count| count.to_string()));
+    add("governor", one.cpu.governor.clone());
+    add("hyper-threads", one.cpu.smt.clone());
+    add("memory", known(one.memory_bytes, |count| bytes(float(count))));
+    add("device", one.device.name.clone());
+    add("device model", one.device.model.clone());
+    add("device firmware", one.device.firmware.clone());
+    add("device size", known(one.device.size, |count| bytes(float(count))));
     let rotational = one.device.is_rotational.map(|spins| if spins { "yes" } else { "no" });
-    tell("device spins", rotational.unwrap_or_default().to_owned());
+    add("device spins", rotational.unwrap_or_default().to_owned());
     if let Some(system) = &one.file_system {
-        tell("file system", system.kind.clone());
-        tell("mount options", system.mount_options.clone());
-        let told = |count: u64| known(count, |count| format!("{count} B"));
-        tell("alignment of memory", told(system.alignment_memory));
-        tell("alignment of offsets", told(system.alignment_offset));
+        add("file system", system.kind.clone());
+        add("mount options", system.mount_options.clone());
+        let alignment = |count: u64| known(count, |count| format!("{count} B"));
+        add("alignment of memory", alignment(system.alignment_memory));
+        add("alignment of offsets", alignment(system.alignment_offset));
     }
-    tell("cgroup cpu.max", one.cgroup.cpu.clone().unwrap_or_default());
-    tell(
+    add("cgroup cpu.max", one.cgroup.cpu.clone().unwrap_or_default());
+    add(
         "cgroup memory.max",
         one.cgroup.memory.map(|count| bytes(float(count))).unwrap_or_default(),
     );
-    tell("cgroup io.max", one.cgroup.io.clone().unwrap_or_default());
-    tell("container", one.container.clone());
+    add("cgroup io.max", one.cgroup.io.clone().unwrap_or_default());
+    add("container", one.container.clone());
     for (name, value) in &one.device.queue.0 {
-        tell(&format!("queue: {name}"), value.clone());
+        add(&format!("queue: {name}"), value.clone());
     }
     for (name, value) in &one.cpu.mitigations {
-        tell(&format!("mitigation: {name}"), value.clone());
+        add(&format!("mitigation: {name}"), value.clone());
     }
     for (name, value) in &one.more {
-        tell(name, value.clone());
+        add(name, value.clone());
     }
     facts
 }
 
-fn known(value: u64, told: impl Fn(u64) -> String) -> String {
-    if value == 0 { String::new() } else { told(value) }
+fn known(value: u64, format: impl Fn(u64) -> String) -> String {
+    if value == 0 { String::new() } else { format(value) }
 }
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
-//! What the rounds of one cell come to: the figures that every form of a report shows. Judges
-//! nothing: ratios with their verdicts come from `compare`.
+//! The figures of one cell, which every form of a report shows. Judges nothing: ratios with their
+//! verdicts come from `compare`.
 
-use super::numbers::median;
-use crate::document::{Cell, Contexts, Direction, DirectionSample, RouteSample, Sample};
+use serde::Serialize;
+
+use crate::document::{Cell, Contexts, DirectionSample, RouteSample, Sample};
 use crate::number::float;
+use crate::statistics::median;
 
-/// The figures of one cell; `None` where nothing was measured.
-#[derive(Clone, Debug, Default)]
+/// The figures of one cell; `None` for what was not measured.
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Figures {
-    /// Rounds that it rests on.
+    /// Number of rounds.
     pub(super) rounds: usize,
     /// Requests per second, both directions: the median of the rounds.
     pub(super) iops: Option<f64>,
@@ -26,13 +28,13 @@ pub(super) struct Figures {
     pub(super) bios: Option<f64>,
     /// Mean number of requests in flight.
     pub(super) depth: Option<f64>,
-    /// Most memory of any round, bytes.
+    /// Peak memory of any round, bytes.
     pub(super) memory_bytes: Option<u64>,
     /// Requests that moved fewer bytes than asked, all rounds.
     pub(super) short_ios: u64,
-    /// Which way the bytes of all rounds went.
+    /// Bytes of all rounds by route.
     pub(super) route: Option<RouteSample>,
-    /// Where the completions of all rounds ran.
+    /// Contexts of the completions of all rounds.
     pub(super) contexts: Option<Contexts>,
     /// Instructions of the guest for each request.
     pub(super) instructions: Option<f64>,
@@ -41,10 +43,10 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Of one cell.
+    /// Computes the figures of one cell.
     pub(super) fn of(cell: &Cell) -> Figures {
         let samples = &cell.samples;
-        let ios: f64 = samples.iter().map(|sample| float(ios_of(sample))).sum();
+        let ios: f64 = samples.iter().map(|sample| float(sample.ios())).sum();
         let each = |total: f64| (ios > 0.0).then(|| total / ios);
         let sum = |of: fn(&Sample) -> u64| samples.iter().map(|sample| float(of(sample))).sum();
         let has_processor = samples.iter().any(|one| one.processor != Default::default());
@@ -53,9 +55,9 @@ impl Figures {
         let guests = || samples.iter().filter_map(|sample| sample.guest);
         Figures {
             rounds: samples.len(),
-            iops: median(samples.iter().map(iops_of)),
+            iops: median(samples.iter().map(Sample::iops)),
             bytes_per_second: median(samples.iter().filter_map(bytes_per_second)),
-            total_bytes: median(samples.iter().map(|sample| float(bytes_of(sample)))),
+            total_bytes: median(samples.iter().map(|sample| float(sample.bytes()))),
             user_ns: each(sum(|one| one.processor.user_ns)).filter(|_| has_processor),
             system_ns: each(sum(|one| one.processor.system_ns)).filter(|_| has_processor),
             switches: each(sum(|one| one.switches.voluntary + one.switches.involuntary))
@@ -72,41 +74,14 @@ impl Figures {
     }
 }
 
-/// What a round did in one direction.
-pub(super) fn direction(sample: &Sample, direction: Direction) -> Option<&DirectionSample> {
-    match direction {
-        Direction::Read => sample.read.as_ref(),
-        Direction::Write => sample.write.as_ref(),
-    }
-}
-
-/// Requests per second of a round, both directions.
-pub(super) fn iops_of(sample: &Sample) -> f64 {
-    both(sample).map(|direction| direction.iops).sum()
-}
-
-/// Bytes of a round, both directions.
-pub(super) fn bytes_of(sample: &Sample) -> u64 {
-    both(sample).map(|direction| direction.bytes).sum()
-}
-
-/// Requests of a round, both directions.
-pub(super) fn ios_of(sample: &Sample) -> u64 {
-    both(sample).map(|direction| direction.ios).sum()
-}
-
-/// Bytes per second of a round; `None` of a round without a length.
+/// Returns the bytes per second of a round; `None` for a round without a duration.
 pub(super) fn bytes_per_second(sample: &Sample) -> Option<f64> {
     let seconds = float(sample.elapsed_ns) / 1e9;
-    (sample.elapsed_ns > 0).then(|| float(bytes_of(sample)) / seconds)
-}
-
-fn both(sample: &Sample) -> impl Iterator<Item = &DirectionSample> {
-    sample.read.iter().chain(&sample.write)
+    (sample.elapsed_ns > 0).then(|| float(sample.bytes()) / seconds)
 }
 
 fn directions(samples: &[Sample]) -> impl Iterator<Item = &DirectionSample> {
-    samples.iter().flat_map(both)
+    samples.iter().flat_map(Sample::directions)
 }
 
 fn joined(one: RouteSample, other: RouteSample) -> RouteSample {

@@ -1,9 +1,9 @@
-//! Documents that were compared, as one: so that they are rendered like columns of one run.
+//! Joins compared documents into one, to render them like columns of one run.
 
 use crate::compare::{Comparison, Named, job_differences};
 use crate::document::{Bench, Cell, Job, Row};
 
-/// One document of several: a column for each column of the comparison, a row for each of its jobs.
+/// Joins several documents: a column for each column of the comparison, a row for each of its jobs.
 /// Cells that a document lacks are empty.
 #[must_use]
 pub fn joined(all: &[Named], comparison: &Comparison) -> Bench {
@@ -15,7 +15,7 @@ pub fn joined(all: &[Named], comparison: &Comparison) -> Bench {
     };
     bench.environments.clear();
     bench.columns.clear();
-    // Rounds of different documents did not take turns with each other.
+    // Rounds of different documents were not interleaved.
     bench.method.order = if all.len() > 1 { String::new() } else { bench.method.order };
     bench.method.effect_floor = comparison.rule.effect_floor;
     let empty = |job: &Job| Row { job: job.clone(), cells: Vec::new() };
@@ -46,7 +46,7 @@ fn add(bench: &mut Bench, other: &Bench) {
 }
 
 fn is_same(one: &Job, other: &Job) -> bool {
-    // What is cheap to see first: a large document has many jobs.
+    // The cheap comparison first: a large document has many jobs.
     (one.rw, one.block_bytes) == (other.rw, other.block_bytes)
         && job_differences(one, other).is_empty()
 }

@@ -1,37 +1,37 @@
-//! What every form of a report knows of a cell beside its base: the ratio, and where a comparison
-//! was made its interval and verdict. Judges nothing itself.
+//! The relation of a cell to its base, for every form of a report: the ratio, and after a
+//! comparison its interval and verdict. Judges nothing itself.
 
 use super::figures::Figures;
 use crate::compare::{ComparedRow, Comparison, Interval, Metric, Verdict};
 use crate::document::{Bench, Job};
 
-/// A cell beside its base.
+/// A cell relative to its base.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Judged {
-    /// Of what.
+    /// The metric of the ratio.
     pub(super) metric: Metric,
-    /// The cell over its base.
+    /// The ratio of the cell to its base.
     pub(super) ratio: f64,
-    /// Where the ratio lies, by the confidence of the comparison.
+    /// The confidence interval of the ratio.
     pub(super) interval: Option<Interval>,
-    /// The narrower one on which `same` is decided.
+    /// The narrower interval that decides `same`.
     pub(super) same_interval: Option<Interval>,
-    /// `None` where nobody judged.
+    /// `None` without a comparison.
     pub(super) verdict: Option<Verdict>,
-    /// Why it is not another verdict.
+    /// The reason for the verdict.
     pub(super) reason: String,
 }
 
-/// All of them, by row and column; a base's own column holds none.
+/// All judged cells, by row and column; a base has none.
 pub(super) struct Judgements {
-    /// What each column is compared to; `None` of a base.
+    /// The base of each column; `None` for a base.
     pub(super) bases: Vec<Option<usize>>,
     cells: Vec<Vec<Option<Judged>>>,
 }
 
 impl Judgements {
-    /// By a comparison of this very document: its columns and jobs are the document's, or fewer.
-    /// Cells that were not compared have no ratio.
+    /// Takes the judgements of a comparison of this document: its columns and jobs are the
+    /// document's, or fewer. Cells that were not compared have no ratio.
     pub(super) fn of(bench: &Bench, comparison: &Comparison) -> Judgements {
         let place = |label: &str| bench.columns.iter().position(|column| column.label == label);
         let columns: Vec<Option<usize>> = comparison
@@ -44,7 +44,7 @@ impl Judgements {
             .jobs
             .iter()
             .enumerate()
-            // Rows that are the same job are told apart by their place.
+            // Position distinguishes rows that are the same job.
             .map(|(at, job)| {
                 let elsewhere = || (0..bench.rows.len()).find(|&at| is_at(at, job));
                 is_at(at, job).then_some(at).or_else(elsewhere)
@@ -60,7 +60,7 @@ impl Judgements {
         for row in &comparison.rows {
             let (Some(at), Some(column)) = (row_of[row.job], columns[row.column]) else { continue };
             let cell: &mut Option<Judged> = &mut cells[at][column];
-            // The first that is judged, else the first: what the job is judged by comes first.
+            // The first judged metric, else the first: the job's default metric is first.
             if cell.as_ref().is_none_or(|known| known.verdict.is_none() && row.verdict.is_some()) {
                 *cell = judged(row).or(cell.take());
             }
@@ -68,23 +68,23 @@ impl Judgements {
         Judgements { bases, cells }
     }
 
-    /// Ratios of medians to the first column, without verdicts: where nothing was compared.
+    /// Takes ratios of medians to the first column, without verdicts, if there is no comparison.
     pub(super) fn of_medians(figures: &[Vec<Figures>], columns: usize) -> Judgements {
-        let beside = |row: &Vec<Figures>| {
+        let relative = |row: &Vec<Figures>| {
             let base = row.first().and_then(|base| base.iops).filter(|base| *base > 0.0);
             let one = |(at, figures): (usize, &Figures)| {
                 let ratio = figures.iops? / base?;
                 let metric = Metric::Iops;
-                let told = Judged { metric, ratio, ..Judged::default() };
-                (at > 0).then_some(told)
+                let judged = Judged { metric, ratio, ..Judged::default() };
+                (at > 0).then_some(judged)
             };
             row.iter().enumerate().map(one).collect()
         };
         let bases = (0..columns).map(|at| (at > 0).then_some(0)).collect();
-        Judgements { bases, cells: figures.iter().map(beside).collect() }
+        Judgements { bases, cells: figures.iter().map(relative).collect() }
     }
 
-    /// Of one cell.
+    /// Returns the judgement of one cell.
     pub(super) fn at(&self, row: usize, column: usize) -> Option<&Judged> {
         self.cells.get(row)?.get(column)?.as_ref()
     }
@@ -101,13 +101,13 @@ fn judged(row: &ComparedRow) -> Option<Judged> {
     })
 }
 
-/// What a comparison has to say beside what its document says itself: a report shows warnings with
-/// their remedies, and an interruption, on its own.
+/// Returns the notes of a comparison that the report does not show otherwise: warnings with their
+/// remedies, and an interruption, are shown separately.
 pub(super) fn notes_of(bench: &Bench, comparison: &Comparison) -> Vec<String> {
     let cells = || bench.rows.iter().flat_map(|row| &row.cells);
     let mut shown: Vec<String> = cells()
         .flat_map(|cell| &cell.warnings)
-        .map(|warning| format!(": {}: {}", warning.doubt.name(), warning.evidence))
+        .map(|warning| format!(": {}: {}", warning.kind.name(), warning.evidence))
         .collect();
     shown.sort();
     shown.dedup();
@@ -115,13 +115,13 @@ pub(super) fn notes_of(bench: &Bench, comparison: &Comparison) -> Vec<String> {
         shown.push(" more warnings of this kind".to_owned());
     }
     if bench.is_interrupted {
-        shown.push(" was interrupted: what it has is whole, but not all".to_owned());
+        shown.push(" was interrupted: some figures are missing".to_owned());
     }
     let is_new = |note: &&String| !shown.iter().any(|end| note.ends_with(end.as_str()));
     comparison.notes.iter().filter(is_new).cloned().collect()
 }
 
-/// The figures of every cell of a document; a row that lacks cells gets empty ones.
+/// Returns the figures of every cell of a document; a row that lacks cells gets empty ones.
 pub(super) fn figures_of(bench: &Bench) -> Vec<Vec<Figures>> {
     let columns = bench.columns.len();
     let of_row = |row: &crate::document::Row| {

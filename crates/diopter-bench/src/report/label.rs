@@ -1,11 +1,12 @@
-//! Short names for jobs: what they do, and whatever else tells them apart from the other jobs of
-//! the same document.
+//! Short names for jobs: their requests, and all that distinguishes them from the other jobs of the
+//! same document.
 
-use super::numbers::{block, bytes, time};
+use super::numbers::{bytes, time};
 use crate::document::{Job, Row, Span};
+use crate::fio::units::short_size;
 use crate::number::float;
 
-/// The parts of a job that a label may name, in the order in which it names them.
+/// A part of a job that a label may name, in the order of the label.
 type Part = fn(&Job) -> String;
 
 const PARTS: [Part; 12] = [
@@ -15,7 +16,7 @@ const PARTS: [Part; 12] = [
     |job| if job.is_direct { "direct" } else { "buffered" }.to_owned(),
     |job| if job.rw.is_mixed() { format!("{}% reads", job.read_percent) } else { String::new() },
     |job| bytes(float(job.size)),
-    |job| if job.offset == 0 { String::new() } else { format!("at {}", block(job.offset)) },
+    |job| if job.offset == 0 { String::new() } else { format!("at {}", short_size(job.offset)) },
     |job| match job.span {
         Span::RuntimeNs(ns) => time(float(ns)),
         Span::IoBytes(count) => format!("to {}", bytes(float(count))),
@@ -26,26 +27,26 @@ const PARTS: [Part; 12] = [
     |job| format!("seed {}", job.seed),
 ];
 
-/// The file system's place among the parts: tables give it to the name of the line.
+/// Index of the file system among the parts: tables have it in the name of the line.
 const FILE_SYSTEM: usize = 0;
 
 /// The names of a document's jobs, in the order of its rows.
 pub(super) struct Labels {
-    /// All that tells it apart: `randread 4k ext4 depth 64`.
+    /// The complete label: `randread 4k ext4 depth 64`.
     pub(super) full: Vec<String>,
-    /// The same without the file system: `randread 4k depth 64`.
+    /// The label without the file system: `randread 4k depth 64`.
     pub(super) without_file_system: Vec<String>,
-    /// The file system where there is more than one, else empty.
+    /// The file system if the document has more than one, else empty.
     pub(super) file_system: Vec<String>,
 }
 
 impl Labels {
-    /// Of these rows. No two full labels are the same.
+    /// Labels rows. No two complete labels are equal.
     pub(super) fn of(rows: &[Row]) -> Labels {
         let varying: Vec<usize> = (0..PARTS.len()).filter(|&at| is_varying(rows, at)).collect();
-        let told = |job: &Job, parts: &[usize]| {
+        let name = |job: &Job, parts: &[usize]| {
             let mut words = vec![target_of(job).to_owned()];
-            words.extend([job.rw.name().to_owned(), block(job.block_bytes)]);
+            words.extend([job.rw.name().to_owned(), short_size(job.block_bytes)]);
             words.extend(parts.iter().map(|&at| PARTS[at](job)));
             words.retain(|word| !word.is_empty());
             words.join(" ")
@@ -56,17 +57,17 @@ impl Labels {
             Some(name) if has_file_systems => name.clone(),
             _ => String::new(),
         };
-        let mut full = rows.iter().map(|row| told(&row.job, &varying)).collect();
-        number_twins(&mut full);
+        let mut full = rows.iter().map(|row| name(&row.job, &varying)).collect();
+        number_duplicates(&mut full);
         Labels {
             full,
-            without_file_system: rows.iter().map(|row| told(&row.job, &others)).collect(),
+            without_file_system: rows.iter().map(|row| name(&row.job, &others)).collect(),
             file_system: rows.iter().map(|row| file_system(&row.job)).collect(),
         }
     }
 }
 
-/// `striped` or `image`: told always, since nobody takes a job for one that is not of a plain file.
+/// Returns `striped` or `image`: always shown, since the default is a plain file.
 fn target_of(job: &Job) -> &str {
     job.target.split(':').next().unwrap_or_default()
 }
@@ -77,8 +78,8 @@ fn is_varying(rows: &[Row], part: usize) -> bool {
     words.any(|word| Some(word) != first)
 }
 
-/// Gives what has the same label as a row before it a number.
-fn number_twins(labels: &mut Vec<String>) {
+/// Numbers the labels that are equal to a previous one.
+fn number_duplicates(labels: &mut Vec<String>) {
     let mut seen = std::collections::HashMap::new();
     for label in labels {
         let count = seen.entry(label.clone()).and_modify(|count| *count += 1).or_insert(1);

@@ -1,47 +1,41 @@
-//! Latencies of all rounds of a cell as one curve of percentiles: from the rounds' histograms where
-//! all are there, else the median of the rounds' own percentiles.
+//! Combines the latencies of all rounds of a cell into one curve of percentiles: from the rounds'
+//! histograms if all have one, else the median of the rounds' percentiles.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 
-use super::figures;
-use super::numbers::median;
 use crate::document::{Cell, Direction, Latencies, Latency};
+use crate::named::named;
 use crate::number::float;
+use crate::statistics::median;
 
-/// The percentiles of a curve: halves of what is left, in round numbers.
+/// The percentiles of a curve: each about half as far from 100 as the one before, in round numbers.
 pub(super) const PERCENTS: [f64; 16] = [
     1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 99.995, 99.999,
     100.0,
 ];
 
-/// The latencies of the field, in the order of their names.
+/// The latencies that fio defines, in the order of their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Started to submitted.
+    /// From start to submission.
     Slat,
-    /// Submitted to reaped.
+    /// From submission to completion.
     Clat,
-    /// Started to finished.
+    /// From start to completion.
     Lat,
 }
 
+named! { Kind {
+    Slat => "slat",
+    Clat => "clat",
+    Lat => "lat",
+} }
+
 impl Kind {
-    /// All of them.
-    pub(super) const ALL: [Kind; 3] = [Kind::Slat, Kind::Clat, Kind::Lat];
-
-    /// fio's name.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Kind::Slat => "slat",
-            Kind::Clat => "clat",
-            Kind::Lat => "lat",
-        }
-    }
-
-    /// Its distribution among the three.
+    /// Returns its distribution.
     pub(super) fn of(self, latencies: &Latencies) -> Option<&Latency> {
         match self {
             Kind::Slat => latencies.slat.as_ref(),
@@ -54,20 +48,20 @@ impl Kind {
 /// A curve of percentiles.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Curve {
-    /// How many requests.
+    /// Number of requests.
     pub(super) count: u64,
-    /// Their mean, nanoseconds.
+    /// Mean in nanoseconds.
     pub(super) mean_ns: f64,
-    /// Nanoseconds at each of [`PERCENTS`]; `None` where too few requests stand behind it.
+    /// Nanoseconds at each of [`PERCENTS`]; `None` if too few requests support it.
     pub(super) ns: Vec<Option<f64>>,
 }
 
-/// The curve of a cell; `None` if nobody took this latency.
+/// Returns the curve of a cell; `None` if this latency was not measured.
 pub(super) fn curve(cell: &Cell, direction: Direction, kind: Kind) -> Option<Curve> {
     let rounds: Vec<&Latency> = cell
         .samples
         .iter()
-        .filter_map(|sample| figures::direction(sample, direction))
+        .filter_map(|sample| sample.direction(direction))
         .filter_map(|direction| direction.latencies.as_ref())
         .filter_map(|latencies| kind.of(latencies))
         .filter(|latency| latency.count > 0)
@@ -81,7 +75,7 @@ pub(super) fn curve(cell: &Cell, direction: Direction, kind: Kind) -> Option<Cur
         .map(|all| PERCENTS.map(|percent| Some(float(all.value_at_percentile(percent)))).to_vec());
     let mut ns = from_histograms.unwrap_or_else(|| from_percentiles(&rounds));
     for (place, percent) in PERCENTS.iter().enumerate() {
-        // A percentile with no request above it is the longest by another name.
+        // A percentile with no request above it is just the maximum.
         let above = float(count) * (100.0 - percent) / 100.0;
         if *percent < 100.0 && above < 1.0 {
             ns[place] = None;
@@ -90,7 +84,7 @@ pub(super) fn curve(cell: &Cell, direction: Direction, kind: Kind) -> Option<Cur
     Some(Curve { count, mean_ns: total / float(count), ns })
 }
 
-/// All rounds' histograms in one; `None` if one has none or cannot be read.
+/// Merges the histograms of all rounds; `None` if one is missing or unreadable.
 fn merged(rounds: &[&Latency]) -> Option<Histogram<u64>> {
     let mut all: Option<Histogram<u64>> = None;
     for round in rounds {
@@ -109,15 +103,11 @@ fn merged(rounds: &[&Latency]) -> Option<Histogram<u64>> {
 }
 
 fn from_percentiles(rounds: &[&Latency]) -> Vec<Option<f64>> {
-    let at = |latency: &Latency, percent: f64| {
-        let known = latency.percentiles.iter().find(|known| (known.percent - percent).abs() < 1e-6);
-        known.map(|known| float(known.ns))
-    };
     PERCENTS
         .iter()
         .map(|&percent| match percent {
             100.0 => rounds.iter().map(|round| float(round.max_ns)).reduce(f64::max),
-            _ => median(rounds.iter().filter_map(|round| at(round, percent))),
+            _ => median(rounds.iter().filter_map(|round| round.percentile(percent))),
         })
         .collect()
 }
@@ -158,7 +148,7 @@ mod tests {
 
     #[test]
     fn histograms_of_rounds_are_added_before_percentiles_are_taken() {
-        // The first round is fast, the second slow: half of all lies in each.
+        // The first round is fast, the second slow: each has half of all requests.
         let cell = cell(vec![with_histogram(1..101), with_histogram(1001..1101)]);
         let curve = curve(&cell, Direction::Read, Kind::Clat).unwrap();
         assert_eq!(curve.count, 200);

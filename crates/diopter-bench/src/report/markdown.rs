@@ -9,8 +9,8 @@ pub(super) fn markdown(bench: &Bench, comparison: Option<&Comparison>) -> String
     let summary = Summary::of(bench, comparison);
     let mut lines = vec![format!("## {}", escaped(&summary.title)), String::new()];
     lines.push(escaped(&summary.run));
-    if !summary.answer.is_empty() {
-        lines.extend([String::new(), format!("**{}**", escaped(&summary.answer))]);
+    if !summary.result.is_empty() {
+        lines.extend([String::new(), format!("**{}**", escaped(&summary.result))]);
     }
     add_list(&mut lines, None, &summary.notes);
     for block in blocks(bench, comparison) {
@@ -35,13 +35,13 @@ fn add_block(lines: &mut Vec<String>, block: &Block) {
 
 fn cell(cell: &Shown) -> String {
     let beside = if cell.beside.is_empty() { "" } else { " " };
-    let told = format!("{}{beside}{}", cell.figure, cell.beside);
+    let text = format!("{}{beside}{}", cell.figure, cell.beside);
     match cell.verdict {
         Some(verdict @ (Verdict::Worse | Verdict::Better)) => {
-            format!("{told} **{}**", verdict.name())
+            format!("{text} **{}**", verdict.name())
         }
-        Some(verdict) => format!("{told} {}", verdict.name()),
-        None => told,
+        Some(verdict) => format!("{text} {}", verdict.name()),
+        None => text,
     }
 }
 
@@ -56,7 +56,7 @@ fn add_list(lines: &mut Vec<String>, title: Option<&str>, items: &[String]) {
     lines.extend(items.iter().map(|item| format!("- {}", escaped(item))));
 }
 
-/// Text that Markdown takes as it is: no tables, emphasis, links, elements or lines of its own.
+/// Escapes text so that Markdown shows it literally, in one line.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for character in text.chars() {

@@ -1,18 +1,22 @@
-//! Renders documents: text, Markdown, CSV, JSON, one HTML page. Measures nothing, judges nothing:
-//! verdicts come from a comparison, and without one there are ratios of medians alone.
+//! Renders documents: text, Markdown, CSV, JSON, one HTML page. Measures nothing and judges
+//! nothing: verdicts come from a comparison, and without one there are only ratios of medians.
 
-mod csv;
+mod numbers;
+
 mod environment;
 mod figures;
-mod html;
-mod joined;
-mod judged;
 mod label;
+
+mod judged;
 mod latency;
-mod markdown;
-mod numbers;
+
+mod csv;
+mod joined;
 mod summary;
 mod table;
+
+mod html;
+mod markdown;
 mod text;
 
 pub use joined::joined;
@@ -21,25 +25,26 @@ pub use text::TextStyle;
 use crate::compare::Comparison;
 use crate::document::Bench;
 
-/// Tables for a terminal or an e-mail, relative to the first column.
+/// Returns tables for a terminal or an e-mail, relative to the first column.
 #[must_use]
 pub fn text(bench: &Bench, comparison: Option<&Comparison>, style: TextStyle) -> String {
     text::text(bench, comparison, style)
 }
 
-/// The same tables in Markdown.
+/// Returns the same tables in Markdown.
 #[must_use]
 pub fn markdown(bench: &Bench, comparison: Option<&Comparison>) -> String {
     markdown::markdown(bench, comparison)
 }
 
-/// Every round of every cell, one line each, below a header that only ever grows at its end.
+/// Returns every round of every cell, one line each, below a header that only ever grows at its
+/// end.
 #[must_use]
 pub fn csv(bench: &Bench) -> String {
     csv::csv(bench)
 }
 
-/// The document itself, `diopter.bench/1`.
+/// Returns the document itself, `diopter.bench/1`.
 #[must_use]
 pub fn json(bench: &Bench) -> String {
     let mut text = serde_json::to_string_pretty(bench).expect("strings and numbers are JSON");
@@ -47,7 +52,7 @@ pub fn json(bench: &Bench) -> String {
     text
 }
 
-/// One page with charts that opens without a network.
+/// Returns one page with charts that opens without a network.
 #[must_use]
 pub fn html(bench: &Bench, comparison: Option<&Comparison>) -> String {
     html::page(bench, comparison)

@@ -1,19 +1,9 @@
-//! Numbers for people: three significant digits and a unit that fits. Nothing here knows what is
-//! told.
+//! Formats numbers for people: three significant digits and a suitable unit.
 
-/// The middle one, or the mean of the two in the middle; `None` of nothing.
-pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(sorted[middle]),
-        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
-    }
-}
+use jiff::Timestamp;
 
-/// Three significant digits, never in powers of ten: `0.0123`, `1.23`, `12.3`, `123`, `1234`.
+/// Formats three significant digits, never in powers of ten: `0.0123`, `1.23`, `12.3`, `123`,
+/// `1234`.
 pub(super) fn three_digits(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -28,40 +18,33 @@ pub(super) fn three_digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// With a prefix of powers of 1000: `412 k`, `1.23 M`.
+/// Formats with a prefix of powers of 1000: `412 k`, `1.23 M`.
 pub(super) fn rate(per_second: f64) -> String {
     const PREFIXES: [&str; 5] = ["", " k", " M", " G", " T"];
     scaled(per_second, 1000.0, &PREFIXES)
 }
 
-/// Bytes in powers of 1024: `38.2 GiB`.
+/// Formats bytes in powers of 1024: `38.2 GiB`.
 pub(super) fn bytes(bytes: f64) -> String {
     const UNITS: [&str; 6] = [" B", " KiB", " MiB", " GiB", " TiB", " PiB"];
     scaled(bytes, 1024.0, &UNITS)
 }
 
-/// Nanoseconds: `850 ns`, `12.3 us`, `1.20 s`.
+/// Formats nanoseconds: `850 ns`, `12.3 us`, `1.20 s`.
 pub(super) fn time(ns: f64) -> String {
     const UNITS: [&str; 4] = [" ns", " us", " ms", " s"];
     scaled(ns, 1000.0, &UNITS)
 }
 
-/// A ratio: three places up to ten, as the reports of kernels print them.
+/// Formats a ratio: three decimals up to ten, as is usual in reports about the kernel.
 pub(super) fn ratio(ratio: f64) -> String {
     if ratio >= 9.9995 { three_digits(ratio) } else { format!("{ratio:.3}") }
-}
-
-/// A block size in fio's words: `4k`, `1M`, `512`.
-pub(super) fn block(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")];
-    let fits = UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
-    fits.map_or_else(|| bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
 }
 
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut unit = 0;
-    // What would be told as 1000 of one unit is told as 1.00 of the next.
+    // A value that rounds to 1000 of one unit is 1.00 of the next.
     while value.abs() >= step - 0.5 && unit + 1 < units.len() {
         value /= step;
         unit += 1;
@@ -73,24 +56,9 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
 
 /// Seconds since 1970 as a date and a time of UTC: `2026-11-21 17:04`.
 pub(super) fn moment(unix_ns: u64) -> String {
-    let minutes = unix_ns / 60_000_000_000;
-    let (days, minute) = (minutes / 1440, minutes % 1440);
-    let (year, month, day) = date(days);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
-}
-
-/// The civil date of a day counted from 1970-01-01, by the algorithm of Howard Hinnant
-/// (`civil_from_days`): years that begin in March have their odd day at the end.
-fn date(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+    let at =
+        Timestamp::from_nanosecond(unix_ns.into()).expect("64 bits of nanoseconds end in 2554");
+    at.strftime("%Y-%m-%d %H:%M UTC").to_string()
 }
 
 #[cfg(test)]
@@ -99,7 +67,7 @@ mod tests {
 
     #[test]
     fn figures_have_three_digits_and_a_unit_that_fits() {
-        for (told, expected) in [
+        for (text, expected) in [
             (rate(0.0), "0"),
             (rate(999.0), "999"),
             (rate(999.7), "1.00 k"),
@@ -112,20 +80,9 @@ mod tests {
             (ratio(0.806_377), "0.806"),
             (ratio(1.0), "1.000"),
             (ratio(12.345), "12.3"),
-            (block(4096), "4k"),
-            (block(1 << 20), "1M"),
-            (block(5000), "5000"),
         ] {
-            assert_eq!(told, expected);
+            assert_eq!(text, expected);
         }
-    }
-
-    #[test]
-    fn a_median_is_the_middle_and_leaves_out_what_is_no_number() {
-        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
-        assert_eq!(median([f64::NAN, 1.0]), Some(1.0));
-        assert_eq!(median([]), None);
     }
 
     #[test]

@@ -1,40 +1,39 @@
-//! What stands around the tables in words: the answer first, and what to know before believing it.
+//! The text around the tables: the result first, and its caveats.
 
 use super::environment;
 use super::judged::{self, Judgements};
 use super::label::Labels;
 use super::numbers::moment;
 use crate::compare::{Comparison, Verdict};
-use crate::document::{Bench, Doubt};
+use crate::document::{Bench, WarningKind};
 
-/// Lines of one kind that are told; of further ones only how many there are.
+/// Largest number of lines of one kind; a count replaces further ones.
 const LINES_MAX: usize = 20;
 
 /// A run in words.
 pub(super) struct Summary {
-    /// Its title.
     pub(super) title: String,
-    /// How much was run, when, by what.
+    /// Its rounds, its start, and the program.
     pub(super) run: String,
-    /// How many cells are better, same, worse, inconclusive; empty where nobody judged.
-    pub(super) answer: String,
-    /// What to know first: interrupted, virtual, failed cells, notes of the comparison.
+    /// Numbers of cells that are better, same, worse, inconclusive; empty without verdicts.
+    pub(super) result: String,
+    /// Caveats: interrupted, virtual, failed cells, notes of the comparison.
     pub(super) notes: Vec<String>,
-    /// Each doubt with its remedy, and where it was seen.
+    /// Each warning with its remedy and its places.
     pub(super) warnings: Vec<String>,
-    /// What differs between the machines: `name: value / value`.
+    /// Differences between the machines: `name: value / value`.
     pub(super) differences: Vec<String>,
 }
 
 impl Summary {
-    /// Of a document.
+    /// Summarises a document.
     pub(super) fn of(bench: &Bench, comparison: Option<&Comparison>) -> Summary {
         let labels = Labels::of(&bench.rows);
         let title = if bench.title.is_empty() { "Benchmark" } else { &bench.title };
         Summary {
             title: title.to_owned(),
             run: run(bench),
-            answer: comparison.map(|all| answer(bench, all)).unwrap_or_default(),
+            result: comparison.map(|all| result(bench, all)).unwrap_or_default(),
             notes: notes(bench, comparison, &labels),
             warnings: warnings(bench, &labels),
             differences: differences(bench),
@@ -61,7 +60,7 @@ fn run(bench: &Bench) -> String {
     words.join(", ")
 }
 
-fn answer(bench: &Bench, comparison: &Comparison) -> String {
+fn result(bench: &Bench, comparison: &Comparison) -> String {
     let judgements = Judgements::of(bench, comparison);
     let mut verdicts = Vec::new();
     for row in 0..bench.rows.len() {
@@ -73,22 +72,22 @@ fn answer(bench: &Bench, comparison: &Comparison) -> String {
         return String::new();
     }
     let order = [Verdict::Worse, Verdict::Better, Verdict::Same, Verdict::Inconclusive];
-    let told = order.into_iter().filter_map(|verdict| {
+    let counts = order.into_iter().filter_map(|verdict| {
         let count = verdicts.iter().filter(|one| **one == verdict).count();
         (count > 0).then(|| format!("{count} {}", verdict.name()))
     });
-    let told = told.collect::<Vec<_>>().join(", ");
+    let counts = counts.collect::<Vec<_>>().join(", ");
     let percent = comparison.rule.effect_floor * 100.0;
-    format!("{told} of {}; an effect under {percent}% counts as none", verdicts.len())
+    format!("{counts} of {}; an effect under {percent}% counts as none", verdicts.len())
 }
 
 fn notes(bench: &Bench, comparison: Option<&Comparison>, labels: &Labels) -> Vec<String> {
     let mut notes = Vec::new();
     if bench.is_interrupted {
-        notes.push("interrupted: what is here is whole, there was more to do".to_owned());
+        notes.push("interrupted: some figures are missing".to_owned());
     }
     if bench.method.is_virtual {
-        notes.push("virtual time: figures are costs that repeat to the digit".to_owned());
+        notes.push("virtual time: figures are costs that repeat exactly".to_owned());
     }
     let mut failures = Vec::new();
     for (row, label) in bench.rows.iter().zip(&labels.full) {
@@ -104,34 +103,34 @@ fn notes(bench: &Bench, comparison: Option<&Comparison>, labels: &Labels) -> Vec
 }
 
 fn warnings(bench: &Bench, labels: &Labels) -> Vec<String> {
-    let mut places: Vec<(Doubt, Vec<String>)> = Vec::new();
+    let mut places: Vec<(WarningKind, Vec<String>)> = Vec::new();
     for (row, label) in bench.rows.iter().zip(&labels.full) {
         for (column, cell) in bench.columns.iter().zip(&row.cells) {
             for warning in &cell.warnings {
                 let place = format!("{label}, {}: {}", column.label, warning.evidence);
-                match places.iter_mut().find(|(doubt, _)| *doubt == warning.doubt) {
+                match places.iter_mut().find(|(kind, _)| *kind == warning.kind) {
                     Some((_, known)) => known.push(place),
-                    None => places.push((warning.doubt, vec![place])),
+                    None => places.push((warning.kind, vec![place])),
                 }
             }
         }
     }
-    let told = places.into_iter().map(|(doubt, places)| {
+    let lines = places.into_iter().map(|(kind, places)| {
         let more = places.len() - 1;
         let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-        let name = doubt.name().replace('-', " ");
-        format!("{name} ({}{more}): {}", places[0], doubt.remedy())
+        let name = kind.name().replace('-', " ");
+        format!("{name} ({}{more}): {}", places[0], kind.remedy())
     });
-    told.collect()
+    lines.collect()
 }
 
 fn differences(bench: &Bench) -> Vec<String> {
     let facts = environment::facts_of(&bench.environments);
-    let told = facts.iter().filter(|fact| fact.differs).map(|fact| {
+    let lines = facts.iter().filter(|fact| fact.differs).map(|fact| {
         let values = fact.values.iter().map(|value| if value.is_empty() { "-" } else { value });
         format!("{}: {}", fact.name, values.collect::<Vec<_>>().join(" / "))
     });
-    capped(told.collect())
+    capped(lines.collect())
 }
 
 fn capped(mut lines: Vec<String>) -> Vec<String> {

@@ -1,5 +1,5 @@
 //! The tables of the reports: a block for each figure, each cell relative to its base. Text and
-//! Markdown lay them out; nothing here knows how wide a letter is.
+//! Markdown lay them out; nothing here knows the width of a character.
 
 use super::figures::Figures;
 use super::judged::{Judged, Judgements, figures_of};
@@ -8,46 +8,45 @@ use super::numbers::{bytes, rate, ratio};
 use crate::compare::{Comparison, Metric, Verdict};
 use crate::document::{Bench, Cell};
 
-/// More jobs than this are lines, not columns: a table that is folded more often is not read.
+/// With more jobs than this, jobs are lines, not columns: a table that is folded more often is hard
+/// to read.
 const JOBS_ACROSS_MAX: usize = 12;
 
-/// A table.
 #[derive(Debug, PartialEq)]
 pub(super) struct Block {
     /// `IOPS, relative to diopter`.
     pub(super) title: String,
-    /// Above the lines' names.
+    /// The heading of the lines' names.
     pub(super) corner: &'static str,
-    /// Above the cells.
+    /// The headings of the cells.
     pub(super) heads: Vec<String>,
-    /// A name and as many cells as there are heads.
+    /// A name and as many cells as there are headings.
     pub(super) lines: Vec<(String, Vec<Shown>)>,
 }
 
-/// What stands in a cell.
+/// The content of a table's cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Shown {
     /// `0.806`, `failed`, `-`.
     pub(super) figure: String,
-    /// `+-1.4%`; of a base its own figure: `412 k`.
+    /// `+-1.4%`; for a base its figure: `412 k`.
     pub(super) beside: String,
-    /// The verdict, if somebody judged.
+    /// The verdict, after a comparison.
     pub(super) verdict: Option<Verdict>,
 }
 
-/// Which cell of the document stands in a cell of the table.
+/// The cell of the document that a table's cell shows.
 type Place = Option<(usize, usize)>;
 
 /// The figures that have a block.
 #[derive(Clone, Copy)]
 enum Subject {
-    /// What the jobs are judged by.
+    /// The metric that jobs are judged by.
     Judged,
-    /// Bytes of a round.
     TotalIo,
 }
 
-/// The blocks of a document.
+/// Returns the blocks of a document.
 pub(super) fn blocks(bench: &Bench, comparison: Option<&Comparison>) -> Vec<Block> {
     let figures = figures_of(bench);
     let judgements = match comparison {
@@ -64,16 +63,16 @@ pub(super) fn blocks(bench: &Bench, comparison: Option<&Comparison>) -> Vec<Bloc
     [Subject::Judged, Subject::TotalIo]
         .into_iter()
         .map(|subject| {
-            let told =
+            let shown =
                 |places: &[Place]| places.iter().map(|place| all.shown(*place, subject)).collect();
-            let lines = lines.iter().map(|(name, places)| (name.clone(), told(places)));
+            let lines = lines.iter().map(|(name, places)| (name.clone(), shown(places)));
             let (heads, lines) = (heads.clone(), lines.collect());
             Block { title: all.title(subject), corner, heads, lines }
         })
         .collect()
 }
 
-/// How many jobs differ in more than their file system.
+/// Returns the number of jobs that differ in more than their file system.
 fn across(labels: &Labels) -> usize {
     distinct(&labels.without_file_system).len()
 }
@@ -92,7 +91,8 @@ struct Tables<'a> {
 type Layout = (&'static str, Vec<String>, Vec<(String, Vec<Place>)>);
 
 impl Tables<'_> {
-    /// As in the reports of kernels: a line for each way and file system, a column for each job.
+    /// Lays out as is usual in reports about the kernel: a line for each column and file system, a
+    /// column for each job.
     fn ways_down(&self, labels: &Labels) -> Layout {
         let heads = distinct(&labels.without_file_system);
         let mut lines = Vec::new();
@@ -112,7 +112,7 @@ impl Tables<'_> {
         ("", heads.into_iter().cloned().collect(), lines)
     }
 
-    /// A line for each job, a column for each way.
+    /// Lays out a line for each job, a column for each column of the document.
     fn jobs_down(&self, labels: &Labels) -> Layout {
         let columns = self.columns_by_base();
         let heads = columns.iter().map(|&column| self.bench.columns[column].label.clone());
@@ -122,7 +122,7 @@ impl Tables<'_> {
         ("job", heads.collect(), labels.full.iter().enumerate().map(line).collect())
     }
 
-    /// Each base, and behind it what is compared to it.
+    /// Returns each base, followed by the columns that are compared to it.
     fn columns_by_base(&self) -> Vec<usize> {
         let bases = &self.judgements.bases;
         let mut order = Vec::new();
@@ -187,8 +187,8 @@ impl Tables<'_> {
             Subject::Judged => self.judgements.at(row, column).map_or(plain("-"), of_judged),
             Subject::TotalIo => {
                 let base = self.figures[row][base].total_bytes.filter(|base| *base > 0.0);
-                let told = figures.total_bytes.zip(base).map(|(own, base)| ratio(own / base));
-                plain(told.as_deref().unwrap_or("-"))
+                let total = figures.total_bytes.zip(base).map(|(own, base)| ratio(own / base));
+                plain(total.as_deref().unwrap_or("-"))
             }
         }
     }

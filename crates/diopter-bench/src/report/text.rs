@@ -1,7 +1,9 @@
-//! Tables for a terminal, or for an e-mail: columns of letters, folded where they are too wide.
+//! Tables for a terminal, or for an e-mail: text columns, folded where they are too wide.
 
 use std::fmt::Write as _;
 
+use comfy_table::{Table, presets};
+use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::summary::Summary;
@@ -9,17 +11,19 @@ use super::table::{Block, Shown, blocks};
 use crate::compare::{Comparison, Verdict};
 use crate::document::Bench;
 
-/// Names of lines are cut at this width, so that figures have room.
+/// Longest name of a line, so that figures have room.
 const NAME_COLUMNS_MAX: usize = 30;
-/// Between two columns.
-const GAP: &str = "  ";
+/// Width of the gap between two columns.
+const GAP: usize = 2;
 
-/// How a text looks.
+/// Precedes a verdict until it is coloured. It has no width, and names lose it.
+const MARK: char = '\u{200b}';
+
 #[derive(Clone, Copy, Debug)]
 pub struct TextStyle {
-    /// Columns of the terminal; tables are folded at it.
+    /// Columns of the terminal; wider tables are folded.
     pub columns: usize,
-    /// Whether verdicts are coloured.
+    /// True if verdicts are coloured.
     pub is_coloured: bool,
 }
 
@@ -28,9 +32,9 @@ pub(super) fn text(bench: &Bench, comparison: Option<&Comparison>, style: TextSt
     let mut text = String::new();
     put_wrapped(&mut text, &summary.title, style);
     put_wrapped(&mut text, &summary.run, style);
-    if !summary.answer.is_empty() {
+    if !summary.result.is_empty() {
         text.push('\n');
-        put_wrapped(&mut text, &summary.answer, style);
+        put_wrapped(&mut text, &summary.result, style);
     }
     for note in &summary.notes {
         put_wrapped(&mut text, &format!("note: {note}"), style);
@@ -48,29 +52,24 @@ pub(super) fn text(bench: &Bench, comparison: Option<&Comparison>, style: TextSt
 }
 
 fn put(text: &mut String, line: &str) {
-    // A name from somebody's file must not move the cursor.
+    // A name from an untrusted file must not move the cursor.
     let safe: String = line.chars().filter(|one| !one.is_control() || *one == '\n').collect();
     writeln!(text, "{}", safe.trim_end()).expect("a string takes every line");
 }
 
-/// A paragraph in lines of the terminal's width; what follows the first stands further in.
+/// Writes a paragraph in lines of the terminal's width; all but the first are indented.
 fn put_wrapped(text: &mut String, paragraph: &str, style: TextStyle) {
-    let indent = paragraph.len() - paragraph.trim_start().len();
-    let mut line = " ".repeat(indent);
-    let mut is_begun = false;
-    for word in paragraph.split_whitespace() {
-        if is_begun && line.width() + 1 + word.width() > style.columns {
-            put(text, &line);
-            line = " ".repeat(indent + 2);
-            is_begun = false;
-        }
-        if is_begun {
-            line.push(' ');
-        }
-        line.push_str(word);
-        is_begun = true;
-    }
-    put(text, &line);
+    let words = paragraph.trim_start();
+    let indent = " ".repeat(paragraph.len() - words.len());
+    let hanging = format!("{indent}  ");
+    let options = Options::new(style.columns)
+        .initial_indent(&indent)
+        .subsequent_indent(&hanging)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    textwrap::wrap(words, options).iter().for_each(|line| put(text, line));
 }
 
 fn put_list(text: &mut String, title: &str, lines: &[String], style: TextStyle) {
@@ -86,87 +85,76 @@ fn put_list(text: &mut String, title: &str, lines: &[String], style: TextStyle) 
 fn put_legend(text: &mut String, blocks: &[Block]) {
     let mut cells = blocks.iter().flat_map(|block| &block.lines).flat_map(|(_, cells)| cells);
     if cells.any(|cell| cell.verdict == Some(Verdict::Inconclusive)) {
-        put(text, "\n? is inconclusive: the rounds do not tell; more rounds may");
+        put(text, "\n? is inconclusive: the rounds do not decide; run more rounds");
     }
 }
 
 fn put_block(text: &mut String, block: &Block, style: TextStyle) {
-    let names = block.lines.iter().map(|(name, _)| name.as_str()).chain([block.corner]);
-    let name_width = names.map(|name| name.width().min(NAME_COLUMNS_MAX)).max().unwrap_or(0);
-    let columns: Vec<Column> = (0..block.heads.len()).map(|at| Column::of(block, at)).collect();
+    let names = [block.corner].into_iter().chain(block.lines.iter().map(|(name, _)| name.as_str()));
+    let names: Vec<String> = names.map(|name| clipped(name, NAME_COLUMNS_MAX)).collect();
+    let columns: Vec<Vec<String>> = (0..block.heads.len()).map(|at| column(block, at)).collect();
     let mut at = 0;
     while at < columns.len() {
         if at > 0 {
             text.push('\n');
         }
-        let mut room = style.columns.saturating_sub(name_width);
+        let mut room = style.columns.saturating_sub(width(&names));
         let mut end = at;
-        // One column at least, however narrow the terminal.
-        while end < columns.len() && (end == at || columns[end].width + GAP.len() <= room) {
-            room = room.saturating_sub(columns[end].width + GAP.len());
+        // At least one column, however narrow the terminal.
+        while end < columns.len() && (end == at || width(&columns[end]) + GAP <= room) {
+            room = room.saturating_sub(width(&columns[end]) + GAP);
             end += 1;
         }
-        let heads = columns[at..end].iter().map(|column| column.head.clone()).collect();
-        put_line(text, (block.corner, name_width), heads);
-        for (name, cells) in &block.lines {
-            let told = (at..end).map(|at| columns[at].cell(&cells[at], style.is_coloured));
-            put_line(text, (name, name_width), told.collect());
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for (line, name) in names.iter().enumerate() {
+            table.add_row([name].into_iter().chain(columns[at..end].iter().map(|one| &one[line])));
         }
+        for (place, column) in table.column_iter_mut().enumerate() {
+            column.set_padding((if place == 0 { 0 } else { 2 }, 0));
+        }
+        writeln!(text, "{}", coloured(&table.trim_fmt(), style))
+            .expect("a string takes every line");
         at = end;
     }
 }
 
-fn put_line(text: &mut String, (name, width): (&str, usize), cells: Vec<String>) {
-    let mut line = padded(&clipped(name, width), width);
-    for cell in cells {
-        line.push_str(GAP);
-        line.push_str(&cell);
-    }
-    writeln!(text, "{}", line.trim_end()).expect("a string takes every line");
+fn width(cells: &[String]) -> usize {
+    cells.iter().map(|cell| cell.width()).max().unwrap_or(0)
 }
 
-/// One column of a block: the widths of the parts of its cells.
-struct Column {
-    head: String,
-    figure: usize,
-    beside: usize,
-    width: usize,
-}
-
-impl Column {
-    fn of(block: &Block, at: usize) -> Column {
-        let cells = || block.lines.iter().map(|(_, cells)| &cells[at]);
-        let figure = cells().map(|cell| cell.figure.width()).max().unwrap_or(0);
-        let beside = cells().map(|cell| cell.beside.width()).max().unwrap_or(0);
-        let word = cells().map(|cell| word(cell.verdict).width()).max().unwrap_or(0);
-        let gaps = usize::from(beside > 0) + usize::from(word > 0);
-        let head = clipped(&block.heads[at], NAME_COLUMNS_MAX);
-        let width = (figure + beside + word + gaps).max(head.width());
-        Column { head: padded(&head, width), figure, beside, width }
-    }
-
-    fn cell(&self, cell: &Shown, is_coloured: bool) -> String {
-        let figure = format!("{}{}", " ".repeat(self.figure - cell.figure.width()), cell.figure);
-        let told = format!("{figure} {}", padded(&cell.beside, self.beside));
-        let word = word(cell.verdict);
-        let told = if self.beside == 0 { figure } else { told };
-        let told = if word.is_empty() { told } else { format!("{told} {word}") };
-        let padded = padded(&told, self.width);
-        match cell.verdict {
-            Some(verdict) if is_coloured => {
-                padded.replace(word, &format!("{}{word}\u{1b}[0m", tone(verdict)))
-            }
-            _ => padded,
+/// Returns one column of a block: its heading, and its cells with aligned parts.
+fn column(block: &Block, at: usize) -> Vec<String> {
+    let cells = || block.lines.iter().map(|(_, cells)| &cells[at]);
+    let figure = cells().map(|cell| cell.figure.width()).max().unwrap_or(0);
+    let beside = cells().map(|cell| cell.beside.width()).max().unwrap_or(0);
+    let line = |cell: &Shown| {
+        // The figures and intervals are ASCII, one column for each character.
+        let mut line = format!("{:>figure$}", cell.figure);
+        if beside > 0 {
+            line += &format!(" {:beside$}", cell.beside);
         }
-    }
+        match cell.verdict {
+            Some(verdict) => format!("{line} {MARK}{}", word(verdict)),
+            None => line,
+        }
+    };
+    [clipped(&block.heads[at], NAME_COLUMNS_MAX)].into_iter().chain(cells().map(line)).collect()
 }
 
-fn word(verdict: Option<Verdict>) -> &'static str {
-    match verdict {
-        Some(Verdict::Inconclusive) => "?",
-        Some(verdict) => verdict.name(),
-        None => "",
+/// Replaces the marks of verdicts by colours, or removes them.
+fn coloured(table: &str, style: TextStyle) -> String {
+    if !style.is_coloured {
+        return table.replace(MARK, "");
     }
+    Verdict::ALL.into_iter().fold(table.to_owned(), |table, verdict| {
+        let word = word(verdict);
+        table.replace(&format!("{MARK}{word}"), &format!("{}{word}\u{1b}[0m", tone(verdict)))
+    })
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    if verdict == Verdict::Inconclusive { "?" } else { verdict.name() }
 }
 
 fn tone(verdict: Verdict) -> &'static str {
@@ -178,14 +166,10 @@ fn tone(verdict: Verdict) -> &'static str {
     }
 }
 
-fn padded(text: &str, width: usize) -> String {
-    format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
-}
-
-/// Without what a terminal would act on, and no wider than so many columns: the middle goes, since
-/// names differ at their ends.
+/// Removes control characters, and shortens to a number of columns: it cuts the middle, since names
+/// differ at their ends.
 fn clipped(text: &str, columns: usize) -> String {
-    let text: String = text.chars().filter(|one| !one.is_control()).collect();
+    let text: String = text.chars().filter(|one| !one.is_control() && *one != MARK).collect();
     if text.width() <= columns {
         return text;
     }
@@ -195,7 +179,7 @@ fn clipped(text: &str, columns: usize) -> String {
     format!("{head}..{}", tail.chars().rev().collect::<String>())
 }
 
-/// As many of the first characters as fit into so many columns.
+/// Returns as many of the first characters as fit into a number of columns.
 fn taken(characters: impl Iterator<Item = char>, columns: usize) -> String {
     let mut room = columns;
     let fits = characters.take_while(|character| {

@@ -1,17 +1,17 @@
-//! A machine that answers every round alike, with as much in it as a real round has, and a plan of
-//! so many cells for it.
+//! A simulated machine whose rounds are all alike, with as much data as a real round, and a plan
+//! with a given number of cells for it.
 
 use diopter_bench::bench::campaign::{Runner, Trouble};
 use diopter_bench::bench::histogram::LatencyTimes;
 use diopter_bench::bench::plan::{Axes, Plan, PlannedColumn, jobs};
-use diopter_bench::bench::round::RoundAnswer;
+use diopter_bench::bench::round::RoundResult;
 use diopter_bench::document::{
     DirectionSample, Environment, Job, ReadWrite, Sample, SeriesPoint, Span,
 };
 
 #[derive(Default)]
 pub struct Steady {
-    answer: Option<RoundAnswer>,
+    reply: Option<RoundResult>,
 }
 
 impl Runner for Steady {
@@ -24,8 +24,8 @@ impl Runner for Steady {
         _job: &Job,
         _column: &PlannedColumn,
         _round: u32,
-    ) -> Result<RoundAnswer, Trouble> {
-        Ok(self.answer.get_or_insert_with(answer).clone())
+    ) -> Result<RoundResult, Trouble> {
+        Ok(self.reply.get_or_insert_with(reply).clone())
     }
 
     fn environment(&self) -> Environment {
@@ -35,7 +35,7 @@ impl Runner for Steady {
     fn end(&mut self, _job: &Job) {}
 }
 
-fn answer() -> RoundAnswer {
+fn reply() -> RoundResult {
     let mut times = LatencyTimes::default();
     for ns in 0..2000 {
         times.lat.record(10_000 + ns * ns);
@@ -48,10 +48,10 @@ fn answer() -> RoundAnswer {
     let series = (1..=100).map(point).collect();
     let sample =
         Sample { elapsed_ns: 1_000_000_000, read: Some(read), series, ..Sample::default() };
-    RoundAnswer { sample, ..RoundAnswer::default() }
+    RoundResult { sample, ..RoundResult::default() }
 }
 
-/// So many rows and columns.
+/// Returns a plan with so many rows and columns.
 pub fn plan(rows: u32, columns: u32, rounds: u32) -> Plan {
     let axes = Axes {
         rw: vec![ReadWrite::RandRead],

@@ -1,4 +1,4 @@
-//! A real browser, headless, driven over a pipe by its DevTools protocol. No test stands here.
+//! A headless browser, driven over a pipe by its DevTools protocol. This file has no tests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// Longer than any answer on a busy machine; a browser that hangs fails the test.
+/// Longer than any reply on a busy machine; a browser that hangs fails the test.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 
-/// Redirections make the pipes to the third and fourth descriptor, where it looks for commands.
+/// Redirections move the pipes to descriptors 3 and 4, where it expects commands.
 const START: &str = "exec chromium --headless --no-sandbox --disable-gpu --disable-quic \
     --no-first-run --disable-background-networking --disable-component-update --disable-sync \
     --disable-dev-shm-usage --remote-debugging-pipe \"--user-data-dir=$0\" about:blank \
@@ -21,16 +21,16 @@ const START: &str = "exec chromium --headless --no-sandbox --disable-gpu --disab
 pub struct Browser {
     child: Child,
     commands: Option<ChildStdin>,
-    answers: Receiver<Value>,
+    replies: Receiver<Value>,
     events: Vec<Value>,
     session: Option<String>,
     next: u64,
-    /// Its profile; goes with it.
+    /// Its profile, removed with it.
     _profile: tempfile::TempDir,
 }
 
 impl Browser {
-    /// `None`, with a line for the summary, where there is none.
+    /// Returns `None`, with a line for the summary, if there is no browser.
     pub fn start() -> Option<Browser> {
         let found = Command::new("sh").args(["-c", "command -v chromium"]).output().unwrap();
         if !found.status.success() {
@@ -45,18 +45,18 @@ impl Browser {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (told, answers) = channel();
+        let (sender, replies) = channel();
         let commands = child.stdin.take();
         let mut pipe = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {
             loop {
                 let mut message = Vec::new();
-                // Ends when the browser ends, or when nobody listens any more.
+                // Ends when the browser ends, or when the receiver is dropped.
                 if pipe.read_until(0, &mut message).is_err() || message.pop() != Some(0) {
                     return;
                 }
                 let Ok(message) = serde_json::from_slice(&message) else { return };
-                if told.send(message).is_err() {
+                if sender.send(message).is_err() {
                     return;
                 }
             }
@@ -64,7 +64,7 @@ impl Browser {
         let mut browser = Browser {
             child,
             commands,
-            answers,
+            replies,
             events: Vec::new(),
             session: None,
             next: 0,
@@ -80,7 +80,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.next += 1;
         let mut command = json!({ "id": self.next, "method": method, "params": parameters });
@@ -91,7 +91,7 @@ impl Browser {
         bytes.push(0);
         self.commands.as_mut().unwrap().write_all(&bytes).unwrap();
         loop {
-            let message = self.answers.recv_timeout(ANSWER_MAX).expect("the browser answers");
+            let message = self.replies.recv_timeout(ANSWER_MAX).expect("the browser replies");
             if message["id"] == json!(self.next) {
                 assert!(message.get("error").is_none(), "{method}: {message}");
                 return message["result"].clone();
@@ -100,7 +100,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page in a window of so many pixels and waits until its charts are drawn.
+    /// Opens a page in a window of a given width and waits until its charts are drawn.
     pub fn open(&mut self, page: &Path, width: u32, scheme: &str) {
         self.events.clear();
         let size = json!({ "width": width, "height": 844, "deviceScaleFactor": 1,
@@ -111,35 +111,36 @@ impl Browser {
         let url = format!("file://{}", page.display());
         self.call("Page.navigate", json!({ "url": url }));
         while !self.events.iter().any(|event| event["method"] == "Page.loadEventFired") {
-            let event = self.answers.recv_timeout(ANSWER_MAX).expect("the page loads");
+            let event = self.replies.recv_timeout(ANSWER_MAX).expect("the page loads");
             self.events.push(event);
         }
         self.settle();
     }
 
-    /// Until figures have been laid out and drawn: two frames after what was asked for.
+    /// Waits until figures have been laid out and drawn: two frames.
     pub fn settle(&mut self) {
         let frames = "new Promise((done) => requestAnimationFrame(() => \
             requestAnimationFrame(() => requestAnimationFrame(() => done(1)))))";
         assert_eq!(self.value(frames), json!(1));
     }
 
-    /// What an expression comes to in the page.
+    /// Returns the value of an expression in the page.
     pub fn value(&mut self, expression: &str) -> Value {
         let ask = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
-        let answer = self.call("Runtime.evaluate", ask);
-        assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
-        answer["result"]["value"].clone()
+        let reply = self.call("Runtime.evaluate", ask);
+        assert!(reply.get("exceptionDetails").is_none(), "{expression}: {reply}");
+        reply["result"]["value"].clone()
     }
 
-    /// The number that an expression comes to.
+    /// Returns the number that an expression evaluates to.
     pub fn count(&mut self, expression: &str) -> usize {
         let value = self.value(expression);
         let count = value.as_u64().unwrap_or_else(|| panic!("{expression}: {value}"));
         usize::try_from(count).unwrap()
     }
 
-    /// Marks of a class in a figure. What only serves their ends, such as ticks, is not counted.
+    /// Returns the number of marks of a class in a figure. Auxiliary elements, such as ticks, are
+    /// not counted.
     pub fn marks(&mut self, figure: &str, class: &str) -> usize {
         self.count(&format!(
             "document.querySelectorAll('#{figure} svg g.{class} > :not(defs, marker)').length"
@@ -156,7 +157,7 @@ impl Browser {
         self.settle();
     }
 
-    /// What a console or the browser complained of since the page was opened.
+    /// Returns the complaints of the console and the browser since the page was opened.
     pub fn complaints(&self) -> Vec<String> {
         let bad = self.events.iter().filter(|event| match event["method"].as_str() {
             Some("Runtime.exceptionThrown") => true,
@@ -167,7 +168,7 @@ impl Browser {
         bad.map(ToString::to_string).collect()
     }
 
-    /// Addresses that were asked for since the page was opened.
+    /// Returns the addresses that were requested since the page was opened.
     pub fn requests(&self) -> Vec<String> {
         let sent = self.events.iter();
         let sent = sent.filter(|event| event["method"] == "Network.requestWillBeSent");
@@ -177,7 +178,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Whatever state it is in: it has nothing that is worth keeping.
+        // Its state does not matter: it has nothing that is worth keeping.
         self.commands = None;
         self.child.kill().ok();
         self.child.wait().ok();

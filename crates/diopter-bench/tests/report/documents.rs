@@ -1,5 +1,5 @@
-//! Documents made by hand, the same at every run: what a report may have to show. No test stands
-//! here.
+//! Handmade documents, the same at every run, with all that a report may have to show. This file
+//! has no tests.
 
 #![allow(dead_code, reason = "each test crate uses its part")]
 
@@ -7,9 +7,9 @@ use diopter_bench::compare::{
     ComparedColumn, ComparedRow, Comparison, Interval, Metric, Rule, Verdict,
 };
 use diopter_bench::document::{
-    Bench, Cell, Column, Contexts, DirectionSample, Doubt, Environment, FileSystemFacts, Guest,
-    Job, Latencies, Latency, Method, Percentile, Processor, ReadWrite, Row, SCHEMA, Sample,
-    SeriesPoint, Span, Switches, Warning,
+    Bench, Cell, Column, Contexts, DirectionSample, Environment, FileSystemFacts, Guest, Job,
+    Latencies, Latency, Method, Percentile, Processor, ReadWrite, Row, SCHEMA, Sample, SeriesPoint,
+    Span, Switches, Warning, WarningKind,
 };
 use diopter_core::prng::Prng;
 
@@ -20,14 +20,14 @@ const STARTED: u64 = 1_795_262_400_000_000_000;
 const PERCENTS: [f64; 14] =
     [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 99.995];
 
-/// What a cell is made from.
+/// The figures that a cell is made from.
 #[derive(Clone, Copy)]
 pub struct Recipe {
     /// Requests per second.
     pub iops: f64,
-    /// How far rounds lie from it, as a fraction.
+    /// Deviation of the rounds from it, as a fraction.
     pub noise: f64,
-    /// Nanoseconds of the processor for each request.
+    /// Processor time for each request.
     pub processor_ns: f64,
     pub rounds: u32,
     /// Points of throughput in each round.
@@ -37,7 +37,7 @@ pub struct Recipe {
 pub const PLAIN: Recipe =
     Recipe { iops: 100_000.0, noise: 0.01, processor_ns: 2_000.0, rounds: 10, points: 20 };
 
-/// A fraction from -1 to 1, thicker in the middle.
+/// Returns a fraction from -1 to 1, denser in the middle.
 fn wobble(prng: &mut Prng) -> f64 {
     let draw = |prng: &mut Prng| f64::from(u32::try_from(prng.below(2001)).unwrap()) / 1000.0 - 1.0;
     f64::midpoint(draw(prng), draw(prng))
@@ -140,7 +140,7 @@ fn sample(prng: &mut Prng, job: &Job, recipe: &Recipe, (round, turn): (u32, u32)
 
 pub fn cell(prng: &mut Prng, job: &Job, recipe: &Recipe, place: (u32, u32)) -> Cell {
     let (column, columns) = place;
-    // Every other round the columns take their turns the other way round.
+    // Every other round the columns take their turns in reverse order.
     let turn = |round: u32| {
         let within = if round.is_multiple_of(2) { column } else { columns - 1 - column };
         round * columns + within
@@ -199,7 +199,7 @@ fn bench(title: &str, columns: Vec<Column>) -> Bench {
     }
 }
 
-/// Adds a job with a cell for each column: so much of the base's throughput each.
+/// Adds a job with a cell for each column: a share of the base's throughput each.
 fn add(bench: &mut Bench, prng: &mut Prng, job: Job, recipe: &Recipe, factors: &[f64]) {
     let columns = u32::try_from(factors.len()).unwrap();
     let cells = (0..columns).zip(factors).map(|(at, factor)| {
@@ -211,7 +211,7 @@ fn add(bench: &mut Bench, prng: &mut Prng, job: Job, recipe: &Recipe, factors: &
     bench.rows.push(Row { job, cells });
 }
 
-/// The question of the reports: three ways, two file systems, reads and writes of 4k and 16k.
+/// The scenario of the reports: three columns, two file systems, reads and writes of 4k and 16k.
 pub fn regression() -> Bench {
     let mut prng = Prng::new(1);
     let columns = vec![
@@ -233,16 +233,16 @@ pub fn regression() -> Bench {
         let recipe = Recipe { iops, noise: 0.012, ..PLAIN };
         add(&mut bench, &mut prng, job(rw, block, file_system, 64), &recipe, &factors);
     }
-    let outliers = Warning { doubt: Doubt::Outliers, evidence: "2 of 10 rounds".to_owned() };
+    let outliers = Warning { kind: WarningKind::Outliers, evidence: "2 of 10 rounds".to_owned() };
     bench.rows[1].cells[2].warnings.push(outliers);
-    let governor = Warning { doubt: Doubt::Governor, evidence: "schedutil".to_owned() };
+    let governor = Warning { kind: WarningKind::Governor, evidence: "schedutil".to_owned() };
     for row in &mut bench.rows {
         row.cells[0].warnings.push(governor.clone());
     }
     bench
 }
 
-/// One way, one job, one round.
+/// One column, one job, one round.
 pub fn one_cell() -> Bench {
     let mut prng = Prng::new(2);
     let mut bench = bench("", vec![column("diopter", None)]);
@@ -252,7 +252,7 @@ pub fn one_cell() -> Bench {
     bench
 }
 
-/// Two ways on two machines, over depths; the second saturates at 16.
+/// Two columns on two machines, over depths; the second saturates at 16.
 pub fn sweep() -> Bench {
     let mut prng = Prng::new(3);
     let columns = vec![column("6.1 libaio", None), column("6.18 io_uring", None)];
@@ -276,7 +276,7 @@ pub fn sweep() -> Bench {
     bench
 }
 
-/// Many ways, for the width of tables and the number of hues.
+/// Many columns, for the width of tables and the number of hues.
 pub fn twelve_columns() -> Bench {
     let mut prng = Prng::new(4);
     let labels = ["libaio", "io_uring", "psync", "sync", "pvsync2", "posixaio"];
@@ -327,7 +327,7 @@ pub fn kernels() -> Bench {
     bench
 }
 
-/// All that is not plain: failures, gaps, long and hostile names, a run that was ended early.
+/// All exceptional cases: failures, gaps, long and hostile names, an interrupted run.
 pub fn awkward() -> Bench {
     let mut prng = Prng::new(6);
     let hostile = "</script><img src=x onerror=\"alert(1)\">|`pipe`";
@@ -359,11 +359,11 @@ pub fn awkward() -> Bench {
         sample.read.as_mut().unwrap().latencies = None;
     }
     let evidence = "load 12.4 on 16 processors, most of it `</details>`".to_owned();
-    bench.rows[0].cells[2].warnings.push(Warning { doubt: Doubt::OtherLoad, evidence });
+    bench.rows[0].cells[2].warnings.push(Warning { kind: WarningKind::OtherLoad, evidence });
     bench
 }
 
-/// So many cells that not all can be shown.
+/// More cells than a page shows.
 pub fn huge() -> Bench {
     let mut prng = Prng::new(7);
     let columns = (0..4).map(|at| column(&format!("way {at}"), None)).collect();
@@ -380,8 +380,8 @@ pub fn huge() -> Bench {
     bench
 }
 
-/// A comparison of a document's columns with its first, as simple as can be: the median of the
-/// rounds' ratios between their least and their most.
+/// Compares a document's columns with its first in the simplest way: the median of the rounds'
+/// ratios between their minimum and their maximum.
 pub fn compared(bench: &Bench) -> Comparison {
     let columns = bench.columns.iter().enumerate().map(|(at, column)| ComparedColumn {
         label: column.label.clone(),

@@ -1,4 +1,4 @@
-//! A backend that counts the bios that it is given; nothing else changes.
+//! A backend that counts the bios it is given and changes nothing else.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,14 +8,13 @@ use diopter_core::backend::{Backend, Capabilities, Completions, LentBio, Registe
 use diopter_core::clock::Nanos;
 use diopter_os::{BioId, BioResult};
 
-/// Any backend, with its bios counted.
 pub struct Counted {
     inner: Box<dyn Backend>,
     bios: Rc<Cell<u64>>,
 }
 
 impl Counted {
-    /// Wraps `inner`; `bios` goes up by one with each bio.
+    /// Wraps `inner`; `bios` is incremented for each bio.
     pub fn new(inner: Box<dyn Backend>, bios: Rc<Cell<u64>>) -> Counted {
         Counted { inner, bios }
     }

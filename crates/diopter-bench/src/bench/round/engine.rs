@@ -1,5 +1,4 @@
-//! A round of the engine: as many threads as the job has, begun together, and one sample of what
-//! they counted.
+//! A round of the engine: the job's threads, started together, and one sample of their counts.
 
 use std::str::FromStr;
 use std::sync::{Barrier, Mutex};
@@ -8,23 +7,23 @@ use std::time::SystemTime;
 use diopter::{Policies, Preset};
 use diopter_core::backend::BackendKind;
 
-use super::usage::{Look, Used, Whose, memory_peak_bytes};
+use super::order::{Facts, Place, RoundOrder, RoundResult};
+use super::usage::{Scope, Snapshot, Used, memory_peak_bytes};
 use super::worker::{DirectionTally, Tally, Worker};
-use super::{Facts, Place, RoundAnswer, RoundOrder};
-use crate::bench::number::{float, nanos, per_second};
 use crate::document::{DirectionSample, Sample, SeriesPoint};
+use crate::number::{float, nanos, per_second};
 
-/// What the first thread sees beside what it counts.
+/// Observations of the first thread.
 #[derive(Default)]
 struct Seen {
-    begin: Option<Look>,
-    end: Option<Look>,
+    begin: Option<Snapshot>,
+    end: Option<Snapshot>,
     started_unix_ns: u64,
 }
 
-pub fn run(order: &RoundOrder, preset: &str, backend: &str) -> Result<RoundAnswer, String> {
+pub fn run(order: &RoundOrder, preset: &str, backend: &str) -> Result<RoundResult, String> {
     let known = Preset::ALL.into_iter().find(|known| known.name() == preset);
-    let policies = known.ok_or_else(|| format!("no preset is called `{preset}`"))?.policies();
+    let policies = known.ok_or_else(|| format!("unknown preset `{preset}`"))?.policies();
     let kind = BackendKind::from_str(backend).map_err(|error| format!("backend: {error}"))?;
     let seen = Mutex::new(Seen::default());
     let tallies = threads(order, (policies, kind), &seen)?;
@@ -49,22 +48,22 @@ pub fn run(order: &RoundOrder, preset: &str, backend: &str) -> Result<RoundAnswe
         flags,
     };
     let sample = sample(order, &all, &used, seen.started_unix_ns);
-    Ok(RoundAnswer { sample, facts, seen: used.seen })
+    Ok(RoundResult { sample, facts, seen: used.seen })
 }
 
 type Choice = (String, Vec<String>);
 
-/// Runs a worker in each thread; the first looks at what is used.
+/// Runs a worker in each thread; the first also observes the resource usage.
 fn threads(
     order: &RoundOrder,
     how: (Policies, BackendKind),
     seen: &Mutex<Seen>,
 ) -> Result<Vec<(Tally, Choice)>, String> {
     let together = Barrier::new(usize::try_from(order.job.numjobs).unwrap_or(usize::MAX));
-    let note = |note: &dyn Fn(&mut Seen)| note(&mut seen.lock().expect("nobody panics in it"));
+    let note = |note: &dyn Fn(&mut Seen)| note(&mut seen.lock().expect("no thread panics in it"));
     let one = |number: u32| {
         let made = Worker::new(order, number, how);
-        // Also a thread that could not be set up comes here, or the others wait for ever.
+        // A thread whose setup failed waits here too, or the others would block forever.
         together.wait();
         let mut worker = made?;
         let is_first = number == 0;
@@ -73,13 +72,13 @@ fn threads(
                 note(&|seen| {
                     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
                     seen.started_unix_ns = since.map_or(0, nanos);
-                    seen.begin = Some(Look::now(Whose::Own));
+                    seen.begin = Some(Snapshot::now(Scope::Own));
                 });
             }
         };
         let end = || {
             if is_first {
-                note(&|seen| seen.end = Some(Look::now(Whose::Own)));
+                note(&|seen| seen.end = Some(Snapshot::now(Scope::Own)));
             }
         };
         let tally = worker.run(order, begin, end)?;
@@ -106,7 +105,7 @@ fn sample(order: &RoundOrder, all: &Tally, used: &Used, started_unix_ns: u64) ->
         processor: used.processor,
         machine: used.machine,
         switches: used.switches,
-        memory_peak_bytes: memory_peak_bytes(Whose::Own),
+        memory_peak_bytes: memory_peak_bytes(Scope::Own),
         bios: Some(all.bios),
         route: Some(all.route),
         contexts: Some(all.contexts.clone()),
@@ -133,7 +132,7 @@ fn direction(tally: &DirectionTally, elapsed_ns: u64) -> Option<DirectionSample>
     })
 }
 
-/// Pages of what was read or written that are in the page cache; 0 where nobody can tell.
+/// Returns the pages of the file that are in the page cache; 0 if it is not known.
 pub fn pages_cached(place: &Place) -> u64 {
     let Place::File(path) = place else { return 0 };
     let options = diopter::File::options().read(true).striped(true);

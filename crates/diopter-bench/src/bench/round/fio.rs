@@ -1,39 +1,35 @@
-//! A round of fio: its command line, a run of it as a child of this process, and its answer as a
-//! sample. Documents of fio that others recorded are read in `crate::fio`.
+//! A round of fio: its command line, a run of it as a child process, and its output as a sample.
+//! `crate::fio` reads documents of fio that others recorded.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use diopter_os::child::bind_to_parent;
-use serde_json::Value;
 
 use super::engine::pages_cached;
-use super::usage::{Look, Whose, memory_peak_bytes};
-use super::{Facts, Place, RoundAnswer, RoundOrder};
+use super::order::{Facts, Place, RoundOrder, RoundResult};
+use super::usage::{Scope, Snapshot, memory_peak_bytes};
 use crate::bench::histogram::Times;
-use crate::bench::number::{float, nanos};
-use crate::document::{
-    DirectionSample, Job, Latencies, Latency, Processor, Sample, Span, Switches,
-};
+use crate::document::{Job, Latency, Sample, Span};
+use crate::fio::grouped;
+use crate::number::{float, nanos};
 
-/// The oldest that knows every option used here.
+/// The oldest version that supports every option used here.
 pub const VERSION_MIN: (u32, u32) = (3, 20);
 
-/// Of what fio says on standard error, so much is told.
-const SAID_MAX: usize = 400;
+/// Longest excerpt of fio's standard error in a message.
+const STDERR_CHARS_MAX: usize = 400;
 
-/// A command line of fio.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FioCommand {
-    /// The program.
     pub program: String,
-    /// Its arguments.
     pub arguments: Vec<String>,
 }
 
-/// The command line that does a job in one round, and writes its JSON to `output`.
+/// Returns the command line that runs a job for one round, and writes its JSON to `output`.
 #[must_use]
 pub fn command_of(
     job: &Job,
@@ -90,25 +86,22 @@ pub fn command_of(
     FioCommand { program: "fio".to_owned(), arguments }
 }
 
-/// The version of the fio in the path, as it says it.
+/// Returns the version of the fio in the path.
 ///
 /// # Errors
-/// There is none, or one that is too old: which, and what to do.
+/// It is not installed, or too old.
 pub fn version_of(program: &str) -> Result<String, String> {
-    let said = Command::new(program).arg("--version").stdin(Stdio::null()).output();
-    let said = said.map_err(|error| format!("run {program}: {error}; install fio"))?;
-    parse_version(String::from_utf8_lossy(&said.stdout).trim())
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("run {program}: {error}; install fio"))?;
+    parse_version(String::from_utf8_lossy(&output.stdout).trim())
 }
 
-/// The version in `fio-3.33`, if it is new enough.
-///
-/// # Errors
-/// As [`version_of`].
-pub fn parse_version(said: &str) -> Result<String, String> {
-    let version = said.strip_prefix("fio-").unwrap_or(said);
+/// Returns the version in `fio-3.33`, if it is new enough.
+pub fn parse_version(output: &str) -> Result<String, String> {
+    let version = output.strip_prefix("fio-").unwrap_or(output);
     let mut numbers = version.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
-        return Err(format!("`{said}` is no version of fio; install fio 3.20 or newer"));
+        return Err(format!("unknown version of fio `{output}`; install fio 3.20 or newer"));
     };
     if (major, minor) < VERSION_MIN {
         let (least_major, least_minor) = VERSION_MIN;
@@ -119,7 +112,7 @@ pub fn parse_version(said: &str) -> Result<String, String> {
     Ok(version.to_owned())
 }
 
-pub fn run(order: &RoundOrder, ioengine: &str) -> Result<RoundAnswer, String> {
+pub fn run(order: &RoundOrder, ioengine: &str) -> Result<RoundResult, String> {
     let Place::File(path) = &order.place else {
         return Err("fio cannot read inside an unmounted image; leave --with out".to_owned());
     };
@@ -127,26 +120,26 @@ pub fn run(order: &RoundOrder, ioengine: &str) -> Result<RoundAnswer, String> {
     let output: PathBuf = order.dir.join("fio.json");
     let command = command_of(&order.job, (ioengine, path), order.warmup_ns, &output);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let before = Look::now(Whose::Children);
+    let before = Snapshot::now(Scope::Children);
     let mut fio = Command::new(&command.program);
     fio.args(&command.arguments).stdin(Stdio::null()).stdout(Stdio::null());
-    // It goes on until its time is over else, whatever became of the run.
+    // Otherwise fio runs to the end of its runtime, even if this process is killed.
     let ended = bind_to_parent(&mut fio, None)
         .output()
         .map_err(|error| format!("run fio: {error}; install fio"))?;
-    let mut used = before.until(&Look::now(Whose::Children));
+    let mut used = before.until(&Snapshot::now(Scope::Children));
     let text = fs::read_to_string(&output).unwrap_or_default();
     if !ended.status.success() {
-        let said = String::from_utf8_lossy(&ended.stderr);
-        let told: String = said.trim().chars().take(SAID_MAX).collect();
+        let output = String::from_utf8_lossy(&ended.stderr);
+        let excerpt: String = output.trim().chars().take(STDERR_CHARS_MAX).collect();
         let status = ended.status;
-        return Err(format!("fio with ioengine {ioengine}: {status}: {told}"));
+        return Err(format!("fio with ioengine {ioengine}: {status}: {excerpt}"));
     }
     let mut sample = sample_of(&text)?;
     sample.round = order.round;
     sample.started_unix_ns = since.map_or(0, nanos);
     sample.machine = used.machine;
-    sample.memory_peak_bytes = memory_peak_bytes(Whose::Children);
+    sample.memory_peak_bytes = memory_peak_bytes(Scope::Children);
     used.seen.pages_cached = pages_cached(&order.place);
     let facts = Facts {
         program: "fio".to_owned(),
@@ -154,90 +147,36 @@ pub fn run(order: &RoundOrder, ioengine: &str) -> Result<RoundAnswer, String> {
         engine: ioengine.to_owned(),
         flags: Vec::new(),
     };
-    Ok(RoundAnswer { sample, facts, seen: used.seen })
+    Ok(RoundResult { sample, facts, seen: used.seen })
 }
 
-/// The sample in what a run with `--group_reporting` and `json+` wrote.
+/// Reads the sample from the output of `--group_reporting` and `json+`.
 fn sample_of(text: &str) -> Result<Sample, String> {
-    // Notes of fio may stand before it.
-    let start = text.find('{').ok_or("fio's answer is no JSON")?;
-    let answer: Value =
-        serde_json::from_str(&text[start..]).map_err(|error| format!("fio's JSON: {error}"))?;
-    let job = &answer["jobs"][0];
-    let error = job["error"].as_i64().ok_or("fio's JSON has no jobs")?;
-    if error != 0 {
-        return Err(format!("fio ended with error {error}: look at the device and its log"));
-    }
-    let runtime_ns = |direction: &str| job[direction]["runtime"].as_u64().unwrap_or(0) * 1_000_000;
-    let elapsed_ns = runtime_ns("read").max(runtime_ns("write"));
-    let (read, write) = (direction(&job["read"]), direction(&job["write"]));
-    if read.is_none() && write.is_none() {
+    let mut sample = grouped(text, of_bins)?;
+    if sample.directions().next().is_none() {
         return Err("fio moved nothing within the round; give it more time".to_owned());
     }
-    let threads_ms = job["job_runtime"].as_u64().unwrap_or(0);
-    let percent = |name: &str| {
-        let percent = job[name].as_f64().unwrap_or(0.0).max(0.0);
-        let seconds = percent / 100.0 * float(threads_ms) / 1e3;
-        std::time::Duration::try_from_secs_f64(seconds).map_or(0, nanos)
-    };
-    let in_flight = |sample: &Option<DirectionSample>| {
-        let latencies = sample.as_ref().and_then(|sample| sample.latencies.as_ref());
-        let lat = latencies.and_then(|latencies| latencies.lat.as_ref());
-        lat.map_or(0.0, |lat| lat.mean_ns * float(lat.count))
-    };
-    let depth = (in_flight(&read) + in_flight(&write)) / float(elapsed_ns.max(1));
-    Ok(Sample {
-        elapsed_ns,
-        processor: Processor { user_ns: percent("usr_cpu"), system_ns: percent("sys_cpu") },
-        // fio counts both kinds together; a thread that does I/O waits.
-        switches: Switches { voluntary: job["ctx"].as_u64().unwrap_or(0), involuntary: 0 },
-        depth_mean: Some(depth),
-        read,
-        write,
-        ..Sample::default()
-    })
+    let latencies = sample.directions().filter_map(|one| one.latencies.as_ref()?.lat.as_ref());
+    let in_flight: f64 = latencies.map(|lat| lat.mean_ns * float(lat.count)).sum();
+    sample.depth_mean = Some(in_flight / float(sample.elapsed_ns.max(1)));
+    Ok(sample)
 }
 
-fn direction(told: &Value) -> Option<DirectionSample> {
-    let ios = told["total_ios"].as_u64().filter(|ios| *ios > 0)?;
-    let latency = |name: &str| latency(&told[name]);
-    Some(DirectionSample {
-        ios,
-        bytes: told["io_bytes"].as_u64().unwrap_or(0),
-        short_ios: told["short_ios"].as_u64().unwrap_or(0),
-        iops: told["iops"].as_f64().unwrap_or(0.0),
-        latencies: Some(Latencies {
-            slat: latency("slat_ns"),
-            clat: latency("clat_ns"),
-            lat: latency("lat_ns"),
-        }),
-    })
-}
-
-/// A latency with its bins as a histogram of the same kind as the engine's; the moments are fio's.
-fn latency(told: &Value) -> Option<Latency> {
-    let count = told["N"].as_u64().filter(|count| *count > 0)?;
+/// Reads bins as a histogram of the engine's kind.
+fn of_bins(bins: &BTreeMap<String, u64>) -> Latency {
     let mut times = Times::default();
-    for (ns, count) in told["bins"].as_object().into_iter().flatten() {
-        if let (Ok(ns), Some(count)) = (ns.parse(), count.as_u64()) {
-            times.record_many(ns, count);
+    for (ns, count) in bins {
+        if let Ok(ns) = ns.parse() {
+            times.record_many(ns, *count);
         }
     }
-    let of_bins = times.to_latency();
-    Some(Latency {
-        count,
-        min_ns: told["min"].as_u64().unwrap_or(0),
-        max_ns: told["max"].as_u64().unwrap_or(0),
-        mean_ns: told["mean"].as_f64().unwrap_or(0.0),
-        stddev_ns: told["stddev"].as_f64().unwrap_or(0.0),
-        ..of_bins.unwrap_or_default()
-    })
+    times.to_latency().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::ReadWrite;
+    use crate::document::{Processor, ReadWrite};
 
     fn job() -> Job {
         Job {
@@ -294,13 +233,14 @@ mod tests {
         assert_eq!(parse_version("fio-3.36-59-gabc"), Ok("3.36-59-gabc".to_owned()));
         let old = parse_version("fio-2.2.10").unwrap_err();
         assert_eq!(old, "fio 2.2.10 is too old; install 3.20 or newer");
-        assert!(parse_version("hello").unwrap_err().contains("no version of fio"));
+        assert!(parse_version("hello").unwrap_err().contains("unknown version of fio"));
     }
 
     #[test]
     fn a_sample_is_read_from_fios_answer() {
         let text = r#"note: both iodepth
-        {"jobs": [{"error": 0, "usr_cpu": 10.0, "sys_cpu": 20.0, "ctx": 5, "job_runtime": 2000,
+{"fio version": "fio-3.33", "jobs": [{"error": 0, "usr_cpu": 10.0,
+          "sys_cpu": 20.0, "ctx": 5, "job_runtime": 2000,
           "read": {"total_ios": 100, "io_bytes": 409600, "iops": 100.5, "runtime": 1000,
             "short_ios": 1, "lat_ns": {"N": 100, "min": 1000, "max": 3000, "mean": 2000.0,
             "stddev": 10.0, "bins": {"1000": 50, "3000": 50}}},
@@ -318,7 +258,11 @@ mod tests {
 
     #[test]
     fn an_error_of_fio_is_an_error() {
-        assert!(sample_of(r#"{"jobs": [{"error": 5}]}"#).unwrap_err().contains("error 5"));
+        assert!(
+            sample_of(r#"{"fio version": "fio-3.33", "jobs": [{"error": 5}]}"#)
+                .unwrap_err()
+                .contains("error 5")
+        );
         assert!(sample_of("fio: nothing").is_err());
         assert!(sample_of("{\"jobs\": [").is_err());
     }

@@ -1,5 +1,5 @@
-//! What a round used and what went on beside it, as differences between two looks: this process,
-//! the machine, and the control group.
+//! Resource usage of a round and other activity during it, as differences between two snapshots:
+//! this process, the machine, and the control group.
 
 use std::fs;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::number::nanos;
 use crate::document::{Processor, Switches};
+use crate::number::nanos;
 
-/// What was seen beside a round; doubts are made of it.
+/// Observations during a round, from which warnings are derived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Seen {
-    /// Time that the processors of the machine were there, all together.
+    /// Total time of the machine's processors.
     pub available_ns: u64,
-    /// Time that programs of others ran.
+    /// Processor time of other programs.
     pub others_ns: u64,
-    /// Time that the host of a virtual machine took away.
+    /// Time taken by the host of a virtual machine.
     pub stolen_ns: u64,
-    /// Time for which the control group held processes back.
+    /// Time for which the control group throttled processes.
     pub throttled_ns: u64,
     /// Pages of the file in the page cache after the round.
     pub pages_cached: u64,
 }
 
-/// One look.
+/// A snapshot.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct Snapshot {
     own: Own,
     machine: Option<Machine>,
     throttled_us: u64,
@@ -50,40 +50,38 @@ struct Machine {
     stolen_ns: u64,
 }
 
-/// What lies between two looks.
+/// The difference between two snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// By the process.
+    /// Used by the process.
     pub processor: Processor,
-    /// By everything on the machine.
+    /// Used by everything on the machine.
     pub machine: Option<Processor>,
-    /// Of the process.
     pub switches: Switches,
-    /// Beside it.
     pub seen: Seen,
 }
 
-/// Whose time is looked at.
+/// The processes whose time is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// That of this process.
+pub enum Scope {
+    /// This process.
     Own,
-    /// That of the children that it has waited for.
+    /// The children that it has waited for.
     Children,
 }
 
-impl Look {
-    /// Now.
-    pub fn now(whose: Whose) -> Look {
-        Look {
-            own: own(whose),
+impl Snapshot {
+    /// Takes a snapshot.
+    pub fn now(scope: Scope) -> Snapshot {
+        Snapshot {
+            own: own(scope),
             machine: fs::read_to_string("/proc/stat").ok().and_then(|text| machine(&text)),
             throttled_us: throttled_us(),
         }
     }
 
-    /// From here to `later`.
-    pub fn until(&self, later: &Look) -> Used {
+    /// Returns the difference from here to `later`.
+    pub fn until(&self, later: &Snapshot) -> Used {
         let own = |of: fn(&Own) -> Duration| nanos(of(&later.own).saturating_sub(of(&self.own)));
         let processor = Processor { user_ns: own(|it| it.user), system_ns: own(|it| it.system) };
         let before = self.own.switches;
@@ -102,28 +100,28 @@ impl Look {
             whole = Some(Processor { user_ns, system_ns });
             seen.stolen_ns = passed(|it| it.stolen_ns);
             seen.available_ns = user_ns + system_ns + seen.stolen_ns + passed(|it| it.idle_ns);
-            // Only what programs used: the kernel works for this one outside of it, too.
+            // Only the time of programs: the kernel also works for this process outside of it.
             seen.others_ns = user_ns.saturating_sub(processor.user_ns);
         }
         Used { processor, machine: whole, switches, seen }
     }
 }
 
-/// Most memory that this process held so far, or its largest child, in bytes.
-pub fn memory_peak_bytes(whose: Whose) -> Option<u64> {
-    let kib = getrusage(who(whose)).ok()?.max_rss();
+/// Returns the peak memory of this process, or of its largest child, in bytes.
+pub fn memory_peak_bytes(scope: Scope) -> Option<u64> {
+    let kib = getrusage(who(scope)).ok()?.max_rss();
     u64::try_from(kib).ok().map(|kib| kib * 1024)
 }
 
-fn who(whose: Whose) -> UsageWho {
-    match whose {
-        Whose::Own => UsageWho::RUSAGE_SELF,
-        Whose::Children => UsageWho::RUSAGE_CHILDREN,
+fn who(scope: Scope) -> UsageWho {
+    match scope {
+        Scope::Own => UsageWho::RUSAGE_SELF,
+        Scope::Children => UsageWho::RUSAGE_CHILDREN,
     }
 }
 
-fn own(whose: Whose) -> Own {
-    let Ok(usage) = getrusage(who(whose)) else { return Own::default() };
+fn own(scope: Scope) -> Own {
+    let Ok(usage) = getrusage(who(scope)) else { return Own::default() };
     let count = |of: fn(&Usage) -> i64| u64::try_from(of(&usage)).unwrap_or(0);
     Own {
         user: duration(usage.user_time()),
@@ -141,8 +139,8 @@ fn duration(time: TimeVal) -> Duration {
     Duration::from_secs(seconds) + Duration::from_micros(micros)
 }
 
-/// The first line of /proc/stat (proc_stat(5)), in ticks of a hundredth of a second, which is what
-/// Linux tells on every architecture that diopter is built for. Guests count as users already.
+/// Parses the first line of /proc/stat (proc_stat(5)), in ticks of a hundredth of a second on every
+/// architecture that diopter supports. User time already includes guests.
 fn machine(text: &str) -> Option<Machine> {
     const TICK_NS: u64 = 10_000_000;
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
@@ -184,15 +182,15 @@ mod tests {
 
     #[test]
     fn work_between_two_looks_is_seen_as_this_process_own() {
-        let before = Look::now(Whose::Own);
+        let before = Snapshot::now(Scope::Own);
         let started = Instant::now();
         let mut sum = 0u64;
         while started.elapsed() < Duration::from_millis(30) {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
-        let after = Look::now(Whose::Own);
+        let after = Snapshot::now(Scope::Own);
         let used = before.until(&after);
         assert!(used.processor.user_ns + used.processor.system_ns > 0, "{used:?}");
-        assert!(memory_peak_bytes(Whose::Own).is_some_and(|bytes| bytes > 1 << 20));
+        assert!(memory_peak_bytes(Scope::Own).is_some_and(|bytes| bytes > 1 << 20));
     }
 }

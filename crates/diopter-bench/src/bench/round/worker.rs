@@ -1,5 +1,5 @@
-//! One thread of a round: an engine of its own that keeps a job's requests in flight, and what it
-//! counts. Only the public doors of the engine are used.
+//! One thread of a round: a private engine that keeps a job's requests in flight, and its counters.
+//! It uses only the public interface of the engine.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,49 +15,43 @@ use diopter_core::prng::Prng;
 use diopter_core::{clock, limits};
 
 use super::counted::Counted;
-use super::{Place, RoundOrder};
+use super::order::{Place, RoundOrder};
 use crate::bench::histogram::LatencyTimes;
 use crate::bench::offsets::Offsets;
 use crate::document::{Contexts, Direction, RouteSample, Span};
 
-/// No request takes so long.
+/// Longest wait for a request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Slices of a round, at most, and the shortest.
+/// Largest number of slices of a round, and the shortest slice.
 const SLICES_MAX: u64 = 200;
 const SLICE_NS_MIN: u64 = 10_000_000;
 
-/// What a thread counted.
+/// The counters of a thread.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Reads, then writes.
     pub read: DirectionTally,
-    /// Writes.
     pub write: DirectionTally,
-    /// Which way bytes went.
+    /// Bytes by route.
     pub route: RouteSample,
     /// Requests and bytes of each slice.
     pub series: Vec<(u64, u64)>,
-    /// Length of a slice.
     pub slice_ns: u64,
-    /// From the first to the last that counts.
+    /// From the first to the last counted request.
     pub elapsed_ns: u64,
-    /// Bios handed to the backend meanwhile.
+    /// Bios submitted to the backend meanwhile.
     pub bios: u64,
-    /// Where completions ran meanwhile.
+    /// Contexts in which completions ran meanwhile.
     pub contexts: Contexts,
 }
 
-/// What a thread counted in one direction.
+/// The counters of a thread in one direction.
 #[derive(Clone, Debug, Default)]
 pub struct DirectionTally {
-    /// Requests.
     pub ios: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// Those that moved less than was asked.
+    /// Requests that moved less than was asked.
     pub short_ios: u64,
-    /// Their latencies.
     pub times: LatencyTimes,
 }
 
@@ -69,12 +63,12 @@ pub struct Worker {
     offsets: Offsets,
     idle: Vec<IoBuf>,
     block_bytes: u64,
-    /// Which backend, and which of its features are in force.
+    /// The backend, and its features in use.
     pub choice: (String, Vec<String>),
 }
 
 impl Worker {
-    /// Opens, sets up and fills the buffers.
+    /// Opens the file and the engine, and fills the buffers.
     pub fn new(
         order: &RoundOrder,
         number: u32,
@@ -90,7 +84,7 @@ impl Worker {
         let flags = features.filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned());
         let choice = (name, flags.collect());
         let counted = Counted::new(Box::new(ladder), Rc::clone(&bios));
-        // The job says how many are in flight; nothing is kept back besides.
+        // The job sets the number of requests in flight; the engine needs no reserve.
         let policies = Policies { depth: DepthPolicy::Fixed(limits::DEPTH_MAX), ..policies };
         let engine = Engine::on_backend(slab, Box::new(counted), policies);
         let file = open(&order.place, order)?;
@@ -108,8 +102,8 @@ impl Worker {
         Ok(Worker { engine, bios, file, offsets, idle, block_bytes, choice })
     }
 
-    /// Keeps the queue full: through the warm-up, then until the job's span is over. `begin` and
-    /// `end` are called where the counting begins and ends.
+    /// Keeps the queue full through the warm-up and until the job's span ends. Calls `begin` and
+    /// `end` where the counting begins and ends.
     pub fn run(
         &mut self,
         order: &RoundOrder,
@@ -154,7 +148,7 @@ impl Worker {
         let request = match direction {
             Direction::Read => Request::read(offset, memory),
             Direction::Write => {
-                // Two writes are not the same bytes, as fio has it.
+                // As with fio, no two writes have the same bytes.
                 memory[..8].copy_from_slice(&offset.wrapping_add(clock::now().0).to_le_bytes());
                 Request::write(offset, memory)
             }
@@ -163,13 +157,13 @@ impl Worker {
         started.map(drop).map_err(|refused| refused.error.to_string())
     }
 
-    /// The next that finished, and when it did.
+    /// Returns the next completed request, and its time.
     fn wait(
         &mut self,
         mut count: impl FnMut(&FinishedRequest, u64),
     ) -> Result<(IoBuf, u64), String> {
         let done = self.engine.wait(PATIENCE).map_err(|error| error.to_string())?;
-        let done = done.ok_or("no request finished in 60 s: look at the device")?;
+        let done = done.ok_or("no request completed in 60 s: check the device")?;
         if let Err(error) = &done.result {
             return Err(error.to_string());
         }
@@ -178,7 +172,7 @@ impl Worker {
             at => at,
         };
         count(&done, at);
-        let memory = done.memory.ok_or("a request came back without its memory")?;
+        let memory = done.memory.ok_or("a request completed without its memory")?;
         Ok((memory, at))
     }
 
@@ -222,7 +216,7 @@ impl Tally {
     fn of(span: Span) -> Tally {
         let slice_ns = match span {
             Span::RuntimeNs(runtime_ns) => (runtime_ns / SLICES_MAX).max(SLICE_NS_MIN),
-            // How long it takes is not known: slices of a tenth of a second, as many as fit.
+            // The duration is not known: use slices of a tenth of a second, as many as fit.
             Span::IoBytes(_) => 10 * SLICE_NS_MIN,
         };
         Tally { slice_ns, ..Tally::default() }
@@ -245,7 +239,7 @@ impl Tally {
         self.route.bounced += done.route.bounced;
         self.route.buffered += done.route.buffered;
         let slice = at.saturating_sub(started) / self.slice_ns;
-        // The last request may end past the last slice; the thousandth takes what is left.
+        // The last request may end past the last slice; the thousandth takes the rest.
         let slice = usize::try_from(slice.min(999)).expect("at most 999");
         if self.series.len() <= slice {
             self.series.resize(slice + 1, (0, 0));
@@ -254,7 +248,7 @@ impl Tally {
         self.series[slice].1 += moved;
     }
 
-    /// Takes in what another thread counted at the same time.
+    /// Adds the counters of another thread.
     pub fn add(&mut self, other: &Tally) {
         self.read.add(&other.read);
         self.write.add(&other.write);
@@ -276,12 +270,12 @@ impl Tally {
         self.contexts.task += other.contexts.task;
     }
 
-    /// Time that requests were in flight, all together.
+    /// Returns the total time that requests were in flight.
     pub fn in_flight_ns(&self) -> u64 {
         self.read.times.lat.sum_ns().saturating_add(self.write.times.lat.sum_ns())
     }
 
-    /// Requests in both directions.
+    /// Returns the requests in both directions.
     pub fn ios(&self) -> u64 {
         self.read.ios + self.write.ios
     }

@@ -2,17 +2,18 @@
 //! shows.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::compare::Verdict;
-use crate::document::{Bench, Cell, Contexts, Direction, Sample};
+use crate::document::{Bench, Cell, Direction, Sample};
 use crate::number::float;
-use crate::report::figures::{self, Figures};
+use crate::report::figures::Figures;
 use crate::report::judged::Judged;
 use crate::report::latency::{self, Kind};
 
-/// Points of throughput over time in the whole page: each takes about 14 bytes.
+/// Largest number of points of throughput over time in a page: each takes about 14 bytes.
 const SERIES_POINTS_MAX: usize = 60_000;
-/// Points of one round's throughput: a chart is no wider than this many pixels.
+/// Largest number of points of one round's throughput: a chart has no more pixels in its width.
 const ROUND_POINTS_MAX: usize = 1000;
 /// Fewer points than this show no shape.
 const ROUND_POINTS_MIN: usize = 10;
@@ -22,22 +23,8 @@ pub(super) struct PageCell {
     environment: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
-    rounds: usize,
-    iops: Option<f64>,
-    bytes_per_second: Option<f64>,
-    total_bytes: Option<f64>,
-    user_ns: Option<f64>,
-    system_ns: Option<f64>,
-    switches: Option<f64>,
-    bios: Option<f64>,
-    depth: Option<f64>,
-    memory_bytes: Option<u64>,
-    instructions: Option<f64>,
-    guest_switches: Option<f64>,
-    short_ios: u64,
-    /// Bytes moved directly, by bounce buffers, by the page cache.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    route: Option<[u64; 3]>,
+    #[serde(flatten)]
+    figures: Figures,
     ratio: Option<f64>,
     low: Option<f64>,
     high: Option<f64>,
@@ -50,21 +37,8 @@ pub(super) struct PageCell {
     metric: Option<&'static str>,
     #[serde(skip_serializing_if = "String::is_empty")]
     reason: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    contexts: Option<PageContexts>,
     latencies: Vec<PageLatency>,
     rounds_detail: Vec<PageRound>,
-}
-
-#[derive(Debug, Serialize)]
-struct PageContexts {
-    inline: u64,
-    deferred: u64,
-    hardirq: u64,
-    softirq: u64,
-    kworker: u64,
-    task: u64,
-    deferred_by: Vec<(String, u64)>,
 }
 
 #[derive(Debug, Serialize)]
@@ -76,29 +50,34 @@ struct PageLatency {
     ns: Vec<Option<f64>>,
 }
 
-/// One round: where it stands in time, and its throughput.
+/// One round: its position in time, and its throughput.
 #[derive(Debug, Serialize)]
 struct PageRound {
     round: u32,
     turn: u32,
-    /// Seconds from the begin of the row's first round.
+    /// Seconds since the start of the row's first round.
     from_s: f64,
     seconds: f64,
     iops: f64,
-    /// Seconds from the begin of the round, and requests per second until then.
+    /// Seconds since the start of the round, and requests per second until then.
     series: Vec<(f64, f64)>,
 }
 
 impl PageCell {
-    /// What was measured and judged, without curves and rounds.
+    /// Returns the figures and the verdict, without curves and rounds.
     pub(super) fn of(cell: &Cell, figures: &Figures, judged: Option<&Judged>) -> PageCell {
-        let mut page = PageCell::measured(cell, figures);
+        let mut page = PageCell {
+            environment: cell.environment,
+            failure: cell.failure.clone(),
+            figures: figures.clone(),
+            ..PageCell::default()
+        };
         if let Some(judged) = judged {
-            page.ratio = Some(rounded(judged.ratio));
-            page.low = judged.interval.map(|interval| rounded(interval.low));
-            page.high = judged.interval.map(|interval| rounded(interval.high));
-            page.same_low = judged.same_interval.map(|interval| rounded(interval.low));
-            page.same_high = judged.same_interval.map(|interval| rounded(interval.high));
+            page.ratio = Some(judged.ratio);
+            page.low = judged.interval.map(|interval| interval.low);
+            page.high = judged.interval.map(|interval| interval.high);
+            page.same_low = judged.same_interval.map(|interval| interval.low);
+            page.same_high = judged.same_interval.map(|interval| interval.high);
             page.verdict = judged.verdict;
             page.metric = Some(judged.metric.name());
             page.reason = judged.reason.clone();
@@ -113,40 +92,11 @@ impl PageCell {
         self.rounds_detail = rounds.collect();
     }
 
-    fn measured(cell: &Cell, figures: &Figures) -> PageCell {
-        let short = |value: Option<f64>| value.map(rounded);
-        PageCell {
-            environment: cell.environment,
-            failure: cell.failure.clone(),
-            rounds: figures.rounds,
-            iops: short(figures.iops),
-            bytes_per_second: short(figures.bytes_per_second),
-            total_bytes: short(figures.total_bytes),
-            user_ns: short(figures.user_ns),
-            system_ns: short(figures.system_ns),
-            switches: short(figures.switches),
-            bios: short(figures.bios),
-            depth: short(figures.depth),
-            memory_bytes: figures.memory_bytes,
-            instructions: short(figures.instructions),
-            guest_switches: short(figures.guest_switches),
-            short_ios: figures.short_ios,
-            route: figures.route.map(|route| [route.direct, route.bounced, route.buffered]),
-            contexts: figures.contexts.as_ref().map(contexts),
-            ..PageCell::default()
-        }
-    }
-}
-
-fn contexts(contexts: &Contexts) -> PageContexts {
-    PageContexts {
-        inline: contexts.inline,
-        deferred: contexts.deferred,
-        hardirq: contexts.hardirq,
-        softirq: contexts.softirq,
-        kworker: contexts.kworker,
-        task: contexts.task,
-        deferred_by: contexts.deferred_by.clone(),
+    /// Converts it to JSON with short fractions.
+    pub(super) fn into_value(self) -> Value {
+        let mut value = serde_json::to_value(self).expect("strings and numbers are JSON");
+        shorten(&mut value);
+        value
     }
 }
 
@@ -159,15 +109,15 @@ fn latencies(cell: &Cell) -> Vec<PageLatency> {
                 direction,
                 kind: kind.name(),
                 count: curve.count,
-                mean_ns: rounded(curve.mean_ns),
-                ns: curve.ns.into_iter().map(|ns| ns.map(rounded)).collect(),
+                mean_ns: curve.mean_ns,
+                ns: curve.ns,
             });
         }
     }
     all
 }
 
-/// When the first round of a row began.
+/// Returns the start of a row's first round.
 pub(super) fn row_began(cells: &[Cell]) -> u64 {
     let samples = cells.iter().flat_map(|cell| &cell.samples);
     samples.map(|sample| sample.started_unix_ns).min().unwrap_or(0)
@@ -177,15 +127,16 @@ fn round(sample: &Sample, row_began: u64, points_max: usize) -> PageRound {
     PageRound {
         round: sample.round,
         turn: sample.turn,
-        from_s: rounded(float(sample.started_unix_ns - row_began) / 1e9),
-        seconds: rounded(float(sample.elapsed_ns) / 1e9),
-        iops: rounded(figures::iops_of(sample)),
+        from_s: float(sample.started_unix_ns - row_began) / 1e9,
+        seconds: float(sample.elapsed_ns) / 1e9,
+        iops: sample.iops(),
         series: series(sample, points_max),
     }
 }
 
-/// Throughput over a round, with so many neighbours joined that `points_max` are left. A last slice
-/// of less than half the others' time is left out: one request in a sliver is no rate.
+/// Returns the throughput over a round, with neighbours joined so that at most `points_max` are
+/// left. Omits a last slice of less than half the others' duration: its few requests are not a
+/// rate.
 fn series(sample: &Sample, points_max: usize) -> Vec<(f64, f64)> {
     if points_max == 0 {
         return Vec::new();
@@ -200,14 +151,14 @@ fn series(sample: &Sample, points_max: usize) -> Vec<(f64, f64)> {
         let lasted_ns = at_ns.saturating_sub(before_ns);
         if lasted_ns > 0 && lasted_ns >= whole_ns / 2 {
             let seconds = float(lasted_ns) / 1e9;
-            points.push((rounded(float(at_ns) / 1e9), rounded(float(ios) / seconds)));
+            points.push((float(at_ns) / 1e9, float(ios) / seconds));
         }
         before_ns = before_ns.max(at_ns);
     }
     points
 }
 
-/// How many points each round's series may have so that all of them fit; zero for none at all.
+/// Returns the number of points of each round's series with which all of them fit; zero for none.
 pub(super) fn round_points_max(bench: &Bench, cells_max: usize, notes: &mut Vec<String>) -> usize {
     let cells = bench.rows.iter().flat_map(|row| &row.cells).take(cells_max);
     let samples = cells.flat_map(|cell| &cell.samples);
@@ -223,12 +174,18 @@ pub(super) fn round_points_max(bench: &Bench, cells_max: usize, notes: &mut Vec<
     0
 }
 
-/// Five significant digits: more than any chart or table shows, in half the bytes.
-fn rounded(value: f64) -> f64 {
-    if value == 0.0 || !value.is_finite() {
-        return 0.0;
+/// Rounds all fractions to five significant digits: more than any chart or table shows, in half the
+/// bytes.
+fn shorten(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let text = format!("{:.4e}", number.as_f64().unwrap_or(0.0));
+            *value = Value::from(text.parse::<f64>().expect("a printed number can be parsed"));
+        }
+        Value::Array(all) => all.iter_mut().for_each(shorten),
+        Value::Object(fields) => fields.values_mut().for_each(shorten),
+        _ => {}
     }
-    format!("{value:.4e}").parse().expect("what is printed as a number is read as one")
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! One page that holds all it needs: style, script, chart library and data. It asks for nothing
-//! from anywhere, and says so to the browser in its content security policy.
+//! A self-contained page: style, script, chart library and data. Its content security policy
+//! forbids all requests.
 
 mod cell;
 mod model;
@@ -11,21 +11,23 @@ use model::Page;
 
 const PAGE: &str = include_str!("../../../assets/report.html");
 const STYLE: &str = include_str!("../../../assets/report.css");
-const SCRIPTS: [&str; 4] = [
+const SCRIPTS: [&str; 7] = [
     include_str!("../../../assets/vendor/d3.min.js"),
     include_str!("../../../assets/vendor/plot.min.js"),
     include_str!("../../../assets/charts.js"),
+    include_str!("../../../assets/report-data.js"),
+    include_str!("../../../assets/report-ratios.js"),
+    include_str!("../../../assets/report-job.js"),
     include_str!("../../../assets/report.js"),
 ];
 
-/// The page of a document.
 pub(super) fn page(bench: &Bench, comparison: Option<&Comparison>) -> String {
     let page = Page::of(bench, comparison);
     let data = serde_json::to_string(&page).expect("strings and numbers are JSON");
     let title = if bench.title.is_empty() { "Benchmark" } else { &bench.title };
     let scripts: String =
         SCRIPTS.iter().map(|script| format!("<script>{script}</script>\n")).collect();
-    // From the last to the first: what was put in is not looked through again.
+    // From the last to the first: inserted text is not searched.
     let mut page = PAGE.to_owned();
     let parts = [
         ("<!--scripts-->", scripts),
@@ -40,7 +42,7 @@ pub(super) fn page(bench: &Bench, comparison: Option<&Comparison>) -> String {
     untrusted::page(&page).into_owned()
 }
 
-/// JSON that nothing in it can end the script element around it: `<` is written as an escape.
+/// Escapes `<`, so that no JSON can end the script element around it.
 fn as_script_data(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }

@@ -1,11 +1,12 @@
-//! What a page embeds: figures and curves, small enough for any document to open. Every limit that
-//! cuts something adds a line to the notes, which the page shows.
+//! The data that a page embeds: figures and curves, small enough for any document to open. Every
+//! limit that omits something adds a line to the notes, which the page shows.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::cell::{self, PageCell};
 use crate::compare::{Aim, Comparison, Metric, Rule};
-use crate::document::{Bench, Cell, Column, Doubt};
+use crate::document::{Bench, Cell, Column, WarningKind};
 use crate::report::environment::{self, Fact};
 use crate::report::figures::Figures;
 use crate::report::judged::{self, Judgements};
@@ -13,13 +14,12 @@ use crate::report::label::Labels;
 use crate::report::latency::PERCENTS;
 use crate::report::numbers::moment;
 
-/// Cells whose rounds and curves are embedded; of further ones only the figures are. A page of this
-/// many takes about 5 MB.
+/// Largest number of cells with embedded rounds and curves; further cells have figures only. A page
+/// of this many takes about 5 MB.
 const CELLS_DETAILED_MAX: usize = 1000;
-/// Places that a warning lists.
+/// Largest number of places that a warning lists.
 const WARNING_PLACES_MAX: usize = 100;
 
-/// The whole page.
 #[derive(Debug, Serialize)]
 pub(super) struct Page {
     title: String,
@@ -32,21 +32,21 @@ pub(super) struct Page {
     order: String,
     seed: String,
     effect_floor: f64,
-    /// How it was judged; `None` where nobody did.
+    /// The rule of the verdicts; `None` without a comparison.
     rule: Option<Rule>,
-    /// What ratios are of.
+    /// The metrics of the ratios.
     metrics: Vec<PageMetric>,
-    /// Whether some cells have figures only.
+    /// True if some cells have figures only.
     is_cut: bool,
     percents: [f64; PERCENTS.len()],
     columns: Vec<PageColumn>,
     jobs: Vec<PageJob>,
     /// By row, then column.
-    cells: Vec<Vec<PageCell>>,
+    cells: Vec<Vec<Value>>,
     environments: usize,
     facts: Vec<Fact>,
     warnings: Vec<PageWarning>,
-    /// What was left out of the page, and where it is.
+    /// Omissions of the page, with the report that has them.
     notes: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ struct PageColumn {
     label: String,
     detail: String,
     kernel: Option<String>,
-    /// What it is compared to.
+    /// Index of the base.
     base: Option<usize>,
 }
 
@@ -72,21 +72,22 @@ struct PageJob {
     rw: &'static str,
     block_bytes: u64,
     iodepth: u32,
-    /// Jobs with the same word differ in nothing but their depth.
+    /// Jobs with the same key differ only in their depth.
     sweep: usize,
 }
 
 #[derive(Debug, Serialize)]
 struct PageWarning {
-    doubt: &'static str,
+    #[serde(rename = "doubt")]
+    kind: &'static str,
     remedy: &'static str,
     count: usize,
-    /// Row, column and what was seen there.
+    /// Row, column and evidence.
     places: Vec<(usize, usize, String)>,
 }
 
 impl Page {
-    /// Of a document, with what a comparison said about it.
+    /// Builds the page of a document, with the results of its comparison.
     pub(super) fn of(bench: &Bench, comparison: Option<&Comparison>) -> Page {
         let figures = judged::figures_of(bench);
         let judgements = match comparison {
@@ -109,7 +110,7 @@ impl Page {
             rounds: bench.method.rounds,
             warmup_ns: bench.method.warmup_ns,
             order: bench.method.order.clone(),
-            // A seed may have more digits than a number of JavaScript.
+            // A seed may have more digits than a JavaScript number.
             seed: bench.method.seed.to_string(),
             effect_floor: bench.method.effect_floor,
             rule: comparison.map(|comparison| comparison.rule),
@@ -151,7 +152,7 @@ impl Page {
                 if let Some(judged) = judged {
                     self.add_metric(judged.metric);
                 }
-                cells.push(cell);
+                cells.push(cell.into_value());
             }
             self.cells.push(cells);
         }
@@ -166,9 +167,9 @@ impl Page {
 
     fn add_metric(&mut self, metric: Metric) {
         let is_lower_better = metric.aim() == Aim::Lower;
-        let told = PageMetric { name: metric.name(), is_lower_better };
-        if !self.metrics.contains(&told) {
-            self.metrics.push(told);
+        let metric = PageMetric { name: metric.name(), is_lower_better };
+        if !self.metrics.contains(&metric) {
+            self.metrics.push(metric);
         }
     }
 }
@@ -214,22 +215,22 @@ fn jobs(bench: &Bench, labels: Labels) -> Vec<PageJob> {
 }
 
 fn warnings(bench: &Bench) -> Vec<PageWarning> {
-    let mut all: Vec<(Doubt, PageWarning)> = Vec::new();
+    let mut all: Vec<(WarningKind, PageWarning)> = Vec::new();
     for (at, row) in bench.rows.iter().enumerate() {
         for (column, cell) in row.cells.iter().enumerate() {
             for warning in &cell.warnings {
-                let doubt = warning.doubt;
-                let place = all.iter().position(|(known, _)| *known == doubt);
+                let kind = warning.kind;
+                let place = all.iter().position(|(known, _)| *known == kind);
                 let place = place.unwrap_or_else(|| {
-                    let (name, remedy) = (doubt.name(), doubt.remedy());
+                    let (name, remedy) = (kind.name(), kind.remedy());
                     let places = Vec::new();
-                    all.push((doubt, PageWarning { doubt: name, remedy, count: 0, places }));
+                    all.push((kind, PageWarning { kind: name, remedy, count: 0, places }));
                     all.len() - 1
                 });
-                let told = &mut all[place].1;
-                told.count += 1;
-                if told.places.len() < WARNING_PLACES_MAX {
-                    told.places.push((at, column, warning.evidence.clone()));
+                let entry = &mut all[place].1;
+                entry.count += 1;
+                if entry.places.len() < WARNING_PLACES_MAX {
+                    entry.places.push((at, column, warning.evidence.clone()));
                 }
             }
         }

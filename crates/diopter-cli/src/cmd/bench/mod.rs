@@ -11,11 +11,11 @@ use std::time::SystemTime;
 
 use diopter::BackendKind;
 use diopter_bench::bench::campaign::{Campaign, Ending};
-use diopter_bench::bench::ground::{Ground, Named};
 use diopter_bench::bench::journal::{Begin, Journal, Reached, SCHEMA};
 use diopter_bench::bench::machine::Machine;
 use diopter_bench::bench::plan::Plan;
 use diopter_bench::bench::result::{ResultFile, journal_of};
+use diopter_bench::bench::target::{BenchTarget, TargetPath};
 use diopter_bench::bench::{assemble, round};
 use diopter_bench::compare::{self, Settings};
 use diopter_bench::document::Bench;
@@ -65,8 +65,8 @@ fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, 
     let plan = plan::plan(args, &backends)?;
     let signals = Signals::listen().map_err(|errno| format!("signals: {errno}"))?;
     let stopped = signals.clone();
-    let ground = Ground::new(
-        Named::of(&args.name)?,
+    let target = BenchTarget::new(
+        TargetPath::of(&args.name)?,
         &plan.jobs,
         (args.overwrite, Arc::new(move || stopped.arrived().is_some())),
     )?;
@@ -79,7 +79,7 @@ fn bench(args: &BenchArgs, backends: &[BackendKind], look: &Look) -> Result<u8, 
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let child = (program, vec!["bench-round".to_owned()]);
     let stop = Box::new(move || stopped.arrived().is_some());
-    let mut machine = Machine::new(child, ground, &plan, stop);
+    let mut machine = Machine::new(child, target, &plan, stop);
     let mut lost = None;
     let ended = Campaign::new(&plan, &mut machine, (journal, reached)).run(&mut |event| {
         progress.update(event);

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use diopter_bench::bench::builtin::{self, Builtin};
 use diopter_bench::bench::job_file::{self, FILE_BYTES_MAX, FileJob};
-use diopter_bench::bench::plan::{Axes, Plan, PlannedColumn, jobs, number_twins};
+use diopter_bench::bench::plan::{Axes, Plan, PlannedColumn, jobs, number_duplicates};
 use diopter_bench::bench::round::version_of;
 use diopter_bench::compare::ROUNDS_DEFAULT;
 use diopter_bench::document::{Job, Span};
@@ -144,10 +144,10 @@ fn replace<T: Clone>(list: &mut Vec<T>, typed: &[T]) {
 
 fn of_job(name: &Path, rounds: u32) -> Result<Draft, String> {
     if let Some(builtin) = name.to_str().and_then(Builtin::named) {
-        let story = builtin.story(rounds);
-        let title = story.title.to_owned();
-        let parts = vec![Part::of(story.axes, story.base)];
-        return Ok(Draft { title, parts, presets: story.presets, warmup_ns: None });
+        let scenario = builtin.scenario(rounds);
+        let title = scenario.title.to_owned();
+        let parts = vec![Part::of(scenario.axes, scenario.base)];
+        return Ok(Draft { title, parts, presets: scenario.presets, warmup_ns: None });
     }
     let jobs = of_file(name)?;
     let title = name.display().to_string();
@@ -186,6 +186,6 @@ fn columns(args: &BenchArgs, backends: &[&str], presets: &[&str]) -> Vec<Planned
     });
     let peers = args.with.iter().map(|engine| PlannedColumn::fio(engine));
     let mut columns: Vec<PlannedColumn> = engines.chain(peers).collect();
-    number_twins(&mut columns);
+    number_duplicates(&mut columns);
     columns
 }

@@ -5,11 +5,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use diopter_bench::bench::campaign::Event;
-use diopter_bench::bench::doubts::iops;
 use diopter_bench::bench::journal::Reached;
-use diopter_bench::bench::number::median;
 use diopter_bench::bench::plan::Plan;
-use diopter_bench::document::{Cell, Job};
+use diopter_bench::document::{Cell, Job, Sample};
+use diopter_bench::statistics::median;
 use diopter_bench::untrusted;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -110,8 +109,7 @@ impl Progress {
 
 /// Returns the line of a cell: its job, its column, and the median of its rounds.
 fn line_of(job: &Job, column: &str, cell: &Cell) -> String {
-    let figures: Vec<f64> = cell.samples.iter().map(iops).collect();
-    match (median(&figures), &cell.failure) {
+    match (median(cell.samples.iter().map(Sample::iops)), &cell.failure) {
         (Some(middle), _) => format!("{:<32} {column:<16} {middle:>12.0} IOPS", job.name),
         (None, Some(_)) => format!("{:<32} {column:<16} failed", job.name),
         (None, None) => format!("{:<32} {column:<16} not measured", job.name),

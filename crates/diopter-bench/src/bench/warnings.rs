@@ -1,40 +1,43 @@
-//! What makes a cell's figures doubtful, from its rounds alone. Thresholds stand here, each with
-//! its reason; remedies stand with the doubts.
+//! Finds reasons to distrust a cell's figures in its rounds. The thresholds are here, each with its
+//! reason; the remedies are with [`WarningKind`].
 
-use super::number::{float, median};
 use super::round::Seen;
-use crate::document::{Doubt, Environment, Job, Sample, Span, Warning};
+use crate::document::{Environment, Job, Sample, Span, Warning, WarningKind};
+use crate::number::{count, float};
+use crate::statistics::{median, rank_correlation};
 
-/// Fewer requests than these, or less time, and a single slow one moves the mean.
+/// With fewer requests than these, or less time, a single slow one moves the mean.
 const IOS_MIN: u64 = 1000;
 const ELAPSED_NS_MIN: u64 = 200_000_000;
 
 /// Modified z-scores beyond this are outliers (Iglewicz and Hoaglin, "How to Detect and Handle
-/// Outliers", 1993), of at least [`OUTLIER_SHARE`]: quiet devices are not blamed for noise of
-/// nothing.
+/// Outliers", 1993) if they differ by at least [`OUTLIER_SHARE`], so that negligible noise of a
+/// quiet device is not reported.
 const Z_MAX: f64 = 3.5;
 const OUTLIER_SHARE: f64 = 0.05;
 
-/// Share of the processors' time: of programs of others, and of the host.
+/// Largest shares of processor time for other programs, and for the host.
 const OTHERS_SHARE: f64 = 0.10;
 const STOLEN_SHARE: f64 = 0.02;
 
-/// Share of a round for which a control group may hold back.
+/// Largest share of a round in which a control group throttles.
 const THROTTLED_SHARE: f64 = 0.01;
 
-/// Share of the depth that was asked for.
+/// Smallest share of the requested depth.
 const DEPTH_SHARE: f64 = 0.90;
 
-/// Half a round against the other, in the median of the rounds, three quarters of them alike.
+/// Largest change between the halves of a round, as the median of the rounds, with three quarters
+/// of them in the same direction.
 const STEADY_SHARE: f64 = 0.10;
 const SLICES_MIN: usize = 10;
 
-/// Rank correlation with time, and by how much the last third of the rounds is off the first.
+/// Smallest rank correlation with time, and smallest change from the first third of the rounds to
+/// the last.
 const DRIFT_CORRELATION: f64 = 0.8;
 const DRIFT_SHARE: f64 = 0.05;
 const DRIFT_ROUNDS_MIN: usize = 6;
 
-/// All doubts about a cell. `seen` goes with `samples`.
+/// Returns all warnings about a cell. `seen` has one entry for each of `samples`.
 #[must_use]
 pub fn of(
     job: &Job,
@@ -60,18 +63,8 @@ pub fn of(
     found.into_iter().flatten().collect()
 }
 
-fn warning(doubt: Doubt, evidence: String) -> Option<Warning> {
-    Some(Warning { doubt, evidence })
-}
-
-/// Requests per second in both directions.
-#[must_use]
-pub fn iops(sample: &Sample) -> f64 {
-    [&sample.read, &sample.write].into_iter().flatten().map(|one| one.iops).sum()
-}
-
-fn ios(sample: &Sample) -> u64 {
-    [&sample.read, &sample.write].into_iter().flatten().map(|one| one.ios).sum()
+fn warning(kind: WarningKind, evidence: String) -> Option<Warning> {
+    Some(Warning { kind, evidence })
 }
 
 fn percent(share: f64) -> String {
@@ -79,30 +72,33 @@ fn percent(share: f64) -> String {
 }
 
 fn short_run(job: &Job, samples: &[Sample]) -> Option<Warning> {
-    let least_ios = samples.iter().map(ios).min()?;
+    let least_ios = samples.iter().map(Sample::ios).min()?;
     let least_ns = samples.iter().map(|sample| sample.elapsed_ns).min()?;
-    // Of large requests there are few; their bytes are what is measured.
+    // There are few large requests; their bytes are measured.
     let is_few = least_ios < IOS_MIN && job.block_bytes < 1 << 20 || least_ios < 10;
     let is_short = least_ns < ELAPSED_NS_MIN && matches!(job.span, Span::RuntimeNs(_));
     if !is_few && !is_short {
         return None;
     }
     let ms = least_ns / 1_000_000;
-    warning(Doubt::ShortRun, format!("the shortest round had {least_ios} requests in {ms} ms"))
+    warning(
+        WarningKind::ShortRun,
+        format!("the shortest round had {least_ios} requests in {ms} ms"),
+    )
 }
 
 fn outliers(samples: &[Sample]) -> Option<Warning> {
-    let figures: Vec<f64> = samples.iter().map(iops).collect();
-    let middle = median(&figures)?;
+    let figures: Vec<f64> = samples.iter().map(Sample::iops).collect();
+    let middle = median(figures.iter().copied())?;
     let distances: Vec<f64> = figures.iter().map(|figure| (figure - middle).abs()).collect();
-    let spread = median(&distances)?;
+    let spread = median(distances.iter().copied())?;
     let is_far =
         |distance: f64| 0.6745 * distance > Z_MAX * spread && distance > OUTLIER_SHARE * middle;
     let count = distances.iter().filter(|distance| is_far(**distance)).count();
     if count == 0 {
         return None;
     }
-    warning(Doubt::Outliers, format!("{count} of {} rounds", samples.len()))
+    warning(WarningKind::Outliers, format!("{count} of {} rounds", samples.len()))
 }
 
 fn throttled(samples: &[Sample], seen: &[Seen]) -> Option<Warning> {
@@ -114,27 +110,32 @@ fn throttled(samples: &[Sample], seen: &[Seen]) -> Option<Warning> {
     if share <= THROTTLED_SHARE {
         return None;
     }
-    let evidence = format!("held back by its control group for {} of a round", percent(share));
-    warning(Doubt::Throttled, evidence)
+    let evidence = format!("throttled by its control group for {} of a round", percent(share));
+    warning(WarningKind::Throttled, evidence)
 }
 
 fn other_load(seen: &[Seen]) -> Option<Warning> {
     let share = |of: fn(&Seen) -> u64| {
-        let shares: Vec<f64> = seen
+        let shares = seen
             .iter()
             .filter(|seen| seen.available_ns > 0)
-            .map(|seen| float(of(seen)) / float(seen.available_ns))
-            .collect();
-        median(&shares).unwrap_or(0.0)
+            .map(|seen| float(of(seen)) / float(seen.available_ns));
+        median(shares).unwrap_or(0.0)
     };
     let (others, stolen) = (share(|seen| seen.others_ns), share(|seen| seen.stolen_ns));
     if others > OTHERS_SHARE {
         let share = percent(others);
-        return warning(Doubt::OtherLoad, format!("other programs had {share} of the processors"));
+        return warning(
+            WarningKind::OtherLoad,
+            format!("other programs had {share} of the processors"),
+        );
     }
     if stolen > STOLEN_SHARE {
         let share = percent(stolen);
-        return warning(Doubt::OtherLoad, format!("the host took {share} of the processors away"));
+        return warning(
+            WarningKind::OtherLoad,
+            format!("the host took {share} of the processor time"),
+        );
     }
     None
 }
@@ -148,17 +149,16 @@ fn buffered(job: &Job, samples: &[Sample]) -> Option<Warning> {
         return None;
     }
     let share = percent(float(buffered) / float(all));
-    warning(Doubt::BufferedFallback, format!("{share} of the bytes"))
+    warning(WarningKind::BufferedFallback, format!("{share} of the bytes"))
 }
 
 fn depth(job: &Job, samples: &[Sample]) -> Option<Warning> {
-    let depths: Vec<f64> = samples.iter().filter_map(|sample| sample.depth_mean).collect();
-    let reached = median(&depths)?;
+    let reached = median(samples.iter().filter_map(|sample| sample.depth_mean))?;
     let asked = f64::from(job.iodepth) * f64::from(job.numjobs);
     if reached >= DEPTH_SHARE * asked {
         return None;
     }
-    warning(Doubt::DepthNotReached, format!("{reached:.1} of {asked:.0} requests in flight"))
+    warning(WarningKind::DepthNotReached, format!("{reached:.1} of {asked:.0} requests in flight"))
 }
 
 fn cache_residue(job: &Job, seen: &[Seen]) -> Option<Warning> {
@@ -166,7 +166,7 @@ fn cache_residue(job: &Job, seen: &[Seen]) -> Option<Warning> {
     if pages == 0 || !job.is_direct {
         return None;
     }
-    warning(Doubt::CacheResidue, format!("{pages} pages after a round"))
+    warning(WarningKind::CacheResidue, format!("{pages} pages after a round"))
 }
 
 fn governor(environment: Option<&Environment>) -> Option<Warning> {
@@ -174,7 +174,7 @@ fn governor(environment: Option<&Environment>) -> Option<Warning> {
     if governor.is_empty() || governor == "performance" {
         return None;
     }
-    warning(Doubt::Governor, format!("the governor is `{governor}`"))
+    warning(WarningKind::Governor, format!("the governor is `{governor}`"))
 }
 
 fn drift(samples: &[Sample]) -> Option<Warning> {
@@ -183,32 +183,25 @@ fn drift(samples: &[Sample]) -> Option<Warning> {
     }
     let mut in_time: Vec<&Sample> = samples.iter().collect();
     in_time.sort_by_key(|sample| sample.turn);
-    let figures: Vec<f64> = in_time.iter().map(|sample| iops(sample)).collect();
+    let figures: Vec<f64> = in_time.iter().map(|sample| sample.iops()).collect();
     let third = figures.len() / 3;
-    let first = median(&figures[..third])?;
-    let last = median(&figures[figures.len() - third..])?;
+    let first = median(figures[..third].iter().copied())?;
+    let last = median(figures[figures.len() - third..].iter().copied())?;
     let change = last / first - 1.0;
     let correlation = rank_correlation(&figures);
     if !change.is_finite() || change.abs() < DRIFT_SHARE || correlation.abs() < DRIFT_CORRELATION {
         return None;
     }
     let word = if change > 0.0 { "rose" } else { "fell" };
-    warning(Doubt::Drift, format!("figures {word} by {} over the rounds", percent(change.abs())))
-}
-
-/// Spearman's, of figures with their places.
-fn rank_correlation(figures: &[f64]) -> f64 {
-    let count = float(super::number::wide(figures.len()));
-    let mut order: Vec<usize> = (0..figures.len()).collect();
-    order.sort_by(|one, other| figures[*one].total_cmp(&figures[*other]));
-    let far = |rank: usize, place: usize| float(super::number::wide(rank.abs_diff(place)));
-    let sum: f64 = order.iter().enumerate().map(|(rank, place)| far(rank, *place).powi(2)).sum();
-    1.0 - 6.0 * sum / (count * (count * count - 1.0))
+    warning(
+        WarningKind::Drift,
+        format!("figures {word} by {} over the rounds", percent(change.abs())),
+    )
 }
 
 fn not_steady(samples: &[Sample]) -> Option<Warning> {
     let change = |sample: &Sample| {
-        // The last slice is not whole.
+        // The last slice is incomplete.
         let points = sample.series.split_last()?.1;
         if points.len() < SLICES_MIN {
             return None;
@@ -216,12 +209,12 @@ fn not_steady(samples: &[Sample]) -> Option<Warning> {
         let (first, second) = points.split_at(points.len() / 2);
         let mean = |half: &[crate::document::SeriesPoint]| {
             let ios: u64 = half.iter().map(|point| point.ios).sum();
-            float(ios) / float(super::number::wide(half.len()))
+            float(ios) / count(half.len())
         };
         Some(mean(second) / mean(first).max(f64::MIN_POSITIVE) - 1.0)
     };
     let changes: Vec<f64> = samples.iter().filter_map(change).collect();
-    let middle = median(&changes)?;
+    let middle = median(changes.iter().copied())?;
     // Rounds that change in both directions are noise, not a device that settles.
     let alike = changes.iter().filter(|change| change.signum() == middle.signum()).count();
     if middle.abs() < STEADY_SHARE || alike * 4 < changes.len() * 3 {
@@ -229,7 +222,7 @@ fn not_steady(samples: &[Sample]) -> Option<Warning> {
     }
     let word = if middle > 0.0 { "faster" } else { "slower" };
     let share = percent(middle.abs());
-    warning(Doubt::NotSteady, format!("the second half of a round was {share} {word}"))
+    warning(WarningKind::NotSteady, format!("the second half of a round was {share} {word}"))
 }
 
 #[cfg(test)]
@@ -254,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Eight rounds with nothing to doubt.
+    /// Eight rounds without a reason for a warning.
     fn calm() -> Vec<Sample> {
         let figures = [1000.0, 1010.0, 990.0, 1005.0, 995.0, 1002.0, 1008.0, 992.0];
         (0..).zip(figures).map(|(turn, iops)| sample(turn, iops)).collect()
@@ -264,11 +257,11 @@ mod tests {
         Seen { available_ns: 4_000_000_000, others_ns: 10_000_000, ..Seen::default() }
     }
 
-    fn check(samples: &[Sample], seen: Seen, expected: &[(Doubt, &str)]) {
+    fn check(samples: &[Sample], seen: Seen, expected: &[(WarningKind, &str)]) {
         let seen = vec![seen; samples.len()];
         let found = of(&job(), samples, &seen, None);
-        let found: Vec<(Doubt, &str)> =
-            found.iter().map(|warning| (warning.doubt, warning.evidence.as_str())).collect();
+        let found: Vec<(WarningKind, &str)> =
+            found.iter().map(|warning| (warning.kind, warning.evidence.as_str())).collect();
         assert_eq!(found, expected);
     }
 
@@ -288,28 +281,28 @@ mod tests {
     fn short_rounds_are() {
         let samples = each(|sample| sample.elapsed_ns = 50_000_000);
         let expected = "the shortest round had 100000 requests in 50 ms";
-        check(&samples, quiet(), &[(Doubt::ShortRun, expected)]);
+        check(&samples, quiet(), &[(WarningKind::ShortRun, expected)]);
     }
 
     #[test]
     fn a_round_far_from_the_others_is_an_outlier() {
         let mut samples = calm();
         samples[3] = sample(3, 700.0);
-        check(&samples, quiet(), &[(Doubt::Outliers, "1 of 8 rounds")]);
+        check(&samples, quiet(), &[(WarningKind::Outliers, "1 of 8 rounds")]);
     }
 
     #[test]
     fn what_ran_beside_it_is_told() {
         let seen = Seen { others_ns: 1_000_000_000, ..quiet() };
         let expected = "other programs had 25.0 % of the processors";
-        check(&calm(), seen, &[(Doubt::OtherLoad, expected)]);
+        check(&calm(), seen, &[(WarningKind::OtherLoad, expected)]);
         let seen = Seen { stolen_ns: 400_000_000, ..quiet() };
-        let expected = "the host took 10.0 % of the processors away";
-        check(&calm(), seen, &[(Doubt::OtherLoad, expected)]);
+        let expected = "the host took 10.0 % of the processor time";
+        check(&calm(), seen, &[(WarningKind::OtherLoad, expected)]);
         let seen = Seen { throttled_ns: 200_000_000, pages_cached: 3, ..quiet() };
         let expected = [
-            (Doubt::Throttled, "held back by its control group for 10.0 % of a round"),
-            (Doubt::CacheResidue, "3 pages after a round"),
+            (WarningKind::Throttled, "throttled by its control group for 10.0 % of a round"),
+            (WarningKind::CacheResidue, "3 pages after a round"),
         ];
         check(&calm(), seen, &expected);
     }
@@ -318,9 +311,9 @@ mod tests {
     fn bytes_through_the_cache_and_a_depth_not_reached_are_told() {
         let route = RouteSample { direct: 3, bounced: 0, buffered: 1 };
         let samples = each(|sample| sample.route = Some(route));
-        check(&samples, quiet(), &[(Doubt::BufferedFallback, "25.0 % of the bytes")]);
+        check(&samples, quiet(), &[(WarningKind::BufferedFallback, "25.0 % of the bytes")]);
         let samples = each(|sample| sample.depth_mean = Some(1.0));
-        check(&samples, quiet(), &[(Doubt::DepthNotReached, "1.0 of 16 requests in flight")]);
+        check(&samples, quiet(), &[(WarningKind::DepthNotReached, "1.0 of 16 requests in flight")]);
     }
 
     #[test]
@@ -328,7 +321,7 @@ mod tests {
         let samples: Vec<Sample> =
             (0..9).map(|turn| sample(turn, 1000.0 - f64::from(turn) * 20.0)).collect();
         let found = of(&job(), &samples, &[], None);
-        assert_eq!(found[0].doubt, Doubt::Drift);
+        assert_eq!(found[0].kind, WarningKind::Drift);
         assert!(found[0].evidence.starts_with("figures fell by 12."), "{found:?}");
     }
 
@@ -339,7 +332,7 @@ mod tests {
         });
         let found = of(&job(), &samples, &[], None);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(found[0].doubt, Doubt::NotSteady);
+        assert_eq!(found[0].kind, WarningKind::NotSteady);
     }
 
     #[test]
@@ -347,6 +340,6 @@ mod tests {
         let cpu = Cpu { governor: "powersave".to_owned(), ..Cpu::default() };
         let environment = Environment { cpu, ..Environment::default() };
         let found = of(&job(), &calm(), &[], Some(&environment));
-        assert_eq!(found[0].doubt, Doubt::Governor);
+        assert_eq!(found[0].kind, WarningKind::Governor);
     }
 }

@@ -1,6 +1,6 @@
-//! The scratch directory of a run: made where the run measures, used by its descriptor, entered in
-//! the register while the run lives, and removed with it. What a killed run left is taken down by
-//! its record; what has no record is never touched.
+//! The scratch directory of a run: made in the target's directory, used by its descriptor,
+//! registered while the run lives, and removed with it. The record of a killed run lets a later one
+//! remove its leftovers; a directory without a record is never touched.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,7 +16,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::register::{self, Entry, Record, Register};
 
 const PREFIX: &str = ".dio-bench-";
-/// Where a file system is mounted, in the directory.
+/// Mount point in the directory.
 const MOUNT: &str = "mount";
 
 /// A directory that is removed when the last clone is dropped.
@@ -31,7 +31,7 @@ struct Directory {
 }
 
 impl Scratch {
-    /// Makes one in a directory, and takes down what killed runs left.
+    /// Creates one in a directory, and removes the leftovers of killed runs.
     pub fn new(within: &Path) -> Result<Scratch, String> {
         let register = Register::open();
         sweep(register.as_ref());
@@ -66,8 +66,8 @@ impl Scratch {
         Ok(Scratch(Arc::new(Directory { parent, own, entry: Mutex::new((record, entry)) })))
     }
 
-    /// A path to it that no other process can make lead elsewhere: it names the descriptor. Valid
-    /// for this process and those that it starts, while this value lives.
+    /// Returns a path that no other process can redirect: it names the descriptor. It is valid for
+    /// this process and its children, while this value lives.
     pub fn path(&self) -> PathBuf {
         path_of(&self.0.own)
     }
@@ -84,7 +84,7 @@ impl Scratch {
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
         rustix::mount::mount(device, &point, kind, flags, None)
             .map_err(|error| failed("mount", error.into()))?;
-        // Some file systems have a device number that is not their device's.
+        // The device number of some file systems differs from their device's.
         let number = kernel::stat(&point).map_err(|error| failed("look up", error.into()))?;
         self.record_mount(number.st_dev).map_err(|error| failed("record", error))?;
         Ok(point)
@@ -114,8 +114,8 @@ impl Directory {
             return Ok(());
         }
         let point = path_of(&self.own).join(MOUNT);
-        // A file that is just being closed keeps it busy for a moment. It is this run's own mount,
-        // so a lazy unmount takes nothing away from others.
+        // A file that is just being closed keeps it busy for a moment. The mount belongs to this
+        // run, so a lazy unmount affects no other process.
         let lazy = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
         rustix::mount::unmount(&point, UnmountFlags::NOFOLLOW)
             .or_else(|_| rustix::mount::unmount(&point, lazy))
@@ -127,21 +127,21 @@ impl Drop for Directory {
     fn drop(&mut self) {
         let guard = self.entry.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (record, entry) = (guard.0.clone(), guard.1.take());
-        // What stays has its record, and is removed by the next run.
+        // The record of leftovers stays, and the next run removes them.
         if self.unmount().is_ok() && clear((&self.parent, &self.own), &record.name).is_ok() {
             entry.iter().for_each(Entry::remove);
         }
     }
 }
 
-/// Takes down what killed runs of this user left.
+/// Removes the leftovers of this user's killed runs.
 pub fn sweep(register: Option<&Register>) {
-    // A register that cannot be read now is read by the next run.
+    // The next run reads a register that cannot be read now.
     register.map_or(Ok(()), |register| register.sweep(take_down)).unwrap_or(());
 }
 
-/// Takes down what a record names. Returns true when the record has done its work: all is gone, or
-/// something else has the name now, which is not touched.
+/// Removes the directory of a record. Returns true when the record is done: the directory is gone,
+/// or its name now belongs to something else, which is not touched.
 fn take_down(record: &Record) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound};
     if !record.name.starts_with(PREFIX) || record.name.contains('/') {
@@ -151,7 +151,7 @@ fn take_down(record: &Record) -> bool {
         .and_then(|parent| Ok((open_directory(&parent, OsStr::new(&record.name))?, parent)));
     let (own, parent) = match opened {
         Ok(opened) => opened,
-        // A link in its place is ELOOP or ENOTDIR, by the kernel's version.
+        // Opening a link fails with ELOOP or ENOTDIR, depending on the kernel's version.
         Err(error) => {
             let is_loop = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
             return is_loop || matches!(error.kind(), NotFound | NotADirectory);
@@ -164,7 +164,7 @@ fn take_down(record: &Record) -> bool {
     match mounted(&own) {
         Ok(None) => {}
         Ok(Some(device)) if record.mounts.contains(&device) => {
-            // Never lazily: what is in use stays until a later run.
+            // Never lazily: a busy mount stays until a later run.
             let point = path_of(&own).join(MOUNT);
             if rustix::mount::unmount(point, UnmountFlags::NOFOLLOW).is_err() {
                 return false;
@@ -192,7 +192,7 @@ fn clear((parent, own): (&OwnedFd, &OwnedFd), name: &str) -> io::Result<()> {
     Ok(kernel::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
-/// The device number of the file system that is mounted in a scratch directory.
+/// Returns the device number of the file system that is mounted in a scratch directory.
 fn mounted(own: &OwnedFd) -> io::Result<Option<u64>> {
     let found = match kernel::statat(own, MOUNT, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => found,
@@ -215,19 +215,19 @@ fn path_of(own: &OwnedFd) -> PathBuf {
 mod tests {
     use super::*;
 
-    struct Ground {
+    struct Fixture {
         within: tempfile::TempDir,
         register: Register,
     }
 
-    fn ground() -> Ground {
+    fn fixture() -> Fixture {
         let within = tempfile::tempdir().unwrap();
         let register = Register::open_in(within.path(), "register").unwrap();
         fs::create_dir(within.path().join("run")).unwrap();
-        Ground { within, register }
+        Fixture { within, register }
     }
 
-    impl Ground {
+    impl Fixture {
         fn run(&self) -> PathBuf {
             self.within.path().join("run")
         }
@@ -253,56 +253,56 @@ mod tests {
 
     #[test]
     fn a_scratch_directory_goes_with_its_run() {
-        let ground = ground();
-        let scratch = ground.scratch();
+        let fixture = fixture();
+        let scratch = fixture.scratch();
         fs::create_dir(scratch.path().join("logs")).unwrap();
         fs::write(scratch.path().join("logs/data"), b"much").unwrap();
         drop(scratch);
-        assert_eq!(ground.left(), 0);
-        assert_eq!(fs::read_dir(ground.within.path().join("register")).unwrap().count(), 0);
+        assert_eq!(fixture.left(), 0);
+        assert_eq!(fs::read_dir(fixture.within.path().join("register")).unwrap().count(), 0);
     }
 
     #[test]
     fn what_a_killed_run_left_is_removed_and_what_a_live_one_has_is_not() {
-        let ground = ground();
-        let live = ground.scratch();
-        let left = ground.killed();
-        let other = ground.run().join(".dio-bench-other");
+        let fixture = fixture();
+        let live = fixture.scratch();
+        let left = fixture.killed();
+        let other = fixture.run().join(".dio-bench-other");
         fs::create_dir(&other).unwrap();
         fs::write(other.join("lock"), b"").unwrap();
-        sweep(Some(&ground.register));
+        sweep(Some(&fixture.register));
         assert!(!left.exists() && live.path().exists());
         assert!(other.join("lock").exists(), "it is not in the register");
     }
 
     #[test]
     fn a_directory_that_took_the_name_of_a_killed_runs_is_not_touched() {
-        let ground = ground();
-        let left = ground.killed();
-        fs::rename(&left, ground.run().join("moved")).unwrap();
+        let fixture = fixture();
+        let left = fixture.killed();
+        fs::rename(&left, fixture.run().join("moved")).unwrap();
         fs::create_dir(&left).unwrap();
         fs::write(left.join("mine"), b"").unwrap();
-        sweep(Some(&ground.register));
+        sweep(Some(&fixture.register));
         assert!(left.join("mine").exists());
-        let link = ground.killed();
-        fs::rename(&link, ground.run().join("moved too")).unwrap();
+        let link = fixture.killed();
+        fs::rename(&link, fixture.run().join("moved too")).unwrap();
         std::os::unix::fs::symlink(&left, &link).unwrap();
-        sweep(Some(&ground.register));
-        assert!(left.join("mine").exists() && ground.run().join("moved too/data").exists());
+        sweep(Some(&fixture.register));
+        assert!(left.join("mine").exists() && fixture.run().join("moved too/data").exists());
     }
 
     #[test]
     fn a_directory_that_is_replaced_during_the_run_is_not_emptied() {
-        let ground = ground();
-        let scratch = ground.scratch();
+        let fixture = fixture();
+        let scratch = fixture.scratch();
         let path = scratch.path().canonicalize().unwrap();
-        fs::rename(&path, ground.run().join("moved")).unwrap();
+        fs::rename(&path, fixture.run().join("moved")).unwrap();
         fs::create_dir(&path).unwrap();
         fs::write(path.join("other"), b"").unwrap();
         fs::write(scratch.path().join("data"), b"").unwrap();
-        assert!(ground.run().join("moved/data").exists());
+        assert!(fixture.run().join("moved/data").exists());
         drop(scratch);
         assert!(path.join("other").exists());
-        assert!(!ground.run().join("moved/data").exists());
+        assert!(!fixture.run().join("moved/data").exists());
     }
 }

@@ -1,5 +1,5 @@
-//! Files that are allocated and written once before anything is measured, by direct I/O: so that
-//! rounds overwrite blocks that are there, and none of them is in the page cache.
+//! Allocates files and writes them once with direct I/O before measuring, so that rounds overwrite
+//! existing blocks and none of them is in the page cache.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,27 +13,26 @@ use diopter_os::Errno;
 
 use crate::bench::campaign::Trouble;
 
-/// Bytes of one write.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// Whether somebody asked for the end.
+/// Returns true once the user interrupted the run.
 pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Makes a file of so many bytes: allocated as a whole, then written.
+/// Creates a file of `bytes`: allocates it as a whole, then writes it.
 pub fn create(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
     let options = OpenOptions::new().read(true).write(true).create_new(true);
-    let file = options.open(path).map_err(|error| told((path, bytes), &error))?;
+    let file = options.open(path).map_err(|error| failure((path, bytes), &error))?;
     match file.allocate(0, bytes) {
-        Err(error) if is_full(&error) => Err(told((path, bytes), &error)),
-        // File systems without allocation get their blocks as they are written.
+        Err(error) if is_full(&error) => Err(failure((path, bytes), &error)),
+        // File systems without preallocation get their blocks as they are written.
         _ => fill((path, &file), bytes, stop),
     }
 }
 
-/// Writes the first so many bytes of a file or device.
+/// Writes the first `bytes` of a file or device.
 pub fn overwrite(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
     let options = OpenOptions::new().read(true).write(true).striped(true);
-    let file = options.open(path).map_err(|error| told((path, bytes), &error))?;
+    let file = options.open(path).map_err(|error| failure((path, bytes), &error))?;
     fill((path, &file), bytes, stop)
 }
 
@@ -41,7 +40,7 @@ fn fill((path, file): (&Path, &File), bytes: u64, stop: &Stop) -> Result<(), Tro
     let length = usize::try_from(PIECE_BYTES).expect("four mebibytes");
     let mut memory = IoBuf::new(length)
         .map_err(|errno| Trouble::Run(format!("memory to fill {}: {errno}", path.display())))?;
-    // What compresses or repeats itself would be cheaper than what people store.
+    // Data that compresses or repeats would be cheaper than real data.
     Prng::new(bytes).fill(&mut memory);
     let mut at = 0;
     while at < bytes {
@@ -49,31 +48,31 @@ fn fill((path, file): (&Path, &File), bytes: u64, stop: &Stop) -> Result<(), Tro
             return Err(Trouble::Interrupted);
         }
         memory[..8].copy_from_slice(&at.to_le_bytes());
-        let piece = usize::try_from(PIECE_BYTES.min(bytes - at)).expect("four mebibytes at most");
+        let piece = usize::try_from(PIECE_BYTES.min(bytes - at)).expect("at most 4 MiB");
         let written = file.write_all_at(&memory[..piece], at);
-        written.map_err(|error| told((path, bytes), &error))?;
+        written.map_err(|error| failure((path, bytes), &error))?;
         at += PIECE_BYTES;
     }
-    file.sync_all().map_err(|error| told((path, bytes), &error))
+    file.sync_all().map_err(|error| failure((path, bytes), &error))
 }
 
-/// Whether there is no more space, or no more of it for this user.
+/// Returns true if the space or the user's quota is exhausted.
 fn is_full(error: &Error) -> bool {
     matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
 }
 
-/// What failed; of a file that does not fit, how much it needs, has, and could have.
-fn told((path, bytes): (&Path, u64), error: &Error) -> Trouble {
-    // Scratch files have a path that names a descriptor, which helps no reader.
+/// Describes the failure; for a file that does not fit, how much it needs, has, and could have.
+fn failure((path, bytes): (&Path, u64), error: &Error) -> Trouble {
+    // A scratch file's path names a descriptor, which helps no reader.
     let named = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let shown = named.display();
     if !is_full(error) {
         return Trouble::Run(format!("fill {shown}: {error}"));
     }
-    // Neither is worth an error of its own while one is told.
+    // A failure to read the free space is not worth an error while another one is reported.
     let got = fs::metadata(path).map_or(0, |found| found.blocks().saturating_mul(512));
     let free =
-        rustix::fs::statvfs(path).map_or(0, |told| told.f_bavail.saturating_mul(told.f_frsize));
+        rustix::fs::statvfs(path).map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize));
     let [needs, got, free] = [bytes, got, free].map(size_text);
     Trouble::Run(format!(
         "fill {shown}: {}: it needs {needs}, got {got} of it, and {free} are free there; free \

@@ -1,4 +1,4 @@
-//! From rounds to an estimate of a change and how sure it is. Numbers only; no documents.
+//! Estimates a change and its uncertainty from rounds. Numbers only; no documents.
 //!
 //! Everything is a logarithm: noise of speeds is multiplicative, and the ratio of A to B must be
 //! the inverse of that of B to A. The centre is the trimmed mean (a sixth at each end), since a
@@ -11,57 +11,55 @@
 use diopter_core::prng::Prng;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use crate::number::count;
+use crate::number::{count, rounded};
 
-/// Fewer rounds than this have no spread to speak of.
+/// Fewer rounds than this have no spread.
 pub const ROUNDS_MIN: usize = 3;
 
-/// Fewer rounds than this have too few different resamples; Student's quantiles are used as they
-/// are.
+/// Fewer rounds than this have too few different resamples; Student's quantiles apply unscaled.
 const ROUNDS_BOOTSTRAPPED_MIN: usize = 8;
 
 /// Resamples: the 1 % tail has 20 of them, which settles the critical value to about 5 %.
 pub const RESAMPLES: u32 = 2000;
 
-/// One of so many rounds is cut off at each end.
+/// One in this many rounds is trimmed at each end.
 const TRIM_DENOMINATOR: usize = 6;
 
-/// A heavier or lighter tail than this against Student's is an accident of few rounds.
+/// Scales outside of this range against Student's tails are accidents of few rounds.
 const SCALE: std::ops::RangeInclusive<f64> = 0.8..=3.0;
 
-/// What is known of a change.
+/// The estimate of a change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Its logarithm.
     pub center: f64,
-    /// Standard error of that.
+    /// Standard error of the center.
     pub standard_error: f64,
     /// Degrees of freedom.
     pub freedom: f64,
-    /// How much wider the bootstrap finds the tails than Student's: at the alarm level.
+    /// Ratio of the bootstrap's tail to Student's, at the alarm level.
     pub alarm_scale: f64,
     /// The same, at twice the level of `same`.
     pub same_scale: f64,
 }
 
-/// At which two-sided levels the bootstrap looks.
+/// The two-sided levels of the bootstrap.
 #[derive(Clone, Copy, Debug)]
 pub struct Levels {
-    /// Of `better` and `worse`.
+    /// The level of `better` and `worse`.
     pub alarm: f64,
-    /// Of `same`: twice that of each of its two tests.
+    /// The level of `same`: twice that of each of its two tests.
     pub same: f64,
 }
 
-/// The middle of a sorted sample, and the square of its standard error.
+/// The center of a sorted sample, and the square of its standard error.
 struct Center {
     mean: f64,
     variance: f64,
     freedom: f64,
 }
 
-/// From differences of logarithms, one for each pair. `None` with too few. Without a generator the
-/// tails are Student's: cheaper, and for what is only told.
+/// Estimates from differences of logarithms, one for each pair. Returns `None` with too few.
+/// Without a generator the tails are Student's: cheaper, for informative rows.
 #[must_use]
 pub fn paired(differences: &[f64], levels: Levels, prng: Option<&mut Prng>) -> Option<Estimate> {
     if differences.len() < ROUNDS_MIN {
@@ -82,7 +80,8 @@ pub fn paired(differences: &[f64], levels: Levels, prng: Option<&mut Prng>) -> O
     Some(estimate)
 }
 
-/// From logarithms of rounds that have no partners. `None` with too few; the generator as above.
+/// Estimates from logarithms of unpaired rounds. Returns `None` with too few; the generator is as
+/// above.
 #[must_use]
 pub fn apart(
     base: &[f64],
@@ -112,34 +111,34 @@ pub fn apart(
     Some(estimate)
 }
 
-/// The trimmed mean of any number of figures; `None` of none.
+/// Returns the trimmed mean of any number of figures; `None` for none.
 #[must_use]
 pub fn center_of(sample: &[f64]) -> Option<f64> {
     (!sample.is_empty()).then(|| center(&mut sample.to_vec()).mean)
 }
 
 impl Estimate {
-    /// A change that is known exactly.
+    /// Returns a change that is known exactly.
     #[must_use]
     pub fn exact(center: f64) -> Estimate {
         plain(&Center { mean: center, variance: 0.0, freedom: 1.0 })
     }
 
-    /// Half the width of the two-sided interval at the alarm level.
+    /// Returns half the width of the two-sided interval at the alarm level.
     #[must_use]
     pub fn alarm_width(&self, levels: Levels) -> f64 {
         self.standard_error * self.alarm_scale * self.quantile(levels.alarm)
     }
 
-    /// Half the width of the interval that `same` is decided on.
+    /// Returns half the width of the interval that decides `same`.
     #[must_use]
     pub fn same_width(&self, levels: Levels) -> f64 {
         self.standard_error * self.same_scale * self.quantile(levels.same)
     }
 
-    /// How often chance alone, in either direction, goes `floor` plus what lies beyond it here, if
-    /// the true change is `floor`. No more than the alarm level exactly where the interval at that
-    /// level lies outside the floor.
+    /// Returns the probability that chance alone, in either direction, exceeds `floor` by as much
+    /// as this estimate, if the true change is `floor`. It is at most the alarm level exactly where
+    /// the interval at that level excludes the floor.
     #[must_use]
     pub fn p_value(&self, floor: f64) -> f64 {
         let beyond = self.center.abs() - floor;
@@ -172,7 +171,7 @@ fn plain(center: &Center) -> Estimate {
     }
 }
 
-/// The trimmed mean, with Yuen's variance. Sorts the sample.
+/// Returns the trimmed mean, with Yuen's variance. Sorts the sample.
 fn center(sample: &mut [f64]) -> Center {
     sample.sort_unstable_by(f64::total_cmp);
     let cut = sample.len() / TRIM_DENOMINATOR;
@@ -185,12 +184,12 @@ fn center(sample: &mut [f64]) -> Center {
     let squares =
         kept.iter().copied().map(square).sum::<f64>() + ends * (square(low) + square(high));
     let freedom = count(kept.len()) - 1.0;
-    // One figure has no spread; nobody asks for that of fewer than `ROUNDS_MIN`.
+    // One figure has no spread; callers check for fewer than `ROUNDS_MIN`.
     let variance = if freedom > 0.0 { squares / (count(kept.len()) * freedom) } else { 0.0 };
     Center { mean, variance, freedom }
 }
 
-/// The second less the first, with Welch's degrees of freedom.
+/// Returns the second minus the first, with Welch's degrees of freedom.
 fn difference(centers: &[Center; 2]) -> Center {
     let [base, new] = centers;
     let variance = base.variance + new.variance;
@@ -208,7 +207,7 @@ fn draw(from: &[f64], into: &mut [f64], prng: &mut Prng) {
     }
 }
 
-/// How many standard errors from nought; endless where all that was drawn is equal.
+/// Returns the distance from zero in standard errors; infinite if all drawn figures are equal.
 fn studentised(center: &Center) -> f64 {
     if center.variance > 0.0 { center.mean.abs() / center.variance.sqrt() } else { f64::INFINITY }
 }
@@ -222,7 +221,7 @@ fn calibrate(
     let mut drawn: Vec<f64> = (0..RESAMPLES).map(|_| statistic(prng)).collect();
     drawn.sort_unstable_by(f64::total_cmp);
     let scale = |level: f64, student: f64| {
-        let rank = crate::number::rounded((1.0 - level) * f64::from(RESAMPLES));
+        let rank = rounded((1.0 - level) * f64::from(RESAMPLES));
         let at = usize::try_from(rank).unwrap_or(usize::MAX).min(drawn.len() - 1);
         (drawn[at] / student).clamp(*SCALE.start(), *SCALE.end())
     };
@@ -273,7 +272,7 @@ mod tests {
         let plain = paired(&pairs, LEVELS, None).unwrap();
         let found = paired(&pairs, LEVELS, Some(&mut prng)).unwrap();
         assert_eq!((found.center, found.standard_error), (plain.center, plain.standard_error));
-        assert_ne!(found.alarm_scale, 1.0, "it has looked");
+        assert_ne!(found.alarm_scale, 1.0, "the bootstrap scales it");
         assert!((0.8..1.4).contains(&found.alarm_scale), "{found:?}");
         let again = paired(&pairs, LEVELS, Some(&mut Prng::new(7))).unwrap();
         assert!((found.alarm_scale / again.alarm_scale - 1.0).abs() < 0.2, "{found:?} {again:?}");

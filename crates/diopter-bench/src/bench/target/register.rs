@@ -1,5 +1,5 @@
-//! The register of scratch directories: one record for each run, in a directory that only this
-//! user can enter. What a killed run left is found here; no other directory is searched.
+//! The register of scratch directories: one record for each run, in a directory that only this user
+//! can enter. It finds the leftovers of a killed run without a search of other directories.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,31 +12,30 @@ use std::sync::Arc;
 use rustix::fs::{self as kernel, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-/// Records of live runs have names that begin so.
+/// Prefix of the records of live runs.
 const PREFIX: &str = "bench-";
-/// And this until they are locked; one of a run that was killed right then is a few bytes.
+/// Prefix until they are locked; the record of a run that is killed in between has a few bytes.
 const UNLOCKED: &str = "new-";
-/// Records that one sweep reads.
+/// Largest number of records that one sweep reads.
 const RECORDS_MAX: usize = 1000;
-/// Two paths and some numbers.
+/// Largest record: two paths and some numbers.
 const RECORD_BYTES_MAX: u64 = 1 << 20;
 
 const PRIVATE: Mode = Mode::RWXU;
 
-/// A scratch directory, and what may be mounted in it.
+/// A scratch directory, and the mounts it may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Path of the directory that it is in, in bytes.
+    /// Path of its parent directory, in bytes.
     pub parent: Vec<u8>,
-    /// Its name there.
+    /// Name in the parent.
     pub name: String,
     /// Device and inode number.
     pub identity: (u64, u64),
-    /// Device numbers that its mount may have; any other mount is not this run's.
+    /// Device numbers that its mount may have; any other mount belongs to another process.
     pub mounts: Vec<u64>,
 }
 
-/// The directory of records.
 #[derive(Clone, Debug)]
 pub struct Register(Arc<OwnedFd>);
 
@@ -49,9 +48,9 @@ pub struct Entry {
 }
 
 impl Register {
-    /// Opens this user's register: `/run/diopter` of root; in `XDG_RUNTIME_DIR`, else in the
-    /// temporary directory, of other users. `None` where no such directory is private: what a
-    /// killed run left then stays.
+    /// Opens this user's register: `/run/diopter` for root; `XDG_RUNTIME_DIR`, or the temporary
+    /// directory, for other users. Returns `None` where no such directory is private; leftovers of
+    /// a killed run then stay.
     pub fn open() -> Option<Register> {
         let user = rustix::process::geteuid();
         if user.is_root() {
@@ -63,8 +62,8 @@ impl Register {
         runtime.or_else(|| Register::open_in(&std::env::temp_dir(), &name).ok())
     }
 
-    /// Opens or makes a register. What has that name already must be a directory of this user's
-    /// with mode 0700; links are not followed.
+    /// Opens or creates a register. An existing directory must belong to this user and have mode
+    /// 0700; links are not followed.
     pub fn open_in(parent: &Path, name: &str) -> io::Result<Register> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = kernel::open(parent, flags | OFlags::PATH, Mode::empty())?;
@@ -79,7 +78,7 @@ impl Register {
         Ok(Register(Arc::new(directory)))
     }
 
-    /// Writes a record. It is locked before it has its name, so that no sweep takes it.
+    /// Writes a record. It is locked before it gets its name, so that no sweep takes it.
     pub fn enter(&self, record: &Record) -> io::Result<Entry> {
         let name = format!("{}{}", std::process::id(), record.name);
         let (unlocked, name) = (format!("{UNLOCKED}{name}"), format!("{PREFIX}{name}"));
@@ -94,8 +93,8 @@ impl Register {
         Ok(entry)
     }
 
-    /// Calls `take_down` with each record whose run is gone, and removes those that it returns
-    /// true for.
+    /// Calls `take_down` with each record whose run is gone, and removes those that it returns true
+    /// for.
     pub fn sweep(&self, take_down: impl Fn(&Record) -> bool) -> io::Result<()> {
         let names = kernel::Dir::read_from(&*self.0)?.flatten();
         let names = names.map(|entry| entry.file_name().to_owned());
@@ -138,25 +137,25 @@ impl Entry {
         self.file.set_len(u64::try_from(text.len()).map_err(io::Error::other)?)
     }
 
-    /// Removes the record, when what it names is gone.
+    /// Removes the record once its directory is gone.
     pub fn remove(&self) {
-        // A record of what is gone is removed by the next sweep as well.
+        // The next sweep also removes a record without a directory.
         kernel::unlinkat(&*self.register.0, &self.name, AtFlags::empty()).unwrap_or(());
     }
 }
 
-/// Reports if a directory is this user's, and closed to all others.
+/// Returns true if a directory belongs to this user and is closed to all others.
 pub fn is_private(found: &kernel::Stat) -> bool {
     found.st_uid == rustix::process::geteuid().as_raw() && found.st_mode & 0o7777 == 0o700
 }
 
-/// The device and the inode number of what is open.
+/// Returns the device and the inode number of an open file.
 pub fn identity(file: impl AsFd) -> io::Result<(u64, u64)> {
     let found = kernel::fstat(file)?;
     Ok((found.st_dev, found.st_ino))
 }
 
-/// Opens the directory that a scratch directory is in.
+/// Opens the parent of a scratch directory.
 pub fn open_parent(path: &[u8]) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let path = PathBuf::from(OsStr::from_bytes(path));

@@ -1,5 +1,5 @@
-//! Fresh file systems: made again for every round, on a loop device over an image or on a device
-//! that was given, mounted, and taken down whatever happens.
+//! Fresh file systems: made and mounted for every round on a loop device over an image, or on a
+//! given device, and always removed.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use diopter::probe::size_text;
 use diopter_os::loop_device::LoopDevice;
 
+use super::path::TargetPath;
 use super::scratch::Scratch;
-use super::{Named, is_fresh};
 use crate::bench::tool;
 use crate::document::Job;
 
 const IMAGE: &str = "file-system";
 
-/// The kinds that can be made. Nothing of them is put off to be done while something is measured.
+/// The file systems with their tools and options. The options leave no work that could run later,
+/// during a measurement.
 const MAKERS: [(&str, &str, &[&str]); 5] = [
     ("ext2", "mkfs.ext2", &["-q", "-F", "-E", "lazy_itable_init=0"]),
     ("ext3", "mkfs.ext3", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]),
@@ -24,10 +25,10 @@ const MAKERS: [(&str, &str, &[&str]); 5] = [
     ("btrfs", "mkfs.btrfs", &["-q", "-f"]),
 ];
 
-/// Names of the kinds, for people.
+/// The kinds, for messages.
 pub const KINDS: &str = "ext2, ext3, ext4, xfs or btrfs";
 
-/// A file system that is made anew for each round.
+/// A file system that is made again for each round.
 pub struct FreshFileSystem {
     scratch: Scratch,
     kind: String,
@@ -36,32 +37,36 @@ pub struct FreshFileSystem {
 
 enum Device {
     Given(PathBuf),
-    /// Detached by the kernel when it is dropped and unmounted.
+    /// The kernel detaches it once it is dropped and unmounted.
     Loop(LoopDevice),
 }
 
-/// Bytes of an image for a file of so many: metadata, a log, and what mkfs.xfs wants at least.
+/// Returns true if a job needs a fresh file system.
+#[must_use]
+pub fn is_fresh(job: &Job) -> bool {
+    job.file_system.is_some()
+}
+
+/// Returns the size of an image for a file of `bytes`: metadata, a log, and the minimum of
+/// mkfs.xfs.
 pub fn image_bytes(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 10).saturating_add(512 << 20)
 }
 
-/// Whether file systems can be made here.
-///
-/// # Errors
-/// One is unknown, its tool is missing, or this is not root.
-pub fn check(named: &Named, jobs: &[Job]) -> Result<(), String> {
+/// Checks that the file systems of the jobs can be made.
+pub fn check(named: &TargetPath, jobs: &[Job]) -> Result<(), String> {
     for job in jobs.iter().filter(|job| is_fresh(job)) {
         let kind = job.file_system.as_deref().unwrap_or_default();
         let Some((_, program, _)) = MAKERS.iter().find(|(known, ..)| *known == kind) else {
-            return Err(format!("--fs: `{kind}` cannot be made; write {KINDS}"));
+            return Err(format!("--fs: unsupported file system `{kind}`; write {KINDS}"));
         };
         if !job.target.is_empty() {
             return Err(format!("job `{}` makes its own file; leave --fs out", job.name));
         }
         if !is_in_path(program) {
-            return Err(format!("--fs {kind}: {program} is not here; install it"));
+            return Err(format!("--fs {kind}: {program} not found; install it"));
         }
-        if let Named::Device(path) = named {
+        if let TargetPath::Device(path) = named {
             let size = fs::read_to_string(size_file(path)).unwrap_or_default();
             let size = size.trim().parse::<u64>().unwrap_or(0) * 512;
             let needs = image_bytes(job.offset.saturating_add(job.size));
@@ -93,7 +98,7 @@ fn is_in_path(program: &str) -> bool {
 }
 
 impl FreshFileSystem {
-    /// In a scratch directory; on a loop device unless one was given.
+    /// Works in a scratch directory; on a loop device if `device` is none.
     pub fn new(
         scratch: &Scratch,
         device: Option<PathBuf>,
@@ -107,11 +112,11 @@ impl FreshFileSystem {
         Ok(FreshFileSystem { scratch: scratch.clone(), kind, device })
     }
 
-    /// Makes and mounts it again; returns where the file is to be.
+    /// Makes and mounts the file system again; returns the path of the job's file.
     pub fn make(&mut self) -> Result<PathBuf, String> {
         self.scratch.unmount()?;
         let maker = MAKERS.iter().find(|(known, ..)| *known == self.kind);
-        let (_, program, options) = maker.expect("it was checked");
+        let (_, program, options) = maker.expect("the kind was checked");
         let device = self.device.path();
         let shown = device.display().to_string();
         let mut arguments = options.to_vec();
@@ -132,13 +137,13 @@ impl Device {
 
 impl Drop for FreshFileSystem {
     fn drop(&mut self) {
-        // What stays is tried again with the scratch directory.
+        // The scratch directory's drop tries again.
         self.scratch.unmount().unwrap_or(());
     }
 }
 
-/// A loop device over an image in the scratch directory. The image has no name once it is attached,
-/// so its space is free when the device is.
+/// Attaches a loop device to an image in the scratch directory. The image is unlinked at once, so
+/// its space becomes free with the device.
 fn loop_device(scratch: &Scratch, bytes: u64) -> Result<LoopDevice, String> {
     let failed = |error: std::io::Error| {
         format!("attach a loop device: {error}; load the module `loop`, or name a device")
@@ -161,9 +166,9 @@ mod tests {
 
     #[test]
     fn an_unknown_file_system_is_refused_by_name() {
-        let named = Named::Dir(PathBuf::from("/tmp"));
-        let told = check(&named, &[job("fat")]).unwrap_err();
-        assert!(told.contains("`fat`") && told.contains("ext4"), "{told}");
+        let named = TargetPath::Dir(PathBuf::from("/tmp"));
+        let message = check(&named, &[job("fat")]).unwrap_err();
+        assert!(message.contains("`fat`") && message.contains("ext4"), "{message}");
         let image = Job { target: "image:ext3".to_owned(), ..job("ext4") };
         assert!(check(&named, &[image]).unwrap_err().contains("leave --fs out"));
     }
