@@ -33,10 +33,9 @@ cargo xtask COMMAND
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
 
 Environment
-  DIOPTER_REQUIRE=loop,ext4,xfs,uring,aio,threads,fuse,tracefs,fio,chromium,qemu
-                                                         capabilities whose absence is a failure,
-                                                         not a skip
-  DIOPTER_SEED=N                                         the seed of every seeded test
+  DIOPTER_REQUIRE=loop,ext4,...   capabilities whose absence is a failure, not a skip; an unknown
+                                  name is an error that lists them
+  DIOPTER_SEED=N                  the seed of every seeded test
 ";
 
 /// How a command ended; an `Err` is a message for a person.

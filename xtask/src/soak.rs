@@ -188,7 +188,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     }
     let options = parse(arguments)?;
     let mut ledger = Ledger::open()?;
-    debian::provide(&capability::Capability::ALL);
+    debian::provide(capability::Capability::ALL);
     let have = capability::have(&capability::probe_all());
     let started = Instant::now();
     let mut stopped: Vec<&str> = Vec::new();

@@ -194,6 +194,7 @@ fn unpacked(file: &str, packed: &[u8]) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diopter_testkit::env::{Capability, skip};
 
     #[test]
     fn modules_are_known_by_their_files_however_packed() {
@@ -219,7 +220,7 @@ mod tests {
         let mut xz = std::process::Command::new("xz");
         let command = xz.args(["-c", "-T1"]).stdin(std::process::Stdio::piped());
         let Ok(mut child) = command.stdout(std::process::Stdio::piped()).spawn() else {
-            return eprintln!("SKIP xz: it is not installed");
+            return skip(Capability::Xz, "xz is not installed");
         };
         let mut stdin = child.stdin.take().unwrap();
         let feed = std::thread::spawn(move || {

@@ -1,7 +1,7 @@
 //! What the environment asks of a test: the seed, how much, and which capabilities must be there.
 //! Prints, and reads nothing but variables.
 
-use std::fmt::Display;
+pub use diopter_skip::{Capability, skip};
 
 /// Without `DIOPTER_SEED` every run is the same run.
 const SEED_DEFAULT: u64 = 0x5eed_d10d;
@@ -30,23 +30,12 @@ pub fn tried(campaign: &str, count: u64, unit: &str) {
     eprintln!("TRIED {campaign}: {count} {unit}");
 }
 
-/// Says that a test can't run here.
-///
-/// # Panics
-/// When `DIOPTER_REQUIRE` names the capability.
-pub fn skip(capability: &str, why: impl Display) {
-    eprintln!("SKIP {capability}: {why}");
-    let required = std::env::var("DIOPTER_REQUIRE").unwrap_or_default();
-    let is_required = required.split(',').any(|name| name.trim() == capability);
-    assert!(!is_required, "{capability} is required and missing: {why}");
-}
-
 /// Whether io_uring works here; says so when it does not.
 pub fn has_uring() -> bool {
     match diopter::backend::trial::probe_uring() {
         Ok(()) => true,
         Err(choice) => {
-            skip("uring", format!("{} answers {}", choice.step, choice.errno));
+            skip(Capability::Uring, format!("{} fails with {}", choice.step, choice.errno));
             false
         }
     }
@@ -57,7 +46,7 @@ pub fn has_aio() -> bool {
     match diopter::backend::trial::probe_aio() {
         Ok(()) => true,
         Err(choice) => {
-            skip("aio", format!("{} answers {}", choice.step, choice.errno));
+            skip(Capability::Aio, format!("{} fails with {}", choice.step, choice.errno));
             false
         }
     }

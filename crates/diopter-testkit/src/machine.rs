@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use diopter::{File, IoBuf, Request};
+use diopter_skip::Capability;
 
 /// What every directory of ours in the temporary directory is called, with the process's id behind
 /// it.
@@ -173,6 +174,13 @@ impl FileSystem {
         }
     }
 
+    fn capability(self) -> Capability {
+        match self {
+            FileSystem::Ext4 { .. } => Capability::Ext4,
+            FileSystem::Xfs { .. } => Capability::Xfs,
+        }
+    }
+
     fn make(self, device: &Path) -> Result<(), String> {
         let device = text(device);
         let made = match self {
@@ -193,17 +201,17 @@ impl FileSystem {
     }
 
     /// Why the tools or the kernel can't do it, by capability.
-    pub fn missing(self) -> Option<(&'static str, String)> {
-        let name = self.name();
+    pub fn missing(self) -> Option<(Capability, String)> {
+        let (capability, name) = (self.capability(), self.name());
         let kernel = fs::read_to_string("/proc/filesystems").unwrap_or_default();
         if !kernel.lines().any(|line| line.trim() == name) {
             let loaded = run("modprobe", &[name]);
             if let Err(why) = loaded {
-                return Some((name, format!("this kernel has no {name}: {why}")));
+                return Some((capability, format!("this kernel has no {name}: {why}")));
             }
         }
         let help = run(&format!("mkfs.{name}"), &["-V"]);
-        help.err().map(|why| (name, format!("mkfs.{name} does not run: {why}")))
+        help.err().map(|why| (capability, format!("mkfs.{name} does not run: {why}")))
     }
 }
 

@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use diopter_bench::bench::number::median;
 use diopter_bench::bench::round;
+use diopter_testkit::env::{Capability, skip};
 use diopter_trace::{RecordOptions, record};
 use serde_json::Value;
 
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
         dirs.push(std::env::temp_dir());
     }
     if let Err(why) = round::version_of("fio") {
-        println!("SKIP fio: {why}");
+        skip(Capability::Fio, why);
         return ExitCode::SUCCESS;
     }
     let mut is_well = true;

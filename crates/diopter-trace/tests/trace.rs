@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use diopter_testkit::env::{Capability, skip};
 use diopter_trace::model::{Context, Door, Trace, TracedOp};
 use diopter_trace::{RecordOptions, TraceError, record};
 use rustix::process::{Pid, Signal, kill_process};
@@ -72,15 +73,25 @@ fn run(command: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The capability that a tool belongs to.
+fn capability_of(tool: &str) -> Capability {
+    match tool {
+        "mkfs.ext4" => Capability::Ext4,
+        "mkfs.xfs" => Capability::Xfs,
+        "losetup" => Capability::Loop,
+        _ => Capability::Fio,
+    }
+}
+
 /// The turn of one test; `None` if the machine lacks something.
 fn alone(needs: &[&str]) -> Option<MutexGuard<'static, ()>> {
     if !rustix::process::geteuid().is_root() || !Path::new(EVENT).is_dir() {
-        eprintln!("SKIP tracefs: trace events of direct I/O, and root, are not here");
+        skip(Capability::Tracefs, "it needs root and trace events of direct I/O");
         return None;
     }
     for tool in needs {
         if Command::new(tool).arg("--version").output().is_err() {
-            eprintln!("SKIP {tool}: not installed");
+            skip(capability_of(tool), format!("{tool} is not installed"));
             return None;
         }
     }
@@ -145,7 +156,7 @@ fn check(ground: &Ground, (engine, door): (&str, Door)) -> Option<Trace> {
     let (trace, requests, bytes) = traced_fio(ground, engine);
     let told = format!("{engine} on {:?}: {:?}", ground.file(), trace.unknown);
     if trace.unknown.iter().any(|unknown| unknown.contains("raw devices")) {
-        eprintln!("SKIP bpf: {:?}", trace.unknown);
+        skip(Capability::Bpf, format!("{:?}", trace.unknown));
         return None;
     }
     assert_eq!(trace.exit_status, 0, "{told}");

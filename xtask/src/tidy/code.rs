@@ -11,7 +11,7 @@ const BANNED: [(&str, &str); 6] = [
     ("todo!(", "finish it, or write an issue and take the code out"),
     ("unimplemented!(", "finish it, or take the code out"),
     ("dbg!(", "take it out"),
-    ("#[ignore", "print `SKIP <capability>: <why>`, or make the test fit to run"),
+    ("#[ignore", "call `diopter_skip::skip`, or make the test fit to run"),
     ("#[should_panic", "check the panic's message with catch_unwind"),
     ("thread::sleep", "wait for what you wait for, or move the virtual clock"),
 ];
@@ -20,7 +20,8 @@ const BANNED: [(&str, &str); 6] = [
 const EMPTY_REASONS: [&str; 3] = ["values are valid", "this is safe", "safe because it is safe"];
 
 /// Crate roots that must forbid unsafe code.
-const WITHOUT_UNSAFE: [&str; 7] = [
+const WITHOUT_UNSAFE: [&str; 8] = [
+    "crates/diopter-skip/src/lib.rs",
     "crates/diopter/src/lib.rs",
     "crates/diopter-bench/src/lib.rs",
     "crates/diopter-trace/src/lib.rs",
@@ -33,6 +34,10 @@ const WITHOUT_UNSAFE: [&str; 7] = [
 /// What only `sync.rs` may import.
 const THREAD_PATHS: [&str; 3] = ["std::thread", "std::sync", "core::sync"];
 
+/// Where lines of skips are written and read.
+const SKIPPING_ENDS: [&str; 3] =
+    ["crates/diopter-skip/", "crates/diopter-sys/src/testing.rs", "xtask/"];
+
 const ENGINE: &str = "crates/diopter/src/";
 const KERNEL: &str = "crates/diopter-sys/";
 
@@ -43,6 +48,7 @@ pub fn check(source: &Source, findings: &mut Vec<Finding>) {
     check_functions(source, findings);
     check_doors(source, findings);
     check_printing(source, findings);
+    check_skips(source, findings);
 }
 
 /// The crate roots that do not exist: what `check` cannot see.
@@ -171,6 +177,17 @@ fn check_printing(source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
+/// A skip that a print macro writes is captured with the output of its test, and not typed.
+fn check_skips(source: &Source, findings: &mut Vec<Finding>) {
+    if SKIPPING_ENDS.iter().any(|dir| source.path.starts_with(dir)) {
+        return;
+    }
+    for (at, _) in source.text.match_indices("\"SKIP ") {
+        let what = "a skip that no summary counts; call `diopter_skip::skip`".to_owned();
+        findings.push(source.finding_at(at, what));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::findings_of;
@@ -258,6 +275,14 @@ mod tests {
         check(ENGINE_FILE, "fn a() { eprintln!(); }", 1);
         check(ENGINE_FILE, "fn a() { b(); }\n#[cfg(test)] mod tests { fn c() { println!(); } }", 0);
         check("crates/diopter/benches/engine.rs", "fn a() { println!(); }", 0);
+    }
+
+    #[test]
+    fn a_skip_is_reported_by_the_one_function_for_it() {
+        let raw = "fn a() { eprintln!(\"SKIP loop: not as root\"); }";
+        check("crates/diopter-lab/tests/lab.rs", raw, 1);
+        check("crates/diopter-skip/src/a.rs", raw, 0);
+        check("crates/diopter-lab/tests/lab.rs", "fn a() { skip(Capability::Loop, b) }", 0);
     }
 
     #[test]
