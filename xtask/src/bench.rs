@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The variable that tells the bench where the built `dio` is.
+/// The variable that holds the path of the built `dio` for the bench.
 const DIO: &str = "DIOPTER_DIO";
 
 /// Builds, then runs the numbers in this process's place, so that Ctrl-C is theirs alone.

@@ -1,4 +1,4 @@
-//! What this machine can do that a lane may need, found by trying it, and what must not be missing
+//! The capabilities of this machine, found by trying them, and those that must not be missing
 //! (`DIOPTER_REQUIRE`). It knows no lanes. The list of capabilities is that of diopter-skip.
 
 use crate::{deny, repo};
@@ -53,7 +53,7 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
     })
 }
 
-/// An instance of its own is what tracing needs; the global buffer is left alone.
+/// Tracing needs a private instance; the global buffer is left alone.
 fn instances_can_be_made() -> Result<(), String> {
     let event = std::path::Path::new("/sys/kernel/tracing/events/iomap/iomap_dio_rw_begin");
     if !repo::is_root() {

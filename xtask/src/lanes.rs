@@ -318,7 +318,7 @@ const LANES: &[Lane] = &[
     Lane { needs: &[Capability::Cxx], ..plain("fuzz", &[Step { work: Work::Fuzz, ..check(&[]) }]) },
 ];
 
-/// What a release would upload, in the order of it. It is not built once more.
+/// The crates that a release would upload, in the order of it. They are not built once more.
 const PACKAGE: &[&str] = &["publish", "--workspace", "--dry-run", "--no-verify", "--allow-dirty"];
 
 /// Seconds of each fuzz target.
@@ -340,7 +340,7 @@ const LAB_HOST: &[&str] = &[
     "lab_run",
 ];
 
-/// The command's tests, but for those of lanes of their own.
+/// The command's tests, except those with separate lanes.
 const GOLDEN: &[&str] = &[
     "test",
     "-p",
@@ -385,7 +385,7 @@ const fn test(arguments: &'static [&'static str]) -> Step {
     Step { work: Work::Cargo(arguments), must_test: true, variables: &[], target_below: None }
 }
 
-/// What became of a lane.
+/// The result of a lane.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Passed,

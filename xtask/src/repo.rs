@@ -54,13 +54,13 @@ pub fn tool(tool: &str) -> Option<PathBuf> {
     dirs.into_iter().map(|dir| dir.join(tool)).find(|file| file.is_file())
 }
 
-/// Whether this process runs as root.
+/// Returns true if this process runs as root.
 pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|status| status.uid() == 0)
 }
 
-/// What a command printed, or why it did not work.
+/// Returns the output of a command, or why it failed.
 pub fn output_of(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command

@@ -19,7 +19,7 @@ pub struct Tried {
     pub count: u64,
 }
 
-/// What was read from a command's output.
+/// The lines of a command's output that a summary needs.
 #[derive(Default)]
 pub struct Tally {
     pub tests_passed: u64,

@@ -23,7 +23,7 @@ pub struct Campaign {
     pub unit: &'static str,
     /// How many there should be in total.
     pub goal: u64,
-    /// What it tries: a change elsewhere does not make it start again.
+    /// The sources that it tries: a change elsewhere does not make it start again.
     pub tries: Sources,
     work: Work,
 }
@@ -170,7 +170,7 @@ const BLESSED: &[&[&str]] = &[
     &["-p", "diopter-cli", "--tests"],
 ];
 
-/// What the command line asks for.
+/// The command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     seed: Option<u64>,

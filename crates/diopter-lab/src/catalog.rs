@@ -30,7 +30,7 @@ pub struct Package {
 pub struct Build {
     /// `6.1`.
     pub series: String,
-    /// What `uname -r` says in it.
+    /// The output of `uname -r` in it.
     pub release: String,
     /// Version of its packages.
     pub version: String,
@@ -38,7 +38,7 @@ pub struct Build {
     pub suites: Vec<String>,
     /// The packages to take, the image's first.
     pub packages: Vec<String>,
-    /// Whether modules are among them.
+    /// True if modules are among them.
     pub has_modules: bool,
 }
 
@@ -63,7 +63,7 @@ impl Build {
     }
 }
 
-/// What there is of one release in one version.
+/// The packages of one release in one version.
 #[derive(Default)]
 struct Found<'a> {
     /// Indices into [`PREFIXES`].

@@ -1,4 +1,4 @@
-//! What the lab reads and changes in programs and modules: what a module needs, its signature, and
+//! Reads and changes programs and modules: the dependencies of a module, its signature, and
 //! libraries of a program that no job of the lab uses.
 
 use std::collections::BTreeSet;
@@ -6,12 +6,12 @@ use std::ops::Range;
 
 use object::{Object, ObjectSection, SectionKind};
 
-/// What stands at the end of a signed module.
+/// The end of a signed module.
 const SIGNATURE_MARK: &[u8] = b"~Module signature appended~\n";
 /// Before the mark: five bytes, of which the fourth and fifth are lengths, three of padding, and
 /// the length of the signature (big-endian).
 const SIGNATURE_TAIL: usize = 12;
-/// Of a symbol's version: the rest is a flag.
+/// The bits of a symbol's version; the other bit is a flag.
 const VERSION_MASK: u16 = 0x7fff;
 
 /// A file that is not what its place promises.
@@ -31,7 +31,7 @@ pub fn without_signature(module: &[u8]) -> &[u8] {
     unsigned().unwrap_or(module)
 }
 
-/// What a module's `depends=` names; `None` for what is no module.
+/// Returns the names in a module's `depends=`; `None` if the file is not a module.
 #[must_use]
 pub fn module_needs(module: &[u8]) -> Option<Vec<String>> {
     let file = object::File::parse(module).ok()?;
@@ -44,7 +44,7 @@ pub fn module_needs(module: &[u8]) -> Option<Vec<String>> {
 /// The libraries that a program or library is linked with; none for a static program.
 ///
 /// # Errors
-/// [`Damaged`] for what is no ELF file with section headers.
+/// [`Damaged`] for a file that is not ELF or has no section headers.
 pub fn libraries(bytes: &[u8]) -> Result<Vec<String>, Damaged> {
     let Some(places) = Places::of(bytes)? else { return Ok(Vec::new()) };
     let entries = dynamic(bytes, &places)?;
@@ -56,7 +56,7 @@ pub fn libraries(bytes: &[u8]) -> Result<Vec<String>, Damaged> {
 /// a null pointer.
 ///
 /// # Errors
-/// [`Damaged`] for what is no ELF file of 64 bits with section headers.
+/// [`Damaged`] for a file that is not ELF of 64 bits or has no section headers.
 pub fn drop_libraries(bytes: &mut [u8], is_dropped: impl Fn(&str) -> bool) -> Result<(), Damaged> {
     let Some(places) = Places::of(bytes)? else { return Ok(()) };
     let (versions, skipped) = unlink_versions(bytes, &places, &is_dropped)?;
@@ -102,7 +102,7 @@ struct Places {
 impl Places {
     /// `None` for a static program.
     fn of(bytes: &[u8]) -> Result<Option<Places>, Damaged> {
-        let file = object::File::parse(bytes).map_err(|_| Damaged("it is no ELF file"))?;
+        let file = object::File::parse(bytes).map_err(|_| Damaged("it is not an ELF file"))?;
         if !file.is_64() || !file.is_little_endian() {
             return Err(Damaged("it is not for x86-64"));
         }
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_is_no_elf_file_is_refused() {
-        assert_eq!(libraries(b"#!/bin/sh\n"), Err(Damaged("it is no ELF file")));
+        assert_eq!(libraries(b"#!/bin/sh\n"), Err(Damaged("it is not an ELF file")));
         assert_eq!(module_needs(b"nothing"), None);
     }
 

@@ -1,4 +1,4 @@
-//! What can go wrong between the wish for a kernel and its first instruction: what failed, on what,
+//! The errors from the choice of a kernel to its first instruction: what failed, on what,
 //! and what to do.
 
 use std::fmt;
@@ -14,43 +14,43 @@ const FULL: &str = "free some space, lower --cache-limit, or name another direct
 pub enum LabError {
     /// A file or directory: what was done with it.
     File {
-        /// What was done: `write`.
+        /// The operation: `write`.
         doing: &'static str,
         /// With what.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
     /// A program of the system: what it was to do, and what it said.
     Tool {
-        /// What was being done: `update the lists of packages`.
+        /// The operation: `update the lists of packages`.
         doing: String,
         /// Its last words.
         said: String,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
     },
     /// No suite, no cache and no file has a kernel of this name.
     NoKernel {
-        /// What was asked for.
+        /// The kernel in the words of the user.
         asked: String,
         /// Series that can be had, the nearest first.
         nearest: Vec<String>,
-        /// Why more could not be looked for; empty where all suites answered.
+        /// The errors of suites; empty if all suites were reachable.
         because: String,
     },
     /// A package that lacks what it always had.
     Layout {
         /// The package, with its version.
         package: String,
-        /// What is not in it.
+        /// The missing part.
         lacks: String,
     },
     /// The words for a kernel that mean nothing.
     Choice(String),
     /// The emulator.
     Machine(BootError),
-    /// Somebody asked to stop.
+    /// The user asked to stop.
     Stopped,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for LabError {
                 }
                 if nearest.is_empty() {
                     let remedy = remedy_of(because);
-                    write!(f, "; none is cached either: {remedy}, or name a bzImage of your own")
+                    write!(f, "; none is cached either: {remedy}, or name a file that is a bzImage")
                 } else {
                     write!(f, "; there are {}", nearest.join(", "))
                 }
@@ -98,7 +98,7 @@ impl fmt::Display for LabError {
 
 impl std::error::Error for LabError {}
 
-/// What to do about what apt said.
+/// Returns the remedy for an error of apt.
 pub(super) fn remedy_of(said: &str) -> &'static str {
     if said.contains("No space left") || said.contains("enough free space") {
         FULL
@@ -113,7 +113,7 @@ fn remedy_of_file(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FULL,
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "name a directory of your own with --cache"
+            "name another directory with --cache"
         }
         io::ErrorKind::NotFound => "check the name",
         _ => "look at the disk, or name another directory with --cache",

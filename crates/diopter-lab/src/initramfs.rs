@@ -1,4 +1,4 @@
-//! What a guest finds in its memory: the programs, a kernel's modules, the script of a job and the
+//! The initramfs of a guest: the programs, a kernel's modules, the script of a job and the
 //! first program that runs it. Made without root, and the same bytes each time.
 
 use std::fs;
@@ -15,7 +15,7 @@ const JOB: &str = "lab/job";
 const MODULES: &str = "lab/modules";
 
 /// The guest's first program. What the script prints goes to the results, what it says on standard
-/// error to the console; the last line tells the host that the guest came to its end.
+/// error to the console; the last line reports to the host that the guest finished.
 const INIT: &str = "#!/bin/sh
 export PATH=/sbin:/bin HOME=/ LC_ALL=C
 /bin/busybox --install -s /bin

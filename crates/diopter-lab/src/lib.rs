@@ -4,7 +4,7 @@
 //! From the host's side: [`kernel`] is one kernel with its modules, [`initramfs`] what the guest
 //! finds in its memory, [`machine`] the emulator that runs it, [`fleet`] two of them at once.
 //!
-//! What is measured: [`matrix`] is the jobs, [`guest`] how a guest does them and what it tells,
+//! What is measured: [`matrix`] is the jobs, [`guest`] how a guest does them and what it reports,
 //! [`measure`] and [`contexts`] the figures, [`run`] all boots, and [`results`] the document. From
 //! the document alone [`relative`] makes what a table or [`picture`] shows.
 

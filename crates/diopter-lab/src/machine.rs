@@ -73,10 +73,10 @@ pub struct BootOptions {
     pub stop: Option<Arc<AtomicBool>>,
 }
 
-/// What a guest said.
+/// The output of a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Console {
-    /// What the job's script printed.
+    /// The output of the job's script.
     pub results: String,
     /// The console, with the kernel's messages.
     pub console: String,
@@ -93,7 +93,7 @@ pub enum BootError {
     NoQemu,
     /// The emulator could not start or ended with an error: what was done, and what it said.
     Emulator(String),
-    /// The guest's kernel gave up; the console's last lines.
+    /// The guest's kernel panicked; the console's last lines.
     Panic(String),
     /// The guest was still running at its limit; the console's last lines.
     Hang(Duration, String),
@@ -101,12 +101,12 @@ pub enum BootError {
     Quiet(Duration, String),
     /// The guest ended, but did not say that it came to the end of its script; the last lines.
     Silent(String),
-    /// Somebody asked to stop.
+    /// The user asked to stop.
     Stopped,
 }
 
 impl BootError {
-    /// What the guest said last; empty where there was no guest.
+    /// Returns the last lines of the guest; empty if there was no guest.
     #[must_use]
     pub fn last_lines(&self) -> &str {
         match self {
@@ -195,7 +195,7 @@ impl Machine {
         Ok(Machine { qemu: qemu.to_owned(), version, has_sandbox })
     }
 
-    /// What must be the same for figures to be comparable, by name.
+    /// Returns the facts that must be the same for figures to be comparable, by name.
     #[must_use]
     pub fn facts(&self, options: &BootOptions) -> BTreeMap<String, String> {
         let words = words_of(options);
@@ -263,7 +263,7 @@ impl Machine {
             command.arg("-serial").arg(format!("file:{output}"));
         }
         if options.nvme_bytes.is_some() {
-            // Nobody else can open the file, so its lock would keep nobody out.
+            // No other process can open the file, so its lock would exclude none.
             let drive = format!("file={disk},if=none,id=lab,format=raw,file.locking=off");
             command.args(["-drive", &drive, "-device", "nvme,drive=lab,serial=lab"]);
         }
@@ -362,7 +362,7 @@ impl MemoryFile {
         Ok(MemoryFile(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?.into()))
     }
 
-    /// What was written, without the carriage returns of a terminal. What cannot be read is not
+    /// Returns the output, without the carriage returns of a terminal. What cannot be read is not
     /// there: a guest's output is judged by what is in it.
     fn text(&mut self) -> String {
         let mut bytes = Vec::new();
@@ -423,7 +423,7 @@ fn watch(child: &mut Child, console: &MemoryFile, options: &BootOptions) -> io::
     }
 }
 
-/// What init says last: the exit status of the script.
+/// Returns the exit status of the script, which init prints last.
 fn status_of(console: &str) -> Option<i32> {
     let lines = console.lines().rev().take(TAIL_LINES);
     lines.filter_map(|line| line.strip_prefix("lab: end ")).find_map(|status| status.parse().ok())

@@ -1,4 +1,4 @@
-//! What is run on every kernel: jobs, in fio's words, and the device and engines below them. Plain
+//! The plan for every kernel: jobs, in fio's words, and the device and engines below them. Plain
 //! values; how a guest does it is in `guest`.
 
 use std::fmt;
@@ -37,7 +37,7 @@ pub enum FileSystem {
     Raw,
 }
 
-/// What makes the requests.
+/// The engine that makes the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Engine {
     /// fio's libaio.
@@ -48,7 +48,7 @@ pub enum Engine {
     Psync,
 }
 
-/// The device of a guest: memory that answers by a timer's interrupt.
+/// The device of a guest: memory that completes by a timer's interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Its size.
@@ -62,7 +62,7 @@ pub struct Device {
     pub is_nvme: bool,
 }
 
-/// A job with a name of its own.
+/// A job with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedJob {
     /// The first report: sequential 4k and 16k, reads and writes, 64 at once.
@@ -73,7 +73,7 @@ pub enum NamedJob {
     Ext3Boundary,
 }
 
-/// What is run.
+/// The jobs, engines and repeats.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The jobs, in order; each says its file system.
@@ -84,7 +84,7 @@ pub struct Plan {
     pub device: Device,
     /// How often each boot is repeated: twice shows that figures repeat.
     pub repeats: u32,
-    /// Whether a traced pass shows where completions ran.
+    /// True if a traced pass shows where completions ran.
     pub is_traced: bool,
 }
 
@@ -175,7 +175,7 @@ impl Engine {
         }
     }
 
-    /// The kernel's functions that tell it of a completion; the first that was seen is the one.
+    /// The kernel's functions that notify it of a completion; the first that was seen is the one.
     #[must_use]
     pub fn completions(self) -> &'static [&'static str] {
         match self {

@@ -29,7 +29,7 @@ pub const PACKAGES: [&str; 15] = [
     "libinih1",
     "liburcu8",
 ];
-/// What of them is a program or a file of one: its package, and its path without `usr`.
+/// The programs and their files: the package, and the path without `usr`.
 const FILES: [(&str, &str); 7] = [
     ("busybox-static", "bin/busybox"),
     ("fio", "bin/fio"),
@@ -68,7 +68,7 @@ const DROPPED: [&str; 12] = [
     "libisal",
 ];
 
-/// What one package has: paths without `usr` before them, with links resolved.
+/// The files of one package: paths without `usr` before them, with links resolved.
 type Contents = BTreeMap<String, Vec<u8>>;
 
 /// Makes the archive of packages, given by name.

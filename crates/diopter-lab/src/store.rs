@@ -52,9 +52,9 @@ pub struct Store {
     builds: Option<Vec<Build>>,
     /// Why the suites could not be asked, or not all.
     complaints: String,
-    /// What this run uses: as long as these are open, no other run removes it.
+    /// The entries that this run uses: as long as these are open, no other run removes them.
     in_use: Vec<File>,
-    /// Kernels of somebody's own, unpacked until the end of the run.
+    /// Kernels from files of the user, unpacked until the end of the run.
     own: Vec<tempfile::TempDir>,
 }
 
@@ -70,7 +70,7 @@ pub struct Programs {
     pub digest: String,
 }
 
-/// A kernel in the cache, as its file tells of it.
+/// A kernel in the cache, as its file describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Facts {
     format: u32,
@@ -80,7 +80,7 @@ struct Facts {
     version: String,
     /// BLAKE3 of the image.
     digest: String,
-    /// What each module needs, and its BLAKE3.
+    /// The dependencies of each module, and its BLAKE3.
     modules: BTreeMap<String, (Vec<String>, Option<String>)>,
     built_in: BTreeSet<String>,
 }
@@ -136,7 +136,7 @@ impl Store {
         &self.root
     }
 
-    /// Who waits for it.
+    /// Returns the watch of the caller.
     #[must_use]
     pub fn watch(&self) -> &Watch {
         &self.watch
@@ -154,7 +154,7 @@ impl Store {
         self.options.limit_bytes
     }
 
-    /// The kernel that somebody named.
+    /// Returns the kernel that the user named.
     ///
     /// # Errors
     /// As [`Store::kernel`] and [`Store::kernel_of_files`].
@@ -165,10 +165,10 @@ impl Store {
         }
     }
 
-    /// All kernels of all suites, oldest first; none where no suite answers.
+    /// Returns all kernels of all suites, oldest first; none if no suite is reachable.
     ///
     /// # Errors
-    /// [`LabError`]; not for a network that is away, which [`Store::complaints`] tells.
+    /// [`LabError`]; not for a network that is away, which [`Store::complaints`] reports.
     pub fn builds(&mut self) -> Result<&[Build], LabError> {
         if self.builds.is_none() {
             let _lock = self.lock()?;
@@ -179,7 +179,7 @@ impl Store {
         Ok(self.builds.as_deref().unwrap_or_default())
     }
 
-    /// What the suites could not be asked for; empty when all answered.
+    /// Returns the errors of suites; empty if all suites were reachable.
     #[must_use]
     pub fn complaints(&self) -> &str {
         &self.complaints
@@ -202,7 +202,7 @@ impl Store {
     /// release (`5.10.0-46-amd64`).
     ///
     /// # Errors
-    /// [`LabError`]: nobody has it, it can't be fetched, its packages are not as they always were.
+    /// [`LabError`]: no suite has it, it can't be fetched, its packages have an unknown layout.
     pub fn kernel(&mut self, asked: &str) -> Result<Kernel, LabError> {
         let build = catalog::choose(self.builds()?, asked).cloned();
         let Some(build) = build else {
@@ -250,7 +250,7 @@ impl Store {
         })
     }
 
-    /// A kernel from files of somebody's own: an image, a directory of modules, Debian packages.
+    /// Opens a kernel from files of the user: an image, a directory of modules, Debian packages.
     ///
     /// # Errors
     /// [`LabError`]: a file that can't be read, or no image among them.
@@ -427,7 +427,7 @@ impl Store {
         let path = dir.join(FACTS);
         let file = File::options().read(true).write(true).open(&path);
         let file = file.map_err(LabError::file("open", &path))?;
-        // A time that can't be set makes it go earlier than it should, which is no trouble.
+        // A time that can't be set only makes it go earlier than it should.
         file.set_modified(SystemTime::now()).ok();
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
             .map_err(|error| LabError::file("lock", &path)(error.into()))?;

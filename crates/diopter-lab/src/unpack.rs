@@ -1,4 +1,4 @@
-//! From packages, or a directory of somebody's own, to a kernel's image and the modules that jobs
+//! From packages, or a directory of the user, to a kernel's image and the modules that jobs
 //! need: uncompressed, without signatures, with what each of them needs.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ const WANTED: [&str; 30] = [
 ];
 /// Memory of an xz decoder; `xz -9` needs 65 MiB.
 const DICTIONARY_KIB_MAX: u32 = 256 << 10;
-/// What is in the directory of an unpacked kernel.
+/// The kernel's image in the directory of an unpacked kernel.
 pub const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
 
@@ -56,7 +56,7 @@ const MODULES: &str = "modules";
 pub struct Parts {
     /// The image, if it was there.
     pub image: Option<Vec<u8>>,
-    /// What `uname -r` says: of the image's name or its directory of modules.
+    /// The output of `uname -r`: from the image's name or its directory of modules.
     pub release: Option<String>,
     /// Modules by name: the file's name, and its bytes.
     modules: BTreeMap<String, (String, Vec<u8>)>,
@@ -133,7 +133,7 @@ impl Parts {
         }
     }
 
-    /// Writes the modules that jobs ask for into a directory, and tells which they are.
+    /// Writes the modules that jobs need into a directory, and returns them.
     ///
     /// # Errors
     /// The system's, writing; [`LabError::Layout`] for a module that can't be read.

@@ -13,7 +13,7 @@ use diopter_testkit::env::{Capability, skip};
 
 const RELEASE: &str = "6.1.0-9-cloud-amd64";
 
-/// A repository in a directory, and a cache beside it.
+/// A repository and a cache in one directory.
 struct Bench {
     dir: tempfile::TempDir,
 }

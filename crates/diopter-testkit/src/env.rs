@@ -1,4 +1,4 @@
-//! What the environment asks of a test: the seed, how much, and which capabilities must be there.
+//! The environment of a test: the seed, how much to try, and the capabilities that must be there.
 //! Prints, and reads nothing but variables.
 
 pub use diopter_skip::{Capability, skip};
@@ -14,13 +14,13 @@ pub fn seed() -> u64 {
 /// A variable's number; `None` without it.
 ///
 /// # Panics
-/// When it is set and no number.
+/// If it is set and not a number.
 pub fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}: invalid number `{text}`")))
 }
 
-/// Whether a long campaign was asked for.
+/// Returns true if a long campaign was asked for.
 pub fn is_soak() -> bool {
     std::env::var("DIOPTER_SOAK").is_ok_and(|text| !text.is_empty() && text != "0")
 }
@@ -30,7 +30,7 @@ pub fn tried(campaign: &str, count: u64, unit: &str) {
     eprintln!("TRIED {campaign}: {count} {unit}");
 }
 
-/// Whether io_uring works here; says so when it does not.
+/// Returns true if io_uring works here; skips otherwise.
 pub fn has_uring() -> bool {
     match diopter::backend::trial::probe_uring() {
         Ok(()) => true,
@@ -41,7 +41,7 @@ pub fn has_uring() -> bool {
     }
 }
 
-/// Whether Linux AIO works here; says so when it does not.
+/// Returns true if Linux AIO works here; skips otherwise.
 pub fn has_aio() -> bool {
     match diopter::backend::trial::probe_aio() {
         Ok(()) => true,
@@ -52,7 +52,7 @@ pub fn has_aio() -> bool {
     }
 }
 
-/// Whether a backend works here; says so when it does not.
+/// Returns true if a backend works here; skips otherwise.
 pub fn has(backend: diopter::BackendKind) -> bool {
     match backend {
         diopter::BackendKind::Auto | diopter::BackendKind::Threads => true,

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use diopter::{File, IoBuf, Request};
 use diopter_skip::Capability;
 
-/// What every directory of ours in the temporary directory is called, with the process's id behind
-/// it.
+/// The begin of the name of every directory of a test in the temporary directory; the process's id
+/// follows.
 pub const PREFIX: &str = "diopter-kernel-";
 
 /// How long an unmount is tried: a ring's last reference to a file goes shortly after the ring.
@@ -72,7 +72,7 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        // There is nobody to tell; the next run tries again.
+        // A drop cannot report it; the next run tries again.
         fs::remove_dir_all(&self.0).unwrap_or(());
     }
 }
@@ -215,7 +215,7 @@ impl FileSystem {
     }
 }
 
-/// A mounted file system on a loop device of its own, or a tmpfs.
+/// A mounted file system on a private loop device, or a tmpfs.
 pub struct Mount {
     at: PathBuf,
     kind: Option<FileSystem>,
@@ -306,7 +306,7 @@ pub fn unmount(at: &Path) -> Result<(), String> {
 
 /// Runs a request on this thread's engine, which enters its ring if it has one. A request that a
 /// kernel worker ran may keep its file until then: docs/notes/2026-11-22-io-wq-late-release.md.
-/// Without effect when it fails: whoever unmounts tries again, and reports that.
+/// Without effect when it fails: the unmount tries again, and reports that.
 fn enter_ring() {
     let Ok(file) = File::open("/proc/self/exe") else { return };
     let Ok(memory) = IoBuf::new(512) else { return };

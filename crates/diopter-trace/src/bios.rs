@@ -1,4 +1,4 @@
-//! Bios on their way: from the sectors that the block layer tells back to the bios that were
+//! Bios in flight: from the sectors that the block layer reports back to the bios that were
 //! handed down. Events of the block layer name no bio, only sectors.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,5 +1,5 @@
-//! What the kernel did with a command's direct I/O: events of tracefs, joined to requests, bios and
-//! the contexts of their completions.
+//! A trace of the kernel's work for a command's direct I/O: events of tracefs, joined to requests,
+//! bios and the contexts of their completions.
 
 #![forbid(unsafe_code)]
 

@@ -13,19 +13,19 @@ pub struct Phases {
     pub submit: Option<u64>,
     /// Until the driver had the last bio.
     pub queue: Option<u64>,
-    /// Until the device was done with the last bio. With the queue where nobody saw when the driver
-    /// got the bios.
+    /// Until the device was done with the last bio. With the queue if no event showed when the
+    /// driver got the bios.
     pub device: Option<u64>,
     /// Until its completion ran: the way to a worker, if it took one.
     pub detour: Option<u64>,
-    /// Until whoever waited had it.
+    /// Until the waiting thread had it.
     pub wake: Option<u64>,
     /// From its entry into the kernel to the last of these that was seen.
     pub total: Option<u64>,
 }
 
 impl Phases {
-    /// Of one request of `trace`.
+    /// Returns the phases of one request of `trace`.
     #[must_use]
     pub fn of(trace: &Trace, request: &TracedRequest) -> Phases {
         let times = &request.times;
@@ -52,7 +52,8 @@ impl Phases {
     }
 }
 
-/// When a request was over, for its submitter: woken, else completed. `None` if neither was seen.
+/// Returns the end of a request for its submitter: woken, else completed. `None` if neither was
+/// seen.
 #[must_use]
 pub fn end_of(request: &TracedRequest) -> Option<u64> {
     let end = request.times.woken.or(request.times.completed)?;

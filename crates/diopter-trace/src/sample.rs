@@ -55,7 +55,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Of a trace and what it told. The same seed gives the same sample.
+    /// Returns a sample of a trace with its summary. The same seed gives the same sample.
     #[must_use]
     pub fn of(trace: &Trace, summary: &Summary, seed: u64) -> Sample {
         let mut sample = Sample::default();

@@ -16,10 +16,10 @@ use super::phases::{Phases, end_of};
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 /// Digits of a percentile that hold.
 const DIGITS: u8 = 3;
-/// Distinct sizes of bios that are told one by one; of more, powers of two.
+/// Distinct sizes of bios that are counted one by one; of more, powers of two.
 const SIZES_MAX: usize = 64;
 
-/// What the trace tells.
+/// Returns the summary of a trace.
 #[must_use]
 pub fn summary(trace: &Trace) -> Summary {
     let mut latencies = Recorders::new();
@@ -53,13 +53,13 @@ pub fn summary(trace: &Trace) -> Summary {
     }
 }
 
-/// Bytes that a request moved: none of one that failed, all of one whose end nobody saw.
+/// Bytes that a request moved: none of one that failed, all of one whose end no event showed.
 #[must_use]
 pub fn bytes_moved(request: &TracedRequest) -> u64 {
     request.result.map_or(request.length, |result| u64::try_from(result).unwrap_or(0))
 }
 
-/// Whether no event showed how or when a request ended.
+/// Returns true if no event showed how or when a request ended.
 fn is_unfinished(request: &TracedRequest) -> bool {
     request.result.is_none() && end_of(request).is_none()
 }

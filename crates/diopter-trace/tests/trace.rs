@@ -65,7 +65,7 @@ impl Drop for Ground {
     }
 }
 
-/// What the command prints; it has to succeed.
+/// Returns the output of the command, which has to succeed.
 fn run(command: &[&str]) -> String {
     let output = Command::new(command[0]).args(&command[1..]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -154,22 +154,22 @@ fn traced_fio(ground: &Ground, engine: &str) -> (Trace, u64, u64) {
 /// Every request of fio is there, whole, with its bios, and its completion ran somewhere.
 fn check(ground: &Ground, (engine, door): (&str, Door)) -> Option<Trace> {
     let (trace, requests, bytes) = traced_fio(ground, engine);
-    let told = format!("{engine} on {:?}: {:?}", ground.file(), trace.unknown);
+    let which = format!("{engine} on {:?}: {:?}", ground.file(), trace.unknown);
     if trace.unknown.iter().any(|unknown| unknown.contains("raw devices")) {
         skip(Capability::Bpf, format!("{:?}", trace.unknown));
         return None;
     }
-    assert_eq!(trace.exit_status, 0, "{told}");
-    assert_eq!(trace.lost_events, 0, "{told}");
-    assert_eq!(u64::try_from(trace.requests.len()).unwrap(), requests, "{told}");
-    assert_eq!(trace.requests.iter().map(|request| request.length).sum::<u64>(), bytes, "{told}");
-    assert_eq!(trace.bios.iter().map(|bio| bio.bytes).sum::<u64>(), bytes, "{told}");
-    assert!(trace.bios.iter().all(|bio| bio.done.is_some() && bio.issued.is_some()), "{told}");
+    assert_eq!(trace.exit_status, 0, "{which}");
+    assert_eq!(trace.lost_events, 0, "{which}");
+    assert_eq!(u64::try_from(trace.requests.len()).unwrap(), requests, "{which}");
+    assert_eq!(trace.requests.iter().map(|request| request.length).sum::<u64>(), bytes, "{which}");
+    assert_eq!(trace.bios.iter().map(|bio| bio.bytes).sum::<u64>(), bytes, "{which}");
+    assert!(trace.bios.iter().all(|bio| bio.done.is_some() && bio.issued.is_some()), "{which}");
     for request in &trace.requests {
-        assert!(request.context.is_some(), "{told}: {request:?}");
-        assert_eq!(request.door, door, "{told}: {request:?}");
-        assert_eq!(request.result, i64::try_from(request.length).ok(), "{told}: {request:?}");
-        assert!(request.times.device_done.is_some(), "{told}: {request:?}");
+        assert!(request.context.is_some(), "{which}: {request:?}");
+        assert_eq!(request.door, door, "{which}: {request:?}");
+        assert_eq!(request.result, i64::try_from(request.length).ok(), "{which}: {request:?}");
+        assert!(request.times.device_done.is_some(), "{which}: {request:?}");
     }
     let path = ground.file().to_string_lossy().into_owned();
     assert!(trace.files.iter().all(|file| file.path == path), "{:?}", trace.files);

@@ -6,7 +6,7 @@ use super::{Finding, Source};
 
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Words that may not stand in code, and what to do instead.
+/// Words that are banned in code, and what to do instead.
 const BANNED: [(&str, &str); 6] = [
     ("todo!(", "finish it, or write an issue and take the code out"),
     ("unimplemented!(", "finish it, or take the code out"),
@@ -16,7 +16,7 @@ const BANNED: [(&str, &str); 6] = [
     ("thread::sleep", "wait for what you wait for, or move the virtual clock"),
 ];
 
-/// Reasons that say nothing about the line they stand at.
+/// Reasons that say nothing about their line.
 const EMPTY_REASONS: [&str; 3] = ["values are valid", "this is safe", "safe because it is safe"];
 
 /// Crate roots that must forbid unsafe code.
@@ -31,7 +31,7 @@ const WITHOUT_UNSAFE: [&str; 8] = [
     "xtask/src/main.rs",
 ];
 
-/// What only `sync.rs` may import.
+/// Paths that only `sync.rs` may import.
 const THREAD_PATHS: [&str; 3] = ["std::thread", "std::sync", "core::sync"];
 
 /// Where lines of skips are written and read.
@@ -91,7 +91,7 @@ fn check_unsafe(source: &Source, findings: &mut Vec<Finding>) {
     for (index, line) in source.prose().lines().enumerate().filter(|line| line.1.contains("//")) {
         let line = line.to_ascii_lowercase();
         if let Some(phrase) = EMPTY_REASONS.iter().find(|phrase| line.contains(**phrase)) {
-            let what = format!("\"{phrase}\" is no reason; write why it holds at this line");
+            let what = format!("\"{phrase}\" is not a reason; write why it holds at this line");
             findings.push(source.finding(index + 1, what));
         }
     }

@@ -105,7 +105,7 @@ impl Source {
         self.has_code_form() || self.path.ends_with(".md")
     }
 
-    /// A test in a file of its own below `src/`.
+    /// Returns true for a separate file of tests below `src/`.
     fn is_test(&self) -> bool {
         self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
     }
@@ -122,7 +122,7 @@ impl Source {
         self.without_tests.get_or_init(|| mask::without_tests(self.code()))
     }
 
-    /// Every path that a `use` outside tests brings in, with where it stands.
+    /// Every path that a `use` outside tests brings in, with its place.
     fn uses(&self) -> &[(usize, String)] {
         self.uses.get_or_init(|| flattened_uses(self.code_without_tests()))
     }
@@ -180,7 +180,7 @@ fn flattened_uses(code: &str) -> Vec<(usize, String)> {
 mod tests {
     use super::*;
 
-    /// What one rule finds in one snippet.
+    /// Returns the findings of one rule in one snippet.
     pub fn findings_of(
         rule: fn(&Source, &mut Vec<Finding>),
         path: &str,

@@ -5,7 +5,7 @@ use super::{Finding, Source, mask};
 
 const ENGINE: &str = "crates/diopter/src/";
 
-/// From the first to the last. A submodule counts as its parent; `lib.rs` stands outside.
+/// From the first to the last. A submodule counts as its parent; `lib.rs` is outside.
 const ORDER: [&str; 23] = [
     "units",
     "limits",
@@ -53,8 +53,10 @@ pub fn check(source: &Source, findings: &mut Vec<Finding>) {
         }
         let what = match position(&name) {
             Some(other) if other <= own => continue,
-            Some(_) => format!("`{module}` imports `{name}`, which stands below it; turn it round"),
-            None => format!("`crate::{name}` is no module; import it from the module it lives in"),
+            Some(_) => format!("`{module}` imports `{name}`, which is below it; turn it round"),
+            None => {
+                format!("`crate::{name}` is not a module; import it from the module it lives in")
+            }
         };
         findings.push(source.finding(line, what));
         told.push((line, name));

@@ -55,7 +55,7 @@ fn machine_path(line: &str) -> Option<String> {
     })
 }
 
-/// Where an absolute path begins with `dir`: not where a longer path goes on with it.
+/// Returns the places where an absolute path begins with `dir`: not those inside a longer path.
 fn starts_of<'a>(line: &'a str, dir: &'a str) -> impl Iterator<Item = usize> + 'a {
     line.match_indices(dir).map(|(at, _)| at).filter(move |&at| {
         let before = line[..at].chars().next_back();

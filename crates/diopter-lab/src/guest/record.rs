@@ -1,11 +1,11 @@
-//! What a guest tells, one JSON object a line: readings before and after, counts of a trace. No
+//! The output of a guest, one JSON object a line: readings before and after, counts of a trace. No
 //! figure is made here.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// All that a boot told.
+/// The output of a boot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// The kernel and its machine.
@@ -16,16 +16,16 @@ pub struct Report {
     pub mount_options: Option<String>,
     /// By cell.
     pub cells: BTreeMap<usize, CellReport>,
-    /// Why the guest gave up, if it did.
+    /// The reason why the guest stopped early, if it did.
     pub failure: Option<String>,
     /// The first line that could not be read.
     pub unread: Option<String>,
 }
 
-/// What was told of one cell.
+/// The records of one cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CellReport {
-    /// What it takes to begin and to end.
+    /// The cost to begin and to end.
     pub base: Option<Reading>,
     /// The measured pass.
     pub run: Option<Reading>,
@@ -72,7 +72,7 @@ pub struct Reading {
     pub ios: u64,
     /// The guest's clock.
     pub now_ns: [u64; 2],
-    /// How long its processor was idle; `None` where the kernel does not tell.
+    /// How long its processor was idle; `None` if the kernel does not report it.
     pub idle_ns: Option<[u64; 2]>,
     /// Context switches since boot.
     pub switches: [u64; 2],
@@ -80,7 +80,7 @@ pub struct Reading {
     pub fio: FioReport,
 }
 
-/// Of fio's report, what is used.
+/// The part of fio's report that is used.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct FioReport {
     /// One.
@@ -93,9 +93,9 @@ pub struct FioReport {
 pub struct FioJob {
     /// An errno, or 0.
     pub error: i32,
-    /// What was read.
+    /// The reads.
     pub read: FioDirection,
-    /// What was written.
+    /// The writes.
     pub write: FioDirection,
 }
 
@@ -136,7 +136,7 @@ pub struct FioLatency {
     pub percentile: BTreeMap<String, u64>,
 }
 
-/// What a trace adds up to.
+/// The counts of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct TraceRecord {

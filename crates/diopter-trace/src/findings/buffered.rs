@@ -16,7 +16,7 @@ pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
                 inline data, journalled data, or a hole that ext4 had to fill) and copied the \
                 bytes through the page cache without saying so"
             .to_owned(),
-        remedy: "dio probe FILE tells the alignment and what keeps the file from being direct"
+        remedy: "dio probe FILE reports the alignment and what keeps the file from being direct"
             .to_owned(),
     });
     finding.into_iter().collect()

@@ -66,7 +66,7 @@ impl Reason {
                 "this kernel completes every asynchronous write of this file system in a worker, a \
                  plain overwrite too: a hand-over and a wake-up each"
             }
-            Reason::Unknown => "nothing that was seen of them tells why",
+            Reason::Unknown => "no event shows why",
         }
     }
 
@@ -85,7 +85,7 @@ impl Reason {
             }
             Reason::Kernel => known::REMEDY_DEFERRED_BY_KERNEL.to_owned(),
             Reason::Unknown => {
-                "the function that put them off (`deferred_by`), if the trace has it, tells more"
+                "look at the function that put them off (`deferred_by`), if the trace has it"
                     .to_owned()
             }
         }

@@ -62,8 +62,8 @@ fn finding(trace: &Trace, shown: &Shown, reached: u64, room: u64) -> Finding {
     }
 }
 
-/// Whether others could have been in flight beside it: not if the kernel holds it alone (another
-/// finding), and not on a device that is done before the submission returns.
+/// Returns true if others could have been in flight with it: not if the kernel holds it alone
+/// (another finding), and not on a device that is done before the submission returns.
 fn could_overlap(trace: &Trace, request: &TracedRequest) -> bool {
     let is_inline = request
         .bios

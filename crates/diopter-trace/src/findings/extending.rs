@@ -40,7 +40,7 @@ fn finding(trace: &Trace) -> Option<Finding> {
     })
 }
 
-/// Whether those writes of each file followed each other without overlap.
+/// Returns true if those writes of each file followed each other without overlap.
 fn is_serial(trace: &Trace, shown: &Shown) -> bool {
     let mut sorted: Vec<&TracedRequest> =
         shown.requests.iter().map(|at| &trace.requests[*at]).collect();

@@ -17,7 +17,7 @@ pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
                 cache"
             .to_owned(),
         remedy: "allocate and write the file before; flush once after many writes instead of each \
-                 (no O_DSYNC, one fdatasync); keep the journal on a device of its own"
+                 (no O_DSYNC, one fdatasync); keep the journal on a separate device"
             .to_owned(),
     });
     finding.into_iter().collect()

@@ -65,7 +65,7 @@ fn nothing_traced_makes_a_page_that_says_so() {
     assert!(page.contains("No direct I/O was seen"));
 }
 
-/// What a browser makes of a page, and what it says about it; `None` where there is none.
+/// Returns the DOM and the log of a browser for a page; `None` if there is no browser.
 fn seen_by_a_browser(page: &str) -> Option<(String, String)> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("page.html");

@@ -29,7 +29,7 @@ const ENOTBLK: i64 = -15;
 #[derive(Debug)]
 pub struct Join {
     root: u32,
-    /// Whether cached pages are told, so that no word means none.
+    /// True if events report cached pages, so that no event means none.
     has_cached: bool,
     files: Files,
     file_numbers: HashMap<Inode, usize>,
@@ -45,7 +45,7 @@ pub struct Join {
     in_flight: HashMap<(Inode, u64), VecDeque<usize>>,
     /// Requests by the entry of a ring that asked for them.
     entries: HashMap<u64, usize>,
-    /// Attempts that were given up because they would have waited, by file and first byte.
+    /// Attempts that were abandoned because they would have waited, by file and first byte.
     given_up: HashMap<(Inode, u64), usize>,
     /// Requests of `io_submit` that are complete and not yet taken, by process.
     reapable: HashMap<u32, VecDeque<usize>>,
@@ -53,7 +53,7 @@ pub struct Join {
     raw: HashMap<u64, usize>,
     /// Entries of rings that went to a worker before anything was tried.
     punted: HashSet<u64>,
-    /// Requests of workers of rings that are complete and not answered.
+    /// Requests of workers of rings whose I/O completed and whose entry did not.
     unanswered: VecDeque<usize>,
     /// Processes that are seen to use Linux AIO.
     aio_processes: HashSet<u32>,
@@ -74,7 +74,7 @@ struct Pending {
     bios_left: u32,
     entry: Option<u64>,
     is_polled: bool,
-    /// Whether it may take as long as it takes: no other attempt follows.
+    /// True if it may wait: no other attempt follows.
     can_wait: bool,
     has_allocated: bool,
     /// It begins at or behind the end of the file.
@@ -216,7 +216,7 @@ impl Join {
         let unfinished = self.requests.iter().filter(|pending| !pending.is_complete);
         let unfinished = unfinished.filter(|pending| kept(pending)).count();
         if unfinished > 0 {
-            trace.unknown.push(format!("how {unfinished} requests ended: no event told"));
+            trace.unknown.push(format!("how {unfinished} requests ended: no event showed it"));
         }
         trace.files = self.inodes.iter().map(|inode| self.files.describe(*inode)).collect();
         for pending in &mut self.requests {
@@ -246,7 +246,7 @@ impl Join {
         trace.elapsed_ns = self.last;
     }
 
-    /// The bios but for those of attempts that were given up; requests name them by new numbers.
+    /// The bios but for those of attempts that were abandoned; requests name them by new numbers.
     fn kept_bios(&mut self) -> Vec<TracedBio> {
         let mut kept = Vec::with_capacity(self.bios.len());
         let mut numbers = Vec::with_capacity(self.bios.len());
@@ -275,8 +275,8 @@ impl Join {
         }
     }
 
-    /// Whether a thread that does not wait can only have come by a ring. That counts where so much
-    /// goes on that entries of rings are not told.
+    /// Returns true if a thread that does not wait can only have come by a ring. That matters
+    /// when events are so many that entries of rings are not recorded.
     fn has_ring_only(&self, thread: u32) -> bool {
         let process = self.threads.get(&thread).map(|thread| thread.process);
         process.is_some_and(|process| {
@@ -350,7 +350,7 @@ impl Join {
         self.thread(thread_number).open = Some(number);
     }
 
-    /// A request with what its begin tells.
+    /// Returns a request with the facts of its begin.
     fn pending(&mut self, event: &Event, begin: &Begin) -> Pending {
         let next = self.inodes.len();
         let file = *self.file_numbers.entry(begin.inode).or_insert(next);
@@ -395,7 +395,7 @@ impl Join {
         }
     }
 
-    /// A thread that begins something else has given up what it neither queued nor completed.
+    /// A thread that begins something else has abandoned what it neither queued nor completed.
     fn give_up(&mut self, number: usize) {
         self.end_past_end(number);
         let pending = &mut self.requests[number];
@@ -434,9 +434,9 @@ impl Join {
         }
     }
 
-    /// A ring's entry goes to a worker, and what its submitter tried is given up.
+    /// A ring's entry goes to a worker, and the attempt of its submitter is abandoned.
     fn punted(&mut self, thread: u32, entry: u64) {
-        // An entry's place is used again: one whose end was not told may be of an earlier request.
+        // An entry's place is used again: one without a recorded end may be of an earlier request.
         let request = self.entries.get(&entry).copied();
         let request = request.filter(|request| !self.has_ended(*request));
         let Some(thread) = self.threads.get_mut(&thread).filter(|thread| thread.is_member) else {
@@ -457,17 +457,17 @@ impl Join {
         }
     }
 
-    /// Whether a request has its result, and was more than an attempt.
+    /// Returns true if a request has its result, and was more than an attempt.
     fn has_ended(&self, number: usize) -> bool {
         let pending = &self.requests[number];
         pending.is_complete && !pending.is_given_up
     }
 
-    /// A ring's entry is answered.
+    /// A ring's entry completes.
     fn answered(&mut self, event: &Event, entry: u64) {
         let request = match self.entries.remove(&entry) {
             Some(request) => Some(request),
-            // Nothing tells which entry a worker works on; they are answered in their order.
+            // No event shows which entry a worker works on; they complete in their order.
             None if self.punted.remove(&entry) => self.unanswered.pop_front(),
             None => None,
         };
@@ -487,14 +487,14 @@ impl Join {
         };
         let pending = &mut self.requests[open];
         if pending.request.bios.is_empty() && sectors.flow == Flow::Write {
-            // The kernel marks a write as such only if nobody waits for it.
+            // The kernel marks a write as such only if no thread waits for it.
             pending.request.op = TracedOp::Write;
         }
         let flow = match pending.request.op {
             TracedOp::Read => Flow::Read,
             TracedOp::Write => Flow::Write,
         };
-        // A file system's device of its own has no major; its bios go to other devices.
+        // A file system's anonymous device has no major; its bios go to other devices.
         let of_file = self.requests[open].inode.device;
         let is_ours = sectors.device == of_file || of_file.numbers().0 == 0;
         if sectors.flow != flow || !is_ours {
@@ -601,7 +601,7 @@ impl Join {
         }
     }
 
-    /// A request has its result: what only waits for that is told, and the rest forgets it.
+    /// A request has its result: what only waits for that is recorded, and the rest forgets it.
     fn end(&mut self, event: &Event, number: usize, context: Context, result: i64) {
         let process = self.threads.get(&self.requests[number].request.thread);
         let process = process.map(|thread| thread.process).unwrap_or_default();
@@ -659,7 +659,7 @@ impl Join {
     }
 }
 
-/// Whether an event ran in a task, and not in an interrupt of one.
+/// Returns true if an event ran in a task, and not in an interrupt of one.
 fn is_in_task(event: &Event) -> bool {
     event.flags & (FLAG_HARD_IRQ | FLAG_SOFT_IRQ) == 0
 }

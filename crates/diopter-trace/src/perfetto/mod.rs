@@ -39,7 +39,7 @@ enum Note {
     Text(String),
 }
 
-/// Slices that stand below one title.
+/// Slices below one title.
 struct Group {
     title: String,
     slices: Vec<Slice>,
@@ -82,7 +82,7 @@ fn slice_of_request(trace: &Trace, at: u64, request: &TracedRequest) -> Slice {
     let mut within = Vec::new();
     let phases = Phases::of(trace, request);
     for (name, length) in PHASE_NAMES.into_iter().zip(phases.in_order()) {
-        // A phase that nobody saw is a gap until the next one that has a length.
+        // A phase without events is a gap until the next one that has a length.
         let Some(length) = length else { continue };
         within.push((name, from, from + length));
         from += length;
