@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use super::catalog::{self, Package};
-use super::error::{LabError, remedy_of};
-use super::watch::{Progress, Watch};
+use crate::catalog::{self, Package};
+use crate::error::{LabError, remedy_of};
+use crate::watch::{Progress, Watch};
 
 /// Suites with kernels, of the archive and of its security updates. One that a mirror lacks is
 /// passed over.

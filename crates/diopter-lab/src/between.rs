@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::bisect::{self, Found, Measured, SearchError, Verdict};
-use super::catalog::{self, Package};
-use super::choice::Choice;
-use super::error::LabError;
-use super::kernel::Kernel;
-use super::matrix::{Device, Engine, Plan};
-use super::run::{self, Lab};
-use super::store::Store;
-use super::version;
+use crate::bisect::{self, Found, Measured, SearchError, Verdict};
+use crate::catalog::{self, Package};
+use crate::choice::Choice;
+use crate::error::LabError;
+use crate::kernel::Kernel;
+use crate::matrix::{Device, Engine, Plan};
+use crate::run::{self, Lab};
+use crate::store::Store;
+use crate::version;
 use diopter_bench::document::{Job, Sample};
 use diopter_bench::number::float;
 
@@ -106,7 +106,6 @@ impl Metric {
     /// All of them.
     pub const ALL: [Metric; 3] = [Metric::Contexts, Metric::Iops, Metric::Instructions];
 
-    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -17,7 +17,6 @@ const CLEAR_SHARE: f64 = 0.25;
 /// The measurement of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measured {
-    /// The figure.
     Figure(f64),
     /// There is none, as of a kernel that lacks a module or does not boot.
     Skipped {

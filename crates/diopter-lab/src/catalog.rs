@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::version;
+use crate::version;
 
 /// Names of packages with parts of a kernel begin so.
 pub const PREFIXES: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
@@ -17,11 +17,8 @@ const CLOUD: &str = "-cloud-amd64";
 /// A package in a suite.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Package {
-    /// Its name.
     pub name: String,
-    /// Its version.
     pub version: String,
-    /// The suite.
     pub suite: String,
 }
 
@@ -34,7 +31,6 @@ pub struct Build {
     pub release: String,
     /// Version of its packages.
     pub version: String,
-    /// The suites that have it.
     pub suites: Vec<String>,
     /// The packages to take, the image's first.
     pub packages: Vec<String>,

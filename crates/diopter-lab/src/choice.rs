@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::error::LabError;
+use crate::error::LabError;
 
 /// A kernel, as a person names it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Where completions ran and who put them off, from the counts of a traced pass.
 
-use super::guest::record::TraceRecord;
-use super::matrix::Engine;
+use crate::guest::record::TraceRecord;
+use crate::matrix::Engine;
 use diopter_bench::document::Contexts;
 
 /// Where an engine's completions ran. All zero where none was seen.

@@ -4,8 +4,8 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::error::LabError;
-use super::limited::Limited;
+use crate::error::LabError;
+use crate::limited::Limited;
 
 /// A larger file than this is in no package that the lab reads.
 const FILE_MAX: u64 = 512 << 20;

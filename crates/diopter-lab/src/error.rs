@@ -4,8 +4,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-
-use super::machine::BootError;
+use std::time::Duration;
 
 const FULL: &str = "free some space, lower --cache-limit, or name another directory with --cache";
 
@@ -27,7 +26,6 @@ pub enum LabError {
         doing: String,
         /// Its last words.
         said: String,
-        /// The remedy.
         remedy: &'static str,
     },
     /// No suite, no cache and no file has a kernel of this name.
@@ -119,6 +117,65 @@ fn remedy_of_file(error: &io::Error) -> &'static str {
         _ => "look at the disk, or name another directory with --cache",
     }
 }
+
+/// Why there is nothing to read.
+#[derive(Debug)]
+pub enum BootError {
+    /// There is no emulator.
+    NoQemu,
+    /// The emulator could not start or ended with an error: what was done, and what it said.
+    Emulator(String),
+    /// The guest's kernel panicked; the console's last lines.
+    Panic(String),
+    /// The guest was still running at its limit; the console's last lines.
+    Hang(Duration, String),
+    /// The guest printed nothing on its console for so long; the last lines.
+    Quiet(Duration, String),
+    /// The guest ended, but did not say that it came to the end of its script; the last lines.
+    Silent(String),
+    /// The user asked to stop.
+    Stopped,
+}
+
+impl BootError {
+    /// Returns the last lines of the guest; empty if there was no guest.
+    #[must_use]
+    pub fn last_lines(&self) -> &str {
+        match self {
+            BootError::Panic(lines)
+            | BootError::Hang(_, lines)
+            | BootError::Quiet(_, lines)
+            | BootError::Silent(lines) => lines,
+            BootError::NoQemu | BootError::Emulator(_) | BootError::Stopped => "",
+        }
+    }
+}
+
+impl fmt::Display for BootError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BootError::NoQemu => write!(
+                f,
+                "qemu-system-x86_64 is not installed; install it (Debian: qemu-system-x86, Fedora: \
+                 qemu-system-x86-core). Hardware support (KVM) is not needed"
+            ),
+            BootError::Emulator(what) => f.write_str(what),
+            BootError::Panic(_) => f.write_str("the kernel panicked"),
+            BootError::Hang(limit, _) => write!(
+                f,
+                "the guest did not end within {} s; give it more time, or fewer jobs",
+                limit.as_secs()
+            ),
+            BootError::Quiet(limit, _) => {
+                write!(f, "the guest printed nothing on its console for {} s", limit.as_secs())
+            }
+            BootError::Silent(_) => f.write_str("the guest ended before its script did"),
+            BootError::Stopped => f.write_str("stopped"),
+        }
+    }
+}
+
+impl std::error::Error for BootError {}
 
 #[cfg(test)]
 mod tests {

@@ -5,9 +5,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::cpio::Archive;
-use super::kernel::{Kernel, MissingModule};
-use super::trust;
+use crate::cpio::Archive;
+use crate::kernel::{Kernel, MissingModule};
+use crate::trust;
 
 /// Where the job's script is in the guest.
 const JOB: &str = "lab/job";

@@ -20,7 +20,6 @@ pub struct Kernel {
     pub image: PathBuf,
     /// BLAKE3 of the image, checked at each boot; `None` for a file of the user's own.
     pub image_digest: Option<String>,
-    /// Its modules.
     pub modules: ModuleSet,
 }
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::catalog;
-use super::error::LabError;
-use super::store::Store;
-use super::version;
+use crate::catalog;
+use crate::error::LabError;
+use crate::store::Store;
+use crate::version;
 
 /// The name and version of the document.
 pub const SCHEMA: &str = "diopter.lab-kernels/1";

@@ -27,9 +27,7 @@ pub enum FileSystem {
     Ext2,
     /// ext3's format, by the ext4 driver.
     Ext3,
-    /// ext4.
     Ext4,
-    /// XFS.
     Xfs,
     /// FAT, which is still on the kernel's older path (`fs/direct-io.c`).
     Vfat,
@@ -80,7 +78,6 @@ pub struct Plan {
     pub jobs: Vec<Job>,
     /// Each job is run by each.
     pub engines: Vec<Engine>,
-    /// The device.
     pub device: Device,
     /// How often each boot is repeated: twice shows that figures repeat.
     pub repeats: u32,
@@ -191,7 +188,6 @@ impl NamedJob {
     pub const ALL: [NamedJob; 3] =
         [NamedJob::Iomap4k, NamedJob::IomapBandwidth, NamedJob::Ext3Boundary];
 
-    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,10 +1,10 @@
 //! The figures of a cell from a guest's records. All are differences of two passes: what it
 //! takes to begin and to end is in both.
 
-use super::contexts::contexts;
-use super::guest::Assignment;
-use super::guest::record::{CellReport, FioDirection, FioLatency, Reading};
-use super::matrix::Device;
+use crate::contexts::contexts;
+use crate::guest::Assignment;
+use crate::guest::record::{CellReport, FioDirection, FioLatency, Reading};
+use crate::matrix::Device;
 use diopter_bench::document::{DirectionSample, Guest, Latencies, Latency, Percentile, Sample};
 use diopter_bench::number::float;
 

@@ -4,9 +4,9 @@
 
 use std::fmt::Write;
 
-use super::matrix::{FileSystem, shown};
-use super::relative::{Glance, Place, glances};
-use super::table;
+use crate::matrix::{FileSystem, shown};
+use crate::relative::{Glance, Place, glances};
+use crate::table;
 use diopter_bench::document::{Bench, Job};
 use diopter_bench::number::count;
 use diopter_bench::untrusted;

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::cpio::Archive;
-use super::deb;
-use super::elf;
-use super::error::LabError;
+use crate::cpio::Archive;
+use crate::deb;
+use crate::elf;
+use crate::error::LabError;
 
 /// Their suite: its mkfs makes file systems that a 5.10 kernel can mount.
 pub const SUITE: &str = "bookworm";

@@ -1,7 +1,7 @@
 //! The summary of a document of several kernels: each cell relative to its row's first, with
 //! the context of its completions. Made from the document alone; tables and the picture show it.
 
-use super::results::iops_of;
+use crate::results::iops_of;
 use diopter_bench::document::{Bench, Cell, Contexts, Sample};
 use diopter_bench::number::float;
 

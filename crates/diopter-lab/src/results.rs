@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::error::LabError;
-use super::kernel::Kernel;
-use super::matrix::Plan;
-use super::run::{Outcome, Unit};
+use crate::error::LabError;
+use crate::kernel::Kernel;
+use crate::matrix::Plan;
+use crate::run::{Outcome, Unit};
 use diopter_bench::document::{
     Bench, Cell, Column, Cpu, DeviceFacts, Doubt, Environment, FileSystemFacts, Method, QueueFacts,
     Row, SCHEMA, Sample, Warning,

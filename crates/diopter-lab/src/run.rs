@@ -4,14 +4,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::fleet::Fleet;
-use super::guest::record::{CellReport, Report};
-use super::guest::{Assignment, script};
-use super::initramfs::Initramfs;
-use super::kernel::{Kernel, Presence};
-use super::machine::{BootError, BootOptions, Machine};
-use super::matrix::{Device, Engine, FileSystem, Plan};
-use super::measure::sample;
+use crate::error::BootError;
+use crate::fleet::Fleet;
+use crate::guest::record::{CellReport, Report};
+use crate::guest::{Assignment, script};
+use crate::initramfs::Initramfs;
+use crate::kernel::{Kernel, Presence};
+use crate::machine::{BootOptions, Machine};
+use crate::matrix::{Device, Engine, FileSystem, Plan};
+use crate::measure::sample;
 use diopter_bench::document::Sample;
 
 /// Wall-clock time that a boot gets before its first job: the emulator may share its processor with
@@ -36,9 +37,7 @@ pub struct Lab<'a> {
 /// One boot: a kernel and a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Boot<'a> {
-    /// The kernel.
     pub kernel: &'a Kernel,
-    /// The file system.
     pub file_system: FileSystem,
     /// How often this was booted before.
     pub repeat: u32,
@@ -69,7 +68,6 @@ pub enum BootProgress<'a> {
 pub struct Unit {
     /// Index of the kernel.
     pub kernel: usize,
-    /// The file system.
     pub file_system: FileSystem,
     /// The measured cells.
     pub assignments: Vec<Assignment>,

@@ -6,8 +6,8 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
 
-use super::matrix::shown;
-use super::relative::{Glance, Place, glances};
+use crate::matrix::shown;
+use crate::relative::{Glance, Place, glances};
 use diopter_bench::document::Bench;
 
 /// The cell of a missing figure.

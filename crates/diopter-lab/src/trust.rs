@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::error::LabError;
+use crate::error::LabError;
 
 /// A kernel's image, a module or the programs.
 const FILE_MAX: u64 = 1 << 30;

@@ -6,11 +6,11 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::deb;
-use super::elf;
-use super::error::LabError;
-use super::kernel::{Module, ModuleSet, canonical};
-use super::limited::Limited;
+use crate::deb;
+use crate::elf;
+use crate::error::LabError;
+use crate::kernel::{Module, ModuleSet, canonical};
+use crate::limited::Limited;
 
 /// The modules that jobs ask for; those that they need come with them.
 const WANTED: [&str; 30] = [

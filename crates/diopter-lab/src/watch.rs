@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::error::LabError;
+use crate::error::LabError;
 
 /// A step of the lab.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,10 +5,10 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "of tests, for tests: where a name says it all, nothing is added")]
 
-pub mod altered;
 pub mod env;
-pub mod files;
-pub mod machine;
 pub mod memory;
-pub mod slow_fuse;
+pub mod files;
+pub mod altered;
+pub mod machine;
 pub mod zram;
+pub mod slow_fuse;

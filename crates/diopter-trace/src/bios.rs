@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::event::{Device, Flow, Sectors};
+use crate::event::{Device, Flow, Sectors};
 
 /// Bios of all disks that are not done, as the pieces that the block layer cut them into.
 #[derive(Debug, Default)]

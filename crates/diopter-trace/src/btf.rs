@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-use super::error::TraceError;
+use crate::error::TraceError;
 
 const PATH: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;

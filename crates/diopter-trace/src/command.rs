@@ -19,8 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::SigId;
 
-use super::error::TraceError;
-use super::event::{Device, Inode};
+use crate::error::TraceError;
+use crate::event::{Device, Inode};
 
 /// Signals that are passed on.
 const PASSED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
@@ -75,7 +75,6 @@ impl Running {
         Ok(Running { child, signals, paths: Paths::new() })
     }
 
-    /// Its process.
     #[must_use]
     pub fn process(&self) -> u32 {
         self.child.id()

@@ -54,7 +54,6 @@ pub enum TraceError {
     Machine {
         /// The operation.
         what: &'static str,
-        /// The error.
         source: io::Error,
     },
 }

@@ -1,7 +1,7 @@
 //! The events that are listened to, and what each says once its record is read. What they mean
 //! together is for who joins them.
 
-use super::format::{Field, Record};
+use crate::format::{Field, Record};
 
 /// Bit of a record's common flags: it was made in a hard interrupt.
 pub const FLAG_HARD_IRQ: u8 = 0x08;
@@ -15,7 +15,6 @@ pub struct Device(pub u32);
 /// An inode of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Inode {
-    /// Its device.
     pub device: Device,
     /// Its number; 0 for a raw device.
     pub number: u64,
@@ -24,7 +23,6 @@ pub struct Inode {
 /// Sectors of 512 bytes of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sectors {
-    /// The device.
     pub device: Device,
     /// The first.
     pub start: u64,
@@ -49,7 +47,6 @@ pub enum Flow {
     Other,
 }
 
-/// One event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// Nanoseconds of the monotonic clock.
@@ -95,7 +92,6 @@ pub enum What {
     BioDone(Sectors),
     /// The block layer cut a bio: what lies before `cut_at` goes first.
     BioCut {
-        /// The device.
         device: Device,
         /// The bio's first sector.
         start: u64,
@@ -134,7 +130,6 @@ pub enum What {
     TaskMade {
         /// Its number.
         task: u32,
-        /// Its name.
         name: String,
         /// True if it is a thread of its maker.
         is_thread: bool,
@@ -143,7 +138,6 @@ pub enum What {
     TaskNamed {
         /// Its number.
         task: u32,
-        /// The name.
         name: String,
     },
     /// Blocks of this inode are turned from unwritten to written.
@@ -185,11 +179,8 @@ pub struct Begin {
 pub const IOCB_POLLED: u32 = 1;
 /// `IOCB_DSYNC` and `IOCB_SYNC`.
 pub const IOCB_DURABLE: u32 = 2 | 4;
-/// `IOCB_NOWAIT`.
 pub const IOCB_NOWAIT: u32 = 8;
-/// `IOCB_WRITE`.
 pub const IOCB_WRITE: u32 = 1 << 18;
-/// `CLONE_THREAD`.
 const CLONE_THREAD: u64 = 0x1_0000;
 
 /// The need of a trace for an event.
@@ -344,7 +335,6 @@ pub const SOURCES: &[Source] = &[
 ];
 
 impl Device {
-    /// From major and minor.
     #[must_use]
     pub fn new(major: u32, minor: u32) -> Device {
         Device(major << 20 | minor)

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::command::{Paths, inode_of};
-use super::event::{Device, Inode};
-use super::model::TracedFile;
+use crate::command::{Paths, inode_of};
+use crate::event::{Device, Inode};
+use crate::model::TracedFile;
 
 /// Names and facts of files, by their inodes.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! The meaning of a record's bytes: the `format` file of its event, and fields read by it. Offsets
 //! and sizes differ between kernels, so none is written down here.
 
-use super::error::TraceError;
+use crate::error::TraceError;
 
 /// The place of a field in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

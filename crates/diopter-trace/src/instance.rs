@@ -5,8 +5,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::error::TraceError;
-use super::event::{self, Need};
+use crate::error::TraceError;
+use crate::event::{self, Need};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 /// `none integrity [confidentiality]`: the level in brackets is in force. In securityfs, which may

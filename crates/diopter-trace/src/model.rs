@@ -5,7 +5,6 @@
 /// A joined trace.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// The command.
     pub command: Vec<String>,
     /// The command's exit status, as a shell reports it.
     pub exit_status: u8,
@@ -161,14 +160,12 @@ pub struct RequestTimes {
     pub woken: Option<u64>,
 }
 
-/// One bio.
 #[derive(Clone, Debug)]
 pub struct TracedBio {
     /// Major and minor of the device.
     pub device: (u32, u32),
     /// First sector of 512 bytes.
     pub sector: u64,
-    /// Bytes.
     pub bytes: u64,
     /// The block layer cut it, into this many requests for the device; 1 is whole.
     pub pieces: u32,

@@ -1,7 +1,7 @@
 //! A page of the kernel's ring buffer, as `trace_pipe_raw` hands it out: records with the times at
 //! which they were made. The meaning of a record is in its format, elsewhere.
 
-use super::error::TraceError;
+use crate::error::TraceError;
 
 /// Bits of a record's first word that are its kind or length; the rest is time.
 const KIND_BITS: u32 = 5;

@@ -1,7 +1,7 @@
 //! Where the time of one request went: five phases, one after the other, whose sum is its total.
 //! Nothing here knows about more than one request.
 
-use super::model::{Trace, TracedRequest};
+use crate::model::{Trace, TracedRequest};
 
 /// The phases' names, in the order in which a request goes through them.
 pub const PHASE_NAMES: [&str; 5] = ["submit", "queue", "device", "detour", "wake"];
@@ -74,6 +74,23 @@ fn later(time: Option<u64>, floor: Option<u64>) -> Option<u64> {
 
 fn between(from: Option<u64>, to: Option<u64>) -> Option<u64> {
     Some(to?.saturating_sub(from?))
+}
+
+/// Most of these requests that were in flight at once.
+pub fn in_flight_max<'a>(requests: impl Iterator<Item = &'a TracedRequest>) -> u64 {
+    let mut edges: Vec<(u64, bool)> = requests
+        .filter_map(|request| Some((request.times.begin, end_of(request)?)))
+        .flat_map(|(begin, end)| [(begin, true), (end, false)])
+        .collect();
+    // An end comes before a begin at the same time: one request made room for the other.
+    edges.sort_unstable();
+    let mut now = 0_u64;
+    let mut most = 0;
+    for (_, is_begin) in edges {
+        now = if is_begin { now + 1 } else { now.saturating_sub(1) };
+        most = most.max(now);
+    }
+    most
 }
 
 #[cfg(test)]

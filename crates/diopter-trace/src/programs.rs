@@ -7,13 +7,12 @@ use diopter_sys::bpf::{
     Attached, Counter, HELPER_CLOCK, HELPER_OUTPUT, HELPER_TASK, Place, Program, Ring, attach,
 };
 
-use super::btf::Btf;
-use super::event::{Device, Event, Inode, What};
-use super::symbols;
+use crate::btf::Btf;
+use crate::event::{Device, Event, Inode, What};
+use crate::symbols;
 
 /// Bytes of the ring: room for 260 000 records.
 const RING_BYTES: usize = 16 << 20;
-/// Bytes of a record.
 pub const RECORD_BYTES: usize = 64;
 
 /// The offsets of a record's parts below the frame pointer, and what they are.
@@ -77,7 +76,6 @@ struct BioFields {
     in_request: i16,
 }
 
-/// A register.
 #[derive(Clone, Copy)]
 struct Register(u64);
 
@@ -172,7 +170,6 @@ impl Programs {
     }
 }
 
-/// The event of one record.
 #[must_use]
 pub fn event(record: &[u8]) -> Option<Event> {
     let word = |index: usize| {

@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::error::TraceError;
-use super::event::{self, Event, Source};
-use super::format::{EventFormat, Field, Record, number};
-use super::instance::Instance;
-use super::page::PageShape;
-use super::programs::{self, Programs, RECORD_BYTES};
+use crate::error::TraceError;
+use crate::event::{self, Event, Source};
+use crate::format::{EventFormat, Field, Record, number};
+use crate::instance::Instance;
+use crate::page::PageShape;
+use crate::programs::{self, Programs, RECORD_BYTES};
 
 /// How long the pipes are left alone when they were empty.
 const PAUSE: Duration = Duration::from_millis(10);

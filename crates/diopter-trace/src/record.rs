@@ -7,16 +7,16 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::command::Running;
-use super::error::TraceError;
-use super::event::{self, Device, Need};
-use super::files::Files;
-use super::instance::{Instance, release};
-use super::join::Join;
-use super::model::Trace;
-use super::programs::Programs;
-use super::reader::{Decoder, Pipes, Spool};
-use super::symbols;
+use crate::command::Running;
+use crate::error::TraceError;
+use crate::event::{self, Device, Need};
+use crate::files::Files;
+use crate::instance::{Instance, release};
+use crate::join::Join;
+use crate::model::Trace;
+use crate::programs::Programs;
+use crate::reader::{Decoder, Pipes, Spool};
+use crate::symbols;
 
 /// KiB of the buffers of all CPUs together.
 const BUFFERS_KIB_MAX: u64 = 512 << 10;

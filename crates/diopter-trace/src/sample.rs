@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 
 use diopter::prng::Prng;
 
-use super::document::Summary;
-use super::model::{Context, Trace};
-use super::phases::Phases;
+use crate::document::Summary;
+use crate::model::{Context, Trace};
+use crate::phases::Phases;
 
 /// Requests of a sample at most.
 pub const SAMPLE_MAX: usize = 2_000;
-/// The slowest that are in it.
 const SLOWEST: usize = 200;
 /// Those put off, and those cut, that are in it.
 const OF_A_KIND: usize = 100;
@@ -34,7 +33,6 @@ pub enum Why {
 }
 
 impl Why {
-    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! Jobs that never ran, as joined traces: each as the kernel would show it, for tests of findings
 //! and renderers. The cause that slows a job down is a separate field.
 
-use super::model::{
+use crate::model::{
     Context, Door, RequestTimes, Trace, TracedBio, TracedFile, TracedOp, TracedQueue, TracedRequest,
 };
 
@@ -13,7 +13,6 @@ pub const LIMIT: u64 = 1280 << 10;
 /// A job of one thread. The default is random 4 KiB reads, 16 deep, by Linux AIO on ext4.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Requests.
     pub requests: u64,
     /// Their operation.
     pub op: TracedOp,
@@ -41,7 +40,6 @@ pub struct Job {
     pub context: Context,
     /// Changed on each request.
     pub mark: fn(&mut TracedRequest),
-    /// The kernel.
     pub kernel: &'static str,
 }
 
@@ -89,7 +87,6 @@ impl Job {
         Job::overwrite(|job| job.mark = mark)
     }
 
-    /// Returns its trace.
     pub fn trace(&self) -> Trace {
         let mut trace = Trace {
             has_raw: true,

@@ -5,7 +5,7 @@ pub mod record;
 
 use std::fmt::Write;
 
-use super::matrix::{BASE_IOS, Device, Engine, FileSystem, TRACED_IOS, ios_of};
+use crate::matrix::{BASE_IOS, Device, Engine, FileSystem, TRACED_IOS, ios_of};
 use diopter_bench::document::Job;
 
 /// The library of the scripts.
@@ -18,7 +18,6 @@ const TRACED_BYTES_MAX: u64 = 64 << 20;
 /// One measurement of a boot. The guest's output has its index as `cell`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assignment {
-    /// The job.
     pub job: Job,
     /// The engine that makes the requests.
     pub engine: Engine,

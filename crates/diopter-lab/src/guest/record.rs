@@ -10,11 +10,9 @@ use serde::Deserialize;
 pub struct Report {
     /// The kernel and its machine.
     pub kernel: Option<KernelRecord>,
-    /// The device.
     pub device: Option<DeviceRecord>,
     /// Mount options; `None` for a raw device.
     pub mount_options: Option<String>,
-    /// By cell.
     pub cells: BTreeMap<usize, CellReport>,
     /// The reason why the guest stopped early, if it did.
     pub failure: Option<String>,
@@ -43,7 +41,6 @@ pub struct KernelRecord {
     pub release: String,
     /// `uname -v`.
     pub version: String,
-    /// Its command line.
     pub command_line: String,
     /// Model of the processor.
     pub cpu: String,
@@ -57,7 +54,6 @@ pub struct KernelRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DeviceRecord {
-    /// Its name.
     pub name: String,
     /// Its size.
     pub bytes: u64,
@@ -83,7 +79,6 @@ pub struct Reading {
 /// The part of fio's report that is used.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct FioReport {
-    /// One.
     pub jobs: Vec<FioJob>,
 }
 
@@ -93,19 +88,15 @@ pub struct FioReport {
 pub struct FioJob {
     /// An errno, or 0.
     pub error: i32,
-    /// The reads.
     pub read: FioDirection,
-    /// The writes.
     pub write: FioDirection,
 }
 
-/// One direction.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct FioDirection {
     /// Requests.
     pub total_ios: u64,
-    /// Bytes.
     pub io_bytes: u64,
     /// Requests that moved less than asked.
     pub short_ios: u64,
@@ -125,7 +116,6 @@ pub struct FioLatency {
     pub min: u64,
     /// The longest.
     pub max: u64,
-    /// The mean.
     pub mean: f64,
     /// The standard deviation.
     pub stddev: f64,

@@ -1,8 +1,8 @@
 //! `buffered-fallback`: requests that went through the page cache although they were to be direct.
 
-use super::super::document::{Finding, Severity};
-use super::super::model::Trace;
 use super::{PER_MILLE_COSTLY, shown};
+use crate::document::{Finding, Severity};
+use crate::model::Trace;
 
 pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
     let found = shown(trace, PER_MILLE_COSTLY, |_| true, |request| request.is_buffered);

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use diopter::probe::known;
 
-use super::super::document::{Finding, Severity};
-use super::super::model::{Context, Trace, TracedOp, TracedRequest};
 use super::{PER_MILLE_COSTLY, PER_MILLE_REST, Shown, median, shown, time_text};
+use crate::document::{Finding, Severity};
+use crate::model::{Context, Trace, TracedOp, TracedRequest};
 use crate::phases::Phases;
 
 /// Why a completion was put off.

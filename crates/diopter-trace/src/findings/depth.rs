@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::super::document::{Finding, Severity};
-use super::super::model::{Context, Door, Trace, TracedRequest};
-use super::super::summary::in_flight_max;
 use super::{Shown, count};
+use crate::document::{Finding, Severity};
+use crate::model::{Context, Door, Trace, TracedRequest};
+use crate::phases::in_flight_max;
 
 /// Requests of a thread below which nothing is said: the queue was hardly used.
 const REQUESTS_MIN: u64 = 32;

@@ -16,9 +16,9 @@ mod split;
 
 use std::collections::BTreeMap;
 
-use super::document::{Evidence, ExampleRequest, Finding};
-use super::model::{Context, Trace, TracedOp, TracedRequest};
-use super::phases::Phases;
+use crate::document::{Evidence, ExampleRequest, Finding};
+use crate::model::{Context, Trace, TracedOp, TracedRequest};
+use crate::phases::Phases;
 
 /// Files that evidence names.
 const FILES_MAX: usize = 8;

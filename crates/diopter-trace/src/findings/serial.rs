@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::super::document::{Finding, Severity};
-use super::super::model::{Trace, TracedRequest};
-use super::super::phases::end_of;
 use super::{Shown, count};
+use crate::document::{Finding, Severity};
+use crate::model::{Trace, TracedRequest};
+use crate::phases::end_of;
 
 /// Requests from which on a turn over objects is a pattern and not a coincidence: two full rounds
 /// of the smallest stripe count that is worth striping.

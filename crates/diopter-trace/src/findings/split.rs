@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use diopter::probe::known;
 
-use super::super::document::{Finding, Severity};
-use super::super::model::{Trace, TracedBio, TracedFile, TracedRequest};
 use super::{PER_MILLE_SPLIT, Shown, shown_times};
+use crate::document::{Finding, Severity};
 use crate::model;
+use crate::model::{Trace, TracedBio, TracedFile, TracedRequest};
 
 /// Pages of memory that one bio takes (`BIO_MAX_VECS`). Pages that lie apart, as most do, are a
 /// segment each, so a bio that holds as many was ended by that limit.

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
-use super::super::document::{PhaseLatency, Summary};
-use super::super::findings::{op_name, time_text};
-use super::super::model::Trace;
-use super::super::phases::{PHASE_NAMES, Phases};
 use super::parts::{percent, width};
+use crate::document::{PhaseLatency, Summary};
+use crate::findings::{op_name, time_text};
+use crate::model::Trace;
+use crate::phases::{PHASE_NAMES, Phases};
 
 /// Files that have a separate block.
 const FILES_MAX: usize = 8;
@@ -17,7 +17,6 @@ const FILES_MAX: usize = 8;
 /// Time of one file's reads or writes, by phase; the last is time that no phase explains.
 type Times = [u64; 6];
 
-/// One block.
 struct Block {
     level: usize,
     from: u64,

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::super::findings::{context_name, op_name};
-use super::super::model::{Trace, TracedBio, TracedRequest};
-use super::super::phases::{Phases, end_of};
-use super::super::sample::{Sample, Why};
+use crate::findings::{context_name, op_name};
+use crate::model::{Trace, TracedBio, TracedRequest};
+use crate::phases::{Phases, end_of};
+use crate::sample::{Sample, Why};
 
 /// Bios of one request that are drawn. One that was cut finer is shown by their number.
 const BIOS_MAX: usize = 64;

@@ -7,9 +7,9 @@ mod parts;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::document::Summary;
-use super::model::Trace;
-use super::sample::Sample;
+use crate::document::Summary;
+use crate::model::Trace;
+use crate::sample::Sample;
 
 const STYLE: &str = include_str!("../../assets/trace.css");
 const SCRIPT: &str = include_str!("../../assets/trace.js");

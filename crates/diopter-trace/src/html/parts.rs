@@ -2,8 +2,8 @@
 
 use maud::{Markup, html};
 
-use super::super::document::{Completions, Finding, PhaseLatency, Severity, Summary};
-use super::super::findings::time_text;
+use crate::document::{Completions, Finding, PhaseLatency, Severity, Summary};
+use crate::findings::time_text;
 
 /// Files that are listed; the JSON document has them all.
 const FILES_MAX: usize = 50;

@@ -1,6 +1,8 @@
 //! Events as a kernel would send them, and what they are joined to.
 
+use super::complete::EAGAIN;
 use super::*;
+use crate::event::{Begin, Device, Flow, IOCB_NOWAIT};
 
 const ROOT: u32 = 10;
 const WORKER: u32 = 11;

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 
-use super::findings::{context_name, op_name};
-use super::model::{Trace, TracedBio, TracedRequest};
-use super::phases::{PHASE_NAMES, Phases, end_of};
+use crate::findings::{context_name, op_name};
+use crate::model::{Trace, TracedBio, TracedRequest};
+use crate::phases::{PHASE_NAMES, Phases, end_of};
 use proto::{
     DebugAnnotation, EventKind, Ordering, PerfettoTrace, TracePacket, TrackDescriptor, TrackEvent,
 };

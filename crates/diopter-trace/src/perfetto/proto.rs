@@ -72,7 +72,6 @@ pub struct TrackEvent {
     pub ending_flows: Vec<u64>,
 }
 
-/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum EventKind {
