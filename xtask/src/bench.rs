@@ -1,7 +1,8 @@
 //! `cargo xtask bench`: builds `dio` and the bench `numbers`, and becomes it. What is measured, and
 //! how, is in `crates/diopter/benches/numbers`.
 
-use crate::{Outcome, repo, run};
+use crate::repo::{self, Outcome};
+use crate::run;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

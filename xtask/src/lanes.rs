@@ -1,8 +1,8 @@
 //! The lanes of CI as a table, and the loop that runs them. A lane is data; what a lane does is in
 //! its commands, what the machine lacks is in `capability.rs`.
 
-use crate::Outcome;
 use crate::capability::{self, Capability, Probe};
+use crate::repo::Outcome;
 use crate::{debian, deny, fuzz, repo, run, tidy};
 use std::collections::BTreeMap;
 use std::fmt::Write;

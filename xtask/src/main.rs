@@ -3,18 +3,19 @@
 
 #![forbid(unsafe_code)]
 
-mod bench;
-mod capability;
-mod debian;
-mod demo;
-mod deny;
-mod fuzz;
-mod lanes;
 mod repo;
 mod run;
-mod soak;
+mod deny;
+mod capability;
+mod debian;
+mod fuzz;
 mod tidy;
+mod lanes;
+mod soak;
+mod bench;
+mod demo;
 
+use repo::Outcome;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -37,9 +38,6 @@ Environment
                                   name is an error that lists them
   DIOPTER_SEED=N                  the seed of every seeded test
 ";
-
-/// How a command ended; an `Err` is a message for a person.
-pub type Outcome = Result<bool, String>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

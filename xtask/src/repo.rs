@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// The result of a command of xtask: true if nothing failed; an `Err` is a message for a person.
+pub type Outcome = Result<bool, String>;
+
 /// The seed where there is no commit to take one from.
 const SEED_WITHOUT_COMMIT: u64 = 1;
 

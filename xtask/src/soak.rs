@@ -7,7 +7,8 @@ mod ledger;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use crate::{Outcome, capability, debian, fuzz, repo, run};
+use crate::repo::Outcome;
+use crate::{capability, debian, fuzz, repo, run};
 use ledger::{Entry, Ledger, Sources};
 
 /// How long a soak takes without `--seconds`.

@@ -7,7 +7,8 @@ mod source;
 mod table;
 mod tool;
 
-use crate::{Outcome, repo, run};
+use crate::repo::{self, Outcome};
+use crate::run;
 use options::Options;
 use std::os::unix::process::CommandExt;
 use std::path::Path;

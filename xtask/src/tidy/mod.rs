@@ -8,7 +8,7 @@ mod order;
 mod text;
 mod words;
 
-use crate::{Outcome, repo};
+use crate::repo::{self, Outcome};
 use std::cell::OnceCell;
 use std::fmt;
 use std::process::Command;
@@ -57,9 +57,9 @@ fn findings() -> Result<Vec<Finding>, String> {
         words::check(source, &mut findings);
         if source.is_rust() {
             code::check(source, &mut findings);
-            order::check(source, &mut findings);
         }
     }
+    order::check(&sources, &mut findings);
     let paths: Vec<&str> = sources.iter().map(|source| source.path.as_str()).collect();
     code::check_roots(&paths, &mut findings);
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
@@ -189,6 +189,11 @@ mod tests {
         let mut findings = Vec::new();
         rule(&Source::new(path, text.to_owned()), &mut findings);
         findings
+    }
+
+    /// Returns files with their texts.
+    pub fn sources_of(files: &[(&str, &str)]) -> Vec<Source> {
+        files.iter().map(|(path, text)| Source::new(path, (*text).to_owned())).collect()
     }
 
     #[test]
