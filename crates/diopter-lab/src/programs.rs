@@ -122,7 +122,7 @@ fn written(files: &BTreeMap<String, Vec<u8>>) -> Vec<u8> {
 
 /// The libraries that a file is linked with, after those that the lab does without are gone.
 fn linked(
-    content: &mut [u8],
+    content: &mut Vec<u8>,
     package: &str,
     path: &str,
     packages: &BTreeMap<String, PathBuf>,
@@ -131,9 +131,12 @@ fn linked(
         let name = library.split(".so").next().unwrap_or(library);
         DROPPED.contains(&name)
     };
-    elf::drop_libraries(content, is_dropped)
-        .and_then(|()| elf::libraries(content))
-        .map_err(|damaged| lacks(packages, package, &format!("sound {path} ({})", damaged.0)))
+    let damaged =
+        |damaged: elf::Damaged| lacks(packages, package, &format!("sound {path} ({})", damaged.0));
+    if let Some(without) = elf::without_libraries(content, is_dropped).map_err(damaged)? {
+        *content = without;
+    }
+    elf::libraries(content).map_err(damaged)
 }
 
 fn lacks(packages: &BTreeMap<String, PathBuf>, package: &str, what: &str) -> LabError {

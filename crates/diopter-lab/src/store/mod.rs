@@ -19,7 +19,7 @@ use crate::version;
 use crate::watch::{Progress, Watch};
 use cache::{Cache, publish, used_at};
 pub use entry::Programs;
-use entry::{ARCHIVE, FORMAT, read_kernel, read_programs, write_json, write_kernel};
+use entry::{ARCHIVE, PROGRAMS_FORMAT, read_kernel, read_programs, write_json, write_kernel};
 
 /// Bytes that the cache may take where nothing else was said.
 pub const CACHE_LIMIT: u64 = 2 << 30;
@@ -269,7 +269,7 @@ impl Store {
             return cached.ok_or_else(|| self.nobody_has("for the guest's programs"));
         };
         let key = chosen.iter().map(|(name, version)| format!("{name}={version}\n"));
-        let key = format!("{FORMAT}\n{}", key.collect::<String>());
+        let key = format!("{PROGRAMS_FORMAT}\n{}", key.collect::<String>());
         let key = blake3::hash(key.as_bytes()).to_hex();
         let dir = self.cache.root.join("programs").join(&key[..16]);
         if read_programs(&dir).is_none() {
