@@ -179,7 +179,7 @@ const LANES: &[Lane] = &[
         ..plain(
             "asan",
             &[
-                sanitized(&["test", "--target", repo::TRIPLE, "-p", "diopter-sys", "--lib"]),
+                sanitized(&["test", "--target", repo::TRIPLE, "-p", "diopter-os", "--lib"]),
                 sanitized(ASYNC_AND_CONTRACT),
             ],
         )
@@ -645,7 +645,7 @@ mod tests {
         "-p",
         "diopter-skip",
         "-p",
-        "diopter-sys",
+        "diopter-os",
         "--lib",
         "--test",
         "doors",

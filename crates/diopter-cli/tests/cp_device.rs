@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use cp_support::*;
 use diopter::StripedFile;
-use diopter::layout::{CreateOptions, ObjectPlace};
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 
 const MIB: u64 = 1 << 20;
 
@@ -158,7 +158,7 @@ fn blocks_are_shared_where_the_file_system_can() {
     let (source, target) = (disk.point.join("source"), disk.point.join("target"));
     make_file(&source, 1, 20 * MIB + 3);
     let (from, to) = (File::open(&source).unwrap(), File::create(&target).unwrap());
-    if let Err(errno) = diopter::sys::space::reflink(from.as_fd(), to.as_fd()) {
+    if let Err(errno) = diopter_os::space::reflink(from.as_fd(), to.as_fd()) {
         return skip(Capability::Reflink, errno);
     }
     let told = cp_told(&["--verify"], &source, &target);

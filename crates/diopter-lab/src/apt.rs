@@ -218,7 +218,7 @@ fn run(
     let mut errors = tempfile::tempfile().map_err(|error| failed(error.to_string()))?;
     let copy = errors.try_clone().map_err(|error| failed(error.to_string()))?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(copy);
-    let mut child = diopter_sys::child::bind_to_parent(command, None).spawn().map_err(|error| {
+    let mut child = diopter_os::child::bind_to_parent(command, None).spawn().map_err(|error| {
         let said = format!("start {}: {error}", command.get_program().display());
         LabError::Tool {
             doing: doing.to_owned(),

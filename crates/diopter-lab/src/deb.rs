@@ -34,7 +34,7 @@ pub fn read(package: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Entr
     let mut command = Command::new("dpkg-deb");
     command.arg("--fsys-tarfile").arg(package);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = diopter_sys::child::bind_to_parent(&mut command, None)
+    let mut child = diopter_os::child::bind_to_parent(&mut command, None)
         .spawn()
         .map_err(|error| broken(format!("start dpkg-deb: {error}")))?;
     let stdout = child.stdout.take().expect("its output was asked for");

@@ -212,7 +212,7 @@ impl Machine {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(complaints);
         let mut kept: Vec<Arc<OwnedFd>> = shared.into_iter().map(Arc::new).collect();
         kept.extend(options.inherited.iter().cloned());
-        let confined = diopter_sys::child::confine(&mut command, options.cpu, kept);
+        let confined = diopter_os::child::confine(&mut command, options.cpu, kept);
         confined.spawn().map_err(failed)
     }
 }

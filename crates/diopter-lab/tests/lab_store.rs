@@ -332,7 +332,7 @@ fn a_full_disk_is_told_with_what_to_do() {
     let image = format!("boot/vmlinuz-{RELEASE}");
     // Incompressible, so that neither the package nor the kernel fits.
     let mut content = vec![0; 4 << 20];
-    diopter::prng::Prng::new(1).fill(&mut content);
+    diopter_core::prng::Prng::new(1).fill(&mut content);
     bench.package(&format!("linux-image-{RELEASE}"), "6.1.90-1", &[(&image, &content)]);
     bench.index();
     let Some(disk) = SmallDisk::mount(&bench.dir.path().join("small")) else {

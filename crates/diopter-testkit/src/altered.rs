@@ -2,10 +2,10 @@
 //! the simulator does.
 
 use diopter::BackendError;
-use diopter::backend::sim::Sim;
-use diopter::backend::{Backend, Capabilities, Completions, LentBio, Wait};
-use diopter::clock::Nanos;
-use diopter::sys::{BioId, BioResult};
+use diopter_core::backend::sim::Sim;
+use diopter_core::backend::{Backend, Capabilities, Completions, LentBio, Wait};
+use diopter_core::clock::Nanos;
+use diopter_os::{BioId, BioResult};
 
 /// The device, and what is done to each completion of a queued bio.
 pub struct Altered<F: FnMut(BioId, &mut BioResult)>(pub Sim, pub F);

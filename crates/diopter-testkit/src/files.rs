@@ -8,9 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, symlink};
 use std::path::Path;
 
-use diopter::prng::Prng;
-use diopter::sys::fiemap::fiemap;
-use diopter::sys::space::advise_dont_need;
+use diopter_core::prng::Prng;
+use diopter_os::fiemap::fiemap;
+use diopter_os::space::advise_dont_need;
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, lsetxattr};
 
 /// Extents of one file that are asked for; no shape has so many.

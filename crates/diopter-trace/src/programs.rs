@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use diopter_sys::bpf::{
+use diopter_os::bpf::{
     Attached, Counter, HELPER_CLOCK, HELPER_OUTPUT, HELPER_TASK, Place, Program, Ring, attach,
 };
 

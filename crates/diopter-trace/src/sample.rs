@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use diopter::prng::Prng;
+use diopter_core::prng::Prng;
 
 use crate::document::Summary;
 use crate::model::{Context, Trace};

@@ -17,10 +17,10 @@ mod scripted;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use diopter::layout::{CreateOptions, OBJECT_ATTRIBUTE, ObjectPlace};
-use diopter::prng::Prng;
 use diopter::{File, StripedFile};
-use diopter_sys::xattr;
+use diopter_core::prng::Prng;
+use diopter_layouts::layout::{CreateOptions, OBJECT_ATTRIBUTE, ObjectPlace};
+use diopter_os::xattr;
 use diopter_testkit::env::{self, Capability};
 use tempfile::TempDir;
 

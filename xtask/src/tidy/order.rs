@@ -36,7 +36,7 @@ const UNSTATED: [(&str, &[&str]); 4] = [
             "file",
         ],
     ),
-    ("crates/diopter-sys/", &[]),
+    ("crates/diopter-os/", &[]),
     ("crates/diopter-cli/", &[]),
     ("crates/diopter-bench/", &[]),
 ];

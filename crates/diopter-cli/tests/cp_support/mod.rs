@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use diopter::sys::{residency, space};
+use diopter_os::{residency, space};
 #[allow(unused_imports, reason = "each test binary uses a part of it")]
 pub use diopter_testkit::env::{Capability, skip};
 

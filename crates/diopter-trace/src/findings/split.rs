@@ -185,7 +185,7 @@ fn longest(trace: &Trace, shown: &Shown) -> u64 {
 
 /// Bytes of a page of memory, on the machine that is traced.
 fn page_bytes() -> u64 {
-    u64::from(diopter::sys::residency::page_size())
+    u64::from(diopter_os::residency::page_size())
 }
 
 fn known_size(bytes: u64) -> String {

@@ -243,7 +243,7 @@ fn one_request_to_another_file_does_not_hide_the_stripes() {
 #[test]
 fn files_in_no_order_are_no_stripes() {
     let mut trace = Job::with(one_by_one).trace();
-    let mut prng = diopter::prng::Prng::new(7);
+    let mut prng = diopter_core::prng::Prng::new(7);
     println!("seed 7");
     for request in &mut trace.requests {
         request.file = usize::try_from(prng.below(4)).unwrap();

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use diopter::layout::{CreateOptions, ObjectPlace};
 use diopter::{File, Image, StripedFile};
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use futures::future::join_all;
 
 use crate::bytes::{EXECUTORS, content, memory, memory_of};

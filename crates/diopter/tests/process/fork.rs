@@ -10,7 +10,7 @@ use diopter::{
     BackendKind, Completion, CompletionPolicy, Engine, EngineOptions, File, InFlight, IoBuf,
     Policies, Request, use_for_this_thread,
 };
-use diopter_sys::testing::{fork, mapped_bytes};
+use diopter_os::testing::{fork, mapped_bytes};
 use diopter_testkit::env::{Capability, skip};
 
 use crate::bytes::{
@@ -216,7 +216,7 @@ fn an_inherited_engine_answers_a_child_with_an_error() {
 /// Parent and child write to the same striped file, opened before the fork, side by side.
 #[test]
 fn a_child_uses_the_same_striped_file() {
-    use diopter::layout::{CreateOptions, ObjectPlace};
+    use diopter_layouts::layout::{CreateOptions, ObjectPlace};
     let name = "a_child_uses_the_same_striped_file";
     own_process(module_path!(), name, || {
         let dir = dir();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use diopter::{BackendKind, EngineOptions, use_for_this_thread};
-use diopter_sys::testing::{SignalStorm, signal_actions};
+use diopter_os::testing::{SignalStorm, signal_actions};
 use diopter_testkit::env::{Capability, skip};
 
 use crate::bytes::{
