@@ -1,12 +1,13 @@
 //! `cargo xtask bench`: builds `dio` and the bench `numbers`, and becomes it. What is measured, and
 //! how, is in `crates/diopter/benches/numbers`.
 
-use crate::{Outcome, repo, run};
+use crate::repo::{self, Outcome};
+use crate::run;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The variable that tells the bench where the built `dio` is.
+/// The variable that holds the path of the built `dio` for the bench.
 const DIO: &str = "DIOPTER_DIO";
 
 /// Builds, then runs the numbers in this process's place, so that Ctrl-C is theirs alone.

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Outcome, repo, run};
+use crate::repo::Outcome;
+use crate::{repo, run};
 
 /// The version that is installed where there is none.
 const VERSION: &str = "0.5.4";

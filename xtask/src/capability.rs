@@ -1,5 +1,5 @@
-//! What this machine can do that a lane may need, found by trying it, and what must not be missing
-//! (`DIOPTER_REQUIRE`). It knows no lanes.
+//! The capabilities of this machine, found by trying them, and those that must not be missing
+//! (`DIOPTER_REQUIRE`). It knows no lanes. The list of capabilities is that of diopter-skip.
 
 use crate::{book, deny, repo};
 use std::path::PathBuf;
@@ -8,78 +8,21 @@ use std::process::Command;
 /// Size of the file that the loop probe attaches: any whole number of sectors would do.
 const LOOP_PROBE_BYTES: u64 = 1 << 20;
 
-/// Something a lane may need and a machine may lack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Capability {
-    Loop,
-    Ext4,
-    Xfs,
-    Uring,
-    Aio,
-    Threads,
-    Fuse,
-    Chromium,
-    Qemu,
-    Nightly,
-    Tracefs,
-    Fio,
-    Deny,
-    Book,
-    Cxx,
-}
+pub use diopter_skip::{Capability, required};
 
-impl Capability {
-    pub const ALL: [Capability; 15] = [
-        Capability::Loop,
-        Capability::Ext4,
-        Capability::Xfs,
-        Capability::Uring,
-        Capability::Aio,
-        Capability::Threads,
-        Capability::Fuse,
-        Capability::Chromium,
-        Capability::Qemu,
-        Capability::Nightly,
-        Capability::Tracefs,
-        Capability::Fio,
-        Capability::Deny,
-        Capability::Book,
-        Capability::Cxx,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Capability::Loop => "loop",
-            Capability::Ext4 => "ext4",
-            Capability::Xfs => "xfs",
-            Capability::Uring => "uring",
-            Capability::Aio => "aio",
-            Capability::Threads => "threads",
-            Capability::Fuse => "fuse",
-            Capability::Chromium => "chromium",
-            Capability::Qemu => "qemu",
-            Capability::Nightly => "nightly",
-            Capability::Tracefs => "tracefs",
-            Capability::Fio => "fio",
-            Capability::Deny => "cargo-deny",
-            Capability::Book => "mdbook",
-            Capability::Cxx => "c++",
-        }
-    }
-}
-
-/// The answer to one probe: `None` if the capability is there, else why it is not.
+/// The result of one probe: `missing` is `None` if the capability is there, else the reason.
 pub struct Probe {
     pub capability: Capability,
     pub missing: Option<String>,
 }
 
-/// Tries each capability once.
+/// Tries each capability once that can be tried without a test.
 pub fn probe_all() -> Vec<Probe> {
-    Capability::ALL
-        .into_iter()
-        .map(|capability| Probe { capability, missing: probe(capability).err() })
-        .collect()
+    let tried = |capability: &Capability| {
+        let missing = probe(*capability)?.err();
+        Some(Probe { capability: *capability, missing })
+    };
+    Capability::ALL.iter().filter_map(tried).collect()
 }
 
 /// The value of `DIOPTER_HAVE`: the names of what was found.
@@ -88,27 +31,10 @@ pub fn have(probes: &[Probe]) -> String {
     found.map(|probe| probe.capability.name()).collect::<Vec<_>>().join(",")
 }
 
-/// What `DIOPTER_REQUIRE` names.
-pub fn required() -> Result<Vec<Capability>, String> {
-    let list = std::env::var("DIOPTER_REQUIRE").unwrap_or_default();
-    parse(&list)
-}
-
-fn parse(list: &str) -> Result<Vec<Capability>, String> {
-    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-    names
-        .map(|name| {
-            let known = Capability::ALL.into_iter().find(|capability| capability.name() == name);
-            known.ok_or_else(|| {
-                let all = Capability::ALL.map(Capability::name).join(", ");
-                format!("DIOPTER_REQUIRE names `{name}`; the capabilities are {all}")
-            })
-        })
-        .collect()
-}
-
-fn probe(capability: Capability) -> Result<(), String> {
-    match capability {
+/// `None` for a capability that only a test can try.
+fn probe(capability: Capability) -> Option<Result<(), String>> {
+    let deny = || deny::program().map(drop).ok_or_else(|| "cargo-deny is not installed".to_owned());
+    Some(match capability {
         Capability::Loop => attach_and_detach(),
         Capability::Ext4 => file_system("ext4"),
         Capability::Xfs => file_system("xfs"),
@@ -121,17 +47,16 @@ fn probe(capability: Capability) -> Result<(), String> {
         Capability::Nightly => nightly_runs(),
         Capability::Tracefs => instances_can_be_made(),
         Capability::Fio => fio_runs(),
-        Capability::Deny => {
-            deny::program().map(drop).ok_or_else(|| "cargo-deny is not installed".to_owned())
-        }
+        Capability::Deny => deny(),
         Capability::Book => {
             book::program().map(drop).ok_or_else(|| "mdbook is not installed".to_owned())
         }
         Capability::Cxx => installed("c++"),
-    }
+        _ => return None,
+    })
 }
 
-/// An instance of its own is what tracing needs; the global buffer is left alone.
+/// Tracing needs a private instance; the global buffer is left alone.
 fn instances_can_be_made() -> Result<(), String> {
     let event = std::path::Path::new("/sys/kernel/tracing/events/iomap/iomap_dio_rw_begin");
     if !repo::is_root() {
@@ -250,14 +175,6 @@ impl Drop for LoopFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_list_of_capabilities_is_read_and_a_wrong_name_is_told() {
-        let loop_and_xfs = Ok(vec![Capability::Loop, Capability::Xfs]);
-        assert_eq!(parse("loop, xfs,"), loop_and_xfs);
-        assert_eq!(parse(""), Ok(Vec::new()));
-        assert!(parse("loop,zfs").is_err_and(|message| message.contains("`zfs`")));
-    }
 
     #[test]
     fn what_was_found_is_listed_by_name() {

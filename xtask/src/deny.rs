@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{Outcome, repo, run};
+use crate::repo::{self, Outcome};
+use crate::run;
 
 /// The version that is installed where there is none.
 const VERSION: &str = "0.20.2";

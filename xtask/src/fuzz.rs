@@ -6,7 +6,8 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Outcome, repo, run};
+use crate::repo::{self, Outcome};
+use crate::run;
 
 /// The flags of cargo-fuzz for libFuzzer's coverage; none of them needs a nightly compiler. No
 /// AddressSanitizer: it does, and the parsers have no unsafe code that it could check.

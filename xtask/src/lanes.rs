@@ -1,9 +1,11 @@
 //! The lanes of CI as a table, and the loop that runs them. A lane is data; what a lane does is in
 //! its commands, what the machine lacks is in `capability.rs`.
 
-use crate::Outcome;
 use crate::capability::{self, Capability, Probe};
+use crate::repo::Outcome;
 use crate::{book, debian, deny, fuzz, repo, run, tidy};
+use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -322,7 +324,7 @@ const LANES: &[Lane] = &[
     Lane { needs: &[Capability::Cxx], ..plain("fuzz", &[Step { work: Work::Fuzz, ..check(&[]) }]) },
 ];
 
-/// What a release would upload, in the order of it. It is not built once more.
+/// The crates that a release would upload, in the order of it. They are not built once more.
 const PACKAGE: &[&str] = &["publish", "--workspace", "--dry-run", "--no-verify", "--allow-dirty"];
 
 /// Seconds of each fuzz target.
@@ -344,7 +346,7 @@ const LAB_HOST: &[&str] = &[
     "lab_run",
 ];
 
-/// The command's tests, but for those of lanes of their own.
+/// The command's tests, except those with separate lanes.
 const GOLDEN: &[&str] = &[
     "test",
     "-p",
@@ -389,7 +391,7 @@ const fn test(arguments: &'static [&'static str]) -> Step {
     Step { work: Work::Cargo(arguments), must_test: true, variables: &[], target_below: None }
 }
 
-/// What became of a lane.
+/// The result of a lane.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Passed,
@@ -401,7 +403,18 @@ struct Row {
     name: &'static str,
     verdict: Verdict,
     took: Duration,
-    skips: Vec<run::Skip>,
+    /// The skips of its tests, and how often each was printed.
+    skips: BTreeMap<run::Skip, u32>,
+}
+
+/// The arguments of every lane of a run.
+struct Context {
+    seed: u64,
+    /// The variables that every command gets.
+    environment: [(&'static str, String); 2],
+    /// The capabilities that must not be missing.
+    required: Vec<Capability>,
+    execute: fn(&mut Command) -> Result<(bool, run::Tally), String>,
 }
 
 /// `cargo xtask ci [LANE...]`: runs the lanes and prints the summary.
@@ -423,22 +436,22 @@ pub fn run(names: &[String]) -> Outcome {
     let have = capability::have(&probes);
     println!("this machine has: {have}");
 
+    let environment = environment(seed, &have);
+    let context = Context { seed, environment, required, execute: run::to_the_end };
     let mut rows = Vec::new();
     for lane in lanes {
         let started = Instant::now();
         println!("\n== {}", lane.name);
-        let mut skips = Vec::new();
-        let verdict = match missing(lane, &probes, &required) {
+        let mut skips = BTreeMap::new();
+        let verdict = match missing(lane, &probes, &context.required) {
             Some(verdict) => verdict,
-            None => run_steps(lane, seed, &environment(seed, &have), &required, &mut skips),
+            None => run_steps(lane, &context, &mut skips),
         };
-        skips.sort();
-        skips.dedup();
         let took = started.elapsed();
         println!("== {} {} in {:.1} s", lane.name, word(&verdict), took.as_secs_f64());
         rows.push(Row { name: lane.name, verdict, took, skips });
     }
-    print_summary(&rows);
+    print!("{}", summary(&rows));
     Ok(rows.iter().all(|row| !matches!(row.verdict, Verdict::Failed(_))))
 }
 
@@ -487,30 +500,33 @@ fn missing(lane: &Lane, probes: &[Probe], required: &[Capability]) -> Option<Ver
     needed.map(|absent| Verdict::Skipped(told(absent)))
 }
 
-fn run_steps(
-    lane: &Lane,
-    seed: u64,
-    environment: &[(&'static str, String)],
-    required: &[Capability],
-    skips: &mut Vec<run::Skip>,
-) -> Verdict {
+fn run_steps(lane: &Lane, context: &Context, skips: &mut BTreeMap<run::Skip, u32>) -> Verdict {
     for step in lane.steps {
-        println!("   {}", shown(step, environment));
+        println!("   {}", shown(step, &context.environment));
         let ended = match &step.work {
             Work::Tidy => tidy::run().map(|clean| (clean, run::Tally::default())),
             Work::Book => book::build().map(|passed| (passed, run::Tally::default())),
             Work::Deny => deny::check().map(|clean| (clean, run::Tally::default())),
             Work::Fuzz => {
-                let ran = fuzz::run_all(FUZZ_SECONDS, seed, fuzz::Start::Seeds);
+                let ran = fuzz::run_all(FUZZ_SECONDS, context.seed, fuzz::Start::Seeds);
                 ran.map(|(passed, _)| (passed, run::Tally::default()))
             }
-            Work::Cargo(_) | Work::Nightly(_) => run::to_the_end(&mut command(step, environment)),
+            Work::Cargo(_) | Work::Nightly(_) => {
+                (context.execute)(&mut command(step, &context.environment))
+            }
         };
         let (succeeded, tally) = match ended {
             Ok(ended) => ended,
             Err(message) => return Verdict::Failed(message),
         };
-        skips.extend(tally.skips);
+        for skip in tally.skips {
+            *skips.entry(skip).or_default() += 1;
+        }
+        if let Some(name) = tally.unknown.first() {
+            return Verdict::Failed(format!(
+                "a test skipped for `{name}`, which diopter-skip lacks"
+            ));
+        }
         if !succeeded {
             return Verdict::Failed(format!("see above: {}", shown(step, &[])));
         }
@@ -518,8 +534,7 @@ fn run_steps(
             return Verdict::Failed(format!("no test ran: {}", shown(step, &[])));
         }
     }
-    let forbidden = |skip: &&run::Skip| required.iter().any(|must| must.name() == skip.capability);
-    match skips.iter().find(forbidden) {
+    match skips.keys().find(|skip| context.required.contains(&skip.capability)) {
         Some(skip) => {
             Verdict::Failed(format!("a test skipped what is required, {}", skip.capability))
         }
@@ -567,30 +582,27 @@ fn word(verdict: &Verdict) -> &'static str {
     }
 }
 
-fn print_summary(rows: &[Row]) {
-    println!("\n{:<10} {:<8} {:>8}  why", "lane", "result", "seconds");
+fn summary(rows: &[Row]) -> String {
+    let mut lines = format!("\n{:<10} {:<8} {:>8}  why\n", "lane", "result", "seconds");
     for row in rows {
         let why = match &row.verdict {
             Verdict::Passed => "",
             Verdict::Failed(why) | Verdict::Skipped(why) => why.as_str(),
         };
-        let line = format!(
-            "{:<10} {:<8} {:>8.1}  {why}",
-            row.name,
-            word(&row.verdict),
-            row.took.as_secs_f64()
-        );
-        println!("{}", line.trim_end());
-        for skip in &row.skips {
-            println!(
-                "{:<10} {:<8} {:>8}  tests skipped, {}: {}",
-                "", "", "", skip.capability, skip.why
-            );
+        let (word, seconds) = (word(&row.verdict), row.took.as_secs_f64());
+        let line = format!("{:<10} {word:<8} {seconds:>8.1}  {why}", row.name);
+        lines = lines + line.trim_end() + "\n";
+        for (skip, count) in &row.skips {
+            let times = if *count == 1 { "1 skip" } else { &format!("{count} skips") };
+            let (capability, why) = (skip.capability, &skip.why);
+            writeln!(lines, "{:29}{times} of tests, {capability}: {why}", "").expect("memory");
         }
     }
     let count = |name| rows.iter().filter(|row| word(&row.verdict) == name).count();
     let (passed, failed, skipped) = (count("passed"), count("failed"), count("skipped"));
-    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    let skips: u32 = rows.iter().flat_map(|row| row.skips.values()).sum();
+    lines
+        + &format!("{passed} passed, {failed} failed, {skipped} skipped; {skips} skips of tests\n")
 }
 
 #[cfg(test)]
@@ -654,6 +666,55 @@ mod tests {
         for capability in [Capability::Xfs, Capability::Uring] {
             let verdict = missing(kernel(), &without(capability), &[capability]);
             assert!(matches!(verdict, Some(Verdict::Failed(_))));
+        }
+    }
+    /// Tests that skip when the variable orders it: in a module, in an integration test, and in a
+    /// process that such a test starts.
+    const DOORS: &[&str] = &[
+        "test",
+        "-p",
+        "diopter-skip",
+        "-p",
+        "diopter-os",
+        "--lib",
+        "--test",
+        "doors",
+        "--",
+        "skips_each_capability",
+    ];
+
+    #[test]
+    fn each_skip_of_each_kind_of_test_reaches_the_summary() {
+        let lane = plain("doors", const { &[test(DOORS)] });
+        let order = [("DIOPTER_SKIP_EACH", "1"), (diopter_skip::REQUIRE, "")];
+        let environment = order.map(|(name, value)| (name, value.to_owned()));
+        let mut context =
+            Context { seed: 1, environment, required: Vec::new(), execute: run::in_silence };
+        let mut skips = BTreeMap::new();
+        let verdict = run_steps(&lane, &context, &mut skips);
+        assert_eq!(verdict, Verdict::Passed);
+        let took = Duration::ZERO;
+        let text = summary(&[Row { name: "doors", verdict, took, skips: skips.clone() }]);
+        for capability in Capability::ALL {
+            let line = format!("3 skips of tests, {capability}: ordered by DIOPTER_SKIP_EACH\n");
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        let count = 3 * Capability::ALL.len();
+        assert!(text.ends_with(&format!("; {count} skips of tests\n")), "{text}");
+        context.required.push(Capability::Zram);
+        let required = run_steps(&lane, &context, &mut skips);
+        let why = "a test skipped what is required, zram".to_owned();
+        assert_eq!(required, Verdict::Failed(why));
+    }
+
+    #[test]
+    fn what_a_lane_needs_or_uses_can_be_tried_without_a_test() {
+        let probes = capability::probe_all();
+        for lane in LANES {
+            for capability in lane.needs.iter().chain(lane.uses) {
+                let is_probed = probes.iter().any(|probe| probe.capability == *capability);
+                assert!(is_probed, "{}: {capability}", lane.name);
+            }
         }
     }
 }

@@ -3,19 +3,20 @@
 
 #![forbid(unsafe_code)]
 
-mod bench;
+mod repo;
+mod run;
+mod deny;
 mod book;
 mod capability;
 mod debian;
-mod demo;
-mod deny;
 mod fuzz;
-mod lanes;
-mod repo;
-mod run;
-mod soak;
 mod tidy;
+mod lanes;
+mod soak;
+mod bench;
+mod demo;
 
+use repo::Outcome;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -34,14 +35,10 @@ cargo xtask COMMAND
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
 
 Environment
-  DIOPTER_REQUIRE=loop,ext4,xfs,uring,aio,threads,fuse,tracefs,fio,chromium,qemu,...
-                                                         capabilities whose absence is a failure,
-                                                         not a skip; CONTRIBUTING.md lists them
-  DIOPTER_SEED=N                                         the seed of every seeded test
+  DIOPTER_REQUIRE=loop,ext4,...   capabilities whose absence is a failure, not a skip; an unknown
+                                  name is an error that lists them
+  DIOPTER_SEED=N                  the seed of every seeded test
 ";
-
-/// How a command ended; an `Err` is a message for a person.
-pub type Outcome = Result<bool, String>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// The result of a command of xtask: true if nothing failed; an `Err` is a message for a person.
+pub type Outcome = Result<bool, String>;
+
 /// The seed where there is no commit to take one from.
 const SEED_WITHOUT_COMMIT: u64 = 1;
 
@@ -54,13 +57,13 @@ pub fn tool(tool: &str) -> Option<PathBuf> {
     dirs.into_iter().map(|dir| dir.join(tool)).find(|file| file.is_file())
 }
 
-/// Whether this process runs as root.
+/// Returns true if this process runs as root.
 pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|status| status.uid() == 0)
 }
 
-/// What a command printed, or why it did not work.
+/// Returns the output of a command, or why it failed.
 pub fn output_of(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command

@@ -1,13 +1,14 @@
 //! Runs one command, passes its output through, and reads from it what a summary needs: how many
 //! tests passed and what they skipped. It decides nothing.
 
+use diopter_skip::Capability;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
 /// A line `SKIP <capability>: <why>` that a test printed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Skip {
-    pub capability: String,
+    pub capability: Capability,
     pub why: String,
 }
 
@@ -18,11 +19,13 @@ pub struct Tried {
     pub count: u64,
 }
 
-/// What was read from a command's output.
+/// The lines of a command's output that a summary needs.
 #[derive(Default)]
 pub struct Tally {
     pub tests_passed: u64,
     pub skips: Vec<Skip>,
+    /// The names in lines of skips that are not a capability.
+    pub unknown: Vec<String>,
     pub tried: Vec<Tried>,
 }
 
@@ -43,8 +46,22 @@ pub fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Runs the command to its end. `Ok` holds whether it succeeded.
+/// Runs the command to its end. Returns true, with the tally, if it succeeded.
 pub fn to_the_end(command: &mut Command) -> Result<(bool, Tally), String> {
+    tallied(command, std::io::stdout(), std::io::stderr())
+}
+
+/// The same without the output, which may hold lines that another tally must not count.
+#[cfg(test)]
+pub fn in_silence(command: &mut Command) -> Result<(bool, Tally), String> {
+    tallied(command, std::io::sink(), std::io::sink())
+}
+
+fn tallied(
+    command: &mut Command,
+    mut to_stdout: impl Write,
+    mut to_stderr: impl Write + Send + 'static,
+) -> Result<(bool, Tally), String> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -53,11 +70,12 @@ pub fn to_the_end(command: &mut Command) -> Result<(bool, Tally), String> {
         .map_err(|error| format!("{} does not start: {error}", shown(command)))?;
     let stdout = child.stdout.take().expect("stdout is piped above");
     let stderr = child.stderr.take().expect("stderr is piped above");
-    let errors = std::thread::spawn(move || pass_through(stderr, &mut std::io::stderr()));
-    let mut tally = pass_through(stdout, &mut std::io::stdout());
+    let errors = std::thread::spawn(move || pass_through(stderr, &mut to_stderr));
+    let mut tally = pass_through(stdout, &mut to_stdout);
     let from_errors = errors.join().map_err(|_| "the thread reading stderr panicked".to_owned())?;
     tally.tests_passed += from_errors.tests_passed;
     tally.skips.extend(from_errors.skips);
+    tally.unknown.extend(from_errors.unknown);
     tally.tried.extend(from_errors.tried);
     let status = child.wait().map_err(|error| format!("{}: {error}", shown(command)))?;
     Ok((status.success(), tally))
@@ -103,10 +121,13 @@ impl Tally {
         }
         if let Some(rest) = after("SKIP ")
             && let Some((capability, why)) = rest.split_once(": ")
-            && !capability.contains(' ')
         {
-            let skip = Skip { capability: capability.to_owned(), why: why.trim().to_owned() };
-            self.skips.push(skip);
+            match Capability::from_name(capability) {
+                Some(capability) => {
+                    self.skips.push(Skip { capability, why: why.trim().to_owned() })
+                }
+                None => self.unknown.push(capability.to_owned()),
+            }
         }
     }
 }
@@ -129,6 +150,7 @@ mod tests {
             "SKIP uring: the kernel forbids it\n",
             "nothing to SKIP in this line: none",
             "3 |     eprintln!(\"SKIP loop: not as root\");",
+            "SKIP ext5: this kernel has none",
         ] {
             tally.read(line);
         }
@@ -138,10 +160,11 @@ mod tests {
         let tried: Vec<_> =
             tally.tried.iter().map(|one| (one.campaign.as_str(), one.count)).collect();
         assert_eq!(tried, [("model", 250), ("oracle", 7)]);
-        let skips: Vec<&str> = tally.skips.iter().map(|skip| skip.capability.as_str()).collect();
+        let skips: Vec<Capability> = tally.skips.iter().map(|skip| skip.capability).collect();
         assert_eq!(tally.tests_passed, 12);
-        assert_eq!(skips, ["xfs", "uring"]);
+        assert_eq!(skips, [Capability::Xfs, Capability::Uring]);
         assert_eq!(tally.skips[1].why, "the kernel forbids it");
+        assert_eq!(tally.unknown, ["ext5"]);
     }
 
     #[test]

@@ -7,7 +7,8 @@ mod ledger;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use crate::{Outcome, capability, debian, fuzz, repo, run};
+use crate::repo::Outcome;
+use crate::{capability, debian, fuzz, repo, run};
 use ledger::{Entry, Ledger, Sources};
 
 /// How long a soak takes without `--seconds`.
@@ -23,7 +24,7 @@ pub struct Campaign {
     pub unit: &'static str,
     /// How many there should be in total.
     pub goal: u64,
-    /// What it tries: a change elsewhere does not make it start again.
+    /// The sources that it tries: a change elsewhere does not make it start again.
     pub tries: Sources,
     work: Work,
 }
@@ -170,7 +171,7 @@ const BLESSED: &[&[&str]] = &[
     &["-p", "diopter-cli", "--tests"],
 ];
 
-/// What the command line asks for.
+/// The command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     seed: Option<u64>,
@@ -188,7 +189,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     }
     let options = parse(arguments)?;
     let mut ledger = Ledger::open()?;
-    debian::provide(&capability::Capability::ALL);
+    debian::provide(capability::Capability::ALL);
     let have = capability::have(&capability::probe_all());
     let started = Instant::now();
     let mut stopped: Vec<&str> = Vec::new();

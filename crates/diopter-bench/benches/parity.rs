@@ -20,6 +20,7 @@ use diopter_bench::bench::target::{BenchTarget, TargetPath};
 use diopter_bench::bench::{builtin, round};
 use diopter_bench::document::{Job, ReadWrite, Span};
 use diopter_bench::statistics::median;
+use diopter_testkit::env::{Capability, skip};
 use serde_json::Value;
 
 const DIFFERENCE_MAX: f64 = 0.03;
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
     let dir = words.iter().find(|word| !word.starts_with('-'));
     let dir = dir.map_or_else(std::env::temp_dir, PathBuf::from);
     if let Err(why) = round::version_of("fio") {
-        println!("SKIP fio: {why}");
+        skip(Capability::Fio, why);
         return ExitCode::SUCCESS;
     }
     let rounds = words.iter().find_map(|word| word.strip_prefix("--rounds="));

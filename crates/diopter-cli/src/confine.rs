@@ -117,6 +117,7 @@ fn allow(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diopter_testkit::env::{Capability, skip};
     use std::fs::File;
     use std::io::ErrorKind;
 
@@ -131,7 +132,7 @@ mod tests {
         };
         let found = std::thread::scope(|scope| scope.spawn(confined).join().unwrap());
         if found.is_none() {
-            eprintln!("SKIP landlock: this kernel has none");
+            skip(Capability::Landlock, "this kernel has none");
         }
         found
     }

@@ -3,13 +3,13 @@
 
 mod json_schema;
 
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use diopter_testkit::env::{Capability, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -21,10 +21,6 @@ const SHORT: [&str; 5] = ["--rounds=2", "--runtime=60ms", "--warmup=5ms", "--siz
 
 /// Rounds that are met on their way.
 const LONG: [&str; 5] = ["--rounds=3", "--runtime=150ms", "--warmup=5ms", "--size=4M", "--quiet"];
-
-fn tell(line: &str) {
-    std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
-}
 
 /// A directory below cargo's own, which is on a disk where /tmp may not be.
 fn dir() -> tempfile::TempDir {
@@ -120,8 +116,7 @@ fn the_jobs_of_the_reports_run_and_show_what_they_report() {
 #[test]
 fn real_fio_runs_beside_the_engine_on_the_same_file() {
     if Command::new("fio").arg("--version").output().is_err() {
-        tell("SKIP fio: fio is not installed");
-        return;
+        return skip(Capability::Fio, "fio is not installed");
     }
     let dir = dir();
     let with = ["--with=fio:libaio,fio:psync", "--rw=randrw", "--rwmixread=70", "--numjobs=2"];
@@ -350,7 +345,7 @@ fn a_mounted_device_is_never_written_and_another_one_only_when_that_was_said() {
     let dir = dir();
     let mounted = match Mounted::new(dir.path()) {
         Ok(mounted) => mounted,
-        Err(why) => return tell(&format!("SKIP loop: {}", why.trim())),
+        Err(why) => return skip(Capability::Loop, why),
     };
     let device = mounted.device.clone();
     let told = refusal(dir.path(), &[&device, "--overwrite", "--size=4M"]);
@@ -365,7 +360,7 @@ fn a_mounted_device_is_never_written_and_another_one_only_when_that_was_said() {
 fn a_fresh_file_system_is_made_for_each_round_and_taken_down() {
     let dir = dir();
     if !is_root() || tool("losetup", &["--find"]).is_err() {
-        return tell("SKIP loop: file systems are made by root, on loop devices");
+        return skip(Capability::Loop, "only root makes file systems on loop devices");
     }
     let more = ["--fs=ext4,xfs", "--rw=randwrite", "--preset=diopter"];
     let told = measured(dir.path(), &[&SHORT[..], &more].concat());

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use cp_support::{dir, is_root, names, send, skip, wait_for};
+use cp_support::{Capability, dir, is_root, names, send, skip, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// No round of it ends by itself while a test looks.
@@ -86,7 +86,7 @@ fn a_round_is_gone_with_the_run_that_was_killed() {
 #[test]
 fn fio_is_gone_with_the_run_that_was_killed() {
     if Command::new("fio").arg("--version").output().is_err() {
-        return skip("fio", "fio is not installed");
+        return skip(Capability::Fio, "fio is not installed");
     }
     let mut run = Run::start(&[&ENDLESS[..], &["--with=fio:psync"]].concat());
     // The engine comes first; a round of it that crashes costs that column alone.
@@ -107,7 +107,7 @@ impl Mounted {
     /// `None`, with a line that says why, where it can't be had.
     fn new(maker: &str, bytes: u64) -> Option<Mounted> {
         if !is_root() {
-            skip("loop", "only root attaches loop devices");
+            skip(Capability::Loop, "only root attaches loop devices");
             return None;
         }
         let dir = dir();
@@ -136,9 +136,12 @@ impl Drop for Mounted {
 /// What a tool printed; `None`, and a line with what it said, if it failed.
 fn run_tool(tool: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(tool).args(arguments).output();
-    let output = output.map_err(|error| skip("loop", &format!("{tool}: {error}"))).ok()?;
+    let output = output.map_err(|error| skip(Capability::Loop, format!("{tool}: {error}"))).ok()?;
     if !output.status.success() {
-        skip("loop", &format!("{tool}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        skip(
+            Capability::Loop,
+            format!("{tool}: {}", String::from_utf8_lossy(&output.stderr).trim()),
+        );
         return None;
     }
     Some(String::from_utf8(output.stdout).unwrap())

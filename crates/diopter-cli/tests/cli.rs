@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use diopter_testkit::env::{Capability, skip};
 use serde_json::Value;
 
 /// Every command; the last four are hidden.
@@ -173,8 +174,10 @@ fn explain_tells_the_fields_of_the_contract_in_its_order() {
     let told = stdout_of(&request);
     let document: Value = serde_json::from_str(&told).unwrap();
     if document["route"]["direct"] != 53248 {
-        eprintln!("SKIP direct: cargo's directory is on a file system without direct I/O");
-        return;
+        return skip(
+            Capability::Direct,
+            "the target directory is on a file system without direct I/O",
+        );
     }
     let told: Vec<String> = told.lines().map(masked).collect();
     golden_file::check(&golden_file::golden("explain-write.json"), &told.join("\n"));
@@ -370,8 +373,7 @@ fn probe_tells_a_file_and_a_dir() {
 #[test]
 fn probe_finds_that_a_file_in_memory_is_never_direct() {
     let Ok(file) = tempfile::NamedTempFile::new_in("/dev/shm") else {
-        eprintln!("SKIP tmpfs: no /dev/shm to write to");
-        return;
+        return skip(Capability::Tmpfs, "/dev/shm is missing or read-only");
     };
     let document = json_of(&["probe", "--json", file.path().to_str().unwrap()]);
     let name = &document["names"][0];

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use diopter_bench::compare::noisy::{self, Noise};
 use diopter_bench::compare::{Settings, Verdict};
 use diopter_bench::document::{Bench, Warning, WarningKind};
+use diopter_testkit::env::{Capability, skip};
 use serde_json::Value;
 
 struct Told {
@@ -204,8 +205,7 @@ fn the_same_thing_twice_on_this_device_is_seldom_called_better_or_worse() {
         let path = place.path().join(format!("{run}.json"));
         let bench = diopter_bench::load::file(&path).unwrap().bench;
         if bench.columns[0].engine != bench.columns[1].engine {
-            println!("SKIP uring: auto is {} here", bench.columns[0].engine);
-            return;
+            return skip(Capability::Uring, format!("auto selects {}", bench.columns[0].engine));
         }
         let comparison = diopter_bench::compare::columns(&bench, &Settings::default());
         let judged = comparison.rows.iter().find(|row| row.verdict.is_some()).unwrap();

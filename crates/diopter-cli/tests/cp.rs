@@ -176,7 +176,7 @@ fn mode_times_owner_and_attributes_are_kept() {
         }
     }
     if !has_attributes {
-        skip("xattr", "this file system keeps no user attributes");
+        skip(Capability::Xattr, "this file system keeps no user attributes");
     }
 }
 
@@ -203,7 +203,7 @@ fn an_access_list_of_the_dir_is_not_given_to_a_source_without_one() {
     }
     let name = "system.posix_acl_default";
     if rustix::fs::setxattr(dir.path().join("in"), name, &list, XattrFlags::empty()).is_err() {
-        return skip("acl", "this file system has no access lists");
+        return skip(Capability::Acl, "this file system has no access lists");
     }
     std::fs::write(&source, b"secret").unwrap();
     std::fs::set_permissions(&source, Permissions::from_mode(0o640)).unwrap();
@@ -280,7 +280,7 @@ fn next_to_nothing_of_source_and_target_stays_in_the_page_cache() {
     if diopter::File::open(&source).unwrap().direct_support()
         != diopter_os::file::DirectSupport::Full
     {
-        return skip("direct", "the directory of the tests has no direct I/O");
+        return skip(Capability::Direct, "the directory of the tests has no direct I/O");
     }
     let told = cp_told(&["--verify", "--reflink=never"], &source, &target);
     let cached = cached_bytes(&source) + cached_bytes(&target);
@@ -294,7 +294,7 @@ fn next_to_nothing_of_source_and_target_stays_in_the_page_cache() {
 #[test]
 fn verify_says_when_it_could_only_read_the_page_cache() {
     let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
-        return skip("tmpfs", "there is no /dev/shm");
+        return skip(Capability::Tmpfs, "there is no /dev/shm");
     };
     let source = memory.path().join("source");
     std::fs::write(&source, content(11, 70_000)).unwrap();

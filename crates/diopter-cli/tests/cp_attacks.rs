@@ -88,7 +88,7 @@ impl Ground {
 /// Whether the attacks can be had here.
 fn can_attack() -> bool {
     if !is_root() {
-        skip("root", "only the administrator has something to lose");
+        skip(Capability::Root, "only the administrator has something to lose");
         return false;
     }
     true

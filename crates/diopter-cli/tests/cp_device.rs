@@ -51,7 +51,7 @@ impl Loop {
         match run("losetup", &["--find", "--show", backing.to_str().unwrap()]) {
             Ok(device) => Some(Loop { device: device.into(), backing, _dir: dir }),
             Err(why) => {
-                skip("loop", &why);
+                skip(Capability::Loop, why);
                 None
             }
         }
@@ -71,7 +71,7 @@ impl Loop {
         match made {
             Ok(_) => Some(Mount { point, _loop: self }),
             Err(why) => {
-                skip(kind, &why);
+                skip(Capability::from_name(kind).unwrap(), why);
                 None
             }
         }
@@ -159,7 +159,7 @@ fn blocks_are_shared_where_the_file_system_can() {
     make_file(&source, 1, 20 * MIB + 3);
     let (from, to) = (File::open(&source).unwrap(), File::create(&target).unwrap());
     if let Err(errno) = diopter_os::space::reflink(from.as_fd(), to.as_fd()) {
-        return skip("reflink", &errno.to_string());
+        return skip(Capability::Reflink, errno);
     }
     let told = cp_told(&["--verify"], &source, &target);
     assert_same(&source, &target);
@@ -223,7 +223,7 @@ fn a_device_that_is_swap_is_refused() {
     let (_dir, source) = source_of(MIB);
     if let Err(why) = run("mkswap", &[device.name()]).and_then(|_| run("swapon", &[device.name()]))
     {
-        return skip("swap", &why);
+        return skip(Capability::Swap, why);
     }
     let output = cp(&["--overwrite"], &source, &device.device);
     run("swapoff", &[device.name()]).unwrap();

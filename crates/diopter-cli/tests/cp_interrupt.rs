@@ -224,7 +224,7 @@ fn assert_old_or_new(source: &Path, target: &Path) {
 #[test]
 fn kill_9_at_the_end_of_a_copy_that_changes_the_owner_leaves_what_resume_goes_on_from() {
     if !is_root() {
-        return skip("root", "only root gives files away");
+        return skip(Capability::Root, "only root gives files away");
     }
     let size = 80 << 20;
     for options in [&["-a"][..], &["-a", "--resume"]] {
@@ -236,7 +236,7 @@ fn kill_9_at_the_end_of_a_copy_that_changes_the_owner_leaves_what_resume_goes_on
         strace.args(["--backend=threads", "--reflink=never"]).args(options);
         let killed = match strace.args([&source, &target]).output() {
             Ok(killed) => killed,
-            Err(error) => return skip("strace", &error.to_string()),
+            Err(error) => return skip(Capability::Strace, error),
         };
         assert_eq!(killed.status.signal(), Some(9), "{}", message(&killed));
         assert_eq!(std::fs::read(&target).unwrap(), OLD);

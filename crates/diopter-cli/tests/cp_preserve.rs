@@ -83,7 +83,7 @@ fn has_gnu_cp() -> bool {
     let version = Command::new("cp").arg("--version").output();
     let is_gnu = version.is_ok_and(|told| told.stdout.windows(3).any(|it| it == b"GNU"));
     if !is_gnu {
-        skip("gnu-cp", "cp is another one");
+        skip(Capability::GnuCp, "cp is another one");
     }
     is_gnu
 }
@@ -167,7 +167,7 @@ fn a_default_access_list_and_a_group_of_the_target_are_inherited_as_by_cp() {
     };
     let listed = |target: &Path| {
         if !set_default_list(target) {
-            skip("acl", "this file system has no access lists");
+            skip(Capability::Acl, "this file system has no access lists");
         }
     };
     check(&["-r"], "027", &inherited);
@@ -204,7 +204,7 @@ fn a_read_only_file_is_copied_by_an_ordinary_user_and_has_no_record() {
         command.uid(65_534).gid(65_534);
     }
     let Ok(output) = command.arg("--preserve=mode").args([&source, &target]).output() else {
-        return skip("root", "another user may not run the test's dio");
+        return skip(Capability::Root, "another user may not run the test's dio");
     };
     assert!(output.status.success(), "{}", message(&output));
     assert_eq!(target.metadata().unwrap().mode() & 0o7777, 0o444);
@@ -243,9 +243,9 @@ fn what_is_mounted_in_the_source_is_left_out_where_that_is_asked_for() {
         Ok(output) if is_root() && output.status.code() == Some(9) => {
             let text = message(&output);
             assert!(text.contains("mount:"), "{text}");
-            return skip("root", "a file system cannot be mounted here");
+            return skip(Capability::Root, "a file system cannot be mounted here");
         }
-        _ => return skip("root", "a file system cannot be mounted here"),
+        _ => return skip(Capability::Root, "a file system cannot be mounted here"),
     }
     assert_eq!(names(&target), ["file", "mounted"]);
     assert_eq!(names(&target.join("mounted")).len(), 0);

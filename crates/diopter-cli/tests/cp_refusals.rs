@@ -157,7 +157,7 @@ fn as_a_stranger(source: &Path, target: &Path) -> Option<std::process::Output> {
     match command.arg(source).arg(target).output() {
         Ok(output) => Some(output),
         Err(error) => {
-            skip("root", &format!("another user may not run the test's dio: {error}"));
+            skip(Capability::Root, format!("another user may not run the test's dio: {error}"));
             None
         }
     }
@@ -303,7 +303,7 @@ impl Drop for ProtectedSymlinks {
 #[test]
 fn a_link_that_the_kernel_forbids_to_follow() {
     if !is_root() {
-        return skip("root", "only root makes another user's link");
+        return skip(Capability::Root, "only root makes another user's link");
     }
     let dir = dir();
     let [source, victim, open] = ["source", "victim", "open"].map(|name| dir.path().join(name));
@@ -321,7 +321,7 @@ fn a_link_that_the_kernel_forbids_to_follow() {
     }
     let protected = match ProtectedSymlinks::new() {
         Ok(protected) => protected,
-        Err(error) => return skip("sysctl", &error.to_string()),
+        Err(error) => return skip(Capability::Sysctl, error),
     };
     for options in [&[][..], &["-T"]] {
         assert_refused(&cp(options, &from, &to_file), &["to-file", "EACCES"]);

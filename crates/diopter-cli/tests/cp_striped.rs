@@ -326,7 +326,7 @@ impl LoopDevice {
                 Some(LoopDevice(device.trim().to_owned()))
             }
             other => {
-                skip("loop", &format!("{other:?}"));
+                skip(Capability::Loop, format!("{other:?}"));
                 None
             }
         }

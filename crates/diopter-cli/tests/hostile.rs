@@ -10,13 +10,11 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use diopter_testkit::env::{Capability, skip};
+
 const NOBODY: u32 = 65_534;
 /// A title for the terminal, C1 control, bidirectional override and isolate, a hidden character.
 const HOSTILE: &str = "=x\u{1b}]0;owned\u{7}\u{1b}[31m\u{9b}2J\u{202e}fdp\u{2066}y\u{200b}";
-
-fn skip(why: &str) {
-    say(&format!("SKIP {why}"));
-}
 
 /// Prints what a test did.
 fn say(line: &str) {
@@ -240,14 +238,14 @@ struct Victim {
 impl Victim {
     fn new() -> Result<Victim, String> {
         if !rustix::process::geteuid().is_root() {
-            return Err("loop: the attack is on root".to_owned());
+            return Err("only root attaches loop devices".to_owned());
         }
         let dir = dir();
         let (mount, image) = (dir.path().join("victim"), dir.path().join("victim.img"));
         fs::create_dir(&mount).unwrap();
         fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
         let device = tool("losetup", &["--find".as_ref(), "--show".as_ref(), image.as_ref()])
-            .map_err(|why| format!("loop: {}", why.trim()))?;
+            .map_err(|why| why.trim().to_owned())?;
         let kind = ["-t", "tmpfs", "victim"].map(OsStr::new);
         tool("mount", &[&kind[..], &[mount.as_ref()]].concat()).unwrap();
         fs::write(mount.join("precious"), b"precious").unwrap();
@@ -301,7 +299,7 @@ fn plant(within: &Path, victim: &Victim) {
 fn what_others_placed_in_the_temporary_directory_is_not_touched() {
     let victim = match Victim::new() {
         Ok(victim) => victim,
-        Err(why) => return skip(&why),
+        Err(why) => return skip(Capability::Loop, why),
     };
     let temporary = victim.path("tmp");
     fs::create_dir(&temporary).unwrap();
@@ -342,7 +340,7 @@ fn swap(within: &Path, target: &Path, stop: &AtomicBool) -> u32 {
 fn a_directory_whose_owner_swaps_the_scratch_directory_leads_nowhere_else() {
     let victim = match Victim::new() {
         Ok(victim) => victim,
-        Err(why) => return skip(&why),
+        Err(why) => return skip(Capability::Loop, why),
     };
     let within = victim.path("theirs");
     fs::create_dir(&within).unwrap();

@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use cp_support::{content, dir, skip};
+use cp_support::{Capability, content, dir, skip};
 
 const MIB: u64 = 1 << 20;
 
@@ -47,7 +47,7 @@ impl Place {
         words.extend(options);
         words.extend(["-d", "tree", "image", "48M"]);
         if let Err(why) = place.tool(&format!("mkfs.{format}"), &words) {
-            skip(&format!("mkfs.{format}"), &why);
+            skip(Capability::Ext4, why);
             return None;
         }
         Some(place)

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use diopter_testkit::env::skip;
+use diopter_testkit::env::{Capability, skip};
 
 /// Bytes of the file that the page copies first.
 const BIG: usize = (3 << 20) + 5;
@@ -42,7 +42,7 @@ fn the_commands_of_the_readme_work_in_their_order() {
         assert_eq!(fs::read_to_string(path("docs/hello")).unwrap(), "hello\n");
         assert_eq!(fs::metadata(path("out.bin")).unwrap().len(), 52 << 10);
     } else {
-        skip("ext4", "mkfs.ext3 is not installed");
+        skip(Capability::Ext4, "mkfs.ext3 is not installed");
     }
 
     run(&blocks[3], dir.path());

@@ -16,6 +16,7 @@ use std::process::{Command, Output};
 use diopter::probe::{Kernel, known};
 use diopter::{EngineOptions, Preset, StripedFile};
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
+use diopter_testkit::env::{Capability, skip};
 use mount::Mount;
 use rustix::fs::FallocateFlags;
 use serde_json::Value;
@@ -278,7 +279,7 @@ fn schema() -> Value {
 fn can_trace() -> bool {
     let told = dio_trace(&["-o", "/dev/null"], &["true"]);
     if !told.status.success() {
-        cp_support::skip("tracefs", String::from_utf8_lossy(&told.stderr).trim_end());
+        skip(Capability::Tracefs, String::from_utf8_lossy(&told.stderr).trim_end());
     }
     told.status.success()
 }

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use cp_support::{dir, is_root, send, skip, wait_for};
+use cp_support::{Capability, dir, is_root, send, skip, wait_for};
 use mount::Mount;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -48,7 +48,7 @@ fn can_trace() -> bool {
     let tried = Command::new(DIO).args(["trace", "-o", "/dev/null", "--", "true"]).output();
     let tried = tried.unwrap();
     if !tried.status.success() {
-        skip("tracefs", message(&tried).trim_end());
+        skip(Capability::Tracefs, message(&tried).trim_end());
     }
     tried.status.success()
 }
@@ -130,7 +130,7 @@ fn who_is_not_root_is_told_to_be() {
     somebody.args(["/proc/self/fd/0", "trace", "--", "true"]).stdin(File::open(DIO).unwrap());
     match somebody.output() {
         Ok(output) => assert_refused(&output, &words),
-        Err(error) => skip("loop", &format!("setpriv: {error}")),
+        Err(error) => skip(Capability::Loop, format!("setpriv: {error}")),
     }
 }
 
@@ -138,7 +138,7 @@ fn who_is_not_root_is_told_to_be() {
 fn trace_behind(commands: &str) -> Option<Output> {
     let can_unshare = Command::new("unshare").args(["--mount", "true"]).output();
     if !can_unshare.is_ok_and(|tried| tried.status.success()) {
-        skip("loop", "only root makes mount namespaces");
+        skip(Capability::Loop, "only root makes mount namespaces");
         return None;
     }
     let script = format!("{commands}; exec \"$0\" trace -- true");
@@ -157,7 +157,7 @@ fn a_machine_without_tracefs_is_told_how_to_mount_it() {
 fn a_kernel_without_the_events_is_told_by_its_release() {
     let bare = "mount -t tmpfs none /sys/kernel/tracing && mkdir /sys/kernel/tracing/instances";
     if !Path::new(INSTANCES).is_dir() {
-        return skip("tracefs", "no tracefs at /sys/kernel/tracing");
+        return skip(Capability::Tracefs, "no tracefs at /sys/kernel/tracing");
     }
     let Some(output) = trace_behind(bare) else { return };
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();

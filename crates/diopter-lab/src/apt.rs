@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use super::catalog::{self, Package};
-use super::error::{LabError, remedy_of};
-use super::watch::{Progress, Watch};
+use crate::catalog::{self, Package};
+use crate::error::{LabError, remedy_of};
+use crate::watch::{Progress, Watch};
 
 /// Suites with kernels, of the archive and of its security updates. One that a mirror lacks is
 /// passed over.
@@ -43,7 +43,7 @@ const NO_OTHER_SETTINGS: &str = "Dir::Etc::sourceparts \"/dev/null\";\n\
     Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n\
     Dir::Etc::trusted \"/dev/null\";\nDir::Etc::trustedparts \"/dev/null\";\n\
     Dir::Etc::netrc \"/dev/null\";\nDir::Etc::netrcparts \"/dev/null\";\n";
-/// Of what apt complained about, this much is told.
+/// Complaints of apt that a message shows.
 const COMPLAINTS_MAX: usize = 3;
 
 /// An apt of the lab's own.
@@ -53,7 +53,7 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// In a directory of its own, which may have been used before. `sources` are lines of a
+    /// Opens a private directory, which may have been used before. `sources` are lines of a
     /// sources.list in place of Debian's suites.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Apt {
         let sources = sources.map_or_else(debian_sources, str::to_owned);
         let list = root.join("sources.list");
         if fs::read_to_string(&list).is_ok_and(|known| known != sources) {
-            // Lists of other sources are no lists of these; nothing to forget is no trouble.
+            // Lists of other sources do not fit these. A missing list needs no removal.
             fs::remove_file(apt.mark()).ok();
         }
         let files = [
@@ -85,7 +85,7 @@ impl Apt {
         Ok(apt)
     }
 
-    /// What some suites were not asked for when the lists were fetched: empty when all answered,
+    /// Errors of suites when the lists were fetched: empty if all suites were reachable,
     /// `None` when it was too long ago.
     #[must_use]
     pub fn fetched(&self) -> Option<String> {
@@ -96,8 +96,8 @@ impl Apt {
         (age < age_max).then_some(complaints)
     }
 
-    /// Fetches the lists of all suites. Gives what some suites could not be asked for; empty when
-    /// all answered.
+    /// Fetches the lists of all suites. Returns the errors of suites; empty if all suites were
+    /// reachable.
     ///
     /// # Errors
     /// [`LabError::Tool`] when apt can't be run at all.
@@ -234,7 +234,7 @@ fn run(
             None => output.extend([line.as_str(), "\n"]),
         }
         if watch.check().is_err() {
-            // It may have ended already; it is waited for in every case.
+            // It may have exited already; it is waited for in every case.
             child.kill().ok();
         }
     }
@@ -247,7 +247,7 @@ fn run(
     Ok(Told { output, complaints })
 }
 
-/// What apt said went wrong, in one line.
+/// Returns the errors of apt in one line.
 fn complaints_of(errors: &mut File) -> String {
     let mut text = String::new();
     if errors.rewind().and_then(|()| errors.read_to_string(&mut text)).is_err() {
@@ -285,7 +285,7 @@ fn package_of(line: &str) -> Option<Package> {
 
 fn config_of(root: &Path) -> String {
     let system = Command::new("apt-config").arg("dump").env_remove("APT_CONFIG").output();
-    // Without it the defaults hold; apt-get itself tells if it is not there.
+    // Without it the defaults hold; a missing apt-get is reported when it is run.
     let system = system.map(|output| output.stdout).unwrap_or_default();
     let system = String::from_utf8_lossy(&system).into_owned();
     let is_kept =

@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::bisect::{self, Found, Measured, SearchError, Verdict};
-use super::catalog::{self, Package};
-use super::choice::Choice;
-use super::error::LabError;
-use super::kernel::Kernel;
-use super::matrix::{Device, Engine, Plan};
-use super::run::{self, Lab};
-use super::store::Store;
-use super::version;
+use crate::bisect::{self, Found, Measured, SearchError, Verdict};
+use crate::catalog::{self, Package};
+use crate::choice::Choice;
+use crate::error::LabError;
+use crate::kernel::Kernel;
+use crate::matrix::{Device, Engine, Plan};
+use crate::run::{self, Lab};
+use crate::store::Store;
+use crate::version;
 use diopter_bench::document::{Job, Sample};
 use diopter_bench::number::float;
 
-/// What is measured of a kernel.
+/// A figure of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
@@ -33,23 +33,23 @@ pub enum Metric {
 /// A kernel that the search may boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// What it is called: its upstream version, or its directory's name.
+    /// Its upstream version, or its directory's name.
     pub label: String,
     /// How the store finds it.
     pub choice: Choice,
-    /// Whether its modules can be had.
+    /// True if its modules are available.
     pub has_modules: bool,
     /// By which kernels are in order.
     version: String,
     release: String,
 }
 
-/// What is searched for.
+/// The change to find.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// What is measured.
+    /// The figure to compare.
     pub metric: Metric,
-    /// Of which job.
+    /// The job to measure.
     pub job: Job,
     /// By which engine.
     pub engine: Engine,
@@ -59,17 +59,17 @@ pub struct Question {
     pub bad: String,
 }
 
-/// What was found. Fields are only ever added.
+/// The result of a search. Fields are only ever added.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(title = "diopter.lab-bisect/1")]
 pub struct Bisection {
     /// `diopter.lab-bisect/1`.
     pub schema: String,
-    /// What was measured.
+    /// The figure that was compared.
     pub metric: Metric,
     /// The job.
     pub job: String,
-    /// What made its requests.
+    /// The engine that made its requests.
     pub engine: String,
     /// The last kernel on the good side of the change.
     pub good: String,
@@ -83,7 +83,7 @@ pub struct Bisection {
     pub boots: u32,
     /// Boots that it might have taken.
     pub boots_max: u32,
-    /// Whether the boots ran out before all between the two were looked at.
+    /// True if the boots ran out before all kernels between the two were tried.
     pub is_exhausted: bool,
     /// The kernels that were looked at, in order.
     pub steps: Vec<BisectStep>,
@@ -96,7 +96,7 @@ pub struct BisectStep {
     pub kernel: String,
     /// Its side.
     pub verdict: Verdict,
-    /// What was measured; null where it was skipped.
+    /// The measured figure; null for a skipped kernel.
     pub figure: Option<f64>,
     /// Why it was skipped, or that its figure is like neither end's.
     pub note: String,
@@ -106,7 +106,6 @@ impl Metric {
     /// All of them.
     pub const ALL: [Metric; 3] = [Metric::Contexts, Metric::Iops, Metric::Instructions];
 
-    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -251,7 +250,7 @@ pub fn place_of(candidates: &[Candidate], asked: &str) -> Result<usize, LabError
     })
 }
 
-/// Searches, and tells of each kernel before it is measured.
+/// Searches, and reports each kernel before it is measured.
 ///
 /// # Errors
 /// [`LabError`]: an end that can't be found or measured, ends that do not differ, no emulator.
@@ -323,10 +322,10 @@ fn measure(
     match boot.and_then(|boot| boot.cells.first()) {
         Some(Ok(sample)) => match metric.of(sample) {
             Some(figure) => Ok(Measured::Figure(figure)),
-            None => skipped(format!("its {} can't be told", metric.name()), true),
+            None => skipped(format!("its {} is unknown", metric.name()), true),
         },
         Some(Err(reason)) => skipped(reason.clone(), true),
-        None => skipped("it told of nothing".to_owned(), true),
+        None => skipped("its output has no measurement".to_owned(), true),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Between which two kernels something changed: a search over those that can be had. What is
-//! measured, and how, is somebody else's; here it is a number for each kernel, or a reason why
+//! Finds the two kernels between which a figure changed, among those that are available. The
+//! caller measures; here a measurement is a number for each kernel, or a reason why
 //! there is none.
 
 use std::fmt;
@@ -14,16 +14,15 @@ const DIFFERENCE_MIN: f64 = 0.02;
 /// A figure is one end's when it lies within this share of the way from it to the other.
 const CLEAR_SHARE: f64 = 0.25;
 
-/// What measuring a kernel gave.
+/// The measurement of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measured {
-    /// The figure.
     Figure(f64),
     /// There is none, as of a kernel that lacks a module or does not boot.
     Skipped {
         /// Why.
         reason: String,
-        /// Whether finding out took a boot.
+        /// True if the result took a boot.
         has_booted: bool,
     },
 }
@@ -47,7 +46,7 @@ pub struct Step {
     pub index: usize,
     /// Its side.
     pub verdict: Verdict,
-    /// What was measured; `None` when it was skipped.
+    /// The measured figure; `None` for a skipped kernel.
     pub figure: Option<f64>,
     /// Why it was skipped, or that the figure is like neither end's; empty else.
     pub note: String,
@@ -64,7 +63,7 @@ pub struct Found {
     pub steps: Vec<Step>,
     /// Boots that it took.
     pub boots: u32,
-    /// Whether the boots ran out before the two were next to each other.
+    /// True if the boots ran out before the two were next to each other.
     pub is_exhausted: bool,
 }
 
@@ -168,7 +167,7 @@ impl Found {
         }
     }
 
-    /// The middle of the kernels between the two that nobody looked at yet.
+    /// Returns the middle of the untried kernels between the two.
     fn middle(&self) -> Option<usize> {
         let between = self.between();
         let is_new = |index: &usize| self.steps.iter().all(|step| step.index != *index);

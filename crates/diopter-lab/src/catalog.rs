@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::version;
+use crate::version;
 
 /// Names of packages with parts of a kernel begin so.
 pub const PREFIXES: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
@@ -17,11 +17,8 @@ const CLOUD: &str = "-cloud-amd64";
 /// A package in a suite.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Package {
-    /// Its name.
     pub name: String,
-    /// Its version.
     pub version: String,
-    /// The suite.
     pub suite: String,
 }
 
@@ -30,15 +27,14 @@ pub struct Package {
 pub struct Build {
     /// `6.1`.
     pub series: String,
-    /// What `uname -r` says in it.
+    /// The output of `uname -r` in it.
     pub release: String,
     /// Version of its packages.
     pub version: String,
-    /// The suites that have it.
     pub suites: Vec<String>,
     /// The packages to take, the image's first.
     pub packages: Vec<String>,
-    /// Whether modules are among them.
+    /// True if modules are among them.
     pub has_modules: bool,
 }
 
@@ -63,7 +59,7 @@ impl Build {
     }
 }
 
-/// What there is of one release in one version.
+/// The packages of one release in one version.
 #[derive(Default)]
 struct Found<'a> {
     /// Indices into [`PREFIXES`].

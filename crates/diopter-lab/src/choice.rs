@@ -4,14 +4,14 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::error::LabError;
+use crate::error::LabError;
 
 /// A kernel, as a person names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// A series, an upstream version, or a release: the newest that is meant.
     Named(String),
-    /// Files of somebody's own: an image, a directory of modules, packages.
+    /// Files of the user: an image, a directory of modules, packages.
     Files(Vec<PathBuf>),
 }
 
@@ -22,7 +22,7 @@ impl FromStr for Choice {
     fn from_str(text: &str) -> Result<Choice, LabError> {
         let refused = |why: &str| {
             Err(LabError::Choice(format!(
-                "`{text}` is no kernel: {why}; name a series (6.1), a release \
+                "invalid kernel `{text}`: {why}; name a series (6.1), a release \
                  (6.1.0-56-cloud-amd64), IMAGE:MODULES, or a .deb"
             )))
         };
@@ -33,7 +33,7 @@ impl FromStr for Choice {
         if is_path {
             let parts: Vec<PathBuf> = text.split(':').map(PathBuf::from).collect();
             if parts.iter().any(|part| part.as_os_str().is_empty()) {
-                return refused("a name is missing beside a colon");
+                return refused("a name is missing at a colon");
             }
             return Ok(Choice::Files(parts));
         }

@@ -1,7 +1,7 @@
 //! Where completions ran and who put them off, from the counts of a traced pass.
 
-use super::guest::record::TraceRecord;
-use super::matrix::Engine;
+use crate::guest::record::TraceRecord;
+use crate::matrix::Engine;
 use diopter_bench::document::Contexts;
 
 /// Where an engine's completions ran. All zero where none was seen.
@@ -26,7 +26,7 @@ pub fn contexts(trace: &TraceRecord, engine: Engine) -> Contexts {
     contexts
 }
 
-/// Whether a function that a workqueue was given completes direct I/O: `iomap_dio_complete_work`,
+/// Returns true if a workqueue's function completes direct I/O: `iomap_dio_complete_work`,
 /// `dio_aio_complete_work`, `xfs_end_io`, whatever they will be called next.
 fn is_completion(work: &str) -> bool {
     ["dio_", "end_io", "endio", "bio_complete"].iter().any(|part| work.contains(part))

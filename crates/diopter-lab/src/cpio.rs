@@ -84,6 +84,7 @@ impl Archive {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diopter_testkit::env::{Capability, skip};
     use std::io::Write as _;
     use std::process::{Command, Stdio};
 
@@ -124,8 +125,7 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
         else {
-            println!("SKIP cpio: it is not installed");
-            return;
+            return skip(Capability::Cpio, "cpio is not installed");
         };
         child.stdin.take().unwrap().write_all(&sample()).unwrap();
         let listed = child.wait_with_output().unwrap();

@@ -4,8 +4,8 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::error::LabError;
-use super::limited::Limited;
+use crate::error::LabError;
+use crate::limited::Limited;
 
 /// A larger file than this is in no package that the lab reads.
 const FILE_MAX: u64 = 512 << 20;
@@ -15,7 +15,7 @@ const FILE_MAX: u64 = 512 << 20;
 pub struct Entry {
     /// Its path, without a slash before: `boot/vmlinuz-6.1.0-56-cloud-amd64`.
     pub path: String,
-    /// What it points to, for a symbolic or hard link.
+    /// The target of a symbolic or hard link.
     pub link: Option<String>,
     /// Its content; empty for links.
     pub content: Vec<u8>,
@@ -29,7 +29,7 @@ pub fn read(package: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Entr
     let broken = |said: String| LabError::Tool {
         doing: format!("read {}", package.display()),
         said,
-        remedy: "it is no whole Debian package, or dpkg-deb is missing (package dpkg)",
+        remedy: "fetch it again if it is truncated, or install dpkg-deb (package dpkg)",
     };
     let mut command = Command::new("dpkg-deb");
     command.arg("--fsys-tarfile").arg(package);

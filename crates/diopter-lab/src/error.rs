@@ -1,11 +1,10 @@
-//! What can go wrong between the wish for a kernel and its first instruction: what failed, on what,
+//! The errors from the choice of a kernel to its first instruction: what failed, on what,
 //! and what to do.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-
-use super::machine::BootError;
+use std::time::Duration;
 
 const FULL: &str = "free some space, lower --cache-limit, or name another directory with --cache";
 
@@ -14,43 +13,42 @@ const FULL: &str = "free some space, lower --cache-limit, or name another direct
 pub enum LabError {
     /// A file or directory: what was done with it.
     File {
-        /// What was done: `write`.
+        /// The operation: `write`.
         doing: &'static str,
         /// With what.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
     /// A program of the system: what it was to do, and what it said.
     Tool {
-        /// What was being done: `update the lists of packages`.
+        /// The operation: `update the lists of packages`.
         doing: String,
         /// Its last words.
         said: String,
-        /// What to do about it.
         remedy: &'static str,
     },
     /// No suite, no cache and no file has a kernel of this name.
     NoKernel {
-        /// What was asked for.
+        /// The kernel in the words of the user.
         asked: String,
         /// Series that can be had, the nearest first.
         nearest: Vec<String>,
-        /// Why more could not be looked for; empty where all suites answered.
+        /// The errors of suites; empty if all suites were reachable.
         because: String,
     },
     /// A package that lacks what it always had.
     Layout {
         /// The package, with its version.
         package: String,
-        /// What is not in it.
+        /// The missing part.
         lacks: String,
     },
     /// The words for a kernel that mean nothing.
     Choice(String),
     /// The emulator.
     Machine(BootError),
-    /// Somebody asked to stop.
+    /// The user asked to stop.
     Stopped,
 }
 
@@ -79,7 +77,7 @@ impl fmt::Display for LabError {
                 }
                 if nearest.is_empty() {
                     let remedy = remedy_of(because);
-                    write!(f, "; none is cached either: {remedy}, or name a bzImage of your own")
+                    write!(f, "; none is cached either: {remedy}, or name a file that is a bzImage")
                 } else {
                     write!(f, "; there are {}", nearest.join(", "))
                 }
@@ -98,7 +96,7 @@ impl fmt::Display for LabError {
 
 impl std::error::Error for LabError {}
 
-/// What to do about what apt said.
+/// Returns the remedy for an error of apt.
 pub(super) fn remedy_of(said: &str) -> &'static str {
     if said.contains("No space left") || said.contains("enough free space") {
         FULL
@@ -113,12 +111,71 @@ fn remedy_of_file(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FULL,
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "name a directory of your own with --cache"
+            "name another directory with --cache"
         }
         io::ErrorKind::NotFound => "check the name",
         _ => "look at the disk, or name another directory with --cache",
     }
 }
+
+/// Why there is nothing to read.
+#[derive(Debug)]
+pub enum BootError {
+    /// There is no emulator.
+    NoQemu,
+    /// The emulator could not start or ended with an error: what was done, and what it said.
+    Emulator(String),
+    /// The guest's kernel panicked; the console's last lines.
+    Panic(String),
+    /// The guest was still running at its limit; the console's last lines.
+    Hang(Duration, String),
+    /// The guest printed nothing on its console for so long; the last lines.
+    Quiet(Duration, String),
+    /// The guest ended, but did not say that it came to the end of its script; the last lines.
+    Silent(String),
+    /// The user asked to stop.
+    Stopped,
+}
+
+impl BootError {
+    /// Returns the last lines of the guest; empty if there was no guest.
+    #[must_use]
+    pub fn last_lines(&self) -> &str {
+        match self {
+            BootError::Panic(lines)
+            | BootError::Hang(_, lines)
+            | BootError::Quiet(_, lines)
+            | BootError::Silent(lines) => lines,
+            BootError::NoQemu | BootError::Emulator(_) | BootError::Stopped => "",
+        }
+    }
+}
+
+impl fmt::Display for BootError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BootError::NoQemu => write!(
+                f,
+                "qemu-system-x86_64 is not installed; install it (Debian: qemu-system-x86, Fedora: \
+                 qemu-system-x86-core). Hardware support (KVM) is not needed"
+            ),
+            BootError::Emulator(what) => f.write_str(what),
+            BootError::Panic(_) => f.write_str("the kernel panicked"),
+            BootError::Hang(limit, _) => write!(
+                f,
+                "the guest did not end within {} s; give it more time, or fewer jobs",
+                limit.as_secs()
+            ),
+            BootError::Quiet(limit, _) => {
+                write!(f, "the guest printed nothing on its console for {} s", limit.as_secs())
+            }
+            BootError::Silent(_) => f.write_str("the guest ended before its script did"),
+            BootError::Stopped => f.write_str("stopped"),
+        }
+    }
+}
+
+impl std::error::Error for BootError {}
 
 #[cfg(test)]
 mod tests {

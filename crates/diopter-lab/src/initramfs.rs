@@ -1,13 +1,13 @@
-//! What a guest finds in its memory: the programs, a kernel's modules, the script of a job and the
+//! The initramfs of a guest: the programs, a kernel's modules, the script of a job and the
 //! first program that runs it. Made without root, and the same bytes each time.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::cpio::Archive;
-use super::kernel::{Kernel, MissingModule};
-use super::trust;
+use crate::cpio::Archive;
+use crate::kernel::{Kernel, MissingModule};
+use crate::trust;
 
 /// Where the job's script is in the guest.
 const JOB: &str = "lab/job";
@@ -15,7 +15,7 @@ const JOB: &str = "lab/job";
 const MODULES: &str = "lab/modules";
 
 /// The guest's first program. What the script prints goes to the results, what it says on standard
-/// error to the console; the last line tells the host that the guest came to its end.
+/// error to the console; the last line reports to the host that the guest finished.
 const INIT: &str = "#!/bin/sh
 export PATH=/sbin:/bin HOME=/ LC_ALL=C
 /bin/busybox --install -s /bin

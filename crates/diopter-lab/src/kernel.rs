@@ -1,5 +1,5 @@
-//! One kernel that can be booted: its image and its modules, unpacked. Where it came from is told
-//! here and found elsewhere.
+//! One kernel that can be booted: its image and its modules, unpacked. Its origin is
+//! recorded here and found elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,9 +10,9 @@ use std::path::PathBuf;
 pub struct Kernel {
     /// `6.1`; for a kernel that came as a file, the series of its release.
     pub series: String,
-    /// What `uname -r` says in it: `6.1.0-56-cloud-amd64`; a file's name where that is unknown.
+    /// The output of `uname -r` in it: `6.1.0-56-cloud-amd64`; a file's name where that is unknown.
     pub release: String,
-    /// The package that its image came from; empty for a file of somebody's own.
+    /// The package that its image came from; empty for a file of the user.
     pub package: String,
     /// Version of that package.
     pub version: String,
@@ -20,7 +20,6 @@ pub struct Kernel {
     pub image: PathBuf,
     /// BLAKE3 of the image, checked at each boot; `None` for a file of the user's own.
     pub image_digest: Option<String>,
-    /// Its modules.
     pub modules: ModuleSet,
 }
 
@@ -29,7 +28,7 @@ pub struct Kernel {
 pub struct ModuleSet {
     /// By name, with underscores as `lsmod` has them.
     pub modules: BTreeMap<String, Module>,
-    /// What is inside the image; empty where no list of it was shipped.
+    /// The modules inside the image; empty if no list of them was shipped.
     pub built_in: BTreeSet<String>,
 }
 
@@ -46,7 +45,7 @@ pub struct Module {
     pub digest: Option<String>,
 }
 
-/// Whether a kernel has what a job needs.
+/// The presence of a module in a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// As a module at hand.
@@ -81,7 +80,7 @@ impl fmt::Display for MissingModule {
 impl std::error::Error for MissingModule {}
 
 impl ModuleSet {
-    /// Whether `name` is there.
+    /// Returns the presence of the module `name`.
     #[must_use]
     pub fn presence(&self, name: &str) -> Presence {
         let name = canonical(name);

@@ -4,48 +4,49 @@
 //! From the host's side: [`kernel`] is one kernel with its modules, [`initramfs`] what the guest
 //! finds in its memory, [`machine`] the emulator that runs it, [`fleet`] two of them at once.
 //!
-//! What is measured: [`matrix`] is the jobs, [`guest`] how a guest does them and what it tells,
+//! What is measured: [`matrix`] is the jobs, [`guest`] how a guest does them and what it reports,
 //! [`measure`] and [`contexts`] the figures, [`run`] all boots, and [`results`] the document. From
 //! the document alone [`relative`] makes what a table or [`picture`] shows.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "not promised to users: a name that says it all has no comment")]
 
-mod apt;
-pub mod between;
-pub mod bisect;
+pub mod error;
+pub mod watch;
+pub mod version;
 pub mod catalog;
 pub mod choice;
-pub mod contexts;
-mod cpio;
-mod deb;
-mod elf;
-pub mod error;
-pub mod fleet;
-pub mod guest;
-pub mod initramfs;
 pub mod kernel;
 mod limited;
-pub mod listing;
-pub mod machine;
-pub mod matrix;
-pub mod measure;
-pub mod picture;
-pub mod programs;
-pub mod relative;
-pub mod results;
-pub mod run;
-pub mod store;
-pub mod table;
-mod trust;
+mod deb;
+mod elf;
 mod unpack;
-pub mod version;
-pub mod watch;
+mod cpio;
+pub mod programs;
+mod trust;
+mod apt;
+pub mod store;
+pub mod initramfs;
+pub mod machine;
+pub mod fleet;
+pub mod matrix;
+pub mod guest;
+pub mod contexts;
+pub mod measure;
+pub mod run;
+pub mod results;
+pub mod relative;
+pub mod table;
+pub mod picture;
+pub mod listing;
+pub mod bisect;
+pub mod between;
 
 pub use choice::Choice;
-pub use error::LabError;
+pub use error::{BootError, LabError};
 pub use fleet::Fleet;
 pub use initramfs::Initramfs;
 pub use kernel::{Kernel, Module, ModuleSet, Presence};
-pub use machine::{BootError, BootOptions, Console, Machine};
+pub use machine::{BootOptions, Console, Machine};
 pub use store::{Programs, Store, StoreOptions};
 pub use watch::{Progress, Watch};

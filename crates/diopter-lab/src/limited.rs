@@ -21,7 +21,7 @@ pub struct Limited<R> {
 }
 
 impl<R: Read> Limited<R> {
-    /// Of the output of a decompressor for so many bytes.
+    /// Limits the output of a decompressor for so many compressed bytes.
     pub fn new(input: R, compressed: u64) -> Limited<R> {
         Limited { input, left: output_max(compressed) }
     }

@@ -1,14 +1,14 @@
-//! What kernels there are, as a document: by series, the newest of each, and what is cached.
+//! The available kernels as a document: by series, the newest of each, and the cached ones.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::catalog;
-use super::error::LabError;
-use super::store::Store;
-use super::version;
+use crate::catalog;
+use crate::error::LabError;
+use crate::store::Store;
+use crate::version;
 
 /// The name and version of the document.
 pub const SCHEMA: &str = "diopter.lab-kernels/1";
@@ -25,7 +25,7 @@ pub struct KernelList {
     pub cache_bytes: u64,
     /// Bytes that it may take.
     pub cache_limit_bytes: u64,
-    /// What the suites could not be asked for; empty when all answered.
+    /// The errors of suites; empty if all suites were reachable.
     pub complaints: String,
     /// By series, oldest first.
     pub series: Vec<SeriesEntry>,
@@ -47,22 +47,22 @@ pub struct SeriesEntry {
 /// A kernel of a suite.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BuildEntry {
-    /// What `uname -r` says in it.
+    /// The output of `uname -r` in it.
     pub release: String,
     /// Version of its packages.
     pub version: String,
     /// Suites that have it.
     pub suites: Vec<String>,
-    /// Whether its modules can be had: without them only what is inside its image works.
+    /// True if its modules are available: without them only what is inside its image works.
     pub has_modules: bool,
-    /// Whether it is in the cache.
+    /// True if it is in the cache.
     pub is_cached: bool,
 }
 
 /// A kernel of the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CachedEntry {
-    /// What `uname -r` says in it.
+    /// The output of `uname -r` in it.
     pub release: String,
     /// Version of its packages.
     pub version: String,

@@ -3,7 +3,6 @@
 //! reads and writes besides the kernel's image is memory of this process.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,9 +16,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags};
 
-use super::initramfs::Initramfs;
-use super::kernel::Kernel;
-use super::trust;
+use crate::error::BootError;
+use crate::initramfs::Initramfs;
+use crate::kernel::Kernel;
+use crate::trust;
 
 const QEMU: &str = "qemu-system-x86_64";
 /// Keeps the emulator from system calls that it has no use for.
@@ -73,10 +73,10 @@ pub struct BootOptions {
     pub stop: Option<Arc<AtomicBool>>,
 }
 
-/// What a guest said.
+/// The output of a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Console {
-    /// What the job's script printed.
+    /// The output of the job's script.
     pub results: String,
     /// The console, with the kernel's messages.
     pub console: String,
@@ -85,65 +85,6 @@ pub struct Console {
     /// Wall-clock time of the whole boot.
     pub wall: Duration,
 }
-
-/// Why there is nothing to read.
-#[derive(Debug)]
-pub enum BootError {
-    /// There is no emulator.
-    NoQemu,
-    /// The emulator could not start or ended with an error: what was done, and what it said.
-    Emulator(String),
-    /// The guest's kernel gave up; the console's last lines.
-    Panic(String),
-    /// The guest was still running at its limit; the console's last lines.
-    Hang(Duration, String),
-    /// The guest printed nothing on its console for so long; the last lines.
-    Quiet(Duration, String),
-    /// The guest ended, but did not say that it came to the end of its script; the last lines.
-    Silent(String),
-    /// Somebody asked to stop.
-    Stopped,
-}
-
-impl BootError {
-    /// What the guest said last; empty where there was no guest.
-    #[must_use]
-    pub fn last_lines(&self) -> &str {
-        match self {
-            BootError::Panic(lines)
-            | BootError::Hang(_, lines)
-            | BootError::Quiet(_, lines)
-            | BootError::Silent(lines) => lines,
-            BootError::NoQemu | BootError::Emulator(_) | BootError::Stopped => "",
-        }
-    }
-}
-
-impl fmt::Display for BootError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BootError::NoQemu => write!(
-                f,
-                "{QEMU} is not installed; install it (Debian: qemu-system-x86, Fedora: \
-                 qemu-system-x86-core). Hardware support (KVM) is not needed"
-            ),
-            BootError::Emulator(what) => f.write_str(what),
-            BootError::Panic(_) => f.write_str("the kernel panicked"),
-            BootError::Hang(limit, _) => write!(
-                f,
-                "the guest did not end within {} s; give it more time, or fewer jobs",
-                limit.as_secs()
-            ),
-            BootError::Quiet(limit, _) => {
-                write!(f, "the guest printed nothing on its console for {} s", limit.as_secs())
-            }
-            BootError::Silent(_) => f.write_str("the guest ended before its script did"),
-            BootError::Stopped => f.write_str("stopped"),
-        }
-    }
-}
-
-impl std::error::Error for BootError {}
 
 impl Default for BootOptions {
     fn default() -> BootOptions {
@@ -195,7 +136,7 @@ impl Machine {
         Ok(Machine { qemu: qemu.to_owned(), version, has_sandbox })
     }
 
-    /// What must be the same for figures to be comparable, by name.
+    /// Returns the facts that must be the same for figures to be comparable, by name.
     #[must_use]
     pub fn facts(&self, options: &BootOptions) -> BTreeMap<String, String> {
         let words = words_of(options);
@@ -263,7 +204,7 @@ impl Machine {
             command.arg("-serial").arg(format!("file:{output}"));
         }
         if options.nvme_bytes.is_some() {
-            // Nobody else can open the file, so its lock would keep nobody out.
+            // No other process can open the file, so its lock would exclude none.
             let drive = format!("file={disk},if=none,id=lab,format=raw,file.locking=off");
             command.args(["-drive", &drive, "-device", "nvme,drive=lab,serial=lab"]);
         }
@@ -362,7 +303,7 @@ impl MemoryFile {
         Ok(MemoryFile(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?.into()))
     }
 
-    /// What was written, without the carriage returns of a terminal. What cannot be read is not
+    /// Returns the output, without the carriage returns of a terminal. What cannot be read is not
     /// there: a guest's output is judged by what is in it.
     fn text(&mut self) -> String {
         let mut bytes = Vec::new();
@@ -423,7 +364,7 @@ fn watch(child: &mut Child, console: &MemoryFile, options: &BootOptions) -> io::
     }
 }
 
-/// What init says last: the exit status of the script.
+/// Returns the exit status of the script, which init prints last.
 fn status_of(console: &str) -> Option<i32> {
     let lines = console.lines().rev().take(TAIL_LINES);
     lines.filter_map(|line| line.strip_prefix("lab: end ")).find_map(|status| status.parse().ok())

@@ -1,4 +1,4 @@
-//! What is run on every kernel: jobs, in fio's words, and the device and engines below them. Plain
+//! The plan for every kernel: jobs, in fio's words, and the device and engines below them. Plain
 //! values; how a guest does it is in `guest`.
 
 use std::fmt;
@@ -27,9 +27,7 @@ pub enum FileSystem {
     Ext2,
     /// ext3's format, by the ext4 driver.
     Ext3,
-    /// ext4.
     Ext4,
-    /// XFS.
     Xfs,
     /// FAT, which is still on the kernel's older path (`fs/direct-io.c`).
     Vfat,
@@ -37,7 +35,7 @@ pub enum FileSystem {
     Raw,
 }
 
-/// What makes the requests.
+/// The engine that makes the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Engine {
     /// fio's libaio.
@@ -48,7 +46,7 @@ pub enum Engine {
     Psync,
 }
 
-/// The device of a guest: memory that answers by a timer's interrupt.
+/// The device of a guest: memory that completes by a timer's interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Its size.
@@ -62,7 +60,7 @@ pub struct Device {
     pub is_nvme: bool,
 }
 
-/// A job with a name of its own.
+/// A job with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedJob {
     /// The first report: sequential 4k and 16k, reads and writes, 64 at once.
@@ -73,18 +71,17 @@ pub enum NamedJob {
     Ext3Boundary,
 }
 
-/// What is run.
+/// The jobs, engines and repeats.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The jobs, in order; each says its file system.
     pub jobs: Vec<Job>,
     /// Each job is run by each.
     pub engines: Vec<Engine>,
-    /// The device.
     pub device: Device,
     /// How often each boot is repeated: twice shows that figures repeat.
     pub repeats: u32,
-    /// Whether a traced pass shows where completions ran.
+    /// True if a traced pass shows where completions ran.
     pub is_traced: bool,
 }
 
@@ -175,7 +172,7 @@ impl Engine {
         }
     }
 
-    /// The kernel's functions that tell it of a completion; the first that was seen is the one.
+    /// The kernel's functions that notify it of a completion; the first that was seen is the one.
     #[must_use]
     pub fn completions(self) -> &'static [&'static str] {
         match self {
@@ -191,7 +188,6 @@ impl NamedJob {
     pub const ALL: [NamedJob; 3] =
         [NamedJob::Iomap4k, NamedJob::IomapBandwidth, NamedJob::Ext3Boundary];
 
-    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,14 +1,14 @@
-//! From what a guest told of a cell to its figures. All are differences of two passes: what it
+//! The figures of a cell from a guest's records. All are differences of two passes: what it
 //! takes to begin and to end is in both.
 
-use super::contexts::contexts;
-use super::guest::Assignment;
-use super::guest::record::{CellReport, FioDirection, FioLatency, Reading};
-use super::matrix::Device;
+use crate::contexts::contexts;
+use crate::guest::Assignment;
+use crate::guest::record::{CellReport, FioDirection, FioLatency, Reading};
+use crate::matrix::Device;
 use diopter_bench::document::{DirectionSample, Guest, Latencies, Latency, Percentile, Sample};
 use diopter_bench::number::float;
 
-/// Where a kernel does not tell how long it was idle, and it cannot have been for more than this
+/// Where a kernel does not report how long it was idle, and it cannot have been for more than this
 /// part of the time, it counts as busy all of it.
 const IDLE_PART_MAX: f64 = 0.01;
 
@@ -36,7 +36,7 @@ pub fn sample(
                 cost.busy_ns(device).map_or(0.0, |busy| busy / cost.ios / float(1 << shift));
         }
         (None, None) if cell.trace.is_some() => {}
-        _ => return Err("the guest told of no measured pass".to_owned()),
+        _ => return Err("the guest's output has no measured pass".to_owned()),
     }
     if let Some(trace) = &cell.trace {
         sample.contexts = Some(contexts(trace, assignment.engine));
@@ -47,7 +47,7 @@ pub fn sample(
     Ok(sample)
 }
 
-/// What the requests of a measured pass took, without begin and end.
+/// The cost of the requests of a measured pass, without begin and end.
 struct Cost {
     ios: f64,
     elapsed_ns: u64,
@@ -66,7 +66,7 @@ impl Cost {
         let ios = ios.ok_or_else(|| "the measured pass made no requests".to_owned())?;
         let elapsed_ns = less("clock", base.now_ns, run.now_ns)?;
         if elapsed_ns == 0 {
-            return Err("the guest's clock stood still".to_owned());
+            return Err("the guest's clock did not advance".to_owned());
         }
         let switches = float(less("context switches", base.switches, run.switches)?);
         // Idle time may be less in the longer pass: both wait a little for their end.
@@ -77,7 +77,8 @@ impl Cost {
     }
 
     /// The time in which instructions were executed; `None` where that is not known. To be idle, a
-    /// processor switches to the idle task and back, and is idle at most until the device answers.
+    /// processor switches to the idle task and back, and is idle at most until the device
+    /// completes.
     fn busy_ns(&self, device: Device) -> Option<f64> {
         let elapsed_ns = float(self.elapsed_ns);
         if let Some(idle_ns) = self.idle_ns {
@@ -91,7 +92,7 @@ impl Cost {
 
 fn fill(sample: &mut Sample, base: &Reading, run: &Reading, cost: &Cost) -> Result<(), String> {
     let (Some(base_job), Some(run_job)) = (base.fio.jobs.first(), run.fio.jobs.first()) else {
-        return Err("fio told of no job".to_owned());
+        return Err("fio's output has no job".to_owned());
     };
     if run_job.error != 0 {
         return Err(format!("fio ended with error {}", run_job.error));

@@ -4,9 +4,9 @@
 
 use std::fmt::Write;
 
-use super::matrix::{FileSystem, shown};
-use super::relative::{Glance, Place, glances};
-use super::table;
+use crate::matrix::{FileSystem, shown};
+use crate::relative::{Glance, Place, glances};
+use crate::table;
 use diopter_bench::document::{Bench, Job};
 use diopter_bench::number::count;
 use diopter_bench::untrusted;
@@ -22,7 +22,7 @@ const BOTTOM: f64 = 30.0;
 const PANELS_IN_A_ROW: usize = 2;
 /// Labels do not come closer than this.
 const LABEL_GAP: f64 = 13.0;
-/// The colours; with shapes beside them, so that they are not needed to tell contexts apart.
+/// The colours, each with a shape, so that contexts are distinct without colours.
 const STYLE: &str = "
 .lab { --ink: #1b1b1b; --faint: #6b6b6b; --rule: #d9d9d9; --paper: #ffffff;
   --hardirq: #0072b2; --softirq: #007a5a; --kworker: #d55e00; --task: #a3497a; }
@@ -68,20 +68,20 @@ pub fn page(bench: &Bench) -> String {
     for environment in &bench.environments {
         let system = environment.file_system.as_ref().map_or("raw", |system| &system.kind);
         let (release, version) = (&environment.kernel_release, &environment.kernel_version);
-        let told = escaped(&format!("{release} ({version}), {system}"));
-        writeln!(facts, "<li>{told}</li>").expect("a String takes all");
+        let label = escaped(&format!("{release} ({version}), {system}"));
+        writeln!(facts, "<li>{label}</li>").expect("a String takes all");
     }
     let more = bench.environments.first().map(|environment| &environment.more);
     for (name, value) in more.into_iter().flatten() {
-        let told = escaped(&format!("{name}: {value}"));
-        writeln!(facts, "<li>{told}</li>").expect("a String takes all");
+        let label = escaped(&format!("{name}: {value}"));
+        writeln!(facts, "<li>{label}</li>").expect("a String takes all");
     }
     let page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
          <style>{PAGE_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n\
          <p>A virtual processor's clock counts instructions: figures are costs, the same on every \
-         machine. They tell nothing of caches, of a device's own latency, or of several \
+         machine. They show nothing of caches, of a device's own latency, or of several \
          processors.</p>\n{}\n<h2>Figures</h2>\n<pre>{}</pre>\n\
          <h2>What ran</h2>\n<ul>\n{facts}</ul>\n</body>\n</html>\n",
         svg(bench),
@@ -127,7 +127,7 @@ fn panel_height() -> f64 {
     TOP + PLOT_HEIGHT + BOTTOM
 }
 
-/// Where a panel is, and what its upper edge stands for.
+/// The place of a panel, and the value of its upper edge.
 struct Frame {
     left: f64,
     top: f64,
@@ -202,18 +202,19 @@ fn label(job: &Job, engine: Option<&&str>) -> String {
     label
 }
 
-/// What a reader who does not see the picture is told.
+/// Returns the description for a reader who does not see the picture.
 fn description(panels: &[Panel<'_>], kernels: &[String]) -> String {
     let mut text = format!("Ratios to {}.", kernels.first().map_or("", String::as_str));
     for panel in panels {
         for series in &panel.series {
-            let told = series.points.iter().zip(kernels).filter_map(|(point, kernel)| {
+            let label = series.points.iter().zip(kernels).filter_map(|(point, kernel)| {
                 let (ratio, glance) = (*point)?;
                 let place = glance.place.map_or("not traced", |(place, _)| place.name());
                 Some(format!("{kernel} {ratio:.2} {place}"))
             });
-            let told = told.collect::<Vec<_>>().join(", ");
-            write!(text, " {} {}: {told}.", panel.title, series.label).expect("a String takes all");
+            let label = label.collect::<Vec<_>>().join(", ");
+            write!(text, " {} {}: {label}.", panel.title, series.label)
+                .expect("a String takes all");
         }
     }
     text
@@ -261,15 +262,15 @@ fn line(svg: &mut String, series: &Series<'_>, kernels: &[String], frame: &Frame
         write!(path, "{step}{x:.1} {y:.1}").expect("a String takes all");
         is_begun = true;
         let place = glance.place.map(|(place, _)| place);
-        let told = place.map_or("not traced", Place::name);
-        let told = format!("{}, {}: {ratio:.2}x, {told}", series.label, kernels[at]);
-        writeln!(marks, "{}", mark(place, x, y, &told)).expect("a String takes all");
+        let label = place.map_or("not traced", Place::name);
+        let label = format!("{}, {}: {ratio:.2}x, {label}", series.label, kernels[at]);
+        writeln!(marks, "{}", mark(place, x, y, &label)).expect("a String takes all");
     }
     write!(svg, "<path class=\"line\" d=\"{path}\"/>\n{marks}").expect("a String takes all");
 }
 
 /// A shape for each context: a circle is inline, everything with corners is not.
-fn mark(place: Option<Place>, x: f64, y: f64, told: &str) -> String {
+fn mark(place: Option<Place>, x: f64, y: f64, label: &str) -> String {
     let (class, shape) = match place {
         Some(Place::HardIrq) => ("hardirq", format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"")),
         Some(Place::Kworker) => ("kworker", polygon(x, y, &[(-4, -4), (4, -4), (4, 4), (-4, 4)])),
@@ -278,8 +279,8 @@ fn mark(place: Option<Place>, x: f64, y: f64, told: &str) -> String {
         None => ("unknown", format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"")),
     };
     let name = shape.split(['<', ' ']).nth(1).unwrap_or("circle").to_owned();
-    let told = escaped(told);
-    format!("{shape} class=\"{class}\"><title>{told}</title></{name}>")
+    let label = escaped(label);
+    format!("{shape} class=\"{class}\"><title>{label}</title></{name}>")
 }
 
 fn polygon(x: f64, y: f64, corners: &[(i32, i32)]) -> String {
@@ -312,14 +313,14 @@ fn labels(svg: &mut String, panel: &Panel<'_>, frame: &Frame) {
 fn legend(svg: &mut String, y: f64) {
     for (at, place) in Place::ALL.into_iter().enumerate() {
         let x = LEFT + count(at) * 135.0;
-        let told = match place {
+        let label = match place {
             Place::HardIrq => "hard irq (inline)",
             other => other.name(),
         };
         writeln!(
             svg,
-            "{}\n<text x=\"{:.1}\" y=\"{y:.1}\">{told}</text>",
-            mark(Some(place), x, y - 4.0, told),
+            "{}\n<text x=\"{:.1}\" y=\"{y:.1}\">{label}</text>",
+            mark(Some(place), x, y - 4.0, label),
             x + 10.0
         )
         .expect("a String takes all");
@@ -386,8 +387,8 @@ mod tests {
     #[test]
     fn who_does_not_see_the_picture_is_told_what_is_in_it() {
         let svg = svg(&bench(&["6.1", "7.2"]));
-        let told = "ext4 read 0 d0: 6.1 1.00 kworker, 7.2 1.50 hard irq.";
-        assert!(svg.contains(told), "{svg}");
+        let label = "ext4 read 0 d0: 6.1 1.00 kworker, 7.2 1.50 hard irq.";
+        assert!(svg.contains(label), "{svg}");
     }
 
     #[test]

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::cpio::Archive;
-use super::deb;
-use super::elf;
-use super::error::LabError;
+use crate::cpio::Archive;
+use crate::deb;
+use crate::elf;
+use crate::error::LabError;
 
 /// Their suite: its mkfs makes file systems that a 5.10 kernel can mount.
 pub const SUITE: &str = "bookworm";
@@ -29,7 +29,7 @@ pub const PACKAGES: [&str; 15] = [
     "libinih1",
     "liburcu8",
 ];
-/// What of them is a program or a file of one: its package, and its path without `usr`.
+/// The programs and their files: the package, and the path without `usr`.
 const FILES: [(&str, &str); 7] = [
     ("busybox-static", "bin/busybox"),
     ("fio", "bin/fio"),
@@ -68,7 +68,7 @@ const DROPPED: [&str; 12] = [
     "libisal",
 ];
 
-/// What one package has: paths without `usr` before them, with links resolved.
+/// The files of one package: paths without `usr` before them, with links resolved.
 type Contents = BTreeMap<String, Vec<u8>>;
 
 /// Makes the archive of packages, given by name.
@@ -122,7 +122,7 @@ fn written(files: &BTreeMap<String, Vec<u8>>) -> Vec<u8> {
 
 /// The libraries that a file is linked with, after those that the lab does without are gone.
 fn linked(
-    content: &mut [u8],
+    content: &mut Vec<u8>,
     package: &str,
     path: &str,
     packages: &BTreeMap<String, PathBuf>,
@@ -131,9 +131,12 @@ fn linked(
         let name = library.split(".so").next().unwrap_or(library);
         DROPPED.contains(&name)
     };
-    elf::drop_libraries(content, is_dropped)
-        .and_then(|()| elf::libraries(content))
-        .map_err(|damaged| lacks(packages, package, &format!("sound {path} ({})", damaged.0)))
+    let damaged =
+        |damaged: elf::Damaged| lacks(packages, package, &format!("sound {path} ({})", damaged.0));
+    if let Some(without) = elf::without_libraries(content, is_dropped).map_err(damaged)? {
+        *content = without;
+    }
+    elf::libraries(content).map_err(damaged)
 }
 
 fn lacks(packages: &BTreeMap<String, PathBuf>, package: &str, what: &str) -> LabError {

@@ -1,7 +1,7 @@
-//! What a document of several kernels says at a glance: each cell relative to its row's first, with
+//! The summary of a document of several kernels: each cell relative to its row's first, with
 //! the context of its completions. Made from the document alone; tables and the picture show it.
 
-use super::results::iops_of;
+use crate::results::iops_of;
 use diopter_bench::document::{Bench, Cell, Contexts, Sample};
 use diopter_bench::number::float;
 
@@ -23,7 +23,7 @@ pub enum Place {
 pub struct Glance {
     /// Requests a second; `None` where it was not measured.
     pub iops: Option<f64>,
-    /// Of those of the row's first cell.
+    /// The ratio to the row's first cell.
     pub ratio: Option<f64>,
     /// Instructions of the guest per request; `None` where they cannot be known.
     pub instructions: Option<f64>,
@@ -37,7 +37,7 @@ pub struct Glance {
     pub deferred_by: Option<String>,
     /// Bytes of the bios of one request, where there was more than one.
     pub bio_bytes: Vec<u64>,
-    /// Whether its boots gave other digits.
+    /// True if its boots gave other digits.
     pub is_doubtful: bool,
     /// Why there is nothing, or not all.
     pub failure: Option<String>,

@@ -4,24 +4,25 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::error::LabError;
-use super::kernel::Kernel;
-use super::matrix::Plan;
-use super::run::{Outcome, Unit};
+use crate::error::LabError;
+use crate::kernel::Kernel;
+use crate::matrix::Plan;
+use crate::run::{Outcome, Unit};
 use diopter_bench::document::{
     Bench, Cell, Column, Cpu, DeviceFacts, Environment, FileSystemFacts, Method, QueueFacts, Row,
     SCHEMA, Sample, Warning, WarningKind,
 };
 use diopter_bench::whole;
 
-/// What a document is told besides the boots.
+/// The facts of a document that are not from the boots.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     /// Version of dio.
     pub made_by: String,
     /// When the run began: nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// What figures are comparable under: the emulator, its flags, versions of the programs.
+    /// The facts under which figures are comparable: the emulator, its flags, versions of the
+    /// programs.
     pub facts: BTreeMap<String, String>,
     /// The guest's memory, in bytes.
     pub memory_bytes: u64,
@@ -167,7 +168,7 @@ fn cell(environment: usize, unit: &Unit, at: usize) -> Cell {
                 cell.samples.push(sample);
             }
             Some(Err(reason)) => cell.failure = Some(reason.clone()),
-            None => cell.failure = Some("the guest told nothing of it".to_owned()),
+            None => cell.failure = Some("the guest's output has no record of it".to_owned()),
         }
     }
     if unit.boots.is_empty() {

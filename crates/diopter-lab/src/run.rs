@@ -4,14 +4,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::fleet::Fleet;
-use super::guest::record::{CellReport, Report};
-use super::guest::{Assignment, script};
-use super::initramfs::Initramfs;
-use super::kernel::{Kernel, Presence};
-use super::machine::{BootError, BootOptions, Machine};
-use super::matrix::{Device, Engine, FileSystem, Plan};
-use super::measure::sample;
+use crate::error::BootError;
+use crate::fleet::Fleet;
+use crate::guest::record::{CellReport, Report};
+use crate::guest::{Assignment, script};
+use crate::initramfs::Initramfs;
+use crate::kernel::{Kernel, Presence};
+use crate::machine::{BootOptions, Machine};
+use crate::matrix::{Device, Engine, FileSystem, Plan};
+use crate::measure::sample;
 use diopter_bench::document::Sample;
 
 /// Wall-clock time that a boot gets before its first job: the emulator may share its processor with
@@ -36,18 +37,16 @@ pub struct Lab<'a> {
 /// One boot: a kernel and a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Boot<'a> {
-    /// The kernel.
     pub kernel: &'a Kernel,
-    /// The file system.
     pub file_system: FileSystem,
     /// How often this was booted before.
     pub repeat: u32,
 }
 
-/// What a boot gave.
+/// The result of a boot.
 #[derive(Clone, Debug, Default)]
 pub struct Booted {
-    /// What the guest told.
+    /// The guest's report.
     pub report: Report,
     /// For each assignment of the file system, its figures or why there are none.
     pub cells: Vec<Result<Sample, String>>,
@@ -60,7 +59,7 @@ pub struct Booted {
 pub enum BootProgress<'a> {
     /// A guest is booted.
     Begun(Boot<'a>),
-    /// It has ended; with the reason if it gave nothing.
+    /// It finished; with the reason if it gave nothing.
     Ended(Boot<'a>, Duration, Option<&'a str>),
 }
 
@@ -69,20 +68,19 @@ pub enum BootProgress<'a> {
 pub struct Unit {
     /// Index of the kernel.
     pub kernel: usize,
-    /// The file system.
     pub file_system: FileSystem,
-    /// What was measured.
+    /// The measured cells.
     pub assignments: Vec<Assignment>,
     /// Its boots, in order of time.
     pub boots: Vec<Booted>,
 }
 
-/// What all boots gave.
+/// The results of all boots.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// By kernel, then by file system in the order of the plan.
     pub units: Vec<Unit>,
-    /// Whether somebody asked to stop before all was done.
+    /// True if the user asked to stop before all was done.
     pub is_interrupted: bool,
 }
 
@@ -101,7 +99,7 @@ impl Plan {
         all
     }
 
-    /// What one boot with a file system measures: its jobs, each by each engine.
+    /// Returns the cells of one boot with a file system: its jobs, each by each engine.
     #[must_use]
     pub fn assignments(&self, file_system: FileSystem) -> Vec<Assignment> {
         let is_here = |job: &&diopter_bench::document::Job| {
@@ -174,13 +172,14 @@ pub fn run(
 }
 
 impl Unit {
-    /// Whether its boots gave different figures for a cell.
+    /// Returns true if its boots gave different figures for a cell.
     #[must_use]
     pub fn differs(&self) -> bool {
         (0..self.assignments.len()).any(|cell| self.is_repeatable(cell) == Some(false))
     }
 
-    /// Whether all boots gave the same figures for a cell, to the digit; `None` for less than two.
+    /// Returns true if all boots gave the same figures for a cell, to the digit; `None` for fewer
+    /// than two.
     #[must_use]
     pub fn is_repeatable(&self, cell: usize) -> Option<bool> {
         let mut figures = self.boots.iter().filter_map(|boot| boot.cells.get(cell));

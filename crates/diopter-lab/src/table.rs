@@ -6,15 +6,15 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
 
-use super::matrix::shown;
-use super::relative::{Glance, Place, glances};
+use crate::matrix::shown;
+use crate::relative::{Glance, Place, glances};
 use diopter_bench::document::Bench;
 
-/// What stands where there is no figure.
+/// The cell of a missing figure.
 const NOTHING: &str = "-";
 /// A context counts for all of a cell from this part of its completions on.
 const ALL: f64 = 0.995;
-/// Of a reason, this many lines are shown.
+/// Lines of a reason that are shown.
 const REASON_LINES_MAX: usize = 14;
 
 /// Tables for a terminal.
@@ -130,7 +130,7 @@ fn deferring(bench: &Bench, rows: &[Vec<Glance>]) -> String {
     text
 }
 
-/// What went wrong, each reason once.
+/// Returns the failures, each reason once.
 fn doubts(bench: &Bench, rows: &[Vec<Glance>]) -> String {
     let mut text = String::new();
     let mut told: Vec<(&str, &str)> = Vec::new();

@@ -1,4 +1,4 @@
-//! What the lab runs as root out of its cache, and who may have put it there: a cache that another
+//! The trust in the cache, whose programs the lab runs as root: a cache that another
 //! user can write to is refused, and content is compared with the digest of what was fetched.
 
 use std::fs::{DirBuilder, File};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::error::LabError;
+use crate::error::LabError;
 
 /// A kernel's image, a module or the programs.
 const FILE_MAX: u64 = 1 << 30;
@@ -29,7 +29,7 @@ pub fn check(path: &Path) -> Result<(), LabError> {
     let refused = |path: &Path, why: String| {
         let shown = path.display();
         Err(LabError::Choice(format!(
-            "the cache {shown} is not safe to use: {why}; name a directory of your own with --cache"
+            "the cache {shown} is not safe to use: {why}; name another directory with --cache"
         )))
     };
     let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();

@@ -1,4 +1,4 @@
-//! From packages, or a directory of somebody's own, to a kernel's image and the modules that jobs
+//! From packages, or a directory of the user, to a kernel's image and the modules that jobs
 //! need: uncompressed, without signatures, with what each of them needs.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,11 +6,11 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::deb;
-use super::elf;
-use super::error::LabError;
-use super::kernel::{Module, ModuleSet, canonical};
-use super::limited::Limited;
+use crate::deb;
+use crate::elf;
+use crate::error::LabError;
+use crate::kernel::{Module, ModuleSet, canonical};
+use crate::limited::Limited;
 
 /// The modules that jobs ask for; those that they need come with them.
 const WANTED: [&str; 30] = [
@@ -47,7 +47,7 @@ const WANTED: [&str; 30] = [
 ];
 /// Memory of an xz decoder; `xz -9` needs 65 MiB.
 const DICTIONARY_KIB_MAX: u32 = 256 << 10;
-/// What is in the directory of an unpacked kernel.
+/// The kernel's image in the directory of an unpacked kernel.
 pub const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
 
@@ -56,7 +56,7 @@ const MODULES: &str = "modules";
 pub struct Parts {
     /// The image, if it was there.
     pub image: Option<Vec<u8>>,
-    /// What `uname -r` says: of the image's name or its directory of modules.
+    /// The output of `uname -r`: from the image's name or its directory of modules.
     pub release: Option<String>,
     /// Modules by name: the file's name, and its bytes.
     modules: BTreeMap<String, (String, Vec<u8>)>,
@@ -133,7 +133,7 @@ impl Parts {
         }
     }
 
-    /// Writes the modules that jobs ask for into a directory, and tells which they are.
+    /// Writes the modules that jobs need into a directory, and returns them.
     ///
     /// # Errors
     /// The system's, writing; [`LabError::Layout`] for a module that can't be read.
@@ -194,6 +194,7 @@ fn unpacked(file: &str, packed: &[u8]) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diopter_testkit::env::{Capability, skip};
 
     #[test]
     fn modules_are_known_by_their_files_however_packed() {
@@ -219,7 +220,7 @@ mod tests {
         let mut xz = std::process::Command::new("xz");
         let command = xz.args(["-c", "-T1"]).stdin(std::process::Stdio::piped());
         let Ok(mut child) = command.stdout(std::process::Stdio::piped()).spawn() else {
-            return eprintln!("SKIP xz: it is not installed");
+            return skip(Capability::Xz, "xz is not installed");
         };
         let mut stdin = child.stdin.take().unwrap();
         let feed = std::thread::spawn(move || {

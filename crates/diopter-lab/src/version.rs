@@ -90,6 +90,7 @@ fn compare_numbers(left: &[u8], right: &[u8]) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diopter_testkit::env::{Capability, skip};
 
     /// In order, each older than the next.
     const ORDER: [&str; 12] = [
@@ -124,8 +125,7 @@ mod tests {
             let mut dpkg = std::process::Command::new("dpkg");
             dpkg.args(["--compare-versions", pair[0], "lt", pair[1]]);
             let Ok(status) = dpkg.status() else {
-                println!("SKIP dpkg: it is not installed");
-                return;
+                return skip(Capability::Dpkg, "dpkg is not installed");
             };
             assert!(status.success(), "{pair:?}");
         }

@@ -1,12 +1,12 @@
-//! Whoever waits for the lab: hears how far it is, and may end it.
+//! The caller that waits for the lab: receives its progress, and may stop it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::error::LabError;
+use crate::error::LabError;
 
-/// What is being done.
+/// A step of the lab.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
     /// Another run changes the cache; this one goes on when it is ready.
@@ -43,7 +43,7 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// Tells `tell`, until `stop` is true.
+    /// Reports to `tell`, until `stop` is true.
     pub fn new(tell: impl Fn(Progress) + Send + Sync + 'static, stop: Arc<AtomicBool>) -> Watch {
         Watch { tell: Arc::new(tell), stop }
     }
@@ -54,12 +54,12 @@ impl Watch {
         Arc::clone(&self.stop)
     }
 
-    /// Tells how far the work is.
+    /// Reports the progress.
     pub fn tell(&self, progress: Progress) {
         (self.tell)(progress);
     }
 
-    /// Goes on, unless somebody asked to stop.
+    /// Returns an error if the caller asked to stop.
     ///
     /// # Errors
     /// [`LabError::Stopped`].

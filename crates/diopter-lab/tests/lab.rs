@@ -11,6 +11,7 @@ use diopter_lab::run::{Lab, run};
 use diopter_lab::{
     BootOptions, Fleet, Kernel, LabError, Machine, Programs, Progress, Store, StoreOptions, Watch,
 };
+use diopter_testkit::env::{Capability, skip};
 
 /// Completions of overwrites are put off on this one; any kernel with the older iomap would do.
 const SERIES: &str = "6.1";
@@ -29,11 +30,11 @@ fn packages() -> Result<(Kernel, Programs, Store), LabError> {
 fn an_overwrite_on_ext4_is_one_bio_whose_completion_6_1_puts_off() {
     let machine = match Machine::find() {
         Ok(machine) => machine,
-        Err(error) => return println!("SKIP qemu: {error}"),
+        Err(error) => return skip(Capability::Qemu, error),
     };
     let (kernel, programs, _store) = match packages() {
         Ok(found) => found,
-        Err(error) => return println!("SKIP kernel-packages: {error}"),
+        Err(error) => return skip(Capability::KernelPackages, error),
     };
     let jobs = product(&[FileSystem::Ext4], &[ReadWrite::RandWrite], &[4096], &[64]);
     let engines = vec![Engine::Libaio];

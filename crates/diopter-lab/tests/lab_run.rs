@@ -1,5 +1,5 @@
 //! Whole runs over several kernels, with scripts in the emulator's place: one guest does what it
-//! should, others panic, give up or tell other figures each time.
+//! should, others panic, stop early or report other figures each time.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,8 +11,8 @@ use diopter_lab::results::{About, bench};
 use diopter_lab::run::{Lab, run};
 use diopter_lab::{BootOptions, Fleet, Kernel, Machine, ModuleSet, table};
 
-/// What a guest tells of its only cell: `$end` is the clock after the measured pass.
-const TOLD: &str = r#"
+/// The output of a guest for its only cell: `$end` is the clock after the measured pass.
+const OUTPUT: &str = r#"
 say() { echo "$1" >>$results; }
 pass() {
   say '{"kind":"run","cell":0,"pass":"'$1'","ios":'$2',"now_ns":[0,'$3'],"idle_ns":[0,0],'\
@@ -34,7 +34,7 @@ fn emulator(dir: &Path, cases: &str) -> Machine {
          for word; do case $word in\n\
          file:*) [ \"$console\" ] && results=${{word#file:}} || console=${{word#file:}};;\n\
          esac; [ \"$last\" = -kernel ] && kernel=$(cat $word); last=$word; done\n\
-         directory={}\nend=401000000\n{TOLD}\ncase $kernel in\n{cases}\nesac\n",
+         directory={}\nend=401000000\n{OUTPUT}\ncase $kernel in\n{cases}\nesac\n",
         dir.display()
     );
     let path = dir.join("qemu");

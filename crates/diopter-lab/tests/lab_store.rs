@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use diopter_lab::{Choice, LabError, Presence, Store, StoreOptions, Watch};
+use diopter_testkit::env::{Capability, skip};
 
 const RELEASE: &str = "6.1.0-9-cloud-amd64";
 
-/// A repository in a directory, and a cache beside it.
+/// A repository and a cache in one directory.
 struct Bench {
     dir: tempfile::TempDir,
 }
@@ -21,7 +22,7 @@ struct Bench {
 fn bench() -> Option<Bench> {
     for tool in ["apt-get", "dpkg-deb"] {
         if Command::new(tool).arg("--version").output().is_err() {
-            println!("SKIP {tool}: it is not installed");
+            skip(Capability::Apt, format!("{tool} is not installed"));
             return None;
         }
     }
@@ -335,8 +336,7 @@ fn a_full_disk_is_told_with_what_to_do() {
     bench.package(&format!("linux-image-{RELEASE}"), "6.1.90-1", &[(&image, &content)]);
     bench.index();
     let Some(disk) = SmallDisk::mount(&bench.dir.path().join("small")) else {
-        println!("SKIP mount: a tmpfs can't be mounted here");
-        return;
+        return skip(Capability::Mount, "mounting a tmpfs failed");
     };
     let options = StoreOptions { cache: Some(disk.0.clone()), ..bench.options() };
     let error = Store::open(options, Watch::default()).and_then(|mut store| store.kernel("6.1"));
@@ -367,7 +367,7 @@ fn a_cache_that_others_may_write_or_own_is_refused() {
     mode(&bench.cache(), 0o755);
     drop(bench.store());
     if !is_root() {
-        return println!("SKIP loop: only root gives directories to other users");
+        return skip(Capability::Root, "only root gives directories to other users");
     }
     std::os::unix::fs::chown(bench.cache(), Some(65_534), None).unwrap();
     assert!(refusal(&bench).contains("its owner is user 65534"), "{}", refusal(&bench));

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, pipe};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
+use diopter_skip::{Capability, skip};
+
 use super::*;
 use crate::buf::IoBuf;
 use crate::memory::{Lent, MemoryId};
@@ -29,7 +31,7 @@ fn context_of(slab: &Slab, entries: u32, wanted: AioWanted) -> Option<AioContext
     match AioContext::new(slab, entries, wanted) {
         Ok(context) => Some(context),
         Err(errno @ (Errno::EPERM | Errno::ENOSYS | Errno::EAGAIN)) => {
-            testing::print_skip(&format!("aio: io_setup answers {errno}"));
+            skip(Capability::Aio, format!("io_setup fails with {errno}"));
             None
         }
         Err(errno) => panic!("a context: {errno}"),

@@ -44,6 +44,8 @@
 //! 4. [`rw::run_lent`] borrows the object for its one system call.
 //! 5. A disk of the simulator has a number below 0, which each system call refuses with `EBADF`.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod aio;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]

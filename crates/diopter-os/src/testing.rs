@@ -30,6 +30,9 @@ const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 /// What the process of [`in_own_process`] finds in its environment: the name of its test.
 const OWN_PROCESS: &str = "DIOPTER_OWN_PROCESS";
 
+/// Begins the line of a skip, which `diopter-skip` writes.
+const SKIP: &str = "SKIP ";
+
 /// The longest life of such a process, in seconds.
 const OWN_PROCESS_SECONDS: u32 = 50;
 
@@ -72,7 +75,7 @@ pub fn in_own_process(module: &str, name: &str, body: impl FnOnce()) -> Option<O
     Some(command.output().expect("the test binary runs again"))
 }
 
-/// [`in_own_process`] for a `body` that must not fail. What it skipped is told here too.
+/// [`in_own_process`] for a `body` that must not fail. Its skips are printed here too.
 ///
 /// # Panics
 /// When `body` did there, with what it printed; when there is no such test.
@@ -82,15 +85,10 @@ pub fn check_in_own_process(module: &str, name: &str, body: impl FnOnce()) {
         [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(output.status.success(), "{name}: {}\n{stdout}\n{stderr}", output.status);
     assert!(stdout.contains("1 passed"), "no test is called {name}: {stdout}");
-    for skip in stderr.lines().filter_map(|line| line.split_once("SKIP ")) {
-        print_skip(skip.1);
+    for line in stderr.lines().filter(|line| line.starts_with(SKIP)) {
+        // One write, so that lines of other threads stay apart.
+        io::stderr().write_all(format!("{line}\n").as_bytes()).expect("stderr takes a line");
     }
-}
-
-/// Says that a test did not do all it could here: `capability: why`.
-pub fn print_skip(what: &str) {
-    // One write, so that lines of other threads stay apart. Who can't be told can't be told that.
-    io::stderr().write_all(format!("SKIP {what}\n").as_bytes()).unwrap_or(());
 }
 
 /// A child of [`fork`].
@@ -404,4 +402,33 @@ pub fn mapped_bytes(start: usize, length: usize) -> usize {
         Some(to.saturating_sub(from))
     };
     maps.lines().filter_map(overlap).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Command, check_in_own_process};
+    use diopter_skip::{Capability, REQUIRE, skip};
+
+    /// The variable under which the test skips; xtask sets it too.
+    const ORDER: &str = "DIOPTER_SKIP_EACH";
+
+    /// The skips of a process of its test are those of the test.
+    #[test]
+    fn skips_each_capability_in_another_process() {
+        let name = "skips_each_capability_in_another_process";
+        if std::env::var_os(ORDER).is_some() {
+            return check_in_own_process(module_path!(), name, || {
+                for capability in Capability::ALL {
+                    skip(*capability, format!("ordered by {ORDER}"));
+                }
+            });
+        }
+        let mut command = Command::new(std::env::current_exe().expect("/proc"));
+        command.args(["--exact", &format!("testing::tests::{name}")]);
+        let output = command.env(ORDER, "1").env(REQUIRE, "").output().expect("it runs again");
+        assert!(output.status.success(), "{output:?}");
+        let expected: String =
+            Capability::ALL.iter().map(|it| format!("SKIP {it}: ordered by {ORDER}\n")).collect();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
+    }
 }

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 
+use diopter_skip::{Capability, skip};
+
 use super::*;
 use crate::memory::{Lent, MemoryId};
 use crate::op::{BioDraft, RwFlags, Span};
@@ -27,7 +29,7 @@ fn ring_of(slab: &Slab, entries: u32, wanted: RingWanted) -> Option<Ring> {
     match Ring::new(slab, entries, wanted) {
         Ok(ring) => Some(ring),
         Err(errno @ (Errno::EPERM | Errno::ENOSYS)) => {
-            testing::print_skip(&format!("uring: io_uring_setup answers {errno}"));
+            skip(Capability::Uring, format!("io_uring_setup fails with {errno}"));
             None
         }
         Err(errno) => panic!("a ring: {errno}"),
@@ -200,7 +202,7 @@ fn a_registered_file_stays_open_and_is_the_one_that_is_read() {
     let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
     let (registered, other) = (file_of(b"registered"), file_of(b"the other"));
     if let Err(Errno::EOPNOTSUPP) = ring.register_file(&registered) {
-        return testing::print_skip("uring: this kernel registers no files");
+        return skip(Capability::Uring, "this kernel registers no files");
     }
     // SAFETY: both descriptors are open; the number of the first goes on, as a name for the
     // second's file, and is still closed once by its owner.
@@ -225,7 +227,7 @@ fn a_file_beyond_the_table_is_refused_until_another_leaves() {
     let slab = slab();
     let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
     if !ring.features().granted.registered_files {
-        return testing::print_skip("uring: this kernel registers no files");
+        return skip(Capability::Uring, "this kernel registers no files");
     }
     let files: Vec<OpenObject> =
         (0..=FIXED_FILES).map(|n| file_of(n.to_string().as_bytes())).collect();
@@ -252,7 +254,7 @@ fn an_unregistered_file_is_closed_with_its_last_descriptor() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let [reader, writer] = [reader.into(), writer.into()].map(OpenObject::new);
     if let Err(Errno::EOPNOTSUPP) = ring.register_file(&writer) {
-        return testing::print_skip("uring: this kernel registers no files");
+        return skip(Capability::Uring, "this kernel registers no files");
     }
     ring.unregister_file(&writer);
     drop(writer);
@@ -273,7 +275,7 @@ fn a_registered_buffer_is_what_the_kernel_reads_and_writes() {
     let [first, second, plain] = &mut bufs;
     match ring.register_buffers(&mut [first, second]) {
         Ok(()) => assert_eq!(ring.features().buffers, 2),
-        Err(errno) => return testing::print_skip(&format!("uring: registered buffers: {errno}")),
+        Err(errno) => return skip(Capability::Uring, format!("registered buffers: {errno}")),
     }
     for buf in [&mut *second, plain] {
         // What is registered stays pinned; the address gets new pages when it is next touched.
@@ -301,7 +303,7 @@ fn buffers_are_registered_once_and_a_second_time_changes_nothing() {
     let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
     let [mut first, mut second] = [(); 2].map(|()| IoBuf::new(4096).expect("memory"));
     if let Err(errno) = ring.register_buffers(&mut [&mut first]) {
-        return testing::print_skip(&format!("uring: registered buffers: {errno}"));
+        return skip(Capability::Uring, format!("registered buffers: {errno}"));
     }
     let before = ring.features();
     assert_eq!(ring.register_buffers(&mut [&mut second]), Err(Errno::EBUSY));
@@ -319,7 +321,7 @@ fn a_buffer_registered_with_one_ring_is_plain_memory_to_another() {
     let [mut buf, mut others] = [(); 2].map(|()| IoBuf::new(4096).expect("memory"));
     for (ring, buf) in [(&mut ring, &mut buf), (&mut other, &mut others)] {
         if let Err(errno) = ring.register_buffers(&mut [buf]) {
-            return testing::print_skip(&format!("uring: registered buffers: {errno}"));
+            return skip(Capability::Uring, format!("registered buffers: {errno}"));
         }
     }
     let file = file_of(b"content");
@@ -371,7 +373,7 @@ fn a_registered_file_stays_open_and_its_number_goes_to_no_other_file() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let [reader, writer] = [reader.into(), writer.into()].map(OpenObject::new);
     if let Err(Errno::EOPNOTSUPP) = ring.register_file(&writer) {
-        return testing::print_skip("uring: this kernel registers no files");
+        return skip(Capability::Uring, "this kernel registers no files");
     }
     let number = writer.handle();
     drop(writer);
@@ -393,7 +395,7 @@ fn a_slot_goes_to_no_other_file_while_a_queued_bio_names_it() {
     let Some(mut ring) = ring_of(&slab, 8, RingWanted::ALL) else { return };
     let [first, second] = [b"first", b"other"].map(|bytes| file_of(bytes));
     if let Err(Errno::EOPNOTSUPP) = ring.register_file(&first) {
-        return testing::print_skip("uring: this kernel registers no files");
+        return skip(Capability::Uring, "this kernel registers no files");
     }
     let memory = adopted(&slab, &[0; 5]);
     let read = slab.build(spec(Op::Read, &first, 0, span(memory, 0, 5))).expect("a slot");

@@ -66,14 +66,14 @@ pub fn remove(fd: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diopter_skip::{Capability, skip};
     use std::os::fd::AsFd;
 
     #[test]
     fn an_attribute_is_what_was_set_and_is_set_once() {
         let file = tempfile::tempfile().unwrap();
         if set_new(file.as_fd(), "user.color", b"red") == Err(Errno::EOPNOTSUPP) {
-            eprintln!("SKIP xattr: the temporary directory keeps no user attributes");
-            return;
+            return skip(Capability::Xattr, "the temporary directory keeps no user attributes");
         }
         assert_eq!(get(file.as_fd(), "user.color"), Ok(Some(b"red".to_vec())));
         assert_eq!(set_new(file.as_fd(), "user.color", b"blue"), Err(Errno::EEXIST));

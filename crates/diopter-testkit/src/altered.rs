@@ -1,5 +1,5 @@
-//! A simulated device whose answers are changed on their way back: what no fault of the simulator
-//! does.
+//! A simulated device whose completions are changed before the engine sees them, which no fault of
+//! the simulator does.
 
 use diopter::BackendError;
 use diopter_core::backend::sim::Sim;

@@ -1,7 +1,7 @@
-//! What the environment asks of a test: the seed, how much, and which capabilities must be there.
+//! The environment of a test: the seed, how much to try, and the capabilities that must be there.
 //! Prints, and reads nothing but variables.
 
-use std::fmt::Display;
+pub use diopter_skip::{Capability, skip};
 
 /// Without `DIOPTER_SEED` every run is the same run.
 const SEED_DEFAULT: u64 = 0x5eed_d10d;
@@ -14,13 +14,13 @@ pub fn seed() -> u64 {
 /// A variable's number; `None` without it.
 ///
 /// # Panics
-/// When it is set and no number.
+/// If it is set and not a number.
 pub fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}: invalid number `{text}`")))
 }
 
-/// Whether a long campaign was asked for.
+/// Returns true if a long campaign was asked for.
 pub fn is_soak() -> bool {
     std::env::var("DIOPTER_SOAK").is_ok_and(|text| !text.is_empty() && text != "0")
 }
@@ -30,40 +30,29 @@ pub fn tried(campaign: &str, count: u64, unit: &str) {
     eprintln!("TRIED {campaign}: {count} {unit}");
 }
 
-/// Says that a test can't run here.
-///
-/// # Panics
-/// When `DIOPTER_REQUIRE` names the capability.
-pub fn skip(capability: &str, why: impl Display) {
-    eprintln!("SKIP {capability}: {why}");
-    let required = std::env::var("DIOPTER_REQUIRE").unwrap_or_default();
-    let is_required = required.split(',').any(|name| name.trim() == capability);
-    assert!(!is_required, "{capability} is required and missing: {why}");
-}
-
-/// Whether io_uring works here; says so when it does not.
+/// Returns true if io_uring works here; skips otherwise.
 pub fn has_uring() -> bool {
     match diopter_core::backend::trial::probe_uring() {
         Ok(()) => true,
         Err(choice) => {
-            skip("uring", format!("{} answers {}", choice.step, choice.errno));
+            skip(Capability::Uring, format!("{} fails with {}", choice.step, choice.errno));
             false
         }
     }
 }
 
-/// Whether Linux AIO works here; says so when it does not.
+/// Returns true if Linux AIO works here; skips otherwise.
 pub fn has_aio() -> bool {
     match diopter_core::backend::trial::probe_aio() {
         Ok(()) => true,
         Err(choice) => {
-            skip("aio", format!("{} answers {}", choice.step, choice.errno));
+            skip(Capability::Aio, format!("{} fails with {}", choice.step, choice.errno));
             false
         }
     }
 }
 
-/// Whether a backend works here; says so when it does not.
+/// Returns true if a backend works here; skips otherwise.
 pub fn has(backend: diopter::BackendKind) -> bool {
     match backend {
         diopter::BackendKind::Auto | diopter::BackendKind::Threads => true,

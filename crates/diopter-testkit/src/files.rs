@@ -19,7 +19,7 @@ const EXTENTS_MAX: usize = 100_000;
 /// The longest piece that is written at once.
 const PIECE_BYTES_MAX: u64 = 20_000;
 
-/// What a file system can hold.
+/// The features and limits of a file system.
 #[derive(Clone, Copy)]
 pub struct Ground {
     pub block: u64,
@@ -27,7 +27,7 @@ pub struct Ground {
     pub size_max: u64,
 }
 
-/// A run of blocks that the kernel or a reader tells.
+/// A run of blocks that the kernel or a reader reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub start: u64,
@@ -38,7 +38,7 @@ pub struct Piece {
     pub is_shared: bool,
 }
 
-/// What the kernel says of a file.
+/// The facts of the kernel about a file.
 pub struct Fact {
     /// From the root of the file system.
     pub path: String,
@@ -52,7 +52,7 @@ pub struct Fact {
     pub sum: u32,
 }
 
-/// Adds a piece, to the one before if it goes on with it.
+/// Adds a piece, to the one before if they are adjacent.
 pub fn add(pieces: &mut Vec<Piece>, piece: Piece) {
     match pieces.last_mut() {
         Some(last)
@@ -165,7 +165,7 @@ fn allocate(file: &File, how: FallocateFlags, at: u64, length: u64) -> io::Resul
     Ok(fallocate(file, how, at, length)?)
 }
 
-/// Makes a copy of a file that shares its blocks, and gives the copy some of its own.
+/// Makes a copy of a file that shares its blocks, and gives the copy some separate ones.
 pub fn clone(root: &Path, from: &str, number: usize, ground: Ground, prng: &mut Prng) -> String {
     let name = format!("clone-{number}");
     let source = File::open(root.join(from)).unwrap();
@@ -180,7 +180,7 @@ pub fn clone(root: &Path, from: &str, number: usize, ground: Ground, prng: &mut 
     name
 }
 
-/// What the kernel says of a file on a file system that is synced.
+/// Returns the facts of the kernel about a file on a file system that is synced.
 pub fn fact(root: &Path, name: &str, ground: Ground) -> Fact {
     let path = root.join(name);
     let file = File::open(&path).unwrap();

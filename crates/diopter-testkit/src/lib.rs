@@ -1,13 +1,14 @@
-//! What the tests of diopter share: loop and zram devices, mounts, file systems that are slow or
-//! refuse, files of every shape, memory, seeds and skips. Each has an owner and goes away with it.
+//! The shared parts of diopter's tests: loop and zram devices, mounts, file systems that are slow
+//! or refuse, files of every shape, memory, seeds and skips. Each has an owner and goes away with
+//! it.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "of tests, for tests: where a name says it all, nothing is added")]
 
-pub mod altered;
 pub mod env;
-pub mod files;
-pub mod machine;
 pub mod memory;
-pub mod slow_fuse;
+pub mod files;
+pub mod altered;
+pub mod machine;
 pub mod zram;
+pub mod slow_fuse;

@@ -10,9 +10,10 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use diopter::{File, IoBuf, Request};
+use diopter_skip::Capability;
 
-/// What every directory of ours in the temporary directory is called, with the process's id behind
-/// it.
+/// The begin of the name of every directory of a test in the temporary directory; the process's id
+/// follows.
 pub const PREFIX: &str = "diopter-kernel-";
 
 /// How long an unmount is tried: a ring's last reference to a file goes shortly after the ring.
@@ -71,7 +72,7 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        // There is nobody to tell; the next run tries again.
+        // A drop cannot report it; the next run tries again.
         fs::remove_dir_all(&self.0).unwrap_or(());
     }
 }
@@ -173,6 +174,13 @@ impl FileSystem {
         }
     }
 
+    fn capability(self) -> Capability {
+        match self {
+            FileSystem::Ext4 { .. } => Capability::Ext4,
+            FileSystem::Xfs { .. } => Capability::Xfs,
+        }
+    }
+
     fn make(self, device: &Path) -> Result<(), String> {
         let device = text(device);
         let made = match self {
@@ -193,21 +201,21 @@ impl FileSystem {
     }
 
     /// Why the tools or the kernel can't do it, by capability.
-    pub fn missing(self) -> Option<(&'static str, String)> {
-        let name = self.name();
+    pub fn missing(self) -> Option<(Capability, String)> {
+        let (capability, name) = (self.capability(), self.name());
         let kernel = fs::read_to_string("/proc/filesystems").unwrap_or_default();
         if !kernel.lines().any(|line| line.trim() == name) {
             let loaded = run("modprobe", &[name]);
             if let Err(why) = loaded {
-                return Some((name, format!("this kernel has no {name}: {why}")));
+                return Some((capability, format!("this kernel has no {name}: {why}")));
             }
         }
         let help = run(&format!("mkfs.{name}"), &["-V"]);
-        help.err().map(|why| (name, format!("mkfs.{name} does not run: {why}")))
+        help.err().map(|why| (capability, format!("mkfs.{name} does not run: {why}")))
     }
 }
 
-/// A mounted file system on a loop device of its own, or a tmpfs.
+/// A mounted file system on a private loop device, or a tmpfs.
 pub struct Mount {
     at: PathBuf,
     kind: Option<FileSystem>,
@@ -298,7 +306,7 @@ pub fn unmount(at: &Path) -> Result<(), String> {
 
 /// Runs a request on this thread's engine, which enters its ring if it has one. A request that a
 /// kernel worker ran may keep its file until then: docs/notes/2026-11-22-io-wq-late-release.md.
-/// Without effect when it fails: whoever unmounts tries again, and reports that.
+/// Without effect when it fails: the unmount tries again, and reports that.
 fn enter_ring() {
     let Ok(file) = File::open("/proc/self/exe") else { return };
     let Ok(memory) = IoBuf::new(512) else { return };

@@ -31,17 +31,17 @@ const GATHER_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Threads that take requests out of the kernel: a write's bytes are copied meanwhile.
 const TAKERS: usize = 2;
 
-/// Nobody else changes anything here, so the kernel may believe it for long.
+/// No other process changes anything here, so the kernel may cache it for long.
 const VALID: Duration = Duration::from_secs(3600);
 
 const BLOCK: u32 = 4096;
 
-/// What reached the file system: the length of each request.
+/// The requests that reached the file system: the length of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     pub reads: Vec<u32>,
     pub writes: Vec<u32>,
-    /// Most requests that waited for their answers at the same time.
+    /// Most requests that waited for their replies at the same time.
     pub at_once_max: usize,
 }
 
@@ -85,12 +85,12 @@ impl SlowMount {
         &self.at
     }
 
-    /// What reached it since the last call.
+    /// Returns the requests since the last call.
     pub fn take_seen(&self) -> Seen {
         std::mem::take(&mut lock(&self.shared.record).seen)
     }
 
-    /// From now on nothing is answered before `count` requests are there; 0 for as before.
+    /// From now on no reply is sent before `count` requests are there; 0 for as before.
     pub fn gather(&self, count: usize) {
         self.shared.gathered.store(count, atomic::Ordering::SeqCst);
     }
@@ -135,7 +135,7 @@ struct SlowFile {
     bytes: Mutex<Vec<u8>>,
 }
 
-/// An answer that is given later.
+/// A reply that is sent later.
 struct Due {
     at: Instant,
     answer: Answer,
@@ -166,7 +166,7 @@ impl Ord for Due {
     }
 }
 
-/// Gives each answer at its time, until nobody can ask any more.
+/// Sends each reply at its time, until no request can follow.
 fn answer_in_time(receiver: &Receiver<Due>, shared: &Shared) {
     let mut waiting: BinaryHeap<Reverse<Due>> = BinaryHeap::new();
     loop {
@@ -190,7 +190,7 @@ fn answer_in_time(receiver: &Receiver<Due>, shared: &Shared) {
 
 impl Answer {
     fn give(self, shared: &Shared) {
-        // First, because the next request may come before the answer's call is back.
+        // First, because the next request may come before the reply's call returns.
         lock(&shared.record).at_once -= 1;
         match self {
             Answer::Write { reply, size } => reply.written(size),
@@ -223,7 +223,7 @@ impl SlowFiles {
         self.file(number).map(|file| file.attributes())
     }
 
-    /// Answers after as long as `size` bytes take.
+    /// Replies after as long as `size` bytes take.
     fn later(&self, size: u32, answer: Answer) {
         {
             let mut record = lock(&self.shared.record);
@@ -239,7 +239,7 @@ impl SlowFiles {
         let is_gathering = self.shared.gathered.load(atomic::Ordering::SeqCst) > 0;
         let takes = self.mebibyte.mul_f64(f64::from(size) / f64::from(1 << 20));
         let at = Instant::now() + if is_gathering { GATHER_WAIT_MAX } else { takes };
-        // When the timer is gone, dropping the answer fails the request.
+        // When the timer is gone, dropping the reply fails the request.
         lock(&self.timer).send(Due { at, answer }).unwrap_or(());
     }
 }

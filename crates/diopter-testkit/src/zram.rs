@@ -14,7 +14,7 @@ pub struct Zram {
 }
 
 impl Zram {
-    /// Of `size`, as zram spells it: `512M`.
+    /// Adds a device of `size`, as zram spells it: `512M`.
     pub fn set_up(size: &str) -> Result<Zram, String> {
         let say = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
         let number = fs::read_to_string("/sys/class/zram-control/hot_add")

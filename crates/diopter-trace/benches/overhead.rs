@@ -1,5 +1,5 @@
-//! What `dio trace` costs the command that it traces: fio at 4 KiB, as fast as it goes, with and
-//! without it, interleaved. The ratio of the medians shall be at least 0.85.
+//! The cost of `dio trace` for the command that it traces: fio at 4 KiB, as fast as it goes, with
+//! and without it, interleaved. The ratio of the medians shall be at least 0.85.
 //!
 //! `cargo bench -p diopter-trace --bench overhead -- [--smoke] [--rounds=N] [DIR]...`: on a file in
 //! each DIR, or among the temporary files. `--smoke` runs it short and judges nothing. Needs root,
@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use diopter_bench::bench::round;
 use diopter_bench::statistics::median;
+use diopter_testkit::env::{Capability, skip};
 use diopter_trace::{RecordOptions, record};
 use serde_json::Value;
 
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
         dirs.push(std::env::temp_dir());
     }
     if let Err(why) = round::version_of("fio") {
-        println!("SKIP fio: {why}");
+        skip(Capability::Fio, why);
         return ExitCode::SUCCESS;
     }
     let mut is_well = true;
@@ -123,9 +124,9 @@ fn traced(words: &[String]) -> Result<u64, String> {
 
 fn iops(path: &Path) -> Result<f64, String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
-    let start = text.find('{').ok_or("fio's answer is no JSON")?;
+    let start = text.find('{').ok_or("fio's output has no JSON")?;
     let answer: Value = serde_json::from_str(&text[start..]).map_err(|error| error.to_string())?;
     let flows = ["read", "write"].map(|flow| answer["jobs"][0][flow]["iops"].as_f64());
-    let told = || "fio tells no iops".to_owned();
+    let told = || "fio's output has no iops".to_owned();
     flows.into_iter().flatten().reduce(f64::max).ok_or_else(told)
 }

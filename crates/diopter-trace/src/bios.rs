@@ -1,9 +1,9 @@
-//! Bios on their way: from the sectors that the block layer tells back to the bios that were
+//! Bios in flight: from the sectors that the block layer reports back to the bios that were
 //! handed down. Events of the block layer name no bio, only sectors.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::event::{Device, Flow, Sectors};
+use crate::event::{Device, Flow, Sectors};
 
 /// Bios of all disks that are not done, as the pieces that the block layer cut them into.
 #[derive(Debug, Default)]

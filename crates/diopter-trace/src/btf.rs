@@ -1,10 +1,10 @@
-//! The kernel's type information: where the fields of its structures stand, and the numbers of its
-//! types. Read at run time, since both differ from build to build.
+//! The kernel's type information: the offsets of the fields of its structures, and the numbers of
+//! its types. Read at run time, since both differ from build to build.
 
 use std::collections::HashMap;
 use std::fs;
 
-use super::error::TraceError;
+use crate::error::TraceError;
 
 const PATH: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
@@ -19,7 +19,7 @@ const KIND_VARIABLE: u32 = 14;
 const KIND_SECTION: u32 = 15;
 const KIND_TAG: u32 = 17;
 const KIND_ENUM_WIDE: u32 = 19;
-/// Structures without a name stand in each other no deeper than this.
+/// The greatest depth of nested structures without a name.
 const DEPTH_MAX: usize = 8;
 
 /// The types of the kernel.
@@ -34,7 +34,7 @@ pub struct Btf {
 }
 
 impl Btf {
-    /// Of the running kernel; `None` if it has none.
+    /// Reads that of the running kernel; `None` if it has none.
     #[must_use]
     pub fn of_kernel() -> Option<Btf> {
         Btf::parse(fs::read(PATH).ok()?).ok()
@@ -152,7 +152,7 @@ impl Btf {
     }
 }
 
-/// The name that the word at `at` tells.
+/// Returns the name at the offset that the word at `at` holds.
 fn name(bytes: &[u8], strings: usize, at: usize) -> Option<&str> {
     let start = strings + index(word(bytes, at)?)?;
     let rest = bytes.get(start..)?;

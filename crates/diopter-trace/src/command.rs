@@ -19,8 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::SigId;
 
-use super::error::TraceError;
-use super::event::{Device, Inode};
+use crate::error::TraceError;
+use crate::event::{Device, Inode};
 
 /// Signals that are passed on.
 const PASSED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
@@ -75,13 +75,12 @@ impl Running {
         Ok(Running { child, signals, paths: Paths::new() })
     }
 
-    /// Its process.
     #[must_use]
     pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for its end; the status as a shell tells it, and the files that it had open.
+    /// Waits for its end; returns the status as a shell reports it, and the files that it had open.
     ///
     /// # Errors
     /// [`TraceError::Machine`] when it cannot be waited for.
@@ -177,7 +176,7 @@ impl Drop for Signals {
     }
 }
 
-/// Whether this process stands in the foreground of a terminal.
+/// Returns true if this process is in the foreground of a terminal.
 fn is_foreground() -> bool {
     let own = rustix::process::getpgrp();
     rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group == own)
@@ -217,7 +216,7 @@ fn look_at(link: &Path, paths: &mut Paths) {
     }
 }
 
-/// The file or device behind a path, as events tell it.
+/// Returns the file or device behind a path, as events identify it.
 #[must_use]
 pub fn inode_of(path: &Path) -> Option<Inode> {
     let metadata = fs::metadata(path).ok()?;
@@ -230,7 +229,7 @@ pub fn inode_of(path: &Path) -> Option<Inode> {
 /// The device that a file or directory lies on, or that a device is.
 ///
 /// # Errors
-/// The kernel's answer where there is none.
+/// The kernel's error if there is none.
 pub fn device_of(path: &Path) -> io::Result<Device> {
     Ok(device_in(&fs::metadata(path)?))
 }

@@ -1,5 +1,5 @@
-//! `diopter.trace/1`: what a trace told, as data. Integers in bytes and nanoseconds; fields are
-//! only ever added. Nothing here computes.
+//! `diopter.trace/1`: the results of a trace, as data. Integers in bytes and nanoseconds; fields
+//! are only ever added. Nothing here computes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The name and version of the documents that this build writes.
 pub const SCHEMA: &str = "diopter.trace/1";
 
-/// What the kernel did with a command's direct I/O.
+/// The kernel's work for a command's direct I/O.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(title = "diopter.trace/1")]
 #[serde(default)]
@@ -20,7 +20,7 @@ pub struct Summary {
     pub made_by: String,
     /// The command and its arguments.
     pub command: Vec<String>,
-    /// The command's exit status, as a shell tells it.
+    /// The command's exit status, as a shell reports it.
     pub exit_status: u8,
     /// The kernel's release.
     pub kernel_release: String,
@@ -52,11 +52,11 @@ pub struct Summary {
     pub latency_ns: PhaseLatencies,
     /// Events that the kernel's buffer lost. When there are any, all other figures are too small.
     pub lost_events: u64,
-    /// What could not be known, and why, each as one sentence.
+    /// The facts that could not be known, and why, each as one sentence.
     pub unknown: Vec<String>,
-    /// What slowed the command's I/O down, the worst first.
+    /// The causes that slowed the command's I/O down, the worst first.
     pub findings: Vec<Finding>,
-    /// Whether requests on raw devices were recorded. If not, they are missing from every figure,
+    /// True if requests on raw devices were recorded. If not, they are missing from every figure,
     /// and `unknown` says why; false in documents of versions that did not record the fact.
     pub raw_devices_are_known: bool,
 }
@@ -96,7 +96,7 @@ pub struct Completions {
     pub task: u64,
     /// A thread that polls.
     pub poller: u64,
-    /// Nobody saw.
+    /// No event showed it.
     pub unknown: u64,
 }
 
@@ -110,7 +110,7 @@ pub struct Doors {
     pub aio: u64,
     /// io_uring.
     pub uring: u64,
-    /// Nobody saw.
+    /// No event showed it.
     pub unknown: u64,
 }
 
@@ -142,7 +142,7 @@ pub struct FileSummary {
     pub total_ns: Option<PhaseLatency>,
 }
 
-/// Where the time of requests went, phase by phase; `null` where no request told.
+/// Where the time of requests went, phase by phase; `null` if no request has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PhaseLatencies {
@@ -154,7 +154,7 @@ pub struct PhaseLatencies {
     pub device: Option<PhaseLatency>,
     /// Until the completion ran: the way to a worker, if it took one.
     pub detour: Option<PhaseLatency>,
-    /// Until whoever waited had it.
+    /// Until the waiting thread had it.
     pub wake: Option<PhaseLatency>,
     /// From entry to wake-up.
     pub total: Option<PhaseLatency>,
@@ -164,7 +164,7 @@ pub struct PhaseLatencies {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PhaseLatency {
-    /// Requests that told.
+    /// Requests that have it.
     pub count: u64,
     /// The mean.
     pub mean: f64,
@@ -208,19 +208,19 @@ pub struct Finding {
     pub reason: Option<String>,
     /// How much it matters.
     pub severity: Severity,
-    /// What shows it.
+    /// The evidence.
     pub evidence: Evidence,
     /// Why, in one sentence.
     pub cause: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
-/// What shows a finding.
+/// The evidence of a finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Evidence {
-    /// What was seen, in words.
+    /// The observation, in words.
     pub seen: String,
     /// Requests that show it ...
     pub requests: u64,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// What went wrong before, while or after the command ran.
+/// An error before, while or after the command ran.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -29,32 +29,31 @@ pub enum TraceError {
     Path {
         /// Which.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A file of tracefs did not do what was asked.
     Tracefs {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
-        /// Of which file.
+        /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel's buffer lost everything.
     BufferTooSmall {
         /// How many events it lost.
         lost_events: u64,
-        /// What it held, in KiB for each CPU.
+        /// Its size, in KiB for each CPU.
         buffer_kib: u64,
     },
-    /// What was read from the kernel is not what its own description says.
+    /// Data from the kernel that does not match the kernel's own description.
     Malformed(String),
     /// Anything else that the machine refused.
     Machine {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
-        /// The answer.
         source: io::Error,
     },
 }

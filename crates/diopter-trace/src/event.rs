@@ -1,7 +1,7 @@
 //! The events that are listened to, and what each says once its record is read. What they mean
 //! together is for who joins them.
 
-use super::format::{Field, Record};
+use crate::format::{Field, Record};
 
 /// Bit of a record's common flags: it was made in a hard interrupt.
 pub const FLAG_HARD_IRQ: u8 = 0x08;
@@ -15,7 +15,6 @@ pub struct Device(pub u32);
 /// An inode of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Inode {
-    /// Its device.
     pub device: Device,
     /// Its number; 0 for a raw device.
     pub number: u64,
@@ -24,21 +23,20 @@ pub struct Inode {
 /// Sectors of 512 bytes of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sectors {
-    /// The device.
     pub device: Device,
     /// The first.
     pub start: u64,
     /// How many.
     pub count: u32,
-    /// What is done with them.
+    /// The direction.
     pub flow: Flow,
-    /// Whether it was to be durable at once.
+    /// True if it was to be durable at once.
     pub is_durable: bool,
     /// How it ended, if it ended: 0 or a negative errno.
     pub error: i64,
 }
 
-/// What the letters of an event of the block layer say.
+/// The letters of an event of the block layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Data to memory.
@@ -49,7 +47,6 @@ pub enum Flow {
     Other,
 }
 
-/// One event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// Nanoseconds of the monotonic clock.
@@ -58,29 +55,29 @@ pub struct Event {
     pub thread: u32,
     /// The common flags.
     pub flags: u8,
-    /// What happened.
+    /// The event itself.
     pub what: What,
 }
 
-/// What an event says.
+/// The content of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
     /// A direct request entered iomap.
     Begin(Begin),
     /// The bio that the thread has just handed down is of a raw device.
     RawBio {
-        /// What it has in common with the other bios of its request.
+        /// A number that the bios of a request have in common.
         request: u64,
-        /// Whether it is the request's first.
+        /// True if it is the request's first.
         is_first: bool,
-        /// Whether who asked waits for it, where that shows.
+        /// True if the submitter waits for it, where that shows.
         is_waited_for: Option<bool>,
     },
     /// iomap finished it.
     Complete {
-        /// Of which file.
+        /// The file.
         inode: Inode,
-        /// Where the file position stands now.
+        /// The new file position.
         position: u64,
         /// Bytes, or a negative errno.
         result: i64,
@@ -95,7 +92,6 @@ pub enum What {
     BioDone(Sectors),
     /// The block layer cut a bio: what lies before `cut_at` goes first.
     BioCut {
-        /// The device.
         device: Device,
         /// The bio's first sector.
         start: u64,
@@ -117,7 +113,7 @@ pub enum What {
     },
     /// A ring's entry was taken.
     UringSubmitted(u64),
-    /// A ring's entry was answered.
+    /// A ring's entry was completed.
     UringCompleted(u64),
     /// A ring's entry went to a worker.
     UringPunted(u64),
@@ -125,7 +121,7 @@ pub enum What {
     Reaped(i64),
     /// A queue of requests was made.
     QueueMade {
-        /// Whether it is a submission ring, and not a context of Linux AIO.
+        /// True for a submission ring, false for a context of Linux AIO.
         is_ring: bool,
         /// Requests that it has room for.
         entries: u32,
@@ -134,16 +130,14 @@ pub enum What {
     TaskMade {
         /// Its number.
         task: u32,
-        /// Its name.
         name: String,
-        /// Whether it is a thread of its maker.
+        /// True if it is a thread of its maker.
         is_thread: bool,
     },
     /// A task has a new name.
     TaskNamed {
         /// Its number.
         task: u32,
-        /// The name.
         name: String,
     },
     /// Blocks of this inode are turned from unwritten to written.
@@ -163,7 +157,7 @@ pub enum What {
 /// A direct request as it entered the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
-    /// Of which file.
+    /// The file.
     pub inode: Inode,
     /// The file's size.
     pub file_size: u64,
@@ -171,13 +165,13 @@ pub struct Begin {
     pub position: u64,
     /// Bytes.
     pub count: u64,
-    /// Of a request that is taken up again: bytes that were moved before.
+    /// For a request that is resumed: bytes that were moved before.
     pub done_before: u64,
     /// The kernel's flags of the request.
     pub flags: u32,
-    /// Whether its submitter does not wait.
+    /// True if its submitter does not wait.
     pub is_async: bool,
-    /// Whether it is marked as a write; one that its submitter waits for is not.
+    /// True if it is marked as a write; one that its submitter waits for is not.
     pub is_write: bool,
 }
 
@@ -185,21 +179,18 @@ pub struct Begin {
 pub const IOCB_POLLED: u32 = 1;
 /// `IOCB_DSYNC` and `IOCB_SYNC`.
 pub const IOCB_DURABLE: u32 = 2 | 4;
-/// `IOCB_NOWAIT`.
 pub const IOCB_NOWAIT: u32 = 8;
-/// `IOCB_WRITE`.
 pub const IOCB_WRITE: u32 = 1 << 18;
-/// `CLONE_THREAD`.
 const CLONE_THREAD: u64 = 0x1_0000;
 
-/// Whether a trace can do without an event.
+/// The need of a trace for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Without it there is no trace.
     Must,
     /// Without it this cannot be known.
     Tells(&'static str),
-    /// Other events tell the same.
+    /// Other events show the same.
     Helps,
 }
 
@@ -208,7 +199,7 @@ pub enum Need {
 pub struct Source {
     /// `system/name`.
     pub name: &'static str,
-    /// Whether a trace can do without.
+    /// The need of a trace for it.
     pub need: Need,
     /// The fields that are read, in this order.
     pub fields: &'static [&'static str],
@@ -225,7 +216,7 @@ const fn source(
     Source { name, need, fields, read }
 }
 
-/// Events of which there is one for each request, and that tell only who woke and when: they are
+/// Events of which there is one for each request, and that show only who woke and when: they are
 /// left off when there are too many. A single event of a system call makes all of them slower.
 pub const WAKES: &[&str] = &[
     "syscalls/sys_enter_io_setup",
@@ -344,7 +335,6 @@ pub const SOURCES: &[Source] = &[
 ];
 
 impl Device {
-    /// From major and minor.
     #[must_use]
     pub fn new(major: u32, minor: u32) -> Device {
         Device(major << 20 | minor)

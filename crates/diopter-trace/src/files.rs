@@ -1,13 +1,13 @@
-//! What files and devices are called, and what is known of them: paths seen open, mounts, limits.
+//! The names of files and devices, and the facts about them: paths seen open, mounts, limits.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::command::{Paths, inode_of};
-use super::event::{Device, Inode};
-use super::model::TracedFile;
+use crate::command::{Paths, inode_of};
+use crate::event::{Device, Inode};
+use crate::model::TracedFile;
 
 /// Names and facts of files, by their inodes.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub struct Files {
     paths: Paths,
     /// File systems by their devices.
     file_systems: HashMap<Device, String>,
-    /// Files that stand behind a loop device: what goes on in them is not the command's doing.
+    /// Files behind a loop device: the command does not cause the I/O on them.
     backing: HashSet<Inode>,
     disks: HashMap<Device, Device>,
     starts: HashMap<Device, u64>,
@@ -35,7 +35,7 @@ impl Files {
         Files { paths, file_systems: mounts(), backing: backing_files(), ..Files::default() }
     }
 
-    /// Whether a loop device lies on this file.
+    /// Returns true if a loop device lies on this file.
     #[must_use]
     pub fn is_backing(&self, inode: Inode) -> bool {
         self.backing.contains(&inode)
@@ -54,7 +54,7 @@ impl Files {
         })
     }
 
-    /// What is known of a file.
+    /// Returns the facts about a file.
     #[must_use]
     pub fn describe(&self, inode: Inode) -> TracedFile {
         let (major, minor) = inode.device.numbers();
@@ -82,7 +82,7 @@ impl Files {
     }
 }
 
-/// Paths that may stand in a word of a command: the word, or what is behind its `=`.
+/// Returns the paths that a word of a command may hold: the word, or what is behind its `=`.
 fn paths_in(word: &OsString) -> Vec<PathBuf> {
     let mut paths = vec![PathBuf::from(word)];
     if let Some((_, value)) = word.to_str().and_then(|word| word.split_once('=')) {
@@ -146,8 +146,8 @@ fn boundary_bytes(device: Device) -> Option<u64> {
     sectors.checked_mul(512).filter(|bytes| *bytes > 0)
 }
 
-/// Whether what is to be durable needs a flush: the device's cache is volatile, and no single write
-/// can go past it.
+/// Returns true if a durable write needs a flush: the device's cache is volatile, and no single
+/// write can go past it.
 fn needs_flush(device: Device) -> Option<bool> {
     let is_volatile = queue_value(device, "write_cache")? == "write back";
     let has_fua = queue_value(device, "fua")? == "1";

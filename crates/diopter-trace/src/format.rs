@@ -1,9 +1,9 @@
-//! What a record's bytes mean: the `format` file of its event, and fields read by it. Offsets and
-//! sizes differ between kernels, so none is written down here.
+//! The meaning of a record's bytes: the `format` file of its event, and fields read by it. Offsets
+//! and sizes differ between kernels, so none is written down here.
 
-use super::error::TraceError;
+use crate::error::TraceError;
 
-/// Where a field stands in a record.
+/// The place of a field in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// First byte.

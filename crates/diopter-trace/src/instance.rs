@@ -1,12 +1,12 @@
-//! A trace instance of its own: made, set, and removed however the run ends. Nothing here touches
-//! the global buffer or anyone else's instance.
+//! A private trace instance: created, configured, and removed however the run ends. Nothing here
+//! touches the global buffer or anyone else's instance.
 
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::error::TraceError;
-use super::event::{self, Need};
+use crate::error::TraceError;
+use crate::event::{self, Need};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 /// `none integrity [confidentiality]`: the level in brackets is in force. In securityfs, which may
@@ -63,7 +63,7 @@ impl Instance {
     /// Writes `value` to one of its files.
     ///
     /// # Errors
-    /// [`TraceError::Tracefs`] with the kernel's answer.
+    /// [`TraceError::Tracefs`] with the kernel's error.
     pub fn set(&self, file: &str, value: &str) -> Result<(), TraceError> {
         let path = self.dir.join(file);
         fs::write(&path, value).map_err(|source| TraceError::Tracefs {
@@ -76,7 +76,7 @@ impl Instance {
     /// Reads one of its files.
     ///
     /// # Errors
-    /// [`TraceError::Tracefs`] with the kernel's answer.
+    /// [`TraceError::Tracefs`] with the kernel's error.
     pub fn get(&self, file: &str) -> Result<String, TraceError> {
         let path = self.dir.join(file);
         read_whole(&path).map_err(|source| TraceError::Tracefs {
@@ -86,7 +86,7 @@ impl Instance {
         })
     }
 
-    /// Whether the kernel has an event.
+    /// Returns true if the kernel has an event.
     #[must_use]
     pub fn has_event(&self, event: &str) -> bool {
         self.dir.join("events").join(event).is_dir()
@@ -154,7 +154,7 @@ fn instances_of(tracefs: &Path) -> Result<PathBuf, TraceError> {
     Ok(instances)
 }
 
-/// Whether the kernel forbids tracing: by its own words, or else by its command line.
+/// Returns true if the kernel forbids tracing: by its own words, or else by its command line.
 fn is_locked_down(lockdown: Option<&str>, command_line: Option<&str>) -> bool {
     match lockdown {
         Some(levels) => levels.contains("[confidentiality]"),
@@ -164,7 +164,7 @@ fn is_locked_down(lockdown: Option<&str>, command_line: Option<&str>) -> bool {
     }
 }
 
-/// The running kernel, as `uname -r` tells it.
+/// The running kernel, as `uname -r` prints it.
 pub(super) fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
@@ -185,7 +185,7 @@ fn read_whole(path: &Path) -> io::Result<String> {
     String::from_utf8(text).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// What the text of a `stats` file counts as lost.
+/// Returns the number of lost events in the text of a `stats` file.
 fn lost_of(stats: &str) -> u64 {
     let counters = ["overrun", "commit overrun", "dropped events"];
     let number = |line: &str| {
@@ -206,7 +206,7 @@ fn remove_orphans(instances: &Path) {
     }
 }
 
-/// The process that an instance's name tells, and when that process began.
+/// Returns the process that an instance's name holds, and when that process began.
 fn owner(name: &str) -> Option<(u32, u64)> {
     let mut parts = name.strip_prefix(PREFIX)?.split('-').map(str::parse::<u64>);
     let (pid, start) = (parts.next()?.ok()?, parts.next()?.ok()?);

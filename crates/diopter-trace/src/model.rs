@@ -1,13 +1,12 @@
-//! What a trace is once events are joined: requests, the bios they became, and where each
-//! completion ran. Who joins makes these; findings and renderers read nothing else. Times are
+//! The model of a trace after events are joined: requests, the bios they became, and where each
+//! completion ran. The join makes these; findings and renderers read nothing else. Times are
 //! nanoseconds from the first event; `None` is "could not be known here".
 
 /// A joined trace.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// The command.
     pub command: Vec<String>,
-    /// The command's exit status, as a shell tells it.
+    /// The command's exit status, as a shell reports it.
     pub exit_status: u8,
     /// Time of the clock when the trace began: nanoseconds since 1970.
     pub started_unix_ns: u64,
@@ -22,9 +21,9 @@ pub struct Trace {
     pub bios: Vec<TracedBio>,
     /// Events that the kernel's buffer lost.
     pub lost_events: u64,
-    /// What could not be known, and why, each as one sentence.
+    /// The facts that could not be known, and why, each as one sentence.
     pub unknown: Vec<String>,
-    /// Whether every request on a raw device is among the requests.
+    /// True if every request on a raw device is among the requests.
     pub has_raw: bool,
     /// The kernel's release.
     pub kernel_release: String,
@@ -61,11 +60,11 @@ pub struct TracedFile {
     /// A request for the device must not cross a multiple of so many bytes: `queue/chunk_sectors`.
     /// `None` if there is no such boundary, or it is unknown.
     pub boundary_bytes: Option<u64>,
-    /// Whether a durable write has to flush the device's cache, which is volatile and has no FUA.
+    /// True if a durable write has to flush the device's cache, which is volatile and has no FUA.
     pub needs_flush: Option<bool>,
 }
 
-/// What a request asked for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TracedOp {
     /// Device to memory.
@@ -83,7 +82,7 @@ pub enum Door {
     Aio,
     /// A submission ring.
     Uring,
-    /// Nobody saw.
+    /// No event showed it.
     #[default]
     Unknown,
 }
@@ -114,7 +113,7 @@ pub struct TracedRequest {
     pub thread_name: String,
     /// How it came.
     pub door: Door,
-    /// What it asked.
+    /// The operation.
     pub op: TracedOp,
     /// First byte.
     pub offset: u64,
@@ -122,19 +121,19 @@ pub struct TracedRequest {
     pub length: u64,
     /// Bytes moved, or a negative errno.
     pub result: Option<i64>,
-    /// Whether it was to be durable (`O_DSYNC`, `RWF_DSYNC`).
+    /// True if it was to be durable (`O_DSYNC`, `RWF_DSYNC`).
     pub is_dsync: bool,
-    /// Whether it went past the file's size.
+    /// True if it went past the file's size.
     pub is_extending: Option<bool>,
-    /// Whether blocks of it were unwritten before.
+    /// True if blocks of it were unwritten before.
     pub is_unwritten: Option<bool>,
-    /// Whether the inode had pages in the page cache.
+    /// True if the inode had pages in the page cache.
     pub has_cached_pages: Option<bool>,
-    /// Whether any of it went through the page cache instead.
+    /// True if any of it went through the page cache instead.
     pub is_buffered: bool,
-    /// Whether io_uring handed it to a worker of its own.
+    /// True if io_uring handed it to a worker.
     pub is_punted: bool,
-    /// Whether it waited for the journal.
+    /// True if it waited for the journal.
     pub waited_for_journal: bool,
     /// Indices into [`Trace::bios`].
     pub bios: Vec<usize>,
@@ -157,18 +156,16 @@ pub struct RequestTimes {
     pub device_done: Option<u64>,
     /// Its completion began to run, after any detour.
     pub completed: Option<u64>,
-    /// Whoever waited had it.
+    /// The waiting thread had it.
     pub woken: Option<u64>,
 }
 
-/// One bio.
 #[derive(Clone, Debug)]
 pub struct TracedBio {
     /// Major and minor of the device.
     pub device: (u32, u32),
     /// First sector of 512 bytes.
     pub sector: u64,
-    /// Bytes.
     pub bytes: u64,
     /// The block layer cut it, into this many requests for the device; 1 is whole.
     pub pieces: u32,

@@ -1,18 +1,18 @@
 //! A page of the kernel's ring buffer, as `trace_pipe_raw` hands it out: records with the times at
-//! which they were made. What a record means is told by its format, elsewhere.
+//! which they were made. The meaning of a record is in its format, elsewhere.
 
-use super::error::TraceError;
+use crate::error::TraceError;
 
 /// Bits of a record's first word that are its kind or length; the rest is time.
 const KIND_BITS: u32 = 5;
 const KIND_PADDING: u32 = 29;
 const KIND_TIME_EXTEND: u32 = 30;
 const KIND_TIME_STAMP: u32 = 31;
-/// Bits of time in a record's first word; more of it stands in the second word of an extend.
+/// Bits of time in a record's first word; more of it is in the second word of an extend.
 const DELTA_BITS: u32 = 27;
 /// An absolute stamp has this many bits; the rest is the page's.
 const STAMP_BITS: u32 = 59;
-/// Of the word that counts the bytes of a page: the bytes. Above them stand flags.
+/// The count in the word that counts the bytes of a page; the bits above it are flags.
 const COMMIT_MASK: u64 = (1 << 27) - 1;
 
 /// Where a page keeps its parts, from `events/header_page`.
@@ -175,7 +175,7 @@ mod tests {
     fn page(time: u64, words: &[u32]) -> Vec<u8> {
         let length = u64::try_from(words.len() * 4).unwrap();
         let mut page = time.to_ne_bytes().to_vec();
-        // The flag that says that events were lost stands above the length.
+        // The flag for lost events is above the length.
         page.extend((length | 1 << 31).to_ne_bytes());
         page.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
         page.resize(4096, 0);

@@ -1,7 +1,7 @@
 //! Where the time of one request went: five phases, one after the other, whose sum is its total.
 //! Nothing here knows about more than one request.
 
-use super::model::{Trace, TracedRequest};
+use crate::model::{Trace, TracedRequest};
 
 /// The phases' names, in the order in which a request goes through them.
 pub const PHASE_NAMES: [&str; 5] = ["submit", "queue", "device", "detour", "wake"];
@@ -13,19 +13,19 @@ pub struct Phases {
     pub submit: Option<u64>,
     /// Until the driver had the last bio.
     pub queue: Option<u64>,
-    /// Until the device was done with the last bio. With the queue where nobody saw when the driver
-    /// got the bios.
+    /// Until the device was done with the last bio. With the queue if no event showed when the
+    /// driver got the bios.
     pub device: Option<u64>,
     /// Until its completion ran: the way to a worker, if it took one.
     pub detour: Option<u64>,
-    /// Until whoever waited had it.
+    /// Until the waiting thread had it.
     pub wake: Option<u64>,
     /// From its entry into the kernel to the last of these that was seen.
     pub total: Option<u64>,
 }
 
 impl Phases {
-    /// Of one request of `trace`.
+    /// Returns the phases of one request of `trace`.
     #[must_use]
     pub fn of(trace: &Trace, request: &TracedRequest) -> Phases {
         let times = &request.times;
@@ -52,7 +52,8 @@ impl Phases {
     }
 }
 
-/// When a request was over, for its submitter: woken, else completed. `None` if neither was seen.
+/// Returns the end of a request for its submitter: woken, else completed. `None` if neither was
+/// seen.
 #[must_use]
 pub fn end_of(request: &TracedRequest) -> Option<u64> {
     let end = request.times.woken.or(request.times.completed)?;
@@ -73,6 +74,23 @@ fn later(time: Option<u64>, floor: Option<u64>) -> Option<u64> {
 
 fn between(from: Option<u64>, to: Option<u64>) -> Option<u64> {
     Some(to?.saturating_sub(from?))
+}
+
+/// Most of these requests that were in flight at once.
+pub fn in_flight_max<'a>(requests: impl Iterator<Item = &'a TracedRequest>) -> u64 {
+    let mut edges: Vec<(u64, bool)> = requests
+        .filter_map(|request| Some((request.times.begin, end_of(request)?)))
+        .flat_map(|(begin, end)| [(begin, true), (end, false)])
+        .collect();
+    // An end comes before a begin at the same time: one request made room for the other.
+    edges.sort_unstable();
+    let mut now = 0_u64;
+    let mut most = 0;
+    for (_, is_begin) in edges {
+        now = if is_begin { now + 1 } else { now.saturating_sub(1) };
+        most = most.max(now);
+    }
+    most
 }
 
 #[cfg(test)]

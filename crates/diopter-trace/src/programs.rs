@@ -1,5 +1,5 @@
-//! What no event tells, told by small programs in the kernel: requests on raw devices, and whether
-//! a file has cached pages. Each program checks a condition and writes one record of fixed size.
+//! eBPF programs for data that no tracepoint exposes: requests on raw devices, and files with
+//! cached pages. Each program checks a condition and writes one record of fixed size.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -7,16 +7,15 @@ use diopter_os::bpf::{
     Attached, Counter, HELPER_CLOCK, HELPER_OUTPUT, HELPER_TASK, Place, Program, Ring, attach,
 };
 
-use super::btf::Btf;
-use super::event::{Device, Event, Inode, What};
-use super::symbols;
+use crate::btf::Btf;
+use crate::event::{Device, Event, Inode, What};
+use crate::symbols;
 
 /// Bytes of the ring: room for 260 000 records.
 const RING_BYTES: usize = 16 << 20;
-/// Bytes of a record.
 pub const RECORD_BYTES: usize = 64;
 
-/// Where the parts of a record stand below the frame pointer, and what they are.
+/// The offsets of a record's parts below the frame pointer, and what they are.
 const TIME: i16 = -64;
 const KIND: i16 = -56;
 const THREAD: i16 = -52;
@@ -50,9 +49,9 @@ pub struct Programs {
     _attached: Vec<Attached>,
     ring: Ring,
     lost: Counter,
-    /// Whether cached pages are told.
+    /// True if cached pages are recorded.
     has_cached: bool,
-    /// Whether every request on a raw device is recorded.
+    /// True if every request on a raw device is recorded.
     has_raw: bool,
 }
 
@@ -68,7 +67,7 @@ struct Fields {
     device: i16,
 }
 
-/// Fields that tell what a bio is for.
+/// Fields that show the purpose of a bio.
 #[derive(Clone, Copy, Debug)]
 struct BioFields {
     end: i16,
@@ -77,7 +76,6 @@ struct BioFields {
     in_request: i16,
 }
 
-/// A register.
 #[derive(Clone, Copy)]
 struct Register(u64);
 
@@ -102,7 +100,7 @@ struct Code {
 }
 
 impl Programs {
-    /// Loads what this kernel lets be loaded; what could not be is told as a sentence.
+    /// Loads the programs that this kernel accepts; each that fails is reported as a sentence.
     #[must_use]
     pub fn load() -> (Option<Programs>, Vec<String>) {
         const NOTHING: &str = "requests on raw devices, and whether files had cached pages";
@@ -144,13 +142,13 @@ impl Programs {
         (Some(Programs { _attached: attached, ring, lost, has_cached, has_raw }), unknown)
     }
 
-    /// Whether every request on a raw device is recorded.
+    /// True if every request on a raw device is recorded.
     #[must_use]
     pub fn has_raw(&self) -> bool {
         self.has_raw
     }
 
-    /// Whether cached pages are told.
+    /// True if cached pages are recorded.
     #[must_use]
     pub fn has_cached(&self) -> bool {
         self.has_cached
@@ -172,14 +170,13 @@ impl Programs {
     }
 }
 
-/// The event of one record.
 #[must_use]
 pub fn event(record: &[u8]) -> Option<Event> {
     let word = |index: usize| {
         let bytes = record.get(index * 8..index * 8 + 8)?;
         Some(u64::from_ne_bytes(bytes.try_into().ok()?))
     };
-    // Two halves share a word; the first of them stands first in memory.
+    // Two halves share a word; the first of them is first in memory.
     let half = |index: usize| {
         let bytes = record.get(index * 4..index * 4 + 4)?;
         Some(u32::from_ne_bytes(bytes.try_into().ok()?))
@@ -209,7 +206,7 @@ pub fn event(record: &[u8]) -> Option<Event> {
     Some(Event { time: word(0)?, thread: half(3)?, flags: 0, what })
 }
 
-/// The program that tells which bios of raw devices are one request.
+/// The program that records which bios of raw devices are one request.
 fn raw_program(btf: &Btf, ends: &[(u64, i32)], output: (i32, i32)) -> Result<Attached, String> {
     if ends.is_empty() {
         let names = ENDS.iter().flat_map(|(names, _)| *names).copied().collect::<Vec<_>>();
@@ -259,7 +256,7 @@ fn cached_program(btf: &Btf, fields: Fields, output: (i32, i32)) -> Result<Attac
     load_at(target, &cached_code(fields).finish(output))
 }
 
-/// A bio is handed down: tells one of a raw device, with what it has in common with others of its
+/// A bio is handed down: records one of a raw device, with what it has in common with others of its
 /// request.
 fn bio_code(fields: BioFields, ends: &[(u64, i32)]) -> Code {
     let mut code = Code::default();
@@ -280,7 +277,7 @@ fn bio_code(fields: BioFields, ends: &[(u64, i32)]) -> Code {
     code
 }
 
-/// The begin of a direct request on a file system: tells a file with cached pages.
+/// The begin of a direct request on a file system: records a file with cached pages.
 fn cached_code(fields: Fields) -> Code {
     let mut code = Code::default();
     code.load(R6, R1, 0);

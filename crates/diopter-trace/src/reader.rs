@@ -1,4 +1,4 @@
-//! From the kernel's per-CPU pipes into a file of our own while the command runs, and from that
+//! From the kernel's per-CPU pipes into a private file while the command runs, and from that
 //! file back as one stream of events in the order of their times. Memory is bounded: what is
 //! recorded lies in an unlinked file.
 
@@ -10,18 +10,18 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::error::TraceError;
-use super::event::{self, Event, Source};
-use super::format::{EventFormat, Field, Record, number};
-use super::instance::Instance;
-use super::page::PageShape;
-use super::programs::{self, Programs, RECORD_BYTES};
+use crate::error::TraceError;
+use crate::event::{self, Event, Source};
+use crate::format::{EventFormat, Field, Record, number};
+use crate::instance::Instance;
+use crate::page::PageShape;
+use crate::programs::{self, Programs, RECORD_BYTES};
 
 /// How long the pipes are left alone when they were empty.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The pace is looked at this often.
 const PACE_TIME: Duration = Duration::from_millis(50);
-/// Bytes of events a second from which on nobody is told who woke: some 30 000 requests.
+/// Bytes of events a second from which on wakeups are not recorded: some 30 000 requests.
 const PACE_BYTES_MAX: u64 = 12 << 20;
 /// The reader's niceness: before everything that is not of real time.
 const PRIORITY: i32 = -20;
@@ -52,13 +52,13 @@ struct Pace {
     end: u64,
 }
 
-/// What was recorded: pages, by CPU.
+/// The recorded pages, by CPU.
 #[derive(Debug)]
 pub struct Spool {
     file: File,
     /// For each CPU, and then for programs, where its pages lie, in order.
     pages: Vec<Vec<Place>>,
-    /// Whether events that tell who woke were left off at some time.
+    /// True if events of wakeups were left off at some time.
     is_without_wakes: bool,
     /// Records that programs lost.
     lost: u64,
@@ -75,7 +75,7 @@ struct Place {
     length: usize,
 }
 
-/// What records mean, by their numbers.
+/// The meaning of records, by their numbers.
 pub struct Decoder {
     shape: PageShape,
     common: [Field; 3],
@@ -136,12 +136,12 @@ impl Pipes {
         Ok(Pipes { pipes, page_size, shape, programs, wakes, pace, records: Vec::new(), spool })
     }
 
-    /// Reads until told to stop, and then until the pipes are empty.
+    /// Reads until it is asked to stop, and then until the pipes are empty.
     ///
     /// # Errors
     /// [`TraceError::Machine`] when a pipe cannot be read or the spool not be written.
     pub fn record(mut self, stop: &Receiver<()>) -> Result<Spool, TraceError> {
-        // On a busy machine whoever reads late loses events. Without the right to, it may.
+        // On a busy machine a late reader loses events. Without the privilege, it may.
         rustix::process::setpriority_process(Some(rustix::thread::gettid()), PRIORITY).ok();
         let mut page = vec![0; self.page_size];
         let mut is_last = false;
@@ -164,7 +164,7 @@ impl Pipes {
         }
     }
 
-    /// What one CPU has now; how many whole pages it was.
+    /// Reads what one CPU has now; returns the number of whole pages.
     fn turn(&mut self, cpu: usize, page: &mut [u8]) -> Result<u32, TraceError> {
         let mut whole = 0;
         for _ in 0..PAGES_IN_TURN_MAX {
@@ -190,7 +190,7 @@ impl Pipes {
 }
 
 impl Pipes {
-    /// Leaves off the events that tell only who woke when there are so many events that the command
+    /// Leaves off the events of wakeups when there are so many events that the command
     /// would feel it.
     fn slow_down(&mut self) {
         let elapsed = self.pace.since.elapsed();
@@ -200,7 +200,7 @@ impl Pipes {
         let bytes = self.spool.end - self.pace.end;
         if u128::from(bytes) * 1000 > u128::from(PACE_BYTES_MAX) * elapsed.as_millis() {
             for switch in self.wakes.drain(..) {
-                // What stays on costs time and tells more.
+                // The other events cost time and show more.
                 std::fs::write(switch, "0").ok();
             }
             self.spool.is_without_wakes = true;
@@ -208,7 +208,7 @@ impl Pipes {
         self.pace = Pace { since: Instant::now(), end: self.spool.end };
     }
 
-    /// What programs have told by now, in the order of its times.
+    /// Takes the records of the programs so far, in the order of their times.
     fn take_records(&mut self) -> Result<(), TraceError> {
         let Some(programs) = &mut self.programs else { return Ok(()) };
         self.records.clear();
@@ -221,7 +221,7 @@ impl Pipes {
 }
 
 impl Spool {
-    /// Whether events that tell who woke were left off at some time.
+    /// True if events of wakeups were left off at some time.
     #[must_use]
     pub fn is_without_wakes(&self) -> bool {
         self.is_without_wakes
@@ -233,7 +233,7 @@ impl Spool {
         self.lost
     }
 
-    /// Whether more was recorded than it may hold.
+    /// True if more was recorded than it may hold.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.is_full

@@ -1,5 +1,5 @@
-//! One traced run, from the instance to the joined trace. The outline; what the steps do stands in
-//! the modules beside this one.
+//! One traced run, from the instance to the joined trace. The outline; the steps are
+//! in the other modules.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,20 +7,20 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::command::Running;
-use super::error::TraceError;
-use super::event::{self, Device, Need};
-use super::files::Files;
-use super::instance::{Instance, release};
-use super::join::Join;
-use super::model::Trace;
-use super::programs::Programs;
-use super::reader::{Decoder, Pipes, Spool};
-use super::symbols;
+use crate::command::Running;
+use crate::error::TraceError;
+use crate::event::{self, Device, Need};
+use crate::files::Files;
+use crate::instance::{Instance, release};
+use crate::join::Join;
+use crate::model::Trace;
+use crate::programs::Programs;
+use crate::reader::{Decoder, Pipes, Spool};
+use crate::symbols;
 
 /// KiB of the buffers of all CPUs together.
 const BUFFERS_KIB_MAX: u64 = 512 << 10;
-/// KiB of the buffer of one CPU, at most and at least, where nobody asks for another size.
+/// KiB of the buffer of one CPU, at most and at least, unless the caller sets another size.
 const BUFFER_KIB_MAX: u64 = 32 << 10;
 const BUFFER_KIB_MIN: u64 = 4 << 10;
 
@@ -46,7 +46,7 @@ impl RecordOptions {
     }
 }
 
-/// Runs the command, and tells what the kernel did with its direct I/O. `on_child` gets the
+/// Runs the command, and returns what the kernel did with its direct I/O. `on_child` gets the
 /// command's process once it runs.
 ///
 /// # Errors
@@ -131,7 +131,7 @@ fn suitable_kib(cpus: usize) -> u64 {
     (BUFFERS_KIB_MAX / cpus).clamp(BUFFER_KIB_MIN, BUFFER_KIB_MAX)
 }
 
-/// The devices that files, directories and devices stand for, and the disks that they are parts of.
+/// Returns the devices of files, directories and devices, and the disks that they are parts of.
 fn devices(paths: &[PathBuf]) -> Result<Vec<Device>, TraceError> {
     let mut devices = Vec::new();
     for path in paths {
@@ -162,7 +162,7 @@ fn narrow(instance: &Instance, event: &str, devices: &[Device]) -> Result<(), Tr
     instance.set(&format!("events/{event}/filter"), &wanted.join(" || "))
 }
 
-/// What this kernel and this run cannot tell.
+/// Returns the facts that this kernel and this run cannot show.
 fn unknown(instance: &Instance, spool: &Spool) -> Vec<String> {
     let mut unknown = Vec::new();
     for source in event::SOURCES.iter().filter(|source| !instance.has_event(source.name)) {
@@ -171,7 +171,8 @@ fn unknown(instance: &Instance, spool: &Spool) -> Vec<String> {
         }
     }
     if spool.is_without_wakes() {
-        unknown.push("when waiters woke, while there were too many requests to tell".to_owned());
+        unknown
+            .push("when waiters woke, while there were too many requests to record it".to_owned());
     }
     if spool.is_full() {
         unknown.push("what came after the trace's file was full: trace a shorter run".to_owned());

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 
 use diopter_core::prng::Prng;
 
-use super::document::Summary;
-use super::model::{Context, Trace};
-use super::phases::Phases;
+use crate::document::Summary;
+use crate::model::{Context, Trace};
+use crate::phases::Phases;
 
 /// Requests of a sample at most.
 pub const SAMPLE_MAX: usize = 2_000;
-/// The slowest that are in it.
 const SLOWEST: usize = 200;
 /// Those put off, and those cut, that are in it.
 const OF_A_KIND: usize = 100;
@@ -34,7 +33,6 @@ pub enum Why {
 }
 
 impl Why {
-    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -55,7 +53,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Of a trace and what it told. The same seed gives the same sample.
+    /// Returns a sample of a trace with its summary. The same seed gives the same sample.
     #[must_use]
     pub fn of(trace: &Trace, summary: &Summary, seed: u64) -> Sample {
         let mut sample = Sample::default();

@@ -5,21 +5,20 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-use super::document::{
+use crate::document::{
     Completions, Doors, FileSummary, PhaseLatencies, PhaseLatency, SCHEMA, Sizes, Spread, Summary,
 };
-use super::findings;
-use super::model::{Context, Door, Trace, TracedOp, TracedRequest};
-use super::phases::{Phases, end_of};
+use crate::findings;
+use crate::model::{Context, Door, Trace, TracedOp, TracedRequest};
+use crate::phases::{Phases, end_of, in_flight_max};
 
 /// Longer times than this (an hour) are counted as this long.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 /// Digits of a percentile that hold.
 const DIGITS: u8 = 3;
-/// Distinct sizes of bios that are told one by one; of more, powers of two.
+/// Distinct sizes of bios that are counted one by one; of more, powers of two.
 const SIZES_MAX: usize = 64;
 
-/// What the trace tells.
 #[must_use]
 pub fn summary(trace: &Trace) -> Summary {
     let mut latencies = Recorders::new();
@@ -53,32 +52,15 @@ pub fn summary(trace: &Trace) -> Summary {
     }
 }
 
-/// Bytes that a request moved: none of one that failed, all of one whose end nobody saw.
+/// Bytes that a request moved: none of one that failed, all of one whose end no event showed.
 #[must_use]
 pub fn bytes_moved(request: &TracedRequest) -> u64 {
     request.result.map_or(request.length, |result| u64::try_from(result).unwrap_or(0))
 }
 
-/// Whether no event showed how or when a request ended.
+/// Returns true if no event showed how or when a request ended.
 fn is_unfinished(request: &TracedRequest) -> bool {
     request.result.is_none() && end_of(request).is_none()
-}
-
-/// Most of these requests that were in flight at once.
-pub fn in_flight_max<'a>(requests: impl Iterator<Item = &'a TracedRequest>) -> u64 {
-    let mut edges: Vec<(u64, bool)> = requests
-        .filter_map(|request| Some((request.times.begin, end_of(request)?)))
-        .flat_map(|(begin, end)| [(begin, true), (end, false)])
-        .collect();
-    // An end comes before a begin at the same time: one request made room for the other.
-    edges.sort_unstable();
-    let mut now = 0_u64;
-    let mut most = 0;
-    for (_, is_begin) in edges {
-        now = if is_begin { now + 1 } else { now.saturating_sub(1) };
-        most = most.max(now);
-    }
-    most
 }
 
 fn spread(counts: &[u64]) -> Spread {

@@ -1,4 +1,4 @@
-//! Addresses of kernel functions that events tell by address.
+//! Addresses of kernel functions that events hold as addresses.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ pub const WORK_FUNCTIONS: [&str; 2] = ["iomap_dio_complete_work", "dio_aio_compl
 const END_FUNCTIONS: [&str; 4] =
     ["blkdev_bio_end_io_async", "blkdev_bio_end_io", "submit_bio_wait_endio", "bio_wait_end_io"];
 
-/// The address of one of these functions, if the kernel has it and tells.
+/// Returns the address of one of these functions, if the kernel has it and shows it.
 #[must_use]
 pub fn address(name: &str) -> Option<u64> {
     table().iter().find(|(_, found)| found == name).map(|(address, _)| *address)
@@ -29,7 +29,7 @@ fn table() -> &'static [(u64, String)] {
     TABLE.get_or_init(|| parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default()))
 }
 
-/// Lines of `ffffffff81234560 t name [module]`; an address of zeros is one that is not told.
+/// Lines of `ffffffff81234560 t name [module]`; an address of zeros is a hidden one.
 fn parse(text: &str) -> Vec<(u64, String)> {
     let parsed = |line: &str| {
         let mut words = line.split_whitespace();

@@ -1,7 +1,7 @@
 //! Jobs that never ran, as joined traces: each as the kernel would show it, for tests of findings
-//! and renderers. Which cause slows a job down is a field of its own.
+//! and renderers. The cause that slows a job down is a separate field.
 
-use super::model::{
+use crate::model::{
     Context, Door, RequestTimes, Trace, TracedBio, TracedFile, TracedOp, TracedQueue, TracedRequest,
 };
 
@@ -13,9 +13,8 @@ pub const LIMIT: u64 = 1280 << 10;
 /// A job of one thread. The default is random 4 KiB reads, 16 deep, by Linux AIO on ext4.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Requests.
     pub requests: u64,
-    /// What they do.
+    /// Their operation.
     pub op: TracedOp,
     /// Bytes of each.
     pub length: u64,
@@ -31,7 +30,7 @@ pub struct Job {
     pub file_system: &'static str,
     /// Bios of a request.
     pub bios: u64,
-    /// Whether a bio begins on the device where the one before it ended.
+    /// True if a bio begins on the device where the one before it ended.
     pub is_contiguous: bool,
     /// Pieces of each bio.
     pub pieces: u32,
@@ -41,7 +40,6 @@ pub struct Job {
     pub context: Context,
     /// Changed on each request.
     pub mark: fn(&mut TracedRequest),
-    /// The kernel.
     pub kernel: &'static str,
 }
 
@@ -84,12 +82,11 @@ impl Job {
         })
     }
 
-    /// Overwrites with something about each request that is told by `mark`.
+    /// Overwrites, each request changed by `mark`.
     pub fn marked(mark: fn(&mut TracedRequest)) -> Job {
         Job::overwrite(|job| job.mark = mark)
     }
 
-    /// What is seen of it.
     pub fn trace(&self) -> Trace {
         let mut trace = Trace {
             has_raw: true,

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use diopter_testkit::env::{Capability, skip};
 use diopter_trace::model::{Context, Door, Trace, TracedOp};
 use diopter_trace::{RecordOptions, TraceError, record};
 use rustix::process::{Pid, Signal, kill_process};
@@ -64,7 +65,7 @@ impl Drop for Ground {
     }
 }
 
-/// What the command prints; it has to succeed.
+/// Returns the output of the command, which has to succeed.
 fn run(command: &[&str]) -> String {
     let output = Command::new(command[0]).args(&command[1..]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -72,15 +73,25 @@ fn run(command: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The capability that a tool belongs to.
+fn capability_of(tool: &str) -> Capability {
+    match tool {
+        "mkfs.ext4" => Capability::Ext4,
+        "mkfs.xfs" => Capability::Xfs,
+        "losetup" => Capability::Loop,
+        _ => Capability::Fio,
+    }
+}
+
 /// The turn of one test; `None` if the machine lacks something.
 fn alone(needs: &[&str]) -> Option<MutexGuard<'static, ()>> {
     if !rustix::process::geteuid().is_root() || !Path::new(EVENT).is_dir() {
-        eprintln!("SKIP tracefs: trace events of direct I/O, and root, are not here");
+        skip(Capability::Tracefs, "it needs root and trace events of direct I/O");
         return None;
     }
     for tool in needs {
         if Command::new(tool).arg("--version").output().is_err() {
-            eprintln!("SKIP {tool}: not installed");
+            skip(capability_of(tool), format!("{tool} is not installed"));
             return None;
         }
     }
@@ -143,22 +154,22 @@ fn traced_fio(ground: &Ground, engine: &str) -> (Trace, u64, u64) {
 /// Every request of fio is there, whole, with its bios, and its completion ran somewhere.
 fn check(ground: &Ground, (engine, door): (&str, Door)) -> Option<Trace> {
     let (trace, requests, bytes) = traced_fio(ground, engine);
-    let told = format!("{engine} on {:?}: {:?}", ground.file(), trace.unknown);
+    let which = format!("{engine} on {:?}: {:?}", ground.file(), trace.unknown);
     if trace.unknown.iter().any(|unknown| unknown.contains("raw devices")) {
-        eprintln!("SKIP bpf: {:?}", trace.unknown);
+        skip(Capability::Bpf, format!("{:?}", trace.unknown));
         return None;
     }
-    assert_eq!(trace.exit_status, 0, "{told}");
-    assert_eq!(trace.lost_events, 0, "{told}");
-    assert_eq!(u64::try_from(trace.requests.len()).unwrap(), requests, "{told}");
-    assert_eq!(trace.requests.iter().map(|request| request.length).sum::<u64>(), bytes, "{told}");
-    assert_eq!(trace.bios.iter().map(|bio| bio.bytes).sum::<u64>(), bytes, "{told}");
-    assert!(trace.bios.iter().all(|bio| bio.done.is_some() && bio.issued.is_some()), "{told}");
+    assert_eq!(trace.exit_status, 0, "{which}");
+    assert_eq!(trace.lost_events, 0, "{which}");
+    assert_eq!(u64::try_from(trace.requests.len()).unwrap(), requests, "{which}");
+    assert_eq!(trace.requests.iter().map(|request| request.length).sum::<u64>(), bytes, "{which}");
+    assert_eq!(trace.bios.iter().map(|bio| bio.bytes).sum::<u64>(), bytes, "{which}");
+    assert!(trace.bios.iter().all(|bio| bio.done.is_some() && bio.issued.is_some()), "{which}");
     for request in &trace.requests {
-        assert!(request.context.is_some(), "{told}: {request:?}");
-        assert_eq!(request.door, door, "{told}: {request:?}");
-        assert_eq!(request.result, i64::try_from(request.length).ok(), "{told}: {request:?}");
-        assert!(request.times.device_done.is_some(), "{told}: {request:?}");
+        assert!(request.context.is_some(), "{which}: {request:?}");
+        assert_eq!(request.door, door, "{which}: {request:?}");
+        assert_eq!(request.result, i64::try_from(request.length).ok(), "{which}: {request:?}");
+        assert!(request.times.device_done.is_some(), "{which}: {request:?}");
     }
     let path = ground.file().to_string_lossy().into_owned();
     assert!(trace.files.iter().all(|file| file.path == path), "{:?}", trace.files);

@@ -22,6 +22,7 @@
 //! flight. `ARCHITECTURE.md` walks one request through the modules, which stand here in the order
 //! of the path.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -17,6 +17,7 @@ use diopter::{LayoutError, LayoutErrorKind};
 use diopter_layouts::layout::{CreateOptions, Layout, OBJECT_ATTRIBUTE, ObjectAccess, ObjectPlace};
 use diopter_os::file::DirectSupport;
 use diopter_os::{Errno, xattr};
+use diopter_testkit::env::Capability;
 use diopter_testkit::{env, machine};
 
 const STRIPE_SIZE: u64 = 64 << 10;
@@ -28,7 +29,10 @@ fn dir() -> Option<tempfile::TempDir> {
     match xattr::set_new(file.as_fd(), OBJECT_ATTRIBUTE, b"probe") {
         Ok(()) => Some(dir),
         Err(errno) => {
-            env::skip("xattr", format!("user attributes in {}: {errno}", dir.path().display()));
+            env::skip(
+                Capability::Xattr,
+                format!("user attributes in {}: {errno}", dir.path().display()),
+            );
             None
         }
     }
@@ -312,7 +316,7 @@ fn root_follows_no_manifest_of_another_user() {
     let given = [&path, &near.path().to_owned()]
         .map(|path| std::os::unix::fs::chown(path, Some(54_321), None));
     if given.iter().any(Result::is_err) {
-        return env::skip("root", "no file can be given to somebody else");
+        return env::skip(Capability::Root, "no file can be given to somebody else");
     }
     let is_not_owned =
         |kind: &LayoutErrorKind| *kind == LayoutErrorKind::NotOwned { owner: 54_321 };
@@ -358,7 +362,7 @@ fn a_file_system_without_user_attributes_is_told() {
     let Some(dir) = dir() else { return };
     let without = match Ramfs::new() {
         Ok(mounted) => mounted,
-        Err(why) => return env::skip("root", why),
+        Err(why) => return env::skip(Capability::Root, why),
     };
     let path = dir.path().join("data");
     let far = without.0.path();

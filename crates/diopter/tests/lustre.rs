@@ -21,7 +21,7 @@ use diopter::{File, StripedFile};
 use diopter_core::prng::Prng;
 use diopter_layouts::layout::{CreateOptions, OBJECT_ATTRIBUTE, ObjectPlace};
 use diopter_os::xattr;
-use diopter_testkit::env;
+use diopter_testkit::env::{self, Capability};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -51,7 +51,10 @@ fn dir() -> Option<TempDir> {
     match xattr::set_new(probe.as_fd(), OBJECT_ATTRIBUTE, b"probe") {
         Ok(()) => Some(dir),
         Err(errno) => {
-            env::skip("xattr", format!("user attributes in {}: {errno}", dir.path().display()));
+            env::skip(
+                Capability::Xattr,
+                format!("user attributes in {}: {errno}", dir.path().display()),
+            );
             None
         }
     }

@@ -11,7 +11,7 @@ use diopter::{
 use diopter_core::limits::{READER_BYTES_MAX, REQUESTS_MAX};
 use diopter_core::prng::Prng;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
-use diopter_testkit::env;
+use diopter_testkit::env::{self, Capability};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -48,7 +48,7 @@ fn each_kind(content: &[u8], test: impl Fn(&File)) {
                 file.write_all_at(content, 0).unwrap();
                 test(&file);
             }
-            Err(error) => env::skip("xattr", error),
+            Err(error) => env::skip(Capability::Xattr, error),
         }
     }
     use_for_this_thread(EngineOptions::DEFAULT);
@@ -223,7 +223,7 @@ fn the_window_of_a_striped_file_reaches_over_a_full_stripe() {
     let dir = tempfile::tempdir().unwrap();
     let file = match striped(dir.path(), long(4 * MIB)) {
         Ok(file) => file,
-        Err(error) => return env::skip("xattr", error),
+        Err(error) => return env::skip(Capability::Xattr, error),
     };
     file.write_all_at(&content(40 * MIB, 13), 0).unwrap();
     let mut reader = file.reader(0);

@@ -17,7 +17,7 @@ use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_os::file::DirectSupport;
 use diopter_os::residency::residency;
 use diopter_os::space::advise_dont_need;
-use diopter_testkit::env;
+use diopter_testkit::env::{self, Capability};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
@@ -186,12 +186,12 @@ fn each_kind(options: &OpenOptions, test: impl Fn(&File)) {
     let dir = tempfile::tempdir().unwrap();
     let file = options.open(dir.path().join("plain")).unwrap();
     if file.direct_support() != DirectSupport::Full {
-        return env::skip("direct", format!("no direct I/O in {}", dir.path().display()));
+        return env::skip(Capability::Direct, format!("no direct I/O in {}", dir.path().display()));
     }
     test(&file);
     match striped(dir.path(), options) {
         Ok(file) => test(&file),
-        Err(error) => env::skip("xattr", error),
+        Err(error) => env::skip(Capability::Xattr, error),
     }
 }
 
@@ -266,7 +266,7 @@ fn has_dontcache(file: &File) -> bool {
     let flags = diopter::RwFlags::DONTCACHE;
     let read = diopter_os::rw::run_lent(&object, 0, flags, memory);
     if let Err(errno) = read {
-        env::skip("dontcache", format!("a read with RWF_DONTCACHE answers {errno}"));
+        env::skip(Capability::Dontcache, format!("a read with RWF_DONTCACHE answers {errno}"));
     }
     read.is_ok()
 }
@@ -330,7 +330,7 @@ fn small_and_scattered_hybrid_reads_stay_in_the_page_cache() {
 fn where_the_flag_is_refused_a_stream_is_read_and_written_all_the_same() {
     let dir = Path::new("/dev/shm");
     let Ok(dir) = tempfile::tempdir_in(dir) else {
-        return env::skip("tmpfs", "no directory in /dev/shm");
+        return env::skip(Capability::Tmpfs, "no directory in /dev/shm");
     };
     let path = dir.path().join("data");
     let file = both_ways().route(RoutePolicy::HYBRID).open(&path).unwrap();

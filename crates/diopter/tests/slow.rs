@@ -8,6 +8,7 @@ use diopter::{
     StripedFile, SubmitPolicy,
 };
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
+use diopter_testkit::env::Capability;
 use diopter_testkit::{env, machine, slow_fuse};
 use slow_fuse::{BACKGROUND_MAX, REQUEST_BYTES_MAX, Seen, SlowMount};
 
@@ -92,7 +93,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
 
 fn can_run() -> bool {
     if let Some(why) = slow_fuse::missing() {
-        env::skip("fuse", why);
+        env::skip(Capability::Fuse, why);
         return false;
     }
     env::has_uring()

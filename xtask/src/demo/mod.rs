@@ -7,7 +7,8 @@ mod source;
 mod table;
 mod tool;
 
-use crate::{Outcome, repo, run};
+use crate::repo::{self, Outcome};
+use crate::run;
 use options::Options;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,7 +16,7 @@ use std::process::Command;
 use table::Row;
 use tool::{Files, TOOLS};
 
-/// Room to leave on the disk beside the two files.
+/// Room to leave on the disk in addition to the two files.
 const ROOM_LEFT_BYTES: u64 = 1 << 30;
 
 /// Runs the demo and removes the scratch directory however it ends.
@@ -86,11 +87,10 @@ pub fn run_inner(arguments: &[String]) -> Outcome {
 fn check_room(scratch: &Path, size: u64) -> Result<(), String> {
     let mut df = Command::new("df");
     let answer = repo::output_of(df.args(["--output=avail", "-B1"]).arg(scratch))?;
-    let available: u64 = answer
-        .lines()
-        .last()
-        .and_then(|line| line.trim().parse().ok())
-        .ok_or_else(|| format!("df answers `{answer}`, which is no number of bytes"))?;
+    let available: u64 =
+        answer.lines().last().and_then(|line| line.trim().parse().ok()).ok_or_else(|| {
+            format!("df: `{answer}` is not a number of bytes; expected one from --output=avail")
+        })?;
     let wanted = size.saturating_mul(2).saturating_add(ROOM_LEFT_BYTES);
     if available >= wanted {
         return Ok(());

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What `cargo xtask demo` was asked for.
+/// The options of `cargo xtask demo`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
     pub size: u64,

@@ -3,7 +3,7 @@
 use super::options::Options;
 use std::time::Duration;
 
-/// What was measured of one tool.
+/// The measurement of one tool.
 pub struct Row {
     name: &'static str,
     seconds: Vec<f64>,

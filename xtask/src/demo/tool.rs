@@ -101,13 +101,13 @@ impl Files {
             let mut command = Command::new(&fincore);
             command.args(["--bytes", "--noheadings", "--output", "RES"]).arg(file);
             let answer = repo::output_of(&mut command).ok()?;
-            // A file without a cached page is an empty answer in some versions.
+            // Some versions print nothing for a file without a cached page.
             if answer.is_empty() { Some(0) } else { answer.trim().parse::<u64>().ok() }
         };
         Some(cached(&self.source)? + cached(&self.target)?)
     }
 
-    /// Whether the target is the source, byte for byte.
+    /// Fails unless the target is the source, byte for byte.
     pub fn compare(&self) -> Result<(), String> {
         let status = std::fs::metadata(&self.target);
         let status = status.map_err(|error| format!("{}: {error}", self.target.display()))?;

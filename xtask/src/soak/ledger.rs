@@ -1,4 +1,4 @@
-//! What campaigns have tried so far: one line a piece, in the target directory. Totals are added up
+//! The record of campaigns: one line a piece, in the target directory. Totals are added up
 //! over pieces whose sources are the same, so that a total says something of one product.
 
 use std::fmt::Write as _;
@@ -14,15 +14,15 @@ use crate::repo;
 /// Sources that campaigns try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sources {
-    /// The engine and what it stands on, without the formats of other systems.
+    /// The engine and the crates below it, without the formats of other systems.
     Engine,
     /// All that `dio cp` consists of.
     Copy,
     /// The library.
     Library,
-    /// What reads bytes that others wrote.
+    /// The readers of bytes that others wrote.
     Parsers,
-    /// What judges measurements.
+    /// The code that judges measurements.
     Judge,
 }
 

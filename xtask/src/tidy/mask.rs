@@ -9,7 +9,7 @@ pub struct Masked {
     pub prose: String,
 }
 
-/// Blanks what is not code. Text that does not compile gives some answer, never a panic.
+/// Blanks what is not code. Text that does not compile gives some result, never a panic.
 pub fn mask(text: &str) -> Masked {
     let bytes = text.as_bytes();
     let (mut code, mut prose) = (bytes.to_vec(), bytes.to_vec());
@@ -72,7 +72,7 @@ pub fn balanced_end(bytes: &[u8], open: usize) -> usize {
     bytes.len()
 }
 
-/// Where `word` stands in `text` as a word of its own.
+/// Returns the places of `word` in `text` as a whole word.
 pub fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.match_indices(word).map(|(at, _)| at).filter(move |&at| {
         let before = text[..at].bytes().next_back();
@@ -81,7 +81,7 @@ pub fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 
     })
 }
 
-/// Whether a byte can stand inside an identifier.
+/// Returns true if a byte can be inside an identifier.
 pub fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }

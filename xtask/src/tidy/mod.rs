@@ -9,7 +9,7 @@ mod order;
 mod text;
 mod words;
 
-use crate::{Outcome, repo};
+use crate::repo::{self, Outcome};
 use std::cell::OnceCell;
 use std::fmt;
 use std::process::Command;
@@ -58,9 +58,9 @@ fn findings() -> Result<Vec<Finding>, String> {
         words::check(source, &mut findings);
         if source.is_rust() {
             code::check(source, &mut findings);
-            order::check(source, &mut findings);
         }
     }
+    order::check(&sources, &mut findings);
     let paths: Vec<&str> = sources.iter().map(|source| source.path.as_str()).collect();
     code::check_roots(&paths, &mut findings);
     links::check(&sources, |path| repo::root().join(path).exists(), &mut findings);
@@ -107,7 +107,7 @@ impl Source {
         self.has_code_form() || self.path.ends_with(".md")
     }
 
-    /// A test in a file of its own below `src/`.
+    /// Returns true for a separate file of tests below `src/`.
     fn is_test(&self) -> bool {
         self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
     }
@@ -124,7 +124,7 @@ impl Source {
         self.without_tests.get_or_init(|| mask::without_tests(self.code()))
     }
 
-    /// Every path that a `use` outside tests brings in, with where it stands.
+    /// Every path that a `use` outside tests brings in, with its place.
     fn uses(&self) -> &[(usize, String)] {
         self.uses.get_or_init(|| flattened_uses(self.code_without_tests()))
     }
@@ -182,7 +182,7 @@ fn flattened_uses(code: &str) -> Vec<(usize, String)> {
 mod tests {
     use super::*;
 
-    /// What one rule finds in one snippet.
+    /// Returns the findings of one rule in one snippet.
     pub fn findings_of(
         rule: fn(&Source, &mut Vec<Finding>),
         path: &str,
@@ -191,6 +191,11 @@ mod tests {
         let mut findings = Vec::new();
         rule(&Source::new(path, text.to_owned()), &mut findings);
         findings
+    }
+
+    /// Returns files with their texts.
+    pub fn sources_of(files: &[(&str, &str)]) -> Vec<Source> {
+        files.iter().map(|(path, text)| Source::new(path, (*text).to_owned())).collect()
     }
 
     #[test]

@@ -1,121 +1,267 @@
-//! The order of the engine's modules: one imports only from modules above it, so the files can be
-//! read from the first to the last and nothing points back.
+//! The order of modules: the root of a crate declares them from the first to the last, and each one
+//! imports only from modules above it. So the files can be read in that order, and nothing points
+//! back. Below a module, its submodules do not import each other in a circle.
 
 use super::{Finding, Source, mask};
+use std::collections::{BTreeMap, BTreeSet};
 
-const ENGINE: &str = "crates/diopter-core/src/";
-
-/// From the first to the last. A submodule counts as its parent; `lib.rs` stands outside.
-const ORDER: [&str; 21] = [
-    "units",
-    "limits",
-    "error",
-    "sync",
-    "clock",
-    "prng",
-    "handoff",
-    "workers",
-    "gate",
-    "inodes",
-    "policy",
-    "outcome",
-    "request",
-    "completion",
-    "extent",
-    "stripe",
-    "map",
-    "bio",
-    "backend",
-    "engine",
-    "plan",
+/// Crates whose root does not state the order yet, with the order that holds until then; without
+/// one, nothing is checked. A new crate is not added here.
+const UNSTATED: [(&str, &[&str]); 5] = [
+    ("crates/diopter/", &[]),
+    ("crates/diopter-os/", &[]),
+    ("crates/diopter-cli/", &[]),
+    ("crates/diopter-images/", &[]),
+    ("crates/diopter-layouts/", &[]),
 ];
 
-/// The rule, over one Rust file.
-pub fn check(source: &Source, findings: &mut Vec<Finding>) {
-    let Some(file) = source.path.strip_prefix(ENGINE) else { return };
-    if file == "lib.rs" || source.is_test() {
-        return;
+/// A crate of the workspace, as its root declares it.
+struct Crate<'a> {
+    /// The path of its sources, with a slash.
+    src: &'a str,
+    root: &'a Source,
+    order: Vec<&'a str>,
+    is_stated: bool,
+}
+
+impl<'a> Crate<'a> {
+    /// `None` if `root` is not the root of a crate, or of one without an order.
+    fn of(root: &'a Source) -> Option<Crate<'a>> {
+        let src = root.path.strip_suffix("lib.rs").or(root.path.strip_suffix("main.rs"))?;
+        let dir = src.strip_suffix("src/")?;
+        let is_crate = dir == "xtask/" || dir.strip_prefix("crates/")?.matches('/').count() == 1;
+        let unstated = UNSTATED.iter().find(|(unstated, _)| *unstated == dir);
+        let order = unstated.map_or_else(|| declared(root.code()), |(_, order)| order.to_vec());
+        (is_crate && (unstated.is_none() || !order.is_empty())).then_some(Crate {
+            src,
+            root,
+            order,
+            is_stated: unstated.is_none(),
+        })
     }
-    let module = file.split('/').next().unwrap_or(file).trim_end_matches(".rs");
-    let Some(own) = position(module) else {
-        let what =
-            format!("module `{module}` has no place in the order; see xtask/src/tidy/order.rs");
+
+    /// The path of a file's module; `None` if the file is of another crate, or of tests.
+    fn module<'s>(&self, source: &'s Source) -> Option<Vec<&'s str>> {
+        if source.is_test() || source.path == self.root.path {
+            return None;
+        }
+        let file = source.path.strip_prefix(self.src)?.strip_suffix(".rs")?;
+        let file = file.strip_suffix("/mod").unwrap_or(file);
+        Some(file.split('/').collect())
+    }
+
+    fn position(&self, module: &str) -> Option<usize> {
+        self.order.iter().position(|name| *name == module)
+    }
+}
+
+/// The rule, over all files.
+pub fn check(sources: &[Source], findings: &mut Vec<Finding>) {
+    for one in sources.iter().filter_map(Crate::of) {
+        let modules = sources.iter().filter_map(|source| Some((source, one.module(source)?)));
+        let modules: Vec<(&Source, Vec<&str>)> = modules.collect();
+        for (source, module) in &modules {
+            check_order(&one, source, module, findings);
+        }
+        if one.is_stated {
+            check_circles(&modules, findings);
+        }
+    }
+}
+
+fn check_order(one: &Crate, source: &Source, module: &[&str], findings: &mut Vec<Finding>) {
+    let (name, root) = (module[0], &one.root.path);
+    let Some(own) = one.position(name) else {
+        let what = format!("module `{name}` is not declared in {root}, or not in its order");
         findings.push(source.finding(1, what));
         return;
     };
-    let mut told = Vec::new();
-    for (at, name) in imports(source) {
+    let mut reported = BTreeSet::new();
+    for (at, path) in imports(source, module) {
         let line = source.line_of(at);
-        if told.contains(&(line, name.clone())) {
-            continue;
-        }
-        let what = match position(&name) {
-            Some(other) if other <= own => continue,
-            Some(_) => format!("`{module}` imports `{name}`, which stands below it; turn it round"),
-            None => format!("`crate::{name}` is no module; import it from the module it lives in"),
+        let Some(other) = path.into_iter().next() else { continue };
+        let what = match one.position(&other) {
+            Some(position) if position <= own => continue,
+            Some(_) => format!("`{name}` imports `{other}`, which {root} declares below it"),
+            None => format!("`crate::{other}` is not a module; import it from its module"),
         };
-        findings.push(source.finding(line, what));
-        told.push((line, name));
+        if reported.insert((line, other)) {
+            findings.push(source.finding(line, what));
+        }
     }
 }
 
-fn position(module: &str) -> Option<usize> {
-    ORDER.iter().position(|name| *name == module)
+/// The imports of the submodules of one module from each other, with a place for each.
+type Edges<'a> = BTreeMap<&'a str, BTreeMap<String, (&'a Source, usize)>>;
+
+fn check_circles(modules: &[(&Source, Vec<&str>)], findings: &mut Vec<Finding>) {
+    let mut parents: BTreeMap<&[&str], Edges> = BTreeMap::new();
+    for (source, module) in modules {
+        for (at, path) in imports(source, module) {
+            let shared = module.iter().zip(&path).take_while(|(own, other)| own == other).count();
+            // Without a shared parent, the order of the crate holds.
+            let (1.., Some(own), Some(other)) = (shared, module.get(shared), path.get(shared))
+            else {
+                continue;
+            };
+            // A name that is not a module is an item of the parent.
+            let mut siblings = modules.iter().filter(|(_, it)| it.starts_with(&module[..shared]));
+            if siblings.any(|(_, it)| it.get(shared).is_some_and(|known| known == other)) {
+                let edges = parents.entry(&module[..shared]).or_default();
+                edges.entry(own).or_default().entry(other.clone()).or_insert((source, at));
+            }
+        }
+    }
+    for edges in parents.values() {
+        for (from, others) in edges {
+            for (to, (source, at)) in others.iter().filter(|(to, _)| reaches(edges, to, from)) {
+                let what = format!(
+                    "`{from}` imports `{to}`, which imports it in turn; move what both need into \
+                     a module above them"
+                );
+                findings.push(source.finding_at(*at, what));
+            }
+        }
+    }
 }
 
-/// The first name after `crate::` of each import, and of each path written out in the code.
-fn imports(source: &Source) -> Vec<(usize, String)> {
+fn reaches(edges: &Edges, from: &str, to: &str) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(module) = open.pop() {
+        if module == to {
+            return true;
+        }
+        if seen.insert(module) {
+            open.extend(edges.get(module).into_iter().flat_map(BTreeMap::keys).map(String::as_str));
+        }
+    }
+    false
+}
+
+/// The modules that a root declares, in order.
+fn declared(code: &str) -> Vec<&str> {
+    let names = mask::words(code, "mod").filter_map(|at| {
+        let rest = code[at + "mod".len()..].trim_start();
+        let (name, after) = rest.split_at(name_length(rest));
+        after.trim_start().starts_with(';').then_some(name)
+    });
+    names.collect()
+}
+
+fn name_length(text: &str) -> usize {
+    text.bytes().position(|byte| !mask::is_word_byte(byte)).unwrap_or(text.len())
+}
+
+/// The paths within the crate that a file imports or writes out, from the crate's root.
+fn imports(source: &Source, module: &[&str]) -> Vec<(usize, Vec<String>)> {
     let code = source.code_without_tests();
-    let first = |path: &str| {
-        let end = path.bytes().position(|byte| !mask::is_word_byte(byte)).unwrap_or(path.len());
-        path[..end].to_owned()
+    let uses = source.uses().iter().map(|(at, path)| (*at, path.as_str()));
+    let written = ["crate", "super"].into_iter().flat_map(|first| {
+        mask::words(code, first).map(|at| {
+            let end = |byte: u8| !mask::is_word_byte(byte) && byte != b':';
+            let path = &code[at..];
+            (at, &path[..path.bytes().position(end).unwrap_or(path.len())])
+        })
+    });
+    // In a module that is written inline, `super` is the file's own module.
+    let has_inline = mask::words(code, "mod").any(|at| {
+        let rest = code[at + "mod".len()..].trim_start();
+        rest[name_length(rest)..].trim_start().starts_with('{')
+    });
+    let resolved = |(at, path): (usize, &str)| {
+        let mut segments: Vec<&str> = path.split("::").filter(|part| !part.is_empty()).collect();
+        let supers = segments.iter().take_while(|segment| **segment == "super").count();
+        let base = match *segments.first()? {
+            "crate" => &[],
+            "super" if !has_inline => module.get(..module.len().checked_sub(supers)?)?,
+            _ => return None,
+        };
+        let rest = segments.split_off(supers.max(1));
+        // The part of a `use` before its braces names nothing.
+        let path: Vec<String> = base.iter().chain(&rest).map(|part| (*part).to_owned()).collect();
+        (!rest.is_empty()).then_some((at, path))
     };
-    let uses = source.uses().iter();
-    let used = uses.filter_map(|(at, path)| Some((*at, first(path.strip_prefix("crate::")?))));
-    let written =
-        code.match_indices("crate::").map(|(at, word)| (at, first(&code[at + word.len()..])));
-    let mut all: Vec<(usize, String)> =
-        used.chain(written).filter(|(_, name)| !name.is_empty()).collect();
+    let preceded = |at: usize| code[..at].ends_with("::");
+    let mut all: Vec<(usize, Vec<String>)> =
+        uses.chain(written.filter(|(at, _)| !preceded(*at))).filter_map(resolved).collect();
     all.sort();
     all
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::findings_of;
+    use super::super::tests::sources_of;
 
-    fn check(path: &str, text: &str, expected: usize) {
-        let found = findings_of(super::check, path, text);
-        assert_eq!(found.len(), expected, "{path}: {text:?}: {found:?}");
+    #[track_caller]
+    fn check(files: &[(&str, &str)], expected: &[&str]) {
+        let mut findings = Vec::new();
+        super::check(&sources_of(files), &mut findings);
+        let found: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.contains(expected), "{found}");
+        }
     }
+
+    const ROOT: (&str, &str) =
+        ("crates/some/src/lib.rs", "mod units; pub mod bio;\n#[cfg(test)] mod fake;\nmod engine;");
 
     #[test]
     fn a_module_imports_from_above_and_from_itself() {
-        check("crates/diopter-core/src/bio/builder.rs", "use crate::{units::Bytes, map};", 0);
-        check("crates/diopter-core/src/bio/builder.rs", "use crate::bio::plan::Plan;", 0);
-        check("crates/diopter-core/src/bio/builder.rs", "use crate::engine::Engine;", 1);
-        check("crates/diopter-core/src/units.rs", "use crate::{error::A, limits::{B, C}};", 2);
-        check("crates/diopter-core/src/units.rs", "fn a() { crate::plan::open(); }", 1);
+        let bio = "crates/some/src/bio/builder.rs";
+        check(&[ROOT, (bio, "use crate::{units::Bytes, bio::plan::Plan};")], &[]);
+        check(&[ROOT, (bio, "use crate::engine::Engine;")], &["`bio` imports `engine`"]);
+        check(&[ROOT, (bio, "use super::super::engine::Engine;")], &["`bio` imports `engine`"]);
+        let both = "use crate::{bio::A, engine::{B, C}};";
+        check(&[ROOT, ("crates/some/src/units.rs", both)], &["`bio`", "`engine`"]);
+        let written = "fn a() { crate::engine::run(); }";
+        check(&[ROOT, ("crates/some/src/units.rs", written)], &["`engine`"]);
+        check(&[ROOT, ("crates/some/src/units.rs", "use super::bio::Bio;")], &["`bio`"]);
     }
 
     #[test]
     fn what_the_crate_root_re_exports_is_imported_from_its_module() {
-        check("crates/diopter-core/src/plan.rs", "use crate::Engine;", 1);
+        let use_of_root = "use crate::Engine;";
+        check(&[ROOT, ("crates/some/src/engine.rs", use_of_root)], &["`crate::Engine`"]);
     }
 
     #[test]
-    fn the_crate_root_and_tests_stand_outside_the_order() {
-        check("crates/diopter-core/src/lib.rs", "use crate::plan::Plan;", 0);
-        check(
-            "crates/diopter-core/src/units.rs",
-            "#[cfg(test)] mod tests { use crate::plan::Plan; }",
-            0,
-        );
-        check("crates/diopter/tests/model.rs", "use crate::plan::Plan;", 0);
+    fn the_crate_root_and_tests_are_outside_the_order() {
+        let tests = "#[cfg(test)] mod tests { use crate::engine::Engine; }";
+        check(&[ROOT, ("crates/some/src/units.rs", tests)], &[]);
+        check(&[ROOT, ("crates/some/src/units/tests.rs", "use crate::engine::Engine;")], &[]);
+        check(&[ROOT, ("crates/some/tests/model.rs", "use crate::engine::Engine;")], &[]);
+        check(&[("crates/some/src/lib.rs", "mod units; use crate::units::Bytes;")], &[]);
     }
 
     #[test]
-    fn a_module_without_a_place_is_a_finding() {
-        check("crates/diopter-core/src/utils.rs", "", 1);
+    fn a_module_that_the_root_does_not_declare_is_a_finding() {
+        check(&[ROOT, ("crates/some/src/utils.rs", "")], &["module `utils`"]);
+        check(&[ROOT, ("crates/some/src/fake.rs", "")], &[]);
+    }
+
+    #[test]
+    fn an_order_that_is_not_stated_yet_is_the_one_in_the_list() {
+        let root = ("crates/diopter/src/lib.rs", "mod engine; mod units;");
+        let units = "crates/diopter/src/units.rs";
+        check(&[root, (units, "use crate::engine::Engine;")], &["`engine`"]);
+        let other = ("crates/diopter-cli/src/main.rs", "mod a; mod b;");
+        check(&[other, ("crates/diopter-cli/src/a.rs", "use crate::b::B;")], &[]);
+    }
+
+    #[test]
+    fn submodules_do_not_import_each_other_in_a_circle() {
+        let [one, two, three] = [
+            "crates/some/src/bio/a.rs",
+            "crates/some/src/bio/b/mod.rs",
+            "crates/some/src/bio/c.rs",
+        ];
+        let in_turn = [ROOT, (one, "use super::b::B;"), (two, "use super::c::C;")];
+        check(&[&in_turn[..], &[(three, "use crate::units;")]].concat(), &[]);
+        let back = (three, "use crate::bio::a::A;");
+        check(&[&in_turn[..], &[back]].concat(), &["`a` imports `b`", "`b` imports", "`c`"]);
+        let parent = [ROOT, (one, "use super::{A, b::B};"), (two, "use super::A;")];
+        check(&parent, &[]);
     }
 }

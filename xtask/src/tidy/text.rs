@@ -16,9 +16,6 @@ pub fn check(source: &Source, findings: &mut Vec<Finding>) {
         if source.has_code_form() && line.chars().count() > COLUMNS_MAX {
             tell(format!("the line is longer than {COLUMNS_MAX} columns; break it"));
         }
-        if source.is_rust() && line.contains('\t') {
-            tell("a tab; indent with spaces, as rustfmt does".to_owned());
-        }
         if source.is_prose_or_code()
             && let Some(odd) = line.chars().find(|character| !character.is_ascii())
         {
@@ -55,7 +52,7 @@ fn machine_path(line: &str) -> Option<String> {
     })
 }
 
-/// Where an absolute path begins with `dir`: not where a longer path goes on with it.
+/// Returns the places where an absolute path begins with `dir`: not those inside a longer path.
 fn starts_of<'a>(line: &'a str, dir: &'a str) -> impl Iterator<Item = usize> + 'a {
     line.match_indices(dir).map(|(at, _)| at).filter(move |&at| {
         let before = line[..at].chars().next_back();
@@ -90,13 +87,6 @@ mod tests {
         check("README.md", "a \u{2014} b", 1);
         check("a.rs", "//! caf\u{e9}\n", 1);
         check("golden.txt", "\u{2014}", 0);
-    }
-
-    #[test]
-    fn source_is_indented_with_spaces() {
-        check("a.rs", "//! a\nfn a() {\n    b();\n}\n", 0);
-        check("a.rs", "//! a\nfn a() {\n\tb();\n}\n", 1);
-        check("Makefile", "a:\n\tb\n", 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use diopter_testkit::env::{Capability, skip};
 use serde_json::{Value, json};
 
 /// Longer than any reply on a busy machine; a browser that hangs fails the test.
@@ -34,7 +35,7 @@ impl Browser {
     pub fn start() -> Option<Browser> {
         let found = Command::new("sh").args(["-c", "command -v chromium"]).output().unwrap();
         if !found.status.success() {
-            eprintln!("SKIP chromium: chromium is not installed");
+            skip(Capability::Chromium, "chromium is not installed");
             return None;
         }
         let profile = tempfile::tempdir().unwrap();

@@ -321,6 +321,7 @@ fn times_of(metadata: &Metadata) -> Timestamps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diopter_testkit::env::{Capability, skip};
     use std::fs::{File, Permissions};
     use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
@@ -358,7 +359,7 @@ mod tests {
             assert_eq!(attribute(&other, RECORD_NAME), None);
             assert_eq!(attribute(&other, MANIFEST_ATTRIBUTE), None);
         } else {
-            eprintln!("SKIP xattr: the temporary directory keeps no user attributes");
+            skip(Capability::Xattr, "the temporary directory keeps no user attributes");
         }
     }
 

@@ -230,6 +230,7 @@ pub fn boot_id() -> String {
 mod tests {
     use super::*;
     use crate::cp::dir::path_of;
+    use diopter_testkit::env::{Capability, skip};
     use std::os::fd::AsFd;
 
     const NAME: &str = ".name.dio-part";
@@ -291,8 +292,7 @@ mod tests {
         assert_eq!(read(&file), None, "one byte is not worth a record");
         recorder.record.written = 80;
         if !recorder.write(file.as_fd()) {
-            eprintln!("SKIP xattr: the temporary directory keeps no user attributes");
-            return;
+            return skip(Capability::Xattr, "the temporary directory keeps no user attributes");
         }
         assert_eq!(read(&file), Some(record(80, 0)));
         recorder.note_flushed(file.as_fd(), 70);
@@ -311,8 +311,7 @@ mod tests {
             let set =
                 rustix::fs::fsetxattr(&file, RECORD_NAME, text.as_bytes(), XattrFlags::empty());
             if set.is_err() {
-                eprintln!("SKIP xattr: the temporary directory keeps no user attributes");
-                return;
+                return skip(Capability::Xattr, "the temporary directory keeps no user attributes");
             }
             assert_eq!(read(&file), None, "{text}");
         }

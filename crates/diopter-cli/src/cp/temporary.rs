@@ -350,6 +350,7 @@ fn is_busy(name: &Entry) -> Failure {
 mod tests {
     use super::*;
     use crate::cp::record::RECORD_NAME;
+    use diopter_testkit::env::{Capability, skip};
     use std::os::unix::fs::PermissionsExt;
     use tempfile::TempDir;
 
@@ -385,8 +386,8 @@ mod tests {
         temporary.is_marked
     }
 
-    fn skip() {
-        eprintln!("SKIP xattr: the temporary directory keeps no user attributes");
+    fn skip_xattr() {
+        skip(Capability::Xattr, "the temporary directory keeps no user attributes");
     }
 
     #[test]
@@ -413,7 +414,7 @@ mod tests {
         let (_dir, source, target) = directory();
         let first = take(&source, &target, false).unwrap();
         if !first.is_marked {
-            return skip();
+            return skip_xattr();
         }
         let refusal = take(&source, &target, false).unwrap_err();
         assert!(refusal.cause.contains("another"), "{refusal}");
@@ -426,7 +427,7 @@ mod tests {
     fn a_marked_one_that_was_left_behind_is_replaced_by_a_new_file() {
         let (_dir, source, target) = directory();
         if !leave(&source, &target, 3, 3) {
-            return skip();
+            return skip_xattr();
         }
         let path = usual_path(&target);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).unwrap();
@@ -443,7 +444,7 @@ mod tests {
     fn a_record_that_claims_more_than_the_file_has_is_not_believed() {
         let (_dir, source, target) = directory();
         if !leave(&source, &target, 0, 3) {
-            return skip();
+            return skip_xattr();
         }
         assert_eq!(take(&source, &target, true).unwrap().start, 0);
         assert!(leave(&source, &target, 3, 3));
@@ -486,7 +487,7 @@ mod tests {
     fn a_mark_of_another_name_means_nothing() {
         let (dir, source, target) = directory();
         if !leave(&source, &target, 3, 3) {
-            return skip();
+            return skip_xattr();
         }
         let other = Entry::of_path(&dir.path().join("other")).unwrap();
         std::fs::rename(usual_path(&target), usual_path(&other)).unwrap();

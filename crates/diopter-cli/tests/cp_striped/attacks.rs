@@ -47,7 +47,7 @@ fn refused(user: u32, dir: &Path, line: &str, words: &[&str]) {
 /// another user can't run the command.
 fn ground(mode: u32) -> Option<(tempfile::TempDir, PathBuf)> {
     if !is_root() {
-        skip("root", "only root can be attacked by another user");
+        skip(Capability::Root, "only root can be attacked by another user");
         return None;
     }
     let dir = dir();
@@ -61,7 +61,7 @@ fn ground(mode: u32) -> Option<(tempfile::TempDir, PathBuf)> {
     match run(STRANGER, &shared, "--version") {
         Ok(output) if output.status.success() => Some((dir, shared)),
         other => {
-            skip("root", &format!("another user may not run the test's dio: {other:?}"));
+            skip(Capability::Root, format!("another user may not run the test's dio: {other:?}"));
             None
         }
     }

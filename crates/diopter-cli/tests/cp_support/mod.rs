@@ -13,6 +13,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use diopter_os::{residency, space};
+#[allow(unused_imports, reason = "each test binary uses a part of it")]
+pub use diopter_testkit::env::{Capability, skip};
 
 /// Longest wait for anything that should happen.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -59,11 +61,6 @@ pub fn seed() -> u64 {
 /// Prints a line past the capture of the test harness, where xtask looks for it.
 pub fn tell(line: &str) {
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
-}
-
-/// Says that a test cannot run here.
-pub fn skip(capability: &str, why: &str) {
-    tell(&format!("SKIP {capability}: {why}"));
 }
 
 /// Bytes of a seed: no block of it is zeros, and no two blocks are the same.

@@ -19,7 +19,7 @@ mod workload;
 
 use std::time::Duration;
 
-use cp_support::{dir, skip, tell};
+use cp_support::{Capability, dir, skip, tell};
 use devices::Disks;
 use diopter_lab::BootOptions;
 use diopter_testkit::machine;
@@ -50,7 +50,7 @@ fn dio_serves_the_devices_of_a_common_kernel() {
 #[test]
 fn dio_serves_the_devices_of_older_and_newer_kernels() {
     if std::env::var_os("DIOPTER_SOAK").is_none() {
-        return skip("soak", "the other kernels take several minutes: set DIOPTER_SOAK");
+        return skip(Capability::Soak, "the other kernels take several minutes: set DIOPTER_SOAK");
     }
     // A kernel that fails does not keep the next from being tried.
     let others = OTHERS.map(|series| (series, Host::find as fn(&str) -> _));
@@ -69,7 +69,7 @@ fn dio_serves_the_devices_of_older_and_newer_kernels() {
 #[test]
 fn dio_serves_no_trace_where_a_kernel_is_locked_down() {
     if std::env::var_os("DIOPTER_SOAK").is_none() {
-        return skip("soak", "another boot: set DIOPTER_SOAK");
+        return skip(Capability::Soak, "another boot: set DIOPTER_SOAK");
     }
     boot(Host::find("6.12"), "locked-down", "lockdown=confidentiality");
 }
@@ -83,11 +83,11 @@ fn guest() {
 }
 
 /// Boots a kernel and does a part of the guest; false where there is no kernel or emulator.
-fn boot(host: Result<Host, (&'static str, String)>, part: &str, append: &str) -> bool {
+fn boot(host: Result<Host, (Capability, String)>, part: &str, append: &str) -> bool {
     let host = match host {
         Ok(host) => host,
         Err((capability, why)) => {
-            skip(capability, &why);
+            skip(capability, why);
             return false;
         }
     };

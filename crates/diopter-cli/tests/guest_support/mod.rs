@@ -15,6 +15,7 @@ use diopter_lab::{
     StoreOptions, Watch,
 };
 
+use crate::cp_support::Capability;
 use crate::machine::run;
 
 /// Where the host's programs and libraries are in the guest.
@@ -35,13 +36,13 @@ pub struct Host {
 
 impl Host {
     /// The emulator and a kernel of a series; or the capability that is missing, and why.
-    pub fn find(series: &str) -> Result<Host, (&'static str, String)> {
+    pub fn find(series: &str) -> Result<Host, (Capability, String)> {
         Host::with(|store| store.kernel(series))
     }
 
     /// The emulator and the newest kernel that has modules.
     #[allow(dead_code, reason = "each test binary uses a part of it")]
-    pub fn newest() -> Result<Host, (&'static str, String)> {
+    pub fn newest() -> Result<Host, (Capability, String)> {
         Host::with(|store| {
             let newest = store.builds()?.iter().rev().find(|build| build.has_modules);
             match newest.map(|build| build.series.clone()) {
@@ -57,9 +58,9 @@ impl Host {
 
     fn with(
         choose: impl FnOnce(&mut Store) -> Result<Kernel, LabError>,
-    ) -> Result<Host, (&'static str, String)> {
-        let machine = Machine::find().map_err(|error| ("qemu", error.to_string()))?;
-        let packages = |error: LabError| ("kernel-packages", error.to_string());
+    ) -> Result<Host, (Capability, String)> {
+        let machine = Machine::find().map_err(|error| (Capability::Qemu, error.to_string()))?;
+        let packages = |error: LabError| (Capability::KernelPackages, error.to_string());
         let watch = Watch::new(|_| (), Arc::default());
         let mut store = Store::open(StoreOptions::default(), watch).map_err(packages)?;
         let kernel = choose(&mut store).map_err(packages)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::cp_support::{send, tell, wait_for};
-use crate::{MIB, Place, skip};
+use crate::{Capability, MIB, Place, skip};
 
 /// A refusal takes less of a CPU, in ticks of 10 ms: what else runs does not count.
 const REFUSAL_TICKS_MAX: u64 = 500;
@@ -100,7 +100,7 @@ impl Place {
         fill(&place);
         let words = [&["-q"], options, &["-d", "tree", "image", size]].concat();
         if let Err(why) = place.tool("mkfs.ext2", &words) {
-            skip("mkfs.ext2", &why);
+            skip(Capability::Ext4, why);
             return None;
         }
         Some(place)
@@ -267,7 +267,7 @@ fn a_name_that_its_file_does_not_count_ends_the_copy() {
     let Some(place) = Place::ext3() else { return };
     // The tool does not count the name.
     if let Err(why) = place.tool("debugfs", &["-w", "-R", "ln /file /second", "image"]) {
-        return skip("debugfs", &why);
+        return skip(Capability::Debugfs, why);
     }
     place.refused_early("cp -r image::/ out", &["second name of a file that counts one"]);
     place.tool("debugfs", &["-w", "-R", "sif /file links_count 2", "image"]).unwrap();
@@ -322,7 +322,7 @@ fn directories_that_lead_in_a_circle_end_the_copy() {
     let (first, last) = (place.inode_of("/d"), format!("/{}", vec!["d"; 600].join("/")));
     let request = format!("ln <{first}> {last}/again");
     if let Err(why) = place.tool("debugfs", &["-w", "-R", &request, "image"]) {
-        return skip("debugfs", &why);
+        return skip(Capability::Debugfs, why);
     }
     place.refused_early("cp -r image::/ again", &["a directory that is in two places"]);
 }
@@ -374,7 +374,7 @@ fn directories_deeper_than_the_bound_end_the_copy() {
     let Some(place) = Place::of_tree(&["-b", "1024", "-N", "4096"], "16M", |_| {}) else { return };
     std::fs::write(place.path("commands"), "mkdir d\ncd d\n".repeat(1100)).unwrap();
     if let Err(why) = place.tool("debugfs", &["-w", "-f", "commands", "image"]) {
-        return skip("debugfs", &why);
+        return skip(Capability::Debugfs, why);
     }
     place.refused_early("cp -r image::/ out", &["directories more than 1024 deep"]);
 }

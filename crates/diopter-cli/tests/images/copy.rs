@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use crate::cp_support::{content, data_of};
-use crate::{BIG, MIB, Place};
+use crate::{BIG, Capability, MIB, Place, skip};
 
 /// Where the data of `sparse` is.
 const DATA: (u64, u64) = (512 << 10, 520 << 10);
@@ -42,7 +42,7 @@ fn unwritten_blocks_are_a_hole_in_the_copy() {
     let Some(place) = Place::of("ext4", &[]) else { return };
     let made = place.tool("debugfs", &["-w", "-R", "fallocate sparse 0 127", "image"]);
     if let Err(why) = made {
-        return crate::skip("debugfs", &why);
+        return skip(Capability::Debugfs, why);
     }
     let document = place.json("probe image::/sparse");
     let extents = &document["names"][0]["image"]["node"]["extents"];

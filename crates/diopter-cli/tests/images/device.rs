@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::{Place, skip};
+use crate::{Capability, Place, skip};
 
 /// How long an unmount is tried.
 const UNMOUNT_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -21,7 +21,7 @@ impl Loop<'_> {
         match place.tool("losetup", &["--find", "--show", "image"]) {
             Ok(device) => Some(Loop { place, device, is_mounted: false }),
             Err(why) => {
-                skip("loop", &why);
+                skip(Capability::Loop, why);
                 None
             }
         }
@@ -39,7 +39,7 @@ impl Loop<'_> {
         let mounted = self.place.tool("mount", &[&self.device, "point"]);
         self.is_mounted = mounted.is_ok();
         if let Err(why) = mounted {
-            skip("mount", &why);
+            skip(Capability::Mount, why);
         }
         self.is_mounted
     }
@@ -113,7 +113,7 @@ fn files_of_xfs_come_out_and_shared_ones_are_not_written() {
     let image = std::fs::File::create(place.path("image")).unwrap();
     image.set_len(320 << 20).unwrap();
     if let Err(why) = place.tool("mkfs.xfs", &["-q", "-m", "reflink=1", "image"]) {
-        return skip("mkfs.xfs", &why);
+        return skip(Capability::Xfs, why);
     }
     let Some(mut looped) = Loop::new(&place) else { return };
     if !looped.mount() {

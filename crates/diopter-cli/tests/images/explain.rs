@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::Place;
+use crate::{Capability, Place, skip};
 
 const KIB: u64 = 1024;
 
@@ -133,7 +133,7 @@ fn a_boundary_between_blocks_that_lie_together_is_kept_as_each_kernel_had_it() {
     drop(image);
     let request = format!("set_inode_field /file block[IND] {behind}");
     if let Err(why) = place.tool("debugfs", &["-w", "-R", &request, "image"]) {
-        return crate::skip("debugfs", &why);
+        return skip(Capability::Debugfs, why);
     }
     let of = |length: u64, offset: u64| {
         POLICIES.map(|policy| {

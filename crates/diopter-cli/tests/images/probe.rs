@@ -3,7 +3,7 @@
 use rustix::fs::inotify;
 use serde_json::{Value, json};
 
-use crate::Place;
+use crate::{Capability, Place, skip};
 
 fn node(place: &Place, name: &str) -> (Value, Value) {
     let document = place.json(&format!("probe {name}"));
@@ -108,7 +108,7 @@ fn an_image_that_can_not_be_written_says_so() {
         let looped = place.tool("losetup", &["--find", "--show", "image"]);
         let device = match looped {
             Ok(device) => device,
-            Err(why) => return crate::skip("loop", &why),
+            Err(why) => return skip(Capability::Loop, why),
         };
         let (file, _) = node(&place, "image::/file");
         place.tool("losetup", &["--detach", &device]).unwrap();
@@ -129,7 +129,7 @@ fn a_command_that_only_looks_is_confined_to_its_names() {
         let told = place.run(&format!("--log info {line}"));
         assert_eq!(told.status, 0, "{}", told.stderr);
         if told.stderr.contains("has no Landlock") {
-            return crate::skip("landlock", "this kernel has none");
+            return skip(Capability::Landlock, "this kernel has none");
         }
         assert!(told.stderr.contains("confined by Landlock to 1 names"), "{}", told.stderr);
     }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::Place;
+use crate::{Capability, Place, skip};
 
 #[test]
 fn what_is_no_image_or_a_broken_one_is_told_with_what_to_do() {
@@ -31,7 +31,7 @@ fn an_image_whose_journal_must_be_replayed_is_refused() {
     let Some(place) = Place::ext3() else { return };
     let marked = place.tool("debugfs", &["-w", "-R", "feature needs_recovery", "image"]);
     if let Err(why) = marked {
-        return crate::skip("debugfs", &why);
+        return skip(Capability::Debugfs, why);
     }
     place.refused("cp image::/file out", &["journal", "e2fsck"]);
     place.refused("explain write image::/file --offset 0 --length 4k", &["journal", "e2fsck"]);

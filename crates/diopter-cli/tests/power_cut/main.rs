@@ -21,7 +21,7 @@ mod write_log;
 use diopter_testkit::machine;
 
 use boot::{Format, record};
-use cp_support::{Numbers, dir, seed, skip, tell};
+use cp_support::{Capability, Numbers, dir, seed, skip, tell};
 use guest_support::Host;
 use judge::{Moment, judge};
 use states::{CUTS, Disk};
@@ -37,11 +37,11 @@ const STATES_OF_A_SOAK: usize = 300;
 #[test]
 fn a_power_cut_leaves_the_old_or_the_new_file_and_all_that_was_acknowledged() {
     if let Some(why) = machine::loop_missing() {
-        return skip("loop", &why);
+        return skip(Capability::Loop, why);
     }
     let host = match Host::find(SERIES) {
         Ok(host) => host,
-        Err((capability, why)) => return skip(capability, &why),
+        Err((capability, why)) => return skip(capability, why),
     };
     let is_soak = std::env::var_os("DIOPTER_SOAK").is_some();
     let states = if is_soak { STATES_OF_A_SOAK } else { STATES };

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::cp_support::{dir, skip, tell};
+use super::cp_support::{Capability, dir, skip, tell};
 
 /// Size of the file system: room for the jobs' files, made in a moment.
 const BYTES: u64 = 400 << 20;
@@ -18,16 +18,21 @@ impl Mount {
     /// `None`, with a line that says why, where it can't be had.
     pub fn new() -> Option<Mount> {
         if !rustix::process::geteuid().is_root() {
-            skip("loop", "only root attaches loop devices");
+            skip(Capability::Loop, "only root attaches loop devices");
             return None;
         }
         if !Path::new("/sys/kernel/tracing/events/iomap/iomap_dio_rw_begin").exists() {
-            skip("tracefs", "no tracefs at /sys/kernel/tracing, or a kernel before 6.6");
+            skip(Capability::Tracefs, "no tracefs at /sys/kernel/tracing, or a kernel before 6.6");
             return None;
         }
-        for tool in ["fio", "mkfs.ext4", "losetup"] {
+        let tools = [
+            ("fio", Capability::Fio),
+            ("mkfs.ext4", Capability::Ext4),
+            ("losetup", Capability::Loop),
+        ];
+        for (tool, capability) in tools {
             if Command::new(tool).arg("--version").output().is_err() {
-                skip(tool, "it is not installed");
+                skip(capability, format!("{tool} is not installed"));
                 return None;
             }
         }

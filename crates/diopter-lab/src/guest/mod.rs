@@ -5,22 +5,21 @@ pub mod record;
 
 use std::fmt::Write;
 
-use super::matrix::{BASE_IOS, Device, Engine, FileSystem, TRACED_IOS, ios_of};
+use crate::matrix::{BASE_IOS, Device, Engine, FileSystem, TRACED_IOS, ios_of};
 use diopter_bench::document::Job;
 
-/// What the scripts have in common.
+/// The library of the scripts.
 const LIBRARY: &str = include_str!("lab.sh");
 /// Adds up a trace.
 const TRACE: &str = include_str!("trace.awk");
 /// No traced pass moves more than this: each bio is an event.
 const TRACED_BYTES_MAX: u64 = 64 << 20;
 
-/// One thing to measure within a boot. What the guest tells of it has its index as `cell`.
+/// One measurement of a boot. The guest's output has its index as `cell`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assignment {
-    /// The job.
     pub job: Job,
-    /// Who does it.
+    /// The engine that makes the requests.
     pub engine: Engine,
 }
 
@@ -40,12 +39,12 @@ impl Assignment {
         Passes { base, measured: base + ios, traced }
     }
 
-    /// Whether only its first time counts, so that it can be traced and not measured.
+    /// Returns true if only its first time counts: it can be traced, and not measured.
     fn is_once(&self) -> bool {
         self.job.layout == "none"
     }
 
-    /// What the library is told of it.
+    /// Returns the arguments of the library.
     fn words(&self) -> String {
         let Job { rw, block_bytes, iodepth, offset, size, .. } = &self.job;
         let engine = self.engine.name();

@@ -1,31 +1,29 @@
-//! What a guest tells, one JSON object a line: readings before and after, counts of a trace. No
+//! The output of a guest, one JSON object a line: readings before and after, counts of a trace. No
 //! figure is made here.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// All that a boot told.
+/// The output of a boot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// The kernel and its machine.
     pub kernel: Option<KernelRecord>,
-    /// The device.
     pub device: Option<DeviceRecord>,
     /// Mount options; `None` for a raw device.
     pub mount_options: Option<String>,
-    /// By cell.
     pub cells: BTreeMap<usize, CellReport>,
-    /// Why the guest gave up, if it did.
+    /// The reason why the guest stopped early, if it did.
     pub failure: Option<String>,
     /// The first line that could not be read.
     pub unread: Option<String>,
 }
 
-/// What was told of one cell.
+/// The records of one cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CellReport {
-    /// What it takes to begin and to end.
+    /// The cost to begin and to end.
     pub base: Option<Reading>,
     /// The measured pass.
     pub run: Option<Reading>,
@@ -43,7 +41,6 @@ pub struct KernelRecord {
     pub release: String,
     /// `uname -v`.
     pub version: String,
-    /// Its command line.
     pub command_line: String,
     /// Model of the processor.
     pub cpu: String,
@@ -57,7 +54,6 @@ pub struct KernelRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DeviceRecord {
-    /// Its name.
     pub name: String,
     /// Its size.
     pub bytes: u64,
@@ -72,7 +68,7 @@ pub struct Reading {
     pub ios: u64,
     /// The guest's clock.
     pub now_ns: [u64; 2],
-    /// How long its processor was idle; `None` where the kernel does not tell.
+    /// How long its processor was idle; `None` if the kernel does not report it.
     pub idle_ns: Option<[u64; 2]>,
     /// Context switches since boot.
     pub switches: [u64; 2],
@@ -80,10 +76,9 @@ pub struct Reading {
     pub fio: FioReport,
 }
 
-/// Of fio's report, what is used.
+/// The part of fio's report that is used.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct FioReport {
-    /// One.
     pub jobs: Vec<FioJob>,
 }
 
@@ -93,19 +88,15 @@ pub struct FioReport {
 pub struct FioJob {
     /// An errno, or 0.
     pub error: i32,
-    /// What was read.
     pub read: FioDirection,
-    /// What was written.
     pub write: FioDirection,
 }
 
-/// One direction.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct FioDirection {
     /// Requests.
     pub total_ios: u64,
-    /// Bytes.
     pub io_bytes: u64,
     /// Requests that moved less than asked.
     pub short_ios: u64,
@@ -125,7 +116,6 @@ pub struct FioLatency {
     pub min: u64,
     /// The longest.
     pub max: u64,
-    /// The mean.
     pub mean: f64,
     /// The standard deviation.
     pub stddev: f64,
@@ -136,7 +126,7 @@ pub struct FioLatency {
     pub percentile: BTreeMap<String, u64>,
 }
 
-/// What a trace adds up to.
+/// The counts of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct TraceRecord {

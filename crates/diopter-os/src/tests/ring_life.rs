@@ -5,6 +5,8 @@ use std::io::{PipeWriter, Write, pipe};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::time::Instant;
 
+use diopter_skip::{Capability, skip};
+
 use super::*;
 use crate::testing::SignalStorm;
 
@@ -276,7 +278,7 @@ fn the_slot_of_a_registered_ring_is_given_back() {
     let slab = slab();
     let Some(first) = ring_of(&slab, 2, RingWanted::ALL) else { return };
     if !first.features().granted.registered_ring {
-        return testing::print_skip("uring: this kernel registers no rings");
+        return skip(Capability::Uring, "this kernel registers no rings");
     }
     drop(first);
     for round in 0..100 {

@@ -4,12 +4,13 @@ use std::io::{Write, pipe};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use diopter_skip::{Capability, skip};
+
 use crate::buf::IoBuf;
 use crate::event::EventFd;
 use crate::object::OpenObject;
 use crate::op::{BioDraft, BioSpec, Op, RwFlags, Span};
 use crate::slab::{Slab, SlabShape};
-use crate::testing;
 use crate::uring::{Ring, RingWanted};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -25,7 +26,7 @@ fn ring(slab: &Slab, wanted: RingWanted) -> Option<Ring> {
         Ok(ring) => return Some(ring),
         Err(errno) => errno,
     };
-    testing::print_skip(&format!("uring: io_uring_setup answers {errno}"));
+    skip(Capability::Uring, format!("io_uring_setup fails with {errno}"));
     None
 }
 

@@ -1,8 +1,8 @@
 //! `buffered-fallback`: requests that went through the page cache although they were to be direct.
 
-use super::super::document::{Finding, Severity};
-use super::super::model::Trace;
 use super::{PER_MILLE_COSTLY, shown};
+use crate::document::{Finding, Severity};
+use crate::model::Trace;
 
 pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
     let found = shown(trace, PER_MILLE_COSTLY, |_| true, |request| request.is_buffered);
@@ -16,7 +16,7 @@ pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
                 inline data, journalled data, or a hole that ext4 had to fill) and copied the \
                 bytes through the page cache without saying so"
             .to_owned(),
-        remedy: "dio probe FILE tells the alignment and what keeps the file from being direct"
+        remedy: "dio probe FILE reports the alignment and what keeps the file from being direct"
             .to_owned(),
     });
     finding.into_iter().collect()

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use diopter::probe::known;
 
-use super::super::document::{Finding, Severity};
-use super::super::model::{Context, Trace, TracedOp, TracedRequest};
 use super::{PER_MILLE_COSTLY, PER_MILLE_REST, Shown, median, shown, time_text};
+use crate::document::{Finding, Severity};
+use crate::model::{Context, Trace, TracedOp, TracedRequest};
 use crate::phases::Phases;
 
 /// Why a completion was put off.
@@ -66,7 +66,7 @@ impl Reason {
                 "this kernel completes every asynchronous write of this file system in a worker, a \
                  plain overwrite too: a hand-over and a wake-up each"
             }
-            Reason::Unknown => "nothing that was seen of them tells why",
+            Reason::Unknown => "no event shows why",
         }
     }
 
@@ -85,7 +85,7 @@ impl Reason {
             }
             Reason::Kernel => known::REMEDY_DEFERRED_BY_KERNEL.to_owned(),
             Reason::Unknown => {
-                "the function that put them off (`deferred_by`), if the trace has it, tells more"
+                "look at the function that put them off (`deferred_by`), if the trace has it"
                     .to_owned()
             }
         }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::super::document::{Finding, Severity};
-use super::super::model::{Context, Door, Trace, TracedRequest};
-use super::super::summary::in_flight_max;
 use super::{Shown, count};
+use crate::document::{Finding, Severity};
+use crate::model::{Context, Door, Trace, TracedRequest};
+use crate::phases::in_flight_max;
 
 /// Requests of a thread below which nothing is said: the queue was hardly used.
 const REQUESTS_MIN: u64 = 32;
@@ -62,8 +62,8 @@ fn finding(trace: &Trace, shown: &Shown, reached: u64, room: u64) -> Finding {
     }
 }
 
-/// Whether others could have been in flight beside it: not if the kernel holds it alone (another
-/// finding), and not on a device that is done before the submission returns.
+/// Returns true if others could have been in flight with it: not if the kernel holds it alone
+/// (another finding), and not on a device that is done before the submission returns.
 fn could_overlap(trace: &Trace, request: &TracedRequest) -> bool {
     let is_inline = request
         .bios

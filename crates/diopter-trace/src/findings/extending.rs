@@ -1,10 +1,10 @@
 //! `serialised-extending`: writes past the end of a file, one after the other however many were to
 //! be in flight.
 
-use super::super::document::{Finding, Severity};
-use super::super::model::{Trace, TracedOp, TracedRequest};
-use super::super::phases::end_of;
 use super::{PER_MILLE_COSTLY, Shown, shown};
+use crate::document::{Finding, Severity};
+use crate::model::{Trace, TracedOp, TracedRequest};
+use crate::phases::end_of;
 
 /// Pairs of neighbours that must follow each other without overlap, per mille. Not all: what the
 /// first writes of a job meet (blocks that are there already) is not what the others meet.
@@ -40,7 +40,7 @@ fn finding(trace: &Trace) -> Option<Finding> {
     })
 }
 
-/// Whether those writes of each file followed each other without overlap.
+/// Returns true if those writes of each file followed each other without overlap.
 fn is_serial(trace: &Trace, shown: &Shown) -> bool {
     let mut sorted: Vec<&TracedRequest> =
         shown.requests.iter().map(|at| &trace.requests[*at]).collect();

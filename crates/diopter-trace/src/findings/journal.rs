@@ -1,8 +1,8 @@
 //! `journal-wait`: requests that waited until the file system's journal had committed.
 
-use super::super::document::{Finding, Severity};
-use super::super::model::Trace;
 use super::{PER_MILLE_COSTLY, shown};
+use crate::document::{Finding, Severity};
+use crate::model::Trace;
 
 pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
     let found = shown(trace, PER_MILLE_COSTLY, |_| true, |request| request.waited_for_journal);
@@ -17,7 +17,7 @@ pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
                 cache"
             .to_owned(),
         remedy: "allocate and write the file before; flush once after many writes instead of each \
-                 (no O_DSYNC, one fdatasync); keep the journal on a device of its own"
+                 (no O_DSYNC, one fdatasync); keep the journal on a separate device"
             .to_owned(),
     });
     finding.into_iter().collect()

@@ -1,5 +1,5 @@
 //! From a trace to what slowed it down: pure functions, one family of findings to a file. A finding
-//! stands only on what was seen; what nobody saw is never a finding.
+//! needs evidence; what no event showed is never a finding.
 //!
 //! A rule looks at one file at a time: a file counts if the cause shows in a share of its requests
 //! that is too large for chance. So one bad file among a hundred is found, and one odd request
@@ -16,9 +16,9 @@ mod split;
 
 use std::collections::BTreeMap;
 
-use super::document::{Evidence, ExampleRequest, Finding};
-use super::model::{Context, Trace, TracedOp, TracedRequest};
-use super::phases::Phases;
+use crate::document::{Evidence, ExampleRequest, Finding};
+use crate::model::{Context, Trace, TracedOp, TracedRequest};
+use crate::phases::Phases;
 
 /// Files that evidence names.
 const FILES_MAX: usize = 8;
@@ -31,11 +31,11 @@ const PER_MILLE_COSTLY: u64 = 10;
 /// A cause that makes one bio more of a request matters from this share on: below 10 % the mean
 /// grows by less than a tenth of a bio. In per mille.
 const PER_MILLE_SPLIT: u64 = 100;
-/// What is left when no other reason is known matters from this share on: beside a job's own cause
-/// there are always a few requests that it does not meet. In per mille.
+/// The least share of requests without a known reason that matters: in addition to a job's own
+/// cause there are always a few requests that it does not meet. In per mille.
 const PER_MILLE_REST: u64 = 100;
 
-/// What slowed the command's requests down, the worst first.
+/// Returns the causes that slowed the command's requests down, the worst first.
 #[must_use]
 pub fn findings(trace: &Trace) -> Vec<Finding> {
     let rules: [fn(&Trace) -> Vec<Finding>; 8] = [
@@ -54,7 +54,7 @@ pub fn findings(trace: &Trace) -> Vec<Finding> {
     found
 }
 
-/// Where a completion ran, as documents tell it.
+/// Returns the place of a completion in the words of the document.
 #[must_use]
 pub fn context_name(context: Context) -> &'static str {
     match context {
@@ -85,7 +85,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// What evidence is made of: counts, files, and the slowest of the requests.
+    /// Returns the evidence: counts, files, and the slowest of the requests.
     fn evidence(&self, trace: &Trace, seen: String) -> Evidence {
         let mut files: Vec<usize> =
             self.requests.iter().map(|request| trace.requests[*request].file).collect();
@@ -104,8 +104,8 @@ impl Shown {
 
     /// `12 of 200 writes (6.0 %)`.
     fn share(&self, noun: &str) -> String {
-        let told = share_text(count(self.requests.len()), self.of);
-        format!("{} of {} {noun} ({told})", self.requests.len(), self.of)
+        let share = share_text(count(self.requests.len()), self.of);
+        format!("{} of {} {noun} ({share})", self.requests.len(), self.of)
     }
 }
 

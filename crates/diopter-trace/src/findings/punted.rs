@@ -1,8 +1,8 @@
 //! `io-wq-punt`: io_uring could not submit requests without blocking and gave them to a worker.
 
-use super::super::document::{Finding, Severity};
-use super::super::model::{Door, Trace};
 use super::{PER_MILLE_COSTLY, shown};
+use crate::document::{Finding, Severity};
+use crate::model::{Door, Trace};
 
 pub(super) fn findings(trace: &Trace) -> Vec<Finding> {
     let is_uring = |door| matches!(door, Door::Uring | Door::Unknown);

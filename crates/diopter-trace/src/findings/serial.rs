@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::super::document::{Finding, Severity};
-use super::super::model::{Trace, TracedRequest};
-use super::super::phases::end_of;
 use super::{Shown, count};
+use crate::document::{Finding, Severity};
+use crate::model::{Trace, TracedRequest};
+use crate::phases::end_of;
 
 /// Requests from which on a turn over objects is a pattern and not a coincidence: two full rounds
 /// of the smallest stripe count that is worth striping.
@@ -57,7 +57,8 @@ fn finding(trace: &Trace, shown: &Shown) -> Finding {
     }
 }
 
-/// Whether the requests of one thread go over several files in turn and wait for each other.
+/// Returns true if the requests of one thread go over several files in turn and wait for each
+/// other.
 fn is_serial(trace: &Trace, requests: &[usize]) -> bool {
     if requests.len() < REQUESTS_MIN {
         return false;
@@ -74,8 +75,8 @@ fn is_serial(trace: &Trace, requests: &[usize]) -> bool {
     is_most(moves) && is_most(waits) && goes_round(&sorted)
 }
 
-/// Whether the files are visited in the same order again and again, as stripes are: most steps go
-/// where most steps from the same file go.
+/// Returns true if the files are visited in the same order again and again, as stripes are: most
+/// steps go where most steps from the same file go.
 fn goes_round(sorted: &[&TracedRequest]) -> bool {
     let mut steps: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
     for pair in sorted.windows(2) {

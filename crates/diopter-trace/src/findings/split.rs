@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 
 use diopter::probe::known;
 
-use super::super::document::{Finding, Severity};
-use super::super::model::{Trace, TracedBio, TracedFile, TracedRequest};
 use super::{PER_MILLE_SPLIT, Shown, shown_times};
+use crate::document::{Finding, Severity};
 use crate::model;
+use crate::model::{Trace, TracedBio, TracedFile, TracedRequest};
 
 /// Pages of memory that one bio takes (`BIO_MAX_VECS`). Pages that lie apart, as most do, are a
 /// segment each, so a bio that holds as many was ended by that limit.
 const BIO_PAGES_MAX: u64 = 256;
 
-/// What cut a request.
+/// A limit that cut a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     SizeLimit,
@@ -84,8 +84,8 @@ fn by_extent(trace: &Trace) -> Option<Finding> {
         reason: None,
         severity: Severity::Warning,
         evidence,
-        cause: "the file lies in pieces that are small beside the requests, and a bio never spans \
-                two pieces"
+        cause: "the file lies in pieces that are small compared with the requests, and a bio \
+                never spans two pieces"
             .to_owned(),
         remedy: known::REMEDY_SPLIT_BY_EXTENT.to_owned(),
     })
@@ -122,7 +122,7 @@ fn shown_by(trace: &Trace, cut: Cut) -> Option<Shown> {
     shown_times(trace, PER_MILLE_SPLIT, has_bios, times)
 }
 
-/// What cut a request: between its bios, and within each.
+/// Returns the limits that cut a request: between its bios, and within each.
 fn cuts_of(trace: &Trace, request: &TracedRequest) -> Vec<Cut> {
     let bios: Vec<&TracedBio> =
         request.bios.iter().filter_map(|bio| trace.bios.get(*bio)).collect();
@@ -161,8 +161,8 @@ fn crosses(bio: &TracedBio, boundary: u64) -> bool {
     first.checked_div(boundary) != last.checked_div(boundary)
 }
 
-/// Whether these cuts make the bios of their files a tenth more. Of requests that are several bios
-/// anyway, a cut now and then is none.
+/// Returns true if these cuts make the bios of their files a tenth more. For requests of several
+/// bios anyway, a cut now and then is none.
 fn adds_a_tenth(trace: &Trace, shown: &Shown) -> bool {
     let files: BTreeSet<usize> = shown.requests.iter().map(|at| trace.requests[*at].file).collect();
     let requests = trace.requests.iter().filter(|request| files.contains(&request.file));

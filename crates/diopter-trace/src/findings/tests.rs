@@ -1,4 +1,4 @@
-//! The table of jobs and findings: each cause is told by the job that has it, and by no other.
+//! The table of jobs and findings: each cause is found in the job that has it, and in no other.
 
 use std::collections::BTreeSet;
 

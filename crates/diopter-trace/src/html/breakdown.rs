@@ -1,23 +1,22 @@
 //! Where the time went, as an icicle: all requests, then files, reads and writes, phases. Each
-//! block is as wide as the time of what it stands for; blocks stand on what they are part of.
+//! block is as wide as its time; a block is above the one that it is part of.
 
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
-use super::super::document::{PhaseLatency, Summary};
-use super::super::findings::{op_name, time_text};
-use super::super::model::Trace;
-use super::super::phases::{PHASE_NAMES, Phases};
 use super::parts::{percent, width};
+use crate::document::{PhaseLatency, Summary};
+use crate::findings::{op_name, time_text};
+use crate::model::Trace;
+use crate::phases::{PHASE_NAMES, Phases};
 
-/// Files that have a block of their own.
+/// Files that have a separate block.
 const FILES_MAX: usize = 8;
 
 /// Time of one file's reads or writes, by phase; the last is time that no phase explains.
 type Times = [u64; 6];
 
-/// One block.
 struct Block {
     level: usize,
     from: u64,
@@ -126,7 +125,7 @@ fn table(summary: &Summary, whole: u64) -> Markup {
         "until the driver had the last bio",
         "until the device was done",
         "until the completion ran",
-        "until whoever waited had it",
+        "until the waiting thread had it",
     ];
     let phases = [latency.submit, latency.queue, latency.device, latency.detour, latency.wake];
     html! {

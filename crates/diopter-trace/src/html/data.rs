@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use super::super::findings::{context_name, op_name};
-use super::super::model::{Trace, TracedBio, TracedRequest};
-use super::super::phases::{Phases, end_of};
-use super::super::sample::{Sample, Why};
+use crate::findings::{context_name, op_name};
+use crate::model::{Trace, TracedBio, TracedRequest};
+use crate::phases::{Phases, end_of};
+use crate::sample::{Sample, Why};
 
-/// Bios of one request that are drawn. One that was cut finer is told by their number.
+/// Bios of one request that are drawn. One that was cut finer is shown by their number.
 const BIOS_MAX: usize = 64;
 
 #[derive(Serialize)]
@@ -41,7 +41,7 @@ struct Request<'a> {
     p: [Option<u64>; 5],
     /// Why it is here.
     w: Vec<&'static str>,
-    /// What else is known of it.
+    /// Other facts about it.
     k: Vec<&'static str>,
     /// Its bios, and how many there are.
     i: Vec<Bio>,

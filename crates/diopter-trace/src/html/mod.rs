@@ -1,5 +1,5 @@
 //! The page: one file that a browser shows without network. Figures and tables are in the markup;
-//! the timeline of single requests is drawn by `assets/trace.js` from the data beside it.
+//! the timeline of single requests is drawn by `assets/trace.js` from the data in the page.
 
 mod breakdown;
 mod data;
@@ -7,9 +7,9 @@ mod parts;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::document::Summary;
-use super::model::Trace;
-use super::sample::Sample;
+use crate::document::Summary;
+use crate::model::Trace;
+use crate::sample::Sample;
 
 const STYLE: &str = include_str!("../../assets/trace.css");
 const SCRIPT: &str = include_str!("../../assets/trace.js");
@@ -20,7 +20,7 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
 /// Seed of the requests that are shown by chance: the same trace gives the same page.
 const SEED: u64 = 1;
 
-/// The page of a trace and of what it told.
+/// Returns the page of a trace and its summary.
 #[must_use]
 pub fn page(trace: &Trace, summary: &Summary) -> String {
     let sample = Sample::of(trace, summary, SEED);
@@ -90,7 +90,7 @@ fn timeline(summary: &Summary, sample: &Sample) -> Markup {
     }
 }
 
-/// JSON that cannot end the element that it stands in.
+/// JSON that cannot end the element that it is in.
 fn in_script(json: &str) -> String {
     json.replace('<', "\\u003c")
 }

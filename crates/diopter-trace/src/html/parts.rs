@@ -2,8 +2,8 @@
 
 use maud::{Markup, html};
 
-use super::super::document::{Completions, Finding, PhaseLatency, Severity, Summary};
-use super::super::findings::time_text;
+use crate::document::{Completions, Finding, PhaseLatency, Severity, Summary};
+use crate::findings::time_text;
 
 /// Files that are listed; the JSON document has them all.
 const FILES_MAX: usize = 50;
@@ -11,7 +11,7 @@ const FILES_MAX: usize = 50;
 /// Sizes of bios that are listed one by one.
 const SIZES_MAX: usize = 12;
 
-/// What was traced, the figures that matter most, and what makes them doubtful.
+/// Returns the head: the command, the figures that matter most, and the reasons to doubt them.
 pub fn head(summary: &Summary) -> Markup {
     let total = summary.latency_ns.total;
     let time =
@@ -50,14 +50,14 @@ pub fn head(summary: &Summary) -> Markup {
     }
 }
 
-/// What slowed the command down.
+/// Returns the causes that slowed the command down.
 pub fn findings(summary: &Summary) -> Markup {
     html! {
         section #findings {
             h2 { "Findings" }
             @if summary.requests == 0 {
                 p { "No direct I/O was seen: the command made no request with O_DIRECT, or none on \
-                     a file system or device that tells of it." }
+                     a file system or device that reports it." }
             } @else if summary.findings.is_empty() {
                 p { "None: nothing that was seen slowed it down." }
             }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::summary::summary;
 use crate::synthetic::Job;
+use diopter_testkit::env::{Capability, skip};
 
 fn page_of(trace: &Trace) -> String {
     page(trace, &summary(trace))
@@ -64,7 +65,7 @@ fn nothing_traced_makes_a_page_that_says_so() {
     assert!(page.contains("No direct I/O was seen"));
 }
 
-/// What a browser makes of a page, and what it says about it; `None` where there is none.
+/// Returns the DOM and the log of a browser for a page; `None` if there is no browser.
 fn seen_by_a_browser(page: &str) -> Option<(String, String)> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("page.html");
@@ -86,7 +87,7 @@ fn seen_by_a_browser(page: &str) -> Option<(String, String)> {
     browser.arg(format!("--user-data-dir={}", dir.path().join("profile").display()));
     browser.arg(format!("file://{}#request-17", file.display()));
     let Ok(output) = browser.output() else {
-        eprintln!("SKIP chromium: it is not installed");
+        skip(Capability::Chromium, "chromium is not installed");
         return None;
     };
     let [dom, said] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());

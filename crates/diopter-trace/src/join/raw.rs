@@ -34,7 +34,7 @@ impl Join {
         self.add_bio(event.time, number, &sectors);
     }
 
-    /// A request on a raw device, as its first bio tells it.
+    /// A request on a raw device, as its first bio shows it.
     fn raw_begin(&mut self, event: &Event, sectors: &Sectors, is_waited_for: Option<bool>) {
         let start = sectors.start.saturating_sub(self.files.first_sector(sectors.device));
         let begin = Begin {

@@ -1,6 +1,8 @@
 //! Events as a kernel would send them, and what they are joined to.
 
+use super::complete::EAGAIN;
 use super::*;
+use crate::event::{Begin, Device, Flow, IOCB_NOWAIT};
 
 const ROOT: u32 = 10;
 const WORKER: u32 = 11;
@@ -99,7 +101,7 @@ fn without_a_ring_who_does_not_wait_came_by_linux_aio() {
     let mut told = Told::new();
     told.begin(ROOT, 0).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
     assert_eq!(told.end().requests[0].door, Door::Aio);
-    // With both, only an entry tells.
+    // With both, only an entry shows it.
     let mut told = Told::new();
     told.ring().at(ROOT, What::QueueMade { is_ring: false, entries: 32 });
     told.begin(ROOT, 0).complete(ROOT);
@@ -121,7 +123,7 @@ fn an_attempt_that_would_have_waited_and_the_workers_request_are_one() {
     assert_eq!(trace.requests.len(), 1);
     let request = &trace.requests[0];
     assert!(request.is_punted && request.door == Door::Uring);
-    // From the first attempt to the answer.
+    // From the first attempt to the completion.
     assert_eq!(request.times.begin, 3000);
     assert_eq!(request.times.woken, Some(9000));
 }
@@ -131,7 +133,7 @@ fn an_entry_whose_place_is_used_again_does_not_change_the_earlier_request() {
     let mut told = Told::new();
     told.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, 0).bio(ROOT);
     told.at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
-    // Its answer and the next submission are not told.
+    // Its completion and the next submission are not recorded.
     told.at(ROOT, What::UringPunted(ENTRY)).begin(WORKER, 0).bio(WORKER);
     told.at(WORKER, What::BioDone(sectors(0))).complete(WORKER);
     let punted: Vec<bool> = told.end().requests.iter().map(|request| request.is_punted).collect();

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 
-use super::findings::{context_name, op_name};
-use super::model::{Trace, TracedBio, TracedRequest};
-use super::phases::{PHASE_NAMES, Phases, end_of};
+use crate::findings::{context_name, op_name};
+use crate::model::{Trace, TracedBio, TracedRequest};
+use crate::phases::{PHASE_NAMES, Phases, end_of};
 use proto::{
     DebugAnnotation, EventKind, Ordering, PerfettoTrace, TracePacket, TrackDescriptor, TrackEvent,
 };
@@ -39,7 +39,7 @@ enum Note {
     Text(String),
 }
 
-/// Slices that stand below one title.
+/// Slices below one title.
 struct Group {
     title: String,
     slices: Vec<Slice>,
@@ -82,7 +82,7 @@ fn slice_of_request(trace: &Trace, at: u64, request: &TracedRequest) -> Slice {
     let mut within = Vec::new();
     let phases = Phases::of(trace, request);
     for (name, length) in PHASE_NAMES.into_iter().zip(phases.in_order()) {
-        // A phase that nobody saw is a gap until the next one that has a length.
+        // A phase without events is a gap until the next one that has a length.
         let Some(length) = length else { continue };
         within.push((name, from, from + length));
         from += length;

@@ -72,7 +72,6 @@ pub struct TrackEvent {
     pub ending_flows: Vec<u64>,
 }
 
-/// What an event is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum EventKind {
@@ -81,7 +80,7 @@ pub enum EventKind {
     SliceEnd = 2,
 }
 
-/// A name and a value beside a slice.
+/// A name and a value of a slice.
 #[derive(Clone, PartialEq, Message)]
 pub struct DebugAnnotation {
     #[prost(uint64, optional, tag = "3")]

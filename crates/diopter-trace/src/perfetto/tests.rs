@@ -1,4 +1,4 @@
-//! What the Perfetto UI needs of a trace: tracks, nesting, arrows.
+//! The needs of the Perfetto UI: tracks, nesting, arrows.
 
 use std::collections::BTreeSet;
 

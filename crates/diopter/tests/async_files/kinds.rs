@@ -7,7 +7,7 @@ use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use futures::future::join_all;
 
 use crate::bytes::{EXECUTORS, content, memory, memory_of};
-use crate::env;
+use crate::env::{self, Capability};
 
 const LENGTH: usize = 300_000;
 
@@ -56,7 +56,7 @@ fn a_file_inside_an_image_is_a_file() {
     let made = make.env("PATH", path).args(["-q", "-F", "-d"]).arg(&tree);
     match made.arg(&image).arg("16M").status() {
         Ok(status) if status.success() => {}
-        other => return env::skip("ext4", format!("mkfs.ext4: {other:?}")),
+        other => return env::skip(Capability::Ext4, format!("mkfs.ext4: {other:?}")),
     }
     for (name, run) in EXECUTORS {
         eprintln!("under {name}");

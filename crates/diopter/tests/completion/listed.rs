@@ -8,6 +8,7 @@ use diopter::{
     Completion, CompletionPlace, CompletionPolicy, CompletionReason, Engine, EngineOptions, Errno,
     File, FinishedRequest, IoBuf, Policies, RangeState, Request, RwFlags,
 };
+use diopter_testkit::env::{Capability, skip};
 
 use crate::bench::{Bench, LONG, MIB, Shape, finish, memory};
 
@@ -46,7 +47,7 @@ fn written_file(dir: &std::path::Path) -> Option<File> {
     if why == CompletionReason::Overwrite && place == CompletionPlace::Inline {
         return Some(file);
     }
-    eprintln!("SKIP cached pages: an overwrite completes by {why:?} here");
+    skip(Capability::Direct, format!("an overwrite completes by {why:?}"));
     None
 }
 

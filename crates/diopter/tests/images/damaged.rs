@@ -11,7 +11,7 @@ use diopter::{
 };
 
 use crate::agreement::BOUNDARIES;
-use crate::env;
+use crate::env::{self, Capability};
 use crate::ground::{self, EXT4, Format, MIB, Volume, XFS};
 use crate::machine::{self, Loop};
 use crate::story::Story;
@@ -166,7 +166,7 @@ fn an_image_that_was_cut_after_it_was_opened_is_told_with_the_block_that_is_miss
 fn a_device_that_fails_under_metadata_is_told_with_the_block_that_was_read() {
     let _machine = machine::alone();
     if let Some(why) = machine::loop_missing() {
-        return env::skip("loop", why);
+        return env::skip(Capability::Loop, why);
     }
     let Some(story) = Story::new() else { return };
     let (place, inode) = (story.second_group(), format!("inode {}", story.inode()));

@@ -11,7 +11,7 @@ use diopter_core::extent::ExtentState;
 use diopter_core::prng::Prng;
 use diopter_images::image;
 
-use crate::env;
+use crate::env::{self, Capability};
 use crate::files::{self, Piece};
 use crate::machine::{self, Dir, FileSystem, Loop, Mount};
 
@@ -100,7 +100,7 @@ pub struct Known {
 /// Whether everything that a volume needs is here; says what is not.
 pub fn is_possible(kind: FileSystem) -> bool {
     if let Some(why) = machine::loop_missing() {
-        env::skip("loop", why);
+        env::skip(Capability::Loop, why);
         return false;
     }
     if let Some((capability, why)) = kind.missing() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use diopter::{BoundaryPolicy, File, Image, IoBuf, OpenOptions, Plan, PlanQuery, Policies};
 use diopter_core::bio::EndedBy;
 
-use crate::env;
+use crate::env::{self, Capability};
 use crate::machine::{self, FileSystem, Loop, Mount};
 use crate::story::{KIB, Story};
 
@@ -32,7 +32,7 @@ struct Device {
 impl Device {
     fn new() -> Option<Device> {
         if let Some(why) = machine::loop_missing() {
-            env::skip("loop", why);
+            env::skip(Capability::Loop, why);
             return None;
         }
         let story = Story::new()?;
@@ -221,7 +221,7 @@ fn check_requests(device: &Loop, file: &File) {
 fn the_requests_of_a_raw_device_are_those_that_it_counts() {
     let _machine = machine::alone();
     if let Some(why) = machine::loop_missing() {
-        return env::skip("loop", why);
+        return env::skip(Capability::Loop, why);
     }
     let device = Loop::new("requests", 8 * MIB, 512).unwrap();
     let file = File::open(device.device()).unwrap();
@@ -239,7 +239,7 @@ fn the_requests_of_a_plain_file_are_those_that_its_device_counts() {
         return env::skip(capability, why);
     }
     if let Some(why) = machine::loop_missing() {
-        return env::skip("loop", why);
+        return env::skip(Capability::Loop, why);
     }
     let mount = Mount::new(kind, 64 * MIB, "defaults").unwrap();
     let options = OpenOptions::new().read(true).write(true).create(true);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use diopter::{BoundaryPolicy, File, Image, PlanQuery, Policies};
 
 use crate::agreement::BOUNDARIES;
-use crate::env;
+use crate::env::{self, Capability};
 use crate::machine::{self, Dir};
 
 pub const KIB: u64 = 1 << 10;
@@ -28,7 +28,7 @@ pub struct Story {
 impl Story {
     pub fn new() -> Option<Story> {
         if let Err(why) = machine::run("mkfs.ext4", &["-V"]) {
-            env::skip("ext4", why);
+            env::skip(Capability::Ext4, why);
             return None;
         }
         let dir = Dir::new("story").unwrap();

@@ -9,7 +9,7 @@ use diopter_images::ext::Ext;
 use diopter_images::image::path::resolve;
 use diopter_images::image::{Entry, ImageErrorKind, NodeKind, Use, Volume};
 
-use crate::env;
+use crate::env::{self, Capability};
 use crate::machine::{self, Dir};
 use crate::source::{Memory, bytes_of};
 
@@ -37,7 +37,7 @@ pub fn is_possible() -> bool {
     match machine::run("mkfs.ext4", &["-V"]) {
         Ok(_) => true,
         Err(why) => {
-            env::skip("ext4", why);
+            env::skip(Capability::Ext4, why);
             false
         }
     }

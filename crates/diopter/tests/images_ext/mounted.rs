@@ -9,7 +9,7 @@ use diopter_images::ext::Ext;
 use diopter_images::image::path::resolve;
 use diopter_images::image::{NodeKind, Source, Use, Volume};
 
-use crate::env;
+use crate::env::{self, Capability};
 use crate::files::{self, Fact, Ground, Piece, add};
 use crate::machine::{self, FileSystem, Loop, Mount};
 use crate::source::Opened;
@@ -90,7 +90,7 @@ struct Found {
 
 fn is_possible() -> bool {
     if let Some(why) = machine::loop_missing() {
-        env::skip("loop", why);
+        env::skip(Capability::Loop, why);
         return false;
     }
     if let Some((capability, why)) = (FileSystem::Ext4 { block: 0, extra: &[] }).missing() {

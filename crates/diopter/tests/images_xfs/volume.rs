@@ -11,7 +11,7 @@ use diopter::Errno;
 use diopter_images::image::Source;
 use diopter_images::xfs::Xfs;
 
-use crate::env;
+use crate::env::{self, Capability};
 use crate::machine::{self, Dir, FileSystem, Loop, Mount};
 use crate::memory::Memory;
 
@@ -71,7 +71,7 @@ pub struct FileSource(fs::File);
 /// Whether everything that a volume needs is here; says what is not.
 pub fn is_possible() -> bool {
     if let Some(why) = machine::loop_missing() {
-        env::skip("loop", why);
+        env::skip(Capability::Loop, why);
         return false;
     }
     if let Some((capability, why)) = (FileSystem::Xfs { extra: &[] }).missing() {

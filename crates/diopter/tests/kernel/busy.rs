@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use diopter::{Engine, EngineOptions, File, IoBuf, Request};
 
-use crate::env;
+use crate::env::{self, Capability};
 use crate::machine::{self, Dir};
 use crate::row::both_ways;
 use crate::zram::Zram;
@@ -58,7 +58,7 @@ fn set_len_and_a_small_write_are_served_soon_among_256_writes_on_zram() {
     let _alone = machine::alone();
     let zram = match Zram::set_up("128M") {
         Ok(zram) => zram,
-        Err(why) => return env::skip("zram", why),
+        Err(why) => return env::skip(Capability::Zram, why),
     };
     let dir = Dir::new("busy").unwrap();
     let at = dir.path().join("mnt");

@@ -12,6 +12,7 @@ use std::time::Duration;
 use diopter::{File, IoBuf, Request};
 use diopter_core::prng::Prng;
 
+use crate::env::Capability;
 use crate::memory::{Skewed, difference};
 use crate::row::{Check, Row, as_it_is, both_ways, file_with};
 use crate::subject::Subject;
@@ -61,7 +62,7 @@ impl Mapped {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|error| env::skip("xfs", format!("xfs_io: {error}")))
+            .map_err(|error| env::skip(Capability::Xfs, format!("xfs_io: {error}")))
             .ok()?;
         let commands = child.stdin.take().expect("it is piped");
         let out = BufReader::new(child.stdout.take().expect("it is piped"));

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use diopter::{Error, File, IoBuf, IoErrorKind, Request, RwFlags};
 use diopter_os::space::sync_file_range_wait;
 
-use crate::env;
+use crate::env::{self, Capability};
 use crate::machine::{self, FileSystem, Loop, Mount};
 use crate::memory::Skewed;
 use crate::row::{Check, Row, both_ways, each_backend};
@@ -188,7 +188,7 @@ fn a_direct_write_that_finds_no_room_below_fails_at_once() {
 }
 
 fn has_ext4() -> bool {
-    let missing = machine::loop_missing().map(|why| ("loop", why));
+    let missing = machine::loop_missing().map(|why| (Capability::Loop, why));
     let ext4 = FileSystem::Ext4 { block: 4096, extra: &[] };
     match missing.or_else(|| ext4.missing()) {
         Some((capability, why)) => {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use diopter::{BackendKind, Engine, EngineOptions, File, OpenOptions, use_for_this_thread};
 use diopter_os::space::advise_dont_need;
 
-use crate::env;
+use crate::env::{self, Capability};
 use crate::machine::{self, FileSystem, Loop, Mount};
 
 const MIB: u64 = 1 << 20;
@@ -57,7 +57,7 @@ impl Ground {
     /// Whether everything it needs is here; says what is not.
     fn is_possible(self) -> bool {
         if let Some(why) = machine::loop_missing() {
-            env::skip("loop", why);
+            env::skip(Capability::Loop, why);
             return false;
         }
         if let Some((capability, why)) = self.file_system().and_then(FileSystem::missing) {
@@ -67,7 +67,7 @@ impl Ground {
         if self == Ground::XfsIn16kBlocks
             && let Err(why) = Mount::new(self.file_system().unwrap(), 512 * MIB, "defaults")
         {
-            env::skip("xfs-16k", why);
+            env::skip(Capability::Xfs16k, why);
             return false;
         }
         true
@@ -161,7 +161,7 @@ pub fn each_backend(test: impl Fn(BackendKind)) {
 
 /// Says what is missing, if anything is.
 pub fn has(file_system: Option<FileSystem>) -> bool {
-    let missing = machine::loop_missing().map(|why| ("loop", why));
+    let missing = machine::loop_missing().map(|why| (Capability::Loop, why));
     match missing.or_else(|| file_system.and_then(FileSystem::missing)) {
         Some((capability, why)) => {
             env::skip(capability, why);

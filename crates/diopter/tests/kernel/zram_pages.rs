@@ -2,6 +2,7 @@
 
 use diopter::{File, IoBuf};
 
+use crate::env::Capability;
 use crate::zram::Zram;
 use crate::{env, machine};
 
@@ -10,7 +11,7 @@ fn part_of_a_page_is_read_and_written_on_zram_without_its_neighbours() {
     let _alone = machine::alone();
     let zram = match Zram::set_up("8M") {
         Ok(zram) => zram,
-        Err(why) => return env::skip("zram", why),
+        Err(why) => return env::skip(Capability::Zram, why),
     };
     let file = File::options().read(true).write(true).open(zram.device()).unwrap();
     let part = 512..512 + 4096;

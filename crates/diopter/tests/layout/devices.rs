@@ -10,7 +10,7 @@ const DEVICE_BYTES: u64 = (1 << 20) + 4096;
 /// Two loop devices of this size, and the machine.
 fn devices() -> Option<(Loop, Loop)> {
     if let Some(why) = loop_missing() {
-        env::skip("loop", why);
+        env::skip(Capability::Loop, why);
         return None;
     }
     let device = |name| Loop::new(name, DEVICE_BYTES, 512).unwrap();
@@ -146,7 +146,7 @@ fn a_device_that_is_mounted_is_refused() {
     let _alone = alone();
     let Some(dir) = dir() else { return };
     if let Some(why) = loop_missing() {
-        return env::skip("loop", why);
+        return env::skip(Capability::Loop, why);
     }
     let kind = machine::FileSystem::Ext4 { block: 4096, extra: &[] };
     let mount = machine::Mount::new(kind, 16 << 20, "rw").unwrap();

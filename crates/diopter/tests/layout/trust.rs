@@ -145,7 +145,7 @@ fn an_object_of_another_user_is_neither_used_nor_removed() {
     let layout = three(dir.path());
     let object = dir.path().join("data.1");
     if chown(&object, Some(OTHER), None).is_err() {
-        return env::skip("root", "no file can be given to another user");
+        return env::skip(Capability::Root, "no file can be given to another user");
     }
     let is_foreign = |kind: &LayoutErrorKind| {
         *kind == LayoutErrorKind::ForeignOwner { found: OTHER, expected: 0 }
@@ -185,7 +185,7 @@ fn a_directory_without_user_attributes_holds_no_manifest() {
     let Some(dir) = dir() else { return };
     let without = match Ramfs::new() {
         Ok(mounted) => mounted,
-        Err(why) => return env::skip("root", why),
+        Err(why) => return env::skip(Capability::Root, why),
     };
     let path = without.0.path().join("data");
     let error = Layout::create(&path, &options(&[dir.path()])).unwrap_err();

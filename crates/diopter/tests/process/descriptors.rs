@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use diopter::{BackendKind, Engine, File, Request};
-use diopter_os::testing::print_skip;
 
 use crate::bytes::{LONG, bytes, content, dir, engine, file_of, memory, own_process};
+use crate::env::{Capability, skip};
 
 const BLOCK: usize = 4096;
 
@@ -29,7 +29,7 @@ fn a_registered_file_that_is_closed_gets_no_bytes_of_the_next_one() {
         let engine = engine(BackendKind::Auto);
         let file = open(&first.file());
         if let Err(errno) = engine.register_file(&file) {
-            return print_skip(&format!("uring: this kernel registers no files: {errno}"));
+            return skip(Capability::Uring, format!("this kernel registers no files: {errno}"));
         }
         let before = content(&first);
         let number = file.as_fd().as_raw_fd();

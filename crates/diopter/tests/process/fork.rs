@@ -11,6 +11,7 @@ use diopter::{
     Policies, Request, use_for_this_thread,
 };
 use diopter_os::testing::{fork, mapped_bytes};
+use diopter_testkit::env::{Capability, skip};
 
 use crate::bytes::{
     LONG, backends, bytes, check_blocking_calls, check_engine, check_reads, content, dir, engine,
@@ -223,9 +224,7 @@ fn a_child_uses_the_same_striped_file() {
         let objects = vec![ObjectPlace::Dir(home); 3];
         let options = CreateOptions { objects, stripe_size: 16 << 10, ..CreateOptions::default() };
         let Ok(striped) = diopter::StripedFile::create(dir.file(), &options) else {
-            return diopter_os::testing::print_skip(
-                "xattr: no user attributes in the target directory",
-            );
+            return skip(Capability::Xattr, "no user attributes in the target directory");
         };
         striped.write_all_at(&bytes(0, 8 * MIB), 0).expect("space");
         let parents = engine(BackendKind::Auto);

@@ -11,13 +11,13 @@ use diopter::{
     use_for_this_thread,
 };
 use diopter_core::limits::AIO_CONTEXTS_MAX;
-use diopter_os::testing::{Limit, become_user, is_own_process, is_root, print_skip, set_limit};
+use diopter_os::testing::{Limit, become_user, is_own_process, is_root, set_limit};
 
 use crate::bytes::{
     Dir, LONG, backends, bytes, check_blocking_calls, check_engine, dir, dir_in, engine, file_of,
     memory, own_process,
 };
-use crate::env;
+use crate::env::{self, Capability, skip};
 
 const MIB: usize = 1 << 20;
 
@@ -59,7 +59,7 @@ fn without_a_free_descriptor_no_ring_serves_and_later_one_does() {
         match engine(BackendKind::Auto).backend() {
             with if with.name == "uring" => {}
             with if with.why.contains("EPERM") || with.why.contains("ENOSYS") => {
-                print_skip(&format!("uring: {}", with.why));
+                skip(Capability::Uring, with.why);
             }
             with => panic!("{}: {}", with.name, with.why),
         }
@@ -71,7 +71,7 @@ fn a_process_takes_a_share_of_the_machines_aio_entries_and_no_more() {
     let name = "a_process_takes_a_share_of_the_machines_aio_entries_and_no_more";
     own_process(module_path!(), name, || {
         if !env::has_aio() {
-            return print_skip("aio");
+            return;
         }
         let options = EngineOptions { backend: BackendKind::Aio, ..EngineOptions::DEFAULT };
         let mut engines = Vec::new();
@@ -94,7 +94,7 @@ fn an_ordinary_user_with_little_locked_memory_has_no_registered_buffers_and_all_
     let name =
         "an_ordinary_user_with_little_locked_memory_has_no_registered_buffers_and_all_the_rest";
     if !is_root() {
-        return print_skip("root: becoming another user");
+        return skip(Capability::Root, "becoming another user");
     }
     own_process(module_path!(), name, || {
         let dir = dir_in(&std::env::temp_dir());
@@ -227,7 +227,7 @@ fn a_copy_of_unaligned_pieces_fits_a_memory_cgroup_of_32_mib() {
     // The group goes with the test's own process, and the copy runs in a child of that.
     let group = if is_own_process() { None } else { Some(Cgroup::new(32 * MIB)) };
     if let Some(Err(why)) = group {
-        return print_skip(&format!("cgroup: {why}"));
+        return skip(Capability::Cgroup, why);
     }
     own_process(module_path!(), name, || {
         let group = Cgroup::path_of(parent_id());

@@ -5,15 +5,14 @@ use std::io::IoSliceMut;
 
 use diopter::{BackendKind, Engine, EngineOptions, Errno, IoBuf, Request};
 use diopter_os::testing::{
-    check_in_own_process, is_own_process, is_root, mask_ext_arg, print_skip, refuse_aio,
-    refuse_uring,
+    check_in_own_process, is_own_process, is_root, mask_ext_arg, refuse_aio, refuse_uring,
 };
 
 use crate::bytes::{
     LONG, bytes, check_blocking_calls, check_engine, dir, engine, file_of, machine_alone, memory,
     own_process,
 };
-use crate::env;
+use crate::env::{self, Capability, skip};
 
 const MIB: usize = 1 << 20;
 const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
@@ -74,7 +73,7 @@ fn with_every_aio_entry_of_the_machine_taken_threads_serve_and_it_is_told_what_t
         "with_every_aio_entry_of_the_machine_taken_threads_serve_and_it_is_told_what_to_raise";
     own_process(module_path!(), name, || {
         refuse_uring(Errno::EPERM).expect("seccomp");
-        // As io_setup answers then.
+        // As io_setup fails then.
         refuse_aio(Errno::EAGAIN).expect("seccomp");
         let dir = dir();
         let file = file_of(&dir, MIB);
@@ -128,12 +127,12 @@ fn with_the_sysctl_at_2_aio_serves_and_it_is_told_why() {
     // It changes the whole machine: of this binary nothing else runs meanwhile, and under xtask,
     // which runs one lane at a time, nothing else of the others.
     if !is_root() || std::env::var_os("DIOPTER_HAVE").is_none() {
-        return print_skip("sysctl: only as root, and only under `cargo xtask ci process`");
+        return skip(Capability::Sysctl, "only as root, and only under `cargo xtask ci process`");
     }
     let _alone = if is_own_process() { None } else { Some(machine_alone()) };
     let disabled = if is_own_process() { None } else { Some(Disabled::new()) };
     if let Some(Err(error)) = disabled {
-        return print_skip(&format!("sysctl: {SYSCTL}: {error}"));
+        return skip(Capability::Sysctl, format!("{SYSCTL}: {error}"));
     }
     check_in_own_process(
         module_path!(),
@@ -152,7 +151,7 @@ fn a_ring_that_is_forbidden_while_in_use_is_lost_and_the_next_calls_do_without()
         let file = file_of(&dir, MIB);
         let queued = engine(BackendKind::Auto);
         if queued.backend().name != "uring" {
-            return print_skip(&format!("uring: {}", queued.backend().why));
+            return skip(Capability::Uring, queued.backend().why);
         }
         // The thread's own engine gets its ring from a request that has to wait.
         let read = || Request::read(1, IoBuf::new(1000).expect("memory"));
@@ -183,7 +182,7 @@ fn where_io_uring_has_no_time_limit_another_serves_and_the_remedy_is_a_newer_ker
     let name = "where_io_uring_has_no_time_limit_another_serves_and_the_remedy_is_a_newer_kernel";
     // In its own process the first trial is the one under test.
     if !is_own_process() && !env::has_uring() {
-        return print_skip("uring");
+        return;
     }
     own_process(module_path!(), name, || {
         mask_ext_arg(true);

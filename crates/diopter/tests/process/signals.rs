@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use diopter::{BackendKind, EngineOptions, use_for_this_thread};
-use diopter_os::testing::{SignalStorm, print_skip, signal_actions};
+use diopter_os::testing::{SignalStorm, signal_actions};
+use diopter_testkit::env::{Capability, skip};
 
 use crate::bytes::{
     backends, check_blocking_calls, check_engine, check_reads, dir, engine, file_of, own_process,
@@ -41,7 +42,7 @@ fn a_storm_of_signals_from_the_first_call_on_changes_nothing() {
         if first.name != "uring" {
             let is_refused = first.why.contains("EPERM") || first.why.contains("ENOSYS");
             assert!(is_refused, "{}", first.why);
-            print_skip(&format!("uring: {}", first.why));
+            skip(Capability::Uring, first.why);
         }
         for backend in backends() {
             use_for_this_thread(EngineOptions { backend, ..EngineOptions::DEFAULT });
