@@ -208,7 +208,7 @@ fn compare(sides: &mut Sides, rounds: usize, count: u64) {
     }
 }
 
-/// What this process has had of all processors: it tells more on a machine that is not left alone.
+/// Processor seconds of this process: on a machine with other load they vary less than the clock.
 fn processor_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -219,7 +219,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples[samples.len() / 2]
 }
 
-/// ext4 on a zram device of its own, gone when dropped.
+/// ext4 on a zram device, both removed when dropped.
 struct MountedZram {
     zram: Zram,
     mount: PathBuf,

@@ -1,7 +1,7 @@
-//! The backends and the options of io_uring beside each other: random direct reads of 4 KiB of a
-//! file on a real file system, in turns, as ratios to the default ring. `--dir DIR` says where the
-//! file is made; `--only NAME,..` runs these rows, one alone to count its system calls; `--depth N`
-//! and `--reads N` say how; `--smoke` runs a short share of it all.
+//! The backends and the options of io_uring, compared with each other: random direct reads of 4 KiB
+//! of a file on a real file system, in turns, as ratios to the default ring. `--dir DIR` says where
+//! the file is made; `--only NAME,..` runs these rows, one alone to count its system calls;
+//! `--depth N` and `--reads N` say how; `--smoke` runs a short share of it all.
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -119,7 +119,7 @@ impl Served {
         Ok(Served { engine, idle })
     }
 
-    /// Keeps every buffer in flight until so many reads have ended.
+    /// Keeps every buffer in flight until so many reads have completed.
     fn run(&mut self, file: &File, reads: u32, prng: &mut Prng) -> Duration {
         let started = Instant::now();
         let (mut begun, mut ended) = (0, 0);

@@ -1,4 +1,4 @@
-//! What a detour through bounce buffers costs: misaligned requests against aligned ones of the same
+//! The cost of bounce buffers: misaligned requests against aligned ones of the same
 //! length, in turns. `--smoke` runs a short share, to see that it still works; other arguments
 //! choose rows by a part of their name.
 
@@ -163,7 +163,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples[samples.len() / 2]
 }
 
-/// ext4 on a zram device of its own, gone when dropped.
+/// ext4 on a zram device, both removed when dropped.
 struct MountedZram {
     zram: Zram,
     mount: PathBuf,

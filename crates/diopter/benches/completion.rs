@@ -1,4 +1,4 @@
-//! What it costs to complete every write in a worker, which is what a kernel's fs/iomap did up to
+//! The cost of completing every write in a worker, which is what a kernel's fs/iomap did up to
 //! 6.18, against completing it where it is reaped: 4 KiB overwrites, 64 in flight. In turns, and
 //! the median of the ratios of neighbours. `--smoke` runs a short share, to see that it still
 //! works.

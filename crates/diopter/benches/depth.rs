@@ -17,7 +17,7 @@ use zram::Zram;
 const MIB: u64 = 1 << 20;
 const DEPTHS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// What an application has started at any time.
+/// Requests that the application keeps started at any time.
 const DEMAND: usize = 64;
 
 /// How much is run.
@@ -26,12 +26,12 @@ struct Scale {
     file_bytes: u64,
     /// How long a fixed depth is measured.
     fixed: Duration,
-    /// What `Auto` may take to find its depth, and how long it is measured then.
+    /// Time for `Auto` to find its depth, and then time to measure it.
     start: Duration,
     after: Duration,
 }
 
-/// What is done to a device.
+/// Operation on the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     RandomReads,

@@ -1,4 +1,4 @@
-//! What the engine itself costs: work per bio on a device that takes no time, and one blocking
+//! The cost of the engine itself: work per bio on a device that takes no time, and one blocking
 //! request against the bare system call on the same descriptor. `--smoke` runs a short share, to
 //! see that it still works.
 
@@ -159,7 +159,7 @@ fn compare(
     );
 }
 
-/// ext4 on a zram device of its own, gone when dropped.
+/// ext4 on a zram device, both removed when dropped.
 struct MountedZram {
     zram: Zram,
     mount: PathBuf,

@@ -73,7 +73,7 @@ fn make_cold(file: &impl AsFd) {
     let fd = file.as_fd();
     advise_dont_need(fd, 0, 0).expect("an advice");
     let left = residency(fd, 0, 0, u64::MAX >> 1).map_or(0, |cache| cache.pages_cached);
-    assert_eq!(left, 0, "the file is clean, and nobody else reads it");
+    assert_eq!(left, 0, "the file is clean, and no other process reads it");
 }
 
 /// Seconds for one whole read in blocks.

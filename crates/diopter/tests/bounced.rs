@@ -45,12 +45,12 @@ fn bench(size: u64, faults: Faults, seed: u64) -> Bench {
     Bench { world, engine, target }
 }
 
-/// What was there before: never 0, and each window differs.
+/// Byte of the file before the write: never 0, and each window differs.
 fn content(at: u64) -> u8 {
     u8::try_from((at + at / MIB) % 251 + 1).expect("at most 251")
 }
 
-/// What a write puts there instead.
+/// Byte that a write puts there instead.
 fn fresh(at: u64) -> u8 {
     content(at).wrapping_add(u8::try_from(at / 512 % 3 + 1).expect("at most 3"))
 }
@@ -71,7 +71,7 @@ impl Bench {
         self.engine.wait(LONG).expect("the backend is there").expect("it finishes")
     }
 
-    /// Whether exactly the ranges of the outcome that are done hold what is written.
+    /// Asserts that exactly the ranges of the outcome that are done hold the new bytes.
     fn assert_written(&self, finished: &FinishedRequest) {
         let live = self.world.with_disk(0, |disk| disk.live().to_vec());
         for (at, byte) in (0..).zip(live) {
@@ -83,7 +83,7 @@ impl Bench {
     }
 }
 
-/// Whether the first `done` bytes were read, and what follows is untouched.
+/// Asserts that the first `done` bytes were read and the rest is untouched.
 fn assert_read(finished: &FinishedRequest, done: u64) {
     let memory = finished.memory.as_ref().expect("it comes back");
     for (at, byte) in (0..).zip(memory.iter()) {
@@ -151,7 +151,7 @@ fn a_file_that_ends_in_the_second_window_ends_the_read_there() {
 
 #[test]
 fn a_write_cancelled_with_its_next_window_copied_has_not_tried_it() {
-    // With its last window in the device, there is nothing left to give up.
+    // With its last window in the device, there is nothing left to cancel.
     for rounds in 1..8 {
         let bench = bench(8 * MIB, Faults::NONE, 1);
         let request = Request::write(START, fresh_memory(START));
@@ -162,7 +162,7 @@ fn a_write_cancelled_with_its_next_window_copied_has_not_tried_it() {
         }
         bench.engine.cancel(id);
         let finished = bench.engine.wait(LONG).expect("no loss").expect("it finishes");
-        assert_eq!(finished.result.as_ref().expect_err("given up").errno, Errno::ECANCELED);
+        assert_eq!(finished.result.as_ref().expect_err("cancelled").errno, Errno::ECANCELED);
         let last = states(&finished).pop().expect("parts");
         assert_eq!((last.1, last.2), (END, RangeState::NotTried), "after {rounds} rounds");
         if states(&finished).iter().all(|part| part.2 != RangeState::Unknown) {

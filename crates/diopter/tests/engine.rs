@@ -156,7 +156,7 @@ fn what_a_misaligned_read_got_before_an_error_is_in_the_callers_memory() {
     let failed = part(4096, 8007, RangeState::Failed(Errno::EIO));
     assert_eq!(finished.outcome.ranges(), [part(7, 4096, RangeState::Done), failed]);
     let read = finished.memory.expect("it comes back");
-    assert!(read[..4089].iter().all(|byte| *byte == 7), "told as done, and not there");
+    assert!(read[..4089].iter().all(|byte| *byte == 7), "reported as done, and not there");
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn waiting_piece_by_piece_what_follows_an_error_is_not_tried() {
 #[test]
 fn the_first_error_in_time_is_the_result_and_an_error_is_not_tried_again() {
     let bench = Plan { mapper: by_mebibyte(3), capacity: 2 * MIB, ..Plan::default() }.set_up();
-    // The first MiB answers EIO, the third ENOSPC; all take the same time, so the first comes
-    // first.
+    // The first MiB fails with EIO, the third with ENOSPC; all take the same time, so the first
+    // comes first.
     bench.world.with_disk(0, |disk| disk.turn_bad(0));
     let finished = bench.run(Request::write(0, memory(3 * MIB, 7)));
     assert_eq!(finished.result.as_ref().expect_err("two fail").errno, Errno::EIO);
@@ -244,7 +244,7 @@ fn interruptions_and_short_transfers_never_reach_the_user() {
 fn a_device_that_only_ever_says_again_ends_in_no_progress() {
     let faults = Faults { again: 1, ..Faults::NONE };
     let bench = Plan { faults, ..Plan::default() }.set_up();
-    let error = bench.run(Request::write(0, memory(4096, 1))).result.expect_err("it gives up");
+    let error = bench.run(Request::write(0, memory(4096, 1))).result.expect_err("it fails");
     assert_eq!(error.kind, IoErrorKind::NoProgress);
 }
 
@@ -254,7 +254,7 @@ fn short_return_hands_a_short_transfer_to_the_caller() {
     let policies = Policies { short: ShortPolicy::Return, ..Policies::default() };
     let bench = Plan { faults, policies, ..Plan::default() }.set_up();
     let finished = bench.run(Request::write(0, memory(MIB, 1)));
-    let moved = finished.result.expect("short is no error").get();
+    let moved = finished.result.expect("short is not an error").get();
     assert!(moved < MIB, "{moved}");
     assert!(!finished.outcome.is_all_done(), "{:?}", finished.outcome);
 }
@@ -316,7 +316,7 @@ fn a_bio_that_never_comes_back_is_given_up_and_its_range_is_unknown() {
     assert!(bench.engine.wait(LONG).expect("there").is_none(), "the wait is bounded");
     bench.engine.cancel(id);
     let finished = bench.engine.wait(LONG).expect("there").expect("it ends");
-    assert_eq!(finished.result.expect_err("given up").kind, IoErrorKind::Cancelled);
+    assert_eq!(finished.result.expect_err("cancelled").kind, IoErrorKind::Cancelled);
     assert_eq!(finished.outcome.ranges()[0].state, RangeState::Unknown);
     assert!(finished.memory.is_some(), "the memory is back");
 }
@@ -368,7 +368,7 @@ fn story() -> Box<dyn Mapper> {
     Box::new(Table::new(groups.into()).expect("no overlap"))
 }
 
-/// How many bios a write becomes: one at a time, each of 1 ms, so the time tells their number.
+/// How many bios a write becomes: one at a time, each of 1 ms, so the time gives their number.
 fn count_bios(boundary: BoundaryPolicy, length: u64) -> (u64, Bench) {
     let policies = Policies { boundary, submit: SubmitPolicy::EachThenWait, ..Policies::default() };
     let bench = Plan { mapper: story(), policies, ..Plan::default() }.set_up();
@@ -406,7 +406,7 @@ fn each_boundary_policy_makes_the_bios_of_its_kernel_and_moves_the_same_bytes() 
     }
 }
 
-/// What happened, in order.
+/// Events, in order.
 type Log = Arc<Mutex<Vec<String>>>;
 
 fn note(log: &Log, line: String) {
@@ -512,7 +512,7 @@ fn what_the_kernel_gave_up_unasked_is_tried_again() {
         faulty: None,
         mebibyte_ns: 0,
     };
-    // Every second bio is given up, unasked.
+    // Every second bio is cancelled, unasked.
     let mut ended = 0;
     let device = Altered(Sim::new(&slab, &world, config), move |_, result: &mut BioResult| {
         ended += 1;

@@ -2,7 +2,7 @@
 //! Needs root. What is missing is skipped by name; `DIOPTER_REQUIRE` names what must not be.
 //!
 //! One test per ground sets it up once and runs every check on it by name, under io_uring and under
-//! threads; the others have grounds of their own. `DIOPTER_CHECK=word` runs the checks of a ground
+//! threads; the others have separate grounds. `DIOPTER_CHECK=word` runs the checks of a ground
 //! whose name holds the word, `DIOPTER_ORACLE_COUNT=n` sets the number of random requests.
 
 #[path = "kernel/access.rs"]
@@ -128,7 +128,7 @@ fn tmpfs() {
     run(Ground::Tmpfs, &[ON_FILES, ON_TMPFS, EVERYWHERE]);
 }
 
-/// What the children of other tests run; without a role there is nothing to do.
+/// Entry of the children of other tests; without a role there is nothing to do.
 #[test]
 fn child() {
     let Some((role, path)) = child::role() else { return };
@@ -140,7 +140,7 @@ fn child() {
     }
 }
 
-/// Each sentence of docs/semantics.md names the checks that show it, and each check stands there.
+/// Each sentence of docs/semantics.md names the checks that show it, and each check exists.
 #[test]
 fn every_promise_names_checks_and_every_check_is_a_promise() {
     let text = include_str!("../../../docs/semantics.md");

@@ -179,7 +179,7 @@ fn a_name_that_is_no_text_is_refused() {
     fs::create_dir(&odd).unwrap();
     let error = Layout::create(dir.path().join("data"), &options(&[&odd])).unwrap_err();
     assert!(matches!(error.kind, LayoutErrorKind::Name(_)), "{error:?}");
-    // Beside the manifest an object is named without its directory.
+    // Next to the manifest an object is named without its directory.
     Layout::create(odd.join("data"), &options(&[&odd])).unwrap();
     assert_eq!(Layout::open(odd.join("data")).unwrap().manifest().objects()[0].path, "data.0");
 }
@@ -258,14 +258,14 @@ fn a_file_that_is_not_the_layouts_at_this_place_is_refused() {
     Layout::create(&other, &options(&[dir.path(); 2])).unwrap();
     fs::rename(dir.path().join("other.1"), &one).unwrap();
     check(&refusal(&layout), &one, is_foreign);
-    // Nobody's.
+    // One that belongs to no striped file.
     fs::write(&one, b"precious").unwrap();
     fs::remove_file(&one).unwrap();
     fs::write(&one, b"precious").unwrap();
     check(&refusal(&layout), &one, |kind| {
         matches!(kind, LayoutErrorKind::Foreign { found: None, .. })
     });
-    // One of a value that is no mark.
+    // One whose attribute is not a mark.
     let file = fs::File::open(&zero).unwrap();
     let mark = xattr::get(file.as_fd(), OBJECT_ATTRIBUTE).unwrap().unwrap();
     assert_eq!(mark, format!("{} 0", layout.manifest().uuid()).into_bytes());
@@ -312,7 +312,7 @@ fn root_follows_no_manifest_of_another_user() {
     let given = [&path, &near.path().to_owned()]
         .map(|path| std::os::unix::fs::chown(path, Some(54_321), None));
     if given.iter().any(Result::is_err) {
-        return env::skip("root", "no file can be given to somebody else");
+        return env::skip("root", "no file can be given to another user");
     }
     let is_not_owned =
         |kind: &LayoutErrorKind| *kind == LayoutErrorKind::NotOwned { owner: 54_321 };

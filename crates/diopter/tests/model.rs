@@ -34,7 +34,7 @@ fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// What was started and has not finished.
+/// A request that was started and has not finished.
 struct Started {
     op: RequestOp,
     range: FileRange,
@@ -44,9 +44,9 @@ struct Started {
 
 struct Run {
     prng: Prng,
-    /// Which writes are durable by a flag of their own.
+    /// Which writes are durable by their own flag.
     durability: Prng,
-    /// What every write is.
+    /// Flags of every write.
     every_write: RwFlags,
     world: World,
     /// How the file is dealt out to the disks of the world; `None`: it is disk 0.
@@ -79,7 +79,7 @@ fn boundaries(prng: &mut Prng) -> Table {
     Table::new(extents).expect("no overlap")
 }
 
-/// What a run is made of.
+/// Variant of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Plain,
@@ -95,7 +95,7 @@ impl Shape {
     }
 }
 
-/// What every write of a file is, by how it was opened.
+/// Flags of every write of a file, by how it was opened.
 fn durability_of_all(prng: &mut Prng) -> RwFlags {
     let flags = [RwFlags::NONE, RwFlags::NONE, RwFlags::DSYNC, RwFlags::SYNC];
     flags[usize::try_from(prng.below(4)).expect("small")]
@@ -210,7 +210,7 @@ impl Run {
         sizes.max().expect("an object")
     }
 
-    /// What the file holds on the media now.
+    /// Returns the file's content on the media now.
     fn media(&self) -> Vec<u8> {
         let Some(striping) = self.striping else {
             return self.disk(0, |disk| disk.live().to_vec());
@@ -337,7 +337,7 @@ impl Run {
         self.check_size()
     }
 
-    /// Only a striped file's write that ran out of space is short: its result is what stands before
+    /// Only a striped file's write that ran out of space is short: its result is what precedes
     /// the first range without space, and nothing behind it was tried.
     fn check_ran_out(&self, finished: &FinishedRequest, moved: u64) -> Result<(), String> {
         let end = finished.range.start() + moved;
@@ -365,7 +365,7 @@ impl Run {
         Ok(())
     }
 
-    /// Takes results; after a long virtual silence gives up what is left, which must then finish.
+    /// Takes results; after a long virtual silence cancels the rest, which must then finish.
     fn take(&mut self, until_in_flight: usize) -> Result<(), String> {
         let mut has_given_up = false;
         while self.engine.in_flight() > until_in_flight {

@@ -1,5 +1,5 @@
 //! The options of io_uring through the engine's front door: what they serve, and that one which
-//! can't be had is told.
+//! is not available is reported.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The life of a process around the engine: fork, threads that end, limits, refusals of the kernel,
-//! signals, and requests in flight when somebody goes. Most tests run in a process of their own,
-//! because what they change belongs to the whole process.
+//! signals, and requests in flight when a thread or an engine goes. Most tests run in a separate
+//! process, because what they change belongs to the whole process.
 
 #[path = "process/bytes.rs"]
 mod bytes;

@@ -59,7 +59,7 @@ fn tight() -> ReaderOptions {
     ReaderOptions::new().buffer_bytes(long(32 * KIB)).in_flight(3)
 }
 
-/// Where the two differ first; a whole dump of either would tell nothing.
+/// Panics with the place where the two differ first; a whole dump of either would not help.
 fn check(read: &[u8], expected: &[u8], at: u64) {
     let differs = read.iter().zip(expected).position(|(one, other)| one != other);
     assert_eq!((read.len(), differs), (expected.len(), None), "from byte {at} on");

@@ -251,11 +251,11 @@ fn an_open_file_s_route_is_that_of_its_calls_and_plans_on_any_thread() {
             file.plan(&query).unwrap().route
         };
         assert_eq!((plan(WRITE_MIN).buffered, plan(WRITE_MIN - 4096).direct), (0, 0));
-        assert_eq!(file.hybrid_counters(), expected, "a plan is no request");
+        assert_eq!(file.hybrid_counters(), expected, "a plan is not a request");
     });
 }
 
-/// Whether the file system drops what is read with `RWF_DONTCACHE`; says so when it does not.
+/// Returns true if the file system drops what is read with `RWF_DONTCACHE`; else prints a skip.
 fn has_dontcache(file: &File) -> bool {
     uncache(file);
     let mut buf = vec![0; size(64 * KIB)];
@@ -266,7 +266,7 @@ fn has_dontcache(file: &File) -> bool {
     let flags = diopter::RwFlags::DONTCACHE;
     let read = diopter::sys::rw::run_lent(&object, 0, flags, memory);
     if let Err(errno) = read {
-        env::skip("dontcache", format!("a read with RWF_DONTCACHE answers {errno}"));
+        env::skip("dontcache", format!("a read with RWF_DONTCACHE fails with {errno}"));
     }
     read.is_ok()
 }
@@ -289,7 +289,7 @@ fn a_hybrid_stream_leaves_almost_nothing_in_the_page_cache() {
         }
         assert_eq!(file.hybrid_counters().noswitch, 2 * count, "none was direct");
         let pages = pages_cached(file);
-        // The first ones are no stream yet, and the kernel reads ahead of them.
+        // The first ones are not a stream yet, and the kernel reads ahead of them.
         assert!(pages < count * block / 4096 / 4, "{pages} pages of {}", count * block / 4096);
     });
 }

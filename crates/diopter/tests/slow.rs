@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 const OBJECTS: usize = 4;
 const BYTES: u64 = 64 * MIB;
 const STRIPES: usize = 64;
-/// What a request of 1 MiB takes: long beside what the machine's other work delays.
+/// Time of a request of 1 MiB: long compared with the delays of the machine's other work.
 const MEBIBYTE: Duration = Duration::from_millis(10);
 const ROUNDS: usize = 7;
 /// One by one is at least so many times as slow as all at once.
@@ -131,7 +131,7 @@ fn all_stripes_at_once_are_nine_times_as_fast_as_one_by_one_with_the_same_reques
     }
     let bench = Bench::new();
     let mut memory = memory();
-    // The first two are compared; what the others add is told.
+    // The first two are compared; what the others add is printed.
     let all = SubmitPolicy::AllThenWait;
     let rows = [
         ("one by one", engine(SubmitPolicy::EachThenWait, MergePolicy::PerStripe)),

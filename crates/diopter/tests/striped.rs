@@ -98,7 +98,7 @@ impl Bench {
         numbers.map(|number| self.world.with_disk(number, size)).collect()
     }
 
-    /// The file's size as its objects tell it.
+    /// The file's size by the sizes of its objects.
     fn size(&self) -> u64 {
         let sizes = self.striping.objects().zip(self.object_sizes());
         sizes.map(|(object, size)| self.striping.file_size(object, size)).max().expect("objects")
@@ -288,7 +288,7 @@ fn a_slow_object_keeps_no_request_to_another_one_waiting() {
     assert!(ended[..40].iter().all(|offset| *offset >= MIB), "the fast ones end first: {ended:?}");
 }
 
-/// Of one request, as large as many bios.
+/// Bios of one request, as large as many bios.
 #[test]
 fn a_large_request_to_a_slow_object_keeps_none_to_another_one_waiting() {
     let faults = Faults { slow: 1, ..Faults::NONE };
@@ -328,7 +328,7 @@ fn strict_refuses_an_unaligned_tail_of_a_striped_file_too() {
     assert_eq!(refused.expect_err("its tail").error.kind, AdmitErrorKind::WouldBuffer);
 }
 
-/// An object whose file system tells nothing of its space.
+/// An object whose file system reports nothing of its space.
 struct Mute(SimPort);
 
 impl Port for Mute {

@@ -41,7 +41,7 @@ impl Scale {
     }
 }
 
-/// What is in the memory that is written.
+/// Content of the memory that is written.
 #[derive(Clone, Copy)]
 enum Content {
     /// Every page is one byte repeated: zram notes the byte and compresses nothing.
@@ -140,7 +140,7 @@ fn bios_written(zram: &Zram) -> u32 {
     field.parse().expect("a number of writes that is not large")
 }
 
-/// What the plan says of one write.
+/// Number of bios that the plan reports for one write.
 fn bios_planned(file: &File, memory: &IoBuf, boundary: BoundaryPolicy) -> usize {
     let policies = Policies { boundary, ..Policies::default() };
     let wide = |number: usize| u64::try_from(number).expect("64 bits at most");

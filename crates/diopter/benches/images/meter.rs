@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// What a piece of work took, in seconds.
+/// Processor time of a piece of work, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub elapsed: f64,
-    /// Of all threads of this process, the kernel's io_uring workers for it included.
+    /// All threads of this process, the kernel's io_uring workers for it included.
     pub process: f64,
-    /// Of everything on the machine, kernel threads and other people's programs included; in
+    /// Everything on the machine, kernel threads and other people's programs included; in
     /// ticks of the clock of /proc/stat.
     pub system: f64,
 }

@@ -34,7 +34,7 @@ pub enum Shape {
     Striped(u32),
 }
 
-/// What is done to the answer of the nth bio.
+/// Change to the result of the nth bio.
 pub type Change = Box<dyn FnMut(u32, &mut BioResult)>;
 
 pub fn memory(bytes: u64, value: u8) -> IoBuf {

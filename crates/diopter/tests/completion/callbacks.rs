@@ -1,4 +1,4 @@
-//! What a callback gets, where it runs, what it may do, and what becomes of one that panics.
+//! Callbacks: what they get, where they run, what they may do, and what becomes of one that panics.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +31,7 @@ fn a_callback_gets_its_result_once_and_nobody_else_does() {
             let completion = Completion::quick(move |done: FinishedRequest| {
                 let memory = done.memory.expect("it comes with the result");
                 tell.send((done.id, done.result, memory[0], thread::current().id()))
-                    .expect("somebody listens");
+                    .expect("the test listens");
             });
             bench.start_with(Request::write(at * 4096, memory(4096, 7)), completion);
         }
@@ -62,7 +62,7 @@ fn one_that_is_declared_as_blocking_runs_in_a_worker_and_keeps_nobody_from_his_r
         Request::write(0, memory(4096, 1)),
         Completion::blocking(move |_| {
             assert_ne!(thread::current().id(), here);
-            wait.recv().expect("somebody lets it go");
+            wait.recv().expect("the test releases it");
         }),
     );
     for at in 1..50 {
@@ -180,7 +180,7 @@ fn a_full_engine_gives_request_and_callback_back() {
     let (tell, told) = channel();
     let completion = |tell: &std::sync::mpsc::Sender<u64>| {
         let tell = tell.clone();
-        Completion::quick(move |done| tell.send(done.id.number()).expect("somebody listens"))
+        Completion::quick(move |done| tell.send(done.id.number()).expect("the test listens"))
     };
     for at in 0..u64::from(REQUESTS_MAX) {
         bench.start_with(Request::write(at * 4096, memory(4096, 1)), completion(&tell));

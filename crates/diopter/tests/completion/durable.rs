@@ -1,4 +1,4 @@
-//! What a durable write flushes, and what is told when a flush fails.
+//! Flushes of a durable write, and what is reported when a flush fails.
 
 use diopter::prng::Prng;
 use diopter::{CompletionPolicy, Errno, RangeState, Request, RwFlags};
@@ -9,7 +9,7 @@ fn bench(shape: Shape, durability: RwFlags) -> Bench {
     Bench::of(CompletionPolicy::Auto, shape, durability, Box::new(|_, _| {}))
 }
 
-/// A bench on which the answers of these bios are an error.
+/// A bench on which these bios fail.
 fn failing(shape: Shape, bad: &'static [u32]) -> Bench {
     let change = Box::new(move |number: u32, result: &mut _| {
         if bad.contains(&number) {
@@ -43,7 +43,7 @@ fn t2_05_one_bio_is_written_through_and_several_are_flushed_once_when_all_are_ba
             bench.world.with_disk(0, |disk| disk.crash(&mut Prng::new(1)));
             let live = bench.world.with_disk(0, |disk| disk.live().to_vec());
             let end = usize::try_from(length).expect("small");
-            assert!(live[..end].iter().all(|byte| *byte == 7), "it was told durable");
+            assert!(live[..end].iter().all(|byte| *byte == 7), "it was reported durable");
         }
     }
 }

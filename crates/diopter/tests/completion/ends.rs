@@ -17,7 +17,7 @@ fn options(completion: CompletionPolicy) -> EngineOptions {
     EngineOptions { policies, checked: true, ..EngineOptions::DEFAULT }
 }
 
-/// What is counted when it is dropped.
+/// Counts when it is dropped.
 struct Counted(Arc<AtomicU32>);
 
 impl Drop for Counted {
@@ -34,8 +34,8 @@ fn an_engine_that_is_dropped_drops_callbacks_unrun_and_waits_for_the_one_that_ru
     let (go, wait) = sync_channel::<()>(1);
     let counted = (Counted(Arc::clone(&drops)), Arc::clone(&runs));
     let first = Completion::blocking(move |_| {
-        inside.send(()).expect("somebody listens");
-        wait.recv().expect("somebody lets it go");
+        inside.send(()).expect("the test listens");
+        wait.recv().expect("the test releases it");
         counted.1.fetch_add(1, Ordering::SeqCst);
         drop(counted);
     });
@@ -77,13 +77,13 @@ fn t2_12_who_drains_reaps_his_own_writes_though_their_completions_sit_in_a_worke
         let file = File::create(&path).expect("a file");
         let engine = Engine::new(options(policy)).expect("an engine");
         let (go, wait) = sync_channel::<()>(1);
-        let sits = Completion::blocking(move |_| wait.recv().expect("somebody lets it go"));
+        let sits = Completion::blocking(move |_| wait.recv().expect("the test releases it"));
         let buffer = || IoBuf::new(1 << 20).expect("memory");
         engine.start_with(&file, Request::write(0, buffer()), sits).expect("admitted");
         for at in 1..8 {
             engine.start(&file, Request::write(at << 20, buffer())).expect("admitted");
         }
-        // Each waits for every write in flight, of which some nobody has reaped and one is in a
+        // Each waits for every write in flight, of which some are not reaped yet and one is in a
         // worker until long after.
         file.set_len(5 << 20).expect("cut");
         assert_eq!(file.size().expect("a size"), 5 << 20);
@@ -99,7 +99,7 @@ fn t2_12_who_drains_reaps_his_own_writes_though_their_completions_sit_in_a_worke
 fn t2_12_on_the_simulator_a_sync_comes_after_writes_whose_completions_sit_in_a_worker() {
     let bench = Bench::new(CompletionPolicy::Auto);
     let (go, wait) = sync_channel::<()>(1);
-    let sits = Completion::blocking(move |_| wait.recv().expect("somebody lets it go"));
+    let sits = Completion::blocking(move |_| wait.recv().expect("the test releases it"));
     bench.start_with(Request::write(0, memory(4096, 1)), sits);
     assert!(bench.run(Request::sync_data()).result.is_ok());
     assert_eq!(bench.engine.in_flight(), 1, "the callback is not through");
@@ -118,7 +118,7 @@ fn a_callback_may_drain_the_file_that_it_was_written_to() {
         let its = file.clone();
         let drain = move |done: FinishedRequest| {
             let cut = done.result.and(its.set_len(4096).map_err(|_| unreachable!("it is free")));
-            tell.send(cut.is_ok()).expect("somebody listens");
+            tell.send(cut.is_ok()).expect("the test listens");
         };
         let drain = if blocking { Completion::blocking(drain) } else { Completion::quick(drain) };
         let write = Request::write(0, IoBuf::new(1 << 20).expect("memory"));
@@ -139,7 +139,7 @@ fn a_file_that_is_dropped_with_callbacks_on_their_way_stays_open_for_its_writes(
     for at in 0..16 {
         let tell = tell.clone();
         let completion = Completion::quick(move |done: FinishedRequest| {
-            tell.send(done.result.is_ok()).expect("somebody listens");
+            tell.send(done.result.is_ok()).expect("the test listens");
         });
         let write = Request::write(at << 16, IoBuf::new(1 << 16).expect("memory"));
         engine.start_with(&file, write, completion).expect("admitted");

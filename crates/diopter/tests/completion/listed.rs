@@ -18,7 +18,7 @@ fn overwrite(engine: &Engine, file: &File) -> (CompletionPlace, CompletionReason
     let (tell, told) = std::sync::mpsc::channel();
     let completion = Completion::quick(move |done: FinishedRequest| {
         assert_eq!(done.result.map(|moved| moved.get()), Ok(4096));
-        tell.send(thread::current().id() == here).expect("somebody listens");
+        tell.send(thread::current().id() == here).expect("the test listens");
     });
     let write = Request::write(0, IoBuf::new(4096).expect("memory"));
     engine.start_with(file, write, completion).expect("admitted");
@@ -37,7 +37,7 @@ fn engine(completion: CompletionPolicy) -> Engine {
         .expect("an engine")
 }
 
-/// A file of 1 MiB without a cached page; `None` where it can't be told, such as on an overlay.
+/// A file of 1 MiB without a cached page; `None` where that is not known, such as on an overlay.
 fn written_file(dir: &std::path::Path) -> Option<File> {
     let file = File::create(dir.join("written")).expect("a file");
     file.write_all_at(IoBuf::new(1 << 20).expect("memory").as_ref(), 0).expect("room");
@@ -158,7 +158,7 @@ fn t2_06_a_read_ends_with_the_file_and_past_it_is_0_also_misaligned() {
         let done = bench.run(Request::read(offset, memory(length, 1)));
         assert_eq!(done.result.map(|bytes| bytes.get()), Ok(moved), "{length} at {offset}");
     }
-    // Inside it is no error either, as it is in a kernel: it is bounced.
+    // Inside it, that is not an error either, as it is in a kernel: it is bounced.
     assert_eq!(bench.run(Request::read(3, memory(100, 1))).route.bounced, 100);
 }
 
@@ -214,7 +214,7 @@ fn t2_09_what_can_t_go_direct_goes_through_the_page_cache_whole() {
 
 #[test]
 fn t2_10_again_is_tried_again_and_never_told() {
-    // No request can ask not to wait, so "not now" is an answer to nobody.
+    // No request can ask not to wait, so "not now" is not a valid result.
     let change = Box::new(|number: u32, result: &mut _| {
         if number < 3 {
             *result = Err(Errno::EAGAIN);

@@ -1,4 +1,4 @@
-//! What a write is told as that runs out of space after an earlier attempt.
+//! Results of a write that runs out of space after an earlier attempt.
 
 use diopter::{CompletionPolicy, Errno, RangeState, Request, RwFlags};
 

@@ -77,17 +77,17 @@ impl Kind {
         ]
     }
 
-    /// Whether bios end well, with the bytes of the object.
+    /// Returns true if bios succeed, with the bytes of the object.
     pub fn moves_data(self) -> bool {
         !matches!(self, Kind::Null | Kind::SimSwarm(_))
     }
 
-    /// Whether it serves files of this machine.
+    /// Returns true if it serves files of this machine.
     pub fn is_real(self) -> bool {
         !matches!(self, Kind::Null | Kind::Sim | Kind::SimSwarm(_))
     }
 
-    /// Whether it is, or is sure to become, io_uring.
+    /// Returns true if it is, or is sure to become, io_uring.
     pub fn is_uring(self) -> bool {
         matches!(
             self,
@@ -99,24 +99,24 @@ impl Kind {
         )
     }
 
-    /// Whether it is, or is sure to become, Linux AIO.
+    /// Returns true if it is, or is sure to become, Linux AIO.
     pub fn is_aio(self) -> bool {
         matches!(self, Kind::AioAll | Kind::AioPlain | Kind::LadderAio)
     }
 
-    /// Whether it works here; says so when it does not.
+    /// Returns true if it works here; prints a skip when it does not.
     fn works_here(self) -> bool {
         (!self.is_uring() || env::has_uring()) && (!self.is_aio() || env::has_aio())
     }
 }
 
-/// What the bios go to.
+/// The object that bios go to.
 enum Object {
     File(OpenObject),
     Disk(World, OpenObject),
 }
 
-/// A backend, wrapped in [`Checked`], and an object of [`BLOCKS`] blocks whose bytes tell where
+/// A backend, wrapped in [`Checked`], and an object of [`BLOCKS`] blocks whose bytes show where
 /// they belong.
 pub struct Bench {
     pub kind: Kind,
@@ -214,7 +214,7 @@ impl Bench {
         assert_eq!(self.backend.queue(ids) as usize, ids.len());
     }
 
-    /// Turns until nothing is held, cancelling what a fault keeps for ever; answers all
+    /// Turns until nothing is held, cancelling what a fault keeps for ever; returns all
     /// completions, in order of arrival.
     pub fn reap_all(&mut self) -> Completions {
         let mut done = Vec::new();

@@ -42,7 +42,7 @@ fn every_accepted_bio_comes_back_once() {
             assert_eq!(came_back, ids);
             bench.retire(&done);
             for memory in memories {
-                assert!(bench.slab.release(memory).is_some(), "nobody holds it any more");
+                assert!(bench.slab.release(memory).is_some(), "no bio holds it any more");
             }
         }
         assert_eq!(bench.slab.held(), 0);
@@ -68,7 +68,7 @@ fn a_bio_on_a_comb_moves_its_runs_in_order() {
         for id in [read, write] {
             bench.queue_all(&[id]);
             let done = bench.reap_all();
-            // A device with faults of its own may refuse the bio or move less of it.
+            // A device with injected faults may refuse the bio or move less of it.
             assert_eq!(done.len(), 1);
             assert!(!bench.kind.moves_data() || done == [(id, Ok(5 * BLOCK))], "{done:?}");
             bench.retire(&done);
@@ -113,7 +113,7 @@ fn a_full_queue_takes_a_prefix_and_leaves_the_rest_untouched() {
         let (taken, left) = ids.split_at(accepted + while_full);
         let done = bench.reap_all();
         assert_eq!(done.len(), taken.len());
-        // One of the rest is given up, the others are queued now.
+        // One of the rest is dropped, the others are queued now.
         bench.slab.retire(left[0]);
         let taken = bench.backend.queue(&left[1..]) as usize;
         assert_eq!(taken, left.len() - 1);
@@ -341,7 +341,7 @@ fn cancelled_bios_come_back_once_too() {
         }
         let done = bench.reap_all();
         assert_eq!(done.len(), ids.len());
-        // Too late for these: nobody knows them any more.
+        // Too late for these: the backend has forgotten them.
         for id in &ids {
             bench.backend.cancel(*id);
         }
@@ -364,7 +364,7 @@ fn a_stale_bio_is_refused_by_everybody() {
         let reuses_the_slot = bench.bio(Op::Read, 1, memory);
         assert_eq!(reuses_the_slot.index(), id.index());
         let queued = catch_unwind(AssertUnwindSafe(|| bench.backend.queue(&[id])));
-        assert!(queued.is_err(), "{:?} queues a bio that is over", bench.kind);
+        assert!(queued.is_err(), "{:?} queues a completed bio", bench.kind);
     });
 }
 
@@ -388,7 +388,7 @@ fn a_poll_returns_at_once_and_a_block_within_its_time() {
             bench.backend.turn(wait, &mut done).unwrap();
             let took = started.elapsed();
             assert!(took < SYSTEM_CALL_MAX, "{wait:?} took {took:?}");
-            assert!(done.is_empty(), "nobody wrote to the pipe");
+            assert!(done.is_empty(), "nothing was written to the pipe");
         }
         assert!(bench.slab.release(memory).is_none(), "the kernel may still write to it");
         writer.write_all(b"now").unwrap();

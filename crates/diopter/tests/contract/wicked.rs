@@ -9,11 +9,11 @@ use diopter::sys::{
     BioId, BioResult, BioSpec, IoBuf, LentOnce, Op, OpenObject, RwFlags, Slab, SlabShape, Span,
 };
 
-/// What a backend does wrong.
+/// Fault of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Vice {
     None,
-    /// Answers that it accepted one more than it was given.
+    /// Reports that it accepted one more than it was given.
     AcceptsTooMuch,
     /// Holds more than its depth.
     ExceedsItsDepth,

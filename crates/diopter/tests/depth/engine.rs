@@ -1,4 +1,4 @@
-//! What an engine does with `DepthPolicy::Auto`: as fast as the best fixed depth, no deeper than it
+//! An engine with `DepthPolicy::Auto`: as fast as the best fixed depth, no deeper than it
 //! helps, and small requests go past what is kept back.
 
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Bench {
         self.engine.start(&self.target, Request::read(offset, memory)).expect("admitted")
     }
 
-    /// Replaces what comes back until `end`; answers how many came back.
+    /// Replaces what comes back until `end`; returns how many came back.
     fn run_until(&mut self, end: u64) -> u64 {
         let mut finished = 0;
         while self.now < end {
@@ -144,7 +144,7 @@ fn an_engine_finds_the_depth_of_four_objects_and_of_four_with_a_slow_one() {
     check(Performance { channels: 2, bio_ns: MS, slow: Some((1, 4000)), ..BASE }, 4);
 }
 
-/// Nanoseconds that a read of 4 KiB takes from its start, beside as many large ones as fit.
+/// Nanoseconds that a read of 4 KiB takes from its start, with as many large ones as fit.
 fn small_beside_large(depth: DepthPolicy) -> u64 {
     let mut bench = Bench::new(Performance { channels: 4, bio_ns: MS, ..BASE }, 1, depth);
     for _ in 0..100 {
@@ -168,7 +168,7 @@ fn small_beside_large(depth: DepthPolicy) -> u64 {
 fn a_small_request_goes_past_large_ones_that_are_kept_back() {
     let fixed = small_beside_large(DepthPolicy::Fixed(128));
     let auto = small_beside_large(DepthPolicy::Auto);
-    assert!(auto * 5 < fixed, "{auto} ns beside {fixed} ns");
+    assert!(auto * 5 < fixed, "{auto} ns, {fixed} ns with a fixed depth");
 }
 
 #[test]

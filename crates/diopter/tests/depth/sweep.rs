@@ -1,4 +1,4 @@
-//! What `DepthController` finds beside a sweep of fixed depths: a device alone, in virtual time,
+//! `DepthController` compared with a sweep of fixed depths: a device alone, in virtual time,
 //! with many seeds.
 
 use std::cmp::Reverse;
@@ -28,7 +28,7 @@ struct Scene {
     /// Requests that there are at most.
     demand: u32,
     end: u64,
-    /// Of so many seeds one may end up deeper than it need be.
+    /// Seeds for each one that may end up deeper than it need be.
     seeds_per_miss: u64,
 }
 
@@ -46,7 +46,7 @@ fn knee(channels: u32, bio_ns: u64, mebibyte_ns: u64) -> Scene {
     Scene { performance, ..SCENE }
 }
 
-/// What a run moved from `START` on, in bytes a second, and what the controller said in the end.
+/// Bytes a second that a run moved from `START` on, and the controller's last word.
 struct Run {
     rate: u64,
     report: DepthReport,
@@ -74,7 +74,7 @@ impl Loop {
         self.events.push(Reverse((due.max(self.now + 1), bytes)));
     }
 
-    /// Waits for the next; answers how many came back at once, with which bytes.
+    /// Waits for the next; returns how many came back at once, and their bytes.
     fn reap(&mut self) -> (u32, u64) {
         let (mut count, mut moved) = (0, 0);
         while let Some(Reverse((due, bytes))) = self.events.peek().copied() {
@@ -168,7 +168,7 @@ fn a_knee_is_found_in_noise_and_beside_a_neighbour() {
         let neighbour = Neighbour { period: period(every), busy: period(busy), share };
         Performance { neighbour: Some(neighbour), ..knee(12, 3 * MS, 0).performance }
     };
-    // What is measured beside a neighbour is his doing as well; a comparison now and then fails.
+    // A neighbour's load is in the figures as well, so a comparison fails now and then.
     for performance in [noisy, beside(70, 25, 500), beside(900, 300, 600)] {
         check(&Scene { performance, seeds_per_miss: 6, ..SCENE });
     }

@@ -132,7 +132,7 @@ fn a_flush_that_is_cancelled_leaves_later_ones_alone() {
     assert!(bench.run(Request::sync_data()).result.is_ok());
 }
 
-/// The kernel gives up a bio unasked, and takes its time for that.
+/// The kernel cancels a bio unasked, and takes its time for that.
 #[test]
 fn attempts_that_take_long_end_in_no_progress_long_before_their_count_is_reached() {
     let world = World::new(vec![Disk::new(MIB, 512, 512)]);
@@ -151,7 +151,7 @@ fn attempts_that_take_long_end_in_no_progress_long_before_their_count_is_reached
         engine.start(&target, request).expect("admitted");
         let twice = 2 * diopter::limits::ATTEMPTS_TIME_MAX;
         let finished = engine.wait(twice).expect("the backend is there");
-        let error = finished.expect("it gives up").result.expect_err("nothing was moved");
+        let error = finished.expect("it fails").result.expect_err("nothing was moved");
         assert_eq!(error.kind, IoErrorKind::NoProgress, "{op:?}");
     }
 }

@@ -139,7 +139,7 @@ fn a_write_of_whole_blocks_is_served_among_writes_within_its_blocks() {
     assert!(served <= 16, "{served} writes went before");
 }
 
-/// The one that waits is never looked after again: those behind it must not wait for it for ever.
+/// The engine that waits is never polled again: those behind it must not wait for it for ever.
 #[test]
 fn a_writer_that_is_left_alone_keeps_the_others_for_a_second_at_most() {
     let world = world();
@@ -149,7 +149,7 @@ fn a_writer_that_is_left_alone_keeps_the_others_for_a_second_at_most() {
     first.tick();
     left_alone.start(&target, Request::write(7, memory(7, 2))).expect("room");
     left_alone.tick();
-    // From here on this thread looks after none of its engines but the first.
+    // From here on this thread polls none of its engines but the first.
     let (send, receive) = std::sync::mpsc::channel();
     assert!(first.wait(SLICE * 10).expect("the backend is there").is_some());
     std::thread::scope(|scope| {

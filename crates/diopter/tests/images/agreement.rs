@@ -1,4 +1,4 @@
-//! What is read through an image is what the mounted volume held, and what is written through it is
+//! Reads through an image give what the mounted volume held, and what is written through it is
 //! what a mount finds: every format, medium, backend and boundary policy.
 
 use std::path::Path;
@@ -129,7 +129,7 @@ impl Run<'_> {
                     None
                 }
             };
-            // Bytes in an inode are no blocks to write to.
+            // Bytes in an inode are not blocks to write to.
             let is_right = writer.is_none() == known.is_shared() || known.own.is_empty();
             assert!(is_right, "{}: {} is shared: {}", self.told, known.name, known.is_shared());
             for _ in 0..REQUESTS {

@@ -97,7 +97,7 @@ fn must_end(finished: &FinishedRequest, start: u64, words: &str) {
 fn io<T>(result: diopter::Result<T>) -> IoError {
     match result.err() {
         Some(Error::Io(error)) => error,
-        other => panic!("{other:?} is no error of an I/O call"),
+        other => panic!("{other:?} is not an error of an I/O call"),
     }
 }
 
@@ -123,7 +123,7 @@ fn must_not_plan(file: &File, at: u64, kind: ImageErrorKind, words: &[&str]) {
     must_tell(&io(file.plan(&query)), kind, words);
 }
 
-/// What blocking calls and a queued request say of the same bytes.
+/// Asserts what blocking calls and a queued request say of the same bytes.
 #[track_caller]
 fn must_find(file: &File, at: u64, kind: ImageErrorKind, words: &[&str]) {
     let engine = Engine::new(EngineOptions::DEFAULT).unwrap();
@@ -152,7 +152,7 @@ fn an_image_that_was_cut_after_it_was_opened_is_told_with_the_block_that_is_miss
     file.read_exact_at(&mut read, GOOD_TO - 4096).unwrap();
     let from = usize::try_from(GOOD_TO).unwrap() - 4096;
     assert!(read == story.content[from..from + 4096]);
-    // Bytes of the file that are gone are no end of the file.
+    // Bytes of the file that are gone are not the end of the file.
     fs::File::options().write(true).open(&story.image).unwrap().set_len(place / 2).unwrap();
     let at = GOOD_TO - 4096;
     // Between the two lies the block that points to blocks of pointers.
@@ -183,7 +183,7 @@ fn a_device_that_fails_under_metadata_is_told_with_the_block_that_was_read() {
     drop((file, image, device));
 }
 
-/// Two files: one to be broken, one beside it.
+/// Two files: one to be broken, and a neighbour.
 fn small(format: Format) -> Volume {
     let fill = |root: &Path| fs::write(root.join("plain"), vec![7; 20_000]).unwrap();
     Volume::new(format, |mount| fill(mount.path())).0

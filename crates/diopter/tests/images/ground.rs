@@ -72,7 +72,7 @@ pub const RARE_FORMATS: &[Format] = &[
 ];
 
 impl Format {
-    /// What its files may be.
+    /// Returns the kinds of files that it may hold.
     pub fn ground(&self) -> files::Ground {
         files::Ground { block: self.block, size_max: self.size_max }
     }
@@ -91,13 +91,13 @@ pub struct Known {
     pub size: u64,
     /// Where a write may go: allocated, written, inside the file, and the file's alone.
     pub own: Vec<Range<u64>>,
-    /// What it holds; zeros elsewhere.
+    /// Its content; zeros elsewhere.
     bytes: Vec<(u64, Vec<u8>)>,
-    /// Its extents, as the kernel told them; `None` when the bytes lie in the inode.
+    /// Its extents, as the kernel reported them; `None` when the bytes lie in the inode.
     pieces: Option<Vec<Piece>>,
 }
 
-/// Whether everything that a volume needs is here; says what is not.
+/// Returns true if everything that a volume needs is here; prints a skip for what is not.
 pub fn is_possible(kind: FileSystem) -> bool {
     if let Some(why) = machine::loop_missing() {
         env::skip("loop", why);
@@ -149,7 +149,7 @@ impl Volume {
 }
 
 impl Known {
-    /// What the file holds in a range; only as far as it goes.
+    /// Returns the file's bytes in a range, up to the end of the file.
     pub fn expected(&self, start: u64, length: usize) -> Vec<u8> {
         let end = (start + u64::try_from(length).unwrap()).min(self.size).max(start);
         let mut expected = vec![0; usize::try_from(end - start).unwrap()];

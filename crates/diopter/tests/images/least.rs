@@ -64,7 +64,7 @@ fn counts(image: &Image, known: &Known, block: u64, prng: &mut Prng) -> [usize; 
         bio_bytes_max: Some(limit * block),
         bio_vecs_max: None,
     };
-    // The end of a file within a block makes a window of its own, by rule.
+    // The end of a file within a block makes a separate window, by rule.
     let query = PlanQuery { length: query.length / 512 * 512, ..query };
     let file = image.file(known.name.as_bytes()).unwrap();
     let plan = file.plan(&query).unwrap();

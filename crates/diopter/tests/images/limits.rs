@@ -80,7 +80,7 @@ fn counts(device: &Loop) -> Counts {
     }
 }
 
-/// What a device counts while `run` runs.
+/// Returns the device's counts of `run`.
 fn counted(device: &Loop, run: impl FnOnce()) -> Counts {
     let before = counts(device);
     run();
@@ -264,8 +264,8 @@ fn an_image_in_a_file_is_cut_by_no_device() {
     assert_eq!((bio.draft.ended_by, bio.device_requests_max), (EndedBy::EndOfRequest, None));
 }
 
-/// What the completion of a kernel would wait for is asked of the file's blocks, not of the bytes
-/// of the image that have the same numbers.
+/// Writeback that a completion in the kernel would wait for is looked up by the file's blocks, not
+/// by the bytes of the image that have the same numbers.
 #[test]
 fn the_completion_of_a_write_is_told_by_the_files_own_blocks() {
     let _machine = machine::alone();

@@ -1,4 +1,4 @@
-//! What an image does not allow: each with words of its own, and with nothing of it changed.
+//! Operations that an image refuses: each with its own message, and without a change to the image.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -84,7 +84,7 @@ fn what_is_not_written_yet_is_read_as_zeros_and_not_written_through_an_image() {
     file.read_exact_at(&mut read, BLOCK).unwrap();
     assert!(read[..3 * 4096].iter().all(|byte| *byte == 0) && read[3 * 4096] == 5);
     assert!(fs::read(volume.image()).unwrap() == before, "refused, and the image is another");
-    // What comes before a hole may be written; which bytes were, the error's range tells.
+    // What comes before a hole may be written; the error's range says which bytes were.
     let error = must_say(write(0, 3 * 4096), Errno::EOPNOTSUPP, "[4096, 8192)");
     must_be_kind(&error, IoErrorKind::IntoHole);
     volume.check(|_| ());
@@ -262,7 +262,7 @@ fn what_is_no_image_and_what_is_no_file_says_so() {
     must_say(Image::open("/nowhere/image"), Errno::ENOENT, "/nowhere/image");
     must_say(Image::open(dir.path()), Errno::EISDIR, "wrong");
     let image = Image::open(volume.image()).unwrap();
-    must_say(image.file(b"directory"), Errno::EISDIR, "directory is no regular file");
+    must_say(image.file(b"directory"), Errno::EISDIR, "regular file");
     must_say(image.file(b"nowhere"), Errno::ENOENT, "nowhere");
     must_say(image.file(b"plain/below"), Errno::ENOTDIR, "no directory");
 }

@@ -61,7 +61,7 @@ impl Story {
         image.volume().extent(inode, range).unwrap().object_offset.get() - 4096
     }
 
-    /// Puts bytes into the image behind everybody's back.
+    /// Puts bytes into the image without the knowledge of any open file.
     pub fn damage(&self, at: u64, bytes: &[u8]) {
         let file = fs::File::options().write(true).open(&self.image).unwrap();
         file.write_all_at(bytes, at).unwrap();

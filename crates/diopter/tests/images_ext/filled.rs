@@ -32,7 +32,7 @@ pub const KINDS: [&str; 12] = [
     "-t ext4 -b 1024 -O meta_bg,^resize_inode -g 256",
 ];
 
-/// Whether mkfs.ext4 is here; says so when it is not.
+/// Returns true if mkfs.ext4 is here; prints a skip when it is not.
 pub fn is_possible() -> bool {
     match machine::run("mkfs.ext4", &["-V"]) {
         Ok(_) => true,

@@ -81,7 +81,7 @@ impl Format {
     }
 }
 
-/// What a mounted file system was found to hold.
+/// Content of a mounted file system.
 struct Found {
     files: Vec<Fact>,
     names: Vec<(Vec<u8>, u64)>,
@@ -168,28 +168,29 @@ fn compare(format: &Format, device: &Loop, found: &Found) {
 }
 
 fn compare_file(format: &Format, volume: &Ext, source: &dyn Source, fact: &Fact) {
-    let told = format!("{}: {}", format.name, fact.path);
-    let node = resolve(volume, fact.path.as_bytes()).unwrap_or_else(|why| panic!("{told}: {why}"));
+    let context = format!("{}: {}", format.name, fact.path);
+    let node =
+        resolve(volume, fact.path.as_bytes()).unwrap_or_else(|why| panic!("{context}: {why}"));
     assert_eq!(node.kind, NodeKind::File);
     let seen = (node.inode, node.mode, u64::from(node.links), node.size);
-    assert_eq!(seen, (fact.inode, fact.mode, fact.links, fact.size), "{told}");
+    assert_eq!(seen, (fact.inode, fact.mode, fact.links, fact.size), "{context}");
     volume.check_use(node.inode, Use::Read).unwrap();
     let inline = volume.inline_data(node.inode).unwrap();
     let Some(expected) = &fact.pieces else {
-        let inline = inline.unwrap_or_else(|| panic!("{told}: no inline data"));
-        assert_eq!(crc32c::crc32c(&inline), fact.sum, "{told}: inline data");
+        let inline = inline.unwrap_or_else(|| panic!("{context}: no inline data"));
+        assert_eq!(crc32c::crc32c(&inline), fact.sum, "{context}: inline data");
         return;
     };
     volume.check_use(node.inode, Use::Overwrite).unwrap();
-    assert_eq!(inline, None, "{told}");
-    let mapped = mapped(volume, node.inode, node.size, &told);
+    assert_eq!(inline, None, "{context}");
+    let mapped = mapped(volume, node.inode, node.size, &context);
     for extent in mapped.iter().filter(|_| !format.has_extents) {
         let block = u64::from(format.block);
         let is_end = is_group_end(extent.range.end() / block, block / 4);
-        assert_eq!(extent.boundary, is_end, "{told}: {extent:?}");
+        assert_eq!(extent.boundary, is_end, "{context}: {extent:?}");
     }
     let pieces = pieces(&mapped);
-    assert_eq!(&pieces, expected, "{told}");
+    assert_eq!(&pieces, expected, "{context}");
     let mut sum = 0;
     for piece in pieces.iter().filter(|piece| !piece.is_unwritten) {
         let length = piece.length.min(node.size - piece.start);
@@ -197,10 +198,10 @@ fn compare_file(format: &Format, volume: &Ext, source: &dyn Source, fact: &Fact)
         source.read_exact_at(&mut bytes, piece.at).unwrap();
         sum = crc32c::crc32c_append(sum, &bytes);
     }
-    assert_eq!(sum, fact.sum, "{told}: bytes");
+    assert_eq!(sum, fact.sum, "{context}: bytes");
 }
 
-/// Whether a range of blocks ends where its group of pointers does.
+/// Returns true if a range of blocks ends where its group of pointers does.
 fn is_group_end(end: u64, pointers: u64) -> bool {
     end == 12 || end > 12 && (end - 12).is_multiple_of(pointers)
 }
@@ -229,24 +230,24 @@ fn leaves(device: &Loop, inode: u64) -> u64 {
 }
 
 /// All extents of a file but holes. Past the file there is nothing.
-fn mapped(volume: &Ext, inode: u64, size: u64, told: &str) -> Vec<Extent> {
+fn mapped(volume: &Ext, inode: u64, size: u64, context: &str) -> Vec<Extent> {
     let mut mapped = Vec::new();
     let mut at = 0;
     let end = size.next_multiple_of(volume.block_size());
     while at < u64::MAX {
         let extent = volume.extent(inode, FileRange::new(at, u64::MAX));
-        let extent = extent.unwrap_or_else(|error| panic!("{told}: {error}"));
-        assert!(extent.range.start() == at && !extent.range.is_empty(), "{told}: {extent:?}");
+        let extent = extent.unwrap_or_else(|error| panic!("{context}: {error}"));
+        assert!(extent.range.start() == at && !extent.range.is_empty(), "{context}: {extent:?}");
         at = extent.range.end();
         if extent.state != ExtentState::Hole {
-            assert!(at <= end, "{told}: {extent:?}");
+            assert!(at <= end, "{context}: {extent:?}");
             mapped.push(extent);
         }
     }
     mapped
 }
 
-/// Extents as the kernel tells them: those together that go on alike.
+/// Extents as the kernel reports them: those together that go on alike.
 fn pieces(mapped: &[Extent]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for extent in mapped {

@@ -92,7 +92,7 @@ impl Broken {
     }
 }
 
-/// Numbers behind `word` in what a tool says, with ranges told in full.
+/// Numbers behind `word` in what a tool says, with ranges spelled out.
 fn numbers(text: &str, word: &str) -> Vec<usize> {
     let mut found = Vec::new();
     for part in text.split(word).skip(1) {
@@ -160,7 +160,7 @@ fn no_file_has_a_block_of_the_volumes_own_and_every_other_one_may_be_a_files() {
             }
         }
         assert!(groups.len() > 10, "{kind}: {groups:?}");
-        // Those of its blocks that hold pointers are not told.
+        // Those of its blocks that hold pointers are not listed.
         let refused = journal.iter().filter(|number| {
             let at = u64::try_from((count - 1 - **number) * block).unwrap();
             volume.extent(inode, FileRange::new(at, at + 1)).is_err()

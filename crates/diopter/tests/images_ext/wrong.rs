@@ -1,4 +1,4 @@
-//! Images with something wrong in them, on purpose and at random: every answer is what the image
+//! Images with something wrong in them, on purpose and at random: every result is what the image
 //! says or an error, in bounded steps.
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ const EXTENTS_MAX: u64 = 1000;
 const RO_COMPAT_AT: usize = 1024 + 0x64;
 const METADATA_CSUM: u32 = 0x400;
 
-/// Asks everything of an image; the answers, and the first error.
+/// Queries everything of an image; returns the results, and the first error.
 fn ask(image: &std::sync::Arc<Memory>) -> (Vec<String>, Option<ImageError>) {
     let mut answers = Vec::new();
     let volume = match Ext::open(image.clone()) {
@@ -160,7 +160,7 @@ fn a_wrong_checksum_is_told_with_its_block() {
         let image = filled(kind);
         let whole = Memory::new(image.clone());
         let (answers, _) = ask(&whole);
-        let mut told = 0;
+        let mut found = 0;
         for part in whole.parts() {
             let start = usize::try_from(part).unwrap();
             let mut mutant = image.clone();
@@ -168,18 +168,18 @@ fn a_wrong_checksum_is_told_with_its_block() {
             mutant[start + used] ^= 1;
             let (said, error) = ask(&Memory::new(mutant));
             let Some(error) = error else {
-                // An inode that nobody asks for, or a block that has no checksum.
+                // An inode that no query reads, or a block that has no checksum.
                 assert!(said == answers || kind.contains("uninit"), "{kind}: part {part}");
                 continue;
             };
             if error.what.contains("a wrong checksum") {
-                told += 1;
+                found += 1;
                 assert_eq!(error.kind, ImageErrorKind::Corrupt);
                 assert_eq!(error.block, Some(part / 1024), "{kind}: {error}");
             }
         }
         let expected = if kind.contains("uninit") { 1 } else { 40 };
-        assert!(told >= expected, "{kind}: {told} blocks told");
+        assert!(found >= expected, "{kind}: {found} blocks reported");
     }
 }
 

@@ -23,7 +23,7 @@ const EXTENTS_MAX: usize = 1 << 20;
 const FILES: u64 = 24;
 const FILES_SOAK: u64 = 200;
 
-/// Of a random file; they are few, so that operations meet.
+/// Returns the number of blocks of a random file; they are few, so that operations meet.
 fn blocks_of(block: u64) -> u64 {
     if block > 4096 { 32 } else { 256 }
 }
@@ -37,7 +37,7 @@ struct Run {
     state: ExtentState,
 }
 
-/// What the mounted volume said of a file.
+/// Reports of the mounted volume about a file.
 struct Said {
     path: PathBuf,
     inode: u64,

@@ -1,4 +1,4 @@
-//! Damaged images: whatever a byte of metadata becomes, every question ends with an answer or an
+//! Damaged images: whatever a byte of metadata becomes, every query ends with a result or an
 //! error, after a bounded number of reads inside the image.
 
 use std::fs;
@@ -159,7 +159,7 @@ pub fn check_damaged(pristine: &Memory, name: &str, has_checksums: bool) {
 /// A place in a block, and what is said of it when it is wrong.
 type Field = (u64, &'static str);
 
-/// What blocks say of themselves, by their magic numbers.
+/// Identity fields of blocks, by their magic numbers.
 const IDENTITIES: [(&[u8], &[Field]); 7] = [
     (b"BMA3", &[(24, "address"), (40, "volume's id"), (56, "owner"), (100, "checksum")]),
     (b"XDB3", &[(8, "address"), (24, "volume's id"), (40, "owner"), (100, "checksum")]),

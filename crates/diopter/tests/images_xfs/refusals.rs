@@ -1,4 +1,4 @@
-//! What is refused, and in which words: features and states of a volume, and flags of a file.
+//! Refusals and their messages: features and states of a volume, and flags of a file.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -111,7 +111,7 @@ fn log_of(memory: &Memory) -> (u64, u64) {
     (byte, number(memory, 96, 4) * block / 512)
 }
 
-/// A log is written round and round; each round has a number of its own.
+/// A log is written round and round; each round has its own number.
 #[test]
 fn a_log_that_went_round_is_clean_after_an_unmount() {
     let _machine = machine::alone();

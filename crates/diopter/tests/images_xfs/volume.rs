@@ -26,10 +26,10 @@ pub struct Kind {
     pub bytes: u64,
 }
 
-/// What mkfs.xfs makes of itself.
+/// The defaults of mkfs.xfs.
 pub const DEFAULT: Kind = Kind { name: "default", mkfs: &[], block: 4096, bytes: 160 * MIB };
 
-/// What differs in the format, and many small allocation groups.
+/// Variants of the format, and many small allocation groups.
 pub const KINDS: [Kind; 6] = [
     DEFAULT,
     Kind { name: "1k", mkfs: &["-b", "size=1024", "-d", "agcount=9"], block: 1024, ..DEFAULT },
@@ -68,7 +68,7 @@ pub struct Image {
 /// A file as the bytes of an image.
 pub struct FileSource(fs::File);
 
-/// Whether everything that a volume needs is here; says what is not.
+/// Returns true if everything that a volume needs is here; prints a skip for what is not.
 pub fn is_possible() -> bool {
     if let Some(why) = machine::loop_missing() {
         env::skip("loop", why);
@@ -100,7 +100,7 @@ impl Live {
         machine::run("mount", &["-o", "remount,ro", at]).unwrap();
     }
 
-    /// What the image holds at this moment, still mounted.
+    /// Returns the image's content at this moment, still mounted.
     pub fn copy_of_device(&self) -> Memory {
         machine::run("sync", &["-f", self.path().to_str().unwrap()]).unwrap();
         Memory::read(self.mount.device().backing())
@@ -154,7 +154,7 @@ pub fn xfs_io(path: &Path, commands: &[String]) {
         .unwrap();
     let mut input = child.stdin.take().unwrap();
     let text = commands.join("\n") + "\n";
-    // It answers while it reads, so the answers must be taken meanwhile.
+    // It writes while it reads, so its output must be taken meanwhile.
     let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
     let said = child.wait_with_output().unwrap();
     writer.join().unwrap().unwrap();

@@ -17,7 +17,7 @@ struct Queued {
     file: File,
     offset: u64,
     length: usize,
-    /// What a write writes.
+    /// Bytes that a write writes.
     bytes: Option<Vec<u8>>,
 }
 
@@ -126,7 +126,7 @@ impl Oracle<'_> {
     fn write_beside(&mut self, batch: &[Queued]) {
         let end = batch.iter().map(Queued::end).max().unwrap_or(0);
         let length = usize::try_from((self.subject.size_max - end).min(777)).unwrap();
-        self.note(format!("write Both {end}+{length} beside them"));
+        self.note(format!("write Both {end}+{length} next to them"));
         let bytes = Skewed::random(length, 1, &mut self.prng);
         let (_, file) = self.handle(|access| access == Access::Both);
         file.write_all_at(&bytes, end).unwrap();

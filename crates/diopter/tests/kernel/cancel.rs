@@ -1,4 +1,4 @@
-//! A request that is given up ends all the same, and its outcome tells what became of it.
+//! A cancelled request completes all the same, and its outcome says what became of it.
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +12,10 @@ use crate::row::{Check, Row, both_ways, file_with};
 pub const ON_FILES: &[Check] = &[
     ("a cancelled request says what was done", a_cancelled_request_says_what_was_done),
     ("a request that is cancelled at once is not tried", cancelled_at_once_is_not_tried),
-    ("cancelling what is over changes nothing", cancelling_what_is_over_changes_nothing),
+    (
+        "cancelling a completed request changes nothing",
+        cancelling_a_completed_request_changes_nothing,
+    ),
     ("an engine that is dropped finishes its writes", a_dropped_engine_finishes_its_writes),
 ];
 
@@ -20,10 +23,10 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const PIECE: usize = 64 << 10;
 const PIECES: usize = 32;
 
-/// What a range of the file held before.
+/// Byte of the file before a write.
 const BEFORE: u8 = 1;
 
-/// What a finished write did to its range of `bytes` must be what it says.
+/// Asserts that a finished write did to its range of `bytes` what its outcome says.
 fn must_be_true(finished: &FinishedRequest, bytes: &[u8], after: u8) {
     let is_cancelled = finished.result.is_err();
     if let Err(error) = &finished.result {
@@ -107,7 +110,7 @@ fn cancelled_at_once_is_not_tried(row: &Row) {
     file.sync_data().unwrap();
 }
 
-fn cancelling_what_is_over_changes_nothing(row: &Row) {
+fn cancelling_a_completed_request_changes_nothing(row: &Row) {
     let file = both_ways().open(file_with(row, &[BEFORE; 1000])).unwrap();
     let engine = row.engine();
     let id = engine.start(&file, Request::read(0, IoBuf::new(1000).unwrap())).unwrap();

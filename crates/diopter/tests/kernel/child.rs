@@ -1,5 +1,5 @@
-//! Other processes of a test: this program again, told by variables what to do. The test `child`
-//! does nothing without them.
+//! Other processes of a test: this program again, with variables that say what to do. The test
+//! `child` does nothing without them.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use diopter::{BackendKind, EngineOptions, File, use_for_this_thread};
 
 use crate::row::Row;
 
-/// What a child does.
+/// Name of the variable with a child's role.
 const ROLE: &str = "DIOPTER_CHILD_ROLE";
 const FILE: &str = "DIOPTER_CHILD_FILE";
 const BACKEND: &str = "DIOPTER_CHILD_BACKEND";
 
-/// What stands before each line that a child says, between the lines of the test harness.
+/// Prefix of each line that a child prints, between the lines of the test harness.
 const MARK: &str = "child:";
 
 /// A running child. Killed with its owner.
@@ -39,7 +39,7 @@ pub fn start(row: &Row, role: &str, path: &Path) -> Running {
 }
 
 impl Running {
-    /// The next thing that the child says; `None` when it has ended.
+    /// The next thing that the child says; `None` after its end.
     pub fn next(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
@@ -69,7 +69,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may be gone already.
         self.child.kill().unwrap_or(());
         self.child.wait().map_or_else(|error| eprintln!("{error}"), |_| ());
     }

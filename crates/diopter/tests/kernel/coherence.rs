@@ -1,4 +1,4 @@
-//! diopter beside other users of the same file: buffered ones, ones that map it, other processes.
+//! diopter with other users of the same file: buffered ones, ones that map it, other processes.
 //! Each check is a sentence of docs/semantics.md.
 
 use std::fs;
@@ -22,7 +22,7 @@ pub const ON_FILES: &[Check] = &[
     ("diopter reads what a buffered write left", diopter_reads_what_a_buffered_write_left),
     ("a mapping sees what diopter wrote", a_mapping_sees_what_diopter_wrote),
     ("diopter reads what was stored in a mapping", diopter_reads_what_was_stored_in_a_mapping),
-    ("a store in a mapping beside a write stays", a_store_in_a_mapping_beside_a_write_stays),
+    ("a store in a mapping next to a write stays", a_store_in_a_mapping_next_to_a_write_stays),
     ("two processes that share writers lose nothing", two_processes_lose_nothing),
     ("appends of two processes are all there", appends_of_two_processes_are_all_there),
 ];
@@ -31,11 +31,11 @@ pub const ON_FILES: &[Check] = &[
 pub const ON_DIRECT_FILES: &[Check] =
     &[("what was stored behind the end does not become content", stored_behind_the_end)];
 
-/// What the other process of a check does.
+/// Role of the other process of a check.
 pub const WRITE_ROLE: &str = "stripes";
 pub const APPEND_ROLE: &str = "append";
 
-/// Far above what another process takes to answer.
+/// Far above the response time of another process.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 const SIZE: usize = 64 << 10;
@@ -85,7 +85,7 @@ impl Mapped {
     fn load(&mut self, offset: usize) -> u8 {
         // A line of 16; of a single byte it says nothing.
         writeln!(self.commands, "mread -v {} 16", offset / 16 * 16).unwrap();
-        let line = self.said.recv_timeout(WAIT_MAX).expect("xfs_io answers");
+        let line = self.said.recv_timeout(WAIT_MAX).expect("xfs_io prints a result");
         let byte = line.split_whitespace().nth(1 + offset % 16).unwrap_or_default();
         u8::from_str_radix(byte, 16).unwrap_or_else(|_| panic!("xfs_io said {line:?}"))
     }
@@ -150,7 +150,7 @@ fn diopter_reads_what_a_buffered_write_left(row: &Row) {
         file.write_all_at(&[0xbb; 10], beside as u64).unwrap();
         expected[beside..beside + 10].fill(0xbb);
         file.read_exact_at(memory.as_mut(), 0).unwrap();
-        assert_eq!(difference(&memory, &expected), None, "{offset}+{length} and beside");
+        assert_eq!(difference(&memory, &expected), None, "{offset}+{length} and around it");
     }
 }
 
@@ -185,7 +185,7 @@ fn diopter_reads_what_was_stored_in_a_mapping(row: &Row) {
 }
 
 /// One after the other: a store in a page, a write to another part of it, and both are there.
-fn a_store_in_a_mapping_beside_a_write_stays(row: &Row) {
+fn a_store_in_a_mapping_next_to_a_write_stays(row: &Row) {
     let path = file_with(row, &vec![0; SIZE]);
     let Some(mut mapped) = Mapped::new(&path) else { return };
     let file = both_ways().open(&path).unwrap();
@@ -257,7 +257,7 @@ fn stored_behind_the_end(row: &Row) {
     }
 }
 
-/// What the owner of a stripe writes in a round: the parent has the even ones.
+/// Byte that the owner of a stripe writes in a round: the parent has the even ones.
 fn value(stripe: usize, round: u8) -> u8 {
     u8::try_from(stripe % 7).expect("below 7") * 32 + round
 }

@@ -1,4 +1,4 @@
-//! What is durable when, and that a flush which fails is told, and told again.
+//! Durability: when data are durable, and that a failed flush is reported, and reported again.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -153,7 +153,7 @@ fn a_flush_tells_what_another_descriptor_s_write_back_met() {
         for n in 0..64 {
             file.write_all_at(&[1; 100], n * 65_536).unwrap();
         }
-        // Somebody else writes the pages back, and is told.
+        // Another descriptor writes the pages back, and gets the error.
         assert!(sync_file_range_wait(plain.as_fd(), 0, 0).is_err());
         assert!(is_device_error(file.sync_data()), "{backend}");
         assert!(is_device_error(file.sync_data()), "{backend}");

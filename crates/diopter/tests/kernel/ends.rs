@@ -16,7 +16,7 @@ const LARGEST: u64 = i64::MAX.cast_unsigned();
 
 pub const ON_FILES: &[Check] = &[
     ("a 1000 byte file ends where pread says", a_file_ends_where_pread_says),
-    ("a queued read tells which bytes were there", a_queued_read_tells_which_bytes_were_there),
+    ("a queued read reports which bytes were there", a_queued_read_reports_which_bytes_were_there),
     ("no range is too far to read", no_range_is_too_far_to_read),
     ("a write past the largest offset is refused", a_write_past_the_largest_offset_is_refused),
     ("a request of no bytes does nothing", a_request_of_no_bytes_does_nothing),
@@ -64,7 +64,7 @@ fn a_file_ends_where_pread_says(row: &Row) {
     assert_eq!(difference(&buf[..499], &content[501..]), None);
 }
 
-fn a_queued_read_tells_which_bytes_were_there(row: &Row) {
+fn a_queued_read_reports_which_bytes_were_there(row: &Row) {
     let file = File::open(file_with(row, &numbered(1000))).unwrap();
     let request = Request::read(600, IoBuf::new(1000).unwrap());
     let finished = file.request(request).unwrap().wait();

@@ -1,4 +1,4 @@
-//! Grounds of their own: an unreadable device, a full file system, files that lie in their inode,
+//! Separate grounds: an unreadable device, a full file system, files that lie in their inode,
 //! atomic writes.
 
 use std::fs;

@@ -18,7 +18,7 @@ pub const ON_FILES: &[Check] = &[
     ("a killed writer leaves no padded tail", a_killed_writer_leaves_no_padded_tail),
 ];
 
-/// What the killed child does.
+/// Role of the child that is killed.
 pub const ROLE: &str = "extend";
 
 const WRITES: u64 = 400;

@@ -59,7 +59,7 @@ struct Oracle<'s> {
     engine: Engine,
     handles: Vec<(Access, File)>,
     reference: fs::File,
-    /// Never read or written: what the kernel notes of the file, or of an object, is told to it.
+    /// Never read or written: the kernel reports errors of the file, or of an object, to it.
     witnesses: Vec<fs::File>,
     prng: Prng,
     requests: u64,
@@ -398,8 +398,8 @@ impl Oracle<'_> {
         }
     }
 
-    /// Every open file anew, of a file that was sealed in between: each object has the size that is
-    /// on record, and goes on having it until the record is gone.
+    /// Opens every file again after a seal in between: each object has the size that is on
+    /// record, and keeps it until the record is gone.
     fn seal_and_reopen(&mut self) {
         self.note("seal, and open all again".to_owned());
         let open: Vec<Access> = self.handles.iter().map(|(access, _)| *access).collect();

@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 /// Options of mkfs.xfs for blocks larger than a page of 4 KiB (Linux 6.12 mounts them).
 const XFS_16K: &[&str] = &["-b", "size=16384"];
 
-/// What files or blocks lie on.
+/// The storage below files or blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
     Ext4In1kBlocks,
@@ -54,7 +54,7 @@ impl Ground {
         }
     }
 
-    /// Whether everything it needs is here; says what is not.
+    /// Returns true if everything it needs is here; prints a skip for what is not.
     fn is_possible(self) -> bool {
         if let Some(why) = machine::loop_missing() {
             env::skip("loop", why);
@@ -147,7 +147,7 @@ pub fn options(backend: BackendKind) -> EngineOptions {
     EngineOptions { backend, checked: true, ..EngineOptions::DEFAULT }
 }
 
-/// Runs a test that has a ground of its own under each backend that works here, with this thread's
+/// Runs a test that has a separate ground under each backend that works here, with this thread's
 /// engine on it.
 pub fn each_backend(test: impl Fn(BackendKind)) {
     for backend in BACKENDS {
@@ -243,7 +243,7 @@ fn set_up(ground: Ground) -> Base {
     }
 }
 
-/// Runs one check on a thread of its own, whose engine ends with it; answers how it failed.
+/// Runs one check on a new thread, whose engine ends with it; returns how it failed.
 fn run_check(row: &Row, (name, check): &Check) -> Option<String> {
     if std::env::var("DIOPTER_CHECK").is_ok_and(|only| !name.contains(&only)) {
         return None;

@@ -1,4 +1,4 @@
-//! What a striped file is as a file: how it is opened, sealed and unsealed, and what is refused.
+//! A striped file as a file: how it is opened, sealed and unsealed, and what is refused.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -20,7 +20,10 @@ pub const ON_FILES: &[Check] = &[
     ("a manifest opens as the file or as itself", a_manifest_opens_as_the_file_or_as_itself),
     ("a striped file is opened for what is asked", a_striped_file_is_opened_for_what_is_asked),
     ("no striped file is longer than a file can be", no_striped_file_is_longer_than_a_file_can_be),
-    ("who reads an object beside a write meets no error", who_reads_an_object_meets_no_error),
+    (
+        "reading an object during a write meets no error",
+        reading_an_object_during_a_write_meets_no_error,
+    ),
 ];
 
 const STRIPE_SIZE: u64 = 64 << 10;
@@ -228,8 +231,8 @@ fn no_striped_file_is_longer_than_a_file_can_be(row: &Row) {
     assert_eq!(file.read_at(&mut [0; 10], u64::MAX - 5).unwrap(), 0);
 }
 
-/// Plain readers, one of each object, beside a writer of all kinds of requests.
-fn who_reads_an_object_meets_no_error(row: &Row) {
+/// Plain readers, one of each object, during a writer's requests of all kinds.
+fn reading_an_object_during_a_write_meets_no_error(row: &Row) {
     let size = 6 * STRIPE_SIZE;
     let subject = striped(row, size);
     let is_over = AtomicBool::new(false);

@@ -26,7 +26,7 @@ const MIB: u64 = 1 << 20;
 
 const OBJECTS: [usize; 5] = [1, 2, 3, 5, 16];
 
-/// The last one is no power of two, nor a whole number of larger pages.
+/// The last one is not a power of two, nor a whole number of larger pages.
 const STRIPE_SIZES: [u64; 4] = [4 * KIB, 64 * KIB, MIB, 1000 * KIB];
 
 fn a_striped_file_differs_in_nothing_from_plain_calls(row: &Row) {

@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 
 const EXT4: FileSystem = FileSystem::Ext4 { block: 4096, extra: &["-m", "0"] };
 
-/// In the format of ext2, which has no fallocate(2): nobody can be asked for space.
+/// In the format of ext2, which has no fallocate(2): space cannot be reserved.
 const EXT2: FileSystem = FileSystem::Ext4 { block: 4096, extra: &["-m", "0", "-t", "ext2"] };
 
 /// The smallest XFS that its tools make.
@@ -171,7 +171,7 @@ fn an_overwrite_on_a_full_file_system_succeeds() {
     });
 }
 
-/// What a write that failed had reserved and did not need may be taken back by cutting the file.
+/// Space that a failed write had reserved and did not need may be freed by cutting the file.
 #[test]
 fn a_write_that_found_no_space_leaves_room_for_others_once_it_is_cut() {
     each_ground(|ground| {

@@ -1,4 +1,4 @@
-//! What the oracle and the writers work on: a file of a row, a raw device, or a striped file; and
+//! The subject of the oracle and the writers: a file of a row, a raw device, or a striped file; and
 //! how its bytes are read without diopter.
 
 use std::fs;
@@ -31,7 +31,7 @@ pub struct Subject {
     pub has_fixed_size: bool,
     /// A device, larger than what is compared.
     pub is_raw: bool,
-    /// Whether nothing of it need be buffered.
+    /// True if nothing of it need be buffered.
     pub is_direct: bool,
 }
 
@@ -138,7 +138,7 @@ impl Subject {
     }
 }
 
-/// What an object lacks reads as zeros.
+/// Reads an object; bytes past its end are zeros.
 fn read_or_zeros(object: &fs::File, bytes: &mut [u8], at: u64) {
     let mut done = 0;
     while done < bytes.len() {

@@ -1,4 +1,4 @@
-//! Several writers at once, in this process: no byte is lost, whoever shares its block.
+//! Several writers at once, in this process: no byte is lost, whichever writer shares its block.
 
 use std::sync::Barrier;
 
@@ -95,7 +95,7 @@ fn stripes(prng: &mut Prng, block: u64) -> Vec<Vec<Stripe>> {
     of_thread
 }
 
-/// Four threads write their own stripes, all at once; answers what must be in the file then.
+/// Four threads write their own stripes, all at once; returns what the file must hold then.
 fn write_stripes(subject: &Subject, mut prng: Prng) -> Vec<u8> {
     let path = &subject.path;
     let shared = both_ways().open(path).unwrap();

@@ -23,5 +23,5 @@ fn part_of_a_page_is_read_and_written_on_zram_without_its_neighbours() {
     file.read_exact_at(&mut memory[part.clone()], 0).unwrap();
     assert!(memory[part.clone()].iter().all(|byte| *byte == 2), "what was written is read");
     let neighbours = memory[..part.start].iter().chain(&memory[part.end..]);
-    assert!(neighbours.copied().all(|byte| byte == 9), "what stands beside it stays");
+    assert!(neighbours.copied().all(|byte| byte == 9), "the bytes around it stay");
 }

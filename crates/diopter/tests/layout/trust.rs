@@ -112,7 +112,7 @@ fn what_is_not_marked_reaches_no_further_than_its_directory_until_it_is_adopted(
     let copy = dir.path().join("copy");
     fs::copy(&near, &copy).unwrap();
     let mut file = StripedFile::open(&copy).unwrap();
-    assert_eq!(file.object_descriptors().len(), 3, "its own objects are beside it");
+    assert_eq!(file.object_descriptors().len(), 3, "its own objects are next to it");
     file.seal().unwrap();
     assert!(!is_marked(&copy), "a change is not an adoption");
     Layout::open(&copy).unwrap().adopt().unwrap();

@@ -1,4 +1,4 @@
-//! What a fault on one object does to a request, and to the next; on the simulator.
+//! Faults on one object, and what they do to a request and to the next; on the simulator.
 
 use diopter::sys::Op;
 use diopter::{

@@ -63,7 +63,7 @@ fn copy_queued(source: &File, to: &File, size: u64) {
 /// Copies the content of one file to another.
 type Copies<'a> = dyn Fn(&File, &File) + Sync + 'a;
 
-/// Two copies of one content at the same time, each on an open file of its own.
+/// Two copies of one content at the same time, each on a separate open file.
 fn race(what: &str, one: impl Fn(&File, &File) + Sync, other: impl Fn(&File, &File) + Sync) {
     let Some(dir) = dir() else { return };
     let content = random(CONTENT, what);
@@ -138,7 +138,7 @@ fn sanity_398d_a_queued_copy_in_blocks_of_many_stripes_is_equal() {
     must_be(&file, &content, "398d");
 }
 
-/// A buffered writer, a buffered reader, a direct reader, and somebody who reads the objects.
+/// A buffered writer, a buffered reader, a direct reader, and a reader of the objects.
 #[test]
 fn sanity_833_readers_and_a_writer_of_all_kinds_meet_no_error() {
     let Some(dir) = dir() else { return };

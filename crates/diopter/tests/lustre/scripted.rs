@@ -17,7 +17,7 @@ use diopter::{
 
 use super::MIB;
 
-/// What a bio ends with: on which object, reading or writing, how; once, in this order.
+/// Result of a bio: on which object, reading or writing, how; once, in this order.
 type End = (u32, Op, BioResult);
 
 #[derive(Default)]

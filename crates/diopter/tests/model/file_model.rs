@@ -12,7 +12,7 @@ use diopter::{FileRange, RangeOutcome, RangeState};
 /// The values that one byte may hold, a bit each: 0, tags of writes, and [`FILLER`].
 type Values = u64;
 
-/// What a file holds at first. Tags are below 63.
+/// Byte that fills a new file. Tags are below 63.
 pub const FILLER: u8 = 255;
 
 /// The bit of a value; none for a value that no file of the model holds.
@@ -31,7 +31,7 @@ struct Write {
     before: Vec<Values>,
 }
 
-/// What each byte of a range may have held since a read or a flush started.
+/// Values that each byte of a range may have held since a read or a flush started.
 struct Watcher {
     start: usize,
     seen: Vec<Values>,
@@ -53,7 +53,7 @@ pub struct FileModel {
     writes: BTreeMap<u64, Write>,
     /// Reads and flushes under way.
     watchers: BTreeMap<u64, Watcher>,
-    /// What each byte may hold after a crash.
+    /// Values that each byte may hold after a crash.
     durable: Vec<Values>,
     /// The size is at least this: the furthest end of a completed write.
     size_min: u64,
@@ -71,7 +71,7 @@ fn index(offset: u64) -> usize {
 }
 
 impl FileModel {
-    /// Of a file that holds `content`, flushed, and can grow to `capacity` bytes.
+    /// Creates a model of a file that holds `content`, flushed, and can grow to `capacity` bytes.
     pub fn new(content: &[u8], capacity: usize) -> FileModel {
         let byte = |at: usize| bit(content.get(at).copied().unwrap_or(0));
         let bytes: Vec<Values> = (0..capacity).map(byte).collect();
@@ -105,7 +105,7 @@ impl FileModel {
         self.writes.insert(id, Write { range, tag, before });
     }
 
-    /// What a byte may hold that no write in flight brings.
+    /// Returns the values that a byte may hold without the writes in flight.
     fn settled(&self, at: usize) -> Values {
         let mut values = self.bytes[at];
         for write in self.writes.values().filter(|write| contains(write.range, at)) {
@@ -129,7 +129,7 @@ impl FileModel {
         }
     }
 
-    /// What was written durably is what a crash leaves: any value that the media may hold now.
+    /// A crash leaves what was written durably: any value that the media may hold now.
     pub fn make_durable(&mut self, parts: &[RangeOutcome]) {
         for part in parts.iter().filter(|part| part.state == RangeState::Done) {
             for at in index(part.range.start())..index(part.range.end()) {
@@ -169,7 +169,7 @@ impl FileModel {
         self.watchers.insert(id, Watcher { start: 0, seen: self.bytes.clone() });
     }
 
-    /// What a read returned, against what each byte may have held while it was under way.
+    /// Checks what a read returned against what each byte may have held while it was under way.
     pub fn end_read(&mut self, id: u64, range: FileRange, data: &[u8]) -> Result<(), String> {
         let watched = self.watchers.remove(&id).expect("a read that was started");
         let end = range.start() + u64::try_from(data.len()).expect("a small file");
@@ -184,7 +184,7 @@ impl FileModel {
         self.size_min
     }
 
-    /// Of a read or a flush.
+    /// Ends a read or a flush that failed.
     pub fn end_failed(&mut self, id: u64) {
         self.watchers.remove(&id);
     }
@@ -195,7 +195,7 @@ impl FileModel {
         self.size_durable = self.size_durable.max(size_at_start);
     }
 
-    /// What the media hold, against what they may hold.
+    /// Checks what the media hold against what they may hold.
     pub fn check_live(&self, media: &[u8]) -> Result<(), String> {
         let size = u64::try_from(media.len()).expect("a small file");
         if size < self.size_min || size > self.size_max {
@@ -205,7 +205,7 @@ impl FileModel {
         check(&self.bytes, 0, media)
     }
 
-    /// What the media hold after a crash: everything acknowledged after a flush is there.
+    /// Checks what the media hold after a crash: everything acknowledged after a flush is there.
     pub fn check_crashed(&self, media: &[u8]) -> Result<(), String> {
         let size = u64::try_from(media.len()).expect("a small file");
         if size < self.size_durable {
@@ -222,7 +222,7 @@ impl FileModel {
     }
 }
 
-/// What lies from byte `start` on, against what it may be.
+/// Checks the bytes from `start` on against what they may be.
 fn check(allowed: &[Values], start: usize, data: &[u8]) -> Result<(), String> {
     assert!(data.len() <= allowed.len(), "no more than is known of");
     for (at, (value, allowed)) in (start..).zip(data.iter().zip(allowed)) {

@@ -109,7 +109,7 @@ fn broken(
     None
 }
 
-/// Whether block `next` may follow its predecessor in a bio.
+/// Returns true if block `next` may follow its predecessor in a bio.
 fn follows(extents: &[Extent], next: usize) -> bool {
     let (here, next) = (&extents[next - 1], &extents[next]);
     let is_next = here.object_offset.get() + BLOCK == next.object_offset.get();
@@ -137,7 +137,7 @@ fn fewest(limits: &BioLimits, memory: &[(u64, u64)], extents: &[Extent]) -> usiz
     fewest[extents.len()]
 }
 
-/// What ended a bio, by what stands behind it.
+/// Returns what ended a bio, by what follows it.
 fn end_of(limits: &BioLimits, memory: &[(u64, u64)], extents: &[Extent], bio: &Draft) -> EndedBy {
     let block = |at: u64| small(at / BLOCK);
     let (start, end) = (block(bio.runs.start()), block(bio.runs.end()));
@@ -215,7 +215,7 @@ fn a_queue_says_what_a_request_may_be_and_no_queue_says_nothing() {
     let without = BlockQueue { has_requests: false, ..queue.clone() };
     assert_eq!(DeviceLimits::of(&without), DeviceLimits::NONE, "a driver of bios, such as zram");
     let silent = BlockQueue { has_requests: true, ..BlockQueue::default() };
-    assert_eq!(DeviceLimits::of(&silent), DeviceLimits::NONE, "a kernel that tells nothing");
+    assert_eq!(DeviceLimits::of(&silent), DeviceLimits::NONE, "a kernel that reports nothing");
     let tiny = BlockQueue { max_sectors_kb: Some(1), max_segments: Some(0), ..queue };
     let limits = DeviceLimits::of(&tiny);
     assert_eq!((limits.bytes_max, limits.segments.count_max), (4096, 1), "a block always goes");

@@ -81,7 +81,7 @@ fn builder(mapper: &Indirect, writes: bool) -> Builder<'_> {
 }
 
 /// Those kernels held the bio in front of a hole back until they had one behind it; the zeros are
-/// told in the order of the file all the same.
+/// reported in the order of the file all the same.
 #[test]
 fn a_read_goes_on_behind_a_hole_by_the_rule_that_it_began_with() {
     for state in [ExtentState::Hole, ExtentState::Unwritten] {

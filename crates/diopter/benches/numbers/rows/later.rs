@@ -56,11 +56,11 @@ pub fn depth(bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {
     let best =
         (1..runs.len()).max_by(|one, other| rate(&runs[*one]).total_cmp(&rate(&runs[*other])));
     let best = best.expect("the sweep has depths");
-    let told =
+    let rates =
         DEPTHS.iter().zip(&runs[1..]).map(|((name, _), runs)| format!("{name} {:.0}", rate(runs)));
-    let told = told.collect::<Vec<_>>().join(", ");
+    let rates = rates.collect::<Vec<_>>().join(", ");
     let found = side::pair(&runs[0], &runs[best], Figures::per_second);
-    Ok(vec![found.map(|found| found.note(format!("MiB/s: {told}")))])
+    Ok(vec![found.map(|found| found.note(format!("MiB/s: {rates}")))])
 }
 
 pub fn completion(bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {

@@ -5,7 +5,7 @@ use crate::result::{Finding, Measured, median};
 use crate::rows::{Bench, blocking};
 use crate::side::{self, Figures};
 
-/// What a bio may cost, in nanoseconds.
+/// Largest cost of a bio, in nanoseconds.
 const GOAL_NS: f64 = 50.0;
 
 /// In one turn: short enough that few hold another program's time slice.
