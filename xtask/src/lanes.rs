@@ -83,10 +83,6 @@ const SMOKE: &[&str] = &[
     "-p",
     "diopter",
     "--bench",
-    "engine",
-    "--bench",
-    "completion",
-    "--bench",
     "backends",
     "--bench",
     "stripes",
@@ -111,6 +107,7 @@ const SMOKE_NUMBERS: &[&str] = &[
     "striped",
     "bios",
     "null",
+    "completion",
 ];
 
 const COMPARE: &[&str] = &[

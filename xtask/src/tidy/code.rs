@@ -257,7 +257,7 @@ mod tests {
     fn a_library_does_not_print() {
         check(ENGINE_FILE, "fn a() { eprintln!(); }", 1);
         check(ENGINE_FILE, "fn a() { b(); }\n#[cfg(test)] mod tests { fn c() { println!(); } }", 0);
-        check("crates/diopter/benches/engine.rs", "fn a() { println!(); }", 0);
+        check("crates/diopter/benches/numbers/main.rs", "fn a() { println!(); }", 0);
     }
 
     #[test]

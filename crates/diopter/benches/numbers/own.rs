@@ -77,7 +77,7 @@ pub fn main(arguments: &[String]) -> Result<(), String> {
         "calls" => loops::calls(&job)?,
         "blocking" => paired::blocking(&job)?,
         #[cfg(feature = "tokio")]
-        "tokio" => crate::tasks::tokio(&job)?,
+        "tasks" => crate::tasks::tasks(&job)?,
         "null" => paired::null(&job)?,
         "scale" => scale::scale(&job)?,
         "processes" => scale::processes(&job)?,

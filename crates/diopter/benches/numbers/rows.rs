@@ -148,6 +148,11 @@ pub const GROUPS: &[Group] = &[
                 ("allocations of a warm engine", "one"),
                 (Unit::Count, AtMost(0.0)),
             ),
+            row(
+                ("null-deferred", "null device"),
+                ("engine work per bio, depth 64, inline", "the same, deferred"),
+                (Unit::NanosPerIo, Told),
+            ),
         ],
         measure: null::work,
     },
@@ -200,8 +205,18 @@ pub const GROUPS: &[Group] = &[
                 (Unit::Iops, AtLeast(0.8)),
             ),
             row(
+                ("async-registered", ZRAM),
+                ("the same, file and buffers registered", BARE),
+                (Unit::Iops, Told),
+            ),
+            row(
                 ("async-multi", ZRAM),
                 ("async files, tokio multi-thread, depth 64", BARE),
+                (Unit::Iops, Told),
+            ),
+            row(
+                ("async-reaper", ZRAM),
+                ("async files, futures::join_all, depth 64", BARE),
                 (Unit::Iops, Told),
             ),
         ],
