@@ -45,7 +45,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 200_000,
         tries: Sources::Engine,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "model", "--", "--nocapture", "random"],
+            &["--profile=ci", "-p", "diopter", "--test=all", "--", "--nocapture", "model::random"],
             &[("DIOPTER_SEEDS", "2500")],
         ),
     },
@@ -55,7 +55,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 1_000_000,
         tries: Sources::Engine,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "kernel", "--", "--nocapture"],
+            &["--profile=ci", "-p", "diopter", "--test=devices", "--", "--nocapture", "kernel::"],
             &[("DIOPTER_CHECK", "no difference"), ("DIOPTER_ORACLE_COUNT", "4000")],
         ),
     },
@@ -65,7 +65,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 1_000,
         tries: Sources::Engine,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "kernel", "--", "--nocapture"],
+            &["--profile=ci", "-p", "diopter", "--test=devices", "--", "--nocapture", "kernel::"],
             &[("DIOPTER_CHECK", "killed writer")],
         ),
     },
@@ -108,7 +108,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
         unit: "runs",
         goal: 20,
         tries: Sources::Engine,
-        work: Work::Test(&["--release", "-p", "diopter", "--test", "contract"], &[]),
+        work: Work::Test(&["--profile=ci", "-p", "diopter", "--test=all", "contract::"], &[]),
     },
     Campaign {
         name: "storms",
@@ -130,7 +130,15 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 10_000,
         tries: Sources::Library,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "images", "--", "--nocapture", "agreement"],
+            &[
+                "--profile=ci",
+                "-p",
+                "diopter",
+                "--test=devices",
+                "--",
+                "--nocapture",
+                "images::agreement",
+            ],
             &[],
         ),
     },
@@ -140,7 +148,15 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 100_000,
         tries: Sources::Parsers,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "images_ext", "--", "--nocapture", "wrong"],
+            &[
+                "--profile=ci",
+                "-p",
+                "diopter",
+                "--test=devices",
+                "--",
+                "--nocapture",
+                "images_ext::wrong",
+            ],
             &[],
         ),
     },
@@ -150,7 +166,15 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 10_000,
         tries: Sources::Parsers,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "images_xfs", "--", "--nocapture", "mutat"],
+            &[
+                "--profile=ci",
+                "-p",
+                "diopter",
+                "--test=devices",
+                "--",
+                "--nocapture",
+                "images_xfs::mutat",
+            ],
             &[],
         ),
     },
@@ -165,7 +189,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
 
 /// The targets of `cargo xtask bless`.
 const BLESSED: &[&[&str]] = &[
-    &["-p", "diopter", "--test", "plan"],
+    &["-p", "diopter", "--test", "all", "plan::"],
     &["-p", "diopter-bench", "--test", "report"],
     &["-p", "diopter-cli", "--tests"],
 ];
