@@ -6,6 +6,7 @@
 
 pub mod altered;
 pub mod env;
+pub mod figures;
 pub mod files;
 pub mod machine;
 pub mod memory;

@@ -14,6 +14,7 @@ use diopter::{
     BackendKind, Engine, EngineOptions, File, IoBuf, Policies, Request, SetupError, UringOptions,
     WaitPolicy,
 };
+use diopter_testkit::figures::median;
 
 const BLOCK: usize = 4096;
 const FILE_BYTES: u64 = 64 << 20;
@@ -159,12 +160,7 @@ fn measure(rows: &[&Row], file: &File, (depth, rounds, reads): (usize, u32, u32)
     }
     println!("depth {depth}: microseconds a read; times as fast as the first, median of rounds");
     for (row, its) in rows.iter().zip(&times) {
-        let ratios = times[0].iter().zip(its).map(|(first, other)| first / other).collect();
+        let ratios = times[0].iter().zip(its).map(|(first, other)| first / other);
         println!("  {:<24} {:>8.2} {:>6.2}", row.name, median(its.clone()), median(ratios));
     }
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }

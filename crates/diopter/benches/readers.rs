@@ -13,6 +13,7 @@ use diopter::layout::{CreateOptions, ObjectPlace};
 use diopter::sys::residency::residency;
 use diopter::sys::space::advise_dont_need;
 use diopter::{File, StripedFile};
+use diopter_testkit::figures::median;
 
 /// Block sizes of the reading program.
 const BLOCKS: [(usize, &str); 4] =
@@ -128,9 +129,4 @@ fn compare(what: &str, scale: &Scale, (file, plain): (&File, &Path)) {
             if ratio <= GOAL { "reached" } else { "not reached" }
         );
     }
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }

@@ -14,6 +14,7 @@ use diopter::{
     Engine, EngineOptions, IoBuf, MergePolicy, Policies, Request, RequestOp, StripedFile,
     SubmitPolicy,
 };
+use diopter_testkit::figures::median;
 
 const MIB: u64 = 1 << 20;
 const OBJECTS: u64 = 4;
@@ -270,9 +271,4 @@ fn told(way: Way) -> String {
             format!("{} MiB x {depth}, {pages:?} pages, {submit}, {merge}", bytes / MIB)
         }
     }
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }

@@ -8,6 +8,7 @@ use diopter::{
     BackendKind, Engine, EngineOptions, IoBuf, MergePolicy, Policies, Request, RequestOp,
     StripedFile, SubmitPolicy,
 };
+use diopter_testkit::figures::median;
 use diopter_testkit::{env, machine, slow_fuse};
 use slow_fuse::{BACKGROUND_MAX, REQUEST_BYTES_MAX, Seen, SlowMount};
 
@@ -83,11 +84,6 @@ fn memory() -> IoBuf {
     let mut memory = IoBuf::new(usize::try_from(BYTES).unwrap()).unwrap();
     memory.iter_mut().zip((0..251).cycle()).for_each(|(byte, value)| *byte = value);
     memory
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }
 
 fn can_run() -> bool {

@@ -9,8 +9,9 @@ use diopter::{
 };
 
 use crate::machine::{Dir, run as command};
-use crate::meter::{Usage, measure, median};
+use crate::meter::{Usage, measure};
 use crate::zram::Zram;
+use diopter_testkit::figures::median;
 
 const START: u64 = 48 << 10;
 const LENGTH: usize = 4096 << 10;

@@ -24,13 +24,6 @@ pub fn measure(work: impl FnOnce()) -> Usage {
     Usage { elapsed, process, system: system_busy() - system }
 }
 
-/// The middle one.
-pub fn median(samples: impl IntoIterator<Item = f64>) -> f64 {
-    let mut samples: Vec<f64> = samples.into_iter().collect();
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
-}
-
 fn process_time() -> Duration {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(tv_sec).expect("a process's time is not negative");

@@ -17,10 +17,11 @@ use diopter::map::{Identity, Mapper, Table};
 use diopter::sys::{BioId, BioResult};
 use diopter::{
     Access, AdmitErrorKind, BackendError, Blocks, BoundaryPolicy, DepthPolicy, Engine, Errno,
-    FileRange, FinishedRequest, IoBuf, IoErrorKind, ObjectOffset, Policies, RangeOutcome,
-    RangeState, Request, ShortPolicy, SubmitPolicy, Target, TargetRef,
+    FileRange, FinishedRequest, IoErrorKind, ObjectOffset, Policies, RangeOutcome, RangeState,
+    Request, ShortPolicy, SubmitPolicy, Target, TargetRef,
 };
 use diopter_testkit::altered;
+use diopter_testkit::memory::filled as memory;
 
 const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);
@@ -99,12 +100,6 @@ fn by_mebibyte(count: u64) -> Box<dyn Mapper> {
         boundary: true,
     };
     Box::new(Table::new((0..count).map(extent).collect()).expect("no overlap"))
-}
-
-fn memory(bytes: u64, value: u8) -> IoBuf {
-    let mut memory = IoBuf::new(usize::try_from(bytes).expect("small")).expect("memory");
-    memory.fill(value);
-    memory
 }
 
 impl Bench {

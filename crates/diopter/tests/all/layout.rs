@@ -14,21 +14,12 @@ use diopter::layout::{CreateOptions, Layout, OBJECT_ATTRIBUTE, ObjectAccess, Obj
 use diopter::{LayoutError, LayoutErrorKind};
 use diopter_sys::file::DirectSupport;
 use diopter_sys::{Errno, xattr};
-use diopter_testkit::{env, machine};
+use diopter_testkit::{env, files, machine};
 
 const STRIPE_SIZE: u64 = 64 << 10;
 
-/// A directory with user attributes; `None`, and says so, where there are none.
 fn dir() -> Option<tempfile::TempDir> {
-    let dir = tempfile::tempdir().unwrap();
-    let file = tempfile::tempfile_in(dir.path()).unwrap();
-    match xattr::set_new(file.as_fd(), OBJECT_ATTRIBUTE, b"probe") {
-        Ok(()) => Some(dir),
-        Err(errno) => {
-            env::skip("xattr", format!("user attributes in {}: {errno}", dir.path().display()));
-            None
-        }
-    }
+    files::with_attributes(tempfile::tempdir().unwrap())
 }
 
 fn options(dirs: &[&Path]) -> CreateOptions {

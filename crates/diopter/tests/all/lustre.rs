@@ -10,14 +10,13 @@ mod files;
 mod races;
 mod scripted;
 
-use std::os::fd::AsFd;
 use std::path::Path;
 
-use diopter::layout::{CreateOptions, OBJECT_ATTRIBUTE, ObjectPlace};
+use diopter::layout::{CreateOptions, ObjectPlace};
 use diopter::prng::Prng;
 use diopter::{File, StripedFile};
-use diopter_sys::xattr;
-use diopter_testkit::env;
+use diopter_testkit::files::{dir as dir_on_disk, with_attributes};
+use diopter_testkit::{env, memory};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -40,17 +39,8 @@ const SIZES: [u64; 13] = [
     4 * MIB + 1,
 ];
 
-/// A directory on a disk for striped files; `None`, and says so, where that can't be.
 fn dir() -> Option<TempDir> {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let probe = tempfile::tempfile_in(dir.path()).unwrap();
-    match xattr::set_new(probe.as_fd(), OBJECT_ATTRIBUTE, b"probe") {
-        Ok(()) => Some(dir),
-        Err(errno) => {
-            env::skip("xattr", format!("user attributes in {}: {errno}", dir.path().display()));
-            None
-        }
-    }
+    with_attributes(dir_on_disk())
 }
 
 /// A new striped file in a directory.
@@ -61,9 +51,7 @@ fn striped(dir: &Path, name: &str, stripe_size: u64, objects: usize) -> StripedF
 }
 
 fn random(length: u64, name: &str) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(length).unwrap()];
-    Prng::new(env::seed()).fork(name).fill(&mut bytes);
-    bytes
+    memory::content(usize::try_from(length).unwrap(), Prng::new(env::seed()).fork(name))
 }
 
 /// The whole file must be `expected`.

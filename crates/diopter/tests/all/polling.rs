@@ -8,7 +8,7 @@ use diopter::{
     BackendKind, Engine, EngineOptions, Errno, File, IoBuf, Request, RequestOp, RoutePolicy,
     UringOptions, use_for_this_thread,
 };
-use diopter_testkit::env;
+use diopter_testkit::{env, files};
 
 const LONG: Duration = Duration::from_secs(30);
 const SQPOLL: UringOptions = UringOptions { sqpoll: true, ..UringOptions::DEFAULT };
@@ -19,7 +19,7 @@ fn with(uring: UringOptions) -> EngineOptions {
 }
 
 fn file_of(length: usize) -> (tempfile::TempDir, File) {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let dir = files::dir();
     let path = dir.path().join("data");
     std::fs::write(&path, vec![b'.'; length]).unwrap();
     let file = File::options().read(true).write(true).open(path).unwrap();

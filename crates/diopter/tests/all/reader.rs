@@ -11,7 +11,7 @@ use diopter::{
     BackendKind, EngineOptions, File, IoBuf, ReaderOptions, Request, StripedFile,
     use_for_this_thread,
 };
-use diopter_testkit::env;
+use diopter_testkit::{env, memory};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -22,9 +22,7 @@ fn long(bytes: usize) -> u64 {
 }
 
 fn content(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut content = vec![0; bytes];
-    Prng::new(seed).fill(&mut content);
-    content
+    memory::content(bytes, Prng::new(seed))
 }
 
 fn striped(dir: &Path, stripe_size: u64) -> diopter::Result<File> {

@@ -10,10 +10,11 @@ use diopter::backend::{Checked, Port};
 use diopter::stripe::Striping;
 use diopter::sys::{BioResult, Op, OpenObject};
 use diopter::{
-    Access, AdmitErrorKind, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest, IoBuf,
+    Access, AdmitErrorKind, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest,
     MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy, Target, TargetRef,
 };
 use diopter_testkit::altered;
+use diopter_testkit::memory::filled as memory;
 
 const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(3600);
@@ -78,12 +79,6 @@ impl Plan {
 
 fn with_policies(submit: SubmitPolicy, merge: MergePolicy) -> Bench {
     Plan { policies: Policies { submit, merge, ..Policies::default() }, ..Plan::default() }.set_up()
-}
-
-fn memory(bytes: u64, value: u8) -> IoBuf {
-    let mut memory = IoBuf::new(usize::try_from(bytes).expect("small")).expect("memory");
-    memory.fill(value);
-    memory
 }
 
 impl Bench {

@@ -11,10 +11,11 @@ use diopter::stripe::Striping;
 use diopter::sys::BioResult;
 use diopter::{
     Access, Blocks, Completion, CompletionPolicy, CompletionReason, Engine, FileRange,
-    FinishedRequest, IoBuf, ObjectOffset, Policies, Request, RwFlags, Target, TargetRef,
+    FinishedRequest, ObjectOffset, Policies, Request, RwFlags, Target, TargetRef,
 };
 
 use super::altered::Altered;
+pub use diopter_testkit::memory::filled as memory;
 
 pub const MIB: u64 = 1 << 20;
 pub const LONG: Duration = Duration::from_secs(60);
@@ -36,12 +37,6 @@ pub enum Shape {
 
 /// Change to the result of the nth bio.
 pub type Change = Box<dyn FnMut(u32, &mut BioResult)>;
-
-pub fn memory(bytes: u64, value: u8) -> IoBuf {
-    let mut memory = IoBuf::new(usize::try_from(bytes).expect("small")).expect("memory");
-    memory.fill(value);
-    memory
-}
 
 fn by_mebibyte(count: u64) -> Table {
     let extent = |at: u64| Extent {

@@ -5,17 +5,12 @@ use std::time::Duration;
 use diopter::backend::Checked;
 use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter::map::Identity;
-use diopter::{Access, Blocks, Engine, IoBuf, Policies, Request, Target, TargetRef};
+use diopter::{Access, Blocks, Engine, Policies, Request, Target, TargetRef};
+use diopter_testkit::memory::filled as memory;
 
 const DEPTH: u64 = 32;
 const SLICE: Duration = Duration::from_millis(1);
 const ROUNDS_MAX: u64 = 10_000;
-
-fn memory(bytes: usize, value: u8) -> IoBuf {
-    let mut memory = IoBuf::new(bytes).expect("memory");
-    memory.fill(value);
-    memory
-}
 
 /// A disk with room for all writes of this file.
 fn world() -> World {

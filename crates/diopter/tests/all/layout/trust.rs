@@ -213,7 +213,7 @@ fn a_mark_is_valid_after_the_file_system_was_mounted_again_elsewhere() {
         let device = |path: &Path| fs::metadata(path).unwrap().dev();
         let before = device(&path);
         let first = mount.unmounted().unwrap();
-        let kept = dir_on_disk();
+        let kept = files::dir();
         let backing = kept.path().join("image");
         let files = [first.backing(), &backing].map(|path| path.to_str().unwrap());
         machine::run("cp", &["--sparse=always", files[0], files[1]]).unwrap();
@@ -226,10 +226,6 @@ fn a_mark_is_valid_after_the_file_system_was_mounted_again_elsewhere() {
         mount.finish().unwrap();
         drop(first);
     }
-}
-
-fn dir_on_disk() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 #[test]

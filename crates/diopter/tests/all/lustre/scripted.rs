@@ -11,9 +11,11 @@ use diopter::clock::Nanos;
 use diopter::stripe::Striping;
 use diopter::sys::{BioId, BioResult, Op, Slab};
 use diopter::{
-    Access, BackendError, Blocks, Engine, Errno, FinishedRequest, IoBuf, Policies, Request, Target,
+    Access, BackendError, Blocks, Engine, Errno, FinishedRequest, Policies, Request, Target,
     TargetRef,
 };
+
+pub use diopter_testkit::memory::filled as memory;
 
 use super::MIB;
 
@@ -175,10 +177,4 @@ impl Bench {
         self.start(request);
         self.next()
     }
-}
-
-pub fn memory(bytes: u64, value: u8) -> IoBuf {
-    let mut memory = IoBuf::new(usize::try_from(bytes).unwrap()).unwrap();
-    memory.fill(value);
-    memory
 }

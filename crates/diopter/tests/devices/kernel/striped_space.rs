@@ -8,7 +8,9 @@ use std::path::Path;
 
 use diopter::layout::{CreateOptions, ObjectPlace};
 use diopter::sys::space::{fallocate_keep_size, free_bytes};
-use diopter::{BackendKind, Errno, File, IoBuf, RangeState, Request, StripedFile};
+use diopter::{BackendKind, Errno, File, RangeState, Request, StripedFile};
+
+use diopter_testkit::memory::filled as memory;
 
 use super::machine::{self, FileSystem, Mount};
 use super::memory::{Skewed, difference};
@@ -93,12 +95,6 @@ fn each_ground(test: impl Fn(&mut Ground)) {
             ground.mounts.into_iter().for_each(|mount| mount.finish().unwrap());
         });
     }
-}
-
-fn memory(bytes: u64, value: u8) -> IoBuf {
-    let mut memory = IoBuf::new(usize::try_from(bytes).unwrap()).unwrap();
-    memory.fill(value);
-    memory
 }
 
 /// sanity 398k: objects on targets 0, 1, 0, 1 of which target 0 is full.
