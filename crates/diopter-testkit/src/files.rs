@@ -1,5 +1,5 @@
-//! Directories for tests; random files of every shape on a mounted file system, and what the kernel says of each: extents
-//! (FIEMAP), bytes, names. Knows no format.
+//! Directories for tests; random files of every shape on a mounted file system, and what the kernel
+//! says of each: extents (FIEMAP), bytes, names. Knows no format.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};

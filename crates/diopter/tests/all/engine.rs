@@ -26,6 +26,17 @@ use diopter_testkit::memory::filled as memory;
 const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);
 
+/// A device without faults that takes 2^20 ns for each bio.
+const CONFIG: SimConfig = SimConfig {
+    seed: 1,
+    depth_max: 64,
+    latency_min_ns: MIB,
+    latency_spread_ns: 0,
+    faults: Faults::NONE,
+    faulty: None,
+    mebibyte_ns: 0,
+};
+
 struct Bench {
     world: World,
     engine: Engine,
@@ -72,15 +83,7 @@ impl Plan {
     fn set_up(self) -> Bench {
         let world = World::new(vec![Disk::new(self.capacity, 512, 512)]);
         let slab = Engine::slab();
-        let config = SimConfig {
-            seed: 1,
-            depth_max: 64,
-            latency_min_ns: MIB,
-            latency_spread_ns: 0,
-            faults: self.faults,
-            faulty: None,
-            mebibyte_ns: 0,
-        };
+        let config = SimConfig { faults: self.faults, ..CONFIG };
         let sim = Box::new(Sim::new(&slab, &world, config));
         let backend = Box::new(Checked::new(sim, &slab));
         let engine = Engine::on_backend(slab, backend, self.policies);
@@ -468,16 +471,7 @@ fn what_is_queued_goes_out_before_metadata_is_read_and_is_not_waited_for() {
     let log = Log::default();
     let world = World::new(vec![Disk::new(64 * MIB, 512, 512)]);
     let slab = Engine::slab();
-    let config = SimConfig {
-        seed: 1,
-        depth_max: 64,
-        latency_min_ns: MIB,
-        latency_spread_ns: 0,
-        faults: Faults::NONE,
-        faulty: None,
-        mebibyte_ns: 0,
-    };
-    let device = Device(Sim::new(&slab, &world, config), Arc::clone(&log));
+    let device = Device(Sim::new(&slab, &world, CONFIG), Arc::clone(&log));
     let engine = Engine::on_backend(slab, Box::new(device), Policies::default());
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };
@@ -496,15 +490,7 @@ fn what_is_queued_goes_out_before_metadata_is_read_and_is_not_waited_for() {
 fn what_the_kernel_gave_up_unasked_is_tried_again() {
     let world = World::new(vec![Disk::new(MIB, 512, 512)]);
     let slab = Engine::slab();
-    let config = SimConfig {
-        seed: 1,
-        depth_max: 4,
-        latency_min_ns: 1,
-        latency_spread_ns: 0,
-        faults: Faults::NONE,
-        faulty: None,
-        mebibyte_ns: 0,
-    };
+    let config = SimConfig { depth_max: 4, latency_min_ns: 1, ..CONFIG };
     // Every second bio is cancelled, unasked.
     let mut ended = 0;
     let device = Altered(Sim::new(&slab, &world, config), move |_, result: &mut BioResult| {

@@ -49,21 +49,24 @@ impl Default for Plan {
     }
 }
 
+/// 1 ms per MiB, with unlimited overlap.
+const SLOW: SimConfig = SimConfig {
+    seed: 1,
+    depth_max: 128,
+    latency_min_ns: 0,
+    latency_spread_ns: 0,
+    mebibyte_ns: 1_000_000,
+    faults: Faults::NONE,
+    faulty: None,
+};
+
 impl Plan {
     /// Objects that need 1 ms per MiB, with unlimited overlap.
     fn set_up(self) -> Bench {
         let disks = self.capacities.iter().map(|capacity| Disk::new(*capacity, 512, 512));
         let world = World::new(disks.collect());
         let slab = Engine::slab();
-        let config = SimConfig {
-            seed: 1,
-            depth_max: 128,
-            latency_min_ns: 0,
-            latency_spread_ns: 0,
-            mebibyte_ns: 1_000_000,
-            faults: self.faults,
-            faulty: self.faulty,
-        };
+        let config = SimConfig { faults: self.faults, faulty: self.faulty, ..SLOW };
         let sim = Box::new(Sim::new(&slab, &world, config));
         let backend = Box::new(Checked::new(sim, &slab));
         let engine = Engine::on_backend(slab, backend, self.policies);
@@ -360,17 +363,8 @@ impl Port for Mute {
 fn where_nothing_can_be_asked_a_first_write_goes_one_by_one_and_the_next_side_by_side() {
     let world = World::new(vec![Disk::new(64 * MIB, 512, 512); 4]);
     let slab = Engine::slab();
-    let config = SimConfig {
-        seed: 1,
-        depth_max: 128,
-        latency_min_ns: 0,
-        latency_spread_ns: 0,
-        mebibyte_ns: 1_000_000,
-        faults: Faults::NONE,
-        faulty: None,
-    };
     let bios = slab.clone();
-    let backend = Altered(Sim::new(&slab, &world, config), move |id, result: &mut BioResult| {
+    let backend = Altered(Sim::new(&slab, &world, SLOW), move |id, result: &mut BioResult| {
         if matches!(bios.spec(id).op, Op::Allocate(_)) {
             *result = Err(Errno::EOPNOTSUPP);
         }

@@ -190,9 +190,12 @@ fn check_many_reads(engine: &diopter::Engine, file: &File) {
     check_reads(engine, 3);
 }
 
-/// Queues a write of each kind and drops its handle: one bio, bounced edges, several bios.
+/// Offset and length of a write of each kind: one bio, bounced edges, several bios.
+const WRITES: [(u64, usize); 3] = [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)];
+
+/// Queues a write of each kind and drops its handle.
 fn drop_writes(file: &File) {
-    for (offset, length) in [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)] {
+    for (offset, length) in WRITES {
         let write = Request::write(offset, memory(offset + 3, length));
         drop(file.request(write).expect("room"));
     }
@@ -200,7 +203,7 @@ fn drop_writes(file: &File) {
 
 fn check_dropped_writes(dir: &Dir) {
     let now = content(dir);
-    for (offset, length) in [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)] {
+    for (offset, length) in WRITES {
         let at = usize::try_from(offset).expect("small");
         assert!(now[at..at + length] == bytes(offset + 3, length), "at {offset}");
     }
@@ -241,7 +244,7 @@ fn a_write_of_an_engine_that_is_dropped_is_done() {
         let dir = dir();
         let file = file_of(&dir, 8 * MIB);
         let engine = engine(backend);
-        for (offset, length) in [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)] {
+        for (offset, length) in WRITES {
             let write = Request::write(offset, memory(offset + 3, length));
             engine.start(&file, write).expect("room");
         }

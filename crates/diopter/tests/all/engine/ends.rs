@@ -14,17 +14,7 @@ use diopter::{
 };
 
 use super::altered::Altered;
-use super::{Bench, LONG, MIB, Plan, memory};
-
-const CONFIG: SimConfig = SimConfig {
-    seed: 1,
-    depth_max: 64,
-    latency_min_ns: MIB,
-    latency_spread_ns: 0,
-    faults: Faults::NONE,
-    faulty: None,
-    mebibyte_ns: 0,
-};
+use super::{Bench, CONFIG, LONG, MIB, Plan, memory};
 
 /// Another engine on the target of `bench`, whose own is dropped; its device is well.
 fn with_new_engine(bench: Bench) -> Bench {

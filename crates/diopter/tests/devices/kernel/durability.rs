@@ -106,6 +106,13 @@ impl Drop for Thin {
     }
 }
 
+/// Writes pieces through the page cache, more than the full device can take.
+fn write_pieces(file: &File) {
+    for n in 0..64 {
+        file.write_all_at(&[1; 100], n * 65_536).unwrap();
+    }
+}
+
 fn is_device_error(result: diopter::Result<()>) -> bool {
     matches!(result, Err(Error::Io(error))
         if matches!(error.kind, IoErrorKind::Device | IoErrorKind::NoSpace))
@@ -124,9 +131,7 @@ fn a_write_back_that_fails_makes_every_later_flush_fail() {
         let other = both_ways().open(thin.inner.path().join("other")).unwrap();
         // Through the page cache: an end that is on no block.
         thin.fill();
-        for n in 0..64 {
-            file.write_all_at(&[1; 100], n * 65_536).unwrap();
-        }
+        write_pieces(&file);
         assert!(is_device_error(file.sync_data()), "{backend}: the data are nowhere");
         assert!(is_device_error(file.sync_data()), "{backend}: and still are");
         assert!(is_device_error(file.sync_all()));
@@ -150,9 +155,7 @@ fn a_flush_tells_what_another_descriptor_s_write_back_met() {
         let file = both_ways().open(&path).unwrap();
         let plain = fs::File::open(&path).unwrap();
         thin.fill();
-        for n in 0..64 {
-            file.write_all_at(&[1; 100], n * 65_536).unwrap();
-        }
+        write_pieces(&file);
         // Another descriptor writes the pages back, and gets the error.
         assert!(sync_file_range_wait(plain.as_fd(), 0, 0).is_err());
         assert!(is_device_error(file.sync_data()), "{backend}");
