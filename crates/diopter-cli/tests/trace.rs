@@ -235,7 +235,7 @@ fn the_commands_exit_status_is_passed_on_and_own_failures_are_env1s() {
     assert_eq!(code, 127, "{said}");
     assert!(said.contains("/no/such/command"), "{said}");
     assert_eq!(status(&[], &["/etc/hostname"]).0, 126);
-    let (code, said) = status(&["-o", "/no/such/folder/file"], &["true"]);
+    let (code, said) = status(&["-o", "/no/such/directory/file"], &["true"]);
     assert_eq!(code, 125);
     assert!(said.contains("create /no/such/directory/file"), "{said}");
 }
