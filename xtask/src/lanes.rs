@@ -174,7 +174,7 @@ const LANES: &[Lane] = &[
         ..plain(
             "asan",
             &[
-                sanitized(&["test", "--target", repo::TRIPLE, "-p", "diopter-sys", "--lib"]),
+                sanitized(&["test", "--target", repo::TRIPLE, "-p", "diopter-os", "--lib"]),
                 sanitized(ASYNC_ON_NIGHTLY),
                 sanitized(CONTRACT_ON_NIGHTLY),
             ],

@@ -115,7 +115,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
         unit: "runs",
         goal: 20,
         tries: Sources::Engine,
-        work: Work::Test(&["-p", "diopter-sys", "--lib", "--", "storm", "life"], &[]),
+        work: Work::Test(&["-p", "diopter-os", "--lib", "--", "storm", "life"], &[]),
     },
     Campaign {
         name: "fork",

@@ -6,7 +6,6 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use diopter::prng::Prng;
 use diopter_bench::bench::assemble;
 use diopter_bench::bench::campaign::{Campaign, Ending, Event, Runner, Trouble};
 use diopter_bench::bench::histogram::LatencyTimes;
@@ -17,6 +16,7 @@ use diopter_bench::bench::round::RoundAnswer;
 use diopter_bench::document::{
     Bench, DirectionSample, Environment, Job, ReadWrite, Sample, SeriesPoint, Span,
 };
+use diopter_core::prng::Prng;
 
 /// A machine whose every answer follows from row, column and round; it is interrupted when its
 /// patience is over.

@@ -27,7 +27,7 @@ fn campaign_of(name: &str, (noise, floor): (Noise, f64), speed: f64, usual: u32)
     let (seed, runs) = (seed(), runs(usual));
     let mut counts = [0; 4];
     for run in 0..runs {
-        let own = diopter::prng::Prng::new(seed).fork(&format!("{name} {run}")).next_u64();
+        let own = diopter_core::prng::Prng::new(seed).fork(&format!("{name} {run}")).next_u64();
         let bench = noisy::bench(noise, own, &[1.0, speed], ROUNDS_DEFAULT);
         let settings = Settings { effect_floor: Some(floor), seed: own, ..Settings::default() };
         let verdict = compare::columns(&bench, &settings).verdict;

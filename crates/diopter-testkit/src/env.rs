@@ -56,7 +56,7 @@ pub fn skip(capability: &str, why: impl Display) {
 
 /// Whether io_uring works here; says so when it does not.
 pub fn has_uring() -> bool {
-    match diopter::backend::trial::probe_uring() {
+    match diopter_core::backend::trial::probe_uring() {
         Ok(()) => true,
         Err(choice) => {
             skip("uring", format!("{} answers {}", choice.step, choice.errno));
@@ -67,7 +67,7 @@ pub fn has_uring() -> bool {
 
 /// Whether Linux AIO works here; says so when it does not.
 pub fn has_aio() -> bool {
-    match diopter::backend::trial::probe_aio() {
+    match diopter_core::backend::trial::probe_aio() {
         Ok(()) => true,
         Err(choice) => {
             skip("aio", format!("{} answers {}", choice.step, choice.errno));

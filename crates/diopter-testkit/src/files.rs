@@ -8,9 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use diopter::prng::Prng;
-use diopter::sys::fiemap::fiemap;
-use diopter::sys::space::advise_dont_need;
+use diopter_core::prng::Prng;
+use diopter_os::fiemap::fiemap;
+use diopter_os::space::advise_dont_need;
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fsetxattr, lsetxattr};
 use tempfile::TempDir;
 

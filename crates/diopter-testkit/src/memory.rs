@@ -1,7 +1,7 @@
 //! Memory for requests: misaligned on purpose, and filled so that a wrong byte shows.
 
 use diopter::IoBuf;
-use diopter::prng::Prng;
+use diopter_core::prng::Prng;
 
 const PAGE: usize = 4096;
 

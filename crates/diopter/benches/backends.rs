@@ -7,13 +7,13 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use diopter::backend::aio::Aio;
-use diopter::prng::Prng;
-use diopter::sys::AioWanted;
 use diopter::{
     BackendKind, Engine, EngineOptions, File, IoBuf, Policies, Request, SetupError, UringOptions,
     WaitPolicy,
 };
+use diopter_core::backend::aio::Aio;
+use diopter_core::prng::Prng;
+use diopter_os::AioWanted;
 use diopter_testkit::figures::median;
 
 const BLOCK: usize = 4096;

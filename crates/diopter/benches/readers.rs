@@ -9,10 +9,10 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use diopter::layout::{CreateOptions, ObjectPlace};
-use diopter::sys::residency::residency;
-use diopter::sys::space::advise_dont_need;
 use diopter::{File, StripedFile};
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
+use diopter_os::residency::residency;
+use diopter_os::space::advise_dont_need;
 use diopter_testkit::figures::median;
 
 /// Block sizes of the reading program.
@@ -61,7 +61,7 @@ fn striped(dir: &Path) -> diopter::Result<File> {
 /// Content that no layer below can make smaller.
 fn fill(file: &File, bytes: u64) {
     let mut content = vec![0; 1 << 20];
-    let mut prng = diopter::prng::Prng::new(1);
+    let mut prng = diopter_core::prng::Prng::new(1);
     for at in 0..bytes / MIB {
         prng.fill(&mut content);
         file.write_all_at(&content, at * MIB).expect("room for the bench file");

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use diopter::layout::{CreateOptions, Layout, ObjectPlace};
-use diopter::sys::buf::Pages;
-use diopter::sys::space::advise_dont_need;
 use diopter::{
     Engine, EngineOptions, IoBuf, MergePolicy, Policies, Request, RequestOp, StripedFile,
     SubmitPolicy,
 };
+use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
+use diopter_os::buf::Pages;
+use diopter_os::space::advise_dont_need;
 use diopter_testkit::figures::median;
 
 const MIB: u64 = 1 << 20;

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use diopter::layout::{CreateOptions, ObjectPlace};
 use diopter::{
     BackendKind, Engine, EngineOptions, IoBuf, MergePolicy, Policies, Request, RequestOp,
     StripedFile, SubmitPolicy,
 };
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_testkit::figures::median;
 use diopter_testkit::{env, machine, slow_fuse};
 use slow_fuse::{BACKGROUND_MAX, REQUEST_BYTES_MAX, Seen, SlowMount};

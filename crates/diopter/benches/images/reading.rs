@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use diopter::sys::buf::Pages;
 use diopter::{Engine, EngineOptions, File, Image, IoBuf, Request};
+use diopter_os::buf::Pages;
 use rustix::fs::{Advice, fadvise};
 
 use crate::machine::{Dir, run as command};

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use diopter::File;
-use diopter::prng::Prng;
-use diopter::sys::residency::residency;
+use diopter_core::prng::Prng;
+use diopter_os::residency::residency;
 
 use crate::machine::{self, Dir};
 use crate::trace;

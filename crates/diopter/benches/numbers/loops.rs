@@ -7,12 +7,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use diopter::sys::file::O_DIRECT;
-use diopter::sys::testing::bare::{BareLoop, BareOptions, CHECKED_ONE_IN};
 use diopter::{
     BackendKind, CompletionPolicy, DepthPolicy, Engine, EngineOptions, File, FinishedRequest,
     IoBuf, Policies, Request,
 };
+use diopter_os::file::O_DIRECT;
+use diopter_os::testing::bare::{BareLoop, BareOptions, CHECKED_ONE_IN};
 use serde_json::Value;
 
 use crate::ground::{BLOCK, pattern_block};

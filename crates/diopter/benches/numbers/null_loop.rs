@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use diopter::backend::sim::{Disk, Null, World};
-use diopter::map::Identity;
 use diopter::{
     Access, Blocks, CompletionPolicy, Engine, FinishedRequest, IoBuf, Policies, Request, Target,
     TargetRef,
 };
+use diopter_core::backend::sim::{Disk, Null, World};
+use diopter_core::map::Identity;
 
 /// Requests in flight.
 pub const DEPTH: usize = 64;

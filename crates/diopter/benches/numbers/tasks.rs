@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use diopter::sys::testing::bare::CHECKED_ONE_IN;
 use diopter::{File, IoBuf};
+use diopter_os::testing::bare::CHECKED_ONE_IN;
 use futures::future::join_all;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use diopter::backend::Checked;
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter::map::Identity;
 use diopter::{
     Access, Blocks, Engine, Errno, FileRange, FinishedRequest, IoBuf, Policies, RangeState,
     Request, Target, TargetRef,
 };
+use diopter_core::backend::Checked;
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::map::Identity;
 
 const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);

@@ -9,17 +9,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use altered::Altered;
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter::backend::{Backend, Capabilities, Checked, Completions, LentBio, Wait};
-use diopter::clock::Nanos;
-use diopter::extent::{Extent, ExtentState, ObjectIndex};
-use diopter::map::{Identity, Mapper, Table};
-use diopter::sys::{BioId, BioResult};
 use diopter::{
     Access, AdmitErrorKind, BackendError, Blocks, BoundaryPolicy, DepthPolicy, Engine, Errno,
     FileRange, FinishedRequest, IoErrorKind, ObjectOffset, Policies, RangeOutcome, RangeState,
     Request, ShortPolicy, SubmitPolicy, Target, TargetRef,
 };
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::backend::{Backend, Capabilities, Checked, Completions, LentBio, Wait};
+use diopter_core::clock::Nanos;
+use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
+use diopter_core::map::{Identity, Mapper, Table};
+use diopter_os::{BioId, BioResult};
 use diopter_testkit::altered;
 use diopter_testkit::memory::filled as memory;
 
@@ -258,7 +258,7 @@ fn short_return_hands_a_short_transfer_to_the_caller() {
 #[test]
 fn a_full_engine_gives_the_request_back_whole() {
     let bench = Plan::default().set_up();
-    for at in 0..u64::from(diopter::limits::REQUESTS_MAX) {
+    for at in 0..u64::from(diopter_core::limits::REQUESTS_MAX) {
         bench
             .engine
             .start(&bench.target, Request::write(at * 4096, memory(4096, 1)))

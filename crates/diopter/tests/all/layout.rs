@@ -10,10 +10,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use diopter::layout::{CreateOptions, Layout, OBJECT_ATTRIBUTE, ObjectAccess, ObjectPlace};
 use diopter::{LayoutError, LayoutErrorKind};
-use diopter_sys::file::DirectSupport;
-use diopter_sys::{Errno, xattr};
+use diopter_layouts::layout::{CreateOptions, Layout, OBJECT_ATTRIBUTE, ObjectAccess, ObjectPlace};
+use diopter_os::file::DirectSupport;
+use diopter_os::{Errno, xattr};
 use diopter_testkit::{env, files, machine};
 
 const STRIPE_SIZE: u64 = 64 << 10;
@@ -109,7 +109,7 @@ fn what_can_not_be_made_leaves_nothing_behind() {
     let odd = CreateOptions { stripe_size: 1000, ..good.clone() };
     let probe = dir.path().join("probe");
     fs::write(&probe, b"").unwrap();
-    let opened = diopter_sys::file::open(&probe, &Default::default()).unwrap();
+    let opened = diopter_os::file::open(&probe, &Default::default()).unwrap();
     fs::remove_file(&probe).unwrap();
     if !matches!(opened.direct, DirectSupport::None(_)) && opened.alignment.offset_write > 8 {
         let error = create(&odd);

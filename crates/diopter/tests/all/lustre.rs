@@ -12,9 +12,9 @@ mod scripted;
 
 use std::path::Path;
 
-use diopter::layout::{CreateOptions, ObjectPlace};
-use diopter::prng::Prng;
 use diopter::{File, StripedFile};
+use diopter_core::prng::Prng;
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_testkit::files::{dir as dir_on_disk, with_attributes};
 use diopter_testkit::{env, memory};
 use tempfile::TempDir;

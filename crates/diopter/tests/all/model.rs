@@ -9,17 +9,17 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter::backend::{Checked, Port};
-use diopter::extent::{Extent, ExtentState, ObjectIndex};
-use diopter::map::Table;
-use diopter::prng::Prng;
-use diopter::stripe::Striping;
 use diopter::{
     Access, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest, IoBuf, MergePolicy,
     ObjectOffset, Policies, RangeOutcome, RangeState, Request, RequestId, RequestOp, RwFlags,
     SubmitPolicy, Target, TargetRef,
 };
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::backend::{Checked, Port};
+use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
+use diopter_core::map::Table;
+use diopter_core::prng::Prng;
+use diopter_core::stripe::Striping;
 use file_model::{FILLER, FileModel};
 
 /// Bytes of the largest file.

@@ -6,12 +6,13 @@ mod older;
 
 use std::path::Path;
 
-use diopter::bio::builder::{BioLimits, Builder, Fit, Piece};
-use diopter::bio::{Draft, EndedBy, plan::to_text};
-use diopter::extent::{Extent, ExtentState, ObjectIndex};
-use diopter::map::{Identity, Mapper, Table};
-use diopter::stripe::Runs;
 use diopter::{File, FileRange, ObjectOffset, PlanQuery, PlannedBio, Policies};
+use diopter_core::bio::builder::{BioLimits, Builder, Fit, Piece};
+use diopter_core::bio::plan::to_text;
+use diopter_core::bio::{Draft, EndedBy};
+use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
+use diopter_core::map::{Identity, Mapper, Table};
+use diopter_core::stripe::Runs;
 use proptest::prelude::*;
 
 const BLOCK: u64 = 512;

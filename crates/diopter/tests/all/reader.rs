@@ -4,13 +4,13 @@
 use std::io::{BufRead, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use diopter::layout::{CreateOptions, ObjectPlace};
-use diopter::limits::{READER_BYTES_MAX, REQUESTS_MAX};
-use diopter::prng::Prng;
 use diopter::{
     BackendKind, EngineOptions, File, IoBuf, ReaderOptions, Request, StripedFile,
     use_for_this_thread,
 };
+use diopter_core::limits::{READER_BYTES_MAX, REQUESTS_MAX};
+use diopter_core::prng::Prng;
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_testkit::{env, memory};
 
 const KIB: usize = 1 << 10;

@@ -5,18 +5,18 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter::backend::{Checked, Port};
-use diopter::layout::{CreateOptions, ObjectPlace};
-use diopter::map::Identity;
-use diopter::stripe::Striping;
-use diopter::sys::file::DirectSupport;
-use diopter::sys::residency::residency;
-use diopter::sys::space::advise_dont_need;
 use diopter::{
     Access, Blocks, Engine, EngineOptions, File, HybridCounters, IoBuf, OpenOptions, PlanQuery,
     Policies, Request, RoutePolicy, StripedFile, Target, TargetRef, use_for_this_thread,
 };
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::backend::{Checked, Port};
+use diopter_core::map::Identity;
+use diopter_core::stripe::Striping;
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
+use diopter_os::file::DirectSupport;
+use diopter_os::residency::residency;
+use diopter_os::space::advise_dont_need;
 use diopter_testkit::env;
 
 const MIB: u64 = 1 << 20;
@@ -260,11 +260,11 @@ fn has_dontcache(file: &File) -> bool {
     uncache(file);
     let mut buf = vec![0; size(64 * KIB)];
     let fd = file.object_descriptors().next().unwrap().try_clone_to_owned().unwrap();
-    let buffered = diopter::sys::file::reopen_buffered(fd.as_fd(), true, false).unwrap();
-    let object = diopter::sys::OpenObject::new(buffered);
-    let memory = diopter::sys::LentOnce::Fill(&mut buf);
+    let buffered = diopter_os::file::reopen_buffered(fd.as_fd(), true, false).unwrap();
+    let object = diopter_os::OpenObject::new(buffered);
+    let memory = diopter_os::LentOnce::Fill(&mut buf);
     let flags = diopter::RwFlags::DONTCACHE;
-    let read = diopter::sys::rw::run_lent(&object, 0, flags, memory);
+    let read = diopter_os::rw::run_lent(&object, 0, flags, memory);
     if let Err(errno) = read {
         env::skip("dontcache", format!("a read with RWF_DONTCACHE fails with {errno}"));
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use altered::Altered;
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, SimPort, World};
-use diopter::backend::{Checked, Port};
-use diopter::stripe::Striping;
-use diopter::sys::{BioResult, Op, OpenObject};
 use diopter::{
     Access, AdmitErrorKind, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest,
     MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy, Target, TargetRef,
 };
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, SimPort, World};
+use diopter_core::backend::{Checked, Port};
+use diopter_core::stripe::Striping;
+use diopter_os::{BioResult, Op, OpenObject};
 use diopter_testkit::altered;
 use diopter_testkit::memory::filled as memory;
 

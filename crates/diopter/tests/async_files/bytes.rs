@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use diopter::prng::Prng;
 use diopter::{Engine, EngineOptions, File, IoBuf, Request};
+use diopter_core::prng::Prng;
 
 /// Longer than anything here takes.
 pub const LONG: Duration = Duration::from_secs(20);

@@ -1,7 +1,7 @@
 //! Results of futures under each executor.
 
-use diopter::prng::Prng;
 use diopter::{Error, File, Request};
+use diopter_core::prng::Prng;
 use futures::future::join_all;
 
 use crate::bytes::{EXECUTORS, Executor, content, file_of, memory, memory_of};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use diopter::{BackendKind, EngineOptions, IoErrorKind, use_for_futures};
-use diopter_sys::testing::{check_in_own_process, fork};
+use diopter_os::testing::{check_in_own_process, fork};
 
 use crate::bytes::{LONG, content, drive, file_of, memory, memory_of};
 use crate::env;

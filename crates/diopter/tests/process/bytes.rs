@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use diopter::{BackendKind, Engine, EngineOptions, File, IoBuf, Request};
-use diopter_sys::testing::check_in_own_process;
+use diopter_os::testing::check_in_own_process;
 use tempfile::TempDir;
 
 use crate::env;

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use diopter::{BackendKind, EngineOptions, Errno, File, IoBuf, Request, use_for_this_thread};
-use diopter_sys::testing::fork;
+use diopter_os::testing::fork;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::bytes::{

@@ -10,7 +10,7 @@ use diopter::{
     BackendKind, Completion, CompletionPolicy, Engine, EngineOptions, File, InFlight, IoBuf,
     Policies, Request, use_for_this_thread,
 };
-use diopter_sys::testing::{fork, mapped_bytes};
+use diopter_os::testing::{fork, mapped_bytes};
 
 use crate::bytes::{
     LONG, backends, bytes, check_blocking_calls, check_engine, check_reads, content, dir, engine,
@@ -215,7 +215,7 @@ fn an_inherited_engine_answers_a_child_with_an_error() {
 /// Parent and child write to the same striped file, opened before the fork, side by side.
 #[test]
 fn a_child_uses_the_same_striped_file() {
-    use diopter::layout::{CreateOptions, ObjectPlace};
+    use diopter_layouts::layout::{CreateOptions, ObjectPlace};
     let name = "a_child_uses_the_same_striped_file";
     own_process(module_path!(), name, || {
         let dir = dir();
@@ -223,7 +223,7 @@ fn a_child_uses_the_same_striped_file() {
         let objects = vec![ObjectPlace::Dir(home); 3];
         let options = CreateOptions { objects, stripe_size: 16 << 10, ..CreateOptions::default() };
         let Ok(striped) = diopter::StripedFile::create(dir.file(), &options) else {
-            return diopter_sys::testing::print_skip(
+            return diopter_os::testing::print_skip(
                 "xattr: no user attributes in the target directory",
             );
         };

@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 
-use diopter::limits::AIO_CONTEXTS_MAX;
 use diopter::{
     BackendKind, Engine, EngineOptions, Errno, Error, File, IoBuf, IoErrorKind, Request,
     use_for_this_thread,
 };
-use diopter_sys::testing::{Limit, become_user, is_own_process, is_root, print_skip, set_limit};
+use diopter_core::limits::AIO_CONTEXTS_MAX;
+use diopter_os::testing::{Limit, become_user, is_own_process, is_root, print_skip, set_limit};
 
 use crate::bytes::{
     Dir, LONG, backends, bytes, check_blocking_calls, check_engine, dir, dir_in, engine, file_of,

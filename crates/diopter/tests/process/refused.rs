@@ -4,7 +4,7 @@ use std::fs;
 use std::io::IoSliceMut;
 
 use diopter::{BackendKind, Engine, EngineOptions, Errno, IoBuf, Request};
-use diopter_sys::testing::{
+use diopter_os::testing::{
     check_in_own_process, is_own_process, is_root, mask_ext_arg, print_skip, refuse_aio,
     refuse_uring,
 };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use diopter::{File, Request};
-use diopter_sys::testing::{Limit, set_limit};
+use diopter_os::testing::{Limit, set_limit};
 
 use crate::bytes::{
     backends, bytes, check_blocking_calls, check_engine, content, dir, engine, file_of, memory,

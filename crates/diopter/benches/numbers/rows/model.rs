@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::backend::Port;
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter::bio::builder::{BioLimits, Builder, Fit, Piece};
-use diopter::extent::{Extent, ExtentState, ObjectIndex};
-use diopter::map::Table;
-use diopter::prng::Prng;
-use diopter::stripe::{Runs, Striping};
 use diopter::{
     Access, Blocks, Engine, FileRange, IoBuf, MergePolicy, ObjectOffset, Policies, Request,
     SubmitPolicy, Target,
 };
+use diopter_core::backend::Port;
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::bio::builder::{BioLimits, Builder, Fit, Piece};
+use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
+use diopter_core::map::Table;
+use diopter_core::prng::Prng;
+use diopter_core::stripe::{Runs, Striping};
 
 use crate::result::{Finding, Measured};
 use crate::rows::Bench;
@@ -133,7 +133,7 @@ fn made_of(table: &Table, range: FileRange, blocks_max: u64) -> Result<u64, Stri
 
 /// Each block's own best: the least over every first block that the bio ending with it may have.
 fn least_of(table: &Table, range: FileRange, blocks_max: u64) -> Result<u64, String> {
-    use diopter::map::Mapper;
+    use diopter_core::map::Mapper;
     let starts = (range.start()..range.end()).step_by(512);
     let blocks = starts.map(|at| table.map(FileRange::new(at, at + BLOCK)));
     let blocks: Vec<Extent> =

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter::backend::{Checked, Port};
-use diopter::extent::{Extent, ExtentState, ObjectIndex};
-use diopter::map::Table;
-use diopter::stripe::Striping;
-use diopter::sys::BioResult;
 use diopter::{
     Access, Blocks, Completion, CompletionPolicy, CompletionReason, Engine, FileRange,
     FinishedRequest, ObjectOffset, Policies, Request, RwFlags, Target, TargetRef,
 };
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::backend::{Checked, Port};
+use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
+use diopter_core::map::Table;
+use diopter_core::stripe::Striping;
+use diopter_os::BioResult;
+pub use diopter_testkit::memory::filled as memory;
 
 use super::altered::Altered;
-pub use diopter_testkit::memory::filled as memory;
 
 pub const MIB: u64 = 1 << 20;
 pub const LONG: Duration = Duration::from_secs(60);

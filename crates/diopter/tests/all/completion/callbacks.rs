@@ -7,11 +7,11 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use diopter::limits::{COMPLETION_BUDGET, REQUESTS_MAX};
 use diopter::{
     AdmitErrorKind, Completion, CompletionPlace, CompletionPolicy, CompletionReason, Engine,
     FinishedRequest, Request, TargetRef,
 };
+use diopter_core::limits::{COMPLETION_BUDGET, REQUESTS_MAX};
 
 use super::bench::{Bench, LONG, MIB, memory};
 

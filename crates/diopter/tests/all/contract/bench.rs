@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use diopter::backend::aio::Aio;
-use diopter::backend::sim::{Disk, Faults, Null, Sim, SimConfig, World};
-use diopter::backend::threads::Threads;
-use diopter::backend::uring::Uring;
-use diopter::backend::{Backend, BackendKind, Checked, Completions, Ladder, UringOptions, Wait};
-use diopter::prng::Prng;
-use diopter::sys::{
+use diopter_core::backend::aio::Aio;
+use diopter_core::backend::sim::{Disk, Faults, Null, Sim, SimConfig, World};
+use diopter_core::backend::threads::Threads;
+use diopter_core::backend::uring::Uring;
+use diopter_core::backend::{
+    Backend, BackendKind, Checked, Completions, Ladder, UringOptions, Wait,
+};
+use diopter_core::prng::Prng;
+use diopter_os::{
     AioWanted, BioId, BioResult, BioSpec, IoBuf, MemoryId, Op, OpenObject, RingWanted, RwFlags,
     Slab, SlabShape, Span,
 };

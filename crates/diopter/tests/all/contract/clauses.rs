@@ -4,9 +4,9 @@ use std::io::{IoSliceMut, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use diopter::backend::{Completions, LentBio, Wait};
-use diopter::prng::Prng;
-use diopter::sys::{BioSpec, Comb, Errno, IoBuf, Lent, LentOnce, Op, OpenObject, RwFlags, Span};
+use diopter_core::backend::{Completions, LentBio, Wait};
+use diopter_core::prng::Prng;
+use diopter_os::{BioSpec, Comb, Errno, IoBuf, Lent, LentOnce, Op, OpenObject, RwFlags, Span};
 
 use super::bench::{BLOCK, BLOCK_BYTES, BLOCKS, Bench, DEPTH, Kind, initial, on_every_backend};
 use super::env;

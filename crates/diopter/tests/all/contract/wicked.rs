@@ -3,9 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use diopter::BackendError;
-use diopter::backend::sim::Null;
-use diopter::backend::{Backend, Capabilities, Checked, Completions, LentBio, Wait};
-use diopter::sys::{
+use diopter_core::backend::sim::Null;
+use diopter_core::backend::{Backend, Capabilities, Checked, Completions, LentBio, Wait};
+use diopter_os::{
     BioId, BioResult, BioSpec, IoBuf, LentOnce, Op, OpenObject, RwFlags, Slab, SlabShape, Span,
 };
 

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::backend::sim::performance::{Cliff, Performance};
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter::backend::{Checked, Port};
-use diopter::map::Identity;
-use diopter::stripe::Striping;
 use diopter::{
     Access, Blocks, DepthPolicy, DepthReason, DepthReport, Engine, IoBuf, Policies, RangeState,
     Request, RequestId, Target, TargetRef,
 };
+use diopter_core::backend::sim::performance::{Cliff, Performance};
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::backend::{Checked, Port};
+use diopter_core::map::Identity;
+use diopter_core::stripe::Striping;
 
 const STRIPE: u64 = 64 << 10;
 const MS: u64 = 1_000_000;

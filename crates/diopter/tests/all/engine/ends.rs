@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter::map::Identity;
-use diopter::sys::BioResult;
 use diopter::{
     Access, Blocks, Completion, CompletionPolicy, Engine, Errno, IoErrorKind, Policies, Request,
     Target,
 };
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::map::Identity;
+use diopter_os::BioResult;
 
 use super::altered::Altered;
 use super::{Bench, CONFIG, LONG, MIB, Plan, memory};
@@ -139,7 +139,7 @@ fn attempts_that_take_long_end_in_no_progress_long_before_their_count_is_reached
     for request in writes.into_iter().chain([Request::sync_data()]) {
         let op = request.op;
         engine.start(&target, request).expect("admitted");
-        let twice = 2 * diopter::limits::ATTEMPTS_TIME_MAX;
+        let twice = 2 * diopter_core::limits::ATTEMPTS_TIME_MAX;
         let finished = engine.wait(twice).expect("the backend is there");
         let error = finished.expect("it fails").result.expect_err("nothing was moved");
         assert_eq!(error.kind, IoErrorKind::NoProgress, "{op:?}");

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use diopter::backend::Checked;
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter::map::Identity;
 use diopter::{Access, Blocks, Engine, Policies, Request, Target, TargetRef};
+use diopter_core::backend::Checked;
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::map::Identity;
 use diopter_testkit::memory::filled as memory;
 
 const DEPTH: u64 = 32;

@@ -48,7 +48,7 @@ fn of_two_changes_at_a_time_one_is_refused() {
 fn a_dir_that_another_process_has_locked_is_waited_for_and_then_told() {
     let Some(directory) = dir() else { return };
     let mut layout = three(directory.path());
-    let other = diopter_sys::dir::Dir::open(directory.path()).unwrap();
+    let other = diopter_os::dir::Dir::open(directory.path()).unwrap();
     assert_eq!(other.try_lock(), Ok(true));
     check(&layout.seal().unwrap_err(), layout.path().to_owned().as_path(), |kind| {
         *kind == LayoutErrorKind::Busy
@@ -175,7 +175,7 @@ fn what_is_done_in_an_open_directory_is_done_there_whatever_has_its_name() {
     let Some(directory) = dir() else { return };
     let (dir, real, other) = moved(directory.path());
     let given = directory.path().join("given/data");
-    let striping = diopter::stripe::Striping::new(4096, 2).unwrap();
+    let striping = diopter_core::stripe::Striping::new(4096, 2).unwrap();
     let creation = Layout::prepare_at(dir.as_fd(), &given, striping, 0o600).unwrap();
     assert_eq!(names(&real), ["data.0", "data.1"]);
     let second = Layout::prepare_at(dir.as_fd(), &given, striping, 0o600).unwrap();

@@ -1,6 +1,6 @@
 //! Striped files over block devices: found by id and size, and of a fixed size.
 
-use diopter::layout::{DeviceIdKind, ObjectKind};
+use diopter_layouts::layout::{DeviceIdKind, ObjectKind};
 
 use super::machine::{Loop, alone, loop_missing};
 use super::*;

@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::{MetadataExt, chown};
 
-use diopter::layout::MANIFEST_ATTRIBUTE;
 use diopter::{Error, File, StripedFile};
+use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
 
 use super::*;
 

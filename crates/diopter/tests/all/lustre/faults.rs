@@ -1,9 +1,9 @@
 //! Faults on one object, and what they do to a request and to the next; on the simulator.
 
-use diopter::sys::Op;
 use diopter::{
     Errno, FinishedRequest, MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy,
 };
+use diopter_os::Op;
 
 use super::MIB;
 use super::scripted::{Bench, memory};

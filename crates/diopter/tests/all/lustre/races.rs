@@ -186,7 +186,7 @@ fn sanity_833_readers_and_a_writer_of_all_kinds_meet_no_error() {
     file.sync_all().unwrap();
     for object in &objects {
         let witness = std::fs::File::open(object).unwrap();
-        let noted = diopter::sys::space::sync_file_range_wait(witness.as_fd(), 1 << 40, 1);
+        let noted = diopter_os::space::sync_file_range_wait(witness.as_fd(), 1 << 40, 1);
         assert_eq!(noted, Ok(()), "what the kernel notes of {}", object.display());
     }
     must_be(&file, &vec![2; usize::try_from(size).unwrap()], "833");

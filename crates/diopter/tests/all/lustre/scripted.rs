@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use diopter::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter::backend::{Backend, Capabilities, Checked, Completions, LentBio, Port, Wait};
-use diopter::clock::Nanos;
-use diopter::stripe::Striping;
-use diopter::sys::{BioId, BioResult, Op, Slab};
 use diopter::{
     Access, BackendError, Blocks, Engine, Errno, FinishedRequest, Policies, Request, Target,
     TargetRef,
 };
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::backend::{Backend, Capabilities, Checked, Completions, LentBio, Port, Wait};
+use diopter_core::clock::Nanos;
+use diopter_core::stripe::Striping;
+use diopter_os::{BioId, BioResult, Op, Slab};
 
 pub use diopter_testkit::memory::filled as memory;
 

@@ -2,13 +2,13 @@
 //! looked at as the kernel does, sector by sector; and each bio's reason to end.
 
 use diopter::FileRange;
-use diopter::bio::builder::{BioLimits, Builder, Fit};
-use diopter::bio::device::DeviceLimits;
-use diopter::bio::{Draft, EndedBy};
-use diopter::extent::Extent;
-use diopter::map::Mapper;
-use diopter::stripe::Runs;
-use diopter::sys::SegmentLimits;
+use diopter_core::bio::builder::{BioLimits, Builder, Fit};
+use diopter_core::bio::device::DeviceLimits;
+use diopter_core::bio::{Draft, EndedBy};
+use diopter_core::extent::Extent;
+use diopter_core::map::Mapper;
+use diopter_core::stripe::Runs;
+use diopter_os::SegmentLimits;
 use proptest::prelude::*;
 
 use super::{BLOCK, blocks, drafts_within, layout, table};
@@ -183,7 +183,7 @@ proptest! {
     ) {
         let bytes = device.bytes_anywhere() / BLOCK * BLOCK;
         prop_assume!(bytes > 0 && bytes < 1 << 24);
-        let mut extents = blocks(&diopter::map::Identity, FileRange::new(0, bytes));
+        let mut extents = blocks(&diopter_core::map::Identity, FileRange::new(0, bytes));
         for extent in &mut extents {
             let at = extent.object_offset.get() + start * BLOCK;
             extent.object_offset = diopter::ObjectOffset::new(at);
@@ -197,7 +197,7 @@ proptest! {
 
 #[test]
 fn a_queue_says_what_a_request_may_be_and_no_queue_says_nothing() {
-    use diopter::sys::queue::BlockQueue;
+    use diopter_os::queue::BlockQueue;
     let queue = BlockQueue {
         logical_block_size: Some(512),
         physical_block_size: Some(4096),

@@ -1,13 +1,13 @@
 //! Which older rule makes the bios of a range, at holes and at what a write may not change.
 
-use diopter::bio::builder::{BioLimits, Builder, Fit, Piece};
-use diopter::bio::device::DeviceLimits;
-use diopter::bio::pieces::Pieces;
-use diopter::extent::{Extent, ExtentState, ObjectIndex};
-use diopter::map::{Mapper, Table};
-use diopter::stripe::Runs;
-use diopter::sys::{Errno, SegmentLimits};
 use diopter::{BoundaryPolicy, FileRange, ObjectOffset};
+use diopter_core::bio::builder::{BioLimits, Builder, Fit, Piece};
+use diopter_core::bio::device::DeviceLimits;
+use diopter_core::bio::pieces::Pieces;
+use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
+use diopter_core::map::{Mapper, Table};
+use diopter_core::stripe::Runs;
+use diopter_os::{Errno, SegmentLimits};
 
 const PAGE: u64 = 4096;
 

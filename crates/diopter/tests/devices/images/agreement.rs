@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use diopter::prng::Prng;
 use diopter::{
     BackendKind, BoundaryPolicy, Engine, EngineOptions, Errno, File, Image, IoBuf, OpenOptions,
     Policies, Request, use_for_this_thread,
 };
+use diopter_core::prng::Prng;
 
 use super::env;
 use super::ground::{self, FORMATS, Format, Known, RARE_FORMATS, Volume, to_usize};

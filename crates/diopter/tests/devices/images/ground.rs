@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use diopter::extent::ExtentState;
-use diopter::map::image;
-use diopter::prng::Prng;
 use diopter::{FileRange, Image};
+use diopter_core::extent::ExtentState;
+use diopter_core::prng::Prng;
+use diopter_images::image;
 
 use super::env;
 use super::files::{self, Piece};

@@ -1,10 +1,10 @@
 //! As few bios as there can be: what a plan makes of random ranges of real files, against the least
 //! that any cutting of their blocks could make.
 
-use diopter::extent::ExtentState;
-use diopter::map::image;
-use diopter::prng::Prng;
 use diopter::{FileRange, Image, PlanQuery, Policies};
+use diopter_core::extent::ExtentState;
+use diopter_core::prng::Prng;
+use diopter_images::image;
 
 use super::env;
 use super::ground::{self, EXT3, EXT4, Known, Volume, XFS};

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use diopter::bio::EndedBy;
 use diopter::{BoundaryPolicy, File, Image, IoBuf, OpenOptions, Plan, PlanQuery, Policies};
+use diopter_core::bio::EndedBy;
 
 use super::env;
 use super::machine::{self, FileSystem, Loop, Mount};

@@ -111,7 +111,7 @@ fn a_file_in_an_image_keeps_its_size() {
     must_say(file.allocate(1 << 20, 1 << 20), Errno::EOPNOTSUPP, "allocate");
     assert_eq!(file.write_at(&[], 1 << 40).unwrap(), 0);
     assert_eq!(file.read_at(&mut [0; 10], 20_000).unwrap(), 0);
-    assert_eq!(file.kind(), diopter::sys::file::FileKind::Regular);
+    assert_eq!(file.kind(), diopter_os::file::FileKind::Regular);
     assert!(fs::read(volume.image()).unwrap() == before, "refused, and the image is another");
     let options =
         [writable().append(true), OpenOptions::new().write(true), OpenOptions::new().append(true)];

@@ -35,7 +35,7 @@ impl Story {
         let (root, image) = (dir.path().join("root"), dir.path().join("image"));
         fs::create_dir(&root).unwrap();
         let mut content = vec![0; usize::try_from(FILE_BYTES).unwrap()];
-        diopter::prng::Prng::new(env::seed()).fill(&mut content);
+        diopter_core::prng::Prng::new(env::seed()).fill(&mut content);
         fs::write(root.join("file"), &content).unwrap();
         fs::File::create(&image).unwrap().set_len(64 * MIB).unwrap();
         let (root, path) = (root.to_str().unwrap(), image.to_str().unwrap());

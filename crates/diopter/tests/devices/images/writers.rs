@@ -4,8 +4,8 @@ use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use diopter::prng::Prng;
 use diopter::{BackendKind, EngineOptions, Image, OpenOptions, use_for_this_thread};
+use diopter_core::prng::Prng;
 
 use super::env;
 use super::ground::{self, Format, MIB, Volume};

@@ -5,9 +5,9 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use diopter::FileRange;
-use diopter::map::ext::Ext;
-use diopter::map::image::path::resolve;
-use diopter::map::image::{Entry, ImageErrorKind, NodeKind, Use, Volume};
+use diopter_images::ext::Ext;
+use diopter_images::image::path::resolve;
+use diopter_images::image::{Entry, ImageErrorKind, NodeKind, Use, Volume};
 
 use super::env;
 use super::machine::{self, Dir};
@@ -153,7 +153,7 @@ fn what_is_asked_of_the_wrong_inode_is_told() {
         return;
     }
     let volume = Ext::open(Memory::new(filled("-t ext4 -b 1024 -O inline_data"))).unwrap();
-    let kind = |error: diopter::map::image::ImageError| error.kind;
+    let kind = |error: diopter_images::image::ImageError| error.kind;
     let (file, short) = (inode_at(&volume, "dir/long"), inode_at(&volume, "short"));
     let link = volume.lookup(2, b"link").unwrap();
     let whole = FileRange::new(0, 1);

@@ -3,11 +3,11 @@
 use std::fs;
 
 use diopter::FileRange;
-use diopter::extent::{Extent, ExtentState};
-use diopter::map::ext::Ext;
-use diopter::map::image::path::resolve;
-use diopter::map::image::{NodeKind, Source, Use, Volume};
-use diopter::prng::Prng;
+use diopter_core::extent::{Extent, ExtentState};
+use diopter_core::prng::Prng;
+use diopter_images::ext::Ext;
+use diopter_images::image::path::resolve;
+use diopter_images::image::{NodeKind, Source, Use, Volume};
 
 use super::env;
 use super::files::{self, Fact, Ground, Piece, add};

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use diopter::FileRange;
-use diopter::map::ext::Ext;
-use diopter::map::image::path::resolve;
-use diopter::map::image::{ImageErrorKind, Volume};
+use diopter_images::ext::Ext;
+use diopter_images::image::path::resolve;
+use diopter_images::image::{ImageErrorKind, Volume};
 
 use super::filled::{filled, is_possible};
 use super::machine::{self, Dir};

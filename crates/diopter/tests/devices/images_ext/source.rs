@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use diopter::map::image::{ImageError, Source, Volume};
 use diopter::{Errno, FileRange};
+use diopter_images::image::{ImageError, Source, Volume};
 
 /// An image in memory.
 pub struct Memory {

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use diopter::FileRange;
-use diopter::map::ext::Ext;
-use diopter::map::image::path::resolve;
-use diopter::map::image::{ImageError, ImageErrorKind, NodeKind, Use, Volume};
-use diopter::prng::Prng;
+use diopter_core::prng::Prng;
+use diopter_images::ext::Ext;
+use diopter_images::image::path::resolve;
+use diopter_images::image::{ImageError, ImageErrorKind, NodeKind, Use, Volume};
 
 use super::env;
 use super::filled::{IMAGE_BYTES, KINDS, contents, filled, is_possible};

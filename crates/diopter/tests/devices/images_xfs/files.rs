@@ -7,11 +7,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use diopter::FileRange;
-use diopter::extent::ExtentState;
-use diopter::map::image::{Source, Use, Volume};
-use diopter::map::xfs::Xfs;
-use diopter::prng::Prng;
-use diopter::sys::fiemap::fiemap;
+use diopter_core::extent::ExtentState;
+use diopter_core::prng::Prng;
+use diopter_images::image::{Source, Use, Volume};
+use diopter_images::xfs::Xfs;
+use diopter_os::fiemap::fiemap;
 
 use super::volume::{self, DEFAULT, FileSource, Image, Kind, Live, MIB};
 use super::{env, machine};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use diopter::Errno;
-use diopter::map::image::Source;
+use diopter_images::image::Source;
 
 use super::volume::FileSource;
 

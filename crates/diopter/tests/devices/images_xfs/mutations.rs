@@ -6,10 +6,10 @@ use std::os::unix::fs::symlink;
 use std::sync::Arc;
 
 use diopter::FileRange;
-use diopter::extent::ExtentState;
-use diopter::map::image::{ImageError, NodeKind, Source, Use, Volume};
-use diopter::map::xfs::Xfs;
-use diopter::prng::Prng;
+use diopter_core::extent::ExtentState;
+use diopter_core::prng::Prng;
+use diopter_images::image::{ImageError, NodeKind, Source, Use, Volume};
+use diopter_images::xfs::Xfs;
 
 use super::memory::{Memory, Places};
 use super::volume::{self, DEFAULT, Kind, Live, xfs_io};

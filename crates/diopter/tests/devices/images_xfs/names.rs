@@ -6,9 +6,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirEntryExt, MetadataExt, symlink};
 use std::path::Path;
 
-use diopter::map::image::{ImageErrorKind, NodeKind, Volume};
-use diopter::map::xfs::Xfs;
-use diopter::prng::Prng;
+use diopter_core::prng::Prng;
+use diopter_images::image::{ImageErrorKind, NodeKind, Volume};
+use diopter_images::xfs::Xfs;
 
 use super::volume::{self, DEFAULT, Kind, Live};
 use super::{env, machine};

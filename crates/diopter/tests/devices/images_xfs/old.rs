@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use diopter::FileRange;
-use diopter::extent::ExtentState;
-use diopter::map::image::{Source, Use, Volume, path};
-use diopter::map::xfs::Xfs;
-use diopter::prng::Prng;
+use diopter_core::extent::ExtentState;
+use diopter_core::prng::Prng;
+use diopter_images::image::{Source, Use, Volume, path};
+use diopter_images::xfs::Xfs;
 
 use super::machine::{self, Dir, XFS_SMALL};
 use super::memory::Memory;

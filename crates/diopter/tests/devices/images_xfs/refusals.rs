@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use diopter::FileRange;
-use diopter::map::image::{ImageError, ImageErrorKind, Use, Volume};
-use diopter::map::xfs::Xfs;
+use diopter_images::image::{ImageError, ImageErrorKind, Use, Volume};
+use diopter_images::xfs::Xfs;
 
 use super::machine;
 use super::memory::Memory;

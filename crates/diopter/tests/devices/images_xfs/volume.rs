@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use diopter::Errno;
-use diopter::map::image::Source;
-use diopter::map::xfs::Xfs;
+use diopter_images::image::Source;
+use diopter_images::xfs::Xfs;
 
 use super::env;
 use super::machine::{self, Dir, FileSystem, Loop, Mount};

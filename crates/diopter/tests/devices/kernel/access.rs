@@ -4,11 +4,11 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use diopter::sys::residency::residency;
 use diopter::{
     AdmitErrorKind, BackendKind, DetourReason, Error, File, IoBuf, OpenOptions, Request, RequestOp,
     Route,
 };
+use diopter_os::residency::residency;
 
 use super::memory::{Skewed, difference};
 use super::row::{Check, Row, both_ways, file_with, uncache};

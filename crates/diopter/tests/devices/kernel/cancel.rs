@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use diopter::prng::Prng;
 use diopter::{FinishedRequest, IoBuf, IoErrorKind, RangeState, Request, RequestOp};
+use diopter_core::prng::Prng;
 
 use super::env;
 use super::row::{Check, Row, both_ways, file_with};

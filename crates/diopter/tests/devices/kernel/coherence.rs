@@ -9,8 +9,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use diopter::prng::Prng;
 use diopter::{File, IoBuf, Request};
+use diopter_core::prng::Prng;
 
 use super::memory::{Skewed, difference};
 use super::row::{Check, Row, as_it_is, both_ways, file_with};

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::fd::AsFd;
 
-use diopter::sys::space::sync_file_range_wait;
 use diopter::{Error, File, IoBuf, IoErrorKind, Request, RwFlags};
+use diopter_os::space::sync_file_range_wait;
 
 use super::env;
 use super::machine::{self, FileSystem, Loop, Mount};
@@ -91,7 +91,7 @@ impl Thin {
         let mut length = 64 << 20;
         while length >= 4096 {
             let (at, space) = (filler.metadata().unwrap().len(), filler.as_fd());
-            if diopter::sys::space::fallocate_extend(space, at, length).is_err() {
+            if diopter_os::space::fallocate_extend(space, at, length).is_err() {
                 length /= 2;
             }
         }

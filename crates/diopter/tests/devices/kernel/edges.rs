@@ -9,10 +9,10 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use diopter::prng::Prng;
-use diopter::sys::fiemap::fiemap;
-use diopter::sys::space::sync_file_range_wait;
 use diopter::{File, IoBuf, Request};
+use diopter_core::prng::Prng;
+use diopter_os::fiemap::fiemap;
+use diopter_os::space::sync_file_range_wait;
 
 use super::env;
 use super::memory::{Skewed, difference};

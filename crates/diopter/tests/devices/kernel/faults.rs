@@ -6,11 +6,11 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use diopter::sys::file::{BufferedReason, DirectSupport};
 use diopter::{
     AdmitErrorKind, BackendKind, Errno, Error, File, FileRange, IoBuf, IoErrorKind, RangeState,
     Request,
 };
+use diopter_os::file::{BufferedReason, DirectSupport};
 
 use super::machine::{self, FileSystem, Loop, Mount};
 use super::memory::{Skewed, difference};

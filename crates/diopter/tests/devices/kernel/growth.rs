@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use diopter::prng::Prng;
 use diopter::{File, IoBuf, Request};
+use diopter_core::prng::Prng;
 
 use super::memory::{Skewed, difference};
 use super::row::{Check, Row, both_ways};

@@ -9,12 +9,12 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-use diopter::prng::Prng;
-use diopter::sys::space::{advise_dont_need, sync_file_range_wait};
 use diopter::{
     BackendKind, DepthPolicy, Engine, EngineOptions, File, MergePolicy, Policies, Route,
     RoutePolicy, StripedFile, SubmitPolicy, WaitPolicy, use_for_this_thread,
 };
+use diopter_core::prng::Prng;
+use diopter_os::space::{advise_dont_need, sync_file_range_wait};
 
 use super::env;
 use super::memory::{Skewed, difference};

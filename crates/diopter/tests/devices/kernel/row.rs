@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use diopter::sys::space::advise_dont_need;
 use diopter::{BackendKind, Engine, EngineOptions, File, OpenOptions, use_for_this_thread};
+use diopter_os::space::advise_dont_need;
 
 use super::env;
 use super::machine::{self, FileSystem, Loop, Mount};

@@ -6,9 +6,9 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use diopter::layout::{Layout, OBJECT_ATTRIBUTE};
-use diopter::sys::space::sync_file_range_wait;
 use diopter::{AdmitErrorKind, Errno, Error, File, IoBuf, LayoutErrorKind, Request, StripedFile};
+use diopter_layouts::layout::{Layout, OBJECT_ATTRIBUTE};
+use diopter_os::space::sync_file_range_wait;
 
 use super::memory::{Skewed, difference};
 use super::row::{Check, Row, as_it_is, both_ways};

@@ -1,7 +1,7 @@
 //! Striped files on real file systems: the oracle and the writers on each layout, and on objects
 //! of different kinds.
 
-use diopter::layout::{CreateOptions, ObjectPlace};
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 
 use super::machine::{self, FileSystem, Loop, Mount};
 use super::row::{Check, Row, each_backend, has};

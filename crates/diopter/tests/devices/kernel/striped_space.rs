@@ -6,9 +6,9 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use diopter::layout::{CreateOptions, ObjectPlace};
-use diopter::sys::space::{fallocate_keep_size, free_bytes};
 use diopter::{BackendKind, Errno, File, RangeState, Request, StripedFile};
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
+use diopter_os::space::{fallocate_keep_size, free_bytes};
 
 use diopter_testkit::memory::filled as memory;
 

@@ -5,9 +5,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use diopter::layout::{CreateOptions, Layout, ObjectPlace};
-use diopter::stripe::Striping;
 use diopter::{BackendKind, EngineOptions, FileOffset, FileRange, StripedFile};
+use diopter_core::stripe::Striping;
+use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
 
 use super::row::{self, Row};
 

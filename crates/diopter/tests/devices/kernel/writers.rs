@@ -2,8 +2,8 @@
 
 use std::sync::Barrier;
 
-use diopter::prng::Prng;
 use diopter::{File, IoBuf, Request};
+use diopter_core::prng::Prng;
 
 use super::env;
 use super::memory::{Skewed, difference};
