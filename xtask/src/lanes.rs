@@ -49,7 +49,7 @@ const BACKENDS: &[Capability] = &[Capability::Uring, Capability::Aio, Capability
 const CLIPPY_WITH_TOKIO: &[&str] =
     &["clippy", "-p", "diopter", "--all-targets", "--features", "tokio", "--", "-D", "warnings"];
 
-const ASYNC_AND_CONTRACT: &[&str] = &[
+const ASYNC_ON_NIGHTLY: &[&str] = &[
     "test",
     "--target",
     repo::TRIPLE,
@@ -59,24 +59,24 @@ const ASYNC_AND_CONTRACT: &[&str] = &[
     "tokio",
     "--test",
     "async_files",
-    "--test",
-    "contract",
 ];
+
+const CONTRACT_ON_NIGHTLY: &[&str] =
+    &["test", "--target", repo::TRIPLE, "-p", "diopter", "--test", "all", "--", "contract::"];
 
 const ENGINE: &[&str] = &[
     "test",
     "-p",
     "diopter",
     "--test",
-    "engine",
-    "--test",
-    "completion",
-    "--test",
-    "depth",
-    "--test",
-    "route",
-    "--test",
-    "reader",
+    "all",
+    "--",
+    "engine::",
+    "bounced::",
+    "completion::",
+    "depth::",
+    "route::",
+    "reader::",
 ];
 
 /// Benchmarks must run, not be fast: as the tests are built, which is done already.
@@ -86,10 +86,6 @@ const SMOKE: &[&str] = &[
     "dev",
     "-p",
     "diopter",
-    "--bench",
-    "engine",
-    "--bench",
-    "completion",
     "--bench",
     "backends",
     "--bench",
@@ -115,6 +111,7 @@ const SMOKE_NUMBERS: &[&str] = &[
     "striped",
     "bios",
     "null",
+    "completion",
 ];
 
 const COMPARE: &[&str] = &[
@@ -162,10 +159,10 @@ const LANES: &[Lane] = &[
             },
         ],
     ),
-    plain("plan", &[test(&["test", "-p", "diopter", "--test", "plan"])]),
+    plain("plan", &[test(&["test", "-p", "diopter", "--test", "all", "plan::"])]),
     Lane {
         uses: BACKENDS,
-        ..plain("contract", &[test(&["test", "-p", "diopter", "--test", "contract"])])
+        ..plain("contract", &[test(&["test", "-p", "diopter", "--test", "all", "contract::"])])
     },
     Lane {
         uses: BACKENDS,
@@ -186,21 +183,22 @@ const LANES: &[Lane] = &[
             "asan",
             &[
                 sanitized(&["test", "--target", repo::TRIPLE, "-p", "diopter-os", "--lib"]),
-                sanitized(ASYNC_AND_CONTRACT),
+                sanitized(ASYNC_ON_NIGHTLY),
+                sanitized(CONTRACT_ON_NIGHTLY),
             ],
         )
     },
     Lane {
         uses: &[Capability::Uring],
-        ..plain("polling", &[test(&["test", "-p", "diopter", "--test", "polling"])])
+        ..plain("polling", &[test(&["test", "-p", "diopter", "--test", "all", "polling::"])])
     },
     plain("engine", &[test(ENGINE)]),
-    plain("striped", &[test(&["test", "-p", "diopter", "--test", "striped"])]),
-    plain("lustre", &[test(&["test", "-p", "diopter", "--test", "lustre"])]),
-    plain("model", &[test(&["test", "-p", "diopter", "--test", "model"])]),
+    plain("striped", &[test(&["test", "-p", "diopter", "--test", "all", "striped::"])]),
+    plain("lustre", &[test(&["test", "-p", "diopter", "--test", "all", "lustre::"])]),
+    plain("model", &[test(&["test", "-p", "diopter", "--test", "all", "model::"])]),
     Lane {
         uses: &[Capability::Loop, Capability::Ext4],
-        ..plain("layout", &[test(&["test", "-p", "diopter", "--test", "layout"])])
+        ..plain("layout", &[test(&["test", "-p", "diopter", "--test", "all", "layout::"])])
     },
     Lane {
         uses: BACKENDS,
@@ -211,7 +209,17 @@ const LANES: &[Lane] = &[
         &[Step {
             variables: &[("RUSTFLAGS", "--cfg diopter_loom")],
             target_below: Some("loom"),
-            ..test(&["test", "-p", "diopter-core", "--release", "--lib", "--", "handoff", "gate"])
+            ..test(&[
+                "test",
+                "-p",
+                "diopter-core",
+                "--profile",
+                "ci",
+                "--lib",
+                "--",
+                "handoff",
+                "gate",
+            ])
         }],
     ),
     plain(
@@ -219,7 +227,7 @@ const LANES: &[Lane] = &[
         &[Step {
             variables: &[("RUSTFLAGS", "--cfg shuttle")],
             target_below: Some("shuttle"),
-            ..test(&["test", "-p", "diopter-core", "--release", "--lib", "--", "workers"])
+            ..test(&["test", "-p", "diopter-core", "--profile", "ci", "--lib", "--", "workers"])
         }],
     ),
     plain("compare", &[test(COMPARE)]),
@@ -236,11 +244,13 @@ const LANES: &[Lane] = &[
             "test",
             "-p",
             "diopter",
-            "--release",
+            "--profile",
+            "ci",
             "--test",
-            "kernel",
+            "devices",
             "--",
             "--nocapture",
+            "kernel::",
         ])],
         is_extra: false,
     },
@@ -252,11 +262,13 @@ const LANES: &[Lane] = &[
             "test",
             "-p",
             "diopter",
-            "--release",
+            "--profile",
+            "ci",
             "--test",
-            "images_ext",
+            "devices",
             "--",
             "--nocapture",
+            "images_ext::",
         ])],
         is_extra: false,
     },
@@ -268,11 +280,13 @@ const LANES: &[Lane] = &[
             "test",
             "-p",
             "diopter",
-            "--release",
+            "--profile",
+            "ci",
             "--test",
-            "images_xfs",
+            "devices",
             "--",
             "--nocapture",
+            "images_xfs::",
         ])],
         is_extra: false,
     },
@@ -284,11 +298,13 @@ const LANES: &[Lane] = &[
             "test",
             "-p",
             "diopter",
-            "--release",
+            "--profile",
+            "ci",
             "--test",
-            "images",
+            "devices",
             "--",
             "--nocapture",
+            "images::",
         ])],
         is_extra: false,
     },
@@ -622,6 +638,27 @@ mod tests {
         for (index, lane) in LANES.iter().enumerate() {
             assert!(!lane.steps.is_empty(), "{}", lane.name);
             assert!(LANES[..index].iter().all(|before| before.name != lane.name), "{}", lane.name);
+        }
+    }
+
+    /// Each module of the merged test programs of `diopter` is a filter of some lane.
+    #[test]
+    fn every_module_of_the_engines_tests_is_in_a_lane() {
+        let commands: Vec<String> =
+            LANES.iter().flat_map(|lane| lane.steps).map(|step| shown(step, &[])).collect();
+        let programs = [
+            ("all", include_str!("../../crates/diopter/tests/all/main.rs")),
+            ("devices", include_str!("../../crates/diopter/tests/devices/main.rs")),
+        ];
+        for (program, source) in programs {
+            let modules = source.lines().filter_map(|line| line.strip_prefix("mod "));
+            for module in modules.map(|module| module.trim_end_matches(';')) {
+                let is_run = |command: &String| {
+                    command.contains(&format!("--test {program} "))
+                        && command.split(' ').any(|word| word == format!("{module}::"))
+                };
+                assert!(commands.iter().any(is_run), "no lane runs {program}, {module}::");
+            }
         }
     }
 

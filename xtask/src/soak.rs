@@ -46,7 +46,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 200_000,
         tries: Sources::Engine,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "model", "--", "--nocapture", "random"],
+            &["--profile=ci", "-p", "diopter", "--test=all", "--", "--nocapture", "model::random"],
             &[("DIOPTER_SEEDS", "2500")],
         ),
     },
@@ -56,7 +56,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 1_000_000,
         tries: Sources::Engine,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "kernel", "--", "--nocapture"],
+            &["--profile=ci", "-p", "diopter", "--test=devices", "--", "--nocapture", "kernel::"],
             &[("DIOPTER_CHECK", "no difference"), ("DIOPTER_ORACLE_COUNT", "4000")],
         ),
     },
@@ -66,7 +66,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 1_000,
         tries: Sources::Engine,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "kernel", "--", "--nocapture"],
+            &["--profile=ci", "-p", "diopter", "--test=devices", "--", "--nocapture", "kernel::"],
             &[("DIOPTER_CHECK", "killed writer")],
         ),
     },
@@ -109,7 +109,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
         unit: "runs",
         goal: 20,
         tries: Sources::Engine,
-        work: Work::Test(&["--release", "-p", "diopter", "--test", "contract"], &[]),
+        work: Work::Test(&["--profile=ci", "-p", "diopter", "--test=all", "contract::"], &[]),
     },
     Campaign {
         name: "storms",
@@ -131,7 +131,15 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 10_000,
         tries: Sources::Library,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "images", "--", "--nocapture", "agreement"],
+            &[
+                "--profile=ci",
+                "-p",
+                "diopter",
+                "--test=devices",
+                "--",
+                "--nocapture",
+                "images::agreement",
+            ],
             &[],
         ),
     },
@@ -141,7 +149,15 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 100_000,
         tries: Sources::Parsers,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "images_ext", "--", "--nocapture", "wrong"],
+            &[
+                "--profile=ci",
+                "-p",
+                "diopter",
+                "--test=devices",
+                "--",
+                "--nocapture",
+                "images_ext::wrong",
+            ],
             &[],
         ),
     },
@@ -151,7 +167,15 @@ pub const CAMPAIGNS: &[Campaign] = &[
         goal: 10_000,
         tries: Sources::Parsers,
         work: Work::Test(
-            &["--release", "-p", "diopter", "--test", "images_xfs", "--", "--nocapture", "mutat"],
+            &[
+                "--profile=ci",
+                "-p",
+                "diopter",
+                "--test=devices",
+                "--",
+                "--nocapture",
+                "images_xfs::mutat",
+            ],
             &[],
         ),
     },
@@ -166,7 +190,7 @@ pub const CAMPAIGNS: &[Campaign] = &[
 
 /// The targets of `cargo xtask bless`.
 const BLESSED: &[&[&str]] = &[
-    &["-p", "diopter", "--test", "plan"],
+    &["-p", "diopter", "--test", "all", "plan::"],
     &["-p", "diopter-bench", "--test", "report"],
     &["-p", "diopter-cli", "--tests"],
 ];

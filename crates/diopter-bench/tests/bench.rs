@@ -166,7 +166,7 @@ fn a_run_that_is_killed_while_it_writes_any_byte_goes_on_to_the_same_document() 
     let whole = document(&result);
     let bytes = std::fs::read(journal_of(&result)).unwrap();
     let first = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
-    let seed = std::env::var("DIOPTER_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(42);
+    let seed = diopter_testkit::env::number("DIOPTER_SEED").unwrap_or(42);
     eprintln!("DIOPTER_SEED={seed}");
     let mut prng = Prng::new(seed);
     for _ in 0..50 {

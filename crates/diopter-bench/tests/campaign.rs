@@ -2,6 +2,7 @@
 //! `DIOPTER_SOAK` makes it twenty times as many runs, with other seeds.
 
 use diopter_bench::compare::{self, ROUNDS_DEFAULT, Settings, Verdict, noisy};
+use diopter_testkit::env;
 use noisy::Noise;
 
 /// Counts of verdicts in the order of [`ORDER`].
@@ -10,12 +11,11 @@ type Counts = [u32; 4];
 const ORDER: [Verdict; 4] = [Verdict::Better, Verdict::Same, Verdict::Worse, Verdict::Inconclusive];
 
 fn seed() -> u64 {
-    let text = std::env::var("DIOPTER_SEED").unwrap_or_else(|_| "1".to_owned());
-    text.parse().expect("DIOPTER_SEED is a number")
+    env::number("DIOPTER_SEED").unwrap_or(1)
 }
 
 fn runs(usual: u32) -> u32 {
-    if std::env::var_os("DIOPTER_SOAK").is_some() { usual * 20 } else { usual }
+    if env::is_soak() { usual * 20 } else { usual }
 }
 
 /// Judges `usual` runs of a column at `speed` against one at 1, with a floor of 1 %.

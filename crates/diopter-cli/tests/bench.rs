@@ -5,11 +5,13 @@ mod json_schema;
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use diopter_testkit::env::{Capability, skip};
+use diopter_testkit::env::{Capability, is_root, skip};
+use diopter_testkit::files::dir;
+use diopter_testkit::machine::{self, FileSystem, Loop, Mount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -21,11 +23,6 @@ const SHORT: [&str; 5] = ["--rounds=2", "--runtime=60ms", "--warmup=5ms", "--siz
 
 /// Rounds that are met on their way.
 const LONG: [&str; 5] = ["--rounds=3", "--runtime=150ms", "--warmup=5ms", "--size=4M", "--quiet"];
-
-/// A directory below cargo's own, which is on a disk where /tmp may not be.
-fn dir() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
 
 fn bench(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
@@ -116,7 +113,8 @@ fn the_jobs_of_the_reports_run_and_show_what_they_report() {
 #[test]
 fn real_fio_runs_beside_the_engine_on_the_same_file() {
     if Command::new("fio").arg("--version").output().is_err() {
-        return skip(Capability::Fio, "fio is not installed");
+        skip(Capability::Fio, "fio is not installed");
+        return;
     }
     let dir = dir();
     let with = ["--with=fio:libaio,fio:psync", "--rw=randrw", "--rwmixread=70", "--numjobs=2"];
@@ -273,7 +271,7 @@ fn the_same_way_twice_is_two_columns_that_are_resumed_and_compared_like_any() {
     let labels = told["columns"].as_array().unwrap().iter().map(|column| &column["label"]);
     assert_eq!(labels.collect::<Vec<_>>(), ["diopter", "diopter #2"]);
     assert_eq!(rounds_of(&told), 2 * 3);
-    let schema = tool(env!("CARGO_BIN_EXE_dio"), &["schema", "bench"]).unwrap();
+    let schema = machine::run(env!("CARGO_BIN_EXE_dio"), &["schema", "bench"]).unwrap();
     let schema = serde_json::from_str(&schema).unwrap();
     assert_eq!(json_schema::mismatch(&schema, &told), None);
     let mut dio = Command::new(env!("CARGO_BIN_EXE_dio"));
@@ -302,55 +300,19 @@ fn a_run_that_is_killed_leaves_a_readable_result_and_the_next_one_removes_its_sc
     assert_eq!(names(dir.path()), ["dio-bench.html", "dio-bench.json"]);
 }
 
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-fn tool(program: &str, arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new(program).args(arguments).output().map_err(|it| it.to_string())?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let told = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if output.status.success() { Ok(told) } else { Err(said) }
-}
-
-/// A mounted ext4 on a loop device; gone with it.
-struct Mounted {
-    device: String,
-    point: PathBuf,
-}
-
-impl Mounted {
-    fn new(dir: &Path) -> Result<Mounted, String> {
-        let (image, point) = (dir.join("image"), dir.join("point"));
-        let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
-        file.set_len(64 << 20).map_err(|error| error.to_string())?;
-        std::fs::create_dir(&point).map_err(|error| error.to_string())?;
-        let device = tool("losetup", &["--find", "--show", image.to_str().unwrap()])?;
-        let mounted = Mounted { device, point };
-        tool("mkfs.ext4", &["-q", "-F", &mounted.device])?;
-        tool("mount", &[&mounted.device, mounted.point.to_str().unwrap()])?;
-        Ok(mounted)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        tool("umount", &[self.point.to_str().unwrap()]).map(drop).unwrap_or(());
-        tool("losetup", &["--detach", &self.device]).map(drop).unwrap_or(());
-    }
-}
-
 #[test]
 fn a_mounted_device_is_never_written_and_another_one_only_when_that_was_said() {
     let dir = dir();
-    let mounted = match Mounted::new(dir.path()) {
-        Ok(mounted) => mounted,
-        Err(why) => return skip(Capability::Loop, why),
+    let ext4 = FileSystem::Ext4 { block: 4096, extra: &[] };
+    let attached = Loop::new_in(dir.path(), "image", 64 << 20);
+    let mount = match attached.and_then(|device| Mount::on(device, ext4, "defaults")) {
+        Ok(mount) => mount,
+        Err(why) => return skip(Capability::Loop, why.trim()),
     };
-    let device = mounted.device.clone();
+    let device = mount.device().device().to_str().unwrap().to_owned();
     let told = refusal(dir.path(), &[&device, "--overwrite", "--size=4M"]);
     assert!(told.contains("is mounted on") && told.contains("never written"), "{told}");
-    tool("umount", &[mounted.point.to_str().unwrap()]).unwrap();
+    let _attached = mount.unmounted().unwrap();
     let told = refusal(dir.path(), &[&device, "--size=4M"]);
     assert!(told.contains("write --overwrite to allow it"), "{told}");
     measured(dir.path(), &[&SHORT[..], &[&device, "--overwrite"]].concat());
@@ -359,8 +321,8 @@ fn a_mounted_device_is_never_written_and_another_one_only_when_that_was_said() {
 #[test]
 fn a_fresh_file_system_is_made_for_each_round_and_taken_down() {
     let dir = dir();
-    if !is_root() || tool("losetup", &["--find"]).is_err() {
-        return skip(Capability::Loop, "only root makes file systems on loop devices");
+    if !is_root() || machine::run("losetup", &["--find"]).is_err() {
+        return skip(Capability::Loop, "file systems are made by root, on loop devices");
     }
     let more = ["--fs=ext4,xfs", "--rw=randwrite", "--preset=diopter"];
     let told = measured(dir.path(), &[&SHORT[..], &more].concat());
@@ -375,6 +337,6 @@ fn a_fresh_file_system_is_made_for_each_round_and_taken_down() {
     send(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(143));
     assert!(!mounts().contains(mine), "nothing stays mounted");
-    let loops = tool("losetup", &["--list", "--noheadings", "--output=BACK-FILE"]).unwrap();
+    let loops = machine::run("losetup", &["--list", "--noheadings", "--output=BACK-FILE"]).unwrap();
     assert!(!loops.contains(mine), "no loop device stays: {loops}");
 }

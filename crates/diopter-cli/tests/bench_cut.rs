@@ -3,12 +3,15 @@
 
 mod cp_support;
 
+use diopter_testkit::env::Capability;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use cp_support::{Capability, dir, is_root, names, send, skip, wait_for};
+use cp_support::{dir, is_root, names, send, skip, wait_for};
+use diopter_testkit::files;
+use diopter_testkit::machine::{FileSystem, Loop, Mount};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// No round of it ends by itself while a test looks.
@@ -97,54 +100,18 @@ fn fio_is_gone_with_the_run_that_was_killed() {
     wait_for("the end of fio", || run.processes().is_empty());
 }
 
-/// A mounted file system on a loop device of its own; gone with it.
-struct Mounted {
-    dir: tempfile::TempDir,
-    device: String,
-}
+const EXT3: FileSystem = FileSystem::Ext4 { block: 4096, extra: &["-t", "ext3"] };
+const EXT4: FileSystem = FileSystem::Ext4 { block: 4096, extra: &[] };
 
-impl Mounted {
-    /// `None`, with a line that says why, where it can't be had.
-    fn new(maker: &str, bytes: u64) -> Option<Mounted> {
-        if !is_root() {
-            skip(Capability::Loop, "only root attaches loop devices");
-            return None;
-        }
-        let dir = dir();
-        let image = dir.path().join("image");
-        File::create(&image).unwrap().set_len(bytes).unwrap();
-        let device = run_tool("losetup", &["--find", "--show", image.to_str().unwrap()])?;
-        let mounted = Mounted { dir, device: device.trim().to_owned() };
-        run_tool(maker, &["-q", "-F", &mounted.device])?;
-        fs::create_dir(mounted.point()).unwrap();
-        run_tool("mount", &[&mounted.device, mounted.point().to_str().unwrap()])?;
-        Some(mounted)
-    }
-
-    fn point(&self) -> PathBuf {
-        self.dir.path().join("point")
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        run_tool("umount", &[self.point().to_str().unwrap()]);
-        run_tool("losetup", &["--detach", &self.device]);
-    }
-}
-
-/// What a tool printed; `None`, and a line with what it said, if it failed.
-fn run_tool(tool: &str, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(tool).args(arguments).output();
-    let output = output.map_err(|error| skip(Capability::Loop, format!("{tool}: {error}"))).ok()?;
-    if !output.status.success() {
-        skip(
-            Capability::Loop,
-            format!("{tool}: {}", String::from_utf8_lossy(&output.stderr).trim()),
-        );
+/// A mounted file system on a loop device; prints a skip and returns `None` where there is none.
+fn mounted(kind: FileSystem, bytes: u64) -> Option<Mount> {
+    if !is_root() {
+        skip(Capability::Loop, "only root attaches loop devices");
         return None;
     }
-    Some(String::from_utf8(output.stdout).unwrap())
+    let device = Loop::new_in(&files::on_disk(), "image", bytes);
+    let mount = device.and_then(|device| Mount::on(device, kind, "defaults"));
+    mount.map_err(|why| skip(Capability::Loop, why.trim())).ok()
 }
 
 fn message(output: &Output) -> String {
@@ -155,27 +122,27 @@ fn message(output: &Output) -> String {
 
 #[test]
 fn a_disk_that_is_too_small_is_told_before_anything_is_written() {
-    let Some(mounted) = Mounted::new("mkfs.ext4", 64 << 20) else { return };
-    let before = names(&mounted.point());
-    let output = bench(&mounted.point(), &["--size=32M"]).output().unwrap();
+    let Some(mounted) = mounted(EXT4, 64 << 20) else { return };
+    let before = names(mounted.path());
+    let output = bench(mounted.path(), &["--size=32M"]).output().unwrap();
     let said = message(&output);
     assert!(said.contains("free, and the scratch file needs 96 MiB"), "{said}");
     assert!(said.contains("smaller --size") && said.contains("another directory"), "{said}");
-    assert_eq!(names(&mounted.point()), before);
+    assert_eq!(names(mounted.path()), before);
 }
 
 #[test]
 fn a_disk_that_fills_while_the_file_is_laid_out_is_told_with_figures_and_nothing_stays() {
     // Without extents nothing can be allocated ahead: the file gets its blocks as it is written.
-    let Some(mounted) = Mounted::new("mkfs.ext3", 320 << 20) else { return };
-    let (point, elsewhere) = (mounted.point(), dir());
+    let Some(mounted) = mounted(EXT3, 320 << 20) else { return };
+    let (point, elsewhere) = (mounted.path(), dir());
     let arguments = [point.to_str().unwrap(), "--size=200M"];
     let child = bench(elsewhere.path(), &arguments).spawn().unwrap();
-    wait_for("the first bytes of the file", || scratch_bytes(&point) > 0);
+    wait_for("the first bytes of the file", || scratch_bytes(point) > 0);
     send(&child, Signal::STOP);
     let state = format!("/proc/{}/stat", child.id());
     wait_for("the run to stand still", || fs::read_to_string(&state).unwrap().contains(") T "));
-    assert!(scratch_bytes(&point) < 200 << 20, "it was laid out before it could be stopped");
+    assert!(scratch_bytes(point) < 200 << 20, "it was laid out before it could be stopped");
     fill(&point.join("others"));
     send(&child, Signal::CONT);
     let said = message(&child.wait_with_output().unwrap());
@@ -184,7 +151,7 @@ fn a_disk_that_fills_while_the_file_is_laid_out_is_told_with_figures_and_nothing
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(said.contains("smaller --size") && said.contains("another directory"), "{said}");
-    assert_eq!(names(&point), ["lost+found", "others"]);
+    assert_eq!(names(point), ["lost+found", "others"]);
     assert_eq!(names(elsewhere.path()), <[String; 0]>::default(), "no half a result");
 }
 

@@ -4,13 +4,14 @@
 mod golden_file;
 mod json_schema;
 
+use diopter_testkit::env::{Capability, skip};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use diopter_testkit::env::{Capability, skip};
+use diopter_testkit::files::dir;
 use serde_json::Value;
 
 /// Every command; the last four are hidden.
@@ -77,11 +78,6 @@ fn refusal_of(arguments: &[&str]) -> String {
     let told = run(&mut dio(arguments));
     assert_eq!((told.status, told.stdout.as_str()), (2, ""), "{arguments:?}: {}", told.stderr);
     told.stderr
-}
-
-/// A directory below cargo's own, which is on a disk where /tmp may not be.
-fn dir() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 /// A file of so many bytes, all of it a hole.

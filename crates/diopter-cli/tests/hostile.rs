@@ -3,27 +3,19 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use diopter_testkit::env::{Capability, skip};
+use diopter_testkit::env::{Capability, is_root, say, skip};
+use diopter_testkit::files::dir;
+use diopter_testkit::machine::{self, Loop};
 
 const NOBODY: u32 = 65_534;
 /// A title for the terminal, C1 control, bidirectional override and isolate, a hidden character.
 const HOSTILE: &str = "=x\u{1b}]0;owned\u{7}\u{1b}[31m\u{9b}2J\u{202e}fdp\u{2066}y\u{200b}";
-
-/// Prints what a test did.
-fn say(line: &str) {
-    std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
-}
-
-fn dir() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
 
 fn dio(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
@@ -217,13 +209,6 @@ fn outputs_replace_links_that_others_placed_under_their_names() {
 const SHORT: [&str; 6] =
     ["--rounds=1", "--runtime=60ms", "--warmup=5ms", "--size=4M", "--quiet", "--preset=diopter"];
 
-fn tool(program: &str, arguments: &[&OsStr]) -> Result<String, String> {
-    let output = Command::new(program).args(arguments).output().map_err(|it| it.to_string())?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let told = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if output.status.success() { Ok(told) } else { Err(said) }
-}
-
 fn mounts() -> String {
     fs::read_to_string("/proc/self/mountinfo").unwrap()
 }
@@ -231,23 +216,20 @@ fn mounts() -> String {
 /// What an attacker aims at: root's mount, which is busy, and root's loop device.
 struct Victim {
     dir: tempfile::TempDir,
-    device: String,
+    device: Loop,
     _busy: fs::File,
 }
 
 impl Victim {
     fn new() -> Result<Victim, String> {
-        if !rustix::process::geteuid().is_root() {
-            return Err("only root attaches loop devices".to_owned());
+        if !is_root() {
+            return Err("the attack is on root".to_owned());
         }
         let dir = dir();
         let (mount, image) = (dir.path().join("victim"), dir.path().join("victim.img"));
         fs::create_dir(&mount).unwrap();
-        fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-        let device = tool("losetup", &["--find".as_ref(), "--show".as_ref(), image.as_ref()])
-            .map_err(|why| why.trim().to_owned())?;
-        let kind = ["-t", "tmpfs", "victim"].map(OsStr::new);
-        tool("mount", &[&kind[..], &[mount.as_ref()]].concat()).unwrap();
+        let device = Loop::over(&image, 64 << 20, 512)?;
+        machine::run("mount", &["-t", "tmpfs", "victim", mount.to_str().unwrap()]).unwrap();
         fs::write(mount.join("precious"), b"precious").unwrap();
         let busy = fs::File::open(mount.join("precious")).unwrap();
         Ok(Victim { dir, device, _busy: busy })
@@ -263,15 +245,17 @@ impl Victim {
         let left: Vec<_> =
             fs::read_dir(&mount).unwrap().map(|it| it.unwrap().file_name()).collect();
         assert_eq!(left, ["precious"]);
-        let attached = tool("losetup", &["-j".as_ref(), self.path("victim.img").as_ref()]).unwrap();
-        assert!(attached.starts_with(&self.device), "the loop device is gone: {attached}");
+        let image = self.path("victim.img");
+        let attached = machine::run("losetup", &["-j", image.to_str().unwrap()]).unwrap();
+        let device = self.device.device().to_str().unwrap();
+        assert!(attached.starts_with(device), "the loop device is gone: {attached}");
     }
 }
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        tool("umount", &["--lazy".as_ref(), self.path("victim").as_ref()]).map(drop).unwrap_or(());
-        tool("losetup", &["--detach".as_ref(), self.device.as_ref()]).map(drop).unwrap_or(());
+        let mount = self.path("victim");
+        machine::run("umount", &["--lazy", mount.to_str().unwrap()]).map(drop).unwrap_or(());
     }
 }
 
@@ -289,7 +273,7 @@ fn plant(within: &Path, victim: &Victim) {
     }
     let pipe = within.join(".dio-bench-pipe");
     fs::create_dir(&pipe).unwrap();
-    tool("mkfifo", &[pipe.join("lock").as_ref()]).unwrap();
+    machine::run("mkfifo", &[pipe.join("lock").to_str().unwrap()]).unwrap();
     for path in [pipe.clone(), pipe.join("lock")] {
         lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
@@ -299,7 +283,7 @@ fn plant(within: &Path, victim: &Victim) {
 fn what_others_placed_in_the_temporary_directory_is_not_touched() {
     let victim = match Victim::new() {
         Ok(victim) => victim,
-        Err(why) => return skip(Capability::Loop, why),
+        Err(why) => return skip(Capability::Loop, why.trim()),
     };
     let temporary = victim.path("tmp");
     fs::create_dir(&temporary).unwrap();
@@ -340,7 +324,7 @@ fn swap(within: &Path, target: &Path, stop: &AtomicBool) -> u32 {
 fn a_directory_whose_owner_swaps_the_scratch_directory_leads_nowhere_else() {
     let victim = match Victim::new() {
         Ok(victim) => victim,
-        Err(why) => return skip(Capability::Loop, why),
+        Err(why) => return skip(Capability::Loop, why.trim()),
     };
     let within = victim.path("theirs");
     fs::create_dir(&within).unwrap();

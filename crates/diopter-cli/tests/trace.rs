@@ -7,6 +7,7 @@ mod json_schema;
 #[path = "trace/mount.rs"]
 mod mount;
 
+use diopter_testkit::env::{Capability, skip};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +17,6 @@ use std::process::{Command, Output};
 use diopter::probe::{Kernel, known};
 use diopter::{EngineOptions, Preset, StripedFile};
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
-use diopter_testkit::env::{Capability, skip};
 use mount::Mount;
 use rustix::fs::FallocateFlags;
 use serde_json::Value;

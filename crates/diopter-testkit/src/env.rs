@@ -2,6 +2,7 @@
 //! Prints, and reads nothing but variables.
 
 pub use diopter_skip::{Capability, skip};
+use std::io::Write;
 
 /// Without `DIOPTER_SEED` every run is the same run.
 const SEED_DEFAULT: u64 = 0x5eed_d10d;
@@ -27,7 +28,19 @@ pub fn is_soak() -> bool {
 
 /// Reports how much a campaign has tried, in a line that `cargo xtask soak` adds up.
 pub fn tried(campaign: &str, count: u64, unit: &str) {
-    eprintln!("TRIED {campaign}: {count} {unit}");
+    say(&format!("TRIED {campaign}: {count} {unit}"));
+}
+
+/// Prints a line on standard error past the test harness, which keeps what a test prints to itself
+/// while the test passes.
+pub fn say(line: &str) {
+    // One write, so that lines of other threads stay apart. No error of it can be reported.
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap_or(());
+}
+
+/// True for a process of root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// Returns true if io_uring works here; skips otherwise.

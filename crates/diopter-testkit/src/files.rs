@@ -1,23 +1,57 @@
-//! Random files of every shape on a mounted file system, and what the kernel says of each: extents
-//! (FIEMAP), bytes, names. Knows no format.
+//! Directories for tests; random files of every shape on a mounted file system, and what the kernel
+//! says of each: extents (FIEMAP), bytes, names. Knows no format.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use diopter_core::prng::Prng;
 use diopter_os::fiemap::fiemap;
 use diopter_os::space::advise_dont_need;
-use rustix::fs::{FallocateFlags, XattrFlags, fallocate, lsetxattr};
+use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fsetxattr, lsetxattr};
+use tempfile::TempDir;
+
+use crate::env;
 
 /// Extents of one file that are asked for; no shape has so many.
 const EXTENTS_MAX: usize = 100_000;
 
 /// The longest piece that is written at once.
 const PIECE_BYTES_MAX: u64 = 20_000;
+
+/// The directory for temporary files in cargo's target directory: it is on a disk, where the
+/// machine's temporary directory may be in memory.
+pub fn on_disk() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let mut above = program.ancestors().skip_while(|at| !at.ends_with("deps"));
+    let profile = above.nth(1).expect("tests and benchmarks are built in `deps`");
+    let dir = profile.join("tmp");
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// A new directory in [`on_disk`].
+pub fn dir() -> TempDir {
+    tempfile::tempdir_in(on_disk()).unwrap()
+}
+
+/// Returns `dir` if its files can have user attributes; prints a skip if not.
+pub fn with_attributes(dir: TempDir) -> Option<TempDir> {
+    let probe = tempfile::tempfile_in(dir.path()).unwrap();
+    match fsetxattr(&probe, c"user.diopter.probe", b"probe", XattrFlags::CREATE) {
+        Ok(()) => Some(dir),
+        Err(errno) => {
+            env::skip(
+                env::Capability::Xattr,
+                format!("user attributes in {}: {errno}", dir.path().display()),
+            );
+            None
+        }
+    }
+}
 
 /// The features and limits of a file system.
 #[derive(Clone, Copy)]

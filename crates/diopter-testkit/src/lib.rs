@@ -6,6 +6,7 @@
 #![allow(missing_docs, reason = "of tests, for tests: where a name says it all, nothing is added")]
 
 pub mod env;
+pub mod figures;
 pub mod memory;
 pub mod files;
 pub mod altered;

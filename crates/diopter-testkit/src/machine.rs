@@ -95,6 +95,22 @@ impl Loop {
         Ok(attached)
     }
 
+    /// As [`Loop::new`], in sectors of 512 bytes, over a file in `parent`.
+    pub fn new_in(parent: &Path, name: &str, bytes: u64) -> Result<Loop, String> {
+        let dir = Dir::new_in(parent, name)?;
+        let mut attached = Loop::over(&dir.path().join("backing"), bytes, 512)?;
+        attached._dir = Some(dir);
+        Ok(attached)
+    }
+
+    /// As [`Loop::new_in`], without the page cache of the file below.
+    pub fn direct_in(parent: &Path, name: &str, bytes: u64) -> Result<Loop, String> {
+        let dir = Dir::new_in(parent, name)?;
+        let mut attached = Loop::attach(&dir.path().join("backing"), bytes, &["--direct-io=on"])?;
+        attached._dir = Some(dir);
+        Ok(attached)
+    }
+
     /// As [`Loop::new`], in sectors of 512 bytes, and refusing writes.
     pub fn read_only(name: &str, bytes: u64) -> Result<Loop, String> {
         let dir = Dir::new(name)?;
@@ -140,6 +156,12 @@ impl Loop {
 
     pub fn backing(&self) -> &Path {
         &self.backing
+    }
+
+    /// Sets the most that the device takes as one request.
+    pub fn set_max_sectors(&self, kib: u64) {
+        let name = self.device.file_name().unwrap().to_str().unwrap();
+        fs::write(format!("/sys/block/{name}/queue/max_sectors_kb"), kib.to_string()).unwrap();
     }
 
     /// Flushes that the device has completed: field 16 of /sys/block/*/stat

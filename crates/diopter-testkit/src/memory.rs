@@ -1,5 +1,6 @@
 //! Memory for requests: misaligned on purpose, and filled so that a wrong byte shows.
 
+use diopter::IoBuf;
 use diopter_core::prng::Prng;
 
 const PAGE: usize = 4096;
@@ -39,6 +40,20 @@ impl std::ops::Deref for Skewed {
     fn deref(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.length]
     }
+}
+
+/// `length` random bytes.
+pub fn content(length: usize, mut prng: Prng) -> Vec<u8> {
+    let mut content = vec![0; length];
+    prng.fill(&mut content);
+    content
+}
+
+/// A buffer of `bytes` that all have the same value.
+pub fn filled(bytes: u64, value: u8) -> IoBuf {
+    let mut memory = IoBuf::new(usize::try_from(bytes).expect("small")).expect("memory");
+    memory.fill(value);
+    memory
 }
 
 /// Where two byte strings differ first, for a message that can be read.

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use diopter_testkit::env::{Capability, skip};
+use diopter_testkit::env::{Capability, is_root, skip};
+use diopter_testkit::machine::{FileSystem, Loop, Mount, run};
 use diopter_trace::model::{Context, Door, Trace, TracedOp};
 use diopter_trace::{RecordOptions, TraceError, record};
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,61 +20,36 @@ const EVENT: &str = "/sys/kernel/tracing/events/iomap/iomap_dio_rw_begin";
 /// Signals and instances belong to the whole process, so one test at a time has them.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A loop device, and what is mounted from it; taken down when this is dropped.
-struct Ground {
-    dir: tempfile::TempDir,
-    device: String,
-    is_mounted: bool,
+/// A loop device with a direct file below, or ext4 or XFS on one.
+enum Ground {
+    Device(Loop),
+    Mounted(Mount),
 }
 
 impl Ground {
-    /// A device of 160 MiB with `file_system`, or none, and a file of 64 MiB of written blocks.
-    fn new(file_system: Option<&str>) -> Ground {
-        let dir = tempfile::tempdir().unwrap();
-        let image = dir.path().join("image");
-        fs::File::create(&image).unwrap().set_len(512 << 20).unwrap();
-        let image = image.to_str().unwrap();
-        let device = run(&["losetup", "--find", "--show", "--direct-io=on", image]);
-        let mut ground = Ground { dir, device: device.trim().to_owned(), is_mounted: false };
-        if let Some(kind) = file_system {
-            run(&[&format!("mkfs.{kind}"), "-q", &ground.device]);
-            let mount = ground.dir.path().join("mount");
-            fs::create_dir(&mount).unwrap();
-            run(&["mount", &ground.device, mount.to_str().unwrap()]);
-            ground.is_mounted = true;
-        }
-        let file = ground.file();
-        let of = format!("of={}", file.to_str().unwrap());
-        run(&["dd", "if=/dev/zero", &of, "bs=1M", "count=64", "oflag=direct", "status=none"]);
+    /// Makes a device of 512 MiB with `file_system`, or none, and a file of 64 MiB of written
+    /// blocks.
+    fn new(file_system: Option<FileSystem>) -> Ground {
+        let device = Loop::direct_in(&std::env::temp_dir(), "trace", 512 << 20).unwrap();
+        let ground = match file_system {
+            None => Ground::Device(device),
+            Some(kind) => Ground::Mounted(Mount::on(device, kind, "defaults").unwrap()),
+        };
+        let of = format!("of={}", ground.file().display());
+        let how = ["bs=1M", "count=64", "oflag=direct", "status=none"];
+        run("dd", &[&["if=/dev/zero", &of], &how[..]].concat()).unwrap();
         ground
     }
 
     fn file(&self) -> PathBuf {
-        match self.is_mounted {
-            true => self.dir.path().join("mount/file"),
-            false => PathBuf::from(&self.device),
+        match self {
+            Ground::Device(device) => device.device().to_owned(),
+            Ground::Mounted(mount) => mount.path().join("file"),
         }
     }
 }
 
-impl Drop for Ground {
-    fn drop(&mut self) {
-        if self.is_mounted {
-            Command::new("umount").arg(self.dir.path().join("mount")).status().ok();
-        }
-        Command::new("losetup").args(["--detach", &self.device]).status().ok();
-    }
-}
-
-/// Returns the output of the command, which has to succeed.
-fn run(command: &[&str]) -> String {
-    let output = Command::new(command[0]).args(&command[1..]).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command:?}: {error}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// The capability that a tool belongs to.
+/// The capability that a program is part of.
 fn capability_of(tool: &str) -> Capability {
     match tool {
         "mkfs.ext4" => Capability::Ext4,
@@ -85,8 +61,8 @@ fn capability_of(tool: &str) -> Capability {
 
 /// The turn of one test; `None` if the machine lacks something.
 fn alone(needs: &[&str]) -> Option<MutexGuard<'static, ()>> {
-    if !rustix::process::geteuid().is_root() || !Path::new(EVENT).is_dir() {
-        skip(Capability::Tracefs, "it needs root and trace events of direct I/O");
+    if !is_root() || !Path::new(EVENT).is_dir() {
+        skip(Capability::Tracefs, "trace events of direct I/O, and root, are not here");
         return None;
     }
     for tool in needs {
@@ -114,7 +90,8 @@ const SIZES: [(&str, u32); 3] = [("4k", 300), ("128k", 60), ("4M", 8)];
 /// Reads and writes of these sizes, one after the other, traced; and fio's own count of requests
 /// and bytes.
 fn traced_fio(ground: &Ground, engine: &str) -> (Trace, u64, u64) {
-    let report = ground.dir.path().join("fio.json");
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("fio.json");
     let mut command = vec![
         "fio".to_owned(),
         format!("--output={}", report.display()),
@@ -183,7 +160,7 @@ const ENGINES: [(&str, Door); 3] =
 #[test]
 fn every_request_of_fio_on_ext4_is_found() {
     let Some(_alone) = alone(&["fio", "losetup", "mkfs.ext4"]) else { return };
-    let ground = Ground::new(Some("ext4"));
+    let ground = Ground::new(Some(FileSystem::Ext4 { block: 4096, extra: &[] }));
     for (engine, door) in ENGINES {
         let trace = check(&ground, (engine, door)).unwrap();
         let ran = |op, context| {
@@ -209,7 +186,7 @@ fn every_request_of_fio_on_ext4_is_found() {
 #[test]
 fn every_request_of_fio_on_xfs_is_found() {
     let Some(_alone) = alone(&["fio", "losetup", "mkfs.xfs"]) else { return };
-    let ground = Ground::new(Some("xfs"));
+    let ground = Ground::new(Some(FileSystem::Xfs { extra: &[] }));
     for (engine, door) in ENGINES {
         check(&ground, (engine, door)).unwrap();
     }
@@ -230,8 +207,9 @@ fn every_request_of_fio_on_a_raw_device_is_found() {
 fn a_request_that_a_rings_worker_has_to_repeat_counts_once() {
     let Some(_alone) = alone(&["fio", "losetup"]) else { return };
     let ground = Ground::new(None);
-    let name = ground.device.trim_start_matches("/dev/");
-    fs::write(format!("/sys/block/{name}/queue/max_sectors_kb"), "64").unwrap();
+    if let Ground::Device(device) = &ground {
+        device.set_max_sectors(64);
+    }
     for (engine, door) in ENGINES {
         let Some(trace) = check(&ground, (engine, door)) else { return };
         let of_128k = || trace.requests.iter().filter(|request| request.length == 128 << 10);

@@ -1,7 +1,7 @@
-//! The backends and the options of io_uring beside each other: random direct reads of 4 KiB of a
-//! file on a real file system, in turns, as ratios to the default ring. `--dir DIR` says where the
-//! file is made; `--only NAME,..` runs these rows, one alone to count its system calls; `--depth N`
-//! and `--reads N` say how; `--smoke` runs a short share of it all.
+//! The backends and the options of io_uring, compared with each other: random direct reads of 4 KiB
+//! of a file on a real file system, in turns, as ratios to the default ring. `--dir DIR` says where
+//! the file is made; `--only NAME,..` runs these rows, one alone to count its system calls;
+//! `--depth N` and `--reads N` say how; `--smoke` runs a short share of it all.
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -14,6 +14,7 @@ use diopter::{
 use diopter_core::backend::aio::Aio;
 use diopter_core::prng::Prng;
 use diopter_os::AioWanted;
+use diopter_testkit::figures::median;
 
 const BLOCK: usize = 4096;
 const FILE_BYTES: u64 = 64 << 20;
@@ -119,7 +120,7 @@ impl Served {
         Ok(Served { engine, idle })
     }
 
-    /// Keeps every buffer in flight until so many reads have ended.
+    /// Keeps every buffer in flight until so many reads have completed.
     fn run(&mut self, file: &File, reads: u32, prng: &mut Prng) -> Duration {
         let started = Instant::now();
         let (mut begun, mut ended) = (0, 0);
@@ -159,12 +160,7 @@ fn measure(rows: &[&Row], file: &File, (depth, rounds, reads): (usize, u32, u32)
     }
     println!("depth {depth}: microseconds a read; times as fast as the first, median of rounds");
     for (row, its) in rows.iter().zip(&times) {
-        let ratios = times[0].iter().zip(its).map(|(first, other)| first / other).collect();
+        let ratios = times[0].iter().zip(its).map(|(first, other)| first / other);
         println!("  {:<24} {:>8.2} {:>6.2}", row.name, median(its.clone()), median(ratios));
     }
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }

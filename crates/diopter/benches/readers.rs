@@ -13,6 +13,7 @@ use diopter::{File, StripedFile};
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_os::residency::residency;
 use diopter_os::space::advise_dont_need;
+use diopter_testkit::figures::median;
 
 /// Block sizes of the reading program.
 const BLOCKS: [(usize, &str); 4] =
@@ -73,7 +74,7 @@ fn make_cold(file: &impl AsFd) {
     let fd = file.as_fd();
     advise_dont_need(fd, 0, 0).expect("an advice");
     let left = residency(fd, 0, 0, u64::MAX >> 1).map_or(0, |cache| cache.pages_cached);
-    assert_eq!(left, 0, "the file is clean, and nobody else reads it");
+    assert_eq!(left, 0, "the file is clean, and no other process reads it");
 }
 
 /// Seconds for one whole read in blocks.
@@ -128,9 +129,4 @@ fn compare(what: &str, scale: &Scale, (file, plain): (&File, &Path)) {
             if ratio <= GOAL { "reached" } else { "not reached" }
         );
     }
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }

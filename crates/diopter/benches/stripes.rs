@@ -14,6 +14,7 @@ use diopter::{
 use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
 use diopter_os::buf::Pages;
 use diopter_os::space::advise_dont_need;
+use diopter_testkit::figures::median;
 
 const MIB: u64 = 1 << 20;
 const OBJECTS: u64 = 4;
@@ -22,7 +23,7 @@ const GOAL: f64 = 0.95;
 const DD_BLOCKS: [&str; 3] = ["1M", "4M", "16M"];
 const LONG: Duration = Duration::from_secs(600);
 
-/// What is run.
+/// Size of the runs.
 struct Scale {
     size: u64,
     rounds: usize,
@@ -50,7 +51,7 @@ const fn by_stripes(submit: SubmitPolicy) -> Way {
     Way::Ours { bytes: 16 * MIB, depth: 1, pages: Pages::Huge, submit, merge }
 }
 
-/// What an application would take: 64 MiB in flight, 4 MiB a bio.
+/// The usual choice of an application: 64 MiB in flight, 4 MiB a bio.
 const STANDARD: Way = ours(16, 4, Pages::Huge);
 /// The same in the pages that dd has.
 const BASE_PAGES: Way = ours(16, 4, Pages::Base);
@@ -234,8 +235,8 @@ impl Bench {
     }
 }
 
-/// All ways in turns, each round in the other order (ABBA); medians, and what each is worth beside
-/// the first.
+/// Runs all ways in turns, each round in the opposite order (ABBA); prints medians, and the ratio
+/// of each to the first.
 fn compare(bench: &Bench, (name, ways): (&str, &[Way]), op: RequestOp, rounds: usize) {
     let mut samples = vec![Vec::new(); ways.len()];
     for round in 0..rounds {
@@ -270,9 +271,4 @@ fn told(way: Way) -> String {
             format!("{} MiB x {depth}, {pages:?} pages, {submit}, {merge}", bytes / MIB)
         }
     }
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }

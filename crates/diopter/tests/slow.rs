@@ -1,6 +1,7 @@
 //! Striped files on a file system that takes its time: what it is worth that all stripes of a
 //! request are under way at once. Requests take 10 ms per MiB there, however many there are.
 
+use diopter_testkit::env::Capability;
 use std::time::{Duration, Instant};
 
 use diopter::{
@@ -8,7 +9,7 @@ use diopter::{
     StripedFile, SubmitPolicy,
 };
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
-use diopter_testkit::env::Capability;
+use diopter_testkit::figures::median;
 use diopter_testkit::{env, machine, slow_fuse};
 use slow_fuse::{BACKGROUND_MAX, REQUEST_BYTES_MAX, Seen, SlowMount};
 
@@ -16,7 +17,7 @@ const MIB: u64 = 1 << 20;
 const OBJECTS: usize = 4;
 const BYTES: u64 = 64 * MIB;
 const STRIPES: usize = 64;
-/// What a request of 1 MiB takes: long beside what the machine's other work delays.
+/// Time of a request of 1 MiB: long compared with the delays of the machine's other work.
 const MEBIBYTE: Duration = Duration::from_millis(10);
 const ROUNDS: usize = 7;
 /// One by one is at least so many times as slow as all at once.
@@ -86,11 +87,6 @@ fn memory() -> IoBuf {
     memory
 }
 
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
-}
-
 fn can_run() -> bool {
     if let Some(why) = slow_fuse::missing() {
         env::skip(Capability::Fuse, why);
@@ -132,7 +128,7 @@ fn all_stripes_at_once_are_nine_times_as_fast_as_one_by_one_with_the_same_reques
     }
     let bench = Bench::new();
     let mut memory = memory();
-    // The first two are compared; what the others add is told.
+    // The first two are compared; what the others add is printed.
     let all = SubmitPolicy::AllThenWait;
     let rows = [
         ("one by one", engine(SubmitPolicy::EachThenWait, MergePolicy::PerStripe)),

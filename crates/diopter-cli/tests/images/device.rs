@@ -1,68 +1,27 @@
 //! Images on devices, and images that are in use. Needs the administrator and loop devices.
 
-use std::time::{Duration, Instant};
-
+use diopter_testkit::machine::{FileSystem, Loop, Mount};
 use serde_json::{Value, json};
 
 use crate::{Capability, Place, skip};
 
-/// How long an unmount is tried.
-const UNMOUNT_WAIT_MAX: Duration = Duration::from_secs(30);
-
-/// A loop device over `image`, which goes when dropped; with a mount on `point`, if it has one.
-struct Loop<'a> {
-    place: &'a Place,
-    device: String,
-    is_mounted: bool,
+/// A loop device over the image of `place`; prints a skip and returns `None` where there is none.
+fn attached(place: &Place) -> Option<Loop> {
+    let device = Loop::over_image(&place.path("image"), 512);
+    device.map_err(|why| skip(Capability::Loop, why.trim())).ok()
 }
 
-impl Loop<'_> {
-    fn new(place: &Place) -> Option<Loop<'_>> {
-        match place.tool("losetup", &["--find", "--show", "image"]) {
-            Ok(device) => Some(Loop { place, device, is_mounted: false }),
-            Err(why) => {
-                skip(Capability::Loop, why);
-                None
-            }
-        }
-    }
-
-    /// Changes what the device takes as one request.
-    fn set_max_sectors(&self, kib: u64) {
-        let name = self.device.strip_prefix("/dev/").unwrap();
-        let file = format!("/sys/block/{name}/queue/max_sectors_kb");
-        std::fs::write(file, kib.to_string()).unwrap();
-    }
-
-    fn mount(&mut self) -> bool {
-        std::fs::create_dir_all(self.place.path("point")).unwrap();
-        let mounted = self.place.tool("mount", &[&self.device, "point"]);
-        self.is_mounted = mounted.is_ok();
-        if let Err(why) = mounted {
-            skip(Capability::Mount, why);
-        }
-        self.is_mounted
-    }
-}
-
-impl Drop for Loop<'_> {
-    fn drop(&mut self) {
-        if self.is_mounted {
-            // The ring of a process that has just ended may hold a file for a moment longer.
-            let started = Instant::now();
-            while let Err(why) = self.place.tool("umount", &["point"]) {
-                assert!(started.elapsed() < UNMOUNT_WAIT_MAX, "{why}");
-            }
-        }
-        self.place.tool("losetup", &["--detach", &self.device]).unwrap();
-    }
+/// As [`attached`], mounted.
+fn mounted(place: &Place, kind: FileSystem) -> Option<Mount> {
+    let mount = Mount::again(attached(place)?, kind, "defaults");
+    mount.map_err(|why| skip(Capability::Mount, why.trim())).ok()
 }
 
 #[test]
 fn a_device_is_read_and_written_and_its_limits_are_told() {
     let Some(place) = Place::ext3() else { return };
-    let Some(looped) = Loop::new(&place) else { return };
-    let device = &looped.device;
+    let Some(looped) = attached(&place) else { return };
+    let device = looped.device().to_str().unwrap();
     let document = place.json(&format!("explain write {device}::/file --offset 0 --length 52k"));
     let limits = &document["image"]["device"];
     assert_eq!(limits["name"], device.strip_prefix("/dev/").unwrap());
@@ -96,11 +55,9 @@ fn a_device_is_read_and_written_and_its_limits_are_told() {
 #[test]
 fn a_mounted_device_is_not_written() {
     let Some(place) = Place::ext3() else { return };
-    let Some(mut looped) = Loop::new(&place) else { return };
-    if !looped.mount() {
-        return;
-    }
-    let device = looped.device.clone();
+    let ext3 = FileSystem::Ext4 { block: 4096, extra: &[] };
+    let Some(mount) = mounted(&place, ext3) else { return };
+    let device = mount.device().device().to_str().unwrap();
     place.refused(&format!("cp --overwrite tree/file {device}::/file"), &["EBUSY", "unmount"]);
     let line = format!("explain write {device}::/file --offset 0 --length 4k");
     place.refused(&line, &["EBUSY", "unmount"]);
@@ -115,13 +72,12 @@ fn files_of_xfs_come_out_and_shared_ones_are_not_written() {
     if let Err(why) = place.tool("mkfs.xfs", &["-q", "-m", "reflink=1", "image"]) {
         return skip(Capability::Xfs, why);
     }
-    let Some(mut looped) = Loop::new(&place) else { return };
-    if !looped.mount() {
-        return;
-    }
-    place.tool("cp", &["-r", "--sparse=always", "tree/.", "point"]).unwrap();
-    place.tool("cp", &["--reflink=always", "point/odd", "point/clone"]).unwrap();
-    drop(looped);
+    let xfs = FileSystem::Xfs { extra: &[] };
+    let Some(mount) = mounted(&place, xfs) else { return };
+    let of = |name: &str| mount.path().join(name).to_str().unwrap().to_owned();
+    place.tool("cp", &["-r", "--sparse=always", "tree/.", &of("")]).unwrap();
+    place.tool("cp", &["--reflink=always", &of("odd"), &of("clone")]).unwrap();
+    drop(mount);
     for name in ["file", "big", "odd", "sparse", "empty", "dir/hello"] {
         place.stdout(&format!("cp --verify image::/{name} out"));
         assert!(place.bytes("out") == place.bytes(&format!("tree/{name}")), "{name}");
@@ -131,8 +87,8 @@ fn files_of_xfs_come_out_and_shared_ones_are_not_written() {
     assert!(text.contains("1 shared") && text.contains("overwriting    refused"), "{text}");
     std::fs::write(place.path("new"), crate::content(5, 53248)).unwrap();
     place.stdout("cp --overwrite --verify new image::/file");
-    let Some(mut looped) = Loop::new(&place) else { return };
-    assert!(looped.mount());
-    assert!(place.bytes("point/file") == place.bytes("new"), "the kernel reads the new bytes");
-    assert!(place.bytes("point/odd") == place.bytes("tree/odd"));
+    let mount = mounted(&place, xfs).unwrap();
+    let bytes = |name: &str| std::fs::read(mount.path().join(name)).unwrap();
+    assert!(bytes("file") == place.bytes("new"), "the kernel reads the new bytes");
+    assert!(bytes("odd") == place.bytes("tree/odd"));
 }

@@ -105,13 +105,12 @@ fn an_image_that_can_not_be_written_says_so() {
     let Some(place) = Place::ext3() else { return };
     if crate::cp_support::is_root() {
         // Its permissions do not hold for root; a loop device over it does.
-        let looped = place.tool("losetup", &["--find", "--show", "image"]);
-        let device = match looped {
-            Ok(device) => device,
-            Err(why) => return skip(Capability::Loop, why),
+        let looped = match diopter_testkit::machine::Loop::over_image(&place.path("image"), 512) {
+            Ok(looped) => looped,
+            Err(why) => return crate::skip(Capability::Loop, why.trim()),
         };
         let (file, _) = node(&place, "image::/file");
-        place.tool("losetup", &["--detach", &device]).unwrap();
+        drop(looped);
         let why = file["overwrite_refusal"].as_str().unwrap();
         assert!(why.contains("EBUSY") && why.contains("detach the loop device"), "{why}");
         return;

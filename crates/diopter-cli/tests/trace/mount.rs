@@ -1,18 +1,19 @@
 //! A small ext4 on a loop device of this test's own, and what of it must not stay behind.
 
+use diopter_testkit::env::Capability;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::cp_support::{Capability, dir, skip, tell};
+use diopter_testkit::files;
+use diopter_testkit::machine::{self, FileSystem, Loop};
+
+use super::cp_support::{skip, tell};
 
 /// Size of the file system: room for the jobs' files, made in a moment.
 const BYTES: u64 = 400 << 20;
 
 /// A mounted ext4. Dropping it unmounts it and detaches the device, after a panic too.
-pub struct Mount {
-    dir: tempfile::TempDir,
-    device: String,
-}
+pub struct Mount(machine::Mount);
 
 impl Mount {
     /// `None`, with a line that says why, where it can't be had.
@@ -36,50 +37,22 @@ impl Mount {
                 return None;
             }
         }
-        let dir = dir();
-        let image = dir.path().join("image");
-        std::fs::File::create(&image).unwrap().set_len(BYTES).unwrap();
-        let image = image.to_str().unwrap();
-        run("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", image])?;
-        let device = run("losetup", &["--find", "--show", "--direct-io=on", image])?;
-        let mount = Mount { dir, device: device.trim().to_owned() };
-        std::fs::create_dir(mount.point()).unwrap();
-        run("mount", &[&mount.device, mount.point().to_str().unwrap()])?;
-        mount.widen();
-        Some(mount)
+        let ext4 = FileSystem::Ext4 { block: 4096, extra: &[] };
+        let made = Loop::direct_in(&files::on_disk(), "image", BYTES).and_then(|device| {
+            // It takes 128 KiB and more at once, so that only large requests are cut.
+            device.set_max_sectors(512);
+            machine::Mount::on(device, ext4, "defaults")
+        });
+        made.map(Mount).map_err(|why| tell(&why)).ok()
     }
 
     /// Where it is mounted.
     pub fn point(&self) -> PathBuf {
-        self.dir.path().join("mounted")
+        self.0.path().to_owned()
     }
 
     /// A file of it.
     pub fn file(&self, name: &str) -> String {
         self.point().join(name).to_str().unwrap().to_owned()
     }
-
-    /// Lets the device take 128 KiB and more at once, so that only large requests are cut.
-    fn widen(&self) {
-        let name = self.device.trim_start_matches("/dev/");
-        let limit = format!("/sys/block/{name}/queue/max_sectors_kb");
-        std::fs::write(limit, "512").unwrap();
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        run("umount", &[self.point().to_str().unwrap()]);
-        run("losetup", &["--detach", &self.device]);
-    }
-}
-
-/// What a tool printed; `None`, with what it said, if it failed.
-fn run(tool: &str, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(tool).args(arguments).output().unwrap();
-    if !output.status.success() {
-        tell(&format!("{tool} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)));
-        return None;
-    }
-    Some(String::from_utf8(output.stdout).unwrap())
 }

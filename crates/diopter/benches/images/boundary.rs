@@ -9,8 +9,9 @@ use diopter::{
 };
 
 use crate::machine::{Dir, run as command};
-use crate::meter::{Usage, measure, median};
+use crate::meter::{Usage, measure};
 use crate::zram::Zram;
+use diopter_testkit::figures::median;
 
 const START: u64 = 48 << 10;
 const LENGTH: usize = 4096 << 10;
@@ -41,7 +42,7 @@ impl Scale {
     }
 }
 
-/// What is in the memory that is written.
+/// Content of the memory that is written.
 #[derive(Clone, Copy)]
 enum Content {
     /// Every page is one byte repeated: zram notes the byte and compresses nothing.
@@ -140,7 +141,7 @@ fn bios_written(zram: &Zram) -> u32 {
     field.parse().expect("a number of writes that is not large")
 }
 
-/// What the plan says of one write.
+/// Number of bios that the plan reports for one write.
 fn bios_planned(file: &File, memory: &IoBuf, boundary: BoundaryPolicy) -> usize {
     let policies = Policies { boundary, ..Policies::default() };
     let wide = |number: usize| u64::try_from(number).expect("64 bits at most");

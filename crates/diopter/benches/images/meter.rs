@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// What a piece of work took, in seconds.
+/// Processor time of a piece of work, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub elapsed: f64,
-    /// Of all threads of this process, the kernel's io_uring workers for it included.
+    /// All threads of this process, the kernel's io_uring workers for it included.
     pub process: f64,
-    /// Of everything on the machine, kernel threads and other people's programs included; in
+    /// Everything on the machine, kernel threads and other people's programs included; in
     /// ticks of the clock of /proc/stat.
     pub system: f64,
 }
@@ -22,13 +22,6 @@ pub fn measure(work: impl FnOnce()) -> Usage {
     let elapsed = started.elapsed().as_secs_f64();
     let process = (process_time() - process).as_secs_f64();
     Usage { elapsed, process, system: system_busy() - system }
-}
-
-/// The middle one.
-pub fn median(samples: impl IntoIterator<Item = f64>) -> f64 {
-    let mut samples: Vec<f64> = samples.into_iter().collect();
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }
 
 fn process_time() -> Duration {

@@ -10,7 +10,8 @@ use diopter_os::buf::Pages;
 use rustix::fs::{Advice, fadvise};
 
 use crate::machine::{Dir, run as command};
-use crate::meter::{Usage, measure, median};
+use crate::meter::{Usage, measure};
+use diopter_testkit::figures::median;
 
 /// As `dio cp` reads: docs/benchmarking.md.
 const BLOCK: usize = 2 << 20;

@@ -1,4 +1,4 @@
-//! fio as a side: its command line, and its answer in JSON.
+//! fio as a side: its command line, and its result in JSON.
 
 use std::path::Path;
 
@@ -68,20 +68,20 @@ impl Job<'_> {
     }
 }
 
-fn read_read(answer: &str) -> Result<Figures, String> {
-    figures(answer, "read")
+fn read_read(output: &str) -> Result<Figures, String> {
+    figures(output, "read")
 }
 
-fn read_write(answer: &str) -> Result<Figures, String> {
-    figures(answer, "write")
+fn read_write(output: &str) -> Result<Figures, String> {
+    figures(output, "write")
 }
 
-fn figures(answer: &str, direction: &str) -> Result<Figures, String> {
-    // Notes of fio may stand before it.
-    let start = answer.find('{').ok_or_else(|| format!("fio's answer is no JSON: {answer}"))?;
-    let answer: Value =
-        serde_json::from_str(&answer[start..]).map_err(|error| format!("fio's JSON: {error}"))?;
-    let job = &answer["jobs"][0];
+fn figures(output: &str, direction: &str) -> Result<Figures, String> {
+    // Notes of fio may precede it.
+    let start = output.find('{').ok_or_else(|| format!("fio printed no JSON: {output}"))?;
+    let output: Value =
+        serde_json::from_str(&output[start..]).map_err(|error| format!("fio's JSON: {error}"))?;
+    let job = &output["jobs"][0];
     let number = |value: &Value, name: &str| {
         value[name].as_f64().ok_or_else(|| format!("fio's JSON has no number `{name}`"))
     };

@@ -22,8 +22,8 @@ const ZRAM_BYTES: &str = "1536M";
 /// Where a zram device's number is kept for the run after a killed one.
 const NUMBER_FILE: &str = "zram";
 
-/// fio repeats so many bytes of a pattern; what everybody writes repeats them, so that zram's work
-/// is the same.
+/// fio repeats so many bytes of a pattern; every side writes repetitions of them, so that zram's
+/// work is the same.
 pub const PATTERN_BYTES: usize = 512;
 
 /// ext4 on zram, with its files; unmounted and removed when dropped.
@@ -81,7 +81,7 @@ impl Drop for Fast {
     }
 }
 
-/// What every side writes: compressible, and no byte's repetition.
+/// The block that every side writes: compressible, and not the repetition of one byte.
 pub fn pattern_block() -> Vec<u8> {
     let mut unit = vec![0; PATTERN_BYTES];
     compressible(&mut Prng::new(7), &mut unit);
@@ -150,7 +150,7 @@ fn stale_zram(dir: &Path) -> Option<String> {
     is_gone(name.split('-').next()?).then_some(number)
 }
 
-/// Whether nobody has this process id.
+/// Returns true if no process has this id.
 pub fn is_gone(process: &str) -> bool {
     process.parse::<u32>().is_ok() && !Path::new("/proc").join(process).exists()
 }

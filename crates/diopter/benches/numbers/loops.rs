@@ -35,7 +35,7 @@ impl Places {
     pub fn of(job: &Job) -> Result<Places, String> {
         let slots: u64 = job.number("slots")?;
         if !slots.is_power_of_two() {
-            return Err(format!("slots={slots} is no power of two"));
+            return Err(format!("slots={slots} is not a power of two"));
         }
         let (stride, shift) = (job.number("stride")?, job.number("shift")?);
         Ok(Places { random: 0x9E37_79B9_7F4A_7C15, slots, stride, shift })
@@ -56,7 +56,7 @@ impl Places {
     }
 }
 
-/// What this process writes: the pattern, with the process's mark in front.
+/// The bytes that this process writes: the pattern, with the process's mark in front.
 fn written(bytes: usize) -> Vec<u8> {
     let mut content = pattern_block().repeat(bytes.div_ceil(BLOCK));
     content.truncate(bytes);
@@ -113,7 +113,7 @@ pub fn engine(job: &Job) -> Result<Value, String> {
     Ok(answer)
 }
 
-/// Whether this process has threads beside its first, those of io_uring not counted.
+/// Returns true if this process has more than one thread; those of io_uring do not count.
 fn has_workers() -> Result<bool, String> {
     let tasks = std::fs::read_dir("/proc/self/task").map_err(|error| error.to_string())?;
     let name = |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));

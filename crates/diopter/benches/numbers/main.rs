@@ -31,7 +31,7 @@ use options::Options;
 use result::{Judged, Row, Verdict};
 use rows::{Bench, GROUPS, Group};
 
-/// How a shell tells that a program ended of Ctrl-C.
+/// Exit status by which a shell reports that Ctrl-C ended a program.
 const STOPPED: u8 = 130;
 
 /// Nothing could be run.
@@ -123,7 +123,7 @@ fn list(groups: &[(&Group, Vec<bool>)]) {
     }
 }
 
-/// Measures a group, and tells at once what it found.
+/// Measures a group and prints what it found at once.
 fn run(bench: &Bench, (group, wanted): (&'static Group, Vec<bool>), found: &mut Vec<Judged>) {
     stop::progress(&format!("{}, load average {}", group.name, load()));
     let measured = (group.measure)(bench, group.rows.len());

@@ -15,7 +15,7 @@ use crate::{loops, paired, scale};
 /// Before anything is measured: as long as fio's ramp.
 pub const WARM_UP: Duration = Duration::from_millis(200);
 
-/// What a child is told.
+/// Settings of a child process.
 pub struct Job(BTreeMap<String, String>);
 
 impl Job {
@@ -25,7 +25,7 @@ impl Job {
 
     pub fn number<T: FromStr>(&self, key: &str) -> Result<T, String> {
         let text = self.text(key)?;
-        text.parse().map_err(|_| format!("{key}={text} is no number"))
+        text.parse().map_err(|_| format!("{key}={text} is not a number"))
     }
 
     pub fn is(&self, key: &str) -> bool {
@@ -54,40 +54,40 @@ pub fn file(path: &Path) -> (&'static str, String) {
     ("file", path.display().to_string())
 }
 
-fn read(answer: &str) -> Result<Figures, String> {
-    let answer: Value = serde_json::from_str(answer)
-        .map_err(|error| format!("a side's answer ({error}): {answer}"))?;
+fn read(output: &str) -> Result<Figures, String> {
+    let output: Value = serde_json::from_str(output)
+        .map_err(|error| format!("a side's result ({error}): {output}"))?;
     let number = |name| {
-        let value: &Value = &answer[name];
-        value.as_f64().ok_or_else(|| format!("a side's answer has no number `{name}`"))
+        let value: &Value = &output[name];
+        value.as_f64().ok_or_else(|| format!("a side's result has no number `{name}`"))
     };
     Ok(Figures { ios: number("ios")?, seconds: number("seconds")?, cpu: number("cpu")? })
 }
 
-/// The child: runs what it was told and prints the answer.
+/// The child: runs its job and prints the result.
 pub fn main(arguments: &[String]) -> Result<(), String> {
     let Some((kind, settings)) = arguments.split_first() else {
         return Err("side KIND key=value...".to_owned());
     };
     let pairs = settings.iter().filter_map(|setting| setting.split_once('='));
     let job = Job(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect());
-    let answer = match kind.as_str() {
+    let output = match kind.as_str() {
         "engine" => loops::engine(&job)?,
         "bare" => loops::bare(&job)?,
         "calls" => loops::calls(&job)?,
         "blocking" => paired::blocking(&job)?,
         #[cfg(feature = "tokio")]
-        "tokio" => crate::tasks::tokio(&job)?,
+        "tasks" => crate::tasks::tasks(&job)?,
         "null" => paired::null(&job)?,
         "scale" => scale::scale(&job)?,
         "processes" => scale::processes(&job)?,
         _ => return Err(format!("no side is called {kind}")),
     };
-    println!("{answer}");
+    println!("{output}");
     Ok(())
 }
 
-/// Measures `work`, which answers how many transfers it did.
+/// Measures `work`, which returns how many transfers it did.
 pub fn measure(work: impl FnOnce() -> Result<u64, String>) -> Result<Value, String> {
     let (cpu, started) = (process_time(), Instant::now());
     let ios = work()?;

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use diopter::{EngineOptions, File, IoBuf};
+use diopter::{CompletionPolicy, EngineOptions, File, IoBuf};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
@@ -82,7 +82,8 @@ pub fn blocking(job: &Job) -> Result<Value, String> {
     Ok(json!({ "pairs": pairs, "processor": processor }))
 }
 
-/// Nanoseconds of the engine for a bio on the null device, and allocations once it is warm.
+/// Nanoseconds of the engine for a bio on the null device, allocations once it is warm, and the
+/// pairs of [`completed`].
 pub fn null(job: &Job) -> Result<Value, String> {
     let (turns, bios): (u32, u32) = (job.number("turns")?, job.number("bios")?);
     let mut engine = NullLoop::new();
@@ -94,5 +95,27 @@ pub fn null(job: &Job) -> Result<Value, String> {
         processor.push(nanos_each(took.processor, bios));
     }
     let allocations = allocation_counter::measure(|| engine.run(bios)).count_total;
-    Ok(json!({ "nanos": nanos, "processor": processor, "allocations": allocations }))
+    let deferred = completed(turns, bios);
+    Ok(json!({
+        "nanos": nanos,
+        "processor": processor,
+        "allocations": allocations,
+        "deferred": deferred,
+    }))
+}
+
+/// Nanoseconds for a bio on the null device, completed inline and in a worker, in turns.
+fn completed(turns: u32, bios: u32) -> Vec<(f64, f64)> {
+    let mut engines =
+        [CompletionPolicy::Inline, CompletionPolicy::Deferred].map(NullLoop::completing);
+    engines.iter_mut().for_each(|engine| engine.run(bios));
+    let mut pairs = Vec::new();
+    for turn in 0..turns {
+        let mut nanos = [0.0; 2];
+        for at in if turn % 2 == 0 { [0, 1] } else { [1, 0] } {
+            nanos[at] = nanos_each(time(|| engines[at].run(bios)).elapsed, bios);
+        }
+        pairs.push((nanos[0], nanos[1]));
+    }
+    pairs
 }

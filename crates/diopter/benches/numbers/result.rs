@@ -1,16 +1,16 @@
-//! What a row is and what was found of it: goals, paired samples, medians, verdicts. Nothing is
+//! A row and what was found of it: goals, paired samples, medians, verdicts. Nothing is
 //! measured and nothing printed here.
 
-/// What a row asks of the ratio.
+/// Requirement of a row on the ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
     AtLeast(f64),
     AtMost(f64),
-    /// Told, and judged by nobody.
+    /// Reported, and not judged.
     None,
 }
 
-/// What the figures of a row are, and how their ratio is taken.
+/// Kind of a row's figures, and how their ratio is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Transfers a second.
@@ -40,7 +40,7 @@ pub struct Row {
     pub goal: Goal,
 }
 
-/// Samples of one row, and what a reader should know beside.
+/// Samples of one row, and notes for the reader.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// Ours and theirs of each round.

@@ -23,7 +23,7 @@ use crate::trace::Tracer;
 pub struct Group {
     pub name: &'static str,
     pub rows: &'static [Row],
-    /// A finding for each row, in their order; it is told how many there are.
+    /// A finding for each row, in their order; the second argument is their number.
     pub measure: fn(&Bench, usize) -> Result<Vec<Finding>, String>,
 }
 
@@ -148,6 +148,11 @@ pub const GROUPS: &[Group] = &[
                 ("allocations of a warm engine", "one"),
                 (Unit::Count, AtMost(0.0)),
             ),
+            row(
+                ("null-deferred", "null device"),
+                ("engine work per bio, depth 64, inline", "the same, deferred"),
+                (Unit::NanosPerIo, Told),
+            ),
         ],
         measure: null::work,
     },
@@ -200,8 +205,18 @@ pub const GROUPS: &[Group] = &[
                 (Unit::Iops, AtLeast(0.8)),
             ),
             row(
+                ("async-registered", ZRAM),
+                ("the same, file and buffers registered", BARE),
+                (Unit::Iops, Told),
+            ),
+            row(
                 ("async-multi", ZRAM),
                 ("async files, tokio multi-thread, depth 64", BARE),
+                (Unit::Iops, Told),
+            ),
+            row(
+                ("async-reaper", ZRAM),
+                ("async files, futures::join_all, depth 64", BARE),
                 (Unit::Iops, Told),
             ),
         ],
@@ -235,7 +250,7 @@ const fn bounced_row(name: &'static str, device: &'static str) -> Row {
     row((name, device), sides, (Unit::MebibytesPerSecond, AtLeast(0.7)))
 }
 
-/// What all rows share: the options, and devices that are set up when first asked for.
+/// State that all rows share: the options, and devices that are set up when first asked for.
 pub struct Bench {
     pub options: Options,
     disk: String,
@@ -255,7 +270,7 @@ impl Bench {
         self.fast.get_or_init(|| Fast::set_up(blocks)).as_ref().map_err(Clone::clone)
     }
 
-    /// Who counts what io_uring hands to its workers.
+    /// Returns the tracer that counts what io_uring hands to its workers.
     pub fn tracer(&self) -> Result<&Tracer, String> {
         self.tracer.get_or_init(Tracer::new).as_ref().map_err(Clone::clone)
     }
@@ -277,7 +292,7 @@ impl Bench {
         format!("0-{}", cores - 1)
     }
 
-    /// What a row's device is on this machine.
+    /// Describes a row's device on this machine.
     pub fn device(&self, row: &Row) -> String {
         if row.device == DISK { self.disk.clone() } else { row.device.to_owned() }
     }

@@ -1,4 +1,4 @@
-//! One side of a comparison: a process of its own, on cores of its own, that says in JSON what it
+//! One side of a comparison: a separate process on separate cores, that says in JSON what it
 //! moved. Both sides are started, watched and read in the same way.
 
 use std::io::Read;
@@ -18,7 +18,7 @@ const RUN_MAX: Duration = Duration::from_secs(120);
 /// How often a waiting bench looks whether it was asked to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What one run moved.
+/// Amount that one run moved.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     pub ios: f64,
@@ -37,7 +37,7 @@ impl Figures {
     }
 }
 
-/// A program to run, and how its answer is read.
+/// A program to run, and how its output is read.
 #[derive(Clone)]
 pub struct Side {
     pub name: &'static str,
@@ -91,7 +91,7 @@ pub fn pair(ours: &Runs, theirs: &Runs, figure: fn(Figures) -> f64) -> Finding {
     ))
 }
 
-/// The largest share of transfers that a worker did, in any run; `None` where nobody counted.
+/// The largest share of transfers that a worker did, in any run; `None` where nothing counted.
 pub fn punted_share(runs: &Runs) -> Option<f64> {
     let share = |run: &Run| Some(count(run.punted?) / run.figures.ios);
     let shares: Option<Vec<f64>> = runs.as_ref().ok()?.iter().map(share).collect();
@@ -121,8 +121,8 @@ pub fn run(side: &Side, cores: &str, tracer: Option<&Tracer>) -> Result<Run, Str
     Ok(Run { figures, punted })
 }
 
-/// What one more run of a side costs in system calls and, where the machine counts them, user
-/// instructions, for each transfer, its start and warm-up included. Nothing where perf is not here.
+/// Counts one more run of a side in system calls and, where the machine counts them, user
+/// instructions, for each transfer, its start and warm-up included. `None` without perf.
 pub fn counts(side: &Side, cores: &str) -> Option<String> {
     const EVENTS: &str = "raw_syscalls:sys_enter,instructions:u";
     let dir = Dir::new("counts").ok()?;
@@ -143,7 +143,7 @@ pub fn counts(side: &Side, cores: &str) -> Option<String> {
     Some(format!("{} {calls:.3} system calls{instructions}", side.name))
 }
 
-/// What a program printed; it ends when this process is asked to end, or takes too long.
+/// Returns what a program printed; it ends when this process is asked to end, or takes too long.
 pub fn output_of(command: &mut Command) -> Result<String, String> {
     let spawned =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -152,7 +152,7 @@ pub fn output_of(command: &mut Command) -> Result<String, String> {
     let stderr = child.stderr.take().expect("it is piped above");
     let (send, answers) = mpsc::channel();
     let errors = std::thread::spawn(move || text_of(stderr));
-    // Nobody listens when the child was killed, and then nobody wants it.
+    // The receiver is gone when the child was killed, and then nothing needs the text.
     std::thread::spawn(move || send.send(text_of(stdout)).unwrap_or(()));
     let started = Instant::now();
     let output = loop {
@@ -175,7 +175,7 @@ pub fn output_of(command: &mut Command) -> Result<String, String> {
 
 fn text_of(mut from: impl Read) -> String {
     let mut text = Vec::new();
-    // A broken pipe ends the text; the exit status tells the rest.
+    // A broken pipe ends the text; the exit status says the rest.
     from.read_to_end(&mut text).unwrap_or(0);
     String::from_utf8_lossy(&text).trim().to_owned()
 }

@@ -1,4 +1,4 @@
-//! What is under way, shown on a terminal; and the signals that end a program, noticed between two
+//! Shows progress on a terminal; and the signals that end a program, noticed between two
 //! rounds, so that every owner of a device, a mount or a directory gets to take it away.
 
 use std::io::{IsTerminal, Write, stderr};
@@ -31,7 +31,7 @@ pub fn check() -> Result<(), String> {
 /// Shows what is under way to a person who watches; nothing takes it away again.
 pub fn progress(what: &str) {
     if stderr().is_terminal() {
-        // Who can't be told can't be told that.
+        // Without standard error there is nothing to report this error to.
         write!(stderr(), "\r\x1b[K{what}").unwrap_or(());
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::result::{Goal, Judged, Measured, Unit, Verdict, median};
 
-/// What a reader must know of the machine.
+/// Facts about the machine that a reader needs.
 pub struct Machine {
     pub kernel: String,
     pub cores: usize,

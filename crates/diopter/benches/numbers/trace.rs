@@ -1,5 +1,5 @@
 //! How many transfers io_uring handed to its workers: the kernel's own tracepoint, counted in a
-//! tracefs instance of our own, for this process and those that it starts.
+//! private tracefs instance, for this process and those that it starts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ const EVENT: &str = "events/io_uring/io_uring_queue_async_work/enable";
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// What an instance of ours is called, with the process's id behind it.
+/// Prefix of an instance's name; the process's id follows.
 const PREFIX: &str = "diopter-";
 
 /// Removes the instances of runs that were killed.
@@ -43,7 +43,7 @@ impl Tracer {
         let tracer = Tracer { instance };
         tracer.write("options/event-fork", "1")?;
         // A process started by one that is watched is watched, and its threads. Without any name in
-        // this file it would be everybody.
+        // this file it would be every process.
         tracer.write("set_event_pid", &std::process::id().to_string())?;
         tracer.write(EVENT, "1")?;
         Ok(tracer)

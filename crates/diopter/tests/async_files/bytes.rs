@@ -59,7 +59,7 @@ pub fn memory_of(bytes: &[u8]) -> IoBuf {
     memory
 }
 
-/// What the file holds, by a plain call.
+/// Reads the file by a plain call.
 pub fn content(file: &File, offset: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     file.read_exact_at(&mut bytes, offset).expect("the bytes");

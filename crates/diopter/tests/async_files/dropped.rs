@@ -75,7 +75,7 @@ fn a_write_that_is_dropped_at_any_moment_is_told_and_true() {
         let mut expected = bytes;
         match state_of(&taken.finished[0]) {
             RangeState::Done => expected[5..10_005].fill(9),
-            RangeState::NotTried => assert_ne!(n % 3, 1, "it was over"),
+            RangeState::NotTried => assert_ne!(n % 3, 1, "it had completed"),
             other => panic!("{other:?}"),
         }
         assert!(content(&file, 0, 20_000) == expected, "round {n}: {:?}", taken.finished[0]);
@@ -98,7 +98,7 @@ fn a_write_that_fails_unseen_makes_the_next_sync_fail() {
         assert_eq!(taken.finished.len(), 1);
         let errno = taken.finished[0].result.as_ref().unwrap_err().errno;
         if errno == Errno::ECANCELED && !is_over {
-            // It was given up in time.
+            // It was dropped in time.
             assert!(synced.is_ok());
             continue;
         }

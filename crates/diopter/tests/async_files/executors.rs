@@ -1,4 +1,4 @@
-//! What futures give, under each executor.
+//! Results of futures under each executor.
 
 use diopter::{Error, File, Request};
 use diopter_core::prng::Prng;
@@ -16,7 +16,7 @@ fn on_each(check: impl Fn(Executor)) {
     }
 }
 
-/// Random reads and writes of any alignment, beside a model in memory.
+/// Random reads and writes of any alignment, compared with a model in memory.
 async fn wander(file: File, mut model: Vec<u8>, seed: u64) {
     let mut prng = Prng::new(seed);
     for _ in 0..60 {

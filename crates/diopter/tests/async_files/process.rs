@@ -1,4 +1,4 @@
-//! What concerns the whole process: other backends, fork, threads that come and go.
+//! Effects on the whole process: other backends, fork, threads that come and go.
 
 use std::time::{Duration, Instant};
 

@@ -17,7 +17,7 @@ use crate::env;
 
 const MIB: usize = 1 << 20;
 
-/// Who gets a request that is polled here and now.
+/// Returns which engine gets a request that is polled on this thread now.
 async fn server_of(file: &File, driver: AsyncDriver) -> &'static str {
     let mut read = file.request_async(Request::read(0, memory(4096))).on(driver);
     let mut server = None;

@@ -32,7 +32,7 @@ pub fn machine_alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs the test `name` of `module` in a process of its own; see [`check_in_own_process`].
+/// Runs the test `name` of `module` in a separate process; see [`check_in_own_process`].
 pub fn own_process(module: &str, name: &str, body: impl FnOnce()) {
     let _shared = shared_machine();
     check_in_own_process(module, name, body);

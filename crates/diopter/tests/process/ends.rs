@@ -48,7 +48,7 @@ fn an_engine_dropped_with_writes_in_flight_leaves_none_behind() {
         }
         engine.tick();
         drop(engine);
-        // Whoever writes now is the last: no write of the engine's comes after it.
+        // The write that follows is the last: no write of the engine's comes after it.
         let last = memory(round + 1000, MIB);
         for offset in OFFSETS {
             file.write_all_at(&last, offset).expect("the gate is free");
@@ -129,7 +129,7 @@ fn a_blocking_unaligned_write_passes_a_queued_write_of_its_own_thread() {
             (0..ticks).for_each(|_| first.tick());
             // The same blocks, and others: the ranges of whole-block writers are not known.
             for offset in [MIB as u64 + 100, 100] {
-                file.write_all_at(b"unaligned", offset).expect("nobody waits for ever");
+                file.write_all_at(b"unaligned", offset).expect("no write waits for ever");
             }
             assert!(own.wait().result.is_ok());
             for engine in [&first, &second] {
@@ -154,7 +154,7 @@ fn a_set_len_passes_queued_writes_of_its_own_thread_after_they_are_done() {
         engine.tick();
         let unaligned = Request::write((3 << 20) + 1, memory(1, 5000));
         let own = file.request(unaligned).expect("room");
-        file.set_len(1 << 20).expect("nobody waits for ever");
+        file.set_len(1 << 20).expect("no cut waits for ever");
         assert!(own.wait().result.is_ok());
         assert!(engine.wait(LONG).expect("it works").expect("in flight").result.is_ok());
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
@@ -190,9 +190,12 @@ fn check_many_reads(engine: &diopter::Engine, file: &File) {
     check_reads(engine, 3);
 }
 
-/// Queues a write of each kind and drops its handle: one bio, bounced edges, several bios.
+/// Offset and length of a write of each kind: one bio, bounced edges, several bios.
+const WRITES: [(u64, usize); 3] = [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)];
+
+/// Queues a write of each kind and drops its handle.
 fn drop_writes(file: &File) {
-    for (offset, length) in [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)] {
+    for (offset, length) in WRITES {
         let write = Request::write(offset, memory(offset + 3, length));
         drop(file.request(write).expect("room"));
     }
@@ -200,7 +203,7 @@ fn drop_writes(file: &File) {
 
 fn check_dropped_writes(dir: &Dir) {
     let now = content(dir);
-    for (offset, length) in [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)] {
+    for (offset, length) in WRITES {
         let at = usize::try_from(offset).expect("small");
         assert!(now[at..at + length] == bytes(offset + 3, length), "at {offset}");
     }
@@ -241,7 +244,7 @@ fn a_write_of_an_engine_that_is_dropped_is_done() {
         let dir = dir();
         let file = file_of(&dir, 8 * MIB);
         let engine = engine(backend);
-        for (offset, length) in [(0, 4096), (8192 + 7, 5000), (4 << 20, 4 * MIB)] {
+        for (offset, length) in WRITES {
             let write = Request::write(offset, memory(offset + 3, length));
             engine.start(&file, write).expect("room");
         }

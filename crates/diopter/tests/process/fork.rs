@@ -1,5 +1,6 @@
-//! A child of fork: it has engines of its own and never touches those of its parent.
+//! A child of fork: it has its own engines and never touches those of its parent.
 
+use diopter_testkit::env::{Capability, skip};
 use std::cell::Cell;
 use std::fs::read_to_string;
 use std::sync::Arc;
@@ -11,7 +12,6 @@ use diopter::{
     Policies, Request, use_for_this_thread,
 };
 use diopter_os::testing::{fork, mapped_bytes};
-use diopter_testkit::env::{Capability, skip};
 
 use crate::bytes::{
     LONG, backends, bytes, check_blocking_calls, check_engine, check_reads, content, dir, engine,
@@ -72,7 +72,7 @@ fn a_child_uses_the_same_file_while_its_parents_requests_finish() {
             assert!(written.wait().result.is_ok());
         };
         check_fork(child, || check_reads(&parents, READS.len()));
-        let done = on_this_thread.take().expect("nobody took it").wait();
+        let done = on_this_thread.take().expect("it was not taken").wait();
         assert_eq!(done.memory.expect("it comes back")[..], bytes(1, PIECE)[..]);
         check_blocking_calls(&file, 4 << 20, 4);
         let [kept, of_child] = [kept, of_child].map(|buf| buf.take().expect("the parent's"));
@@ -92,7 +92,7 @@ fn address_in(buf: &Cell<Option<IoBuf>>) -> usize {
     address
 }
 
-/// What a parent has in flight when it forks: on the thread's own engine, and on another.
+/// Requests that a parent has in flight when it forks: on the thread's own engine, and on another.
 struct Parent {
     file: Cell<Option<File>>,
     engine: Cell<Option<Engine>>,
@@ -273,7 +273,7 @@ fn a_child_lets_go_of_completions_that_are_with_its_parents_workers() {
             assert_eq!(inherited.in_flight(), 0);
             let started = Instant::now();
             drop(inherited);
-            assert!(started.elapsed() < Duration::from_secs(5), "nobody is waited for");
+            assert!(started.elapsed() < Duration::from_secs(5), "it waits for no thread");
         };
         let parent = || {
             let own = parents.take().expect("it is there");

@@ -216,7 +216,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Empty by now; if not, nobody is harmed by one that stays.
+        // Empty by now; if not, one that stays does no harm.
         fs::remove_dir(&self.0).unwrap_or(());
     }
 }

@@ -23,7 +23,7 @@ thread_local! {
 /// How many of them did all that they do.
 static SAID: AtomicU32 = AtomicU32::new(0);
 
-/// Makes a panic of any thread the end of the process, so that nobody waits for that thread.
+/// Makes a panic of any thread the end of the process, so that no thread waits for that one.
 fn end_with_any_thread() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -1,4 +1,5 @@
-//! The async files on tokio's runtimes against the bare loop: 4 KiB reads, 64 tasks.
+//! The async files on tokio's runtimes, and without one, against the bare loop: 4 KiB reads, 64
+//! tasks.
 
 use crate::own;
 use crate::result::Finding;
@@ -10,17 +11,23 @@ pub fn measure(bench: &Bench, rows: usize) -> Result<Vec<Finding>, String> {
         return Ok(vec![Err("built without the feature tokio".to_owned()); rows]);
     }
     let settings = fast::block_settings(bench, false)?;
-    let tasks = |name, runtime: &str| {
+    let tasks = |name, runtime: &str, registered: &str| {
         let mut settings = settings.to_vec();
         settings.push(("runtime", runtime.to_owned()));
-        own::side(name, "tokio", &settings)
+        settings.push(("registered", registered.to_owned()));
+        own::side(name, "tasks", &settings)
     };
-    let one_core = [tasks("current-thread", "current"), own::side("bare loop", "bare", &settings)];
-    let runs = side::in_turns(&one_core, bench.options.rounds, (&bench.core(), None))?;
-    let current = side::pair(&runs[0], &runs[1], Figures::per_second);
+    let both = |sides: [_; 2], cores: &str| {
+        let [one, other] = sides;
+        let sides = [one, other, own::side("bare loop", "bare", &settings)];
+        let runs = side::in_turns(&sides, bench.options.rounds, (cores, None))?;
+        Ok::<_, String>([0, 1].map(|at| side::pair(&runs[at], &runs[2], Figures::per_second)))
+    };
+    let one_core =
+        [tasks("current-thread", "current", "no"), tasks("registered", "current", "yes")];
+    let [current, registered] = both(one_core, &bench.core())?;
     // More threads want more cores.
-    let all = [tasks("multi-thread", "multi"), own::side("bare loop", "bare", &settings)];
-    let runs = side::in_turns(&all, bench.options.rounds, (&bench.cores(), None))?;
-    let multi = side::pair(&runs[0], &runs[1], Figures::per_second);
-    Ok(vec![current, multi])
+    let more = [tasks("multi-thread", "multi", "no"), tasks("reaper", "none", "no")];
+    let [multi, reaper] = both(more, &bench.cores())?;
+    Ok(vec![current, registered, multi, reaper])
 }

@@ -19,9 +19,9 @@ fn one(bench: &Bench, is_write: bool) -> Finding {
     let mut settings = fast::block_settings(bench, is_write)?.to_vec();
     let turns = if bench.options.is_quick { TURNS_QUICK } else { TURNS };
     settings.push(("turns", (turns * bench.options.rounds).to_string()));
-    let answer = child(bench, "blocking", &settings)?;
+    let output = child(bench, "blocking", &settings)?;
     let pairs = |name: &str| {
-        let pairs = serde_json::from_value(answer[name].clone());
+        let pairs = serde_json::from_value(output[name].clone());
         pairs.map(Measured::new).map_err(|error| error.to_string())
     };
     let processor = pairs("processor")?;
@@ -34,11 +34,11 @@ fn one(bench: &Bench, is_write: bool) -> Finding {
     Ok(pairs("pairs")?.note(note))
 }
 
-/// What a child of ours says, that runs on the core of the rows with one thread.
+/// Runs a child on the core of the rows with one thread, and returns its result.
 pub fn child(bench: &Bench, kind: &str, settings: &[(&str, String)]) -> Result<Value, String> {
     let side = own::side("blocking", kind, settings)?;
     let mut command = std::process::Command::new("taskset");
     command.args(["-c", &bench.core()]).arg(&side.program).args(&side.arguments);
-    let answer = output_of(&mut command)?;
-    serde_json::from_str(&answer).map_err(|error| format!("{error}: {answer}"))
+    let output = output_of(&mut command)?;
+    serde_json::from_str(&output).map_err(|error| format!("{error}: {output}"))
 }

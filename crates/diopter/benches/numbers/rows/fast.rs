@@ -10,7 +10,7 @@ use crate::side::{self, Figures, Runs, Side};
 /// In flight.
 const DEPTH: u32 = 64;
 
-/// Of so many transfers one at most may go through a worker of io_uring. A write whose file's time
+/// Largest share of transfers that may go through a worker of io_uring. A write whose file's time
 /// stamp is due goes through one, about once in 4 ms.
 const PUNTED_SHARE_MAX: f64 = 0.01;
 
@@ -57,7 +57,7 @@ fn measure(bench: &Bench, is_write: bool) -> Result<Vec<Finding>, String> {
         side::pair(ours, tuned, rate),
         side::pair(ours, bare, rate),
         side::pair(ours, bare, cost).map(|found| found.note("user and system time, all threads")),
-        side::pair(bare, plain, rate).map(|found| found.note("less is no fair bound")),
+        side::pair(bare, plain, rate).map(|found| found.note("less is not a fair bound")),
     ])
 }
 
@@ -69,7 +69,7 @@ const TUNED: [&str; 5] = [
     "--gtod_reduce=1",
 ];
 
-/// What our loops over blocks of the fast file are told.
+/// Settings of our loops over blocks of the fast file.
 pub fn block_settings(
     bench: &Bench,
     is_write: bool,
@@ -108,7 +108,7 @@ fn fio(
     Job { name, engine, depth, extra, file, pattern, is_write, millis }.side()
 }
 
-/// What the tracepoint says of a side; its runs are no measure where workers had a part in them.
+/// Adds what the tracepoint says of a side; runs in which workers took part are not a measure.
 fn not_punted((side, runs): (&Result<Side, String>, Runs)) -> (String, Runs) {
     let name = side.as_ref().map_or("missing", |side| side.name);
     match side::punted_share(&runs) {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::machine::{Dir, Loop};
 use crate::own;
-use crate::result::{Finding, median};
+use crate::result::{Finding, Unit, median};
 use crate::rows::Bench;
 use crate::side::{self, Figures, Runs, Side};
 use crate::{ground, stop};
@@ -56,11 +56,11 @@ pub fn depth(bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {
     let best =
         (1..runs.len()).max_by(|one, other| rate(&runs[*one]).total_cmp(&rate(&runs[*other])));
     let best = best.expect("the sweep has depths");
-    let told =
+    let rates =
         DEPTHS.iter().zip(&runs[1..]).map(|((name, _), runs)| format!("{name} {:.0}", rate(runs)));
-    let told = told.collect::<Vec<_>>().join(", ");
+    let rates = rates.collect::<Vec<_>>().join(", ");
     let found = side::pair(&runs[0], &runs[best], Figures::per_second);
-    Ok(vec![found.map(|found| found.note(format!("MiB/s: {told}")))])
+    Ok(vec![found.map(|found| found.note(format!("MiB/s: {rates}")))])
 }
 
 pub fn completion(bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {
@@ -86,10 +86,13 @@ fn inline_and_deferred(bench: &Bench, path: &Path, blocks: u64) -> Finding {
         settings.push((policy, "yes".to_owned()));
         own::side(name, "engine", &settings)
     };
-    let sides: [Result<Side, String>; 2] = [side("inline", "inline"), side("deferred", "deferred")];
+    let sides: [Result<Side, String>; 3] =
+        [side("inline", "inline"), side("deferred", "deferred"), side("auto", "auto")];
     // A worker on another core is part of the matter.
     let runs = side::in_turns(&sides, bench.options.rounds, (&bench.cores(), None))?;
-    side::pair(&runs[0], &runs[1], Figures::per_second)
+    let auto = side::pair(&runs[2], &runs[0], Figures::per_second)?;
+    let note = format!("auto: {:.3} of the rate inline", median(auto.ratios(Unit::Iops)));
+    Ok(side::pair(&runs[0], &runs[1], Figures::per_second)?.note(note))
 }
 
 fn settings(

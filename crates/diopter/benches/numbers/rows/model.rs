@@ -158,7 +158,7 @@ fn least_of(table: &Table, range: FileRange, blocks_max: u64) -> Result<u64, Str
     Ok(least[blocks.len()])
 }
 
-/// Whether one bio may hold both blocks.
+/// Returns true if one bio may hold both blocks.
 fn goes_on(before: &Extent, after: &Extent) -> bool {
     let is_next = before.object_offset.get() + BLOCK == after.object_offset.get();
     before.state.has_bytes() && after.state.has_bytes() && !before.boundary && is_next

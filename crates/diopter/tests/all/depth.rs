@@ -1,0 +1,4 @@
+//! How deep `DepthPolicy::Auto` goes, on simulated devices in virtual time.
+
+mod engine;
+mod sweep;

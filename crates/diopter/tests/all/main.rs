@@ -1,0 +1,16 @@
+//! The tests that need no mounts, in one program: the engine on simulators and on
+//! files of this machine, plans, layouts, and the contract of the backends.
+
+mod bounced;
+mod completion;
+mod contract;
+mod depth;
+mod engine;
+mod layout;
+mod lustre;
+mod model;
+mod plan;
+mod polling;
+mod reader;
+mod route;
+mod striped;

@@ -1,0 +1,7 @@
+//! The tests on loop devices, file systems that they mount, and images, in one program. They need
+//! root.
+
+mod images;
+mod images_ext;
+mod images_xfs;
+mod kernel;

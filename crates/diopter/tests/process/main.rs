@@ -1,0 +1,15 @@
+//! The life of a process around the engine: fork, threads that end, limits, refusals of the kernel,
+//! signals, and requests in flight when a thread or an engine goes. Most tests run in a separate
+//! process, because what they change belongs to the whole process.
+
+mod bytes;
+mod descriptors;
+mod ends;
+mod fork;
+mod limits;
+mod locks;
+mod refused;
+mod signals;
+mod threads;
+
+use diopter_testkit::env;
