@@ -148,6 +148,7 @@ const LANES: &[Lane] = &[
             check(&["run", "-p", "diopter", "--example", "read_write"]),
             check(&["run", "-p", "diopter", "--example", "many_in_flight"]),
             check(&["run", "-p", "diopter", "--example", "futures"]),
+            check(&["run", "-p", "diopter-copy", "--example", "copy_file"]),
             Step {
                 variables: &[("RUSTDOCFLAGS", "-Dwarnings")],
                 ..check(&["doc", "--workspace", "--no-deps"])

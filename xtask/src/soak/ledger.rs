@@ -51,7 +51,7 @@ impl Sources {
                 let beside = BESIDE_ENGINE.iter().map(|path| format!(":(exclude){LIBRARY}/{path}"));
                 [OS.to_owned(), LIBRARY.to_owned()].into_iter().chain(beside).collect()
             }
-            Sources::Copy => whole(&[OS, LIBRARY, "crates/diopter-cli/src/cp"]),
+            Sources::Copy => whole(&[OS, LIBRARY, "crates/diopter-copy/src"]),
             Sources::Library => whole(&[OS, LIBRARY]),
             Sources::Parsers => whole(&[
                 "crates/diopter/src/map",

@@ -5,9 +5,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use diopter::{Errno, LayoutError};
-use diopter_bench::untrusted;
 
-use super::signals::Signal;
+use super::stop::Signal;
 
 /// Why one file, directory or link was not copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,10 +143,33 @@ impl From<Failure> for Stop {
 /// A path for a message: as it is, or quoted where it holds what a terminal would act on.
 pub fn shown(path: &Path) -> String {
     let text = path.display().to_string();
-    if !text.contains(untrusted::is_unsafe) {
+    if !text.contains(is_unsafe) {
         return text;
     }
-    untrusted::text(&format!("{path:?}")).into_owned()
+    let mut quoted = String::new();
+    for character in format!("{path:?}").chars() {
+        match character {
+            _ if is_unsafe(character) => quoted.extend(character.escape_unicode()),
+            _ => quoted.push(character),
+        }
+    }
+    quoted
+}
+
+/// Returns true if a terminal acts on a character, or if it changes how its neighbours are read.
+fn is_unsafe(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 fn remedy_of(errno: Errno) -> &'static str {

@@ -5,7 +5,7 @@ use diopter::map::image::walk::ExtentWalk;
 use diopter::map::image::{Node, Volume};
 use diopter::{Errno, FileRange, Image, ImageError, ImageErrorKind};
 
-use crate::cp::Signals;
+use crate::stop::StopFlag;
 
 /// Limit of the extents that are counted; more are reported as cut.
 const EXTENTS_MAX: usize = 1_000_000;
@@ -130,8 +130,8 @@ pub struct MappedBytes {
 pub struct DataRanges {
     pub image: Image,
     pub inode: u64,
-    /// Signals that end the copy.
-    pub signals: Signals,
+    /// Ends the copy.
+    pub stop: StopFlag,
 }
 
 impl DataRanges {
@@ -149,7 +149,7 @@ impl DataRanges {
                 ExtentState::Shared => mapped.shared += extent.range.length(),
                 ExtentState::Mapped | ExtentState::Unwritten => mapped.own += extent.range.length(),
             }
-            if self.signals.arrived().is_some() {
+            if self.stop.requested().is_some() {
                 return Ok(None);
             }
         }
@@ -168,7 +168,7 @@ impl DataRanges {
             let extent = self.image.volume().extent(self.inode, range);
             let extent = extent.map_err(|error| error.errno())?;
             at = extent.range.end();
-            if self.signals.arrived().is_some() {
+            if self.stop.requested().is_some() {
                 return Err(Errno::EINTR);
             }
             match (extent.state.has_bytes(), found) {

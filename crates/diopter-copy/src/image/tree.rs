@@ -13,11 +13,11 @@ use diopter::{Error, ImageErrorKind};
 use rustix::fs::Mode;
 
 use super::{Input, KEPT_MODE, failure};
-use crate::cp::copier::Copier;
-use crate::cp::dir::{self, Dir};
-use crate::cp::failure::{Failure, Step, Stop};
-use crate::cp::{place, temporary};
+use crate::copier::Copier;
+use crate::dir::{self, Dir};
+use crate::failure::{Failure, Step, Stop};
 use crate::image_path::{self as inside, Inside, MappedBytes};
+use crate::{place, temporary};
 
 /// Names of one level that are held at a time.
 const NAMES_AT_ONCE: usize = 32;
@@ -273,7 +273,7 @@ impl Copier<'_> {
             NodeKind::File => {
                 let (image, image_path) = (inside.image.clone(), inside.image_path.clone());
                 let file = Inside { image, image_path, path, node };
-                let input = Input::of_inside(&file, &name, &self.signals)?;
+                let input = Input::of_inside(&file, &name, &self.stop)?;
                 let mapped = match input.mapped() {
                     Ok(mapped) => mapped.unwrap_or_default(),
                     // The file may be read, so what is refused is how much it maps.
@@ -284,7 +284,7 @@ impl Copier<'_> {
                 };
                 let counted = tree.budget.add_bytes(&file.node, mapped);
                 counted.map_err(|error| tree.ended(error))?;
-                if let Some(signal) = self.signals.arrived() {
+                if let Some(signal) = self.stop.requested() {
                     return Err(Stop::Signal(signal));
                 }
                 self.replace(&input, target)

@@ -10,8 +10,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::dir::{Dir, Entry, Inode};
 use super::failure::Failure;
-use super::signals::Signals;
 use super::source::Found;
+use super::stop::StopFlag;
 
 /// A walk. It enters a directory only when it is asked to.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ pub struct Bounds<'a> {
     /// Directories of other file systems are not entered.
     pub one_file_system: bool,
     /// One that arrives ends the walk.
-    pub signals: &'a Signals,
+    pub stop: &'a StopFlag,
 }
 
 /// Visits everything at and below a path but directories. What cannot be looked at is left out: it
@@ -97,7 +97,7 @@ pub fn visit_files(path: &Path, bounds: Bounds<'_>, mut visit: impl FnMut(Found<
     if let Ok(dir) = Dir::open(path) {
         walk.enter(dir);
     }
-    while bounds.signals.arrived().is_none()
+    while bounds.stop.requested().is_none()
         && let Some(event) = walk.step()
     {
         let Event::Found(entry, inode) = event else { continue };
@@ -135,7 +135,7 @@ mod tests {
         std::os::unix::fs::symlink("/", deep.join("link")).unwrap();
         let mut found = Vec::new();
         let bounds =
-            Bounds { follows_links: true, one_file_system: false, signals: &Signals::default() };
+            Bounds { follows_links: true, one_file_system: false, stop: &StopFlag::default() };
         visit_files(root.path(), bounds, |one| found.push(one.path.to_owned()));
         assert_eq!(found.len(), wide + 2, "and a link is not followed");
         assert!(found.contains(&deep.join("last")) && found.contains(&deep.join("link")));

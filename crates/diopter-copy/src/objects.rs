@@ -13,9 +13,9 @@ use diopter::File;
 use diopter::layout::{ObjectAccess, ObjectKind};
 use diopter::sys::file::FileKind;
 
-use super::OpenAs;
 use super::dir::FileId;
 use super::failure::Failure;
+use super::options::OpenAs;
 use super::source::Found;
 use super::walk::{self, Bounds};
 

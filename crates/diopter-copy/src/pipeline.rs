@@ -14,7 +14,7 @@ use diopter::{
 use super::content::next_data;
 use super::flow::{Flow, Flushing, Moved, Reading, Transfer, Writing, Zeros, length_of};
 use super::shape::Shape;
-use super::signals::Signal;
+use super::stop::Signal;
 use super::tuning::Tuning;
 
 /// Longest wait for a request before signals are looked at.
@@ -391,9 +391,9 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::cp::fit::Wish;
-    use crate::cp::flow::{Hashing, Zeros};
-    use crate::cp::segments::{Holes, Segments};
+    use crate::fit::Wish;
+    use crate::flow::{Hashing, Zeros};
+    use crate::segments::{Holes, Segments};
 
     /// Hashes a file, and so reads all of it.
     fn hash(pipeline: &mut Pipeline, file: &File) -> blake3::Hash {

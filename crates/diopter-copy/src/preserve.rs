@@ -33,7 +33,7 @@ const LABEL: &[u8] = b"security.selinux";
 const DEFAULT_LIST: &str = INHERITED[1];
 
 /// One attribute that `--preserve` names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Attribute {
     /// Permissions and access lists; set-id bits only together with the owner
     Mode,

@@ -12,6 +12,7 @@ use super::copier::Copier;
 use super::dir::{Entry, Inode};
 use super::failure::{Failure, Step, Stop};
 use super::flow::Zeros;
+use super::observer::Notice;
 use super::one::{Passed, block_of};
 use super::preserve;
 use super::segments::{Holes, Segments};
@@ -44,7 +45,7 @@ impl Copier<'_> {
         let left = replacement.commit().map_err(failed)?;
         for error in &left {
             let failure = Failure::of_layout("removing an old object", error);
-            self.progress.tell(&format!("dio cp: {failure}"));
+            self.observer.notice(Notice::Failed(&failure));
             self.counts.note_failure(&failure);
         }
         layout.seal().map_err(|error| Failure::of_layout("sealing", &error))?;
@@ -119,7 +120,7 @@ impl Copier<'_> {
         let passed = Passed { moved, resumed: 0, is_reflinked: false };
         self.read_back(source, file, target, &passed)?;
         self.objects.note_made(file);
-        match self.signals.arrived() {
+        match self.stop.requested() {
             Some(signal) => Err(Stop::Signal(signal)),
             None => Ok(passed),
         }

@@ -10,9 +10,9 @@ use std::rc::Rc;
 
 use diopter::{Errno, StripedFile};
 
-use super::OpenAs;
 use super::dir::{Dir, Entry, Inode};
 use super::failure::Failure;
+use super::options::OpenAs;
 use crate::image_path as inside;
 
 /// What is at the place where a file is to be.

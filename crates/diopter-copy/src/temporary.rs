@@ -349,7 +349,7 @@ fn is_busy(name: &Entry) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cp::record::RECORD_NAME;
+    use crate::record::RECORD_NAME;
     use std::os::unix::fs::PermissionsExt;
     use tempfile::TempDir;
 

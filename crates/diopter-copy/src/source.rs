@@ -9,9 +9,9 @@ use diopter::layout::Layout;
 use diopter::sys::file::FileKind;
 use diopter::{File, StripedFile};
 
-use super::OpenAs;
 use super::dir::{Entry, Inode, unless_proc_is_missing};
 use super::failure::Failure;
+use super::options::OpenAs;
 use super::record::SourceIdentity;
 
 /// An open source.

@@ -1,17 +1,11 @@
-//! SIGINT, SIGTERM and SIGHUP become a flag that the copy looks at between two requests.
+//! SIGINT, SIGTERM and SIGHUP set a flag that a command checks between two requests.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use diopter::Errno;
+use diopter_copy::{Signal, StopFlag};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
-
-/// A signal that asked for the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signal {
-    /// Its number.
-    pub number: u8,
-}
 
 /// The signals that end a copy, each with its number as the flag holds it.
 const ENDING: [(i32, u8); 3] = [(SIGINT, 2), (SIGTERM, 15), (SIGHUP, 1)];
@@ -19,25 +13,7 @@ const ENDING: [(i32, u8); 3] = [(SIGINT, 2), (SIGTERM, 15), (SIGHUP, 1)];
 /// What has arrived so far.
 #[derive(Clone, Debug, Default)]
 pub struct Signals {
-    /// Number of the first one; 0 for none.
-    arrived: Arc<AtomicUsize>,
-}
-
-impl Signal {
-    /// The exit status of a command that it ended.
-    pub fn exit_status(self) -> u8 {
-        128 + self.number
-    }
-
-    /// As kill(1) calls it.
-    pub fn name(self) -> &'static str {
-        match self.number {
-            1 => "SIGHUP",
-            2 => "SIGINT",
-            15 => "SIGTERM",
-            _ => "a signal",
-        }
-    }
+    flag: StopFlag,
 }
 
 impl Signals {
@@ -62,7 +38,7 @@ impl Signals {
             signal_hook::flag::register_conditional_shutdown(signal, status, is_second.clone())
                 .map_err(told)?;
             signal_hook::flag::register(signal, is_second).map_err(told)?;
-            let flag = Arc::clone(&signals.arrived);
+            let flag = signals.flag.number();
             signal_hook::flag::register_usize(signal, flag, usize::from(number)).map_err(told)?;
         }
         // Past `ulimit -f` the kernel kills the process unless the signal is caught; caught, the
@@ -71,12 +47,14 @@ impl Signals {
         Ok(signals)
     }
 
-    /// The signal that arrived, if one did.
+    /// Returns the signal that arrived, if one did.
     pub fn arrived(&self) -> Option<Signal> {
-        match u8::try_from(self.arrived.load(Ordering::Relaxed)) {
-            Ok(0) | Err(_) => None,
-            Ok(number) => Some(Signal { number }),
-        }
+        self.flag.requested()
+    }
+
+    /// Returns the flag that a signal sets.
+    pub fn flag(&self) -> &StopFlag {
+        &self.flag
     }
 }
 

@@ -5,10 +5,10 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
+use diopter_copy::{Notice, Observer, Pass, shown};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::ProgressMode;
-use super::failure::shown;
 
 /// Name first, so that it is what is left of a line on a narrow terminal. No colour: it would have
 /// to be asked for.
@@ -44,61 +44,60 @@ impl Progress {
         Progress { bar, base: 0, size: 0 }
     }
 
-    /// Whether anybody looks, so that it is worth adding up what there is to do.
-    pub fn is_shown(&self) -> bool {
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Observer for Progress {
+    fn wants_total(&self) -> bool {
         self.bar.is_some()
     }
 
-    /// Sets the bytes of all passes together.
-    pub fn set_total(&self, bytes: u64) {
+    fn total(&mut self, bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.set_length(bytes);
             bar.enable_steady_tick(TICK);
         }
     }
 
-    /// A pass over `size` bytes of a file begins; the one before it is over.
-    pub fn begin(&mut self, doing: &str, path: &Path, size: u64) {
+    fn begins(&mut self, pass: Pass, path: &Path, bytes: u64) {
         self.base += self.size;
-        self.size = size;
+        self.size = bytes;
         if let Some(bar) = &self.bar {
             let name = path.file_name().map_or(path, Path::new);
+            let doing = if pass == Pass::Verify { "verifying " } else { "" };
             bar.set_message(format!("{doing}{}", shortened(&shown(name))));
-            if bar.length().unwrap_or(0) < self.base + size {
+            if bar.length().unwrap_or(0) < self.base + bytes {
                 // A file has grown since the bytes were added up.
-                bar.set_length(self.base + size);
+                bar.set_length(self.base + bytes);
             }
             bar.set_position(self.base);
         }
     }
 
-    /// The first `position` bytes of the pass are done.
-    pub fn at(&self, position: u64) {
+    fn resumes_at(&mut self, position: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(self.base + position);
-        }
-    }
-
-    /// `position` bytes of the pass were done before it began; they say nothing about the rate.
-    pub fn start_at(&self, position: u64) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(self.base + position);
+            // What was there before says nothing about the rate.
             bar.reset_eta();
         }
     }
 
-    /// Prints a line to standard error, above the bar.
-    pub fn tell(&self, line: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| crate::log::line(line)),
-            None => crate::log::line(line),
+    fn reached(&mut self, position: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.base + position);
         }
     }
 
-    /// Takes the bar away.
-    pub fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+    fn notice(&mut self, notice: Notice<'_>) {
+        let line = format!("dio cp: {notice}");
+        match &self.bar {
+            Some(bar) => bar.suspend(|| crate::log::line(&line)),
+            None => crate::log::line(&line),
         }
     }
 }
@@ -130,11 +129,11 @@ mod tests {
     #[test]
     fn without_a_terminal_there_is_no_bar_and_nothing_breaks() {
         let mut progress = Progress::new(ProgressMode::Never);
-        assert!(!progress.is_shown());
-        progress.set_total(10);
-        progress.begin("", Path::new("a"), 10);
-        progress.start_at(3);
-        progress.at(5);
+        assert!(!progress.wants_total());
+        progress.total(10);
+        progress.begins(Pass::Copy, Path::new("a"), 10);
+        progress.resumes_at(3);
+        progress.reached(5);
         progress.finish();
     }
 

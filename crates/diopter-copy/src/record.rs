@@ -229,7 +229,7 @@ pub fn boot_id() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cp::dir::path_of;
+    use crate::dir::path_of;
     use std::os::fd::AsFd;
 
     const NAME: &str = ".name.dio-part";

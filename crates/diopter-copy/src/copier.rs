@@ -8,35 +8,41 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Instant;
 
+use diopter::{DepthPolicy, EngineOptions, Policies};
 use rustix::fs::Mode;
 
-use super::CpOptions;
 use super::dir::{Dir, Inode, id_of};
-use super::failure::{Failure, Step, Stop, shown};
+use super::failure::{Failure, Step, Stop};
 use super::fit::Wishes;
 use super::objects::Objects;
+use super::observer::{Notice, Observer};
+use super::options::Options;
 use super::pipeline::Pipeline;
 use super::place::{self, Destination};
 use super::preserve::{Attributes, creation_mode};
-use super::progress::Progress;
-use super::report::Counts;
-use super::signals::{Signal, Signals};
+use super::report::{BackendReport, Counts, Report};
+use super::shape::Shape;
 use super::source::Found;
+use super::stop::{Signal, StopFlag};
 use super::tree::Level;
 use super::walk::{self, Bounds};
 use crate::image_path as inside;
 
+/// More bios than any engine holds.
+const ENGINE_DEPTH: u32 = u32::MAX;
+
 /// A run.
 pub struct Copier<'a> {
     /// What was asked for.
-    pub options: &'a CpOptions,
+    pub options: &'a Options,
     /// Moves the bytes.
     pub pipeline: Pipeline,
     /// Tells when to end.
-    pub signals: Signals,
-    /// Shows how far it is.
-    pub progress: Progress,
+    pub stop: StopFlag,
+    /// Hears how far it is.
+    pub observer: &'a mut dyn Observer,
     /// Counts what was done.
     pub counts: Counts,
     /// The id of this boot.
@@ -59,16 +65,16 @@ pub struct Copier<'a> {
 impl<'a> Copier<'a> {
     /// Nothing copied yet.
     pub fn new(
-        options: &'a CpOptions,
+        options: &'a Options,
         pipeline: Pipeline,
-        signals: Signals,
-        progress: Progress,
+        stop: &StopFlag,
+        observer: &'a mut dyn Observer,
     ) -> Copier<'a> {
         Copier {
             options,
             pipeline,
-            signals,
-            progress,
+            stop: stop.clone(),
+            observer,
             counts: Counts::default(),
             boot: super::record::boot_id(),
             written_in_place: None,
@@ -86,7 +92,7 @@ impl<'a> Copier<'a> {
             self.objects = Objects::below(&self.options.sources, self.bounds());
         }
         self.add_up();
-        if let Some(signal) = self.signals.arrived() {
+        if let Some(signal) = self.stop.requested() {
             return Some(signal);
         }
         let into = match self.target_directory() {
@@ -127,10 +133,21 @@ impl<'a> Copier<'a> {
         None
     }
 
+    /// What a signal left of the file in work.
+    fn left(&self) -> Left {
+        match &self.written_in_place {
+            Some(target) => Left::PartlyWritten(target.clone()),
+            None => Left::AsItWas {
+                is_resumable: self.options.resume && !self.writes_stripes,
+                is_striped: self.writes_stripes,
+            },
+        }
+    }
+
     /// What the walks before the copy go through: what is copied, and nothing more.
     fn bounds(&self) -> Bounds<'_> {
-        let CpOptions { recursive, one_file_system, .. } = *self.options;
-        Bounds { follows_links: !recursive, one_file_system, signals: &self.signals }
+        let Options { recursive, one_file_system, .. } = *self.options;
+        Bounds { follows_links: !recursive, one_file_system, stop: &self.stop }
     }
 
     /// The directory that the command line names as the target, if it is one. It is opened once.
@@ -157,12 +174,8 @@ impl<'a> Copier<'a> {
     }
 
     /// Tells that verify read through the page cache.
-    pub fn tell_buffered(&self, target: &Path, bytes: u64, why: &str) {
-        let target = shown(target);
-        self.progress.tell(&format!(
-            "dio cp: verify read {bytes} bytes of {target} through the page cache ({why}), \
-             which does not prove what the device holds"
-        ));
+    pub fn tell_buffered(&mut self, target: &Path, bytes: u64, why: &str) {
+        self.observer.notice(Notice::Buffered { target, bytes, why });
     }
 
     /// Flushes a directory that the command line names.
@@ -184,13 +197,13 @@ impl<'a> Copier<'a> {
             Ok(()) => {}
             Err(Stop::Signal(signal)) => return Some(signal),
             Err(Stop::Failed(failure)) => {
-                self.progress.tell(&format!("dio cp: {failure}"));
+                self.observer.notice(Notice::Failed(&failure));
                 self.counts.note_failure(&failure);
             }
             // Counted where both hashes are known.
-            Err(Stop::Differs(mismatch)) => self.progress.tell(&format!("dio cp: {mismatch}")),
+            Err(Stop::Differs(mismatch)) => self.observer.notice(Notice::Differs(&mismatch)),
         }
-        self.signals.arrived()
+        self.stop.requested()
     }
 
     fn copy_source(&mut self, source: &Path, target: &Path, into: Option<&Rc<Dir>>) -> Step<()> {
@@ -244,8 +257,8 @@ impl<'a> Copier<'a> {
 
     /// Adds the bytes of all sources up, for the bar. What cannot be looked at now is reported when
     /// its turn comes.
-    fn add_up(&self) {
-        if !self.progress.is_shown() {
+    fn add_up(&mut self) {
+        if !self.observer.wants_total() {
             return;
         }
         let (mut bytes, open_as) = (0u64, self.options.open_as());
@@ -260,8 +273,76 @@ impl<'a> Copier<'a> {
             });
         }
         let passes = if self.options.verify { 2 } else { 1 };
-        self.progress.set_total(bytes.saturating_mul(passes));
+        self.observer.total(bytes.saturating_mul(passes));
     }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was done, and what was not.
+    pub report: Report,
+    /// Where a signal ended the run.
+    pub ended: Option<Ended>,
+}
+
+/// A run that a signal ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The signal.
+    pub signal: Signal,
+    /// What it left.
+    pub left: Left,
+}
+
+/// What a run that was ended early leaves of the file in work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// A device or a file in an image that is partly written.
+    PartlyWritten(PathBuf),
+    /// The target as it was. A later run with `resume` goes on, if this one had it.
+    AsItWas {
+        /// Whether the same run can go on.
+        is_resumable: bool,
+        /// Whether the target is a striped file, which no run resumes.
+        is_striped: bool,
+    },
+}
+
+/// Copies. Every failure goes to the observer at once, and is in the report.
+pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> Outcome {
+    let started = Instant::now();
+    let pipeline = match set_up(options) {
+        Ok(pipeline) => pipeline,
+        Err(failure) => {
+            observer.notice(Notice::Failed(&failure));
+            let mut counts = Counts::default();
+            counts.note_failure(&failure);
+            let report = counts.report(BackendReport::default(), started.elapsed(), None);
+            return Outcome { report, ended: None };
+        }
+    };
+    let mut copier = Copier::new(options, pipeline, stop, observer);
+    let signal = copier.run();
+    let backend = copier.pipeline.backend();
+    let backend = BackendReport { name: backend.name.to_owned(), why: backend.why };
+    copier.counts.depth = copier.pipeline.depth_report();
+    let ended = signal.map(|signal| Ended { signal, left: copier.left() });
+    let report = copier.counts.report(backend, started.elapsed(), signal);
+    Outcome { report, ended }
+}
+
+fn set_up(options: &Options) -> Result<Pipeline, Failure> {
+    let shape = Shape::new(options.bs, options.iodepth)?;
+    // What is in flight is decided here, request by request; no bio is to wait for more.
+    let policies = Policies { depth: DepthPolicy::Fixed(ENGINE_DEPTH), ..Policies::default() };
+    let engine = EngineOptions { backend: options.backend, policies, ..EngineOptions::default() };
+    Pipeline::new(engine, shape).map_err(|error| {
+        let name = format!("backend {}", options.backend);
+        let cause = format!("{}: {}", error.what, error.errno);
+        let remedy = if error.remedy.is_empty() { "try --backend=auto" } else { error.remedy };
+        Failure::of_rule("setting up", Path::new(&name), &cause, remedy)
+    })
 }
 
 /// The process's umask, which can only be read by setting it.

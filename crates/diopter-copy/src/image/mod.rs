@@ -19,15 +19,16 @@ use super::device;
 use super::dir::Entry;
 use super::failure::{Failure, Mismatch, Step, Stop};
 use super::flow::{Hashing, Moved, Transfer, Zeros};
+use super::observer::Pass;
 use super::one::stopped_reading_back;
+use super::options::{Options, Sparse};
 use super::pipeline::{Interruption, Milestone};
 use super::place::{self, Existing};
 use super::record::SourceIdentity;
 use super::segments::{Holes, Segments};
 use super::shape::Shape;
-use super::signals::Signals;
+use super::stop::StopFlag;
 use super::temporary::{Temporary, Wanted};
-use super::{CpOptions, Sparse};
 use crate::image_path::{self as inside, DataRanges, Inside, InsideName, MappedBytes};
 
 /// Bits of a mode that a copy has: permissions and the sticky bit.
@@ -67,14 +68,14 @@ impl Input {
         Ok(Input { file, metadata, size, path, ranges: None, mode, inode: None, is_watched: true })
     }
 
-    fn of_inside(inside: &Inside, path: &Path, signals: &Signals) -> Result<Input, Failure> {
+    fn of_inside(inside: &Inside, path: &Path, stop: &StopFlag) -> Result<Input, Failure> {
         let failed = |error: Error| failure("opening", path, &error);
         let file = inside.file().map_err(failed)?;
         // A copy in memory is asked as any file.
         let is_inline = inside.inline_data().map_err(|error| failed(error.into()))?.is_some();
         let (image, inode) = (inside.image.clone(), inside.node.inode);
-        let signals = signals.clone();
-        let ranges = (!is_inline).then_some(DataRanges { image, inode, signals });
+        let stop = stop.clone();
+        let ranges = (!is_inline).then_some(DataRanges { image, inode, stop });
         let metadata = std::fs::metadata(&inside.image_path);
         let metadata =
             metadata.map_err(|e| Failure::of_io("looking at", &inside.image_path, &e))?;
@@ -161,9 +162,9 @@ impl Copier<'_> {
 
     /// A file inside an image that maps no more than its volume can hold.
     fn checked_input(&self, inside: &Inside, path: &Path) -> Step<Input> {
-        let input = Input::of_inside(inside, path, &self.signals)?;
+        let input = Input::of_inside(inside, path, &self.stop)?;
         let mapped = input.mapped().map_err(|error| failure("opening", path, &error.into()))?;
-        match (mapped, self.signals.arrived()) {
+        match (mapped, self.stop.requested()) {
             (None, Some(signal)) => Err(Stop::Signal(signal)),
             _ => Ok(input),
         }
@@ -216,7 +217,7 @@ impl Copier<'_> {
             Err(stop) => {
                 temporary.discard();
                 // A search for data that a signal ended is no failure of the image.
-                Err(self.signals.arrived().map_or(stop, Stop::Signal))
+                Err(self.stop.requested().map_or(stop, Stop::Signal))
             }
         }
     }
@@ -244,7 +245,7 @@ impl Copier<'_> {
         rustix::fs::fchmod(file.as_fd(), mode)
             .map_err(|errno| Failure::of_errno("setting the permissions", target, errno.into()))?;
         self.flush_output(&output)?;
-        match self.signals.arrived() {
+        match self.stop.requested() {
             Some(signal) => Err(Stop::Signal(signal)),
             None => Ok(moved),
         }
@@ -322,12 +323,12 @@ impl Copier<'_> {
         output: &Output<'_>,
         segments: Segments,
     ) -> Step<Moved> {
-        let CpOptions { bs, iodepth, verify, sparse, .. } = *self.options;
+        let Options { bs, iodepth, verify, sparse, .. } = *self.options;
         let shape = Shape::new(bs, iodepth)?;
         self.pipeline
             .reshape(shape)
             .map_err(|error| Failure::of_engine("setting up for", &input.path, &error.into()))?;
-        self.progress.begin("", &input.path, input.size);
+        self.observer.begins(Pass::Copy, &input.path, input.size);
         let is_in_place = self.written_in_place.is_some();
         let skips_zeros = sparse == Sparse::Always && !is_in_place;
         let transfer = Transfer {
@@ -346,12 +347,12 @@ impl Copier<'_> {
     }
 
     fn run_transfer(&mut self, transfer: Transfer<'_>) -> Result<Moved, Interruption> {
-        let (progress, signals) = (&self.progress, &self.signals);
+        let (observer, stop) = (&mut self.observer, &self.stop);
         self.pipeline.run(transfer, &mut |milestone| {
             if let Milestone::Done(position) = milestone {
-                progress.at(position);
+                observer.reached(position);
             }
-            signals.arrived()
+            stop.requested()
         })
     }
 
@@ -372,7 +373,7 @@ impl Copier<'_> {
         holes: Holes,
     ) -> Step<()> {
         let Some(source_hash) = moved.hash else { return Ok(()) };
-        self.progress.begin("verifying ", output.path, input.size);
+        self.observer.begins(Pass::Verify, output.path, input.size);
         let transfer = Transfer {
             source: output.file,
             target: None,

@@ -12,6 +12,8 @@ use super::device;
 use super::dir::{Entry, Inode, id_of};
 use super::failure::{Failure, Mismatch, Step, Stop};
 use super::flow::{Hashing, Moved, Transfer, Zeros};
+use super::observer::Pass;
+use super::options::{Options, Reflink, Sparse};
 use super::pipeline::{Interruption, Milestone};
 use super::place::{self, Destination, Existing, Place};
 use super::preserve;
@@ -20,7 +22,6 @@ use super::segments::{Holes, Segments};
 use super::shape::Shape;
 use super::source::{Found, Source};
 use super::temporary::{Temporary, Wanted};
-use super::{CpOptions, Reflink, Sparse};
 
 /// With `--resume`, what is written is flushed after so many bytes, so that a power failure loses
 /// no more. A flush costs a few milliseconds, which is well below one percent of the time that
@@ -110,7 +111,7 @@ impl Copier<'_> {
         target: &Path,
     ) -> Step<Moved> {
         self.reshape(source, file)?;
-        self.progress.begin("", &source.path, source.size);
+        self.observer.begins(Pass::Copy, &source.path, source.size);
         let transfer = Transfer {
             source: &source.file,
             target: Some(file),
@@ -121,12 +122,12 @@ impl Copier<'_> {
             zeros,
             flush_every: None,
         };
-        let (progress, signals) = (&self.progress, &self.signals);
+        let (observer, stop) = (&mut self.observer, &self.stop);
         let moved = self.pipeline.run(transfer, &mut |milestone| {
             if let Milestone::Done(position) = milestone {
-                progress.at(position);
+                observer.reached(position);
             }
-            signals.arrived()
+            stop.requested()
         });
         let moved = moved.map_err(|why| stopped(why, source, target))?;
         if source.is_unchanged() { Ok(moved) } else { Err(source.has_changed().into()) }
@@ -225,14 +226,14 @@ impl Copier<'_> {
         }
         // From here on it may be another user's, whose files no later run takes for a temporary:
         // only attributes are flushed until it has its name.
-        if let Some(signal) = self.signals.arrived() {
+        if let Some(signal) = self.stop.requested() {
             return Err(Stop::Signal(signal));
         }
         let mode = self.new_mode(&target.dir, source.metadata.mode() & 0o777, 0o666);
         let attributes = (&*path, self.attributes(Some(mode)));
         preserve::copy(source.file.as_fd(), &source.metadata, file.as_fd(), attributes)?;
         self.flush(file, &path)?;
-        match self.signals.arrived() {
+        match self.stop.requested() {
             Some(signal) => Err(Stop::Signal(signal)),
             None => Ok(passed),
         }
@@ -254,7 +255,7 @@ impl Copier<'_> {
     ) -> Step<Passed> {
         let fd = temporary.file.as_fd();
         let resumed = temporary.start;
-        self.progress.begin("", &source.path, source.size);
+        self.observer.begins(Pass::Copy, &source.path, source.size);
         let is_reflinked = resumed == 0 && self.reflink(source, &temporary.file)?;
         let holes = self.holes_of(source);
         let alignment = block_of(source, &temporary.file);
@@ -264,7 +265,7 @@ impl Copier<'_> {
         }
         let target = (!is_reflinked).then_some(&temporary.file);
         if is_reflinked && !self.options.verify {
-            self.progress.at(source.size);
+            self.observer.reached(source.size);
             return Ok(Passed { moved: Moved::default(), resumed, is_reflinked });
         }
         self.reshape(source, &temporary.file)?;
@@ -279,20 +280,20 @@ impl Copier<'_> {
             flush_every: self.options.resume.then_some(FLUSH_EVERY),
         };
         if self.hashing() == Hashing::Off {
-            self.progress.start_at(resumed);
+            self.observer.resumes_at(resumed);
         }
-        let (progress, signals) = (&self.progress, &self.signals);
+        let (observer, stop) = (&mut self.observer, &self.stop);
         let moved = self.pipeline.run(transfer, &mut |milestone| {
             match milestone {
                 Milestone::Done(position) => {
-                    progress.at(position);
+                    observer.reached(position);
                     if target.is_some() {
                         recorder.note(fd, position);
                     }
                 }
                 Milestone::Flushed(position) => recorder.note_flushed(fd, position),
             }
-            signals.arrived()
+            stop.requested()
         });
         let moved = moved.map_err(|why| stopped(why, source, &temporary.path()))?;
         Ok(Passed { moved, resumed, is_reflinked })
@@ -300,7 +301,7 @@ impl Copier<'_> {
 
     /// Fits the requests to what the target wants, or else the source.
     pub(super) fn reshape(&mut self, source: &Source, target: &File) -> Result<(), Failure> {
-        let CpOptions { bs, iodepth, .. } = *self.options;
+        let Options { bs, iodepth, .. } = *self.options;
         let usual = Shape::new(bs, iodepth)?;
         let mut wish = None;
         if bs.is_none() && !usual.is_one_block(source.size) {
@@ -370,7 +371,7 @@ impl Copier<'_> {
         passed: &Passed,
     ) -> Step<()> {
         let Some(source_hash) = passed.moved.hash else { return Ok(()) };
-        self.progress.begin("verifying ", target, source.size);
+        self.observer.begins(Pass::Verify, target, source.size);
         let holes = if source.is_device() { Holes::Filled } else { Holes::Kept };
         let transfer = Transfer {
             source: copy,
@@ -382,12 +383,12 @@ impl Copier<'_> {
             zeros: Zeros::Written,
             flush_every: None,
         };
-        let (progress, signals) = (&self.progress, &self.signals);
+        let (observer, stop) = (&mut self.observer, &self.stop);
         let moved = self.pipeline.run(transfer, &mut |milestone| {
             if let Milestone::Done(position) = milestone {
-                progress.at(position);
+                observer.reached(position);
             }
-            signals.arrived()
+            stop.requested()
         });
         let moved = moved.map_err(|why| stopped_reading_back(why, target))?;
         let is_direct = moved.reads.buffered == 0;

@@ -1,0 +1,108 @@
+//! `dio cp`: the command around the copy engine of `diopter-copy`. It listens for signals, shows
+//! progress, and prints failures and the document.
+
+mod progress;
+
+use std::io::Write;
+use std::path::Path;
+
+use diopter_bench::untrusted;
+use diopter_copy::{Ended, Failure, Left, Options, Report, shown};
+
+use crate::log;
+use crate::signals::Signals;
+use progress::Progress;
+
+/// When a bar is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProgressMode {
+    /// When standard error is a terminal.
+    #[default]
+    OnTerminal,
+    /// Never.
+    Never,
+}
+
+/// The options of the command.
+#[derive(Clone, Debug)]
+pub struct CpOptions {
+    /// What is copied, and how.
+    pub copy: Options,
+    /// When a bar is shown.
+    pub progress: ProgressMode,
+    /// Print one JSON document.
+    pub json: bool,
+}
+
+/// Copies and returns the exit status: 0 done, 1 verify found a difference, 2 something failed,
+/// 128+n ended by signal n.
+pub fn run(options: &CpOptions, output: &mut dyn Write) -> u8 {
+    diopter_copy::raise_open_files_limit();
+    let signals = match Signals::listen() {
+        Ok(signals) => signals,
+        Err(errno) => {
+            log::line(&format!("dio cp: listening for signals failed: {errno}; try again"));
+            return 2;
+        }
+    };
+    let mut progress = Progress::new(options.progress);
+    let outcome = diopter_copy::copy(&options.copy, signals.flag(), &mut progress);
+    progress.finish();
+    if let Some(ended) = &outcome.ended {
+        log::line(&format!("dio cp: {}", told_end(ended)));
+    }
+    conclude(options, &outcome.report, output)
+}
+
+/// The JSON Schema of what `--json` prints.
+pub fn json_schema() -> schemars::Schema {
+    schemars::schema_for!(Report)
+}
+
+fn told_end(ended: &Ended) -> String {
+    let name = ended.signal.name();
+    match &ended.left {
+        Left::PartlyWritten(target) => {
+            let target = shown(target);
+            format!("ended by {name}, and {target} is partly written; run it again")
+        }
+        Left::AsItWas { is_resumable, is_striped } => {
+            let remedy = match (is_striped, is_resumable) {
+                (true, _) => "run it again",
+                (false, true) => "run the same command again to go on",
+                (false, false) => "run it again; with --resume it could be gone on with",
+            };
+            format!("ended by {name}, the target in work is as it was; {remedy}")
+        }
+    }
+}
+
+/// Prints the document, if it is wanted, and returns the exit status.
+fn conclude(options: &CpOptions, report: &Report, output: &mut dyn Write) -> u8 {
+    if !options.json {
+        return report.exit_status;
+    }
+    let text = serde_json::to_string_pretty(report).expect("strings and numbers are JSON");
+    match writeln!(output, "{}", untrusted::json(&text)).and_then(|()| output.flush()) {
+        Ok(()) => report.exit_status,
+        Err(error) => {
+            let failure = Failure::of_io("writing", Path::new("standard output"), &error);
+            log::line(&format!("dio cp: {failure}"));
+            report.exit_status.max(2)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_for_the_same_characters_as_other_text_is_escaped() {
+        for character in '\0'..=char::MAX {
+            let name = format!("a{character}b");
+            let is_quoted = shown(Path::new(&name)) != name;
+            assert_eq!(is_quoted, untrusted::is_unsafe(character), "{character:?}");
+        }
+    }
+}

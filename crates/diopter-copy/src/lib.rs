@@ -1,0 +1,61 @@
+//! The copy engine of `dio cp`: copies files, trees, block devices, striped files and files inside
+//! unmounted images by direct I/O.
+//!
+//! A copy is written under a temporary name in the target's directory, flushed, and renamed, so the
+//! target has its old content or the whole new content at every moment. [`copy()`] does one run:
+//! the caller passes [`Options`], follows the run through an [`Observer`], and can end it with a
+//! [`StopFlag`]. Nothing here prints, listens for signals, or reads arguments or the environment.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+//! # std::fs::write(&source, "content")?;
+//! let options = diopter_copy::Options { verify: true, ..diopter_copy::Options::new([source], &target) };
+//! let outcome = diopter_copy::copy(&options, &diopter_copy::StopFlag::default(), &mut ());
+//! assert_eq!(outcome.report.exit_status, 0);
+//! assert_eq!(std::fs::read(&target)?, b"content");
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod content;
+mod copier;
+mod device;
+mod dir;
+mod failure;
+mod fit;
+mod flow;
+mod image;
+pub mod image_path;
+mod objects;
+mod observer;
+mod one;
+mod options;
+mod pipeline;
+mod place;
+mod preserve;
+mod record;
+mod report;
+mod segments;
+mod shape;
+mod source;
+mod stop;
+mod striped;
+mod temporary;
+mod tree;
+mod tuning;
+mod walk;
+
+pub use copier::{Ended, Left, Outcome, copy};
+pub use failure::{FailedPlace, Failure, Mismatch, shown};
+pub use observer::{Notice, Observer, Pass};
+pub use options::{Options, Reflink, Sparse};
+pub use preserve::{Attribute, Preserve};
+pub use report::{
+    BackendReport, DepthFound, FailureReport, Report, RouteReport, VerifyReport, WayReport,
+};
+pub use stop::{Signal, StopFlag};
+pub use walk::raise_open_files_limit;
