@@ -202,7 +202,7 @@ fn what_cannot_be_done_with_a_striped_file_is_refused_and_changes_nothing() {
         assert_refused(&cp(options, source, target), words);
         assert_eq!(names(dir.path()), before, "{options:?}");
     };
-    check(&["--resume"], &source, &target, &["nothing to go on from", "leave --resume out"]);
+    check(&["--resume"], &source, &target, &["cannot resume", "leave --resume out"]);
     check(&[], &object, &target, &["is an object of the target", "name another target"]);
     check(&[], &target, &object, &["the target is an object of the source"]);
     check(&[], &target, &target, &["the same file"]);
@@ -251,7 +251,7 @@ fn a_signal_leaves_the_old_content_and_no_new_object() {
         let output = copy.wait_with_output().unwrap();
         let text = message(&output);
         assert_eq!(output.status.code(), Some(status), "{text}");
-        assert!(text.ends_with("the target in work is as it was; run it again\n"), "{text}");
+        assert!(text.ends_with("the destination is unchanged; run the command again\n"), "{text}");
         assert_eq!(names(dir.path()), before);
         assert_eq!(bytes_of(&target), OLD);
     }

@@ -5,17 +5,27 @@ use std::path::Path;
 
 use diopter::{Errno, File};
 
-use super::dir::Inode;
-use super::failure::Failure;
+use crate::dir::Inode;
+use crate::failure::Failure;
 
-/// Opens a device to be written in place, unless something uses it or the content does not fit.
-pub fn open(target: &Path, device: &Inode, bytes: u64) -> Result<File, Failure> {
+/// Opens a device to write it in place. Fails without leave to overwrite, if the device is in use,
+/// and if the content does not fit.
+pub fn open(
+    target: &Path,
+    device: &Inode,
+    bytes: u64,
+    may_overwrite: bool,
+) -> Result<File, Failure> {
     let refused =
         |cause: &str, remedy: &str| Failure::of_rule("writing the device", target, cause, remedy);
+    if !may_overwrite {
+        let remedy = "check that it is the right one, then add --overwrite";
+        return Err(refused("all data on it would be lost", remedy));
+    }
     if let Some(user) = user_of(device.metadata().rdev()) {
         return Err(refused(
             &user,
-            "unmount it, or swapoff, and look twice that it is the right one",
+            "unmount it, or run swapoff, and check that it is the right one",
         ));
     }
     // O_EXCL: the kernel refuses a device that a file system, a RAID, or device mapper holds.

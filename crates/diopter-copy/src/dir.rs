@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::failure::Failure;
+use crate::failure::Failure;
 
 /// Permissions of a directory while it is filled: no other user can put a name into it.
 const FILLING_MODE: Mode = Mode::RWXU;
@@ -262,6 +262,19 @@ impl Entry {
         let cause = "another process put a directory of its own there";
         let remedy = "let nothing else write to the target, and copy again";
         Err(Failure::of_rule("making the directory", &self.path(), cause, remedy))
+    }
+
+    /// Makes a directory, or opens the existing one. Returns true if it is new.
+    pub fn make_or_open(&self) -> Result<(Rc<Dir>, bool), Failure> {
+        match self.look()? {
+            None => Ok((self.make_dir()?, true)),
+            Some(found) if found.metadata().is_dir() => Ok((self.open_dir()?, false)),
+            Some(_) => {
+                let cause = "something that is not a directory is in the way";
+                let remedy = "remove it, or choose another target";
+                Err(Failure::of_rule("making the directory", &self.path(), cause, remedy))
+            }
+        }
     }
 
     /// Makes a file that only its owner may use, which nothing may have the name of yet.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use diopter::{Errno, LayoutError};
 
-use super::stop::Signal;
+use crate::stop::Signal;
 
 /// Why one file, directory or link was not copied.
 #[derive(Clone, Debug, PartialEq, Eq)]

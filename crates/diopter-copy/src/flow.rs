@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use diopter::{DetourReason, Errno, File, IoBuf, RequestId, Route};
 
-use super::content::ContentHash;
-use super::segments::Segments;
+use crate::content::ContentHash;
+use crate::segments::Segments;
 
 /// What becomes of blocks that are all zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,35 +21,53 @@
 
 #![forbid(unsafe_code)]
 
-mod content;
-mod copier;
-mod device;
-mod dir;
-mod failure;
-mod fit;
-mod flow;
-mod image;
-pub mod image_path;
-mod objects;
-mod observer;
-mod one;
-mod options;
-mod pipeline;
-mod place;
-mod preserve;
-mod record;
-mod report;
-mod segments;
-mod shape;
-mod source;
 mod stop;
-mod striped;
-mod temporary;
-mod tree;
-mod tuning;
+
+mod failure;
+
+mod dir;
+pub mod image_path;
+
+mod record;
+
+mod preserve;
+
+mod observer;
+mod options;
+mod place;
+mod segments;
+
+mod source;
+
+mod device;
 mod walk;
 
-pub use copier::{Ended, Left, Outcome, copy};
+mod objects;
+
+mod temporary;
+
+mod content;
+mod fit;
+
+mod flow;
+mod shape;
+
+mod tuning;
+
+mod pipeline;
+mod report;
+
+mod session;
+
+mod striped;
+
+mod file;
+mod image;
+
+mod tree;
+
+mod run;
+
 pub use failure::{FailedPlace, Failure, Mismatch, shown};
 pub use observer::{Notice, Observer, Pass};
 pub use options::{Options, Reflink, Sparse};
@@ -57,5 +75,6 @@ pub use preserve::{Attribute, Preserve};
 pub use report::{
     BackendReport, DepthFound, FailureReport, Report, RouteReport, VerifyReport, WayReport,
 };
+pub use run::{Ended, Left, Outcome, copy};
 pub use stop::{Signal, StopFlag};
 pub use walk::raise_open_files_limit;

@@ -13,11 +13,11 @@ use diopter::File;
 use diopter::layout::{ObjectAccess, ObjectKind};
 use diopter::sys::file::FileKind;
 
-use super::dir::FileId;
-use super::failure::Failure;
-use super::options::OpenAs;
-use super::source::Found;
-use super::walk::{self, Bounds};
+use crate::dir::FileId;
+use crate::failure::Failure;
+use crate::options::OpenAs;
+use crate::source::Found;
+use crate::walk::{self, Bounds};
 
 /// Objects of striped files, by device and inode number.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use super::failure::{Failure, Mismatch, shown};
+use crate::failure::{Failure, Mismatch, shown};
 
 /// One pass over the bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl fmt::Display for Notice<'_> {
 }
 
 /// Follows a copy. The copy calls each method on its own thread and waits for it to return. `()`
-/// ignores everything: the [`Report`](super::Report) has all failures in the end.
+/// ignores everything: the [`Report`](crate::Report) has all failures in the end.
 pub trait Observer {
     /// Returns true if [`total`](Observer::total) is of use: a walk over all sources finds it.
     fn wants_total(&self) -> bool {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use diopter::BackendKind;
 
-use super::preserve::Preserve;
+use crate::preserve::Preserve;
 
 /// How holes are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,11 +11,11 @@ use diopter::{
     SetupError,
 };
 
-use super::content::next_data;
-use super::flow::{Flow, Flushing, Moved, Reading, Transfer, Writing, Zeros, length_of};
-use super::shape::Shape;
-use super::stop::Signal;
-use super::tuning::Tuning;
+use crate::content::next_data;
+use crate::flow::{Flow, Flushing, Moved, Reading, Transfer, Writing, Zeros, length_of};
+use crate::shape::Shape;
+use crate::stop::Signal;
+use crate::tuning::Tuning;
 
 /// Longest wait for a request before signals are looked at.
 const WAIT_SLICE: Duration = Duration::from_millis(100);

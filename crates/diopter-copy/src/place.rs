@@ -10,10 +10,10 @@ use std::rc::Rc;
 
 use diopter::{Errno, StripedFile};
 
-use super::dir::{Dir, Entry, Inode};
-use super::failure::Failure;
-use super::options::OpenAs;
-use crate::image_path as inside;
+use crate::dir::{Dir, Entry, Inode};
+use crate::failure::Failure;
+use crate::image_path;
+use crate::options::OpenAs;
 
 /// What is at the place where a file is to be.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Destination {
 
 /// The path for `source`: `target` itself, or its name in it if that is a directory.
 pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<PathBuf, Failure> {
-    if has_one_source && inside::split(target).is_some() {
+    if has_one_source && image_path::split(target).is_some() {
         return Ok(target.to_owned());
     }
     match std::fs::metadata(target) {

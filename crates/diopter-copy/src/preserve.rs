@@ -13,9 +13,9 @@ use diopter::Errno;
 use diopter::layout::MANIFEST_ATTRIBUTE;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 
-use super::dir::Inode;
-use super::failure::Failure;
-use super::record::RECORD_NAME;
+use crate::dir::Inode;
+use crate::failure::Failure;
+use crate::record::RECORD_NAME;
 
 /// Largest list of names and largest value that Linux has (xattr(7)): XATTR_LIST_MAX,
 /// XATTR_SIZE_MAX.

@@ -13,7 +13,7 @@ use diopter::Errno;
 use rustix::fs::{AtFlags, Mode, StatxFlags, XattrFlags};
 use serde::{Deserialize, Serialize};
 
-use super::dir::FileId;
+use crate::dir::FileId;
 
 /// The attribute on the temporary. A finished copy has it only after a crash at that moment, and it
 /// names another file then.

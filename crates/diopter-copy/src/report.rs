@@ -7,9 +7,9 @@ use diopter::DepthReport;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::failure::{Failure, Mismatch, shown};
-use super::flow::RouteTotals;
-use super::stop::Signal;
+use crate::failure::{Failure, Mismatch, shown};
+use crate::flow::RouteTotals;
+use crate::stop::Signal;
 
 /// Lists in the document are cut here, so that a tree of any size fits the bound on memory.
 pub const LIST_LENGTH_MAX: usize = 10_000;

@@ -5,8 +5,8 @@ use std::path::Path;
 use diopter::sys::buf::Pages;
 use diopter::{Errno, IoBuf};
 
-use super::failure::Failure;
-use super::fit::Wish;
+use crate::failure::Failure;
+use crate::fit::Wish;
 
 /// Bytes of all buffers together. The process has about 15 MiB besides, so that the whole stays
 /// under 128 MiB with room to spare.

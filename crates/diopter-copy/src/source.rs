@@ -9,10 +9,36 @@ use diopter::layout::Layout;
 use diopter::sys::file::FileKind;
 use diopter::{File, StripedFile};
 
-use super::dir::{Entry, Inode, unless_proc_is_missing};
-use super::failure::Failure;
-use super::options::OpenAs;
-use super::record::SourceIdentity;
+use crate::dir::{Entry, Inode, unless_proc_is_missing};
+use crate::failure::Failure;
+use crate::options::OpenAs;
+use crate::record::SourceIdentity;
+use crate::segments::Holes;
+
+/// What a copy reads: an open file with content of a known size.
+pub trait Content {
+    fn file(&self) -> &File;
+
+    /// Returns its path, for messages.
+    fn path(&self) -> &Path;
+
+    fn size(&self) -> u64;
+
+    /// Returns true if it is what it was when it was opened.
+    fn is_unchanged(&self) -> bool;
+
+    /// Returns true if its file system may prefer a size of requests.
+    fn has_preference(&self) -> bool {
+        true
+    }
+
+    /// Returns the failure of a copy whose source is not unchanged.
+    fn has_changed(&self) -> Failure {
+        let cause = "the source changed while it was copied";
+        let remedy = "end what writes to it, or copy a snapshot";
+        Failure::of_rule("copying", self.path(), cause, remedy)
+    }
+}
 
 /// An open source.
 pub struct Source {
@@ -116,24 +142,14 @@ impl Source {
         Ok(Source { file, metadata, size, path: path.to_owned(), identity })
     }
 
-    /// Whether it is what it was when it was opened.
-    pub fn is_unchanged(&self) -> bool {
-        match (self.file.metadata(), self.file.size()) {
-            (Ok(metadata), Ok(size)) => identity_of(&self.file, &metadata, size) == self.identity,
-            _ => false,
-        }
-    }
-
-    /// What is told when it is not.
-    pub fn has_changed(&self) -> Failure {
-        let cause = "the source changed while it was copied";
-        let remedy = "end what writes to it, or copy a snapshot";
-        Failure::of_rule("copying", &self.path, cause, remedy)
-    }
-
     /// Whether it is a block device.
     pub fn is_device(&self) -> bool {
         self.file.kind() == FileKind::BlockDevice
+    }
+
+    /// Returns how its holes are found. A device reports none.
+    pub fn holes(&self) -> Holes {
+        if self.is_device() { Holes::Filled } else { Holes::Kept }
     }
 
     /// Whether its bytes lie in objects.
@@ -150,6 +166,27 @@ impl Source {
             })
         };
         self.file.object_descriptors().any(is_it)
+    }
+}
+
+impl Content for Source {
+    fn file(&self) -> &File {
+        &self.file
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_unchanged(&self) -> bool {
+        match (self.file.metadata(), self.file.size()) {
+            (Ok(metadata), Ok(size)) => identity_of(&self.file, &metadata, size) == self.identity,
+            _ => false,
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! A striped file as the target: new objects that become its content when they are whole, or, with
-//! a device among the objects, the objects that it has.
+//! A striped file as the target: new objects that become its content when they are complete, or,
+//! with a device among the objects, the objects that it has.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -8,188 +8,177 @@ use std::path::Path;
 use diopter::layout::{Layout, ObjectKind};
 use diopter::{Errno, File, LayoutError, StripedFile};
 
-use super::copier::Copier;
-use super::dir::{Entry, Inode};
-use super::failure::{Failure, Step, Stop};
-use super::flow::Zeros;
-use super::observer::Notice;
-use super::one::{Passed, block_of};
-use super::preserve;
-use super::segments::{Holes, Segments};
-use super::source::{Source, layout_at};
+use crate::dir::{Entry, Inode};
+use crate::failure::{Failure, Step};
+use crate::flow::Zeros;
+use crate::preserve;
+use crate::segments::Segments;
+use crate::session::{Output, Passed, Session, alignment_of};
+use crate::source::{Source, layout_at};
 
-/// Permissions of objects while they are filled; they have the source's when they are full.
+/// Permissions of objects while they are filled; then they get the source's.
 const FILLING_MODE: u32 = 0o600;
 
-impl Copier<'_> {
-    /// Gives a striped file, whose manifest was looked up by its name, other content.
-    pub fn write_striped(&mut self, source: &Source, target: &Entry, manifest: &Inode) -> Step<()> {
-        let path = target.path();
-        self.refuse_resume(&path)?;
-        let failed = |error: LayoutError| Failure::of_layout("writing", &error);
-        let mut layout = layout_at("writing", target, manifest)?;
-        refuse_own_object(source, &layout)?;
-        let has_device =
-            layout.manifest().objects().iter().any(|it| matches!(it.kind, ObjectKind::Device(_)));
-        if has_device {
-            return self.write_striped_in_place(source, layout, &path);
-        }
-        self.writes_stripes = true;
-        // Dropped on the way out of an error, it takes the new objects with it.
-        let mut replacement = layout.replace().map_err(failed)?;
-        replacement.set_mode(source.metadata.mode());
-        let objects = replacement.take_objects();
-        let file = File::of_new_objects(replacement.manifest(), objects);
-        let passed = self.fill_objects(source, &file, &path)?;
-        drop(file);
-        let left = replacement.commit().map_err(failed)?;
-        for error in &left {
-            let failure = Failure::of_layout("removing an old object", error);
-            self.observer.notice(Notice::Failed(&failure));
-            self.counts.note_failure(&failure);
-        }
-        layout.seal().map_err(|error| Failure::of_layout("sealing", &error))?;
-        self.count_striped(source, &passed);
-        Ok(())
+/// Replaces the content of a striped file, whose manifest was looked up by its name.
+pub fn replace(
+    session: &mut Session<'_>,
+    source: &Source,
+    target: &Entry,
+    manifest: &Inode,
+) -> Step<()> {
+    let path = target.path();
+    refuse_resume(session, &path)?;
+    let failed = |error: LayoutError| Failure::of_layout("writing", &error);
+    let mut layout = layout_at("writing", target, manifest)?;
+    refuse_own_object(source, &layout)?;
+    let has_device =
+        layout.manifest().objects().iter().any(|it| matches!(it.kind, ObjectKind::Device(_)));
+    if has_device {
+        return write_in_place(session, source, layout, &path);
     }
-
-    /// Makes a striped file like the source, with all objects beside its manifest.
-    pub fn make_striped(&mut self, source: &Source, target: &Entry) -> Step<()> {
-        let path = target.path();
-        self.refuse_resume(&path)?;
-        self.writes_stripes = true;
-        let failed = |error: LayoutError| Failure::of_layout("writing", &error);
-        let striping = source.file.striping().expect("the source is striped");
-        let creation = Layout::prepare_at(target.dir.as_fd(), &path, striping, FILLING_MODE);
-        let mut creation = creation.map_err(failed)?;
-        let objects = creation.take_objects();
-        let file = File::of_new_objects(creation.manifest(), objects);
-        let passed = self.fill_objects(source, &file, &path)?;
-        let mut layout = creation.publish().map_err(failed)?;
-        layout.seal().map_err(|error| Failure::of_layout("sealing", &error))?;
-        self.preserve_like(source, &file, &layout, target)?;
-        self.count_striped(source, &passed);
-        Ok(())
+    session.begin_objects();
+    // Dropped when an error is returned, it removes the new objects.
+    let mut replacement = layout.replace().map_err(failed)?;
+    replacement.set_mode(source.metadata.mode());
+    let objects = replacement.take_objects();
+    let file = File::of_new_objects(replacement.manifest(), objects);
+    let passed = fill_objects(session, source, Output { file: &file, path: &path })?;
+    drop(file);
+    for error in &replacement.commit().map_err(failed)? {
+        session.note_failure(&Failure::of_layout("removing an old object", error));
     }
-
-    /// Overwrites the objects of a striped file that has a device among them.
-    fn write_striped_in_place(
-        &mut self,
-        source: &Source,
-        layout: Layout,
-        target: &Path,
-    ) -> Step<()> {
-        let refused = |cause: &str, remedy| {
-            Failure::of_rule("writing the devices of a striped file", target, cause, remedy)
-        };
-        if !self.options.overwrite {
-            let remedy = "look twice that it is the right one, then add --overwrite";
-            return Err(refused("all that is on them would be lost", remedy).into());
-        }
-        let options = File::options().read(true).write(true).exclusive(true);
-        let file = StripedFile::of_layout(layout, &options);
-        let file = file.map_err(|error| Failure::of_engine("opening", target, &error))?;
-        let room = file.size();
-        let room = room.map_err(|error| Failure::of_engine("measuring", target, &error))?;
-        if room < source.size {
-            let bytes = source.size;
-            let cause = format!("the content has {bytes} bytes and the file has room for {room}");
-            return Err(refused(&cause, "choose a larger one").into());
-        }
-        self.written_in_place = Some(target.to_owned());
-        // Holes too: what is on the devices shows through whatever is not written.
-        let segments = Segments::new(Holes::Filled, source.size, 1);
-        let moved = self.move_all(source, &file, (segments, Zeros::Written), target)?;
-        self.flush(&file, target)?;
-        let passed = Passed { moved, resumed: 0, is_reflinked: false };
-        let verdict = self.read_back(source, &file, target, &passed);
-        self.written_in_place = None;
-        verdict?;
-        file.seal().map_err(|error| Failure::of_engine("sealing", target, &error))?;
-        self.count_striped(source, &passed);
-        Ok(())
-    }
-
-    /// Puts the content into new objects and makes it durable: all but the name.
-    fn fill_objects(&mut self, source: &Source, file: &File, target: &Path) -> Step<Passed> {
-        let segments = Segments::new(self.holes_of(source), source.size, block_of(source, file));
-        self.reserve_objects(source, file, segments.clone(), target)?;
-        let zeros = self.zeros();
-        let moved = self.move_all(source, file, (segments, zeros), target)?;
-        self.flush(file, target)?;
-        let passed = Passed { moved, resumed: 0, is_reflinked: false };
-        self.read_back(source, file, target, &passed)?;
-        self.objects.note_made(file);
-        match self.stop.requested() {
-            Some(signal) => Err(Stop::Signal(signal)),
-            None => Ok(passed),
-        }
-    }
-
-    /// Gives the objects their final sizes and their blocks, so that no write has to wait for them
-    /// and a disk that is too small says so at once.
-    fn reserve_objects(
-        &self,
-        source: &Source,
-        file: &File,
-        mut segments: Segments,
-        target: &Path,
-    ) -> Result<(), Failure> {
-        let sized = file.set_len(source.size);
-        sized.map_err(|error| Failure::of_engine("setting the size", target, &error))?;
-        if self.zeros() == Zeros::Skipped {
-            // Blocks that are reserved are no hole.
-            return Ok(());
-        }
-        let unreadable = |errno| Failure::of_errno("looking for holes", &source.path, errno);
-        while let Some(range) = segments.next(&source.file).map_err(unreadable)? {
-            match file.allocate(range.start, range.end - range.start) {
-                Ok(()) => {}
-                Err(error) => match error.errno() {
-                    // The blocks then come with the writes.
-                    Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL => return Ok(()),
-                    _ => return Err(Failure::of_engine("reserving space", target, &error)),
-                },
-            }
-        }
-        Ok(())
-    }
-
-    fn refuse_resume(&self, target: &Path) -> Result<(), Failure> {
-        if !self.options.resume {
-            return Ok(());
-        }
-        let cause = "a copy onto a striped file leaves nothing to go on from";
-        Err(Failure::of_rule("writing the striped file", target, cause, "leave --resume out"))
-    }
-
-    /// What is kept of the source's manifest; the objects have its owner and permissions.
-    fn preserve_like(
-        &self,
-        source: &Source,
-        file: &File,
-        layout: &Layout,
-        target: &Entry,
-    ) -> Result<(), Failure> {
-        let mode = self.new_mode(&target.dir, source.metadata.mode() & 0o777, 0o666);
-        let attributes = self.attributes(Some(mode));
-        let objects = layout.manifest().objects().iter();
-        for (object, opened) in objects.zip(file.object_descriptors()) {
-            let path = layout.object_path(object);
-            preserve::copy_object(&source.metadata, opened, (&path, attributes))?;
-        }
-        let attributes = (&*target.path(), attributes);
-        preserve::copy(source.file.as_fd(), &source.metadata, layout.as_fd(), attributes)?;
-        layout.deny_other_writers().map_err(|error| Failure::of_layout("writing", &error))
-    }
-
-    fn count_striped(&mut self, source: &Source, passed: &Passed) {
-        self.counts.striped += 1;
-        self.count(source, passed);
-    }
+    layout.seal().map_err(|error| Failure::of_layout("sealing", &error))?;
+    count(session, source, &passed);
+    Ok(())
 }
 
-/// The old objects go when the new content stands, so none of them may be where that comes from.
+/// Creates a striped file like the source, with all objects in the directory of its manifest.
+pub fn create(session: &mut Session<'_>, source: &Source, target: &Entry) -> Step<()> {
+    let path = target.path();
+    refuse_resume(session, &path)?;
+    session.begin_objects();
+    let failed = |error: LayoutError| Failure::of_layout("writing", &error);
+    let striping = source.file.striping().expect("the source is striped");
+    let creation = Layout::prepare_at(target.dir.as_fd(), &path, striping, FILLING_MODE);
+    let mut creation = creation.map_err(failed)?;
+    let objects = creation.take_objects();
+    let file = File::of_new_objects(creation.manifest(), objects);
+    let passed = fill_objects(session, source, Output { file: &file, path: &path })?;
+    let mut layout = creation.publish().map_err(failed)?;
+    layout.seal().map_err(|error| Failure::of_layout("sealing", &error))?;
+    preserve_like(session, source, &file, &layout, target)?;
+    count(session, source, &passed);
+    Ok(())
+}
+
+/// Overwrites the objects of a striped file that has a device among them.
+fn write_in_place(
+    session: &mut Session<'_>,
+    source: &Source,
+    layout: Layout,
+    target: &Path,
+) -> Step<()> {
+    let refused = |cause: &str, remedy| {
+        Failure::of_rule("writing the devices of a striped file", target, cause, remedy)
+    };
+    if !session.options.overwrite {
+        let remedy = "check that it is the right one, then add --overwrite";
+        return Err(refused("all data on them would be lost", remedy).into());
+    }
+    let options = File::options().read(true).write(true).exclusive(true);
+    let file = StripedFile::of_layout(layout, &options);
+    let file = file.map_err(|error| Failure::of_engine("opening", target, &error))?;
+    let room = file.size();
+    let room = room.map_err(|error| Failure::of_engine("measuring", target, &error))?;
+    if room < source.size {
+        let bytes = source.size;
+        let cause = format!("the content has {bytes} bytes and the file has room for {room}");
+        return Err(refused(&cause, "choose a larger one").into());
+    }
+    let passed = session.write_in_place(source, Output { file: &file, path: target })?;
+    file.seal().map_err(|error| Failure::of_engine("sealing", target, &error))?;
+    count(session, source, &passed);
+    Ok(())
+}
+
+/// Puts the content into new objects and makes it durable.
+fn fill_objects(session: &mut Session<'_>, source: &Source, output: Output<'_>) -> Step<Passed> {
+    let alignment = alignment_of(source, output.file);
+    let segments = Segments::new(session.holes_of(source), source.size, alignment);
+    reserve_objects(session, source, output, segments.clone())?;
+    let zeros = session.zeros();
+    let passed = Passed::whole(session.move_all(source, output, (segments, zeros))?);
+    session.flush(output)?;
+    session.read_back(source, output, &passed, source.holes())?;
+    session.objects.note_made(output.file);
+    session.check_stop()?;
+    Ok(passed)
+}
+
+/// Sets the final sizes of the objects and allocates their blocks, so that no write waits for an
+/// allocation, and a full disk is reported before the first byte is copied.
+fn reserve_objects(
+    session: &Session<'_>,
+    source: &Source,
+    output: Output<'_>,
+    mut segments: Segments,
+) -> Result<(), Failure> {
+    let sized = output.file.set_len(source.size);
+    sized.map_err(|error| Failure::of_engine("setting the size", output.path, &error))?;
+    if session.zeros() == Zeros::Skipped {
+        // A block that is allocated is not a hole.
+        return Ok(());
+    }
+    let unreadable = |errno| Failure::of_errno("looking for holes", &source.path, errno);
+    while let Some(range) = segments.next(&source.file).map_err(unreadable)? {
+        match output.file.allocate(range.start, range.end - range.start) {
+            Ok(()) => {}
+            Err(error) => match error.errno() {
+                // Each write then allocates its blocks.
+                Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL => return Ok(()),
+                _ => return Err(Failure::of_engine("reserving space", output.path, &error)),
+            },
+        }
+    }
+    Ok(())
+}
+
+fn refuse_resume(session: &Session<'_>, target: &Path) -> Result<(), Failure> {
+    if !session.options.resume {
+        return Ok(());
+    }
+    let cause = "a copy onto a striped file cannot resume";
+    Err(Failure::of_rule("writing the striped file", target, cause, "leave --resume out"))
+}
+
+/// Sets the attributes that a new striped file keeps of the source's manifest; the objects get its
+/// owner and permissions.
+fn preserve_like(
+    session: &Session<'_>,
+    source: &Source,
+    file: &File,
+    layout: &Layout,
+    target: &Entry,
+) -> Result<(), Failure> {
+    let mode = session.new_mode(&target.dir, source.metadata.mode() & 0o777, 0o666);
+    let attributes = session.attributes(Some(mode));
+    let objects = layout.manifest().objects().iter();
+    for (object, opened) in objects.zip(file.object_descriptors()) {
+        let path = layout.object_path(object);
+        preserve::copy_object(&source.metadata, opened, (&path, attributes))?;
+    }
+    let attributes = (&*target.path(), attributes);
+    preserve::copy(source.file.as_fd(), &source.metadata, layout.as_fd(), attributes)?;
+    layout.deny_other_writers().map_err(|error| Failure::of_layout("writing", &error))
+}
+
+fn count(session: &mut Session<'_>, source: &Source, passed: &Passed) {
+    session.counts.striped += 1;
+    session.count(source, passed);
+}
+
+/// Refuses a source that is, or shares, an object of the target: the old objects are removed when
+/// the new content is complete.
 fn refuse_own_object(source: &Source, layout: &Layout) -> Result<(), Failure> {
     let is_source = |object| {
         layout.look_up(object).is_ok_and(|found| {

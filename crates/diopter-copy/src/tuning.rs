@@ -4,7 +4,7 @@
 
 use diopter::{DepthController, DepthReport, Progress};
 
-use super::shape::Shape;
+use crate::shape::Shape;
 
 /// Finds depth and size, for copying and for reading back apart: a target that is written and one
 /// that is read are two devices.

@@ -8,10 +8,10 @@ use std::rc::Rc;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::dir::{Dir, Entry, Inode};
-use super::failure::Failure;
-use super::source::Found;
-use super::stop::StopFlag;
+use crate::dir::{Dir, Entry, Inode};
+use crate::failure::Failure;
+use crate::source::Found;
+use crate::stop::StopFlag;
 
 /// A walk. It enters a directory only when it is asked to.
 #[derive(Debug, Default)]

@@ -12,12 +12,15 @@ use diopter::map::image::{Entry, ImageError, Node, NodeKind};
 use diopter::{Error, ImageErrorKind};
 use rustix::fs::Mode;
 
-use super::{Input, KEPT_MODE, failure};
-use crate::copier::Copier;
+use super::input::{Input, cannot};
+use super::out::{self, KEPT_MODE};
 use crate::dir::{self, Dir};
 use crate::failure::{Failure, Step, Stop};
-use crate::image_path::{self as inside, Inside, MappedBytes};
-use crate::{place, temporary};
+use crate::image_path::{self, Inside, MappedBytes};
+use crate::place;
+use crate::session::Session;
+use crate::stop::Signal;
+use crate::temporary;
 
 /// Names of one level that are held at a time.
 const NAMES_AT_ONCE: usize = 32;
@@ -111,35 +114,81 @@ fn beyond(what: String) -> ImageError {
     ImageError::new(ImageErrorKind::Refused, what).with_remedy(CHECK)
 }
 
-/// A copy of one tree.
-struct Tree<'a> {
-    inside: &'a Inside,
+/// The copy of one tree.
+struct Tree<'t, 'a> {
+    session: &'t mut Session<'a>,
+    inside: &'t Inside,
     /// Directories from the root of the copy to the one in work.
     levels: Vec<Level>,
-    /// Of the directory in work, in the image; without a slash at its end.
+    /// Path of the directory in work, in the image; without a slash at its end.
     path: Vec<u8>,
     budget: Budget,
-    /// Set when a bound ended the copy.
+    /// True if a bound ended the copy.
     is_ended: bool,
 }
 
-impl<'a> Tree<'a> {
-    fn of(inside: &'a Inside) -> Tree<'a> {
-        let volume = inside.image.volume();
-        let bytes_max = volume.blocks().saturating_mul(volume.block_size());
-        let budget = Budget { bytes_max, ..Budget::default() };
-        Tree { inside, levels: Vec::new(), path: Vec::new(), budget, is_ended: false }
+/// Copies a directory of an image, and its content.
+pub fn copy(session: &mut Session<'_>, inside: &Inside, source: &Path, target: &Path) -> Step<()> {
+    // A link to a directory is followed if the command line names it, and not below it.
+    let root = match std::fs::metadata(target) {
+        Ok(found) if found.is_dir() => (Dir::open(target)?, false),
+        _ => dir::Entry::of_path(target)?.make_or_open()?,
+    };
+    let volume = inside.image.volume();
+    let bytes_max = volume.blocks().saturating_mul(volume.block_size());
+    let budget = Budget { bytes_max, ..Budget::default() };
+    let (levels, path) = (Vec::new(), Vec::new());
+    let mut tree = Tree { session, inside, levels, path, budget, is_ended: false };
+    let ended = tree.fill(root);
+    if let Some(signal) = ended {
+        return Err(Stop::Signal(signal));
+    }
+    let flushed = Dir::open(place::dir_of(target)).and_then(|dir| dir.flush());
+    flushed.map_err(|failure| Failure { on: source.into(), ..failure })?;
+    Ok(())
+}
+
+impl Tree<'_, '_> {
+    /// Copies everything below the root. Returns the signal that ended the copy, if any.
+    fn fill(&mut self, root: (Rc<Dir>, bool)) -> Option<Signal> {
+        let entered = self.enter_root(root);
+        let mut ended = self.session.note(entered);
+        while ended.is_none() && !self.is_ended {
+            let Some(level) = self.levels.last_mut() else { break };
+            let done = if let Some(entry) = level.names.next() {
+                self.copy_entry(&entry)
+            } else if let Some(position) = level.next {
+                self.read_names(position)
+            } else {
+                self.leave().map_err(Stop::Failed)
+            };
+            ended = self.session.note(done);
+        }
+        // Each directory that was made gets its permissions, however the copy ended.
+        while !self.levels.is_empty() {
+            let left = self.leave();
+            let signal = self.session.note(left.map_err(Stop::Failed));
+            ended = ended.or(signal);
+        }
+        ended
     }
 
-    /// An error about the directory in work.
+    /// The failure of reading the directory in work.
     fn failed(&self, error: ImageError) -> Failure {
-        failure("reading", &shown(self.inside, &self.path), &Error::from(error))
+        cannot("reading", &shown(self.inside, &self.path), &Error::from(error))
+    }
+
+    /// Ends the copy of the whole tree.
+    fn ended(&mut self, error: ImageError) -> Stop {
+        let failure = self.failed(error);
+        self.is_ended = true;
+        failure.into()
     }
 
     /// Reads the names from `position` on.
     fn read_names(&mut self, position: u64) -> Step<()> {
         let level = self.levels.last_mut().expect("a directory is in work");
-        // A directory that can't be read on is left.
+        // A directory whose next names cannot be read is left.
         level.next = None;
         let found = self.inside.image.volume().names(level.inode, position, NAMES_AT_ONCE);
         let names = found.map_err(|error| self.failed(error))?;
@@ -149,103 +198,32 @@ impl<'a> Tree<'a> {
         counted.map_err(|error| self.ended(error))
     }
 
-    /// Ends the copy of the whole tree.
-    fn ended(&mut self, error: ImageError) -> Stop {
-        let failure = self.failed(error);
-        self.is_ended = true;
-        failure.into()
-    }
-}
-
-impl Copier<'_> {
-    /// Copies a directory of an image, and all in it.
-    pub(super) fn copy_tree_out(
-        &mut self,
-        inside: &Inside,
-        source: &Path,
-        target: &Path,
-    ) -> Step<()> {
-        // A link to a directory is followed if the command line names it, and not below it.
-        let root = match std::fs::metadata(target) {
-            Ok(found) if found.is_dir() => (Dir::open(target)?, false),
-            _ => make_directory(&dir::Entry::of_path(target)?)?,
-        };
-        let mut tree = Tree::of(inside);
-        let mut ended = {
-            let node = &inside.node;
-            let path = inside.path.strip_suffix(b"/").unwrap_or(&inside.path).to_vec();
-            let entered = tree.budget.add_node(node).map_err(|error| tree.ended(error));
-            let entered =
-                entered.and_then(|()| self.enter_image_dir(&mut tree, node, (path, 0), root));
-            self.note(entered)
-        };
-        while ended.is_none() && !tree.is_ended {
-            let Some(level) = tree.levels.last_mut() else { break };
-            let done = if let Some(entry) = level.names.next() {
-                self.copy_entry_out(&mut tree, &entry)
-            } else if let Some(position) = level.next {
-                tree.read_names(position)
-            } else {
-                self.leave_image_dir(&mut tree).map_err(Stop::Failed)
-            };
-            ended = self.note(done);
-        }
-        // What was made is left with its permissions, however the copy ends.
-        while !tree.levels.is_empty() {
-            let left = self.leave_image_dir(&mut tree);
-            let signal = self.note(left.map_err(Stop::Failed));
-            ended = ended.or(signal);
-        }
-        if let Some(signal) = ended {
-            return Err(Stop::Signal(signal));
-        }
-        let directory = place::dir_of(target);
-        self.flush_directory(directory)
-            .map_err(|failure| Failure { on: source.into(), ..failure })?;
+    fn enter_root(&mut self, root: (Rc<Dir>, bool)) -> Step<()> {
+        let inside = self.inside;
+        self.budget.add_node(&inside.node).map_err(|error| self.ended(error))?;
+        let path = inside.path.strip_suffix(b"/").unwrap_or(&inside.path).to_vec();
+        self.enter(&inside.node, (path, 0), root);
         Ok(())
     }
 
-    fn copy_entry_out(&mut self, tree: &mut Tree<'_>, entry: &Entry) -> Step<()> {
-        tree.budget.add_name().map_err(|error| tree.ended(error))?;
-        let path = [&tree.path, &b"/"[..], &entry.name].concat();
-        let name = shown(tree.inside, &path);
-        check_name(&entry.name, &name)?;
-        let node = tree.inside.image.volume().node(entry.inode);
-        let node = node.map_err(|error| failure("reading", &name, &error.into()))?;
-        tree.budget.add_node(&node).map_err(|error| tree.ended(error))?;
-        let level = tree.levels.last().expect("a directory is in work");
-        let target = dir::Entry::new(&level.target, OsStr::from_bytes(&entry.name));
-        if node.kind != NodeKind::Directory {
-            return self.copy_node(tree, node, path, &target);
-        }
-        if tree.levels.len() == DEPTH_MAX {
-            let what = format!("directories more than {DEPTH_MAX} deep");
-            return Err(tree.ended(beyond(what)));
-        }
-        let parent_bytes = tree.path.len();
-        self.enter_image_dir(tree, &node, (path, parent_bytes), make_directory(&target)?)
-    }
-
-    /// Has the names of a directory copied next. `target` is its copy, and whether that is new.
-    fn enter_image_dir(
+    /// Has the names of a directory copied next. `target` is its copy, and true if that is new.
+    fn enter(
         &mut self,
-        tree: &mut Tree<'_>,
         node: &Node,
         (path, parent_bytes): (Vec<u8>, usize),
         (target, is_new): (Rc<Dir>, bool),
-    ) -> Step<()> {
-        self.counts.dirs += 1;
+    ) {
+        self.session.counts.dirs += 1;
         let mode = is_new.then_some(node.mode);
         let (inode, names) = (node.inode, Vec::new().into_iter());
-        tree.path = path;
-        tree.levels.push(Level { inode, names, next: Some(0), target, mode, parent_bytes });
-        Ok(())
+        self.path = path;
+        self.levels.push(Level { inode, names, next: Some(0), target, mode, parent_bytes });
     }
 
     /// Leaves the directory in work, which is full.
-    fn leave_image_dir(&mut self, tree: &mut Tree<'_>) -> Result<(), Failure> {
-        let level = tree.levels.pop().expect("a directory is in work");
-        tree.path.truncate(level.parent_bytes);
+    fn leave(&mut self) -> Result<(), Failure> {
+        let level = self.levels.pop().expect("a directory is in work");
+        self.path.truncate(level.parent_bytes);
         if let Some(mode) = level.mode {
             let mode = Mode::from_bits_truncate(mode & KEPT_MODE);
             rustix::fs::fchmod(level.target.as_fd(), mode).map_err(|errno| {
@@ -255,59 +233,80 @@ impl Copier<'_> {
         level.target.flush()
     }
 
-    fn copy_node(
-        &mut self,
-        tree: &mut Tree<'_>,
-        node: Node,
-        path: Vec<u8>,
-        target: &dir::Entry,
-    ) -> Step<()> {
-        let inside = tree.inside;
-        let name = shown(inside, &path);
+    fn copy_entry(&mut self, entry: &Entry) -> Step<()> {
+        self.budget.add_name().map_err(|error| self.ended(error))?;
+        let path = [&self.path, &b"/"[..], &entry.name].concat();
+        let name = shown(self.inside, &path);
+        check_name(&entry.name, &name)?;
+        let node = self.inside.image.volume().node(entry.inode);
+        let node = node.map_err(|error| cannot("reading", &name, &error.into()))?;
+        self.budget.add_node(&node).map_err(|error| self.ended(error))?;
+        let level = self.levels.last().expect("a directory is in work");
+        let target = dir::Entry::new(&level.target, OsStr::from_bytes(&entry.name));
+        if node.kind != NodeKind::Directory {
+            return self.copy_node(node, path, &target);
+        }
+        if self.levels.len() == DEPTH_MAX {
+            let what = format!("directories more than {DEPTH_MAX} deep");
+            return Err(self.ended(beyond(what)));
+        }
+        let parent_bytes = self.path.len();
+        let made = target.make_or_open()?;
+        self.enter(&node, (path, parent_bytes), made);
+        Ok(())
+    }
+
+    fn copy_node(&mut self, node: Node, path: Vec<u8>, target: &dir::Entry) -> Step<()> {
+        let name = shown(self.inside, &path);
         if target.look()?.is_some_and(|found| found.metadata().is_dir()) {
             let cause = "a directory is in the way";
             let remedy = "remove it, or choose another target";
             return Err(Failure::of_rule("writing", &target.path(), cause, remedy).into());
         }
         match node.kind {
-            NodeKind::File => {
-                let (image, image_path) = (inside.image.clone(), inside.image_path.clone());
-                let file = Inside { image, image_path, path, node };
-                let input = Input::of_inside(&file, &name, &self.stop)?;
-                let mapped = match input.mapped() {
-                    Ok(mapped) => mapped.unwrap_or_default(),
-                    // The file may be read, so what is refused is how much it maps.
-                    Err(error) if error.kind == ImageErrorKind::Refused => {
-                        return Err(tree.ended(error));
-                    }
-                    Err(error) => return Err(failure("reading", &name, &error.into()).into()),
-                };
-                let counted = tree.budget.add_bytes(&file.node, mapped);
-                counted.map_err(|error| tree.ended(error))?;
-                if let Some(signal) = self.stop.requested() {
-                    return Err(Stop::Signal(signal));
-                }
-                self.replace(&input, target)
-            }
+            NodeKind::File => self.copy_file(node, path, &name, target),
             NodeKind::Symlink => {
-                let leads_to = inside.image.volume().link_target(node.inode);
-                let leads_to =
-                    leads_to.map_err(|error| failure("reading", &name, &error.into()))?;
+                let leads_to = self.inside.image.volume().link_target(node.inode);
+                let leads_to = leads_to.map_err(|error| cannot("reading", &name, &error.into()))?;
                 make_link(&leads_to, target)?;
-                self.counts.others += 1;
+                self.session.counts.others += 1;
                 Ok(())
             }
             NodeKind::Directory | NodeKind::Other => {
                 let cause = "it is a device, fifo or socket";
-                let remedy = "make it anew with mknod or mkfifo";
+                let remedy = "make it with mknod or mkfifo";
                 Err(Failure::of_rule("copying", &name, cause, remedy).into())
             }
         }
     }
+
+    fn copy_file(
+        &mut self,
+        node: Node,
+        path: Vec<u8>,
+        name: &Path,
+        target: &dir::Entry,
+    ) -> Step<()> {
+        let (image, image_path) = (self.inside.image.clone(), self.inside.image_path.clone());
+        let file = Inside { image, image_path, path, node };
+        let input = Input::of_inside(&file, name, self.session.stop())?;
+        let mapped = match input.mapped() {
+            Ok(mapped) => mapped.unwrap_or_default(),
+            // The file may be read, so the refusal is about how much it maps.
+            Err(error) if error.kind == ImageErrorKind::Refused => {
+                return Err(self.ended(error));
+            }
+            Err(error) => return Err(cannot("reading", name, &error.into()).into()),
+        };
+        let counted = self.budget.add_bytes(&file.node, mapped);
+        counted.map_err(|error| self.ended(error))?;
+        self.session.check_stop()?;
+        out::replace(self.session, &input, target)
+    }
 }
 
 fn shown(inside: &Inside, path: &[u8]) -> PathBuf {
-    PathBuf::from(inside::shown(&inside.image_path, path))
+    PathBuf::from(image_path::shown(&inside.image_path, path))
 }
 
 /// Refuses what would be a way out of the target.
@@ -317,20 +316,7 @@ fn check_name(name: &[u8], shown: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let cause = "a name that can't be";
-    Err(Failure::of_rule("copying", shown, cause, inside::remedy_of(ImageErrorKind::Corrupt)))
-}
-
-/// Makes a directory, or opens the one that is there; whether it is new.
-fn make_directory(target: &dir::Entry) -> Result<(Rc<Dir>, bool), Failure> {
-    match target.look()? {
-        None => Ok((target.make_dir()?, true)),
-        Some(found) if found.metadata().is_dir() => Ok((target.open_dir()?, false)),
-        Some(_) => {
-            let cause = "something that is not a directory is in the way";
-            let remedy = "remove it, or choose another target";
-            Err(Failure::of_rule("making the directory", &target.path(), cause, remedy))
-        }
-    }
+    Err(Failure::of_rule("copying", shown, cause, image_path::remedy_of(ImageErrorKind::Corrupt)))
 }
 
 /// Makes a link beside the target, and gives it the name.
@@ -367,6 +353,6 @@ mod tests {
         make_link(b"elsewhere", &entry).unwrap();
         assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("elsewhere"));
         assert_eq!(std::fs::read(&outside).unwrap(), b"kept");
-        assert!(make_directory(&entry).is_err(), "a link is not a directory to be filled");
+        assert!(entry.make_or_open().is_err(), "a link is not a directory to be filled");
     }
 }

@@ -49,7 +49,7 @@ pub fn run(options: &CpOptions, output: &mut dyn Write) -> u8 {
     let outcome = diopter_copy::copy(&options.copy, signals.flag(), &mut progress);
     progress.finish();
     if let Some(ended) = &outcome.ended {
-        log::line(&format!("dio cp: {}", told_end(ended)));
+        log::line(&format!("dio cp: {}", ending(ended, options.copy.resume)));
     }
     conclude(options, &outcome.report, output)
 }
@@ -59,22 +59,19 @@ pub fn json_schema() -> schemars::Schema {
     schemars::schema_for!(Report)
 }
 
-fn told_end(ended: &Ended) -> String {
+/// Returns the last line of a run that a signal ended: what it left, and what to do.
+fn ending(ended: &Ended, has_resume: bool) -> String {
     let name = ended.signal.name();
-    match &ended.left {
+    let remedy = match &ended.left {
         Left::PartlyWritten(target) => {
             let target = shown(target);
-            format!("ended by {name}, and {target} is partly written; run it again")
+            return format!("ended by {name}: {target} is partly written; run the command again");
         }
-        Left::AsItWas { is_resumable, is_striped } => {
-            let remedy = match (is_striped, is_resumable) {
-                (true, _) => "run it again",
-                (false, true) => "run the same command again to go on",
-                (false, false) => "run it again; with --resume it could be gone on with",
-            };
-            format!("ended by {name}, the target in work is as it was; {remedy}")
-        }
-    }
+        Left::Unchanged if has_resume => "run the same command again to continue",
+        Left::Unchanged => "pass --resume to continue an interrupted copy",
+        _ => "run the command again",
+    };
+    format!("ended by {name}: the destination is unchanged; {remedy}")
 }
 
 /// Prints the document, if it is wanted, and returns the exit status.

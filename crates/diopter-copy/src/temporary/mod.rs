@@ -4,10 +4,10 @@
 //! A file is taken for a temporary only if this user owns it and it has a mark that names it. What
 //! else has the name stays, and another name is taken.
 
-use std::ffi::{OsStr, OsString};
+mod name;
+
 use std::fs::Metadata;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,18 +17,12 @@ use diopter::{Errno, File};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
 
-use super::dir::{Entry, FileId, Inode, id_of, path_of, random_digits, unless_proc_is_missing};
-use super::failure::Failure;
-use super::record::{Record, Recorder, SourceIdentity, session_of};
+use crate::dir::{Entry, FileId, Inode, id_of, path_of, unless_proc_is_missing};
+use crate::failure::Failure;
+use crate::record::{Record, Recorder, SourceIdentity, session_of};
+use name::name_of;
 
-const SUFFIX: &str = ".dio-part";
-
-/// Longest name of a file in bytes: 143 on eCryptfs, the least of the common file systems; most
-/// have 255.
-const NAME_BYTES_MAX: usize = 143;
-
-/// Hex digits of a hash that keep two long names apart.
-const HASH_DIGITS: usize = 16;
+pub use name::unused_name;
 
 /// Rounds of opening and locking. One suffices but when other copies end or begin at the same
 /// moment.
@@ -155,31 +149,6 @@ impl Temporary {
             self.name.remove().unwrap_or(());
         }
     }
-}
-
-/// A name beside a target that nothing has yet.
-pub fn unused_name(target: &Entry) -> Result<Entry, Failure> {
-    let digits = random_digits();
-    let digits =
-        digits.map_err(|errno| Failure::of_errno("naming a temporary", &target.path(), errno))?;
-    let name = [target.name.as_bytes(), b".", digits.as_bytes()].concat();
-    Ok(target.sibling(name_of(OsStr::from_bytes(&name))))
-}
-
-fn name_of(name: &OsStr) -> OsString {
-    let whole = [b".", name.as_bytes(), SUFFIX.as_bytes()].concat();
-    if whole.len() <= NAME_BYTES_MAX {
-        return OsString::from_vec(whole);
-    }
-    let hash = blake3::hash(name.as_bytes()).to_hex();
-    let kept = NAME_BYTES_MAX - 2 - HASH_DIGITS - SUFFIX.len();
-    // Cut between characters where the name is text: some file systems take no other names.
-    let kept = match name.to_str() {
-        Some(text) => (0..=kept).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0),
-        None => kept,
-    };
-    let (start, hash) = (&name.as_bytes()[..kept], &hash.as_bytes()[..HASH_DIGITS]);
-    OsString::from_vec([b".", start, b"~", hash, SUFFIX.as_bytes()].concat())
 }
 
 /// Whether a file belongs to this process's user.
@@ -387,25 +356,6 @@ mod tests {
 
     fn skip() {
         eprintln!("SKIP xattr: the temporary directory keeps no user attributes");
-    }
-
-    #[test]
-    fn a_name_is_hidden_and_tells_its_target() {
-        assert_eq!(name_of(OsStr::new("data.bin")), ".data.bin.dio-part");
-    }
-
-    #[test]
-    fn a_long_name_is_cut_and_stays_apart_from_its_neighbours() {
-        for letter in ["a", "\u{20ac}"] {
-            let long = letter.repeat(255 / letter.len());
-            let (one, other) =
-                (name_of(OsStr::new(&(long.clone() + "1"))), name_of(OsStr::new(&long)));
-            assert!(one.len() <= NAME_BYTES_MAX && other.len() <= NAME_BYTES_MAX);
-            assert!(one.to_str().is_some());
-            assert_ne!(one, other);
-        }
-        let bytes = OsString::from_vec(vec![0xff; 255]);
-        assert!(name_of(&bytes).len() <= NAME_BYTES_MAX);
     }
 
     #[test]
