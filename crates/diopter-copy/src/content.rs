@@ -1,4 +1,4 @@
-//! What a copy looks at in the bytes that pass: their hash in file order, and blocks of zeros.
+//! The hash of the bytes of a copy, in file order, and the search for blocks of zeros.
 
 use std::ops::Range;
 
@@ -8,7 +8,8 @@ const ZERO_BLOCK: usize = 4096;
 
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
-/// BLAKE3 of a file, fed in file order; what is left out is a hole and counts as zeros.
+/// BLAKE3 of a file. It takes bytes in file order; a range that is left out is a hole and counts as
+/// zeros.
 #[derive(Clone, Debug, Default)]
 pub struct ContentHash {
     hasher: blake3::Hasher,
@@ -16,14 +17,14 @@ pub struct ContentHash {
 }
 
 impl ContentHash {
-    /// Takes the bytes at `offset` in, which is not before the end of what was taken in so far.
+    /// Adds the bytes at `offset`, which is not before the end of the bytes that were added last.
     pub fn update(&mut self, offset: u64, bytes: &[u8]) {
         self.skip_to(offset);
         self.hasher.update(bytes);
         self.position += u64::try_from(bytes.len()).expect("lengths have 64 bits");
     }
 
-    /// The hash of a file of `size` bytes.
+    /// Returns the hash of a file of `size` bytes.
     pub fn finish(mut self, size: u64) -> blake3::Hash {
         self.skip_to(size);
         self.hasher.finalize()
@@ -41,8 +42,8 @@ impl ContentHash {
     }
 }
 
-/// The next run of blocks at or after `from` that are not all zeros; blocks are counted from the
-/// start of `bytes`. `None` when only zeros follow.
+/// Returns the next run of blocks at or after `from` that are not all zeros, or `None` if only
+/// zeros follow. Blocks are counted from the start of `bytes`.
 pub fn next_data(bytes: &[u8], from: usize) -> Option<Range<usize>> {
     let is_zero = |at: usize| {
         let block = &bytes[at..bytes.len().min(at + ZERO_BLOCK)];

@@ -8,8 +8,8 @@ use diopter::{Errno, File};
 use crate::dir::Inode;
 use crate::failure::Failure;
 
-/// Opens a device to write it in place. Fails without leave to overwrite, if the device is in use,
-/// and if the content does not fit.
+/// Opens a device to write it in place. Fails without permission to overwrite, if the device is in
+/// use, and if the content does not fit.
 pub fn open(
     target: &Path,
     device: &Inode,
@@ -45,7 +45,7 @@ pub fn open(
     Ok(file)
 }
 
-/// Says in words how a device is in use: mounted, or as swap.
+/// Returns how a device is in use: mounted, or as swap.
 fn user_of(rdev: u64) -> Option<String> {
     let is_it = |name: &str| {
         let metadata = std::fs::metadata(name);
@@ -61,9 +61,9 @@ fn user_of(rdev: u64) -> Option<String> {
     devices.any(|device| is_it(&unescaped(device))).then(|| "it is in use as swap".to_owned())
 }
 
-/// Where a device is mounted, by its number or, for file systems with numbers of their own (btrfs),
-/// by name. `mounts` is /proc/self/mountinfo (proc_pid_mountinfo(5)): the number is field 3, the
-/// point field 5, and the device stands second after the dash.
+/// Returns where a device is mounted, by its number or, for file systems with private numbers
+/// (btrfs), by its name. `mounts` is /proc/self/mountinfo (proc_pid_mountinfo(5)): the number is
+/// field 3, the mount point field 5, and the device the second field after the dash.
 fn mount_point(mounts: &str, number: &str, is_it: impl Fn(&str) -> bool) -> Option<String> {
     mounts.lines().find_map(|line| {
         let (mount, file_system) = line.split_once(" - ")?;
@@ -76,7 +76,7 @@ fn mount_point(mounts: &str, number: &str, is_it: impl Fn(&str) -> bool) -> Opti
     })
 }
 
-/// Undoes the kernel's `\040` for a space, and the like.
+/// Decodes `\040` for a space, and the other escapes of the kernel.
 fn unescaped(text: &str) -> String {
     let codes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     codes.iter().fold(text.to_owned(), |text, (code, character)| text.replace(code, character))
@@ -93,9 +93,9 @@ mod tests {
 
     #[test]
     fn a_mounted_device_is_found_by_number_or_by_name() {
-        let nobody = |_: &str| false;
-        assert_eq!(mount_point(MOUNTS, "254:0", nobody).as_deref(), Some("/"));
-        assert_eq!(mount_point(MOUNTS, "254:16", nobody), None);
+        let no_name = |_: &str| false;
+        assert_eq!(mount_point(MOUNTS, "254:0", no_name).as_deref(), Some("/"));
+        assert_eq!(mount_point(MOUNTS, "254:16", no_name), None);
         let by_name = mount_point(MOUNTS, "254:16", |name| name == "/dev/vdb");
         assert_eq!(by_name.as_deref(), Some("/mnt/my disk"));
     }

@@ -40,8 +40,8 @@ pub struct Dir {
     id: FileId,
 }
 
-/// The path under which a directory was opened, part by part: what is open in a walk shares the
-/// parts, so that memory grows with the depth of a tree and not with its square.
+/// The path under which a directory was opened, part by part. The directories of a walk share the
+/// parts, so memory grows with the depth of a tree and not with its square.
 #[derive(Debug)]
 struct Name {
     /// `None` for a directory that the command line names.
@@ -63,7 +63,7 @@ impl Name {
 }
 
 impl Drop for Name {
-    /// Without recursion, which the depth of a tree could drive past the end of the stack.
+    /// Drops the parts in a loop: recursion could overflow the stack in a deep tree.
     fn drop(&mut self) {
         let mut parent = self.parent.take();
         while let Some(mut name) = parent.and_then(Rc::into_inner) {
@@ -72,7 +72,7 @@ impl Drop for Name {
     }
 }
 
-/// A name in an open directory. Nothing need have that name.
+/// A name in an open directory. It need not exist.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The directory.
@@ -81,20 +81,20 @@ pub struct Entry {
     pub name: OsString,
 }
 
-/// What a name referred to when it was looked up. It is not open for reading or writing (`O_PATH`),
-/// so a fifo or a tape can be held as well.
+/// The inode that a name referred to when it was looked up. It is not open for reading or writing
+/// (`O_PATH`), so a fifo or a tape can be held as well.
 #[derive(Debug)]
 pub struct Inode {
     file: std::fs::File,
     metadata: Metadata,
 }
 
-/// Device and inode number of a file.
+/// Returns device and inode number of a file.
 pub fn id_of(metadata: &Metadata) -> FileId {
     (metadata.dev(), metadata.ino())
 }
 
-/// 16 hexadecimal digits that no other process can guess.
+/// Returns 16 hexadecimal digits that no other process can guess.
 pub fn random_digits() -> Result<String, Errno> {
     let mut bytes = [0u8; 8];
     let length = getrandom(&mut bytes[..], GetRandomFlags::empty())?;
@@ -118,24 +118,23 @@ impl Dir {
         Ok(Rc::new(Dir { fd, name, id: (stat.st_dev, stat.st_ino) }))
     }
 
-    /// The path under which it was opened, for messages.
+    /// Returns the path under which it was opened, for messages.
     pub fn path(&self) -> PathBuf {
         let path = self.name.path();
         if path.as_os_str().is_empty() { PathBuf::from(".") } else { path }
     }
 
-    /// Which directory it is.
+    /// Returns which directory it is.
     pub fn id(&self) -> FileId {
         self.id
     }
 
-    /// As std's.
     pub fn metadata(&self) -> Result<Metadata, Failure> {
         let metadata = self.fd.try_clone().and_then(|fd| std::fs::File::from(fd).metadata());
         metadata.map_err(|error| Failure::of_io("looking at", &self.path(), &error))
     }
 
-    /// The next names, in the order of the file system; none at the end.
+    /// Returns the next names, in the order of the file system; none at the end.
     pub fn next_names(&self) -> Result<Vec<OsString>, Errno> {
         let mut buffer = [MaybeUninit::uninit(); NAMES_BYTES];
         let mut entries = RawDir::new(&self.fd, &mut buffer);
@@ -145,7 +144,7 @@ impl Dir {
             if name != b"." && name != b".." {
                 names.push(OsString::from_vec(name));
             }
-            // Read on only where all of the first buffer was `.` and `..`.
+            // The next buffer is read only if the first held nothing but `.` and `..`.
             if entries.is_buffer_empty() && !names.is_empty() {
                 break;
             }
@@ -156,13 +155,13 @@ impl Dir {
     /// Makes its names durable.
     pub fn flush(&self) -> Result<(), Failure> {
         match rustix::fs::fsync(&self.fd).map_err(Errno::from) {
-            // Some file systems (FUSE, SMB) flush no directories: they have no more to give.
+            // Some file systems (FUSE, SMB) do not flush directories.
             Ok(()) | Err(Errno::EINVAL) => Ok(()),
             Err(errno) => Err(Failure::of_errno("flushing the directory", &self.path(), errno)),
         }
     }
 
-    /// The user who owns what this process makes here. It is the process's own but where a file
+    /// Returns the owner of files that this process makes here: its own user, unless the file
     /// system maps users (NFS, vfat).
     fn user_of_new_files(self: &Rc<Dir>) -> Result<u32, Errno> {
         let probe = Entry { dir: Rc::clone(self), name: format!(".{}", random_digits()?).into() };
@@ -180,7 +179,8 @@ impl AsFd for Dir {
 }
 
 impl Entry {
-    /// The last part of a path that the command line names; links before it are followed.
+    /// Opens the directory of a path that the command line names, for the last part of the path.
+    /// Links before that part are followed.
     pub fn of_path(path: &Path) -> Result<Entry, Failure> {
         let name = path.file_name().ok_or_else(|| {
             let cause = "the path has no last part";
@@ -191,12 +191,11 @@ impl Entry {
         Ok(Entry { dir, name: name.to_owned() })
     }
 
-    /// A name in a directory.
     pub fn new(dir: &Rc<Dir>, name: &OsStr) -> Entry {
         Entry { dir: Rc::clone(dir), name: name.to_owned() }
     }
 
-    /// Its path, for messages.
+    /// Returns its path, for messages.
     pub fn path(&self) -> PathBuf {
         self.dir.name.path().join(&self.name)
     }
@@ -205,12 +204,12 @@ impl Entry {
         Rc::new(Name { parent: Some(Rc::clone(&self.dir.name)), part: self.name.clone() })
     }
 
-    /// Another name in the same directory.
+    /// Returns another name in the same directory.
     pub fn sibling(&self, name: OsString) -> Entry {
         Entry { dir: Rc::clone(&self.dir), name }
     }
 
-    /// Looks the name up, without following a link; `None` where nothing has it.
+    /// Looks the name up without following a link; returns `None` if it does not exist.
     pub fn look(&self) -> Result<Option<Inode>, Failure> {
         if self.name.as_bytes().contains(&b'/') || [".", ".."].iter().any(|it| self.name == *it) {
             let cause = "the name leads out of its directory";
@@ -223,7 +222,7 @@ impl Entry {
         }
     }
 
-    /// What the name leads to; a symbolic link is followed.
+    /// Looks the name up and follows a symbolic link.
     pub fn follow(&self) -> Result<Inode, Errno> {
         Inode::at(self.dir.as_fd(), Path::new(&self.name), OFlags::empty())
     }
@@ -246,7 +245,7 @@ impl Entry {
         let dir = self.open_dir()?;
         let user = rustix::fs::fstat(&dir.fd).map_err(|errno| failed(errno.into()))?.st_uid;
         // mkdirat(2) returns no descriptor. Another directory that was moved to the name since must
-        // not get the permissions of this one; an empty one that is ours is as good.
+        // not get the permissions of this one; an empty one of ours is as good.
         let is_ours = user == rustix::process::geteuid().as_raw()
             || user == self.dir.user_of_new_files().map_err(failed)?;
         let names = rustix::fs::openat(&dir.fd, ".", OFlags::DIRECTORY, Mode::empty());
@@ -259,7 +258,7 @@ impl Entry {
         if is_ours && is_empty {
             return Ok(dir);
         }
-        let cause = "another process put a directory of its own there";
+        let cause = "another process put its directory there";
         let remedy = "let nothing else write to the target, and copy again";
         Err(Failure::of_rule("making the directory", &self.path(), cause, remedy))
     }
@@ -277,7 +276,7 @@ impl Entry {
         }
     }
 
-    /// Makes a file that only its owner may use, which nothing may have the name of yet.
+    /// Makes a file that only its owner may use; EEXIST if the name exists.
     pub fn create(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR
             | OFlags::CREATE
@@ -288,47 +287,47 @@ impl Entry {
         Ok(retry_on_intr(|| rustix::fs::openat(&self.dir.fd, &self.name, flags, NEW_MODE))?)
     }
 
-    /// Gives the name to a file that has none yet; EEXIST where something has it.
+    /// Gives the name to a file that has none yet; EEXIST if the name exists.
     pub fn link(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         let flags = AtFlags::SYMLINK_FOLLOW;
         Ok(rustix::fs::linkat(CWD, path_of(file), &self.dir.fd, &self.name, flags)?)
     }
 
-    /// Makes a symbolic link; EEXIST where something has the name.
+    /// Makes a symbolic link; EEXIST if the name exists.
     pub fn make_link(&self, leads_to: &OsStr) -> Result<(), Errno> {
         Ok(rustix::fs::symlinkat(leads_to, &self.dir.fd, &self.name)?)
     }
 
-    /// Makes a fifo that only its owner may use; EEXIST where something has the name.
+    /// Makes a fifo that only its owner may use; EEXIST if the name exists.
     pub fn make_fifo(&self) -> Result<(), Errno> {
         Ok(rustix::fs::mknodat(&self.dir.fd, &self.name, FileType::Fifo, NEW_MODE, 0)?)
     }
 
-    /// Whether an inode is as this process made it under the name: it has no other name and, but
-    /// for a symbolic link, only its owner may use it. Another fifo of the same user that was moved
-    /// to the name has, as a rule, the permissions that it is used with.
+    /// Returns true if an inode is as this process made it under the name: it has no other name
+    /// and, unless it is a symbolic link, only its owner may use it. Another fifo of the same user
+    /// that was moved to the name has, as a rule, the permissions that it is used with.
     pub fn is_own(&self, inode: &Inode) -> Result<bool, Errno> {
         let found = &inode.metadata;
         let user = found.uid();
         let is_ours =
             user == rustix::process::geteuid().as_raw() || user == self.dir.user_of_new_files()?;
-        // The umask or an access list of the directory may have taken more away.
+        // The umask or an access list of the directory may have removed more.
         let is_closed = found.is_symlink() || found.mode() & 0o7777 & !NEW_MODE.bits() == 0;
         Ok(is_ours && is_closed && found.nlink() == 1)
     }
 
-    /// Renames it to another name in the same directory, replacing what has it.
+    /// Renames it to another name in the same directory, which is replaced.
     pub fn rename_to(&self, target: &Entry) -> Result<(), Errno> {
         let (from, to) = (&self.dir.fd, &target.dir.fd);
         Ok(rustix::fs::renameat(from, &self.name, to, &target.name)?)
     }
 
-    /// Removes the name, which is not a directory's.
+    /// Removes the name; it is not a directory.
     pub fn remove(&self) -> Result<(), Errno> {
         Ok(rustix::fs::unlinkat(&self.dir.fd, &self.name, AtFlags::empty())?)
     }
 
-    /// Whether the name refers to this inode.
+    /// Returns true if the name refers to this inode.
     pub fn is(&self, id: FileId) -> bool {
         let found = rustix::fs::statat(&self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == id)
@@ -336,7 +335,7 @@ impl Entry {
 }
 
 impl Inode {
-    /// What a path that the command line names refers to.
+    /// Looks up a path that the command line names.
     pub fn of_path(path: &Path, follows: bool) -> Result<Inode, Errno> {
         Inode::at(CWD, path, if follows { OFlags::empty() } else { OFlags::NOFOLLOW })
     }
@@ -351,28 +350,29 @@ impl Inode {
         Ok(Inode { metadata: metadata.map_err(errno)?, file })
     }
 
-    /// From when it was looked up.
+    /// Returns the metadata of the time when it was looked up.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Which inode it is.
+    /// Returns which inode it is.
     pub fn id(&self) -> FileId {
         id_of(&self.metadata)
     }
 
-    /// A path that leads to this inode and no other, as long as this value lives.
+    /// Returns a path that leads to this inode and no other, as long as this value lives.
     pub fn proc_path(&self) -> PathBuf {
         path_of(self.file.as_fd())
     }
 
-    /// The failure on `path`, which this inode was looked up by, where it names the descriptor.
+    /// Returns the failure with `path`, which this inode was looked up by, in place of the path of
+    /// the descriptor.
     pub fn named(&self, path: &Path, failure: Failure) -> Failure {
         let is_descriptor = failure.on == self.proc_path();
         if is_descriptor { Failure { on: path.to_owned(), ..failure } } else { failure }
     }
 
-    /// Where a symbolic link leads.
+    /// Returns the content of a symbolic link.
     pub fn link_target(&self) -> Result<OsString, Errno> {
         let target = rustix::fs::readlinkat(&self.file, "", Vec::new())?;
         Ok(OsString::from_vec(target.into_bytes()))
@@ -385,17 +385,18 @@ impl AsFd for Inode {
     }
 }
 
-/// The path of an open file: proc(5) resolves it to the inode, whatever its name is by now.
+/// Returns the path of an open file: proc(5) resolves it to the inode, whatever its name is by now.
 pub fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
 
-/// Why a file could not be opened by its descriptor; `failure` where that is not the reason.
+/// Returns why a file could not be opened by its descriptor: without the proc file system none can
+/// be.
 pub fn unless_proc_is_missing(failure: Failure) -> Failure {
     if Path::new("/proc/self/fd").exists() {
         return failure;
     }
-    let cause = "the proc file system is not there";
+    let cause = "the proc file system is not mounted";
     Failure::of_rule(failure.what, &failure.on, cause, "mount it: mount -t proc proc /proc")
 }
 

@@ -1,5 +1,4 @@
-//! What goes wrong in a copy, and how it is told: what failed, on what, why, and what to do.
-//! Nothing is printed here.
+//! Failures of a copy, and their messages: what failed, on which path, why, and what to do.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,75 +7,74 @@ use diopter::{Errno, LayoutError};
 
 use crate::stop::Signal;
 
-/// Why one file, directory or link was not copied.
+/// The failure to copy one file, directory or link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What failed: "reading".
+    /// The operation, such as "reading".
     pub what: &'static str,
-    /// On what.
+    /// The path it was done on.
     pub on: PathBuf,
-    /// Why: the system's error, or the rule that was broken.
+    /// The reason: the errno, or the rule that applies.
     pub cause: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
-    /// Where, if a request failed.
+    /// The bytes, if a request failed.
     pub place: Option<Box<FailedPlace>>,
 }
 
-/// The bytes on which a request failed.
+/// The bytes of a failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedPlace {
-    /// Where they begin in the file.
+    /// Their offset in the file.
     pub offset: u64,
-    /// How many there are.
+    /// Their number.
     pub length: u64,
-    /// Of a striped file: the object that has them, and where they begin in it.
+    /// The object of a striped file that holds them, and their offset in it.
     pub object: Option<(PathBuf, u64)>,
 }
 
 /// Content that differs after it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Where the copy was to be.
+    /// The target of the copy.
     pub target: PathBuf,
-    /// BLAKE3 of what was read from the source.
+    /// BLAKE3 of the bytes that were read from the source.
     pub source_hash: blake3::Hash,
-    /// BLAKE3 of what was read back.
+    /// BLAKE3 of the bytes that were read back.
     pub target_hash: blake3::Hash,
-    /// Whether what was read back is there to stay, on a device.
+    /// True if the target was written in place and keeps these bytes.
     pub is_in_place: bool,
 }
 
-/// How the copy of one thing ends early.
+/// How the copy of one file, directory or link ends early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// It failed.
     Failed(Failure),
-    /// What was written is not what was read.
+    /// The bytes that were read back are not those that were written.
     Differs(Mismatch),
-    /// A signal asked for the end.
+    /// A signal asked for the end of the run.
     Signal(Signal),
 }
 
-/// A result of a step of the copy.
 pub type Step<T> = Result<T, Stop>;
 
 impl Failure {
-    /// From the system's error.
+    /// Returns the failure for an errno.
     pub fn of_errno(what: &'static str, on: &Path, errno: Errno) -> Failure {
         let remedy = remedy_of(errno).to_owned();
         Failure { what, on: on.to_owned(), cause: errno.to_string(), remedy, place: None }
     }
 
-    /// From an error of the standard library.
+    /// Returns the failure for an error of the standard library.
     pub fn of_io(what: &'static str, on: &Path, error: &std::io::Error) -> Failure {
         match error.raw_os_error() {
             Some(number) if number > 0 => Failure::of_errno(what, on, Errno::from_raw(number)),
-            _ => Failure::of_rule(what, on, &error.to_string(), "look at the path, and try again"),
+            _ => Failure::of_rule(what, on, &error.to_string(), "check the path, and try again"),
         }
     }
 
-    /// From an error of the engine.
+    /// Returns the failure for an error of the engine.
     pub fn of_engine(what: &'static str, on: &Path, error: &diopter::Error) -> Failure {
         if let diopter::Error::Layout(error) = error {
             return Failure::of_layout(what, error);
@@ -97,7 +95,7 @@ impl Failure {
         failure
     }
 
-    /// From what is wrong with a striped file, on what of it that is.
+    /// Returns the failure of a striped file, on the part that is wrong.
     pub fn of_layout(what: &'static str, error: &LayoutError) -> Failure {
         let remedy = match error.remedy() {
             "" => remedy_of(error.errno()),
@@ -106,7 +104,7 @@ impl Failure {
         Failure::of_rule(what, &error.path, &error.kind.to_string(), remedy)
     }
 
-    /// From a rule of the command.
+    /// Returns the failure for a rule of the command.
     pub fn of_rule(what: &'static str, on: &Path, cause: &str, remedy: &str) -> Failure {
         let (cause, remedy) = (cause.to_owned(), remedy.to_owned());
         Failure { what, on: on.to_owned(), cause, remedy, place: None }
@@ -123,8 +121,11 @@ impl fmt::Display for Failure {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (source, target) = (self.source_hash.to_hex(), self.target_hash.to_hex());
-        let now =
-            if self.is_in_place { "the device keeps that" } else { "the target is as it was" };
+        let now = if self.is_in_place {
+            "the device keeps these bytes"
+        } else {
+            "the destination is unchanged"
+        };
         write!(
             f,
             "verify failed on {}: the source has BLAKE3 {source}, what was read back has {target}; \
@@ -140,7 +141,8 @@ impl From<Failure> for Stop {
     }
 }
 
-/// A path for a message: as it is, or quoted where it holds what a terminal would act on.
+/// Returns a path for a message: as it is, or quoted if it holds characters that a terminal acts
+/// on.
 pub fn shown(path: &Path) -> String {
     let text = path.display().to_string();
     if !text.contains(is_unsafe) {
@@ -188,16 +190,16 @@ fn remedy_of(errno: Errno) -> &'static str {
             "the device cannot read or write there: the kernel's log names the sector"
         }
         Errno::EISDIR => "name a file, or copy the directory with -r",
-        Errno::ENOTDIR => "a part of the path is no directory: check the path",
-        Errno::ELOOP => "the symbolic links go round in circles: name the file itself",
+        Errno::ENOTDIR => "a part of the path is not a directory: check the path",
+        Errno::ELOOP => "the symbolic links form a loop: name the file itself",
         Errno::ENAMETOOLONG => "choose a shorter name",
         Errno::ETXTBSY => "the file is being executed: end the program first",
         Errno::EBUSY => "it is mounted or in use: unmount it, or end what uses it",
         Errno::ENOMEM => "lower --bs or --iodepth, or raise the memory limit",
         Errno::EMFILE | Errno::ENFILE => "raise `ulimit -n`",
-        Errno::ESTALE => "the server forgot the file: copy again",
+        Errno::ESTALE => "the server does not know the file any more: copy again",
         Errno::EXDEV => "the directory is a mount point: name a path within one file system",
-        _ => "errno(3) has the words; `dio probe` says what the file system allows",
+        _ => "errno(3) explains the error; `dio probe` shows what the file system allows",
     }
 }
 
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_says_what_failed_on_what_why_and_what_to_do() {
+    fn a_message_has_the_operation_the_path_the_cause_and_the_remedy() {
         let failure = Failure::of_errno("opening", Path::new("a/b"), Errno::ENOENT);
         assert_eq!(
             failure.to_string(),

@@ -1,5 +1,5 @@
-//! The state of one transfer: what to read next, what is in flight, how far it is. No I/O but the
-//! search for the next segment.
+//! The state of one transfer: what to read next, what is in flight, how far it is. It does no I/O
+//! but the search for the next segment.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -9,19 +9,19 @@ use diopter::{DetourReason, Errno, File, IoBuf, RequestId, Route};
 use crate::content::ContentHash;
 use crate::segments::Segments;
 
-/// What becomes of blocks that are all zeros.
+/// How blocks of zeros are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zeros {
     /// They are written.
     Written,
-    /// They are left out, and the target has a hole there.
+    /// They are not written: the target has a hole there.
     Skipped,
 }
 
-/// Whether the content is hashed as it passes.
+/// How the content is hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hashing {
-    /// No.
+    /// Not at all.
     Off,
     /// BLAKE3, in file order.
     Blake3,
@@ -29,43 +29,38 @@ pub enum Hashing {
 
 /// One pass over a file.
 pub struct Transfer<'a> {
-    /// What is read.
     pub source: &'a File,
-    /// What is written; `None` for a pass that only reads.
+    /// `None` for a pass that only reads.
     pub target: Option<&'a File>,
-    /// Which ranges have data.
+    /// The ranges that have data.
     pub segments: Segments,
-    /// Bytes of the source that matter; it may not have fewer.
+    /// Bytes that are copied; the source may not have fewer.
     pub size: u64,
     /// Bytes before this one are in the target already.
     pub write_from: u64,
-    /// Whether the content is hashed.
     pub hashing: Hashing,
-    /// What becomes of zeros.
     pub zeros: Zeros,
-    /// Bytes after which what was written is flushed meanwhile; `None` for not at all.
+    /// Bytes after which the target is flushed during the transfer; `None` for no flush.
     pub flush_every: Option<u64>,
 }
 
-/// Which way bytes went, over many requests.
+/// Bytes by their route, over many requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteTotals {
-    /// Bytes between our buffers and the device.
+    /// Bytes between the buffers of the copy and the device.
     pub direct: u64,
     /// Bytes that took a second, aligned buffer.
     pub bounced: u64,
     /// Bytes through the page cache.
     pub buffered: u64,
-    /// Why any were not direct.
+    /// The reasons for which bytes were not direct.
     pub why: BTreeSet<&'static str>,
 }
 
-/// What a transfer has moved.
+/// The bytes that a transfer has moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Bytes read, and their ways.
     pub reads: RouteTotals,
-    /// Bytes written, and their ways.
     pub writes: RouteTotals,
     /// BLAKE3 of the source, if it was hashed.
     pub hash: Option<blake3::Hash>,
@@ -73,35 +68,30 @@ pub struct Moved {
 
 /// A range that is being read, or was read and waits for its turn.
 pub struct Reading {
-    /// The request that reads it.
     pub id: RequestId,
-    /// Which bytes.
     pub range: Range<u64>,
-    /// What was read; `None` while it is in flight.
+    /// The bytes that were read; `None` while the request is in flight.
     pub memory: Option<IoBuf>,
 }
 
 /// A range that is being written.
 pub struct Writing {
-    /// The request that writes a part of it.
+    /// Writes a part of the range.
     pub id: RequestId,
-    /// Which bytes.
     pub range: Range<u64>,
-    /// Bytes of the range that are dealt with once this request is done.
-    pub dealt_with: usize,
+    /// Bytes of the range that are done when this request completes.
+    pub done_with: usize,
 }
 
 /// A flush of what was written so far.
 pub struct Flushing {
-    /// The request.
     pub id: RequestId,
-    /// Every byte before this one was written when it started.
+    /// Every byte before this one was written when the flush started.
     pub covers: u64,
 }
 
-/// A transfer on its way.
+/// A transfer in progress.
 pub struct Flow<'a> {
-    /// What it is to do.
     pub transfer: Transfer<'a>,
     /// In file order.
     pub readings: VecDeque<Reading>,
@@ -109,17 +99,16 @@ pub struct Flow<'a> {
     pub writings: Vec<Writing>,
     /// At most one at a time.
     pub flushing: Option<Flushing>,
-    /// What it has moved so far.
     pub moved: Moved,
     /// Every byte before this one is on the device.
     pub flushed: u64,
-    /// Ranges that are dealt with since somebody asked, and their bytes.
+    /// Ranges that were completed since the last [`Flow::take_ended`], and their bytes.
     ended: (u32, u64),
     hash: Option<ContentHash>,
-    /// What is left of the segment that is being read.
+    /// The rest of the segment that is being read.
     segment: Range<u64>,
     has_all_segments: bool,
-    /// Start of the first range that was read and could not be handed on for writing.
+    /// Start of the first range that was read and could not be written.
     lost_from: u64,
 }
 
@@ -132,7 +121,7 @@ impl RouteTotals {
         self.why.extend(route.why.iter().map(DetourReason::name));
     }
 
-    /// Adds what another pass has moved.
+    /// Adds the bytes of another pass.
     pub fn merge(&mut self, other: &RouteTotals) {
         self.direct += other.direct;
         self.bounced += other.bounced;
@@ -140,14 +129,14 @@ impl RouteTotals {
         self.why.extend(&other.why);
     }
 
-    /// Bytes of all ways.
+    /// Returns the bytes of all routes.
     pub fn bytes(&self) -> u64 {
         self.direct + self.bounced + self.buffered
     }
 }
 
 impl<'a> Flow<'a> {
-    /// Nothing in flight yet.
+    /// Begins a transfer with nothing in flight.
     pub fn new(transfer: Transfer<'a>) -> Flow<'a> {
         let hash = match transfer.hashing {
             Hashing::Off => None,
@@ -168,8 +157,8 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// The next range to read, which ends on a multiple of `block` or with its segment; `None`
-    /// after the last.
+    /// Returns the next range to read, which ends on a multiple of `block` or with its segment;
+    /// `None` after the last.
     pub fn next_range(&mut self, block: u64) -> Result<Option<Range<u64>>, Errno> {
         let Transfer { source, write_from, .. } = self.transfer;
         loop {
@@ -187,7 +176,7 @@ impl<'a> Flow<'a> {
             }
             let Range { start, end } = self.segment;
             if start < write_from && self.hash.is_none() {
-                // It is in the target, and nobody wants to look at it.
+                // It is in the target, and no hash needs it.
                 self.segment.start = end.min(write_from);
                 continue;
             }
@@ -202,7 +191,8 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Every byte before this one is dealt with: read, hashed and written, whatever was asked for.
+    /// Returns the position before which every byte is done: read, hashed and written, as the
+    /// transfer asks.
     pub fn done_to(&self) -> u64 {
         let not_begun = match (self.segment.is_empty(), self.has_all_segments) {
             (false, _) => self.segment.start,
@@ -215,60 +205,60 @@ impl<'a> Flow<'a> {
         not_begun.min(lost).min(reading.unwrap_or(u64::MAX)).min(writing.unwrap_or(u64::MAX))
     }
 
-    /// Notes a range that is on no list any more and was not written: nothing after it counts as
-    /// done.
+    /// Notes a range that is on no list any more and was not written: no byte after its start
+    /// counts as done.
     pub fn lose(&mut self, range: &Range<u64>) {
         self.lost_from = self.lost_from.min(range.start);
     }
 
-    /// Notes a range that is dealt with.
+    /// Notes a range that is done.
     pub fn end(&mut self, range: &Range<u64>) {
         self.ended.0 += 1;
         self.ended.1 += range.end - range.start;
     }
 
-    /// Ranges that were dealt with since the last time, and their bytes.
+    /// Returns the ranges that were completed since the last call, and their bytes.
     pub fn take_ended(&mut self) -> (u32, u64) {
         std::mem::take(&mut self.ended)
     }
 
-    /// Whether there is nothing left to begin.
+    /// Returns true if every range has begun.
     pub fn has_begun_all(&self) -> bool {
         self.has_all_segments && self.segment.is_empty()
     }
 
-    /// Buffers in use.
+    /// Returns the number of buffers in use.
     pub fn buffers(&self) -> usize {
         self.readings.len() + self.writings.len()
     }
 
-    /// Whether everything is done.
+    /// Returns true if everything is done.
     pub fn is_over(&self) -> bool {
         self.has_begun_all() && self.buffers() == 0 && self.flushing.is_none()
     }
 
-    /// Takes the memory of a range into the hash; ranges come in file order.
+    /// Adds the memory of a range to the hash; ranges come in file order.
     pub fn hash(&mut self, range: &Range<u64>, memory: &IoBuf) {
         if let Some(hash) = &mut self.hash {
             hash.update(range.start, &memory[..length_of(range)]);
         }
     }
 
-    /// The first range in file order whose bytes are there, if it is the next one.
+    /// Returns the next range in file order, if its bytes were read.
     pub fn next_in_order(&mut self) -> Option<(Range<u64>, IoBuf)> {
         self.readings.front()?.memory.as_ref()?;
         let reading = self.readings.pop_front()?;
         Some((reading.range, reading.memory?))
     }
 
-    /// What it has moved in all.
+    /// Returns the bytes that it moved.
     pub fn finish(self) -> Moved {
         let size = self.transfer.size;
         Moved { hash: self.hash.map(|hash| hash.finish(size)), ..self.moved }
     }
 }
 
-/// Bytes of a range that fits a buffer.
+/// Returns the length of a range that fits a buffer.
 pub fn length_of(range: &Range<u64>) -> usize {
     usize::try_from(range.end - range.start).expect("a range fits a buffer")
 }

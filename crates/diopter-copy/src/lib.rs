@@ -11,13 +11,22 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let (source, target) = (dir.path().join("source"), dir.path().join("target"));
 //! # std::fs::write(&source, "content")?;
-//! let options = diopter_copy::Options { verify: true, ..diopter_copy::Options::new([source], &target) };
+//! let mut options = diopter_copy::Options::new([source], &target);
+//! options.verify = true;
 //! let outcome = diopter_copy::copy(&options, &diopter_copy::StopFlag::default(), &mut ());
 //! assert_eq!(outcome.report.exit_status, 0);
 //! assert_eq!(std::fs::read(&target)?, b"content");
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # The path of one file
+//!
+//! `run` takes the sources one after another; `file` copies one. `place` looks up the target and
+//! `source` opens the source; `temporary` makes the file that is written; `session/transfer` sets
+//! up the passes, `pipeline` moves the bytes of one pass, and `flow` is its state; `preserve` sets
+//! the attributes; `report` counts. `tree`, `striped` and `image` are the other kinds of copies.
+//! Names are looked up in `dir` alone, by descriptor. A module imports only from those above it.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
-//! Which files below the sources are objects of striped files that are copied as such. They come
-//! with their striped file, and not as files of their own.
+//! The files below the sources that are objects of striped files. They are copied with their
+//! striped file, and not as separate files.
 //!
-//! A manifest may name any file, so it is believed only as far as the rules of the layout go: what
-//! counts is what is opened as an object. And an object is left out for good only when the copy of
-//! its striped file has read it: at the end, what came with no striped file is a failure.
+//! A manifest may name any file, so it is trusted only as far as the rules of the layout allow: a
+//! file counts as an object if it is opened as one. And an object that is left out is a failure in
+//! the end, unless the copy of its striped file has read it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -33,8 +33,8 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Looks for the striped files at and below these paths. What can't be looked at is reported
-    /// when its turn comes.
+    /// Finds the striped files at and below these paths. A path that cannot be opened is reported
+    /// when it is copied.
     pub fn below(paths: &[PathBuf], bounds: Bounds<'_>) -> Objects {
         let (mut expected, mut manifests) = (BTreeSet::new(), BTreeSet::new());
         for path in paths {
@@ -45,16 +45,16 @@ impl Objects {
                 }
             });
         }
-        // A manifest is copied as itself, whatever another one says.
+        // A manifest is copied, even if another one names it as an object.
         Objects { expected: &expected - &manifests, ..Objects::default() }
     }
 
-    /// Whether a file is expected to come with its striped file.
+    /// Returns true if a file is copied with its striped file.
     pub fn has(&self, id: FileId) -> bool {
         self.expected.contains(&id)
     }
 
-    /// Notes that a file is left out, as it comes with its striped file.
+    /// Notes that a file is left out because it is copied with its striped file.
     pub fn leave_out(&mut self, id: FileId, path: PathBuf) {
         self.left_out.entry(id).or_insert(path);
     }
@@ -69,12 +69,12 @@ impl Objects {
         self.made.extend(ids_of(target));
     }
 
-    /// Whether this run made the file, as an object.
+    /// Returns true if this run made the file, as an object.
     pub fn has_made(&self, id: FileId) -> bool {
         self.made.contains(&id)
     }
 
-    /// What was left out and came with no striped file.
+    /// Returns the failures of objects that were left out and copied with no striped file.
     pub fn missing(&self) -> Vec<Failure> {
         let is_missing = |(id, _): &(&FileId, &PathBuf)| !self.copied.contains(id);
         let failure = |(_, path): (&FileId, &PathBuf)| {
@@ -86,13 +86,14 @@ impl Objects {
     }
 }
 
-/// The object files of a striped file, as far as they are what its manifest says.
+/// Returns the object files of a striped file that are as its manifest says.
 fn objects_of(found: Found<'_>) -> BTreeSet<FileId> {
     let Ok(layout) = found.layout("opening") else { return BTreeSet::new() };
     let opened = layout.each_object(ObjectAccess::READ).zip(layout.manifest().objects());
     let ids = opened.filter_map(|(opened, object)| {
         let opened = opened.ok()?.opened;
-        // What is left out belongs to whoever says so: a manifest hides no file of another user.
+        // Only an object of the manifest's owner is left out: a manifest hides no file of another
+        // user.
         let is_file = matches!(object.kind, ObjectKind::File { .. })
             && opened.kind == FileKind::Regular
             && opened.owner == layout.owner();

@@ -1,4 +1,4 @@
-//! What a copy reports while it runs.
+//! Reports of a running copy.
 
 use std::fmt;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub enum Pass {
 pub enum Notice<'a> {
     /// One file, directory or link was not copied; the run continues with the next.
     Failed(&'a Failure),
-    /// What was read back is not what was written.
+    /// The bytes that were read back are not those that were written.
     Differs(&'a Mismatch),
     /// Verify read bytes through the page cache.
     Buffered {

@@ -1,4 +1,4 @@
-//! What a copy is asked for.
+//! The options of a run.
 
 use std::path::{Path, PathBuf};
 

@@ -17,11 +17,11 @@ use crate::shape::Shape;
 use crate::stop::Signal;
 use crate::tuning::Tuning;
 
-/// Longest wait for a request before signals are looked at.
+/// Longest wait for a request before the stop flag is checked.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// Files from this size on have their buffers pinned once, and not for each request. Below, pinning
-/// them all costs more than it saves.
+/// Files from this size on have their buffers pinned once, and not for each request. For a smaller
+/// file, pinning them all costs more than it saves.
 const REGISTERED_BYTES_MIN: u64 = 64 << 20;
 
 /// How far a transfer is.
@@ -33,23 +33,23 @@ pub enum Milestone {
     Flushed(u64),
 }
 
-/// Whoever follows a transfer; ends it by answering a signal.
+/// Follows a transfer; ends it by returning a signal.
 pub type Watch<'w> = &'w mut dyn FnMut(Milestone) -> Option<Signal>;
 
-/// Why a transfer ended early. Nothing of it is in flight any more, unless the backend is lost.
+/// Why a transfer ended early. No request of it is in flight, unless the backend is lost.
 #[derive(Debug)]
 pub enum Interruption {
     /// The source could not be read.
     Read(Error),
     /// The target could not be written.
     Write(Error),
-    /// What was written could not be flushed.
+    /// The target could not be flushed.
     Flush(Error),
-    /// The source's data and holes could not be told apart.
+    /// The holes of the source could not be found.
     Seek(Errno),
-    /// There was no memory for a single buffer.
+    /// There was no memory for a buffer.
     Memory(Errno),
-    /// The queue broke.
+    /// The backend failed.
     Backend(BackendError),
     /// The source has fewer bytes than at the start.
     SourceChanged,
@@ -57,26 +57,27 @@ pub enum Interruption {
     Signal(Signal),
 }
 
-/// The engine and the buffers of one run of the command.
+/// The engine and the buffers of one run.
 pub struct Pipeline {
     engine: Engine,
     options: EngineOptions,
     shape: Shape,
     tuning: Tuning,
-    /// Buffers of a whole block that nobody uses.
+    /// Buffers of a whole block that are not in use.
     free: Vec<IoBuf>,
     has_registered: bool,
 }
 
 impl Pipeline {
-    /// An engine and no buffers yet.
+    /// Starts an engine, with no buffers yet.
     pub fn new(options: EngineOptions, shape: Shape) -> Result<Pipeline, SetupError> {
         let engine = Engine::new(options)?;
         let tuning = Tuning::new(shape);
         Ok(Pipeline { engine, options, shape, tuning, free: Vec::new(), has_registered: false })
     }
 
-    /// Moves what follows in another shape. Nothing may be in flight.
+    /// Sets size and number of the requests of the transfers that follow. No request may be in
+    /// flight.
     pub fn reshape(&mut self, shape: Shape) -> Result<(), SetupError> {
         if shape == self.shape {
             return Ok(());
@@ -85,25 +86,25 @@ impl Pipeline {
         self.shape = shape;
         self.tuning = Tuning::new(shape);
         if self.has_registered {
-            // Buffers are registered once in an engine's life, and stay pinned for the rest of it.
+            // Buffers are registered once in the life of an engine, and stay pinned for the rest of
+            // it.
             self.engine = Engine::new(self.options)?;
             self.has_registered = false;
         }
         Ok(())
     }
 
-    /// The backend that moves the bytes.
+    /// Returns the backend that moves the bytes.
     pub fn backend(&self) -> BackendChoice {
         self.engine.backend()
     }
 
-    /// How many requests of which size were found to be best for copying; `None` where the command
-    /// line says how many.
+    /// Returns how many requests of which size were best for copying; `None` if the options set the
+    /// number.
     pub fn depth_report(&self) -> Option<(DepthReport, u64)> {
         self.tuning.report().map(|report| (report, self.shape.block >> report.halvings))
     }
 
-    /// Runs a transfer to its end.
     pub fn run(&mut self, transfer: Transfer<'_>, watch: Watch<'_>) -> Result<Moved, Interruption> {
         let files = [Some(transfer.source), transfer.target];
         let is_large = transfer.size >= REGISTERED_BYTES_MIN;
@@ -115,12 +116,12 @@ impl Pipeline {
         let ended = self.pump(&mut flow, watch);
         if ended.is_err() {
             self.drain(&mut flow);
-            // What was written meanwhile counts: a later run goes on after it.
+            // Requests that completed meanwhile count: a later run resumes after them.
             watch(Milestone::Done(flow.done_to()));
         }
         if is_large {
             for file in files.into_iter().flatten() {
-                // Where registering was refused so is this, and nothing is lost by it.
+                // If registering was refused so is this, and nothing is lost.
                 self.engine.forget_file(file).unwrap_or(());
             }
         }
@@ -141,7 +142,7 @@ impl Pipeline {
         }
     }
 
-    /// Pins buffers and files where the kernel lets us; without, each request does it for itself.
+    /// Pins buffers and files if the kernel allows it; otherwise each request does.
     fn register(&mut self, files: &[Option<&File>]) {
         for file in files.iter().flatten() {
             self.engine.register_file(*file).unwrap_or(());
@@ -149,7 +150,7 @@ impl Pipeline {
         if self.has_registered {
             return;
         }
-        // Once per engine, so a refusal is not asked for again.
+        // Once per engine, so a refusal is final.
         self.has_registered = true;
         while self.free.len() < self.depth_max() {
             match self.shape.buffer() {
@@ -192,7 +193,7 @@ impl Pipeline {
         }
     }
 
-    /// Tells what is dealt with, of a file that is large enough to learn from.
+    /// Reports completed ranges to the tuning, for a file that is large enough to learn from.
     fn note_progress(&mut self, flow: &mut Flow<'_>, in_flight: usize) {
         let (count, bytes) = flow.take_ended();
         if count == 0 || flow.transfer.size < REGISTERED_BYTES_MIN {
@@ -204,7 +205,7 @@ impl Pipeline {
         self.tuning.note(flow.transfer.target.is_some(), progress);
     }
 
-    /// Starts reads as long as there are a buffer and something to read.
+    /// Starts reads while there are a free buffer and a range to read.
     fn read_ahead(&mut self, flow: &mut Flow<'_>) -> Result<(), Interruption> {
         let now = self.tuning.now(flow.transfer.target.is_some());
         while flow.buffers() < now.depth && !flow.has_begun_all() {
@@ -212,13 +213,13 @@ impl Pipeline {
                 match self.shape.buffer() {
                     Ok(memory) => self.free.push(memory),
                     Err(errno) if flow.buffers() == 0 => return Err(Interruption::Memory(errno)),
-                    // It goes on with the buffers it has.
+                    // The transfer continues with fewer buffers.
                     Err(_) => return Ok(()),
                 }
             }
             let next = flow.next_range(now.block).map_err(Interruption::Seek)?;
             let Some(range) = next else { return Ok(()) };
-            let mut memory = self.free.pop().expect("one was there, or was just made");
+            let mut memory = self.free.pop().expect("a buffer was free, or was just made");
             memory.truncate(self.length_to_read(flow, &range));
             let request = Request::read(range.start, memory);
             let started = self.engine.start(flow.transfer.source, request);
@@ -228,7 +229,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// The end of a file is asked for with the whole block around it: aligned, the read is direct.
+    /// The end of a file is read with the whole block around it: an aligned read is direct.
     fn length_to_read(&self, flow: &Flow<'_>, range: &Range<u64>) -> usize {
         let length = range.end - range.start;
         if range.end < flow.transfer.size {
@@ -250,7 +251,7 @@ impl Pipeline {
         flow.moved.reads.add(&finished.route);
         let reading = flow.readings.iter_mut().find(|reading| reading.id == finished.id);
         let reading = reading.expect("every read in flight is on the list");
-        // There may be more: the file has grown, which is noticed in the end, or it is a device.
+        // More bytes are fine: the file has grown, which is noticed in the end, or it is a device.
         if bytes < reading.range.end - reading.range.start {
             self.free.extend(finished.memory.map(|memory| self.whole(memory)));
             return Err(Interruption::SourceChanged);
@@ -271,7 +272,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Writes what follows byte `from` of a range, or gives its buffer back when nothing does.
+    /// Writes the part of a range from byte `from`, or frees its buffer if that part is empty.
     fn write(
         &mut self,
         flow: &mut Flow<'_>,
@@ -289,7 +290,7 @@ impl Pipeline {
             return Ok(());
         };
         if run.start > 0 {
-            // A request takes its buffer from the start; what stood there is dealt with.
+            // A request writes its buffer from the start; the bytes that were there are done.
             memory.copy_within(run.clone(), 0);
         }
         memory.truncate(run.len());
@@ -299,7 +300,7 @@ impl Pipeline {
             flow.lose(&range);
             Interruption::Write(refused.error.into())
         })?;
-        flow.writings.push(Writing { id, range, dealt_with: run.end });
+        flow.writings.push(Writing { id, range, done_with: run.end });
         Ok(())
     }
 
@@ -311,10 +312,10 @@ impl Pipeline {
         let target = flow.transfer.target.expect("only a transfer with a target writes");
         finished.result.map_err(|error| Interruption::Write(named(target, error)))?;
         flow.moved.writes.add(&finished.route);
-        let Writing { range, dealt_with, .. } = take_writing(flow, finished.id);
+        let Writing { range, done_with, .. } = take_writing(flow, finished.id);
         let memory = finished.memory.expect("memory comes back from a write that went well");
         let memory = self.whole(memory);
-        self.write(flow, target, (range, memory, dealt_with))
+        self.write(flow, target, (range, memory, done_with))
     }
 
     fn flush_now_and_then(&mut self, flow: &mut Flow<'_>) -> Result<(), Interruption> {
@@ -331,8 +332,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Takes back what is in flight, whatever its result. Ranges that were not written stay on the
-    /// lists, so that [`Flow::done_to`] holds.
+    /// Waits for all requests in flight, whatever their results. Ranges that were not written stay
+    /// on the lists, so that [`Flow::done_to`] holds.
     fn drain(&mut self, flow: &mut Flow<'_>) {
         for reading in &mut flow.readings {
             self.free.extend(reading.memory.take().map(|memory| whole(memory, self.shape)));
@@ -347,7 +348,7 @@ impl Pipeline {
             if finished.op == RequestOp::Write && finished.result.is_ok() {
                 flow.moved.writes.add(&finished.route);
                 let place = flow.writings.iter().position(|writing| {
-                    writing.id == finished.id && writing.dealt_with == length_of(&writing.range)
+                    writing.id == finished.id && writing.done_with == length_of(&writing.range)
                 });
                 if let Some(place) = place {
                     flow.writings.swap_remove(place);
@@ -380,7 +381,7 @@ fn take_flush(flow: &mut Flow<'_>, finished: FinishedRequest) -> Result<(), Inte
     Ok(())
 }
 
-/// The error of a request, with the object of a striped file that it failed on.
+/// Adds the object of a striped file that a request failed on.
 fn named(file: &File, error: IoError) -> Error {
     file.name_object(error).into()
 }
@@ -391,7 +392,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::fit::Wish;
+    use crate::fit::Preferred;
     use crate::flow::{Hashing, Zeros};
     use crate::segments::{Holes, Segments};
 
@@ -421,8 +422,8 @@ mod tests {
         let usual = Shape::new(None, None).unwrap();
         let mut pipeline = Pipeline::new(EngineOptions::default(), usual).unwrap();
         for width in [2 << 20, 8 << 20, 3 << 20] {
-            let wish = Wish { width, stripe: 1 << 20 };
-            pipeline.reshape(Shape::fitted(None, None, Some(wish)).unwrap()).unwrap();
+            let preferred = Preferred { width, stripe: 1 << 20 };
+            pipeline.reshape(Shape::fitted(None, None, Some(preferred)).unwrap()).unwrap();
             assert_eq!(hash(&mut pipeline, &file), blake3::hash(&content));
             let lengths = pipeline.free.iter().map(|memory| memory.len());
             let length = usize::try_from(width).unwrap();

@@ -1,5 +1,5 @@
-//! Where each source goes: a directory or a name, and what may not be a target. Links are followed
-//! in what the command line names, and in nothing below it. Looks only.
+//! Where each source is copied to: a directory or a name, and which targets are refused. Links are
+//! followed in paths of the command line, and in no path below them. Nothing is changed here.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -15,12 +15,12 @@ use crate::failure::Failure;
 use crate::image_path;
 use crate::options::OpenAs;
 
-/// What is at the place where a file is to be.
+/// What exists at the place of a target.
 #[derive(Debug)]
 pub enum Existing {
     /// Nothing.
     Nothing,
-    /// A symbolic link below what the command line names; it is replaced.
+    /// A symbolic link below a path of the command line; it is replaced.
     Link,
     /// A regular file.
     File(Inode),
@@ -30,16 +30,15 @@ pub enum Existing {
     Device(Inode),
 }
 
-/// A name that a file is to have.
+/// The place of a target.
 #[derive(Debug)]
 pub struct Place {
-    /// The name. Where the command line names a symbolic link, it is what that leads to.
+    /// Its name. Where the command line names a symbolic link, the name that the link leads to.
     pub entry: Entry,
-    /// What is there now.
     pub existing: Existing,
 }
 
-/// Where a source goes.
+/// The destination of a source.
 #[derive(Debug)]
 pub enum Destination {
     /// A name that the command line gives; a link with that name is followed.
@@ -51,8 +50,8 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// For the path that [`path_for`] returns. `into` is the directory that `target` is, if it is
-    /// one.
+    /// Returns the destination for a path that [`path_for`] returns. `into` is the directory that
+    /// `target` is, if it is one.
     pub fn new(path: &Path, target: &Path, into: Option<&Rc<Dir>>) -> Result<Destination, Failure> {
         let Some(dir) = into else { return Ok(Destination::Named(Entry::of_path(path)?)) };
         if path == target {
@@ -63,7 +62,7 @@ impl Destination {
     }
 }
 
-/// The path for `source`: `target` itself, or its name in it if that is a directory.
+/// Returns the path for `source`: `target` itself, or its name in it if that is a directory.
 pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<PathBuf, Failure> {
     if has_one_source && image_path::split(target).is_some() {
         return Ok(target.to_owned());
@@ -71,20 +70,20 @@ pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<Pa
     match std::fs::metadata(target) {
         Ok(found) if found.is_dir() => {
             let name = name_of(source).ok_or_else(|| {
-                let cause = "the source has no name to have in the target directory";
+                let cause = "the source has no name for the target directory";
                 Failure::of_rule(
                     "naming the copy",
                     source,
                     cause,
-                    "name the target's last part too",
+                    "name the file in the target directory",
                 )
             })?;
-            // Without the slash that joining nothing would leave at the end.
+            // Joining nothing would add a slash.
             let is_dir_itself = name.as_os_str().is_empty();
             Ok(if is_dir_itself { target.to_owned() } else { target.join(name) })
         }
         Ok(_) | Err(_) if !has_one_source => {
-            let cause = "several sources go into a directory, and this is none";
+            let cause = "several sources need a directory, and this is not one";
             Err(Failure::of_rule(
                 "writing",
                 target,
@@ -104,12 +103,12 @@ pub fn path_for(source: &Path, target: &Path, has_one_source: bool) -> Result<Pa
     }
 }
 
-/// Looks at the place of a file that is to be written, at a path that the command line gives.
+/// Looks up the place of a target at a path of the command line.
 pub fn of_file(path: &Path, open_as: OpenAs) -> Result<Place, Failure> {
     of_destination(Destination::Named(Entry::of_path(path)?), open_as)
 }
 
-/// Looks at the place of a file that is to be written. A manifest is what it is opened as.
+/// Looks up the place of a target. A manifest is what `open_as` says.
 pub fn of_destination(destination: Destination, open_as: OpenAs) -> Result<Place, Failure> {
     let (entry, is_named) = match destination {
         Destination::Named(entry) => (entry, true),
@@ -142,7 +141,7 @@ pub fn of_destination(destination: Destination, open_as: OpenAs) -> Result<Place
     Ok(Place { entry, existing })
 }
 
-/// What a link that the command line names leads to.
+/// Follows a link that the command line names.
 fn follow(link: &Entry) -> Result<(Entry, Inode), Failure> {
     let path = link.path();
     let dangling = || {
@@ -150,8 +149,8 @@ fn follow(link: &Entry) -> Result<(Entry, Inode), Failure> {
         let remedy = "remove the link, or name the file that it is to lead to";
         Failure::of_rule("writing", &path, cause, remedy)
     };
-    // By the kernel first: it may forbid to follow the link (fs.protected_symlinks), which reading
-    // it here and going where it leads would not notice.
+    // The kernel follows it first: it may forbid that (fs.protected_symlinks), which reading the
+    // link here would not notice.
     let allowed = link.follow().map_err(|errno| match errno {
         Errno::ENOENT => dangling(),
         _ => Failure::of_errno("following the link", &path, errno),
@@ -175,13 +174,13 @@ fn is_directory(path: &Path) -> Failure {
     Failure::of_rule("writing", path, cause, "remove it, or choose another target")
 }
 
-/// Whether a regular file is a manifest; one without its mark is refused.
+/// Returns true if a regular file is a manifest; refuses one without its mark.
 fn is_striped(inode: &Inode, path: &Path) -> Result<bool, Failure> {
     StripedFile::is_at(inode.proc_path())
         .map_err(|error| inode.named(path, Failure::of_engine("writing", path, &error)))
 }
 
-/// The directory that holds a path.
+/// Returns the directory of a path.
 pub fn dir_of(path: &Path) -> &Path {
     match path.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
@@ -189,9 +188,9 @@ pub fn dir_of(path: &Path) -> &Path {
     }
 }
 
-/// Whether `target`, which need not exist, would lie in the directory `source`.
+/// Returns true if `target`, which need not exist, lies in the directory `source`.
 pub fn is_within(target: &Path, source: &Metadata) -> bool {
-    // The nearest part of the path that is there; what is not there yet would be made in it.
+    // The nearest part of the path that exists; the rest would be made in it.
     let Some(real) = target.ancestors().find_map(|part| {
         let part = if part.as_os_str().is_empty() { Path::new(".") } else { part };
         std::fs::canonicalize(part).ok()
@@ -204,12 +203,12 @@ pub fn is_within(target: &Path, source: &Metadata) -> bool {
     })
 }
 
-/// The name that a source has in the target directory; for `..` and the like the directory that it
-/// means.
+/// Returns the name of a source in the target directory; for `..` and the like, that of the
+/// directory they mean.
 fn name_of(source: &Path) -> Option<PathBuf> {
     let text = source.as_os_str().as_encoded_bytes();
     if text == b"." || text.ends_with(b"/.") {
-        // The content of "a/." goes into the directory itself, as `cp -r a/. FOLDER` has it.
+        // The content of "a/." goes into the directory itself, as with `cp -r a/. DIR`.
         return Some(PathBuf::new());
     }
     match source.components().next_back()? {

@@ -1,5 +1,5 @@
 //! Attributes of a copy: ownership, permissions, extended attributes with the access lists among
-//! them, and times. Which of them are kept is cp's `--preserve`; all are set by descriptor.
+//! them, and times. `--preserve` of cp(1) chooses; all are set by descriptor.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,8 +17,7 @@ use crate::dir::Inode;
 use crate::failure::Failure;
 use crate::record::RECORD_NAME;
 
-/// Largest list of names and largest value that Linux has (xattr(7)): XATTR_LIST_MAX,
-/// XATTR_SIZE_MAX.
+/// Largest list of names and largest value on Linux (xattr(7)): XATTR_LIST_MAX, XATTR_SIZE_MAX.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
 const SET_ID_BITS: u32 = 0o6000;
@@ -49,16 +48,16 @@ pub enum Attribute {
     All,
 }
 
-/// What a copy keeps.
+/// The attributes that a copy keeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preserve {
     kept: BTreeSet<Attribute>,
-    /// Whether not even what is common to the source's permissions and the umask is kept.
+    /// True if the permissions of the source are not used at all.
     has_usual_mode: bool,
 }
 
 impl Preserve {
-    /// The attributes in `kept` without those in `left_out`.
+    /// Keeps the attributes in `kept` without those in `left_out`.
     pub fn new(kept: &[Attribute], left_out: &[Attribute]) -> Preserve {
         let each = |named: &[Attribute]| -> BTreeSet<Attribute> {
             let all = [
@@ -76,13 +75,13 @@ impl Preserve {
         Preserve { kept: &each(kept) - &left_out, has_usual_mode }
     }
 
-    /// Permissions that something new has before the umask: those of the source, or the `usual`
-    /// ones where `--no-preserve=mode` is given.
+    /// Returns the permissions of something new before the umask: those of the source, or the
+    /// `usual` ones with `--no-preserve=mode`.
     pub fn new_mode(&self, source: u32, usual: u32) -> u32 {
         if self.has_usual_mode { source & !0o777 | usual } else { source }
     }
 
-    /// Whether a copy gets another owner than this process's user.
+    /// Returns true if a copy gets another owner than the user of this process.
     pub fn gives_away(&self, source: &Metadata) -> bool {
         self.has(Attribute::Ownership) && source.uid() != rustix::process::geteuid().as_raw()
     }
@@ -91,9 +90,9 @@ impl Preserve {
         self.kept.contains(&attribute)
     }
 
-    /// Whether an extended attribute is kept.
+    /// Returns true if an extended attribute is kept.
     fn has_extended(&self, name: &[u8]) -> bool {
-        // Both are about the very file that they are on.
+        // Both describe the very file that they are on.
         ![RECORD_NAME, MANIFEST_ATTRIBUTE].map(str::as_bytes).contains(&name)
             && self.has(if INHERITED.map(str::as_bytes).contains(&name) {
                 Attribute::Mode
@@ -105,17 +104,18 @@ impl Preserve {
     }
 }
 
-/// How a copy gets its attributes.
+/// The attributes that a copy gets.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
-    /// What it has of its source.
+    /// Those of its source.
     pub kept: &'a Preserve,
     /// Permissions, where the source's are not kept; `None` to leave them as they are.
     pub mode: Option<u32>,
 }
 
-/// Permissions of something new in a directory: `mode` without what the umask takes away or, as the
-/// kernel does it, without what the directory's default access list does not give.
+/// Returns the permissions of something new in a directory: `mode` without the bits of the umask
+/// or, as the kernel does it, without those that the default access list of the directory does not
+/// grant.
 pub fn creation_mode(dir: BorrowedFd<'_>, mode: u32, umask: u32) -> u32 {
     let mut list = [0; 4096];
     let found = rustix::fs::fgetxattr(dir, DEFAULT_LIST, &mut list[..]);
@@ -123,7 +123,7 @@ pub fn creation_mode(dir: BorrowedFd<'_>, mode: u32, umask: u32) -> u32 {
     given.map_or(mode & !umask, |given| mode & (given | !0o777))
 }
 
-/// Permission bits that an access list amounts to: see linux/posix_acl_xattr.h, a version and
+/// Returns the permission bits of an access list. See linux/posix_acl_xattr.h: a version, then
 /// entries of tag, permissions and id.
 fn permissions_of(list: &[u8]) -> Option<u32> {
     let [owner, group, mask, others] = [0x01, 0x04, 0x10, 0x20];
@@ -139,7 +139,7 @@ fn permissions_of(list: &[u8]) -> Option<u32> {
     (u32::from_le_bytes(*version) == 2).then_some(owner << 6 | group << 3 | others)
 }
 
-/// Gives an open file or directory its attributes. `metadata` is the source's, from before it was
+/// Sets the attributes of an open file or directory. `metadata` is the source's, from before it was
 /// read. `target` is for messages.
 pub fn copy(
     source: BorrowedFd<'_>,
@@ -229,14 +229,14 @@ pub fn copy_unopened(
     Ok(())
 }
 
-/// The permissions that a copy gets. Another user's set-id bits are not ours to give.
+/// Returns the permissions of a copy. Another user's set-id bits are left out.
 fn mode_of(metadata: &Metadata, attributes: Attributes<'_>, is_owned: bool) -> Option<Mode> {
     let kept = if is_owned { 0o7777 } else { 0o7777 & !SET_ID_BITS };
     let of_source = attributes.kept.has(Attribute::Mode).then(|| metadata.mode() & kept);
     of_source.or(attributes.mode).map(Mode::from_bits_truncate)
 }
 
-/// Sets owner and group, or the group alone where only the administrator may give files away.
+/// Sets owner and group, or the group alone if only the administrator may change the owner.
 fn set_owner(
     metadata: &Metadata,
     set: impl Fn(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
@@ -248,7 +248,8 @@ fn set_owner(
     }
 }
 
-/// Copies every attribute that is kept, that the target's file system takes, and that we may set.
+/// Copies every attribute that is kept, that the file system of the target supports, and that this
+/// user may set.
 fn copy_attributes(
     source: BorrowedFd<'_>,
     copy: BorrowedFd<'_>,
@@ -265,8 +266,8 @@ fn copy_attributes(
     for inherited in INHERITED {
         let is_kept = kept.has_extended(inherited.as_bytes());
         if is_kept && !names.contains(&inherited.as_bytes()) {
-            // Else the permissions that are set next would be given to people whom the source does
-            // not know.
+            // Otherwise the permissions that are set next would apply to users that the source does
+            // not name.
             match rustix::fs::fremovexattr(copy, inherited).map_err(Errno::from) {
                 Err(errno) if errno != Errno::ENODATA && !is_tolerable(errno) => return Err(errno),
                 _ => {}
@@ -285,7 +286,7 @@ fn copy_attributes(
         let length = match rustix::fs::fgetxattr(source, name, &mut value[..]).map_err(Errno::from)
         {
             Ok(length) => length,
-            // It went away, or we may list it and not read it (trusted.*).
+            // It was removed, or may be listed and not read (trusted.*).
             Err(Errno::ENODATA | Errno::EPERM | Errno::EACCES | Errno::EOPNOTSUPP) => continue,
             Err(errno) => return Err(errno),
         };
@@ -295,17 +296,18 @@ fn copy_attributes(
     Ok(())
 }
 
-/// What an ordinary user may not do, and what a file system has no place for, is left out as `cp
-/// -p` leaves it.
+/// Ignores the errors of attributes that an ordinary user may not set, and that the file system
+/// does not support, as `cp -p` does.
 fn tolerate(result: rustix::io::Result<()>) -> Result<(), Errno> {
     match result.map_err(Errno::from) {
         Err(errno) if is_tolerable(errno) => Ok(()),
-        answer => answer,
+        other => other,
     }
 }
 
-/// EPERM: not ours to set, or no such thing on this file system (vfat). EINVAL: an owner that this
-/// user namespace does not know, or a security label that the kernel's policy does not.
+/// EPERM: only another user may set it, or it does not exist on this file system (vfat). EINVAL: an
+/// owner that this user namespace does not know, or a security label that the policy of the kernel
+/// does not.
 fn is_tolerable(errno: Errno) -> bool {
     matches!(errno, Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL)
 }
@@ -409,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_access_list_stands_in_for_the_umask() {
+    fn a_default_access_list_replaces_the_umask() {
         let list = |entries: &[(u8, u8)]| {
             let mut list = vec![2, 0, 0, 0];
             for (tag, permissions) in entries {

@@ -1,6 +1,6 @@
-//! How far a temporary has come, kept on the temporary itself in an extended attribute, so that a
-//! later run can go on from there. The attribute is also the mark of a temporary: a file without it
-//! is another's. Nothing here decides what to copy.
+//! How far a temporary is, in an extended attribute of the temporary, so that a later run can
+//! resume. The attribute is also the mark of a temporary: a file without it belongs to another
+//! program. What is copied is decided elsewhere.
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
@@ -15,24 +15,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::dir::FileId;
 
-/// The attribute on the temporary. A finished copy has it only after a crash at that moment, and it
-/// names another file then.
+/// The attribute of a temporary. A finished copy has it only after a crash at that moment, and then
+/// it names another file.
 pub const RECORD_NAME: &str = "user.diopter.cp";
 
-/// Version of the record's fields; another one is not understood.
+/// Version of the fields; a record with another one is ignored.
 const VERSION: u32 = 2;
 
-/// A record is written again after so many bytes: at most this much is copied twice after `kill
-/// -9`.
+/// A record is written again after so many bytes: `kill -9` costs at most this much.
 const BYTES_BETWEEN: u64 = 64 << 20;
 
 /// A record is written again after this long, for slow devices.
 const TIME_BETWEEN: Duration = Duration::from_millis(500);
 
-/// Longest record that is read; ours have about 300 bytes.
+/// Longest record that is read; one has about 300 bytes.
 const RECORD_BYTES_MAX: usize = 4096;
 
-/// Which content a temporary is a part of. A file that was changed has another one.
+/// Identifies the content that a temporary is a part of. A file that was changed has another
+/// identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceIdentity {
     device: u64,
@@ -42,16 +42,16 @@ pub struct SourceIdentity {
     modified_ns: i64,
 }
 
-/// What the attribute holds, as JSON.
+/// The value of the attribute, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     version: u32,
     /// BLAKE3 of the name of the temporary. A file with another name is not a temporary, whatever
-    /// record it has.
+    /// its record.
     name: String,
     source: SourceIdentity,
-    /// Session that `written` holds for: after a crash of the machine, or when the disk was pulled
-    /// out and put back, only what was flushed is there.
+    /// Session in which `written` holds: after a crash of the machine, or when the disk was removed
+    /// and put back, only flushed bytes are there.
     session: String,
     /// Every byte before this one is written.
     written: u64,
@@ -59,17 +59,18 @@ pub struct Record {
     flushed: u64,
 }
 
-/// Writes the record of one temporary, seldom enough to cost nothing.
+/// Writes the record of one temporary, seldom enough to be free.
 pub struct Recorder {
     record: Record,
     noted: u64,
     noted_at: Instant,
-    /// Whether the file system keeps the attribute; without it there is no resume.
+    /// False if the file system has no attributes; then there is no resume.
     works: bool,
 }
 
 impl SourceIdentity {
-    /// Of an open source; `size` is of the content, which a device's metadata does not tell.
+    /// Identifies an open source. `size` is that of the content, which the metadata of a device
+    /// lacks.
     pub fn of(metadata: &std::fs::Metadata, size: u64) -> SourceIdentity {
         SourceIdentity {
             device: metadata.dev(),
@@ -80,17 +81,17 @@ impl SourceIdentity {
         }
     }
 
-    /// Bytes of the content.
+    /// Returns the bytes of the content.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Device and inode number.
+    /// Returns device and inode number.
     pub fn id(&self) -> FileId {
         (self.device, self.inode)
     }
 
-    /// The same, with this time of change if it is a later one.
+    /// Returns the same identity, with this time of change if it is later.
     pub fn changed_at(self, seconds: i64, nanoseconds: i64) -> SourceIdentity {
         let (modified_s, modified_ns) =
             (self.modified_s, self.modified_ns).max((seconds, nanoseconds));
@@ -99,14 +100,14 @@ impl SourceIdentity {
 }
 
 impl Record {
-    /// Of a copy that is at its start.
+    /// Returns the record of a copy that begins.
     pub fn new(name: &OsStr, source: SourceIdentity, session: String) -> Record {
         let name = hash_of(name);
         Record { version: VERSION, name, source, session, written: 0, flushed: 0 }
     }
 
-    /// The record on a file with a name; `None` when there is none, none that is understood, or
-    /// that of another file. `path` leads to the file; it may be that of a descriptor.
+    /// Reads the record of a file with a name; `None` if it has none, an unknown version, or that
+    /// of another name. `path` leads to the file; it may be that of a descriptor.
     pub fn read(path: &Path, name: &OsStr) -> Option<Record> {
         let mut bytes = vec![0; RECORD_BYTES_MAX];
         let length = rustix::fs::getxattr(path, RECORD_NAME, &mut bytes[..]).ok()?;
@@ -114,13 +115,13 @@ impl Record {
         (record.version == VERSION && record.name == hash_of(name)).then_some(record)
     }
 
-    /// Puts the record on a file; whether it is there now.
+    /// Writes the record to a file; returns true if it is there now.
     pub fn write(&self, fd: BorrowedFd<'_>) -> bool {
         let text = serde_json::to_vec(self).expect("numbers and strings are JSON");
         rustix::fs::fsetxattr(fd, RECORD_NAME, &text, XattrFlags::empty()).is_ok()
     }
 
-    /// Where a copy of `source` goes on, if this is a part of it.
+    /// Returns where a copy of `source` resumes, if this is a part of it.
     pub fn start_for(&self, source: &SourceIdentity, session: &str) -> Option<u64> {
         if self.source != *source {
             return None;
@@ -130,12 +131,12 @@ impl Record {
         (start <= source.size).then_some(start)
     }
 
-    /// Takes the record off a file, where there is one.
+    /// Removes the record of a file, if it has one.
     pub fn remove(fd: BorrowedFd<'_>) -> Result<(), Errno> {
         let remove = || rustix::fs::fremovexattr(fd, RECORD_NAME).map_err(Errno::from);
         let removed = match remove() {
-            // Attributes of a file that not even its owner may write stay as they are, however the
-            // file is open.
+            // Even its owner cannot change attributes of a file that is read-only, however it was
+            // opened.
             Err(Errno::EACCES) => {
                 let mode = Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);
                 rustix::fs::fchmod(fd, mode | Mode::WUSR)?;
@@ -153,16 +154,16 @@ impl Record {
 }
 
 impl Recorder {
-    /// For a copy that starts at `start`: everything before it is there already. Without a mark
+    /// Records a copy that starts at `start`: everything before it is there already. Without a mark
     /// nothing is written, because no later run would find it.
     pub fn new(record: Record, start: u64, is_marked: bool) -> Recorder {
         let record = Record { written: start, flushed: 0, ..record };
         Recorder { record, noted: start, noted_at: Instant::now(), works: is_marked }
     }
 
-    /// Tells how far the copy has come; writes the record when enough has changed.
+    /// Notes how far the copy is; writes the record if enough has changed.
     pub fn note(&mut self, fd: BorrowedFd<'_>, written: u64) {
-        // Never backwards: what an earlier run wrote is only read again for its hash.
+        // Never backwards: a range that an earlier run wrote is only read again for its hash.
         self.record.written = self.record.written.max(written);
         let bytes = written.saturating_sub(self.noted);
         if bytes >= BYTES_BETWEEN || (bytes > 0 && self.noted_at.elapsed() >= TIME_BETWEEN) {
@@ -170,29 +171,29 @@ impl Recorder {
         }
     }
 
-    /// Tells that everything before `flushed` is on the device.
+    /// Notes that everything before `flushed` is on the device.
     pub fn note_flushed(&mut self, fd: BorrowedFd<'_>, flushed: u64) {
         self.record.flushed = flushed;
         self.write(fd);
     }
 
-    /// Tells that all that was noted as written is on the device.
+    /// Notes that every byte that was written is on the device.
     pub fn note_all_flushed(&mut self) {
         self.record.flushed = self.record.written;
     }
 
-    /// Whether there is anything that a later run could go on from.
+    /// Returns true if a later run could resume.
     pub fn has_progress(&self) -> bool {
         self.record.written > 0
     }
 
-    /// Writes the record now; whether a later run can go on from it.
+    /// Writes the record now; returns true if a later run can resume.
     pub fn write(&mut self, fd: BorrowedFd<'_>) -> bool {
         if !self.works {
             return false;
         }
-        // EOPNOTSUPP on file systems without attributes, ENOSPC where there is no room for one: the
-        // copy is as good without, it just starts over when it is interrupted.
+        // EOPNOTSUPP on file systems without attributes, ENOSPC if there is no room for one: such a
+        // copy starts from the beginning when it was interrupted.
         self.works = self.record.write(fd);
         self.noted = self.record.written;
         self.noted_at = Instant::now();
@@ -204,23 +205,23 @@ fn hash_of(name: &OsStr) -> String {
     blake3::hash(name.as_bytes()).to_string()
 }
 
-/// Names the time for which what is written to a file stays written without a flush: this boot, and
-/// this mount. Empty where the kernel does not tell, and then no two sessions are the same.
+/// Returns a name for the time in which written bytes last without a flush: this boot, and this
+/// mount. Empty if the kernel does not report it, and then no two sessions are the same.
 pub fn session_of(boot: &str, fd: BorrowedFd<'_>) -> String {
     // STATX_MNT_ID_UNIQUE of linux/stat.h (Linux 6.8) is never used again; the older STATX_MNT_ID
     // (5.8) may be, though hardly for the same disk.
     let unique = StatxFlags::from_bits_retain(0x4000);
-    let asked = [unique, StatxFlags::MNT_ID].into_iter().find_map(|flag| {
-        let told = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, flag).ok()?;
-        (told.stx_mask & flag.bits() != 0).then_some(told.stx_mnt_id)
+    let mount = [unique, StatxFlags::MNT_ID].into_iter().find_map(|flag| {
+        let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, flag).ok()?;
+        (stat.stx_mask & flag.bits() != 0).then_some(stat.stx_mnt_id)
     });
-    match asked {
+    match mount {
         Some(mount) if !boot.is_empty() => format!("{boot}/{mount}"),
         _ => String::new(),
     }
 }
 
-/// An id of this run of the kernel; empty where /proc does not tell.
+/// Returns the id of this boot; empty if /proc has none.
 pub fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()

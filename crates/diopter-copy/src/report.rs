@@ -1,5 +1,4 @@
-//! What a run has done, counted as it goes along, and the JSON document that tells it. Nothing is
-//! measured or printed here.
+//! The counts of a run, and its JSON document. Nothing is measured or printed here.
 
 use std::time::Duration;
 
@@ -11,13 +10,14 @@ use crate::failure::{Failure, Mismatch, shown};
 use crate::flow::RouteTotals;
 use crate::stop::Signal;
 
-/// Lists in the document are cut here, so that a tree of any size fits the bound on memory.
+/// Entries of a list in the document at most, so that a tree of any size fits the bound on memory.
 pub const LIST_LENGTH_MAX: usize = 10_000;
 
-/// So are they when their paths have more bytes than this: in a deep tree one path may have 1 MiB.
+/// Bytes of the paths in both lists at most: in a deep tree one path may have 1 MiB.
 const LIST_BYTES_MAX: usize = 8 << 20;
 
-/// What `dio cp --json` prints. Bytes and nanoseconds; fields are only ever added.
+/// The document of `dio cp --json`. Sizes are in bytes and times in nanoseconds; fields are only
+/// ever added.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Report {
     /// `diopter.cp/1`.
@@ -25,52 +25,52 @@ pub struct Report {
     /// The exit status: 0 done, 1 verify found a difference, 2 something failed, 128+n ended by
     /// signal n.
     pub exit_status: u8,
-    /// Which backend moved the bytes.
+    /// The backend that moved the bytes.
     pub backend: BackendReport,
     /// Files whose content was copied.
     pub files: u64,
-    /// Directories that were made or found.
+    /// Directories that were made, or existed.
     #[serde(rename = "folders")]
     pub dirs: u64,
-    /// Symbolic links and fifos that were made anew.
+    /// Symbolic links and fifos that were recreated.
     pub others: u64,
-    /// Of `files`: those that share their blocks with the source.
+    /// Files, counted in `files`, that share their blocks with the source.
     pub reflinked: u64,
     /// Bytes of all files, holes included.
     pub bytes: u64,
-    /// Of `bytes`: those that this run did not write because they are holes.
+    /// Bytes, counted in `bytes`, that this run did not write because they are holes.
     pub hole_bytes: u64,
-    /// Of `bytes`: those that an earlier, interrupted run had written.
+    /// Bytes, counted in `bytes`, that an earlier, interrupted run had written.
     pub resumed_bytes: u64,
-    /// From the first look at a source to the last flush.
+    /// Time from the start to the last flush.
     pub elapsed_ns: u64,
-    /// Which way the bytes went.
+    /// Bytes by their route.
     pub route: RouteReport,
     /// With `--verify`: one entry for each file, in the order of copying.
     pub verified: Vec<VerifyReport>,
-    /// What was not copied, and why.
+    /// Files, directories and links that were not copied, with the reasons.
     pub failures: Vec<FailureReport>,
-    /// Entries that `verified` and `failures` leave out, since they hold 10000 at most.
+    /// Entries that are missing in `verified` and `failures`, which hold 10000 at most.
     pub left_out: u64,
-    /// Of `files`: those that were written as striped files.
+    /// Files, counted in `files`, that were written as striped files.
     pub striped: u64,
-    /// How many requests of which size were found to be best for the file that came last; null
-    /// where `--iodepth` says how many.
+    /// The number and size of requests that were best for the last file; null if `--iodepth` sets
+    /// the number.
     pub depth: Option<DepthFound>,
 }
 
-/// What was found about requests in flight.
+/// The requests in flight that were best.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct DepthFound {
     /// Requests in flight.
     pub requests: u32,
-    /// Requests that the buffers are enough for.
+    /// Requests that there are buffers for.
     pub requests_max: u32,
     /// Bytes of one request.
     pub request_bytes: u64,
     /// `not-compared`, `fewer-are-slower`, `fewer-do-as-well` or `fewer-are-faster`.
     pub why: &'static str,
-    /// Comparisons that came to an end, and of them those that changed it.
+    /// Comparisons that completed; `changes` of them changed the number.
     pub comparisons: u64,
     /// See `comparisons`.
     pub changes: u64,
@@ -81,11 +81,11 @@ pub struct DepthFound {
 pub struct BackendReport {
     /// Its name.
     pub name: String,
-    /// Why this one.
+    /// Why it was chosen.
     pub why: String,
 }
 
-/// Ways of the three kinds of passes.
+/// Bytes by their route, for the three kinds of passes.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct RouteReport {
     /// Reading the sources.
@@ -96,16 +96,16 @@ pub struct RouteReport {
     pub verify: WayReport,
 }
 
-/// Bytes by the way they went.
+/// Bytes by their route.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct WayReport {
     /// Between the buffers of the copy and the device.
     pub direct: u64,
-    /// Direct, by way of a second, aligned buffer.
+    /// Direct, through a second, aligned buffer.
     pub bounced: u64,
     /// Through the page cache.
     pub buffered: u64,
-    /// Why any were not direct.
+    /// The reasons for which bytes were not direct.
     pub why: Vec<String>,
 }
 
@@ -114,34 +114,34 @@ pub struct WayReport {
 pub struct VerifyReport {
     /// The target.
     pub path: String,
-    /// Whether both hashes are the same.
+    /// True if both hashes are the same.
     pub is_same: bool,
-    /// BLAKE3 of what was read from the source, in hex.
+    /// BLAKE3 of the bytes that were read from the source, in hex.
     pub source_blake3: String,
-    /// BLAKE3 of what was read back, in hex.
+    /// BLAKE3 of the bytes that were read back, in hex.
     pub target_blake3: String,
-    /// Whether it was read back from the device, and not from the page cache.
+    /// True if all bytes were read back from the device, and none from the page cache.
     pub is_direct: bool,
 }
 
-/// Something that was not copied.
+/// A file, directory or link that was not copied.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct FailureReport {
-    /// What failed.
+    /// The operation that failed.
     pub what: String,
-    /// On what.
+    /// The path it was done on.
     pub path: String,
-    /// Why.
+    /// The cause.
     pub cause: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
-    /// Where the bytes begin on which a request failed; null where none did.
+    /// Offset of the bytes of a failed request; null if no request failed.
     pub offset: Option<u64>,
-    /// How many bytes these are; null as for `offset`.
+    /// Number of these bytes; null as for `offset`.
     pub length: Option<u64>,
-    /// The object of a striped file that has these bytes; null for any other file.
+    /// The object of a striped file that holds these bytes; null for any other file.
     pub object: Option<String>,
-    /// Where they begin in the object; null as for `object`.
+    /// Their offset in the object; null as for `object`.
     pub object_offset: Option<u64>,
 }
 
@@ -177,7 +177,7 @@ pub struct Counts {
     failed: u64,
     differing: u64,
     left_out: u64,
-    /// Of the paths in both lists.
+    /// Bytes of the paths in both lists.
     listed_bytes: usize,
 }
 
@@ -217,7 +217,7 @@ impl Counts {
         }
     }
 
-    /// Counts a file that is what it should be.
+    /// Counts a file whose content is the same.
     pub fn note_verified(&mut self, target: &std::path::Path, hash: blake3::Hash, is_direct: bool) {
         let entry = VerifyReport {
             path: shown(target),
@@ -231,7 +231,7 @@ impl Counts {
         }
     }
 
-    /// Whether a list of this length takes another entry; counts one that it does not.
+    /// Returns true if a list of this length takes another entry; counts an entry that it does not.
     fn is_listed(&mut self, length: usize, path_bytes: usize) -> bool {
         let bytes = self.listed_bytes + path_bytes;
         let is_listed = length < LIST_LENGTH_MAX && bytes <= LIST_BYTES_MAX;
@@ -243,7 +243,7 @@ impl Counts {
         is_listed
     }
 
-    /// The exit status that contract.md gives for these counts.
+    /// Returns the exit status for these counts.
     pub fn exit_status(&self, signal: Option<Signal>) -> u8 {
         match signal {
             Some(signal) => signal.exit_status(),
@@ -253,7 +253,7 @@ impl Counts {
         }
     }
 
-    /// The document.
+    /// Returns the document.
     pub fn report(
         self,
         backend: BackendReport,
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_told_in_hex_as_b3sum_prints_them() {
+    fn hashes_are_in_hex_as_b3sum_prints_them() {
         let mut counts = Counts::default();
         counts.note_verified(Path::new("t"), blake3::hash(b""), true);
         let report = counts.report(BackendReport::default(), Duration::from_nanos(7), None);

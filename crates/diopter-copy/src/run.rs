@@ -24,7 +24,7 @@ use crate::{file, image, image_path, tree};
 /// The end of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was copied, and what was not.
+    /// Counts, failures, and the exit status.
     pub report: Report,
     /// Set if a signal ended the run.
     pub ended: Option<Ended>,

@@ -1,5 +1,4 @@
-//! Where a file has data and where it has holes, found as the copy goes along. Nothing is read
-//! here.
+//! The ranges of a file that have data, found as the copy proceeds. Nothing is read here.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -14,9 +13,9 @@ use crate::image_path::DataRanges;
 /// How the holes of a file are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holes {
-    /// Asked of the file system (SEEK_DATA).
+    /// By the file system (SEEK_DATA).
     Kept,
-    /// Treated as the zeros that they read as.
+    /// Not at all: they are copied as zeros.
     Filled,
 }
 
@@ -28,23 +27,23 @@ pub struct Segments {
     size: u64,
     /// Ranges start and end on multiples of this power of two, in bytes, or at the end of the file.
     alignment: u64,
-    /// Of a file inside an image, which the machine's file system knows nothing of.
+    /// Set for a file inside an image, which the file system of the machine does not know.
     inside: Option<DataRanges>,
 }
 
 impl Segments {
-    /// Of the first `size` bytes of a file.
+    /// Returns those of the first `size` bytes of a file.
     pub fn new(holes: Holes, size: u64, alignment: u64) -> Segments {
         assert!(alignment.is_power_of_two());
         Segments { holes, position: 0, size, alignment, inside: None }
     }
 
-    /// Of a file inside an image.
+    /// Returns those of a file inside an image.
     pub fn inside(ranges: DataRanges, size: u64, alignment: u64) -> Segments {
         Segments { inside: Some(ranges), ..Segments::new(Holes::Kept, size, alignment) }
     }
 
-    /// The next range of a file; `None` when only a hole follows, or nothing.
+    /// Returns the next range of a file; `None` if no data follows.
     pub fn next(&mut self, file: &File) -> Result<Option<Range<u64>>, Errno> {
         if self.position >= self.size {
             return Ok(None);
@@ -59,8 +58,8 @@ impl Segments {
                 }
             },
         };
-        // Rounded outwards, so that no write of the copy changes a part of a block. The start never
-        // falls back below what the range before has covered.
+        // Rounded outwards, so that no write of the copy changes a part of a block. The start is
+        // never before the end of the previous range.
         let mask = self.alignment - 1;
         let start = (start & !mask).max(self.position);
         let end = end.checked_add(mask).map_or(self.size, |end| end & !mask).min(self.size);
@@ -68,8 +67,8 @@ impl Segments {
         Ok((start < end).then_some(start..end))
     }
 
-    /// The next data and the hole behind it, in bytes of the file. A file that is not striped is
-    /// one object.
+    /// Returns the next data and the hole after it, in bytes of the file. A file that is not
+    /// striped is one object.
     fn find(&self, file: &File) -> Result<Option<(u64, u64)>, Errno> {
         if let Some(inside) = &self.inside {
             return inside.next(self.position, self.size);
@@ -96,25 +95,25 @@ impl Segments {
             let hole = next_hole(fd, to_object(index, start))?;
             end = hole.map_or(end, |at| end.min(to_file(index, at)));
         }
-        // Where the file was cut since, reading it will tell.
+        // If the file was truncated since, reading it will fail.
         Ok(Some((start, if end > start { end } else { self.size })))
     }
 }
 
-/// Where in an object the next data is, from a byte on; `None` where only a hole follows.
+/// Returns the next data of an object, from a byte on; `None` if only a hole follows.
 fn next_data(fd: BorrowedFd<'_>, from: u64) -> Result<Option<u64>, Errno> {
     match seek_data(fd, from) {
-        // A file system, or a device, that knows no holes: all is data.
+        // A file system or device without holes: all is data.
         Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(Some(from)),
-        answer => answer,
+        other => other,
     }
 }
 
-/// Where in an object the next hole is, its end at the latest; `None` where there are none.
+/// Returns the next hole of an object, its end at the latest; `None` if there is none.
 fn next_hole(fd: BorrowedFd<'_>, from: u64) -> Result<Option<u64>, Errno> {
     match seek_hole(fd, from) {
         Ok(at) => Ok(Some(at)),
-        // The byte lies past the end.
+        // The byte is past the end.
         Err(Errno::ENXIO) => Ok(Some(from)),
         Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(None),
         Err(errno) => Err(errno),
@@ -225,7 +224,7 @@ mod tests {
         assert_eq!(all(&file, Segments::new(Holes::Kept, 1 << 20, 4096)), []);
     }
 
-    /// Neighbours as one: data may end where one object's does and go on in the next.
+    /// Merges neighbours: data may end with one object and continue in the next.
     fn merged(ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mut merged: Vec<(u64, u64)> = Vec::new();
         for (start, end) in ranges {

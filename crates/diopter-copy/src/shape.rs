@@ -1,4 +1,4 @@
-//! How large the blocks of a copy are and how many are in flight, within a bound on memory.
+//! The size and number of the blocks of a copy, within a bound on memory.
 
 use std::path::Path;
 
@@ -6,35 +6,35 @@ use diopter::sys::buf::Pages;
 use diopter::{Errno, IoBuf};
 
 use crate::failure::Failure;
-use crate::fit::Wish;
+use crate::fit::Preferred;
 
-/// Bytes of all buffers together. The process has about 15 MiB besides, so that the whole stays
-/// under 128 MiB with room to spare.
+/// Bytes of all buffers together. The process needs about 15 MiB more, so that all of it fits well
+/// below 128 MiB.
 pub const BUFFERS_BYTES_MAX: u64 = 64 << 20;
 
-/// Blocks in flight at most: what an engine holds, less the flushes that run beside them.
+/// Blocks in flight at most: those that an engine holds, less the flushes at the same time.
 pub const IODEPTH_MAX: u32 = 120;
 
 /// Every device writes multiples of this; a block of another size would be read back and merged
 /// each time.
 const BLOCK_UNIT: u64 = 512;
 
-/// What `--bs` and `--iodepth` are when they are not given: see docs/benchmarking.md, "dio cp".
+/// Values of `--bs` and `--iodepth` that are not given: see docs/benchmarking.md, "dio cp".
 const BLOCK_BYTES: u64 = 2 << 20;
 const IODEPTH: u32 = 16;
 
 /// A block of the usual size may become a quarter of it.
 const HALVINGS_MAX: u32 = 2;
 
-/// Blocks that are made larger than usual leave room for so many in flight, so that reads, writes
-/// and the device's own queue overlap.
+/// Blocks that are larger than usual leave room for so many in flight: reads, writes and the queue
+/// of the device overlap.
 const FITTED_DEPTH: u32 = 4;
 
-/// A block that is fitted to a wish is a multiple of this, the size of a page and of every common
-/// device block; some devices prefer sizes that nothing else fits to.
+/// A preferred size is used if it is a multiple of this, the size of a page and of every common
+/// device block; some devices prefer sizes that fit nothing else.
 const FITTED_UNIT: u64 = 4096;
 
-/// What a huge page has on the machines that have them.
+/// Size of a huge page on the machines that have them.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// Blocks from this size on lie in huge pages: a block of 4 KiB pages has one segment for each, and
@@ -48,21 +48,20 @@ pub struct Shape {
     pub block: u64,
     /// Requests in flight at most.
     pub depth: u32,
-    /// Whether it may be fewer: nobody said how many.
+    /// True if fewer may be in flight: the options set no number.
     pub is_depth_open: bool,
-    /// How many times a request may be halved: none where a size was said or wished for.
+    /// How many times a request may be halved: none if the options or the file set the size.
     pub halvings_max: u32,
 }
 
 impl Shape {
-    /// From what the command line says; what it leaves open is fitted to what it says and to the
-    /// bound.
+    /// Returns the shape for the options. Values that they leave open fit the others and the bound.
     pub fn new(block: Option<u64>, depth: Option<u32>) -> Result<Shape, Failure> {
         let wrong = |option: &str, cause: &str, remedy: &str| {
             Err(Failure::of_rule("reading the options", Path::new(option), cause, remedy))
         };
         if block.is_some_and(|block| block == 0 || !block.is_multiple_of(BLOCK_UNIT)) {
-            let cause = "it is no multiple of 512 bytes";
+            let cause = "it is not a multiple of 512 bytes";
             return wrong("--bs", cause, "give a multiple of 512, such as 1M");
         }
         if depth.is_some_and(|depth| depth == 0 || depth > IODEPTH_MAX) {
@@ -90,44 +89,43 @@ impl Shape {
         Ok(Shape { block, depth, is_depth_open, halvings_max })
     }
 
-    /// As [`Shape::new`], for a file that wishes for a size of request: where the size is left
-    /// open it becomes what is wished for, or a multiple, within the bound. A size that is given
-    /// stays.
+    /// As [`Shape::new`], for a file with a preferred size: a size that is left open becomes the
+    /// preferred one, or a multiple, within the bound.
     pub fn fitted(
         block: Option<u64>,
         depth: Option<u32>,
-        wish: Option<Wish>,
+        preferred: Option<Preferred>,
     ) -> Result<Shape, Failure> {
         let usual = Shape::new(block, depth)?;
-        let Some(wish) = wish.filter(|_| block.is_none()) else { return Ok(usual) };
+        let Some(preferred) = preferred.filter(|_| block.is_none()) else { return Ok(usual) };
         let most = BUFFERS_BYTES_MAX / u64::from(depth.unwrap_or(FITTED_DEPTH));
         let fits = |unit: &u64| *unit > 0 && unit.is_multiple_of(FITTED_UNIT) && *unit <= most;
-        let Some(unit) = [wish.width, wish.stripe].into_iter().find(fits) else {
+        let Some(unit) = [preferred.width, preferred.stripe].into_iter().find(fits) else {
             return Ok(usual);
         };
         let block = unit.max(usual.block - usual.block % unit);
         Shape::new(Some(block), depth)
     }
 
-    /// Whether a file of `size` bytes is one request whatever it wishes for.
+    /// Returns true if a file of `size` bytes is one request, whatever it prefers.
     pub fn is_one_block(self, size: u64) -> bool {
         size <= self.block
     }
 
-    /// A buffer for one request.
+    /// Allocates a buffer for one request.
     pub fn buffer(self) -> Result<IoBuf, Errno> {
         IoBuf::with_pages(self.block_length(), self.pages())
     }
 
-    /// Pages that a buffer lies in: huge ones unless all buffers, each rounded up to them, would
-    /// break the bound.
+    /// Returns the pages of a buffer: huge ones unless all buffers, each rounded up to them, would
+    /// exceed the bound.
     fn pages(self) -> Pages {
         let rounded = self.block.next_multiple_of(HUGE_PAGE_BYTES);
         let fits = rounded * u64::from(self.depth) <= BUFFERS_BYTES_MAX;
         if fits && self.block >= HUGE_BLOCK_BYTES_MIN { Pages::Huge } else { Pages::Base }
     }
 
-    /// Bytes of one request, as a length of memory.
+    /// Returns the bytes of one request, as a length of memory.
     pub fn block_length(self) -> usize {
         usize::try_from(self.block).expect("at most BUFFERS_BYTES_MAX")
     }
@@ -159,24 +157,24 @@ mod tests {
     #[test]
     fn blocks_fit_the_stripes_of_a_file_within_the_bound() {
         let check = |block, depth, (width, stripe), expected: (u64, u32)| {
-            let shape = Shape::fitted(block, depth, Some(Wish { width, stripe })).unwrap();
+            let shape = Shape::fitted(block, depth, Some(Preferred { width, stripe })).unwrap();
             assert_eq!((shape.block, shape.depth), expected, "{width} {stripe}");
             assert!(shape.block * u64::from(shape.depth) <= BUFFERS_BYTES_MAX);
         };
-        // The full width where it is no less than usual and leaves four in flight.
+        // The full width if it is no less than usual and leaves four in flight.
         check(None, None, (8 * MIB, MIB), (8 * MIB, 8));
         check(None, None, (16 * MIB, 4 * MIB), (16 * MIB, 4));
         check(None, None, (3 * MIB, MIB), (3 * MIB, 16));
         // As many of a smaller width as fit the usual block.
         check(None, None, (192 << 10, 64 << 10), (1920 << 10, 16));
         check(None, None, (1536 << 10, 512 << 10), (1536 << 10, 16));
-        // Stripe by stripe where the width is too much, as usual where that is as well.
+        // Stripe by stripe if the width is too much, as usual if that is as well.
         check(None, None, (400 * MIB, 4 * MIB), (4 * MIB, 16));
         check(None, None, (400 * MIB, 100 * MIB), (BLOCK_BYTES, IODEPTH));
-        // What no request could be is no wish.
+        // A size that no request can have is ignored.
         check(None, None, (65535 * 512, 512), (BLOCK_BYTES, IODEPTH));
         check(None, None, (0, 0), (BLOCK_BYTES, IODEPTH));
-        // What was said stands.
+        // Sizes and numbers of the options are kept.
         check(Some(MIB), None, (8 * MIB, MIB), (MIB, 16));
         check(None, Some(1), (32 * MIB, MIB), (32 * MIB, 1));
         check(None, Some(32), (8 * MIB, 3 * MIB), (2 * MIB, 32));
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn more_memory_than_the_bound_is_refused_and_the_bound_is_told() {
+    fn more_memory_than_the_bound_is_refused_with_the_bound() {
         for (block, depth) in
             [(Some(65 * MIB), None), (Some(u64::MAX - 511), Some(2)), (Some(8 * MIB), Some(9))]
         {

@@ -1,4 +1,4 @@
-//! What is copied: an open file, striped file or block device, and whether it stays what it was.
+//! Sources: open files, striped files and block devices, and the check that they do not change.
 
 use std::fs::Metadata;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,7 @@ use crate::options::OpenAs;
 use crate::record::SourceIdentity;
 use crate::segments::Holes;
 
-/// What a copy reads: an open file with content of a known size.
+/// Open content of a known size.
 pub trait Content {
     fn file(&self) -> &File;
 
@@ -44,29 +44,27 @@ pub trait Content {
 pub struct Source {
     /// Open for reading.
     pub file: File,
-    /// From before it was read; of a striped file the manifest's.
+    /// From before it was read; for a striped file that of the manifest.
     pub metadata: Metadata,
-    /// Bytes of its content.
     pub size: u64,
     /// Its path, for messages.
     pub path: PathBuf,
-    /// What it was before it was read.
+    /// Its identity before it was read.
     pub identity: SourceIdentity,
 }
 
-/// What is to be copied, as it was looked up.
+/// A source as it was looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
-    /// What it is.
     pub inode: &'a Inode,
-    /// The name that it was looked up by; `None` for what the command line names.
+    /// The name that it was looked up by; `None` for a path of the command line.
     pub entry: Option<&'a Entry>,
     /// Its path, for messages.
     pub path: &'a Path,
 }
 
 impl Found<'_> {
-    /// Opens it for reading, by its descriptor and no name but those in a manifest.
+    /// Opens it for reading, by its descriptor; only names in a manifest are looked up.
     fn open(self, open_as: OpenAs) -> Result<File, Failure> {
         let Found { inode, path, .. } = self;
         let failed = |error: diopter::Error| {
@@ -81,17 +79,17 @@ impl Found<'_> {
         Ok(file.map_err(failed)?.into_file())
     }
 
-    /// Whether it is a striped file that is opened as such; a manifest without its mark is refused.
+    /// Returns true if it is opened as a striped file; refuses a manifest without its mark.
     pub fn is_striped(self, open_as: OpenAs) -> diopter::Result<bool> {
         let may_be = open_as == OpenAs::Striped && self.inode.metadata().is_file();
         Ok(may_be && StripedFile::is_at(self.inode.proc_path())?)
     }
 
-    /// The layout of a manifest. Its objects are found from the directory that its name was looked
-    /// up in.
+    /// Opens the layout of a manifest. Its objects are found from the directory that its name was
+    /// looked up in.
     pub fn layout(self, what: &'static str) -> Result<Layout, Failure> {
         let Some(entry) = self.entry else {
-            // Links in what the command line names are followed, the last part too.
+            // Links in paths of the command line are followed, the last part too.
             let real = std::fs::canonicalize(self.path);
             let real = real.map_err(|error| Failure::of_io(what, self.path, &error))?;
             return layout_at(what, &Entry::of_path(&real)?, self.inode);
@@ -99,7 +97,7 @@ impl Found<'_> {
         layout_at(what, entry, self.inode)
     }
 
-    /// Its size as a striped file, if it is one that is opened as such.
+    /// Returns its size as a striped file, if it is opened as one.
     pub fn size_of_striped(self, open_as: OpenAs) -> Option<u64> {
         let layout = self.is_striped(open_as).ok()?.then(|| self.layout("opening"))?;
         let file = StripedFile::of_layout(layout.ok()?, &File::options().read(true));
@@ -107,7 +105,7 @@ impl Found<'_> {
     }
 }
 
-/// The layout of a marked manifest that was looked up by this name and is this inode.
+/// Opens the layout of a marked manifest that was looked up by this name and is this inode.
 pub fn layout_at(what: &'static str, entry: &Entry, inode: &Inode) -> Result<Layout, Failure> {
     let path = entry.path();
     let layout = Layout::open_marked_at(entry.dir.as_fd(), &path);
@@ -134,15 +132,15 @@ impl Source {
             && metadata.is_file()
             && rustix::io::pread(&file, &mut [0u8; 1][..], 0).is_ok_and(|bytes| bytes > 0);
         if is_secretive {
-            // As in /proc: an empty copy would be taken for the content.
-            let cause = "the file has content and does not tell how much";
+            // As in /proc: an empty copy would pass for the content.
+            let cause = "the file has content but reports a size of zero";
             return Err(Failure::of_rule("opening", path, cause, "`cat` reads it to its end"));
         }
         let identity = identity_of(&file, &metadata, size);
         Ok(Source { file, metadata, size, path: path.to_owned(), identity })
     }
 
-    /// Whether it is a block device.
+    /// Returns true if it is a block device.
     pub fn is_device(&self) -> bool {
         self.file.kind() == FileKind::BlockDevice
     }
@@ -152,12 +150,12 @@ impl Source {
         if self.is_device() { Holes::Filled } else { Holes::Kept }
     }
 
-    /// Whether its bytes lie in objects.
+    /// Returns true if its bytes lie in objects.
     pub fn is_striped(&self) -> bool {
         self.file.striping().is_some()
     }
 
-    /// Whether its bytes, or some of them, lie in this file or on this device.
+    /// Returns true if some of its bytes lie in this file or on this device.
     pub fn has_object(&self, found: &Metadata) -> bool {
         let is_it = |fd: BorrowedFd<'_>| {
             rustix::fs::fstat(fd).is_ok_and(|object| {
@@ -197,9 +195,9 @@ fn identity_of(file: &File, metadata: &Metadata, size: u64) -> SourceIdentity {
         return identity;
     }
     let times = file.object_descriptors().map(|object| {
-        let told = rustix::fs::fstat(object);
-        told.map_or((i64::MAX, 0), |told| {
-            (told.st_mtime, i64::try_from(told.st_mtime_nsec).unwrap_or(0))
+        let stat = rustix::fs::fstat(object);
+        stat.map_or((i64::MAX, 0), |stat| {
+            (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0))
         })
     });
     times.fold(identity, |identity, (seconds, nanoseconds)| {

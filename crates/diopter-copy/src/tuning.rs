@@ -1,20 +1,19 @@
-//! How many requests of a copy are in flight, and how large each is, where the command line leaves
-//! that open: what moves most bytes, with as few as do. Nothing is measured here but what a
-//! transfer tells.
+//! The number and size of requests in flight that the options leave open: those that move most
+//! bytes, with as few requests as possible. The transfers are measured elsewhere.
 
 use diopter::{DepthController, DepthReport, Progress};
 
 use crate::shape::Shape;
 
-/// Finds depth and size, for copying and for reading back apart: a target that is written and one
-/// that is read are two devices.
+/// Finds depth and size, separately for copying and for reading back: the target is written in one
+/// and read in the other.
 pub struct Tuning {
     shape: Shape,
     copying: DepthController,
     reading: DepthController,
 }
 
-/// What a request is now.
+/// The current size and number of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// Bytes of one request.
@@ -24,13 +23,13 @@ pub struct Now {
 }
 
 impl Tuning {
-    /// Begins with the whole shape, and never leaves it.
+    /// Begins with the whole shape, which is the maximum.
     pub fn new(shape: Shape) -> Tuning {
         let controller = DepthController::with_sizes(shape.depth, shape.halvings_max);
         Tuning { shape, copying: controller.clone(), reading: controller }
     }
 
-    /// What to have in flight now.
+    /// Returns the current size and number of requests.
     pub fn now(&self, is_copy: bool) -> Now {
         let controller = if is_copy { &self.copying } else { &self.reading };
         let (depth, halvings) = match self.shape.is_depth_open {
@@ -41,19 +40,19 @@ impl Tuning {
         Now { block: self.shape.block >> halvings, depth }
     }
 
-    /// Takes in what a transfer has done.
+    /// Adds the progress of a transfer.
     pub fn note(&mut self, is_copy: bool, progress: Progress) {
         if self.shape.is_depth_open {
             self.controller(is_copy).note(progress);
         }
     }
 
-    /// A transfer begins: what was before has nothing to do with it.
+    /// Notes that a transfer begins, with which earlier progress is not compared.
     pub fn interrupt(&mut self, is_copy: bool) {
         self.controller(is_copy).interrupt();
     }
 
-    /// What was found for copying, if it was looked for.
+    /// Returns the result for copying, if one was sought.
     pub fn report(&self) -> Option<DepthReport> {
         self.shape.is_depth_open.then(|| self.copying.report())
     }

@@ -23,7 +23,7 @@ pub struct Walk {
 struct Level {
     dir: Rc<Dir>,
     names: VecDeque<OsString>,
-    /// Whether it cannot be read on.
+    /// True if no more names can be read.
     is_broken: bool,
 }
 
@@ -44,7 +44,7 @@ impl Walk {
         self.levels.push(Level { dir, names: VecDeque::new(), is_broken: false });
     }
 
-    /// The next step; `None` when every directory is left.
+    /// Returns the next step; `None` when every directory is left.
     pub fn step(&mut self) -> Option<Event> {
         let level = self.levels.last_mut()?;
         if level.names.is_empty() && !level.is_broken {
@@ -75,19 +75,19 @@ impl Walk {
     }
 }
 
-/// How far a walk goes.
+/// The bounds of a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds<'a> {
-    /// Whether the path itself may be a link that leads to what is visited.
+    /// True if the path itself may be a link, which is followed.
     pub follows_links: bool,
     /// Directories of other file systems are not entered.
     pub one_file_system: bool,
-    /// One that arrives ends the walk.
+    /// Ends the walk.
     pub stop: &'a StopFlag,
 }
 
-/// Visits everything at and below a path but directories. What cannot be looked at is left out: it
-/// is reported when it is copied.
+/// Visits everything at and below a path but directories. A name that cannot be opened is left out:
+/// it is reported when it is copied.
 pub fn visit_files(path: &Path, bounds: Bounds<'_>, mut visit: impl FnMut(Found<'_>)) {
     let Ok(root) = Inode::of_path(path, bounds.follows_links) else { return };
     if !root.metadata().is_dir() {
@@ -104,15 +104,15 @@ pub fn visit_files(path: &Path, bounds: Bounds<'_>, mut visit: impl FnMut(Found<
         if !inode.metadata().is_dir() {
             visit(Found { inode: &inode, entry: Some(&entry), path: &entry.path() });
         } else if bounds.one_file_system && inode.id().0 != root.id().0 {
-            // A mount point: what is below it is not copied.
+            // A mount point: the files below it are not copied.
         } else if let Ok(dir) = entry.open_dir() {
             walk.enter(dir);
         }
     }
 }
 
-/// Lets the process have as many open files as its hard limit allows: a walk holds two for each
-/// level. Where that is refused, a deep tree fails with EMFILE.
+/// Raises the limit of open files of this process to its hard limit: a walk needs two for each
+/// level. If that fails, a deep tree fails with EMFILE.
 pub fn raise_open_files_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap_or(());

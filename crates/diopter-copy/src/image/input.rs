@@ -1,4 +1,4 @@
-//! What is copied out of an image, or into one.
+//! Sources inside an image, and those that are copied into one.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -16,10 +16,10 @@ use crate::stop::StopFlag;
 /// A file inside an image, or one that is copied into an image.
 pub struct Input {
     file: File,
-    /// Of the file, or of the image that it lies in; from before it was read.
+    /// Metadata of the file, or of the image that it lies in, from before it was read.
     pub metadata: Metadata,
     pub size: u64,
-    /// For messages.
+    /// Its path, for messages.
     pub path: PathBuf,
     /// Where it has data, if the file system of the machine does not know.
     ranges: Option<DataRanges>,
@@ -116,7 +116,7 @@ impl Content for Input {
     }
 }
 
-/// The failure of an operation on a name inside an image.
+/// Returns the failure of an operation on a name inside an image.
 pub fn cannot(what: &'static str, on: &Path, error: &Error) -> Failure {
     let (cause, remedy) = image_path::told(error);
     Failure::of_rule(what, on, &cause, &remedy)

@@ -1,5 +1,5 @@
-//! `dio cp -r` out of an image: directories, files and symbolic links. What an image says is not to
-//! be trusted: nothing of it is written outside the target, whatever its names and links are.
+//! `dio cp -r` out of an image: directories, files and symbolic links. An image is untrusted input:
+//! nothing is written outside the target, whatever the names and links in the image are.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -25,11 +25,11 @@ use crate::temporary;
 /// Names of one level that are held at a time.
 const NAMES_AT_ONCE: usize = 32;
 
-/// Levels of directories: half of what a path of the kernel's `PATH_MAX` can name. What is held of
-/// them is some 10 MiB.
+/// Levels of directories: half of what a path of the kernel's `PATH_MAX` can name. They take some
+/// 10 MiB.
 const DEPTH_MAX: usize = 1024;
 
-/// Names of one tree. What is remembered of them is some 80 MiB.
+/// Names of one tree. The record of them takes some 80 MiB.
 const NAMES_MAX: usize = 1 << 22;
 
 const CHECK: &str =
@@ -40,21 +40,22 @@ struct Level {
     inode: u64,
     /// Names that were read and are still to do.
     names: std::vec::IntoIter<Entry>,
-    /// Where to go on reading.
+    /// Where the next names are.
     next: Option<u64>,
     target: Rc<Dir>,
-    /// Permissions that it gets when it is full; `None` for one that was there before.
+    /// Permissions that it gets when it is complete; `None` for one that existed before.
     mode: Option<u32>,
     /// Bytes of the path of its parent in the image.
     parent_bytes: usize,
 }
 
-/// The cost of a tree, held against its volume. In a sound volume each block with names is met
-/// once, an inode has no more names than it counts, and files have no more bytes than there are.
+/// The cost of a tree, compared with its volume. In a sound volume each block with names is met
+/// once, an inode has no more names than it counts, and files map no more bytes than the volume
+/// has.
 #[derive(Default)]
 struct Budget {
     names: usize,
-    /// Inodes that can be met only once: directories, and what has one name.
+    /// Inodes that can be met only once: directories, and files with one name.
     met: HashSet<u64>,
     /// Blocks of directories.
     blocks: HashSet<u64>,
@@ -73,13 +74,13 @@ impl Budget {
         Ok(())
     }
 
-    /// Counts what a name leads to.
+    /// Counts the inode of a name.
     fn add_node(&mut self, node: &Node) -> Result<(), ImageError> {
         let is_met_once = node.kind == NodeKind::Directory || node.links < 2;
         if is_met_once && !self.met.insert(node.inode) {
             let what = match node.kind {
-                NodeKind::Directory => "a directory that is in two places",
-                _ => "a second name of a file that counts one",
+                NodeKind::Directory => "a directory has two parents",
+                _ => "a file with a link count of one has a second name",
             };
             let error = ImageError::new(ImageErrorKind::Corrupt, what);
             return Err(error.with_remedy(CHECK).on_inode(node.inode));
@@ -92,7 +93,7 @@ impl Budget {
         if self.blocks.insert(block) {
             return Ok(());
         }
-        let what = format!("the names at byte {block} of the image are in two places");
+        let what = format!("two directories have the block of names at byte {block} of the image");
         Err(ImageError::new(ImageErrorKind::Corrupt, what).with_remedy(CHECK))
     }
 
@@ -109,7 +110,7 @@ impl Budget {
     }
 }
 
-/// A bound that a tree goes beyond.
+/// The error of a tree that exceeds a bound.
 fn beyond(what: String) -> ImageError {
     ImageError::new(ImageErrorKind::Refused, what).with_remedy(CHECK)
 }
@@ -220,7 +221,7 @@ impl Tree<'_, '_> {
         self.levels.push(Level { inode, names, next: Some(0), target, mode, parent_bytes });
     }
 
-    /// Leaves the directory in work, which is full.
+    /// Leaves the directory in work, which is complete.
     fn leave(&mut self) -> Result<(), Failure> {
         let level = self.levels.pop().expect("a directory is in work");
         self.path.truncate(level.parent_bytes);
@@ -309,23 +310,23 @@ fn shown(inside: &Inside, path: &[u8]) -> PathBuf {
     PathBuf::from(image_path::shown(&inside.image_path, path))
 }
 
-/// Refuses what would be a way out of the target.
+/// Refuses a name that leads out of the target.
 fn check_name(name: &[u8], shown: &Path) -> Result<(), Failure> {
     let is_way = matches!(name, b"" | b"." | b"..") || name.iter().any(|it| matches!(it, b'/' | 0));
     if !is_way {
         return Ok(());
     }
-    let cause = "a name that can't be";
+    let cause = "the name is invalid";
     Err(Failure::of_rule("copying", shown, cause, image_path::remedy_of(ImageErrorKind::Corrupt)))
 }
 
-/// Makes a link beside the target, and gives it the name.
+/// Makes a link under a temporary name, and renames it to the target.
 fn make_link(leads_to: &[u8], target: &dir::Entry) -> Result<(), Failure> {
     let made = |errno| Failure::of_errno("making the link", &target.path(), errno);
     let name = temporary::unused_name(target)?;
     name.make_link(OsStr::from_bytes(leads_to)).map_err(made)?;
     name.rename_to(target).map_err(|errno| {
-        // The reason is reported; that it could not be cleaned up is of the same kind.
+        // The reason is reported; a failure to clean up has the same one.
         name.remove().unwrap_or(());
         made(errno)
     })

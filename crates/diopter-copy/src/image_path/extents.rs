@@ -128,7 +128,9 @@ pub struct MappedBytes {
 /// The ranges of a file inside an image that have bytes, found as a copy proceeds.
 #[derive(Clone, Debug)]
 pub struct DataRanges {
+    /// The image.
     pub image: Image,
+    /// The file in it.
     pub inode: u64,
     /// Ends the copy.
     pub stop: StopFlag,

@@ -16,9 +16,13 @@ pub use name::{InsideName, split};
 
 /// An open image, and a path in it.
 pub struct Inside {
+    /// The image.
     pub image: Image,
+    /// The path of the image.
     pub image_path: PathBuf,
+    /// The path inside the image.
     pub path: Vec<u8>,
+    /// The inode of that path.
     pub node: Node,
 }
 

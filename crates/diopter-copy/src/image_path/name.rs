@@ -10,6 +10,7 @@ const SEPARATOR: &[u8] = b"::/";
 /// A path inside an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InsideName {
+    /// The image or device.
     pub image: PathBuf,
     /// The path from its root: begins with a slash, and may be any bytes.
     pub path: Vec<u8>,

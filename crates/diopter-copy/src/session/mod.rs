@@ -1,5 +1,5 @@
-//! One run: what every part of it shares. The bytes are moved in [`transfer`]; what is copied, and
-//! where to, is decided in the modules below this one.
+//! One run: the state that all of it shares, and in [`transfer`] the passes over the bytes of a
+//! file. The modules below this one decide what is copied, and where to.
 
 mod transfer;
 
@@ -11,7 +11,7 @@ use diopter::{DepthPolicy, EngineOptions, Policies};
 
 use crate::dir::Dir;
 use crate::failure::{Failure, Step, Stop};
-use crate::fit::Wishes;
+use crate::fit::PreferredSizes;
 use crate::objects::Objects;
 use crate::observer::{Notice, Observer};
 use crate::options::Options;
@@ -42,11 +42,11 @@ pub enum InWork {
 pub struct Session<'a> {
     pub options: &'a Options,
     pub counts: Counts,
-    /// With `striped`: the objects of all striped files among the sources and targets.
+    /// With `striped`, the objects of all striped files among the sources and targets.
     pub objects: Objects,
     in_work: InWork,
     pipeline: Pipeline,
-    wishes: Wishes,
+    sizes: PreferredSizes,
     stop: &'a StopFlag,
     observer: &'a mut dyn Observer,
     /// Directories that are being filled: each is flushed once, when it is complete.
@@ -69,7 +69,7 @@ impl<'a> Session<'a> {
             objects: Objects::default(),
             in_work: InWork::default(),
             pipeline,
-            wishes: Wishes::default(),
+            sizes: PreferredSizes::default(),
             stop,
             observer,
             filling: Vec::new(),

@@ -98,11 +98,11 @@ impl Session<'_> {
     pub fn fit_requests(&mut self, source: &dyn Content, target: &File) -> Result<(), Failure> {
         let Options { bs, iodepth, .. } = *self.options;
         let (usual, size) = (Shape::new(bs, iodepth)?, source.size());
-        let mut wish = None;
+        let mut preferred = None;
         if source.has_preference() && bs.is_none() && !usual.is_one_block(size) {
-            wish = self.wishes.of(target, size).or_else(|| self.wishes.of(source.file(), size));
+            preferred = self.sizes.of(target, size).or_else(|| self.sizes.of(source.file(), size));
         }
-        let shape = Shape::fitted(bs, iodepth, wish)?;
+        let shape = Shape::fitted(bs, iodepth, preferred)?;
         self.pipeline.reshape(shape).map_err(|error| {
             let error = diopter::Error::from(error);
             Failure::of_engine("setting up for", source.path(), &error)

@@ -1,8 +1,8 @@
-//! The file beside the target that a copy grows in: its name, its mark, its lock, and how it
-//! becomes the target or is removed. What is written into it is decided elsewhere.
+//! The temporary that a copy is written to, in the directory of its target: its mark, its lock, and
+//! how it becomes the target or is removed. Its content is written elsewhere.
 //!
-//! A file is taken for a temporary only if this user owns it and it has a mark that names it. What
-//! else has the name stays, and another name is taken.
+//! A file counts as a temporary only if this user owns it and it has a mark that names it. Any
+//! other file of that name is left alone, and another name is used.
 
 mod name;
 
@@ -24,59 +24,58 @@ use name::name_of;
 
 pub use name::unused_name;
 
-/// Rounds of opening and locking. One suffices but when other copies end or begin at the same
+/// Rounds of opening and locking. One is enough unless other copies begin or end at the same
 /// moment.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// How long a lock is waited for. Of a process that was killed, the kernel keeps the files of its
-/// io_uring open until what was in flight has ended (a few ms, on Linux 6.18, after the process is
-/// gone), and with them the lock: so whoever has the lock also knows that no late write of another
-/// process will come.
+/// Longest wait for a lock. After a process is killed, the kernel keeps the files of its io_uring
+/// open until its requests have completed (a few ms after the process is gone, on Linux 6.18), and
+/// with them the lock: a process that gets the lock also knows that no late write of another
+/// process follows.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(3);
 const LOCK_WAIT_SLICE: Duration = Duration::from_millis(10);
 
-/// Permissions of a temporary until it is whole: no other user may look into it before it has the
+/// Permissions of a temporary until it is complete: no other user may read it before it has the
 /// permissions of the copy.
 const MODE: u32 = 0o600;
 
-/// A target that is being written. It stays where it is when dropped.
+/// A target that is being written. Dropping it leaves the file.
 #[derive(Debug)]
 pub struct Temporary {
     /// Open for reading and writing, and locked.
     pub file: File,
     /// Every byte before this one is there already, from an earlier run.
     pub start: u64,
-    /// Whether it has a mark; without, no later run finds it.
+    /// True if it has a mark; without one, no later run finds it.
     is_marked: bool,
     record: Record,
     name: Entry,
     id: FileId,
 }
 
-/// What the temporary is for.
+/// The purpose of a temporary.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// A part of this content.
+    /// The content that it holds a part of.
     pub source: &'a SourceIdentity,
-    /// In this boot.
+    /// The id of this boot.
     pub boot: &'a str,
-    /// Whether what an earlier run wrote is used.
+    /// True if bytes that an earlier run wrote are used.
     pub is_resumed: bool,
 }
 
-/// One try at having the temporary.
+/// One attempt to get the temporary.
 enum Attempt {
     Taken(Temporary),
     /// Another process moved or made it meanwhile.
     Again,
-    /// Not under the usual name.
+    /// The usual name cannot be used.
     Elsewhere,
 }
 
-/// The end of waiting for a lock.
+/// The result of waiting for a lock.
 enum Locked {
     Ours,
-    /// Another process has it.
     Busy,
 }
 
@@ -107,23 +106,24 @@ impl Temporary {
         self.name.path()
     }
 
-    /// What keeps note of how far it is.
+    /// Returns the recorder of its progress.
     pub fn recorder(&self) -> Recorder {
         Recorder::new(self.record.clone(), self.start, self.is_marked)
     }
 
-    /// Whether a later run would go on from it: it has no owner or permissions of its source yet.
+    /// Returns true if a later run would resume it: it has no owner or permissions of its source
+    /// yet.
     pub fn is_as_made(&self) -> bool {
         let found = self.file.metadata();
         found.is_ok_and(|now| now.mode() & 0o7777 == MODE && is_own(&now))
     }
 
-    /// Gives it the name of the target, which it replaces.
+    /// Renames it to the target, which it replaces.
     pub fn publish(self, target: &Entry) -> Result<(), Failure> {
         let what = "renaming the finished copy";
         let renamed = self.name.rename_to(target);
         if let Err(errno) = renamed {
-            // A copy that cannot have its name is of no use to a later run either.
+            // A copy that cannot be renamed is of no use to a later run either.
             self.discard();
             return Err(Failure::of_errno(what, &target.path(), errno));
         }
@@ -133,8 +133,8 @@ impl Temporary {
             return Err(Failure::of_rule(what, &target.path(), cause, remedy));
         }
         if self.is_marked {
-            // Only now, so that a run that is killed leaves a temporary that the next one finds.
-            // With another name than the mark's, the mark means nothing.
+            // Only now, so that the next run finds the temporary of a run that is killed. With
+            // another name than the mark's, the mark means nothing.
             Record::remove(self.file.as_fd())
                 .map_err(|errno| Failure::of_errno("removing the record", &target.path(), errno))?;
         }
@@ -144,19 +144,19 @@ impl Temporary {
     /// Removes it.
     pub fn discard(self) {
         if self.name.is(self.id) {
-            // There is nothing to report besides the reason for which it is discarded; the next
-            // copy to this target finds it by its name.
+            // The failure for which it is discarded is reported; the next copy to this target finds
+            // the file by its name.
             self.name.remove().unwrap_or(());
         }
     }
 }
 
-/// Whether a file belongs to this process's user.
+/// Returns true if a file belongs to the user of this process.
 fn is_own(metadata: &Metadata) -> bool {
     metadata.uid() == rustix::process::geteuid().as_raw()
 }
 
-/// The record of a file, if it is a temporary of this user.
+/// Returns the record of a file, if it is a temporary of this user.
 fn record_of(name: &Entry, found: &Inode, wanted: &Wanted<'_>) -> Option<Record> {
     let metadata = found.metadata();
     let is_ours = metadata.is_file()
@@ -166,7 +166,7 @@ fn record_of(name: &Entry, found: &Inode, wanted: &Wanted<'_>) -> Option<Record>
     is_ours.then(|| Record::read(&found.proc_path(), &name.name))?
 }
 
-/// Makes a temporary that has its mark and its lock before it has its name, where the file system
+/// Makes a temporary that has its mark and its lock before it has its name, if the file system
 /// makes files without names.
 fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
@@ -181,7 +181,7 @@ fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
         match name.link(temporary.file.as_fd()) {
             Ok(()) => return Ok(Attempt::Taken(temporary)),
             Err(Errno::EEXIST) => return Ok(Attempt::Again),
-            // A file system that makes such files and gives them no name.
+            // A file system that makes such files, and cannot name them.
             Err(_) => {}
         }
     }
@@ -201,8 +201,8 @@ fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
     }
 }
 
-/// Makes a temporary that no later run finds: the usual name is another file's, or the file system
-/// keeps no marks.
+/// Makes a temporary that no later run finds: the usual name is taken, or the file system has no
+/// attributes.
 fn make_elsewhere(target: &Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
     let name = unused_name(target)?;
     let fd = name.create().map_err(|errno| failed_to_create(&name, errno))?;
@@ -210,7 +210,7 @@ fn make_elsewhere(target: &Entry, wanted: &Wanted<'_>) -> Result<Temporary, Fail
 }
 
 impl Temporary {
-    /// A new file without a mark.
+    /// Takes a new file, without a mark.
     fn of_fd(fd: &OwnedFd, name: Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
         let file = reopen(&path_of(fd.as_fd()));
         let file = file.map_err(|error| failed_to_open(&name, &error))?;
@@ -226,7 +226,7 @@ impl Temporary {
         Ok(Temporary { file, start: 0, is_marked: false, record, name, id })
     }
 
-    /// Marks it, where the file system keeps attributes.
+    /// Marks it, if the file system has attributes.
     fn mark(self) -> Temporary {
         Temporary { is_marked: self.record.write(self.file.as_fd()), ..self }
     }
@@ -244,13 +244,13 @@ fn failed_to_create(name: &Entry, errno: Errno) -> Failure {
     Failure::of_errno("creating a temporary", &name.path(), errno)
 }
 
-/// Locks a temporary; the lock says that a process is writing it.
+/// Locks a temporary; the lock means that a process is writing it.
 fn lock(temporary: &Temporary) -> Result<Locked, Failure> {
     let fd = temporary.file.as_fd();
     let deadline = Instant::now() + LOCK_WAIT_MAX;
     let mut locked = space::lock_range(fd, true, 0, 0, false);
     while locked == Ok(false) && Instant::now() < deadline {
-        // The kernel has no way to wait for a lock that ends after some time.
+        // The kernel has no call that waits for a lock for a limited time.
         std::thread::park_timeout(LOCK_WAIT_SLICE);
         locked = space::lock_range(fd, true, 0, 0, false);
     }
@@ -258,13 +258,13 @@ fn lock(temporary: &Temporary) -> Result<Locked, Failure> {
         Ok(true) => Ok(Locked::Ours),
         Ok(false) => Ok(Locked::Busy),
         // A file system without locks (some FUSE, NFS without lockd): two copies to one target at
-        // the same time are not noticed there.
+        // the same time are not noticed.
         Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENOLCK | Errno::EINVAL) => Ok(Locked::Ours),
         Err(errno) => Err(Failure::of_errno("locking", &temporary.path(), errno)),
     }
 }
 
-/// Uses a temporary that is there, or removes it.
+/// Uses an existing temporary, or removes it.
 fn take_over(
     name: &Entry,
     found: &Inode,
@@ -293,11 +293,11 @@ fn take_over(
     match lock(&temporary)? {
         Locked::Ours if !name.is(temporary.id) => return Ok(Attempt::Again),
         Locked::Ours => {}
-        // One that was about to become the target may be locked by whoever can open the target.
+        // Any process that can open the target may lock one that was about to become the target.
         Locked::Busy if found.metadata().mode() & 0o077 != 0 => return Ok(Attempt::Elsewhere),
         Locked::Busy => return Err(is_busy(name)),
     }
-    // Of what a run leaves that was interrupted, this is always so.
+    // Always true of the temporary of an interrupted run.
     let is_as_left = temporary.file.metadata().is_ok_and(|now| {
         now.mode() & 0o7777 == MODE && now.nlink() == 1 && now.len() == wanted.source.size()
     });
