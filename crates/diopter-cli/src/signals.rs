@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 /// The signals that end a copy, each with its number as the flag holds it.
 const ENDING: [(i32, u8); 3] = [(SIGINT, 2), (SIGTERM, 15), (SIGHUP, 1)];
 
-/// What has arrived so far.
+/// The signals that arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Signals {
     flag: StopFlag,
@@ -25,7 +25,7 @@ impl Signals {
         let signals = Signals::default();
         let ignored =
             ignored_mask(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
-        let told = |error: std::io::Error| {
+        let failed = |error: std::io::Error| {
             error.raw_os_error().filter(|number| *number > 0).map_or(Errno::EINVAL, Errno::from_raw)
         };
         for (signal, number) in ENDING {
@@ -36,14 +36,14 @@ impl Signals {
             let status = 128 + signal;
             // The order matters: the first signal finds the flag down, and the second finds it up.
             signal_hook::flag::register_conditional_shutdown(signal, status, is_second.clone())
-                .map_err(told)?;
-            signal_hook::flag::register(signal, is_second).map_err(told)?;
+                .map_err(failed)?;
+            signal_hook::flag::register(signal, is_second).map_err(failed)?;
             let flag = signals.flag.number();
-            signal_hook::flag::register_usize(signal, flag, usize::from(number)).map_err(told)?;
+            signal_hook::flag::register_usize(signal, flag, usize::from(number)).map_err(failed)?;
         }
         // Past `ulimit -f` the kernel kills the process unless the signal is caught; caught, the
-        // write answers EFBIG and the temporary is removed.
-        signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(told)?;
+        // write fails with EFBIG and the temporary is removed.
+        signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
         Ok(signals)
     }
 

@@ -97,7 +97,7 @@ fn fio_is_gone_with_the_run_that_was_killed() {
     wait_for("the end of fio", || run.processes().is_empty());
 }
 
-/// A mounted file system on a loop device of its own; gone with it.
+/// A mounted file system on a loop device; unmounted and detached when dropped.
 struct Mounted {
     dir: tempfile::TempDir,
     device: String,
@@ -133,7 +133,7 @@ impl Drop for Mounted {
     }
 }
 
-/// What a tool printed; `None`, and a line with what it said, if it failed.
+/// Returns the output of a tool; `None`, and a line with its error, if it failed.
 fn run_tool(tool: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(tool).args(arguments).output();
     let output = output.map_err(|error| skip("loop", &format!("{tool}: {error}"))).ok()?;
@@ -171,7 +171,7 @@ fn a_disk_that_fills_while_the_file_is_laid_out_is_told_with_figures_and_nothing
     wait_for("the first bytes of the file", || scratch_bytes(&point) > 0);
     send(&child, Signal::STOP);
     let state = format!("/proc/{}/stat", child.id());
-    wait_for("the run to stand still", || fs::read_to_string(&state).unwrap().contains(") T "));
+    wait_for("the run to stop", || fs::read_to_string(&state).unwrap().contains(") T "));
     assert!(scratch_bytes(&point) < 200 << 20, "it was laid out before it could be stopped");
     fill(&point.join("others"));
     send(&child, Signal::CONT);

@@ -173,11 +173,12 @@ fn what_cannot_be_compared_is_told_with_its_name() {
         ("other.json", "iodepth 64 against 1; run the same job"),
         ("newer.json", "newer.json: its schema is diopter.bench/2, this dio reads"),
         ("cut.json", "cut.json: the JSON is cut off at line 1"),
-        ("text.txt", "text.txt: this is no result of dio bench"),
+        ("text.txt", "json+ or terse version 3"),
         ("absent.json", "read absent.json: No such file"),
     ] {
-        let told = place.refusal(&format!("compare base.json {name}"));
-        assert!(told.starts_with("dio compare: ") && told.contains(expected), "{name}: {told}");
+        let message = place.refusal(&format!("compare base.json {name}"));
+        let is_expected = message.starts_with("dio compare: ") && message.contains(expected);
+        assert!(is_expected, "{name}: {message}");
     }
     assert!(place.refusal("compare base.json").contains("NEW"));
 }

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::image_path;
 use crate::options::OpenAs;
 
-/// What exists at the place of a target.
+/// The file that exists at the place of a target.
 #[derive(Debug)]
 pub enum Existing {
     /// Nothing.

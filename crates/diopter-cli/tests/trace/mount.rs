@@ -69,7 +69,7 @@ impl Drop for Mount {
     }
 }
 
-/// What a tool printed; `None`, with what it said, if it failed.
+/// Returns the output of a tool; `None`, with its error, if it failed.
 fn run(tool: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(tool).args(arguments).output().unwrap();
     if !output.status.success() {

@@ -26,7 +26,7 @@ pub enum ProgressMode {
 /// The options of the command.
 #[derive(Clone, Debug)]
 pub struct CpOptions {
-    /// What is copied, and how.
+    /// The options of the copy.
     pub copy: Options,
     /// When a bar is shown.
     pub progress: ProgressMode,

@@ -1,5 +1,5 @@
-//! The bar on the terminal: one for all bytes of a run, with the name of the file that is on its
-//! way. Prints to standard error only; knows nothing of what is copied.
+//! The bar on the terminal: one for all bytes of a run, with the name of the file that is being
+//! copied. It prints to standard error only.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::ProgressMode;
 
-/// Name first, so that it is what is left of a line on a narrow terminal. No colour: it would have
+/// The name is first, so that it remains of a line on a narrow terminal. No colour: it would have
 /// to be asked for.
 const TEMPLATE: &str = "{msg} [{wide_bar}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go";
 
@@ -20,18 +20,18 @@ const NAME_LENGTH_MAX: usize = 40;
 /// Often enough to look alive between two slow requests.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A bar, or nothing where nobody looks.
+/// A bar, or nothing if standard error is not a terminal.
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<ProgressBar>,
-    /// Bytes of the passes that are over.
+    /// Bytes of the passes that completed.
     base: u64,
-    /// Bytes of the pass that is on its way.
+    /// Bytes of the pass in progress.
     size: u64,
 }
 
 impl Progress {
-    /// A bar if it is wanted and standard error is a terminal.
+    /// Returns a bar if standard error is a terminal.
     pub fn new(mode: ProgressMode) -> Progress {
         let is_shown = mode == ProgressMode::OnTerminal && std::io::stderr().is_terminal();
         let bar = is_shown.then(|| {
@@ -44,7 +44,7 @@ impl Progress {
         Progress { bar, base: 0, size: 0 }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -102,7 +102,7 @@ impl Observer for Progress {
     }
 }
 
-/// A name that is too long, with its middle left out.
+/// Shortens a long name in the middle.
 fn shortened(name: &str) -> String {
     let length = name.chars().count();
     if length <= NAME_LENGTH_MAX {
