@@ -220,7 +220,7 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Fio],
         ..plain("bench-dio", &[test(BENCH_DIO), check(SMOKE_PARITY)])
     },
-    plain("golden", &[test(GOLDEN)]),
+    plain("golden", &[test(GOLDEN), test(&["test", "-p", "diopter-copy", "--test", "observer"])]),
     Lane {
         name: "kernel",
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],

@@ -181,6 +181,16 @@ pub struct Counts {
     listed_bytes: usize,
 }
 
+impl Report {
+    /// Returns the report of a run that failed before it could begin.
+    #[must_use]
+    pub fn of_failure(failure: &Failure, elapsed: Duration) -> Report {
+        let mut counts = Counts::default();
+        counts.note_failure(failure);
+        counts.report(BackendReport::default(), elapsed, None)
+    }
+}
+
 impl Counts {
     /// Counts a failure.
     pub fn note_failure(&mut self, failure: &Failure) {

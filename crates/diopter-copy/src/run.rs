@@ -14,8 +14,8 @@ use crate::objects::Objects;
 use crate::observer::{Notice, Observer};
 use crate::options::Options;
 use crate::place::{self, Destination};
-use crate::report::{BackendReport, Counts, Report};
-use crate::session::{self, InWork, Session};
+use crate::report::Report;
+use crate::session::{self, Session, WrittenTo};
 use crate::source::Found;
 use crate::stop::{Signal, StopFlag};
 use crate::walk::{self, Bounds};
@@ -59,19 +59,17 @@ pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> 
         Ok(pipeline) => pipeline,
         Err(failure) => {
             observer.notice(Notice::Failed(&failure));
-            let mut counts = Counts::default();
-            counts.note_failure(&failure);
-            let report = counts.report(BackendReport::default(), started.elapsed(), None);
+            let report = Report::of_failure(&failure, started.elapsed());
             return Outcome { report, ended: None };
         }
     };
     let mut session = Session::new(options, pipeline, stop, observer);
     let signal = copy_all(&mut session);
-    let (counts, backend, in_work) = session.finish();
-    let left = match in_work {
-        InWork::Temporary => Left::Unchanged,
-        InWork::NewObjects => Left::UnchangedStriped,
-        InWork::InPlace(target) => Left::PartlyWritten(target),
+    let (counts, backend, written_to) = session.finish();
+    let left = match written_to {
+        WrittenTo::Temporary => Left::Unchanged,
+        WrittenTo::NewObjects => Left::UnchangedStriped,
+        WrittenTo::InPlace(target) => Left::PartlyWritten(target),
     };
     let ended = signal.map(|signal| Ended { signal, left });
     Outcome { report: counts.report(backend, started.elapsed(), signal), ended }

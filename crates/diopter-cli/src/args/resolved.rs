@@ -7,9 +7,19 @@ use diopter_copy::{Attribute, Options, Preserve};
 
 use super::definitions::{CommonArgs, CpArgs};
 use super::values::{BackendName, ColorWhen, IoDepth, ProgressWhen};
-use crate::cmd::cp::{CpOptions, ProgressMode};
 use crate::env::{BACKEND, Environment, LOG};
 use crate::log::Filter;
+
+/// The options of `dio cp`.
+#[derive(Clone, Debug)]
+pub struct CpOptions {
+    /// The options of the copy.
+    pub copy: Options,
+    /// When a bar is shown.
+    pub progress: ProgressWhen,
+    /// Prints one JSON document.
+    pub json: bool,
+}
 
 /// Settings of every command.
 pub struct Settings {
@@ -114,11 +124,7 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
         },
         backend,
     };
-    let progress = match cp.progress {
-        ProgressWhen::Auto => ProgressMode::OnTerminal,
-        ProgressWhen::Never => ProgressMode::Never,
-    };
-    CpOptions { copy, progress, json: cp.json }
+    CpOptions { copy, progress: cp.progress, json: cp.json }
 }
 
 #[cfg(test)]

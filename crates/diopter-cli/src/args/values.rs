@@ -103,7 +103,7 @@ impl From<SparseWhen> for Sparse {
 pub enum ReflinkWhen {
     /// Where the file system supports it
     Auto,
-    /// Never: every byte is copied
+    /// Every byte is copied
     Never,
 }
 

@@ -119,9 +119,9 @@ fn beyond(what: String) -> ImageError {
 struct Tree<'t, 'a> {
     session: &'t mut Session<'a>,
     inside: &'t Inside,
-    /// Directories from the root of the copy to the one in work.
+    /// Directories from the root of the copy to the current one.
     levels: Vec<Level>,
-    /// Path of the directory in work, in the image; without a slash at its end.
+    /// Path of the current directory, in the image; without a slash at its end.
     path: Vec<u8>,
     budget: Budget,
     /// True if a bound ended the copy.
@@ -174,7 +174,7 @@ impl Tree<'_, '_> {
         ended
     }
 
-    /// The failure of reading the directory in work.
+    /// Returns the failure of reading the current directory.
     fn failed(&self, error: ImageError) -> Failure {
         cannot("reading", &shown(self.inside, &self.path), &Error::from(error))
     }
@@ -188,12 +188,12 @@ impl Tree<'_, '_> {
 
     /// Reads the names from `position` on.
     fn read_names(&mut self, position: u64) -> Step<()> {
-        let level = self.levels.last_mut().expect("a directory is in work");
+        let level = self.levels.last_mut().expect("a directory is being copied");
         // A directory whose next names cannot be read is left.
         level.next = None;
         let found = self.inside.image.volume().names(level.inode, position, NAMES_AT_ONCE);
         let names = found.map_err(|error| self.failed(error))?;
-        let level = self.levels.last_mut().expect("a directory is in work");
+        let level = self.levels.last_mut().expect("a directory is being copied");
         (level.names, level.next) = (names.entries.into_iter(), names.next);
         let counted = names.block.map_or(Ok(()), |block| self.budget.add_block(block));
         counted.map_err(|error| self.ended(error))
@@ -221,9 +221,9 @@ impl Tree<'_, '_> {
         self.levels.push(Level { inode, names, next: Some(0), target, mode, parent_bytes });
     }
 
-    /// Leaves the directory in work, which is complete.
+    /// Leaves the current directory, which is complete.
     fn leave(&mut self) -> Result<(), Failure> {
-        let level = self.levels.pop().expect("a directory is in work");
+        let level = self.levels.pop().expect("a directory is being copied");
         self.path.truncate(level.parent_bytes);
         if let Some(mode) = level.mode {
             let mode = Mode::from_bits_truncate(mode & KEPT_MODE);
@@ -242,7 +242,7 @@ impl Tree<'_, '_> {
         let node = self.inside.image.volume().node(entry.inode);
         let node = node.map_err(|error| cannot("reading", &name, &error.into()))?;
         self.budget.add_node(&node).map_err(|error| self.ended(error))?;
-        let level = self.levels.last().expect("a directory is in work");
+        let level = self.levels.last().expect("a directory is being copied");
         let target = dir::Entry::new(&level.target, OsStr::from_bytes(&entry.name));
         if node.kind != NodeKind::Directory {
             return self.copy_node(node, path, &target);

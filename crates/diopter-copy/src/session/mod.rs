@@ -26,9 +26,9 @@ pub use transfer::{Output, Passed, alignment_of, stopped};
 /// More bios than any engine holds.
 const ENGINE_DEPTH: u32 = u32::MAX;
 
-/// Where the file in work is written.
+/// Where the current file is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum InWork {
+pub enum WrittenTo {
     /// In a temporary, or in no file yet.
     #[default]
     Temporary,
@@ -44,7 +44,7 @@ pub struct Session<'a> {
     pub counts: Counts,
     /// With `striped`, the objects of all striped files among the sources and targets.
     pub objects: Objects,
-    in_work: InWork,
+    written_to: WrittenTo,
     pipeline: Pipeline,
     sizes: PreferredSizes,
     stop: &'a StopFlag,
@@ -67,7 +67,7 @@ impl<'a> Session<'a> {
             options,
             counts: Counts::default(),
             objects: Objects::default(),
-            in_work: InWork::default(),
+            written_to: WrittenTo::default(),
             pipeline,
             sizes: PreferredSizes::default(),
             stop,
@@ -78,12 +78,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns the counts with what the engine has chosen, and where the file in work is written.
-    pub fn finish(mut self) -> (Counts, BackendReport, InWork) {
+    /// Returns the counts with what the engine has chosen, and where the current file is written.
+    pub fn finish(mut self) -> (Counts, BackendReport, WrittenTo) {
         let backend = self.pipeline.backend();
         let backend = BackendReport { name: backend.name.to_owned(), why: backend.why };
         self.counts.depth = self.pipeline.depth_report();
-        (self.counts, backend, self.in_work)
+        (self.counts, backend, self.written_to)
     }
 
     /// Reports and counts a failure or a difference. Returns the signal that ends the run, if any.
@@ -124,12 +124,12 @@ impl<'a> Session<'a> {
 
     /// Begins a file.
     pub fn begin_file(&mut self) {
-        self.in_work = InWork::Temporary;
+        self.written_to = WrittenTo::Temporary;
     }
 
-    /// Notes that the file in work is written to new objects.
+    /// Notes that the current file is written to new objects.
     pub fn begin_objects(&mut self) {
-        self.in_work = InWork::NewObjects;
+        self.written_to = WrittenTo::NewObjects;
     }
 
     /// Returns the attributes that a copy keeps of its source. `mode` is for one that keeps no

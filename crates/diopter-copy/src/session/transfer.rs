@@ -6,7 +6,7 @@ use std::path::Path;
 use diopter::sys::space;
 use diopter::{Errno, File};
 
-use super::{InWork, Session};
+use super::{Session, WrittenTo};
 use crate::failure::{Failure, Mismatch, Step, Stop};
 use crate::flow::{Hashing, Moved, Transfer, Zeros};
 use crate::observer::{Notice, Pass};
@@ -66,14 +66,14 @@ impl Session<'_> {
 
     /// Writes the whole content over a device, or over a file in an image, and verifies it.
     pub fn write_in_place(&mut self, source: &dyn Content, output: Output<'_>) -> Step<Passed> {
-        self.in_work = InWork::InPlace(output.path.to_owned());
+        self.written_to = WrittenTo::InPlace(output.path.to_owned());
         // Holes are written too: old bytes would show through a range that is not.
         let segments = Segments::new(Holes::Filled, source.size(), 1);
         let moved = self.move_all(source, output, (segments, Zeros::Written))?;
         self.flush(output)?;
         let passed = Passed::whole(moved);
         let verdict = self.read_back(source, output, &passed, Holes::Filled);
-        self.in_work = InWork::Temporary;
+        self.written_to = WrittenTo::Temporary;
         verdict?;
         Ok(passed)
     }
@@ -171,7 +171,7 @@ impl Session<'_> {
             self.counts.note_verified(target, source_hash, is_direct);
             return Ok(());
         }
-        let is_in_place = matches!(self.in_work, InWork::InPlace(_));
+        let is_in_place = matches!(self.written_to, WrittenTo::InPlace(_));
         let target = target.to_owned();
         let mismatch = Mismatch { target, source_hash, target_hash, is_in_place };
         self.counts.note_mismatch(&mismatch, is_direct);

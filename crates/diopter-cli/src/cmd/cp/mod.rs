@@ -5,44 +5,28 @@ mod progress;
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Instant;
 
 use diopter_bench::untrusted;
-use diopter_copy::{Ended, Failure, Left, Options, Report, shown};
+use diopter_copy::{Ended, Failure, Left, Report, shown};
 
+use crate::args::CpOptions;
 use crate::log;
 use crate::signals::Signals;
 use progress::Progress;
 
-/// When a bar is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProgressMode {
-    /// When standard error is a terminal.
-    #[default]
-    OnTerminal,
-    /// Never.
-    Never,
-}
-
-/// The options of the command.
-#[derive(Clone, Debug)]
-pub struct CpOptions {
-    /// The options of the copy.
-    pub copy: Options,
-    /// When a bar is shown.
-    pub progress: ProgressMode,
-    /// Print one JSON document.
-    pub json: bool,
-}
-
 /// Copies and returns the exit status: 0 done, 1 verify found a difference, 2 something failed,
 /// 128+n ended by signal n.
 pub fn run(options: &CpOptions, output: &mut dyn Write) -> u8 {
+    let started = Instant::now();
     diopter_copy::raise_open_files_limit();
     let signals = match Signals::listen() {
         Ok(signals) => signals,
         Err(errno) => {
-            log::line(&format!("dio cp: listening for signals failed: {errno}; try again"));
-            return 2;
+            let on = Path::new("this process");
+            let failure = Failure::of_errno("listening for signals", on, errno);
+            log::line(&format!("dio cp: {failure}"));
+            return conclude(options, &Report::of_failure(&failure, started.elapsed()), output);
         }
     };
     let mut progress = Progress::new(options.progress);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use diopter_copy::{Notice, Observer, Pass, shown};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::ProgressMode;
+use crate::args::ProgressWhen;
 
 /// The name is first, so that it remains of a line on a narrow terminal. No colour: it would have
 /// to be asked for.
@@ -32,8 +32,8 @@ pub struct Progress {
 
 impl Progress {
     /// Returns a bar if standard error is a terminal.
-    pub fn new(mode: ProgressMode) -> Progress {
-        let is_shown = mode == ProgressMode::OnTerminal && std::io::stderr().is_terminal();
+    pub fn new(mode: ProgressWhen) -> Progress {
+        let is_shown = mode == ProgressWhen::Auto && std::io::stderr().is_terminal();
         let bar = is_shown.then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             let style =
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn without_a_terminal_there_is_no_bar_and_nothing_breaks() {
-        let mut progress = Progress::new(ProgressMode::Never);
+        let mut progress = Progress::new(ProgressWhen::Never);
         assert!(!progress.wants_total());
         progress.total(10);
         progress.begins(Pass::Copy, Path::new("a"), 10);
