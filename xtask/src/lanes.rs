@@ -178,7 +178,7 @@ const LANES: &[Lane] = &[
         ..plain(
             "asan",
             &[
-                sanitized(&["test", "--target", repo::TRIPLE, "-p", "diopter-sys", "--lib"]),
+                sanitized(&["test", "--target", repo::TRIPLE, "-p", "diopter-os", "--lib"]),
                 sanitized(ASYNC_AND_CONTRACT),
             ],
         )

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use diopter::StripedFile;
-use diopter::layout::{Layout, ObjectKind};
+use diopter_layouts::layout::{Layout, ObjectKind};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,

@@ -261,7 +261,7 @@ fn next_to_nothing_of_source_and_target_stays_in_the_page_cache() {
     let size = 64 * MIB + 7;
     make_file(&source, 10, size);
     if diopter::File::open(&source).unwrap().direct_support()
-        != diopter::sys::file::DirectSupport::Full
+        != diopter_os::file::DirectSupport::Full
     {
         return skip("direct", "the directory of the tests has no direct I/O");
     }

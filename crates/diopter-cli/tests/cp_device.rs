@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use cp_support::*;
 use diopter::StripedFile;
-use diopter::layout::{CreateOptions, ObjectPlace};
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_testkit::machine::{FileSystem, Loop, Mount, run};
 
 const MIB: u64 = 1 << 20;
@@ -106,7 +106,7 @@ fn blocks_are_shared_where_the_file_system_can() {
     let (source, target) = (disk.path().join("source"), disk.path().join("target"));
     make_file(&source, 1, 20 * MIB + 3);
     let (from, to) = (File::open(&source).unwrap(), File::create(&target).unwrap());
-    if let Err(errno) = diopter::sys::space::reflink(from.as_fd(), to.as_fd()) {
+    if let Err(errno) = diopter_os::space::reflink(from.as_fd(), to.as_fd()) {
         return skip("reflink", &errno.to_string());
     }
     let told = cp_told(&["--verify"], &source, &target);

@@ -8,7 +8,7 @@ use std::process::Child;
 
 use cp_support::*;
 use diopter::StripedFile;
-use diopter::layout::{CreateOptions, ObjectPlace};
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 
 const RESIDENT_BYTES_MAX: u64 = 128 << 20;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use cp_support::*;
 use diopter::StripedFile;
-use diopter::layout::{CreateOptions, ObjectPlace};
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use rustix::process::Signal;
 
 const MIB: u64 = 1 << 20;

@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use diopter::sys::space;
 use diopter::{Errno, File};
+use diopter_os::space;
 
 use crate::device;
 use crate::dir::{Entry, Inode, id_of};

@@ -7,10 +7,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 use diopter::File;
-use diopter::layout::foreign::{self, ForeignLayout};
-use diopter::stripe::Striping;
-use diopter::sys::file::FileKind;
-use diopter::sys::queue::BlockQueue;
+use diopter_core::stripe::Striping;
+use diopter_layouts::foreign;
+use diopter_layouts::foreign::ForeignLayout;
+use diopter_os::file::FileKind;
+use diopter_os::queue::BlockQueue;
 
 /// Preferred sizes of a request, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +73,8 @@ impl Preferred {
 #[cfg(test)]
 mod tests {
     use diopter::StripedFile;
-    use diopter::layout::foreign::of_attributes;
-    use diopter::layout::{CreateOptions, ObjectPlace};
+    use diopter_layouts::foreign::of_attributes;
+    use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 
     use super::*;
 

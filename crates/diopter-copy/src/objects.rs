@@ -10,8 +10,8 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use diopter::File;
-use diopter::layout::{ObjectAccess, ObjectKind};
-use diopter::sys::file::FileKind;
+use diopter_layouts::layout::{ObjectAccess, ObjectKind};
+use diopter_os::file::FileKind;
 
 use crate::dir::FileId;
 use crate::failure::Failure;

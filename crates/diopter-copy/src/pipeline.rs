@@ -200,7 +200,7 @@ impl Pipeline {
             return;
         }
         let in_flight = u32::try_from(in_flight).expect("at most IODEPTH_MAX");
-        let (now, has_more) = (diopter::clock::now(), !flow.has_begun_all());
+        let (now, has_more) = (diopter_core::clock::now(), !flow.has_begun_all());
         let progress = Progress { now, count, bytes, in_flight, has_more };
         self.tuning.note(flow.transfer.target.is_some(), progress);
     }
@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn a_pipeline_goes_on_in_another_shape_with_new_buffers() {
         let mut content = vec![0; usize::try_from(REGISTERED_BYTES_MIN).unwrap() + 4096];
-        diopter::prng::Prng::new(1).fill(&mut content);
+        diopter_core::prng::Prng::new(1).fill(&mut content);
         let mut named = tempfile::NamedTempFile::new().unwrap();
         named.write_all(&content).unwrap();
         let file = File::open(named.path()).unwrap();

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use diopter::Errno;
-use diopter::layout::MANIFEST_ATTRIBUTE;
+use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 
 use crate::dir::Inode;
@@ -180,7 +180,7 @@ pub fn copy_object(
             .map_err(failed("setting the owner"))?;
     }
     for inherited in INHERITED {
-        diopter::sys::xattr::remove(copy, inherited).map_err(failed("removing an access list"))?;
+        diopter_os::xattr::remove(copy, inherited).map_err(failed("removing an access list"))?;
     }
     if let Some(mode) = mode_of(metadata, attributes, false) {
         let mode = mode & Mode::from_bits_truncate(0o777);

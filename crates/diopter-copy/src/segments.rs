@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use diopter::extent::ObjectIndex;
-use diopter::stripe::Striping;
-use diopter::sys::space::{seek_data, seek_hole};
 use diopter::{Errno, File, ObjectOffset};
+use diopter_core::extent::ObjectIndex;
+use diopter_core::stripe::Striping;
+use diopter_os::space::{seek_data, seek_hole};
 
 use crate::image_path::DataRanges;
 
@@ -122,9 +122,10 @@ fn next_hole(fd: BorrowedFd<'_>, from: u64) -> Result<Option<u64>, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use diopter::StripedFile;
-    use diopter::layout::{CreateOptions, ObjectPlace};
+    use diopter_layouts::layout::{CreateOptions, ObjectPlace};
+
+    use super::*;
 
     const MIB: u64 = 1 << 20;
 

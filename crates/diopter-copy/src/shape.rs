@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use diopter::sys::buf::Pages;
 use diopter::{Errno, IoBuf};
+use diopter_os::buf::Pages;
 
 use crate::failure::Failure;
 use crate::fit::Preferred;

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use diopter::layout::Layout;
-use diopter::sys::file::FileKind;
 use diopter::{File, StripedFile};
+use diopter_layouts::layout::Layout;
+use diopter_os::file::FileKind;
 
 use crate::dir::{Entry, Inode, unless_proc_is_missing};
 use crate::failure::Failure;

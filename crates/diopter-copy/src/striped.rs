@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use diopter::layout::{Layout, ObjectKind};
 use diopter::{Errno, File, LayoutError, StripedFile};
+use diopter_layouts::layout::{Layout, ObjectKind};
 
 use crate::dir::{Entry, Inode};
 use crate::failure::{Failure, Step};

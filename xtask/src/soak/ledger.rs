@@ -39,7 +39,7 @@ const BESIDE_ENGINE: &[&str] = &[
     "probe.rs",
 ];
 
-const OS: &str = "crates/diopter-sys/src";
+const OS: &str = "crates/diopter-os/src";
 const LIBRARY: &str = "crates/diopter/src";
 
 impl Sources {
@@ -243,7 +243,7 @@ mod tests {
         let has = |sources, path: &str| files(sources).lines().any(|line| line == path);
         let layout = "crates/diopter/src/layout/mod.rs";
         assert!(has(Sources::Copy, layout) && !has(Sources::Engine, layout));
-        for path in ["crates/diopter/src/engine/mod.rs", "crates/diopter-sys/src/slab.rs"] {
+        for path in ["crates/diopter/src/engine/mod.rs", "crates/diopter-os/src/slab.rs"] {
             assert!(has(Sources::Engine, path) && has(Sources::Copy, path), "{path}");
         }
         for beside in BESIDE_ENGINE {

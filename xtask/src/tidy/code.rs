@@ -35,7 +35,7 @@ const WITHOUT_UNSAFE: [&str; 8] = [
 const THREAD_PATHS: [&str; 3] = ["std::thread", "std::sync", "core::sync"];
 
 const ENGINE: &str = "crates/diopter/src/";
-const KERNEL: &str = "crates/diopter-sys/";
+const KERNEL: &str = "crates/diopter-os/";
 
 /// The rules of this file, over one Rust file.
 pub fn check(source: &Source, findings: &mut Vec<Finding>) {
@@ -73,7 +73,7 @@ fn check_words(source: &Source, findings: &mut Vec<Finding>) {
 fn check_unsafe(source: &Source, findings: &mut Vec<Finding>) {
     if !source.path.starts_with(KERNEL) {
         for at in words(source.code(), "unsafe") {
-            let what = "unsafe outside diopter-sys; move it there, behind a safe function";
+            let what = "unsafe outside diopter-os; move it there, behind a safe function";
             findings.push(source.finding_at(at, what.to_owned()));
         }
     }
@@ -157,7 +157,7 @@ fn check_doors(source: &Source, findings: &mut Vec<Finding>) {
 }
 
 fn check_printing(source: &Source, findings: &mut Vec<Finding>) {
-    let printing_ends = [ENGINE, "crates/diopter-sys/src/"];
+    let printing_ends = [ENGINE, "crates/diopter-os/src/"];
     if !printing_ends.iter().any(|dir| source.path.starts_with(dir)) || source.is_test() {
         return;
     }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn unsafe_stands_only_in_the_kernel_crate() {
-        check("crates/diopter-sys/src/buf.rs", "unsafe fn a() {}", 0);
+        check("crates/diopter-os/src/buf.rs", "unsafe fn a() {}", 0);
         check(ENGINE_FILE, "unsafe fn a() {}", 1);
         check(ENGINE_FILE, "// unsafe is not written here\n", 0);
     }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn an_empty_reason_for_unsafe_is_found() {
-        let file = "crates/diopter-sys/src/buf.rs";
+        let file = "crates/diopter-os/src/buf.rs";
         check(file, "// SAFETY: the slot owns the page until the completion is reaped.", 0);
         check(file, "// SAFETY: This is safe.", 1);
         check(file, "// SAFETY: the values are valid here", 1);

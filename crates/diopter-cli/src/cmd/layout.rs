@@ -1,8 +1,8 @@
 //! The layout of a file over several objects, by a distributed file system or as a striped file,
 //! for `dio probe` and `dio explain`.
 
-use diopter::layout::foreign::{ForeignError, ForeignLayout};
-use diopter::stripe::Striping;
+use diopter_core::stripe::Striping;
+use diopter_layouts::foreign::{ForeignError, ForeignLayout};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -100,7 +100,7 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
-    use diopter::layout::foreign::of_attributes;
+    use diopter_layouts::foreign::of_attributes;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 //! there is nothing to compare with.
 
 use diopter::StripedFile;
-use diopter::layout::{CreateOptions, ObjectPlace};
+use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 
 use super::*;
 

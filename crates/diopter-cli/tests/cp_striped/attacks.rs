@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use diopter::layout::{Manifest, Object, ObjectKind, Uuid};
+use diopter_layouts::layout::{Manifest, Object, ObjectKind, Uuid};
 
 use super::*;
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use diopter::sys::{residency, space};
+use diopter_os::{residency, space};
 
 /// Longest wait for anything that should happen.
 pub const PATIENCE: Duration = Duration::from_secs(120);

@@ -8,8 +8,8 @@ mod tree;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use diopter::map::image::{NodeKind, Use};
 use diopter::{Error, FileRange};
+use diopter_images::image::{NodeKind, Use};
 
 use crate::device;
 use crate::failure::{Failure, Step};

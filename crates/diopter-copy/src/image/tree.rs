@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use diopter::map::image::{Entry, ImageError, Node, NodeKind};
 use diopter::{Error, ImageErrorKind};
+use diopter_images::image::{Entry, ImageError, Node, NodeKind};
 use rustix::fs::Mode;
 
 use super::input::{Input, cannot};
@@ -17,10 +17,9 @@ use super::out::{self, KEPT_MODE};
 use crate::dir::{self, Dir};
 use crate::failure::{Failure, Step, Stop};
 use crate::image_path::{self, Inside, MappedBytes};
-use crate::place;
 use crate::session::Session;
 use crate::stop::Signal;
-use crate::temporary;
+use crate::{place, temporary};
 
 /// Names of one level that are held at a time.
 const NAMES_AT_ONCE: usize = 32;

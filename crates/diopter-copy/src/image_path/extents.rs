@@ -1,9 +1,9 @@
 //! The extents of a file inside an image: counted, searched for data, checked before a write.
 
-use diopter::extent::{Extent, ExtentState};
-use diopter::map::image::walk::ExtentWalk;
-use diopter::map::image::{Node, Volume};
 use diopter::{Errno, FileRange, Image, ImageError, ImageErrorKind};
+use diopter_core::extent::{Extent, ExtentState};
+use diopter_images::image::walk::ExtentWalk;
+use diopter_images::image::{Node, Volume};
 
 use crate::stop::StopFlag;
 

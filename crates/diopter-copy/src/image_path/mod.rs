@@ -6,10 +6,10 @@ mod name;
 
 use std::path::{Path, PathBuf};
 
-use diopter::map::image::walk::ExtentWalk;
-use diopter::map::image::{Node, NodeKind, Use};
 use diopter::probe::probe;
 use diopter::{BackendKind, Error, File, FileRange, Image, ImageError, ImageErrorKind, SetupError};
+use diopter_images::image::walk::ExtentWalk;
+use diopter_images::image::{Node, NodeKind, Use};
 
 pub use extents::{DataRanges, ExtentCounts, MappedBytes, check_overwrite};
 pub use name::{InsideName, split};

@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use diopter::sys::space;
 use diopter::{Errno, File};
+use diopter_os::space;
 
 use super::{Session, WrittenTo};
 use crate::failure::{Failure, Mismatch, Step, Stop};

@@ -12,8 +12,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use diopter::sys::space;
 use diopter::{Errno, File};
+use diopter_os::space;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
 

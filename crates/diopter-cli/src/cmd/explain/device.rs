@@ -3,11 +3,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use diopter::extent::ObjectIndex;
-use diopter::stripe::Striping;
-use diopter::sys::fiemap::{FiemapExtent, fiemap};
-use diopter::sys::residency::residency;
 use diopter::{FileOffset, FileRange, ObjectOffset};
+use diopter_core::extent::ObjectIndex;
+use diopter_core::stripe::Striping;
+use diopter_os::fiemap::{FiemapExtent, fiemap};
+use diopter_os::residency::residency;
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -4,8 +4,8 @@
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
-use diopter::layout::foreign;
 use diopter::{DepthPolicy, Policies, RoutePolicy, ShortPolicy, WaitPolicy};
+use diopter_layouts::foreign;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -266,7 +266,7 @@ fn names_of(policies: &Policies) -> PolicyNames {
     }
 }
 
-fn extent_of(extent: &diopter::extent::Extent) -> Extent {
+fn extent_of(extent: &diopter_core::extent::Extent) -> Extent {
     Extent {
         file_offset: extent.range.start(),
         length: extent.range.length(),

@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::FileTypeExt;
 
-use diopter::map::image::Use;
-use diopter::sys::queue::BlockQueue;
 use diopter::{File, FileRange};
+use diopter_images::image::Use;
+use diopter_os::queue::BlockQueue;
 use schemars::JsonSchema;
 use serde::Serialize;
 

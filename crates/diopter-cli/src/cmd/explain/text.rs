@@ -302,7 +302,7 @@ fn device_table(document: &Explain, rows_max: usize) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use diopter::layout::foreign::of_attributes;
+    use diopter_layouts::foreign::of_attributes;
 
     use super::*;
     use crate::cmd::explain::device::DeviceExtent;

@@ -4,9 +4,9 @@
 use std::os::unix::ffi::OsStrExt;
 
 use diopter::probe::{DirectFacts, ExtentShare, ExtentSummary, Mount, Probe};
-use diopter::sys::file::DirectSupport;
-use diopter::sys::queue::BlockQueue;
-use diopter::sys::residency::{Residency, ResidencySource};
+use diopter_os::file::DirectSupport;
+use diopter_os::queue::BlockQueue;
+use diopter_os::residency::{Residency, ResidencySource};
 use schemars::JsonSchema;
 use serde::Serialize;
 

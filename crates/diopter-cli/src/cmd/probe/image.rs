@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use diopter::limits::DIRECTORY_NAMES_MAX;
-use diopter::map::image::{Entry, Node, NodeKind, Use, Volume, too_many_names};
 use diopter::probe::probe;
 use diopter::{BackendKind, Error, FileRange, Image, ImageErrorKind};
+use diopter_core::limits::DIRECTORY_NAMES_MAX;
+use diopter_images::image::{Entry, Node, NodeKind, Use, Volume, too_many_names};
 
 use super::document::{self, Extents, ListedEntry, Listing, Name, ProbedImage, ProbedNode, Share};
 use crate::cmd::finding::FindingText;

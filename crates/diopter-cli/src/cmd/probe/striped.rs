@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use diopter::layout::{Layout, Object, ObjectKind};
 use diopter::probe::{DirectFacts, Probe, probe};
 use diopter::{BackendKind, File, LayoutError};
+use diopter_layouts::layout::{Layout, Object, ObjectKind};
 
 use super::document::{self, Name, PageCache, ProbedObject};
 use crate::cmd::finding::FindingText;

@@ -234,14 +234,14 @@ fn locked_memory(name: &Name) -> String {
 mod tests {
     use std::path::PathBuf;
 
-    use diopter::layout::foreign::of_attributes;
     use diopter::probe::{
         DirectFacts, ExtentShare, ExtentSummary, Facts, Kernel, MemoryLock, Mount, NameKind, Probe,
         findings,
     };
-    use diopter::sys::file::{Alignment, AlignmentSource, AtomicWrite, DirectSupport};
-    use diopter::sys::queue::BlockQueue;
-    use diopter::sys::residency::{Residency, ResidencySource};
+    use diopter_layouts::foreign::of_attributes;
+    use diopter_os::file::{Alignment, AlignmentSource, AtomicWrite, DirectSupport};
+    use diopter_os::queue::BlockQueue;
+    use diopter_os::residency::{Residency, ResidencySource};
 
     use super::*;
     use crate::cmd::probe::document;
@@ -309,7 +309,7 @@ mod tests {
                 diopter::probe::Ability { name: "uring", refusal: None },
                 diopter::probe::Ability {
                     name: "aio",
-                    refusal: Some(diopter::backend::Choice {
+                    refusal: Some(diopter_core::backend::Choice {
                         step: "set-up",
                         errno: diopter::Errno::EAGAIN,
                     }),
@@ -320,7 +320,7 @@ mod tests {
                 diopter::probe::Ability { name: "sqpoll", refusal: None },
                 diopter::probe::Ability {
                     name: "iopoll",
-                    refusal: Some(diopter::backend::Choice {
+                    refusal: Some(diopter_core::backend::Choice {
                         step: "polled read",
                         errno: diopter::Errno::EOPNOTSUPP,
                     }),

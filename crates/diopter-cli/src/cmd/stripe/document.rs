@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use diopter::LayoutError;
-use diopter::layout::{Layout, Object, ObjectKind};
+use diopter_layouts::layout::{Layout, Object, ObjectKind};
 use schemars::JsonSchema;
 use serde::Serialize;
 

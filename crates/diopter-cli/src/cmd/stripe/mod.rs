@@ -9,7 +9,7 @@ mod text;
 use std::path::Path;
 
 use diopter::LayoutError;
-use diopter::layout::{CreateOptions, Layout, ObjectPlace};
+use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
 
 use crate::args::{CreateArgs, StripeCommand};
 use crate::log;

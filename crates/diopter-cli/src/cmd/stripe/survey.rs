@@ -6,9 +6,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use diopter::layout::{Layout, OBJECT_ATTRIBUTE, Object, ObjectAccess, ObjectKind, OpenedObject};
-use diopter::sys::xattr;
 use diopter::{LayoutError, LayoutErrorKind};
+use diopter_layouts::layout::{
+    Layout, OBJECT_ATTRIBUTE, Object, ObjectAccess, ObjectKind, OpenedObject,
+};
+use diopter_os::xattr;
 
 use crate::cmd::finding::{FindingText, number};
 use crate::output;

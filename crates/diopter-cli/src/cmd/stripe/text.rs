@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use diopter::layout::{Layout, ObjectKind};
+use diopter_layouts::layout::{Layout, ObjectKind};
 
 use super::document::{Stripe, StripeObject};
 use crate::cmd::finding::{self, number};
