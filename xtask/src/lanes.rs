@@ -153,6 +153,7 @@ const LANES: &[Lane] = &[
             check(&["run", "-p", "diopter", "--example", "read_write"]),
             check(&["run", "-p", "diopter", "--example", "many_in_flight"]),
             check(&["run", "-p", "diopter", "--example", "futures"]),
+            check(&["run", "-p", "diopter-copy", "--example", "copy_file"]),
             Step {
                 variables: &[("RUSTDOCFLAGS", "-Dwarnings")],
                 ..check(&["doc", "--workspace", "--no-deps"])
@@ -235,7 +236,7 @@ const LANES: &[Lane] = &[
         uses: &[Capability::Fio],
         ..plain("bench-dio", &[test(BENCH_DIO), check(SMOKE_PARITY)])
     },
-    plain("golden", &[test(GOLDEN)]),
+    plain("golden", &[test(GOLDEN), test(&["test", "-p", "diopter-copy", "--test", "observer"])]),
     Lane {
         name: "kernel",
         needs: &[Capability::Loop, Capability::Ext4, Capability::Xfs],

@@ -10,12 +10,10 @@ mod golden_file;
 mod env;
 mod log;
 mod output;
+mod signals;
 mod size;
 
-mod image_path;
-
 mod confine;
-mod cp;
 
 mod args;
 
@@ -25,6 +23,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use args::{Command, Settings};
+use diopter_copy::image_path;
 use output::Look;
 
 fn main() -> ExitCode {
@@ -56,7 +55,7 @@ fn run(command: Command, settings: &Settings) -> Result<u8, String> {
     Ok(match command {
         Command::Cp(args) => {
             let options = args::copy_options(args, settings.backend()?);
-            cp::run(&options, &mut std::io::stdout().lock())
+            cmd::cp::run(&options, &mut std::io::stdout().lock())
         }
         Command::Compare(args) => cmd::compare::run(&args, &look),
         Command::Report(args) => cmd::report::run(&args, &look),

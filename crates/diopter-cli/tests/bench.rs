@@ -154,8 +154,8 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
         (&["--resume"], "no interrupted run"),
         (&["--job=ext3-boundary", "--with=fio:libaio"], "fio"),
     ] {
-        let told = refusal(path, arguments);
-        assert!(told.contains(expected), "{arguments:?}: {told}");
+        let message = refusal(path, arguments);
+        assert!(message.contains(expected), "{arguments:?}: {message}");
     }
     assert_eq!(std::fs::read(path.join("mine")).unwrap(), b"precious");
     let with = |path: &str| {
@@ -205,7 +205,7 @@ fn a_job_file_that_is_too_large_is_refused_and_not_cut() {
 fn start_long(dir: &Path, more: &[&str]) -> Child {
     let lists = ["--rw=read,randwrite", "--preset=diopter,linux-5.5"];
     let mut command = bench(dir, &[&LONG[..], &lists, more].concat());
-    // As from a terminal: a group of its own.
+    // As from a terminal: a separate process group.
     command.process_group(0).spawn().unwrap()
 }
 

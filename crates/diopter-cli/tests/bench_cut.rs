@@ -141,7 +141,7 @@ fn a_disk_that_fills_while_the_file_is_laid_out_is_told_with_figures_and_nothing
     wait_for("the first bytes of the file", || scratch_bytes(point) > 0);
     send(&child, Signal::STOP);
     let state = format!("/proc/{}/stat", child.id());
-    wait_for("the run to stand still", || fs::read_to_string(&state).unwrap().contains(") T "));
+    wait_for("the run to stop", || fs::read_to_string(&state).unwrap().contains(") T "));
     assert!(scratch_bytes(point) < 200 << 20, "it was laid out before it could be stopped");
     fill(&point.join("others"));
     send(&child, Signal::CONT);

@@ -44,7 +44,7 @@ const COMMANDS: [&str; 22] = [
 const SCHEMAS: [&str; 9] =
     ["bench", "compare", "cp", "explain", "probe", "stripe", "lab-kernels", "lab-bisect", "trace"];
 
-/// The command with an environment of its own, in 80 columns.
+/// The command with a clean environment, in 80 columns.
 fn dio(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
     command.args(arguments).env_clear().env("COLUMNS", "80").stdin(Stdio::null());
@@ -66,7 +66,7 @@ fn run(command: &mut Command) -> Told {
     }
 }
 
-/// What a run that must succeed silently prints.
+/// Returns the output of a run that must succeed silently.
 fn stdout_of(arguments: &[&str]) -> String {
     let told = run(&mut dio(arguments));
     assert_eq!((told.status, told.stderr.as_str()), (0, ""), "{arguments:?}");
@@ -261,8 +261,8 @@ fn a_wrong_command_line_is_exit_status_two_and_says_why() {
         (&["man", "frobnicate"], "unknown command `frobnicate`"),
         (&["man", "--out", "/nowhere/at/all"], "write man pages to /nowhere/at/all"),
     ] {
-        let told = refusal_of(arguments);
-        assert!(told.contains(words), "{arguments:?}: {told}");
+        let message = refusal_of(arguments);
+        assert!(message.contains(words), "{arguments:?}: {message}");
     }
     let nothing = run(&mut dio(&[]));
     assert_eq!(nothing.status, 2);
@@ -280,10 +280,10 @@ fn an_unclear_size_is_refused_with_its_readings() {
         ("-5", "`-5` is negative"),
         ("", "empty size; write"),
     ] {
-        let told = refusal_of(&["explain", "read", "f", "--length", "1", "--offset", size]);
-        assert!(told.contains(words), "{size}: {told}");
-        let told = refusal_of(&["cp", "a", "b", &format!("--bs={size}")]);
-        assert!(told.contains(words), "{size}: {told}");
+        let message = refusal_of(&["explain", "read", "f", "--length", "1", "--offset", size]);
+        assert!(message.contains(words), "{size}: {message}");
+        let message = refusal_of(&["cp", "a", "b", &format!("--bs={size}")]);
+        assert!(message.contains(words), "{size}: {message}");
     }
 }
 

@@ -177,8 +177,9 @@ fn what_cannot_be_compared_is_told_with_its_name() {
         ("text.txt", "text.txt: unrecognised format"),
         ("absent.json", "read absent.json: No such file"),
     ] {
-        let told = place.refusal(&format!("compare base.json {name}"));
-        assert!(told.starts_with("dio compare: ") && told.contains(expected), "{name}: {told}");
+        let message = place.refusal(&format!("compare base.json {name}"));
+        let is_expected = message.starts_with("dio compare: ") && message.contains(expected);
+        assert!(is_expected, "{name}: {message}");
     }
     assert!(place.refusal("compare base.json").contains("NEW"));
 }

@@ -1,4 +1,4 @@
-//! `dio cp` on real files: content, holes, what is kept beside the bytes, and what is told.
+//! `dio cp` on real files: content, holes, the attributes that are kept, and messages.
 
 mod cp_support;
 
@@ -185,24 +185,7 @@ fn an_access_list_of_the_dir_is_not_given_to_a_source_without_one() {
     let dir = dir();
     let (source, target) = (dir.path().join("source"), dir.path().join("in/target"));
     std::fs::create_dir(dir.path().join("in")).unwrap();
-    // posix_acl_xattr of linux/posix_acl_xattr.h: version 2, then (tag, permissions, id) of each
-    // entry: owner, user 12345, group, mask, others.
-    let none = [0xff; 4];
-    let entries = [
-        (1u16, 7u16, none),
-        (2, 7, 12_345u32.to_le_bytes()),
-        (4, 5, none),
-        (16, 7, none),
-        (32, 5, none),
-    ];
-    let mut list = vec![2, 0, 0, 0];
-    for (tag, permissions, id) in entries {
-        list.extend(tag.to_le_bytes());
-        list.extend(permissions.to_le_bytes());
-        list.extend(id);
-    }
-    let name = "system.posix_acl_default";
-    if rustix::fs::setxattr(dir.path().join("in"), name, &list, XattrFlags::empty()).is_err() {
+    if !set_default_list(&dir.path().join("in"), [5, 7, 5]) {
         return skip(Capability::Acl, "this file system has no access lists");
     }
     std::fs::write(&source, b"secret").unwrap();

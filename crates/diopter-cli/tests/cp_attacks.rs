@@ -18,7 +18,7 @@ use cp_support::*;
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, renameat_with};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// The user who attacks: nobody's number, as most systems have it.
+/// The user who attacks: the number of `nobody` on most systems.
 const ATTACKER: u32 = 65_534;
 
 const SECRET: &[u8] = b"what only the administrator may read";
@@ -38,7 +38,7 @@ struct Ground {
     open: PathBuf,
     /// Only the administrator may write here, and only the administrator may read `secret` in it.
     closed: PathBuf,
-    /// Of the administrator.
+    /// Belongs to the administrator.
     source: PathBuf,
 }
 
@@ -74,7 +74,7 @@ impl Ground {
         std::iter::once(self.closed.clone()).chain(names).map(|path| line(&path)).collect()
     }
 
-    /// Whether a file below a directory has what only the administrator may read.
+    /// Returns true if a file below a directory has content that only the administrator may read.
     fn is_disclosed(path: &Path) -> bool {
         walkdir::WalkDir::new(path).into_iter().flatten().any(|entry| {
             let is_readable = entry.metadata().is_ok_and(|found| {
@@ -85,7 +85,7 @@ impl Ground {
     }
 }
 
-/// Whether the attacks can be had here.
+/// Returns true if the attacks can run here.
 fn can_attack() -> bool {
     if !is_root() {
         skip(Capability::Root, "only the administrator has something to lose");
@@ -106,7 +106,7 @@ fn attack_until(stop: &AtomicBool, swaps: &AtomicU64, attack: &(dyn Fn() -> u64 
     }
 }
 
-/// What became of one program under attack.
+/// The results of one program under attack.
 #[derive(Debug, Default)]
 struct Tally {
     runs: u64,
@@ -153,10 +153,10 @@ fn attack(
     tally
 }
 
-/// Whether a run can succeed though names are swapped.
+/// The expected result of a run while names are swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// What is swapped in is copied like the rest, or comes too late to be seen.
+    /// The swapped file is copied like the rest, or comes too late to be seen.
     Success,
     /// A swap may be what the program must refuse.
     Either,
@@ -179,6 +179,20 @@ fn compare(
     tell(&format!("{what}: dio cp -a {ours:?}; cp -a {theirs:?}"));
     assert_eq!(ours.lost, 0, "{what}");
     assert!(outcome == Outcome::Either || ours.refused < ours.runs, "{what}: {ours:?}");
+}
+
+/// As [`compare`], into a directory that is new in each run and the attacker's. Nothing that the
+/// attacker may not change may change.
+fn compare_into(ground: &Ground, what: (&str, Outcome), swap: &(dyn Fn(&Path) -> u64 + Sync)) {
+    let target = ground.open.join("source");
+    let prepare = || {
+        clear(&target);
+        std::fs::create_dir(&target).unwrap();
+        Ground::give(&target);
+    };
+    let before = std::cell::RefCell::new(ground.picture());
+    let harm = || before.replace(ground.picture()) != ground.picture();
+    compare(what, (&ground.source, &ground.open), &|| swap(&target), &prepare, &harm);
 }
 
 /// Exchanges two names; how often that was done.
@@ -266,7 +280,6 @@ fn temporaries_of_files_and_fifos_that_are_swapped_for_links() {
         return;
     }
     let ground = Ground::new();
-    let target = ground.open.join("source");
     for number in 0..8 {
         let fifo = ground.source.join(format!("fifo{number}"));
         let mode = Mode::from_bits_truncate(0o666);
@@ -278,22 +291,9 @@ fn temporaries_of_files_and_fifos_that_are_swapped_for_links() {
             Ground::give(&path);
         }
     }
-    let prepare = || {
-        clear(&target);
-        std::fs::create_dir(&target).unwrap();
-        Ground::give(&target);
-    };
-    let before = std::cell::RefCell::new(ground.picture());
-    let harm = || before.replace(ground.picture()) != ground.picture();
     let (number, secret) = (AtomicU64::new(0), ground.closed.join("secret"));
-    let swap = || replace_new_names(&target, &[], &secret, &number);
-    compare(
-        ("temporaries", Outcome::Either),
-        (&ground.source, &ground.open),
-        &swap,
-        &prepare,
-        &harm,
-    );
+    let swap = |target: &Path| replace_new_names(target, &[], &secret, &number);
+    compare_into(&ground, ("temporaries", Outcome::Either), &swap);
 }
 
 #[test]
@@ -309,23 +309,9 @@ fn directories_that_are_made_and_swapped_for_others() {
         std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
         Ground::give(&path);
     }
-    let target = ground.open.join("source");
-    let prepare = || {
-        clear(&target);
-        std::fs::create_dir(&target).unwrap();
-        Ground::give(&target);
-    };
-    let before = std::cell::RefCell::new(ground.picture());
-    let harm = || before.replace(ground.picture()) != ground.picture();
     let number = AtomicU64::new(0);
-    let swap = || replace_made(&target, &ground.closed, &number);
-    compare(
-        ("new directories", Outcome::Success),
-        (&ground.source, &ground.open),
-        &swap,
-        &prepare,
-        &harm,
-    );
+    let swap = |target: &Path| replace_made(target, &ground.closed, &number);
+    compare_into(&ground, ("new directories", Outcome::Success), &swap);
 }
 
 /// Moves every directory in a directory away, and puts a link in its place.

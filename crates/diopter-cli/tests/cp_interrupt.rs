@@ -81,7 +81,7 @@ fn a_resumed_copy_is_verified_whole() {
     let output = cp(&["--resume", "--verify"], &source, &target);
     assert_eq!(output.status.code(), Some(1), "{}", message(&output));
     assert_eq!(std::fs::read(&target).unwrap(), OLD);
-    // The bad part is gone, so the next run has nothing to go on from and is right.
+    // The bad part is gone, so the next run starts from the beginning and is right.
     let told = cp_told(&["--resume", "--verify"], &source, &target);
     assert_eq!(told["resumed_bytes"], 0);
     let hash = blake3::hash(&std::fs::read(&source).unwrap()).to_string();
@@ -268,7 +268,7 @@ fn kill_9_at_any_moment_leaves_the_old_or_the_new_target_and_resume_completes_it
         // A little longer than the whole copy, so that its end is met too.
         let nanoseconds = u64::try_from(whole.as_nanos()).unwrap() * 11 / 10;
         let moment = Duration::from_nanos(numbers.next() % nanoseconds);
-        // Whoever did not think of --resume at first can go on as well.
+        // A run without --resume can be resumed as well.
         let first = if turn % 2 == 0 { &options[..] } else { &plain };
         let mut copy = dio().args(first).args([&source, &target]).spawn().unwrap();
         let begun = Instant::now();
@@ -283,6 +283,6 @@ fn kill_9_at_any_moment_leaves_the_old_or_the_new_target_and_resume_completes_it
         assert_same(&source, &target);
         assert_eq!(names(dir.path()), ["source", "target"]);
     }
-    tell(&format!("killed: {completed} had completed, {resumed} were gone on with"));
+    tell(&format!("killed: {completed} had completed, {resumed} were resumed"));
     tell(&format!("TRIED cp-kills: {moments} kills"));
 }

@@ -1,4 +1,4 @@
-//! How much memory `dio cp` takes: under 128 MiB, whatever it is told.
+//! The memory of `dio cp`: under 128 MiB, whatever its options.
 
 mod cp_support;
 

@@ -1,4 +1,4 @@
-//! What `dio cp` keeps of a source besides its content: what GNU cp keeps, with the same options.
+//! The attributes that `dio cp` keeps of a source: those that GNU cp keeps, with the same options.
 
 mod cp_support;
 
@@ -50,7 +50,7 @@ fn make_source(root: &Path) {
     }
 }
 
-/// What of each thing below a directory was kept.
+/// Returns the attributes of each name below a directory.
 fn picture(root: &Path) -> Vec<String> {
     let line = |entry: walkdir::DirEntry| {
         let (path, found) = (entry.path(), entry.metadata().unwrap());
@@ -78,7 +78,7 @@ fn run_with_umask(umask: &str, program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {}", message(&output));
 }
 
-/// Whether `cp` is GNU's, which the copies are compared with.
+/// Returns true if `cp` is GNU's, which the copies are compared with.
 fn has_gnu_cp() -> bool {
     let version = Command::new("cp").arg("--version").output();
     let is_gnu = version.is_ok_and(|told| told.stdout.windows(3).any(|it| it == b"GNU"));
@@ -137,26 +137,6 @@ fn the_same_is_kept_as_by_cp_with_every_option_and_umask() {
     }
 }
 
-/// The default access list of linux/posix_acl_xattr.h with an entry for user 12345.
-fn set_default_list(dir: &Path) -> bool {
-    let none = [0xff; 4];
-    let entries = [
-        (1u16, 7u16, none),
-        (2, 7, 12_345u32.to_le_bytes()),
-        (4, 5, none),
-        (16, 5, none),
-        (32, 1, none),
-    ];
-    let mut list = vec![2, 0, 0, 0];
-    for (tag, permissions, id) in entries {
-        list.extend(tag.to_le_bytes());
-        list.extend(permissions.to_le_bytes());
-        list.extend(id);
-    }
-    let name = "system.posix_acl_default";
-    rustix::fs::setxattr(dir, name, &list, XattrFlags::empty()).is_ok()
-}
-
 #[test]
 fn a_default_access_list_and_a_group_of_the_target_are_inherited_as_by_cp() {
     if !has_gnu_cp() {
@@ -166,7 +146,7 @@ fn a_default_access_list_and_a_group_of_the_target_are_inherited_as_by_cp() {
         std::fs::set_permissions(target, Permissions::from_mode(0o2775)).unwrap();
     };
     let listed = |target: &Path| {
-        if !set_default_list(target) {
+        if !set_default_list(target, [5, 5, 1]) {
             skip(Capability::Acl, "this file system has no access lists");
         }
     };

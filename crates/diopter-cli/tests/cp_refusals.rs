@@ -1,4 +1,4 @@
-//! What `dio cp` refuses: one message, exit status 2, nothing lost, nothing left.
+//! Refusals of `dio cp`: one message, exit status 2, nothing lost, nothing left.
 
 mod cp_support;
 
@@ -48,7 +48,7 @@ fn a_fifo_or_a_terminal_as_the_source_and_nobody_waits() {
 fn a_file_that_does_not_tell_its_size() {
     let dir = dir();
     let output = cp(&[], Path::new("/proc/self/status"), &dir.path().join("target"));
-    assert_refused(&output, &["does not tell how much"]);
+    assert_refused(&output, &["reports a size of zero"]);
     assert_eq!(names(dir.path()).len(), 0);
 }
 
@@ -148,7 +148,7 @@ fn more_memory_than_the_bound_and_sizes_that_mean_nothing() {
     assert_eq!(names(dir.path()), ["source"]);
 }
 
-/// Runs as somebody who has no rights here, if we are the administrator; as ourselves otherwise.
+/// Runs as a user without rights here, if we are the administrator; as ourselves otherwise.
 fn as_a_stranger(source: &Path, target: &Path) -> Option<std::process::Output> {
     let mut command = dio();
     if is_root() {
@@ -224,8 +224,8 @@ fn a_copy_that_is_not_what_was_written() {
     std::fs::write(&target, b"old").unwrap();
     let mut copy = start_slowly(&["--verify", "--json"], &source, &target);
     wait_for_start(&target, SLOW_BYTES);
-    // Somebody writes to the temporary all the time, as bad memory or a bad disk would. By direct
-    // I/O: where buffered and direct writes meet, Linux fails the next flush with EIO.
+    // Another process writes to the temporary all the time, as bad memory or a bad disk would. By
+    // direct I/O: where buffered and direct writes meet, Linux fails the next flush with EIO.
     let vandal = diopter::File::options().read(true).write(true);
     let vandal = vandal.open(temporary_of(&target)).unwrap();
     wait_for("the copy to end", || {
@@ -250,7 +250,7 @@ fn a_second_copy_to_the_same_target() {
     make_file(&source, 4, SLOW_BYTES);
     let first = start_slowly(&[], &source, &target);
     wait_for_start(&target, SLOW_BYTES);
-    // Held, since the second one waits a little before it gives up.
+    // Held, since the second one waits a little before it fails.
     send(&first, Signal::STOP);
     assert_refused(&cp(&[], &source, &target), &["another `dio cp`", "wait"]);
     assert_refused(&cp(&["--resume"], &source, &target), &["another `dio cp`"]);

@@ -164,7 +164,11 @@ fn a_tree_is_copied_with_striped_files_as_striped_files_when_that_is_asked_for()
     let told = cp_told(&["-r", "--striped", "--verify"], &source, &target);
     assert_eq!((&told["files"], &told["striped"]), (&2.into(), &1.into()));
     assert_eq!(names(&target), ["data", "data.0", "data.1", "elsewhere", "note"]);
-    assert_eq!(names(&target.join("elsewhere")).len(), 0, "all objects are beside the manifest");
+    assert_eq!(
+        names(&target.join("elsewhere")).len(),
+        0,
+        "all objects are in the directory of the manifest"
+    );
     let copy = StripedFile::open(target.join("data")).unwrap();
     assert_eq!(copy.manifest().striping(), file.manifest().striping());
     assert!(copy.manifest().is_sealed() && copy.manifest().uuid() != file.manifest().uuid());
@@ -202,7 +206,7 @@ fn what_cannot_be_done_with_a_striped_file_is_refused_and_changes_nothing() {
         assert_refused(&cp(options, source, target), words);
         assert_eq!(names(dir.path()), before, "{options:?}");
     };
-    check(&["--resume"], &source, &target, &["nothing to go on from", "leave --resume out"]);
+    check(&["--resume"], &source, &target, &["cannot resume", "leave --resume out"]);
     check(&[], &object, &target, &["is an object of the target", "name another target"]);
     check(&[], &target, &object, &["the target is an object of the source"]);
     check(&[], &target, &target, &["the same file"]);
@@ -251,7 +255,7 @@ fn a_signal_leaves_the_old_content_and_no_new_object() {
         let output = copy.wait_with_output().unwrap();
         let text = message(&output);
         assert_eq!(output.status.code(), Some(status), "{text}");
-        assert!(text.ends_with("the target in work is as it was; run it again\n"), "{text}");
+        assert!(text.ends_with("the destination is unchanged; run the command again\n"), "{text}");
         assert_eq!(names(dir.path()), before);
         assert_eq!(bytes_of(&target), OLD);
     }
@@ -272,7 +276,7 @@ fn a_kill_leaves_the_old_content_and_objects_that_info_tells() {
     assert!(text.contains("leftover-objects (notice)"), "{text}");
     cp_well(&["--verify"], &source, &target);
     assert_content(&target, &source);
-    // What the killed one left is in nobody's way, and is as it was.
+    // The files of the killed run are in the way of no process, and unchanged.
     assert_eq!(names(dir.path()).len(), 2 + 2 + 2);
 }
 

@@ -57,7 +57,7 @@ fn picture(root: &Path) -> Vec<String> {
     lines
 }
 
-/// Lets the test's directory be removed by whoever runs it.
+/// Lets any user remove the directory of the test.
 fn open_up(root: &Path) {
     std::fs::set_permissions(root.join("closed"), Permissions::from_mode(0o755)).unwrap();
 }
@@ -85,7 +85,7 @@ fn an_existing_dir_takes_the_tree_under_its_name_and_a_second_copy_changes_nothi
     for _ in 0..2 {
         cp_well(&["-a"], &source, &target);
         assert_eq!(picture(&copy), picture(&source));
-        // Only the administrator may write into a directory that nobody may write to.
+        // Only the administrator may write into a read-only directory.
         open_up(&copy);
         open_up(&source);
     }

@@ -1,4 +1,4 @@
-//! What other users wrote or placed: names and documents with terminal escapes, links and pipes
+//! Input of other users: names and documents with terminal escapes, links and pipes
 //! where root's `dio bench` works. Nothing of it acts on a terminal; nothing outside is touched.
 
 use std::ffi::OsStr;
@@ -41,7 +41,7 @@ fn check(what: &str, bytes: &[u8]) {
     assert_eq!(found, "", "{what}: {text:?}");
 }
 
-/// Keys of a result under which any text may stand.
+/// Keys of a result that may have any text.
 const TEXTS: [&str; 18] = [
     "label",
     "name",
@@ -75,7 +75,7 @@ fn poison(value: &mut serde_json::Value, key: &str) {
     }
 }
 
-/// A result with hostile text wherever a string may stand.
+/// A result with hostile text in every string.
 fn hostile_run(dir: &Path, name: &str) -> PathBuf {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diopter-bench/tests/data/reports");
     let recorded = data.join("iomap-original-dio.json");
@@ -213,7 +213,7 @@ fn mounts() -> String {
     fs::read_to_string("/proc/self/mountinfo").unwrap()
 }
 
-/// What an attacker aims at: root's mount, which is busy, and root's loop device.
+/// The targets of an attacker: root's mount, which is busy, and root's loop device.
 struct Victim {
     dir: tempfile::TempDir,
     device: Loop,
@@ -259,7 +259,7 @@ impl Drop for Victim {
     }
 }
 
-/// What another user places in a directory, for every name that a sweep could believe.
+/// Places files of another user in a directory, for every name that a sweep could believe.
 fn plant(within: &Path, victim: &Victim) {
     let targets = [("mount", victim.path("victim")), ("file-system", victim.path("victim.img"))];
     for (at, (name, target)) in targets.into_iter().enumerate() {

@@ -28,7 +28,7 @@ const MIB: u64 = 1 << 20;
 /// Bytes of `/big`: the direct blocks, two whole indirect groups of 4 KiB blocks, and more.
 const BIG: u64 = 9 * MIB;
 
-/// What a command told.
+/// The output of a command.
 struct Told {
     status: i32,
     stdout: String,
@@ -105,7 +105,7 @@ impl Place {
         }
     }
 
-    /// What a run that must succeed without a message prints.
+    /// Returns the output of a run that must succeed without a message.
     fn stdout(&self, line: &str) -> String {
         let told = self.run(line);
         assert_eq!((told.status, told.stderr.as_str()), (0, ""), "{line}");

@@ -13,7 +13,7 @@ fn report(arguments: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// What a run that must succeed silently prints.
+/// Returns the output of a run that must succeed silently.
 fn stdout_of(arguments: &[&str]) -> String {
     let (status, stdout, stderr) = report(arguments);
     assert_eq!((status, stderr.as_str()), (0, ""), "{arguments:?}");
@@ -37,14 +37,14 @@ fn recorded(name: &str) -> String {
 fn a_report_of_several_runs_has_the_ratios_of_the_mailing_list() {
     let [base, old, new] = ["original-dio", "5.5.0-old-iomap-ext4", "5.13.0-rc3-iomap-ext4"]
         .map(|name| recorded(&format!("iomap-{name}.json")));
-    let told = stdout_of(&[&base, &old, &new]);
+    let table = stdout_of(&[&base, &old, &new]);
     // The table is folded: a way has a line in each part of it.
     let lines =
-        |label: &str| -> String { told.lines().filter(|line| line.starts_with(label)).collect() };
+        |label: &str| -> String { table.lines().filter(|line| line.starts_with(label)).collect() };
     for ratio in ["1.012", "0.999", "0.777", "1.000"] {
-        assert!(lines("iomap-5.5.0-old").contains(ratio), "{ratio}: {told}");
+        assert!(lines("iomap-5.5.0-old").contains(ratio), "{ratio}: {table}");
     }
-    assert!(lines("iomap-5.13.0-rc3").contains("0.806"), "{told}");
+    assert!(lines("iomap-5.13.0-rc3").contains("0.806"), "{table}");
     let markdown = stdout_of(&["--markdown", &base, &old]);
     assert!(markdown.contains("| iomap-original-dio.json |"), "{markdown}");
     assert_eq!(stdout_of(&["--csv", &base]).lines().count(), 5, "four jobs, one round");
@@ -63,7 +63,7 @@ fn a_page_and_the_files_of_fio_are_written_whole() {
     assert_eq!(std::fs::read_dir(&written[0]).unwrap().count(), 4, "a file for each job");
     let again = stdout_of(&[written[0].to_str().unwrap(), "--csv"]);
     assert_eq!(again.lines().count(), 5, "what was written is read again");
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left beside");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "no other file is left");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `dio stripe`, and what `dio explain` and `dio probe` tell of striped files. What `dio cp` does
+//! `dio stripe`, and what `dio explain` and `dio probe` report on striped files. What `dio cp` does
 //! with them is in the tests of its name.
 
 use std::fs::File;
@@ -39,7 +39,7 @@ impl Place {
         }
     }
 
-    /// What a run that must succeed without a message prints.
+    /// Returns the output of a run that must succeed without a message.
     fn stdout(&self, line: &str) -> String {
         let told = self.run(line);
         assert_eq!((told.status, told.stderr.as_str()), (0, ""), "{line}");
@@ -64,7 +64,7 @@ impl Place {
         told.stderr
     }
 
-    /// `data`, striped over 4 objects beside it.
+    /// `data`, striped over 4 objects in its directory.
     fn with_data(self) -> Place {
         self.stdout("stripe create data --objects . . . .");
         self
@@ -245,8 +245,8 @@ fn what_cannot_be_made_is_refused_with_what_to_do_and_leaves_nothing() {
             "create data --objects . . --stripe-size 0",
             "a stripe size of 0 bytes; choose a multiple",
         ),
-        ("create data --objects . . --stripe-size 1", "1 is no multiple of 512 bytes; choose"),
-        ("create data --objects . . --stripe-size 1000", "1000 is no multiple of"),
+        ("create data --objects . . --stripe-size 1", " multiple of 512 bytes; choose"),
+        ("create data --objects . . --stripe-size 1000", " multiple of 512"),
         ("create data --objects . . --size 1M", "needs a device among the objects; leave the size"),
         ("create data --objects . taken", "taken: neither a directory nor a block device; name a"),
         ("create data --objects . nowhere", "nowhere: No such file or directory (ENOENT); check"),
@@ -262,8 +262,8 @@ fn what_cannot_be_made_is_refused_with_what_to_do_and_leaves_nothing() {
         ("rm taken", "taken: not the manifest of a striped file; name a file that"),
         ("rm nowhere", "nowhere: No such file or directory (ENOENT); check the path"),
     ] {
-        let told = place.refusal(&format!("stripe {line}"));
-        assert!(told.contains(words), "{line}: {told}");
+        let message = place.refusal(&format!("stripe {line}"));
+        assert!(message.contains(words), "{line}: {message}");
         assert_eq!(place.names(), before, "{line}");
     }
     let many = format!("stripe create data --objects{}", " .".repeat(2001));

@@ -205,7 +205,7 @@ fn lustres_stripes_are_serial_until_2_14() {
     }
 }
 
-/// Not a test of its own: the command that the test above traces.
+/// Not a separate test: the command that the test above traces.
 #[test]
 fn reads_a_striped_file() {
     let Ok(said) = std::env::var(CHILD) else { return };

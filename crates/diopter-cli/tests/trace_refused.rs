@@ -1,5 +1,5 @@
 //! `dio trace` where it cannot do all of it: signals on the way, machines that lack something,
-//! buffers that are too small. What is told, the exit status, and that no trace instance stays.
+//! buffers that are too small. The messages, the exit status, and that no trace instance stays.
 
 mod cp_support;
 #[path = "trace/mount.rs"]
@@ -23,7 +23,7 @@ fn message(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether there is an instance that the process made.
+/// Returns true if there is an instance that the process made.
 fn has_instance(process: u32) -> bool {
     let own = format!("diopter-{process}-");
     let entries = fs::read_dir(INSTANCES).into_iter().flatten().flatten();
@@ -43,7 +43,7 @@ fn child_of(process: u32, program: &str) -> Pid {
     Pid::from_raw(found.unwrap()).unwrap()
 }
 
-/// Whether commands can be traced here; if not, a line says why.
+/// Returns true if commands can be traced here; if not, a line reports why.
 fn can_trace() -> bool {
     let tried = Command::new(DIO).args(["trace", "-o", "/dev/null", "--", "true"]).output();
     let tried = tried.unwrap();
@@ -106,7 +106,7 @@ fn the_instance_of_a_trace_that_was_killed_is_removed_by_the_next_one() {
     assert!(!has_instance(trace.dio.id()));
 }
 
-/// What must be refused: the words that must be told, and the status of env(1) for it.
+/// A command that must be refused: the words of the message, and the status of env(1) for it.
 fn assert_refused(output: &Output, words: &[&str]) {
     let said = message(output);
     assert_eq!(output.status.code(), Some(125), "{said}");
@@ -126,7 +126,7 @@ fn who_is_not_root_is_told_to_be() {
     }
     let mut somebody = Command::new("setpriv");
     somebody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-    // The directory that dio lies in may not be open to everybody; what is open already is.
+    // The directory that dio lies in may not be open to every user; an open file is.
     somebody.args(["/proc/self/fd/0", "trace", "--", "true"]).stdin(File::open(DIO).unwrap());
     match somebody.output() {
         Ok(output) => assert_refused(&output, &words),
@@ -134,7 +134,7 @@ fn who_is_not_root_is_told_to_be() {
     }
 }
 
-/// Runs a trace behind some commands of a shell, in a mount namespace of its own.
+/// Runs a trace behind some commands of a shell, in a private mount namespace.
 fn trace_behind(commands: &str) -> Option<Output> {
     let can_unshare = Command::new("unshare").args(["--mount", "true"]).output();
     if !can_unshare.is_ok_and(|tried| tried.status.success()) {

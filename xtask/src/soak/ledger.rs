@@ -45,7 +45,7 @@ impl Sources {
                 [OS, CORE, LIBRARY].into_iter().map(str::to_owned).chain(beside).collect()
             }
             Sources::Copy => {
-                whole(&[OS, CORE, LAYOUTS, IMAGES, LIBRARY, "crates/diopter-cli/src/cp"])
+                whole(&[OS, CORE, LAYOUTS, IMAGES, LIBRARY, "crates/diopter-copy/src"])
             }
             Sources::Library => whole(&[OS, CORE, LAYOUTS, IMAGES, LIBRARY]),
             Sources::Parsers => whole(&[

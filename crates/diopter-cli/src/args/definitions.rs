@@ -15,10 +15,9 @@ use super::report::ReportArgs;
 use super::stripe::StripeArgs;
 use super::trace::TraceArgs;
 use super::values::{
-    self, ABOUT_SIZES, BackendName, ColorWhen, Document, IoDepth, Operation, ProgressWhen,
+    self, ABOUT_SIZES, AttributeName, BackendName, ColorWhen, Document, IoDepth, Operation,
+    ProgressWhen, ReflinkWhen, SparseWhen,
 };
-use crate::cp::preserve::Attribute;
-use crate::cp::{Reflink, Sparse};
 use crate::output::{TRACE_FAILED, TROUBLE};
 use crate::size;
 
@@ -153,13 +152,13 @@ pub struct CpArgs {
         long, value_enum, value_name = "LIST", value_delimiter = ',', num_args = 0..=1,
         require_equals = true, default_missing_value = "mode,ownership,timestamps"
     )]
-    pub preserve: Vec<Attribute>,
+    pub preserve: Vec<AttributeName>,
     /// Same as --preserve
     #[arg(short = 'p')]
     pub preserve_usual: bool,
     /// Do not preserve these attributes, even with -a or --preserve
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
-    pub no_preserve: Vec<Attribute>,
+    pub no_preserve: Vec<AttributeName>,
     /// Stay on the file system of each source: create mount points as empty directories, and skip
     /// their contents
     #[arg(short = 'x', long)]
@@ -177,10 +176,10 @@ pub struct CpArgs {
     pub resume: bool,
     /// Holes in the copy: those of the source, wherever there are zeros, or none
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
-    pub sparse: Sparse,
+    pub sparse: SparseWhen,
     /// Share the blocks of the source if the file system can
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
-    pub reflink: Reflink,
+    pub reflink: ReflinkWhen,
     /// Allow a device, a striped file on devices, or IMAGE::/PATH as the target, written in place
     #[arg(long)]
     pub overwrite: bool,

@@ -20,7 +20,7 @@ pub use compare::CompareArgs;
 pub use definitions::{Cli, Command, ExplainArgs, ProbeArgs, color_of, parse, status_of_trouble};
 pub use lab::{BisectArgs, KernelsArgs, LabCommand, RunArgs, StoreArgs};
 pub use report::ReportArgs;
-pub use resolved::{Settings, copy_options};
+pub use resolved::{CpOptions, Settings, copy_options};
 pub use stripe::{CreateArgs, StripeCommand};
 pub use trace::{TraceArgs, TraceFormat};
 pub use values::{Document, Operation, ProgressWhen};

@@ -3,12 +3,23 @@
 use clap::ValueEnum;
 use diopter::BackendKind;
 
+use diopter_copy::{Attribute, Options, Preserve};
+
 use super::definitions::{CommonArgs, CpArgs};
 use super::values::{BackendName, ColorWhen, IoDepth, ProgressWhen};
-use crate::cp::preserve::{Attribute, Preserve};
-use crate::cp::{CpOptions, ProgressMode};
 use crate::env::{BACKEND, Environment, LOG};
 use crate::log::Filter;
+
+/// The options of `dio cp`.
+#[derive(Clone, Debug)]
+pub struct CpOptions {
+    /// The options of the copy.
+    pub copy: Options,
+    /// When a bar is shown.
+    pub progress: ProgressWhen,
+    /// Prints one JSON document.
+    pub json: bool,
+}
 
 /// Settings of every command.
 pub struct Settings {
@@ -90,18 +101,20 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
     let usual = [Attribute::Mode, Attribute::Ownership, Attribute::Timestamps];
     let all = cp.archive.then_some(Attribute::All);
     let usual = usual.into_iter().filter(|_| cp.preserve_usual);
-    let kept: Vec<Attribute> = cp.preserve.into_iter().chain(all).chain(usual).collect();
-    CpOptions {
+    let kept = cp.preserve.into_iter().map(Attribute::from);
+    let kept: Vec<Attribute> = kept.chain(all).chain(usual).collect();
+    let left_out: Vec<Attribute> = cp.no_preserve.into_iter().map(Attribute::from).collect();
+    let copy = Options {
         sources: cp.sources,
         target: cp.target,
         recursive: cp.recursive || cp.archive,
-        preserve: Preserve::new(&kept, &cp.no_preserve),
+        preserve: Preserve::new(&kept, &left_out),
         one_file_system: cp.one_file_system,
         no_target_directory: cp.no_target_directory,
         verify: cp.verify,
         resume: cp.resume,
-        sparse: cp.sparse,
-        reflink: cp.reflink,
+        sparse: cp.sparse.into(),
+        reflink: cp.reflink.into(),
         overwrite: cp.overwrite,
         striped: cp.striped,
         bs: cp.bs,
@@ -110,12 +123,8 @@ pub fn copy_options(cp: CpArgs, backend: BackendKind) -> CpOptions {
             IoDepth::Fixed(depth) => Some(depth),
         },
         backend,
-        progress: match cp.progress {
-            ProgressWhen::Auto => ProgressMode::OnTerminal,
-            ProgressWhen::Never => ProgressMode::Never,
-        },
-        json: cp.json,
-    }
+    };
+    CpOptions { copy, progress: cp.progress, json: cp.json }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+use diopter_copy::{Attribute, Reflink, Sparse};
+
 use diopter_bench::document::ReadWrite;
 use diopter_bench::fio::units;
 
@@ -43,6 +45,75 @@ pub enum ProgressWhen {
     Auto,
     /// Never
     Never,
+}
+
+/// An attribute that `--preserve` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AttributeName {
+    /// Permissions and access lists; set-id bits only together with the owner
+    Mode,
+    /// User and group
+    Ownership,
+    /// Times of access and change
+    Timestamps,
+    /// The label of SELinux
+    Context,
+    /// Other extended attributes
+    Xattr,
+    /// All of these
+    All,
+}
+
+impl From<AttributeName> for Attribute {
+    fn from(name: AttributeName) -> Attribute {
+        match name {
+            AttributeName::Mode => Attribute::Mode,
+            AttributeName::Ownership => Attribute::Ownership,
+            AttributeName::Timestamps => Attribute::Timestamps,
+            AttributeName::Context => Attribute::Context,
+            AttributeName::Xattr => Attribute::Xattr,
+            AttributeName::All => Attribute::All,
+        }
+    }
+}
+
+/// Where a copy has holes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SparseWhen {
+    /// Where the source has them
+    Auto,
+    /// Also in place of blocks of zeros
+    Always,
+    /// Nowhere
+    Never,
+}
+
+impl From<SparseWhen> for Sparse {
+    fn from(when: SparseWhen) -> Sparse {
+        match when {
+            SparseWhen::Auto => Sparse::Auto,
+            SparseWhen::Always => Sparse::Always,
+            SparseWhen::Never => Sparse::Never,
+        }
+    }
+}
+
+/// When a copy shares the blocks of its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReflinkWhen {
+    /// Where the file system supports it
+    Auto,
+    /// Every byte is copied
+    Never,
+}
+
+impl From<ReflinkWhen> for Reflink {
+    fn from(when: ReflinkWhen) -> Reflink {
+        match when {
+            ReflinkWhen::Auto => Reflink::Auto,
+            ReflinkWhen::Never => Reflink::Never,
+        }
+    }
 }
 
 /// The direction of a request.

@@ -9,7 +9,7 @@ use clap_mangen::Man;
 
 use crate::args::{Cli, Document};
 use crate::output::{self, DONE, TROUBLE};
-use crate::{cmd, cp, log};
+use crate::{cmd, log};
 
 /// Prints one man page, or writes all of them into a directory.
 pub fn man(command: Option<&str>, out: Option<&Path>) -> u8 {
@@ -86,7 +86,7 @@ pub fn completions(shell: Shell) -> u8 {
 pub fn schema(document: Document) -> u8 {
     let schema = match document {
         Document::Bench => cmd::bench::json_schema(),
-        Document::Cp => cp::json_schema(),
+        Document::Cp => cmd::cp::json_schema(),
         Document::Compare => cmd::compare::json_schema(),
         Document::Explain => cmd::explain::json_schema(),
         Document::Probe => cmd::probe::json_schema(),

@@ -9,6 +9,7 @@ pub mod stripe;
 
 pub mod bench;
 pub mod compare;
+pub mod cp;
 pub mod explain;
 pub mod lab;
 pub mod probe;

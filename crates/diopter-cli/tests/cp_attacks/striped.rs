@@ -19,7 +19,7 @@ fn make_striped(path: &Path, objects: [&Path; 2]) {
     file.seal().unwrap();
 }
 
-/// So many of them, with their objects beside them.
+/// So many of them, with their objects in the same directory.
 fn make_all_striped(dir: &Path) {
     for number in 0..FILES {
         make_striped(&dir.join(format!("f{number}")), [dir, dir]);

@@ -43,7 +43,7 @@ fn refused(user: u32, dir: &Path, line: &str, words: &[&str]) {
     }
 }
 
-/// A directory of this mode with a `secret` of root's beside it; `None` without root, or where
+/// A directory of this mode with a `secret` of root's next to it; `None` without root, or where
 /// another user can't run the command.
 fn ground(mode: u32) -> Option<(tempfile::TempDir, PathBuf)> {
     if !is_root() {
@@ -308,7 +308,7 @@ fn a_manifest_that_names_others_files_does_not_keep_them_out_of_roots_backup() {
     assert_eq!(fs::read(here.join("backup/victim/important")).unwrap(), b"the victim's", "{text}");
     assert_eq!(output.status.code(), Some(2), "the manifest is not copied: {text}");
     assert!(text.contains("m.dio") && text.contains("belongs to user 65534"), "{text}");
-    // Of root's own, the same paths are no objects either: they have no mark.
+    // Of root's own, the same paths are not objects either: they have no mark.
     chown(&evil, Some(0), Some(0)).unwrap();
     fs::remove_dir_all(here.join("backup")).unwrap();
     let output = run(0, here, "cp -a --striped shared backup").unwrap();

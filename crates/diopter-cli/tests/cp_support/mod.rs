@@ -1,5 +1,5 @@
-//! What the tests of `dio cp` share: a directory on a real disk, content by seed, the command, and
-//! how its files are looked at. No test stands here.
+//! Shared by the tests of `dio cp`: a directory on a real disk, content by seed, the command, and
+//! checks of its files. It has no test.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -104,7 +104,7 @@ pub fn cached_bytes(path: &Path) -> u64 {
     found.pages_cached * u64::from(found.page_size)
 }
 
-/// Ranges of data as the file system tells them.
+/// Returns the ranges of data that the file system reports.
 pub fn data_of(path: &Path) -> Vec<Range<u64>> {
     let file = File::open(path).unwrap();
     let size = file.metadata().unwrap().len();
@@ -117,7 +117,7 @@ pub fn data_of(path: &Path) -> Vec<Range<u64>> {
     found
 }
 
-/// Whether two files have the same bytes; compared piece by piece, to be gentle on memory.
+/// Checks that two files have the same bytes, piece by piece to save memory.
 pub fn assert_same(one: &Path, other: &Path) {
     let (first, second) = (File::open(one).unwrap(), File::open(other).unwrap());
     let size = first.metadata().unwrap().len();
@@ -186,7 +186,7 @@ pub fn assert_refused(output: &Output, words: &[&str]) {
     }
 }
 
-/// What it said on standard error.
+/// Returns its standard error.
 pub fn message(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
@@ -198,7 +198,7 @@ pub fn start_slowly(options: &[&str], source: &Path, target: &Path) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits until something holds; looks often, and gives up loudly.
+/// Waits until something holds; checks often, and fails after a while.
 pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
@@ -215,7 +215,7 @@ pub fn wait_for_start(target: &Path, size: u64) {
     });
 }
 
-/// Waits until a later run could go on from the temporary.
+/// Waits until a later run could resume from the temporary.
 pub fn wait_for_record(target: &Path) {
     let temporary = temporary_of(target);
     wait_for("the record", || {
@@ -232,7 +232,29 @@ pub fn send(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(id, signal).unwrap();
 }
 
-/// Whether this process may do what only the administrator may.
+/// Returns true if this process may do what only the administrator may.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Sets the default access list of a directory, with an entry for user 12345 and these permissions
+/// of group, mask and others. Returns false if the file system has no access lists.
+pub fn set_default_list(dir: &Path, [group, mask, others]: [u16; 3]) -> bool {
+    // linux/posix_acl_xattr.h: version 2, then tag, permissions and id of each entry.
+    let none = [0xff; 4];
+    let entries = [
+        (1u16, 7u16, none),
+        (2, 7, 12_345u32.to_le_bytes()),
+        (4, group, none),
+        (16, mask, none),
+        (32, others, none),
+    ];
+    let mut list = vec![2, 0, 0, 0];
+    for (tag, permissions, id) in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(permissions.to_le_bytes());
+        list.extend(id);
+    }
+    let name = "system.posix_acl_default";
+    rustix::fs::setxattr(dir, name, &list, rustix::fs::XattrFlags::empty()).is_ok()
 }

@@ -1,5 +1,5 @@
-//! Golden files: what the command prints, kept as text beside the tests. `cargo xtask bless`
-//! rewrites them from what it prints now. No test stands here.
+//! Golden files: the output of the command, kept as text in `golden`. `cargo xtask bless` rewrites
+//! them from the current output. It has no test.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ pub fn golden(name: &str) -> PathBuf {
 
 /// Compares `told` with the file; with `DIOPTER_BLESS=1` it becomes the file.
 ///
-/// Blanks at the ends of lines are left out of both: nobody sees them, and editors take them away.
+/// Blanks at the ends of lines are left out of both: no reader sees them, and editors remove them.
 pub fn check(path: &Path, told: &str) {
     let told: String = told.lines().map(|line| format!("{}\n", line.trim_end())).collect();
     if std::env::var("DIOPTER_BLESS").is_ok_and(|value| value == "1") {

@@ -1,4 +1,4 @@
-//! What works on every kernel: probes, copies of every kind, striped files, images, refusals.
+//! Checks of every kernel: probes, copies of every kind, striped files, images, refusals.
 
 use std::fs;
 
@@ -142,7 +142,7 @@ pub fn resumed() -> Outcome {
         dio(&["cp", "--resume", "--bs=4k", "--iodepth=1", SOURCE, &target]).spawn().unwrap();
     let temporary = format!("{MOUNT}/.killed.dio-part");
     wait_for("the temporary", || {
-        assert_eq!(child.try_wait().unwrap(), None, "the copy has ended");
+        assert_eq!(child.try_wait().unwrap(), None, "the copy ended");
         fs::metadata(&temporary).is_ok_and(|found| found.len() > 0)
     });
     child.kill().unwrap();
@@ -192,7 +192,7 @@ pub fn images() -> Outcome {
     Ok(())
 }
 
-/// What is refused on the host is refused here.
+/// Refusals of the host are refusals here.
 pub fn refusals() -> Outcome {
     fs::write(SOURCE, content(1, 4096)).unwrap();
     dio_refused(&["cp", SOURCE, NVME], &[NVME, "--overwrite"]);

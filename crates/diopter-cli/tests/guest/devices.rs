@@ -173,7 +173,7 @@ impl Disks {
         for (name, end) in ["guest", "monitor"].into_iter().zip(&self.line) {
             add("-chardev", &format!("socket,id={name},fd={}", end.as_raw_fd()));
         }
-        // An interrupt of its own: that of a third serial port is the first one's.
+        // A separate interrupt: that of a third serial port is the first one's.
         add("-device", "isa-serial,chardev=guest,index=2,irq=10");
         add("-mon", "chardev=monitor,mode=readline");
         let sector = BAD_BYTE / 512;

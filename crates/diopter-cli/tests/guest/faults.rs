@@ -14,7 +14,7 @@ use crate::workload::{MOUNT, Mounted, Outcome, dio_refused, exists, refused, suc
 const SOURCE: &str = "/tmp/source";
 const TARGET: &str = "/mnt/target";
 const TEMPORARY: &str = "/mnt/.target.dio-part";
-/// Of a copy that takes seconds on the slow disk.
+/// Size of a copy that takes seconds on the slow disk.
 const LONG: usize = 16 << 20;
 const MIB: u64 = 1 << 20;
 
@@ -93,7 +93,7 @@ pub fn unwritable() -> Outcome {
     Ok(())
 }
 
-/// The file system of the target becomes read-only, as after an error of its own.
+/// The file system of the target becomes read-only, as after an error.
 pub fn read_only() -> Outcome {
     let mounted = Mounted::new(&Scsi::Slow.device(), "ext4");
     fs::write(TARGET, b"old").unwrap();
@@ -181,7 +181,7 @@ fn started(source: &str, target: &str, has_begun: impl Fn() -> bool) -> Child {
         has_ended = child.try_wait().unwrap().is_some();
         has_ended || has_begun()
     });
-    assert!(!has_ended, "the copy has ended: {:?}", child.wait_with_output().unwrap());
+    assert!(!has_ended, "the copy ended: {:?}", child.wait_with_output().unwrap());
     child
 }
 

@@ -23,7 +23,7 @@ const REFUSED_BYTES_MAX: u64 = 200 * MIB;
 /// Most memory of a copy of 100,000 names.
 const TREE_BYTES_MAX: u64 = 100 * MIB;
 
-/// A run that has ended.
+/// A completed run.
 struct Ended {
     status: i32,
     stderr: String,
@@ -124,7 +124,7 @@ impl Place {
         let started = Instant::now();
         let mut child = self.spawn(line);
         let errors = child.stderr.take().unwrap();
-        // Read beside it: a full pipe would hold it.
+        // Read at the same time: a full pipe would block it.
         let errors = std::thread::spawn(move || std::io::read_to_string(errors).unwrap());
         let (mut peak, mut user_ticks) = (0, 0);
         wait_for("the run to end", || {
@@ -249,9 +249,9 @@ fn of_a_million_names() -> Option<Place> {
 #[test]
 fn a_million_names_over_the_same_blocks_are_refused_early() {
     let Some(place) = of_a_million_names() else { return };
-    place.refused_early("cp -r image::/ out", &["image are in two places", "e2fsck -n"]);
+    place.refused_early("cp -r image::/ out", &["two directories have the block", "e2fsck -n"]);
     let mode = place.path("out/a").metadata().unwrap().permissions().mode();
-    assert_eq!(mode & 0o7777, 0o755, "what was made is not left as it was filled");
+    assert_eq!(mode & 0o7777, 0o755, "a directory that was made has its permissions");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_name_that_its_file_does_not_count_ends_the_copy() {
     if let Err(why) = place.tool("debugfs", &["-w", "-R", "ln /file /second", "image"]) {
         return skip(Capability::Debugfs, why);
     }
-    place.refused_early("cp -r image::/ out", &["second name of a file that counts one"]);
+    place.refused_early("cp -r image::/ out", &["a link count of one has a second name"]);
     place.tool("debugfs", &["-w", "-R", "sif /file links_count 2", "image"]).unwrap();
     std::fs::remove_dir_all(place.path("out")).unwrap();
     place.stdout("cp -r image::/ out");
@@ -324,7 +324,7 @@ fn directories_that_lead_in_a_circle_end_the_copy() {
     if let Err(why) = place.tool("debugfs", &["-w", "-R", &request, "image"]) {
         return skip(Capability::Debugfs, why);
     }
-    place.refused_early("cp -r image::/ again", &["a directory that is in two places"]);
+    place.refused_early("cp -r image::/ again", &["a directory has two parents"]);
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn a_signal_ends_a_copy_of_many_names_at_once() {
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
 }
 
-/// How long a process of one thread that has ended, and is not waited for yet, could have run and
+/// How long a process of one thread that completed, and is not waited for yet, could have run and
 /// had no CPU.
 fn without_cpu(child: &Child) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{}/schedstat", child.id())).unwrap();

@@ -1,4 +1,4 @@
-//! `dio explain` on files inside images: the bios of each boundary policy, and what is told of the
+//! `dio explain` on files inside images: the bios of each boundary policy, and the report of the
 //! image.
 
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! A checker for the part of JSON Schema that our schemas use: `$ref`, `type`, `properties`,
 //! `required`, `items`, `prefixItems`, `additionalProperties`, `anyOf`, `oneOf`, `const`. A field
 //! that the schema does not know is a mismatch here, though JSON Schema would let it pass: a
-//! document and its schema change together. No test stands here.
+//! document and its schema change together. It has no test.
 
 use serde_json::Value;
 

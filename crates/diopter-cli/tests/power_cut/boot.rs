@@ -51,7 +51,7 @@ impl Format {
     }
 }
 
-/// What was on the disk before a run, and all that the guest wrote to it.
+/// The content of the disk before a run, and all that the guest wrote to it.
 pub struct Recording {
     pub base: PathBuf,
     pub log: PathBuf,

@@ -10,7 +10,7 @@ use crate::boot::Format;
 use crate::machine::{FileSystem, Loop, Mount};
 use crate::steps::{DURABLE, Files, STRIPED, Step, WIDE, may_be, name_of, name_of_clone};
 
-/// What the guest had done when the power was cut.
+/// The steps of the guest when the power was cut.
 pub struct Moment<'a> {
     /// The steps that were acknowledged.
     pub done: &'a [Step],

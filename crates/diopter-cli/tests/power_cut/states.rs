@@ -11,7 +11,7 @@ use crate::write_log::{Entry, WriteLog};
 /// The unit in which a write is torn: disks write sectors of 4 KiB whole.
 const TORN: usize = 4096;
 
-/// What becomes of the writes that no flush followed.
+/// The fate of the writes that no flush followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// All of them are there: the log up to a point.

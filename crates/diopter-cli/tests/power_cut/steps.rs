@@ -1,4 +1,4 @@
-//! What the guest does, by seed, and what a file may hold after each step of it. Guest and host
+//! The steps of the guest, by seed, and what a file may hold after each step of it. Guest and host
 //! derive the same steps from the same seed.
 
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What it writes; of a clone, that is what another file holds.
+    /// Its content; for a clone, that of another file.
     pub fn bytes(&self) -> Vec<u8> {
         match *self {
             Step::Copy { seed, bytes, .. }
@@ -93,7 +93,7 @@ pub fn steps(seed: u64, count: usize) -> Vec<Step> {
     (0..count).map(step).collect()
 }
 
-/// What all files hold once some steps are done.
+/// Returns the content of all files after some steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     pub targets: [Option<Vec<u8>>; TARGETS],
@@ -128,8 +128,8 @@ fn write(file: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     file[start..end].copy_from_slice(bytes);
 }
 
-/// Whether a durable file may be as it is while one write to it is under way: each byte of its
-/// range is old or new, and the file is as long as the bytes that are there ask for.
+/// Checks a durable file while one write to it is under way: each byte of its range is old or new,
+/// and the file is as long as the bytes that are there ask for.
 pub fn may_be(found: &[u8], before: &[u8], under_way: Option<&Step>) -> Result<(), String> {
     let mut after = before.to_vec();
     if let Some(step @ (Step::Write { offset, .. } | Step::StripedWrite { offset, .. })) = under_way

@@ -23,9 +23,9 @@ use diopter_bench::report::{self, TextStyle};
 use diopter_bench::{untrusted, whole};
 
 use crate::args::BenchArgs;
-use crate::cp::Signals;
 use crate::log;
 use crate::output::{self, DONE, Look, TROUBLE};
+use crate::signals::Signals;
 use progress::Progress;
 
 /// Numbers tried for the name of a result.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::cp::signals::Signals;
+use crate::signals::Signals;
 
 /// A request to stop.
 pub struct Stop {

@@ -1,0 +1,144 @@
+//! The bar on the terminal: one for all bytes of a run, with the name of the file that is being
+//! copied. It prints to standard error only.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Duration;
+
+use diopter_copy::{Notice, Observer, Pass, shown};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::args::ProgressWhen;
+
+/// The name is first, so that it remains of a line on a narrow terminal. No colour: it would have
+/// to be asked for.
+const TEMPLATE: &str = "{msg} [{wide_bar}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go";
+
+/// Characters of a name that are shown; the bar needs its place too.
+const NAME_LENGTH_MAX: usize = 40;
+
+/// Often enough to look alive between two slow requests.
+const TICK: Duration = Duration::from_millis(250);
+
+/// A bar, or nothing if standard error is not a terminal.
+#[derive(Debug)]
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    /// Bytes of the passes that completed.
+    base: u64,
+    /// Bytes of the pass in progress.
+    size: u64,
+}
+
+impl Progress {
+    /// Returns a bar if standard error is a terminal.
+    pub fn new(mode: ProgressWhen) -> Progress {
+        let is_shown = mode == ProgressWhen::Auto && std::io::stderr().is_terminal();
+        let bar = is_shown.then(|| {
+            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+            let style =
+                ProgressStyle::with_template(TEMPLATE).expect("the template is well formed");
+            bar.set_style(style.progress_chars("=> "));
+            bar
+        });
+        Progress { bar, base: 0, size: 0 }
+    }
+
+    /// Removes the bar.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Observer for Progress {
+    fn wants_total(&self) -> bool {
+        self.bar.is_some()
+    }
+
+    fn total(&mut self, bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(bytes);
+            bar.enable_steady_tick(TICK);
+        }
+    }
+
+    fn begins(&mut self, pass: Pass, path: &Path, bytes: u64) {
+        self.base += self.size;
+        self.size = bytes;
+        if let Some(bar) = &self.bar {
+            let name = path.file_name().map_or(path, Path::new);
+            let doing = if pass == Pass::Verify { "verifying " } else { "" };
+            bar.set_message(format!("{doing}{}", shortened(&shown(name))));
+            if bar.length().unwrap_or(0) < self.base + bytes {
+                // A file has grown since the bytes were added up.
+                bar.set_length(self.base + bytes);
+            }
+            bar.set_position(self.base);
+        }
+    }
+
+    fn resumes_at(&mut self, position: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.base + position);
+            // What was there before says nothing about the rate.
+            bar.reset_eta();
+        }
+    }
+
+    fn reached(&mut self, position: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.base + position);
+        }
+    }
+
+    fn notice(&mut self, notice: Notice<'_>) {
+        let line = format!("dio cp: {notice}");
+        match &self.bar {
+            Some(bar) => bar.suspend(|| crate::log::line(&line)),
+            None => crate::log::line(&line),
+        }
+    }
+}
+
+/// Shortens a long name in the middle.
+fn shortened(name: &str) -> String {
+    let length = name.chars().count();
+    if length <= NAME_LENGTH_MAX {
+        return name.to_owned();
+    }
+    let half = (NAME_LENGTH_MAX - 3) / 2;
+    let start: String = name.chars().take(half).collect();
+    let end: String = name.chars().skip(length - half).collect();
+    format!("{start}...{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_loses_its_middle_and_no_half_of_a_character() {
+        assert_eq!(shortened("short"), "short");
+        let long = "\u{20ac}".repeat(100);
+        assert_eq!(shortened(&long).chars().count(), 39);
+        assert!(shortened(&format!("{long}.bin")).ends_with(".bin"));
+    }
+
+    #[test]
+    fn without_a_terminal_there_is_no_bar_and_nothing_breaks() {
+        let mut progress = Progress::new(ProgressWhen::Never);
+        assert!(!progress.wants_total());
+        progress.total(10);
+        progress.begins(Pass::Copy, Path::new("a"), 10);
+        progress.resumes_at(3);
+        progress.reached(5);
+        progress.finish();
+    }
+
+    #[test]
+    fn the_template_is_well_formed() {
+        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+    }
+}

@@ -1,0 +1,446 @@
+//! Directories, and the names in them, by descriptor. Below what the command line names, no path is
+//! resolved: each name is looked up once, in an open directory, without following a link, and all
+//! that happens to its inode goes through the descriptor of that lookup. One component at a time
+//! needs nothing that a kernel or a container may lack (openat2, fchmodat2). Paths are for
+//! messages.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use diopter::Errno;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
+use rustix::io::retry_on_intr;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::failure::Failure;
+
+/// Permissions of a directory while it is filled: no other user can put a name into it.
+const FILLING_MODE: Mode = Mode::RWXU;
+
+/// Permissions of a file or fifo until it is complete.
+const NEW_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// Bytes of names that are read from a directory at once.
+const NAMES_BYTES: usize = 32 << 10;
+
+/// Device and inode number.
+pub type FileId = (u64, u64);
+
+/// An open directory.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+    name: Rc<Name>,
+    id: FileId,
+}
+
+/// The path under which a directory was opened, part by part. The directories of a walk share the
+/// parts, so memory grows with the depth of a tree and not with its square.
+#[derive(Debug)]
+struct Name {
+    /// `None` for a directory that the command line names.
+    parent: Option<Rc<Name>>,
+    /// One component, or of the first one the whole path.
+    part: OsString,
+}
+
+impl Name {
+    fn of_path(path: &Path) -> Rc<Name> {
+        Rc::new(Name { parent: None, part: path.as_os_str().to_owned() })
+    }
+
+    fn path(&self) -> PathBuf {
+        let parts = std::iter::successors(Some(self), |name| name.parent.as_deref());
+        let parts: Vec<&OsString> = parts.map(|name| &name.part).collect();
+        parts.into_iter().rev().collect()
+    }
+}
+
+impl Drop for Name {
+    /// Drops the parts in a loop: recursion could overflow the stack in a deep tree.
+    fn drop(&mut self) {
+        let mut parent = self.parent.take();
+        while let Some(mut name) = parent.and_then(Rc::into_inner) {
+            parent = name.parent.take();
+        }
+    }
+}
+
+/// A name in an open directory. It need not exist.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The directory.
+    pub dir: Rc<Dir>,
+    /// One component, not `.` or `..`.
+    pub name: OsString,
+}
+
+/// The inode that a name referred to when it was looked up. It is not open for reading or writing
+/// (`O_PATH`), so a fifo or a tape can be held as well.
+#[derive(Debug)]
+pub struct Inode {
+    file: std::fs::File,
+    metadata: Metadata,
+}
+
+/// Returns device and inode number of a file.
+pub fn id_of(metadata: &Metadata) -> FileId {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Returns 16 hexadecimal digits that no other process can guess.
+pub fn random_digits() -> Result<String, Errno> {
+    let mut bytes = [0u8; 8];
+    let length = getrandom(&mut bytes[..], GetRandomFlags::empty())?;
+    assert_eq!(length, bytes.len(), "getrandom(2) returns up to 256 bytes whole");
+    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
+}
+
+impl Dir {
+    /// Opens a directory that the command line names; links are followed. The empty path is the
+    /// working directory.
+    pub fn open(path: &Path) -> Result<Rc<Dir>, Failure> {
+        let failed = |errno| Failure::of_errno("opening the directory", path, errno);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let fd = retry_on_intr(|| rustix::fs::openat(CWD, opened, flags, Mode::empty()));
+        Dir::of_fd(fd.map_err(|errno| failed(errno.into()))?, Name::of_path(path)).map_err(failed)
+    }
+
+    fn of_fd(fd: OwnedFd, name: Rc<Name>) -> Result<Rc<Dir>, Errno> {
+        let stat = rustix::fs::fstat(&fd)?;
+        Ok(Rc::new(Dir { fd, name, id: (stat.st_dev, stat.st_ino) }))
+    }
+
+    /// Returns the path under which it was opened, for messages.
+    pub fn path(&self) -> PathBuf {
+        let path = self.name.path();
+        if path.as_os_str().is_empty() { PathBuf::from(".") } else { path }
+    }
+
+    /// Returns which directory it is.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    pub fn metadata(&self) -> Result<Metadata, Failure> {
+        let metadata = self.fd.try_clone().and_then(|fd| std::fs::File::from(fd).metadata());
+        metadata.map_err(|error| Failure::of_io("looking at", &self.path(), &error))
+    }
+
+    /// Returns the next names, in the order of the file system; none at the end.
+    pub fn next_names(&self) -> Result<Vec<OsString>, Errno> {
+        let mut buffer = [MaybeUninit::uninit(); NAMES_BYTES];
+        let mut entries = RawDir::new(&self.fd, &mut buffer);
+        let mut names = Vec::new();
+        while let Some(entry) = entries.next() {
+            let name = entry?.file_name().to_bytes().to_owned();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name));
+            }
+            // The next buffer is read only if the first held nothing but `.` and `..`.
+            if entries.is_buffer_empty() && !names.is_empty() {
+                break;
+            }
+        }
+        Ok(names)
+    }
+
+    /// Makes its names durable.
+    pub fn flush(&self) -> Result<(), Failure> {
+        match rustix::fs::fsync(&self.fd).map_err(Errno::from) {
+            // Some file systems (FUSE, SMB) do not flush directories.
+            Ok(()) | Err(Errno::EINVAL) => Ok(()),
+            Err(errno) => Err(Failure::of_errno("flushing the directory", &self.path(), errno)),
+        }
+    }
+
+    /// Returns the owner of files that this process makes here: its own user, unless the file
+    /// system maps users (NFS, vfat).
+    fn user_of_new_files(self: &Rc<Dir>) -> Result<u32, Errno> {
+        let probe = Entry { dir: Rc::clone(self), name: format!(".{}", random_digits()?).into() };
+        let file = probe.create()?;
+        let user = rustix::fs::fstat(&file)?.st_uid;
+        probe.remove()?;
+        Ok(user)
+    }
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Entry {
+    /// Opens the directory of a path that the command line names, for the last part of the path.
+    /// Links before that part are followed.
+    pub fn of_path(path: &Path) -> Result<Entry, Failure> {
+        let name = path.file_name().ok_or_else(|| {
+            let cause = "the path has no last part";
+            Failure::of_rule("writing", path, cause, "name the file to be written")
+        })?;
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let dir = Dir::open(parent)?;
+        Ok(Entry { dir, name: name.to_owned() })
+    }
+
+    pub fn new(dir: &Rc<Dir>, name: &OsStr) -> Entry {
+        Entry { dir: Rc::clone(dir), name: name.to_owned() }
+    }
+
+    /// Returns its path, for messages.
+    pub fn path(&self) -> PathBuf {
+        self.dir.name.path().join(&self.name)
+    }
+
+    fn whole_name(&self) -> Rc<Name> {
+        Rc::new(Name { parent: Some(Rc::clone(&self.dir.name)), part: self.name.clone() })
+    }
+
+    /// Returns another name in the same directory.
+    pub fn sibling(&self, name: OsString) -> Entry {
+        Entry { dir: Rc::clone(&self.dir), name }
+    }
+
+    /// Looks the name up without following a link; returns `None` if it does not exist.
+    pub fn look(&self) -> Result<Option<Inode>, Failure> {
+        if self.name.as_bytes().contains(&b'/') || [".", ".."].iter().any(|it| self.name == *it) {
+            let cause = "the name leads out of its directory";
+            return Err(Failure::of_rule("looking up", &self.path(), cause, "check the disk"));
+        }
+        match Inode::at(self.dir.as_fd(), Path::new(&self.name), OFlags::NOFOLLOW) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(Failure::of_errno("looking up", &self.path(), errno)),
+        }
+    }
+
+    /// Looks the name up and follows a symbolic link.
+    pub fn follow(&self) -> Result<Inode, Errno> {
+        Inode::at(self.dir.as_fd(), Path::new(&self.name), OFlags::empty())
+    }
+
+    /// Opens the directory that has the name.
+    pub fn open_dir(&self) -> Result<Rc<Dir>, Failure> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let call = || rustix::fs::openat(&self.dir.fd, &self.name, flags, Mode::empty());
+        let opened = retry_on_intr(call).map_err(Errno::from);
+        opened
+            .and_then(|fd| Dir::of_fd(fd, self.whole_name()))
+            .map_err(|errno| Failure::of_errno("opening the directory", &self.path(), errno))
+    }
+
+    /// Makes a directory that no other user can write to, and opens it.
+    pub fn make_dir(&self) -> Result<Rc<Dir>, Failure> {
+        let failed = |errno| Failure::of_errno("making the directory", &self.path(), errno);
+        rustix::fs::mkdirat(&self.dir.fd, &self.name, FILLING_MODE)
+            .map_err(|errno| failed(errno.into()))?;
+        let dir = self.open_dir()?;
+        let user = rustix::fs::fstat(&dir.fd).map_err(|errno| failed(errno.into()))?.st_uid;
+        // mkdirat(2) returns no descriptor. Another directory that was moved to the name since must
+        // not get the permissions of this one; an empty one of ours is as good.
+        let is_ours = user == rustix::process::geteuid().as_raw()
+            || user == self.dir.user_of_new_files().map_err(failed)?;
+        let names = rustix::fs::openat(&dir.fd, ".", OFlags::DIRECTORY, Mode::empty());
+        let is_empty = names
+            .map_err(Errno::from)
+            .and_then(|fd| Dir::of_fd(fd, self.whole_name()))
+            .and_then(|names| names.next_names())
+            .map_err(failed)?
+            .is_empty();
+        if is_ours && is_empty {
+            return Ok(dir);
+        }
+        let cause = "another process put its directory there";
+        let remedy = "let nothing else write to the target, and copy again";
+        Err(Failure::of_rule("making the directory", &self.path(), cause, remedy))
+    }
+
+    /// Makes a directory, or opens the existing one. Returns true if it is new.
+    pub fn make_or_open(&self) -> Result<(Rc<Dir>, bool), Failure> {
+        match self.look()? {
+            None => Ok((self.make_dir()?, true)),
+            Some(found) if found.metadata().is_dir() => Ok((self.open_dir()?, false)),
+            Some(_) => {
+                let cause = "something that is not a directory is in the way";
+                let remedy = "remove it, or choose another target";
+                Err(Failure::of_rule("making the directory", &self.path(), cause, remedy))
+            }
+        }
+    }
+
+    /// Makes a file that only its owner may use; EEXIST if the name exists.
+    pub fn create(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::NOFOLLOW
+            | OFlags::NOCTTY
+            | OFlags::CLOEXEC;
+        Ok(retry_on_intr(|| rustix::fs::openat(&self.dir.fd, &self.name, flags, NEW_MODE))?)
+    }
+
+    /// Gives the name to a file that has none yet; EEXIST if the name exists.
+    pub fn link(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        let flags = AtFlags::SYMLINK_FOLLOW;
+        Ok(rustix::fs::linkat(CWD, path_of(file), &self.dir.fd, &self.name, flags)?)
+    }
+
+    /// Makes a symbolic link; EEXIST if the name exists.
+    pub fn make_link(&self, leads_to: &OsStr) -> Result<(), Errno> {
+        Ok(rustix::fs::symlinkat(leads_to, &self.dir.fd, &self.name)?)
+    }
+
+    /// Makes a fifo that only its owner may use; EEXIST if the name exists.
+    pub fn make_fifo(&self) -> Result<(), Errno> {
+        Ok(rustix::fs::mknodat(&self.dir.fd, &self.name, FileType::Fifo, NEW_MODE, 0)?)
+    }
+
+    /// Returns true if an inode is as this process made it under the name: it has no other name
+    /// and, unless it is a symbolic link, only its owner may use it. Another fifo of the same user
+    /// that was moved to the name has, as a rule, the permissions that it is used with.
+    pub fn is_own(&self, inode: &Inode) -> Result<bool, Errno> {
+        let found = &inode.metadata;
+        let user = found.uid();
+        let is_ours =
+            user == rustix::process::geteuid().as_raw() || user == self.dir.user_of_new_files()?;
+        // The umask or an access list of the directory may have removed more.
+        let is_closed = found.is_symlink() || found.mode() & 0o7777 & !NEW_MODE.bits() == 0;
+        Ok(is_ours && is_closed && found.nlink() == 1)
+    }
+
+    /// Renames it to another name in the same directory, which is replaced.
+    pub fn rename_to(&self, target: &Entry) -> Result<(), Errno> {
+        let (from, to) = (&self.dir.fd, &target.dir.fd);
+        Ok(rustix::fs::renameat(from, &self.name, to, &target.name)?)
+    }
+
+    /// Removes the name; it is not a directory.
+    pub fn remove(&self) -> Result<(), Errno> {
+        Ok(rustix::fs::unlinkat(&self.dir.fd, &self.name, AtFlags::empty())?)
+    }
+
+    /// Returns true if the name refers to this inode.
+    pub fn is(&self, id: FileId) -> bool {
+        let found = rustix::fs::statat(&self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == id)
+    }
+}
+
+impl Inode {
+    /// Looks up a path that the command line names.
+    pub fn of_path(path: &Path, follows: bool) -> Result<Inode, Errno> {
+        Inode::at(CWD, path, if follows { OFlags::empty() } else { OFlags::NOFOLLOW })
+    }
+
+    fn at(dir: BorrowedFd<'_>, path: &Path, follow: OFlags) -> Result<Inode, Errno> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC | follow;
+        let fd = retry_on_intr(|| rustix::fs::openat(dir, path, flags, Mode::empty()))?;
+        let file = std::fs::File::from(fd);
+        let metadata = file.metadata();
+        let errno =
+            |error: std::io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        Ok(Inode { metadata: metadata.map_err(errno)?, file })
+    }
+
+    /// Returns the metadata of the time when it was looked up.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Returns which inode it is.
+    pub fn id(&self) -> FileId {
+        id_of(&self.metadata)
+    }
+
+    /// Returns a path that leads to this inode and no other, as long as this value lives.
+    pub fn proc_path(&self) -> PathBuf {
+        path_of(self.file.as_fd())
+    }
+
+    /// Returns the failure with `path`, which this inode was looked up by, in place of the path of
+    /// the descriptor.
+    pub fn named(&self, path: &Path, failure: Failure) -> Failure {
+        let is_descriptor = failure.on == self.proc_path();
+        if is_descriptor { Failure { on: path.to_owned(), ..failure } } else { failure }
+    }
+
+    /// Returns the content of a symbolic link.
+    pub fn link_target(&self) -> Result<OsString, Errno> {
+        let target = rustix::fs::readlinkat(&self.file, "", Vec::new())?;
+        Ok(OsString::from_vec(target.into_bytes()))
+    }
+}
+
+impl AsFd for Inode {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Returns the path of an open file: proc(5) resolves it to the inode, whatever its name is by now.
+pub fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// Returns why a file could not be opened by its descriptor: without the proc file system none can
+/// be.
+pub fn unless_proc_is_missing(failure: Failure) -> Failure {
+    if Path::new("/proc/self/fd").exists() {
+        return failure;
+    }
+    let cause = "the proc file system is not mounted";
+    Failure::of_rule(failure.what, &failure.on, cause, "mount it: mount -t proc proc /proc")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_fifo_that_others_may_use_or_that_has_two_names_is_not_taken_for_a_new_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let entry = Entry::of_path(&directory.path().join("fifo")).unwrap();
+        entry.make_fifo().unwrap();
+        let is_own = || entry.is_own(&entry.look().unwrap().unwrap()).unwrap();
+        assert!(is_own());
+        for (mode, expected) in [(0o644, false), (0o660, false), (0o4600, false), (0o600, true)] {
+            std::fs::set_permissions(entry.path(), Permissions::from_mode(mode)).unwrap();
+            assert_eq!(is_own(), expected, "{mode:o}");
+        }
+        std::fs::hard_link(entry.path(), directory.path().join("other")).unwrap();
+        assert!(!is_own());
+    }
+
+    #[test]
+    fn a_path_is_put_together_from_shared_parts() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(directory.path().join("a/b")).unwrap();
+        let root = Dir::open(directory.path()).unwrap();
+        let dir = Entry::new(&root, OsStr::new("a")).open_dir().unwrap();
+        let dir = Entry::new(&dir, OsStr::new("b")).open_dir().unwrap();
+        drop(root);
+        assert_eq!(dir.path(), directory.path().join("a/b"));
+        assert_eq!(Dir::open(Path::new("")).unwrap().path(), Path::new("."));
+    }
+
+    #[test]
+    fn a_name_of_any_depth_is_dropped_on_a_small_stack() {
+        let dropped = std::thread::Builder::new().stack_size(64 << 10).spawn(|| {
+            let mut name = Name::of_path(Path::new("root"));
+            for _ in 0..500_000 {
+                name = Rc::new(Name { parent: Some(name), part: OsString::new() });
+            }
+        });
+        dropped.unwrap().join().unwrap();
+    }
+}

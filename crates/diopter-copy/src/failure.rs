@@ -1,0 +1,237 @@
+//! Failures of a copy, and their messages: what failed, on which path, why, and what to do.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use diopter::{Errno, LayoutError};
+
+use crate::stop::Signal;
+
+/// The failure to copy one file, directory or link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The operation, such as "reading".
+    pub what: &'static str,
+    /// The path it was done on.
+    pub on: PathBuf,
+    /// The reason: the errno, or the rule that applies.
+    pub cause: String,
+    /// The remedy.
+    pub remedy: String,
+    /// The bytes, if a request failed.
+    pub place: Option<Box<FailedPlace>>,
+}
+
+/// The bytes of a failed request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedPlace {
+    /// Their offset in the file.
+    pub offset: u64,
+    /// Their number.
+    pub length: u64,
+    /// The object of a striped file that holds them, and their offset in it.
+    pub object: Option<(PathBuf, u64)>,
+}
+
+/// Content that differs after it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The target of the copy.
+    pub target: PathBuf,
+    /// BLAKE3 of the bytes that were read from the source.
+    pub source_hash: blake3::Hash,
+    /// BLAKE3 of the bytes that were read back.
+    pub target_hash: blake3::Hash,
+    /// True if the target was written in place and keeps these bytes.
+    pub is_in_place: bool,
+}
+
+/// How the copy of one file, directory or link ends early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It failed.
+    Failed(Failure),
+    /// The bytes that were read back are not those that were written.
+    Differs(Mismatch),
+    /// A signal asked for the end of the run.
+    Signal(Signal),
+}
+
+pub type Step<T> = Result<T, Stop>;
+
+impl Failure {
+    /// Returns the failure for an errno.
+    pub fn of_errno(what: &'static str, on: &Path, errno: Errno) -> Failure {
+        let remedy = remedy_of(errno).to_owned();
+        Failure { what, on: on.to_owned(), cause: errno.to_string(), remedy, place: None }
+    }
+
+    /// Returns the failure for an error of the standard library.
+    pub fn of_io(what: &'static str, on: &Path, error: &std::io::Error) -> Failure {
+        match error.raw_os_error() {
+            Some(number) if number > 0 => Failure::of_errno(what, on, Errno::from_raw(number)),
+            _ => Failure::of_rule(what, on, &error.to_string(), "check the path, and try again"),
+        }
+    }
+
+    /// Returns the failure for an error of the engine.
+    pub fn of_engine(what: &'static str, on: &Path, error: &diopter::Error) -> Failure {
+        if let diopter::Error::Layout(error) = error {
+            return Failure::of_layout(what, error);
+        }
+        let mut failure = Failure::of_errno(what, on, error.errno());
+        if let diopter::Error::Io(error) = error
+            && !error.range.is_empty()
+        {
+            failure.cause = format!("{} at bytes {}", error.errno, error.range);
+            let object = error.object().and_then(|it| Some((it.path.clone()?, it.offset)));
+            if let Some((path, offset)) = &object {
+                let cause = format!(", byte {offset} of its object {}", shown(path));
+                failure.cause.push_str(&cause);
+            }
+            let (offset, length) = (error.range.start(), error.range.length());
+            failure.place = Some(Box::new(FailedPlace { offset, length, object }));
+        }
+        failure
+    }
+
+    /// Returns the failure of a striped file, on the part that is wrong.
+    pub fn of_layout(what: &'static str, error: &LayoutError) -> Failure {
+        let remedy = match error.remedy() {
+            "" => remedy_of(error.errno()),
+            known => known,
+        };
+        Failure::of_rule(what, &error.path, &error.kind.to_string(), remedy)
+    }
+
+    /// Returns the failure for a rule of the command.
+    pub fn of_rule(what: &'static str, on: &Path, cause: &str, remedy: &str) -> Failure {
+        let (cause, remedy) = (cause.to_owned(), remedy.to_owned());
+        Failure { what, on: on.to_owned(), cause, remedy, place: None }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { what, on, cause, remedy, .. } = self;
+        write!(f, "{what} failed on {}: {cause}; {remedy}", shown(on))
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (source, target) = (self.source_hash.to_hex(), self.target_hash.to_hex());
+        let now = if self.is_in_place {
+            "the device keeps these bytes"
+        } else {
+            "the destination is unchanged"
+        };
+        write!(
+            f,
+            "verify failed on {}: the source has BLAKE3 {source}, what was read back has {target}; \
+             {now}: look for a failing disk or memory, and copy again",
+            shown(&self.target)
+        )
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Failed(failure)
+    }
+}
+
+/// Returns a path for a message: as it is, or quoted if it holds characters that a terminal acts
+/// on.
+pub fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    if !text.contains(is_unsafe) {
+        return text;
+    }
+    let mut quoted = String::new();
+    for character in format!("{path:?}").chars() {
+        match character {
+            _ if is_unsafe(character) => quoted.extend(character.escape_unicode()),
+            _ => quoted.push(character),
+        }
+    }
+    quoted
+}
+
+/// Returns true if a terminal acts on a character, or if it changes how its neighbours are read.
+fn is_unsafe(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+fn remedy_of(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOENT => "check the path",
+        Errno::EACCES | Errno::EPERM => {
+            "check the permissions of the file and its directory, or run as its owner"
+        }
+        Errno::ENOSPC => "free space on the target's file system",
+        Errno::EDQUOT => "free space or have the quota raised",
+        Errno::EFBIG => {
+            "the file is too large for the target's file system or for `ulimit -f`: choose another"
+        }
+        Errno::EROFS => "the file system is mounted read-only: choose another target",
+        Errno::EIO | Errno::ENODATA | Errno::EREMOTEIO | Errno::EILSEQ => {
+            "the device cannot read or write there: the kernel's log names the sector"
+        }
+        Errno::EISDIR => "name a file, or copy the directory with -r",
+        Errno::ENOTDIR => "a part of the path is not a directory: check the path",
+        Errno::ELOOP => "the symbolic links form a loop: name the file itself",
+        Errno::ENAMETOOLONG => "choose a shorter name",
+        Errno::ETXTBSY => "the file is being executed: end the program first",
+        Errno::EBUSY => "it is mounted or in use: unmount it, or end what uses it",
+        Errno::ENOMEM => "lower --bs or --iodepth, or raise the memory limit",
+        Errno::EMFILE | Errno::ENFILE => "raise `ulimit -n`",
+        Errno::ESTALE => "the server does not know the file any more: copy again",
+        Errno::EXDEV => "the directory is a mount point: name a path within one file system",
+        _ => "errno(3) explains the error; `dio probe` shows what the file system allows",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_the_operation_the_path_the_cause_and_the_remedy() {
+        let failure = Failure::of_errno("opening", Path::new("a/b"), Errno::ENOENT);
+        assert_eq!(
+            failure.to_string(),
+            "opening failed on a/b: No such file or directory (ENOENT); check the path"
+        );
+    }
+
+    #[test]
+    fn a_name_that_a_terminal_would_act_on_is_quoted() {
+        assert_eq!(shown(Path::new("plain name")), "plain name");
+        assert_eq!(shown(Path::new("bad\u{1b}[2Jname")), "\"bad\\u{1b}[2Jname\"");
+    }
+
+    #[test]
+    fn a_mismatch_names_both_hashes() {
+        let mismatch = Mismatch {
+            target: PathBuf::from("t"),
+            source_hash: blake3::hash(b"a"),
+            target_hash: blake3::hash(b"b"),
+            is_in_place: false,
+        };
+        let text = mismatch.to_string();
+        assert!(text.contains(&*mismatch.source_hash.to_hex()), "{text}");
+        assert!(text.contains(&*mismatch.target_hash.to_hex()), "{text}");
+    }
+}

@@ -1,0 +1,285 @@
+//! The copy of one file: into a temporary that becomes the target, or in place onto a device.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use diopter::{Errno, File};
+use diopter_os::space;
+
+use crate::device;
+use crate::dir::{Entry, Inode, id_of};
+use crate::failure::{Failure, Step, Stop};
+use crate::flow::{Hashing, Moved, Transfer};
+use crate::observer::Pass;
+use crate::options::{Reflink, Sparse};
+use crate::pipeline::Milestone;
+use crate::place::{self, Destination, Existing, Place};
+use crate::preserve;
+use crate::record::Recorder;
+use crate::segments::Segments;
+use crate::session::{Output, Passed, Session, alignment_of, stopped};
+use crate::source::{Content, Found, Source};
+use crate::striped;
+use crate::temporary::{Temporary, Wanted};
+
+/// With `resume`, content is flushed after so many bytes: a power failure loses no more. A flush
+/// takes a few milliseconds, well below one percent of the time of these bytes.
+const FLUSH_EVERY: u64 = 1 << 30;
+
+/// Content of this size is flushed before its file gets the source's attributes, where that makes a
+/// difference to a later run. A flush of less takes no longer than that of the attributes alone.
+const FLUSH_APART_MIN: u64 = 1 << 20;
+
+/// Copies one file or block device to its destination, whatever is there.
+pub fn copy(session: &mut Session<'_>, source: Found<'_>, destination: Destination) -> Step<()> {
+    session.begin_file();
+    let open_as = session.options.open_as();
+    let source = Source::open(source, open_as)?;
+    copy_opened(session, &source, place::of_destination(destination, open_as)?)?;
+    if source.is_striped() {
+        session.objects.note_copied(&source.file);
+    }
+    Ok(())
+}
+
+fn copy_opened(session: &mut Session<'_>, source: &Source, place: Place) -> Step<()> {
+    refuse_same(source, &place.existing)?;
+    let is_to_be_striped = session.options.striped && source.is_striped();
+    let target = place.entry.path();
+    match place.existing {
+        Existing::Device(device) => write_device(session, source, &target, &device),
+        Existing::Striped(there) => striped::replace(session, source, &place.entry, &there),
+        Existing::Nothing if is_to_be_striped => striped::create(session, source, &place.entry),
+        Existing::File(_) | Existing::Link if is_to_be_striped => {
+            let cause = "a file that is not striped is in the way";
+            let remedy = "remove it, or leave --striped out";
+            Err(Failure::of_rule("writing", &target, cause, remedy).into())
+        }
+        Existing::File(there) if session.objects.has_made(there.id()) => {
+            let cause = "it is an object of a striped file that this run wrote";
+            let remedy = "copy the two into two directories";
+            Err(Failure::of_rule("writing", &target, cause, remedy).into())
+        }
+        Existing::File(_) | Existing::Link | Existing::Nothing => {
+            replace(session, source, &place.entry)
+        }
+    }
+}
+
+fn write_device(
+    session: &mut Session<'_>,
+    source: &Source,
+    target: &Path,
+    device: &Inode,
+) -> Step<()> {
+    if session.options.overwrite && session.options.resume {
+        let cause = "a copy onto a device cannot resume: it is written in place";
+        let remedy = "leave --resume out";
+        return Err(Failure::of_rule("writing the device", target, cause, remedy).into());
+    }
+    let file = device::open(target, device, source.size, session.options.overwrite)?;
+    let passed = session.write_in_place(source, Output { file: &file, path: target })?;
+    session.count(source, &passed);
+    Ok(())
+}
+
+/// Copies into a temporary, which gets the name of the target when it is complete.
+fn replace(session: &mut Session<'_>, source: &Source, target: &Entry) -> Step<()> {
+    let (boot, is_resumed) = (session.boot().to_owned(), session.options.resume);
+    let wanted = Wanted { source: &source.identity, boot: &boot, is_resumed };
+    let mut temporary = Temporary::take(target, &wanted)?;
+    temporary.start = written_before(session, source, &temporary)?;
+    let mut recorder = temporary.recorder();
+    match fill_and_finish(session, source, &temporary, &mut recorder, target) {
+        Ok(passed) => {
+            temporary.publish(target)?;
+            session.flush_dir(&target.dir)?;
+            session.count(source, &passed);
+            Ok(())
+        }
+        Err(stop) => {
+            leave(session, source, temporary, recorder, &stop);
+            Err(stop)
+        }
+    }
+}
+
+/// Returns how much of its record's claim a temporary holds: the bytes before the first that the
+/// source has and for which the temporary has no block.
+fn written_before(
+    session: &Session<'_>,
+    source: &Source,
+    temporary: &Temporary,
+) -> Result<u64, Failure> {
+    let unit = alignment_of(source, &temporary.file);
+    let mut segments = Segments::new(session.holes_of(source), source.size, unit);
+    let unreadable = |errno| Failure::of_errno("looking for holes", &source.path, errno);
+    let start = temporary.start;
+    while let Some(range) = segments.next(&source.file).map_err(unreadable)? {
+        if range.start >= start {
+            break;
+        }
+        let hole = match space::seek_hole(temporary.file.as_fd(), range.start) {
+            Ok(hole) => hole,
+            Err(Errno::ENXIO) => range.start,
+            // A file system that does not report holes: the record is not trusted.
+            Err(Errno::EINVAL | Errno::EOPNOTSUPP) => return Ok(0),
+            Err(errno) => {
+                let path = temporary.path();
+                return Err(Failure::of_errno("looking for holes", &path, errno));
+            }
+        };
+        if hole < range.end.min(start) {
+            return Ok(hole - hole % unit);
+        }
+    }
+    Ok(start)
+}
+
+/// Removes the temporary of a copy that did not complete, unless a later run is to resume it.
+fn leave(
+    session: &mut Session<'_>,
+    source: &Source,
+    temporary: Temporary,
+    mut recorder: Recorder,
+    stop: &Stop,
+) {
+    let is_usable = match stop {
+        Stop::Differs(_) => false,
+        Stop::Failed(_) | Stop::Signal(_) => source.is_unchanged(),
+    };
+    if !session.options.resume || !is_usable || !recorder.has_progress() || !temporary.is_as_made()
+    {
+        return temporary.discard();
+    }
+    // The content then counts after the next boot too. Unflushed, it counts until then.
+    if session.flush_for_resume(&temporary.file) {
+        recorder.note_all_flushed();
+    }
+    if !recorder.write(temporary.file.as_fd()) {
+        temporary.discard();
+    }
+}
+
+/// Does everything up to the rename.
+fn fill_and_finish(
+    session: &mut Session<'_>,
+    source: &Source,
+    temporary: &Temporary,
+    recorder: &mut Recorder,
+    target: &Entry,
+) -> Step<Passed> {
+    let passed = fill(session, source, temporary, recorder)?;
+    if !source.is_unchanged() {
+        return Err(source.has_changed().into());
+    }
+    let (file, path) = (&temporary.file, target.path());
+    let output = Output { file, path: &path };
+    if session.options.verify || is_flushed_apart(session, source) {
+        session.flush(output)?;
+        session.read_back(source, output, &passed, source.holes())?;
+    }
+    // From here on the file may belong to another user, and no later run takes such a file for a
+    // temporary: only attributes are flushed until it has its name.
+    session.check_stop()?;
+    let mode = session.new_mode(&target.dir, source.metadata.mode() & 0o777, 0o666);
+    let attributes = (&*path, session.attributes(Some(mode)));
+    preserve::copy(source.file.as_fd(), &source.metadata, file.as_fd(), attributes)?;
+    session.flush(output)?;
+    session.check_stop()?;
+    Ok(passed)
+}
+
+/// Returns true if the content is flushed before the temporary may be given to another user: if the
+/// process is killed meanwhile, the next run finds a temporary that it can use.
+fn is_flushed_apart(session: &Session<'_>, source: &Source) -> bool {
+    let is_given_away = session.options.preserve.gives_away(&source.metadata);
+    source.size >= FLUSH_APART_MIN && (session.options.resume || is_given_away)
+}
+
+/// Puts the content into the temporary.
+fn fill(
+    session: &mut Session<'_>,
+    source: &Source,
+    temporary: &Temporary,
+    recorder: &mut Recorder,
+) -> Step<Passed> {
+    let (fd, path) = (temporary.file.as_fd(), temporary.path());
+    let resumed = temporary.start;
+    session.observer().begins(Pass::Copy, &source.path, source.size);
+    let is_reflinked = resumed == 0 && reflink(session, source, &temporary.file)?;
+    let alignment = alignment_of(source, &temporary.file);
+    let segments = Segments::new(session.holes_of(source), source.size, alignment);
+    if !is_reflinked {
+        let output = Output { file: &temporary.file, path: &path };
+        session.reserve(source, output, segments.clone())?;
+    }
+    let target = (!is_reflinked).then_some(&temporary.file);
+    if is_reflinked && !session.options.verify {
+        session.observer().reached(source.size);
+        return Ok(Passed { moved: Moved::default(), resumed, is_reflinked });
+    }
+    session.fit_requests(source, &temporary.file)?;
+    let transfer = Transfer {
+        source: &source.file,
+        target,
+        segments,
+        size: source.size,
+        write_from: resumed,
+        hashing: session.hashing(),
+        zeros: session.zeros(),
+        flush_every: session.options.resume.then_some(FLUSH_EVERY),
+    };
+    if session.hashing() == Hashing::Off {
+        session.observer().resumes_at(resumed);
+    }
+    let moved = session.run(transfer, &mut |milestone| match milestone {
+        Milestone::Done(position) if target.is_some() => recorder.note(fd, position),
+        Milestone::Done(_) => {}
+        Milestone::Flushed(position) => recorder.note_flushed(fd, position),
+    });
+    let moved = moved.map_err(|why| stopped(why, source, &path))?;
+    Ok(Passed { moved, resumed, is_reflinked })
+}
+
+/// Shares the source's blocks where the file system can, unless the options set how holes are.
+fn reflink(session: &Session<'_>, source: &Source, temporary: &File) -> Step<bool> {
+    let is_wanted = session.options.reflink == Reflink::Auto
+        && session.options.sparse == Sparse::Auto
+        && !source.is_device()
+        && !source.is_striped()
+        && source.size > 0;
+    // Whatever the errno is (EOPNOTSUPP, EXDEV, EINVAL, ETXTBSY ...), the copy that follows works
+    // or reports why not.
+    if !is_wanted || space::reflink(source.file.as_fd(), temporary.as_fd()).is_err() {
+        return Ok(false);
+    }
+    let size = temporary.size();
+    let size = size.map_err(|error| Failure::of_engine("measuring", &source.path, &error))?;
+    if size != source.size {
+        return Err(source.has_changed().into());
+    }
+    Ok(true)
+}
+
+fn refuse_same(source: &Source, existing: &Existing) -> Result<(), Failure> {
+    let (is_same, is_object) = match existing {
+        Existing::Nothing | Existing::Link => (false, false),
+        Existing::File(found) | Existing::Striped(found) => {
+            let is_same = found.id() == id_of(&source.metadata);
+            (is_same, source.is_striped() && source.has_object(found.metadata()))
+        }
+        Existing::Device(found) => {
+            let found = found.metadata();
+            let is_same = source.is_device() && found.rdev() == source.metadata.rdev();
+            (is_same, source.is_striped() && source.has_object(found))
+        }
+    };
+    let cause = match (is_same, is_object) {
+        (true, _) => "source and target are the same file",
+        (false, true) => "the target is an object of the source",
+        (false, false) => return Ok(()),
+    };
+    Err(Failure::of_rule("copying", &source.path, cause, "name another target"))
+}

@@ -1,0 +1,89 @@
+//! The copy engine of `dio cp`: copies files, trees, block devices, striped files and files inside
+//! unmounted images by direct I/O.
+//!
+//! A copy is written under a temporary name in the target's directory, flushed, and renamed, so the
+//! target has its old content or the whole new content at every moment. [`copy()`] does one run:
+//! the caller passes [`Options`], follows the run through an [`Observer`], and can end it with a
+//! [`StopFlag`]. Nothing here prints, listens for signals, or reads arguments or the environment.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+//! # std::fs::write(&source, "content")?;
+//! let mut options = diopter_copy::Options::new([source], &target);
+//! options.verify = true;
+//! let outcome = diopter_copy::copy(&options, &diopter_copy::StopFlag::default(), &mut ());
+//! assert_eq!(outcome.report.exit_status, 0);
+//! assert_eq!(std::fs::read(&target)?, b"content");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The path of one file
+//!
+//! `run` takes the sources one after another; `file` copies one. `place` looks up the target and
+//! `source` opens the source; `temporary` makes the file that is written; `session/transfer` sets
+//! up the passes, `pipeline` moves the bytes of one pass, and `flow` is its state; `preserve` sets
+//! the attributes; `report` counts. `tree`, `striped` and `image` are the other kinds of copies.
+//! Names are looked up in `dir` alone, by descriptor. A module imports only from those above it.
+
+#![forbid(unsafe_code)]
+
+mod stop;
+
+mod failure;
+
+mod dir;
+pub mod image_path;
+
+mod record;
+
+mod preserve;
+
+mod observer;
+mod options;
+mod place;
+mod segments;
+
+mod source;
+
+mod device;
+mod walk;
+
+mod objects;
+
+mod temporary;
+
+mod content;
+mod fit;
+
+mod flow;
+mod shape;
+
+mod tuning;
+
+mod pipeline;
+mod report;
+
+mod session;
+
+mod striped;
+
+mod file;
+mod image;
+
+mod tree;
+
+mod run;
+
+pub use failure::{FailedPlace, Failure, Mismatch, shown};
+pub use observer::{Notice, Observer, Pass};
+pub use options::{Options, Reflink, Sparse};
+pub use preserve::{Attribute, Preserve};
+pub use report::{
+    BackendReport, DepthFound, FailureReport, Report, RouteReport, VerifyReport, WayReport,
+};
+pub use run::{Ended, Left, Outcome, copy};
+pub use stop::{Signal, StopFlag};
+pub use walk::raise_open_files_limit;

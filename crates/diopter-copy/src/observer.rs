@@ -1,0 +1,78 @@
+//! Reports of a running copy.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::failure::{Failure, Mismatch, shown};
+
+/// One pass over the bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pass {
+    /// Reads the source and writes the target.
+    Copy,
+    /// Reads the target back.
+    Verify,
+}
+
+/// Something that a user should see at once.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Notice<'a> {
+    /// One file, directory or link was not copied; the run continues with the next.
+    Failed(&'a Failure),
+    /// The bytes that were read back are not those that were written.
+    Differs(&'a Mismatch),
+    /// Verify read bytes through the page cache.
+    Buffered {
+        /// The target.
+        target: &'a Path,
+        /// Bytes that were read so.
+        bytes: u64,
+        /// Why.
+        why: &'a str,
+    },
+}
+
+impl fmt::Display for Notice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::Failed(failure) => failure.fmt(f),
+            Notice::Differs(mismatch) => mismatch.fmt(f),
+            Notice::Buffered { target, bytes, why } => {
+                let target = shown(target);
+                write!(
+                    f,
+                    "verify read {bytes} bytes of {target} through the page cache ({why}), which \
+                     does not prove what the device holds"
+                )
+            }
+        }
+    }
+}
+
+/// Follows a copy. The copy calls each method on its own thread and waits for it to return. `()`
+/// ignores everything: the [`Report`](crate::Report) has all failures in the end.
+pub trait Observer {
+    /// Returns true if [`total`](Observer::total) is of use: a walk over all sources finds it.
+    fn wants_total(&self) -> bool {
+        false
+    }
+
+    /// Reports the bytes of all passes together, once, before the first of them.
+    fn total(&mut self, _bytes: u64) {}
+
+    /// Reports that a pass over `bytes` bytes of a file begins. The pass before it has completed.
+    fn begins(&mut self, _pass: Pass, _path: &Path, _bytes: u64) {}
+
+    /// Reports that the first `position` bytes of the pass were there before it began.
+    fn resumes_at(&mut self, _position: u64) {}
+
+    /// Reports that the first `position` bytes of the pass are done.
+    fn reached(&mut self, _position: u64) {}
+
+    /// Reports a failure or a warning.
+    fn notice(&mut self, _notice: Notice<'_>) {}
+}
+
+impl Observer for () {}

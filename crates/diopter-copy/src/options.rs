@@ -1,0 +1,103 @@
+//! The options of a run.
+
+use std::path::{Path, PathBuf};
+
+use diopter::BackendKind;
+
+use crate::preserve::Preserve;
+
+/// How holes are copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sparse {
+    /// The copy has holes where the source has them.
+    #[default]
+    Auto,
+    /// The copy also has holes in place of blocks of zeros.
+    Always,
+    /// The copy has no holes.
+    Never,
+}
+
+/// When a copy shares blocks with its source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reflink {
+    /// Where the file system supports it.
+    #[default]
+    Auto,
+    /// Never: every byte is copied.
+    Never,
+}
+
+/// One run of the copy engine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Files, and with `recursive` directories; at least one.
+    pub sources: Vec<PathBuf>,
+    /// A name, or the directory that takes the sources.
+    pub target: PathBuf,
+    /// Copies directories with their content.
+    pub recursive: bool,
+    /// Attributes that a copy keeps besides the content.
+    pub preserve: Preserve,
+    /// Does not enter directories of other file systems.
+    pub one_file_system: bool,
+    /// Takes the target as a name, even where it is a directory.
+    pub no_target_directory: bool,
+    /// Reads each target back and compares.
+    pub verify: bool,
+    /// Resumes an interrupted copy, and keeps the temporary of one that is interrupted.
+    pub resume: bool,
+    /// How holes are copied.
+    pub sparse: Sparse,
+    /// When blocks are shared.
+    pub reflink: Reflink,
+    /// Allows targets that are written in place: a device, or a file inside an image.
+    pub overwrite: bool,
+    /// Copies striped files to striped files, in directories too.
+    pub striped: bool,
+    /// Bytes of one request; `None` for the measured default.
+    pub bs: Option<u64>,
+    /// Requests in flight at most; `None` for as many as copy fastest.
+    pub iodepth: Option<u32>,
+    /// The backend that moves the bytes.
+    pub backend: BackendKind,
+}
+
+/// How the name of a manifest is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenAs {
+    /// As the striped file.
+    Striped,
+    /// As the manifest, a plain file.
+    Plain,
+}
+
+impl Options {
+    /// Copies `sources` to `target` with the defaults of `dio cp`.
+    #[must_use]
+    pub fn new(sources: impl IntoIterator<Item = PathBuf>, target: &Path) -> Options {
+        Options {
+            sources: sources.into_iter().collect(),
+            target: target.to_owned(),
+            recursive: false,
+            preserve: Preserve::default(),
+            one_file_system: false,
+            no_target_directory: false,
+            verify: false,
+            resume: false,
+            sparse: Sparse::default(),
+            reflink: Reflink::default(),
+            overwrite: false,
+            striped: false,
+            bs: None,
+            iodepth: None,
+            backend: BackendKind::default(),
+        }
+    }
+
+    /// Returns how a manifest among sources and targets is opened. In a tree that is copied whole,
+    /// manifests and objects are plain files unless `striped` is set.
+    pub(super) fn open_as(&self) -> OpenAs {
+        if self.recursive && !self.striped { OpenAs::Plain } else { OpenAs::Striped }
+    }
+}

@@ -1,0 +1,433 @@
+//! Attributes of a copy: ownership, permissions, extended attributes with the access lists among
+//! them, and times. `--preserve` of cp(1) chooses; all are set by descriptor.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use diopter::Errno;
+use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+
+use crate::dir::Inode;
+use crate::failure::Failure;
+use crate::record::RECORD_NAME;
+
+/// Largest list of names and largest value on Linux (xattr(7)): XATTR_LIST_MAX, XATTR_SIZE_MAX.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
+const SET_ID_BITS: u32 = 0o6000;
+
+/// Access lists that a new file or directory inherits from the directory it is made in.
+const INHERITED: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+
+/// Attribute that holds the label of SELinux.
+const LABEL: &[u8] = b"security.selinux";
+
+/// Attributes that a new file inherits from the default access list of its directory.
+const DEFAULT_LIST: &str = INHERITED[1];
+
+/// One attribute that `--preserve` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Attribute {
+    /// Permissions and access lists; set-id bits only together with the owner
+    Mode,
+    /// User and group
+    Ownership,
+    /// Times of access and change
+    Timestamps,
+    /// The label of SELinux
+    Context,
+    /// Other extended attributes
+    Xattr,
+    /// All of these
+    All,
+}
+
+/// The attributes that a copy keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preserve {
+    kept: BTreeSet<Attribute>,
+    /// True if the permissions of the source are not used at all.
+    has_usual_mode: bool,
+}
+
+impl Preserve {
+    /// Keeps the attributes in `kept` without those in `left_out`.
+    pub fn new(kept: &[Attribute], left_out: &[Attribute]) -> Preserve {
+        let each = |named: &[Attribute]| -> BTreeSet<Attribute> {
+            let all = [
+                Attribute::Mode,
+                Attribute::Ownership,
+                Attribute::Timestamps,
+                Attribute::Context,
+                Attribute::Xattr,
+            ];
+            let is_named = |it: &Attribute| named.contains(it) || named.contains(&Attribute::All);
+            all.into_iter().filter(is_named).collect()
+        };
+        let left_out = each(left_out);
+        let has_usual_mode = left_out.contains(&Attribute::Mode);
+        Preserve { kept: &each(kept) - &left_out, has_usual_mode }
+    }
+
+    /// Returns the permissions of something new before the umask: those of the source, or the
+    /// `usual` ones with `--no-preserve=mode`.
+    pub fn new_mode(&self, source: u32, usual: u32) -> u32 {
+        if self.has_usual_mode { source & !0o777 | usual } else { source }
+    }
+
+    /// Returns true if a copy gets another owner than the user of this process.
+    pub fn gives_away(&self, source: &Metadata) -> bool {
+        self.has(Attribute::Ownership) && source.uid() != rustix::process::geteuid().as_raw()
+    }
+
+    fn has(&self, attribute: Attribute) -> bool {
+        self.kept.contains(&attribute)
+    }
+
+    /// Returns true if an extended attribute is kept.
+    fn has_extended(&self, name: &[u8]) -> bool {
+        // Both describe the very file that they are on.
+        ![RECORD_NAME, MANIFEST_ATTRIBUTE].map(str::as_bytes).contains(&name)
+            && self.has(if INHERITED.map(str::as_bytes).contains(&name) {
+                Attribute::Mode
+            } else if name == LABEL {
+                Attribute::Context
+            } else {
+                Attribute::Xattr
+            })
+    }
+}
+
+/// The attributes that a copy gets.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes<'a> {
+    /// Those of its source.
+    pub kept: &'a Preserve,
+    /// Permissions, where the source's are not kept; `None` to leave them as they are.
+    pub mode: Option<u32>,
+}
+
+/// Returns the permissions of something new in a directory: `mode` without the bits of the umask
+/// or, as the kernel does it, without those that the default access list of the directory does not
+/// grant.
+pub fn creation_mode(dir: BorrowedFd<'_>, mode: u32, umask: u32) -> u32 {
+    let mut list = [0; 4096];
+    let found = rustix::fs::fgetxattr(dir, DEFAULT_LIST, &mut list[..]);
+    let given = found.ok().and_then(|length| permissions_of(&list[..length]));
+    given.map_or(mode & !umask, |given| mode & (given | !0o777))
+}
+
+/// Returns the permission bits of an access list. See linux/posix_acl_xattr.h: a version, then
+/// entries of tag, permissions and id.
+fn permissions_of(list: &[u8]) -> Option<u32> {
+    let [owner, group, mask, others] = [0x01, 0x04, 0x10, 0x20];
+    let (version, entries) = list.split_first_chunk::<4>()?;
+    let entry = |tag: u16| {
+        entries.chunks_exact(8).find_map(|entry| {
+            let is_it = u16::from_le_bytes([entry[0], entry[1]]) == tag;
+            is_it.then(|| u32::from(u16::from_le_bytes([entry[2], entry[3]]) & 7))
+        })
+    };
+    let (owner, others) = (entry(owner)?, entry(others)?);
+    let group = entry(mask).or_else(|| entry(group))?;
+    (u32::from_le_bytes(*version) == 2).then_some(owner << 6 | group << 3 | others)
+}
+
+/// Sets the attributes of an open file or directory. `metadata` is the source's, from before it was
+/// read. `target` is for messages.
+pub fn copy(
+    source: BorrowedFd<'_>,
+    metadata: &Metadata,
+    copy: BorrowedFd<'_>,
+    (target, attributes): (&Path, Attributes<'_>),
+) -> Result<(), Failure> {
+    let failed = |what| move |errno| Failure::of_errno(what, target, errno);
+    let kept = attributes.kept;
+    // Ownership first: the kernel drops set-id bits and capabilities when it changes.
+    if kept.has(Attribute::Ownership) {
+        set_owner(metadata, |owner, group| rustix::fs::fchown(copy, owner, group))
+            .map_err(failed("setting the owner"))?;
+    }
+    copy_attributes(source, copy, kept).map_err(failed("setting extended attributes"))?;
+    let is_owned = rustix::fs::fstat(copy)
+        .is_ok_and(|now| (now.st_uid, now.st_gid) == (metadata.uid(), metadata.gid()));
+    if let Some(mode) = mode_of(metadata, attributes, is_owned) {
+        tolerate(rustix::fs::fchmod(copy, mode)).map_err(failed("setting the permissions"))?;
+    }
+    if kept.has(Attribute::Timestamps) {
+        let set = rustix::fs::futimens(copy, &times_of(metadata));
+        tolerate(set).map_err(failed("setting the times"))?;
+    }
+    Ok(())
+}
+
+/// As [`copy`] without extended attributes, for an object of a striped file. It keeps no access
+/// list that it inherited.
+pub fn copy_object(
+    metadata: &Metadata,
+    copy: BorrowedFd<'_>,
+    (target, attributes): (&Path, Attributes<'_>),
+) -> Result<(), Failure> {
+    let failed = |what| move |errno| Failure::of_errno(what, target, errno);
+    if attributes.kept.has(Attribute::Ownership) {
+        set_owner(metadata, |owner, group| rustix::fs::fchown(copy, owner, group))
+            .map_err(failed("setting the owner"))?;
+    }
+    for inherited in INHERITED {
+        diopter_os::xattr::remove(copy, inherited).map_err(failed("removing an access list"))?;
+    }
+    if let Some(mode) = mode_of(metadata, attributes, false) {
+        let mode = mode & Mode::from_bits_truncate(0o777);
+        tolerate(rustix::fs::fchmod(copy, mode)).map_err(failed("setting the permissions"))?;
+    }
+    if attributes.kept.has(Attribute::Timestamps) {
+        let set = rustix::fs::futimens(copy, &times_of(metadata));
+        tolerate(set).map_err(failed("setting the times"))?;
+    }
+    Ok(())
+}
+
+/// As [`copy`] for a symbolic link or a fifo, which are not opened. Extended attributes are not
+/// copied.
+pub fn copy_unopened(
+    metadata: &Metadata,
+    copy: &Inode,
+    (target, attributes): (&Path, Attributes<'_>),
+) -> Result<(), Failure> {
+    let failed = |what| move |errno| Failure::of_errno(what, target, errno);
+    let kept = attributes.kept;
+    if kept.has(Attribute::Ownership) {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+        set_owner(metadata, |owner, group| rustix::fs::chownat(copy, "", owner, group, flags))
+            .map_err(failed("setting the owner"))?;
+    }
+    // By way of proc(5), which follows the descriptor and not a name: a path-only descriptor has
+    // neither fchmod(2) nor, before Linux 5.8, utimensat(2).
+    let path = copy.proc_path();
+    if kept.has(Attribute::Mode) && !metadata.is_symlink() {
+        for inherited in INHERITED {
+            match rustix::fs::removexattr(&path, inherited) {
+                Err(rustix::io::Errno::NODATA) => {}
+                removed => tolerate(removed).map_err(failed("removing an access list"))?,
+            }
+        }
+    }
+    let mode = mode_of(metadata, attributes, false).filter(|_| !metadata.is_symlink());
+    if let Some(mode) = mode {
+        tolerate(rustix::fs::chmod(&path, mode)).map_err(failed("setting the permissions"))?;
+    }
+    if kept.has(Attribute::Timestamps) {
+        let set = rustix::fs::utimensat(CWD, &path, &times_of(metadata), AtFlags::empty());
+        tolerate(set).map_err(failed("setting the times"))?;
+    }
+    Ok(())
+}
+
+/// Returns the permissions of a copy. Another user's set-id bits are left out.
+fn mode_of(metadata: &Metadata, attributes: Attributes<'_>, is_owned: bool) -> Option<Mode> {
+    let kept = if is_owned { 0o7777 } else { 0o7777 & !SET_ID_BITS };
+    let of_source = attributes.kept.has(Attribute::Mode).then(|| metadata.mode() & kept);
+    of_source.or(attributes.mode).map(Mode::from_bits_truncate)
+}
+
+/// Sets owner and group, or the group alone if only the administrator may change the owner.
+fn set_owner(
+    metadata: &Metadata,
+    set: impl Fn(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
+) -> Result<(), Errno> {
+    let (owner, group) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
+    match set(Some(owner), Some(group)).map_err(Errno::from) {
+        Err(errno) if is_tolerable(errno) => tolerate(set(None, Some(group))),
+        set => set,
+    }
+}
+
+/// Copies every attribute that is kept, that the file system of the target supports, and that this
+/// user may set.
+fn copy_attributes(
+    source: BorrowedFd<'_>,
+    copy: BorrowedFd<'_>,
+    kept: &Preserve,
+) -> Result<(), Errno> {
+    let mut names = vec![0; XATTR_BYTES_MAX];
+    let length = match rustix::fs::flistxattr(source, &mut names[..]).map_err(Errno::from) {
+        Ok(length) => length,
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => 0,
+        Err(errno) => return Err(errno),
+    };
+    let names: Vec<&[u8]> =
+        names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
+    for inherited in INHERITED {
+        let is_kept = kept.has_extended(inherited.as_bytes());
+        if is_kept && !names.contains(&inherited.as_bytes()) {
+            // Otherwise the permissions that are set next would apply to users that the source does
+            // not name.
+            match rustix::fs::fremovexattr(copy, inherited).map_err(Errno::from) {
+                Err(errno) if errno != Errno::ENODATA && !is_tolerable(errno) => return Err(errno),
+                _ => {}
+            }
+        }
+    }
+    if names.is_empty() {
+        return Ok(());
+    }
+    let mut value = vec![0; XATTR_BYTES_MAX];
+    for name in names {
+        if !kept.has_extended(name) {
+            continue;
+        }
+        let name = OsStr::from_bytes(name);
+        let length = match rustix::fs::fgetxattr(source, name, &mut value[..]).map_err(Errno::from)
+        {
+            Ok(length) => length,
+            // It was removed, or may be listed and not read (trusted.*).
+            Err(Errno::ENODATA | Errno::EPERM | Errno::EACCES | Errno::EOPNOTSUPP) => continue,
+            Err(errno) => return Err(errno),
+        };
+        let set = rustix::fs::fsetxattr(copy, name, &value[..length], XattrFlags::empty());
+        tolerate(set)?;
+    }
+    Ok(())
+}
+
+/// Ignores the errors of attributes that an ordinary user may not set, and that the file system
+/// does not support, as `cp -p` does.
+fn tolerate(result: rustix::io::Result<()>) -> Result<(), Errno> {
+    match result.map_err(Errno::from) {
+        Err(errno) if is_tolerable(errno) => Ok(()),
+        other => other,
+    }
+}
+
+/// EPERM: only another user may set it, or it does not exist on this file system (vfat). EINVAL: an
+/// owner that this user namespace does not know, or a security label that the policy of the kernel
+/// does not.
+fn is_tolerable(errno: Errno) -> bool {
+    matches!(errno, Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL)
+}
+
+fn times_of(metadata: &Metadata) -> Timestamps {
+    let time = |tv_sec: i64, tv_nsec: i64| Timespec { tv_sec, tv_nsec };
+    Timestamps {
+        last_access: time(metadata.atime(), metadata.atime_nsec()),
+        last_modification: time(metadata.mtime(), metadata.mtime_nsec()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use diopter_testkit::env::{Capability, skip};
+    use std::fs::{File, Permissions};
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn attribute(file: &File, name: &str) -> Option<Vec<u8>> {
+        let mut value = vec![0; 100];
+        let length = rustix::fs::fgetxattr(file, name, &mut value[..]).ok()?;
+        value.truncate(length);
+        Some(value)
+    }
+
+    #[test]
+    fn permissions_times_and_attributes_are_the_sources_and_the_record_is_not() {
+        let (source, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        source.set_permissions(Permissions::from_mode(0o4741)).unwrap();
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 1_000_000, tv_nsec: 1 },
+            last_modification: Timespec { tv_sec: 2_000_000, tv_nsec: 999_999_999 },
+        };
+        rustix::fs::futimens(&source, &times).unwrap();
+        let set = |name| rustix::fs::fsetxattr(&source, name, b"value", XattrFlags::empty());
+        let has_attributes =
+            set("user.one").is_ok() && set(RECORD_NAME).is_ok() && set(MANIFEST_ATTRIBUTE).is_ok();
+        let kept = Preserve::new(&[Attribute::All], &[]);
+        let attributes = (Path::new("t"), Attributes { kept: &kept, mode: None });
+        let metadata = source.metadata().unwrap();
+        copy(source.as_fd(), &metadata, other.as_fd(), attributes).unwrap();
+        let (ours, theirs) = (source.metadata().unwrap(), other.metadata().unwrap());
+        assert_eq!(theirs.mode(), ours.mode());
+        assert_eq!((theirs.uid(), theirs.gid()), (ours.uid(), ours.gid()));
+        assert_eq!((theirs.atime(), theirs.atime_nsec()), (1_000_000, 1));
+        assert_eq!((theirs.mtime(), theirs.mtime_nsec()), (2_000_000, 999_999_999));
+        if has_attributes {
+            assert_eq!(attribute(&other, "user.one").as_deref(), Some(&b"value"[..]));
+            assert_eq!(attribute(&other, RECORD_NAME), None);
+            assert_eq!(attribute(&other, MANIFEST_ATTRIBUTE), None);
+        } else {
+            skip(Capability::Xattr, "the temporary directory keeps no user attributes");
+        }
+    }
+
+    #[test]
+    fn an_owner_that_cannot_be_kept_is_left_out_and_a_broken_disk_is_not() {
+        let metadata = tempfile::tempfile().unwrap().metadata().unwrap();
+        let refused = set_owner(&metadata, |owner, _| match owner {
+            Some(_) => Err(rustix::io::Errno::PERM),
+            None => Ok(()),
+        });
+        assert_eq!(refused, Ok(()));
+        let broken = set_owner(&metadata, |_, _| Err(rustix::io::Errno::IO));
+        assert_eq!(broken, Err(Errno::EIO));
+    }
+
+    #[test]
+    fn set_id_bits_go_only_with_their_owner() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_permissions(Permissions::from_mode(0o6755)).unwrap();
+        let metadata = file.metadata().unwrap();
+        let check = |kept: &[Attribute], mode, is_owned, expected: Option<u32>| {
+            let attributes = Attributes { kept: &Preserve::new(kept, &[]), mode };
+            let mode = mode_of(&metadata, attributes, is_owned);
+            assert_eq!(mode.map(|mode| mode.bits()), expected);
+        };
+        check(&[Attribute::Mode], None, true, Some(0o6755));
+        check(&[Attribute::Mode], Some(0o700), false, Some(0o755));
+        check(&[Attribute::Ownership], Some(0o700), true, Some(0o700));
+        check(&[], None, true, None);
+    }
+
+    #[test]
+    fn what_is_left_out_wins_over_what_is_kept() {
+        let kept = Preserve::new(&[Attribute::All], &[Attribute::Xattr, Attribute::Ownership]);
+        let has = [Attribute::Mode, Attribute::Timestamps, Attribute::Context];
+        assert_eq!(kept, Preserve::new(&has, &[]));
+        let none = Preserve::new(&[Attribute::Mode], &[Attribute::All]);
+        assert_eq!((none.kept.len(), none.new_mode(0o1700, 0o777)), (0, 0o1777));
+        assert_eq!(Preserve::default().new_mode(0o600, 0o666), 0o600);
+        for (name, expected) in [
+            ("system.posix_acl_access", true),
+            ("security.selinux", true),
+            ("user.one", false),
+            (RECORD_NAME, false),
+        ] {
+            assert_eq!(kept.has_extended(name.as_bytes()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_default_access_list_replaces_the_umask() {
+        let list = |entries: &[(u8, u8)]| {
+            let mut list = vec![2, 0, 0, 0];
+            for (tag, permissions) in entries {
+                list.extend([*tag, 0, *permissions, 0, 0xff, 0xff, 0xff, 0xff]);
+            }
+            list
+        };
+        let masked = list(&[(1, 7), (2, 7), (4, 5), (16, 6), (32, 1)]);
+        assert_eq!(permissions_of(&masked), Some(0o761));
+        assert_eq!(permissions_of(&list(&[(1, 6), (4, 5), (32, 0)])), Some(0o650));
+        for broken in [&[][..], &[2, 0, 0], &list(&[(1, 7)]), &[0; 28]] {
+            assert_eq!(permissions_of(broken), None);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let opened = File::open(dir.path()).unwrap();
+        assert_eq!(creation_mode(opened.as_fd(), 0o777, 0o027), 0o750);
+    }
+}

@@ -1,0 +1,321 @@
+//! How far a temporary is, in an extended attribute of the temporary, so that a later run can
+//! resume. The attribute is also the mark of a temporary: a file without it belongs to another
+//! program. What is copied is decided elsewhere.
+
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use diopter::Errno;
+use rustix::fs::{AtFlags, Mode, StatxFlags, XattrFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::dir::FileId;
+
+/// The attribute of a temporary. A finished copy has it only after a crash at that moment, and then
+/// it names another file.
+pub const RECORD_NAME: &str = "user.diopter.cp";
+
+/// Version of the fields; a record with another one is ignored.
+const VERSION: u32 = 2;
+
+/// A record is written again after so many bytes: `kill -9` costs at most this much.
+const BYTES_BETWEEN: u64 = 64 << 20;
+
+/// A record is written again after this long, for slow devices.
+const TIME_BETWEEN: Duration = Duration::from_millis(500);
+
+/// Longest record that is read; one has about 300 bytes.
+const RECORD_BYTES_MAX: usize = 4096;
+
+/// Identifies the content that a temporary is a part of. A file that was changed has another
+/// identity.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceIdentity {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified_s: i64,
+    modified_ns: i64,
+}
+
+/// The value of the attribute, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    version: u32,
+    /// BLAKE3 of the name of the temporary. A file with another name is not a temporary, whatever
+    /// its record.
+    name: String,
+    source: SourceIdentity,
+    /// Session in which `written` holds: after a crash of the machine, or when the disk was removed
+    /// and put back, only flushed bytes are there.
+    session: String,
+    /// Every byte before this one is written.
+    written: u64,
+    /// Every byte before this one is on the device.
+    flushed: u64,
+}
+
+/// Writes the record of one temporary, seldom enough to be free.
+pub struct Recorder {
+    record: Record,
+    noted: u64,
+    noted_at: Instant,
+    /// False if the file system has no attributes; then there is no resume.
+    works: bool,
+}
+
+impl SourceIdentity {
+    /// Identifies an open source. `size` is that of the content, which the metadata of a device
+    /// lacks.
+    pub fn of(metadata: &std::fs::Metadata, size: u64) -> SourceIdentity {
+        SourceIdentity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size,
+            modified_s: metadata.mtime(),
+            modified_ns: metadata.mtime_nsec(),
+        }
+    }
+
+    /// Returns the bytes of the content.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Returns device and inode number.
+    pub fn id(&self) -> FileId {
+        (self.device, self.inode)
+    }
+
+    /// Returns the same identity, with this time of change if it is later.
+    pub fn changed_at(self, seconds: i64, nanoseconds: i64) -> SourceIdentity {
+        let (modified_s, modified_ns) =
+            (self.modified_s, self.modified_ns).max((seconds, nanoseconds));
+        SourceIdentity { modified_s, modified_ns, ..self }
+    }
+}
+
+impl Record {
+    /// Returns the record of a copy that begins.
+    pub fn new(name: &OsStr, source: SourceIdentity, session: String) -> Record {
+        let name = hash_of(name);
+        Record { version: VERSION, name, source, session, written: 0, flushed: 0 }
+    }
+
+    /// Reads the record of a file with a name; `None` if it has none, an unknown version, or that
+    /// of another name. `path` leads to the file; it may be that of a descriptor.
+    pub fn read(path: &Path, name: &OsStr) -> Option<Record> {
+        let mut bytes = vec![0; RECORD_BYTES_MAX];
+        let length = rustix::fs::getxattr(path, RECORD_NAME, &mut bytes[..]).ok()?;
+        let record: Record = serde_json::from_slice(&bytes[..length]).ok()?;
+        (record.version == VERSION && record.name == hash_of(name)).then_some(record)
+    }
+
+    /// Writes the record to a file; returns true if it is there now.
+    pub fn write(&self, fd: BorrowedFd<'_>) -> bool {
+        let text = serde_json::to_vec(self).expect("numbers and strings are JSON");
+        rustix::fs::fsetxattr(fd, RECORD_NAME, &text, XattrFlags::empty()).is_ok()
+    }
+
+    /// Returns where a copy of `source` resumes, if this is a part of it.
+    pub fn start_for(&self, source: &SourceIdentity, session: &str) -> Option<u64> {
+        if self.source != *source {
+            return None;
+        }
+        let is_same_session = !session.is_empty() && self.session == session;
+        let start = if is_same_session { self.written } else { self.flushed };
+        (start <= source.size).then_some(start)
+    }
+
+    /// Removes the record of a file, if it has one.
+    pub fn remove(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let remove = || rustix::fs::fremovexattr(fd, RECORD_NAME).map_err(Errno::from);
+        let removed = match remove() {
+            // Even its owner cannot change attributes of a file that is read-only, however it was
+            // opened.
+            Err(Errno::EACCES) => {
+                let mode = Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);
+                rustix::fs::fchmod(fd, mode | Mode::WUSR)?;
+                let removed = remove();
+                rustix::fs::fchmod(fd, mode)?;
+                removed
+            }
+            removed => removed,
+        };
+        match removed {
+            Err(errno) if !matches!(errno, Errno::ENODATA | Errno::EOPNOTSUPP) => Err(errno),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Recorder {
+    /// Records a copy that starts at `start`: everything before it is there already. Without a mark
+    /// nothing is written, because no later run would find it.
+    pub fn new(record: Record, start: u64, is_marked: bool) -> Recorder {
+        let record = Record { written: start, flushed: 0, ..record };
+        Recorder { record, noted: start, noted_at: Instant::now(), works: is_marked }
+    }
+
+    /// Notes how far the copy is; writes the record if enough has changed.
+    pub fn note(&mut self, fd: BorrowedFd<'_>, written: u64) {
+        // Never backwards: a range that an earlier run wrote is only read again for its hash.
+        self.record.written = self.record.written.max(written);
+        let bytes = written.saturating_sub(self.noted);
+        if bytes >= BYTES_BETWEEN || (bytes > 0 && self.noted_at.elapsed() >= TIME_BETWEEN) {
+            self.write(fd);
+        }
+    }
+
+    /// Notes that everything before `flushed` is on the device.
+    pub fn note_flushed(&mut self, fd: BorrowedFd<'_>, flushed: u64) {
+        self.record.flushed = flushed;
+        self.write(fd);
+    }
+
+    /// Notes that every byte that was written is on the device.
+    pub fn note_all_flushed(&mut self) {
+        self.record.flushed = self.record.written;
+    }
+
+    /// Returns true if a later run could resume.
+    pub fn has_progress(&self) -> bool {
+        self.record.written > 0
+    }
+
+    /// Writes the record now; returns true if a later run can resume.
+    pub fn write(&mut self, fd: BorrowedFd<'_>) -> bool {
+        if !self.works {
+            return false;
+        }
+        // EOPNOTSUPP on file systems without attributes, ENOSPC if there is no room for one: such a
+        // copy starts from the beginning when it was interrupted.
+        self.works = self.record.write(fd);
+        self.noted = self.record.written;
+        self.noted_at = Instant::now();
+        self.works
+    }
+}
+
+fn hash_of(name: &OsStr) -> String {
+    blake3::hash(name.as_bytes()).to_string()
+}
+
+/// Returns a name for the time in which written bytes last without a flush: this boot, and this
+/// mount. Empty if the kernel does not report it, and then no two sessions are the same.
+pub fn session_of(boot: &str, fd: BorrowedFd<'_>) -> String {
+    // STATX_MNT_ID_UNIQUE of linux/stat.h (Linux 6.8) is never used again; the older STATX_MNT_ID
+    // (5.8) may be, though hardly for the same disk.
+    let unique = StatxFlags::from_bits_retain(0x4000);
+    let mount = [unique, StatxFlags::MNT_ID].into_iter().find_map(|flag| {
+        let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, flag).ok()?;
+        (stat.stx_mask & flag.bits() != 0).then_some(stat.stx_mnt_id)
+    });
+    match mount {
+        Some(mount) if !boot.is_empty() => format!("{boot}/{mount}"),
+        _ => String::new(),
+    }
+}
+
+/// Returns the id of this boot; empty if /proc has none.
+pub fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use diopter_testkit::env::{Capability, skip};
+
+    use crate::dir::path_of;
+    use std::os::fd::AsFd;
+
+    const NAME: &str = ".name.dio-part";
+
+    fn read(file: &std::fs::File) -> Option<Record> {
+        Record::read(&path_of(file.as_fd()), NAME.as_ref())
+    }
+
+    fn identity(size: u64) -> SourceIdentity {
+        SourceIdentity { device: 1, inode: 2, size, modified_s: 3, modified_ns: 4 }
+    }
+
+    fn record(written: u64, flushed: u64) -> Record {
+        let record = Record::new(NAME.as_ref(), identity(100), "here".to_owned());
+        Record { written, flushed, ..record }
+    }
+
+    #[test]
+    fn the_same_session_trusts_what_was_written_and_another_only_what_was_flushed() {
+        assert_eq!(record(80, 50).start_for(&identity(100), "here"), Some(80));
+        assert_eq!(record(80, 50).start_for(&identity(100), "there"), Some(50));
+    }
+
+    #[test]
+    fn an_unknown_session_is_never_the_same() {
+        let mut unknown = record(80, 50);
+        unknown.session = String::new();
+        assert_eq!(unknown.start_for(&identity(100), ""), Some(50));
+    }
+
+    #[test]
+    fn a_session_is_the_same_for_one_mount_and_another_for_another() {
+        let file = tempfile::tempfile().unwrap();
+        let session = session_of("boot", file.as_fd());
+        assert_eq!(session_of("boot", file.as_fd()), session);
+        assert_eq!(session_of("", file.as_fd()), "");
+        let proc = std::fs::File::open("/proc/self/status").unwrap();
+        assert!(session.is_empty() || session_of("boot", proc.as_fd()) != session);
+    }
+
+    #[test]
+    fn a_source_that_was_changed_starts_over() {
+        assert_eq!(record(80, 50).start_for(&identity(101), "here"), None);
+        let mut later = identity(100);
+        later.modified_ns += 1;
+        assert_eq!(record(80, 50).start_for(&later, "here"), None);
+    }
+
+    #[test]
+    fn a_start_past_the_end_is_not_believed() {
+        assert_eq!(record(101, 0).start_for(&identity(100), "here"), None);
+    }
+
+    #[test]
+    fn a_record_is_written_read_and_removed() {
+        let file = tempfile::tempfile().unwrap();
+        let mut recorder = Recorder::new(record(0, 0), 0, true);
+        recorder.note(file.as_fd(), 1);
+        assert_eq!(read(&file), None, "one byte is not worth a record");
+        recorder.record.written = 80;
+        if !recorder.write(file.as_fd()) {
+            return skip(Capability::Xattr, "the temporary directory keeps no user attributes");
+        }
+        assert_eq!(read(&file), Some(record(80, 0)));
+        recorder.note_flushed(file.as_fd(), 70);
+        assert_eq!(read(&file), Some(record(80, 70)));
+        recorder.note(file.as_fd(), BYTES_BETWEEN + 80);
+        assert_eq!(read(&file), Some(record(BYTES_BETWEEN + 80, 70)));
+        Record::remove(file.as_fd()).unwrap();
+        Record::remove(file.as_fd()).unwrap();
+        assert_eq!(read(&file), None);
+    }
+
+    #[test]
+    fn a_record_of_another_version_or_no_record_at_all_is_not_understood() {
+        let file = tempfile::tempfile().unwrap();
+        for text in ["{}", "", "\0\0", "{\"version\":1}"] {
+            let set =
+                rustix::fs::fsetxattr(&file, RECORD_NAME, text.as_bytes(), XattrFlags::empty());
+            if set.is_err() {
+                return skip(Capability::Xattr, "the temporary directory keeps no user attributes");
+            }
+            assert_eq!(read(&file), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The counts of a run, and its JSON document. Nothing is measured or printed here.
+
+use std::time::Duration;
+
+use diopter::DepthReport;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::failure::{Failure, Mismatch, shown};
+use crate::flow::RouteTotals;
+use crate::stop::Signal;
+
+/// Entries of a list in the document at most, so that a tree of any size fits the bound on memory.
+pub const LIST_LENGTH_MAX: usize = 10_000;
+
+/// Bytes of the paths in both lists at most: in a deep tree one path may have 1 MiB.
+const LIST_BYTES_MAX: usize = 8 << 20;
+
+/// The document of `dio cp --json`. Sizes are in bytes and times in nanoseconds; fields are only
+/// ever added.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Report {
+    /// `diopter.cp/1`.
+    pub schema: &'static str,
+    /// The exit status: 0 done, 1 verify found a difference, 2 something failed, 128+n ended by
+    /// signal n.
+    pub exit_status: u8,
+    /// The backend that moved the bytes.
+    pub backend: BackendReport,
+    /// Files whose content was copied.
+    pub files: u64,
+    /// Directories that were made, or existed.
+    #[serde(rename = "folders")]
+    pub dirs: u64,
+    /// Symbolic links and fifos that were recreated.
+    pub others: u64,
+    /// Files, counted in `files`, that share their blocks with the source.
+    pub reflinked: u64,
+    /// Bytes of all files, holes included.
+    pub bytes: u64,
+    /// Bytes, counted in `bytes`, that this run did not write because they are holes.
+    pub hole_bytes: u64,
+    /// Bytes, counted in `bytes`, that an earlier, interrupted run had written.
+    pub resumed_bytes: u64,
+    /// Time from the start to the last flush.
+    pub elapsed_ns: u64,
+    /// Bytes by their route.
+    pub route: RouteReport,
+    /// With `--verify`: one entry for each file, in the order of copying.
+    pub verified: Vec<VerifyReport>,
+    /// Files, directories and links that were not copied, with the reasons.
+    pub failures: Vec<FailureReport>,
+    /// Entries that are missing in `verified` and `failures`, which hold 10000 at most.
+    pub left_out: u64,
+    /// Files, counted in `files`, that were written as striped files.
+    pub striped: u64,
+    /// The number and size of requests that were best for the last file; null if `--iodepth` sets
+    /// the number.
+    pub depth: Option<DepthFound>,
+}
+
+/// The requests in flight that were best.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct DepthFound {
+    /// Requests in flight.
+    pub requests: u32,
+    /// Requests that there are buffers for.
+    pub requests_max: u32,
+    /// Bytes of one request.
+    pub request_bytes: u64,
+    /// `not-compared`, `fewer-are-slower`, `fewer-do-as-well` or `fewer-are-faster`.
+    pub why: &'static str,
+    /// Comparisons that completed; `changes` of them changed the number.
+    pub comparisons: u64,
+    /// See `comparisons`.
+    pub changes: u64,
+}
+
+/// The backend.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct BackendReport {
+    /// Its name.
+    pub name: String,
+    /// Why it was chosen.
+    pub why: String,
+}
+
+/// Bytes by their route, for the three kinds of passes.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct RouteReport {
+    /// Reading the sources.
+    pub read: WayReport,
+    /// Writing the targets.
+    pub write: WayReport,
+    /// Reading the targets back.
+    pub verify: WayReport,
+}
+
+/// Bytes by their route.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct WayReport {
+    /// Between the buffers of the copy and the device.
+    pub direct: u64,
+    /// Direct, through a second, aligned buffer.
+    pub bounced: u64,
+    /// Through the page cache.
+    pub buffered: u64,
+    /// The reasons for which bytes were not direct.
+    pub why: Vec<String>,
+}
+
+/// A file that was read back.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct VerifyReport {
+    /// The target.
+    pub path: String,
+    /// True if both hashes are the same.
+    pub is_same: bool,
+    /// BLAKE3 of the bytes that were read from the source, in hex.
+    pub source_blake3: String,
+    /// BLAKE3 of the bytes that were read back, in hex.
+    pub target_blake3: String,
+    /// True if all bytes were read back from the device, and none from the page cache.
+    pub is_direct: bool,
+}
+
+/// A file, directory or link that was not copied.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct FailureReport {
+    /// The operation that failed.
+    pub what: String,
+    /// The path it was done on.
+    pub path: String,
+    /// The cause.
+    pub cause: String,
+    /// The remedy.
+    pub remedy: String,
+    /// Offset of the bytes of a failed request; null if no request failed.
+    pub offset: Option<u64>,
+    /// Number of these bytes; null as for `offset`.
+    pub length: Option<u64>,
+    /// The object of a striped file that holds these bytes; null for any other file.
+    pub object: Option<String>,
+    /// Their offset in the object; null as for `object`.
+    pub object_offset: Option<u64>,
+}
+
+/// The counts of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// See [`Report::files`].
+    pub files: u64,
+    /// See [`Report::dirs`].
+    pub dirs: u64,
+    /// See [`Report::others`].
+    pub others: u64,
+    /// See [`Report::reflinked`].
+    pub reflinked: u64,
+    /// See [`Report::striped`].
+    pub striped: u64,
+    /// See [`Report::bytes`].
+    pub bytes: u64,
+    /// See [`Report::hole_bytes`].
+    pub hole_bytes: u64,
+    /// See [`Report::resumed_bytes`].
+    pub resumed_bytes: u64,
+    /// See [`Report::depth`]: what was found, and the bytes of a request.
+    pub depth: Option<(DepthReport, u64)>,
+    /// Reading the sources.
+    pub read: RouteTotals,
+    /// Writing the targets.
+    pub write: RouteTotals,
+    /// Reading the targets back.
+    pub verify: RouteTotals,
+    verified: Vec<VerifyReport>,
+    failures: Vec<FailureReport>,
+    failed: u64,
+    differing: u64,
+    left_out: u64,
+    /// Bytes of the paths in both lists.
+    listed_bytes: usize,
+}
+
+impl Report {
+    /// Returns the report of a run that failed before it could begin.
+    #[must_use]
+    pub fn of_failure(failure: &Failure, elapsed: Duration) -> Report {
+        let mut counts = Counts::default();
+        counts.note_failure(failure);
+        counts.report(BackendReport::default(), elapsed, None)
+    }
+}
+
+impl Counts {
+    /// Counts a failure.
+    pub fn note_failure(&mut self, failure: &Failure) {
+        self.failed += 1;
+        let place = failure.place.as_ref();
+        let object = place.and_then(|place| place.object.as_ref());
+        let entry = FailureReport {
+            what: failure.what.to_owned(),
+            path: shown(&failure.on),
+            cause: failure.cause.clone(),
+            remedy: failure.remedy.clone(),
+            offset: place.map(|place| place.offset),
+            length: place.map(|place| place.length),
+            object: object.map(|(path, _)| shown(path)),
+            object_offset: object.map(|(_, offset)| *offset),
+        };
+        if self.is_listed(self.failures.len(), entry.path.len()) {
+            self.failures.push(entry);
+        }
+    }
+
+    /// Counts a file whose content differs.
+    pub fn note_mismatch(&mut self, mismatch: &Mismatch, is_direct: bool) {
+        self.differing += 1;
+        let entry = VerifyReport {
+            path: shown(&mismatch.target),
+            is_same: false,
+            source_blake3: mismatch.source_hash.to_string(),
+            target_blake3: mismatch.target_hash.to_string(),
+            is_direct,
+        };
+        if self.is_listed(self.verified.len(), entry.path.len()) {
+            self.verified.push(entry);
+        }
+    }
+
+    /// Counts a file whose content is the same.
+    pub fn note_verified(&mut self, target: &std::path::Path, hash: blake3::Hash, is_direct: bool) {
+        let entry = VerifyReport {
+            path: shown(target),
+            is_same: true,
+            source_blake3: hash.to_string(),
+            target_blake3: hash.to_string(),
+            is_direct,
+        };
+        if self.is_listed(self.verified.len(), entry.path.len()) {
+            self.verified.push(entry);
+        }
+    }
+
+    /// Returns true if a list of this length takes another entry; counts an entry that it does not.
+    fn is_listed(&mut self, length: usize, path_bytes: usize) -> bool {
+        let bytes = self.listed_bytes + path_bytes;
+        let is_listed = length < LIST_LENGTH_MAX && bytes <= LIST_BYTES_MAX;
+        if is_listed {
+            self.listed_bytes = bytes;
+        } else {
+            self.left_out += 1;
+        }
+        is_listed
+    }
+
+    /// Returns the exit status for these counts.
+    pub fn exit_status(&self, signal: Option<Signal>) -> u8 {
+        match signal {
+            Some(signal) => signal.exit_status(),
+            None if self.failed > 0 => 2,
+            None if self.differing > 0 => 1,
+            None => 0,
+        }
+    }
+
+    /// Returns the document.
+    pub fn report(
+        self,
+        backend: BackendReport,
+        elapsed: Duration,
+        signal: Option<Signal>,
+    ) -> Report {
+        Report {
+            schema: "diopter.cp/1",
+            exit_status: self.exit_status(signal),
+            backend,
+            files: self.files,
+            dirs: self.dirs,
+            others: self.others,
+            reflinked: self.reflinked,
+            bytes: self.bytes,
+            hole_bytes: self.hole_bytes,
+            resumed_bytes: self.resumed_bytes,
+            elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+            route: RouteReport {
+                read: way_of(&self.read),
+                write: way_of(&self.write),
+                verify: way_of(&self.verify),
+            },
+            verified: self.verified,
+            failures: self.failures,
+            left_out: self.left_out,
+            striped: self.striped,
+            depth: self.depth.map(depth_of),
+        }
+    }
+}
+
+fn depth_of((found, request_bytes): (DepthReport, u64)) -> DepthFound {
+    DepthFound {
+        requests: found.depth,
+        requests_max: found.depth_max,
+        request_bytes,
+        why: found.why.name(),
+        comparisons: found.comparisons,
+        changes: found.changes,
+    }
+}
+
+fn way_of(totals: &RouteTotals) -> WayReport {
+    WayReport {
+        direct: totals.direct,
+        bounced: totals.bounced,
+        buffered: totals.buffered,
+        why: totals.why.iter().map(|why| (*why).to_owned()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::{Path, PathBuf};
+
+    fn mismatch() -> Mismatch {
+        let (source_hash, target_hash) = (blake3::hash(b"a"), blake3::hash(b"b"));
+        Mismatch { target: PathBuf::from("t"), source_hash, target_hash, is_in_place: false }
+    }
+
+    #[test]
+    fn a_failure_outweighs_a_difference_and_a_signal_both() {
+        let mut counts = Counts::default();
+        assert_eq!(counts.exit_status(None), 0);
+        counts.note_mismatch(&mismatch(), true);
+        assert_eq!(counts.exit_status(None), 1);
+        counts.note_failure(&Failure::of_rule("a", Path::new("b"), "c", "d"));
+        assert_eq!(counts.exit_status(None), 2);
+        assert_eq!(counts.exit_status(Some(Signal { number: 2 })), 130);
+    }
+
+    #[test]
+    fn lists_are_cut_and_say_by_how_much() {
+        let mut counts = Counts::default();
+        for _ in 0..LIST_LENGTH_MAX + 3 {
+            counts.note_mismatch(&mismatch(), true);
+        }
+        let report = counts.report(BackendReport::default(), Duration::ZERO, None);
+        assert_eq!((report.verified.len(), report.left_out), (LIST_LENGTH_MAX, 3));
+    }
+
+    #[test]
+    fn lists_of_long_paths_are_cut_too() {
+        let mut counts = Counts::default();
+        let long = "d/".repeat(LIST_BYTES_MAX / 8);
+        for path in [&long, &long, &long, &long, "short"] {
+            counts.note_failure(&Failure::of_rule("a", Path::new(path), "c", "d"));
+            counts.note_verified(Path::new(path), blake3::hash(b""), true);
+        }
+        let report = counts.report(BackendReport::default(), Duration::ZERO, None);
+        let listed = (report.failures.len(), report.verified.len(), report.left_out);
+        assert_eq!(listed, (2, 2, 6));
+    }
+
+    #[test]
+    fn hashes_are_in_hex_as_b3sum_prints_them() {
+        let mut counts = Counts::default();
+        counts.note_verified(Path::new("t"), blake3::hash(b""), true);
+        let report = counts.report(BackendReport::default(), Duration::from_nanos(7), None);
+        assert!(report.verified[0].source_blake3.starts_with("af1349b9f5f9a1a6"));
+        assert_eq!(report.elapsed_ns, 7);
+    }
+}

@@ -1,0 +1,201 @@
+//! The order of one run: the options, the sources one after another, the report. A failure is
+//! reported and counted, and the run continues with the next source.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::dir::{Dir, Inode};
+use crate::failure::{Failure, Step};
+use crate::objects::Objects;
+use crate::observer::{Notice, Observer};
+use crate::options::Options;
+use crate::place::{self, Destination};
+use crate::report::Report;
+use crate::session::{self, Session, WrittenTo};
+use crate::source::Found;
+use crate::stop::{Signal, StopFlag};
+use crate::walk::{self, Bounds};
+use crate::{file, image, image_path, tree};
+
+/// The end of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Counts, failures, and the exit status.
+    pub report: Report,
+    /// Set if a signal ended the run.
+    pub ended: Option<Ended>,
+}
+
+/// A run that a signal ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The signal.
+    pub signal: Signal,
+    /// The state of the target that was being written.
+    pub left: Left,
+}
+
+/// The state of a target after its copy was interrupted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Left {
+    /// The target is unchanged.
+    Unchanged,
+    /// The target is an unchanged striped file, which no run resumes.
+    UnchangedStriped,
+    /// This device, or this file in an image, is partly written.
+    PartlyWritten(PathBuf),
+}
+
+/// Copies, until all is copied or `stop` is set. The observer gets each failure at once; the report
+/// has them all.
+pub fn copy(options: &Options, stop: &StopFlag, observer: &mut dyn Observer) -> Outcome {
+    let started = Instant::now();
+    let pipeline = match session::start_engine(options) {
+        Ok(pipeline) => pipeline,
+        Err(failure) => {
+            observer.notice(Notice::Failed(&failure));
+            let report = Report::of_failure(&failure, started.elapsed());
+            return Outcome { report, ended: None };
+        }
+    };
+    let mut session = Session::new(options, pipeline, stop, observer);
+    let signal = copy_all(&mut session);
+    let (counts, backend, written_to) = session.finish();
+    let left = match written_to {
+        WrittenTo::Temporary => Left::Unchanged,
+        WrittenTo::NewObjects => Left::UnchangedStriped,
+        WrittenTo::InPlace(target) => Left::PartlyWritten(target),
+    };
+    let ended = signal.map(|signal| Ended { signal, left });
+    Outcome { report: counts.report(backend, started.elapsed(), signal), ended }
+}
+
+/// Copies every source. Returns the signal that ended the run, if any.
+fn copy_all(session: &mut Session<'_>) -> Option<Signal> {
+    let options = session.options;
+    if options.striped {
+        session.objects = Objects::below(&options.sources, bounds(session));
+    }
+    add_up(session);
+    if let Some(signal) = session.stop().requested() {
+        return Some(signal);
+    }
+    let into = match target_directory(&options.target) {
+        Ok(into) => into,
+        Err(failure) => return session.note(Err(failure.into())),
+    };
+    let takes_names = into.is_some() && !options.no_target_directory;
+    let has_one_source = options.sources.len() == 1;
+    let mut targets = BTreeSet::new();
+    for source in &options.sources {
+        let target = if options.no_target_directory && has_one_source {
+            Ok(options.target.clone())
+        } else {
+            place::path_for(source, &options.target, has_one_source)
+        };
+        let done = match target {
+            // "a/." and "b/." both go into the directory itself.
+            Ok(target)
+                if takes_names && target != options.target && !targets.insert(target.clone()) =>
+            {
+                let cause = "another source of this command has the same name";
+                let remedy = "copy them into two directories";
+                Err(Failure::of_rule("copying", source, cause, remedy).into())
+            }
+            Ok(target) => copy_source(session, source, &target, into.as_ref()),
+            Err(failure) => Err(failure.into()),
+        };
+        let ended = session.note(done);
+        if ended.is_some() {
+            return ended;
+        }
+    }
+    for failure in session.objects.missing() {
+        session.note_failure(&failure);
+    }
+    None
+}
+
+fn copy_source(
+    session: &mut Session<'_>,
+    source: &Path,
+    target: &Path,
+    into: Option<&Rc<Dir>>,
+) -> Step<()> {
+    if let Some(done) = image::copy(session, source, target) {
+        return done;
+    }
+    let is_recursive = session.options.recursive;
+    let found = Inode::of_path(source, !is_recursive)
+        .map_err(|errno| Failure::of_errno("opening", source, errno))?;
+    let kind = found.metadata().file_type();
+    let refused = |cause, remedy| Err(Failure::of_rule("copying", source, cause, remedy).into());
+    if kind.is_dir() && !is_recursive {
+        return refused("it is a directory", "copy it with -r");
+    }
+    if kind.is_dir() && place::is_within(target, found.metadata()) {
+        return refused("the target lies in the directory itself", "choose a target outside");
+    }
+    let destination = Destination::new(target, &session.options.target, into)?;
+    if kind.is_dir() {
+        return tree::copy(session, Dir::open(source)?, destination);
+    }
+    if tree::leave_out(session, &found, || source.to_owned()) {
+        return Ok(());
+    }
+    if kind.is_file() || kind.is_block_device() {
+        let found = Found { inode: &found, entry: None, path: source };
+        return file::copy(session, found, destination);
+    }
+    if !is_recursive {
+        return refused(
+            "it is neither a file nor a block device",
+            "use -r to recreate FIFOs and symlinks; `cat` reads a file without a size",
+        );
+    }
+    tree::copy_other(session, &found, source, destination)
+}
+
+/// Opens the target, if it is a directory. It is opened once.
+fn target_directory(target: &Path) -> Result<Option<Rc<Dir>>, Failure> {
+    match std::fs::metadata(target) {
+        Ok(found) if found.is_dir() => Ok(Some(Dir::open(target)?)),
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(_) if image_path::split(target).is_some() => Ok(None),
+        Err(error) => Err(Failure::of_io("looking up", target, &error)),
+    }
+}
+
+/// Returns the bounds of the walks before the copy: they visit what is copied, and nothing else.
+fn bounds<'a>(session: &Session<'a>) -> Bounds<'a> {
+    let Options { recursive, one_file_system, .. } = *session.options;
+    Bounds { follows_links: !recursive, one_file_system, stop: session.stop() }
+}
+
+/// Adds up the bytes of all sources, if the observer wants the total. A source that cannot be
+/// opened is reported when it is copied.
+fn add_up(session: &mut Session<'_>) {
+    if !session.observer().wants_total() {
+        return;
+    }
+    let options = session.options;
+    let (mut bytes, open_as) = (0u64, options.open_as());
+    for source in &options.sources {
+        bytes = bytes.saturating_add(image::bytes_of(source));
+        walk::visit_files(source, bounds(session), |one| {
+            let found = one.inode.metadata();
+            if found.is_file() && !session.objects.has(one.inode.id()) {
+                let size = one.size_of_striped(open_as).unwrap_or(found.len());
+                bytes = bytes.saturating_add(size);
+            }
+        });
+    }
+    let passes = if options.verify { 2 } else { 1 };
+    session.observer().total(bytes.saturating_mul(passes));
+}

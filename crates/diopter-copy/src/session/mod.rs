@@ -1,0 +1,205 @@
+//! One run: the state that all of it shares, and in [`transfer`] the passes over the bytes of a
+//! file. The modules below this one decide what is copied, and where to.
+
+mod transfer;
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use diopter::{DepthPolicy, EngineOptions, Policies};
+
+use crate::dir::Dir;
+use crate::failure::{Failure, Step, Stop};
+use crate::fit::PreferredSizes;
+use crate::objects::Objects;
+use crate::observer::{Notice, Observer};
+use crate::options::Options;
+use crate::pipeline::Pipeline;
+use crate::preserve::{Attributes, creation_mode};
+use crate::report::{BackendReport, Counts};
+use crate::shape::Shape;
+use crate::stop::{Signal, StopFlag};
+
+pub use transfer::{Output, Passed, alignment_of, stopped};
+
+/// More bios than any engine holds.
+const ENGINE_DEPTH: u32 = u32::MAX;
+
+/// Where the current file is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum WrittenTo {
+    /// In a temporary, or in no file yet.
+    #[default]
+    Temporary,
+    /// In new objects of a striped file.
+    NewObjects,
+    /// Over the content of this device, or of this file in an image.
+    InPlace(PathBuf),
+}
+
+/// One run of the copy engine.
+pub struct Session<'a> {
+    pub options: &'a Options,
+    pub counts: Counts,
+    /// With `striped`, the objects of all striped files among the sources and targets.
+    pub objects: Objects,
+    written_to: WrittenTo,
+    pipeline: Pipeline,
+    sizes: PreferredSizes,
+    stop: &'a StopFlag,
+    observer: &'a mut dyn Observer,
+    /// Directories that are being filled: each is flushed once, when it is complete.
+    filling: Vec<Rc<Dir>>,
+    boot: String,
+    umask: u32,
+}
+
+impl<'a> Session<'a> {
+    /// Begins a run in which nothing is copied yet.
+    pub fn new(
+        options: &'a Options,
+        pipeline: Pipeline,
+        stop: &'a StopFlag,
+        observer: &'a mut dyn Observer,
+    ) -> Session<'a> {
+        Session {
+            options,
+            counts: Counts::default(),
+            objects: Objects::default(),
+            written_to: WrittenTo::default(),
+            pipeline,
+            sizes: PreferredSizes::default(),
+            stop,
+            observer,
+            filling: Vec::new(),
+            boot: crate::record::boot_id(),
+            umask: umask(),
+        }
+    }
+
+    /// Returns the counts with what the engine has chosen, and where the current file is written.
+    pub fn finish(mut self) -> (Counts, BackendReport, WrittenTo) {
+        let backend = self.pipeline.backend();
+        let backend = BackendReport { name: backend.name.to_owned(), why: backend.why };
+        self.counts.depth = self.pipeline.depth_report();
+        (self.counts, backend, self.written_to)
+    }
+
+    /// Reports and counts a failure or a difference. Returns the signal that ends the run, if any.
+    pub fn note(&mut self, done: Step<()>) -> Option<Signal> {
+        match done {
+            Ok(()) => {}
+            Err(Stop::Signal(signal)) => return Some(signal),
+            Err(Stop::Failed(failure)) => self.note_failure(&failure),
+            // Counted where both hashes are known.
+            Err(Stop::Differs(mismatch)) => self.observer.notice(Notice::Differs(&mismatch)),
+        }
+        self.stop.requested()
+    }
+
+    /// Reports and counts a failure.
+    pub fn note_failure(&mut self, failure: &Failure) {
+        self.observer.notice(Notice::Failed(failure));
+        self.counts.note_failure(failure);
+    }
+
+    /// Fails with the signal that asks for the end, if one arrived.
+    pub fn check_stop(&self) -> Step<()> {
+        self.stop.requested().map_or(Ok(()), |signal| Err(Stop::Signal(signal)))
+    }
+
+    pub fn stop(&self) -> &'a StopFlag {
+        self.stop
+    }
+
+    pub fn observer(&mut self) -> &mut dyn Observer {
+        self.observer
+    }
+
+    /// Identifies this boot of the machine.
+    pub fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    /// Begins a file.
+    pub fn begin_file(&mut self) {
+        self.written_to = WrittenTo::Temporary;
+    }
+
+    /// Notes that the current file is written to new objects.
+    pub fn begin_objects(&mut self) {
+        self.written_to = WrittenTo::NewObjects;
+    }
+
+    /// Returns the attributes that a copy keeps of its source. `mode` is for one that keeps no
+    /// permissions.
+    pub fn attributes(&self, mode: Option<u32>) -> Attributes<'_> {
+        Attributes { kept: &self.options.preserve, mode }
+    }
+
+    /// Returns the permissions of something new in a directory: those of its source or the `usual`
+    /// ones, less those that the umask takes away.
+    pub fn new_mode(&self, dir: &Dir, source: u32, usual: u32) -> u32 {
+        creation_mode(dir.as_fd(), self.options.preserve.new_mode(source, usual), self.umask)
+    }
+
+    /// Begins to fill a directory, which [`end_dir`](Session::end_dir) flushes.
+    pub fn begin_dir(&mut self, dir: &Rc<Dir>) {
+        self.filling.push(Rc::clone(dir));
+    }
+
+    /// Notes that the directory that was begun last is filled no longer.
+    pub fn end_dir(&mut self) {
+        self.filling.pop();
+    }
+
+    /// Flushes a directory, unless it is being filled.
+    pub fn flush_dir(&self, dir: &Rc<Dir>) -> Result<(), Failure> {
+        if self.filling.iter().any(|filling| Rc::ptr_eq(filling, dir)) {
+            return Ok(());
+        }
+        dir.flush()
+    }
+}
+
+/// Starts the engine of a run.
+pub fn start_engine(options: &Options) -> Result<Pipeline, Failure> {
+    let shape = Shape::new(options.bs, options.iodepth)?;
+    // The copy decides what is in flight, request by request; no bio has to wait for another.
+    let policies = Policies { depth: DepthPolicy::Fixed(ENGINE_DEPTH), ..Policies::default() };
+    let engine = EngineOptions { backend: options.backend, policies, ..EngineOptions::default() };
+    Pipeline::new(engine, shape).map_err(|error| {
+        let name = format!("backend {}", options.backend);
+        let cause = format!("{}: {}", error.what, error.errno);
+        let remedy = if error.remedy.is_empty() { "try --backend=auto" } else { error.remedy };
+        Failure::of_rule("setting up", name.as_ref(), &cause, remedy)
+    })
+}
+
+/// Returns the umask of the process. umask(2) can only read it by setting it, which other threads
+/// would notice, so the kernel is asked (since Linux 4.7) before that is done.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    if let Some(umask) = line.and_then(|umask| u32::from_str_radix(umask.trim(), 8).ok()) {
+        return umask;
+    }
+    let umask = rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    rustix::process::umask(umask);
+    umask.bits()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn the_umask_is_that_of_the_process() {
+        let read = umask();
+        let dir = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(dir.path().join("file")).unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o666 & !read);
+    }
+}

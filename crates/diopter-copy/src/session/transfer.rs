@@ -1,0 +1,296 @@
+//! Passes over the bytes of one file: from source to target, and back for verify.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use diopter::{Errno, File};
+use diopter_os::space;
+
+use super::{Session, WrittenTo};
+use crate::failure::{Failure, Mismatch, Step, Stop};
+use crate::flow::{Hashing, Moved, Transfer, Zeros};
+use crate::observer::{Notice, Pass};
+use crate::options::{Options, Sparse};
+use crate::pipeline::{Interruption, Milestone};
+use crate::segments::{Holes, Segments};
+use crate::shape::Shape;
+use crate::source::{Content, Source};
+
+/// An open target.
+#[derive(Clone, Copy)]
+pub struct Output<'a> {
+    pub file: &'a File,
+    /// Its path, for messages.
+    pub path: &'a Path,
+}
+
+/// The bytes of one file that were copied.
+pub struct Passed {
+    pub moved: Moved,
+    /// Bytes that an earlier run had written.
+    pub resumed: u64,
+    pub is_reflinked: bool,
+}
+
+impl Passed {
+    /// All bytes by this run, in requests.
+    pub fn whole(moved: Moved) -> Passed {
+        Passed { moved, resumed: 0, is_reflinked: false }
+    }
+}
+
+impl Session<'_> {
+    /// Copies the whole content. Fails if the source changes meanwhile.
+    pub fn move_all(
+        &mut self,
+        source: &dyn Content,
+        output: Output<'_>,
+        (segments, zeros): (Segments, Zeros),
+    ) -> Step<Moved> {
+        self.fit_requests(source, output.file)?;
+        self.observer.begins(Pass::Copy, source.path(), source.size());
+        let transfer = Transfer {
+            source: source.file(),
+            target: Some(output.file),
+            segments,
+            size: source.size(),
+            write_from: 0,
+            hashing: self.hashing(),
+            zeros,
+            flush_every: None,
+        };
+        let moved = self.run(transfer, &mut |_| {});
+        let moved = moved.map_err(|why| stopped(why, source, output.path))?;
+        if source.is_unchanged() { Ok(moved) } else { Err(source.has_changed().into()) }
+    }
+
+    /// Writes the whole content over a device, or over a file in an image, and verifies it.
+    pub fn write_in_place(&mut self, source: &dyn Content, output: Output<'_>) -> Step<Passed> {
+        self.written_to = WrittenTo::InPlace(output.path.to_owned());
+        // Holes are written too: old bytes would show through a range that is not.
+        let segments = Segments::new(Holes::Filled, source.size(), 1);
+        let moved = self.move_all(source, output, (segments, Zeros::Written))?;
+        self.flush(output)?;
+        let passed = Passed::whole(moved);
+        let verdict = self.read_back(source, output, &passed, Holes::Filled);
+        self.written_to = WrittenTo::Temporary;
+        verdict?;
+        Ok(passed)
+    }
+
+    /// Runs one transfer, which a signal ends. `note` gets each milestone.
+    pub fn run(
+        &mut self,
+        transfer: Transfer<'_>,
+        note: &mut dyn FnMut(Milestone),
+    ) -> Result<Moved, Interruption> {
+        let (observer, stop) = (&mut self.observer, self.stop);
+        self.pipeline.run(transfer, &mut |milestone| {
+            if let Milestone::Done(position) = milestone {
+                observer.reached(position);
+            }
+            note(milestone);
+            stop.requested()
+        })
+    }
+
+    /// Sets size and number of requests to those that the target prefers, or else the source.
+    pub fn fit_requests(&mut self, source: &dyn Content, target: &File) -> Result<(), Failure> {
+        let Options { bs, iodepth, .. } = *self.options;
+        let (usual, size) = (Shape::new(bs, iodepth)?, source.size());
+        let mut preferred = None;
+        if source.has_preference() && bs.is_none() && !usual.is_one_block(size) {
+            preferred = self.sizes.of(target, size).or_else(|| self.sizes.of(source.file(), size));
+        }
+        let shape = Shape::fitted(bs, iodepth, preferred)?;
+        self.pipeline.reshape(shape).map_err(|error| {
+            let error = diopter::Error::from(error);
+            Failure::of_engine("setting up for", source.path(), &error)
+        })
+    }
+
+    /// Sets the final size of a new file and allocates its blocks: the kernel does the writes to a
+    /// file that grows one at a time, and a full disk is reported before the first byte is copied.
+    pub fn reserve(
+        &self,
+        source: &dyn Content,
+        output: Output<'_>,
+        mut segments: Segments,
+    ) -> Result<(), Failure> {
+        let fd = output.file.as_fd();
+        let failed = |what| move |errno| Failure::of_errno(what, output.path, errno);
+        space::set_len(fd, source.size()).map_err(failed("setting the size"))?;
+        if self.zeros() == Zeros::Skipped {
+            // A block that is allocated is not a hole.
+            return Ok(());
+        }
+        let unreadable = |errno| Failure::of_errno("looking for holes", source.path(), errno);
+        while let Some(range) = segments.next(source.file()).map_err(unreadable)? {
+            match space::fallocate_keep_size(fd, range.start, range.end - range.start) {
+                Ok(()) => {}
+                // Each write then allocates its blocks.
+                Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EINVAL) => return Ok(()),
+                Err(errno) => return Err(failed("reserving space")(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// With `verify`, reads the flushed copy back and compares.
+    pub fn read_back(
+        &mut self,
+        source: &dyn Content,
+        output: Output<'_>,
+        passed: &Passed,
+        holes: Holes,
+    ) -> Step<()> {
+        let Some(source_hash) = passed.moved.hash else { return Ok(()) };
+        let (target, size) = (output.path, source.size());
+        self.observer.begins(Pass::Verify, target, size);
+        let transfer = Transfer {
+            source: output.file,
+            target: None,
+            segments: Segments::new(holes, size, alignment_of(source, output.file)),
+            size,
+            write_from: 0,
+            hashing: Hashing::Blake3,
+            zeros: Zeros::Written,
+            flush_every: None,
+        };
+        let read = self.run(transfer, &mut |_| {});
+        let read = read.map_err(|why| cannot_read_back(why, target))?;
+        let is_direct = read.reads.buffered == 0;
+        if !is_direct {
+            let why: Vec<&str> = read.reads.why.iter().copied().collect();
+            let (bytes, why) = (read.reads.buffered, &*why.join(", "));
+            self.observer.notice(Notice::Buffered { target, bytes, why });
+        }
+        self.counts.verify.merge(&read.reads);
+        let target_hash = read.hash.expect("the pass hashes");
+        if source_hash == target_hash {
+            self.counts.note_verified(target, source_hash, is_direct);
+            return Ok(());
+        }
+        let is_in_place = matches!(self.written_to, WrittenTo::InPlace(_));
+        let target = target.to_owned();
+        let mismatch = Mismatch { target, source_hash, target_hash, is_in_place };
+        self.counts.note_mismatch(&mismatch, is_direct);
+        Err(Stop::Differs(mismatch))
+    }
+
+    /// Makes the content and all metadata durable.
+    pub fn flush(&mut self, output: Output<'_>) -> Result<(), Failure> {
+        let flushed = self.pipeline.sync_all(output.file);
+        flushed.map_err(|error| Failure::of_engine("flushing", output.path, &error))?;
+        // The last, partial page went through the page cache and is clean now. A device or file
+        // system without a page cache has no page to drop.
+        for object in output.file.object_descriptors() {
+            space::advise_dont_need(object, 0, 0).unwrap_or(());
+        }
+        Ok(())
+    }
+
+    /// As [`flush`](Session::flush) for a temporary that a later run resumes; returns true if it
+    /// succeeded.
+    pub fn flush_for_resume(&mut self, file: &File) -> bool {
+        self.pipeline.sync_all(file).is_ok()
+    }
+
+    /// Counts a file that was copied.
+    pub fn count(&mut self, source: &dyn Content, passed: &Passed) {
+        let Passed { moved, resumed, is_reflinked } = passed;
+        let counts = &mut self.counts;
+        counts.files += 1;
+        counts.bytes += source.size();
+        counts.read.merge(&moved.reads);
+        counts.write.merge(&moved.writes);
+        counts.resumed_bytes += resumed;
+        if *is_reflinked {
+            counts.reflinked += 1;
+        } else {
+            counts.hole_bytes += (source.size() - resumed).saturating_sub(moved.writes.bytes());
+        }
+    }
+
+    pub fn hashing(&self) -> Hashing {
+        if self.options.verify { Hashing::Blake3 } else { Hashing::Off }
+    }
+
+    /// Returns how the holes of a source are found for a copy into a new file.
+    pub fn holes_of(&self, source: &Source) -> Holes {
+        if self.options.sparse == Sparse::Never { Holes::Filled } else { source.holes() }
+    }
+
+    /// Returns how blocks of zeros are written to a new file.
+    pub fn zeros(&self) -> Zeros {
+        match self.options.sparse {
+            Sparse::Always => Zeros::Skipped,
+            Sparse::Auto | Sparse::Never => Zeros::Written,
+        }
+    }
+}
+
+/// Returns the alignment of ranges with which no write changes a part of a block.
+pub fn alignment_of(source: &dyn Content, target: &File) -> u64 {
+    let (source, target) = (source.file().alignment(), target.alignment());
+    u64::from(source.offset_read.max(target.offset_read).max(target.offset_write).max(1))
+}
+
+/// Why a copy ended early.
+pub fn stopped(why: Interruption, source: &dyn Content, target: &Path) -> Stop {
+    let path = source.path();
+    let failure = match why {
+        Interruption::Signal(signal) => return Stop::Signal(signal),
+        Interruption::SourceChanged => source.has_changed(),
+        Interruption::Read(error) => Failure::of_engine("reading", path, &error),
+        Interruption::Write(error) => Failure::of_engine("writing", target, &error),
+        Interruption::Flush(error) => Failure::of_engine("flushing", target, &error),
+        Interruption::Seek(errno) => Failure::of_errno("looking for holes", path, errno),
+        Interruption::Memory(errno) => Failure::of_errno("making a buffer", path, errno),
+        Interruption::Backend(error) => Failure::of_engine("copying", path, &error.into()),
+    };
+    Stop::Failed(failure)
+}
+
+/// Why a copy could not be read back. Only the copy was read.
+pub fn cannot_read_back(why: Interruption, target: &Path) -> Stop {
+    let failure = match why {
+        Interruption::Signal(signal) => return Stop::Signal(signal),
+        Interruption::SourceChanged => {
+            let cause = "the copy became shorter; another process may be writing to it";
+            let remedy = "end that process, and copy again";
+            Failure::of_rule("verify", target, cause, remedy)
+        }
+        Interruption::Read(error) | Interruption::Write(error) | Interruption::Flush(error) => {
+            Failure::of_engine("reading back", target, &error)
+        }
+        Interruption::Seek(errno) => Failure::of_errno("looking for holes", target, errno),
+        Interruption::Memory(errno) => Failure::of_errno("making a buffer", target, errno),
+        Interruption::Backend(error) => Failure::of_engine("reading back", target, &error.into()),
+    };
+    Stop::Failed(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use diopter::{FileRange, IoError};
+
+    #[test]
+    fn a_read_back_that_fails_names_the_target_and_not_the_source() {
+        let range = FileRange::new(4096, 8192);
+        let error = || diopter::Error::Io(IoError::new(Errno::EIO, range, "read"));
+        let target = Path::new("/dev/target");
+        for why in [
+            Interruption::Read(error()),
+            Interruption::Seek(Errno::EIO),
+            Interruption::Memory(Errno::ENOMEM),
+            Interruption::SourceChanged,
+        ] {
+            let Stop::Failed(failure) = cannot_read_back(why, target) else {
+                panic!("it is a failure")
+            };
+            assert_eq!(failure.on, target, "{failure}");
+        }
+    }
+}

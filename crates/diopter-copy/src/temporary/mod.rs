@@ -1,0 +1,460 @@
+//! The temporary that a copy is written to, in the directory of its target: its mark, its lock, and
+//! how it becomes the target or is removed. Its content is written elsewhere.
+//!
+//! A file counts as a temporary only if this user owns it and it has a mark that names it. Any
+//! other file of that name is left alone, and another name is used.
+
+mod name;
+
+use std::fs::Metadata;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use diopter::{Errno, File};
+use diopter_os::space;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::retry_on_intr;
+
+use crate::dir::{Entry, FileId, Inode, id_of, path_of, unless_proc_is_missing};
+use crate::failure::Failure;
+use crate::record::{Record, Recorder, SourceIdentity, session_of};
+use name::name_of;
+
+pub use name::unused_name;
+
+/// Rounds of opening and locking. One is enough unless other copies begin or end at the same
+/// moment.
+const ATTEMPTS_MAX: u32 = 16;
+
+/// Longest wait for a lock. After a process is killed, the kernel keeps the files of its io_uring
+/// open until its requests have completed (a few ms after the process is gone, on Linux 6.18), and
+/// with them the lock: a process that gets the lock also knows that no late write of another
+/// process follows.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(3);
+const LOCK_WAIT_SLICE: Duration = Duration::from_millis(10);
+
+/// Permissions of a temporary until it is complete: no other user may read it before it has the
+/// permissions of the copy.
+const MODE: u32 = 0o600;
+
+/// A target that is being written. Dropping it leaves the file.
+#[derive(Debug)]
+pub struct Temporary {
+    /// Open for reading and writing, and locked.
+    pub file: File,
+    /// Every byte before this one is there already, from an earlier run.
+    pub start: u64,
+    /// True if it has a mark; without one, no later run finds it.
+    is_marked: bool,
+    record: Record,
+    name: Entry,
+    id: FileId,
+}
+
+/// The purpose of a temporary.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The content that it holds a part of.
+    pub source: &'a SourceIdentity,
+    /// The id of this boot.
+    pub boot: &'a str,
+    /// True if bytes that an earlier run wrote are used.
+    pub is_resumed: bool,
+}
+
+/// One attempt to get the temporary.
+enum Attempt {
+    Taken(Temporary),
+    /// Another process moved or made it meanwhile.
+    Again,
+    /// The usual name cannot be used.
+    Elsewhere,
+}
+
+/// The result of waiting for a lock.
+enum Locked {
+    Ours,
+    Busy,
+}
+
+impl Temporary {
+    /// Makes the temporary of `target`, or uses the one that an earlier run left. One that does not
+    /// fit is removed, and a file that is not a temporary of this user is left alone.
+    pub fn take(target: &Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
+        let usual = target.sibling(name_of(&target.name));
+        for _ in 0..ATTEMPTS_MAX {
+            let attempt = match usual.look()? {
+                None => make(&usual, wanted)?,
+                Some(found) => match record_of(&usual, &found, wanted) {
+                    Some(record) => take_over(&usual, &found, &record, wanted)?,
+                    None => Attempt::Elsewhere,
+                },
+            };
+            match attempt {
+                Attempt::Taken(temporary) => return Ok(temporary),
+                Attempt::Again => {}
+                Attempt::Elsewhere => return make_elsewhere(target, wanted),
+            }
+        }
+        Err(is_busy(&usual))
+    }
+
+    /// Its path, for messages.
+    pub fn path(&self) -> PathBuf {
+        self.name.path()
+    }
+
+    /// Returns the recorder of its progress.
+    pub fn recorder(&self) -> Recorder {
+        Recorder::new(self.record.clone(), self.start, self.is_marked)
+    }
+
+    /// Returns true if a later run would resume it: it has no owner or permissions of its source
+    /// yet.
+    pub fn is_as_made(&self) -> bool {
+        let found = self.file.metadata();
+        found.is_ok_and(|now| now.mode() & 0o7777 == MODE && is_own(&now))
+    }
+
+    /// Renames it to the target, which it replaces.
+    pub fn publish(self, target: &Entry) -> Result<(), Failure> {
+        let what = "renaming the finished copy";
+        let renamed = self.name.rename_to(target);
+        if let Err(errno) = renamed {
+            // A copy that cannot be renamed is of no use to a later run either.
+            self.discard();
+            return Err(Failure::of_errno(what, &target.path(), errno));
+        }
+        if !target.is(self.id) {
+            let cause = "another process replaced it";
+            let remedy = "let nothing else write to the target's directory, and copy again";
+            return Err(Failure::of_rule(what, &target.path(), cause, remedy));
+        }
+        if self.is_marked {
+            // Only now, so that the next run finds the temporary of a run that is killed. With
+            // another name than the mark's, the mark means nothing.
+            Record::remove(self.file.as_fd())
+                .map_err(|errno| Failure::of_errno("removing the record", &target.path(), errno))?;
+        }
+        Ok(())
+    }
+
+    /// Removes it.
+    pub fn discard(self) {
+        if self.name.is(self.id) {
+            // The failure for which it is discarded is reported; the next copy to this target finds
+            // the file by its name.
+            self.name.remove().unwrap_or(());
+        }
+    }
+}
+
+/// Returns true if a file belongs to the user of this process.
+fn is_own(metadata: &Metadata) -> bool {
+    metadata.uid() == rustix::process::geteuid().as_raw()
+}
+
+/// Returns the record of a file, if it is a temporary of this user.
+fn record_of(name: &Entry, found: &Inode, wanted: &Wanted<'_>) -> Option<Record> {
+    let metadata = found.metadata();
+    let is_ours = metadata.is_file()
+        && metadata.nlink() == 1
+        && is_own(metadata)
+        && found.id() != wanted.source.id();
+    is_ours.then(|| Record::read(&found.proc_path(), &name.name))?
+}
+
+/// Makes a temporary that has its mark and its lock before it has its name, if the file system
+/// makes files without names.
+fn make(name: &Entry, wanted: &Wanted<'_>) -> Result<Attempt, Failure> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let mode = Mode::from_bits_truncate(MODE);
+    let unnamed = retry_on_intr(|| rustix::fs::openat(&name.dir, ".", flags, mode));
+    if let Ok(fd) = unnamed {
+        let temporary = Temporary::of_fd(&fd, name.clone(), wanted)?.mark();
+        if !temporary.is_marked {
+            return Ok(Attempt::Elsewhere);
+        }
+        lock(&temporary)?;
+        match name.link(temporary.file.as_fd()) {
+            Ok(()) => return Ok(Attempt::Taken(temporary)),
+            Err(Errno::EEXIST) => return Ok(Attempt::Again),
+            // A file system that makes such files, and cannot name them.
+            Err(_) => {}
+        }
+    }
+    let fd = match name.create() {
+        Ok(fd) => fd,
+        Err(Errno::EEXIST) => return Ok(Attempt::Again),
+        Err(errno) => return Err(failed_to_create(name, errno)),
+    };
+    let temporary = Temporary::of_fd(&fd, name.clone(), wanted)?.mark();
+    if !temporary.is_marked {
+        temporary.discard();
+        return Ok(Attempt::Elsewhere);
+    }
+    match lock(&temporary)? {
+        Locked::Ours if name.is(temporary.id) => Ok(Attempt::Taken(temporary)),
+        Locked::Ours | Locked::Busy => Ok(Attempt::Again),
+    }
+}
+
+/// Makes a temporary that no later run finds: the usual name is taken, or the file system has no
+/// attributes.
+fn make_elsewhere(target: &Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
+    let name = unused_name(target)?;
+    let fd = name.create().map_err(|errno| failed_to_create(&name, errno))?;
+    Temporary::of_fd(&fd, name, wanted)
+}
+
+impl Temporary {
+    /// Takes a new file, without a mark.
+    fn of_fd(fd: &OwnedFd, name: Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
+        let file = reopen(&path_of(fd.as_fd()));
+        let file = file.map_err(|error| failed_to_open(&name, &error))?;
+        Temporary::of_file(file, name, wanted)
+    }
+
+    fn of_file(file: File, name: Entry, wanted: &Wanted<'_>) -> Result<Temporary, Failure> {
+        let metadata = file.metadata();
+        let metadata = metadata.map_err(|error| failed_to_open(&name, &error))?;
+        let session = session_of(wanted.boot, file.as_fd());
+        let record = Record::new(&name.name, wanted.source.clone(), session);
+        let id = id_of(&metadata);
+        Ok(Temporary { file, start: 0, is_marked: false, record, name, id })
+    }
+
+    /// Marks it, if the file system has attributes.
+    fn mark(self) -> Temporary {
+        Temporary { is_marked: self.record.write(self.file.as_fd()), ..self }
+    }
+}
+
+fn reopen(path: &Path) -> Result<File, diopter::Error> {
+    File::options().read(true).write(true).open(path)
+}
+
+fn failed_to_open(name: &Entry, error: &diopter::Error) -> Failure {
+    unless_proc_is_missing(Failure::of_engine("opening a temporary", &name.path(), error))
+}
+
+fn failed_to_create(name: &Entry, errno: Errno) -> Failure {
+    Failure::of_errno("creating a temporary", &name.path(), errno)
+}
+
+/// Locks a temporary; the lock means that a process is writing it.
+fn lock(temporary: &Temporary) -> Result<Locked, Failure> {
+    let fd = temporary.file.as_fd();
+    let deadline = Instant::now() + LOCK_WAIT_MAX;
+    let mut locked = space::lock_range(fd, true, 0, 0, false);
+    while locked == Ok(false) && Instant::now() < deadline {
+        // The kernel has no call that waits for a lock for a limited time.
+        std::thread::park_timeout(LOCK_WAIT_SLICE);
+        locked = space::lock_range(fd, true, 0, 0, false);
+    }
+    match locked {
+        Ok(true) => Ok(Locked::Ours),
+        Ok(false) => Ok(Locked::Busy),
+        // A file system without locks (some FUSE, NFS without lockd): two copies to one target at
+        // the same time are not noticed.
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENOLCK | Errno::EINVAL) => Ok(Locked::Ours),
+        Err(errno) => Err(Failure::of_errno("locking", &temporary.path(), errno)),
+    }
+}
+
+/// Uses an existing temporary, or removes it.
+fn take_over(
+    name: &Entry,
+    found: &Inode,
+    record: &Record,
+    wanted: &Wanted<'_>,
+) -> Result<Attempt, Failure> {
+    let file = match reopen(&found.proc_path()) {
+        Ok(file) => file,
+        Err(error) if error.errno() == Errno::ENOENT => return Ok(Attempt::Again),
+        Err(error)
+            if error.errno() == Errno::EACCES && found.metadata().mode() & 0o600 != 0o600 =>
+        {
+            // It was about to become a target that its owner may not write.
+            let changed = rustix::fs::chmod(found.proc_path(), Mode::from_bits_truncate(MODE));
+            changed.map_err(|errno| {
+                Failure::of_errno("opening a temporary", &name.path(), errno.into())
+            })?;
+            return Ok(Attempt::Again);
+        }
+        Err(error) => return Err(failed_to_open(name, &error)),
+    };
+    let session = session_of(wanted.boot, file.as_fd());
+    let start = record.start_for(wanted.source, &session).filter(|_| wanted.is_resumed);
+    let temporary = Temporary::of_file(file, name.clone(), wanted)?;
+    let temporary = Temporary { start: start.unwrap_or(0), is_marked: true, ..temporary };
+    match lock(&temporary)? {
+        Locked::Ours if !name.is(temporary.id) => return Ok(Attempt::Again),
+        Locked::Ours => {}
+        // Any process that can open the target may lock one that was about to become the target.
+        Locked::Busy if found.metadata().mode() & 0o077 != 0 => return Ok(Attempt::Elsewhere),
+        Locked::Busy => return Err(is_busy(name)),
+    }
+    // Always true of the temporary of an interrupted run.
+    let is_as_left = temporary.file.metadata().is_ok_and(|now| {
+        now.mode() & 0o7777 == MODE && now.nlink() == 1 && now.len() == wanted.source.size()
+    });
+    if start.is_some() && is_as_left {
+        return Ok(Attempt::Taken(temporary));
+    }
+    // A new file has no blocks, attributes or permissions of the old one.
+    let removed = name.remove();
+    removed.map_err(|errno| Failure::of_errno("removing an old temporary", &name.path(), errno))?;
+    Ok(Attempt::Again)
+}
+
+fn is_busy(name: &Entry) -> Failure {
+    let cause = "another `dio cp` is writing this target";
+    Failure::of_rule("locking", &name.path(), cause, "wait for it to end, or choose another target")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use diopter_testkit::env::{Capability, skip};
+
+    use crate::record::RECORD_NAME;
+    use std::os::unix::fs::PermissionsExt;
+    use tempfile::TempDir;
+
+    fn identity(path: &Path) -> SourceIdentity {
+        let metadata = std::fs::metadata(path).unwrap();
+        SourceIdentity::of(&metadata, metadata.len())
+    }
+
+    /// A directory with a source of three bytes in it.
+    fn directory() -> (TempDir, PathBuf, Entry) {
+        let dir = tempfile::tempdir().unwrap();
+        let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
+        std::fs::write(&source, b"abc").unwrap();
+        let target = Entry::of_path(&target).unwrap();
+        (dir, source, target)
+    }
+
+    fn take(source: &Path, target: &Entry, is_resumed: bool) -> Result<Temporary, Failure> {
+        Temporary::take(target, &Wanted { source: &identity(source), boot: "boot", is_resumed })
+    }
+
+    fn usual_path(target: &Entry) -> PathBuf {
+        target.path().with_file_name(name_of(&target.name))
+    }
+
+    /// Leaves a marked temporary as an interrupted run does: `written` of `size` bytes.
+    fn leave(source: &Path, target: &Entry, size: u64, flushed: u64) -> bool {
+        let temporary = take(source, target, false).unwrap();
+        let mut recorder = temporary.recorder();
+        temporary.file.set_len(size).unwrap();
+        recorder.note(temporary.file.as_fd(), flushed);
+        recorder.note_flushed(temporary.file.as_fd(), flushed);
+        temporary.is_marked
+    }
+
+    fn skip_xattr() {
+        skip(Capability::Xattr, "the temporary directory keeps no user attributes");
+    }
+
+    #[test]
+    fn a_second_one_for_the_same_target_is_refused_until_the_first_is_gone() {
+        let (_dir, source, target) = directory();
+        let first = take(&source, &target, false).unwrap();
+        if !first.is_marked {
+            return skip_xattr();
+        }
+        let refusal = take(&source, &target, false).unwrap_err();
+        assert!(refusal.cause.contains("another"), "{refusal}");
+        first.discard();
+        take(&source, &target, false).unwrap().discard();
+        assert!(!usual_path(&target).exists());
+    }
+
+    #[test]
+    fn a_marked_one_that_was_left_behind_is_replaced_by_a_new_file() {
+        let (_dir, source, target) = directory();
+        if !leave(&source, &target, 3, 3) {
+            return skip_xattr();
+        }
+        let path = usual_path(&target);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).unwrap();
+        let temporary = take(&source, &target, true).unwrap();
+        assert_eq!((temporary.start, temporary.file.size().unwrap()), (0, 0));
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        temporary.publish(&target).unwrap();
+        assert!(target.path().exists() && !path.exists());
+        let left = rustix::fs::getxattr(target.path(), RECORD_NAME, &mut [0u8; 4096][..]);
+        assert_eq!(left, Err(rustix::io::Errno::NODATA));
+    }
+
+    #[test]
+    fn a_record_that_claims_more_than_the_file_has_is_not_believed() {
+        let (_dir, source, target) = directory();
+        if !leave(&source, &target, 0, 3) {
+            return skip_xattr();
+        }
+        assert_eq!(take(&source, &target, true).unwrap().start, 0);
+        assert!(leave(&source, &target, 3, 3));
+        assert_eq!(take(&source, &target, true).unwrap().start, 3);
+    }
+
+    #[test]
+    fn what_is_not_a_temporary_of_ours_stays_and_another_name_is_taken() {
+        let (dir, source, target) = directory();
+        let usual = usual_path(&target);
+        let fifo = |path: &Path| {
+            let name = Entry::of_path(path).unwrap();
+            name.make_fifo().unwrap();
+        };
+        let makers: [&dyn Fn(&Path); 5] = [
+            &|path| std::fs::write(path, b"precious").unwrap(),
+            &|path| std::os::unix::fs::symlink(dir.path().join("source"), path).unwrap(),
+            &|path| std::fs::create_dir(path).unwrap(),
+            &|path| std::fs::hard_link(&source, path).unwrap(),
+            &fifo,
+        ];
+        for make in makers {
+            make(&usual);
+            let before = usual.symlink_metadata().unwrap();
+            let temporary = take(&source, &target, true).unwrap();
+            assert_ne!(temporary.path(), usual);
+            temporary.publish(&target).unwrap();
+            let after = usual.symlink_metadata().unwrap();
+            assert_eq!(
+                (after.ino(), after.len(), after.mode()),
+                (before.ino(), before.len(), before.mode())
+            );
+            std::fs::remove_file(target.path()).unwrap();
+            std::fs::remove_file(&usual).or_else(|_| std::fs::remove_dir(&usual)).unwrap();
+        }
+        assert_eq!(std::fs::read(&source).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn a_mark_of_another_name_means_nothing() {
+        let (dir, source, target) = directory();
+        if !leave(&source, &target, 3, 3) {
+            return skip_xattr();
+        }
+        let other = Entry::of_path(&dir.path().join("other")).unwrap();
+        std::fs::rename(usual_path(&target), usual_path(&other)).unwrap();
+        let temporary = take(&source, &other, true).unwrap();
+        assert_ne!(temporary.path(), usual_path(&other));
+        assert_eq!(std::fs::metadata(usual_path(&other)).unwrap().len(), 3);
+    }
+
+    #[test]
+    fn discarding_leaves_what_another_process_put_there() {
+        let (_dir, source, target) = directory();
+        let temporary = take(&source, &target, false).unwrap();
+        let path = temporary.path();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, b"not ours").unwrap();
+        temporary.discard();
+        assert_eq!(std::fs::read(&path).unwrap(), b"not ours");
+    }
+}

@@ -1,0 +1,235 @@
+//! `dio cp -r`: the directories, links and fifos of a tree. Both trees are walked by descriptor:
+//! nothing outside them is read or written, whatever another process renames or replaces.
+
+use std::fs::Metadata;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use diopter::Errno;
+
+use crate::dir::{Dir, Entry, Inode};
+use crate::failure::{Failure, Step, Stop};
+use crate::file;
+use crate::place::Destination;
+use crate::preserve;
+use crate::session::Session;
+use crate::source::Found;
+use crate::temporary;
+use crate::walk::{Event, Walk};
+
+/// Permission bits that a new directory has of its source without `--preserve=mode`: those that
+/// mkdir(2) takes.
+const MODE_OF_DIRECTORY: u32 = 0o1777;
+
+/// A bit that a directory inherits from the one that it is made in.
+const SET_GROUP_ID: u32 = 0o2000;
+
+/// A directory that is being filled.
+#[derive(Debug)]
+struct Level {
+    source: Rc<Dir>,
+    metadata: Metadata,
+    target: Rc<Dir>,
+    /// Permissions that it gets when it is complete, where the source's are not kept; `None` for
+    /// one that existed before.
+    mode: Option<u32>,
+}
+
+/// The copy of one tree.
+struct Tree<'s, 'a> {
+    session: &'s mut Session<'a>,
+    walk: Walk,
+    levels: Vec<Level>,
+}
+
+/// Copies a directory and its content.
+pub fn copy(session: &mut Session<'_>, source: Rc<Dir>, destination: Destination) -> Step<()> {
+    let parent = match &destination {
+        Destination::Named(entry) | Destination::Inside(entry) => Rc::clone(&entry.dir),
+        Destination::Itself(dir) => Rc::clone(dir),
+    };
+    let mut tree = Tree { session, walk: Walk::default(), levels: Vec::new() };
+    tree.enter(source, destination)?;
+    let mut ended = None;
+    while let Some(event) = tree.walk.step() {
+        let done = match event {
+            Event::Found(entry, inode) => tree.copy_entry(&entry, &inode),
+            Event::Left => tree.leave().map_err(Stop::Failed),
+            Event::Failed(failure) => Err(failure.into()),
+        };
+        ended = tree.session.note(done);
+        if ended.is_some() {
+            break;
+        }
+    }
+    // Each directory that was made gets its permissions, however the walk ended.
+    while !tree.levels.is_empty() {
+        let left = tree.leave();
+        ended = ended.or(tree.session.note(left.map_err(Stop::Failed)));
+    }
+    let flushed = parent.flush();
+    match ended {
+        Some(signal) => Err(Stop::Signal(signal)),
+        None => Ok(flushed?),
+    }
+}
+
+/// Returns true if a file is left out because it comes with its striped file.
+pub fn leave_out(session: &mut Session<'_>, inode: &Inode, path: impl Fn() -> PathBuf) -> bool {
+    let is_object = inode.metadata().is_file() && session.objects.has(inode.id());
+    if is_object {
+        session.objects.leave_out(inode.id(), path());
+    }
+    is_object
+}
+
+impl Tree<'_, '_> {
+    fn copy_entry(&mut self, entry: &Entry, inode: &Inode) -> Step<()> {
+        let level = self.levels.last().expect("the walk is in a directory");
+        let destination = Destination::Inside(Entry::new(&level.target, &entry.name));
+        let metadata = inode.metadata();
+        if metadata.is_dir() {
+            self.enter(entry.open_dir()?, destination)
+        } else if leave_out(self.session, inode, || entry.path()) {
+            Ok(())
+        } else if metadata.is_file() {
+            let path = entry.path();
+            let found = Found { inode, entry: Some(entry), path: &path };
+            file::copy(self.session, found, destination)
+        } else {
+            copy_other(self.session, inode, &entry.path(), destination)
+        }
+    }
+
+    /// Makes a directory, or takes the existing one, to be filled next.
+    fn enter(&mut self, source: Rc<Dir>, destination: Destination) -> Step<()> {
+        let is_target = |level: &Level| level.target.id() == source.id();
+        if self.levels.iter().any(is_target) {
+            let cause = "it is the target, which came to be in the source";
+            let remedy = "choose a target outside";
+            return Err(Failure::of_rule("copying", &source.path(), cause, remedy).into());
+        }
+        let metadata = source.metadata()?;
+        let (target, mode) = match destination {
+            Destination::Itself(dir) => (dir, None),
+            Destination::Named(entry) | Destination::Inside(entry) => match entry.make_or_open()? {
+                (target, true) => {
+                    let usual = metadata.mode() & MODE_OF_DIRECTORY;
+                    let mode = self.session.new_mode(&entry.dir, usual, 0o777);
+                    let inherited = target.metadata()?.mode() & SET_GROUP_ID;
+                    (target, Some(mode | inherited))
+                }
+                (target, false) => (target, None),
+            },
+        };
+        let is_on_first =
+            self.levels.first().is_none_or(|first| first.source.id().0 == source.id().0);
+        self.session.counts.dirs += 1;
+        self.session.begin_dir(&target);
+        self.levels.push(Level { source: Rc::clone(&source), metadata, target, mode });
+        if self.session.options.one_file_system && !is_on_first {
+            // The directory of a mount point is copied without what is mounted there.
+            return Ok(self.leave()?);
+        }
+        self.walk.enter(source);
+        Ok(())
+    }
+
+    /// Leaves the directory that was entered last, which is complete.
+    fn leave(&mut self) -> Result<(), Failure> {
+        let Some(level) = self.levels.pop() else { return Ok(()) };
+        self.session.end_dir();
+        let Level { source, metadata, target, mode } = level;
+        let attributes = (&*target.path(), self.session.attributes(mode));
+        preserve::copy(source.as_fd(), &metadata, target.as_fd(), attributes)?;
+        target.flush()
+    }
+}
+
+/// Makes a symbolic link like the source, or a fifo.
+pub fn copy_other(
+    session: &mut Session<'_>,
+    source: &Inode,
+    path: &Path,
+    destination: Destination,
+) -> Step<()> {
+    let kind = source.metadata().file_type();
+    if !kind.is_symlink() && !kind.is_fifo() {
+        let (cause, remedy) = ("it is a device or a socket", "make it with mknod or mkfifo");
+        return Err(Failure::of_rule("copying", path, cause, remedy).into());
+    }
+    let in_the_way =
+        |on: &Path, cause| Failure::of_rule("writing", on, cause, "choose another target");
+    let target = match destination {
+        Destination::Named(entry) | Destination::Inside(entry) => entry,
+        Destination::Itself(dir) => {
+            return Err(in_the_way(&dir.path(), "a directory is in the way").into());
+        }
+    };
+    match target.look()? {
+        Some(there) if there.id() == source.id() => {
+            return Err(in_the_way(&target.path(), "it is the source").into());
+        }
+        Some(there) if there.metadata().is_dir() => {
+            return Err(in_the_way(&target.path(), "a directory is in the way").into());
+        }
+        _ => {}
+    }
+    let name = temporary::unused_name(&target)?;
+    let made = make_other(source, path, &name)?;
+    let named = name_other(session, source, (&name, &made), &target);
+    if named.is_err() && name.is(made.id()) {
+        // The reason is reported; a failure to clean up has the same one.
+        name.remove().unwrap_or(());
+    }
+    named?;
+    session.counts.others += 1;
+    Ok(session.flush_dir(&target.dir)?)
+}
+
+/// Gives a link or a fifo its attributes, and then the name of the target.
+fn name_other(
+    session: &Session<'_>,
+    source: &Inode,
+    (name, made): (&Entry, &Inode),
+    target: &Entry,
+) -> Result<(), Failure> {
+    let metadata = source.metadata();
+    let mode = session.new_mode(&target.dir, metadata.mode() & 0o777, 0o666);
+    let path = target.path();
+    let attributes = (&*path, session.attributes(Some(mode)));
+    preserve::copy_unopened(metadata, made, attributes)?;
+    let renamed = name.rename_to(target);
+    renamed.map_err(|errno| Failure::of_errno("renaming", &path, errno))?;
+    if target.is(made.id()) { Ok(()) } else { Err(replaced(target)) }
+}
+
+/// Makes a link or a fifo under a name that nothing has, and holds it.
+fn make_other(source: &Inode, path: &Path, name: &Entry) -> Result<Inode, Failure> {
+    let failed = |errno: Errno| Failure::of_errno("making", &name.path(), errno);
+    let leads_to = match source.metadata().is_symlink() {
+        true => Some(source.link_target()),
+        false => None,
+    };
+    let leads_to = leads_to.transpose();
+    let leads_to = leads_to.map_err(|errno| Failure::of_errno("reading the link", path, errno))?;
+    match &leads_to {
+        Some(leads_to) => name.make_link(leads_to),
+        None => name.make_fifo(),
+    }
+    .map_err(failed)?;
+    // symlinkat(2) and mknodat(2) return no descriptor. What was moved to the name since must not
+    // get the attributes of the copy.
+    let made = name.look()?.ok_or_else(|| replaced(name))?;
+    let is_alike = made.metadata().file_type() == source.metadata().file_type()
+        && leads_to.is_none_or(|leads_to| made.link_target() == Ok(leads_to));
+    if is_alike && name.is_own(&made).map_err(failed)? { Ok(made) } else { Err(replaced(name)) }
+}
+
+fn replaced(name: &Entry) -> Failure {
+    let cause = "another process replaced it";
+    let remedy = "let nothing else write to the target's directory, and copy again";
+    Failure::of_rule("making", &name.path(), cause, remedy)
+}

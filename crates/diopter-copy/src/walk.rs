@@ -1,0 +1,159 @@
+//! The walk over a tree: by descriptor, name by name. A descriptor and a buffer of names for each
+//! level; memory grows with the depth of the tree, not with its size.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::path::Path;
+use std::rc::Rc;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::dir::{Dir, Entry, Inode};
+use crate::failure::Failure;
+use crate::source::Found;
+use crate::stop::StopFlag;
+
+/// A walk. It enters a directory only when it is asked to.
+#[derive(Debug, Default)]
+pub struct Walk {
+    levels: Vec<Level>,
+}
+
+#[derive(Debug)]
+struct Level {
+    dir: Rc<Dir>,
+    names: VecDeque<OsString>,
+    /// True if no more names can be read.
+    is_broken: bool,
+}
+
+/// One step of a walk.
+#[derive(Debug)]
+pub enum Event {
+    /// A name and what it refers to.
+    Found(Entry, Inode),
+    /// The directory that was entered last is complete.
+    Left,
+    /// A name could not be looked up, or a directory not be read.
+    Failed(Failure),
+}
+
+impl Walk {
+    /// Goes into a directory next.
+    pub fn enter(&mut self, dir: Rc<Dir>) {
+        self.levels.push(Level { dir, names: VecDeque::new(), is_broken: false });
+    }
+
+    /// Returns the next step; `None` when every directory is left.
+    pub fn step(&mut self) -> Option<Event> {
+        let level = self.levels.last_mut()?;
+        if level.names.is_empty() && !level.is_broken {
+            match level.dir.next_names() {
+                Ok(names) => level.names.extend(names),
+                Err(errno) => {
+                    level.is_broken = true;
+                    let path = level.dir.path();
+                    let failure = Failure::of_errno("reading the directory", &path, errno);
+                    return Some(Event::Failed(failure));
+                }
+            }
+        }
+        let Some(name) = level.names.pop_front() else {
+            self.levels.pop();
+            return Some(Event::Left);
+        };
+        let entry = Entry { dir: Rc::clone(&level.dir), name };
+        Some(match entry.look() {
+            Ok(Some(inode)) => Event::Found(entry, inode),
+            Ok(None) => {
+                let cause = "it was removed while its directory was read";
+                let remedy = "end what writes to it, or copy a snapshot";
+                Event::Failed(Failure::of_rule("copying", &entry.path(), cause, remedy))
+            }
+            Err(failure) => Event::Failed(failure),
+        })
+    }
+}
+
+/// The bounds of a walk.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds<'a> {
+    /// True if the path itself may be a link, which is followed.
+    pub follows_links: bool,
+    /// Directories of other file systems are not entered.
+    pub one_file_system: bool,
+    /// Ends the walk.
+    pub stop: &'a StopFlag,
+}
+
+/// Visits everything at and below a path but directories. A name that cannot be opened is left out:
+/// it is reported when it is copied.
+pub fn visit_files(path: &Path, bounds: Bounds<'_>, mut visit: impl FnMut(Found<'_>)) {
+    let Ok(root) = Inode::of_path(path, bounds.follows_links) else { return };
+    if !root.metadata().is_dir() {
+        return visit(Found { inode: &root, entry: None, path });
+    }
+    let mut walk = Walk::default();
+    if let Ok(dir) = Dir::open(path) {
+        walk.enter(dir);
+    }
+    while bounds.stop.requested().is_none()
+        && let Some(event) = walk.step()
+    {
+        let Event::Found(entry, inode) = event else { continue };
+        if !inode.metadata().is_dir() {
+            visit(Found { inode: &inode, entry: Some(&entry), path: &entry.path() });
+        } else if bounds.one_file_system && inode.id().0 != root.id().0 {
+            // A mount point: the files below it are not copied.
+        } else if let Ok(dir) = entry.open_dir() {
+            walk.enter(dir);
+        }
+    }
+}
+
+/// Raises the limit of open files of this process to its hard limit: a walk needs two for each
+/// level. If that fails, a deep tree fails with EMFILE.
+pub fn raise_open_files_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap_or(());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_a_deep_and_a_wide_tree_is_visited_once() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = root.path().join("a/b/c/d");
+        std::fs::create_dir_all(&deep).unwrap();
+        let wide = 3000;
+        for number in 0..wide {
+            std::fs::write(root.path().join(format!("a/b/{number:0>60}")), "").unwrap();
+        }
+        std::fs::write(deep.join("last"), "").unwrap();
+        std::os::unix::fs::symlink("/", deep.join("link")).unwrap();
+        let mut found = Vec::new();
+        let bounds =
+            Bounds { follows_links: true, one_file_system: false, stop: &StopFlag::default() };
+        visit_files(root.path(), bounds, |one| found.push(one.path.to_owned()));
+        assert_eq!(found.len(), wide + 2, "and a link is not followed");
+        assert!(found.contains(&deep.join("last")) && found.contains(&deep.join("link")));
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), wide + 2);
+    }
+
+    #[test]
+    fn a_directory_that_disappears_is_reported_and_left() {
+        let root = tempfile::tempdir().unwrap();
+        let inner = root.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let mut walk = Walk::default();
+        walk.enter(Dir::open(&inner).unwrap());
+        std::fs::remove_dir(&inner).unwrap();
+        assert!(matches!(walk.step(), Some(Event::Failed(_) | Event::Left)));
+        while walk.step().is_some() {}
+        assert!(walk.step().is_none());
+    }
+}
