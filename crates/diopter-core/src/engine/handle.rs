@@ -123,7 +123,9 @@ impl Engine {
     #[inline]
     pub fn core(&self) -> RefMut<'_, Core> {
         let mut core = self.core.borrow_mut();
-        core.disown_inherited();
+        if core.is_inherited() {
+            core.disown();
+        }
         core
     }
 

@@ -60,6 +60,7 @@ impl Backend for Gone {
 
 impl Core {
     /// Whether this is a fork's child, and the backend and all that is in it are the parent's.
+    #[inline]
     pub fn is_inherited(&self) -> bool {
         self.generation != fork::generation()
     }
@@ -67,10 +68,8 @@ impl Core {
     /// In a child of fork: lets go of everything of the parent's without touching it, and is
     /// broken from then on. Its rings and buffers are not mapped here, its workers do not run
     /// here, and only the parent leaves its passes and locks.
-    pub fn disown_inherited(&mut self) {
-        if !self.is_inherited() {
-            return;
-        }
+    #[cold]
+    pub fn disown(&mut self) {
         let backend = self.backend.capabilities().name;
         let error = BackendError { backend, errno: Errno::EBADF };
         let gone = Box::new(Gone { slab: self.flight.slab.clone(), error });
@@ -252,7 +251,9 @@ fn strand_if_held(core: &mut Core, place: usize) {
 impl Drop for Core {
     /// Waits for the device before the passes go: until then no other write may touch those blocks.
     fn drop(&mut self) {
-        self.disown_inherited();
+        if self.is_inherited() {
+            self.disown();
+        }
         // A panic of a mapper or a backend was printed; the writes that it kept from their end are
         // reported below.
         catch_unwind(AssertUnwindSafe(|| self.finish_all())).unwrap_or(());

@@ -171,7 +171,6 @@ impl Core {
         drop(self.table.targets.leave(id));
         pending.timing.finished = self.now;
         self.table.finished.push_back(place);
-
         true
     }
 
