@@ -11,7 +11,7 @@
 //!    inside, no Rust reference to it exists: an adopted buffer is unreachable, a lent one is
 //!    mutably borrowed by the call. The slab and the kernel use raw pointers only.
 //! 2. **A bio is a range of memory in a slab**, and moves `Built -> Held -> Done -> free`. *Held*
-//!    means that somebody other than the slab may touch the memory: the kernel (through [`Ring`],
+//!    means that code other than the slab may touch the memory: the kernel (through [`Ring`],
 //!    [`AioContext`] or [`HeldBio`]) or the simulator (through [`LocalBio`]). Each memory counts
 //!    its held bios.
 //! 3. **Only proof of completion ends Held**: a completion entry (of a [`Ring`]) or event (of an

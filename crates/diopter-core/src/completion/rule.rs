@@ -1,10 +1,10 @@
-//! Where a completion runs, as a function of what is known of the request: the kernels' rules, each
-//! in a few lines, and this engine's own. No state, no I/O.
+//! The place of a completion, as a function of the known properties of the request: the kernels'
+//! rules, each in a few lines, and those of this engine. No state, no I/O.
 
 use crate::completion::{CompletionPlace, CompletionReason as Why};
 use crate::policy::CompletionPolicy;
 
-/// Whose rule decides. The first ones are those of kernels, by the version that had them first.
+/// A rule. The first ones are those of kernels, by the first version that had them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// fs/direct-io.c up to 3.11.
@@ -57,8 +57,8 @@ impl Rule {
         Rule::Auto,
     ];
 
-    /// The rule of a policy. `Inline`, which the presets before 4.15 set, differs from `DirectIo38`
-    /// only in words: what that kernel's submitter waited for ran in it.
+    /// Returns the rule of a policy. `Inline`, which the presets before 4.15 set, differs from
+    /// `DirectIo38` only in words: requests that the submitter waited for ran in it.
     #[must_use]
     pub fn of(policy: CompletionPolicy) -> Rule {
         match policy {
@@ -71,8 +71,8 @@ impl Rule {
         }
     }
 
-    /// Whether it goes by what lies on the disk and in the page cache, which costs system calls to
-    /// find out.
+    /// Returns true if it depends on the state of the disk and the page cache, which costs system
+    /// calls.
     #[must_use]
     pub fn needs_facts(self) -> bool {
         matches!(
@@ -82,7 +82,7 @@ impl Rule {
     }
 }
 
-/// What a write promises when it is over.
+/// The promise of a finished write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
     /// Nothing.
@@ -97,55 +97,52 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// Whether the flush is still owed when all bios are back.
+    /// Returns true if a flush must follow all bios.
     fn needs_flush(self) -> bool {
         matches!(self, Durability::Flushed | Durability::All)
     }
 }
 
-/// What the rules go by, evaluated when the last bio of a request ends.
+/// The input of the rules, evaluated when the last bio of a request ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompletionFacts {
-    /// A write, or a read.
+    /// True for a write, false for a read.
     pub is_write: bool,
-    /// Somebody waits for it: a synchronous call, or one that the file system made so.
+    /// True if the caller waits for it: a synchronous call, or one that the file system made so.
     pub is_waited_for: bool,
-    /// The submitter is the last to let go of it.
+    /// True if the submitter is the last to release it.
     pub submitter_is_last: bool,
-    /// Nothing was moved.
+    /// True if nothing was moved.
     pub is_empty: bool,
-    /// The file has cached pages, anywhere; `None` where nobody can tell, or not what the blocks
-    /// are either.
+    /// True if the file has cached pages, anywhere; `None` if that, or the state of the blocks, is
+    /// unknown.
     pub has_cached_pages: Option<bool>,
-    /// It writes unwritten blocks.
+    /// True if it writes unwritten blocks.
     pub is_unwritten: bool,
-    /// It writes blocks that were allocated for it.
+    /// True if it writes blocks that were allocated for it.
     pub is_new: bool,
-    /// It writes blocks that are shared with another file.
+    /// True if it writes blocks that are shared with another file.
     pub is_shared: bool,
-    /// It ends past the end of the file as it was when it started.
+    /// True if it ends past the end of the file as it was at its start.
     pub extends: bool,
-    /// What it promises.
     pub durability: Durability,
-    /// It has failed.
     pub has_failed: bool,
-    /// Its issuer polls for it.
+    /// True if its issuer polls for it.
     pub is_polled: bool,
-    /// Its issuer has offered to run completions itself.
+    /// True if its issuer has offered to run completions itself.
     pub issuer_runs: bool,
-    /// Its data went through pages of the kernel's own.
+    /// True if its data went through pages of the kernel.
     pub is_copied_back: bool,
-    /// It goes to a zoned device, bio by bio.
+    /// True if it goes to a zoned device, bio by bio.
     pub is_zoned: bool,
-    /// Its completion may block.
     pub can_block: bool,
-    /// A large copy is left to do.
+    /// True if a large copy remains.
     pub has_large_copy: bool,
-    /// The turn's time for completions is spent.
+    /// True if the turn's time for completions is spent.
     pub is_budget_spent: bool,
 }
 
-/// Where a completion runs under a rule, and why.
+/// Returns the place of a completion under a rule, as a reason.
 #[must_use]
 pub fn completion_context(facts: &CompletionFacts, rule: Rule) -> (CompletionPlace, Why) {
     let why = reason(facts, rule);
@@ -190,7 +187,7 @@ fn auto(facts: &CompletionFacts) -> Why {
     }
 }
 
-/// A write to a file with cached pages, or one of which that can't be told.
+/// Returns the reason of a write to a file with cached pages, or with an unknown number of them.
 fn cached(facts: &CompletionFacts) -> Option<Why> {
     match facts.has_cached_pages {
         _ if !facts.is_write => None,
@@ -216,7 +213,8 @@ fn direct_io_415(facts: &CompletionFacts) -> Why {
     }
 }
 
-/// Every fs/iomap from 5.4 to 6.18: a write goes to a worker, whatever it is.
+/// Returns the reason under every fs/iomap from 5.4 to 6.18: a write goes to a worker, whatever it
+/// is.
 fn iomap_618(facts: &CompletionFacts, rule: Rule) -> Why {
     if !facts.is_write {
         let is_deferred = facts.has_failed && rule == Rule::Iomap618FailedReads;
@@ -234,7 +232,8 @@ fn iomap_618(facts: &CompletionFacts, rule: Rule) -> Why {
     Why::EveryWrite
 }
 
-/// 6.19: whatever needs a process goes to a worker, and nothing else.
+/// Returns the reason under 6.19: a completion that needs a process goes to a worker, and nothing
+/// else.
 fn iomap_619(facts: &CompletionFacts) -> Why {
     if facts.has_failed {
         Why::Failed

@@ -26,7 +26,7 @@ fn check_refused(errno: Errno, instead: &str) {
     let queued = engine(BackendKind::Auto);
     let backend = queued.backend();
     assert_eq!(backend.name, instead, "{}", backend.why);
-    let told = format!("io_uring does not work here: set-up answered {errno}; ");
+    let told = format!("io_uring does not work here: set-up failed: {errno}; ");
     let (first, then) = backend.why.split_at(told.len());
     assert_eq!(first, told);
     assert!(then.contains(if instead == "aio" { "aio works here" } else { name }), "{then}");
@@ -81,7 +81,7 @@ fn with_every_aio_entry_of_the_machine_taken_threads_serve_and_it_is_told_what_t
         let without = engine(BackendKind::Auto);
         let backend = without.backend();
         assert_eq!(backend.name, "threads", "{}", backend.why);
-        let told = format!("aio does not work here: set-up answered {}", Errno::EAGAIN);
+        let told = format!("aio does not work here: set-up failed: {}", Errno::EAGAIN);
         assert!(backend.why.ends_with(&told), "{}", backend.why);
         check_engine(&without, &file, 0, 1);
         let options = EngineOptions { backend: BackendKind::Aio, ..EngineOptions::DEFAULT };
