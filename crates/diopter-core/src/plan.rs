@@ -13,7 +13,7 @@ use crate::bio::Draft;
 use crate::bio::builder::{BioLimits, Builder, Fit, Piece};
 use crate::bio::lanes::Lanes;
 use crate::bio::pieces::Pieces;
-use crate::completion::{CompletionFacts, CompletionReason, Rule, completion_context};
+use crate::completion::{CompletionFacts, CompletionReason, completion_context};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
 use crate::engine::{admit, bounce};
@@ -387,7 +387,7 @@ fn completion(query: &PlanQuery, facts: Facts) -> (&'static str, &'static str) {
         has_cached_pages: Some(facts.has_cached_pages),
         ..CompletionFacts::default()
     };
-    let (place, why) = completion_context(&known, Rule::of(policy));
+    let (place, why) = completion_context(&known, policy);
     let changes_metadata = facts.allocates || facts.extends;
     let words = match (policy, why) {
         (CompletionPolicy::Auto, _) if !query.is_write => CompletionReason::Read.why(),

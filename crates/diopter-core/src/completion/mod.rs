@@ -9,7 +9,7 @@ use std::fmt;
 
 use crate::request::FinishedRequest;
 
-pub use rule::{CompletionFacts, Durability, Rule, completion_context};
+pub use rule::{CompletionFacts, Durability, completion_context, needs_facts};
 
 /// The place where a completion runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,20 +56,14 @@ pub enum CompletionReason {
     CallerWaits,
     /// Nothing of it was in the device, or all completed before the submitter was through.
     SubmitterLast,
-    /// The issuer runs completions itself (Linux 6.6 before its release).
-    IssuerRuns,
     /// A read needs no further work.
     Read,
-    /// A read that is polled for.
-    Polled,
     /// Nothing was moved.
     NothingMoved,
     /// A write to mapped blocks.
     Overwrite,
     /// The file has no cached page.
     NoCachedPages,
-    /// The write allocates its zone blocks as it proceeds (zoned devices).
-    Zoned,
     /// This kernel defers every write.
     EveryWrite,
     /// The file has cached pages, which must be dropped.
@@ -94,7 +88,7 @@ pub enum CompletionReason {
 
 impl CompletionReason {
     /// Every reason, in the order of [`CompletionCounters`].
-    pub const ALL: [CompletionReason; 26] = [
+    pub const ALL: [CompletionReason; 23] = [
         CompletionReason::PolicyInline,
         CompletionReason::PolicyDeferred,
         CompletionReason::NothingBlocks,
@@ -104,13 +98,10 @@ impl CompletionReason {
         CompletionReason::NoWorker,
         CompletionReason::CallerWaits,
         CompletionReason::SubmitterLast,
-        CompletionReason::IssuerRuns,
         CompletionReason::Read,
-        CompletionReason::Polled,
         CompletionReason::NothingMoved,
         CompletionReason::Overwrite,
         CompletionReason::NoCachedPages,
-        CompletionReason::Zoned,
         CompletionReason::EveryWrite,
         CompletionReason::CachedPages,
         CompletionReason::Unknown,
@@ -126,22 +117,22 @@ impl CompletionReason {
     /// Returns the place of a completion with this reason.
     #[must_use]
     pub fn place(self) -> CompletionPlace {
-        self.told().0
+        self.properties().0
     }
 
     /// Returns its name in counters.
     #[must_use]
     pub fn name(self) -> &'static str {
-        self.told().1
+        self.properties().1
     }
 
     /// Returns a short explanation.
     #[must_use]
     pub fn why(self) -> &'static str {
-        self.told().2
+        self.properties().2
     }
 
-    fn told(self) -> (CompletionPlace, &'static str, &'static str) {
+    fn properties(self) -> (CompletionPlace, &'static str, &'static str) {
         use CompletionPlace::{Caller, Inline, Worker};
         use CompletionReason as Why;
         match self {
@@ -160,13 +151,10 @@ impl CompletionReason {
             Why::SubmitterLast => {
                 (Caller, "submitter-last", "all completed before the submitter was through")
             }
-            Why::IssuerRuns => (Caller, "issuer-runs", "the issuer runs completions itself"),
             Why::Read => (Inline, "read", "a read finishes where it is reaped"),
-            Why::Polled => (Inline, "polled", "a polled read finishes in the polling thread"),
             Why::NothingMoved => (Inline, "nothing-moved", "nothing was moved"),
             Why::Overwrite => (Inline, "overwrite", "overwrite of mapped blocks"),
             Why::NoCachedPages => (Inline, "no-cached-pages", "no cached pages"),
-            Why::Zoned => (Inline, "zoned", "a write to a zone is finished block by block"),
             Why::EveryWrite => (Worker, "every-write", "this kernel defers every write"),
             Why::CachedPages => (Worker, "cached-pages", "the file has cached pages"),
             Why::Unknown => (Worker, "unknown", "the file may have cached pages"),

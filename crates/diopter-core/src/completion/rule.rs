@@ -4,82 +4,11 @@
 use crate::completion::{CompletionPlace, CompletionReason as Why};
 use crate::policy::CompletionPolicy;
 
-/// A rule. The first ones are those of kernels, by the first version that had them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rule {
-    /// fs/direct-io.c up to 3.11.
-    DirectIo38,
-    /// fs/direct-io.c of 4.14 and later, as ext4 used it up to 5.4.
-    DirectIo415,
-    /// fs/iomap of 5.4 and 5.5.
-    Iomap54,
-    /// fs/iomap of 5.10.
-    Iomap510,
-    /// fs/iomap of 5.13 to 6.5.
-    Iomap61,
-    /// fs/iomap of 6.6 as released.
-    Iomap66,
-    /// fs/iomap of 6.6 before its release: an issuer that opted in completes writes itself. Taken
-    /// back, since an issuer that waits for its own writes to drain never does.
-    Iomap66CallerComp,
-    /// fs/iomap of 6.7 to 6.18.
-    Iomap618,
-    /// The same with failed reads in a worker, as later stable releases have it.
-    Iomap618FailedReads,
-    /// fs/iomap of 6.19 and 7.0.
-    Iomap619,
-    /// The patch that was proposed for 5.10: looks at cached pages only.
-    Bongio510,
-    /// [`CompletionPolicy::Deferred`].
-    Deferred,
-    /// [`CompletionPolicy::Inline`].
-    Inline,
-    /// [`CompletionPolicy::Auto`].
-    Auto,
-}
-
-impl Rule {
-    /// Every rule.
-    pub const ALL: [Rule; 14] = [
-        Rule::DirectIo38,
-        Rule::DirectIo415,
-        Rule::Iomap54,
-        Rule::Iomap510,
-        Rule::Iomap61,
-        Rule::Iomap66,
-        Rule::Iomap66CallerComp,
-        Rule::Iomap618,
-        Rule::Iomap618FailedReads,
-        Rule::Iomap619,
-        Rule::Bongio510,
-        Rule::Deferred,
-        Rule::Inline,
-        Rule::Auto,
-    ];
-
-    /// Returns the rule of a policy. `Inline`, which the presets before 4.15 set, differs from
-    /// `DirectIo38` only in words: requests that the submitter waited for ran in it.
-    #[must_use]
-    pub fn of(policy: CompletionPolicy) -> Rule {
-        match policy {
-            CompletionPolicy::Linux4_15 => Rule::DirectIo415,
-            CompletionPolicy::Linux5_5 => Rule::Iomap54,
-            CompletionPolicy::Linux7_0 => Rule::Iomap619,
-            CompletionPolicy::Deferred => Rule::Deferred,
-            CompletionPolicy::Inline => Rule::Inline,
-            CompletionPolicy::Auto => Rule::Auto,
-        }
-    }
-
-    /// Returns true if it depends on the state of the disk and the page cache, which costs system
-    /// calls.
-    #[must_use]
-    pub fn needs_facts(self) -> bool {
-        matches!(
-            self,
-            Rule::DirectIo415 | Rule::Iomap66CallerComp | Rule::Iomap619 | Rule::Bongio510
-        )
-    }
+/// Returns true if the rule of a policy depends on the state of the disk and the page cache, which
+/// costs system calls.
+#[must_use]
+pub fn needs_facts(policy: CompletionPolicy) -> bool {
+    matches!(policy, CompletionPolicy::Linux4_15 | CompletionPolicy::Linux7_0)
 }
 
 /// The promise of a finished write.
@@ -108,8 +37,6 @@ impl Durability {
 pub struct CompletionFacts {
     /// True for a write, false for a read.
     pub is_write: bool,
-    /// True if the caller waits for it: a synchronous call, or one that the file system made so.
-    pub is_waited_for: bool,
     /// True if the submitter is the last to release it.
     pub submitter_is_last: bool,
     /// True if nothing was moved.
@@ -127,14 +54,8 @@ pub struct CompletionFacts {
     pub extends: bool,
     pub durability: Durability,
     pub has_failed: bool,
-    /// True if its issuer polls for it.
-    pub is_polled: bool,
-    /// True if its issuer has offered to run completions itself.
-    pub issuer_runs: bool,
     /// True if its data went through pages of the kernel.
     pub is_copied_back: bool,
-    /// True if it goes to a zoned device, bio by bio.
-    pub is_zoned: bool,
     pub can_block: bool,
     /// True if a large copy remains.
     pub has_large_copy: bool,
@@ -142,37 +63,25 @@ pub struct CompletionFacts {
     pub is_budget_spent: bool,
 }
 
-/// Returns the place of a completion under a rule, as a reason.
+/// Returns the place of a completion under a policy, as a reason.
 #[must_use]
-pub fn completion_context(facts: &CompletionFacts, rule: Rule) -> (CompletionPlace, Why) {
-    let why = reason(facts, rule);
+pub fn completion_context(
+    facts: &CompletionFacts,
+    policy: CompletionPolicy,
+) -> (CompletionPlace, Why) {
+    let why = match policy {
+        CompletionPolicy::Deferred => Why::PolicyDeferred,
+        CompletionPolicy::Inline => Why::PolicyInline,
+        CompletionPolicy::Auto => auto(facts),
+        // fs/direct-io.c makes such a write synchronous.
+        CompletionPolicy::Linux4_15 if facts.is_write && facts.extends => Why::CallerWaits,
+        _ if facts.submitter_is_last => Why::SubmitterLast,
+        CompletionPolicy::Linux4_15 => direct_io_415(facts),
+        CompletionPolicy::Linux5_5 if facts.is_write => Why::EveryWrite,
+        CompletionPolicy::Linux5_5 => Why::Read,
+        CompletionPolicy::Linux7_0 => iomap_619(facts),
+    };
     (why.place(), why)
-}
-
-fn reason(facts: &CompletionFacts, rule: Rule) -> Why {
-    if facts.is_waited_for {
-        return Why::CallerWaits;
-    }
-    match rule {
-        Rule::Deferred => return Why::PolicyDeferred,
-        Rule::Inline => return Why::PolicyInline,
-        Rule::Auto => return auto(facts),
-        _ => {}
-    }
-    if matches!(rule, Rule::DirectIo38 | Rule::DirectIo415) && facts.is_write && facts.extends {
-        // These engines make such a write synchronous.
-        return Why::CallerWaits;
-    }
-    if facts.submitter_is_last {
-        return Why::SubmitterLast;
-    }
-    match rule {
-        Rule::DirectIo38 => Why::PolicyInline,
-        Rule::DirectIo415 => direct_io_415(facts),
-        Rule::Iomap619 => iomap_619(facts),
-        Rule::Bongio510 => cached(facts).unwrap_or(Why::NoCachedPages),
-        _ => iomap_618(facts, rule),
-    }
 }
 
 fn auto(facts: &CompletionFacts) -> Why {
@@ -197,6 +106,7 @@ fn cached(facts: &CompletionFacts) -> Option<Why> {
     }
 }
 
+/// Returns the reason under fs/direct-io.c of 4.14 and later, as ext4 used it up to 5.4.
 fn direct_io_415(facts: &CompletionFacts) -> Why {
     if facts.is_empty {
         Why::NothingMoved
@@ -213,36 +123,15 @@ fn direct_io_415(facts: &CompletionFacts) -> Why {
     }
 }
 
-/// Returns the reason under every fs/iomap from 5.4 to 6.18: a write goes to a worker, whatever it
-/// is.
-fn iomap_618(facts: &CompletionFacts, rule: Rule) -> Why {
-    if !facts.is_write {
-        let is_deferred = facts.has_failed && rule == Rule::Iomap618FailedReads;
-        return if is_deferred { Why::Failed } else { read(facts) };
-    }
-    let has_zones = matches!(rule, Rule::Iomap66 | Rule::Iomap618 | Rule::Iomap618FailedReads);
-    if facts.is_zoned && has_zones {
-        return cached(facts).unwrap_or(Why::Zoned);
-    }
-    let is_pure =
-        !(facts.is_unwritten || facts.is_new || facts.extends || facts.durability.needs_flush());
-    if rule == Rule::Iomap66CallerComp && facts.issuer_runs && is_pure {
-        return Why::IssuerRuns;
-    }
-    Why::EveryWrite
-}
-
-/// Returns the reason under 6.19: a completion that needs a process goes to a worker, and nothing
-/// else.
+/// Returns the reason under fs/iomap of 6.19 and 7.0: a completion that needs a process goes to a
+/// worker, and nothing else.
 fn iomap_619(facts: &CompletionFacts) -> Why {
     if facts.has_failed {
         Why::Failed
     } else if !facts.is_write && facts.is_copied_back {
         Why::CopiedBack
     } else if !facts.is_write {
-        read(facts)
-    } else if facts.is_zoned {
-        Why::Zoned
+        Why::Read
     } else if facts.extends {
         Why::Extends
     } else if facts.is_unwritten {
@@ -256,8 +145,4 @@ fn iomap_619(facts: &CompletionFacts) -> Why {
     } else {
         cached(facts).unwrap_or(Why::Overwrite)
     }
-}
-
-fn read(facts: &CompletionFacts) -> Why {
-    if facts.is_polled { Why::Polled } else { Why::Read }
 }

@@ -13,7 +13,7 @@ use crate::backend::Wait;
 use crate::clock::Nanos;
 use crate::completion::{
     Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason, Durability,
-    Rule, completion_context,
+    completion_context, needs_facts,
 };
 use crate::engine::abandoned::note_unseen;
 use crate::engine::bounce::Idle;
@@ -113,7 +113,7 @@ pub(super) struct Completer {
     /// Whether a finished request may be anything but a result that is taken from its place. The
     /// only thing that a request without a callback looks at under `Auto` and `Inline`.
     pub is_watching: bool,
-    rule: Rule,
+    policy: CompletionPolicy,
     /// Whether the rule goes by what blocks were before a write.
     needs_facts: bool,
     /// By place in the table; empty until first needed.
@@ -138,11 +138,10 @@ pub(super) struct Completer {
 
 impl Completer {
     pub fn new(policy: CompletionPolicy) -> Completer {
-        let rule = Rule::of(policy);
         Completer {
-            is_watching: is_decisive(rule),
-            rule,
-            needs_facts: rule.needs_facts(),
+            is_watching: is_decisive(policy),
+            policy,
+            needs_facts: needs_facts(policy),
             attached: Vec::new(),
             attached_count: 0,
             ready: VecDeque::new(),
@@ -194,7 +193,7 @@ impl Completer {
 
     fn look_away(&mut self) {
         let has_none = self.attached_count == 0 && self.filed() == 0;
-        self.is_watching = is_decisive(self.rule) || !has_none;
+        self.is_watching = is_decisive(self.policy) || !has_none;
     }
 
     /// Whether a thread is there for one more job.
@@ -219,9 +218,9 @@ impl Completer {
     }
 }
 
-/// Whether a rule may send a result elsewhere that has nothing to do but to be taken.
-fn is_decisive(rule: Rule) -> bool {
-    !matches!(rule, Rule::Auto | Rule::Inline)
+/// Returns true if a policy may send a finished result through a worker.
+fn is_decisive(policy: CompletionPolicy) -> bool {
+    !matches!(policy, CompletionPolicy::Auto | CompletionPolicy::Inline)
 }
 
 impl Drop for Completer {
@@ -268,7 +267,7 @@ impl Core {
 
     pub fn completions(&self) -> CompletionCounters {
         let mut counters = self.completer.counters;
-        let plain = completion_context(&CompletionFacts::default(), self.completer.rule).1;
+        let plain = completion_context(&CompletionFacts::default(), self.completer.policy).1;
         counters.add(plain, self.completer.plain);
         counters
     }
@@ -316,7 +315,7 @@ impl Core {
         let attached = self.completer.detach(place);
         let facts = self.facts_of(place, &target, &attached);
         self.table[place].is_flushed = false;
-        let (context, mut why) = completion_context(&facts, self.completer.rule);
+        let (context, mut why) = completion_context(&facts, self.completer.policy);
         let is_for_crew = context == CompletionPlace::Worker;
         let has_worker = is_for_crew && self.completer.is_staffed();
         if is_for_crew && !has_worker {
@@ -437,7 +436,7 @@ impl Core {
                 return Some(job);
             }
             let facts = CompletionFacts { is_budget_spent, ..job.facts };
-            let (context, why) = completion_context(&facts, completer.rule);
+            let (context, why) = completion_context(&facts, completer.policy);
             if context != CompletionPlace::Worker {
                 completer.counters.count(why);
                 return Some(job);
