@@ -4,7 +4,7 @@
 
 use diopter_core::units::size_text;
 
-use crate::foreign::{ForeignError, ForeignErrorKind, RequestShape};
+use crate::shape::{ForeignError, ForeignErrorKind, RequestShape};
 
 /// The extended attribute that holds it.
 pub const ATTRIBUTE: &str = "ceph.file.layout";

@@ -14,7 +14,7 @@ mod tests;
 use diopter_core::stripe::Striping;
 use diopter_core::units::FileRange;
 
-use crate::foreign::RequestShape;
+use crate::shape::RequestShape;
 
 pub use place::{Lookup, LustrePlace};
 pub use read::parse;

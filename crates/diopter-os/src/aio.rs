@@ -9,8 +9,6 @@
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::errno::Errno;
@@ -18,6 +16,15 @@ use crate::fork;
 use crate::op::{BioId, BioResult, BioSpec, Op};
 use crate::rw;
 use crate::slab::Slab;
+
+mod call;
+mod ring;
+
+use call::{
+    COMMAND_FDSYNC, COMMAND_FSYNC, COMMAND_PREADV, COMMAND_PWRITEV, ControlBlock, Event,
+    RwFlagsAndKey, io_cancel, io_destroy, io_getevents, io_setup, io_submit, result_of,
+};
+use ring::MappedRing;
 
 /// Rounds of waiting on drop, each up to [`DRAIN_WAIT`]. Bios that are still held then are leaked:
 /// `io_destroy` would wait too, but without a bound.
@@ -357,179 +364,6 @@ impl Drop for AioContext {
             std::mem::forget(std::mem::take(&mut self.blocks));
         }
     }
-}
-
-/// The events of a context, in memory that the kernel shares with this process: `struct aio_ring`
-/// of linux/fs/aio.c, which libaio reads as well.
-struct MappedRing {
-    header: NonNull<RingHeader>,
-}
-
-#[repr(C)]
-struct RingHeader {
-    id: u32,
-    /// Events that follow the header.
-    count: u32,
-    /// The position of the next event to take; this process moves it.
-    head: AtomicU32,
-    /// The position of the next event to put; the kernel moves it.
-    tail: AtomicU32,
-    magic: u32,
-    compatible: u32,
-    incompatible: u32,
-    header_bytes: u32,
-}
-
-const RING_MAGIC: u32 = 0xa10a_10a1;
-
-impl MappedRing {
-    /// Returns the ring of a context, if it has the layout known here.
-    fn of(context: libc::c_ulong) -> Option<MappedRing> {
-        let address = usize::try_from(context).ok()?;
-        let header = NonNull::new(std::ptr::with_exposed_provenance_mut::<RingHeader>(address))?;
-        // SAFETY: a context's name is the address of its ring, which the kernel has mapped, at
-        // least a page of it, until the context is destroyed. All but `head` and `tail` are fixed.
-        let its = unsafe { header.as_ref() };
-        let is_known = its.magic == RING_MAGIC
-            && its.incompatible == 0
-            && its.header_bytes as usize == size_of::<RingHeader>()
-            && its.count > 0;
-        is_known.then_some(MappedRing { header })
-    }
-
-    /// Takes the oldest event, if there is one.
-    fn pop(&self) -> Option<Event> {
-        // SAFETY: as in `of`; the ring stays mapped as long as its context has not been destroyed,
-        // and only the context's drop does that. `head` and `tail` are atomics.
-        let header = unsafe { self.header.as_ref() };
-        let head = header.head.load(Ordering::Relaxed);
-        // Acquire: the event was written before the tail was.
-        if head == header.tail.load(Ordering::Acquire) || head >= header.count {
-            return None;
-        }
-        // SAFETY: the events follow the header in the mapping, which has room for `count` of them.
-        let events = unsafe { self.header.add(1) }.cast::<Event>();
-        // SAFETY: `head` is below `count`.
-        let place = unsafe { events.add(head as usize) };
-        // SAFETY: the kernel wrote this event before it moved the tail past it, and writes there
-        // again only after the head has been moved.
-        let event = unsafe { place.read() };
-        // Release: the event was read before its place is given back.
-        header.head.store((head + 1) % header.count, Ordering::Release);
-        Some(event)
-    }
-}
-
-/// `struct io_event`, linux/aio_abi.h.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Event {
-    data: u64,
-    block: u64,
-    result: i64,
-    result_2: i64,
-}
-
-/// `struct iocb`, linux/aio_abi.h.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct ControlBlock {
-    data: u64,
-    flags: RwFlagsAndKey,
-    operation: u16,
-    priority: i16,
-    descriptor: u32,
-    memory: u64,
-    length: u64,
-    offset: i64,
-    reserved: u64,
-    /// `IOCB_FLAG_RESFD` and the like.
-    block_flags: u32,
-    /// The eventfd to signal on completion, with that flag.
-    event_descriptor: u32,
-}
-
-/// `aio_key`, the kernel's, and `aio_rw_flags`, whose order is the machine's byte order.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct RwFlagsAndKey([i32; 2]);
-
-impl RwFlagsAndKey {
-    fn new(flags: i32) -> RwFlagsAndKey {
-        RwFlagsAndKey(if cfg!(target_endian = "little") { [0, flags] } else { [flags, 0] })
-    }
-}
-
-const _: () = assert!(size_of::<ControlBlock>() == 64 && size_of::<Event>() == 32);
-
-// Constants of linux/aio_abi.h.
-const COMMAND_FSYNC: u16 = 2;
-const COMMAND_FDSYNC: u16 = 3;
-const COMMAND_PREADV: u16 = 7;
-const COMMAND_PWRITEV: u16 = 8;
-
-fn io_setup(entries: u32) -> Result<libc::c_ulong, Errno> {
-    let mut context: libc::c_ulong = 0;
-    // SAFETY: the kernel writes one `aio_context_t`, which `context` is, during the call only.
-    let answer = unsafe { libc::syscall(libc::SYS_io_setup, entries, &raw mut context) };
-    if answer < 0 { Err(Errno::last()) } else { Ok(context) }
-}
-
-/// Returns how many of `blocks`, from the first on, the kernel took.
-fn io_submit(context: libc::c_ulong, blocks: &mut [*mut ControlBlock]) -> Result<usize, Errno> {
-    // SAFETY: every block belongs to a bio that is held, so it is filled in, and the segments and
-    // the memory that it names stay in the slab until the bio's event. The kernel reads the list
-    // during the call only.
-    let answer =
-        unsafe { libc::syscall(libc::SYS_io_submit, context, blocks.len(), blocks.as_mut_ptr()) };
-    usize::try_from(answer).map_err(|_| Errno::last())
-}
-
-/// Returns how many of `events` were filled.
-fn io_getevents(
-    context: libc::c_ulong,
-    want: u32,
-    events: &mut [Event],
-    timeout: Option<Duration>,
-) -> Result<usize, Errno> {
-    let limit = timeout.map(|timeout| libc::timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    });
-    // SAFETY: the kernel fills at most `events.len()` events and reads one `timespec`; both live
-    // until the call returns.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_io_getevents,
-            context,
-            libc::c_long::from(want),
-            events.len(),
-            events.as_mut_ptr(),
-            limit.as_ref().map_or(std::ptr::null(), |limit| limit),
-        )
-    };
-    usize::try_from(answer).map_err(|_| Errno::last())
-}
-
-fn io_cancel(context: libc::c_ulong, block: *mut ControlBlock) {
-    let mut event = Event::default();
-    // SAFETY: the kernel reads the block's key and may write one event, both during the call only.
-    // Its result is not used: the bio's event decides.
-    let _told = unsafe { libc::syscall(libc::SYS_io_cancel, context, block, &raw mut event) };
-}
-
-fn io_destroy(context: libc::c_ulong) {
-    // SAFETY: nothing is in flight, and nothing reads the ring afterwards. A failure leaks the
-    // context until the process ends.
-    let _destroyed = unsafe { libc::syscall(libc::SYS_io_destroy, context) };
-}
-
-fn result_of(raw: i64) -> BioResult {
-    if raw >= 0 {
-        return u32::try_from(raw).map_err(|_| Errno::EOVERFLOW);
-    }
-    let number = i32::try_from(raw.wrapping_neg()).ok().filter(|number| *number > 0);
-    Err(number.map_or(Errno::EIO, Errno::from_raw))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The kernel and memory under diopter, and the one safety argument of the engine. No policy lives
-//! here: nothing in this crate retries, counts, or knows what a request is.
+//! here: nothing in this crate retries, counts, or knows what a request is. Each module imports
+//! only from those above it.
 //!
 //! # Who owns which memory, and when
 //!
@@ -44,36 +45,42 @@
 //! 4. [`rw::run_lent`] borrows the object for its one system call.
 //! 5. A disk of the simulator has a number below 0, which each system call refuses with `EBADF`.
 
-pub mod aio;
-#[cfg(any(test, feature = "testing"))]
-#[doc(hidden)]
-pub mod bare;
-pub mod bpf;
-pub mod buf;
 pub mod child;
-pub mod device;
-pub mod dir;
 pub mod errno;
-pub mod event;
-pub mod fiemap;
-pub mod file;
-pub mod file_system;
 pub mod fork;
-pub mod loop_device;
+
+pub mod buf;
 pub mod memory;
 pub mod object;
 pub mod op;
-pub mod queue;
-pub mod residency;
-pub mod rw;
 pub mod segments;
 pub mod slab;
-pub mod space;
+
+pub mod rw;
+
+pub mod aio;
+pub mod event;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
 pub mod uring;
+
+pub mod bpf;
+pub mod device;
+pub mod dir;
+pub mod fiemap;
+pub mod file_system;
+pub mod loop_device;
+pub mod queue;
+pub mod residency;
+pub mod space;
 pub mod xattr;
+
+pub mod file;
+
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod bare;
 
 pub use aio::{AioContext, AioWanted};
 pub use buf::IoBuf;

@@ -9,17 +9,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::buf::{IoBuf, Registration};
 use crate::memory::{Lent, Memory, MemoryId, Piece};
 use crate::object::OpenObject;
-use crate::op::{BioDraft, BioId, BioSpec, Comb, Op, RwFlags, Span};
+use crate::op::{BioDraft, BioId, BioSpec, Op, RwFlags, Span};
 
 mod bytes;
 mod local;
 mod objects;
 mod places;
+mod span;
 
 pub use bytes::AlignmentBits;
 pub use local::{LocalBio, LocalBios};
 use objects::{NOWHERE, Objects};
 use places::Places;
+use span::{lies_in, pieces_of};
 
 /// Capacity of a slab; fixed at construction, so nothing is allocated per bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -454,38 +456,6 @@ fn write_segment(to: &UnsafeCell<libc::iovec>, piece: Piece) {
     // SAFETY: the slot is free, so neither the kernel nor a token reads its segments, and the slab
     // is used by one thread.
     unsafe { to.get().write(iovec) };
-}
-
-/// Returns the non-empty pieces of a span, in order.
-fn pieces_of<'a>(memory: &'a Memory, span: &Span) -> impl Iterator<Item = Piece> + use<'a> {
-    span.runs().flat_map(|(start, length)| memory.pieces(start, length))
-}
-
-/// Returns true if all of a span's bytes are in the memory: no range past its end, and none cut
-/// short.
-#[inline]
-fn lies_in(span: &Span, memory: &Memory) -> bool {
-    match span.comb {
-        None => fits(span.start, span.length as usize, memory.length),
-        Some(comb) => comb_lies_in(span, comb, memory),
-    }
-}
-
-#[cold]
-fn comb_lies_in(span: &Span, comb: Comb, memory: &Memory) -> bool {
-    assert!(comb.head > 0 && comb.run >= comb.head && comb.period >= comb.run, "runs in order");
-    let mut bytes = 0;
-    let all_fit = span.runs().all(|(start, length)| {
-        bytes += length;
-        fits(start, length, memory.length)
-    });
-    all_fit && bytes == span.length as usize
-}
-
-/// Returns true if `length` bytes from `start` on are in `whole` bytes; false for an end past
-/// `usize::MAX`.
-fn fits(start: usize, length: usize, whole: usize) -> bool {
-    start.checked_add(length).is_some_and(|end| end <= whole)
 }
 
 #[cold]

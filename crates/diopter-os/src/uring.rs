@@ -2,23 +2,34 @@
 //! refuses it. No retries of I/O.
 
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
+use io_uring::{EnterFlags, IoUring, opcode, types};
 
-use crate::buf::{IoBuf, Registration};
 use crate::errno::Errno;
 use crate::fork;
 use crate::object::{ObjectHandle, OpenObject};
-use crate::op::{BioId, BioResult, BioSpec, Op};
+use crate::op::{BioId, BioResult};
 use crate::rw;
 use crate::slab::Slab;
 
-#[path = "polling.rs"]
+mod entries;
+mod notify;
+mod offered;
 mod polling;
+mod register;
+mod resources;
+mod set_up;
+mod stall;
+
 pub use polling::is_direct;
+
+use entries::Entries;
+use register::{register_ring, unregister_ring};
+use set_up::set_up;
+use stall::{Stall, TIMER_USER_DATA};
 
 /// `user_data` of cancel requests, whose own completions carry nothing. No bio has it: an index is
 /// below the number of slots.
@@ -31,16 +42,6 @@ const FIXED_FILES: u32 = 64;
 /// then are leaked.
 const DRAIN_ROUNDS: u32 = 50;
 const DRAIN_WAIT: Duration = Duration::from_millis(100);
-
-/// io-uring's builders take a plain or a registered descriptor by type; this picks by value.
-macro_rules! with_target {
-    ($target:expr, $t:ident => $build:expr) => {
-        match $target {
-            Target::Fd($t) => $build,
-            Target::Fixed($t) => $build,
-        }
-    };
-}
 
 /// Optional features to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,103 +179,6 @@ impl Ring {
     #[must_use]
     pub fn held(&self) -> u32 {
         self.held
-    }
-
-    /// Registers buffers with the kernel, which pins them once instead of for each bio. Once per
-    /// ring.
-    ///
-    /// # Errors
-    /// Fails with `ENOMEM` past RLIMIT_MEMLOCK, and `EBUSY` if buffers are registered already;
-    /// nothing changes then.
-    pub fn register_buffers(&mut self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
-        if !self.features.granted.registered_buffers {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let count = u16::try_from(buffers.len()).map_err(|_| Errno::EINVAL)?;
-        let iovecs: Vec<libc::iovec> = buffers
-            .iter()
-            .map(|buf| libc::iovec { iov_base: buf.as_raw().cast(), iov_len: buf.mapped() })
-            .collect();
-        // SAFETY: the kernel pins the pages of each mapping itself; a mapping that goes away later
-        // leaves the pinned pages to the ring alone, so no other owner of that memory is ever
-        // written to.
-        let registered = unsafe { self.ring.submitter().register_buffers(&iovecs) };
-        if let Err(error) = registered {
-            // Earlier registrations stay in force.
-            self.features.granted.registered_buffers = self.features.buffers > 0;
-            return Err(errno_of(&error));
-        }
-        self.features.buffers = count;
-        for (index, buf) in (0..count).zip(buffers.iter_mut()) {
-            buf.set_registration(Registration { ring: self.serial, index });
-        }
-        Ok(())
-    }
-
-    /// Puts a file into the ring's table; bios of that object skip the descriptor look-up from then
-    /// on. The ring keeps the file open until [`Ring::unregister_file`] or its own end. One that is
-    /// in the table already stays there.
-    ///
-    /// # Errors
-    /// Fails with `ENOSPC` if the table is full, `EOPNOTSUPP` if the kernel granted none, `EBADF`
-    /// for a simulated disk; nothing changes then.
-    pub fn register_file(&mut self, object: &OpenObject) -> Result<(), Errno> {
-        if !self.features.granted.registered_files {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        if object.file().is_none() {
-            return Err(Errno::EBADF);
-        }
-        if self.files.contains(&Some(object.handle())) {
-            return Ok(());
-        }
-        self.clear_slots();
-        let slot = self.files_owned.iter().position(Option::is_none).ok_or(Errno::ENOSPC)?;
-        self.update_file(slot, object.handle().raw_fd())?;
-        self.files[slot] = Some(object.handle());
-        self.files_owned[slot] = Some(object.clone());
-        self.files_used = self.files_used.max(slot + 1);
-        Ok(())
-    }
-
-    /// Removes a file from the table.
-    pub fn unregister_file(&mut self, object: &OpenObject) {
-        for file in &mut self.files {
-            if *file == Some(object.handle()) {
-                *file = None;
-            }
-        }
-        self.clear_slots();
-    }
-
-    /// Empties the slots of removed files, as soon as nothing in the submission queue names them. A
-    /// slot that the kernel does not clear keeps its file.
-    fn clear_slots(&mut self) {
-        let is_left = |(file, owned): (&Option<ObjectHandle>, &Option<OpenObject>)| {
-            file.is_none() && owned.is_some()
-        };
-        if !self.files.iter().zip(&self.files_owned).any(is_left) {
-            return;
-        }
-        if self.sq_len() > 0 {
-            // Entries that are not taken now leave the slots to a later call.
-            self.enter(0, None).unwrap_or(());
-            if self.sq_len() > 0 {
-                return;
-            }
-        }
-        for slot in 0..self.files.len() {
-            let is_left = is_left((&self.files[slot], &self.files_owned[slot]));
-            if is_left && self.update_file(slot, -1).is_ok() {
-                self.files_owned[slot] = None;
-            }
-        }
-    }
-
-    fn update_file(&self, slot: usize, fd: i32) -> Result<(), Errno> {
-        let slot = u32::try_from(slot).map_err(|_| Errno::EINVAL)?;
-        let updated = self.ring.submitter().register_files_update(slot, &[fd]);
-        updated.map(|_| ()).map_err(|error| errno_of(&error))
     }
 
     /// Accepts the first of these built bios, as many as the submission queue has room for, and
@@ -500,77 +404,6 @@ impl Drop for Ring {
     }
 }
 
-/// Builds the kernel's entries for held bios.
-struct Entries<'r> {
-    slab: &'r Slab,
-    files: &'r [Option<ObjectHandle>],
-    serial: u64,
-    /// True if any buffer is registered.
-    has_buffers: bool,
-}
-
-impl Entries<'_> {
-    #[inline]
-    fn of(&self, id: BioId) -> squeue::Entry {
-        let spec = self.slab.spec(id);
-        match self.files.iter().position(|file| *file == Some(spec.object)) {
-            Some(slot) => {
-                let slot = u32::try_from(slot).expect("below FIXED_FILES");
-                self.entry_for(id, &spec, Target::Fixed(types::Fixed(slot)))
-            }
-            None => self.entry_for(id, &spec, Target::Fd(types::Fd(spec.object.raw_fd()))),
-        }
-    }
-
-    #[inline]
-    fn entry_for(&self, id: BioId, spec: &BioSpec, target: Target) -> squeue::Entry {
-        let (iovecs, count) = self.slab.iovecs(id);
-        let flags = spec.flags.raw();
-        let registered = spec
-            .span
-            .filter(|_| self.has_buffers)
-            .and_then(|span| self.slab.registration(span.memory))
-            .filter(|registration| registration.ring == self.serial && count == 1);
-        let only = || {
-            // SAFETY: a read or write has at least one segment, and the bio is held.
-            unsafe { iovecs.read() }
-        };
-        match (spec.op, registered) {
-            (Op::Read, Some(Registration { index, .. })) => {
-                let base = only().iov_base.cast();
-                with_target!(target, t => opcode::ReadFixed::new(t, base, spec.length(), index)
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Write, Some(Registration { index, .. })) => {
-                let base = only().iov_base.cast_const().cast();
-                with_target!(target, t => opcode::WriteFixed::new(t, base, spec.length(), index)
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Read, None) if count == 1 => {
-                let base = only().iov_base.cast();
-                with_target!(target, t => opcode::Read::new(t, base, spec.length())
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Write, None) if count == 1 => {
-                let base = only().iov_base.cast_const().cast();
-                with_target!(target, t => opcode::Write::new(t, base, spec.length())
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Read, None) => with_target!(target, t => opcode::Readv::new(t, iovecs, count)
-                .offset(spec.offset).rw_flags(flags).build()),
-            (Op::Write, None) => with_target!(target, t => opcode::Writev::new(t, iovecs, count)
-                .offset(spec.offset).rw_flags(flags).build()),
-            (Op::SyncData, _) => with_target!(target, t => opcode::Fsync::new(t)
-                .flags(types::FsyncFlags::DATASYNC).build()),
-            (Op::SyncAll, _) => with_target!(target, t => opcode::Fsync::new(t).build()),
-            (Op::Allocate(length), _) => {
-                with_target!(target, t => opcode::Fallocate::new(t, length)
-                .offset(spec.offset).mode(libc::FALLOC_FL_KEEP_SIZE).build())
-            }
-        }
-    }
-}
-
 /// Records a pushed entry, at the index of the submission queue's entry.
 #[inline]
 fn note_pushed(pushed: &mut [Option<BioId>], tail: &mut usize, id: Option<BioId>) {
@@ -579,10 +412,8 @@ fn note_pushed(pushed: &mut [Option<BioId>], tail: &mut usize, id: Option<BioId>
     *tail = tail.wrapping_add(1);
 }
 
-enum Target {
-    Fd(types::Fd),
-    Fixed(types::Fixed),
-}
+/// `IORING_ENTER_REGISTERED_RING`, linux/io_uring.h.
+const ENTER_REGISTERED_RING: u32 = 1 << 4;
 
 /// `struct io_uring_getevents_arg`, linux/io_uring.h.
 #[repr(C)]
@@ -591,76 +422,6 @@ struct EventsArgument {
     sigmask_bytes: u32,
     min_wait_us: u32,
     timespec: *const types::Timespec,
-}
-
-/// `struct io_uring_rsrc_update`, linux/io_uring.h.
-#[repr(C)]
-struct ResourceUpdate {
-    offset: u32,
-    reserved: u32,
-    data: u64,
-}
-
-// Constants of linux/io_uring.h. The io-uring crate registers a ring with a `Submitter` that
-// borrows it, so the index cannot be stored together with the ring.
-const ENTER_REGISTERED_RING: u32 = 1 << 4;
-const REGISTER_RING_FDS: u32 = 20;
-const UNREGISTER_RING_FDS: u32 = 21;
-
-/// Registers a ring for this thread (at most 16 of them) and returns its index.
-fn register_ring(fd: RawFd) -> Result<u32, Errno> {
-    let data = u64::from(fd.cast_unsigned());
-    let mut update = ResourceUpdate { offset: u32::MAX, reserved: 0, data };
-    update_ring_fds(fd, REGISTER_RING_FDS, &mut update)?;
-    Ok(update.offset)
-}
-
-fn unregister_ring(fd: RawFd, index: u32) {
-    let mut update = ResourceUpdate { offset: index, reserved: 0, data: 0 };
-    update_ring_fds(fd, UNREGISTER_RING_FDS, &mut update).unwrap_or(());
-}
-
-fn update_ring_fds(fd: RawFd, opcode: u32, update: &mut ResourceUpdate) -> Result<(), Errno> {
-    // SAFETY: the kernel reads and writes one `io_uring_rsrc_update`, which `update` is, during the
-    // call only.
-    let answer = unsafe {
-        libc::syscall(libc::SYS_io_uring_register, fd, opcode, std::ptr::from_mut(update), 1)
-    };
-    // The result is the number of updated rings.
-    if answer == 1 { Ok(()) } else { Err(Errno::last()) }
-}
-
-fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingWanted), Errno> {
-    let mut granted = wanted;
-    loop {
-        let mut builder = IoUring::builder();
-        builder.dontfork().setup_clamp();
-        polling::ask(&mut builder, &mut granted);
-        if granted.single_issuer {
-            builder.setup_single_issuer();
-        }
-        if granted.defer_taskrun && granted.single_issuer {
-            builder.setup_defer_taskrun();
-        } else {
-            granted.defer_taskrun = false;
-        }
-        if granted.coop_taskrun {
-            builder.setup_coop_taskrun();
-        }
-        let error = match builder.build(entries) {
-            Ok(ring) => return Offered::by(&ring).check(granted).map(|()| (ring, granted)),
-            Err(error) => errno_of(&error),
-        };
-        // Newest first; each is dropped by itself. An errno other than EINVAL is not about flags.
-        let dropped =
-            [&mut granted.defer_taskrun, &mut granted.single_issuer, &mut granted.coop_taskrun]
-                .into_iter()
-                .find(|flag| **flag);
-        match dropped {
-            Some(flag) if error == Errno::EINVAL => *flag = false,
-            _ => return Err(error),
-        }
-    }
 }
 
 /// Returns the limit of this process's open descriptors (`RLIMIT_NOFILE`).
@@ -676,13 +437,6 @@ fn errno_of(error: &std::io::Error) -> Errno {
 fn result_of(raw: i32) -> BioResult {
     u32::try_from(raw).map_err(|_| Errno::from_raw(raw.wrapping_neg()))
 }
-
-mod notify;
-mod offered;
-mod stall;
-
-use offered::Offered;
-use stall::{Stall, TIMER_USER_DATA};
 
 #[cfg(test)]
 #[path = "uring_tests.rs"]

@@ -6,8 +6,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 
 use super::*;
+use crate::buf::IoBuf;
 use crate::memory::{Lent, MemoryId};
-use crate::op::{BioDraft, RwFlags, Span};
+use crate::op::{BioDraft, BioSpec, Op, RwFlags, Span};
 use crate::slab::SlabShape;
 use crate::testing;
 

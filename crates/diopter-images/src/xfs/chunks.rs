@@ -2,7 +2,8 @@
 //! (linux/fs/xfs/libxfs/xfs_ialloc_btree.c). Used only for an inode that does not look like one.
 
 use crate::image::ImageError;
-use crate::xfs::disk::{BlockKind, Disk, be32, be64};
+use crate::xfs::bytes::{be32, be64};
+use crate::xfs::disk::{BlockKind, Disk};
 use crate::xfs::group;
 use crate::xfs::tree::{Shape, Walk};
 

@@ -6,7 +6,8 @@ use std::ops::Range;
 use diopter_core::units::{align_down, to_u64, to_usize};
 
 use crate::image::{Entry, ImageError, ImageErrorKind, Names, NodeKind};
-use crate::xfs::disk::{BlockKind, Disk, Place, be16, be32, be64, refused};
+use crate::xfs::bytes::{be16, be32, be64, refused};
+use crate::xfs::disk::{BlockKind, Disk, Place};
 use crate::xfs::fork;
 use crate::xfs::fork::Found;
 use crate::xfs::inode::{Format, Inode};

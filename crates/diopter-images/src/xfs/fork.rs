@@ -6,7 +6,8 @@ use std::ops::Range;
 use diopter_core::units::to_u64;
 
 use crate::image::ImageError;
-use crate::xfs::disk::{BlockKind, Disk, Owner, Place, be16, be64};
+use crate::xfs::bytes::{be16, be64};
+use crate::xfs::disk::{BlockKind, Disk, Owner, Place};
 use crate::xfs::inode::{Format, Inode};
 use crate::xfs::tree::{Branch, Leaf, Shape, Walk};
 

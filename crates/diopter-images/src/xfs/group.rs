@@ -4,7 +4,8 @@
 use diopter_core::units::to_usize;
 
 use crate::image::ImageError;
-use crate::xfs::disk::{Disk, Owner, Place, be32, is_crc_right};
+use crate::xfs::bytes::{be32, is_crc_right};
+use crate::xfs::disk::{Disk, Owner, Place};
 use crate::xfs::superblock::Version;
 
 /// The location and fields of a header, and of the root and the level of one tree.

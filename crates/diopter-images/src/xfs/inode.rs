@@ -5,8 +5,9 @@ use diopter_core::limits::FILE_SIZE_MAX;
 use diopter_core::units::to_usize;
 
 use crate::image::{ImageError, ImageErrorKind, Node, NodeKind};
+use crate::xfs::bytes::{be16, be32, be64, is_crc_right};
 use crate::xfs::chunks;
-use crate::xfs::disk::{Disk, Owner, Place, be16, be32, be64, is_crc_right};
+use crate::xfs::disk::{Disk, Owner, Place};
 use crate::xfs::superblock::Version;
 
 /// `IN`.

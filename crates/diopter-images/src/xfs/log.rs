@@ -4,7 +4,8 @@
 use diopter_core::units::{to_u64, to_usize};
 
 use crate::image::ImageError;
-use crate::xfs::disk::{Disk, Owner, Place, be32, refused};
+use crate::xfs::bytes::{be32, refused};
+use crate::xfs::disk::{Disk, Owner, Place};
 
 /// The block of the log, whatever the volume's block size.
 const BASIC_BLOCK: usize = 512;

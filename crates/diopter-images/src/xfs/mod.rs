@@ -4,6 +4,7 @@
 //! Nothing is trusted: every block's checksum and owner, every number that leads elsewhere, every
 //! order is checked when it is read, and each walk is bounded by the format's limits.
 
+mod bytes;
 mod chunks;
 mod directory;
 mod disk;
@@ -138,7 +139,7 @@ impl Xfs {
             if extent.state == ExtentState::Shared {
                 let what = format!("the file shares bytes {} with another", extent.range);
                 let remedy = "copy it with `cp --reflink=never` on a mount";
-                return Err(disk::refused(what, remedy).on_inode(inode.number));
+                return Err(bytes::refused(what, remedy).on_inode(inode.number));
             }
             if extent.state != ExtentState::Hole {
                 bytes_mapped += extent.range.length();

@@ -2,7 +2,7 @@
 //! refused when it is opened.
 
 use crate::image::ImageError;
-use crate::xfs::disk::refused;
+use crate::xfs::bytes::refused;
 use crate::xfs::inode::Inode;
 use crate::xfs::superblock::Superblock;
 

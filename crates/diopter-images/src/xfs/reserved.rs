@@ -3,7 +3,8 @@
 //! checksum says.
 
 use crate::image::ImageError;
-use crate::xfs::disk::{Disk, be32, corrupt};
+use crate::xfs::bytes::{be32, corrupt};
+use crate::xfs::disk::Disk;
 use crate::xfs::group;
 use crate::xfs::group::{INODES, SPACE};
 use crate::xfs::superblock::Superblock;

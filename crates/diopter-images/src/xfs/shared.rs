@@ -2,7 +2,8 @@
 //! (linux/fs/xfs/libxfs/xfs_refcount_btree.c).
 
 use crate::image::ImageError;
-use crate::xfs::disk::{BlockKind, Disk, be32};
+use crate::xfs::bytes::be32;
+use crate::xfs::disk::{BlockKind, Disk};
 use crate::xfs::group;
 use crate::xfs::tree::{Shape, Walk};
 

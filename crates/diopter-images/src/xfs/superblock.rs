@@ -5,7 +5,7 @@ use diopter_core::limits::FILE_SIZE_MAX;
 use diopter_core::units::{to_u64, to_usize};
 
 use crate::image::{ImageError, ImageErrorKind, Source};
-use crate::xfs::disk::{be16, be32, be64, corrupt, is_crc_right, refused, unreadable};
+use crate::xfs::bytes::{be16, be32, be64, corrupt, is_crc_right, refused, unreadable};
 
 /// `XFSB`.
 const MAGIC: u32 = 0x5846_5342;

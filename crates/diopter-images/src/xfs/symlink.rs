@@ -4,7 +4,8 @@
 use diopter_core::units::{to_u64, to_usize};
 
 use crate::image::{ImageError, ImageErrorKind, NodeKind};
-use crate::xfs::disk::{BlockKind, Disk, be32};
+use crate::xfs::bytes::be32;
+use crate::xfs::disk::{BlockKind, Disk};
 use crate::xfs::fork;
 use crate::xfs::fork::Found;
 use crate::xfs::inode::{Format, Inode};

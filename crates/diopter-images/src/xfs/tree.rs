@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use crate::image::ImageError;
-use crate::xfs::disk::{BlockKind, Disk, Owner, Place, be16};
+use crate::xfs::bytes::be16;
+use crate::xfs::disk::{BlockKind, Disk, Owner, Place};
 
 /// Most levels of a tree (XFS_BTREE_MAXLEVELS).
 const LEVELS_MAX: u16 = 9;

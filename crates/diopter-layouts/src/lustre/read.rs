@@ -10,7 +10,7 @@ use super::{
 use diopter_core::limits::OBJECTS_MAX;
 use diopter_core::units::{FileRange, to_u64};
 
-use crate::foreign::{ForeignError, ForeignErrorKind};
+use crate::shape::{ForeignError, ForeignErrorKind};
 
 const MAGIC_V1: u32 = 0x0BD1_0BD0;
 const MAGIC_V3: u32 = 0x0BD3_0BD0;

@@ -3,7 +3,9 @@
 use crate::memory::{Memory, MemoryId};
 use crate::op::Span;
 use crate::segments::{Prefix, SegmentEnd, SegmentLimits};
-use crate::slab::{Slab, fits, pieces_of};
+use crate::slab::Slab;
+
+use super::span::{fits, pieces_of};
 
 /// All addresses, and all lengths but the last, of a range's segments, or-ed: they are multiples of
 /// a power of two `n` if the bits below `n` are 0. The caller knows the length of the range, and so

@@ -1,7 +1,9 @@
 //! `LocalBio`: a held bio whose bytes are moved by safe code on the slab's thread.
 
 use crate::op::{BioId, BioResult, BioSpec, Op};
-use crate::slab::{Slab, fits, pieces_of};
+use crate::slab::Slab;
+
+use super::span::{fits, pieces_of};
 
 impl Slab {
     /// Holds a bio for a backend that moves its bytes on this thread: the simulator.

@@ -65,7 +65,7 @@ impl Made {
     }
 
     fn seal(&mut self, at: usize, length: usize) {
-        super::super::disk::seal(&mut self.bytes[at..at + length]);
+        super::super::bytes::seal(&mut self.bytes[at..at + length]);
     }
 
     fn superblock(&mut self) {
@@ -270,8 +270,8 @@ fn ask(bytes: Vec<u8>) -> String {
 fn seal_all(volume: &mut [u8]) {
     let is_short =
         |part: &&mut [u8]| matches!(&part[..4], b"XFSB" | b"XAGF" | b"XAGI" | [b'I', b'N', ..]);
-    volume.chunks_mut(512).filter(is_short).for_each(super::super::disk::seal);
-    volume.chunks_mut(1024).filter(|part| !is_short(part)).for_each(super::super::disk::seal);
+    volume.chunks_mut(512).filter(is_short).for_each(super::super::bytes::seal);
+    volume.chunks_mut(1024).filter(|part| !is_short(part)).for_each(super::super::bytes::seal);
 }
 
 #[test]
