@@ -1,4 +1,4 @@
-//! The only door to time.
+//! The only access to time.
 
 use std::time::Instant;
 
@@ -9,14 +9,14 @@ use crate::sync::OnceLock;
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// Nanoseconds from `earlier` to here; 0 when it is later.
+    /// Returns the nanoseconds from `earlier` to here; 0 if it is later.
     #[must_use]
     pub fn since(self, earlier: Nanos) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// Now, by the monotonic clock. Never 0: a stamp of 0 means that there is none.
+/// Returns the time of the monotonic clock. Never 0: a stamp of 0 means that there is none.
 #[must_use]
 pub fn now() -> Nanos {
     static START: OnceLock<Instant> = OnceLock::new();

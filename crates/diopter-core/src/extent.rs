@@ -3,11 +3,11 @@
 use crate::error::IoErrorKind;
 use crate::units::{FileRange, ObjectOffset};
 
-/// Which object of a file: 0 for a plain file.
+/// The index of an object of a file: 0 for a plain file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectIndex(pub u16);
 
-/// What lies behind a file range.
+/// The state of a file range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExtentState {
     /// Bytes in the object.
@@ -21,7 +21,7 @@ pub enum ExtentState {
 }
 
 impl ExtentState {
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl ExtentState {
         }
     }
 
-    /// Whether a read needs the device.
+    /// Returns true if a read needs the device.
     #[must_use]
     pub fn has_bytes(self) -> bool {
         matches!(self, ExtentState::Mapped | ExtentState::Shared)
@@ -53,14 +53,11 @@ impl ExtentState {
 /// A file range with one state. Extents of a mapper follow each other without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
-    /// Which bytes of the file.
     pub range: FileRange,
-    /// On which object.
     pub object: ObjectIndex,
-    /// Where in the object the range starts; meaningless for a hole.
+    /// Start of the range in the object; meaningless for a hole.
     pub object_offset: ObjectOffset,
-    /// What lies there.
     pub state: ExtentState,
-    /// Whether a metadata read stands between this extent and what follows.
+    /// True if a metadata read is needed between this extent and the next one.
     pub boundary: bool,
 }

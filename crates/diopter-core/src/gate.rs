@@ -1,21 +1,20 @@
-//! One gate per inode: writes on whole blocks pass it side by side, a read-modify-write of an edge
-//! block has its blocks for itself. So no write of diopter's loses another's bytes, from any
-//! thread.
+//! The inode lock. Writes of whole blocks share it, a read-modify-write of an edge block has its
+//! range exclusively. So no write of diopter loses another's bytes, from any thread.
 //!
-//! The common case must be cheap. A whole-block write adds 1 to a counter of its own shard (a cache
-//! line that few threads share) and loads `exclusive`; nobody exclusive, nobody to talk to. An
-//! exclusive writer first announces itself, then waits until every shard is 0: from then on
-//! whole-block writers see the announcement and take the slow way, where ranges are compared. Both
-//! sides write before they read, sequentially consistent, so at least one of them sees the other
-//! (Dekker). One load alone would not do: the exclusive writer has to learn of a whole-block write
-//! that is already under way. A shard that was 0 once since the announcement holds no such write
-//! any more; what is counted there later sees the announcement and goes back out.
+//! The common case must be cheap. A whole-block write adds 1 to the counter of one shard (a cache
+//! line that few threads share) and loads `exclusive`; if that is 0, it holds the lock. An
+//! exclusive writer first increments `exclusive`, then waits until every shard is 0: from then on
+//! whole-block writers see it and take the slow path, where ranges are compared. Both sides write
+//! before they read, sequentially consistent, so at least one of them sees the other (Dekker). One
+//! load alone is not enough: the exclusive writer has to learn of a whole-block write in progress.
+//! A shard that was 0 once since the increment holds no such write any more; a write that counts
+//! itself there later sees the increment and backs out.
 //!
-//! Writers that compare ranges are served in the order in which they asked. One that has to wait
-//! is remembered with its range, and later ones that conflict with it wait behind it, however many
-//! they are. What waits holds nothing, so no circle of waiters can form. But it enters only when
-//! its own thread asks again, and that thread may be doing something else: a writer that is kept
-//! back by such a one alone, for [`YIELD_MAX`](crate::limits::YIELD_MAX), goes before it
+//! Writers that compare ranges are served in the order of their first attempt. A writer that has to
+//! wait is queued with its range, and later ones that conflict with it wait behind it, however many
+//! they are. A waiter holds nothing, so waiters cannot deadlock. But it gets the lock only when its
+//! own thread tries again, and that thread may be doing something else: a writer that is blocked by
+//! such a one alone, for [`YIELD_MAX`](crate::limits::YIELD_MAX), goes before it
 //! ([`Gate::overtake`]).
 
 use std::time::Duration;
@@ -30,7 +29,7 @@ const SHARDS: usize = if cfg!(diopter_loom) { 2 } else { 8 };
 /// A bit for each shard.
 const ALL_SHARDS: u32 = (1 << SHARDS) - 1;
 
-/// One counter on cache lines of its own (two, since neighbours are fetched in pairs).
+/// One counter on separate cache lines (two, since the CPU fetches adjacent lines in pairs).
 #[repr(align(128))]
 struct Shard(AtomicU32);
 
@@ -39,36 +38,37 @@ struct Holder {
     exclusive: bool,
 }
 
-/// A writer that asked and was not let in.
+/// A writer in the queue.
 struct Waiter {
     number: u64,
     range: FileRange,
     exclusive: bool,
-    /// Of an exclusive one: the shards that were 0 since it was announced, as bits.
+    /// The shards that were 0 since an exclusive writer was counted, as bits.
     drained: u32,
-    /// Its turn has come, it does not take it, and others went before it. Until it asks again.
+    /// Its turn has come, its thread did not take it, and others went before it. Cleared when it
+    /// tries again.
     is_overtaken: bool,
 }
 
 struct State {
     holders: Vec<Holder>,
-    /// In the order in which they asked.
+    /// In the order of their first attempt.
     waiters: Vec<Waiter>,
     next_number: u64,
-    /// Grows with everything that may let a waiter pass.
+    /// Incremented by every change that may let a waiter proceed.
     changes: u64,
 }
 
-/// What every write reads, on one cache line.
+/// The fields that every write reads, on one cache line.
 #[repr(align(64))]
 struct Front {
-    /// Exclusive writers that hold or wait.
+    /// Exclusive writers that hold the lock or wait for it.
     exclusive: AtomicU32,
-    /// The file was found at least this long, and no writer of this process has cut it since.
+    /// A size that the file had, which no writer of this process has reduced since.
     end_seen: AtomicU64,
 }
 
-/// The gate of one inode.
+/// The lock of one inode.
 pub struct Gate {
     shards: [Shard; SHARDS],
     front: Front,
@@ -76,39 +76,39 @@ pub struct Gate {
     changed: Condvar,
 }
 
-/// The right to write; given back by [`Gate::leave`].
+/// A held lock, a plain value; [`Gate::leave`] releases it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Pass {
     /// A whole-block write, counted in a shard.
     Fast(usize),
-    /// A whole-block write while somebody is exclusive elsewhere.
+    /// A whole-block write while another writer is exclusive elsewhere.
     Shared(FileRange),
     /// The only writer of its range.
     Exclusive(FileRange),
 }
 
-/// A place in the line of writers that wait; given back by [`Gate::retract`], or by entering.
+/// A place in the queue of waiting writers; [`Gate::retract`] or a successful attempt removes it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// In the line; 0 for none.
+    /// Its number in the queue; 0 for none.
     number: u64,
-    /// Exclusive writers are announced before they ask.
+    /// True once an exclusive writer is counted in `exclusive`.
     is_announced: bool,
 }
 
 impl Place {
-    /// Whether there is nothing to give back.
+    /// Returns true if it is not in the queue.
     pub fn is_none(&self) -> bool {
         *self == Place::default()
     }
 }
 
-/// Not now. Wait with [`Gate::wait`] for something to change since.
+/// A failed attempt. [`Gate::wait`] waits for a change since then.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotNow {
     changes: u64,
-    /// Only writers are in the way that could go on and do not.
+    /// True if only writers are in the way that could proceed and whose threads do not try again.
     pub is_yielding: bool,
 }
 
@@ -123,9 +123,8 @@ impl Gate {
         }
     }
 
-    /// Enters for a write of whole blocks in `range`; `None` where it has to be compared with
-    /// others and must wait: then it asks again with [`Gate::enter_in_line`]. `seat` spreads
-    /// threads over the shards.
+    /// Locks for a write of whole blocks in `range`. Returns `None` if the write must wait: then
+    /// the caller tries again with [`Gate::enter_in_line`]. `seat` spreads threads over the shards.
     #[inline]
     pub fn enter_shared(&self, range: FileRange, seat: usize) -> Option<Pass> {
         let seat = seat % SHARDS;
@@ -137,7 +136,7 @@ impl Gate {
         self.enter_beside(range, seat)
     }
 
-    /// While somebody is exclusive: by range.
+    /// Locks by range, while another writer is exclusive.
     #[cold]
     fn enter_beside(&self, range: FileRange, seat: usize) -> Option<Pass> {
         self.leave_shard(seat);
@@ -149,9 +148,9 @@ impl Gate {
         Some(Pass::Shared(range))
     }
 
-    /// As [`Gate::enter_shared`], for one that waits until it may. Compares ranges at once where
-    /// a writer is exclusive, so that those that ask again and again do not look like writers on
-    /// their way.
+    /// Locks like [`Gate::enter_shared`], for a writer that waits its turn. It compares ranges at
+    /// once if a writer is exclusive, so that repeated attempts do not look like writes in
+    /// progress.
     pub fn enter_in_line(
         &self,
         range: FileRange,
@@ -165,8 +164,9 @@ impl Gate {
         self.enter_by_range(range, false, place)
     }
 
-    /// Enters as the only writer of `range`. The first call announces it: from there on whole-block
-    /// writers compare ranges. [`Gate::retract`] ends the wait, if no pass does.
+    /// Locks as the only writer of `range`. The first attempt counts it in `exclusive`: from there
+    /// on whole-block writers compare ranges. [`Gate::retract`] ends the wait if no attempt
+    /// succeeds.
     pub fn enter_exclusive(&self, range: FileRange, place: &mut Place) -> Result<Pass, NotNow> {
         if !place.is_announced {
             self.front.exclusive.fetch_add(1, Ordering::SeqCst);
@@ -195,7 +195,7 @@ impl Gate {
         if is_free && state.before(range, exclusive, number).next().is_none() {
             state.waiters.retain(|waiter| waiter.number != number);
             state.holders.push(Holder { range, exclusive });
-            // From here on an announcement belongs to the pass.
+            // From here on the count in `exclusive` belongs to the held lock.
             *place = Place::default();
             return Ok(if exclusive { Pass::Exclusive(range) } else { Pass::Shared(range) });
         }
@@ -204,14 +204,14 @@ impl Gate {
         Err(NotNow { changes: state.changes, is_yielding })
     }
 
-    /// The shards in which no whole-block write is under way now, as bits.
+    /// Returns the shards without a whole-block write in progress, as bits.
     fn zero_shards(&self) -> u32 {
         let bits = self.shards.iter().enumerate();
         bits.filter(|(_, shard)| shard.0.load(Ordering::SeqCst) == 0)
             .fold(0, |zero, (index, _)| zero | 1 << index)
     }
 
-    /// Goes before the writers that keep this one back, until they ask again.
+    /// Goes before the writers that block this one, until they try again.
     pub fn overtake(&self, range: FileRange, exclusive: bool, place: &Place) {
         let mut state = lock(&self.state);
         for waiter in &mut state.waiters {
@@ -223,13 +223,13 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Takes a place in the line back that did not lead to a pass.
+    /// Removes a waiter that did not get the lock from the queue.
     pub fn retract(&self, place: &mut Place) {
         let Place { number, is_announced } = std::mem::take(place);
         if number != 0 {
             let mut state = lock(&self.state);
             state.waiters.retain(|waiter| waiter.number != number);
-            // Those behind it may go on.
+            // Those behind it may proceed.
             state.changes += 1;
             drop(state);
             self.changed.notify_all();
@@ -239,22 +239,22 @@ impl Gate {
         }
     }
 
-    /// A lower bound of the size of the file, unless another process has cut it.
+    /// Returns a lower bound of the size of the file, unless another process has truncated it.
     #[inline]
     pub fn end_seen(&self) -> u64 {
         self.front.end_seen.load(Ordering::Relaxed)
     }
 
-    /// The file is `size` bytes long. For one that holds a pass, so that no writer of this
-    /// process cuts it meanwhile; a writer that cuts it holds the only one.
+    /// Records that the file is `size` bytes long. The caller holds the lock, so that no writer of
+    /// this process truncates it meanwhile; a writer that truncates it holds all of it exclusively.
     pub fn note_end(&self, size: u64) {
         self.front.end_seen.store(size, Ordering::Relaxed);
     }
 
-    /// Gives a pass back.
+    /// Releases a held lock.
     ///
     /// # Panics
-    /// For a pass of another gate.
+    /// Panics if another inode lock was held.
     #[inline]
     pub fn leave(&self, pass: Pass) {
         match pass {
@@ -271,7 +271,7 @@ impl Gate {
             .holders
             .iter()
             .position(|holder| holder.range == range && holder.exclusive == exclusive)
-            .expect("a pass is left at the gate that gave it, once");
+            .expect("a held lock is released once");
         state.holders.swap_remove(index);
         state.changes += 1;
         drop(state);
@@ -286,13 +286,13 @@ impl Gate {
         self.shards[seat].0.fetch_sub(1, Ordering::SeqCst);
         keep_total_order();
         if self.front.exclusive.load(Ordering::SeqCst) != 0 {
-            self.tell_of_change();
+            self.signal_change();
         }
     }
 
     #[cold]
-    fn tell_of_change(&self) {
-        // Under the lock, so that a waiter that saw the old count is asleep by now and gets the
+    fn signal_change(&self) {
+        // Under the mutex, so that a waiter that saw the old count is asleep by now and gets the
         // wake-up.
         lock(&self.state).changes += 1;
         self.changed.notify_all();
@@ -306,8 +306,8 @@ impl Gate {
         }
     }
 
-    /// Sleeps until a pass is left, or `timeout` passed: for a wait whose end nobody here
-    /// announces.
+    /// Sleeps until a lock is released, or `timeout` passed: for a wait whose end is not signalled
+    /// here.
     pub fn pause(&self, timeout: Duration) {
         drop(wait_timeout(&self.changed, lock(&self.state), timeout));
     }
@@ -320,13 +320,13 @@ impl Waiter {
 }
 
 impl State {
-    /// Whether a write is under way there.
+    /// Returns true if a write is in progress in `range`.
     fn is_held(&self, range: FileRange, exclusive: bool) -> bool {
         let mut others = self.holders.iter();
         others.any(|other| (exclusive || other.exclusive) && overlap(other.range, range))
     }
 
-    /// Those in the line before `number` that are to have their turn first.
+    /// Returns the waiters before `number` that have precedence.
     fn before(
         &self,
         range: FileRange,
@@ -337,7 +337,7 @@ impl State {
         earlier.filter(move |it| !it.is_overtaken && it.conflicts(range, exclusive))
     }
 
-    /// Whether no write is under way where those wait that are to have their turn first.
+    /// Returns true if no write is in progress in the ranges of the waiters with precedence.
     fn can_all_enter(&self, range: FileRange, exclusive: bool, number: u64) -> bool {
         self.before(range, exclusive, number).all(|waiter| {
             let is_drained = !waiter.exclusive || waiter.drained == ALL_SHARDS;
@@ -345,7 +345,7 @@ impl State {
         })
     }
 
-    /// Puts one in the line, or notes that it asked again; returns its number.
+    /// Adds a waiter to the queue, or records that it tried again; returns its number.
     fn wait_in_line(
         &mut self,
         (range, exclusive): (FileRange, bool),
@@ -353,7 +353,7 @@ impl State {
         number: u64,
     ) -> u64 {
         if let Some(waiter) = self.waiters.iter_mut().find(|waiter| waiter.number == number) {
-            // A range may have grown since; its place stays.
+            // Its range may have grown since; its place in the queue stays.
             (waiter.range, waiter.exclusive) = (range, exclusive);
             waiter.is_overtaken = false;
             return number;
@@ -384,7 +384,7 @@ mod tests {
         let early = gate.enter_shared(range(0, 10), 0).expect("no writer is exclusive");
         let mut place = Place::default();
         let refused = gate.enter_exclusive(range(90, 100), &mut place);
-        assert!(refused.is_err(), "ranges of fast passes are unknown");
+        assert!(refused.is_err(), "ranges of fast locks are unknown");
         gate.leave(early);
         let alone = gate.enter_exclusive(range(90, 100), &mut place).expect("none is left");
         assert!(place.is_none());
@@ -400,7 +400,7 @@ mod tests {
         let other = gate.enter_shared(range(10, 12), 1).expect("disjoint");
         let mut place = Place::default();
         let refused = gate.enter_exclusive(range(11, 20), &mut place);
-        assert!(refused.is_err(), "a shared pass is held there");
+        assert!(refused.is_err(), "a shared lock is held there");
         gate.retract(&mut place);
         gate.leave(other);
         gate.leave(edge);
@@ -481,7 +481,7 @@ mod loom_tests {
     use crate::sync::{Arc, thread};
     use loom::cell::UnsafeCell;
 
-    /// The block that the writers change: loom reports any access that is not ordered.
+    /// Changes the block of the writers: loom reports any access that is not ordered.
     fn change(block: &UnsafeCell<u32>) {
         block.with_mut(|cell| std::hint::black_box(cell));
     }
@@ -531,7 +531,7 @@ mod loom_tests {
         });
     }
 
-    /// The first one counts itself in its shard and goes back out, while the edge writer looks.
+    /// The first writer counts itself in its shard and backs out while the edge writer looks.
     #[test]
     fn a_shard_that_was_empty_once_holds_no_write_later() {
         loom::model(|| {
@@ -553,7 +553,7 @@ mod loom_tests {
         });
     }
 
-    /// No wake-up is lost in the line: without a timeout each of them has its turn.
+    /// No wake-up is lost in the queue: without a timeout each of them has its turn.
     #[test]
     fn two_edge_writers_of_one_block_have_their_turns() {
         loom::model(|| {

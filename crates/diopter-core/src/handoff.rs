@@ -1,4 +1,4 @@
-//! A bounded queue between threads, with wake: for thread workers and deferred completions. No
+//! A bounded queue between threads, with wake-ups: for thread workers and deferred completions. No
 //! domain types.
 
 use std::collections::VecDeque;
@@ -6,26 +6,27 @@ use std::time::Duration;
 
 use crate::sync::{Condvar, Mutex, lock, wait_timeout};
 
-/// What a pop found.
+/// The result of a pop.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Popped<T> {
     Item(T),
     /// Nothing within the time given.
     Empty,
-    /// Closed, and nothing is left.
+    /// Closed and empty.
     Closed,
 }
 
 struct State<T> {
     items: VecDeque<T>,
     closed: bool,
-    /// Threads inside [`Handoff::pop`] that sleep.
+    /// Threads that sleep in [`Handoff::pop`].
     sleepers: usize,
-    /// Items that are about to come.
+    /// Items that are announced and not pushed yet.
     announced: usize,
 }
 
-/// Any number of producers and consumers. Full and closed are answers; the item comes back.
+/// A queue for any number of producers and consumers. If it is full or closed, `push` returns the
+/// item.
 pub struct Handoff<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
@@ -39,7 +40,7 @@ impl<T> Handoff<T> {
         Handoff { state: Mutex::new(state), changed: Condvar::new(), capacity }
     }
 
-    /// Appends an item; gives it back when the queue is full or closed.
+    /// Appends an item; returns it if the queue is full or closed.
     pub fn push(&self, item: T) -> Result<(), T> {
         let mut state = lock(&self.state);
         if state.closed || state.items.len() == self.capacity {
@@ -53,7 +54,7 @@ impl<T> Handoff<T> {
     }
 
     /// Takes the oldest item, waiting up to `timeout` for one, or longer for one that is announced.
-    /// A closed queue gives out what it holds first.
+    /// A closed queue returns its remaining items first.
     pub fn pop(&self, timeout: Duration) -> Popped<T> {
         let mut state = lock(&self.state);
         loop {
@@ -77,21 +78,20 @@ impl<T> Handoff<T> {
     }
 
     /// Announces an item, for which no consumer leaves until it is pushed. Returns the consumers
-    /// that sleep and the items that wait for one: more items than sleepers asks for more
-    /// consumers.
+    /// that sleep and the items that wait for one: more items than sleepers require more consumers.
     pub fn announce(&self) -> (usize, usize) {
         let mut state = lock(&self.state);
         state.announced += 1;
         (state.sleepers, state.items.len())
     }
 
-    /// Takes an announcement back.
+    /// Withdraws an announcement.
     pub fn retract(&self) {
         let mut state = lock(&self.state);
         state.announced = state.announced.saturating_sub(1);
     }
 
-    /// Whether there is an item, or one is about to come.
+    /// Returns true if there is an item, or one is announced.
     pub fn is_wanted(&self) -> bool {
         lock(&self.state).is_wanted()
     }

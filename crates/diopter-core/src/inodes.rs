@@ -1,4 +1,4 @@
-//! One gate per inode, shared by every open file of it in this process.
+//! One lock per inode, shared by every open file of it in this process.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const TABLES: usize = 8;
 
 type Table = BTreeMap<InodeKey, Weak<Gate>>;
 
-/// What has a gate: an inode in this system or in an image, or a striped file.
+/// The identity of an inode lock: an inode in this system or in an image, or a striped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InodeKey {
     OfFile {
@@ -23,11 +23,11 @@ pub enum InodeKey {
     },
     /// A file inside an image, by the image's numbers.
     InImage { device: u64, image: u64, inode: u64 },
-    /// By the id of its layout, which is the same by whatever path it is found.
+    /// A layout by its id, which does not depend on the path.
     OfLayout(u128),
 }
 
-/// The gate of an inode.
+/// Returns the lock of an inode.
 pub fn gate_of(key: InodeKey) -> Arc<Gate> {
     static TABLE: [StaticMutex<Table>; TABLES] =
         [const { StaticMutex::new(BTreeMap::new()) }; TABLES];

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The most one `pread` or `pwrite` moves: `MAX_RW_COUNT` of linux/fs.h, rounded down to 1 GiB so
-/// that every power-of-two alignment divides it.
+/// The most that one `pread` or `pwrite` moves: `MAX_RW_COUNT` of linux/fs.h, rounded down to 1 GiB
+/// so that every power-of-two alignment divides it.
 pub const BIO_BYTES_MAX: u32 = 1 << 30;
 
 /// Segments of one bio of a thread's engine. Vectored calls with more ranges become several bios.
@@ -12,9 +12,9 @@ pub const SEGMENTS_MAX: u32 = 64;
 /// Bios that a thread's engine holds; a ring has that many entries.
 pub const DEPTH_MAX: u32 = 128;
 
-/// Bios from this size on count as large: what they cost a device is their bytes, and a queue of
-/// them is what a small one waits behind. With `DepthPolicy::Auto` no more of them are in flight
-/// than help.
+/// Bios from this size on count as large: their cost for a device is in their bytes, and small ones
+/// wait behind them. With `DepthPolicy::Auto` no more of them are in flight than raise the
+/// throughput.
 pub const BULK_BYTES_MIN: u32 = 64 << 10;
 
 /// Requests pending in one engine.
@@ -23,30 +23,30 @@ pub const REQUESTS_MAX: u32 = 128;
 /// Memories in one slab: one per request, and one bounce buffer per request at most.
 pub const MEMORIES_MAX: u32 = 2 * REQUESTS_MAX;
 
-/// Bytes of a bounce buffer: one huge page, so that what the device gets of it is one segment. Its
-/// halves take turns in a long request; each is large enough that a misaligned stream runs at
-/// device speed. Small enough that a thousand threads may have one.
+/// Bytes of a bounce buffer: one huge page, so that the device gets it as one segment. Its halves
+/// alternate in a long request; each is large enough that a misaligned stream runs at device speed.
+/// Small enough that a thousand threads may have one.
 pub const BOUNCE_BYTES: u64 = 2 << 20;
 
-/// From how many bytes on a copy to or from a bounce buffer is done while the device works: smaller
-/// ones take less time than another round through the backend.
+/// Bytes from which on a copy to or from a bounce buffer runs while the device works: smaller ones
+/// take less time than another round through the backend.
 pub const BOUNCE_OVERLAP_BYTES_MIN: u64 = 64 << 10;
 
-/// What a bounce buffer shrinks to when memory is short, step by step.
+/// Sizes that a bounce buffer shrinks to when memory is short, step by step.
 pub const BOUNCE_BYTES_SMALLER: [u64; 2] = [128 << 10, 16 << 10];
 
 /// Bounce buffers of one engine; a request that needs one more waits. As many as a busy caller has
-/// requests in flight, 16 MiB in all; each is made when it is needed.
+/// requests in flight, 16 MiB in all; each is created on demand.
 pub const BOUNCE_BUFFERS_MAX: usize = 8;
 
 /// Alignments above this are refused by the probe, so a bounce buffer always holds two blocks.
 pub const ALIGNMENT_MAX: u64 = 1 << 20;
 
-/// Requests that one sequential reader has ahead of it: a few readers of one thread must fit its
+/// Requests that one sequential reader has in flight: a few readers of one thread must fit its
 /// engine.
 pub const READER_REQUESTS_MAX: u32 = 32;
 
-/// Memory of one sequential reader: a full stripe of a wide file, on a machine that is not large.
+/// Memory of one sequential reader: a full stripe of a wide file, on a machine of modest size.
 pub const READER_BYTES_MAX: u64 = 64 << 20;
 
 /// Objects of one striped file: Lustre's limit.
@@ -55,103 +55,101 @@ pub const OBJECTS_MAX: u16 = 2000;
 /// Names of one listing of a directory inside an image: some 100 MB of them.
 pub const DIRECTORY_NAMES_MAX: usize = 1 << 20;
 
-/// Fewest bytes of a stripe: a sector, the finest unit of direct I/O. What a request costs grows
-/// with the stripes that it spans, and where writes go stripe by stripe with their square.
+/// Fewest bytes of a stripe: a sector, the finest unit of direct I/O. The cost of a request grows
+/// with the stripes that it spans, and with their square for writes that go stripe by stripe.
 pub const STRIPE_BYTES_MIN: u64 = 512;
 
 /// The largest file offset the kernel knows: `loff_t` is signed.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
 /// Attempts in a row that move nothing (`EINTR`, `EAGAIN`, a write of 0 bytes) before a request
-/// gives up.
+/// fails.
 pub const ATTEMPTS_MAX: u32 = 10_000;
 
-/// How long such attempts go on in all. One may take half a second by itself: under signals
-/// io_uring can't start its worker threads and gives a flush back undone (io_uring/io-wq.c).
+/// Time limit of such attempts. One may take half a second by itself: under signals io_uring cannot
+/// start its worker threads and returns a flush undone (io_uring/io-wq.c).
 pub const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How long a write, a `set_len` or a close waits for writes to the same blocks that another thread
-/// has in flight and does not reap.
+/// Time that a write, a `set_len` or a close waits for writes to the same blocks that another
+/// thread has in flight and does not reap.
 pub const GATE_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// How long a write lets another one go first that was there before it, could go on, and is not
-/// asked to by its thread. Far above what a thread on a busy machine takes to come round.
+/// Time that a write waits for an earlier one that could proceed but whose thread does not ask
+/// again. Far above the delay of a thread on a busy machine.
 pub const YIELD_MAX: Duration = Duration::from_secs(1);
 
-/// How long a write waits for a POSIX lock that this very process holds: another thread may be
-/// about to give it back.
+/// Time that a write waits for a POSIX lock of this process: another thread may be about to release
+/// it.
 pub const OWN_LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// One wait inside a bounded or repeated wait, so that other engines of the thread are served
 /// meanwhile.
 pub const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// How long a change of a layout waits for another process's in the same directory; one takes a few
-/// flushes.
+/// Time that a change of a layout waits for another process's in the same directory; one takes a
+/// few flushes.
 pub const LAYOUT_WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// Worker threads of one engine's thread pool; a queue depth beyond it gains nothing on a blocking
 /// backend.
 pub const WORKERS_MAX: u32 = 16;
 
-/// Worker threads of one engine for completions: one does all quick ones, the others are for when
+/// Worker threads of one engine for completions: one runs all quick ones, the others are for when
 /// it sleeps in a callback.
 pub const COMPLETION_WORKERS_MAX: u32 = 4;
 
-/// How long the callbacks of one turn may keep the thread that reaps, before those left go to a
-/// worker: a hop and a wake-up take about a tenth of it, and a device of a million bios a second
-/// finishes two hundred meanwhile.
+/// Time that the callbacks of one turn may take in the reaping thread, before the rest goes to a
+/// worker: a hand-over and a wake-up take about a tenth of it, and a device of a million bios a
+/// second finishes two hundred meanwhile.
 pub const COMPLETION_BUDGET: Duration = Duration::from_micros(200);
 
-/// How long the device is not looked at while results are on their way through a worker, which
-/// takes less.
+/// Time between polls of the device while results are on their way through a worker, which takes
+/// less.
 pub const COMPLETION_SLICE: Duration = Duration::from_micros(200);
 
-/// A bounced read copies up to so many bytes where it is reaped; copying more takes longer than
-/// having a worker do it.
+/// Bytes up to which a bounced read is copied where it is reaped; a longer copy takes more time
+/// than a hand-over to a worker.
 pub const COPY_BYTES_INLINE_MAX: u64 = 256 << 10;
 
-/// One in so many of the descriptors that the process may have can be a ring's: a thousand threads
-/// must leave some to files.
+/// Rings may have one in this many of the process's descriptors: a thousand threads must leave some
+/// to files.
 pub const DESCRIPTORS_PER_RING: u64 = 2;
 
-/// How long the kernel's thread of a ring with `sqpoll` looks for more before it sleeps, and has to
-/// be woken by a system call. It keeps a CPU busy meanwhile.
+/// Time that the kernel thread of a ring with `sqpoll` polls before it sleeps and needs a system
+/// call to wake. It keeps a CPU busy meanwhile.
 pub const SQPOLL_IDLE: Duration = Duration::from_millis(50);
 
-/// Contexts of Linux AIO in one process; a thread that wants one more has worker threads instead.
-/// Of 128 bios each, they are an eighth of what a machine has for all its processes
-/// (`fs.aio-max-nr`).
+/// Contexts of Linux AIO in one process; a thread beyond that uses worker threads instead. Of 128
+/// bios each, they are an eighth of the limit of a machine for all its processes (`fs.aio-max-nr`).
 pub const AIO_CONTEXTS_MAX: u32 = 64;
 
-/// How long an idle worker thread stays.
+/// Time that an idle worker thread stays.
 pub const WORKER_IDLE: Duration = Duration::from_secs(2);
 
-/// Threads that serve futures; a file's requests keep to one of them. One thread saturates a fast
+/// Threads that serve futures; a file's requests stay on one of them. One thread saturates a fast
 /// device, and a few of them a machine that has several.
 pub const REAPERS_MAX: usize = 4;
 
-/// Results of abandoned writes that one open file keeps until they are asked for.
+/// Results of abandoned writes that one open file keeps until they are queried.
 pub const ABANDONED_MAX: usize = 128;
 
-/// Requests of futures that wait for an engine are bounded by the futures, which their callers
-/// hold. One in so many, at most, is that of a future that is gone.
+/// Waiting requests of futures are bounded by the futures, which their callers hold. At most one in
+/// this many belongs to a dropped future.
 pub const DEPARTED_SHARE: usize = 2;
 
-/// How long requests of a tokio runtime wait for it to be driven, before a thread of diopter's own
-/// serves them.
+/// Time that requests of a tokio runtime wait for it to run, before a thread of diopter serves
+/// them.
 pub const UNDRIVEN_WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// How long a future's request that waits for another thread, or for a backend that tells nobody,
-/// sleeps before it is looked at again.
+/// Time between checks of a future's request that waits for another thread, or for a backend that
+/// signals nothing.
 pub const FUTURE_SLICE: Duration = Duration::from_millis(1);
 
-/// Emptied request slots that a thread keeps for its next futures.
+/// Empty request slots that a thread keeps for its next futures.
 pub const SPARE_SLOTS_MAX: usize = 256;
 
-/// How long an engine that is dropped goes on with the writes and flushes it holds, before it
-/// reports them as lost; and how long teardown then waits for bios in a worker thread, before it
-/// leaks their memory.
+/// Time that a dropped engine continues its writes and flushes before it reports them as lost, and
+/// time that teardown then waits for bios in a worker thread before it leaks their memory.
 pub const TEARDOWN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(size_of::<usize>() == 8, "64-bit only: lengths are u64 and usize alike");

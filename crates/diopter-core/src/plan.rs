@@ -1,5 +1,5 @@
-//! What one request would become, without making it: the same router and the same builder as the
-//! engine's, on memory that is only an address.
+//! Plans a request without executing it: the same router and the same builder as the engine's, on
+//! memory of which only the address is known.
 
 use std::os::fd::AsFd;
 
@@ -13,7 +13,7 @@ use crate::bio::Draft;
 use crate::bio::builder::{BioLimits, Builder, Fit, Piece};
 use crate::bio::lanes::Lanes;
 use crate::bio::pieces::Pieces;
-use crate::completion::{CompletionFacts, CompletionReason, Rule, completion_context};
+use crate::completion::{CompletionFacts, CompletionReason, completion_context};
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
 use crate::engine::{admit, bounce};
@@ -31,61 +31,57 @@ mod device;
 
 use device::Devices;
 
-/// Bios that a plan lists at most; what follows is more of the same.
+/// Limit of the bios in a plan.
 const BIOS_MAX: usize = 1 << 20;
 
 /// A request to plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanQuery {
-    /// A write, or a read.
+    /// True for a write, false for a read.
     pub is_write: bool,
-    /// First byte.
     pub offset: u64,
-    /// Bytes.
     pub length: u64,
     /// Address of the memory; only its remainder by the memory alignment matters.
     pub address: u64,
-    /// The policies.
     pub policies: Policies,
     /// A smaller limit for one bio than the engine's, in bytes.
     pub bio_bytes_max: Option<u64>,
-    /// Pages of memory that one bio may touch; `None` for 256 under the rule of an older
-    /// kernel, as it had, and any number under today's.
+    /// Pages of memory that one bio may touch; `None` for 256 under the rule of an older kernel, as
+    /// it had, and no limit under today's.
     pub bio_vecs_max: Option<u32>,
 }
 
 /// One bio of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedBio {
-    /// Where it goes and what ended it.
+    /// Its range and the limit that ended it.
     pub draft: Draft,
     /// Memory segments.
     pub segments: u32,
     /// `direct`, `bounced` or `buffered`.
     pub way: &'static str,
-    /// It reads an edge block that a write changes in part.
+    /// True if it reads an edge block that a write changes in part.
     pub is_edge_read: bool,
-    /// As how many requests the kernel sends it to the device at most: when no two pages of its
-    /// memory lie together. `None` where that is not known: the device has no queue of requests or
-    /// there is no single one, the file system does not say where the bytes are, or they go
-    /// through the page cache.
+    /// The largest number of requests that the kernel sends to the device for it: with no two pages
+    /// of its memory adjacent. `None` if it is not known: the device has no queue of requests or
+    /// there is no single one, the file system does not report the blocks, or the I/O is buffered.
     pub device_requests_max: Option<u64>,
-    /// The same at least: when all of its memory lies together.
+    /// The smallest number: with contiguous memory.
     pub device_requests_min: Option<u64>,
 }
 
-/// What a request would become.
+/// The plan of a request.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Which way the bytes would go.
+    /// The path of the bytes.
     pub route: Route,
-    /// What the mapper says.
+    /// The extents of the mapper.
     pub extents: Vec<Extent>,
     /// The bios, in the order of submission.
     pub bios: Vec<PlannedBio>,
-    /// How often the submitter would wait.
+    /// Number of waits of the submitter.
     pub waits: u32,
-    /// Where the completion would run, and why.
+    /// The place of the completion, and the reason.
     pub completion: (&'static str, &'static str),
 }
 
@@ -124,7 +120,7 @@ pub fn plan(
     Ok(plan)
 }
 
-/// The error of a mapper that could not tell where `rest` begins.
+/// Returns the error of a mapper that could not map the start of `rest`.
 fn unmapped(target: &Target, errno: Errno, rest: FileRange) -> IoError {
     IoError::new(errno, rest, "map")
         .with_finding(target.mapper.finding(rest.start()).map(|finding| *finding))
@@ -209,7 +205,7 @@ fn add_window(
     Ok(())
 }
 
-/// The engine's limits, with those that were asked for.
+/// Returns the engine's limits, with those of the query.
 fn limits(target: &Target, query: &PlanQuery, (way, block): (Way, u64)) -> BioLimits {
     let limits = target.bio_limits(matches!(way, Way::Buffered(_)), block);
     let bytes_max = query.bio_bytes_max.map_or(limits.bytes_max, |asked| {
@@ -221,16 +217,14 @@ fn limits(target: &Target, query: &PlanQuery, (way, block): (Way, u64)) -> BioLi
 /// The memory of a window: one range, of which only the addresses are known.
 #[derive(Clone, Copy)]
 struct Memory {
-    /// The byte of the file that its first byte is.
+    /// The byte of the file at its first byte.
     start: u64,
-    /// Its address.
     address: u64,
-    /// Pages that one bio may touch.
     vecs_max: Option<u32>,
 }
 
 impl Memory {
-    /// The caller's, or a bounce buffer, which begins on a page.
+    /// Returns the caller's memory, or a bounce buffer, which begins on a page.
     fn of(query: &PlanQuery, window: Window, span: FileRange) -> Memory {
         let address = match window.way {
             Way::Bounced(_) => 0,
@@ -245,14 +239,14 @@ impl Memory {
         self.address.wrapping_add(at.wrapping_sub(self.start))
     }
 
-    /// How much of the runs one bio may have.
+    /// Returns how much of the runs one bio may have.
     fn fit(&self, runs: &Runs, limits: &BioLimits) -> Fit {
         let ranges = runs.ranges().take(SEGMENTS_MAX as usize);
         let memory =
             ranges.map(|it| (to_usize(self.address_of(it.start())), to_usize(it.length())));
         let fit = Fit::of(limits.device.segments.prefix(memory));
         let Some(vecs_max) = self.vecs_max else { return fit };
-        // A cap on pages asks about memory of the past, in one range.
+        // A cap on pages means memory of older kernels, in one range.
         let page_bytes = limits.page_bytes;
         let pages = u64::from(vecs_max).max(limits.block.div_ceil(page_bytes));
         let in_page = align_down(self.address_of(runs.start()) % page_bytes, limits.block);
@@ -318,7 +312,8 @@ fn count(route: &mut Route, window: Window) {
     }
 }
 
-/// What decides where a kernel would complete the request, as far as it can be told beforehand.
+/// The input for the place where a kernel would complete the request, as far as it is known
+/// beforehand.
 #[derive(Clone, Copy)]
 struct Facts {
     extends: bool,
@@ -326,7 +321,7 @@ struct Facts {
     has_cached_pages: bool,
 }
 
-/// Extents that are looked at to find an unwritten one or a hole.
+/// Limit of the extents that are searched for an unwritten one or a hole.
 const EXTENTS_MAX: usize = 4096;
 
 impl Facts {
@@ -337,7 +332,7 @@ impl Facts {
     ) -> Facts {
         let mut facts = Facts { extends: false, allocates: false, has_cached_pages: false };
         if target.mapper.has_boundaries() {
-            // Its blocks are the image's, and the image's own blocks say nothing of them.
+            // Its blocks are the image's, and the image's own blocks say nothing about them.
             facts.add_image(&objects[0], extents);
             facts.extends = target.size().is_ok_and(|size| range.end() > size);
             return facts;
@@ -345,7 +340,7 @@ impl Facts {
         let mut lanes = Lanes::default();
         lanes.fill(&*target.mapper, range, MergePolicy::PerObject);
         for lane in lanes.iter() {
-            // What can't be told is no fact.
+            // An unknown state is not a fact.
             let Ok((object, start)) = target.locate(lane.start()) else { continue };
             let on_object = FileRange::new(start, start + lane.length());
             facts.add(&objects[usize::from(object.0)], on_object);
@@ -353,7 +348,7 @@ impl Facts {
         facts
     }
 
-    /// Looks at a file's extents in its image, and at what of them is cached there.
+    /// Adds a file's extents in its image, and the cached pages there.
     fn add_image(&mut self, image: &LocalObject, extents: &[Extent]) {
         let (fd, size) = (image.file().as_fd(), image.size().unwrap_or(0));
         self.allocates = extents.iter().any(|extent| extent.state != ExtentState::Mapped);
@@ -364,7 +359,7 @@ impl Facts {
         });
     }
 
-    /// Looks at one object and the range of it that the request touches.
+    /// Adds one object and the range of it that the request touches.
     fn add(&mut self, object: &LocalObject, range: FileRange) {
         let (fd, size) = (object.file().as_fd(), object.size().unwrap_or(0));
         let extents = fiemap(fd, range.start(), range.length().max(1), false, EXTENTS_MAX);
@@ -381,7 +376,8 @@ impl Facts {
     }
 }
 
-/// Where the completion of an asynchronous request would run, and why in words.
+/// Returns the place where the completion of an asynchronous request would run, and the reason as
+/// text.
 fn completion(query: &PlanQuery, facts: Facts) -> (&'static str, &'static str) {
     let policy = query.policies.completion;
     let known = CompletionFacts {
@@ -391,7 +387,7 @@ fn completion(query: &PlanQuery, facts: Facts) -> (&'static str, &'static str) {
         has_cached_pages: Some(facts.has_cached_pages),
         ..CompletionFacts::default()
     };
-    let (place, why) = completion_context(&known, Rule::of(policy));
+    let (place, why) = completion_context(&known, policy);
     let changes_metadata = facts.allocates || facts.extends;
     let words = match (policy, why) {
         (CompletionPolicy::Auto, _) if !query.is_write => CompletionReason::Read.why(),

@@ -1,18 +1,18 @@
-//! The only door to randomness. A seed means the same for ever, so the generator is ours:
-//! splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
+//! The only access to randomness. A seed gives the same numbers in every version, so the generator
+//! is part of diopter: splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+//! generators, OOPSLA 2014).
 
 /// A seeded generator. The same seed gives the same numbers in every version of diopter.
 #[derive(Clone, Debug)]
 pub struct Prng(u64);
 
 impl Prng {
-    /// From a seed.
     #[must_use]
     pub fn new(seed: u64) -> Prng {
         Prng(seed)
     }
 
-    /// A generator for one component, independent of what else is drawn from this one.
+    /// Returns a generator for one component, independent of further draws from this one.
     #[must_use]
     pub fn fork(&self, component: &str) -> Prng {
         let mut child = Prng(self.0);
@@ -23,7 +23,7 @@ impl Prng {
         child
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -32,17 +32,17 @@ impl Prng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`; 0 when `bound` is 0. The bias is below 2^-32 for bounds below 2^32.
+    /// Returns a number in `0..bound`; 0 if `bound` is 0. The bias is below 2^-32 for bounds below
+    /// 2^32.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next_u64() % bound }
     }
 
-    /// True once in `n` times on average; never for 0.
+    /// Returns true once in `n` times on average; never for 0.
     pub fn one_in(&mut self, n: u64) -> bool {
         n > 0 && self.below(n) == 0
     }
 
-    /// Fills `bytes`.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.next_u64().to_le_bytes();

@@ -1,35 +1,35 @@
-//! RAID-0 over objects, in Lustre's numbers (lustre/lov/lov_offset.c): which byte of a file is
-//! which byte of which object. Arithmetic only.
+//! RAID-0 over objects, in Lustre's numbers (lustre/lov/lov_offset.c): maps bytes of a file to
+//! bytes of objects. Arithmetic only.
 
 use crate::extent::ObjectIndex;
 use crate::limits::{FILE_SIZE_MAX, OBJECTS_MAX};
 use crate::units::{FileOffset, FileRange, ObjectOffset, is_aligned};
 
-/// How a file is dealt out to its objects: stripes of equal size, in turn.
+/// The striping of a file over its objects: stripes of equal size, in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Striping {
     stripe_size: u64,
     object_count: u16,
 }
 
-/// File ranges that follow each other in one object: equal runs at equal distances, of which the
-/// first may start late and the last may end early. A contiguous range is one run.
+/// File ranges that follow each other in one object: equal ranges at equal distances, of which the
+/// first may start late and the last may end early. A contiguous range is one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Runs {
     start: u64,
-    /// Bytes in all.
     length: u64,
-    /// Bytes of the first run; the whole length when there is only one.
+    /// Bytes of the first range; the whole length if there is only one.
     head: u64,
-    /// Bytes of each further run, but perhaps the last.
+    /// Bytes of each further range, except perhaps the last.
     run: u64,
-    /// From the start of a whole run to the next one's.
+    /// Distance from the start of a whole range to the next one's.
     period: u64,
 }
 
 impl Striping {
-    /// Stripes of `stripe_size` bytes over `object_count` objects; `None` when either is 0, there
-    /// are more objects than [`OBJECTS_MAX`], or a round over all objects is longer than any file.
+    /// Creates stripes of `stripe_size` bytes over `object_count` objects; `None` if either is 0,
+    /// there are more objects than [`OBJECTS_MAX`], or a round over all objects is longer than any
+    /// file.
     #[must_use]
     pub fn new(stripe_size: u64, object_count: usize) -> Option<Striping> {
         let object_count = u16::try_from(object_count).ok().filter(|n| *n <= OBJECTS_MAX)?;
@@ -37,30 +37,28 @@ impl Striping {
         (1..=FILE_SIZE_MAX).contains(&width).then_some(Striping { stripe_size, object_count })
     }
 
-    /// Bytes of a stripe.
     #[must_use]
     pub fn stripe_size(self) -> u64 {
         self.stripe_size
     }
 
-    /// How many objects there are.
     #[must_use]
     pub fn object_count(self) -> usize {
         usize::from(self.object_count)
     }
 
-    /// Every object, in order.
+    /// Returns every object, in order.
     pub fn objects(self) -> impl Iterator<Item = ObjectIndex> {
         (0..self.object_count).map(ObjectIndex)
     }
 
-    /// Bytes of one stripe of each object.
+    /// Returns the bytes of one stripe of each object.
     #[must_use]
     pub fn width(self) -> u64 {
         self.stripe_size * u64::from(self.object_count)
     }
 
-    /// Where a byte of the file lies.
+    /// Returns the object of a byte of the file, and the offset there.
     #[must_use]
     pub fn locate(self, offset: FileOffset) -> (ObjectIndex, ObjectOffset) {
         let (row, in_row) = (offset.get() / self.width(), offset.get() % self.width());
@@ -69,7 +67,7 @@ impl Striping {
         (ObjectIndex(object), ObjectOffset::new(at))
     }
 
-    /// Which byte of the file a byte of an object is. Stops at `u64::MAX`, past every file.
+    /// Returns the byte of the file at a byte of an object. Stops at `u64::MAX`, past every file.
     #[must_use]
     pub fn file_offset(self, object: ObjectIndex, at: ObjectOffset) -> FileOffset {
         let (row, in_stripe) = (at.get() / self.stripe_size, at.get() % self.stripe_size);
@@ -77,8 +75,8 @@ impl Striping {
         FileOffset::new(row.saturating_mul(self.width()).saturating_add(in_row))
     }
 
-    /// The size of the file that an object of `size` bytes speaks for; the file's is the largest of
-    /// all objects'.
+    /// Returns the size of the file that an object of `size` bytes implies; the file's is the
+    /// largest of all objects'.
     #[must_use]
     pub fn file_size(self, object: ObjectIndex, size: u64) -> u64 {
         match size.checked_sub(1) {
@@ -87,8 +85,8 @@ impl Striping {
         }
     }
 
-    /// How many bytes of an object lie before byte `size` of the file: what a file of that size
-    /// keeps of it.
+    /// Returns how many bytes of an object are before byte `size` of the file: the bytes that a
+    /// file of that size keeps of it.
     #[must_use]
     pub fn object_size(self, object: ObjectIndex, size: u64) -> u64 {
         let (row, in_row) = (size / self.width(), size % self.width());
@@ -96,8 +94,8 @@ impl Striping {
         row * self.stripe_size + in_row.saturating_sub(before).min(self.stripe_size)
     }
 
-    /// A file range around `range` that is whole blocks of objects; `block` is a power of two.
-    /// Where stripes are not whole blocks, a block of an object lies in several stripes.
+    /// Returns a file range around `range` that is whole blocks of objects; `block` is a power of
+    /// two. If stripes are not whole blocks, a block of an object is in several stripes.
     #[must_use]
     pub fn object_blocks(self, range: FileRange, block: u64) -> FileRange {
         if is_aligned(self.stripe_size, block) {
@@ -110,7 +108,8 @@ impl Striping {
         FileRange::new(range.start() - range.start() % unit, end)
     }
 
-    /// What of a file range lies on an object, in the object's order; empty when nothing does.
+    /// Returns the part of a file range on an object, in the object's order; empty if there is
+    /// none.
     #[must_use]
     pub fn runs(self, object: ObjectIndex, range: FileRange) -> Runs {
         let from = self.object_size(object, range.start());
@@ -125,14 +124,13 @@ impl Striping {
 }
 
 impl Runs {
-    /// A contiguous range.
     #[must_use]
     pub const fn one(range: FileRange) -> Runs {
         let length = range.length();
         Runs { start: range.start(), length, head: length, run: length, period: length }
     }
 
-    /// One run has one form, so that equal runs are equal.
+    /// Gives one range a single form, so that equal values compare equal.
     fn normal(self) -> Runs {
         if self.head < self.length {
             return self;
@@ -140,37 +138,36 @@ impl Runs {
         Runs::one(FileRange::new(self.start, self.start + self.length))
     }
 
-    /// Bytes in all.
+    /// Returns the bytes in all.
     #[must_use]
     pub const fn length(&self) -> u64 {
         self.length
     }
 
-    /// Whether there is no byte.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The first byte's place in the file.
+    /// Returns the first byte's offset in the file.
     #[must_use]
     pub const fn start(&self) -> u64 {
         self.start
     }
 
-    /// One past the last byte's place in the file.
+    /// Returns the offset in the file behind the last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
         if self.is_empty() { self.start } else { self.at(self.length - 1) + 1 }
     }
 
-    /// The first run.
+    /// Returns the first range.
     #[must_use]
     pub const fn first(&self) -> FileRange {
         FileRange::new(self.start, self.start + self.head)
     }
 
-    /// How many runs there are.
+    /// Returns the number of ranges.
     #[must_use]
     pub fn count(&self) -> u64 {
         if self.is_empty() {
@@ -179,10 +176,10 @@ impl Runs {
         1 + (self.length - self.head).div_ceil(self.run)
     }
 
-    /// The place in the file of byte `n`.
+    /// Returns the offset in the file of byte `n`.
     ///
     /// # Panics
-    /// When there are not so many bytes.
+    /// Panics past the last byte.
     #[must_use]
     pub fn at(&self, n: u64) -> u64 {
         assert!(n < self.length, "a byte of these runs");
@@ -193,20 +190,20 @@ impl Runs {
         self.second() + past / self.run * self.period + past % self.run
     }
 
-    /// Where the second run starts, if there is one.
+    /// Returns the start of the second range, if there is one.
     const fn second(&self) -> u64 {
-        // The first run ends where a whole one would.
+        // The first range ends where a whole one would.
         (self.start + self.head).wrapping_sub(self.run).wrapping_add(self.period)
     }
 
-    /// The first `n` bytes.
+    /// Returns the first `n` bytes.
     #[must_use]
     pub fn take(&self, n: u64) -> Runs {
         let length = n.min(self.length);
         Runs { length, head: self.head.min(length), ..*self }.normal()
     }
 
-    /// All but the first `n` bytes.
+    /// Returns all but the first `n` bytes.
     #[must_use]
     pub fn skip(&self, n: u64) -> Runs {
         if n >= self.length {
@@ -219,7 +216,7 @@ impl Runs {
         Runs { start, length, head: head.min(length), ..*self }.normal()
     }
 
-    /// Each run's range, in order.
+    /// Returns each range, in order.
     pub fn ranges(self) -> impl Iterator<Item = FileRange> {
         let mut rest = self;
         std::iter::from_fn(move || {
@@ -232,8 +229,9 @@ impl Runs {
         })
     }
 
-    /// The shape of the runs, as distances from the first byte: the first run's bytes, each
-    /// further one's, and from the start of one whole run to the next; `None` for a single run.
+    /// Returns the shape, as distances from the first byte: the first range's bytes, each further
+    /// one's, and the distance from the start of one whole range to the next; `None` for a single
+    /// range.
     #[must_use]
     pub fn comb(&self) -> Option<(u64, u64, u64)> {
         (self.head < self.length).then_some((self.head, self.run, self.period))
@@ -291,7 +289,7 @@ mod tests {
         }
     }
 
-    /// Lustre's own three-way formula, term by term.
+    /// Computes Lustre's own three-way formula, term by term.
     fn kept(layout: Striping, object: u16, size: u64) -> u64 {
         let (stripe, width) = (layout.stripe_size(), layout.width());
         let (q, t, n) = (size / width, size % width, u64::from(object));

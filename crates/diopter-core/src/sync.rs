@@ -1,4 +1,4 @@
-//! The only door to threads and atomics: std, loom's models under `--cfg diopter_loom` (others go
+//! The only access to threads and atomics: std, loom's models under `--cfg diopter_loom` (others go
 //! by the plain name), shuttle's random schedules under `--cfg shuttle`.
 
 #[cfg(not(any(diopter_loom, shuttle)))]
@@ -27,25 +27,25 @@ pub use shuttle::{
     thread,
 };
 
-// What no model looks at: sharing by count, and what lives in statics, which loom can't have.
+// Outside the models: reference counts, and statics, which loom does not support.
 pub use std::sync::{
     Arc, Mutex as StaticMutex, MutexGuard as StaticGuard, OnceLock, Weak,
     atomic::{AtomicU32 as StaticCounter, AtomicU64 as StaticU64},
 };
 
-/// Processors that this process may use; 1 where nobody knows.
+/// Returns the number of processors that this process may use; 1 if it is unknown.
 pub fn processors() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Whether this thread unwinds from a panic.
+/// Returns true if this thread unwinds from a panic.
 pub fn is_panicking() -> bool {
     std::thread::panicking()
 }
 
-/// Stands between a write and a read of two `SeqCst` atomics. All `SeqCst` operations have one
-/// total order, so nothing is needed; loom takes them for acquire-release and needs the fence.
+/// Orders a write and a read of two `SeqCst` atomics. All `SeqCst` operations have one total order,
+/// so nothing is needed; loom takes them for acquire-release and needs the fence.
 pub fn keep_total_order() {
     #[cfg(diopter_loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
@@ -57,16 +57,17 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// [`lock`] for what lives in statics or is shared by open files.
+/// Locks as [`lock`] does, for statics and values shared by open files.
 pub fn lock_static<T>(mutex: &StaticMutex<T>) -> StaticGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Looks at a lock that another process may have left locked, and the time between two.
+/// Number of attempts to take a lock that another process may have left locked, and the time
+/// between two.
 const ORPHAN_LOOKS: u32 = 20;
 const ORPHAN_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// A mutex that may be held for long, for what a child of fork can do without.
+/// A mutex that may be held for long; a child of fork can do without its value.
 pub struct ForkMutex<T> {
     mutex: StaticMutex<T>,
     /// The process whose thread locked it last, by generation of fork.
@@ -78,12 +79,12 @@ impl<T> ForkMutex<T> {
         ForkMutex { mutex: StaticMutex::new(value), owner: StaticU64::new(0) }
     }
 
-    /// Locks; `None` in a child of fork whose parent held the lock when it forked: no thread of the
-    /// child will ever unlock it.
+    /// Locks; returns `None` in a child of fork whose parent held the lock when it forked: no
+    /// thread of the child will ever unlock it.
     pub fn lock(&self) -> Option<StaticGuard<'_, T>> {
         use std::sync::TryLockError::{Poisoned, WouldBlock};
         let own = diopter_os::fork::generation();
-        // A thread of this process that has only just locked may not be noted as the owner yet.
+        // A thread of this process that has only just locked may not be recorded as the owner yet.
         for _ in 0..ORPHAN_LOOKS {
             let guard = match self.mutex.try_lock() {
                 Ok(guard) => guard,
@@ -103,8 +104,8 @@ impl<T> ForkMutex<T> {
     }
 }
 
-/// Processes in a chain of forks that have a value of their own; a process forked more often than
-/// that shares one again.
+/// Processes in a chain of forks that have separate values; a process forked more often shares one
+/// again.
 const PROCESSES: usize = 8;
 
 /// A value for each process: a child of fork starts with a new one, so it waits for no lock that a
@@ -116,14 +117,15 @@ impl<T> PerProcess<T> {
         PerProcess(std::array::from_fn(|_| value()))
     }
 
-    /// This process's.
+    /// Returns this process's value.
     pub fn get(&self) -> &T {
         let generation = usize::try_from(diopter_os::fork::generation()).unwrap_or(0);
         &self.0[generation % PROCESSES]
     }
 }
 
-/// Sleeps on a condition; the flag says that the time passed. As [`lock`] after a panic elsewhere.
+/// Sleeps on a condition; the flag is true after a time-out. Ignores a panic elsewhere, as [`lock`]
+/// does.
 #[cfg(not(shuttle))]
 pub fn wait_timeout<'a, T>(
     condition: &Condvar,
@@ -135,7 +137,7 @@ pub fn wait_timeout<'a, T>(
     (guard, result.timed_out())
 }
 
-/// As above; shuttle knows no time, so half of the waits end at once without a wake-up.
+/// As above; shuttle has no time, so half of the waits end at once without a wake-up.
 #[cfg(shuttle)]
 pub fn wait_timeout<'a, T>(
     condition: &Condvar,
@@ -150,7 +152,7 @@ pub fn wait_timeout<'a, T>(
     (condition.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner), false)
 }
 
-/// Sleeps, in a wait that no model looks at: for another process, which tells nobody.
+/// Sleeps, in a wait outside the models: for another process, which sends no signal.
 pub fn pause(time: std::time::Duration) {
     std::thread::park_timeout(time);
 }
@@ -161,8 +163,8 @@ pub mod tests {
 
     use super::*;
 
-    /// Runs `child` in a child of fork while another thread is in `held`, which calls what it is
-    /// given once it has its lock.
+    /// Runs `child` in a child of fork while another thread is in `held`, which calls its argument
+    /// once it has its lock.
     pub fn check_while_held(
         (module, name): (&str, &str),
         held: impl FnOnce(&dyn Fn()) + Send,

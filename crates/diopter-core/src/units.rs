@@ -1,4 +1,4 @@
-//! Quantities that must not be confused, and the only casts. No `From<u64>`, no `Deref`.
+//! Units that must not be confused, and the only casts. No `From<u64>`, no `Deref`.
 
 use std::fmt;
 
@@ -6,25 +6,22 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(u64);
 
-/// A byte's place in a file, as the caller counts.
+/// A byte offset in a file, as the caller counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileOffset(u64);
 
-/// A byte's place in an object: the file that a backend reads and writes.
+/// A byte offset in an object: the file that a backend reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectOffset(u64);
 
 impl Bytes {
-    /// No bytes.
     pub const ZERO: Bytes = Bytes(0);
 
-    /// `n` bytes.
     #[must_use]
     pub const fn new(n: u64) -> Bytes {
         Bytes(n)
     }
 
-    /// The number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -38,13 +35,11 @@ impl fmt::Display for Bytes {
 }
 
 impl FileOffset {
-    /// Byte `n` of the file.
     #[must_use]
     pub const fn new(n: u64) -> FileOffset {
         FileOffset(n)
     }
 
-    /// The number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -58,13 +53,11 @@ impl fmt::Display for FileOffset {
 }
 
 impl ObjectOffset {
-    /// Byte `n` of the object.
     #[must_use]
     pub const fn new(n: u64) -> ObjectOffset {
         ObjectOffset(n)
     }
 
-    /// The number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -79,37 +72,33 @@ pub struct FileRange {
 }
 
 impl FileRange {
-    /// `start..end`; empty when `end` is not past `start`.
+    /// Creates `start..end`; empty if `end` is not past `start`.
     #[must_use]
     pub const fn new(start: u64, end: u64) -> FileRange {
         FileRange { start, end: if end < start { start } else { end } }
     }
 
-    /// First byte.
     #[must_use]
     pub const fn start(self) -> u64 {
         self.start
     }
 
-    /// One past the last byte.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.end
     }
 
-    /// Bytes in it.
     #[must_use]
     pub const fn length(self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether it holds no byte.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// The smallest range of whole blocks around it; stops at `u64::MAX` rounded down.
+    /// Returns the smallest range of whole blocks around it; stops at `u64::MAX` rounded down.
     #[must_use]
     pub fn blocks(self, block: u64) -> FileRange {
         FileRange::new(align_down(self.start, block), align_up(self.end, block))
@@ -122,14 +111,14 @@ impl fmt::Display for FileRange {
     }
 }
 
-/// The multiple of `block` (a power of two) at or below `n`.
+/// Returns the multiple of `block` (a power of two) at or below `n`.
 #[must_use]
 pub const fn align_down(n: u64, block: u64) -> u64 {
     n & !(block - 1)
 }
 
-/// The multiple of `block` (a power of two) at or above `n`; the largest one there is when that
-/// overflows.
+/// Returns the multiple of `block` (a power of two) at or above `n`; the largest existing one if
+/// that overflows.
 #[must_use]
 pub const fn align_up(n: u64, block: u64) -> u64 {
     match n.checked_add(block - 1) {
@@ -138,38 +127,39 @@ pub const fn align_up(n: u64, block: u64) -> u64 {
     }
 }
 
-/// Whether `n` is a multiple of `block`, a power of two.
+/// Returns true if `n` is a multiple of `block`, a power of two.
 #[must_use]
 pub const fn is_aligned(n: u64, block: u64) -> bool {
     n & (block - 1) == 0
 }
 
-/// A memory length as a file length. diopter runs on 64-bit Linux only (asserted in `limits`).
+/// Converts a memory length to a file length. diopter runs on 64-bit Linux only (asserted in
+/// `limits`).
 #[must_use]
 pub const fn to_u64(n: usize) -> u64 {
     n as u64
 }
 
-/// A file length that is known to fit memory.
+/// Converts a file length that is known to fit memory.
 ///
 /// # Panics
-/// When it does not, which the caller has excluded.
+/// Panics if it does not, which the caller has excluded.
 #[must_use]
 pub fn to_usize(n: u64) -> usize {
     usize::try_from(n).expect("a length that was checked against memory")
 }
 
-/// A length that is known to be at most one bio's.
+/// Converts a length that is known to be at most one bio's.
 ///
 /// # Panics
-/// When it is not, which the caller has excluded.
+/// Panics if it is not, which the caller has excluded.
 #[must_use]
 pub fn to_u32(n: u64) -> u32 {
     u32::try_from(n).expect("a length that was checked against the limits of a bio")
 }
 
-/// A number of bytes for people: `4 KiB (4096 B)`, `1.5 GiB (1610612737 B)`, `512 B`. The figure in
-/// front is rounded down to a tenth; the one in brackets is exact.
+/// Returns a number of bytes as text: `4 KiB (4096 B)`, `1.5 GiB (1610612737 B)`, `512 B`. The
+/// first figure is rounded down to a tenth; the one in brackets is exact.
 #[must_use]
 pub fn size_text(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

@@ -1,5 +1,5 @@
-//! A bounded crew of threads that do one kind of work: they start when there is some and leave when
-//! there is none. No domain types; what is done, and what becomes of it, is the owner's.
+//! A bounded set of threads that do one kind of work: they start on demand and exit when idle. No
+//! domain types; the owner defines the work and takes the results.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ struct Shared<W, D> {
     done: Handoff<D>,
     count: AtomicU32,
     run: fn(W) -> D,
-    /// Called behind each piece that is done.
+    /// Called after each finished piece.
     told: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// Threads that turn each `W` into a `D`. All of it is called by one owner.
+/// Threads that turn each `W` into a `D`. One owner makes all calls.
 pub struct Workers<W, D> {
     shared: Arc<Shared<W, D>>,
     name: &'static str,
@@ -24,8 +24,9 @@ pub struct Workers<W, D> {
 }
 
 impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
-    /// At most `count_max` threads of this name, and at most `capacity` pieces of work between
-    /// [`Workers::give`] and [`Workers::take`]: the owner keeps to that. Starts no thread yet.
+    /// Creates a set of at most `count_max` threads of this name, with at most `capacity` pieces of
+    /// work between [`Workers::give`] and [`Workers::take`]: the owner observes that limit. Starts
+    /// no thread yet.
     pub fn new(name: &'static str, count_max: u32, capacity: usize, run: fn(W) -> D) -> Self {
         let shared = Shared {
             work: Handoff::new(capacity),
@@ -37,8 +38,8 @@ impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
         Workers { shared: Arc::new(shared), name, count_max }
     }
 
-    /// Enough threads for what waits and one piece more, which [`Workers::give`] brings: until then
-    /// none of them leaves. False when there is none at all and none can be started.
+    /// Starts threads for the waiting work and one piece more, which [`Workers::give`] brings:
+    /// until then none of them exits. Returns false if there is no thread and none can be started.
     pub fn staff(&self) -> bool {
         let (sleepers, items) = self.shared.work.announce();
         let count = self.shared.count.load(Ordering::Acquire);
@@ -60,21 +61,21 @@ impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
         }
     }
 
-    /// From now on `told` is called, in their threads, behind each piece that is done. Once; false
-    /// when there is one already.
+    /// Calls `told` from now on, in their threads, after each finished piece. Once; returns false
+    /// if there is one already.
     pub fn tell(&self, told: impl Fn() + Send + Sync + 'static) -> bool {
         self.shared.told.set(Box::new(told)).is_ok()
     }
 
-    /// Hands a piece of work over, once [`Workers::staff`] has said that somebody is there.
+    /// Hands a piece of work over, after [`Workers::staff`] has returned true.
     ///
     /// # Panics
-    /// Beyond the capacity.
+    /// Panics beyond the capacity.
     pub fn give(&self, work: W) {
         assert!(self.shared.work.push(work).is_ok(), "the owner keeps to the capacity");
     }
 
-    /// Takes a piece that is done, waiting up to `timeout` for one.
+    /// Takes a finished piece, waiting up to `timeout` for one.
     pub fn take(&self, timeout: Duration) -> Option<D> {
         match self.shared.done.pop(timeout) {
             Popped::Item(done) => Some(done),
@@ -82,8 +83,8 @@ impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
         }
     }
 
-    /// Takes back a piece of work that nobody will do: a thread that left for want of work may miss
-    /// one that was given at that moment, when no other could be started.
+    /// Takes back a piece of work that no thread will do: a thread that exits when idle may miss
+    /// one that was given at that moment, if no other could be started.
     pub fn take_back(&self) -> Option<W> {
         if self.shared.count.load(Ordering::Acquire) > 0 {
             return None;
@@ -91,7 +92,7 @@ impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
         self.withdraw()
     }
 
-    /// Takes back a piece of work that nobody has begun.
+    /// Takes back a piece of work that no thread has begun.
     pub fn withdraw(&self) -> Option<W> {
         match self.shared.work.pop(Duration::ZERO) {
             Popped::Item(work) => Some(work),
@@ -99,28 +100,28 @@ impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
         }
     }
 
-    /// Lets the threads go once they have done what was given.
+    /// Lets the threads exit once they have finished the given work.
     pub fn close(&self) {
         self.shared.work.close();
     }
 }
 
 impl<W, D> Drop for Workers<W, D> {
-    /// The threads leave; what they still finish is dropped where they are.
+    /// The threads exit; results that they still produce are dropped in place.
     fn drop(&mut self) {
         self.shared.work.close();
         self.shared.done.close();
     }
 }
 
-/// A thread's life: works until the crew is closed or nothing came for a while.
+/// A thread's life: works until the set is closed or nothing came for a while.
 fn work<W, D>(shared: &Shared<W, D>) {
     loop {
         match shared.work.pop(WORKER_IDLE) {
             Popped::Item(item) => {
                 let done = (shared.run)(item);
-                // Room is certain, since the owner keeps to the capacity. A closed queue means that
-                // the owner is gone and nobody waits.
+                // There is always room, since the owner observes the capacity. A closed queue means
+                // that the owner is gone and the result has no receiver.
                 drop(shared.done.push(done));
                 if let Some(told) = shared.told.get() {
                     told();
@@ -130,7 +131,7 @@ fn work<W, D>(shared: &Shared<W, D>) {
             Popped::Empty => {
                 shared.count.fetch_sub(1, Ordering::AcqRel);
                 // Between the empty pop and the decrement this thread may have been counted on for
-                // a piece, which the others, if they are all busy, would leave lying.
+                // a piece, which the others, if they are all busy, would not take.
                 if !shared.work.is_wanted() {
                     return;
                 }
@@ -169,8 +170,7 @@ mod tests {
     }
 }
 
-/// Schedules drawn at random. A timed wait ends early at random as well, so
-/// threads leave at any moment.
+/// Random schedules. A timed wait ends early at random as well, so threads exit at any moment.
 #[cfg(all(test, shuttle))]
 mod shuttle_tests {
     use super::*;
@@ -179,7 +179,7 @@ mod shuttle_tests {
     const SCHEDULES: usize = 5_000;
     const LONG: Duration = Duration::from_secs(1);
 
-    /// Takes `count` results, doing what nobody else will.
+    /// Takes `count` results, and does the work that no thread will do.
     fn collect(workers: &Workers<u32, u32>, count: usize) -> Vec<u32> {
         let mut done = Vec::new();
         while done.len() < count {
@@ -224,7 +224,7 @@ mod shuttle_tests {
         );
     }
 
-    /// A piece that is done at once, or when something is pushed there.
+    /// A piece that finishes at once, or when something is pushed there.
     enum Task {
         Quick(u32),
         Long(Arc<Handoff<()>>),
@@ -280,7 +280,7 @@ mod shuttle_tests {
                 let taken = workers.take(LONG);
                 let shared = Arc::downgrade(&workers.shared);
                 drop(workers);
-                // The last thread that leaves drops the queues, and what is in them.
+                // The last thread that exits drops the queues and their content.
                 let left = 3 - u32::from(taken.is_some());
                 while shared.strong_count() > 0 || drops.load(Ordering::SeqCst) < left {
                     thread::yield_now();

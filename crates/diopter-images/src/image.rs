@@ -1,5 +1,5 @@
-//! What the formats of unmounted file systems share: where their bytes come from, what a volume can
-//! be asked, and what can be wrong with it. No format.
+//! The interface of the formats of unmounted file systems: the source of their bytes, the
+//! operations on a volume, and the errors. Independent of the format.
 
 pub mod cache;
 pub mod path;
@@ -14,17 +14,16 @@ use diopter_core::units::FileRange;
 
 /// The bytes of an image or device.
 pub trait Source: Send + Sync {
-    /// How many there are.
     fn size(&self) -> u64;
 
     /// Fills `buf` from byte `offset` on.
     ///
     /// # Errors
-    /// The errno of the read; `ENODATA` past the end.
+    /// Fails with the errno of the read; `ENODATA` past the end.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), Errno>;
 }
 
-/// What an inode is.
+/// The kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// A regular file.
@@ -37,18 +36,15 @@ pub enum NodeKind {
     Other,
 }
 
-/// An inode, as far as every format has it.
+/// The fields of an inode that every format has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its number.
     pub inode: u64,
-    /// What it is.
     pub kind: NodeKind,
-    /// Bytes in it.
     pub size: u64,
     /// Permission bits.
     pub mode: u32,
-    /// Names that it has.
+    /// Number of its names.
     pub links: u32,
 }
 
@@ -57,76 +53,77 @@ pub struct Node {
 pub struct Entry {
     /// Without a slash; any bytes.
     pub name: Vec<u8>,
-    /// What it names.
+    /// The inode with this name.
     pub inode: u64,
 }
 
-/// Some names of a directory, all of them from one block of it.
+/// Names of a directory, all of them from one block of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
-    /// In the order of the disk, without `.` and `..`. There may be none, with more to come.
+    /// In the order of the disk, without `.` and `..`. May be empty with more to come.
     pub entries: Vec<Entry>,
     /// The position of the names that follow; `None` at the end of the directory.
     pub next: Option<u64>,
-    /// The byte of the image where a block begins whose first names these are; `None` for more
-    /// names of the block before, and for names that lie in the inode. In a sound volume, a block
-    /// has names of one directory, and is one block of it.
+    /// The byte offset of a block whose first names these are; `None` for more names of the block
+    /// before, and for names in the inode. In a sound volume, a block has names of one directory,
+    /// and is one block of it.
     pub block: Option<u64>,
 }
 
-/// What a file is opened for.
+/// The purpose of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Reading.
     Read,
-    /// Reading, and overwriting in place of blocks that are allocated and written.
+    /// Reading, and overwriting of blocks that are allocated and written.
     Overwrite,
 }
 
 /// A file system inside an image.
 pub trait Volume: Send + Sync {
-    /// Its name: `ext2`, `ext3`, `ext4`, `xfs`.
+    /// Returns its name: `ext2`, `ext3`, `ext4`, `xfs`.
     fn format(&self) -> &'static str;
 
-    /// What to tell whoever reads it nevertheless, one sentence each: not unmounted cleanly, errors
-    /// found by the kernel.
+    /// Returns the warnings for a reader, one sentence each: not unmounted cleanly, errors found by
+    /// the kernel.
     fn warnings(&self) -> Vec<String>;
 
-    /// The optional features that it has, by the names that its tools use.
+    /// Returns its optional features, by the names that its tools use.
     fn features(&self) -> Vec<&'static str>;
 
-    /// Bytes of its block.
+    /// Returns the bytes of its block.
     fn block_size(&self) -> u64;
 
-    /// Blocks that it has.
+    /// Returns the number of its blocks.
     fn blocks(&self) -> u64;
 
-    /// An inode by its number.
+    /// Returns an inode by its number.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`, `NotFound` for a free one.
+    /// Fails with `Corrupt`, `Io`, and `NotFound` for a free one.
     fn node(&self, inode: u64) -> Result<Node, ImageError>;
 
-    /// The inode of the root directory.
+    /// Returns the inode of the root directory.
     fn root(&self) -> u64;
 
-    /// The inode that a name of a directory means: a name that [`Volume::list`] has.
+    /// Returns the inode of a name of a directory, one that [`Volume::list`] has.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`, `Corrupt`, `Io`, `Refused` where names are encrypted.
+    /// Fails with `NotFound`, `NotADirectory`, `Corrupt`, `Io`, and `Refused` if names are
+    /// encrypted.
     fn lookup(&self, directory: u64, name: &[u8]) -> Result<u64, ImageError>;
 
-    /// Names of a directory from a position on: 0, or [`Names::next`] of the names before. At most
-    /// `most` of them, which is not 0.
+    /// Returns names of a directory from a position on: 0, or [`Names::next`] of the names before.
+    /// At most `most` of them, which is not 0.
     ///
     /// # Errors
-    /// `NotADirectory`, `Corrupt`, `Io`, `Refused` where names are encrypted.
+    /// Fails with `NotADirectory`, `Corrupt`, `Io`, and `Refused` if names are encrypted.
     fn names(&self, directory: u64, position: u64, most: usize) -> Result<Names, ImageError>;
 
-    /// All names of a directory but `.` and `..`.
+    /// Returns all names of a directory except `.` and `..`.
     ///
     /// # Errors
-    /// As [`Volume::names`], and `Refused` for more than 1048576 names.
+    /// Fails as [`Volume::names`] does, and with `Refused` for more than 1048576 names.
     fn list(&self, directory: u64) -> Result<Vec<Entry>, ImageError> {
         let mut entries = Vec::new();
         let mut position = Some(0);
@@ -142,34 +139,35 @@ pub trait Volume: Send + Sync {
         Ok(entries)
     }
 
-    /// What a symbolic link says.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`, `NotAFile` for anything else.
+    /// Fails with `Corrupt`, `Io`, and `NotAFile` for another kind.
     fn link_target(&self, inode: u64) -> Result<Vec<u8>, ImageError>;
 
-    /// Whether a file may be used so, given its own flags and the volume's state.
+    /// Checks that a file may be used for `purpose`, by its own flags and the volume's state.
     ///
     /// # Errors
-    /// `Refused` with what is in the way; `NotAFile`.
+    /// Fails with `Refused` and the reason, or `NotAFile`.
     fn check_use(&self, inode: u64, purpose: Use) -> Result<(), ImageError>;
 
-    /// The bytes of a file that has them in its inode; `None` for one that has blocks.
+    /// Returns the bytes of a file that has them in its inode; `None` for one that has blocks.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`.
+    /// Fails with `Corrupt` or `Io`.
     fn inline_data(&self, inode: u64) -> Result<Option<Vec<u8>>, ImageError>;
 
-    /// The extent at the start of `range` (not empty), at most to its end: on object 0, the image,
-    /// with `boundary` set where metadata that was not needed yet must be read to go on. Past the
+    /// Returns the extent at the start of `range` (not empty), at most to its end: on object 0, the
+    /// image, with `boundary` set if the next extent needs metadata that was not read yet. Past the
     /// file's last block there is a hole; that block is whole, also where the file ends within it.
     ///
     /// # Errors
-    /// `Corrupt`, `Io`, `NotAFile` for what has no blocks, also when its bytes lie in the inode.
+    /// Fails with `Corrupt`, `Io`, and `NotAFile` for an inode without blocks, also if its bytes
+    /// are in the inode.
     fn extent(&self, inode: u64, range: FileRange) -> Result<Extent, ImageError>;
 }
 
-/// Refuses to list a directory.
+/// Returns the error of a directory with too many names to list.
 #[must_use]
 pub fn too_many_names(directory: u64) -> ImageError {
     let what = format!("a directory with more than {DIRECTORY_NAMES_MAX} names is not listed");

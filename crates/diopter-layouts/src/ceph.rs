@@ -1,12 +1,12 @@
-//! Layouts of `CephFS` files: the text of the attribute `ceph.file.layout`, and which byte of a
-//! file is which byte of which object (Ceph's src/osdc/Striper.cc; libradosstriper deals files out
-//! the same way). Arithmetic only.
+//! Layouts of `CephFS` files: the text of the attribute `ceph.file.layout`, and the mapping of file
+//! offsets to objects (Ceph's src/osdc/Striper.cc; libradosstriper stripes files the same way).
+//! Arithmetic only.
 
 use diopter_core::units::size_text;
 
-use crate::foreign::{ForeignError, ForeignErrorKind, RequestShape};
+use crate::shape::{ForeignError, ForeignErrorKind, RequestShape};
 
-/// The extended attribute that tells it.
+/// The extended attribute that holds it.
 pub const ATTRIBUTE: &str = "ceph.file.layout";
 
 /// A `CephFS` layout: stripe units in turn over a set of objects, and a new set when all are full.
@@ -19,7 +19,7 @@ pub struct CephLayout {
     pool_namespace: Option<String>,
 }
 
-/// Where a byte of a file lies.
+/// The location of a byte of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CephPlace {
     /// Number of the object.
@@ -30,10 +30,10 @@ pub struct CephPlace {
     pub length: u64,
 }
 
-/// The layout that the value of [`ATTRIBUTE`] tells.
+/// Parses the value of [`ATTRIBUTE`].
 ///
 /// # Errors
-/// [`ForeignError`] with the field that is wrong.
+/// Fails with [`ForeignError`] and the field that is wrong.
 pub fn parse(value: &[u8]) -> Result<CephLayout, ForeignError> {
     let text = str::from_utf8(value)
         .map_err(|error| refusal(ForeignErrorKind::NotText, error.valid_up_to(), 0))?;
@@ -55,38 +55,38 @@ pub fn parse(value: &[u8]) -> Result<CephLayout, ForeignError> {
     Ok(CephLayout { stripe_unit, stripe_count, object_size, pool, pool_namespace })
 }
 
-/// Name of a `CephFS` file's object in its pool.
+/// Returns the name of a `CephFS` file's object in its pool.
 #[must_use]
 pub fn object_name(inode: u64, object: u64) -> String {
     format!("{inode:x}.{object:08x}")
 }
 
 impl CephLayout {
-    /// Bytes of a stripe unit; never 0.
+    /// Returns the bytes of a stripe unit; never 0.
     #[must_use]
     pub fn stripe_unit(&self) -> u64 {
         self.stripe_unit
     }
 
-    /// Objects of a set; never 0.
+    /// Returns the number of objects of a set; never 0.
     #[must_use]
     pub fn stripe_count(&self) -> u64 {
         self.stripe_count
     }
 
-    /// Bytes of a full object, a multiple of the stripe unit.
+    /// Returns the bytes of a full object, a multiple of the stripe unit.
     #[must_use]
     pub fn object_size(&self) -> u64 {
         self.object_size
     }
 
-    /// The pool, by name, or by number where its name is not known.
+    /// Returns the pool by name, or by number if its name is not known.
     #[must_use]
     pub fn pool(&self) -> &str {
         &self.pool
     }
 
-    /// The namespace within the pool, if it is not the default one.
+    /// Returns the namespace within the pool, if it is not the default one.
     #[must_use]
     pub fn pool_namespace(&self) -> Option<&str> {
         self.pool_namespace.as_deref()
@@ -96,14 +96,14 @@ impl CephLayout {
         self.object_size / self.stripe_unit
     }
 
-    /// Where a byte of the file lies.
+    /// Returns the location of a byte of the file.
     #[must_use]
     pub fn locate(&self, offset: u64) -> CephPlace {
         let (block, in_block) = (offset / self.stripe_unit, offset % self.stripe_unit);
         let (stripe, position) = (block / self.stripe_count, block % self.stripe_count);
         let (set, row) = (stripe / self.units_per_object(), stripe % self.units_per_object());
         let object_offset = row * self.stripe_unit + in_block;
-        // The units of one object follow each other in the file only where it is alone.
+        // The units of one object follow each other in the file only if it is the only object.
         let length = match self.stripe_count {
             1 => self.object_size - object_offset,
             _ => self.stripe_unit - in_block,
@@ -111,7 +111,8 @@ impl CephLayout {
         CephPlace { object: set * self.stripe_count + position, object_offset, length }
     }
 
-    /// Which byte of the file a byte of an object is; `None` past the object's end, or past 2^64.
+    /// Returns the byte of the file at a byte of an object; `None` past the object's end, or past
+    /// 2^64.
     #[must_use]
     pub fn file_offset(&self, object: u64, object_offset: u64) -> Option<u64> {
         if object_offset >= self.object_size {
@@ -124,7 +125,7 @@ impl CephLayout {
         block.checked_mul(self.stripe_unit)?.checked_add(in_unit)
     }
 
-    /// One stripe unit of each object of a set.
+    /// Returns one stripe unit of each object of a set.
     #[must_use]
     pub fn request_shape(&self) -> RequestShape {
         RequestShape {
@@ -134,7 +135,7 @@ impl CephLayout {
         }
     }
 
-    /// The layout in a line for people.
+    /// Returns the layout as a line of text.
     #[must_use]
     pub fn line(&self) -> String {
         let objects = if self.stripe_count == 1 { "object" } else { "objects" };
@@ -155,7 +156,7 @@ fn refusal(kind: ForeignErrorKind, at: usize, found: u64) -> ForeignError {
     ForeignError { attribute: ATTRIBUTE, kind, at, found }
 }
 
-/// What is left of the text.
+/// The rest of the text.
 struct Fields<'a> {
     text: &'a str,
     at: usize,
@@ -166,7 +167,7 @@ impl<'a> Fields<'a> {
         self.text.get(self.at..).unwrap_or("")
     }
 
-    /// Passes over `label`, or refuses.
+    /// Skips `label`, or fails.
     fn expect(&mut self, label: &str) -> Result<(), ForeignError> {
         if !self.rest().starts_with(label) {
             return Err(refusal(ForeignErrorKind::MissingField, self.at, 0));
@@ -175,7 +176,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// A decimal number of 32 bits after `label`.
+    /// Parses a decimal number of 32 bits after `label`.
     fn number(&mut self, label: &str) -> Result<u64, ForeignError> {
         self.expect(label)?;
         let rest = self.rest();
@@ -186,7 +187,7 @@ impl<'a> Fields<'a> {
         Ok(u64::from(number))
     }
 
-    /// The pool and its namespace, to the end of the text. A pool's name may have blanks.
+    /// Parses the pool and its namespace, to the end of the text. A pool's name may have blanks.
     fn pool(&mut self) -> Result<(String, Option<String>), ForeignError> {
         self.expect(" pool=")?;
         let rest = self.rest();

@@ -1,4 +1,4 @@
-//! What can be wrong with a striped file's manifest and objects.
+//! Errors of a striped file's manifest and objects.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,27 +7,27 @@ use diopter_os::Errno;
 
 use diopter_core::error::with_remedy;
 
-/// What is being done where there are no objects yet that could be restored.
+/// The step that creates objects, which therefore cannot be restored.
 pub const CREATE_OBJECT: &str = "create object";
 
-/// Why a striped file can't be made, opened or changed.
+/// The reason that a striped file cannot be created, opened or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayoutErrorKind {
     /// The content does not begin as a manifest does.
     NotAManifest,
-    /// It begins as a manifest and is not one: in words, where and how.
+    /// It begins as a manifest but is invalid: place and reason.
     Damaged(String),
     /// The checksum is not that of the content.
     WrongChecksum {
-        /// As it stands in the manifest.
+        /// The checksum in the manifest.
         recorded: String,
-        /// What it would have to be for this content.
+        /// The checksum of this content.
         computed: String,
     },
-    /// A newer diopter made it.
+    /// Made by a newer diopter.
     Newer {
-        /// Its version.
+        /// Version of the manifest.
         version: u64,
     },
     /// The stripe size is 0 or not a multiple of what the object needs for direct I/O.
@@ -37,42 +37,41 @@ pub enum LayoutErrorKind {
         /// Bytes that it must be a multiple of.
         alignment: u64,
     },
-    /// No objects, more than there may be, or a round over all of them longer than any file.
+    /// No objects, too many, or a round over all of them longer than any file.
     ObjectCount(usize),
-    /// The object is not there.
     Missing,
-    /// The object is there twice.
+    /// The object is listed twice.
     Duplicate {
-        /// By which other path.
+        /// The other path.
         other: PathBuf,
     },
-    /// The object is not a regular file, or not a block device: in words, what it must be.
+    /// The object is not a regular file, or not a block device: the expected kind.
     WrongKind(&'static str),
-    /// The object does not say that it belongs to this layout at this place.
+    /// The object's attribute does not name this layout and this place.
     Foreign {
-        /// What its attribute `user.diopter` holds, if it has one.
+        /// Value of its attribute `user.diopter`, if it has one.
         found: Option<String>,
-        /// What it must hold.
+        /// The expected value.
         expected: String,
     },
     /// The layout is sealed and the object has another size.
     SealedSize {
-        /// As it stands in the manifest, in bytes.
+        /// The size in the manifest, in bytes.
         recorded: u64,
         /// The object's, in bytes.
         found: u64,
     },
-    /// Another device than the one in the manifest has this path.
+    /// The path leads to another device than the one in the manifest.
     OtherDevice {
         /// Id and size in the manifest.
         recorded: String,
         /// Those of the device.
         found: String,
     },
-    /// An object is a device or lies outside the manifest's directory, and the manifest belongs to
+    /// An object is a device or outside the manifest's directory, and the manifest belongs to
     /// neither the caller nor root.
     NotAllowed {
-        /// User number of the manifest's owner.
+        /// User id of the manifest's owner.
         owner: u32,
     },
     /// The manifest has no valid mark: it is a copy, or came from another machine, or `dio` did not
@@ -80,59 +79,58 @@ pub enum LayoutErrorKind {
     NotMarked,
     /// The manifest belongs to a user whose manifests the caller may not follow.
     NotOwned {
-        /// User number of the manifest's owner.
+        /// User id of the manifest's owner.
         owner: u32,
     },
-    /// The manifest may be read and not changed: in words, why.
+    /// The manifest may be read and not changed: the reason.
     Exposed(&'static str),
-    /// Users other than its owner can write to the manifest, so that it may name what they chose.
+    /// Users other than its owner can write to the manifest, and so choose its objects.
     Writable {
         /// Its permission bits.
         mode: u32,
     },
     /// The object belongs to another user than its manifest.
     ForeignOwner {
-        /// User number of the object's owner.
+        /// User id of the object's owner.
         found: u32,
-        /// User number of the manifest's owner.
+        /// User id of the manifest's owner.
         expected: u32,
     },
     /// The kernel reports no stable id of the device.
     NoDeviceId,
     /// The size does not fit on the objects, or no size can be set.
     Size {
-        /// Asked for, in bytes.
+        /// The requested size, in bytes.
         size: u64,
-        /// The most that fits, in bytes; `None` where only devices would fix a size.
+        /// The largest possible size, in bytes; `None` if only devices would fix a size.
         size_max: Option<u64>,
     },
     /// The file system has no extended attributes for users.
     NoAttributes,
     /// No space, or over quota.
     NoSpace,
-    /// Something has this name already.
+    /// The name exists.
     Exists,
-    /// The path is not UTF-8, or too long to be written down.
+    /// The path is not UTF-8, or too long for a manifest.
     Name(&'static str),
     /// The manifest was changed by another process since it was read.
     Changed,
     /// Another process is changing a manifest of this directory.
     Busy,
-    /// A device can't be replaced by a new one beside it.
+    /// A device cannot be replaced by a new object.
     NotReplaceable,
-    /// What the system answered.
+    /// An error of a system call.
     System(Errno),
 }
 
-/// A striped file can't be made, opened or changed; nothing was written to its objects.
+/// A failed operation on a striped file; nothing was written to its objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LayoutError {
-    /// Why.
     pub kind: LayoutErrorKind,
-    /// What was being done, for example `open object`.
+    /// The operation, for example `open object`.
     pub what: &'static str,
-    /// On what: the manifest, an object or a directory.
+    /// Its path: the manifest, an object or a directory.
     pub path: PathBuf,
 }
 
@@ -141,7 +139,7 @@ impl LayoutError {
         LayoutError { kind, what, path: path.to_owned() }
     }
 
-    /// From an errno, with a kind of its own where there is one.
+    /// Wraps an errno, as a specific kind if there is one.
     pub fn system(errno: Errno, what: &'static str, path: &Path) -> LayoutError {
         let kind = match errno {
             Errno::ENOSPC | Errno::EDQUOT => LayoutErrorKind::NoSpace,
@@ -151,7 +149,7 @@ impl LayoutError {
         LayoutError::new(kind, what, path)
     }
 
-    /// The errno that says most of it.
+    /// Returns the closest errno.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match &self.kind {
@@ -185,7 +183,7 @@ impl LayoutError {
         }
     }
 
-    /// What to do about it; empty where nothing is known to help.
+    /// Returns the remedy; empty if none is known.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         use LayoutErrorKind as Kind;
@@ -218,13 +216,13 @@ impl LayoutError {
             Kind::NotOwned { .. } => {
                 "run as that user, or become the owner of the manifest and its objects"
             }
-            Kind::Exposed(_) => "move the striped file to a directory of your own",
+            Kind::Exposed(_) => "move the striped file to a directory that only you can change",
             Kind::Writable { .. } => {
                 "check what it names (`dio stripe info`), then `chmod go-w` it; the permissions \
                  of the objects decide who may write to the file"
             }
             Kind::ForeignOwner { .. } => "give the object to the owner of the manifest",
-            Kind::NoDeviceId => "use a partition, which has an id of its own",
+            Kind::NoDeviceId => "use a partition, which has its own id",
             Kind::Size { size_max: Some(_), .. } => "choose a smaller size",
             Kind::Size { size_max: None, .. } => "leave the size out: files grow",
             Kind::NoAttributes => "choose a directory on ext4, XFS or btrfs",
@@ -261,7 +259,7 @@ impl fmt::Display for LayoutErrorKind {
             }
             Kind::StripeSize { stripe_size: 0, .. } => f.write_str("a stripe size of 0 bytes"),
             Kind::StripeSize { stripe_size, alignment } => {
-                write!(f, "a stripe size of {stripe_size} is no multiple of {alignment} bytes")
+                write!(f, "the stripe size {stripe_size} is not a multiple of {alignment} bytes")
             }
             Kind::ObjectCount(count) => write!(f, "no file can be striped over {count} objects"),
             Kind::Missing => f.write_str("the object is missing"),
@@ -312,7 +310,7 @@ impl fmt::Display for LayoutErrorKind {
             Kind::Name(why) => f.write_str(why),
             Kind::Changed => f.write_str("another process changed the manifest meanwhile"),
             Kind::Busy => f.write_str("another process is changing a manifest of this directory"),
-            Kind::NotReplaceable => f.write_str("a device has no room for another beside it"),
+            Kind::NotReplaceable => f.write_str("a device among the objects cannot be replaced"),
             Kind::System(errno) => errno.fmt(f),
         }
     }

@@ -9,6 +9,9 @@ pub mod layout;
 #[cfg(all(test, not(diopter_loom)))]
 mod mutation;
 
+mod shape;
+
 pub mod ceph;
-pub mod foreign;
 pub mod lustre;
+
+pub mod foreign;

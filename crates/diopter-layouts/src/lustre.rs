@@ -1,8 +1,8 @@
-//! Layouts of Lustre files: what the attribute `lustre.lov` tells, plain or composite (PFL, FLR).
+//! Layouts of Lustre files: the content of the attribute `lustre.lov`, plain or composite (PFL,
+//! FLR).
 //!
-//! Offsets and numbers are those of include/uapi/linux/lustre/lustre_user.h. The value is read in
-//! `read`, bytes are found in `place`, and `text` tells it to people. What is not understood is
-//! refused, never guessed.
+//! Offsets and numbers are those of include/uapi/linux/lustre/lustre_user.h. `read` parses the
+//! value, `place` finds bytes, and `text` prints. Unknown values are refused, never guessed.
 
 mod place;
 mod read;
@@ -14,22 +14,22 @@ mod tests;
 use diopter_core::stripe::Striping;
 use diopter_core::units::FileRange;
 
-use crate::foreign::RequestShape;
+use crate::shape::RequestShape;
 
 pub use place::{Lookup, LustrePlace};
 pub use read::parse;
 
-/// The extended attribute that tells it.
+/// The extended attribute that holds it.
 pub const ATTRIBUTE: &str = "lustre.lov";
 
-/// Components of one file at most; real files have a few for each mirror, and mirrors are at most
-/// 16.
+/// Limit of the components of one file; real files have a few for each mirror, and at most 16
+/// mirrors.
 pub const COMPONENTS_MAX: usize = 1024;
 
 /// The layout of a Lustre file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LustreLayout {
-    /// How often a composite has changed; a plain layout does not tell.
+    /// Number of changes of a composite; a plain layout does not count them.
     generation: Option<u32>,
     /// State of the mirrors under its mask; 0 without mirrors.
     mirror_state: u16,
@@ -37,29 +37,29 @@ pub struct LustreLayout {
     components: Vec<Component>,
 }
 
-/// A range of the file that is laid out in one way, in one mirror.
+/// A range of the file with one layout, in one mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Component {
-    /// Its number: bits 30 to 16 the mirror's, the rest its own. 0 for a plain layout.
+    /// Its number: bits 30 to 16 are the mirror's number, the rest the component's. 0 for a plain
+    /// layout.
     pub id: u32,
     /// See [`flags`].
     pub flags: u32,
-    /// Which bytes of the file; to `u64::MAX` when it has no end.
+    /// Bytes of the file; to `u64::MAX` if it has no end.
     pub range: FileRange,
-    /// How they are laid out.
     pub content: Content,
 }
 
-/// How a component is laid out.
+/// The content of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// In stripes.
     Striped(Stripes),
-    /// Somewhere that Lustre itself knows nothing about.
+    /// A place outside Lustre.
     Foreign {
-        /// Whose it is.
+        /// The owner's number.
         kind: u32,
-        /// Theirs.
+        /// The owner's flags.
         flags: u32,
     },
 }
@@ -71,18 +71,18 @@ pub struct Stripes {
     pub pattern: u32,
     /// Bytes of a stripe; of a component that grows by extension, bytes of each extension.
     pub stripe_size: u64,
-    /// How many stripes; `None` while that is left to the file system.
+    /// Number of stripes; `None` while the file system has not decided.
     pub stripe_count: Option<u16>,
-    /// The pool that its targets are from, if from one.
+    /// The pool of its targets, if any.
     pub pool: Option<String>,
-    /// One for each stripe; none while there are none, or on a metadata target.
+    /// One for each stripe; empty before they are created, or on a metadata target.
     pub objects: Vec<Object>,
 }
 
 /// An object of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Number of the target (OST) that has it.
+    /// Number of its target (OST).
     pub target: u32,
     /// Its type or generation.
     pub generation: u32,
@@ -93,9 +93,9 @@ pub struct Object {
 /// An object's number on its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectId {
-    /// The number alone: of the first metadata target's files.
+    /// The number alone: for files of the first metadata target.
     Number(u64),
-    /// A number that an identifier wraps (IDIF), with the target that it names.
+    /// A number in an identifier (IDIF), with the target that it names.
     Wrapped {
         /// Number of the target.
         target: u16,
@@ -123,7 +123,7 @@ pub mod pattern {
     pub const METADATA: u32 = 0x100;
     /// A target may have several stripes.
     pub const OVERSTRIPING: u32 = 0x200;
-    /// Nothing that Lustre knows.
+    /// Unknown to Lustre.
     pub const FOREIGN: u32 = 0x400;
     /// Compressed.
     pub const COMPRESS: u32 = 0x800;
@@ -141,9 +141,9 @@ pub mod flags {
     pub const PREFERRED_READ: u32 = 0x2;
     /// Not to be used.
     pub const OFFLINE: u32 = 0x8;
-    /// It has its objects.
+    /// Its objects exist.
     pub const INIT: u32 = 0x10;
-    /// It stands for space that the component before may grow into.
+    /// Reserves space that the component before may grow into.
     pub const EXTENSION: u32 = 0x40;
     /// It holds parity.
     pub const PARITY: u32 = 0x80;
@@ -154,25 +154,25 @@ pub mod flags {
 }
 
 impl Component {
-    /// Whether its objects are made.
+    /// Returns true if its objects exist.
     #[must_use]
     pub fn is_instantiated(&self) -> bool {
         self.flags & flags::INIT != 0
     }
 
-    /// The number of its mirror.
+    /// Returns the number of its mirror.
     #[must_use]
     pub fn mirror(&self) -> u16 {
         u16::try_from(self.id >> 16 & 0x7fff).expect("15 bits")
     }
 
-    /// Whether it has current bytes of the file.
+    /// Returns true if it has current bytes of the file.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.flags & (flags::STALE | flags::OFFLINE | flags::PARITY) == 0
     }
 
-    /// Its stripes, if the file's own bytes are dealt out to objects by them, or will be.
+    /// Returns its stripes, if they distribute the file's own bytes over objects, now or later.
     fn plain_stripes(&self) -> Option<&Stripes> {
         let Content::Striped(stripes) = &self.content else { return None };
         let is_plain = stripes.pattern & !pattern::OVERSTRIPING == pattern::RAID0;
@@ -182,7 +182,7 @@ impl Component {
 }
 
 impl Stripes {
-    /// How they go over the objects; `None` while there are no objects.
+    /// Returns their striping over the objects; `None` before the objects exist.
     #[must_use]
     pub fn striping(&self) -> Option<Striping> {
         Striping::new(self.stripe_size, self.objects.len())
@@ -190,26 +190,26 @@ impl Stripes {
 }
 
 impl LustreLayout {
-    /// How often a composite layout has changed; `None` for a plain one.
+    /// Returns the number of changes of a composite layout; `None` for a plain one.
     #[must_use]
     pub fn generation(&self) -> Option<u32> {
         self.generation
     }
 
-    /// Its components; at least one.
+    /// Returns its components; at least one.
     #[must_use]
     pub fn components(&self) -> &[Component] {
         &self.components
     }
 
-    /// Bytes of a stripe at byte `offset`; `None` where nothing is striped.
+    /// Returns the bytes of a stripe at byte `offset`; `None` if it is not striped.
     #[must_use]
     pub fn stripe_size_at(&self, offset: u64) -> Option<u64> {
         Some(self.readable(offset)?.plain_stripes()?.stripe_size)
     }
 
-    /// What large requests to a file of `size` bytes should be, by the component that has most of
-    /// it; of several, the last one.
+    /// Returns the recommended shape of large requests to a file of `size` bytes, by the component
+    /// that has most of it; of several, the last one.
     #[must_use]
     pub fn request_shape(&self, size: u64) -> Option<RequestShape> {
         let current = self.components.iter().filter(|component| component.is_current());
@@ -225,7 +225,7 @@ impl LustreLayout {
         Some(RequestShape { width: stripe_size * stripe_count, stripe_size, stripe_count })
     }
 
-    /// Why the objects alone do not have the content; `None` where they have.
+    /// Returns the reason that the objects alone do not have the content; `None` if they have it.
     #[must_use]
     pub fn obstacle(&self) -> Option<&'static str> {
         let mut current = self.components.iter().filter(|component| component.is_current());
@@ -237,7 +237,7 @@ impl LustreLayout {
 }
 
 impl Component {
-    /// Why its objects alone do not have its bytes; `None` where they have.
+    /// Returns the reason that its objects alone do not have its bytes; `None` if they have them.
     fn obstacle(&self) -> Option<&'static str> {
         let Content::Striped(stripes) = &self.content else {
             return Some("part of it is kept outside of Lustre");

@@ -1,5 +1,5 @@
-//! Breaks good layouts at random, the same way for a seed for ever: flips, cuts, splices, numbers
-//! that like to go wrong. For tests of the readers; what a reader must hold is theirs to say.
+//! Damages valid values at random, reproducibly for a seed: flips, cuts, splices, edge-case
+//! numbers. For tests of the parsers, which define their invariants.
 
 use diopter_core::prng::Prng;
 use diopter_core::units::{to_u64, to_usize};
@@ -57,7 +57,7 @@ fn change(value: &mut Vec<u8>, seeds: &[Vec<u8>], prng: &mut Prng) {
         _ => {
             let edge = EDGES[below(EDGES.len(), prng)].to_le_bytes();
             let width = 1 << prng.below(4);
-            // Fields lie on multiples of their width.
+            // Fields are at multiples of their width.
             let at = at / width * width;
             let room = value.len().saturating_sub(at).min(width);
             value[at..at + room].copy_from_slice(&edge[..room]);

@@ -1,15 +1,14 @@
-//! `AioContext`: Linux AIO, by its raw system calls, for bios of a slab; for hosts without
-//! io_uring. What the kernel does not take asynchronously is run on this thread. No policy.
+//! `AioContext`: Linux AIO, by its raw system calls, for bios of a slab, on hosts without io_uring.
+//! A bio that the kernel does not take asynchronously runs on the calling thread. No policy.
 //!
-//! Whose memory is what: `io_submit` copies the control block and the segments before it returns,
-//! and after it knows the memory they name, which is the slab's, as the bio is held until its
-//! event. A control block's address stays its name (`io_cancel` goes by it), so each bio's slot has
-//! one of its own, which lives as long as the context and leaks with it.
+//! Memory: `io_submit` copies the control block and the segments before it returns. Afterwards the
+//! kernel refers to the memory that they name, which is the slab's: the bio is held until its
+//! event. The kernel identifies a bio by the address of its control block (`io_cancel` looks it
+//! up), so each slot of the slab has a separate block, which lives as long as the context and leaks
+//! with it.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::errno::Errno;
@@ -18,12 +17,21 @@ use crate::op::{BioId, BioResult, BioSpec, Op};
 use crate::rw;
 use crate::slab::Slab;
 
-/// Rounds of waiting on drop, each up to [`DRAIN_WAIT`]. What is held after that is leaked:
+mod call;
+mod ring;
+
+use call::{
+    COMMAND_FDSYNC, COMMAND_FSYNC, COMMAND_PREADV, COMMAND_PWRITEV, ControlBlock, Event,
+    RwFlagsAndKey, io_cancel, io_destroy, io_getevents, io_setup, io_submit, result_of,
+};
+use ring::MappedRing;
+
+/// Rounds of waiting on drop, each up to [`DRAIN_WAIT`]. Bios that are still held then are leaked:
 /// `io_destroy` would wait too, but without a bound.
 const DRAIN_ROUNDS: u32 = 50;
 const DRAIN_WAIT: Duration = Duration::from_millis(100);
 
-/// Which optional features to use.
+/// Optional features to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AioWanted {
     /// Take events from the ring that the kernel maps into this process, without a system call.
@@ -37,38 +45,40 @@ impl AioWanted {
     pub const PLAIN: AioWanted = AioWanted { mapped_ring: false };
 }
 
-/// A context of Linux AIO whose operations are bios of one slab. Stays on the thread that made it.
+/// A context of Linux AIO whose operations are bios of one slab. It stays on the thread that made
+/// it.
 pub struct AioContext {
     slab: Slab,
-    /// What the kernel calls it: the address of its ring.
+    /// The kernel's name of the context: the address of its ring.
     context: libc::c_ulong,
-    /// The ring, where events are taken from it directly.
+    /// The ring, if events are taken from it directly.
     ring: Option<MappedRing>,
     entries: u32,
-    /// Accepted bios that did not come back.
+    /// Accepted bios that did not complete yet.
     held: u32,
-    /// By slot of the slab.
+    /// Control blocks, by slot of the slab.
     blocks: Box<[UnsafeCell<ControlBlock>]>,
-    /// What was filled in and not taken by the kernel yet, oldest first, and its control blocks.
+    /// Bios that are filled in and not yet taken by the kernel, oldest first, and their control
+    /// blocks.
     unsent: Vec<BioId>,
     unsent_blocks: Vec<*mut ControlBlock>,
-    /// What the kernel has no control block for.
+    /// Bios for which the kernel has no control block; they run on this thread.
     own: VecDeque<BioId>,
-    /// Cancelled before the kernel saw it.
+    /// Bios cancelled before the kernel saw them.
     cancelled: Vec<BioId>,
-    /// Room for what `io_getevents` answers.
+    /// Buffer for the events that `io_getevents` returns.
     events: Box<[Event]>,
-    /// The errno with which the kernel refused to tell events. It is not asked again.
+    /// The errno with which the kernel refused to return events. It is not called again.
     refused: Option<Errno>,
-    /// The process that set it up, by generation of fork.
+    /// The process that set the context up, by generation of fork.
     generation: u64,
 }
 
 impl AioContext {
-    /// A context with room for `entries` bios, which count against `fs.aio-max-nr`.
+    /// Creates a context with room for `entries` bios, which count against `fs.aio-max-nr`.
     ///
     /// # Errors
-    /// That of `io_setup`: `EAGAIN` when `fs.aio-max-nr` is exhausted, `ENOSYS` or `EPERM` where
+    /// Fails as `io_setup` does: `EAGAIN` if `fs.aio-max-nr` is exhausted, `ENOSYS` or `EPERM` if
     /// AIO is absent or forbidden, `ENOMEM`.
     pub fn new(slab: &Slab, entries: u32, wanted: AioWanted) -> Result<AioContext, Errno> {
         let blocks = (0..slab.shape().bios).map(|_| UnsafeCell::new(ControlBlock::default()));
@@ -91,28 +101,28 @@ impl AioContext {
         })
     }
 
-    /// Which features are in force.
+    /// Returns the features in force.
     #[must_use]
     pub fn features(&self) -> AioWanted {
         AioWanted { mapped_ring: self.ring.is_some() }
     }
 
-    /// Accepted bios that did not come back yet.
+    /// Returns the number of accepted bios that did not complete yet.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// Bios that the kernel has.
+    /// Returns the number of bios in the kernel.
     fn in_kernel(&self) -> u32 {
         let here = self.unsent.len() + self.own.len() + self.cancelled.len();
         self.held - u32::try_from(here).expect("at most `entries`")
     }
 
-    /// Accepts a built bio, or answers `false` when the context is full; nothing changed then.
+    /// Accepts a built bio. Returns `false`, and changes nothing, if the context is full.
     ///
     /// # Panics
-    /// For a bio that is not freshly built.
+    /// Panics if the bio is not freshly built.
     pub fn queue(&mut self, id: BioId) -> bool {
         if self.held == self.entries {
             return false;
@@ -134,7 +144,7 @@ impl AioContext {
         true
     }
 
-    /// The control block of a bio; `None` for what AIO has no operation for.
+    /// Returns the control block of a bio; `None` if AIO has no such operation.
     fn block_of(&self, id: BioId, spec: &BioSpec) -> Option<ControlBlock> {
         let (iovecs, count) = self.slab.iovecs(id);
         let operation = match spec.op {
@@ -157,20 +167,20 @@ impl AioContext {
             flags: RwFlagsAndKey::new(spec.flags.raw()),
             memory: iovecs.expose_provenance() as u64,
             length: u64::from(count),
-            // An offset that no file has is for the plain call to refuse.
+            // The plain call refuses an offset that no file has.
             offset: i64::try_from(spec.offset).ok()?,
             ..block
         })
     }
 
-    /// Submits what was queued, runs here what can't be submitted, waits for at least `want`
-    /// completions but no longer than `timeout`, and appends every completion at hand to `done`.
-    /// Two system calls at most, one where the ring is mapped and has events; one more for each bio
-    /// that the kernel does not take.
+    /// Submits the queued bios, runs those that cannot be submitted on this thread, waits for at
+    /// least `want` completions but no longer than `timeout`, and appends every available
+    /// completion to `done`. It makes at most two system calls, one if the ring is mapped and has
+    /// events, and one more for each bio that the kernel does not take.
     ///
     /// # Errors
-    /// The errno with which the kernel refuses to tell events, or `EBADF` in a child of fork; bios
-    /// that the kernel has not seen are in `done` with that errno.
+    /// Fails with the errno with which the kernel refuses to return events, or with `EBADF` in a
+    /// child of fork; bios that the kernel has not seen are in `done` with that errno.
     pub fn turn(
         &mut self,
         want: u32,
@@ -198,8 +208,8 @@ impl AioContext {
         turned
     }
 
-    /// One `io_submit` for all that is queued. The kernel may take only some: when it refuses one,
-    /// or has no room.
+    /// Submits all queued bios with one `io_submit`. The kernel may take only some of them: it
+    /// stops at one that it refuses, or when it has no room.
     fn submit(&mut self, done: &mut Vec<(BioId, BioResult)>) {
         for id in self.cancelled.drain(..) {
             self.slab.finish(id);
@@ -212,11 +222,11 @@ impl AioContext {
             match io_submit(self.context, &mut self.unsent_blocks[sent..]) {
                 Ok(0) => break,
                 Ok(count) => sent += count,
-                // It has no room; some of what it has will end.
+                // The kernel has no room; some of its bios will complete.
                 Err(Errno::EAGAIN) if others > 0 => break,
-                // The answer concerns the first one alone, which was not started: a file that AIO
-                // does not serve, a flag or an operation that this kernel has for plain calls only,
-                // want of memory. The plain call's answer is the bio's.
+                // The error concerns only the first bio, which was not started: a file that AIO
+                // does not serve, a flag or an operation that this kernel supports in plain calls
+                // only, or a lack of memory. The bio's result is that of the plain call.
                 Err(_) => {
                     self.forget_sent(sent);
                     let id = self.unsent.remove(0);
@@ -240,7 +250,7 @@ impl AioContext {
         }
     }
 
-    /// Runs a held bio that the kernel has not, on this thread.
+    /// Runs a held bio that is not in the kernel, on this thread.
     fn run_here(&mut self, id: BioId, done: &mut Vec<(BioId, BioResult)>) {
         let result = rw::run_held(&self.slab, id);
         self.held -= 1;
@@ -272,7 +282,7 @@ impl AioContext {
         Ok(())
     }
 
-    /// Takes events from the ring as `io_getevents` would.
+    /// Takes events from the mapped ring as `io_getevents` would.
     fn reap_mapped(&mut self, done: &mut Vec<(BioId, BioResult)>) {
         while self.in_kernel() > 0 {
             let Some(event) = self.ring.as_ref().and_then(MappedRing::pop) else { return };
@@ -280,7 +290,7 @@ impl AioContext {
         }
     }
 
-    /// An event is the kernel's word that it is done with the bio's memory.
+    /// Finishes the bio of an event, which proves that the kernel is done with its memory.
     fn finish(&mut self, event: Event, done: &mut Vec<(BioId, BioResult)>) {
         let id = BioId::from_user_data(event.data);
         self.slab.finish(id);
@@ -288,7 +298,7 @@ impl AioContext {
         done.push((id, result_of(event.result)));
     }
 
-    /// Ends the bios that the kernel has not seen, and never will.
+    /// Ends the bios that the kernel has not seen and never will.
     fn take_back(&mut self, errno: Errno, done: &mut Vec<(BioId, BioResult)>) {
         self.unsent_blocks.clear();
         let never_seen = self.cancelled.drain(..).chain(self.unsent.drain(..));
@@ -299,8 +309,9 @@ impl AioContext {
         }
     }
 
-    /// Asks for a bio to be given up. One that was not submitted is. The kernel gives up only what
-    /// its driver can, which is no file and no disk; its event tells what became of it.
+    /// Requests the cancellation of a bio. One that was not submitted is cancelled. The kernel
+    /// cancels only what its driver can, which includes no files and no disks; the bio's event
+    /// reports its result.
     pub fn cancel(&mut self, id: BioId) {
         if !self.slab.is_held(id) || self.generation != fork::generation() {
             return;
@@ -313,17 +324,18 @@ impl AioContext {
             self.own.remove(at);
             self.cancelled.push(id);
         } else if !self.cancelled.contains(&id) {
-            // Since Linux 3.12 the event comes through the ring whatever the answer here.
+            // Since Linux 3.12 the event arrives through the ring, whatever this call returns.
             io_cancel(self.context, self.blocks[id.index()].get());
         }
     }
 
-    /// Runs one bio synchronously, past the context.
+    /// Runs one bio synchronously, without the context.
     pub fn run_now(&mut self, id: BioId) -> BioResult {
         rw::run_now(&self.slab, id)
     }
 
-    /// Waits until the kernel has no bio; `false` if that could not be proven in bounded time.
+    /// Waits until the kernel has no bio; returns `false` if that could not be proven in bounded
+    /// time.
     fn drain(&mut self) -> bool {
         let mut done = Vec::new();
         self.take_back(Errno::ECANCELED, &mut done);
@@ -348,183 +360,10 @@ impl Drop for AioContext {
         if self.drain() {
             io_destroy(self.context);
         } else {
-            // The context leaks, and what it names with it; the slab keeps the memory.
+            // The context leaks with everything that it names; the slab keeps the memory.
             std::mem::forget(std::mem::take(&mut self.blocks));
         }
     }
-}
-
-/// The events of a context, in memory that the kernel shares with this process: `struct aio_ring`,
-/// linux/fs/aio.c, which libaio reads as well.
-struct MappedRing {
-    header: NonNull<RingHeader>,
-}
-
-#[repr(C)]
-struct RingHeader {
-    id: u32,
-    /// Events that follow the header.
-    count: u32,
-    /// Where the next event is taken: ours to move.
-    head: AtomicU32,
-    /// Where the next event is put: the kernel's.
-    tail: AtomicU32,
-    magic: u32,
-    compatible: u32,
-    incompatible: u32,
-    header_bytes: u32,
-}
-
-const RING_MAGIC: u32 = 0xa10a_10a1;
-
-impl MappedRing {
-    /// The ring of a context, if it is one of the kind known here.
-    fn of(context: libc::c_ulong) -> Option<MappedRing> {
-        let address = usize::try_from(context).ok()?;
-        let header = NonNull::new(std::ptr::with_exposed_provenance_mut::<RingHeader>(address))?;
-        // SAFETY: a context's name is the address of its ring, which the kernel has mapped, at
-        // least a page of it, until the context is destroyed. All but `head` and `tail` are fixed.
-        let its = unsafe { header.as_ref() };
-        let is_known = its.magic == RING_MAGIC
-            && its.incompatible == 0
-            && its.header_bytes as usize == size_of::<RingHeader>()
-            && its.count > 0;
-        is_known.then_some(MappedRing { header })
-    }
-
-    /// The oldest event, if there is any.
-    fn pop(&self) -> Option<Event> {
-        // SAFETY: as in `of`; the ring stays mapped as long as its context has not been destroyed,
-        // and only the context's drop does that. `head` and `tail` are atomics.
-        let header = unsafe { self.header.as_ref() };
-        let head = header.head.load(Ordering::Relaxed);
-        // Acquire: the event was written before the tail was.
-        if head == header.tail.load(Ordering::Acquire) || head >= header.count {
-            return None;
-        }
-        // SAFETY: the events follow the header in the mapping, which has room for `count` of them.
-        let events = unsafe { self.header.add(1) }.cast::<Event>();
-        // SAFETY: `head` is below `count`.
-        let place = unsafe { events.add(head as usize) };
-        // SAFETY: the kernel wrote this event before it moved the tail past it, and writes there
-        // again only after the head has been moved.
-        let event = unsafe { place.read() };
-        // Release: the event was read before its place is given back.
-        header.head.store((head + 1) % header.count, Ordering::Release);
-        Some(event)
-    }
-}
-
-/// `struct io_event`, linux/aio_abi.h.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Event {
-    data: u64,
-    block: u64,
-    result: i64,
-    result_2: i64,
-}
-
-/// `struct iocb`, linux/aio_abi.h.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct ControlBlock {
-    data: u64,
-    flags: RwFlagsAndKey,
-    operation: u16,
-    priority: i16,
-    descriptor: u32,
-    memory: u64,
-    length: u64,
-    offset: i64,
-    reserved: u64,
-    /// `IOCB_FLAG_RESFD` and the like.
-    block_flags: u32,
-    /// The eventfd to be told of the end, with that flag.
-    event_descriptor: u32,
-}
-
-/// `aio_key`, the kernel's, and `aio_rw_flags`, whose order is the machine's byte order.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct RwFlagsAndKey([i32; 2]);
-
-impl RwFlagsAndKey {
-    fn new(flags: i32) -> RwFlagsAndKey {
-        RwFlagsAndKey(if cfg!(target_endian = "little") { [0, flags] } else { [flags, 0] })
-    }
-}
-
-const _: () = assert!(size_of::<ControlBlock>() == 64 && size_of::<Event>() == 32);
-
-// Of linux/aio_abi.h.
-const COMMAND_FSYNC: u16 = 2;
-const COMMAND_FDSYNC: u16 = 3;
-const COMMAND_PREADV: u16 = 7;
-const COMMAND_PWRITEV: u16 = 8;
-
-fn io_setup(entries: u32) -> Result<libc::c_ulong, Errno> {
-    let mut context: libc::c_ulong = 0;
-    // SAFETY: the kernel writes one `aio_context_t`, which `context` is, during the call only.
-    let answer = unsafe { libc::syscall(libc::SYS_io_setup, entries, &raw mut context) };
-    if answer < 0 { Err(Errno::last()) } else { Ok(context) }
-}
-
-/// How many of `blocks`, from the first on, the kernel took.
-fn io_submit(context: libc::c_ulong, blocks: &mut [*mut ControlBlock]) -> Result<usize, Errno> {
-    // SAFETY: every block belongs to a bio that is held, so it is filled in, and the segments and
-    // the memory that it names stay in the slab until the bio's event. The kernel reads the list
-    // during the call only.
-    let answer =
-        unsafe { libc::syscall(libc::SYS_io_submit, context, blocks.len(), blocks.as_mut_ptr()) };
-    usize::try_from(answer).map_err(|_| Errno::last())
-}
-
-/// How many of `events` were filled.
-fn io_getevents(
-    context: libc::c_ulong,
-    want: u32,
-    events: &mut [Event],
-    timeout: Option<Duration>,
-) -> Result<usize, Errno> {
-    let limit = timeout.map(|timeout| libc::timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    });
-    // SAFETY: the kernel fills at most `events.len()` events and reads one `timespec`; both live
-    // until the call returns.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_io_getevents,
-            context,
-            libc::c_long::from(want),
-            events.len(),
-            events.as_mut_ptr(),
-            limit.as_ref().map_or(std::ptr::null(), |limit| limit),
-        )
-    };
-    usize::try_from(answer).map_err(|_| Errno::last())
-}
-
-fn io_cancel(context: libc::c_ulong, block: *mut ControlBlock) {
-    let mut event = Event::default();
-    // SAFETY: the kernel reads the block's key and may write one event, both during the call only.
-    // What it answers changes nothing: the bio's own event tells.
-    let _told = unsafe { libc::syscall(libc::SYS_io_cancel, context, block, &raw mut event) };
-}
-
-fn io_destroy(context: libc::c_ulong) {
-    // SAFETY: nothing is in flight, and nobody reads the ring any more. A failure leaks the
-    // context until the process ends.
-    let _destroyed = unsafe { libc::syscall(libc::SYS_io_destroy, context) };
-}
-
-fn result_of(raw: i64) -> BioResult {
-    if raw >= 0 {
-        return u32::try_from(raw).map_err(|_| Errno::EOVERFLOW);
-    }
-    let number = i32::try_from(raw.wrapping_neg()).ok().filter(|number| *number > 0);
-    Err(number.map_or(Errno::EIO, Errno::from_raw))
 }
 
 #[cfg(test)]

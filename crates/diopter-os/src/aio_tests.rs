@@ -1,5 +1,5 @@
-//! A context of Linux AIO on this kernel: bytes there and back by both ways of reaping, what is run
-//! here instead, what is refused, and how a context ends.
+//! A context of Linux AIO on this kernel: transfers with both ways of reaping, bios that run on the
+//! calling thread, refusals, and the end of a context.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, pipe};
@@ -26,7 +26,7 @@ fn slab() -> Slab {
     Slab::new(SlabShape { bios: 64, segments_per_bio: 8, memories: 64 })
 }
 
-/// A context, or the reason that there can be none here.
+/// Returns a context, or prints why there is none here.
 fn context_of(slab: &Slab, entries: u32, wanted: AioWanted) -> Option<AioContext> {
     match AioContext::new(slab, entries, wanted) {
         Ok(context) => Some(context),
@@ -38,7 +38,7 @@ fn context_of(slab: &Slab, entries: u32, wanted: AioWanted) -> Option<AioContext
     }
 }
 
-/// A file of [`BLOCKS`] blocks, each full of its number; past the page cache where that works.
+/// Creates a file of [`BLOCKS`] blocks, each filled with its number, with O_DIRECT where possible.
 fn file_of_blocks() -> OpenObject {
     let named = tempfile::NamedTempFile::new().expect("a temporary file");
     let bytes: Vec<u8> = (0..BLOCKS).flat_map(|block| [byte_of(block); BLOCK_BYTES]).collect();
@@ -69,7 +69,7 @@ fn read_of(file: &OpenObject, memory: MemoryId, block: usize) -> BioDraft<'_> {
 
 fn start(context: &mut AioContext, spec: BioDraft<'_>) -> BioId {
     let id = context.slab.build(spec).expect("a slot");
-    assert!(context.queue(id), "there is room");
+    assert!(context.queue(id), "the context has room");
     id
 }
 
@@ -81,7 +81,7 @@ fn reap_all(context: &mut AioContext) -> Vec<(BioId, BioResult)> {
     done
 }
 
-/// One bio through the context.
+/// Runs one bio through the context.
 fn run(context: &mut AioContext, spec: BioDraft<'_>) -> BioResult {
     let id = start(context, spec);
     let done = reap_all(context);
@@ -202,7 +202,7 @@ fn a_full_context_takes_no_more_and_a_larger_one_than_the_machine_has_is_refused
         [0, 1, 2].map(|block| slab.build(read_of(&file, memory, block)).expect("a slot"));
     assert_eq!([one, two, three].map(|id| context.queue(id)), [true, true, false]);
     assert_eq!(reap_all(&mut context).len(), 2);
-    assert!(context.queue(three), "it was left as it was");
+    assert!(context.queue(three), "the refusal changed nothing");
     assert_eq!(reap_all(&mut context), [(three, Ok(BLOCK))]);
     let refused = AioContext::new(&slab, 1 << 22, AioWanted::ALL).map(|_| ());
     assert_eq!(refused, Err(Errno::EAGAIN), "fs.aio-max-nr is below four million");
@@ -220,7 +220,7 @@ fn what_is_cancelled_before_it_is_submitted_is_not_done() {
     for id in [write, write, allocate] {
         context.cancel(id);
     }
-    assert!(slab.release(memory).is_none() && context.held() == 3, "it comes back first");
+    assert!(slab.release(memory).is_none() && context.held() == 3, "a held bio keeps its memory");
     let mut done = reap_all(&mut context);
     done.sort_by_key(|(id, _)| *id);
     let gone = Err(Errno::ECANCELED);
@@ -233,7 +233,7 @@ fn what_is_cancelled_before_it_is_submitted_is_not_done() {
         .expect("the file's bytes");
     byte.copy_from_slice(&buffered[..1]);
     assert_eq!(byte, [1], "nothing was written");
-    // Nobody knows it any more.
+    // Nothing refers to it any more.
     context.cancel(write);
 }
 
@@ -320,6 +320,6 @@ fn a_context_that_is_forbidden_while_in_use_serves_bios_here_or_gives_them_back(
         assert_eq!(plain.turn(1, Some(LONG), &mut done), Err(Errno::EPERM));
         assert_eq!((done, plain.held()), (vec![(next, Err(Errno::EPERM))], 1));
         drop(plain);
-        assert!(slab.release(memory).is_none(), "nobody can prove that the kernel is done");
+        assert!(slab.release(memory).is_none(), "nothing proves that the kernel is done");
     });
 }

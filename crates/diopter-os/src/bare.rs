@@ -1,6 +1,6 @@
-//! The least that a program can do to read with io_uring: registered file, registered buffers, one
-//! system call per turn, no bookkeeping. What benchmarks of the engine are compared with; for tests
-//! only, behind a feature.
+//! The minimal program that reads with io_uring: a registered file, registered buffers, one system
+//! call per turn, no bookkeeping. Benchmarks of the engine compare with it; for tests only, behind
+//! a feature.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -11,7 +11,7 @@ use crate::errno::Errno;
 
 /// A loop that keeps a fixed number of reads in flight.
 pub struct BareReads {
-    // Dropped first: no buffer goes before the ring.
+    // Dropped first: the ring must go before its buffers.
     ring: IoUring,
     buffers: Vec<IoBuf>,
     idle: Vec<u16>,
@@ -19,10 +19,10 @@ pub struct BareReads {
 }
 
 impl BareReads {
-    /// Reads of `length` bytes each of one file, `depth` of them in flight.
+    /// Prepares reads of `length` bytes each of one file, `depth` of them in flight.
     ///
     /// # Errors
-    /// Those of setting the ring up, and of registering.
+    /// Fails as the set-up of the ring and the registrations do.
     pub fn new(fd: BorrowedFd<'_>, depth: u16, length: usize) -> Result<BareReads, Errno> {
         let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(5));
         let mut builder = IoUring::builder();
@@ -40,10 +40,10 @@ impl BareReads {
         Ok(BareReads { ring, buffers, idle: (0..depth).collect(), is_drained: true })
     }
 
-    /// Reads `count` times, each where `offset` says, and waits for all of them.
+    /// Reads `count` times, each at the next `offset()`, and waits for all of them.
     ///
     /// # Panics
-    /// When a read fails or is short.
+    /// Panics if a read fails or is short.
     pub fn run(&mut self, count: u64, mut offset: impl FnMut(u64) -> u64) {
         self.is_drained = false;
         let (mut begun, mut done) = (0, 0);

@@ -1,8 +1,9 @@
-//! Small programs in the kernel: loading one, attaching it to a function or a tracepoint, and the
-//! ring that it writes to. What a program does, and what its records mean, is not known here.
+//! Small programs in the kernel: loads one, attaches it to a function or a tracepoint, and reads
+//! the ring that it writes to. The meaning of a program and its records is defined by the caller.
 //!
-//! Safe to call with any instructions: the kernel's verifier lets a program harm no kernel, and
-//! only helpers of [`HELPERS`] are let through, none of which writes to the memory of a process.
+//! Every sequence of instructions is safe to pass: the kernel's verifier rejects a program that
+//! could harm the kernel, and only the helpers of [`HELPERS`] are accepted, none of which writes to
+//! the memory of a process.
 
 use std::ffi::c_long;
 use std::fmt;
@@ -32,19 +33,19 @@ const MAP_RING: u32 = 27;
 const PROGRAM_TRACING: u32 = 26;
 const OPCODE_CALL: u64 = 0x85;
 const OPCODE_LOAD_WIDE: u64 = 0x18;
-/// The kernel's own bound for a program of root.
+/// The kernel's limit for a program of root.
 const INSTRUCTIONS_MAX: usize = 4096;
-/// Of the verifier's words, which tell why it refused.
+/// Size of the buffer for the verifier's log, which explains a refusal.
 const LOG_BYTES: usize = 16 << 10;
-/// Reading kernel structures is for programs under a licence that the kernel knows. These are made
-/// by this project, which is free under MIT.
+/// The kernel lets only programs under a licence that it knows read kernel structures. The programs
+/// of this project are under MIT.
 const LICENCE: &[u8] = b"Dual MIT/GPL\0";
-/// Of a record's length: it is not written yet; it is to be left out.
+/// Bits of a record's length: the record is not written yet; the record must be skipped.
 const RECORD_BUSY: u32 = 1 << 31;
 const RECORD_DISCARDED: u32 = 1 << 30;
 const RECORD_HEADER: usize = 8;
 
-/// Where a program runs.
+/// The point where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// At a tracepoint, with its arguments.
@@ -55,23 +56,21 @@ pub enum Place {
     Exit,
 }
 
-/// A program and where it belongs.
+/// A program and the point it attaches to.
 #[derive(Clone, Copy, Debug)]
 pub struct Program<'a> {
-    /// Its instructions, as the kernel numbers their bits.
+    /// Instructions, in the kernel's encoding.
     pub instructions: &'a [u64],
-    /// Where it runs.
     pub place: Place,
-    /// The number of the function, or of the tracepoint's type, in the kernel's type information.
+    /// Number of the function, or of the tracepoint's type, in the kernel's type information.
     pub target: u32,
 }
 
-/// Why a program was not loaded, in the kernel's words if it had any.
+/// The refusal of a program, with the verifier's message if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The error.
     pub errno: Errno,
-    /// What the verifier said last.
+    /// The end of the verifier's log.
     pub log: String,
 }
 
@@ -92,9 +91,9 @@ pub struct Counter {
 #[derive(Debug)]
 pub struct Ring {
     map: OwnedFd,
-    /// How far was read: a page that this process writes.
+    /// The page with the read position, which this process writes.
     consumer: Mapping,
-    /// How far was written, and behind that page the ring, twice in a row.
+    /// The page with the write position, and behind it the ring, mapped twice in a row.
     producer: Mapping,
     bytes: usize,
     page: usize,
@@ -110,14 +109,15 @@ struct Mapping {
 // SAFETY: a mapping belongs to the process, not to a thread; nothing of it is tied to who made it.
 unsafe impl Send for Mapping {}
 
-/// What a command of bpf(2) is told, as words of 32 bits.
+/// Arguments of a command of bpf(2), as words of 32 bits.
 #[repr(C, align(8))]
 struct Attributes([u32; 32]);
 
 /// Loads and attaches a program.
 ///
 /// # Errors
-/// [`Refused`]: `EPERM` without the right to, `EINVAL` and `EACCES` with the verifier's words.
+/// Fails with [`Refused`]: `EPERM` without the privilege, `EINVAL` and `EACCES` with the verifier's
+/// log.
 pub fn attach(program: &Program<'_>) -> Result<Attached, Refused> {
     let refused = |errno: Errno| Refused { errno, log: String::new() };
     if !is_harmless(program.instructions) {
@@ -148,18 +148,18 @@ pub fn attach(program: &Program<'_>) -> Result<Attached, Refused> {
 }
 
 impl Counter {
-    /// A counter at 0.
+    /// Creates a counter at 0.
     ///
     /// # Errors
-    /// `EPERM` without the right to.
+    /// Fails with `EPERM` without the privilege.
     pub fn new() -> Result<Counter, Errno> {
         Ok(Counter { map: map(MAP_ARRAY, [4, 8, 1])? })
     }
 
-    /// What it stands at.
+    /// Returns the current value.
     ///
     /// # Errors
-    /// Whatever the kernel answers.
+    /// Fails with the errno of bpf(2).
     pub fn value(&self) -> Result<u64, Errno> {
         let key = 0u32;
         let mut value = 0u64;
@@ -179,10 +179,10 @@ impl AsFd for Counter {
 }
 
 impl Ring {
-    /// A ring of `bytes`, a power of two of whole pages.
+    /// Creates a ring of `bytes`, a power of two of whole pages.
     ///
     /// # Errors
-    /// `EPERM` without the right to, `EINVAL` for another size, `ENOMEM`.
+    /// Fails with `EPERM` without the privilege, `EINVAL` for another size, `ENOMEM`.
     pub fn new(bytes: usize) -> Result<Ring, Errno> {
         let entries = u32::try_from(bytes).map_err(|_| Errno::EINVAL)?;
         let map = map(MAP_RING, [0, 0, entries])?;
@@ -193,7 +193,7 @@ impl Ring {
         Ok(Ring { map, consumer, producer, bytes, page })
     }
 
-    /// Takes every record that is complete, in order.
+    /// Takes every complete record, in order.
     pub fn take(&mut self, mut each: impl FnMut(&[u8])) {
         let mut at = self.consumer.position().load(Ordering::Relaxed);
         let end = self.producer.position().load(Ordering::Acquire);
@@ -216,7 +216,7 @@ impl Ring {
         }
     }
 
-    /// The first word of the record at `offset` of the ring.
+    /// Returns the first word of the record at `offset` of the ring.
     fn header(&self, offset: usize) -> &AtomicU32 {
         assert!(offset < self.bytes);
         assert_eq!(offset % 8, 0);
@@ -255,10 +255,10 @@ impl Mapping {
         // SAFETY: the kernel chooses the address, so nothing of this process is mapped over.
         let base = unsafe { mmap(null, bytes, protection, MapFlags::SHARED, map, offset) };
         let base = NonNull::new(base.map_err(Errno::from)?.cast::<u8>());
-        Ok(Mapping { base: base.expect("mmap without MAP_FIXED never answers 0"), bytes })
+        Ok(Mapping { base: base.expect("mmap without MAP_FIXED never returns 0"), bytes })
     }
 
-    /// The position that its first word is.
+    /// Returns the position in its first word.
     fn position(&self) -> &AtomicU64 {
         // SAFETY: the first page is mapped and aligned, and both sides use it atomically.
         unsafe { AtomicU64::from_ptr(self.base.cast::<u64>().as_ptr()) }
@@ -267,9 +267,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: a whole mapping of ours, and every borrow of it is over.
+        // SAFETY: a whole mapping of this value, which is no longer borrowed.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
+        debug_assert!(unmapped.is_ok(), "munmap of a whole mapping: {unmapped:?}");
     }
 }
 
@@ -283,7 +283,7 @@ impl Attributes {
     }
 }
 
-/// Whether a program calls no helper but those of [`HELPERS`].
+/// Returns true if a program calls only helpers of [`HELPERS`].
 fn is_harmless(instructions: &[u64]) -> bool {
     let mut is_second_half = false;
     instructions.len() <= INSTRUCTIONS_MAX
@@ -300,7 +300,7 @@ fn is_harmless(instructions: &[u64]) -> bool {
         })
 }
 
-/// A map of a kind, with its sizes of key and value and its number of entries.
+/// Creates a map of a kind, with the sizes of key and value and its number of entries.
 fn map(kind: u32, sizes: [u32; 3]) -> Result<OwnedFd, Errno> {
     let mut attributes = Attributes([0; 32]);
     attributes.0[0] = kind;
@@ -310,8 +310,8 @@ fn map(kind: u32, sizes: [u32; 3]) -> Result<OwnedFd, Errno> {
 
 fn command(command: u32, attributes: &mut Attributes) -> Result<c_long, Errno> {
     let size = size_of::<Attributes>();
-    // SAFETY: the attributes live through the call, and every pointer in them is to memory of the
-    // caller that lives as long and has the size that stands beside it.
+    // SAFETY: the attributes live through the call, and every pointer in them points to memory of
+    // the caller that lives as long and has the size given in the attribute behind it.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size) };
     if answer < 0 {
         return Err(Errno::last());
@@ -321,11 +321,12 @@ fn command(command: u32, attributes: &mut Attributes) -> Result<c_long, Errno> {
 
 fn descriptor(answer: c_long) -> OwnedFd {
     let raw = RawFd::try_from(answer).expect("a descriptor");
-    // SAFETY: the kernel made this descriptor for us, closed on exec, and nobody else has it.
+    // SAFETY: the kernel made this descriptor for this call, closed on exec, and it has no other
+    // owner.
     unsafe { OwnedFd::from_raw_fd(raw) }
 }
 
-/// The end of the verifier's log.
+/// Returns the end of the verifier's log.
 fn last_words(log: &[u8]) -> String {
     let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(text);

@@ -7,41 +7,41 @@ use std::ptr::NonNull;
 use crate::errno::Errno;
 use crate::fork;
 
-/// Pages behind a buffer.
+/// Page size behind a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
     /// The system's base pages.
     #[default]
     Base,
-    /// Transparent huge pages where the kernel grants them: fewer segments per bio. A hint, never
-    /// an error.
+    /// Transparent huge pages if the kernel grants them: fewer segments per bio. A hint, never an
+    /// error.
     Huge,
 }
 
-/// Huge page size on the machines that diopter runs on; only used to align a huge allocation.
+/// Huge page size on the supported machines; used only to align a huge allocation.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Memory for direct I/O: page-aligned, zeroed, excluded from fork (`MADV_DONTFORK`), freed on
 /// drop.
 ///
-/// A child of `fork` can't read it: the addresses are not mapped there.
+/// A child of `fork` cannot read it: the addresses are not mapped there.
 pub struct IoBuf(Box<Mapping>);
 
-/// What a buffer owns. Behind a pointer: a buffer is handed on many times between its caller and
-/// the kernel, and so costs one word each time.
+/// The mapping of a buffer, behind a pointer: a buffer moves many times between its caller and the
+/// kernel, and each move costs one word.
 struct Mapping {
     base: NonNull<u8>,
     /// Bytes mapped, a multiple of the page size; 0 only for [`IoBuf::empty`].
     mapped: usize,
-    /// Bytes that `Deref` shows.
+    /// Bytes that `Deref` returns.
     length: usize,
     /// The process that mapped it, by generation of fork.
     generation: u64,
-    /// Which ring has it registered, and under which index.
+    /// The ring that has it registered, and its index there.
     registration: Option<Registration>,
 }
 
-/// A buffer's place in a ring's table of registered buffers.
+/// A buffer's index in a ring's table of registered buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Registration {
     pub ring: u64,
@@ -57,15 +57,15 @@ unsafe impl Send for IoBuf {}
 unsafe impl Sync for IoBuf {}
 
 impl IoBuf {
-    /// A zeroed buffer of `length` bytes, aligned to the page size.
+    /// Allocates a zeroed buffer of `length` bytes, aligned to the page size.
     ///
     /// # Errors
-    /// `ENOMEM` when the mapping is refused or `length` rounds past the address space.
+    /// Fails with `ENOMEM` if the mapping is refused or `length` rounds past the address space.
     pub fn new(length: usize) -> Result<IoBuf, Errno> {
         IoBuf::with_pages(length, Pages::Base)
     }
 
-    /// A buffer of no bytes, without memory behind it.
+    /// Returns a buffer of no bytes, without memory behind it.
     #[must_use]
     pub fn empty() -> IoBuf {
         IoBuf(Box::new(Mapping {
@@ -77,10 +77,10 @@ impl IoBuf {
         }))
     }
 
-    /// Like [`IoBuf::new`], with a choice of pages.
+    /// Allocates a buffer like [`IoBuf::new`], with a choice of pages.
     ///
     /// # Errors
-    /// `ENOMEM` when the mapping is refused or `length` rounds past the address space.
+    /// Fails as [`IoBuf::new`] does.
     pub fn with_pages(length: usize, pages: Pages) -> Result<IoBuf, Errno> {
         let unit = match pages {
             Pages::Base => rustix::param::page_size(),
@@ -103,7 +103,7 @@ impl IoBuf {
         let buf = IoBuf(Box::new(Mapping { base, mapped, length, generation, registration: None }));
         buf.advise(rustix::mm::Advice::LinuxDontFork)?;
         if pages == Pages::Huge {
-            // A kernel without transparent huge pages answers EINVAL; base pages serve as well.
+            // A kernel without transparent huge pages returns EINVAL; base pages serve as well.
             buf.advise(rustix::mm::Advice::LinuxHugepage).unwrap_or(());
         }
         Ok(buf)
@@ -116,13 +116,14 @@ impl IoBuf {
             .map_err(Errno::from)
     }
 
-    /// Shortens what `Deref` shows to `length` bytes; the mapping stays. Longer than now changes
-    /// nothing.
+    /// Shortens the slice that `Deref` returns to `length` bytes; the mapping stays. A greater
+    /// length changes nothing.
     pub fn truncate(&mut self, length: usize) {
         self.0.length = self.0.length.min(length);
     }
 
-    /// Shows `length` bytes again after [`IoBuf::truncate`], at most what is mapped.
+    /// Sets the slice that `Deref` returns to `length` bytes again after [`IoBuf::truncate`], at
+    /// most the mapped ones.
     pub fn restore(&mut self, length: usize) {
         self.0.length = length.min(self.0.mapped);
     }
@@ -169,7 +170,8 @@ impl DerefMut for IoBuf {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.generation != fork::generation() {
-            // A child of fork: not mapped here, and the address may be somebody else's by now.
+            // A child of fork: the buffer is not mapped here, and its address may belong to another
+            // mapping.
             return;
         }
         if self.mapped == 0 {
@@ -178,7 +180,7 @@ impl Drop for Mapping {
         // SAFETY: the mapping was made by `with_pages`, is owned by `self` alone, and no slice
         // outlives `self`.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };
-        debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
+        debug_assert!(unmapped.is_ok(), "munmap of a whole mapping: {unmapped:?}");
     }
 }
 
@@ -229,7 +231,7 @@ mod tests {
     fn the_mapping_carries_the_dontfork_flag() {
         let buf = IoBuf::new(8192).expect("memory");
         let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
-        // Another test's buffer beside this one makes one mapping of both.
+        // Another test's buffer next to this one makes one mapping of both.
         let holds = |line: &str| {
             let (from, to) = line.split(' ').next()?.split_once('-')?;
             let [from, to] = [from, to].map(|hex| usize::from_str_radix(hex, 16).ok());

@@ -1,4 +1,4 @@
-//! Programs that are started: what only a process can set for itself, between fork and exec.
+//! Child processes: attributes that only a process can set for itself, between fork and exec.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,14 +10,14 @@ use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
 use rustix::thread::CpuSet;
 
-/// `nobody` and `nogroup`, by number: they own no file.
+/// `nobody` and `nogroup`, by number: they own no files.
 const UNPRIVILEGED: u32 = 65_534;
 
-/// The program dies with the *thread* that starts it, however that ends, and runs on `cpu` alone
-/// where one is named. Start and wait in one thread.
+/// Makes the program die with the *thread* that starts it, however that ends, and run on `cpu`
+/// alone if one is given. Start and wait in one thread.
 ///
-/// `spawn` fails with ESRCH where the parent is gone before the program runs, and with the kernel's
-/// error where the processor is not there.
+/// `spawn` fails with ESRCH if the parent is gone before the program runs, and with the kernel's
+/// error if the processor does not exist.
 pub fn bind_to_parent(command: &mut Command, cpu: Option<usize>) -> &mut Command {
     let parent = rustix::process::getpid();
     let cpus = cpu.map(|cpu| {
@@ -42,16 +42,16 @@ fn prepare(parent: Pid, cpus: Option<&CpuSet>) -> io::Result<()> {
     Ok(())
 }
 
-/// The program has no root: it runs as the user and group that own nothing, cannot gain privilege,
-/// and dies with the thread that starts it, as by [`bind_to_parent`]. It finds `files` open under
-/// their numbers, which are the only way to what it may not open by name.
+/// Removes the program's privileges: it runs as the user and group that own nothing, cannot gain
+/// privilege, and dies with the thread that starts it, as by [`bind_to_parent`]. It inherits
+/// `files` open under their numbers, its only access to files that it may not open by name.
 pub fn confine(
     command: &mut Command,
     cpu: Option<usize>,
     files: Vec<Arc<OwnedFd>>,
 ) -> &mut Command {
     if rustix::process::geteuid().is_root() {
-        // Set before what `bind_to_parent` sets, which a change of user resets.
+        // Set before `bind_to_parent`, because a change of user resets its setting.
         command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     }
     // SAFETY: between fork and exec only system calls are made, on values that were made before:
@@ -66,10 +66,10 @@ pub fn confine(
     bind_to_parent(command, cpu)
 }
 
-/// The processors that this thread may run on, in order.
+/// Returns the processors that this thread may run on, in order.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails with the kernel's error.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     let cpus = rustix::thread::sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).collect())

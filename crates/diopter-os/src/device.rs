@@ -1,33 +1,32 @@
-//! Which block device it is, whatever its name is today: the stable ids that sysfs has.
+//! Stable identities of block devices, from sysfs: they do not depend on the name of the day.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where an id comes from.
+/// The source of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceIdKind {
-    /// A partition's own id, from the partition table.
+    /// A partition's id, from the partition table.
     PartitionUuid,
-    /// A disk's world-wide id, as the disk itself tells it.
+    /// A disk's world-wide id, reported by the disk.
     Wwid,
     /// An NVMe namespace's id.
     NvmeUuid,
     /// A disk's serial number.
     Serial,
-    /// What the device mapper was given.
+    /// The id that the device mapper was given.
     MapperUuid,
-    /// A software RAID's.
+    /// The id of a software RAID.
     RaidUuid,
-    /// The file that a loop device stands on, with `@` and the offset in it unless that is 0.
+    /// The backing file of a loop device, with `@` and the offset in it unless that is 0.
     BackingFile,
-    /// The disk's id, `-part` and the partition's number: of a partition without an id.
+    /// The disk's id, `-part` and the partition's number, for a partition without an id.
     DiskAndPartition,
 }
 
 /// A stable id of a block device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceId {
-    /// Where it comes from.
     pub kind: DeviceIdKind,
     /// The id, as one line of text.
     pub text: String,
@@ -36,10 +35,10 @@ pub struct DeviceId {
 /// Longest id in bytes: a path.
 const ID_BYTES_MAX: usize = 4096;
 
-/// Block devices that [`find`] looks at: more than any machine has.
+/// Limit of the block devices that [`find`] looks at: more than any machine has.
 const DEVICES_MAX: usize = 65_536;
 
-/// The files that may have a disk's own id, the best one first.
+/// The files that may hold a disk's id, the best one first.
 const OF_A_DISK: [(&str, DeviceIdKind); 8] = [
     ("wwid", DeviceIdKind::Wwid),
     ("device/wwid", DeviceIdKind::Wwid),
@@ -63,30 +62,28 @@ impl DeviceIdKind {
         (DeviceIdKind::DiskAndPartition, "disk-and-partition"),
     ];
 
-    /// Its name in text.
     #[must_use]
     pub fn name(self) -> &'static str {
         let found = Self::NAMES.iter().find(|(kind, _)| *kind == self);
         found.expect("every kind has a name").1
     }
 
-    /// The kind of this name.
+    /// Returns the kind with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<DeviceIdKind> {
         Self::NAMES.iter().find(|(_, its)| *its == name).map(|(kind, _)| *kind)
     }
 }
 
-/// The ids of the block device with this number (`st_rdev`), the best one first; none when it has
-/// none.
+/// Returns the ids of the block device with this number (`st_rdev`), the best one first.
 #[must_use]
 pub fn ids_of(device: u64) -> Vec<DeviceId> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     ids_in(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
 }
 
-/// The path in /dev of the only block device with this id and size in bytes, by the name that it
-/// has today; `None` when there is none or more than one.
+/// Returns the path in /dev of the only block device with this id and size in bytes, by its present
+/// name; `None` if there is none or more than one.
 #[must_use]
 pub fn find(id: &DeviceId, size: u64) -> Option<PathBuf> {
     find_in(Path::new("/sys/dev/block"), id, size)
@@ -111,7 +108,7 @@ fn ids_in(dir: &Path) -> Vec<DeviceId> {
     let id = events.lines().find_map(|line| line.strip_prefix("PARTUUID="));
     let own = id.filter(|id| !id.is_empty() && id.len() <= ID_BYTES_MAX);
     let own = own.map(|id| DeviceId { kind: DeviceIdKind::PartitionUuid, text: id.to_owned() });
-    // The directory of a partition lies in its disk's.
+    // The directory of a partition is inside its disk's.
     let disk = dir.canonicalize().map(|dir| ids_of_disk(&dir.join("..")));
     let of_disk = disk.unwrap_or_default().into_iter().map(|disk| {
         let text = format!("{}-part{number}", disk.text);
@@ -132,7 +129,7 @@ fn ids_of_disk(dir: &Path) -> Vec<DeviceId> {
     OF_A_DISK.into_iter().filter_map(of_file).collect()
 }
 
-/// The line of a file of sysfs, trimmed; `None` without the file or with nothing in it.
+/// Returns the line of a file of sysfs, trimmed; `None` without the file or if it is empty.
 fn line_of(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.trim();

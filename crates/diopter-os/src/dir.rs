@@ -1,5 +1,5 @@
-//! An open directory and the names in it: small files read whole, names given, changed and taken
-//! away. Everything is relative to the open directory, wherever it is moved meanwhile.
+//! An open directory and its names: reads small files whole, and creates, renames and removes
+//! names. Paths are relative to the open directory, even if it is moved meanwhile.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -21,19 +21,18 @@ pub struct Dir {
 /// A small file, read whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// Its content.
     pub bytes: Vec<u8>,
-    /// Number of the user it belongs to.
+    /// User id of the owner.
     pub owner: u32,
-    /// Number of its group.
+    /// Group id.
     pub group: u32,
     /// Permission bits.
     pub mode: u32,
-    /// Number of names (hard links) that it has.
+    /// Number of hard links.
     pub names: u64,
 }
 
-/// Number of the user that this process acts as.
+/// Returns the effective user id of this process.
 #[must_use]
 pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
@@ -44,7 +43,8 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// EFBIG: it has more than `bytes_max` bytes. Else the errno of fstat(2) and read(2).
+    /// Fails with EFBIG if the file has more than `bytes_max` bytes, else with the errno of
+    /// fstat(2) or read(2).
     pub fn read(file: &File, bytes_max: u64) -> Result<Document, Errno> {
         let mut bytes = Vec::new();
         file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| errno_of(&error))?;
@@ -54,11 +54,11 @@ impl Document {
         Document::of(file, bytes)
     }
 
-    /// An open file that is known to have this content.
+    /// Returns the document of an open file whose content is known.
     ///
     /// # Errors
     ///
-    /// The errno of fstat(2).
+    /// Fails with the errno of fstat(2).
     pub fn of(file: &File, bytes: Vec<u8>) -> Result<Document, Errno> {
         let stat = rustix::fs::fstat(file)?;
         Ok(Document {
@@ -77,19 +77,19 @@ impl Dir {
     ///
     /// # Errors
     ///
-    /// ENOTDIR: it is something else. Else what open(2) answers.
+    /// Fails with ENOTDIR if it is not a directory, else with the errno of open(2).
     pub fn open(path: &Path) -> Result<Dir, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = retry_on_intr(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))?;
         Ok(Dir { fd })
     }
 
-    /// Opens a directory that is open already, by a description of its own: what is locked through
-    /// the one is not locked through the other.
+    /// Opens a directory that is already open, with a separate description: a lock taken through
+    /// one does not count as taken through the other.
     ///
     /// # Errors
     ///
-    /// As [`Directory::open`].
+    /// Fails as [`Dir::open`] does.
     pub fn of(fd: BorrowedFd<'_>) -> Result<Dir, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = retry_on_intr(|| rustix::fs::openat(fd, ".", flags, Mode::empty()))?;
@@ -97,12 +97,11 @@ impl Dir {
     }
 
     /// Opens a directory by its path from here. Each name is looked up in the directory before it,
-    /// and no symbolic link is followed: who may rename a part of the path leads nowhere else by
-    /// that.
+    /// and symbolic links are not followed: renaming a part of the path cannot redirect the lookup.
     ///
     /// # Errors
     ///
-    /// ELOOP: a part of the path is a symbolic link. Else as [`Directory::open`].
+    /// Fails with ELOOP if a part of the path is a symbolic link, else as [`Dir::open`] does.
     pub fn open_below(&self, path: &Path) -> Result<Dir, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut reached: Option<OwnedFd> = None;
@@ -119,12 +118,12 @@ impl Dir {
         Dir::of(reached.as_ref().map_or(self.fd.as_fd(), OwnedFd::as_fd))
     }
 
-    /// Looks at what has a path from here, without opening it. No symbolic link is followed but in
-    /// an absolute path.
+    /// Returns the metadata of a path from here, without opening the file. Symbolic links are
+    /// followed only in an absolute path.
     ///
     /// # Errors
     ///
-    /// Those of [`Directory::open_below`] and of open(2).
+    /// Fails as [`Dir::open_below`] and open(2) do.
     pub fn look(&self, path: &Path) -> Result<Metadata, Errno> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let open = |dir: BorrowedFd<'_>, path: &Path, flags| {
@@ -144,11 +143,11 @@ impl Dir {
     ///
     /// # Errors
     ///
-    /// EINVAL: not a regular file. ELOOP: a symbolic link. EISDIR: a directory. Else the errno of
-    /// open(2).
+    /// Fails with EINVAL for other than a regular file, ELOOP for a symbolic link, EISDIR for a
+    /// directory, else with the errno of open(2).
     pub fn open_file(&self, name: &OsStr) -> Result<File, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        // Looked at first, because opening a device may do something to it.
+        // Checked first, because opening a device may have an effect on it.
         let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
@@ -169,7 +168,7 @@ impl Dir {
     ///
     /// # Errors
     ///
-    /// Those of [`Directory::open_file`] and [`Document::read`].
+    /// Fails as [`Dir::open_file`] and [`Document::read`] do.
     pub fn read(&self, name: &OsStr, bytes_max: u64) -> Result<Document, Errno> {
         Document::read(&self.open_file(name)?, bytes_max)
     }
@@ -178,16 +177,16 @@ impl Dir {
     ///
     /// # Errors
     ///
-    /// The errno of fstat(2).
+    /// Fails with the errno of fstat(2).
     pub fn mode(&self) -> Result<u32, Errno> {
         Ok(rustix::fs::fstat(&self.fd)?.st_mode & 0o7777)
     }
 
-    /// Makes a file that must not exist, open for buffered reading and writing.
+    /// Creates a file that must not exist, open for buffered reading and writing.
     ///
     /// # Errors
     ///
-    /// EEXIST: the name is taken. Else what open(2) answers.
+    /// Fails with EEXIST if the name exists, else with the errno of open(2).
     pub fn create(&self, name: &OsStr, mode: u32) -> Result<File, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::from_bits(mode).ok_or(Errno::EINVAL)?;
@@ -195,11 +194,11 @@ impl Dir {
         Ok(File::from(fd))
     }
 
-    /// Whether something has this name.
+    /// Returns true if this name exists.
     ///
     /// # Errors
     ///
-    /// What stat(2) answers, ENOENT aside.
+    /// Fails with the errno of stat(2), ENOENT aside.
     pub fn has(&self, name: &OsStr) -> Result<bool, Errno> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
@@ -208,7 +207,7 @@ impl Dir {
         }
     }
 
-    /// Whether the name leads to this open file.
+    /// Returns true if the name refers to this open file.
     #[must_use]
     pub fn is_name_of(&self, name: &OsStr, fd: BorrowedFd<'_>) -> bool {
         let there = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -218,57 +217,57 @@ impl Dir {
         }
     }
 
-    /// Gives a file another name, in place of what has that name.
+    /// Renames a file and replaces the target.
     ///
     /// # Errors
     ///
-    /// What rename(2) answers.
+    /// Fails with the errno of rename(2).
     pub fn replace(&self, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// Gives a file another name that nothing has.
+    /// Renames a file to a name that must not exist.
     ///
     /// # Errors
     ///
-    /// EEXIST: something has it. Else what rename(2) and link(2) answer.
+    /// Fails with EEXIST if the name exists, else with the errno of rename(2) or link(2).
     pub fn rename_new(&self, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
         let flags = RenameFlags::NOREPLACE;
         match rustix::fs::renameat_with(&self.fd, from, &self.fd, to, flags) {
             // File systems without the flag (NFS) have links, which replace nothing either.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
                 rustix::fs::linkat(&self.fd, from, &self.fd, to, AtFlags::empty())?;
-                // One name or the other, as a rename has it.
+                // A rename leaves exactly one of the names.
                 self.remove(from).inspect_err(|_| self.remove(to).unwrap_or(()))
             }
             answer => Ok(answer?),
         }
     }
 
-    /// Takes a name away from a file.
+    /// Removes a name of a file.
     ///
     /// # Errors
     ///
-    /// What unlink(2) answers.
+    /// Fails with the errno of unlink(2).
     pub fn remove(&self, name: &OsStr) -> Result<(), Errno> {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
     }
 
-    /// Makes names given and taken durable.
+    /// Makes new and removed names durable.
     ///
     /// # Errors
     ///
-    /// What fsync(2) answers.
+    /// Fails with the errno of fsync(2).
     pub fn sync(&self) -> Result<(), Errno> {
         Ok(retry_on_intr(|| rustix::fs::fsync(&self.fd))?)
     }
 
-    /// Locks the directory against others that lock it (flock(2)), until this `Dir` is dropped;
-    /// `false` when another one holds the lock.
+    /// Locks the directory with flock(2) until this `Dir` is dropped; returns `false` if another
+    /// description holds the lock.
     ///
     /// # Errors
     ///
-    /// The file system has no locks: EBADF, ENOLCK, EOPNOTSUPP, EINVAL or ENOSYS.
+    /// Fails with EBADF, ENOLCK, EOPNOTSUPP, EINVAL or ENOSYS if the file system has no locks.
     pub fn try_lock(&self) -> Result<bool, Errno> {
         match rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
@@ -289,7 +288,7 @@ fn is_link(dir: BorrowedFd<'_>, name: &OsStr) -> bool {
     found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink)
 }
 
-/// The errno of an error of std's; EIO where it has none.
+/// Returns the errno of an error of std; EIO if it has none.
 #[must_use]
 pub fn errno_of(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)

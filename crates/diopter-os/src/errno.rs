@@ -1,6 +1,6 @@
-//! Error numbers of the kernel, with their names and their words.
+//! Error numbers of the kernel, with their names and descriptions.
 //!
-//! What an error means to a request is decided above this crate; nothing here maps an errno to
+//! The meaning of an error for a request is decided above this crate; nothing here maps an errno to
 //! an error of the engine.
 
 use std::fmt;
@@ -9,9 +9,8 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(i32);
 
-/// Names by number. Linux gives several numbers two names (EAGAIN and EWOULDBLOCK, EOPNOTSUPP
-/// and ENOTSUP): the one of `errno-base.h` or `errno.h` that man pages of system calls use is
-/// here.
+/// Names by number. Linux gives several numbers two names (EAGAIN and EWOULDBLOCK, EOPNOTSUPP and
+/// ENOTSUP): this table has the one that the man pages of system calls use.
 const NAMES: &[(Errno, &str)] = &[
     (Errno::EPERM, "EPERM"),
     (Errno::ENOENT, "ENOENT"),
@@ -60,7 +59,7 @@ const NAMES: &[(Errno, &str)] = &[
     (Errno::ECANCELED, "ECANCELED"),
 ];
 
-// One line, one number: the names are the documentation, errno(3) has the words.
+// One line, one number: the names are the documentation; errno(3) describes them.
 #[allow(missing_docs)]
 impl Errno {
     pub const EPERM: Errno = Errno(libc::EPERM);
@@ -111,44 +110,44 @@ impl Errno {
 }
 
 impl Errno {
-    /// The error with this positive number.
+    /// Returns the error with this positive number.
     ///
     /// # Panics
     ///
-    /// If `number` is zero or negative: a result of the kernel was taken for its error.
+    /// Panics if `number` is zero or negative, so not an errno.
     #[must_use]
     pub const fn from_raw(number: i32) -> Errno {
         assert!(number > 0, "an errno is a positive number");
         Errno(number)
     }
 
-    /// The positive number.
+    /// Returns the positive number.
     #[must_use]
     pub const fn raw(self) -> i32 {
         self.0
     }
 
-    /// The errno of this thread; call it straight after a C library call that returned -1.
+    /// Returns the errno of this thread; call it straight after a C library call that returned -1.
     ///
     /// # Panics
     ///
-    /// If no call of this thread has gone wrong yet.
+    /// Panics if no call of this thread has failed yet.
     #[must_use]
     pub fn last() -> Errno {
         let error = std::io::Error::last_os_error();
         Errno::from_raw(error.raw_os_error().expect("last_os_error is always a number"))
     }
 
-    /// The name, as in errno(3): "EIO"; "errno" for a number that has no name here.
+    /// Returns the name, as in errno(3): "EIO"; "errno" for a number without a name in the table.
     #[must_use]
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(errno, _)| *errno == self).map_or("errno", |(_, name)| name)
     }
 
-    /// The words of strerror(3): "Input/output error".
+    /// Returns the description of strerror(3): "Input/output error".
     #[must_use]
     pub fn description(self) -> String {
-        // std calls strerror_r for us (strerror is not safe among threads) and appends a suffix.
+        // std calls strerror_r (strerror is not safe among threads) and appends a suffix.
         let text = std::io::Error::from_raw_os_error(self.0).to_string();
         let suffix = format!(" (os error {})", self.0);
         text.strip_suffix(&suffix).unwrap_or(&text).to_owned()

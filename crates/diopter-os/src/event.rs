@@ -1,5 +1,5 @@
-//! `EventFd`: a descriptor that wakes one thread, or whoever polls it. A kernel object and nothing
-//! else: who signals it, and what for, is not known here.
+//! `EventFd`: a descriptor that wakes one thread or a poller. It is only a kernel object; its users
+//! define who signals it and why.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -8,26 +8,26 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::errno::Errno;
 
-/// An eventfd, not blocking, closed on exec. Signals that nobody has seen add up to one.
+/// An eventfd, not blocking, closed on exec. Signals that were not taken add up to one.
 #[derive(Debug)]
 pub struct EventFd {
     fd: OwnedFd,
 }
 
 impl EventFd {
-    /// One that is not signalled.
+    /// Creates one that is not signalled.
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    /// Fails with `EMFILE`, `ENFILE` or `ENOMEM`.
     pub fn new() -> Result<EventFd, Errno> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(EventFd { fd: fd.map_err(Errno::from)? })
     }
 
-    /// Another handle on `fd`, which is an eventfd.
+    /// Duplicates `fd`, which is an eventfd.
     ///
     /// # Errors
-    /// `EMFILE`.
+    /// Fails with `EMFILE`.
     pub fn of(fd: BorrowedFd<'_>) -> Result<EventFd, Errno> {
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(Errno::from)?;
         Ok(EventFd { fd })
@@ -35,11 +35,11 @@ impl EventFd {
 
     /// Makes it readable.
     pub fn signal(&self) {
-        // Full is signalled already, and nothing else can fail.
+        // A full counter is signalled already, and nothing else can fail.
         rustix::io::write(&self.fd, &1u64.to_ne_bytes()).unwrap_or(0);
     }
 
-    /// Waits until it is signalled, and takes the signals; false after `timeout` or an
+    /// Waits until it is signalled, and takes the signals; returns false after `timeout` or an
     /// interruption.
     pub fn wait(&self, timeout: Duration) -> bool {
         let limit = Timespec {
@@ -50,7 +50,7 @@ impl EventFd {
         poll(&mut polled, Some(&limit)).is_ok_and(|ready| ready > 0) && self.clear()
     }
 
-    /// Takes the signals; whether there were any.
+    /// Takes the signals; returns true if there were any.
     pub fn clear(&self) -> bool {
         rustix::io::read(&self.fd, &mut [0; 8]).is_ok()
     }

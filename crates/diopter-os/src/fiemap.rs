@@ -1,6 +1,6 @@
-//! FS_IOC_FIEMAP to plain structs (Linux Documentation/filesystems/fiemap.rst).
+//! FS_IOC_FIEMAP as plain structs (Linux Documentation/filesystems/fiemap.rst).
 //!
-//! What the flags mean for a transfer is decided elsewhere; here is no interpretation.
+//! The flags are returned as they are; their meaning for a transfer is decided elsewhere.
 
 use std::os::fd::BorrowedFd;
 
@@ -17,7 +17,7 @@ const _: () = assert!(size_of::<RawHeader>() == 32);
 const _: () = assert!(size_of::<RawExtent>() == 56);
 const _: () = assert!(size_of::<RawMap>() == 32 + 56 * EXTENTS_PER_CALL);
 
-/// One extent as the file system tells it.
+/// One extent as the file system reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FiemapExtent {
     /// Offset in the file, in bytes.
@@ -31,49 +31,49 @@ pub struct FiemapExtent {
 }
 
 impl FiemapExtent {
-    /// Nothing is mapped after this one.
+    /// Returns true if nothing is mapped after this one.
     #[must_use]
     pub const fn is_last(&self) -> bool {
         self.flags & 0x1 != 0
     }
 
-    /// The device offset is not known.
+    /// Returns true if the device offset is not known.
     #[must_use]
     pub const fn is_unknown(&self) -> bool {
         self.flags & 0x2 != 0
     }
 
-    /// The data waits in the page cache for a place on the device.
+    /// Returns true if the data is in the page cache and not yet allocated on the device.
     #[must_use]
     pub const fn is_delalloc(&self) -> bool {
         self.flags & 0x4 != 0
     }
 
-    /// The device holds something else than the plain bytes (compressed or encrypted).
+    /// Returns true if the device does not hold the plain bytes (compressed or encrypted).
     #[must_use]
     pub const fn is_encoded(&self) -> bool {
         self.flags & 0x8 != 0
     }
 
-    /// The data lies inside metadata, or shares a block with another file's tail.
+    /// Returns true if the data is inside metadata, or shares a block with another file's tail.
     #[must_use]
     pub const fn is_inline(&self) -> bool {
         self.flags & (0x200 | 0x400) != 0
     }
 
-    /// Allocated, and reads as zeros.
+    /// Returns true if the extent is allocated and reads as zeros.
     #[must_use]
     pub const fn is_unwritten(&self) -> bool {
         self.flags & 0x800 != 0
     }
 
-    /// Another file, or another range, uses the same place on the device.
+    /// Returns true if another file, or another range, uses the same blocks.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         self.flags & 0x2000 != 0
     }
 
-    /// Offset of the first byte after the extent; clipped to `u64::MAX`.
+    /// Returns the offset of the first byte after the extent; clipped to `u64::MAX`.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.logical.saturating_add(self.length)
@@ -110,17 +110,19 @@ struct RawMap {
     extents: [RawExtent; EXTENTS_PER_CALL],
 }
 
-/// The extents that touch `start .. start + length` (bytes), in order, at most `limit` of them.
+/// Returns the extents that touch `start .. start + length` (bytes), in order, at most `limit` of
+/// them.
 ///
-/// The first may begin before `start` and the last end after the range. Holes are what no extent
-/// covers. With `sync` the file is written back first, so that no extent is delayed. A list of
-/// exactly `limit` extents may have been cut: ask again from the end of the last one. A file that
-/// changes meanwhile may give extents that overlap.
+/// The first may begin before `start` and the last end after the range. Ranges that no extent
+/// covers are holes. With `sync` the file is written back first, so that no extent is delayed. A
+/// list of exactly `limit` extents may be truncated: call again from the end of the last one. A
+/// file that changes meanwhile may yield extents that overlap.
 ///
 /// # Errors
 ///
-/// EOPNOTSUPP: a block device, or a file system without extents to tell. EFBIG: `start` is past
-/// the largest file of the file system. EINVAL: `length` is 0. EIO and others: the write-back.
+/// Fails with EOPNOTSUPP for a block device or a file system that does not report extents, EFBIG if
+/// `start` is past the largest file of the file system, EINVAL if `length` is 0, and EIO and others
+/// from the write-back.
 pub fn fiemap(
     fd: BorrowedFd<'_>,
     start: u64,
@@ -151,7 +153,7 @@ fn collect(
         let mut next = position;
         let mut finished = extents.is_empty();
         for extent in extents {
-            // An extent without a byte at or after the position would be told for ever.
+            // An extent without a byte at or after the position would be reported for ever.
             if extent.end() <= position {
                 continue;
             }
@@ -159,7 +161,7 @@ fn collect(
             next = next.max(extent.end());
             found.push(extent);
         }
-        // Each turn moves on by at least a byte, so the loop ends.
+        // Each iteration advances by at least a byte, so the loop ends.
         if finished || next == position {
             break;
         }
@@ -212,7 +214,8 @@ mod tests {
         FiemapExtent { logical, physical: 0, length, flags }
     }
 
-    /// A file with a block of data in every second block, in the target directory's file system.
+    /// Creates a file with a block of data in every second block, in the target directory's file
+    /// system.
     fn checkered(blocks: u64) -> File {
         let file = tempfile::tempfile().unwrap();
         for index in 0..blocks {

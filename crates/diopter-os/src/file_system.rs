@@ -1,5 +1,5 @@
-//! Which file system an open file is on, in a form that survives an unmount and a reboot. No
-//! decision is made from it here.
+//! The identity of the file system of an open file, in a form that survives an unmount and a
+//! reboot.
 
 use std::os::fd::BorrowedFd;
 
@@ -14,12 +14,12 @@ const XFS_IOC_FSGEOMETRY_V1: rustix::ioctl::Opcode =
     rustix::ioctl::opcode::read::<[u64; 14]>(b'X', 100);
 const _: () = assert!(XFS_IOC_FSGEOMETRY_V1 == 0x8070_5864);
 
-/// Where the uuid of that struct begins, in words of 8 bytes.
+/// Offset of the uuid in that struct, in words of 8 bytes.
 const XFS_UUID_WORD: usize = 8;
 
 const XFS_MAGIC: u64 = 0x5846_5342;
 
-/// What a file system is known by where it has no id: its files are told apart by inode only.
+/// The id of a file system without one: only the inode distinguishes its files.
 const NO_ID: &str = "none";
 
 /// Returns the ids of the file system of an open file, the most stable first: `uuid:` and 32 hex

@@ -1,21 +1,20 @@
-//! Knowing that this process is a fork's child, at the price of one load.
+//! Detects that this process is a child of fork, at the price of one load.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-/// Generations handed out by this process's ancestry; copied by fork, which is what makes them
-/// grow.
+/// Generations assigned in this process's ancestry; fork copies it, so it grows.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// The page that reads as zero in a child (`MADV_WIPEONFORK`, Linux 4.14), once it is mapped; never
-/// unmapped. Null before, and where the kernel has no such pages.
+/// unmapped. Null before, and on kernels without such pages.
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Whether such a page was asked for in vain.
+/// True if the kernel refused such a page.
 static HAS_NONE: AtomicBool = AtomicBool::new(false);
 
-/// The page, mapped by whoever asks first; `None` where there is none to be had. No lock: a fork in
-/// the middle of it leaves the child nothing to wait for.
+/// Returns the page, mapped by the first caller; `None` if the kernel has none. There is no lock,
+/// so that a fork in the middle of it leaves the child nothing to wait for.
 #[cold]
 fn map_page() -> Option<&'static AtomicU64> {
     if HAS_NONE.load(Ordering::Relaxed) {
@@ -57,10 +56,10 @@ fn mapped_page() -> Option<&'static AtomicU64> {
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }
 }
 
-/// A number that is the same for the life of a process and differs in each child of `fork`.
+/// Returns a number that is the same for the life of a process and differs in each child of `fork`.
 ///
-/// Where the kernel has no `MADV_WIPEONFORK` (before 4.14) the process id serves, at the price of a
-/// system call.
+/// Without `MADV_WIPEONFORK` (before Linux 4.14) it is the process id, at the price of a system
+/// call.
 #[inline]
 #[must_use]
 pub fn generation() -> u64 {
@@ -70,7 +69,7 @@ pub fn generation() -> u64 {
     }
 }
 
-/// Of a process that never asked before: a fork's child, or one at its start.
+/// Assigns a generation to a process without one: a fork's child, or one at its start.
 #[cold]
 fn new_generation() -> u64 {
     let Some(page) = mapped_page().or_else(map_page) else {

@@ -1,5 +1,6 @@
 //! The kernel and memory under diopter, and the one safety argument of the engine. No policy lives
-//! here: nothing in this crate retries, counts, or knows what a request is.
+//! here: nothing in this crate retries, counts, or knows what a request is. Each module imports
+//! only from those above it.
 //!
 //! # Who owns which memory, and when
 //!
@@ -11,7 +12,7 @@
 //!    inside, no Rust reference to it exists: an adopted buffer is unreachable, a lent one is
 //!    mutably borrowed by the call. The slab and the kernel use raw pointers only.
 //! 2. **A bio is a range of memory in a slab**, and moves `Built -> Held -> Done -> free`. *Held*
-//!    means that somebody other than the slab may touch the memory: the kernel (through [`Ring`],
+//!    means that code other than the slab may touch the memory: the kernel (through [`Ring`],
 //!    [`AioContext`] or [`HeldBio`]) or the simulator (through [`LocalBio`]). Each memory counts
 //!    its held bios.
 //! 3. **Only proof of completion ends Held**: a completion entry (of a [`Ring`]) or event (of an
@@ -46,36 +47,42 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
-pub mod aio;
-#[cfg(any(test, feature = "testing"))]
-#[doc(hidden)]
-pub mod bare;
-pub mod bpf;
-pub mod buf;
 pub mod child;
-pub mod device;
-pub mod dir;
 pub mod errno;
-pub mod event;
-pub mod fiemap;
-pub mod file;
-pub mod file_system;
 pub mod fork;
-pub mod loop_device;
+
+pub mod buf;
 pub mod memory;
 pub mod object;
 pub mod op;
-pub mod queue;
-pub mod residency;
-pub mod rw;
 pub mod segments;
 pub mod slab;
-pub mod space;
+
+pub mod rw;
+
+pub mod aio;
+pub mod event;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
 pub mod uring;
+
+pub mod bpf;
+pub mod device;
+pub mod dir;
+pub mod fiemap;
+pub mod file_system;
+pub mod loop_device;
+pub mod queue;
+pub mod residency;
+pub mod space;
 pub mod xattr;
+
+pub mod file;
+
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod bare;
 
 pub use aio::{AioContext, AioWanted};
 pub use buf::IoBuf;

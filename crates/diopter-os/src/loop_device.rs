@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-/// Free numbers are taken by other processes between two calls; this often at most.
+/// Attempts to attach: other processes may take a free number between two calls.
 const TRIES_MAX: usize = 32;
 
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
@@ -51,7 +51,7 @@ impl LoopDevice {
     /// the file system has that.
     ///
     /// # Errors
-    /// The kernel's: `EACCES` or `EPERM` without privilege, `EINVAL` before Linux 5.8.
+    /// Fails with `EACCES` or `EPERM` without privilege, and `EINVAL` before Linux 5.8.
     pub fn attach(file: BorrowedFd<'_>) -> io::Result<LoopDevice> {
         let control = File::options().read(true).write(true).open("/dev/loop-control")?;
         let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
@@ -78,7 +78,7 @@ impl LoopDevice {
         Err(last)
     }
 
-    /// Its node: `/dev/loop0`.
+    /// Returns its node: `/dev/loop0`.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,4 +1,4 @@
-//! Memory inside a slab: adopted or lent, as raw pieces. Nothing here knows of bios beyond a count.
+//! Memory inside a slab: adopted or lent, as raw pieces. It knows bios only as a count.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -8,7 +8,8 @@ use crate::buf::{IoBuf, Registration};
 /// (`IOV_MAX`). While memory is lent there are as many as the caller has slices.
 const PIECES_KEPT_MAX: usize = 1024;
 
-/// A memory in a slab: its place, and a generation so that a stale id never matches a reused place.
+/// The id of a memory in a slab: its index, and a generation so that a stale id never matches a
+/// reused index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryId {
     pub(crate) index: u32,
@@ -36,15 +37,15 @@ pub(crate) struct Piece {
 
 /// One entry of the slab's memory table.
 pub(crate) struct Memory {
-    /// What was adopted; `None` for what is lent.
+    /// The adopted buffer; `None` for lent memory.
     owner: Option<IoBuf>,
     pub length: usize,
-    /// Whether a device or a copy may write to it.
+    /// True if a device or a copy may write to it.
     pub writable: bool,
     /// The first piece inline: one piece is the common case and must not allocate.
     pub first: Piece,
-    /// The pieces after the first, each with where it starts in the memory, so that a range is
-    /// found without a walk. Its capacity is kept across uses, up to [`PIECES_KEPT_MAX`].
+    /// The pieces after the first, each with its start in the memory, so that a range is found
+    /// without a walk. Its capacity is kept across uses, up to [`PIECES_KEPT_MAX`].
     pub rest: Vec<(usize, Piece)>,
 }
 
@@ -88,7 +89,7 @@ impl Memory {
         }
     }
 
-    /// What was adopted, which leaves.
+    /// Takes the adopted buffer out.
     #[inline]
     pub fn take_owner(&mut self) -> Option<IoBuf> {
         self.owner.take()
@@ -103,7 +104,7 @@ impl Memory {
         }
     }
 
-    /// Where a ring has it registered.
+    /// Returns the buffer's registration in a ring.
     #[inline]
     pub fn registration(&self) -> Option<Registration> {
         self.owner.as_ref().and_then(IoBuf::registration)
@@ -125,7 +126,7 @@ impl Memory {
         }
     }
 
-    /// The non-empty pieces of `[start, start + length)`, in order.
+    /// Returns the non-empty pieces of `[start, start + length)`, in order.
     pub fn pieces(&self, start: usize, length: usize) -> impl Iterator<Item = Piece> + '_ {
         let end = start.saturating_add(length).min(self.length);
         // Of the pieces after the first, those that start at or before `start`: the last of them
@@ -210,8 +211,8 @@ mod tests {
         }
     }
 
-    /// Four times the slices take four times as long, not sixteen times. The best of three, with
-    /// room for a busy machine.
+    /// Four times the slices take four times as long, not sixteen times. The best of three runs
+    /// counts, with a margin for a busy machine.
     #[test]
     fn many_slices_are_found_in_linear_time() {
         let bytes = [0u8; 512];

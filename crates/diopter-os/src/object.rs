@@ -1,4 +1,4 @@
-//! What bios name: an open file, which its [`OpenObject`] owns, or a disk of the simulator.
+//! The objects of bios: an open file, which its [`OpenObject`] owns, or a disk of the simulator.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -8,20 +8,21 @@ use crate::errno::Errno;
 
 /// The number of an object: a file descriptor, or below 0 a disk of the simulator.
 ///
-/// It compares objects and permits nothing. A number of a file is valid while an [`OpenObject`] of
-/// it exists, and no two files have the same number meanwhile.
+/// It compares objects and permits nothing. The number of a file is valid while an [`OpenObject`]
+/// of it exists, and no two files have the same number meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectHandle(i32);
 
 impl ObjectHandle {
-    /// The number of the simulator's disk; `None` for a file.
+    /// Returns the number of the simulator's disk; `None` for a file.
     #[must_use]
     #[inline]
     pub fn as_simulated(self) -> Option<u32> {
         u32::try_from(-1 - i64::from(self.0)).ok()
     }
 
-    /// The descriptor; below 0 for a simulated disk, which each system call refuses with `EBADF`.
+    /// Returns the descriptor; below 0 for a simulated disk, which each system call refuses with
+    /// `EBADF`.
     #[inline]
     pub(crate) fn raw_fd(self) -> RawFd {
         self.0
@@ -40,60 +41,59 @@ pub struct OpenObject {
 }
 
 impl OpenObject {
-    /// An open file or device.
+    /// Takes an open file or device.
     #[must_use]
     pub fn new(fd: OwnedFd) -> OpenObject {
         let handle = ObjectHandle(fd.as_raw_fd());
         OpenObject { handle, file: Some(Arc::new(File::from(fd))) }
     }
 
-    /// A second descriptor of an open file.
+    /// Duplicates the descriptor of an open file.
     ///
     /// # Errors
-    /// `EMFILE`.
+    /// Fails with `EMFILE`.
     pub fn duplicate(fd: BorrowedFd<'_>) -> Result<OpenObject, Errno> {
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(Errno::from)?;
         Ok(OpenObject::new(fd))
     }
 
-    /// The simulator's disk `number`. Real backends refuse its bios with `EBADF`.
+    /// Returns the simulator's disk `number`. Real backends refuse its bios with `EBADF`.
     ///
     /// # Panics
-    /// Past `i32::MAX` disks.
+    /// Panics past `i32::MAX` disks.
     #[must_use]
     pub fn simulated(number: u32) -> OpenObject {
         let number = i32::try_from(number).expect("at most 2^31 simulated disks");
         OpenObject { handle: ObjectHandle(-1 - number), file: None }
     }
 
-    /// Its number.
     #[must_use]
     #[inline]
     pub fn handle(&self) -> ObjectHandle {
         self.handle
     }
 
-    /// The file; `None` for a simulated disk.
+    /// Returns the file; `None` for a simulated disk.
     #[must_use]
     #[inline]
     pub fn file(&self) -> Option<&File> {
         self.file.as_deref()
     }
 
-    /// The descriptor; `None` for a simulated disk.
+    /// Returns the descriptor; `None` for a simulated disk.
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file().map(AsFd::as_fd)
     }
 
-    /// `true` for a file that is open with `O_DIRECT`.
+    /// Returns true if the file is open with `O_DIRECT`.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.file.is_some() && is_direct(self.handle)
     }
 }
 
-/// `true` when the descriptor has `O_DIRECT`.
+/// Returns true if the descriptor has `O_DIRECT`.
 pub(crate) fn is_direct(object: ObjectHandle) -> bool {
     // SAFETY: no memory is involved; a bad descriptor is an errno.
     let flags = unsafe { libc::fcntl(object.raw_fd(), libc::F_GETFL) };

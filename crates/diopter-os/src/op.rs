@@ -1,10 +1,10 @@
-//! What a bio says to the kernel: operation, object, offset, memory range, flags. Plain values.
+//! The description of a bio: operation, object, offset, memory range, flags. Plain values.
 
 use crate::errno::Errno;
 use crate::memory::MemoryId;
 use crate::object::{ObjectHandle, OpenObject};
 
-/// What a bio does.
+/// The operation of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Device to memory.
@@ -15,18 +15,18 @@ pub enum Op {
     SyncData,
     /// `fsync`: the data and all metadata.
     SyncAll,
-    /// `fallocate` with `FALLOC_FL_KEEP_SIZE`: space for so many bytes, without touching the size.
+    /// `fallocate` with `FALLOC_FL_KEEP_SIZE`: space for this many bytes; the size stays.
     Allocate(u64),
 }
 
 impl Op {
-    /// Whether the operation makes earlier writes durable.
+    /// Returns true if the operation makes earlier writes durable.
     #[must_use]
     pub fn is_sync(self) -> bool {
         matches!(self, Op::SyncData | Op::SyncAll)
     }
 
-    /// Whether the operation moves bytes between memory and an object.
+    /// Returns true if the operation moves bytes between memory and an object.
     #[must_use]
     pub fn is_transfer(self) -> bool {
         matches!(self, Op::Read | Op::Write)
@@ -38,7 +38,6 @@ impl Op {
 pub struct RwFlags(i32);
 
 impl RwFlags {
-    /// No flag.
     pub const NONE: RwFlags = RwFlags(0);
     /// `RWF_DSYNC`: this write is durable when it completes.
     pub const DSYNC: RwFlags = RwFlags(libc::RWF_DSYNC);
@@ -48,23 +47,23 @@ impl RwFlags {
     pub const APPEND: RwFlags = RwFlags(libc::RWF_APPEND);
     /// `RWF_ATOMIC` (Linux 6.11): all or nothing, also across a power failure.
     pub const ATOMIC: RwFlags = RwFlags(0x40);
-    /// `RWF_DONTCACHE` (Linux 6.14, file systems one by one): buffered, and out of the page cache
-    /// again once it is done.
+    /// `RWF_DONTCACHE` (Linux 6.14, file systems one by one): buffered, and dropped from the page
+    /// cache once it is done.
     pub const DONTCACHE: RwFlags = RwFlags(0x80);
 
-    /// Both sets of flags.
+    /// Returns the union of both sets of flags.
     #[must_use]
     pub const fn with(self, other: RwFlags) -> RwFlags {
         RwFlags(self.0 | other.0)
     }
 
-    /// These flags but for those of `other`.
+    /// Returns these flags without those of `other`.
     #[must_use]
     pub const fn without(self, other: RwFlags) -> RwFlags {
         RwFlags(self.0 & !other.0)
     }
 
-    /// Whether every flag of `other` is set.
+    /// Returns true if every flag of `other` is set.
     #[must_use]
     pub const fn has(self, other: RwFlags) -> bool {
         self.0 & other.0 == other.0
@@ -76,38 +75,39 @@ impl RwFlags {
 }
 
 /// The memory of a bio, in the order of its bytes: `length` bytes of one memory from byte `start`
-/// on, in one run or, with a comb, in several with gaps between them.
+/// on, in one range or, with a comb, in several with gaps between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Whose memory.
+    /// The memory.
     pub memory: MemoryId,
     /// First byte.
     pub start: usize,
-    /// Bytes; below 2 GiB, the most one system call moves.
+    /// Bytes; below 2 GiB, the most that one system call moves.
     pub length: u32,
-    /// The runs, when there are several.
+    /// The ranges, if there are several.
     pub comb: Option<Comb>,
 }
 
-/// Equal runs at equal distances, of which the first may start late and the last end early.
+/// Equal ranges at equal distances, of which the first may start late and the last end early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Comb {
-    /// Bytes of the first run, at most `run`; more than 0, as are all three.
+    /// Bytes of the first range, at most `run`; more than 0, as are all three.
     pub head: usize,
-    /// Bytes of each further run, but perhaps the last.
+    /// Bytes of each further range, except perhaps the last.
     pub run: usize,
-    /// From the start of a whole run to the next one's; at least `run`.
+    /// Distance from the start of a whole range to the next one's; at least `run`.
     pub period: usize,
 }
 
 impl Span {
-    /// One run.
+    /// One contiguous range.
     #[must_use]
     pub const fn new(memory: MemoryId, start: usize, length: u32) -> Span {
         Span { memory, start, length, comb: None }
     }
 
-    /// Each run: its first byte in the memory, and its bytes. Stops at an end past `usize::MAX`.
+    /// Returns each range: its first byte in the memory, and its bytes. Stops at an end past
+    /// `usize::MAX`.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let Comb { head, run, period } =
             self.comb.unwrap_or(Comb { head: self.length as usize, run: 0, period: 0 });
@@ -118,7 +118,7 @@ impl Span {
             let start = at.filter(|_| rest > 0)?;
             let length = next.min(rest);
             rest -= length;
-            // A run that starts late ends where a whole one would.
+            // A range that starts late ends where a whole one would.
             at = start.checked_add(next).and_then(|end| end.checked_add(period.wrapping_sub(run)));
             next = run;
             Some((start, length))
@@ -126,19 +126,16 @@ impl Span {
     }
 }
 
-/// Everything a backend needs to know of a bio. Before it is built it names its object by reference
-/// ([`BioDraft`]); afterwards by number, as the slab keeps the object open.
+/// The complete description of a bio for a backend. Before it is built it names its object by
+/// reference ([`BioDraft`]); afterwards by number, as the slab keeps the object open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BioSpec<O = ObjectHandle> {
-    /// What to do.
     pub op: Op,
-    /// To which object.
     pub object: O,
     /// Byte offset in the object.
     pub offset: u64,
-    /// The memory; `None` for what moves no bytes.
+    /// The memory; `None` for an operation that moves no bytes.
     pub span: Option<Span>,
-    /// Per-bio flags.
     pub flags: RwFlags,
 }
 
@@ -146,7 +143,7 @@ pub struct BioSpec<O = ObjectHandle> {
 pub type BioDraft<'o> = BioSpec<&'o OpenObject>;
 
 impl BioDraft<'_> {
-    /// The same with the object's number.
+    /// Returns the same with the object's number.
     #[inline(always)]
     pub(crate) fn numbered(self) -> BioSpec {
         let BioSpec { op, object, offset, span, flags } = self;
@@ -155,7 +152,7 @@ impl BioDraft<'_> {
 }
 
 impl<O> BioSpec<O> {
-    /// Bytes to move; 0 for what moves none.
+    /// Returns the bytes to move; 0 for an operation that moves none.
     #[inline]
     #[must_use]
     pub fn length(&self) -> u32 {
@@ -163,7 +160,8 @@ impl<O> BioSpec<O> {
     }
 }
 
-/// A bio in a slab: its slot, and a generation so that a stale id never matches a reused slot.
+/// The id of a bio in a slab: its slot, and a generation so that a stale id never matches a reused
+/// slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BioId {
     pub(crate) index: u32,
@@ -171,7 +169,7 @@ pub struct BioId {
 }
 
 impl BioId {
-    /// The slot, below the slab's number of bios.
+    /// Returns the slot, below the slab's number of bios.
     #[must_use]
     pub fn index(self) -> usize {
         self.index as usize

@@ -1,18 +1,18 @@
-//! Facts about a block device's queue, read from sysfs (Linux Documentation/ABI/stable/
-//! sysfs-block).
+//! Properties of a block device's queue, read from sysfs (Linux
+//! Documentation/ABI/stable/sysfs-block).
 //!
-//! Only what the kernel writes there, in its units; nothing is interpreted or filled in.
+//! Values are as the kernel writes them, in its units.
 
 use std::path::{Path, PathBuf};
 
-/// What sysfs says of a block device; `None` where this kernel has no such file.
+/// Properties of a block device in sysfs; `None` if this kernel has no such file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockQueue {
-    /// Name of the device asked about, for example "nvme0n1p2".
+    /// Name of the device, for example "nvme0n1p2".
     pub name: String,
     /// Smallest unit the device can address, in bytes.
     pub logical_block_size: Option<u64>,
-    /// Smallest unit the device writes without a read first, in bytes.
+    /// Smallest unit that the device writes without a read first, in bytes.
     pub physical_block_size: Option<u64>,
     /// Largest transfer the kernel sends, in KiB.
     pub max_sectors_kb: Option<u64>,
@@ -22,41 +22,42 @@ pub struct BlockQueue {
     pub max_segments: Option<u64>,
     /// Largest memory range in a transfer, in bytes.
     pub max_segment_size: Option<u64>,
-    /// Mask of the memory line that no gap between ranges may sit off; 0 for none.
+    /// Mask of the memory boundary on which gaps between ranges must fall; 0 for none.
     pub virt_boundary_mask: Option<u64>,
     /// Mask of memory alignment: 511 means 512 bytes.
     pub dma_alignment: Option<u64>,
-    /// Whether the kernel makes requests of the bios for it (blk-mq). Else its driver takes each
-    /// bio whole: zram, md, most of dm.
+    /// True if the kernel makes requests from bios for it (blk-mq). Else its driver takes each bio
+    /// whole: zram, md, most of dm.
     pub has_requests: bool,
     /// Requests the queue holds in each direction; absent where there is no request queue.
     pub nr_requests: Option<u64>,
-    /// Device line a transfer should not cross, in 512-byte sectors; 0 for none.
+    /// Boundary in the device that a transfer should not cross, in 512-byte sectors; 0 for none.
     pub chunk_sectors: Option<u64>,
-    /// Smallest transfer without a read first or a lost turn, in bytes: the chunk of a RAID (md,
-    /// dm-stripe), else the physical block.
+    /// Smallest efficient transfer in bytes: the chunk of a RAID (md, dm-stripe), else the physical
+    /// block.
     pub minimum_io_size: Option<u64>,
     /// Preferred transfer size, in bytes: the full stripe of a RAID; 0 for none.
     pub optimal_io_size: Option<u64>,
     /// "write back" (a flush is needed) or "write through".
     pub write_cache: Option<String>,
-    /// Whether one write can be made durable without a flush of all.
+    /// True if one write can be made durable without a flush of all.
     pub fua: Option<bool>,
-    /// Whether the device says it has a spindle.
+    /// True if the device reports a spindle.
     pub rotational: Option<bool>,
     /// The scheduler in use, for example "none".
     pub scheduler: Option<String>,
-    /// Whether completions can be polled for.
+    /// True if completions can be polled for.
     pub io_poll: Option<bool>,
     /// Model of the disk, for example "Samsung SSD 980".
     pub model: Option<String>,
 }
 
 impl BlockQueue {
-    /// The queue under device number `dev` (an `st_dev`, or an `st_rdev` of a block device).
+    /// Returns the queue under device number `dev` (an `st_dev`, or an `st_rdev` of a block
+    /// device).
     ///
-    /// A partition answers with the queue of its disk. `None` when sysfs has no such block
-    /// device: file systems with a number of their own (btrfs, tmpfs, NFS), or no sysfs.
+    /// The queue of a partition is its disk's. Returns `None` if sysfs has no such block device:
+    /// file systems with their own device numbers (btrfs, tmpfs, NFS), or no sysfs.
     #[must_use]
     pub fn of_device(dev: u64) -> Option<BlockQueue> {
         BlockQueue::read_at(&link_of(dev))
@@ -94,13 +95,13 @@ impl BlockQueue {
     }
 }
 
-/// The name of the block device with number `dev`, as sysfs has it.
+/// Returns the name of the block device with number `dev`, from sysfs.
 pub(crate) fn block_device_name(dev: u64) -> Option<String> {
     let device = std::fs::read_link(link_of(dev)).ok()?;
     Some(device.file_name()?.to_str()?.to_owned())
 }
 
-/// Returns true where the kernel refuses writes to this block device.
+/// Returns true if the kernel refuses writes to this block device.
 pub(crate) fn is_read_only(dev: u64) -> bool {
     text(&link_of(dev).join("ro")).is_some_and(|value| value == "1")
 }
@@ -110,7 +111,7 @@ fn link_of(dev: u64) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
 }
 
-/// The disk whose directory has the queue: the device itself, or the parent of a partition.
+/// Returns the disk whose directory has the queue: the device itself, or the parent of a partition.
 fn disk_of(device: PathBuf) -> Option<PathBuf> {
     if device.join("queue").is_dir() {
         return Some(device);
@@ -119,14 +120,14 @@ fn disk_of(device: PathBuf) -> Option<PathBuf> {
     parent.join("queue").is_dir().then(|| parent.to_path_buf())
 }
 
-/// A file's one line without the blanks around it; `None` when absent or empty.
+/// Returns a file's one line, trimmed; `None` if it is absent or empty.
 fn text(path: &Path) -> Option<String> {
     let all = std::fs::read_to_string(path).ok()?;
     let line = all.trim();
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-/// The word in brackets of "mq-deadline [none]", or all of it where nothing is bracketed.
+/// Returns the word in brackets of "mq-deadline [none]", or all of it without brackets.
 fn selected(all: &str) -> String {
     let bracketed = |word: &&str| word.starts_with('[') && word.ends_with(']');
     let word = all.split_whitespace().find(bracketed).unwrap_or(all);

@@ -1,6 +1,7 @@
-//! How much of a file is in the page cache.
+//! Counts the pages of a file in the page cache.
 //!
-//! A count of the moment, for reports and for tests; the kernel may drop or add pages at any time.
+//! The counts are a snapshot, for reports and for tests; the kernel may drop or add pages at any
+//! time.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -15,7 +16,7 @@ const SYS_CACHESTAT: libc::c_long = 451;
 /// Address space mapped at a time; its vector is 256 KiB for pages of 4 KiB.
 const WINDOW_BYTES: u64 = 1 << 30;
 
-/// Where the counts come from.
+/// The source of the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResidencySource {
     /// cachestat(2), Linux 6.5: counts dirty pages as well.
@@ -29,26 +30,25 @@ pub enum ResidencySource {
 pub struct Residency {
     /// Pages in the cache, dirty ones included.
     pub pages_cached: u64,
-    /// Pages not yet written back; `None` where the kernel cannot say.
+    /// Pages not yet written back; `None` if the kernel does not report them.
     pub pages_dirty: Option<u64>,
-    /// Pages on their way to the device; `None` where the kernel cannot say.
+    /// Pages under write-back; `None` if the kernel does not report them.
     pub pages_writeback: Option<u64>,
     /// Size of a page, in bytes.
     pub page_size: u32,
-    /// Where the counts come from.
     pub source: ResidencySource,
 }
 
 /// Counts the pages that hold `length` bytes from `offset`; a `length` of 0 is to the end.
 ///
-/// A page that the range only touches counts whole. `file_size` (bytes) bounds the range: nothing
-/// past the end of a file is cached. mincore, the older way, needs `fd` open for reading.
+/// A page that the range touches counts whole. `file_size` (bytes) bounds the range: nothing past
+/// the end of a file is cached. mincore, the older call, needs `fd` open for reading.
 ///
 /// # Errors
 ///
-/// EPERM: neither the owner nor open to the caller's writes (cachestat; mincore would call every
-/// page present). EACCES: not open for reading (mincore). ENODEV: no page cache (mincore;
-/// cachestat counts 0 pages of a pipe).
+/// Fails with EPERM if the caller neither owns the file nor may write to it (cachestat; mincore
+/// would report every page present), EACCES if it is not open for reading (mincore), ENODEV without
+/// a page cache (mincore; cachestat counts 0 pages of a pipe).
 pub fn residency(
     fd: BorrowedFd<'_>,
     offset: u64,
@@ -56,13 +56,13 @@ pub fn residency(
     file_size: u64,
 ) -> Result<Residency, Errno> {
     match by_cachestat(fd, offset, length, file_size) {
-        // EOPNOTSUPP is hugetlbfs, whose files can still be mapped.
+        // hugetlbfs returns EOPNOTSUPP; its files can still be mapped.
         Err(Errno::ENOSYS | Errno::EOPNOTSUPP) => by_mincore(fd, offset, length, file_size),
         answer => answer,
     }
 }
 
-/// [`residency`] by cachestat(2) alone.
+/// Counts by cachestat(2) alone.
 pub(crate) fn by_cachestat(
     fd: BorrowedFd<'_>,
     offset: u64,
@@ -109,7 +109,7 @@ pub(crate) fn by_cachestat(
     })
 }
 
-/// [`residency`] by mincore(2) alone.
+/// Counts by mincore(2) alone.
 pub(crate) fn by_mincore(
     fd: BorrowedFd<'_>,
     offset: u64,
@@ -123,7 +123,8 @@ pub(crate) fn by_mincore(
     while position < end {
         let bytes = (end - position).min(WINDOW_BYTES);
         pages_cached += Window::map(fd, position, bytes)?.pages_present()?;
-        // At most `end`, so this cannot wrap; each turn but the last moves on by a whole window.
+        // At most `end`, so this cannot wrap; each iteration but the last advances by a whole
+        // window.
         position += bytes;
     }
     Ok(Residency {
@@ -135,7 +136,7 @@ pub(crate) fn by_mincore(
     })
 }
 
-/// A mapping of part of a file that nobody reads or writes through.
+/// A mapping of part of a file that is never read or written through.
 struct Window {
     address: NonNull<libc::c_void>,
     bytes: usize,
@@ -156,7 +157,7 @@ impl Window {
                 offset,
             )
         }?;
-        let address = NonNull::new(address).expect("mmap without MAP_FIXED never answers 0");
+        let address = NonNull::new(address).expect("mmap without MAP_FIXED never returns 0");
         Ok(Window { address, bytes })
     }
 
@@ -179,11 +180,11 @@ impl Drop for Window {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own, made by `map`, and nothing points into it.
         let unmapped = unsafe { rustix::mm::munmap(self.address.as_ptr(), self.bytes) };
-        assert!(unmapped.is_ok(), "munmap of a whole mapping of ours");
+        assert!(unmapped.is_ok(), "munmap of a whole mapping");
     }
 }
 
-/// End of the range in bytes: clipped to the file.
+/// Returns the end of the range in bytes, clipped to the file.
 fn end_of(offset: u64, length: u64, file_size: u64) -> u64 {
     match length {
         0 => file_size,
@@ -191,7 +192,7 @@ fn end_of(offset: u64, length: u64, file_size: u64) -> u64 {
     }
 }
 
-/// Bytes of a page of this machine.
+/// Returns the size of a page of this machine in bytes.
 #[must_use]
 pub fn page_size() -> u32 {
     u32::try_from(rustix::param::page_size()).expect("pages are smaller than 4 GiB")
@@ -208,7 +209,7 @@ mod tests {
         count * u64::from(page_size())
     }
 
-    /// Eight pages, of which 2, 3 and 4 were written through the cache.
+    /// Creates a file of eight pages, of which 2, 3 and 4 were written through the cache.
     fn three_pages_of_eight() -> File {
         let file = tempfile::tempfile().unwrap();
         file.set_len(pages(8)).unwrap();
@@ -217,7 +218,7 @@ mod tests {
         file
     }
 
-    /// Cached pages by both ways, or by mincore alone where the kernel has no cachestat.
+    /// Returns cached pages by both calls, or by mincore alone on a kernel without cachestat.
     fn cached(file: &File, offset: u64, length: u64, size: u64) -> u64 {
         let old = by_mincore(file.as_fd(), offset, length, size).unwrap();
         assert_eq!(old.source, ResidencySource::Mincore);
@@ -272,7 +273,7 @@ mod tests {
     fn written_pages_are_dirty_until_synced() {
         let file = three_pages_of_eight();
         if by_cachestat(file.as_fd(), 0, 0, pages(8)) == Err(Errno::ENOSYS) {
-            // Dirty pages cannot be counted on this kernel.
+            // This kernel does not count dirty pages.
             return;
         }
         let waiting = |told: &Residency| told.pages_dirty.unwrap() + told.pages_writeback.unwrap();
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_pipe_has_no_page_cache() {
-        // cachestat answers zeros for a pipe (6.18), so only the older way is asked.
+        // cachestat returns zeros for a pipe (6.18), so only mincore is called.
         let (reader, _writer) = std::io::pipe().unwrap();
         assert_eq!(by_mincore(reader.as_fd(), 0, 0, 4096).unwrap_err(), Errno::ENODEV);
     }

@@ -1,4 +1,4 @@
-//! One bio as one system call on the calling thread: preadv2, pwritev2, fdatasync, fsync,
+//! Runs one bio as one system call on the calling thread: preadv2, pwritev2, fdatasync, fsync,
 //! fallocate. No retries.
 
 use std::os::fd::{BorrowedFd, RawFd};
@@ -11,7 +11,7 @@ use crate::slab::Slab;
 /// Runs a built bio now, on this thread, and returns its result. Afterwards the bio is done.
 ///
 /// # Panics
-/// For a bio that is not freshly built.
+/// Panics if the bio is not freshly built.
 #[inline]
 pub fn run_now(slab: &Slab, id: BioId) -> BioResult {
     slab.hold(id);
@@ -24,10 +24,10 @@ pub fn run_now(slab: &Slab, id: BioId) -> BioResult {
     result
 }
 
-/// Runs a held bio that nobody else has, on this thread, and ends it.
+/// Runs a held bio that only the caller has, on this thread, and finishes it.
 ///
 /// # Panics
-/// For a bio that is not held.
+/// Panics if the bio is not held.
 pub(crate) fn run_held(slab: &Slab, id: BioId) -> BioResult {
     assert!(slab.is_held(id), "only a held bio is run");
     let spec = slab.spec(id);
@@ -47,7 +47,7 @@ pub enum LentOnce<'m> {
 }
 
 impl LentOnce<'_> {
-    /// Its address.
+    /// Returns its address.
     #[inline]
     #[must_use]
     pub fn address(&self) -> usize {
@@ -57,7 +57,7 @@ impl LentOnce<'_> {
         }
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[inline]
     #[must_use]
     pub fn length(&self) -> usize {
@@ -72,7 +72,7 @@ impl LentOnce<'_> {
 /// lasts as long as the call, and so does that of the object: no slab has to hold either.
 ///
 /// # Errors
-/// The errno of the call; `EBADF` for a simulated disk.
+/// Fails with the errno of the call; `EBADF` for a simulated disk.
 #[inline]
 pub fn run_lent(
     object: &OpenObject,
@@ -100,13 +100,13 @@ pub fn run_lent(
 /// releases the process's record locks (fcntl(2)) on the file.
 ///
 /// # Errors
-/// The errno of the call.
+/// Fails with the errno of the call.
 pub fn read_once(fd: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
     Ok(rustix::io::retry_on_intr(|| rustix::io::pread(fd, &mut *buffer, offset))?)
 }
 
-/// A held bio on its way to a worker thread. Dropping it unrun leaves the bio held for ever, which
-/// leaks.
+/// A held bio on its way to a worker thread. Dropping it without running it leaves the bio held for
+/// ever, which leaks.
 pub struct HeldBio {
     slab: u64,
     id: BioId,
@@ -137,7 +137,7 @@ impl HeldBio {
         FinishedBio { slab: self.slab, id: self.id, result }
     }
 
-    /// Ends the bio unrun, with `ECANCELED`.
+    /// Ends the bio with `ECANCELED`, without running it.
     #[must_use]
     pub fn withdraw(self) -> FinishedBio {
         FinishedBio { slab: self.slab, id: self.id, result: Err(Errno::ECANCELED) }
@@ -148,7 +148,7 @@ impl Slab {
     /// Holds a built bio for another thread.
     ///
     /// # Panics
-    /// For a bio that is not freshly built.
+    /// Panics if the bio is not freshly built.
     #[must_use]
     pub fn hold_for_thread(&self, id: BioId) -> HeldBio {
         self.hold(id);
@@ -160,7 +160,7 @@ impl Slab {
     /// Takes the proof back; the bio is done.
     ///
     /// # Panics
-    /// For a bio of another slab.
+    /// Panics for a bio of another slab.
     pub fn give_back(&self, finished: FinishedBio) -> (BioId, BioResult) {
         assert_eq!(finished.slab, self.serial(), "a bio returns to its own slab");
         self.finish(finished.id);
@@ -168,13 +168,13 @@ impl Slab {
     }
 }
 
-/// One plain segment: pread and pwrite skip the kernel's import of the vector.
+/// Reads or writes one plain segment: pread and pwrite skip the kernel's import of the vector.
 ///
 /// # Safety
 /// The memory that `segment` names stays valid during the call, and for a read writable.
 #[inline]
 unsafe fn call_plain(is_write: bool, fd: RawFd, segment: &libc::iovec, offset: u64) -> BioResult {
-    // An offset that the kernel's type can't hold is one that no file has.
+    // No file has an offset that the kernel's type cannot hold.
     let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
     let libc::iovec { iov_base, iov_len } = *segment;
     let moved = if is_write {
@@ -191,7 +191,7 @@ unsafe fn call_plain(is_write: bool, fd: RawFd, segment: &libc::iovec, offset: u
 /// `iovecs` points to `count` segments that, with the memory they name, stay valid during the call.
 unsafe fn call(spec: &BioSpec, iovecs: *const libc::iovec, count: u32) -> BioResult {
     let fd: RawFd = spec.object.raw_fd();
-    // An offset that the kernel's type can't hold is one that no file has.
+    // No file has an offset that the kernel's type cannot hold.
     let offset = libc::off_t::try_from(spec.offset).map_err(|_| Errno::EOVERFLOW)?;
     let flags = spec.flags.raw();
     let count = i32::try_from(count).map_err(|_| Errno::EINVAL)?;

@@ -1,10 +1,10 @@
-//! Which of a bio's memory a block device takes as one request. Arithmetic on addresses; touches no
-//! memory, and does not know where in physical memory a page lies.
+//! The part of a bio's memory that a block device takes as one request. Arithmetic on addresses; it
+//! touches no memory and does not know the physical addresses of pages.
 
-/// Bits of an address that are those of the physical address too, however large a page is.
+/// Bits of an address that are the same in the physical address, for every page size.
 const BITS_IN_PAGE: u64 = 4095;
 
-/// What a device takes as one request, of the memory that it moves.
+/// Limits of one request of a device, on the memory that it moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentLimits {
     /// Segments, at least 1.
@@ -15,7 +15,7 @@ pub struct SegmentLimits {
     pub virt_boundary_mask: u64,
 }
 
-/// Which limit the memory met first.
+/// The limit that the memory met first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentEnd {
     /// Too many segments.
@@ -28,19 +28,19 @@ pub enum SegmentEnd {
 pub type Prefix = (usize, Option<SegmentEnd>);
 
 impl SegmentLimits {
-    /// No limit.
+    /// No limits.
     pub const NONE: SegmentLimits =
         SegmentLimits { count_max: u32::MAX, bytes_max: u64::MAX, virt_boundary_mask: 0 };
 
-    /// How much of some ranges of memory (address, bytes), from the first on, the device takes as
-    /// one request if each of them is one piece of physical memory. It rarely is; but no choice of
-    /// pages lets the kernel send more than this, and where they are as good, all of it goes out
-    /// at once.
+    /// Returns how much of some ranges of memory (address, bytes), from the first on, the device
+    /// takes as one request if each range is physically contiguous. It rarely is; but with no
+    /// choice of pages does the kernel send more than this, and with huge pages all of it is one
+    /// request.
     pub fn prefix(&self, ranges: impl Iterator<Item = (usize, usize)>) -> Prefix {
         let mut taken = Taken { total: 0, complete: 0, open: 0 };
         let mut last_end = None;
         for (address, length) in ranges.filter(|(_, length)| *length > 0) {
-            // Memory that goes on where the last range ended is one piece with it.
+            // Memory that continues where the last range ended is contiguous with it.
             if let Some(end) = last_end.filter(|end| *end != address) {
                 if (wide(end) | wide(address)) & self.virt_boundary_mask & BITS_IN_PAGE != 0 {
                     return (taken.total, Some(SegmentEnd::VirtBoundary));
@@ -62,7 +62,7 @@ impl SegmentLimits {
     }
 }
 
-/// What a request holds so far.
+/// The memory of a request so far.
 struct Taken {
     /// Bytes.
     total: usize,
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(prefix(wide, &[(PAGE, PAGE), (7 * PAGE, PAGE)]), (2 * PAGE, None));
     }
 
-    /// Every way to put small ranges together, against a count of segments one by one.
+    /// Compares with a count of segments one by one, for every combination of small ranges.
     #[test]
     fn the_prefix_is_the_longest_that_meets_no_limit() {
         let places = [0_usize, 512, 1024, 4096, 4608, 8192];

@@ -1,5 +1,5 @@
-//! `Slab`: bios in flight and the memory they use, in preallocated tables. The promise of the
-//! crate's first page is kept here: memory leaves only when nobody else may touch it.
+//! `Slab`: bios in flight and the memory they use, in preallocated tables. It keeps the promise of
+//! the crate's first page: memory leaves only when nothing else may touch it.
 
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,19 +9,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::buf::{IoBuf, Registration};
 use crate::memory::{Lent, Memory, MemoryId, Piece};
 use crate::object::OpenObject;
-use crate::op::{BioDraft, BioId, BioSpec, Comb, Op, RwFlags, Span};
+use crate::op::{BioDraft, BioId, BioSpec, Op, RwFlags, Span};
 
 mod bytes;
 mod local;
 mod objects;
 mod places;
+mod span;
 
 pub use bytes::AlignmentBits;
 pub use local::{LocalBio, LocalBios};
 use objects::{NOWHERE, Objects};
 use places::Places;
+use span::{lies_in, pieces_of};
 
-/// How much a slab holds; fixed at construction, so nothing is allocated per bio.
+/// Capacity of a slab; fixed at construction, so nothing is allocated per bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabShape {
     /// Bios at once.
@@ -32,7 +34,7 @@ pub struct SlabShape {
     pub memories: u32,
 }
 
-/// Where a bio stands.
+/// The state of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
@@ -41,7 +43,7 @@ enum State {
     Done,
 }
 
-/// A slot's generation and where its bio stands, in one word: both are asked at once.
+/// A slot's generation and the state of its bio, in one word: both are read at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp(u64);
 
@@ -63,7 +65,7 @@ impl Stamp {
     }
 }
 
-/// On cache lines of its own.
+/// A slot, on separate cache lines.
 #[repr(align(64))]
 struct Slot {
     stamp: Cell<Stamp>,
@@ -72,19 +74,19 @@ struct Slot {
     object: Cell<u32>,
     /// The segment of a bio that has one.
     only: UnsafeCell<libc::iovec>,
-    /// What the last bio said; a bio's own while it is not free.
+    /// The description of the last bio; of the present one unless the slot is free.
     spec: Cell<BioSpec>,
 }
 
-/// Of a memory's place: what is asked for each bio, close together.
+/// The part of a memory's entry that each bio reads, close together.
 struct Use {
     generation: Cell<u32>,
-    /// Bios of this memory that somebody other than the slab may touch.
+    /// Bios of this memory that code other than the slab may touch.
     held: Cell<u32>,
 }
 
 pub(crate) struct Inner {
-    /// Tells slabs of one process apart, so that a token can't be given back to another slab.
+    /// Identifies the slab in its process, so that a token cannot be given back to another slab.
     serial: u64,
     shape: SlabShape,
     slots: Box<[Slot]>,
@@ -104,10 +106,10 @@ pub(crate) struct Inner {
 pub struct Slab(Rc<Inner>);
 
 impl Slab {
-    /// An empty slab.
+    /// Creates an empty slab.
     ///
     /// # Panics
-    /// When `segments_per_bio` is 0 or above 1024.
+    /// Panics if `segments_per_bio` is 0 or above 1024.
     #[must_use]
     pub fn new(shape: SlabShape) -> Slab {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -138,27 +140,27 @@ impl Slab {
         }))
     }
 
-    /// What it was made with.
+    /// Returns the shape that it was created with.
     #[must_use]
     pub fn shape(&self) -> SlabShape {
         self.0.shape
     }
 
-    /// Bios that the kernel or a backend may touch now.
+    /// Returns the number of bios that the kernel or a backend may touch now.
     #[must_use]
     #[inline]
     pub fn held(&self) -> u32 {
         self.0.held.get()
     }
 
-    /// Bios that [`Slab::build`] would still take.
+    /// Returns the number of bios that [`Slab::build`] would still take.
     #[must_use]
     #[inline]
     pub fn vacancies(&self) -> usize {
         self.0.free.len()
     }
 
-    /// Memories that are adopted or lent now.
+    /// Returns the number of memories that are adopted or lent now.
     #[must_use]
     pub fn memories(&self) -> usize {
         self.0.shape.memories as usize - self.0.memories_free.len()
@@ -174,7 +176,7 @@ impl Slab {
     /// Takes a buffer in. It is unreachable until [`Slab::release`].
     ///
     /// # Errors
-    /// The buffer, when every place is taken.
+    /// Fails with the buffer if the table is full.
     #[inline(always)]
     pub fn adopt(&self, buf: IoBuf) -> Result<MemoryId, IoBuf> {
         let Some(index) = self.0.memories_free.pop() else {
@@ -189,7 +191,7 @@ impl Slab {
         MemoryId { index, generation: self.0.uses[index as usize].generation.get() }
     }
 
-    /// Gives an adopted buffer back; `None` while a bio of it is held, and for a stale or lent id.
+    /// Returns an adopted buffer; `None` while a bio of it is held, and for a stale or lent id.
     #[must_use]
     #[inline(always)]
     pub fn release(&self, id: MemoryId) -> Option<IoBuf> {
@@ -198,13 +200,13 @@ impl Slab {
             return None;
         }
         let memory = &mut self.0.memories.borrow_mut()[id.index as usize];
-        // What is lent goes back where its scope ends.
+        // Lent memory leaves at the end of its scope.
         let buf = memory.take_owner()?;
         self.vacate(id.index, memory);
         Some(buf)
     }
 
-    /// Empties a memory's place; later ids differ from every earlier one.
+    /// Empties a memory's entry; later ids differ from every earlier one.
     #[inline(always)]
     fn vacate(&self, index: u32, memory: &mut Memory) {
         memory.clear();
@@ -213,7 +215,7 @@ impl Slab {
         self.0.memories_free.push(index);
     }
 
-    /// Of a memory that is adopted or lent; `None` for a stale id.
+    /// Returns the use of a memory that is adopted or lent; `None` for a stale id.
     #[inline(always)]
     fn use_of(&self, id: MemoryId) -> Option<&Use> {
         let its = self.0.uses.get(id.index as usize)?;
@@ -221,12 +223,12 @@ impl Slab {
     }
 
     /// Lends memory for the run of `scope`. Returns or unwinds only when no bio of it is held any
-    /// more: while one is, `drain` is called, which reaps; it answers `false` when it can't prove
-    /// that the kernel is done, and then the process aborts. There is no guard to forget: the
-    /// closure is the scope.
+    /// more: while one is, `drain` is called, which reaps; if it returns `false`, it cannot prove
+    /// that the kernel is done, and the process aborts. There is no guard to forget: the closure is
+    /// the scope.
     ///
     /// # Errors
-    /// [`SlabFull`] when every place is taken; `scope` did not run.
+    /// Fails with [`SlabFull`] if the table is full; `scope` did not run.
     #[inline]
     pub fn lend<C: ?Sized, R>(
         &self,
@@ -257,10 +259,10 @@ impl Slab {
         Some(f(&self.0.memories.borrow()[id.index as usize]))
     }
 
-    /// The place of a memory that is adopted or lent.
+    /// Returns the index of a memory that is adopted or lent.
     ///
     /// # Panics
-    /// For a stale id.
+    /// Panics for a stale id.
     #[inline(always)]
     fn place_of(&self, id: MemoryId) -> usize {
         assert!(self.use_of(id).is_some(), "a memory id that is in use");
@@ -270,12 +272,12 @@ impl Slab {
     // --- bios
     // --------------------------------------------------------------------------------------------
 
-    /// Makes a bio. `None` when every slot is taken: full is an answer. The slab keeps the object
-    /// open until [`Slab::retire`].
+    /// Builds a bio. Returns `None` if every slot is in use. The slab keeps the object open until
+    /// [`Slab::retire`].
     ///
     /// # Panics
-    /// When the span is stale, out of bounds, longer than the segments of one bio, or when a read
-    /// names memory that was lent for a write.
+    /// Panics if the span is stale, out of bounds, or longer than the segments of one bio, or if a
+    /// read names memory that was lent for a write.
     #[must_use]
     #[inline(always)]
     pub fn build(&self, draft: BioDraft<'_>) -> Option<BioId> {
@@ -326,25 +328,25 @@ impl Slab {
         count
     }
 
-    /// Where the segments of a bio that has several start.
+    /// Returns the index of the first segment of a bio that has several.
     fn arena(&self, index: u32) -> usize {
         index as usize * self.0.shape.segments_per_bio as usize
     }
 
-    /// What a bio says.
+    /// Returns the description of a bio.
     ///
     /// # Panics
-    /// For an id that is not in use.
+    /// Panics for an id that is not in use.
     #[must_use]
     #[inline]
     pub fn spec(&self, id: BioId) -> BioSpec {
         self.slot(id).spec.get()
     }
 
-    /// Number of segments of a bio.
+    /// Returns the number of segments of a bio.
     ///
     /// # Panics
-    /// For an id that is not in use.
+    /// Panics for an id that is not in use.
     #[must_use]
     pub fn segments(&self, id: BioId) -> u32 {
         self.slot(id).segments.get()
@@ -353,7 +355,7 @@ impl Slab {
     /// Frees the slot of a bio that is done or was never accepted.
     ///
     /// # Panics
-    /// For a bio that is held, and for a stale id.
+    /// Panics for a bio that is held, and for a stale id.
     #[inline(always)]
     pub fn retire(&self, id: BioId) {
         let slot = self.slot(id);
@@ -364,20 +366,19 @@ impl Slab {
         self.0.free.push(id.index);
     }
 
-    /// Done -> Built: for a bio that was refused, and is to go another way. Its segments are as
-    /// they were.
+    /// Done -> Built: for a bio that was refused and takes another path. Its segments stay.
     ///
     /// # Panics
-    /// For a bio that is not done, and for a stale id.
+    /// Panics for a bio that is not done, and for a stale id.
     pub fn reopen(&self, id: BioId) {
         let slot = self.slot_at(id, State::Done, "only what is done goes another way");
         slot.stamp.set(Stamp::new(id.generation, State::Built));
     }
 
-    /// The slot of a bio that stands at `state`.
+    /// Returns the slot of a bio in `state`.
     ///
     /// # Panics
-    /// With `rule` for a bio in any other state, and for a stale id.
+    /// Panics with `rule` for a bio in any other state, and for a stale id.
     #[inline(always)]
     fn slot_at(&self, id: BioId, state: State, rule: &str) -> &Slot {
         let slot = &self.0.slots[id.index as usize];
@@ -394,7 +395,7 @@ impl Slab {
         slot
     }
 
-    /// Built -> Held: from here on somebody else may touch the memory.
+    /// Built -> Held: from here on other code may touch the memory.
     #[inline(always)]
     pub(crate) fn hold(&self, id: BioId) {
         let slot = self.slot_at(id, State::Built, "only a built bio can be held");
@@ -406,7 +407,7 @@ impl Slab {
         self.0.held.set(self.0.held.get() + 1);
     }
 
-    /// Held -> Done. The caller has the proof: nobody touches the memory any more.
+    /// Held -> Done. The caller has the proof that nothing touches the memory any more.
     #[inline(always)]
     pub(crate) fn finish(&self, id: BioId) {
         let slot = self.slot_at(id, State::Held, "a bio finishes once");
@@ -419,7 +420,7 @@ impl Slab {
         }
     }
 
-    /// Every bio that is held now; for cancelling, not for the hot path.
+    /// Returns every bio that is held now; for cancelling, not for the hot path.
     #[must_use]
     pub fn held_bios(&self) -> Vec<BioId> {
         let slots = (0..self.0.shape.bios).zip(&self.0.slots);
@@ -434,7 +435,7 @@ impl Slab {
         slot.stamp.get() == Stamp::new(id.generation, State::Held)
     }
 
-    /// The bio's segments for the kernel; valid while the bio is held.
+    /// Returns the bio's segments for the kernel; valid while the bio is held.
     #[inline]
     pub(crate) fn iovecs(&self, id: BioId) -> (*const libc::iovec, u32) {
         let slot = self.slot(id);
@@ -457,36 +458,6 @@ fn write_segment(to: &UnsafeCell<libc::iovec>, piece: Piece) {
     unsafe { to.get().write(iovec) };
 }
 
-/// The non-empty pieces of a span, in order.
-fn pieces_of<'a>(memory: &'a Memory, span: &Span) -> impl Iterator<Item = Piece> + use<'a> {
-    span.runs().flat_map(|(start, length)| memory.pieces(start, length))
-}
-
-/// Whether all of a span's bytes are the memory's: no run past its end, and none cut short.
-#[inline]
-fn lies_in(span: &Span, memory: &Memory) -> bool {
-    match span.comb {
-        None => fits(span.start, span.length as usize, memory.length),
-        Some(comb) => comb_lies_in(span, comb, memory),
-    }
-}
-
-#[cold]
-fn comb_lies_in(span: &Span, comb: Comb, memory: &Memory) -> bool {
-    assert!(comb.head > 0 && comb.run >= comb.head && comb.period >= comb.run, "runs in order");
-    let mut bytes = 0;
-    let all_fit = span.runs().all(|(start, length)| {
-        bytes += length;
-        fits(start, length, memory.length)
-    });
-    all_fit && bytes == span.length as usize
-}
-
-/// Whether `length` bytes from `start` on lie in `whole` bytes; an end past `usize::MAX` does not.
-fn fits(start: usize, length: usize, whole: usize) -> bool {
-    start.checked_add(length).is_some_and(|end| end <= whole)
-}
-
 #[cold]
 fn misused(slot: &Slot, id: BioId, rule: &str) -> ! {
     assert_eq!(slot.stamp.get().generation(), id.generation, "a bio id that is in use");
@@ -503,7 +474,7 @@ fn abort_with_lent_memory() -> ! {
     std::process::abort()
 }
 
-/// Every place for memory is taken.
+/// Every entry for memory is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabFull;
 

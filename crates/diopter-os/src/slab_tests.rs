@@ -1,5 +1,5 @@
-//! The slab's promise, from outside and from inside: states, generations, what leaves and what
-//! leaks, copies in bounds. What lending promises is tested in `tests/lend.rs`.
+//! The slab's promise, from outside and from inside: states, generations, releases and leaks,
+//! copies in bounds. `tests/lend.rs` tests lending.
 
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
@@ -36,7 +36,7 @@ fn file_of(bytes: &[u8]) -> OpenObject {
     OpenObject::new(file.into())
 }
 
-/// This process's bytes at `address`, wherever that is.
+/// Returns this process's bytes at `address`, from any mapping.
 fn own_memory(address: usize, length: usize) -> Vec<u8> {
     let memory = std::fs::File::open("/proc/self/mem").expect("/proc");
     let mut bytes = vec![0; length];
@@ -60,12 +60,12 @@ fn spec(
     }
 }
 
-/// How a loan is drained whose scope leaves no bio held; asked, it ends the process.
+/// The `drain` of a loan whose scope leaves no bio held; a call ends the process.
 fn nothing_is_held<C: ?Sized>(_: &mut C) -> bool {
     false
 }
 
-/// The message with which `f` panics.
+/// Returns the message with which `f` panics.
 fn panic_of<R>(f: impl FnOnce() -> R) -> String {
     let panic = catch_unwind(AssertUnwindSafe(f)).err().expect("a panic");
     let text = panic.downcast_ref::<String>().cloned();
@@ -144,7 +144,7 @@ fn a_slot_whose_generation_wraps_goes_on_with_ids_that_differ() {
     slab.0.slots[0].stamp.set(Stamp::new(u32::MAX, State::Free));
     let last = slab.build(spec(Op::Read, &file, memory, (0, 7))).expect("a slot");
     assert_eq!(BioId::from_user_data(last.to_user_data()), last);
-    assert_ne!(last.to_user_data(), u64::MAX, "the mark of a cancel is no bio's");
+    assert_ne!(last.to_user_data(), u64::MAX, "the mark of a cancel is not a bio");
     assert_eq!(rw::run_now(&slab, last), Ok(7));
     slab.retire(last);
     let first = slab.build(spec(Op::Read, &file, memory, (0, 7))).expect("a slot");
@@ -273,7 +273,8 @@ fn a_slab_dropped_with_held_bios_leaves_them_their_memory_and_segments() {
     file.read_exact_at(&mut written, 0).expect("the file has them");
     assert_eq!(written, [b'w'; 4096]);
     assert_eq!(own_memory(address, 8192), [[b'w'; 4096], [b'x'; 4096]].concat());
-    assert!(buffers.iter().all(|buf| buf.iter().all(|byte| *byte == 0)), "nobody else's memory");
+    let is_zero = buffers.iter().all(|buf| buf.iter().all(|byte| *byte == 0));
+    assert!(is_zero, "the memory of no other buffer");
     drop(arenas);
 }
 

@@ -1,6 +1,7 @@
-//! Thin calls on a file's space: allocation, size, holes, cache advice, clones, range locks.
+//! Thin wrappers of calls on a file's space: allocation, size, holes, cache advice, clones, range
+//! locks.
 //!
-//! One system call each, interrupted ones repeated; no policy.
+//! One system call each, repeated if interrupted; no policy.
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,8 +15,9 @@ use crate::errno::Errno;
 ///
 /// # Errors
 ///
-/// ENOSPC, EDQUOT: no room. EOPNOTSUPP: the file system cannot. EINVAL: `length` is 0. EFBIG: the
-/// range ends past the largest file. EBADF: not open for writing.
+/// Fails with ENOSPC or EDQUOT without room, EOPNOTSUPP if the file system cannot, EINVAL if
+/// `length` is 0, EFBIG if the range ends past the largest file, EBADF if it is not open for
+/// writing.
 pub fn fallocate_keep_size(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
     fallocate(fd, FallocateFlags::KEEP_SIZE, offset, length)
 }
@@ -24,38 +26,40 @@ pub fn fallocate_keep_size(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Resu
 ///
 /// # Errors
 ///
-/// As [`fallocate_keep_size`].
+/// Fails as [`fallocate_keep_size`] does.
 pub fn fallocate_extend(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
     fallocate(fd, FallocateFlags::empty(), offset, length)
 }
 
-/// Bytes that the file system of an open file could still give to this caller.
+/// Returns the bytes that the file system of an open file could still give to this caller.
 ///
 /// # Errors
 ///
-/// The errno of fstatvfs.
+/// Fails with the errno of fstatvfs.
 pub fn free_bytes(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let stat = rustix::fs::fstatvfs(fd)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Sets the file's size in bytes, cutting it or adding a hole.
+/// Sets the file's size in bytes, truncating it or adding a hole.
 ///
 /// # Errors
 ///
-/// EFBIG or EINVAL: larger than the file system holds, or not a regular file open for writing.
+/// Fails with EFBIG or EINVAL if it is larger than the file system holds, or not a regular file
+/// open for writing.
 pub fn set_len(fd: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
     signed(size)?;
     Ok(retry_on_intr(|| rustix::fs::ftruncate(fd, size))?)
 }
 
-/// Asks the kernel to drop the clean cached pages that lie whole in the range; 0 bytes: to the end.
+/// Asks the kernel to drop the clean cached pages that are wholly in the range; 0 bytes: to the
+/// end.
 ///
 /// Dirty pages stay: call [`sync_file_range_wait`] or fdatasync first.
 ///
 /// # Errors
 ///
-/// EINVAL or ESPIPE: not a file with a page cache. EOVERFLOW: past 2^63.
+/// Fails with EINVAL or ESPIPE without a page cache, EOVERFLOW past 2^63.
 pub fn advise_dont_need(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
     signed(offset)?;
     signed(length)?;
@@ -64,11 +68,13 @@ pub fn advise_dont_need(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<
 
 /// Writes the dirty pages of the range back and waits for them; 0 bytes: to the end of the file.
 ///
-/// This is no fdatasync: neither metadata nor the device's cache is flushed (sync_file_range(2)).
+/// It is weaker than fdatasync: neither metadata nor the device's cache is flushed
+/// (sync_file_range(2)).
 ///
 /// # Errors
 ///
-/// EIO, ENOSPC: from the write-back. EINVAL: the range ends past 2^63. EOVERFLOW: it begins there.
+/// Fails with EIO and ENOSPC from the write-back, EINVAL if the range ends past 2^63, EOVERFLOW if
+/// it begins there.
 pub fn sync_file_range_wait(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
     let (offset, length) = (signed(offset)?, signed(length)?);
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
@@ -80,13 +86,14 @@ pub fn sync_file_range_wait(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Res
     })
 }
 
-/// Offset of the first byte at or after `offset` that is data; `None` when only a hole follows.
+/// Returns the offset of the first byte at or after `offset` that is data; `None` if only a hole
+/// follows.
 ///
 /// Moves the file cursor, which diopter never uses; so does [`seek_hole`].
 ///
 /// # Errors
 ///
-/// EOVERFLOW: `offset` is past 2^63. EINVAL or ESPIPE: not a file with holes.
+/// Fails with EOVERFLOW if `offset` is past 2^63, EINVAL or ESPIPE if the file cannot have holes.
 pub fn seek_data(fd: BorrowedFd<'_>, offset: u64) -> Result<Option<u64>, Errno> {
     signed(offset)?;
     match rustix::fs::seek(fd, SeekFrom::Data(offset)) {
@@ -96,11 +103,12 @@ pub fn seek_data(fd: BorrowedFd<'_>, offset: u64) -> Result<Option<u64>, Errno> 
     }
 }
 
-/// Offset of the first byte at or after `offset` that is in a hole; the end of the file is one.
+/// Returns the offset of the first byte at or after `offset` that is in a hole; the end of the file
+/// is one.
 ///
 /// # Errors
 ///
-/// ENXIO: `offset` is at or past the end of the file. Others as [`seek_data`].
+/// Fails with ENXIO if `offset` is at or past the end of the file, else as [`seek_data`] does.
 pub fn seek_hole(fd: BorrowedFd<'_>, offset: u64) -> Result<u64, Errno> {
     signed(offset)?;
     Ok(rustix::fs::seek(fd, SeekFrom::Hole(offset))?)
@@ -110,21 +118,23 @@ pub fn seek_hole(fd: BorrowedFd<'_>, offset: u64) -> Result<u64, Errno> {
 ///
 /// # Errors
 ///
-/// EOPNOTSUPP: the file system cannot share blocks. EXDEV: two file systems. EBADF: `target` is
-/// not open for writing, or `source` not for reading. EINVAL: one of them is not a regular file.
+/// Fails with EOPNOTSUPP if the file system cannot share blocks, EXDEV for two file systems, EBADF
+/// if `target` is not open for writing or `source` not for reading, EINVAL if one of them is not a
+/// regular file.
 pub fn reflink(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(rustix::fs::ioctl_ficlone(target, source)?)
 }
 
-/// Locks a range of bytes for this open file description; `false` when another one holds it.
+/// Locks a range of bytes for this open file description; returns `false` if another one holds it.
 ///
-/// `exclusive` needs `fd` open for writing, shared for reading. A `length` of 0, or one past
-/// 2^63, locks to the end of all offsets. With `wait` the answer is always `true`. Duplicates of
-/// `fd` share the lock, and it goes when the last of them is closed (fcntl(2), F_OFD_SETLK).
+/// `exclusive` needs `fd` open for writing, shared for reading. A `length` of 0, or one past 2^63,
+/// locks to the end of all offsets. With `wait` it always returns `true`. Duplicates of `fd` share
+/// the lock, which ends when the last of them is closed (fcntl(2), F_OFD_SETLK).
 ///
 /// # Errors
 ///
-/// EBADF: `fd` is not open for this. EOVERFLOW: `offset` is past 2^63. ENOLCK: no more locks.
+/// Fails with EBADF if `fd` is not open for this, EOVERFLOW if `offset` is past 2^63, ENOLCK
+/// without further locks.
 pub fn lock_range(
     fd: BorrowedFd<'_>,
     exclusive: bool,
@@ -145,17 +155,17 @@ pub fn lock_range(
 ///
 /// # Errors
 ///
-/// As [`lock_range`].
+/// Fails as [`lock_range`] does.
 pub fn unlock_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
     set_lock(fd, libc::F_OFD_SETLK, libc::F_UNLCK, offset, length)
 }
 
-/// Whether a POSIX lock (fcntl(2), F_SETLK) of this process covers part of a range that it wants
-/// to lock for writing by [`lock_range`]: the two kinds conflict in one process, too.
+/// Returns true if a POSIX lock (fcntl(2), F_SETLK) of this process covers part of a range that
+/// [`lock_range`] is to lock for writing: the two kinds conflict in one process, too.
 ///
 /// # Errors
 ///
-/// As [`lock_range`].
+/// Fails as [`lock_range`] does.
 pub fn is_locked_by_this_process(
     fd: BorrowedFd<'_>,
     offset: u64,
@@ -167,16 +177,16 @@ pub fn is_locked_by_this_process(
         // frame until the call has returned.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) }
     })?;
-    // Of an open file description's lock the kernel says -1.
+    // The kernel reports the lock of an open file description with -1.
     let is_some = libc::c_int::from(lock.l_type) != libc::F_UNLCK;
     Ok(is_some && u32::try_from(lock.l_pid).is_ok_and(|pid| pid == std::process::id()))
 }
 
-/// Writes zeros to `[start, end)`; on a descriptor without O_DIRECT.
+/// Writes zeros to `[start, end)`, on a descriptor without O_DIRECT.
 ///
 /// # Errors
 ///
-/// Those of pwrite(2): ENOSPC, EDQUOT, EFBIG, EIO. EBADF: not open for writing.
+/// Fails as pwrite(2) does: ENOSPC, EDQUOT, EFBIG, EIO; EBADF if it is not open for writing.
 pub fn write_zeros(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<(), Errno> {
     const ZEROS: [u8; 4096] = [0; 4096];
     let mut at = start;
@@ -255,7 +265,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::{FileExt, MetadataExt};
 
-    /// Two open file descriptions of one file.
+    /// Opens two file descriptions of one file.
     fn twice() -> (tempfile::NamedTempFile, File) {
         let first = tempfile::NamedTempFile::new().unwrap();
         let second = OpenOptions::new().read(true).write(true).open(first.path()).unwrap();

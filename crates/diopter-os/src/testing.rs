@@ -1,4 +1,4 @@
-//! What tests of a process's life need and safe code can't do: fork, limits, another user, a
+//! Operations on processes that tests need and safe code cannot do: fork, limits, another user, a
 //! seccomp filter, a storm of signals, the table of signal actions. For tests only, behind a
 //! feature.
 
@@ -21,13 +21,13 @@ pub const REGISTER_FILES: u32 = 13;
 /// `IORING_REGISTER_RING_FDS`, linux/io_uring.h.
 pub const REGISTER_RING: u32 = 20;
 
-/// How a forked child exits when what it ran panicked.
+/// Exit status of a forked child whose body panicked.
 const CHILD_PANICKED: i32 = 101;
 
 /// The real-time signals, `SIGRTMAX` included.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
-/// What the process of [`in_own_process`] finds in its environment: the name of its test.
+/// The environment variable of the process of [`in_own_process`]: the name of its test.
 const OWN_PROCESS: &str = "DIOPTER_OWN_PROCESS";
 
 /// Begins the line of a skip, which `diopter-skip` writes.
@@ -48,17 +48,17 @@ pub(crate) fn is_ext_arg_masked() -> bool {
     EXT_ARG_IS_MASKED.load(Ordering::Relaxed)
 }
 
-/// Whether this process runs one test alone, for [`in_own_process`].
+/// Returns true if this process runs one test alone, for [`in_own_process`].
 #[must_use]
 pub fn is_own_process() -> bool {
     std::env::var_os(OWN_PROCESS).is_some()
 }
 
-/// Runs `body` in a process of its own: this test binary again, with the test `name` of `module`
-/// (`module_path!()`) alone. Answers the output here, and `None` there.
+/// Runs `body` in a separate process: this test binary again, with the test `name` of `module`
+/// (`module_path!()`) alone. Returns the output in the caller, and `None` in that process.
 ///
 /// # Panics
-/// When the test binary can't be run again.
+/// Panics if the test binary cannot be run again.
 pub fn in_own_process(module: &str, name: &str, body: impl FnOnce()) -> Option<Output> {
     let full_name = match module.split_once("::") {
         Some((_crate, modules)) => format!("{modules}::{name}"),
@@ -75,10 +75,10 @@ pub fn in_own_process(module: &str, name: &str, body: impl FnOnce()) -> Option<O
     Some(command.output().expect("the test binary runs again"))
 }
 
-/// [`in_own_process`] for a `body` that must not fail. Its skips are printed here too.
+/// Runs a `body` that must not fail like [`in_own_process`]. Its skips are printed here too.
 ///
 /// # Panics
-/// When `body` did there, with what it printed; when there is no such test.
+/// Panics if `body` failed, with its output, or if there is no such test.
 pub fn check_in_own_process(module: &str, name: &str, body: impl FnOnce()) {
     let Some(output) = in_own_process(module, name, body) else { return };
     let [stdout, stderr] =
@@ -103,7 +103,7 @@ pub struct Forked {
 /// A lock that another thread of this process holds stays locked in the child.
 ///
 /// # Errors
-/// Those of fork.
+/// Fails as fork does.
 pub fn fork(body: impl FnOnce()) -> io::Result<Forked> {
     // SAFETY: the child has this thread's whole state. It goes on in ordinary code, as the programs
     // do whose life is tested; the C library keeps its allocator usable across a fork.
@@ -121,7 +121,7 @@ impl Forked {
     /// Waits for the child's end.
     ///
     /// # Errors
-    /// Those of waitpid.
+    /// Fails as waitpid does.
     pub fn wait(self) -> io::Result<ExitStatus> {
         let mut status = 0;
         loop {
@@ -138,7 +138,7 @@ impl Forked {
     }
 }
 
-/// Ends this process by `SIGALRM` after so many seconds, so that a test that hangs fails instead.
+/// Ends this process by `SIGALRM` after `seconds`, so that a test that hangs fails instead.
 pub fn end_after(seconds: u32) {
     // SAFETY: arming the process's alarm clock touches no memory.
     unsafe { libc::alarm(seconds) };
@@ -158,7 +158,7 @@ pub enum Limit {
 /// Sets a soft limit; the hard limit stays.
 ///
 /// # Errors
-/// Those of setrlimit.
+/// Fails as setrlimit does.
 pub fn set_limit(limit: Limit, value: u64) -> io::Result<()> {
     let resource = match limit {
         Limit::OpenFiles => libc::RLIMIT_NOFILE,
@@ -176,7 +176,7 @@ pub fn set_limit(limit: Limit, value: u64) -> io::Result<()> {
 /// Makes this process one of the user and group `id`, without capabilities and other groups.
 ///
 /// # Errors
-/// `EPERM` for anyone but root.
+/// Fails with `EPERM` for other users than root.
 pub fn become_user(id: u32) -> io::Result<()> {
     // SAFETY: with a count of 0 the list is not read.
     check(unsafe { libc::setgroups(0, std::ptr::null()) })?;
@@ -186,18 +186,18 @@ pub fn become_user(id: u32) -> io::Result<()> {
     check(unsafe { libc::setresuid(id, id, id) })
 }
 
-/// Whether this process is root's.
+/// Returns true if this process runs as root.
 #[must_use]
 pub fn is_root() -> bool {
     // SAFETY: no arguments, and it can't fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// From here on the kernel answers every io_uring call of this process with `errno`, as a
-/// container's seccomp filter does. There is no way back.
+/// Makes the kernel fail every later io_uring call of this process with `errno`, as a container's
+/// seccomp filter does. It cannot be undone.
 ///
 /// # Errors
-/// Those of seccomp.
+/// Fails as seccomp does.
 pub fn refuse_uring(errno: Errno) -> io::Result<()> {
     let numbers = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
     let [setup, enter, register] = numbers.map(number);
@@ -211,11 +211,11 @@ pub fn refuse_uring(errno: Errno) -> io::Result<()> {
     ])
 }
 
-/// From here on the kernel answers every call of Linux AIO of this process with `errno`. There is
-/// no way back.
+/// Makes the kernel fail every later call of Linux AIO of this process with `errno`. It cannot be
+/// undone.
 ///
 /// # Errors
-/// Those of seccomp.
+/// Fails as seccomp does.
 pub fn refuse_aio(errno: Errno) -> io::Result<()> {
     let numbers = [libc::SYS_io_setup, libc::SYS_io_submit, libc::SYS_io_getevents];
     let [setup, submit, getevents] = numbers.map(number);
@@ -229,11 +229,11 @@ pub fn refuse_aio(errno: Errno) -> io::Result<()> {
     ])
 }
 
-/// From here on the kernel answers the registration `opcode` of any ring with `errno`, as a kernel
-/// does that is too old for it. There is no way back.
+/// Makes the kernel fail the registration `opcode` of every ring with `errno`, as a kernel does
+/// that is too old for it. It cannot be undone.
 ///
 /// # Errors
-/// Those of seccomp.
+/// Fails as seccomp does.
 pub fn refuse_uring_registration(opcode: u32, errno: Errno) -> io::Result<()> {
     install(&mut [
         load(SECCOMP_NUMBER),
@@ -310,7 +310,7 @@ impl SignalStorm {
     /// Starts signalling this thread every `interval`.
     ///
     /// # Errors
-    /// Those of sigaction and timer_create.
+    /// Fails as sigaction and timer_create do.
     pub fn start(interval: Duration) -> io::Result<SignalStorm> {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(|| install_handler().expect("SIGUSR1 can be handled"));
@@ -334,7 +334,7 @@ impl SignalStorm {
         Ok(storm)
     }
 
-    /// Signals handled since the start, in the whole process.
+    /// Returns the number of signals handled since the start, in the whole process.
     #[must_use]
     pub fn seen(&self) -> u64 {
         SIGNALS_SEEN.load(Ordering::Relaxed) - self.seen_before
@@ -345,7 +345,7 @@ impl Drop for SignalStorm {
     fn drop(&mut self) {
         // SAFETY: the timer was made by `start` and is deleted once.
         let deleted = unsafe { libc::timer_delete(self.timer) };
-        debug_assert_eq!(deleted, 0, "an own timer can be deleted");
+        debug_assert_eq!(deleted, 0, "timer_delete of an existing timer");
     }
 }
 
@@ -363,18 +363,16 @@ fn install_handler() -> io::Result<()> {
     check(unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) })
 }
 
-/// What this process does on a signal.
+/// The action of this process on a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalAction {
-    /// Which signal.
     pub signal: i32,
     /// Address of the handler, or one of `SIG_DFL` and `SIG_IGN`.
     pub handler: usize,
-    /// Its flags.
     pub flags: i32,
 }
 
-/// What this process does on each signal that a program can handle.
+/// Returns the action on each signal that a program can handle.
 #[must_use]
 pub fn signal_actions() -> Vec<SignalAction> {
     let action_of = |signal| {
@@ -388,10 +386,10 @@ pub fn signal_actions() -> Vec<SignalAction> {
     SIGNALS.filter_map(action_of).collect()
 }
 
-/// Bytes of `[start, start + length)` that are mapped in this process.
+/// Returns the bytes of `[start, start + length)` that are mapped in this process.
 ///
 /// # Panics
-/// Without /proc.
+/// Panics without /proc.
 #[must_use]
 pub fn mapped_bytes(start: usize, length: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");

@@ -1,24 +1,35 @@
-//! `Ring`: io_uring for bios of a slab. Each optional feature is tried, and dropped by itself when
-//! the kernel refuses it. No retries of I/O.
+//! `Ring`: io_uring for bios of a slab. Each optional feature is tried, and dropped if the kernel
+//! refuses it. No retries of I/O.
 
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
+use io_uring::{EnterFlags, IoUring, opcode, types};
 
-use crate::buf::{IoBuf, Registration};
 use crate::errno::Errno;
 use crate::fork;
 use crate::object::{ObjectHandle, OpenObject};
-use crate::op::{BioId, BioResult, BioSpec, Op};
+use crate::op::{BioId, BioResult};
 use crate::rw;
 use crate::slab::Slab;
 
-#[path = "polling.rs"]
+mod entries;
+mod notify;
+mod offered;
 mod polling;
+mod register;
+mod resources;
+mod set_up;
+mod stall;
+
 pub use polling::is_direct;
+
+use entries::Entries;
+use register::{register_ring, unregister_ring};
+use set_up::set_up;
+use stall::{Stall, TIMER_USER_DATA};
 
 /// `user_data` of cancel requests, whose own completions carry nothing. No bio has it: an index is
 /// below the number of slots.
@@ -27,22 +38,12 @@ const CANCEL_USER_DATA: u64 = u64::MAX;
 /// Registered file slots of one ring.
 const FIXED_FILES: u32 = 64;
 
-/// Rounds of cancel-and-reap on drop; each waits up to [`DRAIN_WAIT`]. What is held after that is
-/// leaked.
+/// Rounds of cancel-and-reap on drop; each waits up to [`DRAIN_WAIT`]. Bios that are still held
+/// then are leaked.
 const DRAIN_ROUNDS: u32 = 50;
 const DRAIN_WAIT: Duration = Duration::from_millis(100);
 
-/// io-uring's builders take a plain or a registered descriptor by type; this picks by value.
-macro_rules! with_target {
-    ($target:expr, $t:ident => $build:expr) => {
-        match $target {
-            Target::Fd($t) => $build,
-            Target::Fixed($t) => $build,
-        }
-    };
-}
-
-/// Which optional features to try.
+/// Optional features to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingWanted {
     /// `IORING_SETUP_SINGLE_ISSUER` (Linux 6.0).
@@ -57,11 +58,11 @@ pub struct RingWanted {
     pub registered_files: bool,
     /// Registered buffers are allowed.
     pub registered_buffers: bool,
-    /// `IORING_SETUP_SQPOLL`, and how long its thread stays awake; never dropped by itself.
+    /// `IORING_SETUP_SQPOLL`, with the time that its thread stays awake; never dropped silently.
     pub sqpoll: Option<Duration>,
-    /// `IORING_SETUP_IOPOLL`: completions are looked for, not told by interrupts; never dropped by
-    /// itself. Such a ring serves reads and writes past the page cache, of devices with polled
-    /// queues, and answers `EOPNOTSUPP` or `EINVAL` to all else.
+    /// `IORING_SETUP_IOPOLL`: completions are polled for, not signalled by interrupts; never
+    /// dropped silently. Such a ring serves reads and writes with O_DIRECT, of devices with polled
+    /// queues, and fails all others with `EOPNOTSUPP` or `EINVAL`.
     pub iopoll: bool,
 }
 
@@ -90,19 +91,18 @@ impl RingWanted {
     };
 }
 
-/// What is in force after set-up: the same fields as [`RingWanted`], and how many buffers are
-/// registered.
+/// The features in force after set-up, and the number of registered buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingFeatures {
-    /// What the kernel granted of what was wanted.
+    /// The granted part of the requested features.
     pub granted: RingWanted,
     /// Buffers registered now.
     pub buffers: u16,
 }
 
-/// An io_uring whose operations are bios of one slab. Stays on the thread that made it.
+/// An io_uring whose operations are bios of one slab. It stays on the thread that made it.
 pub struct Ring {
-    /// Dropped by hand: a ring that can't be drained must not be unmapped under its own
+    /// Dropped by hand: a ring that cannot be drained must not be unmapped under its own
     /// completions.
     ring: ManuallyDrop<IoUring>,
     slab: Slab,
@@ -112,10 +112,10 @@ pub struct Ring {
     features: RingFeatures,
     /// Accepted bios whose completion was not reaped yet.
     held: u32,
-    /// What was pushed last into each entry of the submission queue; `None` for what is no bio. Of
-    /// the newest, as many as the queue is long were not taken by the kernel yet.
+    /// The last entry pushed into each index of the submission queue; `None` for an entry without a
+    /// bio. The kernel has not yet taken the newest ones, as many as the queue is long.
     pushed: Box<[Option<BioId>]>,
-    /// How often something was pushed.
+    /// Number of entries pushed so far.
     tail: usize,
     /// The errno with which the kernel refused the ring. It is not entered again.
     refused: Option<Errno>,
@@ -124,17 +124,17 @@ pub struct Ring {
     /// The same slots: the object. It stays until the kernel has let go of it, so that no other
     /// file gets its number, and no bio in the submission queue another file by its slot.
     files_owned: Vec<Option<OpenObject>>,
-    /// How many of the slots, from the first on, were ever used.
+    /// Number of slots, from the first on, that were ever used.
     files_used: usize,
-    /// Notices bios that do not come back.
+    /// Detects bios that do not complete.
     stall: Stall,
     /// The process that set it up, by generation of fork.
     generation: u64,
 }
 
 impl Ring {
-    /// A ring with room for `entries` bios. Features that the kernel refuses are dropped one by
-    /// one.
+    /// Creates a ring with room for `entries` bios. Features that the kernel refuses are dropped
+    /// one by one.
     ///
     /// # Errors
     /// The errno of a plain `io_uring_setup`: `EPERM` or `ENOSYS` where io_uring is forbidden or
@@ -169,120 +169,23 @@ impl Ring {
         })
     }
 
-    /// What is in force.
+    /// Returns the features in force.
     #[must_use]
     pub fn features(&self) -> RingFeatures {
         self.features
     }
 
-    /// Accepted bios that were not reaped yet.
+    /// Returns the number of accepted bios that were not reaped yet.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// Registers buffers with the kernel, which pins them once instead of for each bio. Once per
-    /// ring.
-    ///
-    /// # Errors
-    /// `ENOMEM` past RLIMIT_MEMLOCK, `EBUSY` when buffers are registered already; nothing changes
-    /// then.
-    pub fn register_buffers(&mut self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
-        if !self.features.granted.registered_buffers {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let count = u16::try_from(buffers.len()).map_err(|_| Errno::EINVAL)?;
-        let iovecs: Vec<libc::iovec> = buffers
-            .iter()
-            .map(|buf| libc::iovec { iov_base: buf.as_raw().cast(), iov_len: buf.mapped() })
-            .collect();
-        // SAFETY: the kernel pins the pages of each mapping itself; a mapping that goes away later
-        // leaves the pinned pages to the ring alone, so no other owner of that memory is ever
-        // written to.
-        let registered = unsafe { self.ring.submitter().register_buffers(&iovecs) };
-        if let Err(error) = registered {
-            // What was registered before stays in force.
-            self.features.granted.registered_buffers = self.features.buffers > 0;
-            return Err(errno_of(&error));
-        }
-        self.features.buffers = count;
-        for (index, buf) in (0..count).zip(buffers.iter_mut()) {
-            buf.set_registration(Registration { ring: self.serial, index });
-        }
-        Ok(())
-    }
-
-    /// Puts a file into the ring's table; bios of that object skip the descriptor look-up from then
-    /// on. The ring keeps the file open until [`Ring::unregister_file`] or its own end. One that is
-    /// in the table already stays there.
-    ///
-    /// # Errors
-    /// `ENOSPC` when the table is full, `EOPNOTSUPP` where the kernel granted none, `EBADF` for a
-    /// simulated disk; nothing changes then.
-    pub fn register_file(&mut self, object: &OpenObject) -> Result<(), Errno> {
-        if !self.features.granted.registered_files {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        if object.file().is_none() {
-            return Err(Errno::EBADF);
-        }
-        if self.files.contains(&Some(object.handle())) {
-            return Ok(());
-        }
-        self.clear_slots();
-        let slot = self.files_owned.iter().position(Option::is_none).ok_or(Errno::ENOSPC)?;
-        self.update_file(slot, object.handle().raw_fd())?;
-        self.files[slot] = Some(object.handle());
-        self.files_owned[slot] = Some(object.clone());
-        self.files_used = self.files_used.max(slot + 1);
-        Ok(())
-    }
-
-    /// Takes a file out of the table.
-    pub fn unregister_file(&mut self, object: &OpenObject) {
-        for file in &mut self.files {
-            if *file == Some(object.handle()) {
-                *file = None;
-            }
-        }
-        self.clear_slots();
-    }
-
-    /// Empties the slots of files that were taken out, as soon as nothing in the submission queue
-    /// names them. A slot that the kernel does not clear keeps its file.
-    fn clear_slots(&mut self) {
-        let is_left = |(file, owned): (&Option<ObjectHandle>, &Option<OpenObject>)| {
-            file.is_none() && owned.is_some()
-        };
-        if !self.files.iter().zip(&self.files_owned).any(is_left) {
-            return;
-        }
-        if self.sq_len() > 0 {
-            // What is not taken now leaves the slots to a later call.
-            self.enter(0, None).unwrap_or(());
-            if self.sq_len() > 0 {
-                return;
-            }
-        }
-        for slot in 0..self.files.len() {
-            let is_left = is_left((&self.files[slot], &self.files_owned[slot]));
-            if is_left && self.update_file(slot, -1).is_ok() {
-                self.files_owned[slot] = None;
-            }
-        }
-    }
-
-    fn update_file(&self, slot: usize, fd: i32) -> Result<(), Errno> {
-        let slot = u32::try_from(slot).map_err(|_| Errno::EINVAL)?;
-        let updated = self.ring.submitter().register_files_update(slot, &[fd]);
-        updated.map(|_| ()).map_err(|error| errno_of(&error))
-    }
-
-    /// Accepts the first of these built bios, as many as the submission queue has room for; answers
-    /// how many. Nothing changed for the others.
+    /// Accepts the first of these built bios, as many as the submission queue has room for, and
+    /// returns their number. The others are unchanged.
     ///
     /// # Panics
-    /// For a bio that is not freshly built.
+    /// Panics if a bio is not freshly built.
     pub fn queue(&mut self, ids: &[BioId]) -> usize {
         let room = self.pushed.len() - self.sq_len() as usize;
         let accepted = &ids[..ids.len().min(room)];
@@ -303,13 +206,13 @@ impl Ring {
         accepted.len()
     }
 
-    /// Submits what was queued, waits for at least `want` completions but no longer than `timeout`,
-    /// and appends every completion at hand to `done`. One system call unless interrupted.
+    /// Submits the queued bios, waits for at least `want` completions but no longer than `timeout`,
+    /// and appends every available completion to `done`. One system call unless interrupted.
     ///
     /// # Errors
-    /// The errno of `io_uring_enter` when the ring itself is broken; bios that the kernel has not
-    /// seen are in `done` with that errno. Interruption (`EINTR`), a full completion queue and a
-    /// time-out are not errors: `done` just holds what there is.
+    /// Fails with the errno of `io_uring_enter` if the ring itself is broken; bios that the kernel
+    /// has not seen are in `done` with that errno. Interruption (`EINTR`), a full completion queue
+    /// and a time-out are not errors: `done` has the completions so far.
     pub fn turn(
         &mut self,
         want: u32,
@@ -348,7 +251,7 @@ impl Ring {
         }
     }
 
-    /// One `io_uring_enter`. GETEVENTS also when nothing is waited for: with DEFER_TASKRUN
+    /// Calls `io_uring_enter` once. GETEVENTS is set even without a wait: with DEFER_TASKRUN
     /// completions are posted only then.
     fn enter(&mut self, want: u32, timeout: Option<Duration>) -> Result<(), Errno> {
         if let Some(errno) = self.refused {
@@ -413,15 +316,14 @@ impl Ring {
                 _ => {}
             }
             let id = BioId::from_user_data(completion.user_data());
-            // A completion entry is the kernel's word that it is done with the bio's memory.
+            // A completion entry proves that the kernel is done with the bio's memory.
             self.slab.finish(id);
             self.held -= 1;
             done.push((id, result_of(completion.result())));
         }
     }
 
-    /// Asks the kernel to cancel a bio. Best effort: the bio's own completion tells what became of
-    /// it.
+    /// Asks the kernel to cancel a bio. Best effort: the bio's own completion reports its result.
     pub fn cancel(&mut self, id: BioId) {
         if !self.slab.is_held(id) {
             return;
@@ -436,12 +338,11 @@ impl Ring {
         }
     }
 
-    /// Sends a NOP through the ring and waits for it: proof that submission and completion work
-    /// here.
+    /// Sends a NOP through the ring and waits for it: proof that submission and completion work.
     ///
     /// # Errors
-    /// The errno of `io_uring_enter`, `ETIMEDOUT` when nothing came back, `EBUSY` while bios are
-    /// held.
+    /// Fails with the errno of `io_uring_enter`, `ETIMEDOUT` if nothing came back, `EBUSY` while
+    /// bios are held.
     pub fn nop(&mut self, timeout: Duration) -> Result<(), Errno> {
         if self.held > 0 {
             return Err(Errno::EBUSY);
@@ -456,12 +357,13 @@ impl Ring {
         if came_back { Ok(()) } else { Err(Errno::ETIMEDOUT) }
     }
 
-    /// Runs one bio synchronously, past the ring.
+    /// Runs one bio synchronously, without the ring.
     pub fn run_now(&mut self, id: BioId) -> BioResult {
         rw::run_now(&self.slab, id)
     }
 
-    /// Cancels and waits until no bio is held; `false` if that could not be proven in bounded time.
+    /// Cancels and waits until no bio is held; returns `false` if that could not be proven in
+    /// bounded time.
     fn drain(&mut self) -> bool {
         let mut done = Vec::new();
         for _ in 0..DRAIN_ROUNDS {
@@ -490,8 +392,8 @@ impl Drop for Ring {
         }
         if self.drain() {
             if let Some(index) = self.enter_index.take() {
-                // Registered, the ring would outlive its descriptor. Failing leaks it until the
-                // thread ends.
+                // Left registered, the ring would outlive its descriptor. A failure leaks it until
+                // the thread ends.
                 unregister_ring(self.ring.as_raw_fd(), index);
             }
             // SAFETY: dropped once, here, and not used afterwards.
@@ -502,78 +404,7 @@ impl Drop for Ring {
     }
 }
 
-/// Makes the kernel's entries for held bios.
-struct Entries<'r> {
-    slab: &'r Slab,
-    files: &'r [Option<ObjectHandle>],
-    serial: u64,
-    /// Whether any buffer is registered.
-    has_buffers: bool,
-}
-
-impl Entries<'_> {
-    #[inline]
-    fn of(&self, id: BioId) -> squeue::Entry {
-        let spec = self.slab.spec(id);
-        match self.files.iter().position(|file| *file == Some(spec.object)) {
-            Some(slot) => {
-                let slot = u32::try_from(slot).expect("below FIXED_FILES");
-                self.entry_for(id, &spec, Target::Fixed(types::Fixed(slot)))
-            }
-            None => self.entry_for(id, &spec, Target::Fd(types::Fd(spec.object.raw_fd()))),
-        }
-    }
-
-    #[inline]
-    fn entry_for(&self, id: BioId, spec: &BioSpec, target: Target) -> squeue::Entry {
-        let (iovecs, count) = self.slab.iovecs(id);
-        let flags = spec.flags.raw();
-        let registered = spec
-            .span
-            .filter(|_| self.has_buffers)
-            .and_then(|span| self.slab.registration(span.memory))
-            .filter(|registration| registration.ring == self.serial && count == 1);
-        let only = || {
-            // SAFETY: a read or write has at least one segment, and the bio is held.
-            unsafe { iovecs.read() }
-        };
-        match (spec.op, registered) {
-            (Op::Read, Some(Registration { index, .. })) => {
-                let base = only().iov_base.cast();
-                with_target!(target, t => opcode::ReadFixed::new(t, base, spec.length(), index)
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Write, Some(Registration { index, .. })) => {
-                let base = only().iov_base.cast_const().cast();
-                with_target!(target, t => opcode::WriteFixed::new(t, base, spec.length(), index)
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Read, None) if count == 1 => {
-                let base = only().iov_base.cast();
-                with_target!(target, t => opcode::Read::new(t, base, spec.length())
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Write, None) if count == 1 => {
-                let base = only().iov_base.cast_const().cast();
-                with_target!(target, t => opcode::Write::new(t, base, spec.length())
-                    .offset(spec.offset).rw_flags(flags).build())
-            }
-            (Op::Read, None) => with_target!(target, t => opcode::Readv::new(t, iovecs, count)
-                .offset(spec.offset).rw_flags(flags).build()),
-            (Op::Write, None) => with_target!(target, t => opcode::Writev::new(t, iovecs, count)
-                .offset(spec.offset).rw_flags(flags).build()),
-            (Op::SyncData, _) => with_target!(target, t => opcode::Fsync::new(t)
-                .flags(types::FsyncFlags::DATASYNC).build()),
-            (Op::SyncAll, _) => with_target!(target, t => opcode::Fsync::new(t).build()),
-            (Op::Allocate(length), _) => {
-                with_target!(target, t => opcode::Fallocate::new(t, length)
-                .offset(spec.offset).mode(libc::FALLOC_FL_KEEP_SIZE).build())
-            }
-        }
-    }
-}
-
-/// Notes what was pushed, in the place of the submission queue's entry.
+/// Records a pushed entry, at the index of the submission queue's entry.
 #[inline]
 fn note_pushed(pushed: &mut [Option<BioId>], tail: &mut usize, id: Option<BioId>) {
     // The queue's length is a power of two.
@@ -581,10 +412,8 @@ fn note_pushed(pushed: &mut [Option<BioId>], tail: &mut usize, id: Option<BioId>
     *tail = tail.wrapping_add(1);
 }
 
-enum Target {
-    Fd(types::Fd),
-    Fixed(types::Fixed),
-}
+/// `IORING_ENTER_REGISTERED_RING`, linux/io_uring.h.
+const ENTER_REGISTERED_RING: u32 = 1 << 4;
 
 /// `struct io_uring_getevents_arg`, linux/io_uring.h.
 #[repr(C)]
@@ -595,77 +424,7 @@ struct EventsArgument {
     timespec: *const types::Timespec,
 }
 
-/// `struct io_uring_rsrc_update`, linux/io_uring.h.
-#[repr(C)]
-struct ResourceUpdate {
-    offset: u32,
-    reserved: u32,
-    data: u64,
-}
-
-// Of linux/io_uring.h. The io-uring crate registers a ring with a `Submitter` that borrows it, so
-// the index can't be kept beside the ring.
-const ENTER_REGISTERED_RING: u32 = 1 << 4;
-const REGISTER_RING_FDS: u32 = 20;
-const UNREGISTER_RING_FDS: u32 = 21;
-
-/// Registers a ring for this thread (at most 16 of them); answers its index.
-fn register_ring(fd: RawFd) -> Result<u32, Errno> {
-    let data = u64::from(fd.cast_unsigned());
-    let mut update = ResourceUpdate { offset: u32::MAX, reserved: 0, data };
-    update_ring_fds(fd, REGISTER_RING_FDS, &mut update)?;
-    Ok(update.offset)
-}
-
-fn unregister_ring(fd: RawFd, index: u32) {
-    let mut update = ResourceUpdate { offset: index, reserved: 0, data: 0 };
-    update_ring_fds(fd, UNREGISTER_RING_FDS, &mut update).unwrap_or(());
-}
-
-fn update_ring_fds(fd: RawFd, opcode: u32, update: &mut ResourceUpdate) -> Result<(), Errno> {
-    // SAFETY: the kernel reads and writes one `io_uring_rsrc_update`, which `update` is, during the
-    // call only.
-    let answer = unsafe {
-        libc::syscall(libc::SYS_io_uring_register, fd, opcode, std::ptr::from_mut(update), 1)
-    };
-    // The answer is the number of rings that were updated.
-    if answer == 1 { Ok(()) } else { Err(Errno::last()) }
-}
-
-fn set_up(entries: u32, wanted: RingWanted) -> Result<(IoUring, RingWanted), Errno> {
-    let mut granted = wanted;
-    loop {
-        let mut builder = IoUring::builder();
-        builder.dontfork().setup_clamp();
-        polling::ask(&mut builder, &mut granted);
-        if granted.single_issuer {
-            builder.setup_single_issuer();
-        }
-        if granted.defer_taskrun && granted.single_issuer {
-            builder.setup_defer_taskrun();
-        } else {
-            granted.defer_taskrun = false;
-        }
-        if granted.coop_taskrun {
-            builder.setup_coop_taskrun();
-        }
-        let error = match builder.build(entries) {
-            Ok(ring) => return Offered::by(&ring).check(granted).map(|()| (ring, granted)),
-            Err(error) => errno_of(&error),
-        };
-        // Newest first; each is dropped by itself. An errno other than EINVAL is not about flags.
-        let dropped =
-            [&mut granted.defer_taskrun, &mut granted.single_issuer, &mut granted.coop_taskrun]
-                .into_iter()
-                .find(|flag| **flag);
-        match dropped {
-            Some(flag) if error == Errno::EINVAL => *flag = false,
-            _ => return Err(error),
-        }
-    }
-}
-
-/// Descriptors that this process may have open (`RLIMIT_NOFILE`).
+/// Returns the limit of this process's open descriptors (`RLIMIT_NOFILE`).
 #[must_use]
 pub fn descriptors_max() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
@@ -678,13 +437,6 @@ fn errno_of(error: &std::io::Error) -> Errno {
 fn result_of(raw: i32) -> BioResult {
     u32::try_from(raw).map_err(|_| Errno::from_raw(raw.wrapping_neg()))
 }
-
-mod notify;
-mod offered;
-mod stall;
-
-use offered::Offered;
-use stall::{Stall, TIMER_USER_DATA};
 
 #[cfg(test)]
 #[path = "uring_tests.rs"]

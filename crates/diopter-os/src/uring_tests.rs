@@ -1,5 +1,5 @@
-//! The ring on this kernel: bytes there and back, each feature by itself, what is registered and
-//! what is refused. How a ring ends, and what interrupts it, is tested in `tests/ring_life.rs`.
+//! The ring on this kernel: transfers, each feature by itself, registrations and refusals.
+//! `tests/ring_life.rs` tests interruptions and the end of a ring.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
@@ -8,8 +8,9 @@ use std::os::unix::fs::FileExt;
 use diopter_skip::{Capability, skip};
 
 use super::*;
+use crate::buf::IoBuf;
 use crate::memory::{Lent, MemoryId};
-use crate::op::{BioDraft, RwFlags, Span};
+use crate::op::{BioDraft, BioSpec, Op, RwFlags, Span};
 use crate::slab::SlabShape;
 use crate::testing;
 
@@ -24,7 +25,7 @@ fn slab() -> Slab {
     Slab::new(SlabShape { bios: 256, segments_per_bio: 8, memories: 128 })
 }
 
-/// A ring, or the reason that there can be none here.
+/// Returns a ring, or prints why there is none here.
 fn ring_of(slab: &Slab, entries: u32, wanted: RingWanted) -> Option<Ring> {
     match Ring::new(slab, entries, wanted) {
         Ok(ring) => Some(ring),
@@ -68,12 +69,12 @@ fn span(memory: MemoryId, start: usize, length: u32) -> Option<Span> {
     Some(Span::new(memory, start, length))
 }
 
-/// How a loan is drained whose scope leaves no bio held; asked, it ends the process.
+/// The `drain` of a loan whose scope leaves no bio held; a call ends the process.
 fn nothing_is_held(_: &mut Ring) -> bool {
     false
 }
 
-/// One bio through the ring.
+/// Runs one bio through the ring.
 fn run(ring: &mut Ring, spec: BioDraft<'_>) -> BioResult {
     let slab = ring.slab.clone();
     let id = slab.build(spec).expect("a slot");
@@ -88,7 +89,7 @@ fn run(ring: &mut Ring, spec: BioDraft<'_>) -> BioResult {
     done[0].1
 }
 
-/// Writes, vectored and not, a flush of each kind, and reads of both kinds.
+/// Checks writes, vectored and not, a flush of each kind, and reads of both kinds.
 fn check_round_trip(slab: &Slab, ring: &mut Ring) {
     let file = file_of(&[b'.'; 10]);
     let one = adopted(slab, b"one");
@@ -189,7 +190,7 @@ fn a_ring_that_the_kernel_refuses_is_its_errno() {
     testing::check_in_own_process(module_path!(), name, || {
         for errno in [Errno::EPERM, Errno::ENOSYS] {
             testing::refuse_uring(errno).expect("seccomp");
-            // Of several filters the last one's errno is answered.
+            // Of several filters the errno of the last one is returned.
             let refused = Ring::new(&slab(), 8, RingWanted::ALL).map(|_| ());
             assert_eq!(refused, Err(errno));
         }
@@ -263,7 +264,7 @@ fn an_unregistered_file_is_closed_with_its_last_descriptor() {
     assert_eq!(ring.queue(&[read]), 1);
     let mut done = Vec::new();
     ring.turn(1, Some(LONG), &mut done).expect("the ring works");
-    assert_eq!(done, [(read, Ok(0))], "nobody can write any more");
+    assert_eq!(done, [(read, Ok(0))], "no writer is left");
 }
 
 #[test]
@@ -291,7 +292,7 @@ fn a_registered_buffer_is_what_the_kernel_reads_and_writes() {
     }
     slab.fill_zero(plain, 4096, 10);
     let of = |memory| released(&slab, memory)[4096 + 10];
-    // Its pinned pages have what was read, so a write of it moves these bytes.
+    // Its pinned pages have the bytes of the read, so a write of it moves these bytes.
     assert_eq!(run(&mut ring, spec(Op::Write, &file, 8192, span(second, 4000, 200))), Ok(200));
     assert_eq!((of(first), of(second), of(plain)), (b'f', 0, b'f'));
     assert_eq!(content(&file)[8192..], [[0; 96].as_slice(), &[b'f'; 104]].concat());

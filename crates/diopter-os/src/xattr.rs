@@ -1,5 +1,4 @@
-//! Extended attributes of an open file or directory: one value read or written whole. What a value
-//! means is decided above.
+//! Extended attributes of an open file or directory: reads or writes one value whole.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,15 +7,16 @@ use rustix::io::retry_on_intr;
 
 use crate::errno::Errno;
 
-/// The largest value that Linux has, in bytes: XATTR_SIZE_MAX of linux/limits.h, told by xattr(7).
+/// The largest value that Linux has, in bytes: XATTR_SIZE_MAX of linux/limits.h, see xattr(7).
 pub const VALUE_BYTES_MAX: usize = 65536;
 
-/// The value of attribute `name`, such as `user.color`; `None` where there is none.
+/// Returns the value of attribute `name`, such as `user.color`; `None` if there is none.
 ///
 /// # Errors
 ///
-/// EOPNOTSUPP: the file system keeps no attributes of that kind. EACCES, EPERM: not for this
-/// process. ERANGE or E2BIG: longer than [`VALUE_BYTES_MAX`]. EIO and others of the file system.
+/// Fails with EOPNOTSUPP if the file system keeps no attributes of that kind, EACCES or EPERM
+/// without permission, ERANGE or E2BIG if it is longer than [`VALUE_BYTES_MAX`], and EIO and others
+/// of the file system.
 pub fn get(fd: BorrowedFd<'_>, name: &str) -> Result<Option<Vec<u8>>, Errno> {
     let mut value = vec![0; VALUE_BYTES_MAX];
     let read = retry_on_intr(|| rustix::fs::fgetxattr(fd, name, &mut value[..]));
@@ -31,21 +31,21 @@ pub fn get(fd: BorrowedFd<'_>, name: &str) -> Result<Option<Vec<u8>>, Errno> {
     }
 }
 
-/// Gives a file an attribute that it does not have yet.
+/// Sets an attribute that the file does not have yet.
 ///
 /// # Errors
 ///
-/// EEXIST: it has one of that name. EOPNOTSUPP: no attributes of that kind here. ENOSPC, EDQUOT,
-/// ERANGE, E2BIG: no room for it. EACCES, EPERM, EROFS: not allowed.
+/// Fails with EEXIST if the file has it, EOPNOTSUPP without attributes of that kind, ENOSPC,
+/// EDQUOT, ERANGE or E2BIG without room, EACCES, EPERM or EROFS without permission.
 pub fn set_new(fd: BorrowedFd<'_>, name: &str, value: &[u8]) -> Result<(), Errno> {
     Ok(retry_on_intr(|| rustix::fs::fsetxattr(fd, name, value, XattrFlags::CREATE))?)
 }
 
-/// Sets an attribute, in place of the value that it has.
+/// Sets an attribute, and replaces its value.
 ///
 /// # Errors
 ///
-/// Those of [`set_new`] but EEXIST.
+/// Fails as [`set_new`] does, EEXIST aside.
 pub fn set(fd: BorrowedFd<'_>, name: &str, value: &[u8]) -> Result<(), Errno> {
     Ok(retry_on_intr(|| rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()))?)
 }
@@ -54,7 +54,7 @@ pub fn set(fd: BorrowedFd<'_>, name: &str, value: &[u8]) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// EACCES, EPERM, EROFS: not allowed. EIO and others of the file system.
+/// Fails with EACCES, EPERM or EROFS without permission, and EIO and others of the file system.
 pub fn remove(fd: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
     match retry_on_intr(|| rustix::fs::fremovexattr(fd, name)).map_err(Errno::from) {
         // Where the file system has no such attributes, there is nothing to remove.

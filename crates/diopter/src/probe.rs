@@ -1,5 +1,5 @@
-//! What the kernel, the file system and the device allow on one name, and what slows direct I/O
-//! down there. Facts are gathered here and judged in `findings`; nothing is changed, nothing
+//! The limits of the kernel, the file system and the device for one path, and the causes of slow
+//! direct I/O there. Facts are gathered here and judged in `findings`; nothing is changed, nothing
 //! printed.
 
 mod abilities;
@@ -34,10 +34,10 @@ pub(crate) use holders::{loops_over, mounts_of};
 pub use machine::{Kernel, MemoryLock};
 pub use mounts::Mount;
 
-/// Extents that are looked at; more than that is fragmented whatever follows.
+/// Limit of the extents that are read; a file with more is fragmented in any case.
 pub const EXTENTS_MAX: usize = 100_000;
 
-/// What a name is.
+/// The kind of file behind a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
     /// A regular file.
@@ -49,7 +49,7 @@ pub enum NameKind {
 }
 
 impl NameKind {
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,81 +60,81 @@ impl NameKind {
     }
 }
 
-/// What direct I/O on an open file or device is.
+/// Properties of direct I/O on an open file or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectFacts {
-    /// How far O_DIRECT means direct.
+    /// The transfers for which O_DIRECT means direct I/O.
     pub support: DirectSupport,
-    /// What it must be aligned to, and who says so.
+    /// Alignment that it needs, and its source.
     pub alignment: Alignment,
-    /// Whole-or-nothing writes, where there are any.
+    /// Limits of atomic writes, if there are any.
     pub atomic_write: Option<AtomicWrite>,
 }
 
-/// Why io_uring does not serve here.
+/// The reason that io_uring does not work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UringRefusal {
-    /// What was tried when it was refused: "set-up".
+    /// The step that failed: "set-up".
     pub step: &'static str,
-    /// The answer.
+    /// The error.
     pub errno: Errno,
-    /// `kernel.io_uring_disabled`: 0 allows it, 1 to a group, 2 to nobody; `None` where there is
-    /// none.
+    /// `kernel.io_uring_disabled`: 0 allows it, 1 allows it to a group, 2 forbids it; `None` if
+    /// there is none.
     pub sysctl: Option<u64>,
 }
 
-/// Everything that was found out about one name.
+/// All facts about one path.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The name.
+    /// The path that was probed.
     pub path: PathBuf,
-    /// What it is.
+    /// Its type.
     pub kind: NameKind,
     /// Bytes in it; `None` for a directory.
     pub size: Option<u64>,
     /// The running kernel.
     pub kernel: Kernel,
-    /// Where the file system is mounted, and how; `None` for a device.
+    /// The mount of the file system; `None` for a device.
     pub mount: Option<Mount>,
-    /// Places where the device itself, or a partition of it, is mounted.
+    /// Mount points of the device itself or of a partition of it.
     pub device_mounts: Vec<PathBuf>,
-    /// Limits of the block device below; `None` where there is no single one.
+    /// Limits of the block device below; `None` if there is no single one.
     pub queue: Option<BlockQueue>,
     /// Direct I/O on it; `None` for a directory.
     pub direct: Option<DirectFacts>,
-    /// Which backend serves it, and why.
+    /// The backend that serves it, and the reason.
     pub backend: BackendChoice,
-    /// Each backend, in the order of `auto`, and whether it works in this process.
+    /// Each backend, in the order of `auto`, with the result of its test in this process.
     pub backends: Vec<Ability>,
-    /// Options of io_uring that are asked for, and whether they can be had: `sqpoll`, and on a file
-    /// or device `iopoll`.
+    /// Optional features of io_uring with the result of their test: `sqpoll`, and on a file or
+    /// device `iopoll`.
     pub uring_options: Vec<Ability>,
-    /// Why io_uring does not work in this process, if it does not.
+    /// The reason that io_uring does not work in this process, if it does not.
     pub uring_refusal: Option<UringRefusal>,
-    /// Its extents; `None` where the file system tells none.
+    /// Its extents; `None` if the file system does not report them.
     pub extents: Option<ExtentSummary>,
-    /// How much of it is in the page cache; `None` where the kernel does not tell.
+    /// Its pages in the page cache; `None` if the kernel does not report them.
     pub cache: Option<Residency>,
-    /// How much memory this process may lock for registered buffers.
+    /// The memory that this process may lock for registered buffers.
     pub memory_lock: MemoryLock,
-    /// How a distributed file system has laid the file out; `None` where none has. What a directory
-    /// gives to new files is not looked at: it is a wish with gaps, and no layout.
+    /// The layout of the file on a distributed file system; `None` if it is on none. The default
+    /// layout of a directory is not read: it is incomplete, and applies to new files only.
     pub layout: Option<Result<ForeignLayout, ForeignError>>,
 }
 
-/// Facts about one name, and what follows from them.
+/// Facts about one path, and the findings from them.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// What was found out.
+    /// The facts.
     pub facts: Facts,
-    /// What slows direct I/O down, the worst first.
+    /// The causes of slow direct I/O, the worst first.
     pub findings: Vec<Finding>,
 }
 
-/// Looks at `path`, a file, a block device or a directory, opening it for reading only.
+/// Examines `path`, a file, a block device or a directory, opening it for reading only.
 ///
 /// # Errors
-/// [`SetupError`]: the name can't be opened, or the backend asked for by name does not work here.
+/// Fails with [`SetupError`] if the path cannot be opened, or if the named backend does not work.
 pub fn probe(path: &Path, backend: BackendKind) -> Result<Probe, SetupError> {
     let facts = gather(path, backend)?;
     let findings = findings(&facts);
@@ -218,8 +218,8 @@ fn extents_of(fd: BorrowedFd<'_>, size: u64) -> Option<ExtentSummary> {
     Some(ExtentSummary::of(&extents, size, EXTENTS_MAX))
 }
 
-/// The queue under a file system: by its device number, or by the device that it was mounted from
-/// where the number is the file system's own (btrfs).
+/// Returns the queue under a file system: by its device number, or by the device that it was
+/// mounted from if the number is the file system's own (btrfs).
 fn queue_of(device: u64, mount: Option<&Mount>) -> Option<BlockQueue> {
     BlockQueue::of_device(device).or_else(|| {
         let source = std::fs::metadata(&mount?.source).ok()?;
@@ -248,12 +248,12 @@ fn remedy_of(errno: Errno) -> &'static str {
         Errno::ENOENT | Errno::ENOTDIR => "check the path",
         Errno::EACCES | Errno::EPERM => "run as its owner, or as root",
         Errno::EINVAL => "name a file, a block device or a directory",
-        Errno::ELOOP => "the symbolic links go round in circles: name the file itself",
+        Errno::ELOOP => "the symbolic links form a loop: name the file itself",
         _ => "",
     }
 }
 
-/// The mount of an open descriptor is the kernel's own answer: paths can be mounted over.
+/// The mount of an open descriptor comes from the kernel: paths can be mounted over.
 fn mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
     let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     told.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()

@@ -41,7 +41,7 @@ fn an_image_whose_journal_must_be_replayed_is_refused() {
 fn a_path_that_is_not_there_or_no_file_is_refused() {
     let Some(place) = Place::ext3() else { return };
     place.refused("cp image::/gone out", &["no `gone`", "dio probe"]);
-    place.refused("probe image::/file/x", &["`file` is ", " directory"]);
+    place.refused("probe image::/file/x", &["`file` is not a directory"]);
     place.refused("cp image::/dir out", &["a directory", "dio cp -r"]);
     place.refused("explain read image::/dir --offset 0 --length 1", &["a directory"]);
     place.refused("cp --overwrite tree/file image::/dir", &["a directory"]);

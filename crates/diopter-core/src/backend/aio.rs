@@ -1,9 +1,9 @@
 //! Linux AIO: a thin adapter to `diopter_os::AioContext`, for hosts without io_uring. No policy,
 //! no retries, no statistics.
 //!
-//! What the kernel can't do asynchronously happens within `turn`, on the caller's thread: reads and
-//! writes through the page cache (`io_submit` makes them), and the allocation of space. It needs no
-//! descriptor; its entries count against `fs.aio-max-nr`, which is the whole machine's.
+//! Operations that the kernel cannot do asynchronously run within `turn`, on the caller's thread:
+//! buffered reads and writes (in `io_submit`), and the allocation of space. A context needs no
+//! descriptor; its entries count against `fs.aio-max-nr`, a limit of the whole machine.
 
 use diopter_os::{AioContext, AioWanted, BioId, BioResult, Errno, Slab, rw};
 
@@ -17,13 +17,13 @@ const NAME: &str = "aio";
 /// Contexts of this process.
 static CONTEXTS: StaticCounter = StaticCounter::new(0);
 
-/// A context's place among those that the process may have.
+/// Counts a context against the limit of the process.
 struct Counted;
 
 impl Counted {
     fn new() -> Option<Counted> {
         let others = CONTEXTS.fetch_add(1, Ordering::Relaxed);
-        // Dropped where there are too many, it is not counted any more.
+        // Dropped if there are too many, it is not counted any more.
         Some(Counted).filter(|_| others < AIO_CONTEXTS_MAX)
     }
 }
@@ -34,7 +34,6 @@ impl Drop for Counted {
     }
 }
 
-/// One context.
 pub struct Aio {
     context: AioContext,
     depth_max: u32,
@@ -45,8 +44,8 @@ impl Aio {
     /// Sets a context up for the bios of `slab`.
     ///
     /// # Errors
-    /// The errno of `io_setup`: `EAGAIN` when `fs.aio-max-nr` is exhausted, and so for more than
-    /// [`AIO_CONTEXTS_MAX`] in this process.
+    /// Fails with the errno of `io_setup`: `EAGAIN` if `fs.aio-max-nr` is exhausted, and for more
+    /// than [`AIO_CONTEXTS_MAX`] in this process.
     pub fn new(slab: &Slab, depth_max: u32, wanted: AioWanted) -> Result<Aio, Errno> {
         let counted = Counted::new().ok_or(Errno::EAGAIN)?;
         let context = AioContext::new(slab, depth_max, wanted)?;

@@ -1,4 +1,4 @@
-//! A decorator that asserts the contract of `backend` in both directions. Wraps every backend in
+//! A decorator that asserts the contract of `backend` in both directions. It wraps every backend in
 //! every test.
 
 use std::collections::BTreeMap;
@@ -9,11 +9,11 @@ use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait
 use crate::clock::Nanos;
 use crate::error::BackendError;
 
-/// Any backend, with its contract asserted.
+/// A backend with its contract asserted.
 pub struct Checked {
     inner: Box<dyn Backend>,
     slab: Slab,
-    /// Accepted bios that did not come back, as they were queued.
+    /// Accepted bios that did not complete, as they were queued.
     out: BTreeMap<BioId, BioSpec>,
 }
 

@@ -1,5 +1,5 @@
-//! Which backend serves: the first that works of uring, aio and threads. What was chosen and why is
-//! kept.
+//! Selects the backend: the first of uring, aio and threads that works. The choice and its reason
+//! are kept.
 
 use diopter_os::{AioWanted, BioId, BioResult, Errno, Slab, rw};
 
@@ -13,7 +13,7 @@ use crate::error::{BackendError, SetupError};
 /// A choice of backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BackendKind {
-    /// The best that works here.
+    /// The first candidate that works.
     #[default]
     Auto,
     /// io_uring.
@@ -25,7 +25,7 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl std::str::FromStr for BackendKind {
     }
 }
 
-/// A step of the ladder.
+/// A candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rung {
     Uring(UringOptions),
@@ -62,16 +62,16 @@ enum Rung {
     Threads,
 }
 
-/// Why a step does not hold.
+/// The reason that a candidate is not used.
 struct Refusal {
-    /// What was tried, for a [`SetupError`].
+    /// The step that failed, for a [`SetupError`].
     what: &'static str,
     errno: Errno,
     why: String,
 }
 
 impl Rung {
-    /// From the one that was asked for down to the one that always works.
+    /// Returns the candidates, from the requested one down to the one that always works.
     fn from(kind: BackendKind, uring: UringOptions) -> Vec<Rung> {
         let mut rungs = match kind {
             BackendKind::Auto | BackendKind::Uring => {
@@ -88,7 +88,7 @@ impl Rung {
     fn set_up(self, slab: &Slab, depth_max: u32) -> Result<Box<dyn Backend>, Refusal> {
         let tried = |name, what| {
             move |Choice { step, errno }| {
-                let why = format!("{name} does not work here: {step} answered {errno}");
+                let why = format!("{name} does not work here: {step} failed: {errno}");
                 Refusal { what, errno, why }
             }
         };
@@ -148,8 +148,8 @@ impl Rung {
     }
 }
 
-/// The best backend that works here, set up when the first bio is queued: a thread that only ever
-/// makes single blocking calls needs neither a ring nor its descriptor.
+/// The selected backend, set up when the first bio is queued: a thread that only makes single
+/// blocking calls needs neither a ring nor its descriptor.
 pub struct Ladder {
     slab: Slab,
     depth_max: u32,
@@ -160,19 +160,19 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// Set up on first use; what can't be had then is made up for by the next best, and
-    /// [`Ladder::why`] tells.
+    /// Sets the backend up on first use; if that fails, the next candidate is used, and
+    /// [`Ladder::why`] reports it.
     #[must_use]
     pub fn lazy(slab: &Slab, depth_max: u32, kind: BackendKind, uring: UringOptions) -> Ladder {
         let why = "not needed yet".to_owned();
         Ladder { slab: slab.clone(), depth_max, kind, uring, inner: None, why }
     }
 
-    /// Set up now.
+    /// Sets the backend up now.
     ///
     /// # Errors
-    /// [`SetupError`] when the backend or an option of io_uring was asked for by name and can't be
-    /// had here.
+    /// Fails with [`SetupError`] if the backend or an option of io_uring was named and is not
+    /// available.
     pub fn set_up(
         slab: &Slab,
         depth_max: u32,
@@ -207,7 +207,7 @@ impl Ladder {
         Ok(ladder)
     }
 
-    /// Why the backend in use was chosen.
+    /// Returns the reason for the backend in use.
     #[must_use]
     pub fn why(&self) -> String {
         self.why.clone()

@@ -10,10 +10,10 @@ use diopter_os::{Errno, OpenObject, fork, space};
 use crate::backend::{BlockFacts, Port};
 use crate::sync::{Mutex, OnceLock, PerProcess, lock};
 
-/// Extents that are asked for in one question about space.
+/// Limit of the extents of one query about space.
 const EXTENTS_MAX: usize = 4096;
 
-/// Generations of fork, one in another, that can lock one inherited file at a time.
+/// Nested generations of fork that can lock one inherited file at a time.
 const GENERATIONS: usize = 8;
 
 /// A descriptor opened with O_DIRECT, and one without, opened on demand.
@@ -34,7 +34,7 @@ pub struct LocalObject {
 }
 
 impl LocalObject {
-    /// From an open descriptor.
+    /// Takes an open descriptor.
     #[must_use]
     pub fn new(direct: OwnedFd, kind: FileKind, read: bool, write: bool) -> LocalObject {
         LocalObject {
@@ -49,8 +49,8 @@ impl LocalObject {
         }
     }
 
-    /// The descriptor to lock by. Locks belong to the open file description, which a child of fork
-    /// shares with its parent and its siblings: it opens one of its own.
+    /// Returns the descriptor to lock with. Locks belong to the open file description, which a
+    /// child of fork shares with its parent and its siblings: it opens a separate one.
     fn lock_descriptor(&self) -> Result<BorrowedFd<'_>, Errno> {
         let generation = fork::generation();
         if generation == self.opened_in {
@@ -71,7 +71,7 @@ impl LocalObject {
         }
     }
 
-    /// The direct descriptor.
+    /// Returns the direct descriptor.
     #[must_use]
     pub fn file(&self) -> &std::fs::File {
         self.direct.file().expect("made from a descriptor")
@@ -81,7 +81,6 @@ impl LocalObject {
         self.file().as_fd()
     }
 
-    /// A file or a block device.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         self.kind
@@ -124,7 +123,7 @@ impl Port for LocalObject {
         let extents = fiemap(self.fd(), start, end - start, false, EXTENTS_MAX);
         let own = |extent: &FiemapExtent| !extent.is_shared() && !extent.is_inline();
         let cut = |extent: FiemapExtent| (extent.logical.max(start), extent.end().min(end));
-        // A file system that does not answer leaves it unknown.
+        // A file system that does not report it leaves it unknown.
         extents.map(|all| all.into_iter().filter(own).map(cut).collect()).unwrap_or_default()
     }
 
@@ -157,7 +156,7 @@ impl Port for LocalObject {
     }
 
     fn unlock(&self, start: u64, end: u64) {
-        // A lock that can't be given back goes with the descriptor; there is nobody to tell.
+        // A lock that cannot be released goes with the descriptor; the error cannot be reported.
         let unlock = |fd| space::unlock_range(fd, start, end - start);
         self.lock_descriptor().and_then(unlock).unwrap_or(());
     }

@@ -1,5 +1,5 @@
-//! preadv2 and pwritev2 in worker threads, for hosts without io_uring. Works everywhere, without
-//! descriptors of its own. Threads start when there is work and leave when there is none.
+//! preadv2 and pwritev2 in worker threads, for hosts without io_uring. Works everywhere and needs
+//! no descriptors. Threads start on demand and exit when idle.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,24 +13,25 @@ use crate::workers::Workers;
 
 const NAME: &str = "threads";
 
-/// A pool of one engine.
+/// The worker threads of one engine.
 pub struct Threads {
     slab: Slab,
     workers: Workers<HeldBio, FinishedBio>,
     depth_max: u32,
     held: u32,
-    /// Bios for this thread, when no worker can be started.
+    /// Bios for this thread, if no worker can be started.
     own: VecDeque<BioId>,
 }
 
 impl Threads {
-    /// For the bios of `slab`. Starts no thread yet.
+    /// Creates a backend for the bios of `slab`. Starts no thread yet.
     #[must_use]
     pub fn new(slab: &Slab, depth_max: u32) -> Threads {
         let capacity = depth_max as usize;
         Threads {
             slab: slab.clone(),
-            // When the engine goes first, the slab leaks the memory of what is still in a worker.
+            // If the engine is dropped first, the slab leaks the memory of bios that are still in a
+            // worker.
             workers: Workers::new("diopter-io", WORKERS_MAX, capacity, HeldBio::run),
             depth_max,
             held: 0,
@@ -113,20 +114,20 @@ impl Backend for Threads {
         }
     }
 
-    /// A system call under way can't be given up.
+    /// A running system call cannot be cancelled.
     fn cancel(&mut self, _id: BioId) {}
 }
 
 impl Drop for Threads {
-    /// Withdraws what no worker has begun, and waits for the rest. A bio that is in a system call
-    /// for longer stays held: the slab keeps its memory and its file, so the worker writes nothing
-    /// to another file when the call ends.
+    /// Withdraws bios that no worker has begun, and waits for the rest. A bio that is in a system
+    /// call for longer stays held: the slab keeps its memory and its file, so the worker writes
+    /// nothing to another file when the call ends.
     fn drop(&mut self) {
-        // Bios of this thread were never started: the slab keeps them as built, nobody touches
+        // Bios of this thread were never started: the slab keeps them as built, and nothing touches
         // their memory.
         self.held -= u32::try_from(self.own.len()).unwrap_or(self.held);
         while let Some(bio) = self.workers.withdraw() {
-            // The engine is gone, and so is who would hear of it.
+            // The engine is gone, so there is no receiver of the result.
             let (_id, _withdrawn) = self.slab.give_back(bio.withdraw());
             self.held -= 1;
         }

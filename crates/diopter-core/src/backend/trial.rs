@@ -1,5 +1,5 @@
-//! Whether a backend works in this process, found by doing what it will be used for: a real set-up
-//! and a direct read. Never by version or sysctl.
+//! Tests if a backend works in this process by using it: a real set-up and a direct read. Versions
+//! and sysctls are never consulted.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::clock;
 use crate::sync::{ForkMutex, OnceLock};
 use crate::units::to_usize;
 
-/// Why a backend does not serve here.
+/// The failure of a backend's test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The step that failed.
@@ -26,24 +26,24 @@ pub struct Choice {
     pub errno: Errno,
 }
 
-/// How long a trial waits for its NOP and its read.
+/// Time limit of the NOP and of the read.
 const TRIAL_WAIT: Duration = Duration::from_secs(5);
 
-/// Bytes of the read, where direct I/O does not have to be of more.
+/// Bytes of the read, unless direct I/O needs more.
 const READ_BYTES: u32 = 4096;
 
-/// The step of [`Choice`] that sets a ring or a context up.
+/// The step of [`Choice`] that sets up a ring or a context.
 const SET_UP: &str = "set-up";
 
-/// The same, of a kernel before 5.11 (5.10 with the backport).
+/// The step that fails on a kernel before 5.11 (5.10 with the backport).
 const TIME_LIMIT: &str = "a wait with a time limit (IORING_FEAT_EXT_ARG)";
 
 const SHAPE: SlabShape = SlabShape { bios: 1, segments_per_bio: 1, memories: 1 };
 
-/// The result of a trial, kept for the process once it holds for the process.
+/// The result of a test, cached once it holds for the process.
 struct Trial {
     found: OnceLock<Result<(), Choice>>,
-    /// One thread at a time: a thousand rings of a thousand trials would take every descriptor.
+    /// One thread at a time: a thousand rings of a thousand tests would take every descriptor.
     trying: ForkMutex<()>,
 }
 
@@ -56,7 +56,7 @@ impl Trial {
         if let Some(known) = self.found.get() {
             return *known;
         }
-        // In a child of fork whose parent was in a trial there is nothing to wait for.
+        // In a child of fork whose parent was in a test there is nothing to wait for.
         let _alone = self.trying.lock();
         if let Some(known) = self.found.get() {
             return *known;
@@ -69,9 +69,9 @@ impl Trial {
     }
 }
 
-/// `true` for what a seccomp filter, a sysctl or the kernel's age says, which does not come and go.
-/// Want of descriptors, memory or AIO entries does, and an error of the file that was read says
-/// nothing of other files.
+/// Returns true for a failure by a seccomp filter, a sysctl or the kernel's age, which is
+/// permanent. A lack of descriptors, memory or AIO entries is not, and an error of the file that
+/// was read proves nothing for other files.
 fn is_of_the_process(choice: Choice) -> bool {
     match choice.errno {
         Errno::EPERM | Errno::EACCES | Errno::ENOSYS => true,
@@ -79,42 +79,43 @@ fn is_of_the_process(choice: Choice) -> bool {
     }
 }
 
-/// Whether io_uring works in this process. Cached once it works, or when the process may not have
+/// Tests io_uring in this process. The result is cached if it works, or if the process may not use
 /// it.
 ///
 /// # Errors
-/// The step that failed, and its errno.
+/// Fails with the step that failed, and its errno.
 pub fn probe_uring() -> Result<(), Choice> {
     static TRIAL: Trial = Trial::new();
     TRIAL.run(|| try_uring(UringOptions::DEFAULT))
 }
 
-/// Whether Linux AIO works in this process; cached as [`probe_uring`] is.
+/// Tests Linux AIO in this process; cached as [`probe_uring`] is.
 ///
 /// # Errors
-/// The step that failed, and its errno: `EAGAIN` at the set-up when `fs.aio-max-nr` is exhausted.
+/// Fails with the step that failed, and its errno: `EAGAIN` at the set-up if `fs.aio-max-nr` is
+/// exhausted.
 pub fn probe_aio() -> Result<(), Choice> {
     static TRIAL: Trial = Trial::new();
     TRIAL.run(try_aio)
 }
 
-/// Whether a ring with `sqpoll` works in this process. Not cached: it is asked for seldom.
+/// Tests a ring with `sqpoll` in this process. Not cached, because it is rarely used.
 ///
 /// # Errors
-/// The step that failed, and its errno.
+/// Fails with the step that failed, and its errno.
 pub fn probe_sqpoll() -> Result<(), Choice> {
     try_uring(UringOptions { sqpoll: true, ..UringOptions::DEFAULT })
 }
 
-/// Whether reads of an open file can be polled for, by one such read of its first bytes.
+/// Tests polled reads of an open file, by one such read of its first bytes.
 ///
 /// # Errors
-/// The step that failed, and its errno: `EOPNOTSUPP` at the read where the device has no polled
-/// queues, `ENODATA` there for an empty file.
+/// Fails with the step that failed, and its errno: `EOPNOTSUPP` at the read if the device has no
+/// polled queues, `ENODATA` there for an empty file.
 pub fn probe_iopoll(file: BorrowedFd<'_>) -> Result<(), Choice> {
     let object = OpenObject::duplicate(file).map_err(at("descriptor"))?;
     if !object.is_direct() {
-        // The backend would serve it, in its other way.
+        // The backend would serve it as buffered I/O.
         return Err(at("polled read through the page cache")(Errno::EOPNOTSUPP));
     }
     let slab = Slab::new(SHAPE);
@@ -151,7 +152,7 @@ fn read_own_program(backend: &mut dyn Backend, slab: &Slab) -> Result<(), Choice
     read_program(backend, slab, Path::new("/proc/self/exe"))
 }
 
-/// Any regular file does; the program's own is there and readable.
+/// Any regular file is suitable; the program itself exists and is readable.
 fn read_program(backend: &mut dyn Backend, slab: &Slab, path: &Path) -> Result<(), Choice> {
     let options = file::OpenOptions { read: true, ..file::OpenOptions::default() };
     let Ok(opened) = file::open(path, &options) else {
@@ -160,7 +161,7 @@ fn read_program(backend: &mut dyn Backend, slab: &Slab, path: &Path) -> Result<(
     };
     let object = OpenObject::new(opened.fd);
     match read_first(backend, slab, &object, "direct read") {
-        // The file system wants more of direct I/O than it says, or has none.
+        // The file system needs a larger alignment than it reports, or has no direct I/O.
         Err(Choice { errno: Errno::EINVAL | Errno::EOPNOTSUPP, .. }) if object.is_direct() => {
             let failed = at("buffered read");
             let fd = object.fd().ok_or(failed(Errno::EBADF))?;
@@ -171,7 +172,7 @@ fn read_program(backend: &mut dyn Backend, slab: &Slab, path: &Path) -> Result<(
     }
 }
 
-/// Bytes that a first direct read of an object has to be of; at least [`READ_BYTES`].
+/// Returns the bytes of a first direct read of an object; at least [`READ_BYTES`].
 fn bytes_of_read(object: &OpenObject) -> Result<u32, Errno> {
     let fd = object.fd().ok_or(Errno::EBADF)?;
     let fd = fd.try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
@@ -179,7 +180,7 @@ fn bytes_of_read(object: &OpenObject) -> Result<u32, Errno> {
     Ok(inspected.alignment.offset_read.max(READ_BYTES))
 }
 
-/// Reads the first bytes of an object, and answers how many.
+/// Reads the first bytes of an object, and returns their number.
 fn read_first(
     backend: &mut dyn Backend,
     slab: &Slab,
@@ -216,7 +217,7 @@ mod tests {
 
     const UNSUPPORTED: Choice = Choice { step: SET_UP, errno: Errno::EOPNOTSUPP };
 
-    /// Runs a trial that ends so, and returns how often two runs tried.
+    /// Runs a test with this result, and returns how many of two runs tried.
     fn tries(result: Result<(), Choice>) -> u32 {
         let (trial, mut count) = (Trial::new(), 0);
         for _ in 0..2 {

@@ -13,32 +13,31 @@ use crate::sync::{Ordering, StaticCounter};
 
 const NAME: &str = "uring";
 
-/// Options of io_uring that cost something elsewhere, and are therefore asked for. One that can't
-/// be had is an error of the set-up.
+/// Options of io_uring that have a cost, so they are off by default. One that is not available is
+/// an error of the set-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UringOptions {
-    /// A thread of the kernel takes what is queued (`IORING_SETUP_SQPOLL`), so that submitting is
-    /// no system call; it keeps a CPU busy while there is I/O, and for [`SQPOLL_IDLE`] after it.
+    /// A kernel thread takes queued entries (`IORING_SETUP_SQPOLL`), so that submitting needs no
+    /// system call; it keeps a CPU busy while there is I/O, and for [`SQPOLL_IDLE`] after it.
     pub sqpoll: bool,
-    /// Completions are looked for, with a CPU, instead of told by interrupts
-    /// (`IORING_SETUP_IOPOLL`). For files past the page cache on devices that have polled queues;
-    /// a direct read or write of any other ends with `EOPNOTSUPP` (`dio probe` tells beforehand).
-    /// What no ring of this kind can do, buffered parts and flushes, this thread does itself.
+    /// Completions are polled for, with a CPU, instead of signalled by interrupts
+    /// (`IORING_SETUP_IOPOLL`). For direct I/O on devices that have polled queues; a direct read or
+    /// write of any other fails with `EOPNOTSUPP` (`dio probe` reports it beforehand). Operations
+    /// that a ring of this kind cannot do, buffered parts and flushes, run on this thread.
     pub iopoll: bool,
 }
 
 impl UringOptions {
-    /// None of them.
     pub const DEFAULT: UringOptions = UringOptions { sqpoll: false, iopoll: false };
 
-    /// What a ring with these options wants.
+    /// Returns the features of a ring with these options.
     #[must_use]
     pub fn wanted(self) -> RingWanted {
         let sqpoll = self.sqpoll.then_some(SQPOLL_IDLE);
         RingWanted { sqpoll, iopoll: self.iopoll, ..RingWanted::ALL }
     }
 
-    /// What it is called when there is no ring with them: for `why`, and for an error.
+    /// Returns the names of a missing ring and of its set-up, for `why` and for an error.
     pub(super) fn refusal(self) -> (&'static str, &'static str) {
         match (self.sqpoll, self.iopoll) {
             (false, false) => ("no ring", "io_uring set-up"),
@@ -51,12 +50,11 @@ impl UringOptions {
     }
 }
 
-/// One ring.
 pub struct Uring {
     ring: Ring,
     slab: Slab,
     depth_max: u32,
-    /// Whether its completions are looked for.
+    /// True if its completions are polled for.
     is_polled: bool,
     /// Bios for this thread, which no polled ring takes.
     own: VecDeque<BioId>,
@@ -64,7 +62,7 @@ pub struct Uring {
     _counted: Counted,
 }
 
-/// One of the rings of this process.
+/// Counts a ring against the limit of the process.
 struct Counted;
 
 /// The rings of this process.
@@ -73,7 +71,7 @@ static RINGS: StaticCounter = StaticCounter::new(0);
 impl Counted {
     fn new() -> Option<Counted> {
         let others = RINGS.fetch_add(1, Ordering::Relaxed);
-        // Dropped, and no longer counted, when it is one too many.
+        // Dropped, and no longer counted, if it is one too many.
         Some(Counted).filter(|_| u64::from(others) < descriptors_max() / DESCRIPTORS_PER_RING)
     }
 }
@@ -88,8 +86,8 @@ impl Uring {
     /// Sets a ring up for the bios of `slab`.
     ///
     /// # Errors
-    /// The errno of a plain `io_uring_setup`; `EMFILE` when half of the descriptors that this
-    /// process may have are those of rings.
+    /// Fails with the errno of a plain `io_uring_setup`, and with `EMFILE` if half of the
+    /// descriptors that this process may have are those of rings.
     pub fn new(slab: &Slab, depth_max: u32, wanted: RingWanted) -> Result<Uring, Errno> {
         let counted = Counted::new().ok_or(Errno::EMFILE)?;
         let ring = Ring::new(slab, depth_max, wanted)?;
@@ -97,15 +95,15 @@ impl Uring {
         Ok(Uring { ring, slab: slab.clone(), depth_max, is_polled, own, _counted: counted })
     }
 
-    /// A NOP there and back; see [`Ring::nop`].
+    /// Sends a NOP; see [`Ring::nop`].
     ///
     /// # Errors
-    /// Those of [`Ring::nop`].
+    /// Fails as [`Ring::nop`] does.
     pub fn nop(&mut self, timeout: Duration) -> Result<(), Errno> {
         self.ring.nop(timeout)
     }
 
-    /// Flushes and the like are kept for this thread.
+    /// Keeps flushes and the like for this thread.
     fn queue_polled(&mut self, ids: &[BioId]) -> u32 {
         let mut accepted = 0;
         for id in ids {
@@ -122,8 +120,8 @@ impl Uring {
         accepted
     }
 
-    /// What the ring does not take is done here: flushes and the like, and what goes through the
-    /// page cache, which it refuses before anything moved.
+    /// Runs here the bios that the ring does not take: flushes and the like, and buffered I/O,
+    /// which it refuses before anything moved.
     fn turn_polled(
         &mut self,
         want: u32,
@@ -216,7 +214,7 @@ impl Backend for Uring {
             ("registered-files", granted.registered_files),
             ("registered-buffers", granted.registered_buffers),
         ];
-        // Not told as lacking when nobody asked.
+        // Not reported as missing unless it was requested.
         let asked_for = [("sqpoll", granted.sqpoll.is_some()), ("iopoll", granted.iopoll)];
         features.extend(asked_for.into_iter().filter(|(_, is_on)| *is_on));
         features

@@ -1,5 +1,6 @@
-//! Extents and memory -> bios, each as large as it can be: today's rule at a boundary, and the only
-//! one where there is none. What older kernels did is in `section`. Knows no backend.
+//! Builds bios from extents and memory, each as large as possible: under today's rule at a
+//! boundary, and the only one where there is none. `section` has the rules of older kernels.
+//! Independent of backends.
 
 use diopter_os::{Errno, SegmentEnd};
 
@@ -10,54 +11,55 @@ use crate::map::Mapper;
 use crate::stripe::Runs;
 use crate::units::{FileRange, ObjectOffset, align_down, to_u64};
 
-/// What one bio may be.
+/// Limits of one bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BioLimits {
     /// Bytes; a multiple of `block`.
     pub bytes_max: u64,
-    /// A bio that is cut, is cut on a multiple of this (a power of two); 1 through the page cache.
+    /// A bio that is cut, is cut on a multiple of this (a power of two); 1 for buffered I/O.
     pub block: u64,
-    /// Pages of memory under an older kernel's rule, at least a block's worth; `None` for as many
-    /// as those kernels had.
+    /// Pages of memory under an older kernel's rule, at least a block's worth; `None` for the limit
+    /// of those kernels.
     pub vecs_max: Option<u32>,
     /// Bytes of a page of memory.
     pub page_bytes: u64,
-    /// What the device below takes as one request.
+    /// Limits of one request of the device below.
     pub device: DeviceLimits,
 }
 
 impl BioLimits {
-    /// Limits of so many bytes and a block, with pages of 4 KiB, on no device that limits bios.
+    /// Limits of `bytes_max` and a block, with pages of 4 KiB, on no device that limits bios.
     #[must_use]
     pub const fn new(bytes_max: u64, block: u64) -> BioLimits {
         let device = DeviceLimits::NONE;
         BioLimits { bytes_max, block, vecs_max: None, page_bytes: 4096, device }
     }
 
-    /// Bytes of a bio that starts at byte `at` of its object: whole blocks, at least one.
+    /// Returns the bytes of a bio that starts at byte `at` of its object: whole blocks, at least
+    /// one.
     fn bytes_at(&self, at: ObjectOffset) -> u64 {
         let bytes = self.bytes_max.min(self.device.bytes_at(at.get()));
         align_down(bytes, self.block).max(self.block)
     }
 }
 
-/// How much of a bio has memory that one bio may have, and which limit ends what does not.
+/// The part of a bio that fits one bio's memory, and the limit that ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
     /// Bytes, from the first on.
     pub bytes: u64,
-    /// The limit, where that is not all.
+    /// The limit, if that is not all.
     pub ended_by: EndedBy,
 }
 
 impl Fit {
-    /// So many bytes: all, or up to where the segments end.
+    /// Fits these bytes: all, or up to the end of the segments.
     #[must_use]
     pub const fn in_segments(bytes: u64) -> Fit {
         Fit { bytes, ended_by: EndedBy::SegmentLimit }
     }
 
-    /// What memory says of itself.
+    /// Converts a prefix of memory.
     #[must_use]
     pub fn of((bytes, end): (usize, Option<SegmentEnd>)) -> Fit {
         let ended_by = match end {
@@ -68,38 +70,37 @@ impl Fit {
     }
 }
 
-/// What stands at the start of a lane.
+/// The next part of a queue of ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// Bytes on an object.
     Bio(Draft),
-    /// Nothing, or nothing written: reads as zeros, without a bio.
+    /// A hole or unwritten space: reads as zeros, without a bio.
     Zeros(FileRange),
-    /// Bytes that a write may not change in place: there are none yet, or not for this file alone.
+    /// Bytes that a write may not change in place: there are none yet, or they are shared.
     Refused(FileRange, ExtentState),
 }
 
-/// Makes bios of a lane, front to back.
+/// Builds the bios of a strided range, front to back.
 #[derive(Clone, Copy)]
 pub struct Builder<'m> {
-    /// Where the file's bytes live.
+    /// The mapper of the file.
     pub mapper: &'m dyn Mapper,
-    /// What one bio may be.
     pub limits: BioLimits,
-    /// The bios write.
+    /// True if the bios write.
     pub writes: bool,
 }
 
 impl Builder<'_> {
-    /// The piece at the start of a lane: as long as the extents, the limits and `fits` allow.
-    /// `fits(runs)` is how many bytes of `runs`, from their start, have memory that one bio may
-    /// have.
+    /// Returns the piece at the start of a strided range: as long as the extents, the limits and
+    /// `fits` allow. `fits(runs)` returns how many bytes of `runs`, from their start, have memory
+    /// that one bio may have.
     ///
     /// # Errors
-    /// The mapper's, for the start of the lane.
+    /// Fails as the mapper does, for the start of the range.
     ///
     /// # Panics
-    /// For an empty lane.
+    /// Panics for an empty range.
     pub fn next(&self, lane: Runs, fits: impl Fn(&Runs) -> Fit) -> Result<Piece, Errno> {
         let first = self.mapper.map(lane.first())?;
         debug_assert!(!first.range.is_empty() && first.range.start() == lane.start());
@@ -121,8 +122,8 @@ impl Builder<'_> {
         state == ExtentState::Mapped || (!self.writes && state.has_bytes())
     }
 
-    /// How many bytes from the lane's start follow each other on one object, up to the lane's end
-    /// or past `bytes_max`.
+    /// Returns how many bytes from the start follow each other on one object, up to the end of the
+    /// range or past `bytes_max`.
     fn grow(&self, first: &Extent, lane: Runs, bytes_max: u64) -> (u64, EndedBy) {
         let mut extent = *first;
         let mut length = extent.range.length();
@@ -136,7 +137,7 @@ impl Builder<'_> {
             if length >= bytes_max {
                 return (length, EndedBy::SizeLimit);
             }
-            // What can't be mapped is met again, as the start of a piece.
+            // An error of the mapper is met again, at the start of a piece.
             let next = match self.mapper.map(lane.skip(length).first()) {
                 Ok(next) if self.moves(next.state) => next,
                 Ok(_) | Err(_) => return (length, EndedBy::Discontiguous),
@@ -173,7 +174,7 @@ impl Builder<'_> {
     }
 }
 
-/// The merge test, in one predicate.
+/// Returns true if two extents can merge.
 fn follows(extent: &Extent, next: &Extent) -> bool {
     next.object == extent.object
         && next.object_offset

@@ -1,5 +1,5 @@
-//! What a block device takes as one request, as the kernel tells it, and what of that a bio is cut
-//! by. `docs/boundaries.md` says why these limits and no others.
+//! Limits of one request of a block device, as the kernel reports them, and those that a bio is cut
+//! by. `docs/boundaries.md` explains the choice.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -9,7 +9,7 @@ use diopter_os::{OpenObject, SegmentLimits};
 
 use crate::units::align_down;
 
-/// Vecs of one bio of the kernel, on its way from a system call to the device: `BIO_MAX_VECS`.
+/// Vecs of one bio of the kernel, on its path from a system call to the device: `BIO_MAX_VECS`.
 const KERNEL_VECS_MAX: u64 = 256;
 
 /// Bytes that every device takes in one request and in one segment: `BLK_MIN_SEGMENT_SIZE`, and a
@@ -19,28 +19,27 @@ const REQUEST_BYTES_MIN: u64 = 4096;
 /// The limits beyond which the kernel sends several requests for one bio, whatever its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// Bytes.
     pub bytes_max: u64,
-    /// What the kernel cuts for its size ends on a multiple of this on the device: its physical
-    /// block, a power of two.
+    /// A bio that the kernel cuts for its size is cut on a multiple of this on the device: its
+    /// physical block, a power of two.
     pub line: u64,
-    /// Of the memory.
+    /// Limits of the memory.
     pub segments: SegmentLimits,
 }
 
 impl DeviceLimits {
-    /// Of a file that lies on no block device of its own, or on one that takes any bio.
+    /// No limits: for a file without a single block device below it, or on one that takes any bio.
     pub const NONE: DeviceLimits =
         DeviceLimits { bytes_max: u64::MAX, line: 1, segments: SegmentLimits::NONE };
 
-    /// Those of a queue. A device without a queue of requests (zram, md, dm) gets each bio whole,
-    /// and its driver does with it what it likes; its limits are for what is stacked on it.
+    /// Returns the limits of a queue. A device without a queue of requests (zram, md, dm) gets each
+    /// bio whole, and its driver handles it as it likes; its limits are for devices stacked on it.
     #[must_use]
     pub fn of(queue: &BlockQueue) -> DeviceLimits {
         if !queue.has_requests {
             return DeviceLimits::NONE;
         }
-        // A limit below what every device takes would leave nothing to send.
+        // A limit below that of every device would leave nothing to send.
         let least = queue.logical_block_size.unwrap_or(0).max(REQUEST_BYTES_MIN);
         let bytes = queue.max_sectors_kb.map(|kib| kib.saturating_mul(1024).max(least));
         let count = queue.max_segments.map(|count| u32::try_from(count.max(1)));
@@ -56,15 +55,16 @@ impl DeviceLimits {
         }
     }
 
-    /// Bytes that are one request from byte `at` of the device on, whatever their memory. What is
-    /// longer is cut so that the rest begins on a line.
+    /// Returns the bytes that are one request from byte `at` of the device on, whatever their
+    /// memory. A longer bio is cut so that the rest begins on a line.
     #[must_use]
     pub fn bytes_at(&self, at: u64) -> u64 {
         let end = align_down(at.saturating_add(self.bytes_max), self.line);
         if end > at { end - at } else { self.bytes_max }
     }
 
-    /// Bytes that are one request wherever they begin on the device, if their memory is one range.
+    /// Returns the bytes that are one request wherever they begin on the device, if their memory is
+    /// one range.
     #[must_use]
     pub fn bytes_anywhere(&self) -> u64 {
         let segments = u64::from(self.segments.count_max);
@@ -77,15 +77,16 @@ impl DeviceLimits {
         by_size.min(by_memory)
     }
 
-    /// Bytes that are one request wherever they begin, with each page of memory elsewhere.
+    /// Returns the bytes that are one request wherever they begin, with each page of memory
+    /// scattered.
     pub fn bytes_of_pages(&self) -> u64 {
         // Memory that begins within a page touches one more.
         let pages = u64::from(self.segments.count_max).saturating_sub(1).max(1);
         self.bytes_anywhere().min(pages.saturating_mul(u64::from(page_size())))
     }
 
-    /// Bytes of a bio that is polled for, on the device of an object: never more than one request.
-    /// All bytes where the device is not known. A driver of bios (md, dm) has the limits of what is
+    /// Returns the bytes of a polled bio on the device of an object: never more than one request.
+    /// No limit if the device is not known. A driver of bios (md, dm) has the limits of the devices
     /// below it.
     #[must_use]
     pub fn polled_bytes_of(object: &OpenObject) -> u64 {
@@ -100,14 +101,14 @@ impl DeviceLimits {
         })
     }
 
-    /// As how many requests the kernel sends a bio at most, of so many bytes from byte `at` of the
-    /// device on: when the memory, which begins at `address`, is in scattered pages of
-    /// `page_bytes`. `None` where that isn't known.
+    /// Returns the largest number of requests that the kernel sends for a bio of `bytes` from byte
+    /// `at` of the device on, whose memory begins at `address` in scattered pages of `page_bytes`;
+    /// `None` if it is not known.
     ///
     /// The kernel makes bios of 256 pages of such memory, and each request of one is as long as
-    /// size and segments allow. A few pages that do lie together make a bio longer: its end may
-    /// then be a short request more, or where only segments cut so far, it may be cut for its size
-    /// in addition.
+    /// size and segments allow. A few pages that are adjacent make a bio longer: its end may then
+    /// be a short further request, or, if only segments cut so far, it may be cut for its size in
+    /// addition.
     #[must_use]
     pub fn requests_max(&self, at: u64, address: u64, bytes: u64, page_bytes: u64) -> Option<u64> {
         if *self == DeviceLimits::NONE {
@@ -133,7 +134,8 @@ impl DeviceLimits {
         Some(requests + more)
     }
 
-    /// As how many requests the kernel sends that bio at least: when its memory lies together.
+    /// Returns the smallest number of requests that the kernel sends for that bio: with contiguous
+    /// memory.
     #[must_use]
     pub fn requests_min(&self, at: u64, bytes: u64) -> Option<u64> {
         if *self == DeviceLimits::NONE {
@@ -143,7 +145,7 @@ impl DeviceLimits {
         Some(bytes.div_ceil(by_memory).max(1 + self.cuts_by_size(at, bytes)))
     }
 
-    /// How often a bio in one piece of memory is cut for its size.
+    /// Returns how often a bio in contiguous memory is cut for its size.
     fn cuts_by_size(&self, at: u64, bytes: u64) -> u64 {
         let first = self.bytes_at(at);
         let next = self.bytes_at(at.saturating_add(first));

@@ -1,5 +1,5 @@
-//! What is still to be built of a range, as lanes that are filled in turn: one for each object of
-//! a striped file, so that the first bios reach every object. The only reader of [`MergePolicy`].
+//! The rest of a range, as queues that are served in turn: one for each object of a striped file,
+//! so that the first bios reach every object. The only reader of [`MergePolicy`].
 
 use std::collections::VecDeque;
 
@@ -8,14 +8,14 @@ use crate::policy::MergePolicy;
 use crate::stripe::Runs;
 use crate::units::{FileOffset, FileRange};
 
-/// Lanes with something left, the next one's turn in front.
+/// Strided ranges that are not finished, the next one in front.
 #[derive(Debug, Default)]
 pub struct Lanes(VecDeque<Runs>);
 
 impl Lanes {
-    /// Starts anew with a range. A striped file has a lane for each object that the range touches,
-    /// in the order in which it touches them, or one lane in file order where each stripe is to be
-    /// a bio of its own. Any other file has one lane.
+    /// Starts again with a range. A striped file has a queue for each object that the range
+    /// touches, in the order in which it touches them, or one queue in file order if each stripe is
+    /// to be a separate bio. Any other file has one queue.
     pub fn fill(&mut self, mapper: &dyn Mapper, range: FileRange, merge: MergePolicy) {
         self.0.clear();
         if range.is_empty() {
@@ -39,41 +39,39 @@ impl Lanes {
         }
     }
 
-    /// With nothing left.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Whether nothing is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many have something left.
+    /// Returns the number of queues.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// What is left of each.
+    /// Returns the rest of each queue.
     pub fn iter(&self) -> impl Iterator<Item = Runs> {
         self.0.iter().copied()
     }
 
-    /// What is left of the lane whose turn it is.
+    /// Returns the rest of the queue whose turn it is.
     #[must_use]
     pub fn front(&self) -> Option<Runs> {
         self.0.front().copied()
     }
 
-    /// The first `n` bytes of the front lane are built; it is the next one's turn.
+    /// Removes the first `n` bytes of the front queue, which are built, and passes the turn on.
     pub fn advance(&mut self, n: u64) {
         let rest = self.0.pop_front().map(|front| front.skip(n));
         self.0.extend(rest.filter(|rest| !rest.is_empty()));
     }
 
-    /// The front lane can't go on for now; it is the next one's turn.
+    /// Passes the turn on: the front queue cannot continue now.
     pub fn pass(&mut self) {
         if !self.0.is_empty() {
             self.0.rotate_left(1);

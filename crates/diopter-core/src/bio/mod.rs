@@ -1,4 +1,4 @@
-//! Bios: one contiguous object range each, the unit of submission. Drafts here; the slab holds
+//! Bios: one contiguous object range each, the unit of submission. Drafts are here; the slab holds
 //! those in flight.
 
 pub mod builder;
@@ -12,30 +12,30 @@ use crate::extent::ObjectIndex;
 use crate::stripe::Runs;
 use crate::units::ObjectOffset;
 
-/// What ended a bio.
+/// The limit that ended a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EndedBy {
-    /// The request, or the part of it that goes one way, ends here.
+    /// The end of the request, or of the part of it on one path.
     EndOfRequest,
-    /// Metadata must be read to go on.
+    /// Metadata must be read to continue.
     Boundary,
-    /// What follows lies elsewhere.
+    /// The next bytes are elsewhere on the object.
     Discontiguous,
     /// No more bytes fit.
     SizeLimit,
     /// No more segments fit.
     SegmentLimit,
-    /// The next range of memory lies behind a gap that the device does not take.
+    /// The next range of memory is behind a gap that the device does not take.
     VirtBoundary,
-    /// What follows in the file lies on another object.
+    /// The next bytes of the file are on another object.
     Stripe,
-    /// A boundary that lies one or more pages further on: only older kernels' rules.
+    /// A boundary that is one or more pages further on: only older kernels' rules.
     Page,
 }
 
 impl EndedBy {
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -54,12 +54,11 @@ impl EndedBy {
 /// A bio before it has memory: a contiguous range of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draft {
-    /// Which bytes of the file it moves.
+    /// Bytes of the file that it moves.
     pub runs: Runs,
-    /// On which object.
     pub object: ObjectIndex,
-    /// Where in the object it starts.
+    /// Its start in the object.
     pub object_offset: ObjectOffset,
-    /// Why it is not longer.
+    /// The reason that it is not longer.
     pub ended_by: EndedBy,
 }

@@ -1,5 +1,5 @@
-//! Which rule makes the bios of a range: today's builder, or the section machine of an older
-//! kernel. The only reader of [`BoundaryPolicy`] besides the machine.
+//! Selects the rule that builds the bios of a range: today's builder, or the section machine of an
+//! older kernel. The only reader of [`BoundaryPolicy`] besides the machine.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use crate::units::{FileRange, align_down};
 /// Vecs of one bio in the kernels that the machine replays: `BIO_MAX_PAGES`, later `BIO_MAX_VECS`.
 const VECS_MAX: u32 = 256;
 
-/// Whether an older kernel's rule makes the bios: then even one extent may become many.
+/// Returns true if an older kernel's rule builds the bios: then even one extent may become many.
 #[must_use]
 #[inline]
 pub fn is_replayed(boundary: BoundaryPolicy, mapper: &dyn Mapper) -> bool {
@@ -28,15 +28,15 @@ pub fn is_replayed(boundary: BoundaryPolicy, mapper: &dyn Mapper) -> bool {
 #[derive(Debug, Default)]
 pub struct Pieces {
     machine: Option<Machine>,
-    /// Holes that the machine has met while it holds back bytes in front of them: one behind its
-    /// bio and one behind its section at most.
+    /// Holes that the machine has met while it holds back bytes in front of them: at most one
+    /// behind its bio and one behind its section.
     zeros: VecDeque<FileRange>,
 }
 
 impl Pieces {
-    /// Starts anew with a range of the builder's file, whose first byte lies at `address` in
-    /// memory. A file without boundaries has one rule, whatever the policy says, and so have bytes
-    /// that go through the page cache: the kernel makes those bios.
+    /// Starts again with a range of the builder's file, whose first byte is at `address` in memory.
+    /// A file without boundaries has one rule, whatever the policy, and so has buffered I/O: the
+    /// kernel builds those bios.
     pub fn start(
         &mut self,
         builder: &Builder<'_>,
@@ -45,7 +45,7 @@ impl Pieces {
         address: u64,
     ) {
         let BioLimits { bytes_max, block, vecs_max, page_bytes, device } = builder.limits;
-        // Through the page cache there are no blocks to replay.
+        // Buffered I/O has no blocks to replay.
         self.zeros.clear();
         let is_replayed = block > 1 && is_replayed(boundary, builder.mapper);
         self.machine = is_replayed.then(|| {
@@ -68,16 +68,16 @@ impl Pieces {
         });
     }
 
-    /// Whether each bio goes out before the next one is made.
+    /// Returns true if each bio is submitted before the next one is built.
     #[must_use]
     pub fn is_replay(&self) -> bool {
         self.machine.is_some()
     }
 
-    /// The piece at the start of a lane; as [`Builder::next`].
+    /// Returns the piece at the start of a strided range, as [`Builder::next`] does.
     ///
     /// # Errors
-    /// The mapper's.
+    /// Fails as the mapper does.
     pub fn next(
         &mut self,
         builder: &Builder<'_>,
@@ -110,14 +110,14 @@ impl Pieces {
                     }));
                 }
                 Some(Event::Failed(_, errno)) => return Err(errno),
-                // A write that met what it may not change: the builder says what that is.
+                // A write met a range that it may not change: the builder returns the reason.
                 None => return builder.next(lane, fits),
             }
         }
     }
 }
 
-/// A mapper as a write sees it: what is not written, or not the file's alone, is a hole.
+/// A mapper for writes: an unwritten or shared extent counts as a hole.
 struct Own<'m> {
     mapper: &'m dyn Mapper,
     writes: bool,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::bio::Draft;
 
-/// One line per bio: object, object offset, length, what ended it.
+/// Returns one line per bio: object, object offset, length, and the limit that ended it.
 #[must_use]
 pub fn to_text(drafts: &[Draft]) -> String {
     let mut text = String::new();

@@ -1,14 +1,15 @@
-//! The section machine of fs/direct-io.c: mapping calls and pages of memory -> bios, step by step,
-//! by the rules of each [`BoundaryPolicy`]. Pure: knows no backend, touches no memory.
+//! The section machine of fs/direct-io.c: from mapping calls and pages of memory to bios, step by
+//! step, by the rules of each [`BoundaryPolicy`]. Pure: independent of backends, touches no memory.
 //!
-//! A *section* is what one mapping call and one page of memory have in common. The machine holds
+//! A *section* is the intersection of one mapping call and one page of memory. The machine holds
 //! back the last section, because the next one may grow it, and the bio that is being built,
-//! because the next section may be added to it. A flagged mapping says that the mapping call after
-//! it reads metadata; the policies differ in what of those two is submitted before that call.
+//! because the next section may be added to it. A flagged mapping means that the mapping call after
+//! it reads metadata; the policies differ in the part of those two that is submitted before that
+//! call.
 //!
-//! The policies up to [`BoundaryPolicy::V3_10`] do what those kernels did, detours included.
-//! [`BoundaryPolicy::V5_12`] is that kernel's rule with as few bios and mapping calls as there can
-//! be: it cuts a section that fits a bio in part, and takes a hole in one step.
+//! The policies up to [`BoundaryPolicy::V3_10`] do the same as those kernels, detours included.
+//! [`BoundaryPolicy::V5_12`] is that kernel's rule with the fewest bios and mapping calls: it cuts
+//! a section that fits a bio in part, and takes a hole in one step.
 
 use std::collections::VecDeque;
 
@@ -20,7 +21,7 @@ use crate::map::Mapper;
 use crate::policy::BoundaryPolicy;
 use crate::units::{FileRange, ObjectOffset, align_down, is_aligned};
 
-/// What a device takes in one bio.
+/// Limits of one bio of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes, at least a block.
@@ -29,98 +30,91 @@ pub struct Limits {
     pub vecs_max: u32,
 }
 
-/// What a hole does.
+/// The effect of a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtHole {
-    /// Zeros, and on: a read.
+    /// Zeros, then the next byte: a read.
     Zeros,
-    /// What was mapped is submitted and the rest is not done: a write.
+    /// The mapped part is submitted and the rest is not done: a write.
     Stop,
 }
 
 /// One contiguous range of a file and of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Which bytes of the file.
     pub range: FileRange,
     /// Bytes of a page of memory, a power of two: no vec crosses a multiple of it, and no section
     /// unless a block does.
     pub page_bytes: u64,
-    /// Where in its page of memory the first byte lies.
+    /// Offset of the first byte in its page of memory.
     pub page_offset: u64,
-    /// A bio starts and ends on a multiple of so many bytes (a power of two).
+    /// A bio starts and ends on a multiple of this (a power of two).
     pub block: u64,
-    /// What one bio may be.
     pub limits: Limits,
-    /// What a boundary does.
     pub boundary: BoundaryPolicy,
-    /// What a hole does.
     pub at_hole: AtHole,
 }
 
 /// A bio as the machine submits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionBio {
-    /// Which bytes of the file.
     pub range: FileRange,
-    /// On which object.
     pub object: ObjectIndex,
-    /// Where in the object it starts.
+    /// Its start in the object.
     pub object_offset: ObjectOffset,
     /// Pages of memory that it touches.
     pub vecs: u32,
-    /// Why it is not longer.
+    /// The reason that it is not longer.
     pub ended_by: EndedBy,
 }
 
-/// What the machine did.
+/// A step of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It asked where a range lives, and was answered for the start of it.
+    /// It mapped a range and got the extent at its start.
     Map {
-        /// All that is left.
+        /// The rest of the transfer.
         asked: FileRange,
-        /// The answer.
+        /// The result.
         extent: Extent,
     },
     /// It met a part of a hole, which reads as zeros.
     Zeros(FileRange),
     /// It took a section in, to be submitted later.
     Section {
-        /// Which bytes of the file.
         range: FileRange,
-        /// In which page of the memory, counted from 0.
+        /// The page of the memory, counted from 0.
         page: u64,
     },
     /// It submitted a bio.
     Submit(SectionBio),
-    /// It could not learn where a range lives, and ends there.
+    /// It could not map a range, and ends there.
     Failed(FileRange, Errno),
 }
 
-/// The machine. Nothing happens before it is asked for the next event, so a bio is in the caller's
-/// hands before the mapping call that follows it.
+/// The machine. It advances only when the next event is requested, so the caller has a bio before
+/// the mapping call that follows it.
 #[derive(Debug)]
 pub struct Machine {
     transfer: Transfer,
-    /// What lies before it is mapped and taken in.
+    /// The bytes before it are mapped and taken in.
     position: u64,
-    /// The mapping that `position` lies in.
+    /// The mapping that holds `position`.
     mapping: Option<Extent>,
-    /// Where the flagged mapping ends that nothing has been submitted for. Forgotten whenever a bio
-    /// is begun or submitted, as in the kernels: that is how V3_10 misses boundaries.
+    /// End of the flagged mapping for which nothing has been submitted. Cleared whenever a bio is
+    /// begun or submitted, as in the kernels: this is how V3_10 misses boundaries.
     boundary: Option<u64>,
     /// The last section taken in.
     section: Option<Run>,
     /// The bio that is being built.
     bio: Option<Run>,
-    /// Done but not told: the events of one step, which takes at most a page.
+    /// Events of one step, which takes at most a page, that were not returned yet.
     events: VecDeque<Event>,
     is_finished: bool,
 }
 
 /// A contiguous range of the file that is a contiguous range of an object. Memory is contiguous
-/// along the file, so the range says where in memory, too.
+/// along the file, so the range locates the memory, too.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     range: FileRange,
@@ -129,7 +123,7 @@ struct Run {
 }
 
 impl Event {
-    /// The bio, if one was submitted.
+    /// Returns the bio, if one was submitted.
     #[must_use]
     pub fn submitted(self) -> Option<SectionBio> {
         match self {
@@ -150,7 +144,7 @@ impl Run {
         self.range = FileRange::new(self.range.start(), next.range.end());
     }
 
-    /// What lies before byte `at` of the file, and the rest.
+    /// Splits at byte `at` of the file.
     fn split(&self, at: u64) -> (Run, Run) {
         let before = at - self.range.start();
         let object_offset = ObjectOffset::new(self.object_offset.get() + before);
@@ -162,11 +156,12 @@ impl Run {
 }
 
 impl Machine {
-    /// A machine that has done nothing yet.
+    /// Creates a machine at the start of a transfer.
     ///
     /// # Panics
-    /// When block or page are no powers of two, the range or the page offset is no multiple of the
-    /// block, the page offset is past the page, or the limits do not hold one block.
+    /// Panics if block or page are not powers of two, the range or the page offset is not a
+    /// multiple of the block, the page offset is past the page, or the limits do not hold one
+    /// block.
     #[must_use]
     pub fn new(transfer: Transfer) -> Machine {
         let Transfer { range, page_bytes, page_offset, block, limits, .. } = transfer;
@@ -190,11 +185,11 @@ impl Machine {
         }
     }
 
-    /// The next event; `None` when all is done. Every call names the same mapper.
+    /// Returns the next event; `None` at the end. Every call names the same mapper.
     ///
     /// # Panics
-    /// When a mapping does not start where it was asked for, is empty, or does not end on a block
-    /// within what was asked for.
+    /// Panics if a mapping does not start at the requested byte, is empty, or does not end on a
+    /// block within the request.
     pub fn next_event(&mut self, mapper: &dyn Mapper) -> Option<Event> {
         while self.events.is_empty() && !self.is_finished {
             self.step(mapper);
@@ -210,7 +205,7 @@ impl Machine {
         }
     }
 
-    /// Asks for all that is left; the mapper may answer for less.
+    /// Maps the rest; the mapper may return less.
     fn map(&mut self, mapper: &dyn Mapper) {
         let asked = FileRange::new(self.position, self.transfer.range.end());
         let extent = match mapper.map(asked) {
@@ -269,7 +264,7 @@ impl Machine {
     }
 
     /// Grows the section that is held back, or sends it and holds back the new one instead. Then
-    /// the boundary.
+    /// handles the boundary.
     fn queue(&mut self, new: Run) {
         let flagged = self.boundary;
         let has_grown = self.grow(&new);
@@ -284,7 +279,7 @@ impl Machine {
                     self.send();
                 }
             }
-            // Sending the section before may have made the machine forget.
+            // Sending the section before may have cleared the boundary.
             BoundaryPolicy::V3_10 => self.submit_all_before(self.boundary),
             BoundaryPolicy::V5_12 => self.submit_all_before(flagged),
         }
@@ -333,8 +328,8 @@ impl Machine {
         matches!(self.transfer.boundary, BoundaryPolicy::V3_8 | BoundaryPolicy::Patch1)
     }
 
-    /// The kernels add a section whole, to a new bio if need be. A new bio takes a block at least,
-    /// so the blocks of the section bound the rounds.
+    /// Adds a section to the bio. The kernels add it whole, to a new bio if need be. A new bio
+    /// takes a block at least, so the blocks of the section bound the rounds.
     fn add(&mut self, section: Run) {
         let mut rest = section;
         loop {
@@ -354,7 +349,7 @@ impl Machine {
         }
     }
 
-    /// Where a bio that starts at `start` must end, and why.
+    /// Returns the required end of a bio that starts at `start`, and the reason.
     fn full_at(&self, start: u64) -> (EndedBy, u64) {
         let Transfer { limits, block, page_bytes, .. } = self.transfer;
         let in_page = self.memory_at(start) % page_bytes;
@@ -401,12 +396,13 @@ impl Machine {
         self.is_finished = true;
     }
 
-    /// A byte's place in memory, from the start of the first page.
+    /// Returns a byte's offset in memory, from the start of the first page.
     fn memory_at(&self, position: u64) -> u64 {
         self.transfer.page_offset + (position - self.transfer.range.start())
     }
 
-    /// A page, or a block where that is larger: those kernels knew no such block, and none is cut.
+    /// Returns the bytes of a page, or of a larger block: those kernels had no such block, and none
+    /// is cut.
     fn section_bytes(&self) -> u64 {
         self.transfer.block.max(self.transfer.page_bytes)
     }

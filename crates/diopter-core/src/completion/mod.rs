@@ -1,5 +1,5 @@
-//! What runs when a request has finished, where, and how often which. Plain values and one pure
-//! function ([`completion_context`]); who runs them is `engine/completer.rs`.
+//! Completions of finished requests: their place, the reason, and counters. Plain values and one
+//! pure function ([`completion_context`]); `engine/completer.rs` runs them.
 
 mod rule;
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
@@ -9,9 +9,9 @@ use std::fmt;
 
 use crate::request::FinishedRequest;
 
-pub use rule::{CompletionFacts, Durability, Rule, completion_context};
+pub use rule::{CompletionFacts, Durability, completion_context, needs_facts};
 
-/// Where a completion runs.
+/// The place where a completion runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompletionPlace {
     /// Where the last bio was reaped.
@@ -23,7 +23,7 @@ pub enum CompletionPlace {
 }
 
 impl CompletionPlace {
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl CompletionPlace {
     }
 }
 
-/// Why a completion runs where it does. Each reason has one place.
+/// The reason for a completion's place. Each reason has one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CompletionReason {
@@ -46,7 +46,7 @@ pub enum CompletionReason {
     NothingBlocks,
     /// Its callback is declared as blocking.
     DeclaredBlocking,
-    /// The callbacks of this turn have taken all the time that they may.
+    /// The callbacks of this turn have used up their time.
     BudgetSpent,
     /// A large read through a bounce buffer is still to be copied.
     LargeCopy,
@@ -54,39 +54,33 @@ pub enum CompletionReason {
     NoWorker,
     /// The caller waits for the request anyway.
     CallerWaits,
-    /// Nothing of it was in the device, or all came back before the submitter was through.
+    /// Nothing of it was in the device, or all completed before the submitter was through.
     SubmitterLast,
-    /// The issuer runs completions itself (Linux 6.6 before its release).
-    IssuerRuns,
-    /// A read has nothing to do but to tell.
+    /// A read needs no further work.
     Read,
-    /// A read that is polled for.
-    Polled,
     /// Nothing was moved.
     NothingMoved,
     /// A write to mapped blocks.
     Overwrite,
     /// The file has no cached page.
     NoCachedPages,
-    /// The write allocates its own zone blocks as it goes (zoned devices).
-    Zoned,
     /// This kernel defers every write.
     EveryWrite,
-    /// The file has cached pages, which are to be dropped.
+    /// The file has cached pages, which must be dropped.
     CachedPages,
-    /// Nobody can tell what its blocks are, or whether the file has cached pages.
+    /// The state of its blocks, or of the file's cached pages, is unknown.
     Unknown,
     /// Unwritten blocks become written ones.
     Unwritten,
     /// New blocks are made part of the file.
     NewBlocks,
-    /// Blocks that two files shared get apart.
+    /// Shared blocks become separate.
     Shared,
     /// The file gets longer.
     Extends,
     /// The write is durable only after a flush.
     NeedsFlush,
-    /// The read is copied back from the kernel's own pages.
+    /// The read is copied back from pages of the kernel.
     CopiedBack,
     /// It failed.
     Failed,
@@ -94,7 +88,7 @@ pub enum CompletionReason {
 
 impl CompletionReason {
     /// Every reason, in the order of [`CompletionCounters`].
-    pub const ALL: [CompletionReason; 26] = [
+    pub const ALL: [CompletionReason; 23] = [
         CompletionReason::PolicyInline,
         CompletionReason::PolicyDeferred,
         CompletionReason::NothingBlocks,
@@ -104,13 +98,10 @@ impl CompletionReason {
         CompletionReason::NoWorker,
         CompletionReason::CallerWaits,
         CompletionReason::SubmitterLast,
-        CompletionReason::IssuerRuns,
         CompletionReason::Read,
-        CompletionReason::Polled,
         CompletionReason::NothingMoved,
         CompletionReason::Overwrite,
         CompletionReason::NoCachedPages,
-        CompletionReason::Zoned,
         CompletionReason::EveryWrite,
         CompletionReason::CachedPages,
         CompletionReason::Unknown,
@@ -123,25 +114,25 @@ impl CompletionReason {
         CompletionReason::Failed,
     ];
 
-    /// Where it puts a completion.
+    /// Returns the place of a completion with this reason.
     #[must_use]
     pub fn place(self) -> CompletionPlace {
-        self.told().0
+        self.properties().0
     }
 
-    /// Its name in counters.
+    /// Returns its name in counters.
     #[must_use]
     pub fn name(self) -> &'static str {
-        self.told().1
+        self.properties().1
     }
 
-    /// In a few words.
+    /// Returns a short explanation.
     #[must_use]
     pub fn why(self) -> &'static str {
-        self.told().2
+        self.properties().2
     }
 
-    fn told(self) -> (CompletionPlace, &'static str, &'static str) {
+    fn properties(self) -> (CompletionPlace, &'static str, &'static str) {
         use CompletionPlace::{Caller, Inline, Worker};
         use CompletionReason as Why;
         match self {
@@ -158,15 +149,12 @@ impl CompletionReason {
             Why::NoWorker => (Inline, "no-worker", "no worker thread could be started"),
             Why::CallerWaits => (Caller, "caller-waits", "the caller waits for the request"),
             Why::SubmitterLast => {
-                (Caller, "submitter-last", "all was over before the submitter was through")
+                (Caller, "submitter-last", "all completed before the submitter was through")
             }
-            Why::IssuerRuns => (Caller, "issuer-runs", "the issuer runs completions itself"),
             Why::Read => (Inline, "read", "a read finishes where it is reaped"),
-            Why::Polled => (Inline, "polled", "a polled read finishes with who polls"),
             Why::NothingMoved => (Inline, "nothing-moved", "nothing was moved"),
             Why::Overwrite => (Inline, "overwrite", "overwrite of mapped blocks"),
             Why::NoCachedPages => (Inline, "no-cached-pages", "no cached pages"),
-            Why::Zoned => (Inline, "zoned", "a write to a zone is finished block by block"),
             Why::EveryWrite => (Worker, "every-write", "this kernel defers every write"),
             Why::CachedPages => (Worker, "cached-pages", "the file has cached pages"),
             Why::Unknown => (Worker, "unknown", "the file may have cached pages"),
@@ -181,8 +169,8 @@ impl CompletionReason {
     }
 }
 
-/// How often completions of queued requests ran where, and why. What a blocking call waits for
-/// always completes in the caller and is not counted.
+/// Counts of completions of queued requests, by place and reason. A blocking call completes in its
+/// caller and is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionCounters {
     /// Callbacks that panicked.
@@ -191,24 +179,23 @@ pub struct CompletionCounters {
 }
 
 impl CompletionCounters {
-    /// All 0.
     pub const NONE: CompletionCounters =
         CompletionCounters { panics: 0, reasons: [0; CompletionReason::ALL.len()] };
 
-    /// How often for this reason.
+    /// Returns the count of this reason.
     #[must_use]
     pub fn of(&self, reason: CompletionReason) -> u64 {
         let mut each = self.iter();
         each.find(|(its, _)| *its == reason).map_or(0, |(_, count)| count)
     }
 
-    /// How often in this place.
+    /// Returns the count of this place.
     #[must_use]
     pub fn at(&self, place: CompletionPlace) -> u64 {
         self.iter().filter(|(reason, _)| reason.place() == place).map(|(_, count)| count).sum()
     }
 
-    /// Each reason with its count.
+    /// Returns each reason with its count.
     pub fn iter(&self) -> impl Iterator<Item = (CompletionReason, u64)> {
         CompletionReason::ALL.into_iter().zip(self.reasons)
     }
@@ -217,33 +204,33 @@ impl CompletionCounters {
         self.add(reason, 1);
     }
 
-    /// Adds requests with nothing to decide, which are counted apart.
+    /// Adds requests that need no decision, which are counted separately.
     pub fn add(&mut self, reason: CompletionReason, count: u64) {
         let at = CompletionReason::ALL.iter().position(|its| *its == reason);
         self.reasons[at.expect("every reason is in the list")] += count;
     }
 }
 
-/// What is to run when a request has finished, in place of its result coming out of
+/// A callback that runs when a request has finished, instead of returning the result from
 /// `Engine::wait`. It gets the result, memory included, and runs once.
 ///
-/// Where it runs is the engine's `CompletionPolicy`: by default in the thread that owns the engine,
-/// inside `Engine::wait` or `Engine::tick`, unless it is declared as blocking or others before it
-/// have had their time; then in a worker thread.
+/// The engine's `CompletionPolicy` decides its place: by default the thread that owns the engine,
+/// inside `Engine::wait` or `Engine::tick`, unless it is declared as blocking or earlier callbacks
+/// have used up their time; then a worker thread.
 pub struct Completion {
     pub run: Box<dyn FnOnce(FinishedRequest) + Send>,
     pub can_block: bool,
 }
 
 impl Completion {
-    /// One that takes microseconds: it hands the result on, wakes somebody, starts the next
-    /// request.
+    /// Wraps a callback that takes microseconds: it passes the result on, wakes a task, or starts
+    /// the next request.
     #[must_use]
     pub fn quick(run: impl FnOnce(FinishedRequest) + Send + 'static) -> Completion {
         Completion { run: Box::new(run), can_block: false }
     }
 
-    /// One that may sleep, or compute for long.
+    /// Wraps a callback that may sleep, or compute for long.
     #[must_use]
     pub fn blocking(run: impl FnOnce(FinishedRequest) + Send + 'static) -> Completion {
         Completion { run: Box::new(run), can_block: true }

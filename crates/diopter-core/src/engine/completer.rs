@@ -1,5 +1,6 @@
-//! Where completions of queued requests run: the rule is asked here, callbacks for this thread wait
-//! here until the engine is not in use, and the others go through a crew of workers and come back.
+//! Where completions of queued requests run: the policy is asked here, callbacks for this thread
+//! wait here until the engine is not in use, and the others go through a crew of workers and come
+//! back.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +12,7 @@ use crate::backend::Backend;
 use crate::clock::Nanos;
 use crate::completion::{
     Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason, Durability,
-    Rule, completion_context,
+    completion_context, needs_facts,
 };
 use crate::engine::bounce::BouncePool;
 use crate::engine::copies::{self, BufferMapping};
@@ -55,8 +56,8 @@ pub struct Completer {
     /// False while every finished request is a result that is taken from its place. The only field
     /// that a request without a callback reads under `Auto` and `Inline`.
     pub is_watching: bool,
-    rule: Rule,
-    /// Whether the rule goes by what blocks were before a write.
+    policy: CompletionPolicy,
+    /// True if the policy goes by what blocks were before a write.
     needs_facts: bool,
     /// By place in the table; empty until first needed.
     attached: Vec<Attached>,
@@ -80,11 +81,10 @@ pub struct Completer {
 
 impl Completer {
     pub fn new(policy: CompletionPolicy) -> Completer {
-        let rule = Rule::of(policy);
         Completer {
-            is_watching: is_decisive(rule),
-            rule,
-            needs_facts: rule.needs_facts(),
+            is_watching: is_decisive(policy),
+            policy,
+            needs_facts: needs_facts(policy),
             attached: Vec::new(),
             attached_count: 0,
             ready: VecDeque::new(),
@@ -114,12 +114,12 @@ impl Completer {
         attached
     }
 
-    /// Decides by the rule where the completion of a request runs.
+    /// Decides by the policy where the completion of a request runs.
     #[cold]
     pub fn decide(&mut self, place: usize, pending: &Pending, target: &Target) -> Decision {
         let attached = self.detach(place);
         let facts = self.facts_of(pending, target, &attached);
-        let (context, mut why) = completion_context(&facts, self.rule);
+        let (context, mut why) = completion_context(&facts, self.policy);
         let is_for_crew = context == CompletionPlace::Worker;
         let has_worker = is_for_crew && self.is_staffed();
         if is_for_crew && !has_worker {
@@ -179,7 +179,7 @@ impl Completer {
 
     fn look_away(&mut self) {
         let has_none = self.attached_count == 0 && self.filed() == 0;
-        self.is_watching = is_decisive(self.rule) || !has_none;
+        self.is_watching = is_decisive(self.policy) || !has_none;
     }
 
     /// Whether a thread is there for one more job.
@@ -226,7 +226,7 @@ impl Completer {
 
     pub fn counters(&self) -> CompletionCounters {
         let mut counters = self.counters;
-        let plain = completion_context(&CompletionFacts::default(), self.rule).1;
+        let plain = completion_context(&CompletionFacts::default(), self.policy).1;
         counters.add(plain, self.plain);
         counters
     }
@@ -237,7 +237,7 @@ impl Completer {
         self.attached_count += 1;
     }
 
-    /// Notes what the rule must know of a request before it changes it.
+    /// Notes what the policy must know of a request before it changes it.
     #[inline]
     pub fn note_started(&mut self, place: usize, table: &Table) {
         if self.needs_facts {
@@ -344,7 +344,7 @@ impl Completer {
                 return Some(job);
             }
             let facts = CompletionFacts { is_budget_spent, ..job.facts };
-            let (context, why) = completion_context(&facts, self.rule);
+            let (context, why) = completion_context(&facts, self.policy);
             if context != CompletionPlace::Worker {
                 self.counters.count(why);
                 return Some(job);
@@ -422,9 +422,9 @@ impl Completer {
     }
 }
 
-/// Whether a rule may send a result elsewhere that has nothing to do but to be taken.
-fn is_decisive(rule: Rule) -> bool {
-    !matches!(rule, Rule::Auto | Rule::Inline)
+/// Returns true if a policy may send a finished result through a worker.
+fn is_decisive(policy: CompletionPolicy) -> bool {
+    !matches!(policy, CompletionPolicy::Auto | CompletionPolicy::Inline)
 }
 
 impl Drop for Completer {

@@ -1,4 +1,4 @@
-//! A file is its own object; the kernel's file system maps the rest.
+//! The mapper of a plain file, which is its only object; the kernel's file system maps the rest.
 
 use diopter_os::Errno;
 
@@ -6,7 +6,7 @@ use crate::extent::{Extent, ExtentState, ObjectIndex};
 use crate::map::Mapper;
 use crate::units::{FileRange, ObjectOffset};
 
-/// One extent: the file itself.
+/// Maps each range to itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Identity;
 

@@ -1,4 +1,4 @@
-//! `Mapper`: file range -> extents, each on one object. Knows nothing of bios.
+//! `Mapper`: file range -> extents, each on one object. Independent of bios.
 
 pub mod identity;
 pub mod striped;
@@ -15,40 +15,40 @@ pub use identity::Identity;
 pub use striped::Striped;
 pub use table::Table;
 
-/// Where a file's bytes live.
+/// Locates a file's bytes.
 pub trait Mapper: Send + Sync {
-    /// The extent at the start of `range`: it starts there, ends at most at the range's end, and is
-    /// not empty.
+    /// Returns the extent at the start of `range`: it starts there, ends at most at the range's
+    /// end, and is not empty.
     ///
     /// # Errors
-    /// The errno of a metadata read that failed; `EUCLEAN` for metadata that cannot be. Only a
-    /// mapper that reads metadata has any.
+    /// Fails with the errno of a metadata read; `EUCLEAN` for invalid metadata. Only for a mapper
+    /// that reads metadata.
     ///
     /// # Panics
-    /// For an empty range.
+    /// Panics for an empty range.
     fn map(&self, range: FileRange) -> Result<Extent, Errno>;
 
-    /// What was wrong when [`Mapper::map`] last failed at byte `at` of the file; told once, and
-    /// forgotten when many others have failed since. Only a mapper that reads metadata has any.
+    /// Returns the details of the last failure of [`Mapper::map`] at byte `at` of the file; once,
+    /// and forgotten after many other failures. Only for a mapper that reads metadata.
     fn finding(&self, _at: u64) -> Option<Box<ImageError>> {
         None
     }
 
-    /// How the file is dealt out to its objects; `None` where it lies on one.
+    /// Returns the striping over the file's objects; `None` if it has one object.
     fn striping(&self) -> Option<Striping> {
         None
     }
 
-    /// Whether a file range is the same range of the only object.
+    /// Returns true if a file range is the same range of the only object.
     fn is_identity(&self) -> bool {
         false
     }
 
-    /// Whether extents may have a boundary: whether metadata is read between them.
+    /// Returns true if extents may have a boundary: metadata is read between them.
     fn has_boundaries(&self) -> bool {
         false
     }
 
-    /// Its name, for `explain`.
+    /// Returns its name, for `explain`.
     fn name(&self) -> &'static str;
 }

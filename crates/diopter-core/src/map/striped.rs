@@ -1,5 +1,5 @@
 //! RAID-0 over objects: each stripe is an extent of its object. The objects are files or devices;
-//! what lies in their stripes is the kernel's business.
+//! the kernel maps their blocks.
 
 use diopter_os::Errno;
 
@@ -8,7 +8,7 @@ use crate::map::Mapper;
 use crate::stripe::Striping;
 use crate::units::{FileOffset, FileRange};
 
-/// One extent a stripe; the whole range where there is one object.
+/// One extent for each stripe, or the whole range on one object.
 #[derive(Clone, Copy, Debug)]
 pub struct Striped(pub Striping);
 

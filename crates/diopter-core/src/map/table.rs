@@ -1,4 +1,4 @@
-//! A mapper that says what it was told: for tests and for `explain`.
+//! A mapper over a given list of extents: for tests and for `explain`.
 
 use diopter_os::Errno;
 
@@ -6,7 +6,7 @@ use crate::extent::{Extent, ExtentState, ObjectIndex};
 use crate::map::Mapper;
 use crate::units::{FileRange, ObjectOffset};
 
-/// A sorted list of extents; what it leaves out is a hole.
+/// A sorted list of extents; the gaps are holes.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     extents: Vec<Extent>,
@@ -17,10 +17,10 @@ pub struct Table {
 pub struct Overlap(pub FileRange);
 
 impl Table {
-    /// From extents in any order.
+    /// Creates a table from extents in any order.
     ///
     /// # Errors
-    /// [`Overlap`] with the range of an extent that starts before its predecessor ends.
+    /// Fails with [`Overlap`] and the range of an extent that starts before its predecessor ends.
     pub fn new(mut extents: Vec<Extent>) -> Result<Table, Overlap> {
         extents.retain(|extent| !extent.range.is_empty());
         extents.sort_by_key(|extent| extent.range.start());

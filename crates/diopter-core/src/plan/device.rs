@@ -1,5 +1,6 @@
-//! As how many requests the kernel sends the bios of files and devices that lie in no image. Their
-//! bios are not cut by a device's limits here: the kernel cuts them, and what it makes is counted.
+//! Counts the requests that the kernel sends for the bios of files and devices outside images.
+//! Their bios are not cut by a device's limits here: the kernel cuts them, and its requests are
+//! counted.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +16,7 @@ use crate::plan::{EXTENTS_MAX, PlanQuery, PlannedBio};
 use crate::sync::Arc;
 use crate::units::FileRange;
 
-/// The devices that objects are, or lie on.
+/// The devices of the objects.
 pub(super) struct Devices<'a> {
     objects: &'a [Arc<LocalObject>],
     /// By object.
@@ -36,7 +37,7 @@ impl Devices<'_> {
         }
     }
 
-    /// The least and the most requests of one bio.
+    /// Returns the least and the most requests of one bio.
     fn requests(&self, bio: &PlannedBio, query: &PlanQuery) -> Option<(u64, u64)> {
         let index = usize::from(bio.draft.object.0);
         let (object, limits) = (self.objects.get(index)?, self.limits.get(index)?);
@@ -77,8 +78,8 @@ fn limits_of(object: &LocalObject) -> DeviceLimits {
     queue.as_ref().map_or(DeviceLimits::NONE, DeviceLimits::of)
 }
 
-/// Where a range of a file is on its device, piece by piece: the file system makes a bio of each.
-/// `None` where it does not say, or has yet to decide.
+/// Returns the pieces of a range of a file on its device: the file system makes a bio of each.
+/// `None` if it does not report them, or has not allocated them.
 fn pieces(object: &LocalObject, range: FileRange, is_write: bool) -> Option<Vec<FileRange>> {
     // Without a write-back first: explaining changes nothing.
     let fd = object.file().as_fd();
@@ -98,7 +99,7 @@ fn pieces(object: &LocalObject, range: FileRange, is_write: bool) -> Option<Vec<
             return None;
         }
         end = last;
-        // What was never written is zeros, and not read.
+        // Unwritten space is zeros, and not read.
         if is_write || !extent.is_unwritten() {
             let at = extent.physical.checked_add(first - extent.logical)?;
             pieces.push(FileRange::new(at, at.checked_add(last - first)?));

@@ -1,13 +1,13 @@
-//! The two checksums of the format, as it seeds and chains them. What they cover stands where it
-//! is read.
+//! The two checksums of the format, with its seeds and chaining. The readers know the covered
+//! bytes.
 
-/// CRC-32C going on from `state`, without the usual inversion at either end: the format starts at
-/// all ones or at a seed and keeps what comes out.
+/// Continues a CRC-32C from `state`, without the usual inversion at either end: the format starts
+/// at all ones or at a seed and stores the plain result.
 pub(super) fn crc32c(state: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!state, bytes)
 }
 
-/// CRC-16 (polynomial 0x8005, reflected) going on from `state`.
+/// Continues a CRC-16 (polynomial 0x8005, reflected) from `state`.
 pub(super) fn crc16(state: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(state, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte), |crc, _| {

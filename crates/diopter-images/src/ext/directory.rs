@@ -1,5 +1,5 @@
-//! Directories: names in the order of their blocks. The index of a large one is checked and left
-//! aside: all names are in the leaves.
+//! Directories: names in the order of their blocks. The index of a large one is checked and not
+//! used: all names are in the leaves.
 
 use super::checksum::crc32c;
 use super::features::{compat, flag, refused};
@@ -12,19 +12,19 @@ use diopter_core::units::{align_down, is_aligned, to_u64, to_usize};
 
 use crate::image::{Entry, ImageError, ImageErrorKind, Names, NodeKind};
 
-/// An entry without its name.
+/// Bytes of an entry without its name.
 const ENTRY_BYTES: usize = 8;
-/// The entry at the end of a leaf that holds its checksum.
+/// Bytes of the entry at the end of a leaf that holds its checksum.
 const TAIL_BYTES: usize = 12;
 const TAIL_LENGTH: u16 = 12;
 const TAIL_KIND: u8 = 0xde;
-/// Where an index starts: behind the entries `.` and `..` and a header, or behind one empty entry.
+/// The start of an index: behind the entries `.` and `..` and a header, or behind one empty entry.
 const ROOT_INDEX_AT: usize = 32;
 const INDEX_AT: usize = 8;
 const INDEX_ENTRY_BYTES: usize = 8;
-/// Behind the last place for an index entry: four unused bytes and the checksum.
+/// Bytes behind the last index entry: four unused ones and the checksum.
 const INDEX_TAIL_BYTES: usize = 8;
-/// An entry's length in blocks of 64 KiB, where the number has no room for it.
+/// The length of an entry in blocks of 64 KiB, which the field cannot hold.
 const LENGTH_WHOLE: u16 = 0xffff;
 /// The bytes of an inline directory that hold its parent's number.
 const INLINE_PARENT_BYTES: usize = 4;
@@ -51,7 +51,7 @@ impl Piece {
 }
 
 impl Ext {
-    /// The inode of a name.
+    /// Returns the inode of a name.
     pub(super) fn find_name(&self, directory: &Inode, wanted: &[u8]) -> Result<u32, ImageError> {
         let mut position = 0;
         while let Some(piece) = self.piece(directory, position)? {
@@ -72,7 +72,7 @@ impl Ext {
         Err(ImageError::new(ImageErrorKind::NotFound, what))
     }
 
-    /// Names from a position on, but `.` and `..`.
+    /// Returns names from a position on, except `.` and `..`.
     pub(super) fn names_from(
         &self,
         directory: &Inode,
@@ -98,7 +98,8 @@ impl Ext {
         Ok(Names { entries, next: has_more.then_some(next), block })
     }
 
-    /// The next name of a piece that is in use, from byte `at` on, which is moved behind it.
+    /// Returns the next name of a piece that is in use, from byte `at` on, and moves `at` behind
+    /// it.
     fn next_name<'a>(
         &self,
         piece: &'a Piece,
@@ -116,7 +117,7 @@ impl Ext {
         Ok(None)
     }
 
-    /// The piece that has the byte at `position`; `None` behind the last one.
+    /// Returns the piece that has the byte at `position`; `None` behind the last one.
     fn piece(&self, directory: &Inode, position: u64) -> Result<Option<Piece>, ImageError> {
         let Some(start) = self.piece_bounds(directory, position)? else { return Ok(None) };
         if let Some((first, second)) = self.inline_parts(directory)? {
@@ -133,10 +134,10 @@ impl Ext {
         Ok(Some(Piece { raw, start, block: Some(block) }))
     }
 
-    /// Where the piece with the byte at `position` starts; nothing of it is read.
+    /// Returns the start of the piece with the byte at `position`, without reading it.
     fn piece_bounds(&self, directory: &Inode, position: u64) -> Result<Option<u64>, ImageError> {
         if directory.kind() != Some(NodeKind::Directory) {
-            let what = "the inode is no directory";
+            let what = "the inode is not a directory";
             return Err(ImageError::new(ImageErrorKind::NotADirectory, what));
         }
         if directory.has(flag::ENCRYPT) {
@@ -166,8 +167,7 @@ impl Ext {
         self.block(key, |raw| self.check_directory_block(directory, raw, is_first))
     }
 
-    /// Verifies the checksum, which lies in one place in leaves and in another one in blocks of an
-    /// index.
+    /// Verifies the checksum, whose place differs between leaves and blocks of an index.
     fn check_directory_block(
         &self,
         directory: &Inode,
@@ -203,14 +203,14 @@ impl Ext {
         match raw.get(tail..tail + INDEX_TAIL_BYTES) {
             Some(tail) if count <= room => {
                 let sum = crc32c(crc32c(directory.seed, &raw[..end]), &tail[..4]);
-                // It counts as zeros in itself.
+                // The field counts as zeros in its own checksum.
                 self.check_sum(crc32c(sum, &[0; 4]), u32_at(tail, 4))
             }
             _ => Err(corrupt(format!("a directory's index with {count} entries of {room}"))),
         }
     }
 
-    /// The entry at byte `at` of a piece, if it is in use, and its length.
+    /// Returns the entry at byte `at` of a piece, if it is in use, and its length.
     fn entry<'a>(&self, raw: &'a [u8], at: usize) -> Result<(Option<Name<'a>>, usize), ImageError> {
         let rest = &raw[at..];
         let wrong =
@@ -237,7 +237,7 @@ impl Ext {
         Ok((Some(Name { name, inode }), length))
     }
 
-    /// The length of an entry. In blocks of 64 KiB it has more than 16 bits.
+    /// Returns the length of an entry. In blocks of 64 KiB it has more than 16 bits.
     fn length(&self, entry: &[u8]) -> usize {
         let length = u16_at(entry, 4);
         let block = self.block_bytes();

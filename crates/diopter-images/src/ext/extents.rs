@@ -1,5 +1,5 @@
 //! Extent trees of ext4: from a block of a file to the extent or the hole around it. Each node is
-//! checked whole when it is read; what a node promises of a child is checked at each step.
+//! checked whole when it is read; a parent's claims about a child are checked at each step.
 
 use super::checksum::crc32c;
 use super::field::{joined, u16_at, u32_at};
@@ -14,21 +14,21 @@ use crate::image::ImageError;
 const MAGIC: u16 = 0xF30A;
 const HEADER_BYTES: usize = 12;
 const ENTRY_BYTES: usize = 12;
-/// Levels of index blocks: more than 2^32 blocks need in the smallest blocks.
+/// Limit of the levels of index blocks: more than 2^32 blocks need in the smallest blocks.
 const DEPTH_MAX: u16 = 5;
-/// A longer extent is unwritten, and so much shorter than it says.
+/// A longer extent is unwritten, and shorter by this length.
 const WRITTEN_MAX: u16 = 32768;
 /// File blocks have 32 bits.
 const FILE_BLOCKS_MAX: u64 = 1 << 32;
 
-/// A node whose header and entries were found good.
+/// A node whose header and entries are valid.
 #[derive(Clone, Copy)]
 struct Node<'a> {
     depth: u16,
     entries: &'a [u8],
 }
 
-/// Of which file blocks a node may speak, and whether the tree goes on behind them.
+/// The file blocks that a node may describe, and whether the tree continues behind them.
 #[derive(Clone, Copy)]
 struct Bounds {
     low: u64,
@@ -49,7 +49,7 @@ struct Leaf {
 }
 
 impl Ext {
-    /// What lies at block `at` of a file, from there on.
+    /// Returns the extent or hole at block `at` of a file, from there on.
     pub(super) fn extent_run(&self, inode: &Inode, at: u64) -> Result<Run, ImageError> {
         if at >= FILE_BLOCKS_MAX {
             return Ok(Run::hole(at, u64::MAX, false));
@@ -59,7 +59,7 @@ impl Ext {
         let mut node = Node::of(root);
         let mut held: Arc<[u8]>;
         let mut bounds = Bounds { low: 0, high: FILE_BLOCKS_MAX, is_followed: false };
-        // Ends: `check_node` bounds the root's depth, and each child has one less.
+        // Terminates: `check_node` bounds the root's depth, and each child has one less.
         while node.depth > 0 {
             let child = match node.child(at, bounds) {
                 Ok(child) => child,
@@ -91,7 +91,7 @@ impl Ext {
 }
 
 impl<'a> Node<'a> {
-    /// Of bytes that [`check_node`] has passed.
+    /// Wraps bytes that [`check_node`] accepted.
     fn of(raw: &'a [u8]) -> Node<'a> {
         let count = usize::from(u16_at(raw, 2));
         let entries = &raw[HEADER_BYTES..HEADER_BYTES + count * ENTRY_BYTES];
@@ -106,12 +106,12 @@ impl<'a> Node<'a> {
         &self.entries[index * ENTRY_BYTES..(index + 1) * ENTRY_BYTES]
     }
 
-    /// The first file block of an entry, in leaves and index blocks alike.
+    /// Returns the first file block of an entry, in leaves and index blocks alike.
     fn first(self, index: usize) -> u64 {
         u32_at(self.entry(index), 0).into()
     }
 
-    /// How many entries start at `at` or before.
+    /// Returns the number of entries that start at `at` or before.
     fn before(self, at: u64) -> usize {
         let (mut low, mut high) = (0, self.count());
         while low < high {
@@ -137,7 +137,7 @@ impl<'a> Node<'a> {
         joined(u16_at(entry, 8).into(), u32_at(entry, 4))
     }
 
-    /// Checks a node against what the one above it says.
+    /// Checks a node against the entry above it.
     fn check_place(self, depth: u16, bounds: Bounds) -> Result<(), ImageError> {
         if self.depth != depth {
             let what = format!("extents at depth {depth} that say {}", self.depth);
@@ -159,7 +159,7 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// Where an index block sends `at`; a hole when it lies before all children.
+    /// Returns the child of an index block that covers `at`; a hole if `at` is before all children.
     fn child(self, at: u64, bounds: Bounds) -> Result<Child, Run> {
         let next = self.before(at);
         let following = (next < self.count()).then(|| self.first(next));
@@ -170,8 +170,8 @@ impl<'a> Node<'a> {
         Ok(Child { block: self.child_block(own), bounds })
     }
 
-    /// What a leaf says of `at`. The last extent of a leaf, and the hole behind it, end at a
-    /// boundary if the tree goes on: another leaf must be read.
+    /// Returns the run of a leaf at `at`. The last extent of a leaf, and the hole behind it, end at
+    /// a boundary if the tree continues: another leaf must be read.
     fn run(self, at: u64, bounds: Bounds) -> Run {
         let next = self.before(at);
         let is_last = next == self.count();
@@ -193,7 +193,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Checks a node by itself: the header, the order of its entries, and that all they point to is
+/// Checks a node by itself: the header, the order of its entries, and that all their pointers are
 /// inside the volume.
 fn check_node(raw: &[u8], volume: &Superblock) -> Result<(), ImageError> {
     let (magic, count, room, depth) =
@@ -208,7 +208,7 @@ fn check_node(raw: &[u8], volume: &Superblock) -> Result<(), ImageError> {
         return Err(corrupt(what));
     }
     let node = Node::of(raw);
-    // Where the next entry may start.
+    // The earliest start of the next entry.
     let mut free = 0;
     for index in 0..node.count() {
         let first = node.first(index);
@@ -235,7 +235,7 @@ fn check_node(raw: &[u8], volume: &Superblock) -> Result<(), ImageError> {
 mod tests {
     use super::*;
 
-    /// A leaf with one extent of this length, as it stands on the disk.
+    /// A leaf with one extent of this length, as on the disk.
     fn read(length: u16) -> (u64, ExtentState) {
         let words = [MAGIC, 1, 4, 0, 0, 0, 0, 0, length, 0, 100, 0];
         let raw: Vec<u8> = words.into_iter().flat_map(u16::to_le_bytes).collect();

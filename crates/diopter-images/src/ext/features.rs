@@ -1,4 +1,5 @@
-//! Feature bits of a volume and flags of an inode, and what they forbid. No structure is read here.
+//! Feature bits of a volume and flags of an inode, with the accesses that they forbid. No structure
+//! is read here.
 
 use crate::image::{ImageError, ImageErrorKind};
 
@@ -28,9 +29,9 @@ pub(super) mod incompat {
     pub const ENCRYPT: u32 = 0x1_0000;
     pub const CASEFOLD: u32 = 0x2_0000;
 
-    /// What ext2 and ext3 know.
+    /// Features of ext2 and ext3.
     pub const BEFORE_EXT4: u32 = FILETYPE | META_BG | RECOVER;
-    /// What this reader knows.
+    /// Features that this reader supports.
     pub const KNOWN: u32 = FILETYPE
         | META_BG
         | EXTENTS
@@ -64,9 +65,9 @@ pub(super) mod ro_compat {
     pub const VERITY: u32 = 0x8000;
     pub const ORPHAN_PRESENT: u32 = 0x1_0000;
 
-    /// What ext2 and ext3 know.
+    /// Features of ext2 and ext3.
     pub const BEFORE_EXT4: u32 = SPARSE_SUPER | LARGE_FILE | BTREE_DIR;
-    /// What does not forbid overwriting by being unknown.
+    /// Features under which blocks may be overwritten.
     pub const KNOWN: u32 = BEFORE_EXT4
         | HUGE_FILE
         | GDT_CSUM
@@ -101,14 +102,15 @@ pub(super) mod flag {
 const STATE_CLEAN: u16 = 0x1;
 const STATE_ERRORS: u16 = 0x2;
 
-/// The bits of `s_default_mount_opts` that say how data is journalled, and the one for all of it.
+/// The bits of `s_default_mount_opts` that define how data is journalled, and the value for all of
+/// it.
 const MOUNT_JOURNALLING: u32 = 0x60;
 const MOUNT_JOURNAL_DATA: u32 = 0x20;
 
 const RUN_E2FSCK: &str = "run e2fsck on it";
 const MOUNT_IT: &str = "mount it and write through the mount";
 
-/// What a superblock says of the volume's features and state.
+/// The volume's features and state in a superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Features {
     pub compat: u32,
@@ -133,7 +135,7 @@ impl Features {
         self.ro_compat & bit != 0
     }
 
-    /// `ext2`, `ext3` or `ext4`, by the oldest one that knows the features.
+    /// Returns `ext2`, `ext3` or `ext4`: the oldest one with all of the features.
     pub(super) fn format(self) -> &'static str {
         let is_ext4 = self.incompat & !incompat::BEFORE_EXT4 != 0
             || self.ro_compat & !ro_compat::BEFORE_EXT4 != 0;
@@ -144,7 +146,7 @@ impl Features {
         }
     }
 
-    /// Whether the volume can be read at all.
+    /// Checks that the volume can be read at all.
     pub(super) fn check_readable(self) -> Result<(), ImageError> {
         let unknown = self.incompat
             & !(incompat::KNOWN
@@ -170,7 +172,7 @@ impl Features {
         Err(refused(refusal.0).with_remedy(refusal.1))
     }
 
-    /// Whether blocks of any file may be overwritten.
+    /// Checks that blocks of files may be overwritten on this volume.
     pub(super) fn check_writable(self) -> Result<(), ImageError> {
         let unknown = self.ro_compat & !ro_compat::KNOWN;
         let refusal = if unknown != 0 {
@@ -197,7 +199,7 @@ impl Features {
         Err(refused(refusal.0).with_remedy(refusal.1))
     }
 
-    /// What a reader is told.
+    /// Returns the warnings for a reader.
     pub(super) fn warnings(self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.state & STATE_ERRORS != 0 {
@@ -212,7 +214,7 @@ impl Features {
     }
 }
 
-/// Whether an inode with these flags can be read as a file.
+/// Checks that an inode with these flags can be read as a file.
 pub(super) fn check_inode_readable(flags: u32) -> Result<(), ImageError> {
     if flags & flag::ENCRYPT != 0 {
         let remedy = "mount the volume and add the key (fscrypt)";
@@ -224,7 +226,7 @@ pub(super) fn check_inode_readable(flags: u32) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// Whether blocks of an inode with these flags may be overwritten, if the volume's may.
+/// Checks that blocks of an inode with these flags may be overwritten, if the volume's may.
 pub(super) fn check_inode_writable(flags: u32) -> Result<(), ImageError> {
     let refusal = if flags & flag::IMMUTABLE != 0 {
         ("the file is immutable", "chattr -i on its mount takes that off")
@@ -259,7 +261,7 @@ mod tests {
         last_orphan: 0,
     };
 
-    /// Whether the volume is read, and whether it is overwritten when it is read.
+    /// Checks that the volume is read, and that it is overwritten if it is read.
     fn check(features: Features, is_read: bool, is_overwritten: bool) {
         assert_eq!(features.check_readable().is_ok(), is_read, "{features:x?}");
         assert_eq!(features.check_writable().is_ok(), is_overwritten, "{features:x?}");

@@ -1,4 +1,4 @@
-//! Group descriptors: where each group has its inodes.
+//! Group descriptors: the location of each group's inodes.
 
 use super::checksum::{crc16, crc32c};
 use super::features::incompat;
@@ -13,11 +13,12 @@ use crate::image::ImageError;
 /// The inode table was never written (`bg_flags`).
 const INODES_UNWRITTEN: u16 = 0x1;
 
-/// Where the checksum lies in a descriptor, two bytes long.
+/// Offset of the checksum in a descriptor; it has two bytes.
 const CHECKSUM_AT: usize = 0x1e;
 
 impl Superblock {
-    /// The block with the descriptors of group `group`, and the byte where its own one starts.
+    /// Returns the block with the descriptors of group `group`, and the byte where this group's
+    /// starts.
     fn descriptor_place(&self, group: u64) -> (u64, usize) {
         let size = u64::from(self.descriptor_size);
         let per_block = self.block_size / size;
@@ -39,7 +40,7 @@ impl Superblock {
 }
 
 impl Ext {
-    /// A block of descriptors that were found good, and the byte of it where a group's own starts.
+    /// Returns a block of valid descriptors, and the byte where a group's starts.
     pub(super) fn descriptor(&self, group: u64) -> Result<(Arc<[u8]>, usize), ImageError> {
         let (block, at) = self.superblock.descriptor_place(group);
         let first = group - to_u64(at / usize::from(self.superblock.descriptor_size));
@@ -47,7 +48,7 @@ impl Ext {
         Ok((raw, at))
     }
 
-    /// The first block of a group's inode table; `None` when no inode of it was ever used.
+    /// Returns the first block of a group's inode table; `None` if no inode of it was ever used.
     pub(super) fn inode_table(&self, group: u64) -> Result<Option<u64>, ImageError> {
         let superblock = &self.superblock;
         let (raw, at) = self.descriptor(group)?;
@@ -66,7 +67,7 @@ impl Ext {
         Ok((!is_unwritten).then_some(table))
     }
 
-    /// Checks the descriptors of a block, the first of which is group `first`'s.
+    /// Checks the descriptors of a block, the first of which is of group `first`.
     fn check_groups(&self, raw: &[u8], first: u64) -> Result<(), ImageError> {
         let size = usize::from(self.superblock.descriptor_size);
         let groups = first..self.superblock.groups;
@@ -88,8 +89,8 @@ impl Ext {
     }
 }
 
-/// A group's number as the checksums take it; there are fewer than 2^32 groups in 2^48 blocks but
-/// for volumes of tiny groups, where the format takes the low half.
+/// Returns a group's number as the checksums take it; there are fewer than 2^32 groups in 2^48
+/// blocks except on volumes of tiny groups, where the format takes the low half.
 fn group_bytes(group: u64) -> [u8; 4] {
     let [a, b, c, d, ..] = group.to_le_bytes();
     [a, b, c, d]

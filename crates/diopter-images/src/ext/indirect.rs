@@ -10,9 +10,9 @@ use diopter_core::units::{to_u64, to_usize};
 
 use crate::image::ImageError;
 
-/// Pointers to data in the inode.
+/// Number of pointers to data in the inode.
 const DIRECT: u64 = 12;
-/// Trees behind them: the first has one level, the last three.
+/// Number of trees behind them: the first has one level, the last three.
 const TREES: usize = 3;
 const POINTER_BYTES: usize = 4;
 
@@ -23,7 +23,8 @@ struct Group<'a> {
 }
 
 impl Ext {
-    /// What lies at block `at` of a file, from there to a change or the end of the pointer group.
+    /// Returns the run at block `at` of a file, from there to a change or the end of the pointer
+    /// group.
     pub(super) fn indirect_run(&self, inode: &Inode, at: u64) -> Result<Run, ImageError> {
         let map = inode.map();
         self.check_pointers(map)?;
@@ -45,8 +46,8 @@ impl Ext {
         Ok(Run::hole(at, u64::MAX, false))
     }
 
-    /// As [`Ext::indirect_run`], in the tree below `pointer`, whose first file block is `first` and
-    /// which has `levels_below` levels below its first one.
+    /// Returns the run as [`Ext::indirect_run`] does, in the tree below `pointer`, whose first file
+    /// block is `first` and which has `levels_below` levels below its first one.
     fn tree_run(
         &self,
         pointer: u64,
@@ -108,8 +109,8 @@ impl Group<'_> {
         u32_at(self.pointers, at).into()
     }
 
-    /// The pointers from file block `at` on that go on alike. Where they reach the end of the
-    /// group is a boundary, whatever follows: the kernel's rule.
+    /// Returns the run of similar pointers from file block `at` on. The end of the group is always
+    /// a boundary: the kernel's rule.
     fn run(&self, at: u64) -> Run {
         let count = to_u64(self.pointers.len() / POINTER_BYTES);
         let from = at - self.first;

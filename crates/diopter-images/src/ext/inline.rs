@@ -1,4 +1,4 @@
-//! Bytes that lie in the inode: the place of the block map first, then an extended attribute.
+//! Bytes inside the inode: in the place of the block map first, then in an extended attribute.
 
 use super::features::{flag, incompat};
 use super::field::{u16_at, u32_at};
@@ -8,20 +8,20 @@ use diopter_core::units::{to_u64, to_usize};
 
 use crate::image::ImageError;
 
-/// Where attributes start, if there are any.
+/// The mark at the start of attributes.
 const MAGIC: u32 = 0xEA02_0000;
-/// An attribute's entry without its name.
+/// Bytes of an attribute's entry without its name.
 const ENTRY_BYTES: usize = 16;
-/// Attributes have the namespace as a number: this one is `system.`.
+/// The namespace `system.`, which attributes have as a number.
 const NAMESPACE_SYSTEM: u8 = 7;
 const NAME: &[u8] = b"data";
 
-/// What lies in the map's place, and the attribute's value.
+/// The bytes in the map's place, and the attribute's value.
 type Parts<'a> = (&'a [u8], &'a [u8]);
 
 impl Ext {
-    /// All inline bytes of an inode, those that the file does not use any more included. `None` for
-    /// one that has blocks.
+    /// Returns all inline bytes of an inode, including those that the file does not use any more;
+    /// `None` for an inode with blocks.
     pub(super) fn inline_parts<'a>(
         &self,
         inode: &'a Inode,
@@ -37,7 +37,7 @@ impl Ext {
         Ok(Some((inode.map(), value.unwrap_or_default())))
     }
 
-    /// The bytes of a file that has them in its inode.
+    /// Returns the bytes of a file that has them in its inode.
     pub(super) fn inline_bytes(&self, inode: &Inode) -> Result<Option<Vec<u8>>, ImageError> {
         let Some((first, second)) = self.inline_parts(inode)? else { return Ok(None) };
         let size = self.size(inode)?;
@@ -51,12 +51,12 @@ impl Ext {
     }
 }
 
-/// The value of the attribute with inline data among those in an inode.
+/// Returns the value of the attribute with inline data among those in an inode.
 fn attribute(raw: &[u8]) -> Result<Option<&[u8]>, &'static str> {
     if raw.len() < 4 || u32_at(raw, 0) != MAGIC {
         return Ok(None);
     }
-    // Values are counted from the first entry.
+    // Offsets of values start at the first entry.
     let raw = &raw[4..];
     let mut at = 0;
     // Four zeros end the list; each entry takes some of a bounded place.

@@ -1,4 +1,4 @@
-//! Inodes: where one lies, whether it is whole, and the fields of it.
+//! Inodes: location, validation, fields.
 
 use super::checksum::crc32c;
 use super::features::{flag, incompat, ro_compat};
@@ -10,22 +10,22 @@ use diopter_core::units::to_usize;
 
 use crate::image::{ImageError, ImageErrorKind, Node, NodeKind};
 
-/// The root directory's.
+/// The root directory's inode.
 pub(super) const ROOT: u32 = 2;
 
-/// Bytes of the inode of old; larger ones have more fields and extended attributes behind.
+/// Bytes of the original inode; larger ones continue with more fields and extended attributes.
 const OLD_BYTES: usize = 128;
-/// Where the block map, the target of a short link or the start of inline data lies.
+/// Offset of the block map, the target of a short link or the start of inline data.
 const MAP_AT: usize = 0x28;
 pub(super) const MAP_BYTES: usize = 60;
-/// Both halves of the checksum.
+/// Offsets of both halves of the checksum.
 const CHECKSUM_LOW_AT: usize = 0x7c;
 const CHECKSUM_HIGH_AT: usize = 0x82;
 
-/// An inode that is in use, within the block that it was read from.
+/// An inode in use, within its block.
 pub(super) struct Inode {
     pub number: u32,
-    /// The state of a checksum over metadata of this inode, before that.
+    /// The state of a checksum over metadata of this inode, before that metadata.
     pub seed: u32,
     table: Arc<[u8]>,
     at: usize,
@@ -33,7 +33,7 @@ pub(super) struct Inode {
 }
 
 impl Ext {
-    /// An inode that is in use, by its number.
+    /// Returns an inode in use, by its number.
     pub(super) fn inode(&self, number: u64) -> Result<Inode, ImageError> {
         self.find_inode(number).map_err(|error| error.on_inode(number))
     }
@@ -46,7 +46,7 @@ impl Ext {
         self.load_inode(known.ok_or_else(|| missing("no inode for files has this number"))?)
     }
 
-    /// An inode that is in use, also one of the volume's own.
+    /// Returns an inode in use, also one that the volume uses itself.
     pub(super) fn load_inode(&self, number: u32) -> Result<Inode, ImageError> {
         let superblock = &self.superblock;
         if !(1..=superblock.inodes).contains(&number) {
@@ -61,7 +61,7 @@ impl Ext {
         let offset = index * bytes;
         let block = table + offset / superblock.block_size;
         let at = to_usize(offset % superblock.block_size);
-        // What is good in it is known inode by inode.
+        // Valid inodes are remembered one by one.
         let table = self.block(Key::Inodes { block }, |_| Ok(()))?;
         let mut inode = Inode { number, seed: 0, table, at, bytes: to_usize(bytes) };
         if inode.raw().iter().all(|byte| *byte == 0) {
@@ -79,7 +79,7 @@ impl Ext {
         let Checksums::Everything(seed) = self.superblock.checksums else { return Ok(()) };
         let mut raw = inode.raw().to_vec();
         inode.seed = crc32c(crc32c(seed, &inode.number.to_le_bytes()), &raw[0x64..0x68]);
-        // It counts as zeros in itself.
+        // The field counts as zeros in its own checksum.
         let mut found = u32::from(u16_at(&raw, CHECKSUM_LOW_AT));
         raw[CHECKSUM_LOW_AT..CHECKSUM_LOW_AT + 2].fill(0);
         let has_high = inode.extra_bytes() >= CHECKSUM_HIGH_AT + 2 - OLD_BYTES;
@@ -92,7 +92,7 @@ impl Ext {
         self.check_sum(expected, found)
     }
 
-    /// What a file system says of an inode.
+    /// Returns the generic description of an inode.
     pub(super) fn describe(&self, inode: &Inode) -> Result<Node, ImageError> {
         let kind = inode.kind().ok_or_else(|| {
             let what = format!("an inode of no kind, mode {:#o}", inode.mode());
@@ -107,7 +107,7 @@ impl Ext {
         })
     }
 
-    /// Bytes in a file.
+    /// Returns the bytes in a file.
     pub(super) fn size(&self, inode: &Inode) -> Result<u64, ImageError> {
         let raw = inode.raw();
         let is_large = match inode.kind() {
@@ -123,8 +123,8 @@ impl Ext {
         Ok(size)
     }
 
-    /// Whether a symbolic link has its target in place of a block map. Small inline ones have it
-    /// there too, but are told apart before.
+    /// Returns true if a symbolic link has its target in place of a block map. Small inline ones
+    /// have it there too, but are recognised before.
     pub(super) fn is_fast_link(&self, inode: &Inode) -> bool {
         let raw = inode.raw();
         let features = self.superblock.features;
@@ -132,7 +132,7 @@ impl Ext {
             return false;
         }
         if features.has_incompat(incompat::EA_INODE) {
-            // Blocks of attributes count as the link's: only the size tells.
+            // Blocks of attributes count as the link's, so the size decides.
             return u32_at(raw, 0x04) < 60;
         }
         let has_attributes = joined(u16_at(raw, 0x76).into(), u32_at(raw, 0x68)) != 0;
@@ -167,12 +167,12 @@ impl Inode {
         u16_at(self.raw(), 0x1a)
     }
 
-    /// The root of the block map, in either form, or what stands in its place.
+    /// Returns the root of the block map, in either form, or the data in its place.
     pub(super) fn map(&self) -> &[u8] {
         &self.raw()[MAP_AT..MAP_AT + MAP_BYTES]
     }
 
-    /// What lies behind the fields: extended attributes.
+    /// Returns the extended attributes behind the fields.
     pub(super) fn attributes(&self) -> &[u8] {
         let start = OLD_BYTES + self.extra_bytes();
         self.raw().get(start..).unwrap_or_default()
@@ -188,7 +188,7 @@ impl Inode {
         }
     }
 
-    /// Bytes of fields behind the old inode.
+    /// Returns the bytes of fields behind the original inode.
     fn extra_bytes(&self) -> usize {
         if self.bytes > OLD_BYTES { u16_at(self.raw(), OLD_BYTES).into() } else { 0 }
     }

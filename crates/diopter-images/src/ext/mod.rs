@@ -1,6 +1,6 @@
-//! ext2, ext3 and ext4 that nobody has mounted: from a path to the blocks of its file. Reads
-//! metadata only, and writes nothing. The format is the kernel's
-//! (Documentation/filesystems/ext4); what is read past or refused is in `features`.
+//! ext2, ext3 and ext4 that are not mounted: from a path to the blocks of its file. Reads metadata
+//! only, and writes nothing. The format is the kernel's (Documentation/filesystems/ext4);
+//! `features` decides what is ignored or refused.
 
 mod checksum;
 mod directory;
@@ -30,10 +30,11 @@ use diopter_core::units::{to_u64, to_usize};
 use crate::image::cache::Cache;
 use crate::image::{ImageError, ImageErrorKind, Source};
 
-/// Metadata that is kept in memory, in bytes: the leaves of a file of a few hundred gigabytes.
+/// Bytes of cached metadata: the leaves of a file of a few hundred gigabytes.
 const CACHE_BYTES_MAX: u64 = 4 << 20;
 
-/// The block of a volume that is written while it is in use, and what it says when it is not.
+/// The magic number of the block of multiple mount protection, and its value on a volume that is
+/// not in use.
 const MMP_MAGIC: u32 = 0x004D_4D50;
 const MMP_CLEAN: u32 = 0xFF4D_4D50;
 
@@ -46,7 +47,7 @@ pub struct Ext {
     journal: OnceLock<Vec<Range<u64>>>,
 }
 
-/// What a block of metadata was checked as.
+/// The kind that a block of metadata was checked as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Descriptors {
@@ -70,7 +71,7 @@ enum Key {
     Target {
         block: u64,
     },
-    /// No block: which ones some groups have of their own.
+    /// Not a block: the ranges that some groups reserve.
     Reserved {
         together: u64,
     },
@@ -93,30 +94,30 @@ impl Key {
 /// Blocks of a file that follow each other in it and, if they are mapped, on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
-    /// The first one's number in the file.
+    /// The first block's number in the file.
     start: u64,
     count: u64,
-    /// The first one's number on the volume; meaningless for a hole.
+    /// The first block's number on the volume; meaningless for a hole.
     block: u64,
     state: ExtentState,
-    /// Whether the next run is told by metadata that this one was not.
+    /// True if the next run needs metadata that this one did not.
     boundary: bool,
 }
 
 impl Run {
-    /// Nothing from `start` to `end`.
+    /// Returns a hole from `start` to `end`.
     fn hole(start: u64, end: u64, boundary: bool) -> Run {
         Run { start, count: end - start, block: 0, state: ExtentState::Hole, boundary }
     }
 }
 
 impl Ext {
-    /// Opens the file system that `source` holds.
+    /// Opens the file system in `source`.
     ///
     /// # Errors
-    /// `NotAnImage` without a superblock, `Truncated` when the image is shorter than its file
-    /// system, `Refused` for features and states that must not be read past, `Corrupt` for a
-    /// superblock that can't be, `Io`.
+    /// Fails with `NotAnImage` without a superblock, `Truncated` if the image is shorter than its
+    /// file system, `Refused` for unsupported features and states, `Corrupt` for an invalid
+    /// superblock, and `Io`.
     pub fn open(source: Arc<dyn Source>) -> Result<Ext, ImageError> {
         let size = source.size();
         let mut raw = [0; SUPERBLOCK_BYTES];
@@ -132,7 +133,7 @@ impl Ext {
         Ok(volume)
     }
 
-    /// Whether nobody else has the volume in use, as far as it says so (multiple mount
+    /// Checks that no host has the volume in use, as far as the volume records it (multiple mount
     /// protection).
     fn check_alone(&self) -> Result<(), ImageError> {
         if !self.superblock.features.has_incompat(features::incompat::MMP) {
@@ -156,7 +157,7 @@ impl Ext {
         check().map_err(|error: ImageError| error.on_block(block))
     }
 
-    /// A block of metadata that `check` has found good, now or before.
+    /// Returns a block of metadata that `check` has accepted, now or before.
     fn block(
         &self,
         key: Key,
@@ -181,12 +182,12 @@ impl Ext {
         Ok(raw)
     }
 
-    /// Whether every block of metadata has a checksum.
+    /// Returns true if every block of metadata has a checksum.
     fn has_checksums(&self) -> bool {
         matches!(self.superblock.checksums, Checksums::Everything(_))
     }
 
-    /// Compares a checksum with what it should be, if this volume has such ones.
+    /// Compares a checksum with the expected one, if this volume has such checksums.
     fn check_sum(&self, expected: u32, found: u32) -> Result<(), ImageError> {
         if self.has_checksums() && found != expected {
             let what = format!("a wrong checksum, {found:#010x} instead of {expected:#010x}");
@@ -200,7 +201,7 @@ impl Ext {
     }
 }
 
-/// Metadata that cannot be.
+/// Returns the error for invalid metadata.
 fn corrupt(what: impl Into<String>) -> ImageError {
     ImageError::new(ImageErrorKind::Corrupt, what)
 }

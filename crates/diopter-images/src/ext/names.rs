@@ -1,4 +1,4 @@
-//! Names of features, as tune2fs(8) and ext4(5) have them. What a feature means is in `features`.
+//! Names of features, as in tune2fs(8) and ext4(5). `features` has their meaning.
 
 use super::features::{Features, compat, incompat, ro_compat};
 
@@ -46,7 +46,7 @@ const RO_COMPAT: [(u32, &str); 14] = [
 ];
 
 impl Features {
-    /// Those that have a name, in the order of the three words of bits.
+    /// Returns the names of the features that have one, in the order of the three words of bits.
     pub(super) fn names(self) -> Vec<&'static str> {
         let words = [
             (self.compat, &COMPAT[..]),

@@ -1,8 +1,8 @@
-//! Which blocks are the volume's own: superblocks, descriptors, bitmaps, inode tables, the journal.
-//! They are no file's, so an extent that has them is damage, whatever its checksum says.
+//! The blocks that the volume uses itself: superblocks, descriptors, bitmaps, inode tables, the
+//! journal. They belong to no file, so an extent over them is damage, whatever its checksum says.
 //!
-//! Groups that keep their bitmaps and inode tables together are looked at together, when an extent
-//! first lies in one of them; the descriptors of the others are not read for it.
+//! Groups that keep their bitmaps and inode tables together are read together, when an extent first
+//! lies in one of them; the descriptors of the others are not read for it.
 
 use std::ops::Range;
 
@@ -14,19 +14,19 @@ use diopter_core::extent::ExtentState;
 
 use crate::image::ImageError;
 
-/// Groups that are looked at together, at most, as a power of two: with the metadata of a whole
-/// volume at its start there may be any number. So many have 4 MiB of descriptors, of which no
-/// more is kept than ranges of blocks.
+/// Limit of the groups that are read together, as a power of two: with the metadata of a whole
+/// volume at its start there may be any number. These groups have 4 MiB of descriptors, of which
+/// only ranges of blocks are kept.
 const TOGETHER_LOG_MAX: u8 = 16;
 
-/// Pieces of a journal, at most: 1 MiB of memory. An unbroken one has a piece for each block of
+/// Limit of a journal's pieces: 1 MiB of memory. An unbroken one has a piece for each block of
 /// pointers, and one of 10 240 000 blocks, the largest that mkfs makes, 40 000 of them.
 const JOURNAL_RUNS_MAX: usize = 1 << 16;
 
 /// Bytes of a range of blocks in the cache: two numbers.
 const RANGE_BYTES: usize = 16;
 
-/// What a group has of its own.
+/// A part of the metadata of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Superblock,
@@ -52,12 +52,12 @@ impl Superblock {
         if has_flex { self.flex_group_log.min(TOGETHER_LOG_MAX) } else { 0 }
     }
 
-    /// Which groups are looked at for a block: those that share these bits of their numbers.
+    /// Returns the set of groups to read for a block: those that share these bits of their numbers.
     fn together_of(&self, block: u64) -> u64 {
         ((block - self.first_data_block) / self.blocks_per_group) >> self.together_log()
     }
 
-    /// The superblock of a group, the descriptors behind it and the room for more of them.
+    /// Returns the superblock of a group, the descriptors behind it and the room for more of them.
     fn head_of(&self, group: u64) -> Range<u64> {
         let mut start = self.first_data_block + group * self.blocks_per_group;
         if start == 0 && self.block_size == 1024 {
@@ -92,15 +92,15 @@ impl Ext {
         }
     }
 
-    /// As [`Ext::check_not_reserved`], but for the journal: its own tree is read before it is
-    /// known.
+    /// Refuses blocks as [`Ext::check_not_reserved`] does, but allows the journal: its own tree is
+    /// read before it is known.
     pub(super) fn check_not_of_groups(&self, start: u64, count: u64) -> Result<(), ImageError> {
         let superblock = &self.superblock;
         let (blocks, mmp) = (start..start + count, superblock.mmp_block);
         if superblock.features.has_incompat(incompat::MMP) && blocks.contains(&mmp) {
             return Err(over(start, count, &(mmp..mmp + 1), "multiple mount protection"));
         }
-        // A run lies in the volume, and has 32768 blocks at most.
+        // A run lies in the volume, and has at most 32768 blocks.
         for together in superblock.together_of(start)..=superblock.together_of(blocks.end - 1) {
             let key = Key::Reserved { together };
             let known = self.cache.get(key, || self.reserved_ranges(together))?;
@@ -117,7 +117,7 @@ impl Ext {
         Ok(())
     }
 
-    /// The blocks that some groups have of their own: ranges, in order.
+    /// Returns the blocks that some groups reserve: ranges, in order.
     fn reserved_ranges(&self, together: u64) -> Result<Vec<u8>, ImageError> {
         let mut ranges = Vec::new();
         self.parts_of(together, |_, _, range| {
@@ -136,7 +136,7 @@ impl Ext {
         Ok(words.flat_map(u64::to_le_bytes).collect())
     }
 
-    /// Tells each part that some groups have of their own.
+    /// Calls `each` with every reserved part of some groups.
     fn parts_of(
         &self,
         together: u64,
@@ -166,7 +166,7 @@ impl Ext {
         Ok(())
     }
 
-    /// The blocks of the journal: ranges, in order. None when it is on another device.
+    /// Returns the blocks of the journal: ranges, in order. Empty if it is on another device.
     fn journal(&self) -> Result<&[Range<u64>], ImageError> {
         if let Some(known) = self.journal.get() {
             return Ok(known);
@@ -186,7 +186,7 @@ impl Ext {
         let end = self.size(&inode)?.div_ceil(self.superblock.block_size);
         let (mut at, mut runs): (u64, Vec<Range<u64>>) = (0, Vec::new());
         while at < end {
-            // It has no holes, so blocks that it has more often than once are what is too much.
+            // It has no holes, so only blocks that it has more than once can exceed the volume.
             if at > self.superblock.blocks {
                 let what = format!("a journal of {end} blocks, more than the volume has");
                 return Err(corrupt(what));
@@ -209,7 +209,7 @@ impl Ext {
     }
 }
 
-/// The first of the known ranges that some blocks touch.
+/// Returns the first of the known ranges that some blocks touch.
 fn first_over(known: &[u8], blocks: &Range<u64>) -> Option<Range<u64>> {
     let word = |at: usize| u64::from_le_bytes(known[at..at + 8].try_into().expect("eight bytes"));
     let range = |index: usize| word(index * RANGE_BYTES)..word(index * RANGE_BYTES + 8);
@@ -222,7 +222,7 @@ fn first_over(known: &[u8], blocks: &Range<u64>) -> Option<Range<u64>> {
     is_there.then(|| range(low)).filter(|range| range.start < blocks.end)
 }
 
-/// Blocks of a file that are somebody else's.
+/// Returns the error for blocks of a file that belong to another owner.
 fn over(start: u64, count: u64, own: &Range<u64>, whose: &str) -> ImageError {
     let what = format!("{count} blocks of a file from block {start} on, over {whose}");
     corrupt(what).on_block(own.start.max(start))

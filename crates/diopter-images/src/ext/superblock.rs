@@ -1,4 +1,4 @@
-//! The superblock: the volume's shape, checked so that all that follows can count on it.
+//! The superblock: the volume's shape, checked so that later code can rely on it.
 
 use super::checksum::{crc16, crc32c};
 use super::corrupt;
@@ -6,36 +6,36 @@ use super::features::{Features, incompat, ro_compat};
 use super::field::{joined, u16_at, u32_at, u64_at};
 use crate::image::{ImageError, ImageErrorKind};
 
-/// Where it lies, and how long it is.
+/// Offset and length of the superblock in bytes.
 pub(super) const SUPERBLOCK_OFFSET: u64 = 1024;
 pub(super) const SUPERBLOCK_BYTES: usize = 1024;
 
 const MAGIC: u16 = 0xEF53;
-/// Blocks have 1 KiB shifted by this at most: 64 KiB.
+/// Largest shift of the block size of 1 KiB: blocks of 64 KiB.
 const BLOCK_SHIFT_MAX: u32 = 6;
-/// Clusters have at most so many bytes: the format's bound is 2^29 blocks; mkfs stops at 512 MiB.
+/// Largest shift of the cluster size: the format's limit is 2^29 blocks; mkfs stops at 512 MiB.
 const CLUSTER_SHIFT_MAX: u32 = 29;
 /// Block numbers have 48 bits in extents.
 const BLOCKS_MAX: u64 = 1 << 48;
-/// The inode size and the first inode for files before there were fields for them.
+/// The inode size and the first inode for files before the fields for them existed.
 const OLD_INODE_SIZE: u16 = 128;
 const OLD_FIRST_INODE: u32 = 11;
-/// A group descriptor without and with the fields for large volumes.
+/// Bytes of a group descriptor without and with the fields for large volumes.
 pub(super) const OLD_DESCRIPTOR_SIZE: u16 = 32;
 const WIDE_DESCRIPTOR_SIZE: u16 = 64;
 
-/// How metadata is checked.
+/// The extent of metadata checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Checksums {
-    /// Not at all.
+    /// No checksums.
     None,
     /// Group descriptors only; the state after the volume's id.
     Descriptors(u16),
-    /// Everything; the state after the volume's id.
+    /// All metadata; the state after the volume's id.
     Everything(u32),
 }
 
-/// What was read from the superblock. Sizes are in bytes, places in blocks.
+/// The parsed superblock. Sizes are in bytes, locations in blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
     pub features: Features,
@@ -56,16 +56,16 @@ pub(super) struct Superblock {
     /// The groups with copies of the superblock, with `sparse_super2`.
     pub backup_groups: [u32; 2],
     pub mmp_block: u64,
-    /// Blocks that are kept for more group descriptors, behind each copy of them.
+    /// Blocks reserved for more group descriptors, behind each copy of them.
     pub reserved_descriptor_blocks: u16,
     /// Groups that keep their bitmaps and inode tables together, as a power of two.
     pub flex_group_log: u8,
-    /// 0 when there is none in the volume.
+    /// 0 if the volume has none.
     pub journal_inode: u32,
 }
 
 impl Superblock {
-    /// From its bytes, on an image of `size` bytes.
+    /// Parses the bytes, on an image of `size` bytes.
     pub(super) fn parse(raw: &[u8; SUPERBLOCK_BYTES], size: u64) -> Result<Superblock, ImageError> {
         if u16_at(raw, 0x38) != MAGIC {
             return Err(ImageError::new(ImageErrorKind::NotAnImage, "no superblock of ext2/3/4"));
@@ -79,7 +79,7 @@ impl Superblock {
         Ok(parsed)
     }
 
-    /// Whether group `group` starts with a copy of the superblock.
+    /// Returns true if group `group` starts with a copy of the superblock.
     pub(super) fn has_superblock(&self, group: u64) -> bool {
         let is_power = |base: u64| {
             let mut power = base;
@@ -98,8 +98,8 @@ impl Superblock {
         !is_sparse || group == 1 || is_power(3) || is_power(5) || is_power(7)
     }
 
-    /// Whether `count` blocks from `start` on can belong to a file: inside the volume and behind
-    /// the superblock.
+    /// Returns true if `count` blocks from `start` on can belong to a file: inside the volume and
+    /// behind the superblock.
     pub(super) fn is_in_volume(&self, start: u64, count: u64) -> bool {
         start > self.first_data_block && start < self.blocks && count <= self.blocks - start
     }
@@ -146,7 +146,7 @@ impl Superblock {
 }
 
 fn features(raw: &[u8]) -> Features {
-    // Volumes of revision 0 have none of the words.
+    // Volumes of revision 0 have no feature words.
     let word = |at| if u32_at(raw, 0x4c) == 0 { 0 } else { u32_at(raw, at) };
     Features {
         compat: word(0x5c),
@@ -231,7 +231,7 @@ fn shape(raw: &[u8], features: Features, checksums: Checksums) -> Result<Superbl
         backup_groups: [u32_at(raw, 0x24c), u32_at(raw, 0x250)],
         mmp_block: u64_at(raw, 0x168),
         reserved_descriptor_blocks: if is_old { 0 } else { u16_at(raw, 0xce) },
-        // A larger one is none (ext4_init_flex_bg).
+        // A larger shift counts as 0 (ext4_init_flex_bg).
         flex_group_log: if is_old || raw[0x174] > 31 { 0 } else { raw[0x174] },
         journal_inode: if is_old { 0 } else { u32_at(raw, 0xe0) },
     })

@@ -1,4 +1,4 @@
-//! The questions of [`Volume`], answered.
+//! The implementation of [`Volume`].
 
 use super::features::ro_compat;
 use super::features::{check_inode_readable, check_inode_writable, flag, incompat, refused};
@@ -59,7 +59,7 @@ impl Volume for Ext {
         let found = self.inode(inode)?;
         let check = || {
             if found.kind() != Some(NodeKind::File) {
-                return Err(not_a_file("the inode is no regular file"));
+                return Err(not_a_file("the inode is not a regular file"));
             }
             check_inode_readable(found.flags())?;
             if purpose == Use::Overwrite {
@@ -83,7 +83,7 @@ impl Volume for Ext {
 }
 
 impl Ext {
-    /// What lies at block `at` of a file, from there on.
+    /// Returns the run at block `at` of a file, from there on.
     pub(super) fn run(&self, inode: &Inode, at: u64) -> Result<Run, ImageError> {
         if inode.has(flag::INLINE_DATA) {
             return Err(not_a_file("the bytes lie in the inode, and there are no blocks"));
@@ -103,7 +103,8 @@ impl Ext {
         find().map_err(|error: ImageError| error.on_inode(inode.number.into()))
     }
 
-    /// As [`Ext::run`], for any inode with a tree, and wherever its blocks are.
+    /// Returns the run as [`Ext::run`] does, for any inode with a tree, and wherever its blocks
+    /// are.
     pub(super) fn run_in_tree(&self, inode: &Inode, at: u64) -> Result<Run, ImageError> {
         if !inode.has(flag::EXTENTS) {
             self.indirect_run(inode, at)
@@ -133,7 +134,7 @@ impl Ext {
 
     fn target(&self, inode: &Inode) -> Result<Vec<u8>, ImageError> {
         if inode.kind() != Some(NodeKind::Symlink) {
-            return Err(not_a_file("the inode is no symbolic link"));
+            return Err(not_a_file("the inode is not a symbolic link"));
         }
         if inode.has(flag::ENCRYPT) {
             let remedy = "mount the volume and add the key (fscrypt)";
@@ -156,7 +157,7 @@ impl Ext {
         Ok(target)
     }
 
-    /// The target of a link that has it in its one block.
+    /// Returns the target of a link that has it in its one block.
     fn long_target(&self, inode: &Inode, size: u64) -> Result<Vec<u8>, ImageError> {
         if size >= TARGET_BYTES_MAX.min(self.superblock.block_size) {
             return Err(corrupt(format!("a link of {size} bytes")));
@@ -170,8 +171,8 @@ impl Ext {
     }
 }
 
-/// The part of `range` that lies in `run`, where it starts. Blocks past 2^64 bytes end there: only
-/// holes reach so far.
+/// Returns the part of `range` that is in `run`, where it starts. Blocks past 2^64 bytes end there:
+/// only holes reach so far.
 fn extent(range: FileRange, run: &Run, block_size: u64) -> Extent {
     let run_end = run.start.saturating_add(run.count).saturating_mul(block_size);
     let object_offset = match run.state {

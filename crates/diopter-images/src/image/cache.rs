@@ -1,5 +1,5 @@
-//! Metadata blocks that were read and found good, the last used ones, within a bound. Knows no
-//! format: what a block is known by, and what makes it good, is its reader's to say.
+//! A cache of valid metadata blocks, least recently used ones out first, within a bound.
+//! Independent of the format: the reader defines keys and validity.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -9,10 +9,10 @@ use diopter_core::units::to_u64;
 
 use crate::image::ImageError;
 
-/// Blocks by key, `bytes_max` bytes of them at most.
+/// Blocks by key, at most `bytes_max` bytes of them.
 ///
-/// The key says what the block was checked as, so that a block which two owners claim is checked
-/// for each.
+/// The key includes the kind that the block was checked as, so that a block which two owners claim
+/// is checked for each.
 pub struct Cache<K> {
     bytes_max: u64,
     kept: Mutex<Kept<K>>,
@@ -20,7 +20,7 @@ pub struct Cache<K> {
 
 struct Kept<K> {
     blocks: HashMap<K, (Arc<[u8]>, u64)>,
-    /// By time of last use.
+    /// Keys by time of last use.
     order: BTreeMap<u64, K>,
     /// Uses so far.
     now: u64,
@@ -33,11 +33,11 @@ impl<K: Copy + Eq + Hash> Cache<K> {
         Cache { bytes_max, kept: Mutex::new(kept) }
     }
 
-    /// The block of `key`, from `read` if it is not here; a read that fails leaves nothing. Two
-    /// threads that miss at once both read.
+    /// Returns the block of `key`, from `read` if it is not cached; a read that fails leaves
+    /// nothing. Two threads that miss at once both read.
     ///
     /// # Errors
-    /// What `read` says.
+    /// Fails as `read` does.
     pub fn get(
         &self,
         key: K,
@@ -46,7 +46,7 @@ impl<K: Copy + Eq + Hash> Cache<K> {
         if let Some(block) = lock(&self.kept).touch(key) {
             return Ok(block);
         }
-        // Unlocked: others go on while the device works.
+        // Unlocked: other threads continue while the device works.
         let block: Arc<[u8]> = read()?.into();
         let mut kept = lock(&self.kept);
         kept.insert(key, Arc::clone(&block));

@@ -1,16 +1,17 @@
-//! From a path to its inode, inside one volume. No names of the machine's own file systems.
+//! From a path to its inode, inside one volume. Names of the machine's own file systems are not
+//! used.
 
 use crate::image::{ImageError, ImageErrorKind, Node, NodeKind, Volume};
 
-/// Symbolic links on one way: the kernel's limit (path_resolution(7)).
+/// Limit of symbolic links in one lookup: the kernel's (path_resolution(7)).
 pub const SYMLINKS_MAX: u32 = 40;
 
-/// The node that `path` names, from the root of the volume on: symbolic links are followed, also
-/// the last one, `..` at the root stays there, and an absolute target is inside the volume.
+/// Returns the node that `path` names, from the root of the volume on: symbolic links are followed,
+/// also the last one, `..` at the root stays there, and an absolute target is inside the volume.
 ///
 /// # Errors
-/// `NotFound` for a name that is not there, an empty path and more than [`SYMLINKS_MAX`] links;
-/// `NotADirectory` for a file with more behind it; and what the volume says.
+/// Fails with `NotFound` for a missing name, an empty path and more than [`SYMLINKS_MAX`] links,
+/// `NotADirectory` for a file with more behind it, and as the volume does.
 pub fn resolve(volume: &dyn Volume, path: &[u8]) -> Result<Node, ImageError> {
     if path.is_empty() {
         return Err(ImageError::new(ImageErrorKind::NotFound, "the path is empty"));
@@ -18,7 +19,7 @@ pub fn resolve(volume: &dyn Volume, path: &[u8]) -> Result<Node, ImageError> {
     // The next name is the last one here.
     let mut ahead: Vec<Vec<u8>> = Vec::new();
     push_names(&mut ahead, path);
-    // Directories on the way, the root left out: `..` is answered without asking the volume.
+    // Directories on the path, the root left out: `..` is resolved without asking the volume.
     let mut way: Vec<Node> = Vec::new();
     let mut links = 0;
     let mut searched = Searched::new(volume)?;
@@ -50,7 +51,7 @@ pub fn resolve(volume: &dyn Volume, path: &[u8]) -> Result<Node, ImageError> {
             }
             NodeKind::File | NodeKind::Other if ahead.is_empty() => return Ok(node),
             NodeKind::File | NodeKind::Other => {
-                let what = format!("`{}` is no directory", name.escape_ascii());
+                let what = format!("`{}` is not a directory", name.escape_ascii());
                 return Err(
                     ImageError::new(ImageErrorKind::NotADirectory, what).on_inode(node.inode)
                 );
@@ -60,15 +61,15 @@ pub fn resolve(volume: &dyn Volume, path: &[u8]) -> Result<Node, ImageError> {
     way.pop().map_or_else(|| volume.node(volume.root()), Ok)
 }
 
-/// Bytes of directories that are searched for names. One way through a sound volume meets each
-/// directory once, and starts from the root again for each link; what goes to and fro more than
-/// that would cost more than the volume is large.
+/// Counts the bytes of directories that are searched for names. A lookup in a sound volume meets
+/// each directory once, and starts from the root again for each link; more than that costs more
+/// than the volume is large, and fails.
 struct Searched {
     bytes: u64,
     bytes_max: u64,
-    /// Of the volume.
+    /// Bytes of the volume.
     bytes_whole: u64,
-    /// Of the root directory.
+    /// Bytes of the root directory.
     bytes_root: u64,
 }
 
@@ -94,8 +95,8 @@ impl Searched {
     }
 }
 
-/// Puts the names of a path ahead of those that are there; an empty one after a last slash, so
-/// that what it follows must be a directory.
+/// Puts the names of a path ahead of the present ones; an empty name means a last slash, which
+/// demands a directory before it.
 fn push_names(ahead: &mut Vec<Vec<u8>>, path: &[u8]) {
     ahead.extend(path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
 }

@@ -1,5 +1,6 @@
-//! The extents of a file, one after the other, within what its volume can hold. Blocks of metadata
-//! that lead to each other in a damaged volume let a small one describe a file of any length.
+//! The extents of a file, one after the other, within the capacity of its volume. Blocks of
+//! metadata that lead to each other in a damaged volume let a small one describe a file of any
+//! length.
 
 use diopter_core::extent::{Extent, ExtentState};
 use diopter_core::units::FileRange;
@@ -9,27 +10,27 @@ use crate::image::{ImageError, ImageErrorKind, Volume};
 /// Pieces of a file beyond two for each block of the volume: ends of trees.
 const EXTRA_EXTENTS: u64 = 64;
 
-/// Walks over a range of a file and fails where the file maps more than the volume has: more bytes,
+/// Walks over a range of a file and fails if the file maps more than the volume has: more bytes,
 /// each use of a shared block counted, or more extents than one for each block and as many holes.
 pub struct ExtentWalk<'a> {
     volume: &'a dyn Volume,
     inode: u64,
     at: u64,
     end: u64,
-    /// Bytes that were mapped so far.
+    /// Bytes mapped so far.
     bytes: u64,
     extents: u64,
 }
 
 impl<'a> ExtentWalk<'a> {
-    /// Over `range` of the file with this inode.
+    /// Starts at `range` of the file with this inode.
     #[must_use]
     pub fn new(volume: &'a dyn Volume, inode: u64, range: FileRange) -> ExtentWalk<'a> {
         let (at, end) = (range.start(), range.end());
         ExtentWalk { volume, inode, at, end, bytes: 0, extents: 0 }
     }
 
-    /// Where the next extent starts.
+    /// Returns the start of the next extent.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.at
@@ -93,8 +94,8 @@ mod tests {
     use super::*;
     use crate::image::{Names, Node, Use};
 
-    /// A volume of 100 blocks of 1 KiB, with files that have the same state everywhere; of every
-    /// second block, where `has_holes` says so.
+    /// A volume of 100 blocks of 1 KiB, with files that have the same state everywhere, or in every
+    /// second block with `has_holes`.
     struct Volume100 {
         state: ExtentState,
         has_holes: bool,
@@ -162,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Extents of a file of `blocks` blocks, and what ends the walk.
+    /// Returns the extents of a file of `blocks` blocks, and the error that ends the walk.
     fn walk(state: ExtentState, has_holes: bool, blocks: u64) -> (usize, Option<String>) {
         let volume = Volume100 { state, has_holes };
         let walk = ExtentWalk::new(&volume, 7, FileRange::new(0, blocks * 1024));

@@ -1,8 +1,9 @@
-//! Which inodes there are: the inode tree of an allocation group, a record for each chunk of 64
-//! (linux/fs/xfs/libxfs/xfs_ialloc_btree.c). Asked only of an inode that does not look like one.
+//! The inode tree of an allocation group, a record for each chunk of 64
+//! (linux/fs/xfs/libxfs/xfs_ialloc_btree.c). Used only for an inode that does not look like one.
 
 use crate::image::ImageError;
-use crate::xfs::disk::{BlockKind, Disk, be32, be64};
+use crate::xfs::bytes::{be32, be64};
+use crate::xfs::disk::{BlockKind, Disk};
 use crate::xfs::group;
 use crate::xfs::tree::{Shape, Walk};
 
@@ -26,7 +27,7 @@ const TREE: Shape = Shape {
     record_bytes: 16,
 };
 
-/// Whether an inode is in use, for a number that one could have.
+/// Returns true if an inode is in use, for a number that one could have.
 ///
 /// # Errors
 /// `Corrupt`, `Io`.

@@ -6,15 +6,16 @@ use std::ops::Range;
 use diopter_core::units::{align_down, to_u64, to_usize};
 
 use crate::image::{Entry, ImageError, ImageErrorKind, Names, NodeKind};
-use crate::xfs::disk::{BlockKind, Disk, Place, be16, be32, be64, refused};
+use crate::xfs::bytes::{be16, be32, be64, refused};
+use crate::xfs::disk::{BlockKind, Disk, Place};
 use crate::xfs::fork;
 use crate::xfs::fork::Found;
 use crate::xfs::inode::{Format, Inode};
 
-/// Where names end and the index begins, in bytes.
+/// End of the names and start of the index, in bytes.
 const INDEX_START: u64 = 1 << 35;
 
-/// Most bytes of blocks that are searched for a name: about eight million names.
+/// Limit of the bytes of blocks that are searched for a name: about eight million names.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// Entries begin at multiples of this.
@@ -23,10 +24,10 @@ const ALIGNMENT: usize = 8;
 /// Largest value of an entry's type.
 const TYPE_MAX: u8 = 8;
 
-/// What unused space begins with.
+/// The mark at the start of unused space.
 const UNUSED: u16 = 0xffff;
 
-/// Bytes of what ends a directory of one block, and of one entry of the index before it.
+/// Bytes of the tail of a directory of one block, and of one entry of the index before it.
 const TAIL: usize = 8;
 const INDEX_ENTRY: usize = 8;
 
@@ -56,7 +57,7 @@ struct Name<'a> {
 struct Piece {
     place: Place,
     bytes: Vec<u8>,
-    /// Where in it names begin and end.
+    /// The range of names in it.
     names: Range<usize>,
     /// The position of its first byte in the directory.
     start: u64,
@@ -67,7 +68,7 @@ impl Piece {
         self.start.saturating_add(to_u64(self.bytes.len()))
     }
 
-    /// The next name from byte `at` on, which is moved behind it; `.` and `..` are left out.
+    /// Returns the next name from byte `at` on and moves `at` behind it; `.` and `..` are left out.
     fn next_name(&self, disk: &Disk, at: &mut usize) -> Result<Option<Name<'_>>, ImageError> {
         while *at < self.names.end {
             let (name, length) = entry(disk, self.place, &self.bytes[..self.names.end], *at)?;
@@ -80,11 +81,11 @@ impl Piece {
     }
 }
 
-/// Names from a position on, but `.` and `..`. In an inode a position counts names, in blocks it
-/// counts bytes.
+/// Returns names from a position on, except `.` and `..`. In an inode a position counts names, in
+/// blocks it counts bytes.
 ///
 /// # Errors
-/// `NotADirectory`, `Corrupt`, `Io`.
+/// Fails with `NotADirectory`, `Corrupt` or `Io`.
 pub fn names(disk: &Disk, inode: &Inode, position: u64, most: usize) -> Result<Names, ImageError> {
     check_kind(inode)?;
     if inode.format == Format::Local {
@@ -118,10 +119,11 @@ fn entry_of(name: &Name<'_>) -> Entry {
     Entry { name: name.name.to_vec(), inode: name.inode }
 }
 
-/// The inode that a name means, of those that [`names`] has.
+/// Returns the inode of a name, one that [`names`] has.
 ///
 /// # Errors
-/// As of [`names`]; `NotFound`; `Refused` for a directory that is too large to search.
+/// Fails as [`names`] does, with `NotFound`, and with `Refused` for a directory that is too large
+/// to search.
 pub fn lookup(disk: &Disk, inode: &Inode, wanted: &[u8]) -> Result<u64, ImageError> {
     check_kind(inode)?;
     if inode.format == Format::Local {
@@ -164,19 +166,19 @@ fn check_kind(inode: &Inode) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// Where blocks with names end, in bytes.
+/// Returns the end of blocks with names, in bytes.
 fn end_of(disk: &Disk, inode: &Inode) -> u64 {
     align_down(inode.size.min(INDEX_START), disk.superblock.block_size)
 }
 
-/// The block that has the byte at `position`, or the next one that there is; `None` behind the last
-/// one.
+/// Returns the block that has the byte at `position`, or the next existing one; `None` behind the
+/// last one.
 fn piece(disk: &Disk, inode: &Inode, position: u64) -> Result<Option<Piece>, ImageError> {
     let superblock = &disk.superblock;
     let (step, block_size) = (superblock.directory_blocks, superblock.block_size);
     let end = end_of(disk, inode) / block_size;
     let mut at = align_down(position / block_size, step);
-    // Ends: each hole is behind the one before.
+    // Terminates: each hole is behind the one before.
     while at < end {
         match fork::find(disk, inode, at)?.found {
             Found::Hole(until) => at = until.next_multiple_of(step),
@@ -190,7 +192,7 @@ fn piece(disk: &Disk, inode: &Inode, position: u64) -> Result<Option<Piece>, Ima
     Ok(None)
 }
 
-/// Where names begin and end in a block.
+/// Returns the range of names in a block.
 fn names_of_block(
     disk: &Disk,
     place: Place,
@@ -200,7 +202,7 @@ fn names_of_block(
     let is_one = [ONE_BLOCK.magic, ONE_BLOCK.magic_v5].contains(&be32(bytes, 0));
     let kind = if is_one { &ONE_BLOCK } else { &DATA_BLOCK };
     let header = disk.verify(bytes, place, kind)?;
-    // The other way round is right: an index that has outgrown the block is in one of its own.
+    // The opposite is valid: an index that has outgrown the block is in a separate one.
     if is_one && !is_only {
         return Err(place.corrupt("a directory of more blocks with its index in one of them"));
     }
@@ -216,7 +218,7 @@ fn names_of_block(
     }
 }
 
-/// The entry at `at`, if it is in use, and its length. Both kinds end with where they begin.
+/// Returns the entry at `at`, if it is in use, and its length. Both kinds end with their start.
 fn entry<'a>(
     disk: &Disk,
     place: Place,
@@ -225,7 +227,8 @@ fn entry<'a>(
 ) -> Result<(Option<Name<'a>>, usize), ImageError> {
     let wrong = |what: &str| place.corrupt(format!("a directory entry at {at} {what}"));
     let rest = &bytes[at..];
-    // The smallest entry has eight bytes of inode, one each of length and name, and two of place.
+    // The smallest entry has eight bytes of inode, one each of length and name, and two of its
+    // start.
     if rest.len() < 16 && be_word(rest, 0) != Some(UNUSED) {
         return Err(wrong("past the end"));
     }
@@ -269,8 +272,8 @@ fn check(disk: &Disk, name: &Name<'_>, kind: Option<u8>) -> Result<(), &'static 
     Ok(())
 }
 
-/// Names in the inode: a header with a count and the parent, then entries without gaps. All of them
-/// are checked; `.` and `..` are left out.
+/// Returns the names in the inode: a header with a count and the parent, then entries without gaps.
+/// All of them are checked; `.` and `..` are left out.
 fn names_in_inode<'a>(disk: &Disk, inode: &'a Inode) -> Result<Vec<Name<'a>>, ImageError> {
     let past_end = || inode.corrupt("a directory in an inode that ends too early");
     let size = usize::try_from(inode.size).ok().filter(|size| *size <= inode.fork.len());

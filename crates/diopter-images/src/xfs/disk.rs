@@ -1,52 +1,52 @@
-//! Blocks of an XFS volume: read, and held against what they say of themselves. All metadata comes
-//! through here, and what was read last is kept. It knows no structure but the common header.
+//! Blocks of an XFS volume: read, and checked against their headers. All metadata is read here,
+//! with a cache of the last blocks. The only structure known here is the common header.
 
 use diopter_core::sync::Arc;
 use diopter_core::units::to_usize;
-use diopter_os::Errno;
 
 use crate::image::cache::Cache;
-use crate::image::{ImageError, ImageErrorKind, Source};
+use crate::image::{ImageError, Source};
+use crate::xfs::bytes::{be32, be64, corrupt, is_crc_right, unreadable};
 use crate::xfs::superblock::{Superblock, Version};
 
-/// Longest thing that is read as one: a directory block.
+/// Longest unit that is read at once: a directory block.
 const LENGTH_MAX: u64 = 64 << 10;
 
-/// Metadata that is kept: a file of a million extents has 16 MiB of it.
+/// Bytes of cached metadata: a file of a million extents has 16 MiB of it.
 const CACHE_BYTES_MAX: u64 = 4 << 20;
 
-/// Roots of groups' trees that are kept: of more than two thousand groups.
+/// Bytes of cached roots of groups' trees: those of more than two thousand groups.
 const ROOTS_BYTES_MAX: u64 = 48 << 10;
 
 /// XFS counts addresses on the device in these.
 const BASIC_BLOCK: u64 = 512;
 
-/// A volume's bytes and where in them things lie.
+/// A volume's bytes and geometry.
 pub struct Disk {
     source: Arc<dyn Source>,
     pub superblock: Superblock,
-    /// By byte and length. Metadata does not change while the volume is open.
+    /// Blocks by byte and length. Metadata does not change while the volume is open.
     cache: Cache<(u64, usize)>,
     /// The roots of groups' trees, by group.
     pub roots: Cache<u64>,
 }
 
-/// Who a block of metadata belongs to.
+/// The owner of a block of metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     Inode(u64),
     Group(u32),
 }
 
-/// Blocks of metadata that are looked at together, as the format numbers them.
+/// Blocks of metadata that are read together, as the format numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub owner: Owner,
     pub block: u64,
 }
 
-/// What begins every block of a kind: magic numbers, lengths of the header, and where a header of
-/// version 5 holds the rest.
+/// The header of a kind of block: magic numbers, lengths of the header, and the offset of the other
+/// fields in version 5.
 pub struct BlockKind {
     pub name: &'static str,
     pub magic: u32,
@@ -60,7 +60,7 @@ pub struct BlockKind {
 }
 
 impl Disk {
-    /// Over bytes whose superblock has been read.
+    /// Wraps a source whose superblock has been read.
     pub fn new(source: Arc<dyn Source>, superblock: Superblock) -> Disk {
         let (cache, roots) = (Cache::new(CACHE_BYTES_MAX), Cache::new(ROOTS_BYTES_MAX));
         Disk { source, superblock, cache, roots }
@@ -77,7 +77,7 @@ impl Disk {
         Ok(())
     }
 
-    /// `count` blocks that follow each other.
+    /// Reads `count` blocks that follow each other.
     pub fn read(&self, place: Place, count: u64) -> Result<Vec<u8>, ImageError> {
         let length = count.saturating_mul(self.superblock.block_size);
         assert!(length <= LENGTH_MAX, "a reader asks for what it has bounded");
@@ -88,7 +88,7 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// Holds a block against its kind; the length of its header.
+    /// Checks a block against its kind; returns the length of its header.
     pub fn verify(
         &self,
         bytes: &[u8],
@@ -123,12 +123,12 @@ impl Disk {
 }
 
 impl Place {
-    /// A block of an inode.
+    /// Returns a block of an inode.
     pub fn of_inode(inode: u64, block: u64) -> Place {
         Place { owner: Owner::Inode(inode), block }
     }
 
-    /// What is there can't be.
+    /// Returns the error for invalid metadata in this place.
     pub fn corrupt(self, what: impl Into<String>) -> ImageError {
         self.tell(corrupt(what))
     }
@@ -138,88 +138,5 @@ impl Place {
             Owner::Inode(inode) => error.on_inode(inode).on_block(self.block),
             Owner::Group(_) => error.on_block(self.block),
         }
-    }
-}
-
-/// Metadata that can't be.
-pub fn corrupt(what: impl Into<String>) -> ImageError {
-    ImageError::new(ImageErrorKind::Corrupt, what).with_remedy("check it with `xfs_repair -n`")
-}
-
-/// A feature or state that must not be read past, or written under.
-pub fn refused(what: impl Into<String>, remedy: &'static str) -> ImageError {
-    ImageError::new(ImageErrorKind::Refused, what).with_remedy(remedy)
-}
-
-/// Bytes that did not come.
-pub fn unreadable(errno: Errno) -> ImageError {
-    if errno == Errno::ENODATA {
-        let what = "the image ends before its file system";
-        let remedy = "copy the image again, whole";
-        return ImageError::new(ImageErrorKind::Truncated, what).with_remedy(remedy);
-    }
-    ImageError::new(ImageErrorKind::Io(errno), format!("the image can't be read: {errno}"))
-}
-
-/// Whether the CRC-32C at byte `at` is that of `bytes` with zeros in its place. XFS keeps this one
-/// number little-endian.
-pub fn is_crc_right(bytes: &[u8], at: usize) -> bool {
-    crc_of(bytes, at).to_le_bytes() == bytes[at..at + 4]
-}
-
-/// Makes the checksum of a block right, if it is of a kind that has one.
-#[cfg(test)]
-pub fn seal(block: &mut [u8]) {
-    let at = match &block[..4] {
-        b"XFSB" => 224,
-        b"XAGF" => 216,
-        b"XAGI" => 312,
-        b"BMA3" => 64,
-        b"XDB3" | b"XDD3" => 4,
-        b"XSLM" => 12,
-        b"R3FC" | b"IAB3" => 52,
-        [b'I', b'N', _, _] if block[4] == 3 => 100,
-        _ => return,
-    };
-    let crc = crc_of(block, at).to_le_bytes();
-    block[at..at + 4].copy_from_slice(&crc);
-}
-
-/// The CRC-32C of `bytes` with zeros for the four from `at` on.
-fn crc_of(bytes: &[u8], at: usize) -> u32 {
-    let before = crc32c::crc32c(&bytes[..at]);
-    crc32c::crc32c_append(crc32c::crc32c_append(before, &[0; 4]), &bytes[at + 4..])
-}
-
-/// The two bytes at `at`.
-///
-/// # Panics
-/// Past the end, as all three: what is at no fixed place is checked before.
-pub fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
-}
-
-/// The four bytes at `at`.
-pub fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-/// The eight bytes at `at`.
-pub fn be64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_checksum_is_crc32c_with_zeros_in_its_own_place() {
-        // The check value of CRC-32C (RFC 3720, B.4): 32 bytes of zeros give 0x8a9136aa.
-        let mut bytes = [0; 32];
-        bytes[8..12].copy_from_slice(&0x8a91_36aa_u32.to_le_bytes());
-        assert!(is_crc_right(&bytes, 8));
-        bytes[31] = 1;
-        assert!(!is_crc_right(&bytes, 8));
     }
 }

@@ -1,12 +1,13 @@
-//! Which blocks of the volume an inode's blocks are: the records of its data fork, in a list or in
-//! a tree (linux/fs/xfs/libxfs/xfs_bmap_btree.c). It knows no bytes and no sharing.
+//! Maps the blocks of an inode to blocks of the volume: the records of its data fork, in a list or
+//! in a tree (linux/fs/xfs/libxfs/xfs_bmap_btree.c). Independent of bytes and sharing.
 
 use std::ops::Range;
 
 use diopter_core::units::to_u64;
 
 use crate::image::ImageError;
-use crate::xfs::disk::{BlockKind, Disk, Owner, Place, be16, be64};
+use crate::xfs::bytes::{be16, be64};
+use crate::xfs::disk::{BlockKind, Disk, Owner, Place};
 use crate::xfs::inode::{Format, Inode};
 use crate::xfs::tree::{Branch, Leaf, Shape, Walk};
 
@@ -39,34 +40,34 @@ const TREE: Shape = Shape {
 /// Blocks of a file that follow each other on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The first one's number in the file.
+    /// The first block's number in the file.
     pub start: u64,
-    /// The first one's number on the volume.
+    /// The first block's number on the volume.
     pub block: u64,
     pub count: u64,
-    /// They read as zeros.
+    /// True if the blocks read as zeros.
     pub is_unwritten: bool,
 }
 
-/// What lies at a block of a file.
+/// The extent or hole at a block of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Mapped(Record),
-    /// Nothing up to this block.
+    /// A hole up to this block.
     Hole(u64),
 }
 
-/// An answer, and whether what follows it is in another leaf of the tree.
+/// A result, and the start of the next leaf of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub found: Found,
-    /// The first block that another leaf speaks for, where this one has nothing more to say.
+    /// The first block of the next leaf, if this leaf has no further record.
     pub next_leaf: Option<u64>,
 }
 
 impl Record {
-    /// From its two words: 1 bit unwritten, 54 bits first block in the file, 52 bits first block on
-    /// the volume, 21 bits how many.
+    /// Decodes a record from its two words: 1 bit unwritten, 54 bits first block in the file, 52
+    /// bits first block on the volume, 21 bits count.
     pub fn decode(bytes: &[u8]) -> Record {
         let (high, low) = (be64(bytes, 0), be64(bytes, 8));
         Record {
@@ -77,16 +78,16 @@ impl Record {
         }
     }
 
-    /// One past its last block in the file.
+    /// Returns the block after its last one in the file.
     pub fn end(&self) -> u64 {
         self.start + self.count
     }
 }
 
-/// What lies at block `at` of an inode that has blocks.
+/// Returns the extent or hole at block `at` of an inode that has blocks.
 ///
 /// # Errors
-/// `Corrupt`, `Io`.
+/// Fails with `Corrupt` or `Io`.
 pub fn find(disk: &Disk, inode: &Inode, at: u64) -> Result<Answer, ImageError> {
     match inode.format {
         Format::Extents => {
@@ -128,17 +129,17 @@ fn find_in_tree(disk: &Disk, inode: &Inode, at: u64) -> Result<Answer, ImageErro
     Ok(answer)
 }
 
-/// A look for one block in records that must be in order.
+/// A search for one block in records that must be in order.
 struct Search<'a> {
     disk: &'a Disk,
     place: Place,
-    /// What the records may speak of.
+    /// The blocks that the records may describe.
     within: Range<u64>,
     at: u64,
 }
 
 impl Search<'_> {
-    /// Checks all of them on the way, so that an answer does not depend on what was asked.
+    /// Checks all records, so that the result does not depend on the block that is searched.
     fn run<'a>(self, records: impl Iterator<Item = &'a [u8]>) -> Result<Answer, ImageError> {
         let mut end = self.within.start;
         let mut found = None;
@@ -150,7 +151,7 @@ impl Search<'_> {
             if found.is_some() {
                 is_last = false;
             } else if self.at < record.start {
-                // The record behind the hole is here, so nothing more need be read to go on.
+                // The record behind the hole is known, so nothing more need be read to continue.
                 found = Some(Found::Hole(record.start));
                 is_last = false;
             } else if self.at < end {
@@ -164,8 +165,8 @@ impl Search<'_> {
     fn check(&self, record: &Record, from: u64) -> Result<(), ImageError> {
         let Record { start, block, count, .. } = *record;
         let wrong = |what: &str| {
-            let told = format!("an extent of {count} blocks from {start}, at {block}, {what}");
-            Err(self.place.corrupt(told))
+            let what = format!("an extent of {count} blocks from {start}, at {block}, {what}");
+            Err(self.place.corrupt(what))
         };
         if count == 0 {
             return wrong("is empty");
@@ -183,11 +184,11 @@ impl Search<'_> {
     }
 }
 
-/// The bytes of `count` blocks of an inode from block `at` on, all of them mapped, and the block of
-/// the volume where they begin.
+/// Reads the bytes of `count` blocks of an inode from block `at` on, all of them mapped; returns
+/// them with the block of the volume where they begin.
 ///
 /// # Errors
-/// `Corrupt`, also for a hole; `Io`.
+/// Fails with `Corrupt`, also for a hole, and `Io`.
 pub fn read(
     disk: &Disk,
     inode: &Inode,

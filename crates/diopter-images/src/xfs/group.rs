@@ -1,13 +1,14 @@
-//! The headers of an allocation group: where the roots of its trees lie
-//! (linux/fs/xfs/libxfs/xfs_format.h). What is in the trees is read elsewhere.
+//! The headers of an allocation group, with the locations of its trees' roots
+//! (linux/fs/xfs/libxfs/xfs_format.h).
 
 use diopter_core::units::to_usize;
 
 use crate::image::ImageError;
-use crate::xfs::disk::{Disk, Owner, Place, be32, is_crc_right};
+use crate::xfs::bytes::{be32, is_crc_right};
+use crate::xfs::disk::{Disk, Owner, Place};
 use crate::xfs::superblock::Version;
 
-/// Where a header lies and has what it says of itself, and the root of one tree and its level.
+/// The location and fields of a header, and of the root and the level of one tree.
 pub struct Header {
     pub name: &'static str,
     pub magic: u32,
@@ -40,21 +41,21 @@ pub const INODES: Header = Header {
     levels: 24,
 };
 
-/// A group by its number, as an owner.
+/// Returns a group as an owner, by its number.
 pub fn owner(group: u64) -> Owner {
     Owner::Group(u32::try_from(group).expect("a group of the superblock"))
 }
 
-/// Where the headers of a group lie.
+/// Returns the location of a group's headers.
 fn place(disk: &Disk, group: u64) -> Place {
     let block = disk.superblock.join(group, 0).expect("a group has a first block");
     Place { owner: owner(group), block }
 }
 
-/// A header that was found good.
+/// Returns a valid header.
 ///
 /// # Errors
-/// `Corrupt`, `Io`.
+/// Fails with `Corrupt` or `Io`.
 pub fn read(disk: &Disk, group: u64, header: &Header) -> Result<Vec<u8>, ImageError> {
     let superblock = &disk.superblock;
     let place = place(disk, group);
@@ -80,10 +81,10 @@ pub fn read(disk: &Disk, group: u64, header: &Header) -> Result<Vec<u8>, ImageEr
     Ok(bytes)
 }
 
-/// The root of a group's tree, and its level.
+/// Returns the root of a group's tree, and its level.
 ///
 /// # Errors
-/// `Corrupt`, `Io`.
+/// Fails with `Corrupt` or `Io`.
 pub fn root(disk: &Disk, group: u64, header: &Header) -> Result<(u64, u16), ImageError> {
     let superblock = &disk.superblock;
     let bytes = read(disk, group, header)?;

@@ -1,18 +1,19 @@
-//! An XFS inode: what it is, and the part of it that says where its bytes are
-//! (linux/fs/xfs/libxfs/xfs_format.h has the fields). What is in that part is read elsewhere.
+//! An XFS inode: its fields and its data fork, which locates its bytes
+//! (linux/fs/xfs/libxfs/xfs_format.h has the fields). The fork is read elsewhere.
 
 use diopter_core::limits::FILE_SIZE_MAX;
 use diopter_core::units::to_usize;
 
 use crate::image::{ImageError, ImageErrorKind, Node, NodeKind};
+use crate::xfs::bytes::{be16, be32, be64, is_crc_right};
 use crate::xfs::chunks;
-use crate::xfs::disk::{Disk, Owner, Place, be16, be32, be64, is_crc_right};
+use crate::xfs::disk::{Disk, Owner, Place};
 use crate::xfs::superblock::Version;
 
 /// `IN`.
 const MAGIC: u16 = 0x494e;
 
-/// Where the checksum is kept in version 3.
+/// Offset of the checksum in version 3.
 const CRC: usize = 100;
 
 /// Bytes before the data fork: versions 1 and 2, and 3.
@@ -29,25 +30,24 @@ const REFLINK: u64 = 0x2;
 const LARGE_COUNTS: u64 = 0x10;
 const METADATA: u64 = 0x20;
 
-/// How the data fork says where the bytes are.
+/// The format of the data fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// It does not: a device node or the like.
+    /// None: a device node or the like.
     Device,
-    /// They are in it.
+    /// The bytes of the file.
     Local,
-    /// It is a list of extents.
+    /// A list of extents.
     Extents,
-    /// It is the root of a tree of extents.
+    /// The root of a tree of extents.
     Tree,
 }
 
-/// What is needed of an inode; every field has been checked.
+/// The fields of an inode that are used; every one has been checked.
 #[derive(Clone, Debug)]
 pub struct Inode {
     pub number: u64,
     pub kind: NodeKind,
-    /// Bytes in it.
     pub size: u64,
     /// Permission bits.
     pub mode: u32,
@@ -55,9 +55,8 @@ pub struct Inode {
     pub format: Format,
     /// Records in its list or tree.
     pub records: u64,
-    /// The data fork.
     pub fork: Vec<u8>,
-    /// The block that it lies in.
+    /// The block that holds the inode.
     pub block: u64,
     pub is_realtime: bool,
     pub is_immutable: bool,
@@ -67,10 +66,11 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// The inode of that number.
+    /// Reads the inode of that number.
     ///
     /// # Errors
-    /// `NotFound` for a free one or a number that no inode can have, `Corrupt`, `Io`.
+    /// Fails with `NotFound` for a free one or a number that no inode can have, `Corrupt`, and
+    /// `Io`.
     pub fn read(disk: &Disk, number: u64) -> Result<Inode, ImageError> {
         let superblock = &disk.superblock;
         let Some((block, index)) = superblock.inode_place(number) else {
@@ -92,7 +92,7 @@ impl Inode {
         parse(disk, &bytes, place)
     }
 
-    /// What every format has of it.
+    /// Returns the generic description of the inode.
     pub fn node(&self) -> Node {
         Node {
             inode: self.number,
@@ -103,12 +103,12 @@ impl Inode {
         }
     }
 
-    /// Something about it that can't be.
+    /// Returns the error for an invalid inode.
     pub fn corrupt(&self, what: impl Into<String>) -> ImageError {
         self.place().corrupt(what)
     }
 
-    /// Where it lies.
+    /// Returns its location.
     pub fn place(&self) -> Place {
         Place::of_inode(self.number, self.block)
     }
@@ -186,7 +186,7 @@ fn parse(disk: &Disk, bytes: &[u8], place: Place) -> Result<Inode, ImageError> {
     })
 }
 
-/// Version 1 has 16 bits for it, elsewhere.
+/// Version 1 has it in another field, of 16 bits.
 fn links(bytes: &[u8]) -> u32 {
     if bytes[4] == 1 { u32::from(be16(bytes, 6)) } else { be32(bytes, 16) }
 }

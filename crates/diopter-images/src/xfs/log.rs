@@ -1,24 +1,25 @@
-//! Whether an XFS log is clean: its last record says that the volume was unmounted. Nothing is
-//! replayed; without a clean log, metadata may be stale (linux/fs/xfs/libxfs/xfs_log_format.h).
+//! The check that an XFS log is clean: its last record says that the volume was unmounted. Nothing
+//! is replayed; without a clean log, metadata may be stale (linux/fs/xfs/libxfs/xfs_log_format.h).
 
 use diopter_core::units::{to_u64, to_usize};
 
 use crate::image::ImageError;
-use crate::xfs::disk::{Disk, Owner, Place, be32, refused};
+use crate::xfs::bytes::{be32, refused};
+use crate::xfs::disk::{Disk, Owner, Place};
 
-/// The log's own block, whatever the volume's.
+/// The block of the log, whatever the volume's block size.
 const BASIC_BLOCK: usize = 512;
 
-/// What begins the header of a record.
+/// The magic number of a record's header.
 const MAGIC: u32 = 0xfeed_babe;
 
-/// How much of the log is read at once.
+/// Bytes of the log that are read at once.
 const CHUNK: u64 = 1 << 20;
 
 /// Most blocks of a record: 256 KiB behind a header for each 32 KiB.
 const RECORD_BLOCKS_MAX: u64 = 512 + 8;
 
-/// Blocks of records that are written at the same time, at most: eight of 256 KiB.
+/// Limit of the blocks of records that are written at the same time: eight of 256 KiB.
 const IN_FLIGHT_MAX: u64 = 8 * 512;
 
 /// Largest record that a header may claim room for, in bytes.
@@ -29,10 +30,10 @@ const UNMOUNT: u8 = 0x20;
 
 const REMEDY: &str = "mount and unmount it, which replays the log";
 
-/// Whether nothing in the log is still to be done.
+/// Checks that the log has nothing to replay.
 ///
 /// # Errors
-/// `Refused` when something is, `Io`.
+/// Fails with `Refused` if it has, and `Io`.
 pub fn check(disk: &Disk) -> Result<(), ImageError> {
     let log = Log::of(disk);
     let head = log.head()?;
@@ -59,7 +60,7 @@ pub fn check(disk: &Disk) -> Result<(), ImageError> {
     Err(refused("the log is not clean: metadata on the volume may be stale", REMEDY))
 }
 
-/// Where the log lies, in blocks of its own.
+/// The location of the log, in its own blocks.
 struct Log<'a> {
     disk: &'a Disk,
     place: Place,
@@ -88,14 +89,15 @@ impl Log<'_> {
         Ok(bytes)
     }
 
-    /// The block where the next record would begin: those before it are of the current cycle,
-    /// those from it on of the one before, or zeros. So it is found by halves, as the kernel finds
-    /// it (xlog_find_head). What records in flight may have left undone shortly before is looked at
-    /// block by block: the first block there that is not of its cycle is the head instead. So it is
-    /// where xfs_repair has made a log anew, with zeros behind its one record.
+    /// Returns the block where the next record would begin: those before it are of the current
+    /// cycle, those from it on of the one before, or zeros. So a binary search finds it, as in the
+    /// kernel (xlog_find_head). The blocks shortly before it, which records in flight may have left
+    /// unwritten, are checked one by one: the first block there of another cycle is the head
+    /// instead. This also covers a log that xfs_repair has written again from scratch, with zeros
+    /// behind its one record.
     fn head(&self) -> Result<u64, ImageError> {
         let (first, last) = (cycle(&self.block(0)?), cycle(&self.block(self.blocks - 1)?));
-        // The first block of the last one's cycle lies in here, or behind it.
+        // The first block of the last block's cycle is in here, or behind it.
         let (mut low, mut high) = (0, if first == last { 0 } else { self.blocks - 1 });
         while low < high {
             let middle = low.midpoint(high);
@@ -112,7 +114,7 @@ impl Log<'_> {
         Ok(hole.unwrap_or(head) % self.blocks)
     }
 
-    /// The first of `count` blocks from `start` on that is of another cycle.
+    /// Returns the first of `count` blocks from `start` on that is of another cycle.
     fn hole(&self, start: u64, count: u64, expected: u32) -> Result<Option<u64>, ImageError> {
         let (mut at, end) = (start, start + count);
         let mut chunk = vec![0; to_usize(CHUNK.min(count * to_u64(BASIC_BLOCK)))];
@@ -129,7 +131,7 @@ impl Log<'_> {
         Ok(None)
     }
 
-    /// The header of the last record before `head`, and where it lies.
+    /// Returns the header of the last record before `head`, and its location.
     fn last_record(&self, head: u64) -> Result<Option<(u64, Vec<u8>)>, ImageError> {
         for back in 1..=RECORD_BLOCKS_MAX.min(self.blocks) {
             let at = (head + self.blocks - back) % self.blocks;
@@ -142,7 +144,7 @@ impl Log<'_> {
     }
 }
 
-/// Every block begins with its cycle, but headers, which have it second.
+/// Returns a block's cycle: its first word, or the second one of a header.
 fn cycle(block: &[u8]) -> u32 {
     match be32(block, 0) {
         MAGIC => be32(block, 4),
@@ -185,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Where the head is found, and how many bytes were read for it.
+    /// Returns the head, and the bytes read to find it.
     fn head(runs: &[(u64, u32)]) -> (u64, u64) {
         let source = Arc::new(Rounds { runs: runs.to_vec(), bytes: AtomicU64::new(0) });
         let disk = Disk::new(source.clone(), Superblock::of_test(2, 100));
@@ -216,7 +218,7 @@ mod tests {
             (&[(0, 7), (100, 6), (130_000, 5), (130_001, 6)], 130_000),
             (&[(0, 7), (10, 6), (20, 7), (100, 6)], 10),
             (&[(0, 7), (130_000, 6), (130_100, 7)], 130_000),
-            // As xfs_repair writes one anew.
+            // The form that xfs_repair writes.
             (&[(0, 2), (2, 0), (512, 1)], 2),
         ];
         for (runs, expected) in cases {

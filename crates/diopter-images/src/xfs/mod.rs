@@ -1,9 +1,10 @@
-//! XFS, versions 4 and 5, unmounted: where a file's bytes lie, and the names of directories. Reads
-//! metadata and never writes any; a volume whose log is not clean is not read at all.
+//! XFS, versions 4 and 5, unmounted: the location of a file's bytes, and the names of directories.
+//! Reads metadata and never writes any; a volume whose log is not clean is not read at all.
 //!
-//! Nothing is believed: every block's checksum and owner, every number that leads elsewhere, every
-//! order is checked when it is read, and each walk is bounded by the format's own limits.
+//! Nothing is trusted: every block's checksum and owner, every number that leads elsewhere, every
+//! order is checked when it is read, and each walk is bounded by the format's limits.
 
+mod bytes;
 mod chunks;
 mod directory;
 mod disk;
@@ -38,15 +39,15 @@ pub struct Xfs {
 }
 
 impl Xfs {
-    /// Opens the volume that the image is.
+    /// Opens the volume in the image.
     ///
     /// Blocks in errors are numbered as XFS does (`fsblock` of xfs_db): the number of the
     /// allocation group above the number in it.
     ///
     /// # Errors
-    /// `NotAnImage` for anything else than XFS; `Refused` for a feature that is not known, an
-    /// external log, a log that is not clean, a volume in need of repair; `Truncated`, `Corrupt`,
-    /// `Io`.
+    /// Fails with `NotAnImage` for anything other than XFS, `Refused` for an unknown feature, an
+    /// external log, a log that is not clean or a volume in need of repair, `Truncated`, `Corrupt`,
+    /// and `Io`.
     pub fn open(source: Arc<dyn Source>) -> Result<Xfs, ImageError> {
         let superblock = Superblock::read(&*source)?;
         let disk = Disk::new(source, superblock);
@@ -58,7 +59,7 @@ impl Xfs {
         Inode::read(&self.disk, number)
     }
 
-    /// A regular file whose blocks can be found.
+    /// Returns a regular file whose blocks can be found.
     fn file(&self, number: u64) -> Result<Inode, ImageError> {
         let inode = self.inode(number)?;
         if inode.kind != NodeKind::File {
@@ -101,7 +102,7 @@ impl Xfs {
         let is_in_file = |next: u64| next.saturating_mul(block_size) < file_end;
         extent.boundary =
             is_whole && end <= range.end() && answer.next_leaf.is_some_and(is_in_file);
-        // Space that was reserved past the end of the file is a hole, as what has none.
+        // Space that was reserved past the end of the file is a hole, like unallocated space.
         let end = match extent.state {
             ExtentState::Hole if end >= file_end => range.end(),
             _ => end.min(file_end),
@@ -110,7 +111,7 @@ impl Xfs {
         Ok(extent)
     }
 
-    /// The state of a record's block `at`, and how many blocks from there on have it.
+    /// Returns the state of a record's block `at`, and how many blocks from there on have it.
     fn state(
         &self,
         inode: &Inode,
@@ -128,7 +129,7 @@ impl Xfs {
         Ok((if is_shared { ExtentState::Shared } else { ExtentState::Mapped }, length))
     }
 
-    /// Refuses a file that shares bytes with another: a write to them would be a write to both.
+    /// Refuses a file that shares bytes with another: a write to them would change both.
     fn check_unshared(&self, inode: &Inode) -> Result<(), ImageError> {
         let mut at = 0;
         let mut bytes_mapped = 0_u64;
@@ -138,14 +139,14 @@ impl Xfs {
             if extent.state == ExtentState::Shared {
                 let what = format!("the file shares bytes {} with another", extent.range);
                 let remedy = "copy it with `cp --reflink=never` on a mount";
-                return Err(disk::refused(what, remedy).on_inode(inode.number));
+                return Err(bytes::refused(what, remedy).on_inode(inode.number));
             }
             if extent.state != ExtentState::Hole {
                 bytes_mapped += extent.range.length();
             }
-            // Also what bounds the walk over extents that overlap each other.
+            // This also bounds the walk over extents that overlap each other.
             if bytes_mapped > self.disk.superblock.blocks * self.block_size() {
-                return Err(inode.corrupt("a file with more bytes of its own than the volume has"));
+                return Err(inode.corrupt("a file that maps more bytes than the volume has"));
             }
         }
         Ok(())
@@ -212,7 +213,8 @@ impl Volume for Xfs {
     }
 
     fn inline_data(&self, inode: u64) -> Result<Option<Vec<u8>>, ImageError> {
-        // Of files; XFS has no such format, and an inode that claims it is corrupt.
+        // The format of a regular file's bytes; XFS has none such, and an inode that claims it is
+        // corrupt.
         self.inode(inode)?;
         Ok(None)
     }

@@ -1,17 +1,17 @@
-//! What an XFS file's own flags and its volume allow. What a volume as a whole refuses to any
-//! reader is refused when it is opened.
+//! The accesses that an XFS file's flags and its volume allow. A volume that no reader may use is
+//! refused when it is opened.
 
 use crate::image::ImageError;
-use crate::xfs::disk::refused;
+use crate::xfs::bytes::refused;
 use crate::xfs::inode::Inode;
 use crate::xfs::superblock::Superblock;
 
 const MOUNT: &str = "mount the volume instead";
 
-/// Whether a file may be read.
+/// Checks that a file may be read.
 ///
 /// # Errors
-/// `Refused`.
+/// Fails with `Refused`.
 pub fn check_read(inode: &Inode) -> Result<(), ImageError> {
     let no = |what: &str, remedy| Err(refused(what, remedy).on_inode(inode.number));
     if inode.is_realtime {
@@ -27,10 +27,10 @@ pub fn check_read(inode: &Inode) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// Whether a file that may be read may be overwritten in place, so far as flags tell.
+/// Checks that a file that may be read may be overwritten in place, as far as flags decide.
 ///
 /// # Errors
-/// `Refused`.
+/// Fails with `Refused`.
 pub fn check_overwrite(superblock: &Superblock, inode: &Inode) -> Result<(), ImageError> {
     let no = |what: &str, remedy| Err(refused(what, remedy).on_inode(inode.number));
     if let Some(why) = &superblock.write_refusal {

@@ -1,9 +1,10 @@
-//! Which blocks are the volume's own: the headers of allocation groups, the log, the roots of the
-//! groups' trees. They are no file's, so an extent that has them is damage, whatever its checksum
-//! says.
+//! The blocks that the volume uses itself: the headers of allocation groups, the log, the roots of
+//! the groups' trees. They belong to no file, so an extent over them is damage, whatever its
+//! checksum says.
 
 use crate::image::ImageError;
-use crate::xfs::disk::{Disk, be32, corrupt};
+use crate::xfs::bytes::{be32, corrupt};
+use crate::xfs::disk::Disk;
 use crate::xfs::group;
 use crate::xfs::group::{INODES, SPACE};
 use crate::xfs::superblock::Superblock;
@@ -15,23 +16,24 @@ const HEADER_SECTORS: u64 = 4;
 const ROOT_BYTES: usize = 4;
 
 impl Superblock {
-    /// What of the volume's own some blocks of a group touch, as far as the superblock tells.
+    /// Returns the reserved metadata that blocks of a group touch, as far as the superblock locates
+    /// it.
     pub fn reserved(&self, block: u64, count: u64) -> Option<&'static str> {
         let (_, start) = self.split(block);
         if start < (HEADER_SECTORS * self.sector_size).div_ceil(self.block_size) {
             return Some("the headers of its group");
         }
-        // Neither runs over the end of a group, so numbers follow each other in both.
+        // Neither crosses the end of a group, so numbers follow each other in both.
         let is_log = block < self.log_start + self.log_blocks && self.log_start < block + count;
         is_log.then_some("the log")
     }
 }
 
-/// Refuses an extent that has the root of a tree of its group: `count` blocks from `block` on, all
-/// of them in one group.
+/// Refuses an extent over the root of a tree of its group: `count` blocks from `block` on, all of
+/// them in one group.
 ///
 /// # Errors
-/// `Corrupt`, also for headers that cannot be; `Io`.
+/// Fails with `Corrupt`, also for invalid headers, and `Io`.
 pub fn check_roots(disk: &Disk, block: u64, count: u64) -> Result<(), ImageError> {
     let (group, start) = disk.superblock.split(block);
     let roots = disk.roots.get(group, || find_roots(disk, group))?;
@@ -49,7 +51,7 @@ pub fn check_roots(disk: &Disk, block: u64, count: u64) -> Result<(), ImageError
     Ok(())
 }
 
-/// The roots of a group's trees, each of four bytes.
+/// Returns the roots of a group's trees, each of four bytes.
 fn find_roots(disk: &Disk, group: u64) -> Result<Vec<u8>, ImageError> {
     let superblock = &disk.superblock;
     let mut found = Vec::new();

@@ -1,12 +1,13 @@
-//! Which blocks more than one file uses: the refcount tree of an allocation group
+//! Blocks that more than one file uses: the refcount tree of an allocation group
 //! (linux/fs/xfs/libxfs/xfs_refcount_btree.c).
 
 use crate::image::ImageError;
-use crate::xfs::disk::{BlockKind, Disk, be32};
+use crate::xfs::bytes::be32;
+use crate::xfs::disk::{BlockKind, Disk};
 use crate::xfs::group;
 use crate::xfs::tree::{Shape, Walk};
 
-/// Records of blocks that a copy on write has reserved have this in their first block; they come
+/// The mark of records of blocks that a copy on write has reserved, in their first block; they come
 /// last.
 const RESERVED: u32 = 1 << 31;
 
@@ -28,10 +29,10 @@ const TREE: Shape = Shape {
     record_bytes: 12,
 };
 
-/// How many blocks from `block` on, at most `count`, are all shared or all not, and which.
+/// Returns how many blocks from `block` on, at most `count`, are all shared or all not, and which.
 ///
 /// # Errors
-/// `Corrupt`, `Io`.
+/// Fails with `Corrupt` or `Io`.
 pub fn run(disk: &Disk, block: u64, count: u64) -> Result<(bool, u64), ImageError> {
     let (group, start) = disk.superblock.split(block);
     let (root, level) = group::root(disk, group, &group::SPACE)?;

@@ -1,11 +1,11 @@
-//! The superblock of an XFS volume: what it must say to be understood, and where blocks and inodes
-//! lie by it (linux/fs/xfs/libxfs/xfs_format.h has the fields).
+//! The superblock of an XFS volume: its checks, and the location of blocks and inodes
+//! (linux/fs/xfs/libxfs/xfs_format.h has the fields).
 
 use diopter_core::limits::FILE_SIZE_MAX;
 use diopter_core::units::{to_u64, to_usize};
 
 use crate::image::{ImageError, ImageErrorKind, Source};
-use crate::xfs::disk::{be16, be32, be64, corrupt, is_crc_right, refused, unreadable};
+use crate::xfs::bytes::{be16, be32, be64, corrupt, is_crc_right, refused, unreadable};
 
 /// `XFSB`.
 const MAGIC: u32 = 0x5846_5342;
@@ -13,7 +13,7 @@ const MAGIC: u32 = 0x5846_5342;
 /// Bytes that hold every field; the smallest sector.
 const FIELDS: usize = 512;
 
-/// Where the checksum is kept.
+/// Offset of the checksum.
 const CRC: usize = 224;
 
 /// Fewest blocks of an allocation group.
@@ -36,7 +36,7 @@ const FTYPE: u32 = 0x1;
 const META_UUID: u32 = 0x4;
 const NEEDS_REPAIR: u32 = 0x10;
 const LARGE_COUNTS: u32 = 0x20;
-/// Beside them sparse inode chunks, big timestamps, exchanges of ranges, parent pointers.
+/// Also sparse inode chunks, big timestamps, exchanges of ranges, parent pointers.
 const INCOMPAT_KNOWN: u32 = FTYPE | META_UUID | LARGE_COUNTS | 0x2 | 0x8 | 0x40 | 0x80;
 const INCOMPAT_NAMED: [(u32, &str); 3] = [
     (0x100, "a tree of metadata directories"),
@@ -48,27 +48,25 @@ const INCOMPAT_NAMED: [(u32, &str); 3] = [
 const FREE_INODES: u32 = 0x1;
 const REVERSE_MAP: u32 = 0x2;
 const REFLINK: u32 = 0x4;
-/// Beside them counters of inode trees.
+/// Also counters of inode trees.
 const RO_COMPAT_KNOWN: u32 = FREE_INODES | REVERSE_MAP | REFLINK | 0x8;
 /// Attributes in the log.
 const LOG_INCOMPAT_KNOWN: u32 = 0x1;
 
-/// Of the format: 5 has checksums.
+/// The version of the format: 5 has checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     V4,
     V5,
 }
 
-/// What is needed of a superblock; every field has been checked.
+/// The fields of a superblock that are used; every one has been checked.
 #[derive(Clone, Debug)]
 pub struct Superblock {
     pub version: Version,
-    /// Bytes of a block.
     pub block_size: u64,
-    /// Bytes of a sector: the headers of an allocation group lie in one each.
+    /// Bytes of a sector: each header of an allocation group has one.
     pub sector_size: u64,
-    /// Bytes of an inode.
     pub inode_size: u64,
     /// Blocks of a directory block.
     pub directory_blocks: u64,
@@ -76,25 +74,25 @@ pub struct Superblock {
     pub blocks: u64,
     /// The root directory.
     pub root: u64,
-    /// Of metadata of version 5.
+    /// The id in metadata of version 5.
     pub uuid: [u8; 16],
-    /// Of the volume, as the log has it.
+    /// The volume's id in the log.
     pub log_uuid: [u8; 16],
     /// First block of the log.
     pub log_start: u64,
     /// Blocks of the log.
     pub log_blocks: u64,
-    /// Names in directories have types.
+    /// True if names in directories have types.
     pub has_types: bool,
-    /// Inodes may count extents in 64 bits.
+    /// True if inodes may count extents in 64 bits.
     pub has_large_counts: bool,
-    /// Blocks may be shared.
+    /// True if blocks may be shared.
     pub has_reflink: bool,
-    /// Groups have a tree of free inodes.
+    /// True if groups have a tree of free inodes.
     pub has_free_inodes: bool,
-    /// Groups have a tree of whose each block is.
+    /// True if groups have a tree of the owners of blocks.
     pub has_reverse_map: bool,
-    /// Why nothing may be written, if so.
+    /// The reason that nothing may be written, if there is one.
     pub write_refusal: Option<String>,
     group_blocks: u64,
     groups: u64,
@@ -103,7 +101,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// The one at the start of an image.
+    /// Reads the superblock at the start of an image.
     pub fn read(source: &dyn Source) -> Result<Superblock, ImageError> {
         let mut head = vec![0; FIELDS];
         if source.size() < to_u64(FIELDS) {
@@ -142,9 +140,9 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// The byte where `count` blocks from `block` on begin; `None` when they are not all in one
-    /// allocation group of the volume. The number of a block holds its group and its number there,
-    /// so numbers leave gaps.
+    /// Returns the byte where `count` blocks from `block` on begin; `None` if they are not all in
+    /// one allocation group of the volume. The number of a block holds its group and its number
+    /// there, so numbers leave gaps.
     pub fn byte_of(&self, block: u64, count: u64) -> Option<u64> {
         let (group, start) = self.split(block);
         let end = start.checked_add(count)?;
@@ -152,36 +150,36 @@ impl Superblock {
         is_inside.then(|| (group * self.group_blocks + start) * self.block_size)
     }
 
-    /// The group of a block, and its number there.
+    /// Returns the group of a block, and its number there.
     pub fn split(&self, block: u64) -> (u64, u64) {
         (block >> self.group_block_log, block & ((1 << self.group_block_log) - 1))
     }
 
-    /// The number of a block of a group; `None` when the group has no such block.
+    /// Returns the number of a block of a group; `None` if the group has no such block.
     pub fn join(&self, group: u64, block: u64) -> Option<u64> {
         let is_inside = group < self.groups && block < self.blocks_of(group);
         is_inside.then_some(group << self.group_block_log | block)
     }
 
-    /// Blocks of a group; the last one may be short.
+    /// Returns the blocks of a group; the last one may be short.
     pub fn blocks_of(&self, group: u64) -> u64 {
         self.group_blocks.min(self.blocks.saturating_sub(group * self.group_blocks))
     }
 
-    /// The block that an inode lies in, and which of it; `None` when there is no such block.
+    /// Returns the block of an inode and its index there; `None` if there is no such block.
     pub fn inode_place(&self, inode: u64) -> Option<(u64, u64)> {
         let block = inode >> self.inodes_per_block_log;
         let index = inode & ((1 << self.inodes_per_block_log) - 1);
         self.byte_of(block, 1).map(|_| (block, index))
     }
 
-    /// The group of an inode, and its number there.
+    /// Returns the group of an inode, and its number there.
     pub fn split_inode(&self, inode: u64) -> (u64, u64) {
         let bits = self.group_block_log + self.inodes_per_block_log;
         (inode >> bits, inode & ((1 << bits) - 1))
     }
 
-    /// Of a volume without checksums, in blocks of 1 KiB.
+    /// Returns a superblock of a volume without checksums, in blocks of 1 KiB.
     #[cfg(test)]
     pub fn of_test(groups: u64, group_blocks: u64) -> Superblock {
         Superblock {
@@ -242,7 +240,7 @@ impl Superblock {
     }
 }
 
-/// The fields, with what keeps later arithmetic from overflowing checked.
+/// Parses the fields, and checks those that could make later arithmetic overflow.
 fn parse(head: &[u8], version: Version) -> Result<Superblock, ImageError> {
     let wrong = |what| Err(corrupt(format!("a superblock with a wrong {what}")));
     let power = |size: u64, log: u8| size.checked_ilog2() == Some(u32::from(log));
@@ -295,13 +293,13 @@ fn has_more(head: &[u8]) -> bool {
     be16(head, 100) & V4_HAS_MORE != 0
 }
 
-/// What keeps a volume from being read.
+/// Checks that the volume may be read.
 fn check_features(head: &[u8], version: Version) -> Result<(), ImageError> {
     if head[126] != 0 {
         return Err(refused("mkfs.xfs has not finished on it", "make the volume again"));
     }
     if be64(head, 48) == 0 {
-        let remedy = "mount it with its log device, or copy the files to a volume of their own";
+        let remedy = "mount it with its log device, or copy the files to another volume";
         return Err(refused("the volume's log is on another device", remedy));
     }
     if version == Version::V4 {
@@ -334,16 +332,16 @@ fn check_old_features(head: &[u8]) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// What keeps a volume that can be read from being written.
+/// Returns the reason that a readable volume may not be written.
 fn write_refusal(head: &[u8], version: Version) -> Option<String> {
     if version == Version::V4 {
         return None;
     }
-    let told = |what, unknown| Some(format!("unknown features {what}: {unknown:#x}"));
+    let refusal = |what, unknown| Some(format!("unknown features {what}: {unknown:#x}"));
     match (be32(head, 212) & !RO_COMPAT_KNOWN, be32(head, 220) & !LOG_INCOMPAT_KNOWN) {
         (0, 0) => None,
-        (0, unknown) => told("of the log", unknown),
-        (unknown, _) => told("that a writer must know", unknown),
+        (0, unknown) => refusal("of the log", unknown),
+        (unknown, _) => refusal("that a writer must know", unknown),
     }
 }
 

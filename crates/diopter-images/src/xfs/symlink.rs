@@ -1,10 +1,11 @@
-//! What an XFS symbolic link says: in the inode, or in blocks of its own
+//! The target of an XFS symbolic link: in the inode, or in separate blocks
 //! (linux/fs/xfs/libxfs/xfs_symlink_remote.c).
 
 use diopter_core::units::{to_u64, to_usize};
 
 use crate::image::{ImageError, ImageErrorKind, NodeKind};
-use crate::xfs::disk::{BlockKind, Disk, be32};
+use crate::xfs::bytes::be32;
+use crate::xfs::disk::{BlockKind, Disk};
 use crate::xfs::fork;
 use crate::xfs::fork::Found;
 use crate::xfs::inode::{Format, Inode};
@@ -25,10 +26,10 @@ const KIND: BlockKind = BlockKind {
     owner: 32,
 };
 
-/// The target.
+/// Returns the target.
 ///
 /// # Errors
-/// `NotAFile` for anything but a symbolic link, `Corrupt`, `Io`.
+/// Fails with `NotAFile` for anything but a symbolic link, `Corrupt`, and `Io`.
 pub fn target(disk: &Disk, inode: &Inode) -> Result<Vec<u8>, ImageError> {
     if inode.kind != NodeKind::Symlink {
         let error = ImageError::new(ImageErrorKind::NotAFile, "not a symbolic link");
@@ -48,7 +49,7 @@ pub fn target(disk: &Disk, inode: &Inode) -> Result<Vec<u8>, ImageError> {
     }
 }
 
-/// Pieces, one for each extent, each behind a header of its own in version 5.
+/// Reads the pieces, one for each extent, each behind its own header in version 5.
 fn remote(disk: &Disk, inode: &Inode) -> Result<Vec<u8>, ImageError> {
     let superblock = &disk.superblock;
     let mut target = Vec::new();

@@ -1,4 +1,4 @@
-//! Trees made by hand, right and wrong, in a volume of two groups of 100 blocks.
+//! Trees made by hand, valid and invalid, in a volume of two groups of 100 blocks.
 
 mod names;
 mod volume;
@@ -222,7 +222,7 @@ fn a_tree_that_leads_back_to_itself_ends_with_an_error() {
     let loops = root(3, &[(5, 10)]);
     let to_itself = disk(&[(10, branch(2, &[(5, 10)]))]);
     corrupt(fork::find(&to_itself, &loops, 7), 10, "level 2 at level 1");
-    // One leaf in two places would be walked for ever by who believes the keys above it.
+    // A reader that trusts the keys above would walk one leaf in two places for ever.
     let twice = root(1, &[(5, 20), (9, 20)]);
     let disk = disk(&[(20, leaf(&[(5, 30, 4)]))]);
     assert!(fork::find(&disk, &twice, 7).is_ok());
@@ -311,7 +311,7 @@ fn the_root_of_a_tree_of_a_group_is_no_files() {
     }
 }
 
-/// The state, the end in blocks and the boundary of the extent at a block.
+/// Returns the state, the end in blocks and the boundary of the extent at a block.
 fn said(xfs: &Xfs, inode: &Inode, range: (u64, u64)) -> (ExtentState, u64, bool) {
     let range = FileRange::new(range.0 * 1024, range.1 * 1024);
     let extent = xfs.extent_of(inode, range).unwrap();

@@ -1,15 +1,16 @@
-//! The walk from the root of an XFS btree to one leaf. What keys and records mean is said by a
-//! [`Shape`]; every block is checked on the way, and each step goes one level down.
+//! The walk from the root of an XFS btree to one leaf. A [`Shape`] defines keys and records; every
+//! block is checked on the walk, and each step descends one level.
 
 use std::ops::Range;
 
 use crate::image::ImageError;
-use crate::xfs::disk::{BlockKind, Disk, Owner, Place, be16};
+use crate::xfs::bytes::be16;
+use crate::xfs::disk::{BlockKind, Disk, Owner, Place};
 
 /// Most levels of a tree (XFS_BTREE_MAXLEVELS).
 const LEVELS_MAX: u16 = 9;
 
-/// How a tree keeps what it keeps.
+/// The layout of a tree.
 pub struct Shape {
     pub kind: BlockKind,
     pub key_bytes: usize,
@@ -29,7 +30,7 @@ pub struct Branch<'a> {
 /// A leaf, and the keys that may be in it.
 pub struct Leaf {
     pub place: Place,
-    /// Of the leaf's records; the last one's end is for the caller to hold against it.
+    /// The keys of the leaf's records; the caller checks the last one's end against it.
     pub keys: Range<u64>,
     bytes: Vec<u8>,
     header: usize,
@@ -38,7 +39,7 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    /// Its records as they are on the disk.
+    /// Returns its records as they are on the disk.
     pub fn records(&self) -> impl Iterator<Item = &[u8]> {
         let end = self.header + self.count * self.record_bytes;
         self.bytes[self.header..end].chunks_exact(self.record_bytes)
@@ -50,12 +51,13 @@ pub struct Walk<'a> {
     pub disk: &'a Disk,
     pub shape: &'a Shape,
     pub owner: Owner,
-    /// The key that is looked for.
+    /// The key that is searched.
     pub key: u64,
 }
 
 impl Walk<'_> {
-    /// The leaf below a root that is no block of its own. `at` is where the root lies.
+    /// Returns the leaf below a root that is not a separate block. `at` is the location of the
+    /// root.
     pub fn below_branch(&self, root: &Branch<'_>, at: Place) -> Result<Leaf, ImageError> {
         if root.level == 0 || root.level > LEVELS_MAX {
             return Err(at.corrupt(format!("the root of a tree of level {}", root.level)));
@@ -64,7 +66,7 @@ impl Walk<'_> {
         self.down(block, root.level - 1, keys, false)
     }
 
-    /// The leaf below a root that is a block. `level` is the root's.
+    /// Returns the leaf below a root that is a block. `level` is the root's.
     pub fn below_block(&self, block: u64, level: u16) -> Result<Leaf, ImageError> {
         if level >= LEVELS_MAX {
             let place = Place { owner: self.owner, block };
@@ -108,7 +110,7 @@ impl Walk<'_> {
         unreachable!("the last level is 0")
     }
 
-    /// Which child may hold the key, and which keys that child may hold.
+    /// Returns the child that may hold the key, and the keys that it may hold.
     fn child(
         &self,
         branch: &Branch<'_>,
@@ -150,7 +152,7 @@ impl Walk<'_> {
     }
 }
 
-/// A number of four or eight bytes.
+/// Returns a number of four or eight bytes.
 fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
     bytes[at..at + length].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

@@ -1,4 +1,4 @@
-//! Making a striped file: its objects first, its manifest last, and all or nothing.
+//! Creates a striped file: its objects first, its manifest last, and all or nothing.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -26,25 +26,26 @@ use crate::error::{CREATE_OBJECT as WHAT_OBJECT, LayoutError, LayoutErrorKind};
 
 const WHAT: &str = "create layout";
 
-/// Where an object is to be.
+/// The place of a new object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectPlace {
     /// A new file in this directory, named as the manifest with `.` and the object's number behind.
     Dir(PathBuf),
-    /// This block device; what is on it is overwritten when the file is written.
+    /// This block device; its content is overwritten when the file is written.
     Device(PathBuf),
 }
 
-/// How a striped file is made.
+/// Options of a new striped file.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// Where each object is to be, in order; a directory may be named several times.
+    /// The place of each object, in order; a directory may be named several times.
     pub objects: Vec<ObjectPlace>,
-    /// Bytes of a stripe, a multiple of what direct I/O on each object needs; 1 MiB at first.
+    /// Bytes of a stripe, a multiple of the alignment of direct I/O on each object; 1 MiB by
+    /// default.
     pub stripe_size: u64,
-    /// The fixed size of a file with a device among its objects: the most that fits without it.
+    /// The fixed size of a file with a device among its objects; by default the most that fits.
     pub size: Option<u64>,
-    /// Permission bits of the manifest and the objects, before the umask; 0o666 at first.
+    /// Permission bits of the manifest and the objects, before the umask; 0o666 by default.
     pub mode: u32,
 }
 
@@ -55,10 +56,10 @@ impl Default for CreateOptions {
 }
 
 impl ObjectPlace {
-    /// In the directory or on the device that has this path.
+    /// Returns the place in the directory or on the device at this path.
     ///
     /// # Errors
-    /// `WrongKind`: it is neither. `System`: it is not there.
+    /// Fails with `WrongKind` if it is neither, `System` if it does not exist.
     pub fn of(path: impl AsRef<Path>) -> Result<ObjectPlace, LayoutError> {
         let path = path.as_ref();
         let found = path.metadata();
@@ -74,8 +75,8 @@ impl ObjectPlace {
     }
 }
 
-/// A striped file on its way: its objects are there, empty or as whoever took them has filled them,
-/// and no manifest names them. [`publish`] gives it its name, dropping removes the objects.
+/// A striped file in preparation: its objects exist, empty or as the caller has filled them, and no
+/// manifest names them. [`publish`] gives it its name; dropping it removes the objects.
 ///
 /// [`publish`]: Creation::publish
 #[derive(Debug)]
@@ -93,13 +94,13 @@ pub struct Creation {
 }
 
 impl Layout {
-    /// Makes a striped file with empty objects; all of it is durable when it is returned, and when
-    /// it fails nothing of it stays. Nothing is written to devices.
+    /// Creates a striped file with empty objects. On return all of it is durable; on failure
+    /// nothing of it remains. Nothing is written to devices.
     ///
     /// # Errors
-    /// `Exists`: the manifest or an object. `Name`: a path that is not UTF-8. `StripeSize`,
-    /// `ObjectCount`, `Size`, `Duplicate`, `WrongKind`, `NoDeviceId`, `NoAttributes`, `NoSpace`,
-    /// `System`.
+    /// Fails with `Exists` for the manifest or an object, `Name` for a path that is not UTF-8,
+    /// `StripeSize`, `ObjectCount`, `Size`, `Duplicate`, `WrongKind`, `NoDeviceId`, `NoAttributes`,
+    /// `NoSpace`, `System`.
     pub fn create(path: impl AsRef<Path>, options: &CreateOptions) -> Result<Layout, LayoutError> {
         let mut creation = plan(path.as_ref(), options)?;
         // Each is closed at once, so that 2000 objects do not need 2000 open files.
@@ -107,13 +108,12 @@ impl Layout {
         creation.publish()
     }
 
-    /// As [`Layout::create`] on directories alone, up to where the name would be given: the caller
-    /// fills the objects first, and there is never anything else than the whole file under its
-    /// name.
+    /// Prepares as [`Layout::create`] does, in directories alone, without the final name: the
+    /// caller fills the objects first, so that only the whole file ever has its name.
     ///
     /// # Errors
-    /// As [`Layout::create`], and `NotReplaceable`: what is written to a device stays, so none can
-    /// be filled for a file that may not come to be.
+    /// Fails as [`Layout::create`] does, and with `NotReplaceable`: a device keeps what is written
+    /// to it, so it cannot be filled for a file that may be dropped.
     pub fn prepare(
         path: impl AsRef<Path>,
         options: &CreateOptions,
@@ -128,13 +128,14 @@ impl Layout {
         plan(path.as_ref(), options)?.with_objects()
     }
 
-    /// As [`Layout::prepare`] in an open directory, with every object beside the manifest. The last
-    /// part of `path` is the name; the rest of it is not resolved and appears in messages. `mode`
-    /// is that of [`CreateOptions`]. Where something has the name of an object, as after a power
-    /// cut before the striped file had its name, the objects have names that nothing has.
+    /// Prepares as [`Layout::prepare`] does in an open directory, with every object in the
+    /// manifest's directory. The last part of `path` is the name; the rest of it is not resolved
+    /// and appears in messages. `mode` is that of [`CreateOptions`]. If the name of an object
+    /// exists, as after a power cut before the striped file had its name, the objects get unused
+    /// names.
     ///
     /// # Errors
-    /// As [`Layout::prepare`].
+    /// Fails as [`Layout::prepare`] does.
     pub fn prepare_at(
         dir: BorrowedFd<'_>,
         path: impl AsRef<Path>,
@@ -164,25 +165,25 @@ impl Layout {
 }
 
 impl Creation {
-    /// What the manifest will hold.
+    /// Returns the future content of the manifest.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The objects, open for reading and writing, to be kept by whoever fills them; the second call
-    /// gets none.
+    /// Takes the objects, open for reading and writing, for the caller to fill; the second call
+    /// returns none.
     #[must_use]
     pub fn take_objects(&mut self) -> Vec<OpenedObject> {
         std::mem::take(&mut self.objects)
     }
 
-    /// Gives the striped file its name, which nothing may have, and makes that durable. What was
-    /// written to the objects has to be durable before.
+    /// Gives the striped file its name, which must not exist, and makes that durable. The content
+    /// of the objects has to be durable before.
     ///
     /// # Errors
-    /// `Exists`, `NoSpace`, `System`, and `Changed`: another process put something else in the
-    /// place of the new manifest; the objects are removed.
+    /// Fails with `Exists`, `NoSpace`, `System`, and `Changed` if another process replaced the new
+    /// manifest; the objects are removed.
     pub fn publish(self) -> Result<Layout, LayoutError> {
         let Creation { path, name, directory, home, manifest, bytes, mode, made, .. } = self;
         made.sync_dirs()?;
@@ -197,7 +198,7 @@ impl Creation {
         Ok(Layout { manifest, path, name, directory, document, file, is_marked: true })
     }
 
-    /// Nothing made yet. The directory comes with its path.
+    /// Returns a creation without objects, in a directory and its path.
     fn new(
         path: &Path,
         (directory, home): (Dir, PathBuf),
@@ -211,7 +212,7 @@ impl Creation {
         Ok(Creation { path, name, directory, home, manifest, bytes, mode, made, objects })
     }
 
-    /// With all objects made, and open.
+    /// Creates and opens all objects.
     fn with_objects(mut self) -> Result<Creation, LayoutError> {
         let mut objects = Vec::new();
         self.make(|object| objects.push(object))?;
@@ -233,13 +234,13 @@ impl Creation {
     }
 }
 
-/// The directory of a path, without symbolic links.
+/// Returns the directory of a path, without symbolic links.
 fn home_of(path: &Path) -> Result<PathBuf, LayoutError> {
     let home = dir_of(path);
     home.canonicalize().map_err(|error| system(WHAT, &home)(errno_of(&error)))
 }
 
-/// What will be made; devices are looked at, and nothing is made yet.
+/// Plans the manifest; devices are examined, and nothing is created yet.
 fn plan(path: &Path, options: &CreateOptions) -> Result<Creation, LayoutError> {
     let fail = |kind| LayoutError::new(kind, WHAT, path);
     let home = home_of(path)?;
@@ -262,7 +263,7 @@ fn plan(path: &Path, options: &CreateOptions) -> Result<Creation, LayoutError> {
     Creation::new(path, (directory, home), manifest.map_err(fail)?, options.mode)
 }
 
-/// The last part of a path, which nothing in the directory may have as its name yet.
+/// Returns the last part of a path, which must not exist in the directory.
 fn new_name<'a>(directory: &Dir, path: &'a Path) -> Result<&'a str, LayoutError> {
     let fail = |kind| LayoutError::new(kind, WHAT, path);
     let odd = || fail(LayoutErrorKind::Name("the path does not end in a name"));
@@ -275,7 +276,7 @@ fn new_name<'a>(directory: &Dir, path: &'a Path) -> Result<&'a str, LayoutError>
 }
 
 impl ObjectPlace {
-    /// The object that will be here: devices are looked at, directories are not yet.
+    /// Returns a future object: devices are examined, directories are not yet.
     fn object(
         &self,
         name: &str,
@@ -306,7 +307,7 @@ impl ObjectPlace {
     }
 }
 
-/// Opens a device that nobody else holds.
+/// Opens a device that has no other user.
 fn open_device(path: &Path) -> Result<OpenedFile, LayoutError> {
     let options =
         file::OpenOptions { exclusive: true, no_follow: true, ..file::OpenOptions::default() };
@@ -319,7 +320,7 @@ fn open_device(path: &Path) -> Result<OpenedFile, LayoutError> {
     Err(LayoutError::new(kind, WHAT_OBJECT, path))
 }
 
-/// Gives the manifest its name, which nothing has, and makes that durable; returns the file.
+/// Gives the manifest its name, which must not exist, and makes that durable; returns the file.
 fn publish(
     directory: &Dir,
     name: &OsStr,
@@ -328,10 +329,10 @@ fn publish(
 ) -> Result<File, Errno> {
     let (temporary, file) = write_beside(directory, name, manifest, &Permissions::New(mode))?;
     let published = directory.rename_new(&temporary, name);
-    // The first reason is the one that is reported.
+    // The first error is the one that is returned.
     published.inspect_err(|_| directory.remove(&temporary).unwrap_or(()))?;
     if !directory.is_name_of(name, file.as_fd()) {
-        // Who may change the directory put something else in the place of one of the two names.
+        // A process that may change the directory has replaced one of the two names.
         return Err(Errno::ESTALE);
     }
     directory.sync().inspect_err(|_| directory.remove(name).unwrap_or(()))?;
@@ -342,12 +343,12 @@ fn not_utf8() -> LayoutErrorKind {
     LayoutErrorKind::Name("the path is not UTF-8 and can't be written into a manifest")
 }
 
-/// What keeps the names of objects apart from those of another layout with the same name.
+/// Returns the part of objects' names that differs between layouts with the same name.
 pub(super) fn suffix_of(uuid: Uuid) -> String {
     uuid.simple().to_string()[..8].to_owned()
 }
 
-/// One object to be made.
+/// One object to create.
 pub(super) struct NewObject<'a> {
     pub manifest: &'a Manifest,
     pub index: ObjectIndex,
@@ -355,7 +356,7 @@ pub(super) struct NewObject<'a> {
     pub mode: u32,
 }
 
-/// Object files that were just made; they go away again when this is dropped and not kept.
+/// Object files that were just created; dropping this removes them unless they are kept.
 #[derive(Debug, Default)]
 pub(super) struct NewObjects {
     made: Vec<(Arc<Dir>, OsString)>,
@@ -364,7 +365,7 @@ pub(super) struct NewObjects {
 }
 
 impl NewObjects {
-    /// Makes an empty object with its mark. `home` is the path of `dir`, the manifest's.
+    /// Creates an empty object with its mark. `home` is the path of `dir`, the manifest's.
     pub(super) fn add(
         &mut self,
         directory: &Dir,
@@ -408,7 +409,6 @@ impl NewObjects {
         Ok(opened)
     }
 
-    /// Makes the names of the objects durable.
     pub(super) fn sync_dirs(&self) -> Result<(), LayoutError> {
         for (path, directory) in &self.dirs {
             directory.sync().map_err(system("flush directory", path))?;
@@ -416,7 +416,7 @@ impl NewObjects {
         Ok(())
     }
 
-    /// The objects stay.
+    /// Keeps the objects.
     pub(super) fn keep(mut self) {
         self.made.clear();
     }
@@ -425,7 +425,7 @@ impl NewObjects {
 impl Drop for NewObjects {
     fn drop(&mut self) {
         for (directory, name) in &self.made {
-            // There is nobody to tell beside the reason for which they go.
+            // The error that causes the removal is returned; this one is dropped.
             directory.remove(name).unwrap_or(());
         }
     }

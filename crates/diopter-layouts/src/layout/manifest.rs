@@ -1,4 +1,4 @@
-//! The manifest of a striped file: what it holds, as plain data, and its text. Opens nothing.
+//! The manifest of a striped file: its content as plain data, and its text. Opens nothing.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,19 +13,19 @@ use uuid::Uuid;
 
 use crate::error::LayoutErrorKind;
 
-/// The version that this diopter writes, and the newest it reads.
+/// The version that this diopter writes, and the newest that it reads.
 pub const MANIFEST_VERSION: u64 = 1;
 
-/// No manifest has fewer bytes.
+/// Fewest bytes of a manifest.
 pub const MANIFEST_BYTES_MIN: usize = 128;
 
-/// No manifest has more: 2000 objects with paths of 4096 bytes and devices' ids as long again.
+/// Most bytes of a manifest: 2000 objects with paths of 4096 bytes and devices' ids as long again.
 pub const MANIFEST_BYTES_MAX: u64 = 16 << 20;
 
-/// How every manifest of every version begins; the version follows, in decimal digits.
+/// The start of manifests of every version; the version follows, in decimal digits.
 const PREFIX: &[u8] = b"{\n  \"diopter_layout\": ";
 
-/// How many bytes of a file tell whether it is a manifest.
+/// Bytes at the start of a file that identify a manifest.
 pub const MANIFEST_HEAD_BYTES: usize = PREFIX.len();
 
 /// Longest path of an object, in bytes: Linux's PATH_MAX, less the byte that ends it.
@@ -33,14 +33,14 @@ const PATH_BYTES_MAX: usize = 4095;
 
 const CHECKSUM_NAME: &str = "crc32c:";
 
-/// Whether a file that begins with `head` is a manifest, of this version or another; `head` has
-/// [`MANIFEST_HEAD_BYTES`] or more.
+/// Returns true if a file that begins with `head` is a manifest, of this version or another; `head`
+/// has [`MANIFEST_HEAD_BYTES`] or more.
 #[must_use]
 pub fn is_manifest(head: &[u8]) -> bool {
     head.starts_with(PREFIX)
 }
 
-/// What a manifest holds. Any value of this type is a valid one.
+/// The content of a manifest. Every value of this type is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     uuid: Uuid,
@@ -49,16 +49,14 @@ pub struct Manifest {
     objects: Vec<Object>,
 }
 
-/// One object of a striped file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Where it is: absolute, or relative to the manifest's directory.
+    /// Its path: absolute, or relative to the manifest's directory.
     pub path: String,
-    /// What it is.
     pub kind: ObjectKind,
 }
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
     /// A regular file.
@@ -70,23 +68,22 @@ pub enum ObjectKind {
     Device(DeviceIdentity),
 }
 
-/// Which device it is.
+/// The identity of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceIdentity {
-    /// All its bytes.
     pub size: u64,
-    /// Its stable id; without one only the size tells.
+    /// Its stable id; without one only the size identifies it.
     pub id: Option<DeviceId>,
 }
 
 impl Manifest {
-    /// Stripes of `stripe_size` bytes over `objects`. `size` is the fixed size of the file: there
-    /// must be one when a device is among the objects, and none otherwise.
+    /// Creates stripes of `stripe_size` bytes over `objects`. `size` is the fixed size of the file,
+    /// which is required if a device is among the objects, and forbidden otherwise.
     ///
     /// # Errors
-    /// `StripeSize`: it is 0. `ObjectCount`, `Duplicate`: as they say. `Size`: not there, there
-    /// without need, or more than fits. `Name`: a path that can't be an object's. `Damaged`: some
-    /// files have a sealed size and some have none.
+    /// Fails with `StripeSize` if it is 0, `ObjectCount`, `Duplicate`, `Size` if it is missing, not
+    /// allowed, or more than fits, `Name` for a path that cannot be an object's, `Damaged` if only
+    /// some files have a sealed size.
     pub fn new(
         uuid: Uuid,
         stripe_size: u64,
@@ -111,11 +108,11 @@ impl Manifest {
         Ok(Manifest { uuid, striping, size, objects })
     }
 
-    /// Reads a manifest.
+    /// Parses a manifest.
     ///
     /// # Errors
-    /// `NotAManifest`, `Newer`, `Damaged` and `WrongChecksum`, in this order; then those of
-    /// [`Manifest::new`].
+    /// Fails with `NotAManifest`, `Newer`, `Damaged` and `WrongChecksum`, in this order, then as
+    /// [`Manifest::new`] does.
     pub fn from_bytes(bytes: &[u8]) -> Result<Manifest, LayoutErrorKind> {
         let version = version_of(bytes)?;
         if version > MANIFEST_VERSION {
@@ -142,10 +139,10 @@ impl Manifest {
         Manifest::new(text.uuid, text.stripe_size, objects?, text.size)
     }
 
-    /// The text of it: JSON, with a line for each value.
+    /// Returns its text: JSON, with a line for each value.
     ///
     /// # Errors
-    /// `Name`: more than [`MANIFEST_BYTES_MAX`] bytes.
+    /// Fails with `Name` for more than [`MANIFEST_BYTES_MAX`] bytes.
     pub fn to_bytes(&self) -> Result<Vec<u8>, LayoutErrorKind> {
         let mut text = Text {
             diopter_layout: MANIFEST_VERSION,
@@ -165,46 +162,45 @@ impl Manifest {
         Err(LayoutErrorKind::Name("the paths of the objects are too long for a manifest"))
     }
 
-    /// The layout's id: its objects carry it.
+    /// Returns the layout's id, which its objects carry.
     #[must_use]
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// How bytes are dealt out to the objects.
+    /// Returns the striping over the objects.
     #[must_use]
     pub fn striping(&self) -> Striping {
         self.striping
     }
 
-    /// The fixed size of the file, when a device is among the objects.
+    /// Returns the fixed size of the file, if a device is among the objects.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         self.size
     }
 
-    /// The objects, in order.
     #[must_use]
     pub fn objects(&self) -> &[Object] {
         &self.objects
     }
 
-    /// Whether the sizes of the objects are written down.
+    /// Returns true if the manifest records the sizes of the objects.
     #[must_use]
     pub fn is_sealed(&self) -> bool {
         self.objects.iter().any(|object| object.sealed_size().is_some())
     }
 
-    /// What the attribute `user.diopter` of a file object must hold.
+    /// Returns the required value of the attribute `user.diopter` of a file object.
     #[must_use]
     pub fn mark(&self, object: ObjectIndex) -> String {
         format!("{} {}", self.uuid.hyphenated(), object.0)
     }
 
-    /// The size of the file: the fixed one, or the largest that any object's size implies.
+    /// Returns the size of the file: the fixed one, or the largest that any object's size implies.
     ///
     /// # Panics
-    /// When there are not as many sizes as objects.
+    /// Panics if the number of sizes differs from the number of objects.
     #[must_use]
     pub fn file_size(&self, sizes: &[u64]) -> u64 {
         assert_eq!(sizes.len(), self.objects.len(), "one size for each object");
@@ -213,10 +209,10 @@ impl Manifest {
         self.size.unwrap_or_else(|| implied.max().unwrap_or(0))
     }
 
-    /// The same with these sizes of file objects written down, or with none.
+    /// Returns the same with these sizes of file objects recorded, or with none.
     ///
     /// # Panics
-    /// When there are not as many sizes as objects.
+    /// Panics if the number of sizes differs from the number of objects.
     #[must_use]
     pub(super) fn sealed(&self, sizes: Option<&[u64]>) -> Manifest {
         assert!(sizes.is_none_or(|sizes| sizes.len() == self.objects.len()), "one size for each");
@@ -231,7 +227,7 @@ impl Manifest {
 }
 
 impl Object {
-    /// The size written down in a sealed layout.
+    /// Returns the size recorded in a sealed layout.
     #[must_use]
     pub fn sealed_size(&self) -> Option<u64> {
         match self.kind {
@@ -240,7 +236,7 @@ impl Object {
         }
     }
 
-    /// Whether it is a file directly in the manifest's directory.
+    /// Returns true if it is a file directly in the manifest's directory.
     #[must_use]
     pub fn is_beside_manifest(&self) -> bool {
         let is_file = matches!(self.kind, ObjectKind::File { .. });
@@ -257,7 +253,7 @@ impl fmt::Display for DeviceIdentity {
     }
 }
 
-/// The most bytes that a file over these objects can have, which only devices bound.
+/// Returns the most bytes of a file over these objects, which only devices limit.
 pub(super) fn size_max(striping: Striping, objects: &[Object]) -> Option<u64> {
     let of_one = |(index, object): (ObjectIndex, &Object)| match &object.kind {
         ObjectKind::File { .. } => None,
@@ -270,12 +266,12 @@ pub(super) fn size_max(striping: Striping, objects: &[Object]) -> Option<u64> {
     striping.objects().zip(objects).filter_map(of_one).min()
 }
 
-/// The version behind the prefix, read before anything else so that nothing else need be known.
+/// Returns the version behind the prefix, read first so that the rest need not be known.
 fn version_of(bytes: &[u8]) -> Result<u64, LayoutErrorKind> {
     let rest = bytes.strip_prefix(PREFIX).ok_or(LayoutErrorKind::NotAManifest)?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let digits = std::str::from_utf8(&rest[..digits]).expect("digits are ASCII");
-    digits.parse().map_err(|_| LayoutErrorKind::Damaged("the version is no number".to_owned()))
+    digits.parse().map_err(|_| LayoutErrorKind::Damaged("the version is not a number".to_owned()))
 }
 
 fn check_paths(objects: &[Object]) -> Result<(), LayoutErrorKind> {
@@ -311,7 +307,7 @@ fn check_seals(objects: &[Object]) -> Result<(), LayoutErrorKind> {
     }
 }
 
-/// A manifest as it is written, key by key in this order.
+/// The keys of a manifest, in the order of the text.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -351,7 +347,8 @@ impl Text {
     }
 }
 
-/// Over the text without its checksum, as [`Text::render`] writes it: white space does not count.
+/// Returns the checksum of the text without its checksum, as [`Text::render`] writes it: white
+/// space does not count.
 fn checksum_of(text: &Text) -> String {
     assert!(text.checksum.is_none(), "the checksum is not part of what it covers");
     format!("{CHECKSUM_NAME}{:08x}", crc32c::crc32c(&text.render()))

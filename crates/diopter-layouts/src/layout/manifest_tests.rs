@@ -1,4 +1,4 @@
-//! Manifests: their text, the way back, and everything that is none.
+//! Manifests: their text, parsing, and invalid ones.
 
 use proptest::prelude::*;
 

@@ -1,17 +1,18 @@
 //! The layout of a striped file: a small manifest that names its objects, and the objects on disk.
-//! Which byte is where is [`stripe`](diopter_core::stripe)'s; reading and writing is nobody's here.
+//! [`stripe`](diopter_core::stripe) maps bytes to objects; reading and writing is outside this
+//! module.
 //!
-//! What holds for every manifest: a file is opened as an object only if its attribute
-//! `user.diopter` names this layout and its place in it, and if it belongs to the manifest's owner,
-//! the caller or root. Devices, and files outside the manifest's directory, need besides a manifest
-//! that is marked and belongs to the caller or root. The rules are in `trust`.
+//! Rules for every manifest: a file is opened as an object only if its attribute `user.diopter`
+//! names this layout and its place in it, and if it belongs to the manifest's owner, the caller or
+//! root. Devices, and files outside the manifest's directory, also need a manifest that is marked
+//! and belongs to the caller or root. The rules are in `trust`.
 //!
 //! Changes of one manifest by several processes: each locks the directory (flock(2)) for the moment
-//! of the change, and refuses (`Changed`) when the manifest is not the one that was read. So of two
-//! changes at the same time one is refused and none is lost. On a file system without such locks
-//! only the second half holds, and two changes within microseconds may lose one.
+//! of the change, and fails (`Changed`) if the manifest is not the one that was read. So of two
+//! changes at the same time one fails and none is lost. On a file system without such locks only
+//! the comparison remains, and two changes within microseconds may lose one.
 //!
-//! Beside it the layouts that others have written down (`foreign`): read, never followed.
+//! The layouts of other file systems (`foreign`) are read and never used to access objects.
 
 mod create;
 mod manifest;
@@ -49,16 +50,16 @@ use diopter_core::sync::pause;
 
 use crate::error::{LayoutError, LayoutErrorKind};
 
-/// The attribute of a file object that says which layout's it is.
+/// The attribute of a file object that names its layout.
 pub const OBJECT_ATTRIBUTE: &str = "user.diopter";
 
 /// One sleep while another process changes a manifest.
 const LOCK_WAIT_SLICE: Duration = Duration::from_millis(10);
 
-/// What takes a result and an errno to an error.
+/// Converts an errno to an error.
 type Failure<'a> = Box<dyn Fn(Errno) -> LayoutError + 'a>;
 
-/// A manifest that was read and the directory it lies in, held open.
+/// A manifest that was read, and its directory, held open.
 #[derive(Debug)]
 pub struct Layout {
     manifest: Manifest,
@@ -68,7 +69,7 @@ pub struct Layout {
     document: Document,
     /// The manifest, open for reading.
     file: File,
-    /// Whether it had its mark when it was opened, or got it since.
+    /// True if it had its mark when it was opened, or got it since.
     is_marked: bool,
 }
 
@@ -77,8 +78,8 @@ impl Layout {
     /// relative paths in it are relative to the directory that the link leads to.
     ///
     /// # Errors
-    /// `NotAManifest`, `Newer`, `Damaged`, `WrongChecksum`, and values that make no sense
-    /// ([`Manifest::new`]); `System` when it can't be read.
+    /// Fails with `NotAManifest`, `Newer`, `Damaged`, `WrongChecksum`, as [`Manifest::new`] does
+    /// for invalid values, and with `System` if it cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Layout, LayoutError> {
         let given = path.as_ref();
         let fail = system("open layout", given);
@@ -88,12 +89,12 @@ impl Layout {
         Layout::read(directory, name, (path, given))
     }
 
-    /// As [`Layout::open`] for a name in an open directory, the last part of `path`. The rest of
-    /// `path` is not resolved and appears in messages; a symbolic link with the name is refused.
-    /// The objects are found from that directory as well.
+    /// Opens as [`Layout::open`] does for a name in an open directory, the last part of `path`. The
+    /// rest of `path` is not resolved and appears in messages; a symbolic link with the name is
+    /// refused. The objects are found from that directory as well.
     ///
     /// # Errors
-    /// As [`Layout::open`].
+    /// Fails as [`Layout::open`] does.
     pub fn open_at(dir: BorrowedFd<'_>, path: impl AsRef<Path>) -> Result<Layout, LayoutError> {
         let given = path.as_ref();
         let fail = system("open layout", given);
@@ -113,69 +114,68 @@ impl Layout {
         Ok(Layout { manifest, path, name, directory, document, file, is_marked })
     }
 
-    /// Looks at what has an object's path, without opening it. No symbolic link is followed but in
-    /// an absolute path.
+    /// Returns the metadata at an object's path, without opening the object. Symbolic links are
+    /// followed only in an absolute path.
     ///
     /// # Errors
-    /// `System`.
+    /// Fails with `System`.
     pub fn look_up(&self, object: &Object) -> Result<Metadata, LayoutError> {
         let found = self.directory.look(Path::new(&object.path));
         found.map_err(|errno| system("look up object", &self.object_path(object))(errno))
     }
 
-    /// What the manifest holds.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The manifest's path, without symbolic links.
+    /// Returns the manifest's path, without symbolic links.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory of the manifest, without symbolic links.
+    /// Returns the directory of the manifest, without symbolic links.
     #[must_use]
     pub fn directory(&self) -> PathBuf {
         dir_of(&self.path)
     }
 
-    /// Where an object is: absolute.
+    /// Returns the absolute path of an object.
     #[must_use]
     pub fn object_path(&self, object: &Object) -> PathBuf {
         self.directory().join(&object.path)
     }
 
-    /// The size of the file, from the sizes of all objects.
+    /// Returns the size of the file, from the sizes of all objects.
     ///
     /// # Panics
-    /// When there are not as many sizes as objects.
+    /// Panics if the number of sizes differs from the number of objects.
     #[must_use]
     pub fn file_size(&self, sizes: &[u64]) -> u64 {
         self.manifest.file_size(sizes)
     }
 
-    /// Another descriptor of the manifest as it was opened, for reading.
+    /// Returns another descriptor of the manifest as it was opened, for reading.
     pub fn manifest_file(&self) -> std::io::Result<File> {
         self.file.try_clone()
     }
 
-    /// Has the directory to itself, with the manifest as it was read, until the answer is dropped.
+    /// Locks the directory, with the manifest as it was read, until the returned value is dropped.
     fn lock(&self, what: &'static str) -> Result<Dir, LayoutError> {
         let fail = system(what, &self.path);
         let lock = self.directory.open_below(Path::new(".")).map_err(&fail)?;
         let deadline = Deadline::after(LAYOUT_WAIT_MAX);
         let mut locked = lock.try_lock();
         while locked == Ok(false) && !deadline.left().is_zero() {
-            // The kernel has no way to wait for a lock that ends after some time.
+            // The kernel has no wait for a lock with a time limit.
             pause(LOCK_WAIT_SLICE);
             locked = lock.try_lock();
         }
         match locked {
             Ok(true) => {}
             Ok(false) => return Err(LayoutError::new(LayoutErrorKind::Busy, what, &self.path)),
-            // NFS without a lock daemon, some FUSE: the comparison below is what is left.
+            // NFS without a lock daemon, some FUSE: the comparison below is all that remains.
             Err(
                 Errno::EBADF | Errno::ENOLCK | Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENOSYS,
             ) => {}
@@ -201,7 +201,7 @@ impl AsFd for Layout {
     }
 }
 
-/// Why a manifest could not be read.
+/// Returns the error of a manifest that could not be read.
 fn unreadable(errno: Errno, given: &Path) -> LayoutError {
     match errno {
         Errno::EFBIG | Errno::EINVAL => {
@@ -215,7 +215,7 @@ fn unreadable(errno: Errno, given: &Path) -> LayoutError {
     }
 }
 
-/// Reads and checks an open manifest; returns it with whether it is marked.
+/// Reads and checks an open manifest; returns it and true if it is marked.
 fn read_manifest(file: &File, given: &Path) -> Result<(Document, Manifest, bool), LayoutError> {
     let document = Document::read(file, MANIFEST_BYTES_MAX);
     let document = document.map_err(|errno| unreadable(errno, given))?;
@@ -225,15 +225,16 @@ fn read_manifest(file: &File, given: &Path) -> Result<(Document, Manifest, bool)
     Ok((document, manifest, is_marked))
 }
 
-/// Whose a new manifest is, and who may do what with it.
+/// Owner and permissions of a new manifest.
 enum Permissions<'a> {
-    /// The caller's; these bits, before the umask.
+    /// Owned by the caller, with these bits before the umask.
     New(u32),
-    /// As of this one, so that no change makes a manifest trusted that was not.
+    /// Like those of this one, so that no change makes a manifest trusted that was not.
     Like(&'a Document),
 }
 
-/// Writes a manifest beside its final name and makes it durable; returns its name and the file.
+/// Writes a manifest under a temporary name in its directory and makes it durable; returns that
+/// name and the file.
 fn write_beside(
     directory: &Dir,
     name: &OsStr,
@@ -262,15 +263,15 @@ fn write_beside(
     match write(&mut file) {
         Ok(()) => Ok((temporary, file)),
         Err(errno) => {
-            // The reason for which it is removed is the one that is reported.
+            // The error that causes the removal is the one that is returned.
             directory.remove(&temporary).unwrap_or(());
             Err(errno)
         }
     }
 }
 
-/// Gives a new file to the owner and the group of the one that it replaces; returns the permission
-/// bits that it can have then.
+/// Changes owner and group of a new file to those of the one that it replaces; returns the
+/// permission bits that it can have then.
 fn give(file: &File, owner: u32, group: u32) -> Result<u32, Errno> {
     let new = file.metadata().map_err(|error| errno_of(&error))?;
     if (new.uid(), new.gid()) == (owner, group) {
@@ -279,15 +280,15 @@ fn give(file: &File, owner: u32, group: u32) -> Result<u32, Errno> {
     match std::os::unix::fs::fchown(file, Some(owner), Some(group)) {
         Ok(()) => Ok(0o777),
         Err(error) if new.uid() != owner => Err(errno_of(&error)),
-        // The owner is not a member of the old group: another group gets nothing.
+        // The owner is not a member of the old group: another group gets no permissions.
         Err(_) => Ok(0o707),
     }
 }
 
 /// Sets the permission bits of a file that was made for its owner alone.
 fn set_mode(file: &File, mode: u32) -> Result<(), Errno> {
-    // A list that it inherited from its directory names users and groups, who would get what the
-    // group gets.
+    // An access control list inherited from its directory names users and groups, which would get
+    // the permissions of the group.
     xattr::remove(file.as_fd(), "system.posix_acl_access")?;
     let permissions = std::fs::Permissions::from_mode(mode & 0o777);
     file.set_permissions(permissions).map_err(|error| errno_of(&error))
@@ -297,7 +298,7 @@ fn system<'a>(what: &'static str, path: &'a Path) -> Failure<'a> {
     Box::new(move |errno| LayoutError::system(errno, what, path))
 }
 
-/// The directory of a path; that of a bare name is the current one.
+/// Returns the directory of a path; that of a bare name is the current one.
 fn dir_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => directory.to_owned(),

@@ -1,4 +1,4 @@
-//! The objects of a layout on disk: opened, and only if they are what the manifest says.
+//! The objects of a layout on disk, opened only if they match the manifest.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,36 +13,31 @@ use diopter_core::limits::STRIPE_BYTES_MIN;
 
 use crate::error::{LayoutError, LayoutErrorKind};
 
-/// What an object is opened for.
+/// The access that an object is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectAccess {
-    /// For reading.
     pub read: bool,
-    /// For writing.
     pub write: bool,
     /// Refuse a device that is mounted or held.
     pub exclusive: bool,
 }
 
-/// An object that is what the manifest says, open with O_DIRECT where that can be.
+/// An object that matches the manifest, open with O_DIRECT if possible.
 #[derive(Debug)]
 pub struct OpenedObject {
-    /// The open file, and what direct I/O on it needs.
+    /// The open file with its alignment.
     pub opened: OpenedFile,
-    /// Where it is: absolute.
     pub path: PathBuf,
     /// Its bytes; of a device those of its whole stripes.
     pub size: u64,
 }
 
 impl ObjectAccess {
-    /// For reading only.
     pub const READ: ObjectAccess = ObjectAccess { read: true, write: false, exclusive: false };
-    /// For reading and writing.
     pub const BOTH: ObjectAccess = ObjectAccess { read: true, write: true, exclusive: false };
 }
 
-/// Which file or device it is, by whatever path: its kind and numbers.
+/// The identity of a file or device, whatever its path: its kind and numbers.
 type Identity = (bool, u64, u64);
 
 /// The objects met so far.
@@ -50,7 +45,7 @@ type Identity = (bool, u64, u64);
 pub(super) struct Met(BTreeMap<Identity, PathBuf>);
 
 impl Met {
-    /// Refuses an object that was met already.
+    /// Fails for an object that was met already.
     pub(super) fn check(
         &mut self,
         opened: &OpenedFile,
@@ -71,17 +66,16 @@ impl Met {
 }
 
 impl Layout {
-    /// Opens every object, each only if it is what the manifest says: a file with this layout's
-    /// mark and, in a sealed layout, of the size written down; or a device of that id and size. No
-    /// symbolic link is followed but in the directories of an absolute path, and nothing is
-    /// written. The caller must be allowed to read a file even if it is opened for writing only,
-    /// for its mark.
+    /// Opens every object if it matches the manifest: a file with this layout's mark and, in a
+    /// sealed layout, of the recorded size; or a device of that id and size. Symbolic links are
+    /// followed only in the directories of an absolute path, and nothing is written. The caller
+    /// must be allowed to read a file even if it is opened for writing only, for its mark.
     ///
     /// # Errors
-    /// `NotOwned`, or `Exposed` for writing: the manifest is not followed. `Missing`, `WrongKind`,
-    /// `Foreign`, `ForeignOwner`, `SealedSize`, `OtherDevice`, `NoDeviceId`, `Duplicate`,
-    /// `StripeSize`, `NotAllowed`, `NotMarked`, `NoAttributes`, or `System`; of the first object
-    /// for which one holds.
+    /// Fails with `NotOwned`, or `Exposed` for writing, if the manifest is not trusted; with
+    /// `Missing`, `WrongKind`, `Foreign`, `ForeignOwner`, `SealedSize`, `OtherDevice`,
+    /// `NoDeviceId`, `Duplicate`, `StripeSize`, `NotAllowed`, `NotMarked`, `NoAttributes` or
+    /// `System`, for the first object with an error.
     pub fn open_objects(&self, access: ObjectAccess) -> Result<Vec<OpenedObject>, LayoutError> {
         self.check_access(access)?;
         for object in self.manifest.objects() {
@@ -90,8 +84,8 @@ impl Layout {
         self.each_object(access).collect()
     }
 
-    /// The objects of [`Layout::open_objects`] one by one, each for itself: an object that is not
-    /// what the manifest says does not keep the others from being looked at.
+    /// Returns the objects of [`Layout::open_objects`] one by one: an object that does not match
+    /// the manifest does not stop the iteration.
     pub fn each_object(
         &self,
         access: ObjectAccess,
@@ -112,7 +106,7 @@ impl Layout {
         })
     }
 
-    /// Refuses a manifest that is not followed by this caller.
+    /// Fails if this caller does not trust the manifest.
     fn check_access(&self, access: ObjectAccess) -> Result<(), LayoutError> {
         if access.write { self.check_change(WHAT) } else { self.check_read(WHAT) }
     }
@@ -127,8 +121,8 @@ impl Layout {
         self.verify(mark, object, self.open_unverified(object, access)?)
     }
 
-    /// Opens what has the object's path, whatever it is; or, where that is another device by now,
-    /// the one with the id in the manifest.
+    /// Opens the file at the object's path, of any kind; or, if that is another device by now, the
+    /// one with the id in the manifest.
     fn open_unverified(
         &self,
         object: &Object,
@@ -160,7 +154,7 @@ impl Layout {
         };
         let absolute = self.directory().join(path);
         let opened = match (path.parent(), path.file_name()) {
-            // The names between the manifest and the object may be another user's to change.
+            // Another user may be able to change the names between the manifest and the object.
             (Some(parent), Some(name)) if path.is_relative() => {
                 let parent = self.directory.open_below(parent);
                 parent
@@ -176,7 +170,7 @@ impl Layout {
         Ok(OpenedObject { opened, path, size })
     }
 
-    /// Refuses what is not the object.
+    /// Fails if the file is not the object.
     fn verify(
         &self,
         mark: &str,
@@ -207,12 +201,12 @@ impl Layout {
 
 const WHAT: &str = "open object";
 
-/// Which device this is.
+/// Returns the identity of a device.
 pub(super) fn identify(opened: &OpenedFile, size: u64) -> DeviceIdentity {
     DeviceIdentity { size, id: device::ids_of(opened.device).into_iter().next() }
 }
 
-/// Refuses a stripe size with which a stripe would not begin on a block of the object.
+/// Fails for a stripe size with which a stripe would not begin on a block of the object.
 pub(super) fn check_stripe_size(
     stripe_size: u64,
     opened: &OpenedFile,
@@ -230,7 +224,7 @@ pub(super) fn check_stripe_size(
     Err(LayoutErrorKind::StripeSize { stripe_size, alignment })
 }
 
-/// Why an object could not be opened.
+/// Returns the error of an object that could not be opened.
 fn refused(failure: OpenFailure, path: &Path) -> LayoutError {
     let kind = match failure.errno {
         Errno::ENOENT | Errno::ENOTDIR => LayoutErrorKind::Missing,

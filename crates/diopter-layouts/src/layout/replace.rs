@@ -1,5 +1,5 @@
-//! Changing a layout that is there: sealed and unsealed, its objects replaced by new ones, removed.
-//! The manifest is replaced whole or not at all, whatever happens meanwhile.
+//! Changes of an existing layout: sealing, unsealing, replacement of its objects, removal. The
+//! manifest is replaced whole or not at all, whatever happens meanwhile.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,8 +20,7 @@ use diopter_core::extent::ObjectIndex;
 
 use crate::error::{LayoutError, LayoutErrorKind};
 
-/// New, empty objects beside those of a layout, and what becomes of them: [`commit`] makes them the
-/// layout's, dropping removes them.
+/// New, empty objects for a layout: [`commit`] makes them its objects, dropping them removes them.
 ///
 /// [`commit`]: Replacement::commit
 #[derive(Debug)]
@@ -35,13 +34,13 @@ pub struct Replacement<'a> {
 }
 
 impl Layout {
-    /// Writes the sizes of all file objects into the manifest, once their bytes are durable. From
-    /// then on an object of another size is an error; a device's size never changes and is written
-    /// down anyway. Who writes to the file meanwhile must have ended.
+    /// Records the sizes of all file objects in the manifest, once their bytes are durable. From
+    /// then on an object of another size is an error; a device's size never changes and is always
+    /// recorded. Writers of the file must have finished before.
     ///
     /// # Errors
-    /// Those of [`Layout::open_objects`]; `Changed` and `Busy`: another process was faster;
-    /// `NoSpace`, `System`.
+    /// Fails as [`Layout::open_objects`] does, with `Changed` and `Busy` if another process was
+    /// faster, and with `NoSpace` or `System`.
     pub fn seal(&mut self) -> Result<(), LayoutError> {
         let what = "seal layout";
         self.check_change(what)?;
@@ -55,10 +54,11 @@ impl Layout {
         self.directory.sync().map_err(system(what, &self.path))
     }
 
-    /// Takes the sizes out of the manifest; no object is touched.
+    /// Removes the sizes from the manifest; no object is touched.
     ///
     /// # Errors
-    /// `Changed` and `Busy`: another process was faster; `NoSpace`, `System`.
+    /// Fails with `Changed` and `Busy` if another process was faster, and with `NoSpace` or
+    /// `System`.
     pub fn unseal(&mut self) -> Result<(), LayoutError> {
         let what = "unseal layout";
         self.check_change(what)?;
@@ -67,12 +67,13 @@ impl Layout {
         self.directory.sync().map_err(system(what, &self.path))
     }
 
-    /// Removes the manifest, then the objects. Devices stay, and so does every object that is not
-    /// this layout's: the answer names each with the reason.
+    /// Removes the manifest, then the objects. Devices remain, and so does every object that does
+    /// not belong to this layout: the result names each with the reason.
     ///
     /// # Errors
-    /// Then no object is removed. `NotAllowed`; `Changed` and `Busy`: another process was faster;
-    /// `System`, of which only a failed flush of the directory leaves no manifest either.
+    /// Fails with `NotAllowed`, `Changed` and `Busy` if another process was faster, and `System`;
+    /// then no object is removed. Only after a failed flush of the directory is the manifest gone
+    /// too.
     pub fn remove(self) -> Result<Vec<LayoutError>, LayoutError> {
         let what = "remove layout";
         self.check_change(what)?;
@@ -87,12 +88,12 @@ impl Layout {
         Ok(self.remove_objects(&self.manifest))
     }
 
-    /// Makes new, empty objects beside the old ones, for other content: the caller fills them, then
-    /// commits. Until then the layout is what it was, for everybody.
+    /// Creates new, empty objects in the places of the old ones, for other content: the caller
+    /// fills them, then commits. Until then the layout is unchanged for all processes.
     ///
     /// # Errors
-    /// `NotReplaceable`: a device is among the objects. Those of [`Layout::open_objects`] but for
-    /// seals, and of [`Layout::create`].
+    /// Fails with `NotReplaceable` if a device is among the objects, and as
+    /// [`Layout::open_objects`], seals aside, and [`Layout::create`] do.
     pub fn replace(&mut self) -> Result<Replacement<'_>, LayoutError> {
         let uuid = Uuid::new_v4();
         let suffix = suffix_of(uuid);
@@ -128,8 +129,8 @@ impl Layout {
         Ok(Replacement { layout: self, manifest, made, objects, modes })
     }
 
-    /// Makes one object, with the owner of the old one and for its owner alone; returns it with the
-    /// old one's permission bits and the most that it can have.
+    /// Creates one object, with the owner of the old one and for its owner alone; returns it with
+    /// the old one's permission bits and the most that it can have.
     fn make_beside(
         &self,
         old: &Object,
@@ -138,7 +139,7 @@ impl Layout {
     ) -> Result<(OpenedObject, (u32, u32)), LayoutError> {
         let old =
             self.open_marked_object(&self.manifest.mark(new.index), old, ObjectAccess::READ)?;
-        let fail = system("create object beside", &old.path);
+        let fail = system("create object in place of", &old.path);
         let path = self.object_path(&new.manifest.objects()[usize::from(new.index.0)]);
         let opened = made.add(&self.directory, home, new)?;
         let old = File::from(old.opened.fd).metadata().map_err(|it| fail(errno_of(&it)))?;
@@ -156,17 +157,17 @@ impl Layout {
         let bytes = bytes.map_err(|kind| LayoutError::new(kind, what, &self.path))?;
         let fail = system(what, &self.path);
         let permissions = Permissions::Like(&self.document);
-        // What was not marked is not marked by a change.
+        // A change does not mark a manifest.
         let new = (&manifest, &bytes[..], self.is_marked);
         let (temporary, file) =
             write_beside(&self.directory, &self.name, new, &permissions).map_err(&fail)?;
         if let Err(errno) = self.directory.replace(&temporary, &self.name) {
-            // There is nobody to tell beside the first reason.
+            // The first error is returned; this one is dropped.
             self.directory.remove(&temporary).unwrap_or(());
             return Err(fail(errno));
         }
         if !self.directory.is_name_of(&self.name, file.as_fd()) {
-            // Who may change the directory put something else in the place of one of the two names.
+            // A process that may change the directory has replaced one of the two names.
             return Err(LayoutError::new(LayoutErrorKind::Changed, what, &self.path));
         }
         self.manifest = manifest;
@@ -175,7 +176,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Removes the file objects that `manifest` names and that have its mark; the others are told.
+    /// Removes the file objects that `manifest` names and that have its mark; returns the errors of
+    /// the others.
     fn remove_objects(&self, manifest: &Manifest) -> Vec<LayoutError> {
         let mut left = Vec::new();
         let mut dirs: BTreeMap<PathBuf, Dir> = BTreeMap::new();
@@ -219,27 +221,27 @@ impl Layout {
 }
 
 impl Replacement<'_> {
-    /// What the manifest will hold.
+    /// Returns the future content of the manifest.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The new objects, open for reading and writing, in order.
+    /// Returns the new objects, open for reading and writing, in order.
     #[must_use]
     pub fn objects(&self) -> &[OpenedObject] {
         &self.objects
     }
 
-    /// The new objects, to be kept by whoever fills them; the second call gets none.
+    /// Takes the new objects, for the caller to fill; the second call returns none.
     #[must_use]
     pub fn take_objects(&mut self) -> Vec<OpenedObject> {
         std::mem::take(&mut self.objects)
     }
 
-    /// Sets the permission bits of the new objects from what their content came from: on commit
-    /// they have those of `mode` that the manifest has too. Without this they have those of the
-    /// objects that they replace. Until then only their owner may open them.
+    /// Sets the permission bits of the new objects from the source of their content: on commit they
+    /// have those of `mode` that the manifest has too. Without this they have those of the objects
+    /// that they replace. Until then only their owner may open them.
     pub fn set_mode(&mut self, mode: u32) {
         let most = self.layout.document.mode;
         for (bits, _) in &mut self.modes {
@@ -248,15 +250,15 @@ impl Replacement<'_> {
     }
 
     /// Makes the new objects the layout's: they and their names are flushed, then the manifest is
-    /// replaced, then the old objects are removed. Everything that was written to the new objects
-    /// before this is durable when it returns. The answer names old objects that could not be
-    /// removed, with the reason. The layout is not sealed any more.
+    /// replaced, then the old objects are removed. All bytes written to the new objects before this
+    /// are durable when it returns. The result names old objects that could not be removed, with
+    /// the reason. The layout is not sealed any more.
     ///
     /// # Errors
-    /// `Changed`: the layout is not what it was when the new objects were made, and they are
-    /// removed. `Busy`, `NoSpace`, `System`: the layout is what it was, and the new objects are
-    /// removed; but when the flush of the directory fails at the very end, the layout is the new
-    /// one, a crash may bring the old one back, and both have their objects.
+    /// Fails with `Changed` if the layout is not what it was when the new objects were created;
+    /// they are removed. Fails with `Busy`, `NoSpace` or `System`, and leaves the layout unchanged
+    /// and removes the new objects, except when the final flush of the directory fails: then the
+    /// layout is the new one, a crash may bring the old one back, and both have their objects.
     pub fn commit(self) -> Result<Vec<LayoutError>, LayoutError> {
         let what = "replace layout";
         let Replacement { layout, manifest, made, objects, modes } = self;

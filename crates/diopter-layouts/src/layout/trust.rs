@@ -1,4 +1,4 @@
-//! Which manifests are followed, and how far: the mark, the owner, and the directory.
+//! Trust in a manifest: the mark, the owner, and the directory.
 //!
 //! A manifest names files and devices, and content alone proves nothing: a download, an archive or
 //! another user can bring any content. So a manifest has a mark, an extended attribute that is
@@ -18,32 +18,33 @@ use super::{
 };
 use crate::error::{LayoutError, LayoutErrorKind};
 
-/// The attribute of a manifest that says that it is one. Whatever copies files leaves it out.
+/// The attribute that marks a manifest. Programs that copy files leave it out.
 pub const MANIFEST_ATTRIBUTE: &str = "user.diopter.manifest";
 
-/// Directories in which other users make names too.
+/// Mode bits of directories in which other users create names too.
 const SHARED_BITS: u32 = 0o1002;
 
-/// Permissions to write that only the owner of a manifest has. Those that an access control list
-/// gives show in the bits of the group.
+/// Write permissions that only the owner of a manifest may have. Those of an access control list
+/// show in the bits of the group.
 pub(super) const WRITABLE_BITS: u32 = 0o022;
 
 const ADOPT: &str = "mark manifest";
 
 impl Layout {
-    /// Opens a manifest, and only one that is marked: what the command line does with each name.
+    /// Opens a manifest if it is marked, as the command line does with each name.
     ///
     /// # Errors
-    /// As [`Layout::open`], and `NotMarked`.
+    /// Fails as [`Layout::open`] does, and with `NotMarked`.
     pub fn open_marked(path: impl AsRef<Path>) -> Result<Layout, LayoutError> {
         let path = path.as_ref();
         refuse_unmarked(Layout::open(path)?, path)
     }
 
-    /// As [`Layout::open_marked`] for a name in an open directory, as [`Layout::open_at`].
+    /// Opens as [`Layout::open_marked`] does, for a name in an open directory, as
+    /// [`Layout::open_at`].
     ///
     /// # Errors
-    /// As [`Layout::open_marked`].
+    /// Fails as [`Layout::open_marked`] does.
     pub fn open_marked_at(
         dir: BorrowedFd<'_>,
         path: impl AsRef<Path>,
@@ -52,23 +53,23 @@ impl Layout {
         refuse_unmarked(Layout::open_at(dir, path)?, path)
     }
 
-    /// Returns whether the manifest had its mark when it was opened. A manifest without mark can
+    /// Returns true if the manifest had its mark when it was opened. A manifest without mark can
     /// have objects in its own directory only.
     #[must_use]
     pub fn is_marked(&self) -> bool {
         self.is_marked
     }
 
-    /// User number of the manifest's owner.
+    /// Returns the user id of the manifest's owner.
     #[must_use]
     pub fn owner(&self) -> u32 {
         self.document.owner
     }
 
-    /// Refuses a manifest that no mark would make usable.
+    /// Fails for a manifest that no mark would make usable.
     ///
     /// # Errors
-    /// `NotOwned`, `Exposed`, `NoDeviceId`.
+    /// Fails with `NotOwned`, `Exposed` or `NoDeviceId`.
     pub fn check_adoption(&self) -> Result<(), LayoutError> {
         self.check_change(ADOPT)?;
         for object in self.manifest.objects() {
@@ -82,7 +83,8 @@ impl Layout {
     /// made by a version that set no mark. No object is opened.
     ///
     /// # Errors
-    /// Those of [`Layout::check_adoption`]; `Changed`, `Busy`, `NoAttributes`, `System`.
+    /// Fails as [`Layout::check_adoption`] does, and with `Changed`, `Busy`, `NoAttributes` or
+    /// `System`.
     pub fn adopt(&mut self) -> Result<(), LayoutError> {
         self.check_adoption()?;
         let _lock = self.lock(ADOPT)?;
@@ -93,11 +95,12 @@ impl Layout {
         Ok(())
     }
 
-    /// Takes the permission to write from all users but the owner of the manifest: for whoever gave
-    /// it the permissions of another file. A manifest that others can write to is not followed.
+    /// Removes the write permission of all users but the owner of the manifest, after its
+    /// permissions were copied from another file. A manifest that others can write to is not
+    /// trusted.
     ///
     /// # Errors
-    /// `System`.
+    /// Fails with `System`.
     pub fn deny_other_writers(&self) -> Result<(), LayoutError> {
         let fail = |error| system("restrict manifest", &self.path)(errno_of(&error));
         let mode = self.file.metadata().map_err(fail)?.mode() & 0o7777;
@@ -108,8 +111,9 @@ impl Layout {
         self.file.set_permissions(permissions).map_err(fail)
     }
 
-    /// Refuses a manifest that the caller should not follow even to read: root follows no manifest
-    /// that another user owns or can write to, who could make it name what only root may read.
+    /// Fails for a manifest that the caller should not read: root trusts no manifest that another
+    /// user owns or can write to, because that user could make it name a file that only root may
+    /// read.
     pub(super) fn check_read(&self, what: &'static str) -> Result<(), LayoutError> {
         let owner = self.document.owner;
         if effective_user() != 0 {
@@ -121,7 +125,7 @@ impl Layout {
         self.check_writers(what)
     }
 
-    /// Refuses a manifest whose content may be another user's than its owner's.
+    /// Fails for a manifest that users other than its owner can write to.
     fn check_writers(&self, what: &'static str) -> Result<(), LayoutError> {
         let mode = self.document.mode & 0o777;
         if mode & WRITABLE_BITS == 0 {
@@ -130,8 +134,8 @@ impl Layout {
         Err(LayoutError::new(LayoutErrorKind::Writable { mode }, what, &self.path))
     }
 
-    /// Refuses a manifest through which the caller should not change anything: what is written
-    /// would be another user's, or what is removed would be.
+    /// Fails for a manifest through which the caller should not make changes: they would write to
+    /// or remove another user's files.
     pub(super) fn check_change(&self, what: &'static str) -> Result<(), LayoutError> {
         let fail = |kind| LayoutError::new(kind, what, &self.path);
         let owner = self.document.owner;
@@ -152,7 +156,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Refuses an object that this manifest may not name.
+    /// Fails for an object that this manifest may not name.
     pub(super) fn check_allowed(
         &self,
         object: &Object,
@@ -173,7 +177,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Refuses an object file of a user that the manifest's owner does not answer for.
+    /// Fails for an object file of a user that the manifest's owner is not responsible for.
     pub(super) fn check_owner(&self, found: &OpenedObject) -> Result<(), LayoutErrorKind> {
         let (owner, expected) = (found.opened.owner, self.document.owner);
         if [expected, effective_user(), 0].contains(&owner) {
@@ -182,7 +186,7 @@ impl Layout {
         Err(LayoutErrorKind::ForeignOwner { found: owner, expected })
     }
 
-    /// Refuses to remove an object that the manifest's owner does not own.
+    /// Fails for the removal of an object that the manifest's owner does not own.
     pub(super) fn check_removable(&self, found: &OpenedObject) -> Result<(), LayoutErrorKind> {
         let (owner, expected) = (found.opened.owner, self.document.owner);
         if owner == expected {
@@ -200,14 +204,14 @@ fn not_marked(path: &Path) -> LayoutError {
     LayoutError::new(LayoutErrorKind::NotMarked, "open layout", path)
 }
 
-/// Refuses an open file that begins as a manifest does and is no sound one, or not marked. The
-/// directory that it lies in is not looked for.
+/// Fails for an open file that begins as a manifest does and is invalid or not marked. Its
+/// directory is not searched.
 pub fn check_marked(file: &File, path: &Path) -> Result<(), LayoutError> {
     let (_, _, is_marked) = read_manifest(file, path)?;
     if is_marked { Ok(()) } else { Err(not_marked(path)) }
 }
 
-/// Whether an open file has a valid mark as this manifest.
+/// Returns true if an open file has a valid mark as this manifest.
 pub(super) fn has_mark(file: &File, manifest: &Manifest) -> Result<bool, Errno> {
     let mark = match xattr::get(file.as_fd(), MANIFEST_ATTRIBUTE) {
         Ok(mark) => mark,
@@ -228,7 +232,7 @@ pub(super) fn set_mark(file: &File, manifest: &Manifest) -> Result<(), Errno> {
     xattr::set(file.as_fd(), MANIFEST_ATTRIBUTE, mark_of(inode, best, manifest).as_bytes())
 }
 
-/// Why a mark could not be set.
+/// Returns the error of a mark that could not be set.
 pub(super) fn mark_failure(errno: Errno, what: &'static str, path: &Path) -> LayoutError {
     match errno {
         Errno::EOPNOTSUPP => LayoutError::new(LayoutErrorKind::NoAttributes, what, path),
@@ -236,7 +240,7 @@ pub(super) fn mark_failure(errno: Errno, what: &'static str, path: &Path) -> Lay
     }
 }
 
-/// A device without an id could be any other one of its size.
+/// Fails for a device without an id, which could be any other one of its size.
 pub(super) fn check_device_id(object: &Object) -> Result<(), LayoutErrorKind> {
     match object.kind {
         ObjectKind::Device(DeviceIdentity { id: None, .. }) => Err(LayoutErrorKind::NoDeviceId),
@@ -244,7 +248,7 @@ pub(super) fn check_device_id(object: &Object) -> Result<(), LayoutErrorKind> {
     }
 }
 
-/// The value of the mark: the inode number, the file system, and the uuid of the layout.
+/// Returns the value of the mark: the inode number, the file system, and the uuid of the layout.
 fn mark_of(inode: u64, file_system: &str, manifest: &Manifest) -> String {
     format!("{inode} {file_system} {}", manifest.uuid().hyphenated())
 }

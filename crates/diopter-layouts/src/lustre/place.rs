@@ -1,25 +1,23 @@
-//! Where a byte of a Lustre file lies. Within a component the stripes count from the start of the
-//! file, not of the component (lustre/lov/lov_offset.c).
+//! The location of a byte of a Lustre file. Within a component the stripes count from the start of
+//! the file, not of the component (lustre/lov/lov_offset.c).
 
 use super::{Component, LustreLayout, ObjectId, flags};
 use diopter_core::units::FileOffset;
 
-/// What there is at a byte of a file.
+/// The location of a byte of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// A byte of an object.
     Object(LustrePlace),
     /// No object yet: it reads as zeros.
     Zeros {
-        /// The component.
         component: u32,
         /// Bytes to the component's end.
         length: u64,
     },
-    /// Something that only the file system reads: on a metadata target, compressed, foreign,
-    /// with missing objects.
+    /// A location that only the file system reads: on a metadata target, compressed, foreign, with
+    /// missing objects.
     Elsewhere {
-        /// The component.
         component: u32,
         /// Bytes to the component's end.
         length: u64,
@@ -30,7 +28,7 @@ pub enum Lookup {
     Nowhere,
 }
 
-/// Where a byte lies on an object.
+/// The location of a byte on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LustrePlace {
     /// Number of the component; 0 for a plain layout.
@@ -48,8 +46,8 @@ pub struct LustrePlace {
 }
 
 impl LustreLayout {
-    /// What there is at byte `offset`. Any mirror that is current will do; one that is preferred
-    /// for reading goes first.
+    /// Returns the location of byte `offset`, in any current mirror; one that is preferred for
+    /// reading goes first.
     #[must_use]
     pub fn locate(&self, offset: u64) -> Lookup {
         match self.readable(offset) {
@@ -59,7 +57,7 @@ impl LustreLayout {
         }
     }
 
-    /// Components that have byte `offset`, one for each mirror at most.
+    /// Returns the components that have byte `offset`, one for each mirror at most.
     fn covering(&self, offset: u64) -> impl Iterator<Item = &Component> {
         let has = move |component: &&Component| {
             (component.range.start()..component.range.end()).contains(&offset)
@@ -67,7 +65,7 @@ impl LustreLayout {
         self.components.iter().filter(has)
     }
 
-    /// The component to read byte `offset` from.
+    /// Returns the component to read byte `offset` from.
     pub(super) fn readable(&self, offset: u64) -> Option<&Component> {
         let mut first = None;
         for component in self.covering(offset).filter(|component| component.is_current()) {
@@ -81,7 +79,7 @@ impl LustreLayout {
 }
 
 impl Component {
-    /// What there is at byte `offset`, one of the component's.
+    /// Returns the location of byte `offset`, which is in this component.
     fn locate(&self, offset: u64) -> Lookup {
         let (component, length) = (self.id, self.range.end() - offset);
         if !self.is_instantiated() {

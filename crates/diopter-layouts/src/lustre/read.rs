@@ -1,5 +1,5 @@
-//! From the bytes of the attribute to a layout. Every access is checked, every count bounded; the
-//! words of the refusals are in `layout::foreign`.
+//! Parses the bytes of the attribute. Every access is checked, every count bounded; `foreign` has
+//! the messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,15 +10,15 @@ use super::{
 use diopter_core::limits::OBJECTS_MAX;
 use diopter_core::units::{FileRange, to_u64};
 
-use crate::foreign::{ForeignError, ForeignErrorKind};
+use crate::shape::{ForeignError, ForeignErrorKind};
 
 const MAGIC_V1: u32 = 0x0BD1_0BD0;
 const MAGIC_V3: u32 = 0x0BD3_0BD0;
-/// As version 3, of one who chose the targets.
+/// Like version 3, for a layout whose user chose the targets.
 const MAGIC_SPECIFIC: u32 = 0x0BD5_0BD0;
 const MAGIC_COMPOSITE: u32 = 0x0BD6_0BD0;
 const MAGIC_FOREIGN: u32 = 0x0BD7_0BD0;
-/// Set in a magic: the layout is chosen, and its objects are not made.
+/// A bit of the magic: the layout is chosen, and its objects do not exist yet.
 const MAGIC_DEFINED: u32 = 0x1000_0000;
 
 /// Bytes before the objects of version 1, and before the pool of the others.
@@ -30,17 +30,17 @@ const ENTRY_BYTES: usize = 48;
 const FOREIGN_HEADER_BYTES: usize = 16;
 
 const STRIPE_UNIT: u64 = 64 << 10;
-/// Stripe counts from here on are no counts: as many as there are targets, or so.
+/// Stripe counts from here on are symbolic: as many as there are targets, or similar.
 const WIDE_MIN: u16 = 0xFFE0;
 /// Identifiers that wrap an object's number (IDIF).
 const WRAPPED_SEQUENCES: std::ops::RangeInclusive<u64> = 0x1_0000_0000..=0x1_FFFF_FFFF;
 /// State of the mirrors in a composite's flags.
 const MIRROR_STATE_MASK: u16 = 0x0B;
 
-/// The layout that the value of `lustre.lov` tells, whichever byte order it has.
+/// Parses the value of `lustre.lov`, in either byte order.
 ///
 /// # Errors
-/// [`ForeignError`] with the first byte that it can't be true of.
+/// Fails with [`ForeignError`] and the first byte that is invalid.
 pub fn parse(value: &[u8]) -> Result<LustreLayout, ForeignError> {
     let reader = Reader::of(value)?;
     let magic = reader.u32(0)?;
@@ -57,13 +57,13 @@ pub fn parse(value: &[u8]) -> Result<LustreLayout, ForeignError> {
 /// A value, or the part of it that is one component's, in one byte order.
 struct Reader<'a> {
     bytes: &'a [u8],
-    /// Where in the value the part starts.
+    /// Offset of the part in the value.
     base: usize,
     is_swapped: bool,
 }
 
 impl<'a> Reader<'a> {
-    /// The byte order is the one in which the magic is known.
+    /// Detects the byte order: the one in which the magic is known.
     fn of(value: &'a [u8]) -> Result<Reader<'a>, ForeignError> {
         let host = Reader { bytes: value, base: 0, is_swapped: false };
         let magic = host.u32(0)?;
@@ -117,7 +117,7 @@ fn composite(reader: &Reader<'_>) -> Result<LustreLayout, ForeignError> {
         return Err(reader.refused(ForeignErrorKind::ComponentCount, 14, count.into()));
     }
     let blobs_from = COMPOSITE_HEADER_BYTES + usize::from(count) * ENTRY_BYTES;
-    // No blob may stand for two components: what is made of the value is no larger than it.
+    // No blob may serve two components, so that the layout is no larger than the value.
     let mut room = reader.bytes.len().saturating_sub(blobs_from);
     let mut seen = Seen::default();
     let mut components = Vec::with_capacity(usize::from(count));
@@ -156,11 +156,11 @@ fn component(
     Ok(Component { id, flags, range: FileRange::new(start, end), content })
 }
 
-/// What was seen of the components so far.
+/// State of the components so far.
 #[derive(Default)]
 struct Seen {
     ids: BTreeSet<u32>,
-    /// For each mirror, where its next component must start.
+    /// The next start in each mirror.
     ends: BTreeMap<u16, u64>,
 }
 
@@ -185,7 +185,7 @@ impl Seen {
     }
 }
 
-/// One layout that is no composite.
+/// Parses one layout that is not a composite.
 fn content(reader: &Reader<'_>, flags: u32) -> Result<Content, ForeignError> {
     let magic = reader.u32(0)?;
     match magic & !MAGIC_DEFINED {
@@ -213,7 +213,7 @@ fn stripes(reader: &Reader<'_>, flags: u32, has_pool: bool) -> Result<Stripes, F
         return Err(reader.refused(ForeignErrorKind::Released, 4, pattern.into()));
     }
     let size = u64::from(reader.u32(24)?);
-    // An extension tells how much it adds, in KiB.
+    // An extension holds its step, in KiB.
     let size = if flags & flags::EXTENSION == 0 { size } else { size * 1024 };
     if size == 0 || !size.is_multiple_of(STRIPE_UNIT) {
         return Err(reader.refused(ForeignErrorKind::StripeSize, 24, size));
@@ -231,8 +231,8 @@ fn stripes(reader: &Reader<'_>, flags: u32, has_pool: bool) -> Result<Stripes, F
     Ok(Stripes { pattern, stripe_size: size, stripe_count: count, pool, objects })
 }
 
-/// The number of stripes. Before there are objects it may be left to the file system, as a default
-/// (0) or as "all".
+/// Parses the number of stripes. Before there are objects the file system may choose it: a default
+/// (0), or "all".
 fn stripe_count(reader: &Reader<'_>, has_objects: bool) -> Result<Option<u16>, ForeignError> {
     let count = reader.u16(28)?;
     match count {
@@ -249,7 +249,7 @@ fn pool_name(padded: &[u8; POOL_BYTES]) -> Option<String> {
     (!name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// The objects from byte `from` to the end; there must be as many as expected.
+/// Parses the objects from byte `from` to the end, as many as expected.
 fn objects(reader: &Reader<'_>, from: usize, expected: usize) -> Result<Vec<Object>, ForeignError> {
     let bytes = reader.bytes.len().saturating_sub(from);
     let length = to_u64(reader.bytes.len());
@@ -268,8 +268,8 @@ fn object(reader: &Reader<'_>, at: usize) -> Result<Object, ForeignError> {
     Ok(Object { target, generation, id: object_id(reader, at)? })
 }
 
-/// Two shapes in the same 16 bytes: with a second half of zero the first is a number of 48 bits,
-/// else together they are an identifier.
+/// Parses one of two forms of the same 16 bytes: with a second half of zero the first is a number
+/// of 48 bits, else together they are an identifier.
 fn object_id(reader: &Reader<'_>, at: usize) -> Result<ObjectId, ForeignError> {
     let first = reader.u64(at)?;
     if reader.u64(at + 8)? == 0 {

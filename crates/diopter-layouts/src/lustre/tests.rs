@@ -1,4 +1,4 @@
-//! The golden layouts of every version, each refusal, where bytes lie, and layouts broken at
+//! The golden layouts of every version, each refusal, the location of bytes, and layouts damaged at
 //! random.
 
 use diopter_core::limits::FILE_SIZE_MAX;
@@ -76,7 +76,7 @@ fn a_byte_of_a_plain_layout_is_found_to_the_end_of_its_stripe() {
     assert_eq!(place(&layout, u64::MAX - 1).length, 1);
 }
 
-/// A plain layout of so many objects, each on the target of its own number.
+/// Returns a plain layout of `count` objects, each on the target of the same number.
 fn plain(stripe_size: u32, count: u16) -> LustreLayout {
     let mut value = with(V1, 24, &stripe_size.to_le_bytes());
     value[28..30].copy_from_slice(&count.to_le_bytes());
@@ -145,7 +145,7 @@ fn stripes_of_a_component_count_from_the_start_of_the_file() {
     assert_eq!(layout.obstacle(), None);
 }
 
-/// The golden composite whose second component has its four objects.
+/// Returns the golden composite with the four objects of its second component.
 fn instantiated() -> Vec<u8> {
     let mut value = bytes(COMPOSITE);
     value[84] = 0x10;
@@ -164,7 +164,7 @@ fn the_largest_component_within_the_file_gives_the_request() {
     let layout = ForeignLayout::Lustre(parse(&bytes(COMPOSITE)).unwrap());
     let width = |size| layout.request_shape(size).unwrap().width;
     assert_eq!((width(u64::MAX), width(MIB), width(0)), (16 * MIB, MIB, MIB));
-    // As much in one as in the other: the last one.
+    // Both have as much of it: the last one wins.
     assert_eq!((width(8 * MIB - 1), width(8 * MIB)), (MIB, 16 * MIB));
     assert_eq!((layout.stripe_count(), layout.name()), (Some(4), "lustre"));
     assert_eq!(layout.stripe_size_at(0), Some(MIB));
@@ -194,7 +194,7 @@ fn a_layout_that_is_defined_and_not_made_has_no_objects() {
     let layout = parse(&value).unwrap();
     assert_eq!(layout.locate(0), Lookup::Zeros { component: 0, length: u64::MAX });
     assert_eq!(layout.request_shape(1).map(|shape| shape.width), Some(2 * MIB));
-    // As many stripes as there are targets: nobody knows how many that will be.
+    // As many stripes as there are targets: the number is not known.
     value[28..30].copy_from_slice(&[0xff, 0xff]);
     let layout = parse(&value).unwrap();
     assert_eq!(layout.request_shape(1), None);
@@ -223,7 +223,7 @@ fn what_is_not_on_plain_objects_is_elsewhere() {
         let layout = parse(&with(V1, 4, &pattern.to_le_bytes())).unwrap();
         assert_eq!((layout.locate(0), layout.obstacle()), (whole, Some(why)));
     }
-    // Magic, length, kind, flags, four bytes of somebody's own.
+    // Magic, length, kind, flags, four bytes of the owner's data.
     let foreign = bytes("d00bd70b 04000000 42000000 01000000 01020304");
     let layout = parse(&foreign).unwrap();
     assert_eq!(layout.components()[0].content, Content::Foreign { kind: 0x42, flags: 1 });
@@ -347,11 +347,11 @@ fn an_extension_tells_its_size_in_kib() {
     let layout = parse(&value).unwrap();
     let Content::Striped(stripes) = &layout.components()[1].content else { panic!() };
     assert_eq!(stripes.stripe_size, 64 * MIB);
-    // It has no stripes of its own: requests are those of the component before.
+    // It has no stripes: requests are those of the component before.
     assert_eq!(layout.request_shape(u64::MAX).map(|shape| shape.width), Some(MIB));
 }
 
-/// What holds of everything that is read.
+/// Checks the invariants of every parsed layout.
 fn assert_sound(layout: &LustreLayout, offsets: impl Iterator<Item = u64>) {
     assert!((1..=COMPONENTS_MAX).contains(&layout.components().len()));
     for component in layout.components() {

@@ -1,13 +1,13 @@
-//! A Lustre layout in words, for people.
+//! The text form of a Lustre layout.
 
 use super::{Component, Content, LustreLayout, flags, pattern};
 use diopter_core::units::size_text;
 
-/// Components that are told; a file with more has more of the same.
+/// Limit of the components that are printed.
 const LINES_MAX: usize = 16;
 
 impl LustreLayout {
-    /// A line for the whole, where it is a composite, and one for each component.
+    /// Returns a line for a composite as a whole, and one for each component.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let Some(generation) = self.generation else {

@@ -1,7 +1,7 @@
-//! What direct I/O on an open file must be aligned to: the ladder of those who can tell.
+//! The alignment that direct I/O on an open file needs, from several sources in turn.
 //!
-//! statx, then XFS, then the device's queue, then the page size. The first whose answer makes
-//! sense is believed; nothing is tried out on the file.
+//! The sources are statx, XFS, the device's queue, and the page size. The first plausible value is
+//! used; nothing is tried out on the file.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -10,19 +10,19 @@ use rustix::fs::{AtFlags, Statx, StatxFlags};
 
 use crate::queue::{BlockQueue, block_device_name};
 
-/// Alignments past this are taken for nonsense; the largest sectors and pages are 64 KiB.
+/// Greater alignments are implausible; the largest sectors and pages are 64 KiB.
 const ALIGNMENT_MAX: u32 = 1 << 20;
-/// Direct I/O never has a finer unit on a block device: the kernel counts in these sectors.
+/// The smallest unit of direct I/O on a block device: the kernel counts in these sectors.
 const SECTOR: u32 = 512;
 
-// statx bits of linux/stat.h that rustix has no name for.
+// Bits of statx from linux/stat.h that rustix has no names for.
 const STATX_WRITE_ATOMIC: StatxFlags = StatxFlags::from_bits_retain(0x1_0000);
 const STATX_DIO_READ_ALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2_0000);
 
 const XFS_IOC_DIOINFO: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<[u32; 3]>(b'X', 30);
 const _: () = assert!(XFS_IOC_DIOINFO == 0x800C_581E);
 
-/// Who told the alignment.
+/// The source of an alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlignmentSource {
     /// statx(2), STATX_DIOALIGN.
@@ -31,7 +31,7 @@ pub enum AlignmentSource {
     XfsDioInfo,
     /// The queue of the block device below, from sysfs.
     BlockQueue,
-    /// Nobody; the page size is a guess that nearly every device's block size divides.
+    /// No source; the page size is a guess that nearly every device's block size divides.
     PageSize,
 }
 
@@ -46,20 +46,19 @@ impl fmt::Display for AlignmentSource {
     }
 }
 
-/// What direct I/O must be aligned to, in bytes; each a power of two from 1 to 1 MiB.
+/// Alignment that direct I/O needs, in bytes; each a power of two from 1 to 1 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
-    /// Of memory addresses.
+    /// Alignment of memory addresses.
     pub memory: u32,
-    /// Of offset and length of a read.
+    /// Alignment of offset and length of a read.
     pub offset_read: u32,
-    /// Of offset and length of a write.
+    /// Alignment of offset and length of a write.
     pub offset_write: u32,
-    /// Who told it.
     pub source: AlignmentSource,
 }
 
-/// Writes that land whole or not at all (RWF_ATOMIC), as statx tells.
+/// Limits of writes that happen whole or not at all (RWF_ATOMIC), as statx reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicWrite {
     /// Smallest, in bytes.
@@ -70,7 +69,8 @@ pub struct AtomicWrite {
     pub segments_max: u32,
 }
 
-/// `None` where statx is missing or forbidden; then the ladder goes on without it.
+/// Returns the result of statx; `None` if it is missing or forbidden, so that other sources are
+/// used.
 pub(super) fn statx_of(fd: &OwnedFd) -> Option<Statx> {
     let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID | StatxFlags::DIOALIGN;
     let mask = mask | STATX_WRITE_ATOMIC | STATX_DIO_READ_ALIGN;
@@ -81,12 +81,12 @@ pub(super) fn has(statx: &Statx, bit: StatxFlags) -> bool {
     StatxFlags::from_bits_retain(statx.stx_mask).contains(bit)
 }
 
-/// Whether statx tells an alignment of 0, which is how it says no.
+/// Returns true if statx reports an alignment of 0, which means no direct I/O.
 pub(super) fn says_no_direct(statx: &Statx) -> bool {
     statx_alignment(statx).is_some_and(|told| told.memory == 0 && told.offset_write == 0)
 }
 
-/// Goes down the ladder no further than it must; `page` is in bytes.
+/// Returns the alignment from the first source that has one; `page` is in bytes.
 pub(super) fn discover(
     fd: &OwnedFd,
     statx: Option<&Statx>,
@@ -106,15 +106,15 @@ pub(super) fn discover(
     alignment
 }
 
-/// Whether a device moves whole pages, whatever part of them was asked for: zram does where a page
-/// is no larger than its block (zram_read_page and its kin ignore the offset in the page), but says
-/// that memory need be aligned to 512 bytes only. A read would overwrite what stands beside it.
+/// Returns true if a device always moves whole pages: zram does if a page is not larger than its
+/// block (zram_read_page and related functions ignore the offset in the page), but reports a memory
+/// alignment of 512 bytes. A read would overwrite adjacent memory.
 fn is_zram(name: &str) -> bool {
     name.strip_prefix("zram")
         .is_some_and(|rest| rest.starts_with(|sign: char| sign.is_ascii_digit()))
 }
 
-/// An alignment as told, not yet believed.
+/// An alignment as reported, not yet checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
     memory: u32,
@@ -174,7 +174,7 @@ fn is_usable(told: Option<Told>) -> bool {
     })
 }
 
-/// The first of the ladder that is usable; the page size where none is.
+/// Returns the first usable alignment; the page size if there is none.
 fn choose(statx: Option<Told>, xfs: Option<Told>, queue: Option<Told>, page: u32) -> Alignment {
     let ladder = [
         (statx, AlignmentSource::Statx),
@@ -239,7 +239,7 @@ mod tests {
         check([same(1 << 20), None, None], (1 << 20, 1 << 20, 1 << 20, "statx"));
     }
 
-    /// What this machine tells of an ordinary file, with the alignment fields changed.
+    /// Returns what this machine reports for an ordinary file, with the alignment fields changed.
     fn statx(mask: StatxFlags, memory: u32, offset: u32, read: u32) -> Statx {
         let fd = OwnedFd::from(tempfile::tempfile().unwrap());
         let mut statx = statx_of(&fd).expect("statx is older than every kernel we support");
@@ -306,7 +306,7 @@ mod tests {
     fn without_statx_the_queue_of_the_device_is_asked() {
         let fd = OwnedFd::from(tempfile::tempfile().unwrap());
         let Some(entry) = std::fs::read_dir("/sys/dev/block").unwrap().next() else {
-            // A machine without a block device.
+            // This machine has no block device.
             return;
         };
         let number = entry.unwrap().file_name().into_string().unwrap();

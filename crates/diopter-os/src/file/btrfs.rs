@@ -1,4 +1,4 @@
-//! Whether O_DIRECT writes of a btrfs file are direct; nothing of alignment.
+//! Detection of btrfs files whose O_DIRECT writes are not direct.
 
 use std::os::fd::OwnedFd;
 
@@ -6,11 +6,11 @@ use rustix::fs::{IFlags, Statx, StatxFlags};
 
 use super::alignment::has;
 
-/// Whether btrfs sends direct writes of this file through the page cache: since Linux 6.15
-/// (968f19c5b1b7), where the data has checksums. A kernel that cannot be told counts as new.
+/// Returns true if btrfs sends direct writes of this file through the page cache: since Linux 6.15
+/// (968f19c5b1b7), if the data has checksums. An unknown kernel version counts as new.
 ///
-/// The mount option is a hint: a file from before a mount with nodatasum keeps its checksums, and
-/// no call tells that of a file.
+/// The mount option is a hint: a file created before a mount with nodatasum keeps its checksums,
+/// and no call reports that for a file.
 pub(super) fn buffers_writes(fd: &OwnedFd, statx: Option<&Statx>) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let is_old = kernel_version(&release).is_some_and(|version| version < (6, 15));
@@ -25,13 +25,14 @@ pub(super) fn buffers_writes(fd: &OwnedFd, statx: Option<&Statx>) -> bool {
     !is_mounted_without_checksums(&mounts, mount.stx_mnt_id)
 }
 
-/// Major and minor number of "6.18.44-generic".
+/// Returns major and minor number of "6.18.44-generic".
 fn kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|byte: char| !byte.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// `mounts` is /proc/self/mountinfo: the number of the mount first, the super block's options last.
+/// Returns true if `mounts`, which is /proc/self/mountinfo, has the mount with that number without
+/// checksums. The super block's options are last in a line.
 fn is_mounted_without_checksums(mounts: &str, mount: u64) -> bool {
     let number = mount.to_string();
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(number.as_str()));

@@ -1,10 +1,11 @@
-//! What is asked of a slab's memory, and done with its bytes on the slab's own thread. Knows
-//! nothing of bios.
+//! Operations on a slab's memory, and on its bytes on the slab's thread. Independent of bios.
 
 use crate::memory::{Memory, MemoryId};
 use crate::op::Span;
 use crate::segments::{Prefix, SegmentEnd, SegmentLimits};
-use crate::slab::{Slab, fits, pieces_of};
+use crate::slab::Slab;
+
+use super::span::{fits, pieces_of};
 
 /// All addresses, and all lengths but the last, of a range's segments, or-ed: they are multiples of
 /// a power of two `n` if the bits below `n` are 0. The caller knows the length of the range, and so
@@ -18,20 +19,20 @@ pub struct AlignmentBits {
 }
 
 impl Slab {
-    /// Bytes of a memory; 0 for a stale id.
+    /// Returns the length of a memory in bytes; 0 for a stale id.
     #[must_use]
     pub fn memory_length(&self, id: MemoryId) -> usize {
         self.with_memory(id, |memory| memory.length).unwrap_or(0)
     }
 
-    /// How a range of memory is aligned.
+    /// Returns the alignment of a range of memory.
     #[must_use]
     #[inline]
     pub fn alignment(&self, id: MemoryId, start: usize, length: usize) -> AlignmentBits {
         self.with_memory(id, |memory| alignment_bits(memory, start, length)).unwrap_or_default()
     }
 
-    /// How many bytes of the span, from its start, fit one bio's segments.
+    /// Returns how many bytes of the span, from its start, fit one bio's segments.
     #[must_use]
     #[inline]
     pub fn prefix_in_segments(&self, span: &Span) -> usize {
@@ -45,8 +46,8 @@ impl Slab {
         .unwrap_or(0)
     }
 
-    /// How many bytes of the span, from its start, fit one bio's segments, and within what a device
-    /// takes as one request; and which limit they end at.
+    /// Returns how many bytes of the span, from its start, fit one bio's segments and the limits of
+    /// one request of a device, and the limit that they end at.
     #[must_use]
     #[inline]
     pub fn prefix_within(&self, span: &Span, limits: &SegmentLimits) -> Prefix {
@@ -70,7 +71,7 @@ impl Slab {
     /// Copies `length` bytes between two memories of this slab.
     ///
     /// # Panics
-    /// When a range is out of bounds, an id is stale, or the target may not be written to.
+    /// Panics if a range is out of bounds, an id is stale, or the target may not be written to.
     pub fn copy(&self, from: (MemoryId, usize), to: (MemoryId, usize), length: usize) {
         let memories = self.0.memories.borrow();
         let source = &memories[self.place_of(from.0)];
@@ -103,7 +104,7 @@ impl Slab {
     /// Writes zeros over `length` bytes of a memory from `start`.
     ///
     /// # Panics
-    /// As [`Slab::copy`].
+    /// Panics as [`Slab::copy`] does.
     pub fn fill_zero(&self, id: MemoryId, start: usize, length: usize) {
         let memory = &self.0.memories.borrow()[self.place_of(id)];
         assert!(memory.writable, "zeros into memory that was lent for a write");

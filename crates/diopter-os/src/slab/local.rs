@@ -1,13 +1,15 @@
 //! `LocalBio`: a held bio whose bytes are moved by safe code on the slab's thread.
 
 use crate::op::{BioId, BioResult, BioSpec, Op};
-use crate::slab::{Slab, fits, pieces_of};
+use crate::slab::Slab;
+
+use super::span::{fits, pieces_of};
 
 impl Slab {
     /// Holds a bio for a backend that moves its bytes on this thread: the simulator.
     ///
     /// # Panics
-    /// For a bio that is not freshly built.
+    /// Panics if the bio is not freshly built.
     #[must_use]
     #[inline(always)]
     pub fn hold_local(&self, id: BioId) -> LocalBio {
@@ -16,7 +18,7 @@ impl Slab {
     }
 }
 
-/// Held bios of a backend that moves no bytes and ends all that it has at once. Dropping them
+/// Held bios of a backend that moves no bytes and completes all its bios at once. Dropping them
 /// unfinished leaks.
 pub struct LocalBios {
     slab: Slab,
@@ -24,22 +26,21 @@ pub struct LocalBios {
 }
 
 impl LocalBios {
-    /// None yet, with room for `most` before it allocates.
+    /// Creates an empty set, with room for `most` before it allocates.
     #[must_use]
     pub fn new(slab: &Slab, most: usize) -> LocalBios {
         LocalBios { slab: slab.clone(), ids: Vec::with_capacity(most) }
     }
 
-    /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {
         self.ids.len()
     }
 
-    /// Holds more.
+    /// Holds further bios.
     ///
     /// # Panics
-    /// For a bio that is not freshly built.
+    /// Panics if a bio is not freshly built.
     pub fn hold(&mut self, ids: &[BioId]) {
         for id in ids {
             self.slab.hold(*id);
@@ -65,20 +66,19 @@ pub struct LocalBio {
 }
 
 impl LocalBio {
-    /// Which bio.
     #[must_use]
     pub fn id(&self) -> BioId {
         self.id
     }
 
-    /// What it says.
+    /// Returns the bio's description.
     #[must_use]
     #[inline]
     pub fn spec(&self) -> BioSpec {
         self.slab.spec(self.id)
     }
 
-    /// The addresses of its segments, or-ed; 0 for a sync.
+    /// Returns the addresses of its segments, or-ed; 0 for a sync.
     #[must_use]
     pub fn address_bits(&self) -> usize {
         let mut bits = 0;
@@ -86,10 +86,10 @@ impl LocalBio {
         bits
     }
 
-    /// A read's bytes: copies `data` into the bio's memory from its byte `at` on.
+    /// Copies `data` into the bio's memory from its byte `at` on: the bytes of a read.
     ///
     /// # Panics
-    /// Out of bounds, or when the bio is not a read.
+    /// Panics out of bounds, or if the bio is not a read.
     pub fn fill(&self, at: usize, data: &[u8]) {
         assert_eq!(self.spec().op, Op::Read, "only a read fills memory");
         let mut done = 0;
@@ -101,10 +101,10 @@ impl LocalBio {
         });
     }
 
-    /// A write's bytes: copies from the bio's memory, from its byte `at` on, into `data`.
+    /// Copies from the bio's memory, from its byte `at` on, into `data`: the bytes of a write.
     ///
     /// # Panics
-    /// Out of bounds.
+    /// Panics out of bounds.
     pub fn take(&self, at: usize, data: &mut [u8]) {
         let mut done = 0;
         self.each_piece(at, data.len(), |base, length| {

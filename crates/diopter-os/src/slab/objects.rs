@@ -1,4 +1,4 @@
-//! The objects of the bios in use: each is kept open from the building of its first bio to the
+//! The objects of the bios in use: each stays open from the building of its first bio to the
 //! retiring of its last, with one count for each object.
 
 use std::cell::{Cell, RefCell};
@@ -6,10 +6,10 @@ use std::cell::{Cell, RefCell};
 use super::places::Places;
 use crate::object::OpenObject;
 
-/// The place of what has no descriptor.
+/// The index for a bio without a descriptor.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// Places where an object is looked for first, by its number.
+/// Size of the cache of recently used entries, indexed by the object's number.
 const RECENT: usize = 16;
 
 struct Entry {
@@ -26,7 +26,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// For so many bios.
+    /// Creates a table for `bios` bios.
     pub fn new(bios: u32) -> Objects {
         let vacant = || Entry { object: None, bios: 0 };
         Objects {
@@ -36,7 +36,7 @@ impl Objects {
         }
     }
 
-    /// Counts one more bio of `object`; returns the place of its entry.
+    /// Counts one more bio of `object`; returns the index of its entry.
     #[inline(always)]
     pub fn enter(&self, object: &OpenObject) -> u32 {
         if object.file().is_none() {
@@ -60,14 +60,15 @@ impl Objects {
         object: &OpenObject,
         recent: &Cell<u32>,
     ) -> u32 {
-        // Two objects that share a recent place may each have several entries. That is as right.
+        // Two objects that share a recent place may each have several entries, which is correct
+        // too.
         let place = self.free.pop().expect("at most one entry for each bio");
         entries[place as usize] = Entry { object: Some(object.clone()), bios: 1 };
         recent.set(place);
         place
     }
 
-    /// Counts one bio less. With the last one the object leaves.
+    /// Counts one bio less. The last one removes the object.
     #[inline(always)]
     pub fn leave(&self, place: u32) {
         if place != NOWHERE {

@@ -1,8 +1,9 @@
-//! Which places of a table are free.
+//! The free entries of a table.
 
 use std::cell::Cell;
 
-/// The free places of a table; the last one given back goes out first, since it is still warm.
+/// The free indexes of a table; the last one returned goes out first, since it is still in the
+/// cache.
 pub(super) struct Places {
     places: Box<[Cell<u32>]>,
     length: Cell<usize>,

@@ -1,6 +1,6 @@
-//! The bare loop: random blocks of one file through io_uring with everything that makes it fast
-//! and nothing else, as the bound that an engine is measured against. It stands for fio's
-//! t/io_uring. No slab, no bios, no code of the engine but the memory.
+//! The bare loop: random blocks of one file through io_uring with all its optimizations and nothing
+//! else, as the upper bound for an engine. It is the equivalent of fio's t/io_uring. It uses no
+//! slab and no bios, and no code of the engine except the memory.
 
 use std::fs::File;
 use std::io;
@@ -16,20 +16,20 @@ use crate::buf::IoBuf;
 /// Bytes of one transfer.
 pub const BLOCK_BYTES: u32 = 4096;
 
-/// One read in so many has its first eight bytes looked at: they are its block's number.
+/// One read in this many has its first eight bytes checked: they are its block's number.
 pub const CHECKED_ONE_IN: u64 = 256;
 
 /// `IORING_ENTER_REGISTERED_RING`, linux/io_uring.h.
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
 
-/// Which loop.
+/// Options of the loop.
 #[derive(Clone, Copy, Debug)]
 pub struct BareOptions {
     /// Transfers in flight.
     pub depth: u16,
-    /// Transfers submitted by one system call at most, and taken back together.
+    /// Transfers submitted and reaped together, at most.
     pub batch: u16,
-    /// Overwrites, not reads.
+    /// Overwrites instead of reads.
     pub is_write: bool,
     /// Blocks of the file; a power of two.
     pub blocks: u64,
@@ -56,11 +56,11 @@ struct RingUpdate {
 }
 
 impl BareLoop {
-    /// Sets a ring up with one issuer, deferred task work, its own descriptor, the file and
-    /// buffers of one block registered. Each buffer begins as `content`.
+    /// Sets a ring up with one issuer, deferred task work, its own descriptor, the file and buffers
+    /// of one block registered. Each buffer begins as `content`.
     ///
     /// # Errors
-    /// What the kernel said: a bound with less than all of it would be none.
+    /// Fails with the kernel's error: a bound without one of these features would be wrong.
     pub fn new(file: &File, content: &[u8], options: BareOptions) -> io::Result<BareLoop> {
         let mut builder = IoUring::builder();
         builder.setup_single_issuer().setup_defer_taskrun();
@@ -85,10 +85,11 @@ impl BareLoop {
         Ok(BareLoop { ring, ring_index, options, buffers, offsets, idle, random })
     }
 
-    /// Keeps the queue full for so long, then takes back what is under way. How many transfers.
+    /// Keeps the queue full for `time`, then reaps what is in flight. Returns the number of
+    /// transfers.
     ///
     /// # Errors
-    /// What the kernel said, a short transfer, or a read of another block than was asked for.
+    /// Fails with the kernel's error, on a short transfer, or if a read returned another block.
     pub fn run(&mut self, time: Duration) -> io::Result<u64> {
         let until = Instant::now() + time;
         let mut done = 0;
@@ -105,7 +106,7 @@ impl BareLoop {
         Ok(done)
     }
 
-    /// What each buffer moved last: offset and bytes.
+    /// Returns the last transfer of each buffer: offset and bytes.
     pub fn last(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.offsets.iter().copied().zip(self.buffers.iter().map(|buffer| &buffer[..]))
     }
@@ -124,7 +125,7 @@ impl BareLoop {
             self.offsets[usize::from(index)] = offset;
             let memory = self.buffers[usize::from(index)].as_raw();
             let entry = entry(self.options.is_write, memory, (index, offset));
-            // SAFETY: the buffer is registered and never freed, and nobody looks at it before its
+            // SAFETY: the buffer is registered and never freed, and nothing reads it before its
             // completion is reaped.
             let pushed = unsafe { queue.push(&entry) };
             assert!(pushed.is_ok(), "there are as many entries as buffers");
@@ -133,7 +134,7 @@ impl BareLoop {
     }
 
     fn enter_and_reap(&mut self, before: u64) -> io::Result<u64> {
-        // More than was filled just now when the kernel took a part the last time.
+        // More than the entries just filled, if the kernel took only a part the last time.
         let queued = self.ring.submission().len();
         let busy = usize::from(self.options.depth) - self.idle.len();
         let wanted = busy.min(usize::from(self.options.batch));
@@ -181,7 +182,7 @@ fn entry(is_write: bool, memory: *mut u8, (index, offset): (u16, u64)) -> squeue
     built.user_data(u64::from(index))
 }
 
-/// Each block of a file to read begins with its number.
+/// Checks that each block begins with its number.
 fn check(bytes: &[u8], offset: u64) -> io::Result<()> {
     let number = offset / u64::from(BLOCK_BYTES);
     if bytes.starts_with(&number.to_le_bytes()) {

@@ -1,12 +1,12 @@
-//! What lending promises: no bio outlives the loan, a panic drains first, memory lent for a write
-//! is never written, and where the end of a bio can't be proven the process ends.
+//! The promises of lending: no bio outlives the loan, a panic drains first, memory lent for a write
+//! is never written, and the process aborts if the end of a bio cannot be proven.
 
 use std::os::unix::process::ExitStatusExt;
 use std::panic::panic_any;
 
 use super::*;
 
-/// The bios that a scope left held, and how often it was asked to reap.
+/// The bios that a scope left held, and the number of calls to reap.
 #[derive(Default)]
 struct Out {
     bios: Vec<HeldBio>,
@@ -36,7 +36,7 @@ fn a_loan_ends_only_after_every_bio_of_it_is_reaped() {
     let (mut memory, mut out) = ([0; 3], Out::default());
     let scope = |out: &mut Out, id| {
         hold_reads(&slab, &file, id, out);
-        assert!(slab.release(id).is_none(), "lent memory is nobody's to take");
+        assert!(slab.release(id).is_none(), "lent memory cannot be taken");
         (id, "result")
     };
     let lent = slab.lend(Lent::Fill(&mut memory), &mut out, scope, |out| out.drain(&slab));
@@ -94,7 +94,7 @@ fn loans_nest_and_each_waits_for_its_own_bios() {
         };
         let lent = slab.lend(Lent::Fill(&mut inner), out, within, |out| out.drain(&slab));
         assert_eq!(lent, Ok(()));
-        assert_eq!((out.drains, slab.held()), (1, 1), "the outer loan's bio goes on");
+        assert_eq!((out.drains, slab.held()), (1, 1), "the outer loan's bio stays in flight");
         out.bios.push(first);
     };
     let lent = slab.lend(Lent::Fill(&mut outer), &mut out, scope, |out| out.drain(&slab));
@@ -133,7 +133,7 @@ fn memory_that_is_lent_for_a_write_is_never_written() {
             check_panics("a read fills memory that may be written", || {
                 slab.build(spec(Op::Read, &file, id, (0, 4)))
             });
-            assert!(slab.release(id).is_none(), "lent memory is nobody's to take");
+            assert!(slab.release(id).is_none(), "lent memory cannot be taken");
             slab.copy((id, 0), (source, 0), 2);
             let write = slab.build(spec(Op::Write, &file, id, (0, 4))).expect("a slot");
             let bio = slab.hold_local(write);
@@ -170,7 +170,7 @@ fn a_panic_while_a_loan_is_drained_aborts_the_process() {
     });
 }
 
-/// Runs `body` in a process of its own, which must abort with its reason on stderr.
+/// Runs `body` in a separate process, which must abort with its reason on stderr.
 fn check_aborts(name: &str, body: impl FnOnce()) {
     let Some(output) = testing::in_own_process(module_path!(), name, body) else { return };
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,5 @@
-//! How a ring waits, is interrupted, cancels and ends, with reads of a pipe that never complete by
-//! themselves.
+//! Waiting, interruption, cancellation and the end of a ring, with reads of a pipe that never
+//! complete by themselves.
 
 use std::io::{PipeWriter, Write, pipe};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
@@ -120,7 +120,7 @@ fn a_panic_while_lent_memory_is_held_by_a_bio_that_never_completes_cancels_and_u
     assert_eq!((ring.held(), slab.held(), drains > 0), (0, 0, true));
     let (_reader, _other, mut writer) = ends.expect("it was queued");
     writer.write_all(b"x").expect("a reader is there");
-    assert_eq!(lent, [7; 2], "nobody writes it any more");
+    assert_eq!(lent, [7; 2], "nothing writes it any more");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_dropped_ring_cancels_what_never_completes_and_the_memory_can_leave() {
         for writer in [&mut writer, &mut other_writer] {
             writer.write_all(b"x").expect("a reader is there");
         }
-        assert_eq!(released(&slab, memory), [0; 2], "nobody writes it any more");
+        assert_eq!(released(&slab, memory), [0; 2], "nothing writes it any more");
     }
 }
 
@@ -285,7 +285,7 @@ fn the_slot_of_a_registered_ring_is_given_back() {
         let ring = ring_of(&slab, 2, RingWanted::ALL).expect("as before");
         assert!(ring.features().granted.registered_ring, "round {round}");
     }
-    // A thread has 16 slots; the rings beyond do without.
+    // A thread has 16 slots; the rings beyond work without one.
     let mut rings: Vec<Ring> =
         (0..17).map(|_| ring_of(&slab, 2, RingWanted::ALL).expect("as before")).collect();
     let without = |ring: &&mut Ring| !ring.features().granted.registered_ring;
@@ -338,7 +338,7 @@ fn under_a_storm_of_signals_every_bio_comes_back_once_and_without_an_error() {
             assert_eq!(back, expected);
             ids.iter().for_each(|id| slab.retire(*id));
             finished += ids.len();
-            // With nothing to submit, the interruption is all that the call has to tell.
+            // With nothing to submit, the call reports only the interruption.
             assert_eq!(ring.turn(1, Some(LONG), &mut done), Ok(()));
             assert!(done.is_empty());
             assert_eq!(ring.nop(LONG), Err(Errno::EBUSY));

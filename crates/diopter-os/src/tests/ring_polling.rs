@@ -1,11 +1,11 @@
-//! Rings that poll. A thread that empties a queue is woken when it sleeps, not called while it is
-//! awake, and what it may have taken is not taken back; completions that are looked for.
+//! Rings that poll. The kernel thread is woken if it sleeps and not called while it is awake, and
+//! entries that it may have taken are not taken back; completions are polled for.
 
 use std::io::pipe;
 
 use super::*;
 
-/// A ring whose thread sleeps after `idle` without work.
+/// Returns a ring whose thread sleeps after `idle` without work.
 fn polled(slab: &Slab, entries: u32, idle: Duration) -> Option<Ring> {
     ring_of(slab, entries, RingWanted { sqpoll: Some(idle), ..RingWanted::ALL })
 }
@@ -79,7 +79,7 @@ fn a_refused_call_ends_no_bio_that_the_thread_may_have_taken() {
     });
 }
 
-/// A ring whose completions are looked for.
+/// Returns a ring whose completions are polled for.
 fn looked_for(slab: &Slab) -> Option<Ring> {
     ring_of(slab, 8, RingWanted { iopoll: true, ..RingWanted::ALL })
 }

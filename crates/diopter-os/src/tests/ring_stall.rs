@@ -1,4 +1,4 @@
-//! A ring whose bios do not come back wakes the workers of io_uring, and nothing else happens.
+//! A ring whose bios do not complete wakes the workers of io_uring, and nothing else happens.
 
 use std::io::{Write, pipe};
 use std::os::fd::AsFd;
@@ -38,8 +38,8 @@ fn read(object: &OpenObject, slab: &Slab) -> (crate::MemoryId, crate::BioId) {
     (memory, slab.build(draft).expect("a slot"))
 }
 
-/// Holds a read of an empty pipe back until the workers were woken `wakes` times by turns that wait
-/// for `want`; then lets it come back.
+/// Keeps a read of an empty pipe from completing until the workers were woken `wakes` times by
+/// turns that wait for `want`; then lets it complete.
 fn check_wakes(wanted: RingWanted, want: u32, wakes: u64) {
     let slab = slab();
     let Some(mut ring) = ring(&slab, wanted) else { return };
@@ -104,7 +104,7 @@ fn bios_that_complete_do_not_hide_one_that_does_not() {
     assert!(slab.release(stuck).is_some());
 }
 
-/// As a runtime does that waits for an eventfd, without a limit, and makes a turn for each signal.
+/// Waits for an eventfd without a limit, as a runtime does, and makes a turn for each signal.
 fn check_signals(wanted: RingWanted) {
     let slab = slab();
     let Some(mut ring) = ring(&slab, wanted) else { return };

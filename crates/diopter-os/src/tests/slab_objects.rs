@@ -1,11 +1,11 @@
-//! What a slab promises of the objects that its bios name: they stay open as long as a bio of them
-//! is in use, or for ever if it never ends.
+//! The slab's promise about the objects of its bios: they stay open as long as a bio of them is in
+//! use, or for ever if it never ends.
 
 use std::io::{PipeReader, pipe};
 
 use super::*;
 
-/// An object that is the only writer of a pipe, and the reader that sees it closed.
+/// Returns an object that is the only writer of a pipe, and the reader that sees it closed.
 fn watched() -> (OpenObject, PipeReader) {
     let (reader, writer) = pipe().expect("a pipe");
     (OpenObject::new(writer.into()), reader)

@@ -1,4 +1,4 @@
-//! A ring that tells an eventfd of its completions. Nothing is registered unless it is asked for.
+//! A ring that signals an eventfd on completions. Nothing is registered by default.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -7,10 +7,10 @@ use crate::uring::{Ring, errno_of};
 
 impl Ring {
     /// Has the kernel signal `event`, an eventfd, when completions are there or will be with the
-    /// next [`Ring::turn`]. For the ring's life; it keeps the eventfd open.
+    /// next [`Ring::turn`]. It lasts for the ring's life; the ring keeps the eventfd open.
     ///
     /// # Errors
-    /// `EBUSY` when there is one already, `EINVAL` for another kind of descriptor.
+    /// Fails with `EBUSY` if there is one already, and `EINVAL` for another kind of descriptor.
     pub fn notify(&mut self, event: BorrowedFd<'_>) -> Result<(), Errno> {
         let registered = self.ring.submitter().register_eventfd(event.as_raw_fd());
         registered.map_err(|error| errno_of(&error))?;

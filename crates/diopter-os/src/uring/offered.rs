@@ -1,4 +1,4 @@
-//! The features of this kernel's io_uring that a ring can't do without.
+//! The features of this kernel's io_uring that a ring needs.
 
 use io_uring::IoUring;
 
@@ -25,7 +25,7 @@ impl Offered {
         }
     }
 
-    /// `EOPNOTSUPP` when one that is needed is missing.
+    /// Fails with `EOPNOTSUPP` if a feature that is needed is missing.
     pub fn check(self, granted: RingWanted) -> Result<(), Errno> {
         let is_enough = self.ext_arg && (self.sqpoll_nonfixed || granted.sqpoll.is_none());
         if is_enough { Ok(()) } else { Err(Errno::EOPNOTSUPP) }

@@ -1,5 +1,6 @@
 //! A guard against a lost wakeup in the kernel: work that was punted to a worker thread of io_uring
-//! (io-wq) and that no worker takes. `docs/notes/2026-11-22-io-wq-lost-wakeup.md` has the race.
+//! (io-wq) and that no worker takes. `docs/notes/2026-11-22-io-wq-lost-wakeup.md` describes the
+//! race.
 
 use std::time::Duration;
 
@@ -10,28 +11,28 @@ use crate::op::{BioId, BioResult};
 use crate::slab::Slab;
 use crate::uring::{CANCEL_USER_DATA, Ring, note_pushed};
 
-/// How long a bio is held before the workers are woken, and how long between two such times.
+/// Time that a bio is held before the workers are woken, and the time between two wakeups.
 const STALL: Duration = Duration::from_secs(1);
 
 /// The user data of a timer.
 pub(super) const TIMER_USER_DATA: u64 = u64::MAX - 1;
 
-/// What a timer is set to. The kernel reads it when it takes the entry from the queue.
+/// The time-out of a timer. The kernel reads it when it takes the entry from the queue.
 static TIMER: types::Timespec = types::Timespec::new().sec(STALL.as_secs());
 
-/// Looks once a second for bios that were held a second ago already. Bios that complete meanwhile
-/// prove nothing of the others: those that the kernel issues itself need no worker.
+/// Checks once a second for bios that were held a second ago already. Bios that complete meanwhile
+/// prove nothing about the others: those that the kernel issues itself need no worker.
 pub(super) struct Stall {
-    /// When it looked last.
+    /// Time of the last check.
     since: Option<Duration>,
     /// The bios that were held then.
     held: Vec<BioId>,
     limit: Duration,
-    /// A timer is in the ring.
+    /// True while a timer is in the ring.
     timer_is_set: bool,
-    /// The caller waits for an eventfd: without a timer it may make no turn that looks.
+    /// True if the caller waits for an eventfd: without a timer it may make no turn that checks.
     pub needs_timer: bool,
-    /// How often the workers were woken.
+    /// Number of wakeups.
     pub wakes: u64,
 }
 
@@ -47,7 +48,7 @@ impl Stall {
         }
     }
 
-    /// `true` when it is time to wake the workers.
+    /// Returns true if it is time to wake the workers.
     #[inline]
     fn is_due(&mut self, slab: &Slab) -> bool {
         let now = now();
@@ -65,7 +66,7 @@ impl Stall {
         is_due
     }
 
-    /// A timer came back. A ring that cannot have one is not asked again.
+    /// Handles the completion of a timer. After a failure the ring sets no further one.
     pub fn note_timer(&mut self, result: BioResult) {
         self.timer_is_set = false;
         self.needs_timer = result == Err(Errno::ETIME);
@@ -77,8 +78,8 @@ impl Stall {
     }
 }
 
-/// The time at the last tick of the kernel, some milliseconds ago: a caller that polls makes
-/// millions of turns, and this clock is the cheapest.
+/// Returns the time at the last tick of the kernel, some milliseconds ago: a caller that polls
+/// makes millions of turns, and this clock is the cheapest.
 #[inline]
 fn now() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
@@ -86,8 +87,8 @@ fn now() -> Duration {
 }
 
 impl Ring {
-    /// Wakes the workers when bios stay away, and has the ring signal its eventfd once a second
-    /// while bios are held.
+    /// Wakes the workers when bios do not complete, and has the ring signal its eventfd once a
+    /// second while bios are held.
     #[inline]
     pub(super) fn guard_against_stall(&mut self) {
         if self.stall.is_due(&self.slab) {
@@ -111,7 +112,7 @@ impl Ring {
     }
 
     /// Gives io-wq a NOP, which makes it start or wake a worker; that worker then takes all the
-    /// work that is waiting. Harmless where none is: the completion carries nothing.
+    /// work that is waiting. Harmless if none is: the completion carries nothing.
     #[cold]
     pub(super) fn wake_workers(&mut self) {
         let nop = opcode::Nop::new().build().flags(squeue::Flags::ASYNC);

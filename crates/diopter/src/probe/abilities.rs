@@ -1,5 +1,4 @@
-//! Which backends and which options of io_uring work in this process, and on this file, each by
-//! trying it.
+//! Backends and options of io_uring, each tried in this process and on this file.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,12 +7,12 @@ use diopter_os::Errno;
 use diopter_core::backend::trial;
 use diopter_core::backend::trial::Choice;
 
-/// A backend or an option, and whether it can be had.
+/// A backend or an option, and the result of its test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ability {
-    /// Its name: of a backend as on the command line; `sqpoll` or `iopoll`.
+    /// The name of a backend as on the command line; `sqpoll` or `iopoll`.
     pub name: &'static str,
-    /// What was tried and refused, if it can't be had.
+    /// The refusal, if it is not available.
     pub refusal: Option<Choice>,
 }
 
@@ -23,7 +22,7 @@ impl Ability {
     }
 }
 
-/// The backends, in the order of `auto`.
+/// Tests the backends, in the order of `auto`.
 pub(super) fn backends() -> Vec<Ability> {
     vec![
         Ability::of("uring", trial::probe_uring()),
@@ -32,10 +31,10 @@ pub(super) fn backends() -> Vec<Ability> {
     ]
 }
 
-/// The options of io_uring; `iopoll` only of an open file. `polls`: whether the device's queue says
-/// that it can. Where it says no, nothing is read: kernels before 6.11 would serve that read by
-/// interrupt, and it writes back what the page cache has of the file's first bytes, which is not
-/// for a probe to do in vain.
+/// Tests the options of io_uring; `iopoll` only on an open file. `polls` is the device queue's
+/// support of polling. Without it nothing is read: kernels before 6.11 would serve that read by
+/// interrupt, and it writes back the cached pages of the file's first bytes, which a probe must not
+/// do without need.
 pub(super) fn uring_options(file: Option<BorrowedFd<'_>>, polls: Option<bool>) -> Vec<Ability> {
     let sqpoll = Ability::of("sqpoll", trial::probe_sqpoll());
     let iopoll = file.map(|file| {

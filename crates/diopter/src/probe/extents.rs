@@ -1,13 +1,14 @@
-//! The extents of a file as counts: how many, of which state, in how many pieces on the device.
+//! Statistics of a file's extents: their number, by state, and the pieces that they form on the
+//! device.
 
 use diopter_os::fiemap::FiemapExtent;
 
 /// Extents of one state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtentShare {
-    /// How many.
+    /// Extents.
     pub count: u64,
-    /// Bytes in them.
+    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -16,14 +17,14 @@ pub struct ExtentShare {
 pub struct ExtentSummary {
     /// Every extent.
     pub all: ExtentShare,
-    /// What one bio can cover: neighbours in the file that are neighbours on the device, and of one
-    /// state, count once.
+    /// Pieces that one bio can cover: extents that are adjacent in the file and on the device and
+    /// of one state count once.
     pub pieces: u64,
     /// Allocated, and reads as zeros.
     pub unwritten: ExtentShare,
-    /// The place on the device belongs to another file as well.
+    /// The same blocks belong to another file as well.
     pub shared: ExtentShare,
-    /// Written to the page cache, and without a place on the device yet.
+    /// Written to the page cache, and not yet allocated on the device.
     pub delayed: ExtentShare,
     /// Compressed or encrypted.
     pub encoded: ExtentShare,
@@ -31,7 +32,7 @@ pub struct ExtentSummary {
     pub inline: ExtentShare,
     /// Ranges below the end of the file that no extent covers.
     pub holes: ExtentShare,
-    /// The list was cut at its limit: what follows is not counted.
+    /// True if the list was cut at its limit: further extents are not counted.
     pub is_cut: bool,
 }
 
@@ -43,7 +44,8 @@ impl ExtentShare {
 }
 
 impl ExtentSummary {
-    /// Of a list in file order, for a file of `size` bytes; `limit` is where the list would be cut.
+    /// Summarizes a list in file order, for a file of `size` bytes; `limit` is the length where the
+    /// list would be cut.
     pub(super) fn of(extents: &[FiemapExtent], size: u64, limit: usize) -> ExtentSummary {
         let mut summary = ExtentSummary { is_cut: extents.len() >= limit, ..Default::default() };
         let mut covered = 0;
@@ -83,7 +85,7 @@ impl ExtentSummary {
         }
     }
 
-    /// Bytes of a piece on average, rounded down; 0 without pieces.
+    /// Returns the average bytes of a piece, rounded down; 0 without pieces.
     #[must_use]
     pub fn piece_bytes_mean(&self) -> u64 {
         self.all.bytes.checked_div(self.pieces).unwrap_or(0)

@@ -1,5 +1,5 @@
-//! From facts to findings: a pure function. A finding stands only on evidence that is there; what
-//! was not found out is never a finding.
+//! From facts to findings: a pure function. A finding needs evidence; a missing fact is never a
+//! finding.
 
 mod file;
 pub mod known;
@@ -9,19 +9,19 @@ use super::Facts;
 
 pub use diopter_core::units::size_text;
 
-/// How much a finding matters.
+/// The importance of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// Direct I/O does not happen, or must not.
     Severe,
     /// Direct I/O is slower than this machine could be.
     Warning,
-    /// Worth knowing when a number looks odd.
+    /// A possible explanation of an odd number.
     Notice,
 }
 
 impl Severity {
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -32,22 +32,22 @@ impl Severity {
     }
 }
 
-/// One thing that slows direct I/O down, or keeps it from happening.
+/// One cause of slow or missing direct I/O.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// A name that scripts may rely on.
     pub id: &'static str,
     /// How much it matters.
     pub severity: Severity,
-    /// What was seen, with its numbers.
+    /// The observation, with its numbers.
     pub evidence: String,
-    /// What it does to direct I/O.
+    /// The effect on direct I/O.
     pub cause: &'static str,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
-/// What follows from the facts, the worst first.
+/// Returns the findings from the facts, the worst first.
 #[must_use]
 pub fn findings(facts: &Facts) -> Vec<Finding> {
     let rules: [fn(&Facts) -> Option<Finding>; 19] = [

@@ -1,17 +1,17 @@
-//! Who else uses a device, or an image: mounts, and loop devices over it.
+//! Other users of a device, or of an image: mounts, and loop devices over it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::mounts;
 
-/// Where a block device, or a partition of it, is mounted.
+/// Returns the mount points of a block device and of its partitions.
 pub(crate) fn mounts_of(device: u64) -> Vec<PathBuf> {
     mounts::of_device(&mounts::all(), device)
 }
 
-/// The loop devices over a regular file, by name: `loop0`. Those whose file this process can't
-/// look at are left out.
+/// Returns the loop devices over a regular file, by name: `loop0`. Those whose file this process
+/// cannot examine are left out.
 pub(crate) fn loops_over(file: &std::fs::Metadata) -> Vec<String> {
     let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());

@@ -1,22 +1,22 @@
-//! What the machine says of itself and of this process: the kernel's release, the memory that may
-//! be locked. Read from /proc; what is not there is not told.
+//! Properties of the machine and of this process, from /proc: the kernel's release, the memory that
+//! may be locked. A missing file means a missing value.
 
 /// The running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// As uname(2) has it: "6.18.44-generic"; empty where /proc does not tell.
+    /// The release as in uname(2): "6.18.44-generic"; empty without /proc.
     pub release: String,
 }
 
 impl Kernel {
-    /// The one that runs this.
+    /// Returns the running kernel.
     #[must_use]
     pub fn running() -> Kernel {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Kernel { release: release.trim().to_owned() }
     }
 
-    /// Major and minor number: (6, 18).
+    /// Returns major and minor number: (6, 18).
     #[must_use]
     pub fn version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.release.split(|byte: char| !byte.is_ascii_digit());
@@ -24,12 +24,12 @@ impl Kernel {
     }
 }
 
-/// How much memory this process may lock (`RLIMIT_MEMLOCK`); registered buffers count against it.
+/// The memory that this process may lock (`RLIMIT_MEMLOCK`); registered buffers count against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLock {
-    /// Bytes; `None` for no limit, or where /proc does not tell.
+    /// Bytes; `None` for no limit, or without /proc.
     pub bytes_max: Option<u64>,
-    /// The limit does not bind: CAP_IPC_LOCK is in force.
+    /// True if CAP_IPC_LOCK lifts the limit.
     pub is_exempt: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct MemoryLock {
 const CAP_IPC_LOCK: u32 = 14;
 
 impl MemoryLock {
-    /// Of the calling process.
+    /// Reads the limit of the calling process.
     #[must_use]
     pub fn of_this_process() -> MemoryLock {
         let read = |name| std::fs::read_to_string(name).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Mounts, from /proc/self/mountinfo (proc(5)): which one holds a file, and where a device is
-//! mounted.
+//! Mounts, from /proc/self/mountinfo (proc(5)): the mount of a file, and the mount points of a
+//! device.
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The kernel's number of it.
+    /// The kernel's number of the mount.
     pub id: u64,
     /// Device number of the file system as "major:minor".
     pub device: String,
@@ -16,27 +16,27 @@ pub struct Mount {
     pub file_system: String,
     /// Where it is mounted.
     pub point: PathBuf,
-    /// What is mounted: a device, or a name.
+    /// The mounted device, or a name.
     pub source: PathBuf,
     /// Options of the mount and of the file system, each once.
     pub options: Vec<String>,
 }
 
-/// Every mount that this process sees; none where there is no /proc.
+/// Returns every mount that this process sees; none without /proc.
 pub(super) fn all() -> Vec<Mount> {
-    // A mount point need not be UTF-8; the rest of the file is then as good as ever.
+    // A mount point need not be UTF-8; the rest of the file is still valid.
     let bytes = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect()
 }
 
-/// The mount that an open file is on.
+/// Returns the mount of an open file.
 pub(super) fn of_descriptor(mounts: &[Mount], fd: BorrowedFd<'_>) -> Option<Mount> {
     let id = super::mount_id(fd)?;
     mounts.iter().find(|mount| mount.id == id).cloned()
 }
 
-/// Where a block device, or a partition of it, is mounted: by number, and by the source's number
-/// for file systems with a number of their own (btrfs).
+/// Returns the mount points of a block device and of its partitions: by number, and by the source's
+/// number for file systems with separate numbers (btrfs).
 pub(super) fn of_device(mounts: &[Mount], device: u64) -> Vec<PathBuf> {
     let numbers = numbers_of(device);
     let is_on = |mount: &&Mount| {
@@ -50,7 +50,7 @@ pub(super) fn of_device(mounts: &[Mount], device: u64) -> Vec<PathBuf> {
     points
 }
 
-/// A line such as `27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard`.
+/// Parses a line such as `27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard`.
 fn parse(line: &str) -> Option<Mount> {
     let (mount, file_system) = line.split_once(" - ")?;
     let mut words = mount.split(' ');
@@ -70,14 +70,14 @@ fn parse(line: &str) -> Option<Mount> {
     Some(Mount { id, device, file_system: kind, point, source, options })
 }
 
-/// Blanks and backslashes stand there as octal numbers.
+/// Decodes a word in which blanks and backslashes are octal numbers.
 fn unescaped(word: &str) -> PathBuf {
     let plain = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     let text = plain.iter().fold(word.to_owned(), |text, (code, byte)| text.replace(code, byte));
     PathBuf::from(text)
 }
 
-/// "major:minor" of the device and of its partitions, as sysfs has them.
+/// Returns "major:minor" of the device and of its partitions, from sysfs.
 fn numbers_of(device: u64) -> Vec<String> {
     let own = number_text(device);
     let Ok(entries) = std::fs::read_dir(Path::new("/sys/dev/block").join(&own)) else {
@@ -96,7 +96,7 @@ fn number_of_node(path: &Path) -> Option<String> {
     metadata.file_type().is_block_device().then(|| number_text(metadata.rdev()))
 }
 
-/// A device number as glibc's `major` and `minor` take it apart.
+/// Splits a device number as glibc's `major` and `minor` do.
 fn number_text(device: u64) -> String {
     let major = (device >> 8 & 0xFFF) | (device >> 32 & 0xFFFF_F000);
     let minor = (device & 0xFF) | (device >> 12 & 0xFFFF_FF00);

@@ -1,5 +1,5 @@
-//! Simulated media: what is live, what would survive a crash, and which sectors are bad. Pristine:
-//! faults are kept beside the bytes and can be switched off to ask "would it have been right?".
+//! Simulated media: the live content, the content after a crash, and the bad sectors. Faults are
+//! separate from the bytes and can be switched off to compare with the correct content.
 
 use std::collections::BTreeSet;
 
@@ -21,24 +21,24 @@ pub const PAGE: u64 = 4096;
 pub struct Disk {
     live: Vec<u8>,
     durable: Vec<u8>,
-    /// Sectors that answer `EIO`.
+    /// Sectors that fail with `EIO`.
     bad: BTreeSet<u64>,
-    /// Bytes that fit; a write past it answers `ENOSPC`.
+    /// Bytes that fit; a write past it fails with `ENOSPC`.
     capacity: u64,
-    /// What direct I/O must be a multiple of.
+    /// Alignment of direct I/O.
     pub(super) block: u32,
-    /// What memory addresses must be a multiple of.
+    /// Alignment of memory addresses.
     pub(super) memory: u32,
     /// Flushes, and writes that were durable by themselves.
     flushes: u64,
     written_through: u64,
-    /// What its page cache says.
+    /// The result of a query for cached pages.
     has_cached_pages: Option<bool>,
 }
 
 impl Disk {
-    /// An empty file with room for `capacity` bytes that wants direct I/O in multiples of `block`,
-    /// from memory at multiples of `memory`.
+    /// Creates an empty file with room for `capacity` bytes that requires direct I/O in multiples
+    /// of `block`, from memory at multiples of `memory`.
     #[must_use]
     pub fn new(capacity: u64, block: u32, memory: u32) -> Disk {
         let (live, durable, bad) = (Vec::new(), Vec::new(), BTreeSet::new());
@@ -55,24 +55,24 @@ impl Disk {
         }
     }
 
-    /// How often it was flushed.
+    /// Returns the number of flushes.
     #[must_use]
     pub fn flushes(&self) -> u64 {
         self.flushes
     }
 
-    /// How many writes were durable by themselves, without a flush.
+    /// Returns the number of writes that were durable by themselves, without a flush.
     #[must_use]
     pub fn written_through(&self) -> u64 {
         self.written_through
     }
 
-    /// What the disk answers when it is asked for cached pages; `None`: it does not know.
+    /// Sets the result of a query for cached pages; `None` for unknown.
     pub fn set_has_cached_pages(&mut self, has_some: Option<bool>) {
         self.has_cached_pages = has_some;
     }
 
-    /// What a read would return now.
+    /// Returns the content that reads see.
     #[must_use]
     pub fn live(&self) -> &[u8] {
         &self.live
@@ -106,7 +106,7 @@ impl Disk {
         self.live = after;
     }
 
-    /// Makes the sector at `offset` answer `EIO` from now on.
+    /// Makes the sector at `offset` fail with `EIO` from now on.
     pub fn turn_bad(&mut self, offset: u64) {
         self.bad.insert(offset / SECTOR);
     }
@@ -133,7 +133,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The bytes at `offset`, at most `length`, fewer at the end.
+    /// Returns the bytes at `offset`, at most `length`, fewer at the end.
     pub(super) fn read(&self, offset: u64, length: u64) -> &[u8] {
         let end = offset.saturating_add(length).min(self.size());
         if offset >= end { &[] } else { &self.live[to_usize(offset)..to_usize(end)] }
@@ -152,7 +152,7 @@ impl Disk {
         self.durable.clone_from(&self.live);
     }
 
-    /// Makes what was just written durable, and nothing else.
+    /// Makes the last write durable, and nothing else.
     pub(super) fn write_through(&mut self, offset: u64, length: u64) {
         self.written_through += 1;
         let range = to_usize(offset)..to_usize(offset + length);
@@ -162,7 +162,7 @@ impl Disk {
         self.durable[range.clone()].copy_from_slice(&self.live[range]);
     }
 
-    /// The pages around a range, as the page cache reads them before it changes a part.
+    /// Returns the pages around a range, as the page cache reads them before it changes a part.
     pub(super) fn pages(&self, offset: u64, length: u64) -> (u64, Vec<u8>) {
         let (start, end) = (align_down(offset, PAGE), align_up(offset + length, PAGE));
         let mut pages = self.read(start, end - start).to_vec();
@@ -171,26 +171,26 @@ impl Disk {
     }
 }
 
-/// The disks of a simulation, shared by ports and backends.
+/// The disks of a simulation, shared by objects and backends.
 #[derive(Clone)]
 pub struct World(Arc<Mutex<Vec<Disk>>>);
 
 impl World {
-    /// With these disks, numbered from 0.
+    /// Creates a world of these disks, numbered from 0.
     #[must_use]
     pub fn new(disks: Vec<Disk>) -> World {
         World(Arc::new(Mutex::new(disks)))
     }
 
-    /// Access to one disk.
+    /// Calls `f` with one disk.
     ///
     /// # Panics
-    /// For a number that does not exist.
+    /// Panics for a number that does not exist.
     pub fn with_disk<R>(&self, number: u32, f: impl FnOnce(&mut Disk) -> R) -> R {
         f(&mut self.disks()[number as usize])
     }
 
-    /// The port of one disk.
+    /// Returns the backing object of one disk.
     #[must_use]
     pub fn port(&self, number: u32) -> SimPort {
         let [direct, buffered] = [2 * number, 2 * number + 1].map(OpenObject::simulated);
@@ -211,7 +211,7 @@ pub struct SimPort {
     buffered: OpenObject,
 }
 
-/// The disk that a handle names, and `true` where it is through the page cache; `None` for a file.
+/// Returns the disk of a handle, and `true` if the handle is buffered; `None` for a file.
 pub(super) fn resolve(handle: ObjectHandle) -> Option<(usize, bool)> {
     let raw = handle.as_simulated()?;
     Some(((raw / 2) as usize, raw % 2 == 1))

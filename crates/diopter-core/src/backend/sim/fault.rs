@@ -1,5 +1,4 @@
-//! What goes wrong, and how often. Plain values and one draw per bio; the media knows nothing of
-//! it.
+//! Faults and their rates. Plain values and one draw per bio; the media does not know them.
 
 use diopter_os::Errno;
 
@@ -11,26 +10,26 @@ pub struct Faults {
     /// The bio fails with `EIO`; the next try may succeed. A write may have reached the media in
     /// part.
     pub eio_once: u64,
-    /// The bio's first sector turns bad and answers `EIO` from then on.
+    /// The bio's first sector turns bad and fails with `EIO` from then on.
     pub eio_sticky: u64,
-    /// The bio moves fewer bytes than asked, in whole blocks, perhaps none.
+    /// The bio moves fewer bytes than requested, in whole blocks, perhaps none.
     pub short: u64,
-    /// A write answers `ENOSPC` although there is room.
+    /// A write fails with `ENOSPC` although there is room.
     pub no_space: u64,
-    /// The bio answers `EAGAIN` or `EINTR` and moved nothing.
+    /// The bio fails with `EAGAIN` or `EINTR` and moves nothing.
     pub again: u64,
-    /// The bio never comes back by itself.
+    /// The bio never completes by itself.
     pub never: u64,
     /// The bio takes a thousand times as long.
     pub slow: u64,
 }
 
 impl Faults {
-    /// None.
+    /// No faults.
     pub const NONE: Faults =
         Faults { eio_once: 0, eio_sticky: 0, short: 0, no_space: 0, again: 0, never: 0, slow: 0 };
 
-    /// A random subset of the kinds at random rates: each run of a campaign meets other
+    /// Returns a random subset of the kinds at random rates: each run of a campaign has other
     /// combinations.
     #[must_use]
     pub fn swarm(prng: &mut Prng) -> Faults {
@@ -46,9 +45,9 @@ impl Faults {
         }
     }
 
-    /// What happens to one bio.
+    /// Draws the fate of one bio.
     pub fn draw(&self, prng: &mut Prng) -> Fate {
-        // One draw for each kind, always, so that switching one off does not move the others.
+        // One draw for each kind, always, so that switching one off does not change the others.
         let hit = |prng: &mut Prng, n: u64| prng.one_in(n.max(1)) && n > 0;
         let never = hit(prng, self.never);
         let eio_once = hit(prng, self.eio_once);

@@ -25,29 +25,27 @@ use fault::{Answer, Fate};
 pub use null::Null;
 pub use performance::{Performance, Service};
 
-/// A device's temper.
+/// The behaviour of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimConfig {
-    /// Everything random comes from it.
+    /// The seed of all randomness.
     pub seed: u64,
-    /// Bios it holds.
     pub depth_max: u32,
-    /// The least time a bio takes, in nanoseconds.
+    /// Least time of a bio, in nanoseconds.
     pub latency_min_ns: u64,
-    /// How much longer it may take, in nanoseconds: what reorders bios.
+    /// Random time on top of it, in nanoseconds, which reorders bios.
     pub latency_spread_ns: u64,
-    /// How much longer each MiB of it takes, in nanoseconds.
+    /// Time for each MiB of a bio, in nanoseconds.
     pub mebibyte_ns: u64,
-    /// What goes wrong.
     pub faults: Faults,
-    /// The only disk where it does; `None`: everywhere.
+    /// The only disk with faults; `None` for all.
     pub faulty: Option<u32>,
 }
 
-/// When a bio comes back: time, then order of arrival.
+/// The completion of a bio: time, then order of arrival.
 type Due = (u64, u64);
 
-/// Never, by itself.
+/// The time of a bio that never completes by itself.
 const NEVER: u64 = u64::MAX;
 
 struct Event {
@@ -57,7 +55,6 @@ struct Event {
     pages: Option<(u64, Vec<u8>)>,
 }
 
-/// A simulated device.
 pub struct Sim {
     slab: Slab,
     world: World,
@@ -71,7 +68,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// A device for the bios of `slab` on the disks of `world`.
+    /// Creates a device for the bios of `slab` on the disks of `world`.
     #[must_use]
     pub fn new(slab: &Slab, world: &World, config: SimConfig) -> Sim {
         let prng = Prng::new(config.seed);
@@ -89,14 +86,14 @@ impl Sim {
         }
     }
 
-    /// With channels, bandwidth and company of its own, on top of the latency that the config has.
+    /// Adds channels, bandwidth and a neighbour, on top of the latency of the config.
     #[must_use]
     pub fn with_performance(mut self, performance: Performance) -> Sim {
         self.service = Some(Service::new(performance, self.config.seed));
         self
     }
 
-    /// How long a bio takes, and how it will end.
+    /// Returns the time that a bio takes, and its end.
     fn fate(&mut self, spec: &BioSpec) -> (u64, Answer) {
         let Some((number, _)) = disk::resolve(spec.object) else {
             return (self.config.latency_min_ns, Answer::Well);
@@ -125,8 +122,8 @@ impl Sim {
         self.arrivals += 1;
     }
 
-    /// A buffered write reads its pages now and writes them back whole when it ends: what happens
-    /// to them in between is lost, as on a real kernel with a dirty page.
+    /// Reads the pages of a buffered write, which writes them back whole when it ends: changes of
+    /// them meanwhile are lost, as on a real kernel with a dirty page.
     fn pages_before(&self, spec: &BioSpec) -> Option<(u64, Vec<u8>)> {
         let (number, is_buffered) = disk::resolve(spec.object)?;
         let disks = self.world.disks();
@@ -175,7 +172,7 @@ impl Sim {
             Answer::Short | Answer::FailsMidway(_) => {
                 let unit = if is_buffered { 1 } else { u64::from(disk.block) };
                 let moves = align_down(self.fates.below(length), unit);
-                // A read of nothing is the end of the file, which no device invents.
+                // A read of 0 bytes means the end of the file, which no device reports.
                 if spec.op == Op::Read { moves.max(unit.min(length)) } else { moves }
             }
             _ => length,
@@ -187,7 +184,8 @@ impl Sim {
         }
     }
 
-    /// The next due time within the wait, or where the clock then stands without one.
+    /// Returns the next due time within the wait, or the time of the clock after the wait without
+    /// one.
     fn next_due(&self, wait: Wait) -> Result<u64, u64> {
         let limit = match wait {
             Wait::Poll => self.now,
@@ -223,7 +221,7 @@ fn is_aligned_for(disk: &Disk, bio: &LocalBio) -> bool {
         && is_aligned(to_u64(bio.address_bits()), u64::from(disk.memory))
 }
 
-/// Moves the first `moves` bytes of a bio; answers how many that were.
+/// Moves the first `moves` bytes of a bio; returns the number of moved bytes.
 fn transfer(disk: &mut Disk, bio: &LocalBio, moves: u64, pages: Option<(u64, Vec<u8>)>) -> u32 {
     let spec = bio.spec();
     let moved = if spec.op == Op::Read {
@@ -293,7 +291,7 @@ impl Backend for Sim {
         self.end(Event { bio, answer, pages }).1
     }
 
-    /// Through the slab like any other bio, so that it meets the same faults.
+    /// Goes through the slab like any other bio, so that it meets the same faults.
     fn run_lent(&mut self, bio: LentBio<'_>) -> BioResult {
         let LentBio { object, offset, flags, memory } = bio;
         let length = u32::try_from(memory.length()).map_err(|_| Errno::EINVAL)?;
@@ -317,7 +315,8 @@ impl Backend for Sim {
         u32::try_from(self.events.len()).expect("at most `depth_max`")
     }
 
-    /// A bio that never comes back is given up: at random before or after it reached the media.
+    /// Cancels a bio that never completes by itself: at random before or after it reached the
+    /// media.
     fn cancel(&mut self, id: BioId) {
         let found = self.events.iter().find(|(due, event)| event.bio.id() == id && due.0 == NEVER);
         let Some(key) = found.map(|(key, _)| *key) else { return };

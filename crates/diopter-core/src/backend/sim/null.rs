@@ -1,4 +1,4 @@
-//! A device that takes no time and keeps no data: what is left is the engine's own work.
+//! A device that takes no time and keeps no data, so that only the engine's own work remains.
 
 use diopter_os::{BioId, BioResult, Errno, LocalBios, Slab};
 
@@ -13,7 +13,7 @@ pub struct Null {
 }
 
 impl Null {
-    /// For the bios of `slab`.
+    /// Creates a device for the bios of `slab`.
     #[must_use]
     pub fn new(slab: &Slab, depth_max: u32) -> Null {
         Null { slab: slab.clone(), depth_max, held: LocalBios::new(slab, depth_max as usize) }

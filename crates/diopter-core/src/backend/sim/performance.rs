@@ -1,5 +1,5 @@
-//! How fast a simulated device is, as a function of what it has to do: how many bios it works on at
-//! once, what they share, where more of them make it slower, and who else uses it. Integer maths.
+//! The speed of a simulated device as a function of its load: the number of bios in service, their
+//! shared resources, the depth where it becomes slower, and other users. Integer maths.
 
 use std::time::Duration;
 
@@ -8,63 +8,59 @@ use crate::prng::Prng;
 /// Parts of a whole: shares and factors are in thousandths.
 const WHOLE: u64 = 1000;
 
-/// Phases of a neighbour that one bio may last; a longer one is taken as it is then.
+/// Limit of a neighbour's periods during one bio; the rest of a longer bio is not slowed down.
 const PHASES_MAX: u32 = 10_000;
 
-/// What decides a device's speed. Nothing by default: a bio takes no time.
+/// Parameters of a device's speed. By default a bio takes no time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Performance {
-    /// Bios that it works on at once; the others wait in order of arrival.
+    /// Bios in service at once; the others wait in order of arrival.
     pub channels: u32,
     /// Time of a bio in its channel.
     pub bio_ns: u64,
-    /// Time of a bio's bytes on the way to its channel, one bio after the other: what all share.
+    /// Time of a bio's bytes on the bus to its channel, one bio after the other: all share it.
     pub mebibyte_ns: u64,
-    /// A bio's time varies by so many thousandths, up and down.
+    /// A bio's time varies by this many thousandths, up and down.
     pub jitter: u64,
-    /// Where more bios make it slower.
+    /// The depth beyond which it becomes slower.
     pub cliff: Option<Cliff>,
-    /// How it changes as time passes.
+    /// Changes over time.
     pub drift: Option<Drift>,
-    /// Somebody else.
+    /// Another user of the device.
     pub neighbour: Option<Neighbour>,
-    /// Thousandths of `bio_ns` that remain when it can choose among so many bios, a doubling each:
-    /// the way of a disk's arm. The last one is for all there are beyond.
+    /// Thousandths of `bio_ns` that remain if it can choose among this many bios, a doubling each,
+    /// like the path of a disk's arm. The last one is for all greater depths.
     pub order: [u64; 8],
-    /// A disk that is slower than the others, and by which factor in thousandths.
+    /// A disk that is slower than the others, and its factor in thousandths.
     pub slow: Option<(usize, u64)>,
 }
 
 /// Beyond `bios` in flight, each bio takes `factor` thousandths of its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cliff {
-    /// The last depth that is well.
+    /// The last depth at full speed.
     pub bios: u32,
     /// Thousandths.
     pub factor: u64,
 }
 
-/// Times change evenly, from `start` on for `length`, by factors in thousandths.
+/// Times change linearly, from `start` on for `length`, by factors in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// Nothing changes before.
     pub start: Duration,
-    /// Nothing changes after this.
     pub length: Duration,
-    /// What becomes of a bio's time in its channel.
+    /// Final factor of a bio's time in its channel.
     pub bio: u64,
-    /// What becomes of the time of its bytes.
+    /// Final factor of the time of its bytes.
     pub mebibyte: u64,
 }
 
-/// In each period the neighbour is there for `busy`, and takes `share` thousandths of the device.
+/// In each period the neighbour is active for `busy`, and takes `share` thousandths of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// From one of its turns to the next.
     pub period: Duration,
-    /// How long a turn is.
     pub busy: Duration,
-    /// What it takes meanwhile, below 1000.
+    /// Its share of the device while active, below 1000.
     pub share: u64,
 }
 
@@ -83,7 +79,8 @@ impl Performance {
     };
 }
 
-/// A device at work: when its channels, and what they share, are free again. One for each disk.
+/// The state of a device: the times when its channels and shared resources are free again. One for
+/// each disk.
 #[derive(Clone, Debug)]
 pub struct Service {
     performance: Performance,
@@ -98,14 +95,14 @@ struct Busy {
 }
 
 impl Service {
-    /// Nothing to do yet.
+    /// Creates an idle device.
     #[must_use]
     pub fn new(performance: Performance, seed: u64) -> Service {
         Service { performance, prng: Prng::new(seed).fork("performance"), disks: Vec::new() }
     }
 
-    /// When a bio of so many bytes is done that comes to `disk` at `now`, when `in_flight` bios,
-    /// itself included, are there.
+    /// Returns the completion time of a bio of this size that arrives at `disk` at `now`, with
+    /// `in_flight` bios, itself included.
     pub fn due(&mut self, disk: usize, now: u64, (bytes, in_flight): (u64, u32)) -> u64 {
         let performance = self.performance;
         let channels = performance.channels.max(1) as usize;
@@ -136,7 +133,7 @@ impl Service {
 }
 
 impl Performance {
-    /// Factors of a bio's time in its channel and of that of its bytes.
+    /// Returns the factors of a bio's time in its channel and of that of its bytes.
     fn drifted(&self, now: u64) -> (u64, u64) {
         let Some(drift) = self.drift else { return (WHOLE, WHOLE) };
         let length = nanos(drift.length).max(1);
@@ -149,7 +146,7 @@ impl Performance {
         (between(drift.bio), between(drift.mebibyte))
     }
 
-    /// When work of `takes` is done that starts at `start`, beside the neighbour.
+    /// Returns the end of work of `takes` that starts at `start`, slowed down by the neighbour.
     fn stretched(&self, start: u64, takes: u64) -> u64 {
         let Some(neighbour) = self.neighbour else { return start.saturating_add(takes) };
         let (period, busy) = (nanos(neighbour.period).max(1), nanos(neighbour.busy));
@@ -185,7 +182,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// When each of `bios` bios of 1 MiB is done that come all at once.
+    /// Returns the completion time of each of `bios` bios of 1 MiB that arrive at once.
     fn dues(performance: Performance, bios: u32) -> Vec<u64> {
         let mut service = Service::new(performance, 1);
         (1..=bios).map(|count| service.due(0, 0, (1 << 20, count)) / MS).collect()

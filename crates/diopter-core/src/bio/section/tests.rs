@@ -1,4 +1,4 @@
-//! What each kernel did, event by event, on the block map of ext3: tables.
+//! The behaviour of each kernel, event by event, on the block map of ext3: tables.
 
 mod random;
 
@@ -61,7 +61,7 @@ fn bios(table: &dyn Mapper, transfer: Transfer) -> Vec<SectionBio> {
     machine(table, transfer).filter_map(Event::submitted).collect()
 }
 
-/// Mapping calls and bios: `[map@0 n12 b1] 2x4K 40K`, places in blocks.
+/// Returns mapping calls and bios as text: `[map@0 n12 b1] 2x4K 40K`, in blocks.
 fn told(events: &[Event]) -> String {
     let mut words: Vec<(String, u64)> = Vec::new();
     for event in events {
@@ -289,7 +289,7 @@ fn a_bio_says_what_ended_it() {
     assert_eq!(ends(&ext3(1), limited), [SizeLimit, Boundary, EndOfRequest]);
 }
 
-/// A page whose second half is flagged, after a page and before another.
+/// A page whose second half is flagged, between two other pages.
 fn half_pages() -> Table {
     let extents = vec![
         mapped((0, 4096), 0, false),
@@ -314,7 +314,7 @@ fn a_page_that_a_flagged_mapping_completes_is_one_section() {
     }
 }
 
-/// What a bio holds is counted in pages of the machine, whatever their size.
+/// A bio's vecs are counted in pages of the machine, whatever their size.
 #[test]
 fn vecs_are_pages_of_4_16_and_64_kib() {
     for page_bytes in [4 * KIB, 16 * KIB, 64 * KIB] {
@@ -421,7 +421,7 @@ fn a_transfer_of_nothing_does_nothing() {
     assert_eq!(events(&ext3(1), transfer(4096, 0, V5_12, 1)), []);
 }
 
-/// Counts how often it was asked.
+/// Counts its calls.
 struct Counted(Table, AtomicU32);
 
 impl Mapper for Counted {
@@ -448,7 +448,7 @@ fn a_bio_is_handed_out_before_the_next_mapping_call() {
     assert_eq!(machine.next(), None);
 }
 
-/// Knows where the first 12 blocks are.
+/// Maps only the first 12 blocks.
 struct Broken(Table);
 
 impl Mapper for Broken {

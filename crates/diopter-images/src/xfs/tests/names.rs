@@ -1,4 +1,4 @@
-//! Directories and symbolic links made by hand, right and wrong.
+//! Directories and symbolic links made by hand, valid and invalid.
 
 use super::super::{directory, symlink};
 use super::{BLOCK, Inode, disk, inode, record, words};

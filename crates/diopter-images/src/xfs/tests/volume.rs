@@ -1,6 +1,6 @@
-//! Whole volumes of 64 blocks made by hand, one of each version: opened, asked, damaged at random.
-//! They are the seeds of the fuzz target; `DIOPTER_BLESS=1 cargo test -p diopter --lib xfs` writes
-//! them there.
+//! Whole volumes of 64 blocks made by hand, one of each version: opened, read, damaged at random.
+//! They are the seeds of the fuzz target; `DIOPTER_BLESS=1 cargo test -p diopter-images --lib xfs`
+//! writes them.
 
 use std::fmt::Write;
 use std::fs;
@@ -20,7 +20,7 @@ const CASES: u64 = 20_000;
 /// Extents of one file that are asked for: more than an undamaged one has.
 const EXTENTS_MAX: u32 = 40;
 
-// Which blocks are what.
+// The blocks by number.
 const LOG: usize = 4;
 const INODES: usize = 8;
 const DIRECTORY: usize = 12;
@@ -50,7 +50,8 @@ impl Made {
         }
     }
 
-    /// A block's magic number and, in version 5, what else it says of itself; where it goes on.
+    /// Writes a block's magic number and, in version 5, its other fields; returns where it
+    /// continues.
     fn head(&mut self, block: usize, magics: [&[u8; 4]; 2], places: [usize; 3]) -> usize {
         let at = block * self.block;
         self.put(at, magics[usize::from(self.is_v5)]);
@@ -64,7 +65,7 @@ impl Made {
     }
 
     fn seal(&mut self, at: usize, length: usize) {
-        super::super::disk::seal(&mut self.bytes[at..at + length]);
+        super::super::bytes::seal(&mut self.bytes[at..at + length]);
     }
 
     fn superblock(&mut self) {
@@ -234,7 +235,7 @@ fn made(is_v5: bool) -> Vec<u8> {
     made.bytes
 }
 
-/// Everything that can be asked, in words.
+/// Returns the results of every operation as text.
 fn ask(bytes: Vec<u8>) -> String {
     let size = u64::try_from(bytes.len()).unwrap();
     let source: Arc<dyn Source> = Arc::new(Bytes(bytes));
@@ -265,12 +266,12 @@ fn ask(bytes: Vec<u8>) -> String {
     said
 }
 
-/// Makes all checksums right: those of sectors and inodes, which are as long, and those of blocks.
+/// Sets all checksums: those of sectors and inodes, which are as long, and those of blocks.
 fn seal_all(volume: &mut [u8]) {
     let is_short =
         |part: &&mut [u8]| matches!(&part[..4], b"XFSB" | b"XAGF" | b"XAGI" | [b'I', b'N', ..]);
-    volume.chunks_mut(512).filter(is_short).for_each(super::super::disk::seal);
-    volume.chunks_mut(1024).filter(|part| !is_short(part)).for_each(super::super::disk::seal);
+    volume.chunks_mut(512).filter(is_short).for_each(super::super::bytes::seal);
+    volume.chunks_mut(1024).filter(|part| !is_short(part)).for_each(super::super::bytes::seal);
 }
 
 #[test]

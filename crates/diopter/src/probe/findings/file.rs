@@ -1,16 +1,16 @@
-//! Findings about the name itself: whether it is direct, its extents, its cached pages.
+//! Findings about the file itself: direct I/O, extents, cached pages.
 
 use diopter_os::file::{AlignmentSource, BufferedReason, DirectSupport};
 
 use super::known::{self, shell_word};
 use crate::probe::{Facts, Finding, NameKind, Severity, size_text};
 
-/// A file is fragmented when it lies in at least so many pieces ...
+/// A file is fragmented if it has at least this many pieces ...
 const PIECES_MIN: u64 = 16;
 /// ... that are smaller than this on average: a transfer of 1 MiB then takes several bios.
 const PIECE_BYTES_MEAN: u64 = 1 << 20;
 
-/// File systems whose files are the page cache.
+/// File systems whose files exist in the page cache only.
 const MEMORY_FILE_SYSTEMS: [&str; 4] = ["tmpfs", "ramfs", "hugetlbfs", "devtmpfs"];
 
 pub(super) fn no_direct_io(facts: &Facts) -> Option<Finding> {
@@ -26,7 +26,7 @@ pub(super) fn no_direct_io(facts: &Facts) -> Option<Finding> {
             (format!("open with O_DIRECT was refused by {kind}"), "use another file system")
         }
         Some(DirectSupport::None(BufferedReason::StatxSaysNo)) => (
-            format!("statx tells an alignment of 0 on {kind}"),
+            format!("statx reports an alignment of 0 on {kind}"),
             "look for data=journal, inline data, fs-verity or encryption on this file, and copy it \
              to one without",
         ),
@@ -114,7 +114,7 @@ pub(super) fn shared_extents(facts: &Facts) -> Option<Finding> {
         ),
         cause: "a write to a shared extent allocates new blocks and ends in a worker; writes must \
                 be aligned to whole file system blocks",
-        remedy: "if it is written often, give it blocks of its own: dio cp --reflink=never"
+        remedy: "if it is written often, give it separate blocks: dio cp --reflink=never"
             .to_owned(),
     })
 }
@@ -180,11 +180,11 @@ pub(super) fn alignment_guessed(facts: &Facts) -> Option<Finding> {
         id: "alignment-guessed",
         severity: Severity::Notice,
         evidence: format!(
-            "neither statx nor the device's queue tell; {} is the size of a page",
+            "neither statx nor the device's queue reports it; {} is the size of a page",
             size_text(u64::from(direct.alignment.memory))
         ),
         cause: "requests that a finer alignment would let pass directly are bounced",
-        remedy: "Linux 6.1 or newer tells the alignment by statx".to_owned(),
+        remedy: "Linux 6.1 or newer reports the alignment by statx".to_owned(),
     })
 }
 

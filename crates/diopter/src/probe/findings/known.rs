@@ -1,5 +1,5 @@
-//! Causes that are told before a request is made and after one was traced: their names, and what to
-//! do about them. So both say the same words of the same thing.
+//! Causes that a probe predicts and a trace observes: their names and remedies, so that both
+//! reports use the same words.
 
 use std::path::Path;
 
@@ -18,20 +18,20 @@ pub const UNWRITTEN_EXTENTS: &str = "unwritten-extents";
 /// Durable writes flush the whole cache of the device.
 pub const VOLATILE_WRITE_CACHE_WITHOUT_FUA: &str = "volatile-write-cache-without-fua";
 
-/// What to do about a kernel that sends every asynchronous write to a worker.
+/// The remedy for a kernel that sends every asynchronous write to a worker.
 pub const REMEDY_DEFERRED_BY_KERNEL: &str = "Linux 6.19 or newer completes plain overwrites \
      inline; until then use larger writes (from 16 KiB on it is lost in the noise)";
-/// What to do about unwritten extents.
+/// The remedy for unwritten extents.
 pub const REMEDY_UNWRITTEN_EXTENTS: &str =
     "write the whole file once before it is measured or latency matters";
-/// What to do about durable writes that flush.
+/// The remedy for durable writes that flush.
 pub const REMEDY_FLUSHES: &str =
     "flush once after many writes (sync_data) where the application allows it";
-/// What to do about a fragmented file.
+/// The remedy for a fragmented file.
 pub const REMEDY_SPLIT_BY_EXTENT: &str =
     "copy it: dio cp --reflink=never reserves the space of the copy in one go";
 
-/// File systems that write through fs/iomap, and since which kernel.
+/// File systems that write through fs/iomap, and the first kernel for each.
 const IOMAP_WRITERS: [(&str, (u32, u32)); 6] = [
     ("ext2", (6, 5)),
     ("ext3", (5, 5)),
@@ -41,17 +41,18 @@ const IOMAP_WRITERS: [(&str, (u32, u32)); 6] = [
     ("xfs", (4, 10)),
 ];
 
-/// The first kernel that ends plain overwrites inline.
+/// The first kernel that completes plain overwrites inline.
 const INLINE_SINCE: (u32, u32) = (6, 19);
 
-/// Whether this kernel completes every asynchronous direct write of a file system in a worker.
+/// Returns true if this kernel completes every asynchronous direct write of a file system in a
+/// worker.
 #[must_use]
 pub fn defers_every_write(file_system: &str, version: (u32, u32)) -> bool {
     let writer = IOMAP_WRITERS.into_iter().find(|(name, _)| *name == file_system);
     writer.is_some_and(|(_, since)| version >= since && version < INLINE_SINCE)
 }
 
-/// What to do about cached pages.
+/// Returns the remedy for cached pages.
 #[must_use]
 pub fn remedy_cached_pages(path: &Path) -> String {
     format!(
@@ -61,19 +62,19 @@ pub fn remedy_cached_pages(path: &Path) -> String {
     )
 }
 
-/// What to do about a limit of requests that can be raised to `kb` KiB on `device`.
+/// Returns the remedy for a limit of requests that can be raised to `kb` KiB on `device`.
 #[must_use]
 pub fn remedy_max_sectors(kb: u64, device: &str) -> String {
     format!("echo {kb} > /sys/block/DISK/queue/max_sectors_kb, DISK being that of {device}")
 }
 
-/// What to do about requests that are larger than `bytes`, which is all that the device takes.
+/// Returns the remedy for requests that are larger than `bytes`, the most that the device takes.
 #[must_use]
 pub fn remedy_smaller_requests(bytes: u64) -> String {
     format!("make requests of at most {}, more of them at once", size_text(bytes))
 }
 
-/// A path as a word for a shell; one with control characters is not spelled out.
+/// Returns a path as a word for a shell; one with control characters is not spelled out.
 #[must_use]
 pub fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();

@@ -1,4 +1,4 @@
-//! Findings about what is around a name: the kernel, the device, the limits of this process.
+//! Findings about the environment of a file: the kernel, the device, the limits of this process.
 
 use diopter_os::Errno;
 use diopter_os::file::DirectSupport;
@@ -6,14 +6,14 @@ use diopter_os::file::DirectSupport;
 use super::known;
 use crate::probe::{Facts, Finding, NameKind, Severity, UringRefusal, size_text};
 
-/// A transfer of this size is cut by a smaller `max_sectors_kb`; larger ones gain nothing on most
+/// A smaller `max_sectors_kb` cuts a transfer of this size; larger ones gain nothing on most
 /// devices.
 const TRANSFER_KB: u64 = 1024;
 
-/// Buffers that `dio cp` registers when it may: its ring of 16 buffers of 1 MiB.
+/// Bytes of the buffers that `dio cp` registers: its ring of 16 buffers of 1 MiB.
 const REGISTERED_BYTES: u64 = 16 << 20;
 
-/// Chunks from this size on are a RAID's; what is smaller is a block of one disk.
+/// Chunks from this size on are a RAID's; a smaller one is a block of one disk.
 const CHUNK_BYTES_MIN: u64 = 16 << 10;
 
 pub(super) fn mounted_device(facts: &Facts) -> Option<Finding> {
@@ -34,7 +34,7 @@ pub(super) fn mounted_device(facts: &Facts) -> Option<Finding> {
 
 pub(super) fn uring_unavailable(facts: &Facts) -> Option<Finding> {
     let UringRefusal { step, errno, sysctl } = facts.uring_refusal?;
-    let mut evidence = format!("io_uring: {step} answered {errno}");
+    let mut evidence = format!("io_uring: {step} failed: {errno}");
     if let Some(value) = sysctl {
         evidence.push_str(&format!("; kernel.io_uring_disabled is {value}"));
     }
@@ -173,7 +173,7 @@ pub(super) fn rotational(facts: &Facts) -> Option<Finding> {
 pub(super) fn striped_device(facts: &Facts) -> Option<Finding> {
     let queue = facts.queue.as_ref()?;
     let (chunk, full) = (queue.minimum_io_size?, queue.optimal_io_size?);
-    // A disk may prefer a size as well; stripes are whole chunks, and more than one.
+    // A disk may report a preferred size as well; a stripe is several whole chunks.
     if chunk == 0 || full <= chunk || !full.is_multiple_of(chunk) || chunk < CHUNK_BYTES_MIN {
         return None;
     }

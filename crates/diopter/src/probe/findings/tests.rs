@@ -1,4 +1,4 @@
-//! Findings by table: each needs its evidence, and goes when one part of it goes.
+//! Findings by table: each needs its evidence, and disappears without one part of it.
 
 use std::path::PathBuf;
 
@@ -79,14 +79,14 @@ fn ids(facts: &Facts) -> Vec<&'static str> {
     findings(facts).iter().map(|finding| finding.id).collect()
 }
 
-/// What `change` brings to the quiet file.
+/// Checks the findings that `change` adds to the quiet file.
 fn check(change: impl FnOnce(&mut Facts), expected: &[&str]) {
     let mut facts = quiet();
     change(&mut facts);
     assert_eq!(ids(&facts), expected);
 }
 
-/// The words of the one finding that `change` brings.
+/// Returns the one finding that `change` adds.
 fn only(change: impl FnOnce(&mut Facts)) -> Finding {
     let mut facts = quiet();
     change(&mut facts);
@@ -190,7 +190,7 @@ fn a_file_without_direct_io_says_why() {
     for (reason, words) in [
         (BufferedReason::MemoryFileSystem, "tmpfs keeps its files in memory"),
         (BufferedReason::RefusedByOpen, "open with O_DIRECT was refused by tmpfs"),
-        (BufferedReason::StatxSaysNo, "statx tells an alignment of 0 on tmpfs"),
+        (BufferedReason::StatxSaysNo, "statx reports an alignment of 0 on tmpfs"),
     ] {
         let told = only(|facts| {
             on(facts, "tmpfs", "6.19.0");
@@ -293,7 +293,7 @@ fn an_unavailable_ring_names_the_step_the_errno_and_the_remedy() {
     assert_eq!(told.id, "uring-unavailable");
     assert_eq!(
         told.evidence,
-        "io_uring: set-up answered Operation not permitted (EPERM); kernel.io_uring_disabled is 2"
+        "io_uring: set-up failed: Operation not permitted (EPERM); kernel.io_uring_disabled is 2"
     );
     assert_eq!(told.remedy, "sysctl kernel.io_uring_disabled=0");
     assert!(refused(Errno::EPERM, Some(0)).remedy.contains("seccomp"));

@@ -1,4 +1,4 @@
-//! What holds for every layout, range and limit: exhaustive on ext3's block map, random elsewhere.
+//! Invariants of every layout, range and limit: exhaustive on ext3's block map, random elsewhere.
 
 use proptest::prelude::*;
 

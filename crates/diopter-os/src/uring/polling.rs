@@ -1,6 +1,6 @@
-//! Rings that poll. One whose queue a thread of the kernel empties (`IORING_SETUP_SQPOLL`): when a
-//! system call is needed all the same, and what can't be taken back from it. One whose completions
-//! are looked for (`IORING_SETUP_IOPOLL`): how it waits.
+//! Rings that poll: with `IORING_SETUP_SQPOLL` a kernel thread empties the submission queue, and
+//! this module decides when a system call is still needed and what cannot be taken back. With
+//! `IORING_SETUP_IOPOLL` completions are polled for, and this module waits for them.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ use crate::object;
 use crate::op::BioId;
 use crate::slab::Slab;
 
-/// Asks for both. The thread runs what the two kinds of deferred work would have run later.
+/// Sets the flags of both modes. The kernel thread runs what both kinds of deferred work would run
+/// later.
 pub(super) fn ask(builder: &mut Builder, granted: &mut RingWanted) {
     if granted.iopoll {
         builder.setup_iopoll();
@@ -24,14 +25,14 @@ pub(super) fn ask(builder: &mut Builder, granted: &mut RingWanted) {
 }
 
 impl Ring {
-    /// Whether the kernel may take what is queued at any moment, without a call. What it has not
-    /// taken yet is then no proof that it never will.
+    /// Returns true if the kernel may take queued entries at any moment, without a call. An entry
+    /// that it has not taken yet may then still be taken.
     pub(super) fn is_taken_from_by_a_thread(&self) -> bool {
         self.features.granted.sqpoll.is_some()
     }
 
-    /// What `io_uring_enter` has to be told besides; `None` when there is nothing to call it for:
-    /// the thread is awake and sees what is queued, and as much has completed as is waited for.
+    /// Returns further flags of `io_uring_enter`; `None` if no call is needed: the thread is awake
+    /// and sees the queue, and enough bios have completed.
     pub(super) fn call_flags(&mut self, want: u32) -> Option<u32> {
         if !self.is_taken_from_by_a_thread() {
             return Some(0);
@@ -40,19 +41,19 @@ impl Ring {
         if queue.need_wakeup() {
             return Some(EnterFlags::SQ_WAKEUP.bits());
         }
-        // Completions that found no room are put into the queue by a call.
+        // A call moves completions that found no room into the queue.
         let has_overflown = queue.cq_overflow();
         drop(queue);
         (has_overflown || self.ring.completion().len() < want as usize).then_some(0)
     }
 
-    /// Whether this thread has to look for completions: nobody else does.
+    /// Returns true if this thread has to poll for completions.
     pub(super) fn is_looked_for(&self) -> bool {
         self.features.granted.iopoll && !self.is_taken_from_by_a_thread()
     }
 
-    /// Looks until `want` completions are there or the time is up. The kernel would look for as
-    /// long as it takes: it does not heed a time-out here.
+    /// Polls until `want` completions are there or the time is up. The kernel would poll without a
+    /// limit: it ignores a time-out here.
     pub(super) fn look(&mut self, want: u32, timeout: Option<Duration>) -> Result<(), Errno> {
         let started = Instant::now();
         loop {
@@ -65,10 +66,10 @@ impl Ring {
     }
 }
 
-/// `true` when the object of a bio is open with `O_DIRECT`.
+/// Returns true if the object of a bio is open with `O_DIRECT`.
 ///
 /// # Panics
-/// For an id that is not in use.
+/// Panics for an id that is not in use.
 #[must_use]
 pub fn is_direct(slab: &Slab, id: BioId) -> bool {
     object::is_direct(slab.spec(id).object)

@@ -1,0 +1,105 @@
+//! Files and buffers that are registered with a ring.
+
+use crate::buf::{IoBuf, Registration};
+use crate::errno::Errno;
+use crate::object::{ObjectHandle, OpenObject};
+use crate::uring::{Ring, errno_of};
+
+impl Ring {
+    /// Registers buffers with the kernel, which pins them once instead of for each bio. Once per
+    /// ring.
+    ///
+    /// # Errors
+    /// Fails with `ENOMEM` past RLIMIT_MEMLOCK, and `EBUSY` if buffers are registered already;
+    /// nothing changes then.
+    pub fn register_buffers(&mut self, buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
+        if !self.features.granted.registered_buffers {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let count = u16::try_from(buffers.len()).map_err(|_| Errno::EINVAL)?;
+        let iovecs: Vec<libc::iovec> = buffers
+            .iter()
+            .map(|buf| libc::iovec { iov_base: buf.as_raw().cast(), iov_len: buf.mapped() })
+            .collect();
+        // SAFETY: the kernel pins the pages of each mapping itself; a mapping that goes away later
+        // leaves the pinned pages to the ring alone, so no other owner of that memory is ever
+        // written to.
+        let registered = unsafe { self.ring.submitter().register_buffers(&iovecs) };
+        if let Err(error) = registered {
+            // Earlier registrations stay in force.
+            self.features.granted.registered_buffers = self.features.buffers > 0;
+            return Err(errno_of(&error));
+        }
+        self.features.buffers = count;
+        for (index, buf) in (0..count).zip(buffers.iter_mut()) {
+            buf.set_registration(Registration { ring: self.serial, index });
+        }
+        Ok(())
+    }
+
+    /// Puts a file into the ring's table; bios of that object skip the descriptor look-up from then
+    /// on. The ring keeps the file open until [`Ring::unregister_file`] or its own end. One that is
+    /// in the table already stays there.
+    ///
+    /// # Errors
+    /// Fails with `ENOSPC` if the table is full, `EOPNOTSUPP` if the kernel granted none, `EBADF`
+    /// for a simulated disk; nothing changes then.
+    pub fn register_file(&mut self, object: &OpenObject) -> Result<(), Errno> {
+        if !self.features.granted.registered_files {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if object.file().is_none() {
+            return Err(Errno::EBADF);
+        }
+        if self.files.contains(&Some(object.handle())) {
+            return Ok(());
+        }
+        self.clear_slots();
+        let slot = self.files_owned.iter().position(Option::is_none).ok_or(Errno::ENOSPC)?;
+        self.update_file(slot, object.handle().raw_fd())?;
+        self.files[slot] = Some(object.handle());
+        self.files_owned[slot] = Some(object.clone());
+        self.files_used = self.files_used.max(slot + 1);
+        Ok(())
+    }
+
+    /// Removes a file from the table.
+    pub fn unregister_file(&mut self, object: &OpenObject) {
+        for file in &mut self.files {
+            if *file == Some(object.handle()) {
+                *file = None;
+            }
+        }
+        self.clear_slots();
+    }
+
+    /// Empties the slots of removed files, as soon as nothing in the submission queue names them. A
+    /// slot that the kernel does not clear keeps its file.
+    pub(super) fn clear_slots(&mut self) {
+        let is_left = |(file, owned): (&Option<ObjectHandle>, &Option<OpenObject>)| {
+            file.is_none() && owned.is_some()
+        };
+        if !self.files.iter().zip(&self.files_owned).any(is_left) {
+            return;
+        }
+        if self.sq_len() > 0 {
+            // Entries that are not taken now leave the slots to a later call.
+            self.enter(0, None).unwrap_or(());
+            if self.sq_len() > 0 {
+                return;
+            }
+        }
+        for slot in 0..self.files.len() {
+            let is_left = is_left((&self.files[slot], &self.files_owned[slot]));
+            if is_left && self.update_file(slot, -1).is_ok() {
+                self.files_owned[slot] = None;
+            }
+        }
+    }
+
+    fn update_file(&self, slot: usize, fd: i32) -> Result<(), Errno> {
+        let slot = u32::try_from(slot).map_err(|_| Errno::EINVAL)?;
+        let updated = self.ring.submitter().register_files_update(slot, &[fd]);
+        updated.map(|_| ()).map_err(|error| errno_of(&error))
+    }
+}
