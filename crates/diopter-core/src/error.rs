@@ -51,11 +51,8 @@ impl fmt::Display for SetupError {
     }
 }
 
-impl std::error::Error for SetupError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.errno)
-    }
-}
+// No `source`: the message has the errno.
+impl std::error::Error for SetupError {}
 
 /// Why a request was refused before anything of it was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,11 +307,8 @@ impl fmt::Display for IoError {
     }
 }
 
-impl std::error::Error for IoError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.errno)
-    }
-}
+// No `source`: the message has the errno, and what is wrong with an image.
+impl std::error::Error for IoError {}
 
 /// A request was refused, or failed after it was admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]

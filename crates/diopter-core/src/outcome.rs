@@ -242,7 +242,8 @@ impl Route {
     }
 }
 
-/// When a request passed its stages. Zero stamps for a request that was not timed.
+/// The times at which a request passed its stages, by the clock of its engine. A stage that it
+/// never reached has 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
     /// Admitted.

@@ -1,6 +1,8 @@
 //! What a caller asks (`Request`) and gets back (`FinishedRequest`). No kernel types but the
 //! memory.
 
+use std::fmt;
+
 use diopter_os::{IoBuf, RwFlags};
 
 use crate::error::{AdmitError, IoError};
@@ -100,6 +102,15 @@ pub struct Refused {
     pub request: Request,
 }
 
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+// No `source`: the message is that of `error`.
+impl std::error::Error for Refused {}
+
 /// Everything there is to know of a finished request.
 #[derive(Debug)]
 pub struct FinishedRequest {
@@ -118,6 +129,6 @@ pub struct FinishedRequest {
     pub outcome: Outcome,
     /// Which way the bytes went.
     pub route: Route,
-    /// When.
-    pub timing: Timing,
+    /// When it passed its stages; `None` if no clock was read for it.
+    pub timing: Option<Timing>,
 }

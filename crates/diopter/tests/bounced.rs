@@ -211,6 +211,6 @@ fn a_request_that_fits_a_buffer_is_one_bio() {
     let bench = bench(8 * MIB, Faults::NONE, 1);
     let memory = IoBuf::new(1 << 20).expect("memory");
     let finished = bench.run(Request::read(START, memory));
-    let timing = finished.timing;
+    let timing = finished.timing.unwrap();
     assert_eq!(timing.reaped.since(timing.submitted), MIB, "the time of one bio");
 }

@@ -458,7 +458,9 @@ impl Core {
         self.pool.keep(bounce);
         match what {
             What::Result(mut finished, target) => {
-                finished.timing.finished = self.backend.now();
+                if let Some(timing) = &mut finished.timing {
+                    timing.finished = self.backend.now();
+                }
                 if !self.table[place].is_discarded {
                     let target = target.as_ref().map(Arc::downgrade);
                     return self.completer.returned.push_back((place, *finished, target));

@@ -209,7 +209,7 @@ fn deferred_results_come_out_of_wait_as_they_went_in() {
         for left in (0..REQUESTS_MAX).rev() {
             let done = bench.engine.wait(LONG).expect("there").expect("one more");
             assert!(done.memory.expect("comes back").iter().all(|byte| *byte == round));
-            assert!(done.timing.finished >= done.timing.reaped);
+            assert!(done.timing.unwrap().finished >= done.timing.unwrap().reaped);
             assert_eq!(bench.engine.in_flight(), usize::try_from(left).expect("small"));
         }
         assert!(bench.engine.wait(LONG).expect("there").is_none());

@@ -78,7 +78,7 @@ impl Bench {
         while self.now < end {
             let done = self.engine.wait(LONG).unwrap().expect("some are in flight");
             assert_eq!(done.result.map(|moved| moved.get()), Ok(self.bytes));
-            self.now = done.timing.reaped.0;
+            self.now = done.timing.unwrap().reaped.0;
             finished += 1;
             self.start(done.memory.unwrap());
         }
@@ -158,7 +158,7 @@ fn small_beside_large(depth: DepthPolicy) -> u64 {
         let done = bench.engine.wait(LONG).unwrap().expect("it comes back");
         if done.id == small {
             bench.finish();
-            return done.timing.reaped.since(done.timing.started);
+            return done.timing.unwrap().reaped.since(done.timing.unwrap().started);
         }
         bench.start(done.memory.unwrap());
     }

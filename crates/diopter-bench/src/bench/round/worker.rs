@@ -173,10 +173,8 @@ impl Worker {
         if let Err(error) = &done.result {
             return Err(error.to_string());
         }
-        let at = match done.timing.finished.0 {
-            0 => clock::now().0,
-            at => at,
-        };
+        let finished = done.timing.map(|timing| timing.finished.0).filter(|at| *at != 0);
+        let at = finished.unwrap_or_else(|| clock::now().0);
         count(&done, at);
         let memory = done.memory.ok_or("a request came back without its memory")?;
         Ok((memory, at))
@@ -237,10 +235,11 @@ impl Tally {
         tally.ios += 1;
         tally.bytes += moved;
         tally.short_ios += u64::from(moved < asked);
-        let timing = &done.timing;
-        tally.times.slat.record(timing.submitted.since(timing.started));
-        tally.times.clat.record(timing.reaped.since(timing.submitted));
-        tally.times.lat.record(at.saturating_sub(timing.started.0));
+        if let Some(timing) = &done.timing {
+            tally.times.slat.record(timing.submitted.since(timing.started));
+            tally.times.clat.record(timing.reaped.since(timing.submitted));
+            tally.times.lat.record(at.saturating_sub(timing.started.0));
+        }
         self.route.direct += done.route.direct;
         self.route.bounced += done.route.bounced;
         self.route.buffered += done.route.buffered;

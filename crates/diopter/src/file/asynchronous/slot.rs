@@ -11,7 +11,7 @@ use diopter_core::engine::abandoned::note_unseen;
 use diopter_core::engine::target::Target;
 use diopter_core::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind};
 use diopter_core::limits::{DEPARTED_SHARE, SPARE_SLOTS_MAX};
-use diopter_core::outcome::{Outcome, RangeState, Route, Timing};
+use diopter_core::outcome::{Outcome, RangeState, Route};
 use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use diopter_core::sync::{Arc, StaticMutex, lock_static};
 use diopter_core::units::{FileRange, to_u64};
@@ -354,7 +354,7 @@ fn ended(op: RequestOp, range: FileRange, error: IoError, state: RangeState) -> 
         result: Err(error),
         outcome: Outcome::whole(range, state),
         route: Route::default(),
-        timing: Timing::default(),
+        timing: None,
     }
 }
 
