@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cp_support::*;
-use diopter::StripedFile;
+use diopter::layouts::StripedFile;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 
 const MIB: u64 = 1 << 20;

@@ -8,6 +8,7 @@ use crate::units::FileRange;
 
 /// What became of one range of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RangeState {
     /// Read, or written.
     Done,

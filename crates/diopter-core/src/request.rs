@@ -11,6 +11,7 @@ use crate::units::{Bytes, FileOffset, FileRange};
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RequestOp {
     /// Device to memory.
     Read,

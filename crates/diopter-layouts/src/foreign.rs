@@ -12,6 +12,7 @@ use crate::{ceph, lustre};
 
 /// The layout of a file that a distributed file system keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ForeignLayout {
     /// Of Lustre.
     Lustre(LustreLayout),

@@ -84,6 +84,7 @@ pub enum FileKind {
 
 /// Why a file gets no direct I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BufferedReason {
     /// tmpfs, ramfs or hugetlbfs: the page cache is all there is.
     MemoryFileSystem,
@@ -105,6 +106,7 @@ impl fmt::Display for BufferedReason {
 
 /// How far O_DIRECT means direct I/O here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DirectSupport {
     /// Reads and writes.
     Full,

@@ -124,7 +124,7 @@ impl Sides {
         if self.buffers.is_empty() {
             let mut buffers = new_buffers();
             let mut borrowed: Vec<&mut IoBuf> = buffers.iter_mut().collect();
-            diopter::register_buffers_for_futures(&mut borrowed).expect("locked memory");
+            diopter::engine::register_buffers_for_futures(&mut borrowed).expect("locked memory");
             self.buffers = buffers;
         }
         self.file.register_for_futures().expect("room for a file");

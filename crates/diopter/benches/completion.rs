@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use diopter::{
-    Access, Blocks, CompletionPolicy, Engine, EngineOptions, File, IoBuf, Policies, Request,
-    Target, TargetRef,
-};
+use diopter::engine::CompletionPolicy;
+use diopter::{EngineOptions, File, IoBuf, Policies, Request};
 use diopter_core::backend::sim::{Disk, Null, World};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
 
 const DEPTH: usize = 64;

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use diopter::{DepthPolicy, Engine, EngineOptions, File, IoBuf, Policies, Request};
+use diopter::engine::DepthPolicy;
+use diopter::{Engine, EngineOptions, File, IoBuf, Policies, Request};
 use diopter_core::prng::Prng;
 use diopter_testkit::zram;
 

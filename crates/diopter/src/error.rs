@@ -4,10 +4,12 @@ use std::fmt;
 use std::io;
 
 use diopter_core::error::{
-    AdmitError, AdmitErrorKind, BackendError, ImageError, ImageErrorKind, IoError, IoErrorKind,
-    RequestError, SetupError,
+    AdmitError, AdmitErrorKind, BackendError, IoError, IoErrorKind, RequestError, SetupError,
 };
+#[cfg(feature = "images")]
+use diopter_core::error::{ImageError, ImageErrorKind};
 use diopter_core::request::Refused;
+#[cfg(feature = "layouts")]
 use diopter_layouts::error::{LayoutError, LayoutErrorKind};
 use diopter_os::Errno;
 
@@ -43,8 +45,10 @@ pub enum Error {
     /// The backend of an engine broke.
     Backend(BackendError),
     /// The layout of a striped file is unusable.
+    #[cfg(feature = "layouts")]
     Layout(LayoutError),
     /// An unmounted file system is unusable.
+    #[cfg(feature = "images")]
     Image(ImageError),
 }
 
@@ -57,7 +61,9 @@ impl Error {
             Error::Admit(error) => error.errno(),
             Error::Io(error) => error.errno,
             Error::Backend(error) => error.errno,
+            #[cfg(feature = "layouts")]
             Error::Layout(error) => error.errno(),
+            #[cfg(feature = "images")]
             Error::Image(error) => error.errno(),
         }
     }
@@ -77,7 +83,9 @@ impl Error {
                     | IoErrorKind::Permission
                     | IoErrorKind::Other
             ),
+            #[cfg(feature = "layouts")]
             Error::Layout(error) => matches!(error.kind, LayoutErrorKind::System(_)),
+            #[cfg(feature = "images")]
             Error::Image(error) => matches!(error.kind, ImageErrorKind::Io(_)),
         };
         is_kernels.then(|| self.errno().raw())
@@ -108,6 +116,7 @@ impl Error {
                 }
                 _ => kind_of(error.errno),
             },
+            #[cfg(feature = "layouts")]
             Error::Layout(error) => match error.kind {
                 LayoutErrorKind::NotAManifest
                 | LayoutErrorKind::Damaged(_)
@@ -115,6 +124,7 @@ impl Error {
                 | LayoutErrorKind::SealedSize { .. } => io::ErrorKind::InvalidData,
                 _ => kind_of(error.errno()),
             },
+            #[cfg(feature = "images")]
             Error::Image(error) => match error.kind {
                 ImageErrorKind::NotAnImage
                 | ImageErrorKind::Truncated
@@ -139,7 +149,9 @@ impl fmt::Display for Error {
             Error::Admit(error) => error.fmt(f),
             Error::Io(error) => error.fmt(f),
             Error::Backend(error) => error.fmt(f),
+            #[cfg(feature = "layouts")]
             Error::Layout(error) => error.fmt(f),
+            #[cfg(feature = "images")]
             Error::Image(error) => error.fmt(f),
         }
     }
@@ -153,7 +165,9 @@ impl std::error::Error for Error {
             Error::Admit(error) => error.source(),
             Error::Io(error) => error.source(),
             Error::Backend(error) => error.source(),
+            #[cfg(feature = "layouts")]
             Error::Layout(error) => error.source(),
+            #[cfg(feature = "images")]
             Error::Image(error) => error.source(),
         }
     }
@@ -199,12 +213,14 @@ impl From<BackendError> for Error {
     }
 }
 
+#[cfg(feature = "images")]
 impl From<ImageError> for Error {
     fn from(error: ImageError) -> Error {
         Error::Image(error)
     }
 }
 
+#[cfg(feature = "layouts")]
 impl From<LayoutError> for Error {
     fn from(error: LayoutError) -> Error {
         Error::Layout(error)
@@ -220,7 +236,7 @@ impl From<Error> for io::Error {
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "images", feature = "layouts"))]
 mod tests {
     use super::*;
     use diopter_core::error::FailedObject;

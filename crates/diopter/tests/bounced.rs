@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use diopter::{
-    Access, Blocks, Engine, Errno, FileRange, FinishedRequest, IoBuf, Policies, RangeState,
-    Request, Target, TargetRef,
-};
+use diopter::{Errno, FileRange, FinishedRequest, IoBuf, Policies, RangeState, Request};
 use diopter_core::backend::Checked;
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
 
 const MIB: u64 = 1 << 20;

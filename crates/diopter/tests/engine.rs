@@ -11,16 +11,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use altered::Altered;
+use diopter::engine::{BoundaryPolicy, DepthPolicy, ShortPolicy, SubmitPolicy};
 use diopter::{
-    Access, AdmitErrorKind, BackendError, Blocks, BoundaryPolicy, DepthPolicy, Engine, Errno,
-    FileRange, FinishedRequest, IoBuf, IoErrorKind, ObjectOffset, Policies, RangeOutcome,
-    RangeState, Request, ShortPolicy, SubmitPolicy, Target, TargetRef,
+    AdmitErrorKind, BackendError, Errno, FileRange, FinishedRequest, IoBuf, IoErrorKind, Policies,
+    RangeOutcome, RangeState, Request,
 };
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::backend::{Backend, Capabilities, Checked, Completions, LentBio, Wait};
 use diopter_core::clock::Nanos;
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
 use diopter_core::map::{Identity, Mapper, Table};
+use diopter_core::units::ObjectOffset;
 use diopter_os::{BioId, BioResult};
 use diopter_testkit::altered;
 

@@ -17,7 +17,8 @@ mod scripted;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use diopter::{File, StripedFile};
+use diopter::File;
+use diopter::layouts::StripedFile;
 use diopter_core::prng::Prng;
 use diopter_layouts::layout::{CreateOptions, OBJECT_ATTRIBUTE, ObjectPlace};
 use diopter_os::xattr;

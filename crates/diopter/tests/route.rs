@@ -5,12 +5,13 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-use diopter::{
-    Access, Blocks, Engine, EngineOptions, File, HybridCounters, IoBuf, OpenOptions, PlanQuery,
-    Policies, Request, RoutePolicy, StripedFile, Target, TargetRef, use_for_this_thread,
-};
+use diopter::engine::{HybridCounters, PlanQuery, RoutePolicy};
+use diopter::layouts::StripedFile;
+use diopter::{EngineOptions, File, IoBuf, OpenOptions, Policies, Request, use_for_this_thread};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::backend::{Checked, Port};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
 use diopter_core::stripe::Striping;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};

@@ -3,10 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use diopter::{
-    BackendKind, Engine, EngineOptions, IoBuf, MergePolicy, Policies, Request, RequestOp,
-    StripedFile, SubmitPolicy,
-};
+use diopter::engine::{MergePolicy, SubmitPolicy};
+use diopter::layouts::StripedFile;
+use diopter::{BackendKind, Engine, EngineOptions, IoBuf, Policies, Request, RequestOp};
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_testkit::{env, machine, slow_fuse};
 use slow_fuse::{BACKGROUND_MAX, REQUEST_BYTES_MAX, Seen, SlowMount};

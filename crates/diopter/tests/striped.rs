@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use altered::Altered;
+use diopter::engine::{DepthPolicy, MergePolicy, SubmitPolicy};
 use diopter::{
-    Access, AdmitErrorKind, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest, IoBuf,
-    MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy, Target, TargetRef,
+    AdmitErrorKind, Errno, FileRange, FinishedRequest, IoBuf, Policies, Preset, RangeState, Request,
 };
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, SimPort, World};
 use diopter_core::backend::{Checked, Port};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::stripe::Striping;
 use diopter_os::{BioResult, Op, OpenObject};
 use diopter_testkit::altered;

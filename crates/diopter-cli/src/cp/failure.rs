@@ -4,7 +4,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use diopter::{Errno, LayoutError};
+use diopter::Errno;
+use diopter::layouts::LayoutError;
 use diopter_bench::untrusted;
 
 use super::signals::Signal;

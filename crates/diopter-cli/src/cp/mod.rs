@@ -35,7 +35,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use diopter::{BackendKind, DepthPolicy, EngineOptions, Policies};
+use diopter::engine::DepthPolicy;
+use diopter::{BackendKind, EngineOptions, Policies};
 use diopter_bench::untrusted;
 
 use copier::Copier;

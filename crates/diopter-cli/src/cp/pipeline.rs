@@ -5,11 +5,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use diopter::engine::{BackendChoice, DepthReport};
 use diopter::{
-    BackendChoice, BackendError, DepthReport, Engine, EngineOptions, Errno, Error, File,
-    FileOffset, FinishedRequest, IoBuf, IoError, Progress, Request, RequestId, RequestOp, RwFlags,
-    SetupError,
+    BackendError, Engine, EngineOptions, Errno, Error, File, FileOffset, FinishedRequest, IoBuf,
+    IoError, Request, RequestId, RequestOp, RwFlags, SetupError,
 };
+use diopter_core::engine::depth::Progress;
 
 use super::content::next_data;
 use super::flow::{Flow, Flushing, Moved, Reading, Transfer, Writing, Zeros, length_of};
@@ -182,7 +183,7 @@ impl Pipeline {
             match finished.op {
                 RequestOp::Read => self.take_read(flow, finished)?,
                 RequestOp::Write => self.take_write(flow, finished)?,
-                RequestOp::SyncData | RequestOp::SyncAll => {
+                _ => {
                     take_flush(flow, finished)?;
                     watch(Milestone::Flushed(flow.flushed));
                 }

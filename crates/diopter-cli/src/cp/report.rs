@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use diopter::DepthReport;
+use diopter::engine::DepthReport;
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use diopter::{File, StripedFile};
+use diopter::File;
+use diopter::layouts::StripedFile;
 use diopter_layouts::layout::Layout;
 use diopter_os::file::FileKind;
 

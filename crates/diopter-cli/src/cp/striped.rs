@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use diopter::{Errno, File, LayoutError, StripedFile};
+use diopter::layouts::{LayoutError, StripedFile};
+use diopter::{Errno, File};
 use diopter_layouts::layout::{Layout, ObjectKind};
 
 use super::copier::Copier;

@@ -2,7 +2,8 @@
 //! that open: what moves most bytes, with as few as do. Nothing is measured here but what a
 //! transfer tells.
 
-use diopter::{DepthController, DepthReport, Progress};
+use diopter::engine::DepthReport;
+use diopter_core::engine::depth::{DepthController, Progress};
 
 use super::shape::Shape;
 

@@ -6,8 +6,9 @@ mod name;
 
 use std::path::{Path, PathBuf};
 
+use diopter::images::{Image, ImageError, ImageErrorKind};
 use diopter::probe::probe;
-use diopter::{BackendKind, Error, File, FileRange, Image, ImageError, ImageErrorKind, SetupError};
+use diopter::{BackendKind, Error, File, FileRange, SetupError};
 use diopter_images::image::walk::ExtentWalk;
 use diopter_images::image::{Node, NodeKind, Use};
 

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use diopter::{File, StripedFile};
+use diopter::File;
+use diopter::layouts::StripedFile;
 
 use crate::guest_support;
 use crate::steps::{DURABLE, OBJECTS, STRIPED, Step, WIDE, name_of, name_of_clone, steps};

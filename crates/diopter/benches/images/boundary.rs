@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use diopter::{
-    BoundaryPolicy, EngineOptions, File, Image, IoBuf, OpenOptions, PlanQuery, Policies,
-};
+use diopter::engine::{BoundaryPolicy, PlanQuery};
+use diopter::images::Image;
+use diopter::{EngineOptions, File, IoBuf, OpenOptions, Policies};
 
 use crate::machine::{Dir, run as command};
 use crate::meter::{Usage, measure, median};

@@ -43,7 +43,7 @@ const FINDINGS_MAX: usize = 16;
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let image = diopter::Image::open("disk.img")?;
+/// let image = diopter::images::Image::open("disk.img")?;
 /// let file = image.file(b"/var/log/messages")?;
 /// let mut head = [0; 100];
 /// file.read_at(&mut head, 0)?;
@@ -119,7 +119,7 @@ impl Image {
         }
         // An exclusive open fails while the device is mounted or held.
         let writes = access.write && purpose == Purpose::Use;
-        let exclusive = options.clone().exclusive(access.write).striped(false);
+        let exclusive = options.clone().exclusive(access.write);
         let options = exclusive.write(writes);
         let opened = options.open_sys(path)?;
         if access.write && !writes {
@@ -229,7 +229,13 @@ impl Image {
             .with_device_limits(self.inner.device_limits);
         let facts = Facts { direct, ..*facts };
         let objects = Box::new([Arc::clone(&self.inner.object)]);
-        let inner = Inner { target: Arc::new(target), objects, layout: None, facts };
+        let inner = Inner {
+            target: Arc::new(target),
+            objects,
+            #[cfg(feature = "layouts")]
+            layout: None,
+            facts,
+        };
         Ok(File { inner: Arc::new(inner) })
     }
 }

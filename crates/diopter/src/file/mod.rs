@@ -2,13 +2,17 @@
 //! second I/O path.
 
 mod asynchronous;
+mod cursor;
+#[cfg(feature = "images")]
 mod image;
 mod in_flight;
 
 mod options;
 mod reader;
+#[cfg(feature = "layouts")]
 mod striped;
 
+use std::fs::Metadata;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
@@ -28,6 +32,7 @@ use diopter_core::limits::{GATE_WAIT_MAX, WAIT_SLICE};
 use diopter_core::plan::{Plan, PlanQuery};
 use diopter_core::policy::MergePolicy;
 use diopter_core::request::{Refused, Request, RequestOp};
+#[cfg(feature = "layouts")]
 use diopter_core::stripe::Striping;
 use diopter_core::sync::Arc;
 use diopter_core::units::{FileOffset, FileRange, to_u64, to_usize};
@@ -39,13 +44,16 @@ use crate::error::{Error, Result};
 #[cfg(feature = "tokio")]
 pub use asynchronous::register_buffers_for_futures;
 pub use asynchronous::{AsyncDriver, RequestFuture, SyncFuture, TransferFuture, use_for_futures};
+pub use cursor::FileCursor;
+#[cfg(feature = "images")]
 pub use image::Image;
 pub use in_flight::InFlight;
 pub use options::OpenOptions;
 pub use reader::{ReaderOptions, SequentialReader};
-pub use std::fs::Metadata;
+#[cfg(feature = "layouts")]
 pub use striped::StripedFile;
 
+#[cfg(feature = "layouts")]
 use striped::SharedLayout;
 
 /// A file or block device, open for direct I/O at any offset, with any length, from any address.
@@ -63,6 +71,7 @@ struct Inner {
     /// Where its bytes are: the file itself, or the objects of a striped one.
     objects: Box<[Arc<LocalObject>]>,
     /// What makes it a striped file.
+    #[cfg(feature = "layouts")]
     layout: Option<SharedLayout>,
     facts: Facts,
 }
@@ -231,7 +240,7 @@ impl File {
     /// striped; for errors of queued requests. Errors of other calls have it already.
     #[must_use]
     pub fn name_object(&self, error: IoError) -> IoError {
-        if let Some(striping) = self.striping()
+        if let Some(striping) = self.inner.target.striping()
             && !error.range.is_empty()
         {
             let (object, at) = striping.locate(FileOffset::new(error.range.start()));
@@ -355,11 +364,12 @@ impl File {
     #[must_use]
     pub fn kind(&self) -> FileKind {
         // The object of a file with a size of its own is what the file lies in.
-        let is_file = self.inner.layout.is_some() || self.inner.target.size_fixed().is_some();
+        let is_file = self.inner.is_striped() || self.inner.target.size_fixed().is_some();
         if is_file { FileKind::Regular } else { self.inner.objects[0].kind() }
     }
 
-    /// How a striped file is dealt out to its objects; `None` for any other file.
+    /// Returns how a striped file is dealt out to its objects; `None` for any other file.
+    #[cfg(feature = "layouts")]
     #[must_use]
     pub fn striping(&self) -> Option<Striping> {
         self.inner.target.striping()
@@ -452,9 +462,25 @@ fn full(range: FileRange) -> AdmitError {
 }
 
 impl Inner {
-    /// What the path named: the file, or the manifest.
+    /// The file that the path named: the file itself, or the manifest of a striped one.
     fn named(&self) -> &std::fs::File {
-        self.layout.as_ref().map_or_else(|| self.objects[0].file(), SharedLayout::file)
+        #[cfg(feature = "layouts")]
+        if let Some(layout) = &self.layout {
+            return layout.file();
+        }
+        self.objects[0].file()
+    }
+
+    /// Returns true if the file was opened by a manifest.
+    #[cfg(feature = "layouts")]
+    fn is_striped(&self) -> bool {
+        self.layout.is_some()
+    }
+
+    #[cfg(not(feature = "layouts"))]
+    #[expect(clippy::unused_self, reason = "the same signature with and without the feature")]
+    fn is_striped(&self) -> bool {
+        false
     }
 
     fn drain(&self) {
@@ -481,6 +507,8 @@ impl AsFd for File {
     }
 }
 
+/// For the engine of `diopter-core`, which the tests and tools of this workspace use directly.
+#[doc(hidden)]
 impl AsRef<Arc<Target>> for File {
     fn as_ref(&self) -> &Arc<Target> {
         &self.inner.target
@@ -501,7 +529,7 @@ impl std::fmt::Debug for File {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("File")
             .field("fd", &self.inner.named())
-            .field("striping", &self.striping())
+            .field("striping", &self.inner.target.striping())
             .field("alignment", &self.inner.facts.alignment)
             .finish_non_exhaustive()
     }

@@ -11,18 +11,22 @@ use diopter_core::inodes::{InodeKey, gate_of};
 use diopter_core::map::Identity;
 use diopter_core::policy::RoutePolicy;
 use diopter_core::sync::Arc;
+#[cfg(feature = "layouts")]
 use diopter_layouts::layout::Layout;
 use diopter_os::file::{self, BufferedReason, DirectSupport, FileKind, OpenedFile};
 use diopter_os::{Errno, RwFlags};
 
 use crate::error::Result;
-use crate::file::{Facts, File, Inner, striped};
+#[cfg(feature = "layouts")]
+use crate::file::striped;
+use crate::file::{Facts, File, Inner};
 
 /// Options for opening a [`File`]; every one is off at first.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub(super) sys: file::OpenOptions,
     pub(super) access: Access,
+    #[cfg(feature = "layouts")]
     striped: bool,
 }
 
@@ -37,7 +41,12 @@ impl OpenOptions {
     #[must_use]
     pub fn new() -> OpenOptions {
         let sys = file::OpenOptions { read: false, mode: 0o666, ..file::OpenOptions::default() };
-        OpenOptions { sys, access: Access::default(), striped: false }
+        OpenOptions {
+            sys,
+            access: Access::default(),
+            #[cfg(feature = "layouts")]
+            striped: false,
+        }
     }
 
     /// For reading.
@@ -155,6 +164,7 @@ impl OpenOptions {
     /// option; to recognize a manifest, a regular file of at most 16 MiB is read up to its 22nd
     /// byte. A manifest needs its mark (`layout::MANIFEST_ATTRIBUTE`): a file that only has the
     /// content of one is refused. For writing only, nothing is read and the mark alone decides.
+    #[cfg(feature = "layouts")]
     #[must_use]
     pub fn striped(mut self, striped: bool) -> OpenOptions {
         self.striped = striped;
@@ -168,8 +178,11 @@ impl OpenOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
         let opened = self.open_sys(path)?;
-        let may_be_striped = self.striped && !self.sys.create_new;
-        if may_be_striped && striped::is_manifest_in(&opened, self.access.read) {
+        #[cfg(feature = "layouts")]
+        if self.striped
+            && !self.sys.create_new
+            && striped::is_manifest_in(&opened, self.access.read)
+        {
             return striped::open(self, Layout::open_marked(path)?);
         }
         self.check_strict(opened.direct, Some(path))?;
@@ -181,6 +194,7 @@ impl OpenOptions {
     }
 
     /// A descriptor as a file; what it was opened for is the caller's word.
+    #[cfg(feature = "images")]
     pub(super) fn take_descriptor(&self, fd: OwnedFd) -> Result<File> {
         let opened = file::inspect(fd)
             .map_err(|failure| SetupError::new(failure.what, None, failure.errno, ""))?;
@@ -188,7 +202,8 @@ impl OpenOptions {
         Ok(self.assemble(opened, self.writes()))
     }
 
-    /// Whether opening may make or cut the file.
+    /// Returns true if opening may make or truncate the file.
+    #[cfg(feature = "images")]
     pub(super) fn changes_file(&self) -> bool {
         self.sys.create || self.sys.create_new || self.sys.truncate
     }
@@ -224,7 +239,7 @@ impl OpenOptions {
         let what = match reason {
             BufferedReason::MemoryFileSystem => "a memory file system has no direct I/O: open",
             BufferedReason::RefusedByOpen => "this file system refuses O_DIRECT: open",
-            BufferedReason::StatxSaysNo => "this file has no direct I/O: open",
+            _ => "this file has no direct I/O: open",
         };
         let (path, remedy) = (path.map(Path::to_owned), "open it without strict");
         Err(SetupError::new(what, path, Errno::EOPNOTSUPP, remedy).into())
@@ -255,7 +270,14 @@ impl OpenOptions {
         // The gate is found now, so that opening, not the first write, pays for it.
         target.gate();
         let objects = Box::new([object]);
-        File { inner: Arc::new(Inner { target, objects, layout: None, facts }) }
+        let inner = Inner {
+            target,
+            objects,
+            #[cfg(feature = "layouts")]
+            layout: None,
+            facts,
+        };
+        File { inner: Arc::new(inner) }
     }
 }
 
@@ -263,7 +285,7 @@ pub(super) fn directness_of(direct: DirectSupport) -> Directness {
     match direct {
         DirectSupport::Full => Directness::Full,
         DirectSupport::ReadsOnly => Directness::ReadsOnly,
-        DirectSupport::None(_) => Directness::None,
+        _ => Directness::None,
     }
 }
 

@@ -14,7 +14,7 @@ use diopter_os::IoBuf;
 use diopter_os::buf::Pages;
 
 use crate::error::{Error, Result};
-use crate::file::{File, InFlight};
+use crate::file::{File, InFlight, cursor};
 
 /// Bytes of one request once the reading is known to be sequential: a huge page, which is one
 /// segment for the device.
@@ -153,7 +153,8 @@ impl File {
     #[must_use]
     pub fn reader_with(&self, offset: u64, options: ReaderOptions) -> SequentialReader {
         let unit = self.inner.target.blocks.read.max(UNIT_BYTES);
-        let stripe = self.striping().map_or(0, |it| it.stripe_size() * to_u64(it.object_count()));
+        let striping = self.inner.target.striping();
+        let stripe = striping.map_or(0, |it| it.stripe_size() * to_u64(it.object_count()));
         let (requests, buffer_bytes) = options.resolve(unit, stripe);
         SequentialReader {
             file: self.clone(),
@@ -409,14 +410,7 @@ impl Read for SequentialReader {
 impl Seek for SequentialReader {
     /// Forgets what was read ahead, also when it goes nowhere.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let (base, by) = match to {
-            SeekFrom::Start(offset) => (offset, 0),
-            SeekFrom::End(by) => (self.file.size()?, by),
-            SeekFrom::Current(by) => (self.at, by),
-        };
-        let to = base.checked_add_signed(by).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "a seek to before byte 0, or past 2^64")
-        })?;
+        let to = cursor::resolve(&self.file, self.at, to)?;
         self.forget();
         self.at = to;
         Ok(to)

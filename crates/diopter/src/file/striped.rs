@@ -32,14 +32,14 @@ use crate::file::{Facts, File, Inner, OpenOptions};
 /// or whole devices. It is a [`File`]; what is only a striped file's is here.
 ///
 /// ```
-/// use diopter::layout::{CreateOptions, ObjectPlace};
+/// use diopter::layouts::{CreateOptions, ObjectPlace, StripedFile};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let directory = tempfile::tempdir()?;
 /// let places = [(); 4].map(|()| ObjectPlace::Directory(directory.path().into()));
 /// let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
-/// let wide = diopter::StripedFile::create(directory.path().join("dataset.dio"), &options)?;
+/// let wide = StripedFile::create(directory.path().join("dataset.dio"), &options)?;
 /// wide.write_all_at(&vec![7; 10 << 20], 1)?;
-/// let same = diopter::StripedFile::open(directory.path().join("dataset.dio"))?;
+/// let same = StripedFile::open(directory.path().join("dataset.dio"))?;
 /// assert_eq!(same.size()?, 1 + (10 << 20));
 /// # Ok(())
 /// # }
@@ -170,7 +170,8 @@ impl Deref for StripedFile {
     }
 }
 
-/// For `Engine::start`, as a [`File`].
+/// As of a [`File`].
+#[doc(hidden)]
 impl AsRef<Arc<Target>> for StripedFile {
     fn as_ref(&self) -> &Arc<Target> {
         self.0.as_ref()
@@ -184,22 +185,22 @@ impl File {
     /// path leads to it. Metadata and descriptor are those of the first object.
     ///
     /// ```
-    /// use diopter::layout::{CreateOptions, Layout, ObjectPlace};
+    /// use diopter::layouts::{CreateOptions, Layout, ObjectPlace, StripedFile};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("dataset.dio");
     /// # let places = [(); 2].map(|()| ObjectPlace::Directory(directory.path().into()));
     /// # let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
-    /// # diopter::StripedFile::create(&path, &options)?.write_all_at(b"old", 0)?;
+    /// # StripedFile::create(&path, &options)?.write_all_at(b"old", 0)?;
     /// let mut layout = Layout::open(&path)?;
     /// let mut replacement = layout.replace()?;
     /// let objects = replacement.take_objects();
     /// let new = diopter::File::of_new_objects(replacement.manifest(), objects);
     /// new.write_all_at(b"other", 0)?;
-    /// assert_eq!(diopter::StripedFile::open(&path)?.size()?, 3);
+    /// assert_eq!(StripedFile::open(&path)?.size()?, 3);
     /// drop(new);
     /// assert!(replacement.commit()?.is_empty(), "all old objects could be removed");
-    /// assert_eq!(diopter::StripedFile::open(&path)?.size()?, 5);
+    /// assert_eq!(StripedFile::open(&path)?.size()?, 5);
     /// # Ok(())
     /// # }
     /// ```

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use diopter::{File, Image, StripedFile};
+use diopter::File;
+use diopter::images::Image;
+use diopter::layouts::StripedFile;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use futures::future::join_all;
 

@@ -7,10 +7,10 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use diopter::{
-    AdmitErrorKind, Completion, CompletionPlace, CompletionPolicy, CompletionReason, Engine,
-    FinishedRequest, Request, TargetRef,
-};
+use diopter::engine::{CompletionPlace, CompletionPolicy, CompletionReason};
+use diopter::{AdmitErrorKind, Completion, FinishedRequest, Request};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::TargetRef;
 use diopter_core::limits::{COMPLETION_BUDGET, REQUESTS_MAX};
 
 use crate::bench::{Bench, LONG, MIB, memory};

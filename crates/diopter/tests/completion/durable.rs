@@ -1,6 +1,7 @@
 //! What a durable write flushes, and what is told when a flush fails.
 
-use diopter::{CompletionPolicy, Errno, RangeState, Request, RwFlags};
+use diopter::engine::CompletionPolicy;
+use diopter::{Errno, RangeState, Request, RwFlags};
 use diopter_core::prng::Prng;
 
 use crate::bench::{Bench, MIB, Shape, memory};

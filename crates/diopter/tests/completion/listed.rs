@@ -4,10 +4,13 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::thread;
 
+use diopter::engine::{CompletionPlace, CompletionPolicy, CompletionReason};
 use diopter::{
-    Completion, CompletionPlace, CompletionPolicy, CompletionReason, Engine, EngineOptions, Errno,
-    File, FinishedRequest, IoBuf, Policies, RangeState, Request, RwFlags,
+    Completion, EngineOptions, Errno, File, FinishedRequest, IoBuf, Policies, RangeState, Request,
+    RwFlags,
 };
+
+use diopter_core::engine::Engine;
 
 use crate::bench::{Bench, LONG, MIB, Shape, finish, memory};
 

@@ -1,6 +1,7 @@
 //! What a write is told as that runs out of space after an earlier attempt.
 
-use diopter::{CompletionPolicy, Errno, RangeState, Request, RwFlags};
+use diopter::engine::CompletionPolicy;
+use diopter::{Errno, RangeState, Request, RwFlags};
 
 use crate::bench::{Bench, MIB, Shape, memory};
 

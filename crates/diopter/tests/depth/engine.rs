@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::{
-    Access, Blocks, DepthPolicy, DepthReason, DepthReport, Engine, IoBuf, Policies, RangeState,
-    Request, RequestId, Target, TargetRef,
-};
+use diopter::engine::{DepthPolicy, DepthReason, DepthReport};
+use diopter::{IoBuf, Policies, RangeState, Request, RequestId};
 use diopter_core::backend::sim::performance::{Cliff, Performance};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::backend::{Checked, Port};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
 use diopter_core::stripe::Striping;
 

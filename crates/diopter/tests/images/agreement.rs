@@ -3,9 +3,11 @@
 
 use std::path::Path;
 
+use diopter::engine::BoundaryPolicy;
+use diopter::images::Image;
 use diopter::{
-    BackendKind, BoundaryPolicy, Engine, EngineOptions, Errno, File, Image, IoBuf, OpenOptions,
-    Policies, Request, use_for_this_thread,
+    BackendKind, Engine, EngineOptions, Errno, File, IoBuf, OpenOptions, Policies, Request,
+    use_for_this_thread,
 };
 use diopter_core::prng::Prng;
 

@@ -5,9 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use diopter::engine::PlanQuery;
+use diopter::images::{Image, ImageErrorKind};
 use diopter::{
-    BackendKind, Engine, EngineOptions, Errno, Error, File, FinishedRequest, Image, ImageErrorKind,
-    IoBuf, IoError, IoErrorKind, OpenOptions, PlanQuery, Policies, RangeState, Request,
+    BackendKind, Engine, EngineOptions, Errno, Error, File, FinishedRequest, IoBuf, IoError,
+    IoErrorKind, OpenOptions, Policies, RangeState, Request,
 };
 
 use crate::agreement::BOUNDARIES;

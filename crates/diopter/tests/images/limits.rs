@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use diopter::{BoundaryPolicy, File, Image, IoBuf, OpenOptions, Plan, PlanQuery, Policies};
+use diopter::engine::{BoundaryPolicy, Plan, PlanQuery};
+use diopter::images::Image;
+use diopter::{File, IoBuf, OpenOptions, Policies};
 use diopter_core::bio::EndedBy;
 
 use crate::env;
@@ -274,7 +276,7 @@ fn the_completion_of_a_write_is_told_by_the_files_own_blocks() {
     let length = u64::try_from(story.content.len()).unwrap();
     // The image is sparse, and its cache is not the file's.
     let kernels =
-        Policies { completion: diopter::CompletionPolicy::Linux7_0, ..Policies::default() };
+        Policies { completion: diopter::engine::CompletionPolicy::Linux7_0, ..Policies::default() };
     let last = length - 4096;
     let told = |offset| plan(&file, true, (offset, 4096), kernels).completion;
     let image = fs::File::open(&story.image).unwrap();

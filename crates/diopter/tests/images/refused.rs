@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use diopter::{
-    Errno, Error, File, Image, ImageErrorKind, IoErrorKind, OpenOptions, Result, RoutePolicy,
-};
+use diopter::engine::RoutePolicy;
+use diopter::images::{Image, ImageErrorKind};
+use diopter::{Errno, Error, File, IoErrorKind, OpenOptions, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::agreement::BOUNDARIES;

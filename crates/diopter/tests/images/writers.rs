@@ -4,7 +4,8 @@ use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use diopter::{BackendKind, EngineOptions, Image, OpenOptions, use_for_this_thread};
+use diopter::images::Image;
+use diopter::{BackendKind, EngineOptions, OpenOptions, use_for_this_thread};
 use diopter_core::prng::Prng;
 
 use crate::env;

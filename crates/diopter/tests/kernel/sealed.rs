@@ -6,7 +6,8 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use diopter::{AdmitErrorKind, Errno, Error, File, IoBuf, LayoutErrorKind, Request, StripedFile};
+use diopter::layouts::{LayoutErrorKind, StripedFile};
+use diopter::{AdmitErrorKind, Errno, Error, File, IoBuf, Request};
 use diopter_layouts::layout::{Layout, OBJECT_ATTRIBUTE};
 use diopter_os::space::sync_file_range_wait;
 
@@ -41,7 +42,7 @@ fn is_sealed(path: &Path) -> bool {
     Layout::open(path).unwrap().manifest().is_sealed()
 }
 
-fn refusal(path: &Path) -> diopter::LayoutError {
+fn refusal(path: &Path) -> diopter::layouts::LayoutError {
     match as_it_is().read(true).open(path) {
         Err(Error::Layout(error)) => error,
         other => panic!("{other:?}"),

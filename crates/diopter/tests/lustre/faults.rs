@@ -1,8 +1,7 @@
 //! What a fault on one object does to a request, and to the next; on the simulator.
 
-use diopter::{
-    Errno, FinishedRequest, MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy,
-};
+use diopter::engine::{MergePolicy, SubmitPolicy};
+use diopter::{Errno, FinishedRequest, Policies, Preset, RangeState, Request};
 use diopter_os::Op;
 
 use super::MIB;

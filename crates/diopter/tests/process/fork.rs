@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use diopter::engine::CompletionPolicy;
 use diopter::{
-    BackendKind, Completion, CompletionPolicy, Engine, EngineOptions, File, InFlight, IoBuf,
-    Policies, Request, use_for_this_thread,
+    BackendKind, Completion, Engine, EngineOptions, File, InFlight, IoBuf, Policies, Request,
+    use_for_this_thread,
 };
 use diopter_os::testing::{fork, mapped_bytes};
 
@@ -222,7 +223,7 @@ fn a_child_uses_the_same_striped_file() {
         let home = dir.file().with_file_name("");
         let objects = vec![ObjectPlace::Dir(home); 3];
         let options = CreateOptions { objects, stripe_size: 16 << 10, ..CreateOptions::default() };
-        let Ok(striped) = diopter::StripedFile::create(dir.file(), &options) else {
+        let Ok(striped) = diopter::layouts::StripedFile::create(dir.file(), &options) else {
             return diopter_os::testing::print_skip(
                 "xattr: no user attributes in the target directory",
             );

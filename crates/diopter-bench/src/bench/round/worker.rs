@@ -5,12 +5,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter::{
-    DepthPolicy, Engine, File, FinishedRequest, Image, IoBuf, OpenOptions, Policies, Request,
-    UringOptions,
-};
+use diopter::engine::{DepthPolicy, UringOptions};
+use diopter::images::Image;
+use diopter::{File, FinishedRequest, IoBuf, OpenOptions, Policies, Request};
 use diopter_core::backend::{Backend, BackendKind, Ladder};
 use diopter_core::completion::CompletionPlace;
+use diopter_core::engine::Engine;
 use diopter_core::prng::Prng;
 use diopter_core::{clock, limits};
 
@@ -205,7 +205,7 @@ fn open(place: &Place, order: &RoundOrder) -> Result<File, String> {
         _ => options,
     };
     if !job.is_direct {
-        options = options.route(diopter::RoutePolicy::Buffered);
+        options = options.route(diopter::engine::RoutePolicy::Buffered);
     }
     let opened = match place {
         Place::File(path) => options.open(path),

@@ -8,9 +8,9 @@ mod text;
 
 use std::path::PathBuf;
 
+use diopter::engine::{BackendChoice, Plan, PlanQuery};
 use diopter::{
-    AdmitErrorKind, BackendChoice, BackendKind, Engine, EngineOptions, Errno, Error, File, Plan,
-    PlanQuery, Policies, Preset,
+    AdmitErrorKind, BackendKind, Engine, EngineOptions, Errno, Error, File, Policies, Preset,
 };
 
 use crate::args::Operation;

@@ -8,8 +8,9 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
+use diopter::BackendKind;
+use diopter::layouts::StripedFile;
 use diopter::probe::probe;
-use diopter::{BackendKind, StripedFile};
 
 use crate::cmd;
 use crate::confine::{self, Allowed};

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use diopter::layouts::LayoutError;
 use diopter::probe::{DirectFacts, Probe, probe};
-use diopter::{BackendKind, File, LayoutError};
+use diopter::{BackendKind, File};
 use diopter_layouts::layout::{Layout, Object, ObjectKind};
 
 use super::document::{self, Name, PageCache, ProbedObject};

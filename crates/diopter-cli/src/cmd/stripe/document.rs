@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use diopter::LayoutError;
+use diopter::layouts::LayoutError;
 use diopter_layouts::layout::{Layout, Object, ObjectKind};
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -7,7 +7,7 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-use diopter::LayoutError;
+use diopter::layouts::LayoutError;
 use diopter_layouts::layout;
 use diopter_layouts::layout::{Layout, ObjectPlace};
 

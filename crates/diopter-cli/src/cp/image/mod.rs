@@ -9,7 +9,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use diopter::{Error, File, FileRange, ImageError};
+use diopter::images::ImageError;
+use diopter::{Error, File, FileRange};
 use diopter_images::image::{NodeKind, Use};
 use diopter_os::space;
 use rustix::fs::Mode;

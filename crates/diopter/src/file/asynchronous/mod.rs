@@ -35,6 +35,7 @@ pub use registered::register_buffers_for_futures;
 
 /// Who serves a future's request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum AsyncDriver {
     /// Inside a tokio runtime of the current-thread flavour (and with the feature `tokio`) an
     /// engine of that thread, and everywhere else a thread of diopter's own.
