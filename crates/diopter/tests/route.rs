@@ -179,7 +179,7 @@ fn counters_have_lustre_s_names() {
 }
 
 fn both_ways() -> OpenOptions {
-    File::options().read(true).write(true).create(true)
+    File::options().read(true).write(true).create(true).clone()
 }
 
 /// A plain file and a striped one, where that is possible, in a directory with direct I/O.

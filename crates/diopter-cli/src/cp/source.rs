@@ -48,7 +48,7 @@ impl Found<'_> {
             let failure = inode.named(path, Failure::of_engine("opening", path, &error));
             unless_proc_is_missing(failure)
         };
-        let options = File::options().read(true);
+        let options = File::options().read(true).clone();
         if !self.is_striped(open_as).map_err(failed)? {
             return options.open(inode.proc_path()).map_err(failed);
         }
@@ -77,7 +77,7 @@ impl Found<'_> {
     /// Its size as a striped file, if it is one that is opened as such.
     pub fn size_of_striped(self, open_as: OpenAs) -> Option<u64> {
         let layout = self.is_striped(open_as).ok()?.then(|| self.layout("opening"))?;
-        let file = StripedFile::of_layout(layout.ok()?, &File::options().read(true));
+        let file = StripedFile::of_layout(layout.ok()?, File::options().read(true));
         file.and_then(|file| file.size()).ok()
     }
 }

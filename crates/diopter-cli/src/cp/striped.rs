@@ -86,7 +86,7 @@ impl Copier<'_> {
             let remedy = "look twice that it is the right one, then add --overwrite";
             return Err(refused("all that is on them would be lost", remedy).into());
         }
-        let options = File::options().read(true).write(true).exclusive(true);
+        let options = File::options().read(true).write(true).exclusive(true).clone();
         let file = StripedFile::of_layout(layout, &options);
         let file = file.map_err(|error| Failure::of_engine("opening", target, &error))?;
         let room = file.size();

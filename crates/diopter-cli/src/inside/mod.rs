@@ -33,7 +33,7 @@ pub struct Inside {
 /// The library's, each with a remedy.
 pub fn open(name: &InsideName, purpose: Use) -> diopter::Result<Inside> {
     let is_write = purpose == Use::Overwrite;
-    let options = File::options().read(true).write(is_write);
+    let options = File::options().read(true).write(is_write).clone();
     find(name, Image::open_with(&name.image, &options))
 }
 

@@ -82,7 +82,7 @@ impl Image {
     /// # Errors
     /// As [`Image::open_with`].
     pub fn open(path: impl AsRef<Path>) -> Result<Image> {
-        Image::open_with(path, &OpenOptions::new().read(true))
+        Image::open_with(path, OpenOptions::new().read(true))
     }
 
     /// Opens an image or device. For writing nobody else may use it: a mounted device is refused,
@@ -102,7 +102,7 @@ impl Image {
     /// # Errors
     /// As [`Image::open_with`] for reading and writing.
     pub fn open_to_plan(path: impl AsRef<Path>) -> Result<Image> {
-        let options = OpenOptions::new().read(true).write(true);
+        let options = OpenOptions::new().read(true).write(true).clone();
         Image::open_as(path.as_ref(), &options, Purpose::Plan)
     }
 
@@ -119,8 +119,8 @@ impl Image {
         }
         // An exclusive open fails while the device is mounted or held.
         let writes = access.write && purpose == Purpose::Use;
-        let exclusive = options.clone().exclusive(access.write);
-        let options = exclusive.write(writes);
+        let mut options = options.clone();
+        options.exclusive(access.write).write(writes);
         let opened = options.open_sys(path)?;
         if access.write && !writes {
             let writable = check_writable(path, opened.kind, opened.device);
@@ -235,6 +235,7 @@ impl Image {
             #[cfg(feature = "layouts")]
             layout: None,
             facts,
+            _given: None,
         };
         Ok(File { inner: Arc::new(inner) })
     }

@@ -3,6 +3,7 @@
 
 mod asynchronous;
 mod cursor;
+mod descriptor;
 #[cfg(feature = "images")]
 mod image;
 mod in_flight;
@@ -14,7 +15,7 @@ mod striped;
 
 use std::fs::Metadata;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -74,6 +75,9 @@ struct Inner {
     #[cfg(feature = "layouts")]
     layout: Option<SharedLayout>,
     facts: Facts,
+    /// The descriptor that the caller gave, where another one of the same file is used. Closing it
+    /// would release the process's POSIX locks on the file.
+    _given: Option<OwnedFd>,
 }
 
 /// What opening found out.
@@ -436,11 +440,22 @@ impl File {
             .map(|id| InFlight::new(id, Arc::clone(target)))
     }
 
-    /// Waits for this thread's requests on the file, makes everything durable and closes it (other
-    /// clones stay open).
+    /// Returns another handle of the same open file, as std's method of this name does. `clone`
+    /// does the same and cannot fail.
     ///
     /// # Errors
-    /// As [`File::sync_all`]. Dropping a file closes it without a flush, as std does.
+    /// None today: no descriptor is duplicated.
+    pub fn try_clone(&self) -> Result<File> {
+        Ok(self.clone())
+    }
+
+    /// Flushes the file as [`File::sync_all`] does, with the requests of this thread that are in
+    /// flight, then drops this handle. The descriptor is closed with the last clone.
+    ///
+    /// A drop closes without a flush, as std's does, and cannot report an error.
+    ///
+    /// # Errors
+    /// As [`File::sync_all`].
     pub fn close(self) -> Result<()> {
         self.sync_all()
     }

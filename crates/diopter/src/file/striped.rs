@@ -68,7 +68,7 @@ impl StripedFile {
     /// `LayoutError` with what is in the way, and where; nothing is left behind then.
     pub fn create(path: impl AsRef<Path>, options: &CreateOptions) -> Result<StripedFile> {
         Layout::create(path.as_ref(), options)?;
-        StripedFile::open_with(path, &OpenOptions::new().read(true).write(true))
+        StripedFile::open_with(path, OpenOptions::new().read(true).write(true))
     }
 
     /// Opens a striped file for reading.
@@ -76,7 +76,7 @@ impl StripedFile {
     /// # Errors
     /// As [`StripedFile::open_with`].
     pub fn open(path: impl AsRef<Path>) -> Result<StripedFile> {
-        StripedFile::open_with(path, &OpenOptions::new().read(true))
+        StripedFile::open_with(path, OpenOptions::new().read(true))
     }
 
     /// Opens a striped file. A manifest without mark is opened too, but its objects have to be in
@@ -217,7 +217,7 @@ impl File {
         let (target, objects, facts) = put_together(manifest, objects, access);
         let target = Arc::new(target);
         target.gate();
-        File { inner: Arc::new(Inner { target, objects, layout: None, facts }) }
+        File { inner: Arc::new(Inner { target, objects, layout: None, facts, _given: None }) }
     }
 }
 
@@ -295,7 +295,7 @@ fn assemble(
     let target = Arc::new(target);
     target.gate();
     let layout = Some(SharedLayout { manifest, layout, file });
-    File { inner: Arc::new(Inner { target, objects, layout, facts }) }
+    File { inner: Arc::new(Inner { target, objects, layout, facts, _given: None }) }
 }
 
 /// What requests go to, the objects behind it, and what direct I/O on all of them needs.

@@ -62,7 +62,7 @@ fn a_file_inside_an_image_is_a_file() {
     }
     for (name, run) in EXECUTORS {
         eprintln!("under {name}");
-        let volume = Image::open_with(&image, &File::options().read(true).write(true)).unwrap();
+        let volume = Image::open_with(&image, File::options().read(true).write(true)).unwrap();
         run(Box::pin(overwrite(volume.file(b"/data").unwrap())));
     }
 }

@@ -48,7 +48,7 @@ impl Device {
 
     /// The one file in it.
     fn file(&self) -> File {
-        let options = OpenOptions::new().read(true).write(true);
+        let options = OpenOptions::new().read(true).write(true).clone();
         Image::open_with(self.attached.device(), &options).unwrap().file(b"file").unwrap()
     }
 
@@ -244,7 +244,7 @@ fn the_requests_of_a_plain_file_are_those_that_its_device_counts() {
         return env::skip("loop", why);
     }
     let mount = Mount::new(kind, 64 * MIB, "defaults").unwrap();
-    let options = OpenOptions::new().read(true).write(true).create(true);
+    let options = OpenOptions::new().read(true).write(true).create(true).clone();
     {
         let file = options.open(mount.path().join("file")).unwrap();
         assert!(file.write_all_at(&memory(5 * MIB), 0).is_ok());

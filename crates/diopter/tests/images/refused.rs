@@ -19,7 +19,7 @@ const BLOCK: u64 = 4096;
 const SMALL: Format = Format { bytes: 32 * MIB, ..EXT4 };
 
 fn writable() -> OpenOptions {
-    OpenOptions::new().read(true).write(true)
+    OpenOptions::new().read(true).write(true).clone()
 }
 
 /// A volume with a file of each kind.
@@ -113,17 +113,20 @@ fn a_file_in_an_image_keeps_its_size() {
     assert_eq!(file.read_at(&mut [0; 10], 20_000).unwrap(), 0);
     assert_eq!(file.kind(), diopter_os::file::FileKind::Regular);
     assert!(fs::read(volume.image()).unwrap() == before, "refused, and the image is another");
-    let options =
-        [writable().append(true), OpenOptions::new().write(true), OpenOptions::new().append(true)];
+    let options = [
+        writable().append(true).clone(),
+        OpenOptions::new().write(true).clone(),
+        OpenOptions::new().append(true).clone(),
+    ];
     for options in options {
         let words = "open an image for reading, or for reading and writing";
         must_say(Image::open_with(volume.image(), &options), Errno::EINVAL, words);
     }
     let options = [
-        writable().create(true),
-        writable().create_new(true),
-        writable().truncate(true),
-        OpenOptions::new().read(true).create(true),
+        writable().create(true).clone(),
+        writable().create_new(true).clone(),
+        writable().truncate(true).clone(),
+        OpenOptions::new().read(true).create(true).clone(),
     ];
     drop((file, image));
     for options in options {

@@ -46,7 +46,7 @@ fn misaligned_writers_of_one_image_lose_nothing() {
         let rounds = turn * ROUNDS..(turn + 1) * ROUNDS;
         let device = sector.map(|sector| volume.device(sector));
         let path = device.as_ref().map_or(volume.image(), |device| device.device());
-        let options = OpenOptions::new().read(true).write(true);
+        let options = OpenOptions::new().read(true).write(true).clone();
         let first = Image::open_with(path, &options).unwrap();
         // An image can be open twice; a device is held by one.
         let second = if device.is_none() {

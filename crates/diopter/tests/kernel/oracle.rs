@@ -143,7 +143,7 @@ impl Oracle<'_> {
     }
 
     fn open(&self, access: Access) -> File {
-        let options = as_it_is();
+        let mut options = as_it_is();
         let options = match access {
             Access::Both => options.read(true).write(true),
             Access::ReadOnly => options.read(true),

@@ -117,7 +117,7 @@ fn the_first_growing_write_unseals(row: &Row) {
         let memory = IoBuf::new(4096).unwrap();
         file.request(Request::write(8 * STRIPE_SIZE, memory)).unwrap().wait().result.unwrap();
     }));
-    let append = as_it_is().append(true);
+    let append = as_it_is().append(true).clone();
     assert!(!stays_sealed(&subject, &append, write(0, 10)), "an append");
     assert!(stays_sealed(&subject, &as_it_is().read(true), |file| {
         file.read_at(&mut [0; 10], 0).unwrap();
@@ -125,7 +125,7 @@ fn the_first_growing_write_unseals(row: &Row) {
     for size in [8 * STRIPE_SIZE + 4106, 1000, 20 * STRIPE_SIZE] {
         assert!(!stays_sealed(&subject, &both, |file| file.set_len(size).unwrap()), "{size}");
     }
-    let truncate = both_ways().truncate(true);
+    let truncate = both_ways().truncate(true).clone();
     assert!(!stays_sealed(&subject, &truncate, |file| assert_eq!(file.size().unwrap(), 0)));
 
     // Holes: the first object ends within a block, and so does nothing of the file.

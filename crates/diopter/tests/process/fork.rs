@@ -301,7 +301,7 @@ fn children_of_fork_that_share_writers_lose_nothing() {
     own_process(module_path!(), name, || {
         let dir = dir();
         drop(file_of(&dir, RECORD * RECORDS));
-        let options = File::options().read(true).write(true).shared_writers(true);
+        let options = File::options().read(true).write(true).shared_writers(true).clone();
         let file = options.open(dir.file()).expect("it is there");
         // Used before as well: its locks are the parent's.
         file.write_all_at(&[0; 7], 3).expect("a write");
@@ -340,7 +340,7 @@ fn a_posix_lock_of_the_same_process_is_named_soon() {
     own_process(module_path!(), name, || {
         let dir = dir();
         drop(file_of(&dir, 8192));
-        let options = File::options().read(true).write(true).shared_writers(true);
+        let options = File::options().read(true).write(true).shared_writers(true).clone();
         let file = options.open(dir.file()).expect("it is there");
         let plain = std::fs::File::options().read(true).write(true).open(dir.file());
         let plain = plain.expect("it is there");

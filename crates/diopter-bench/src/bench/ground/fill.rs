@@ -21,7 +21,7 @@ pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Makes a file of so many bytes: allocated as a whole, then written.
 pub fn create(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
-    let options = OpenOptions::new().read(true).write(true).create_new(true);
+    let options = OpenOptions::new().read(true).write(true).create_new(true).clone();
     let file = options.open(path).map_err(|error| told((path, bytes), &error))?;
     match file.allocate(0, bytes) {
         Err(error) if is_full(&error) => Err(told((path, bytes), &error)),
@@ -32,7 +32,7 @@ pub fn create(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
 
 /// Writes the first so many bytes of a file or device.
 pub fn overwrite(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
-    let options = OpenOptions::new().read(true).write(true).striped(true);
+    let options = OpenOptions::new().read(true).write(true).striped(true).clone();
     let file = options.open(path).map_err(|error| told((path, bytes), &error))?;
     fill((path, &file), bytes, stop)
 }

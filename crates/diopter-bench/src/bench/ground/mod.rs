@@ -311,7 +311,7 @@ fn drop_cache(place: &Place) {
         Place::File(path) => path,
         Place::Inside { image, .. } => image,
     };
-    let options = diopter::File::options().read(true).striped(true);
+    let options = diopter::File::options().read(true).striped(true).clone();
     let Ok(file) = options.open(path) else { return };
     for object in file.object_descriptors() {
         // Only advice: what stays is seen after the round, and told as a doubt.

@@ -198,14 +198,11 @@ fn is_over(span: Span, elapsed_ns: u64, moved: u64) -> bool {
 
 fn open(place: &Place, order: &RoundOrder) -> Result<File, String> {
     let job = &order.job;
-    let mut options = OpenOptions::new().read(true).write(job.rw.has_writes()).striped(true);
-    options = match job.durability.as_str() {
-        "dsync" => options.dsync(true),
-        "sync" => options.sync(true),
-        _ => options,
-    };
+    let mut options =
+        OpenOptions::new().read(true).write(job.rw.has_writes()).striped(true).clone();
+    options.dsync(job.durability == "dsync").sync(job.durability == "sync");
     if !job.is_direct {
-        options = options.route(diopter::engine::RoutePolicy::Buffered);
+        options.route(diopter::engine::RoutePolicy::Buffered);
     }
     let opened = match place {
         Place::File(path) => options.open(path),

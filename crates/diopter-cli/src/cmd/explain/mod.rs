@@ -125,7 +125,7 @@ fn explain<'a>(options: &'a ExplainOptions, filter: &Filter) -> diopter::Result<
 /// refusal is given along, should a plan need more.
 fn open(options: &ExplainOptions, filter: &Filter) -> diopter::Result<(File, Option<Error>)> {
     let is_write = options.operation == Operation::Write;
-    let read = File::options().read(true).striped(true);
+    let read = File::options().read(true).striped(true).clone();
     let opened = read.clone().write(is_write).open(&options.name);
     match opened {
         Err(error) if is_write && is_write_refusal(error.errno()) => {

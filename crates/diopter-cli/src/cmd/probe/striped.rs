@@ -24,7 +24,7 @@ pub fn name_of(path: &Path, backend: BackendKind) -> diopter::Result<Name> {
         .iter()
         .map(|seen| seen.as_ref().ok().and_then(|seen| probe(&seen.path, backend).ok()))
         .collect();
-    let options = File::options().read(true).striped(true);
+    let options = File::options().read(true).striped(true).clone();
     let direct = options.open(path).ok().map(|file| DirectFacts {
         support: file.direct_support(),
         alignment: file.alignment(),
