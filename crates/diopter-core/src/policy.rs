@@ -68,8 +68,8 @@ pub enum CompletionPolicy {
 pub enum DepthPolicy {
     /// At most this many.
     Fixed(u32),
-    /// Of large bios as many as help, which is found out while they run; of small ones, below
-    /// 64 KiB, as many as there are.
+    /// As many large bios as improve throughput, found out while they run; as many small ones,
+    /// below 64 KiB, as there are.
     #[default]
     Auto,
 }
@@ -87,7 +87,7 @@ pub enum WaitPolicy {
     Block,
 }
 
-/// What a short transfer becomes. Read by `engine/complete.rs`.
+/// The handling of a short transfer. Read by `engine/complete.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ShortPolicy {
@@ -147,7 +147,7 @@ pub struct Policies {
     pub depth: DepthPolicy,
     /// How a waiter waits.
     pub wait: WaitPolicy,
-    /// What short means.
+    /// The handling of short transfers.
     pub short: ShortPolicy,
     /// Direct or buffered.
     pub route: RoutePolicy,
@@ -192,7 +192,7 @@ impl Preset {
         Preset::Diopter,
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -208,7 +208,7 @@ impl Preset {
         }
     }
 
-    /// What it sets.
+    /// Returns the policies that it sets.
     #[must_use]
     pub fn policies(self) -> Policies {
         let base = Policies::default();
@@ -245,7 +245,7 @@ impl Preset {
 }
 
 impl BoundaryPolicy {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -259,7 +259,7 @@ impl BoundaryPolicy {
 }
 
 impl SubmitPolicy {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -270,7 +270,7 @@ impl SubmitPolicy {
 }
 
 impl MergePolicy {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -326,7 +326,7 @@ impl fmt::Display for DepthPolicy {
 }
 
 impl CompletionPolicy {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -8,11 +8,11 @@
 //! An [`Engine`](crate::Engine) is configured by its options. Blocking calls and futures have no
 //! engine in their signature; three functions set the defaults for them:
 //!
-//! | function | sets | for |
-//! |---|---|---|
-//! | [`use_for_this_thread`](crate::use_for_this_thread) | the options of the engine that serves blocking calls and [`File::request`](crate::File::request) | the calling thread |
-//! | [`use_for_futures`] | the options of the engines that serve futures | the process |
-//! | `register_buffers_for_futures` | buffers that the kernel pins | the calling thread, which drives a tokio runtime |
+//! - [`use_for_this_thread`](crate::use_for_this_thread) sets the options of the engine that serves
+//!   the calling thread's blocking calls and [`File::request`](crate::File::request).
+//! - [`use_for_futures`] sets the options of the engines that serve the futures of the process.
+//! - `register_buffers_for_futures` (feature `tokio`) registers buffers with the engine that serves
+//!   the futures of the calling thread, which drives a tokio runtime.
 
 #[cfg(feature = "tokio")]
 pub use crate::file::register_buffers_for_futures;

@@ -26,7 +26,7 @@
 //! | read a file from front to back | [`SequentialReader`] |
 //! | pass a file to code that wants `Read`, `Write` and `Seek` | [`FileCursor`] |
 //! | keep many requests in flight from one thread | [`Engine`] |
-//! | read and write from async code, under any executor | [`File::read_at_async`], [`File::write_at_async`] |
+//! | read and write from async code, under any executor | [`File::read_at_async`] and its like |
 //! | learn what a file, a device and the kernel allow | [`probe`] |
 //! | choose how requests are served, and see how they were | [`engine`] |
 //!
@@ -36,7 +36,7 @@
 //!
 //! | feature | enables |
 //! |---|---|
-//! | `tokio` | futures that are polled in a current-thread tokio runtime are served on that thread |
+//! | `tokio` | service of futures on the thread of a current-thread tokio runtime |
 //! | `images` | the module `images`: files inside unmounted file systems |
 //! | `layouts` | the module `layouts`: striped files |
 

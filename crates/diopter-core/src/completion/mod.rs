@@ -1,5 +1,5 @@
-//! What runs when a request has finished, where, and how often which. Plain values and one pure
-//! function ([`completion_context`]); who runs them is `engine/completer.rs`.
+//! Completions of requests: callbacks, where they run, and counters. Plain values and one pure
+//! function ([`completion_context`]); `engine/completer.rs` runs the callbacks.
 
 mod rule;
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
@@ -59,7 +59,7 @@ pub enum CompletionReason {
     SubmitterLast,
     /// The issuer runs completions itself (Linux 6.6 before its release).
     IssuerRuns,
-    /// A read has nothing to do but to tell.
+    /// A read has nothing to do but to report.
     Read,
     /// A read that is polled for.
     Polled,
@@ -75,7 +75,7 @@ pub enum CompletionReason {
     EveryWrite,
     /// The file has cached pages, which are to be dropped.
     CachedPages,
-    /// Nobody can tell what its blocks are, or whether the file has cached pages.
+    /// The state of its blocks, or of the file's cached pages, is unknown.
     Unknown,
     /// Unwritten blocks become written ones.
     Unwritten,
@@ -159,7 +159,7 @@ impl CompletionReason {
             Why::NoWorker => (Inline, "no-worker", "no worker thread could be started"),
             Why::CallerWaits => (Caller, "caller-waits", "the caller waits for the request"),
             Why::SubmitterLast => {
-                (Caller, "submitter-last", "all was over before the submitter was through")
+                (Caller, "submitter-last", "all bios completed before the submitter was through")
             }
             Why::IssuerRuns => (Caller, "issuer-runs", "the issuer runs completions itself"),
             Why::Read => (Inline, "read", "a read finishes where it is reaped"),
@@ -225,7 +225,7 @@ impl CompletionCounters {
     }
 }
 
-/// What is to run when a request has finished, in place of its result coming out of
+/// A callback that runs when a request has finished, in place of its result coming out of
 /// `Engine::wait`. It gets the result, memory included, and runs once.
 ///
 /// Where it runs is the engine's `CompletionPolicy`: by default in the thread that owns the engine,
@@ -237,7 +237,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// One that takes microseconds: it hands the result on, wakes somebody, starts the next
+    /// One that takes microseconds: it hands the result on, wakes a thread, starts the next
     /// request.
     #[must_use]
     pub fn quick(run: impl FnOnce(FinishedRequest) + Send + 'static) -> Completion {

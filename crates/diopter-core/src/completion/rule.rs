@@ -4,7 +4,7 @@
 use crate::completion::{CompletionPlace, CompletionReason as Why};
 use crate::policy::CompletionPolicy;
 
-/// Whose rule decides. The first ones are those of kernels, by the version that had them first.
+/// The rule that decides. The first ones are those of kernels, by the version that introduced them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// fs/direct-io.c up to 3.11.
@@ -71,8 +71,8 @@ impl Rule {
         }
     }
 
-    /// Whether it goes by what lies on the disk and in the page cache, which costs system calls to
-    /// find out.
+    /// Returns true if it depends on the state of the disk and of the page cache, which costs
+    /// system calls to find out.
     #[must_use]
     pub fn needs_facts(self) -> bool {
         matches!(
@@ -82,7 +82,7 @@ impl Rule {
     }
 }
 
-/// What a write promises when it is over.
+/// The promise of a write that has completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
     /// Nothing.
@@ -97,25 +97,25 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// Whether the flush is still owed when all bios are back.
+    /// Returns true if the flush is still owed when all bios are back.
     fn needs_flush(self) -> bool {
         matches!(self, Durability::Flushed | Durability::All)
     }
 }
 
-/// What the rules go by, evaluated when the last bio of a request ends.
+/// The facts that the rules depend on, evaluated when the last bio of a request ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompletionFacts {
     /// A write, or a read.
     pub is_write: bool,
-    /// Somebody waits for it: a synchronous call, or one that the file system made so.
+    /// A caller waits for it: a synchronous call, or one that the file system made so.
     pub is_waited_for: bool,
     /// The submitter is the last to let go of it.
     pub submitter_is_last: bool,
     /// Nothing was moved.
     pub is_empty: bool,
-    /// The file has cached pages, anywhere; `None` where nobody can tell, or not what the blocks
-    /// are either.
+    /// The file has cached pages, anywhere; `None` where that is unknown, or the state of the
+    /// blocks is.
     pub has_cached_pages: Option<bool>,
     /// It writes unwritten blocks.
     pub is_unwritten: bool,
@@ -125,7 +125,7 @@ pub struct CompletionFacts {
     pub is_shared: bool,
     /// It ends past the end of the file as it was when it started.
     pub extends: bool,
-    /// What it promises.
+    /// The promise of the write.
     pub durability: Durability,
     /// It has failed.
     pub has_failed: bool,
@@ -190,7 +190,7 @@ fn auto(facts: &CompletionFacts) -> Why {
     }
 }
 
-/// A write to a file with cached pages, or one of which that can't be told.
+/// A write to a file that has, or may have, cached pages.
 fn cached(facts: &CompletionFacts) -> Option<Why> {
     match facts.has_cached_pages {
         _ if !facts.is_write => None,

@@ -1,4 +1,4 @@
-//! Every rule against tables of its own: all 1024 combinations of what a request may be, and each
+//! Every rule against separate tables: all 1024 combinations of what a request may be, and each
 //! cell of the table of kernels.
 
 use std::collections::BTreeSet;
@@ -47,8 +47,8 @@ fn facts(row: [char; 9]) -> CompletionFacts {
     }
 }
 
-/// The first pattern that a row matches tells. A word for each column: the letters that it may be,
-/// `*` for any.
+/// The first pattern that a row matches decides. A word for each column: the letters that it may
+/// be, `*` for any.
 type Patterns = &'static [(&'static str, CompletionPlace)];
 
 const EVERY_WRITE: Patterns = &[("w a * * * * * * *", Worker), ("r a * * * * * * *", Inline)];

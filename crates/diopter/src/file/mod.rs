@@ -60,7 +60,7 @@ use striped::SharedLayout;
 /// A file or block device, open for direct I/O at any offset, with any length, from any address.
 ///
 /// Clones share the open file. All methods take `&self` and may be called from any thread; each
-/// thread's calls run on an engine of its own. Within one process no write loses another's bytes,
+/// thread's calls run on a separate engine. Within one process no write loses another's bytes,
 /// aligned or not. What is promised beyond that, and what is not, is in `docs/semantics.md`.
 #[derive(Clone)]
 pub struct File {
@@ -71,7 +71,7 @@ struct Inner {
     target: Arc<Target>,
     /// Where its bytes are: the file itself, or the objects of a striped one.
     objects: Box<[Arc<LocalObject>]>,
-    /// What makes it a striped file.
+    /// The layout of a striped file.
     #[cfg(feature = "layouts")]
     layout: Option<SharedLayout>,
     facts: Facts,
@@ -80,7 +80,7 @@ struct Inner {
     _given: Option<OwnedFd>,
 }
 
-/// What opening found out.
+/// The facts that opening found out.
 #[derive(Clone, Copy)]
 struct Facts {
     alignment: Alignment,
@@ -150,8 +150,8 @@ impl File {
     /// Writes `buf` at byte `offset`, all of it; on a file opened with `append`, at its end
     /// instead. Returns `buf.len()`.
     ///
-    /// The file never becomes longer than what was written: an end that is no multiple of the block
-    /// and lies past the end of the file goes through the page cache.
+    /// The file never becomes longer than what was written: an end that is not a multiple of the
+    /// block and lies past the end of the file goes through the page cache.
     ///
     /// A striped file that runs out of space returns fewer bytes: those before the first stripe
     /// without space, and nothing behind them was written.
@@ -367,7 +367,7 @@ impl File {
     /// A regular file or a block device.
     #[must_use]
     pub fn kind(&self) -> FileKind {
-        // The object of a file with a size of its own is what the file lies in.
+        // The object of a file with a fixed size is the image or the devices that hold it.
         let is_file = self.inner.is_striped() || self.inner.target.size_fixed().is_some();
         if is_file { FileKind::Regular } else { self.inner.objects[0].kind() }
     }
@@ -385,7 +385,7 @@ impl File {
         self.inner.objects.iter().map(|object| object.file().as_fd())
     }
 
-    /// What the kernel wants direct I/O to be a multiple of, and who said so.
+    /// Returns the alignment that the kernel requires of direct I/O, and its source.
     #[must_use]
     pub fn alignment(&self) -> Alignment {
         self.inner.facts.alignment
@@ -404,14 +404,14 @@ impl File {
         self.inner.target.hybrid_counters()
     }
 
-    /// Whether the file has direct I/O at all.
+    /// Returns how much of the file's I/O can be direct.
     #[must_use]
     pub fn direct_support(&self) -> DirectSupport {
         self.inner.facts.direct
     }
 
-    /// What a request would become, without making it. Looks at the file's extents, which a request
-    /// never does.
+    /// Returns the bios that a request would become, without making it. Reads the file's extents,
+    /// which a request never does.
     ///
     /// # Errors
     /// `Admit` as the request itself would be refused.
@@ -472,7 +472,7 @@ fn once<'a>(lent: &'a mut Lent<'_, '_>, range: FileRange) -> Option<LentOnce<'a>
 }
 
 fn full(range: FileRange) -> AdmitError {
-    let why = "this thread's engine is full of requests whose results nobody took";
+    let why = "this thread's engine is full; take the results of finished requests";
     AdmitError::new(AdmitErrorKind::Full, range, why)
 }
 
@@ -509,14 +509,14 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// What this thread has in flight on the file ends first.
+    /// Finishes the requests on the file that this thread has in flight.
     fn drop(&mut self) {
         self.drain();
     }
 }
 
 impl AsFd for File {
-    /// What the path named: of a striped file the manifest, open for reading.
+    /// Returns the descriptor that diopter uses; of a striped file the manifest, open for reading.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.named().as_fd()
     }

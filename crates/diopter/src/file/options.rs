@@ -49,7 +49,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing set.
+    /// Returns options with nothing set.
     #[must_use]
     pub fn new() -> OpenOptions {
         let sys = file::OpenOptions { read: false, mode: 0o666, ..file::OpenOptions::default() };
@@ -61,19 +61,19 @@ impl OpenOptions {
         }
     }
 
-    /// For reading.
+    /// Enables read access.
     pub fn read(&mut self, read: bool) -> &mut OpenOptions {
         self.access.read = read;
         self
     }
 
-    /// For writing.
+    /// Enables write access.
     pub fn write(&mut self, write: bool) -> &mut OpenOptions {
         self.access.write = write;
         self
     }
 
-    /// For writing at the end of the file, whatever the offset says; atomic between processes.
+    /// Enables write access at the end of the file, whatever the offset; atomic between processes.
     pub fn append(&mut self, append: bool) -> &mut OpenOptions {
         self.access.append = append;
         self
@@ -91,13 +91,13 @@ impl OpenOptions {
         self
     }
 
-    /// Cuts the file to 0 bytes.
+    /// Truncates the file to 0 bytes.
     pub fn truncate(&mut self, truncate: bool) -> &mut OpenOptions {
         self.sys.truncate = truncate;
         self
     }
 
-    /// Permission bits of a file that is created, before the umask; 0o666 at first.
+    /// Sets the permission bits of a file that is created, before the umask; the default is 0o666.
     pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
         self.sys.mode = mode;
         self
@@ -112,7 +112,7 @@ impl OpenOptions {
 
     /// Other processes write the same blocks, and open with this option too: writes lock their
     /// blocks, by locks of open file descriptions (`F_OFD_SETLK` of fcntl(2)). A child of fork
-    /// locks through a descriptor of its own, which needs `/proc`. A POSIX lock (`F_SETLK`) on the
+    /// locks through a separate descriptor, which needs `/proc`. A POSIX lock (`F_SETLK`) on the
     /// same bytes keeps a write waiting, also one of this process: the write then fails with
     /// `LockedHere` after a second.
     pub fn shared_writers(&mut self, shared: bool) -> &mut OpenOptions {
@@ -120,21 +120,21 @@ impl OpenOptions {
         self
     }
 
-    /// Which of the file's requests bypass the page cache, whatever the policy of the engine that
-    /// serves them says.
+    /// Sets which of the file's requests bypass the page cache, in place of the policy of the
+    /// engine that serves them.
     pub fn route(&mut self, route: RoutePolicy) -> &mut OpenOptions {
         self.access.route = Some(route);
         self
     }
 
-    /// Every write is durable when its result is returned, with the metadata needed to read it
+    /// Makes every write durable when its result is returned, with the metadata needed to read it
     /// (`RWF_DSYNC`).
     pub fn dsync(&mut self, dsync: bool) -> &mut OpenOptions {
         self.set_durability(RwFlags::DSYNC, dsync);
         self
     }
 
-    /// Every write is durable with all metadata when its result is returned (`RWF_SYNC`).
+    /// Makes every write durable with all metadata when its result is returned (`RWF_SYNC`).
     pub fn sync(&mut self, sync: bool) -> &mut OpenOptions {
         self.set_durability(RwFlags::SYNC, sync);
         self
@@ -160,8 +160,9 @@ impl OpenOptions {
 
     /// Opens a striped file by the name of its manifest. Every other file is opened as without this
     /// option; to recognize a manifest, a regular file of at most 16 MiB is read up to its 22nd
-    /// byte. A manifest needs its mark (`layout::MANIFEST_ATTRIBUTE`): a file that only has the
-    /// content of one is refused. For writing only, nothing is read and the mark alone decides.
+    /// byte. A manifest needs its mark (the extended attribute `user.diopter.manifest`): a file
+    /// that only has the content of one is refused. For writing only, nothing is read and the mark
+    /// alone decides.
     #[cfg(feature = "layouts")]
     pub fn striped(&mut self, striped: bool) -> &mut OpenOptions {
         self.striped = striped;
@@ -190,7 +191,7 @@ impl OpenOptions {
         Ok(file)
     }
 
-    /// A descriptor as a file; what it was opened for is the caller's word.
+    /// Makes a file of a descriptor, which the caller opened as the options say.
     #[cfg(feature = "images")]
     pub(super) fn take_descriptor(&self, fd: OwnedFd) -> Result<File> {
         let opened = file::inspect(fd)

@@ -1,5 +1,5 @@
 //! `SequentialReader`: a file read from front to back in pieces of any size, with requests of the
-//! reader's own ahead of it. The only place that reads what nobody asked for yet.
+//! reader's own ahead of it. The only place that reads before it is asked to.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
@@ -23,8 +23,8 @@ const BUFFER_BYTES: u64 = 2 << 20;
 /// Requests ahead of the reader.
 const REQUESTS: u32 = 4;
 
-/// Bytes of the first request after a start or a seek: little more than a seek costs, should nobody
-/// read on.
+/// Bytes of the first request after a start or a seek: little more than a seek costs, should
+/// no read follow.
 const FIRST_BYTES: u64 = 64 << 10;
 
 /// Offsets and lengths of requests are multiples of this, and of the block where that is larger.
@@ -78,10 +78,10 @@ impl ReaderOptions {
 /// reads ahead, with direct requests on this thread's engine. Made by [`File::reader`].
 ///
 /// It starts with one small request. As long as the reading goes on where it was, the window ahead
-/// of it doubles, up to all requests; a seek starts anew, and forgets what was read ahead. A read
+/// of it doubles, up to all requests; a seek starts again, and forgets what was read ahead. A read
 /// gives fewer bytes than asked only at the end of the file, and 0 there until the file grows.
 ///
-/// **What it returns may be older than the call**: bytes that were written after they were read
+/// **The bytes may be older than the call**: bytes that were written after they were read
 /// ahead are not seen. A seek, also to where the reader is, forgets them. [`File::read_at`] never
 /// returns anything that was read before it was called.
 ///
@@ -113,7 +113,7 @@ pub struct SequentialReader {
     /// The next byte for the caller.
     at: u64,
     current: Option<Piece>,
-    /// What comes behind `current`, without a gap.
+    /// The pieces behind `current`, without a gap.
     ahead: VecDeque<Ahead>,
     /// Buffers of `buffer_bytes` that no request has.
     idle: Vec<IoBuf>,
@@ -139,7 +139,7 @@ struct Ahead {
     request: InFlight,
 }
 
-/// What a request came back with: bytes moved, and its memory.
+/// The result of a request: bytes moved, and its memory.
 type Fetched = std::result::Result<(u64, IoBuf), Error>;
 
 impl File {
@@ -180,7 +180,7 @@ impl SequentialReader {
         to_u64(self.rest().len()) + ahead
     }
 
-    /// What of the current piece was not taken yet.
+    /// The part of the current piece that was not taken yet.
     fn rest(&self) -> &[u8] {
         match &self.current {
             Some(piece) if piece.range.start() <= self.at && self.at < piece.range.end() => {
@@ -316,7 +316,7 @@ impl SequentialReader {
         IoBuf::with_pages(to_usize(length), pages)
     }
 
-    /// Keeps the memory of a piece that is used up; answers whether it met the end of the file.
+    /// Keeps the memory of a piece that is used up; returns true if it met the end of the file.
     fn retire(&mut self, piece: Piece) -> bool {
         self.keep(piece.memory);
         piece.is_short
@@ -328,7 +328,7 @@ impl SequentialReader {
         }
     }
 
-    /// Gives up what is on its way, and the window.
+    /// Cancels the requests in flight, and resets the window.
     fn forget_ahead(&mut self) {
         for ahead in &self.ahead {
             ahead.request.cancel();

@@ -35,7 +35,7 @@ use crate::file::{Facts, File, Inner, OpenOptions};
 /// use diopter::layouts::{CreateOptions, ObjectPlace, StripedFile};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let directory = tempfile::tempdir()?;
-/// let places = [(); 4].map(|()| ObjectPlace::Directory(directory.path().into()));
+/// let places = [(); 4].map(|()| ObjectPlace::Dir(directory.path().into()));
 /// let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
 /// let wide = StripedFile::create(directory.path().join("dataset.dio"), &options)?;
 /// wide.write_all_at(&vec![7; 10 << 20], 1)?;
@@ -189,7 +189,7 @@ impl File {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("dataset.dio");
-    /// # let places = [(); 2].map(|()| ObjectPlace::Directory(directory.path().into()));
+    /// # let places = [(); 2].map(|()| ObjectPlace::Dir(directory.path().into()));
     /// # let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
     /// # StripedFile::create(&path, &options)?.write_all_at(b"old", 0)?;
     /// let mut layout = Layout::open(&path)?;
@@ -221,8 +221,9 @@ impl File {
     }
 }
 
-/// Whether an open file begins as a manifest does, or, if it is not open for reading, has the mark
-/// of one. What can't be looked at does not: if it is to be read, reading it reports why.
+/// Returns true if an open file begins as a manifest does, or, if it is not open for reading, has
+/// the mark of one. A file that can't be read does not: if it is to be read, reading it reports
+/// why.
 pub(super) fn is_manifest_in(opened: &OpenedFile, is_readable: bool) -> bool {
     let sizes = to_u64(MANIFEST_BYTES_MIN)..=MANIFEST_BYTES_MAX;
     let may_be = opened.kind == FileKind::Regular
@@ -231,7 +232,7 @@ pub(super) fn is_manifest_in(opened: &OpenedFile, is_readable: bool) -> bool {
         return may_be && head_of(opened.fd.as_fd(), opened).is_ok_and(|head| is_manifest(&head));
     }
     // To read it takes a second descriptor, and closing that would release the process's record
-    // locks (fcntl(2)) on the file. The mark tells without one.
+    // locks (fcntl(2)) on the file. The mark needs none.
     xattr::get(opened.fd.as_fd(), MANIFEST_ATTRIBUTE).is_ok_and(|mark| mark.is_some())
 }
 
@@ -298,7 +299,7 @@ fn assemble(
     File { inner: Arc::new(Inner { target, objects, layout, facts, _given: None }) }
 }
 
-/// What requests go to, the objects behind it, and what direct I/O on all of them needs.
+/// The target of requests, its objects, and what direct I/O on all of them needs.
 fn put_together(
     manifest: &Manifest,
     opened: Vec<OpenedObject>,
@@ -340,8 +341,8 @@ fn full_to(striping: Striping, sizes: &[u64]) -> u64 {
     firsts.min().unwrap_or(0)
 }
 
-/// Takes the sizes out of the manifest. When it is another one by now, somebody did so already, or
-/// these objects are no longer its: either way there is nothing to take back.
+/// Takes the sizes out of the manifest. When it is another one by now, another handle did so
+/// already, or these objects are no longer its: either way there is nothing to take back.
 fn unseal(layout: &ForkMutex<Layout>) -> std::result::Result<(), Errno> {
     // A child of fork whose parent is about to change the manifest: a later write finds it changed.
     let Some(mut layout) = layout.lock() else { return Err(Errno::EBUSY) };
@@ -362,7 +363,7 @@ fn least_direct(opened: &[OpenedObject]) -> DirectSupport {
     all.min_by_key(|direct| rank(*direct)).unwrap_or(DirectSupport::Full)
 }
 
-/// What every object's direct I/O is content with.
+/// The alignment that suffices for direct I/O on every object.
 fn strictest(opened: &[OpenedObject]) -> Alignment {
     let all = opened.iter().map(|object| object.opened.alignment);
     all.reduce(|one, other| Alignment {

@@ -247,7 +247,7 @@ fn what_is_no_image_and_what_is_no_file_says_so() {
     let other = dir.path().join("other");
     let bytes = fs::read(volume.image()).unwrap();
     let (none, cut) = (ImageErrorKind::NotAnImage, ImageErrorKind::Truncated);
-    let no_image = "no file system that is understood: neither ext2, ext3, ext4 nor XFS";
+    let no_image = "no supported file system: neither ext2, ext3, ext4 nor XFS";
     let missing = "the volume has 8192 blocks of 4096 bytes, and the image ";
     for (content, kind, words) in [
         (&[][..], none, no_image),
@@ -265,7 +265,7 @@ fn what_is_no_image_and_what_is_no_file_says_so() {
     must_say(Image::open("/nowhere/image"), Errno::ENOENT, "/nowhere/image");
     must_say(Image::open(dir.path()), Errno::EISDIR, "wrong");
     let image = Image::open(volume.image()).unwrap();
-    must_say(image.file(b"directory"), Errno::EISDIR, "directory is no regular file");
+    must_say(image.file(b"directory"), Errno::EISDIR, "directory is not a regular file");
     must_say(image.file(b"nowhere"), Errno::ENOENT, "nowhere");
     must_say(image.file(b"plain/below"), Errno::ENOTDIR, "no directory");
 }
