@@ -1,7 +1,7 @@
 //! What this machine can do that a lane may need, found by trying it, and what must not be missing
 //! (`DIOPTER_REQUIRE`). It knows no lanes.
 
-use crate::{deny, repo};
+use crate::{deny, interface, repo};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -25,10 +25,12 @@ pub enum Capability {
     Fio,
     Deny,
     Cxx,
+    Msrv,
+    PublicApi,
 }
 
 impl Capability {
-    pub const ALL: [Capability; 14] = [
+    pub const ALL: [Capability; 16] = [
         Capability::Loop,
         Capability::Ext4,
         Capability::Xfs,
@@ -43,6 +45,8 @@ impl Capability {
         Capability::Fio,
         Capability::Deny,
         Capability::Cxx,
+        Capability::Msrv,
+        Capability::PublicApi,
     ];
 
     pub fn name(self) -> &'static str {
@@ -61,6 +65,8 @@ impl Capability {
             Capability::Fio => "fio",
             Capability::Deny => "cargo-deny",
             Capability::Cxx => "c++",
+            Capability::Msrv => "msrv",
+            Capability::PublicApi => "cargo-public-api",
         }
     }
 }
@@ -122,6 +128,10 @@ fn probe(capability: Capability) -> Result<(), String> {
             deny::program().map(drop).ok_or_else(|| "cargo-deny is not installed".to_owned())
         }
         Capability::Cxx => installed("c++"),
+        Capability::Msrv => interface::oldest_compiler_runs(),
+        Capability::PublicApi => interface::program()
+            .map(drop)
+            .ok_or_else(|| "cargo-public-api is not installed".to_owned()),
     }
 }
 

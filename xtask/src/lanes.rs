@@ -3,7 +3,7 @@
 
 use crate::Outcome;
 use crate::capability::{self, Capability, Probe};
-use crate::{debian, deny, fuzz, repo, run, tidy};
+use crate::{debian, deny, fuzz, interface, repo, run, tidy};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,12 @@ enum Work {
     Deny,
     /// Every fuzz target, from its seeds.
     Fuzz,
+    /// Each combination of the features of `diopter`.
+    Features,
+    /// The published crates with the oldest compiler.
+    OldestCompiler,
+    /// The public interface against its snapshot.
+    Interface,
 }
 
 const BACKENDS: &[Capability] = &[Capability::Uring, Capability::Aio, Capability::Threads];
@@ -138,6 +144,15 @@ const LANES: &[Lane] = &[
         needs: &[Capability::Deny],
         ..plain("deny", &[Step { work: Work::Deny, ..check(&[]) }])
     },
+    plain("features", &[Step { work: Work::Features, ..check(&[]) }]),
+    Lane {
+        needs: &[Capability::Msrv],
+        ..plain("msrv", &[Step { work: Work::OldestCompiler, ..check(&[]) }])
+    },
+    Lane {
+        needs: &[Capability::Nightly, Capability::PublicApi],
+        ..plain("api", &[Step { work: Work::Interface, ..check(&[]) }])
+    },
     plain("build", &[check(&["build", "--release", "-p", "diopter-cli"])]),
     plain("package", &[check(PACKAGE)]),
     plain("unit", &[test(&["test", "--workspace", "--lib", "--bins"])]),
@@ -150,7 +165,7 @@ const LANES: &[Lane] = &[
             check(&["run", "-p", "diopter", "--example", "futures"]),
             Step {
                 variables: &[("RUSTDOCFLAGS", "-Dwarnings")],
-                ..check(&["doc", "--workspace", "--no-deps"])
+                ..check(&["doc", "--workspace", "--no-deps", "--all-features"])
             },
         ],
     ),
@@ -494,6 +509,11 @@ fn run_steps(
                 let ran = fuzz::run_all(FUZZ_SECONDS, seed, fuzz::Start::Seeds);
                 ran.map(|(passed, _)| (passed, run::Tally::default()))
             }
+            Work::Features => interface::features().map(|clean| (clean, run::Tally::default())),
+            Work::OldestCompiler => {
+                interface::oldest_compiler().map(|clean| (clean, run::Tally::default()))
+            }
+            Work::Interface => interface::compare().map(|clean| (clean, run::Tally::default())),
             Work::Cargo(_) | Work::Nightly(_) => run::to_the_end(&mut command(step, environment)),
         };
         let (succeeded, tally) = match ended {
@@ -529,7 +549,12 @@ fn command(step: &Step, environment: &[(&'static str, String)]) -> Command {
             command.args(arguments);
             command
         }
-        Work::Tidy | Work::Deny | Work::Fuzz => repo::cargo(),
+        Work::Tidy
+        | Work::Deny
+        | Work::Fuzz
+        | Work::Features
+        | Work::OldestCompiler
+        | Work::Interface => repo::cargo(),
     };
     command.envs(environment.iter().map(|(name, value)| (*name, value.as_str())));
     command.envs(step.variables.iter().copied());
@@ -544,6 +569,9 @@ fn shown(step: &Step, environment: &[(&'static str, String)]) -> String {
         Work::Tidy => "cargo xtask tidy".to_owned(),
         Work::Deny => "cargo-deny check, of the workspace and of fuzz/".to_owned(),
         Work::Fuzz => format!("every target of fuzz/ for {FUZZ_SECONDS} s"),
+        Work::Features => "each combination of the features of diopter".to_owned(),
+        Work::OldestCompiler => "the published crates with the oldest compiler".to_owned(),
+        Work::Interface => "the public interface against its snapshot".to_owned(),
         Work::Cargo(_) | Work::Nightly(_) => run::shown(&command(step, environment)),
     }
 }

@@ -9,6 +9,7 @@ mod debian;
 mod demo;
 mod deny;
 mod fuzz;
+mod interface;
 mod lanes;
 mod repo;
 mod run;
@@ -23,6 +24,7 @@ cargo xtask COMMAND
   ci [LANE...]                       run the lanes in order; without LANE, all of them
   lanes                              list the lanes and what each one needs
   tidy                               check the rules of docs/style.md that a machine can check
+  api                                rewrite the snapshot of the public interface
   bless                              rewrite the golden files from what the code prints now
   soak [--seconds S] [--seed N] [--only CAMPAIGN]
                                      everything seeded or random, for S seconds; adds to what
@@ -33,7 +35,7 @@ cargo xtask COMMAND
   bench [ROW...] [--quick] [--json FILE]   the numbers that the design must reach; --help has more
 
 Environment
-  DIOPTER_REQUIRE=loop,ext4,xfs,uring,aio,threads,fuse,tracefs,fio,chromium,qemu
+  DIOPTER_REQUIRE=loop,ext4,xfs,uring,aio,threads,fuse,tracefs,fio,chromium,qemu,msrv
                                                          capabilities whose absence is a failure,
                                                          not a skip
   DIOPTER_SEED=N                                         the seed of every seeded test
@@ -63,6 +65,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "ci" => lanes::run(rest),
         "lanes" => Ok(lanes::list()),
         "tidy" => tidy::run(),
+        "api" => interface::record(),
         "bless" => soak::bless(),
         "soak" => soak::run(rest),
         "fuzz" => fuzz::run(rest),

@@ -195,7 +195,7 @@ impl Bench {
                     RequestOp::Write => Request::write(next, memory),
                     _ => Request::read(next, memory),
                 };
-                engine.start(&*self.file, request).expect("there is room");
+                engine.start(&self.file, request).expect("there is room");
                 next += length;
             }
             let Some(done) = engine.wait(LONG).expect("the backend works") else { break };

@@ -223,7 +223,7 @@ fn uncache(file: &File) {
 
 #[test]
 fn an_open_file_s_route_is_that_of_its_calls_and_plans_on_any_thread() {
-    each_kind(&both_ways().route(RoutePolicy::HYBRID), |file| {
+    each_kind(both_ways().route(RoutePolicy::HYBRID), |file| {
         let small = vec![1; size(64 * KIB)];
         let large = vec![2; size(WRITE_MIN)];
         let write = || {
@@ -274,7 +274,7 @@ fn has_dontcache(file: &File) -> bool {
 
 #[test]
 fn a_hybrid_stream_leaves_almost_nothing_in_the_page_cache() {
-    each_kind(&both_ways().route(RoutePolicy::HYBRID), |file| {
+    each_kind(both_ways().route(RoutePolicy::HYBRID), |file| {
         let (block, count) = (MIB, 96);
         let mut buf = vec![3; size(block)];
         for at in 0..count {
@@ -297,7 +297,7 @@ fn a_hybrid_stream_leaves_almost_nothing_in_the_page_cache() {
 
 #[test]
 fn a_written_hybrid_stream_leaves_the_page_cache_once_it_is_written_back() {
-    each_kind(&both_ways().route(RoutePolicy::HYBRID), |file| {
+    each_kind(both_ways().route(RoutePolicy::HYBRID), |file| {
         let (block, count) = (MIB, 32);
         let buf = vec![3; size(block)];
         for at in 0..count {
@@ -313,7 +313,7 @@ fn a_written_hybrid_stream_leaves_the_page_cache_once_it_is_written_back() {
 
 #[test]
 fn small_and_scattered_hybrid_reads_stay_in_the_page_cache() {
-    each_kind(&both_ways().route(RoutePolicy::HYBRID), |file| {
+    each_kind(both_ways().route(RoutePolicy::HYBRID), |file| {
         let (block, count) = (MIB, 8);
         let mut buf = vec![3; size(2 * count * block)];
         file.write_all_at(&buf, 0).unwrap();

@@ -47,7 +47,7 @@ impl Bench {
             _ => Request::read(0, memory),
         };
         let started = Instant::now();
-        engine.start(&*self.file, request).unwrap();
+        engine.start(&self.file, request).unwrap();
         let finished = engine.wait(LONG).unwrap().expect("it ends");
         let took = started.elapsed();
         assert_eq!(finished.result.map(|moved| moved.get()), Ok(BYTES));

@@ -145,7 +145,7 @@ impl Pipeline {
     /// Pins buffers and files where the kernel lets us; without, each request does it for itself.
     fn register(&mut self, files: &[Option<&File>]) {
         for file in files.iter().flatten() {
-            self.engine.register_file(*file).unwrap_or(());
+            self.engine.register_file(file).unwrap_or(());
         }
         if self.has_registered {
             return;

@@ -132,3 +132,54 @@ pub(super) fn resolve(file: &File, position: u64, to: SeekFrom) -> io::Result<u6
         io::Error::new(io::ErrorKind::InvalidInput, "invalid seek: before byte 0, or past 2^64")
     })
 }
+
+#[cfg(all(test, not(diopter_loom)))]
+mod tests {
+    use super::*;
+    use crate::file::OpenOptions;
+    use std::io::{BufRead, BufReader, BufWriter, ErrorKind};
+
+    #[test]
+    fn two_cursors_of_a_file_have_two_positions() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(path.path()).unwrap();
+        let (mut one, mut other) = (file.cursor(0), file.cursor(3));
+        assert_eq!(one.write(b"abc").unwrap(), 3);
+        assert_eq!(other.write_vectored(&[IoSlice::new(b"de"), IoSlice::new(b"f")]).unwrap(), 3);
+        assert_eq!((one.position(), other.position()), (3, 6));
+        let mut rest = String::new();
+        one.read_to_string(&mut rest).unwrap();
+        assert_eq!((rest.as_str(), one.position()), ("def", 6));
+        assert_eq!(other.seek(SeekFrom::End(-1)).unwrap(), 5);
+        let mut last = [0; 1];
+        other.read_exact(&mut last).unwrap();
+        assert_eq!(&last, b"f");
+        let error = other.read_exact(&mut last).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+        let error = other.seek(SeekFrom::Current(-7)).unwrap_err();
+        assert_eq!((error.kind(), other.position()), (ErrorKind::InvalidInput, 6));
+    }
+
+    #[test]
+    fn stds_buffers_go_over_a_cursor() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(path.path()).unwrap();
+        let mut writer = BufWriter::new(file.cursor(0));
+        (0..1000).for_each(|line| writeln!(writer, "line {line}").unwrap());
+        let cursor = writer.into_inner().unwrap();
+        assert_eq!(cursor.position(), file.size().unwrap());
+        let lines = BufReader::new(file.cursor(0)).lines();
+        assert_eq!(lines.map(Result::unwrap).nth(999).as_deref(), Some("line 999"));
+    }
+
+    #[test]
+    fn a_cursor_of_a_file_with_append_is_at_the_end_after_a_write() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), b"first").unwrap();
+        let file = OpenOptions::new().read(true).append(true).open(path.path()).unwrap();
+        let mut cursor = file.cursor(0);
+        cursor.write_all(b"+").unwrap();
+        assert_eq!(cursor.position(), 6);
+        assert_eq!(std::fs::read(path.path()).unwrap(), b"first+");
+    }
+}

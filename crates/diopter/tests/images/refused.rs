@@ -145,7 +145,7 @@ fn the_unaligned_end_of_a_file_is_written_direct_and_nothing_behind_it() {
     }
     let volume = filled(SMALL);
     let before = fs::read(volume.image()).unwrap();
-    let image = Image::open_with(volume.image(), &writable().strict(true)).unwrap();
+    let image = Image::open_with(volume.image(), writable().strict(true)).unwrap();
     let file = image.file(b"plain").unwrap();
     file.write_at(&[8; 100], 19_900).unwrap();
     file.write_at(&[9; 1000], 18_999).unwrap();
@@ -283,10 +283,10 @@ fn a_strict_image_has_direct_files_only() {
     }
     let volume = filled(small_blocks);
     let device = volume.device(4096);
-    let image = Image::open_with(device.device(), &writable().strict(true)).unwrap();
+    let image = Image::open_with(device.device(), writable().strict(true)).unwrap();
     must_say(image.file(b"plain"), Errno::EOPNOTSUPP, "blocks are smaller than the device's");
     drop((image, device));
-    let image = Image::open_with(volume.image(), &writable().strict(true)).unwrap();
+    let image = Image::open_with(volume.image(), writable().strict(true)).unwrap();
     let file: File = image.file(b"plain").unwrap();
     file.write_at(&[1; 999], 77).unwrap();
     let buffered = diopter::EngineOptions {

@@ -119,7 +119,7 @@ fn the_first_growing_write_unseals(row: &Row) {
     }));
     let append = as_it_is().append(true).clone();
     assert!(!stays_sealed(&subject, &append, write(0, 10)), "an append");
-    assert!(stays_sealed(&subject, &as_it_is().read(true), |file| {
+    assert!(stays_sealed(&subject, as_it_is().read(true), |file| {
         file.read_at(&mut [0; 10], 0).unwrap();
     }));
     for size in [8 * STRIPE_SIZE + 4106, 1000, 20 * STRIPE_SIZE] {
