@@ -9,6 +9,14 @@ use crate::{Outcome, repo, run};
 /// The snapshot, below the root.
 const SNAPSHOT: &str = "crates/diopter/api.txt";
 
+/// Crates whose types `diopter` re-exports, and how their paths begin.
+const REEXPORTED: [(&str, &str); 4] = [
+    ("diopter-core", "diopter_core::"),
+    ("diopter-images", "diopter_images::"),
+    ("diopter-layouts", "diopter_layouts::"),
+    ("diopter-os", "diopter_os::"),
+];
+
 /// Features that are enabled together, at most; all of them together are checked as well.
 const DEPTH_MAX: usize = 2;
 
@@ -72,14 +80,40 @@ pub fn program() -> Option<PathBuf> {
     if own.is_file() { Some(own) } else { repo::tool("cargo-public-api") }
 }
 
-/// The public interface, a line each item; without what every type has.
+/// The public interface, a line each item: that of `diopter`, then the members of the types of other
+/// crates that it re-exports.
 fn listed() -> Result<String, String> {
+    let mut all = listed_of("diopter")?;
+    let names: Vec<String> = reexported_in(&all).map(str::to_owned).collect();
+    for (package, prefix) in REEXPORTED {
+        let listing = listed_of(package)?;
+        let lines = listing.lines().filter(|line| is_of_one(line, prefix, &names));
+        all.extend(lines.flat_map(|line| [line, "\n"]));
+    }
+    Ok(all)
+}
+
+/// The public interface of one crate, without what every type has.
+fn listed_of(package: &str) -> Result<String, String> {
     let program = program().ok_or("cargo-public-api is not installed")?;
     let mut command = Command::new("rustup");
     command.args(["run", "nightly"]).arg(program).current_dir(repo::root());
-    command.args(["public-api", "-p", "diopter", "--all-features", "-sss", "--color", "never"]);
+    command.args(["public-api", "-p", package, "--all-features", "-sss", "--color", "never"]);
     command.env("CARGO_TARGET_DIR", repo::target_dir().join("api"));
     repo::output_of(&mut command).map(|text| text + "\n")
+}
+
+/// The names in lines such as `pub use diopter::engine::Plan`.
+fn reexported_in(listing: &str) -> impl Iterator<Item = &str> {
+    let paths = listing.lines().filter_map(|line| line.strip_prefix("pub use "));
+    paths.filter_map(|path| path.rsplit("::").next())
+}
+
+/// Returns true if the item of a line is one of `names` or a member of one.
+fn is_of_one(line: &str, prefix: &str, names: &[String]) -> bool {
+    let Some(at) = line.find(prefix) else { return false };
+    let path = line[at..].split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).next();
+    path.is_some_and(|path| path.split("::").any(|part| names.iter().any(|name| name == part)))
 }
 
 fn oldest_cargo() -> Result<Command, String> {
@@ -151,6 +185,18 @@ mod tests {
         let four = combinations(&["a", "b", "c", "d"]);
         assert_eq!(four.len(), 1 + 4 + 6 + 1);
         assert!(four.contains(&vec!["b", "d"]) && four.contains(&vec!["a", "b", "c", "d"]));
+    }
+
+    #[test]
+    fn members_of_reexported_types_are_part_of_the_interface() {
+        let listing = "pub mod diopter\npub use diopter::engine::Plan\npub struct diopter::File\n";
+        let names: Vec<String> = reexported_in(listing).map(str::to_owned).collect();
+        assert_eq!(names, ["Plan"]);
+        let is = |line| is_of_one(line, "diopter_core::", &names);
+        assert!(is("pub struct diopter_core::plan::Plan"));
+        assert!(is("pub diopter_core::plan::Plan::waits: u32"));
+        assert!(!is("pub fn diopter_core::plan::plan(u32) -> diopter_core::plan::Plan"));
+        assert!(!is("pub struct diopter_core::plan::PlanQuery"));
     }
 
     #[test]
