@@ -80,8 +80,8 @@ pub fn program() -> Option<PathBuf> {
     if own.is_file() { Some(own) } else { repo::tool("cargo-public-api") }
 }
 
-/// The public interface, a line each item: that of `diopter`, then the members of the types of other
-/// crates that it re-exports.
+/// The public interface, a line each item: that of `diopter`, then the members of the types of
+/// other crates that it re-exports.
 fn listed() -> Result<String, String> {
     let mut all = listed_of("diopter")?;
     let names: Vec<String> = reexported_in(&all).map(str::to_owned).collect();
