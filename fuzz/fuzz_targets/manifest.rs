@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use diopter::LayoutErrorKind;
+use diopter_layouts::error::LayoutErrorKind;
 use diopter_layouts::layout::Manifest;
 use diopter_core::limits::FILE_SIZE_MAX;
 use libfuzzer_sys::fuzz_target;

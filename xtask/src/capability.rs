@@ -1,7 +1,7 @@
 //! The capabilities of this machine, found by trying them, and those that must not be missing
 //! (`DIOPTER_REQUIRE`). It knows no lanes. The list of capabilities is that of diopter-skip.
 
-use crate::{book, deny, repo};
+use crate::{book, deny, interface, repo};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -52,6 +52,10 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
             book::program().map(drop).ok_or_else(|| "mdbook is not installed".to_owned())
         }
         Capability::Cxx => installed("c++"),
+        Capability::Msrv => interface::oldest_compiler_runs(),
+        Capability::PublicApi => interface::program()
+            .map(drop)
+            .ok_or_else(|| "cargo-public-api is not installed".to_owned()),
         _ => return None,
     })
 }

@@ -3,7 +3,7 @@
 
 use crate::capability::{self, Capability, Probe};
 use crate::repo::Outcome;
-use crate::{book, debian, deny, fuzz, repo, run, tidy};
+use crate::{book, debian, deny, fuzz, interface, repo, run, tidy};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::Command;
@@ -42,6 +42,12 @@ enum Work {
     Book,
     /// Every fuzz target, from its seeds.
     Fuzz,
+    /// Each combination of the features of `diopter`.
+    Features,
+    /// The published crates with the oldest compiler.
+    OldestCompiler,
+    /// The public interface against its snapshot.
+    Interface,
 }
 
 const BACKENDS: &[Capability] = &[Capability::Uring, Capability::Aio, Capability::Threads];
@@ -139,6 +145,15 @@ const LANES: &[Lane] = &[
         needs: &[Capability::Deny],
         ..plain("deny", &[Step { work: Work::Deny, ..check(&[]) }])
     },
+    plain("features", &[Step { work: Work::Features, ..check(&[]) }]),
+    Lane {
+        needs: &[Capability::Msrv],
+        ..plain("msrv", &[Step { work: Work::OldestCompiler, ..check(&[]) }])
+    },
+    Lane {
+        needs: &[Capability::Nightly, Capability::PublicApi],
+        ..plain("api", &[Step { work: Work::Interface, ..check(&[]) }])
+    },
     Lane {
         needs: &[Capability::Book],
         ..plain("book", &[Step { work: Work::Book, ..check(&[]) }])
@@ -156,7 +171,7 @@ const LANES: &[Lane] = &[
             check(&["run", "-p", "diopter-copy", "--example", "copy_file"]),
             Step {
                 variables: &[("RUSTDOCFLAGS", "-Dwarnings")],
-                ..check(&["doc", "--workspace", "--no-deps"])
+                ..check(&["doc", "--workspace", "--no-deps", "--all-features"])
             },
         ],
     ),
@@ -528,6 +543,11 @@ fn run_steps(lane: &Lane, context: &Context, skips: &mut BTreeMap<run::Skip, u32
                 let ran = fuzz::run_all(FUZZ_SECONDS, context.seed, fuzz::Start::Seeds);
                 ran.map(|(passed, _)| (passed, run::Tally::default()))
             }
+            Work::Features => interface::features().map(|clean| (clean, run::Tally::default())),
+            Work::OldestCompiler => {
+                interface::oldest_compiler().map(|clean| (clean, run::Tally::default()))
+            }
+            Work::Interface => interface::compare().map(|clean| (clean, run::Tally::default())),
             Work::Cargo(_) | Work::Nightly(_) => {
                 (context.execute)(&mut command(step, &context.environment))
             }
@@ -571,7 +591,13 @@ fn command(step: &Step, environment: &[(&'static str, String)]) -> Command {
             command.args(arguments);
             command
         }
-        Work::Tidy | Work::Deny | Work::Book | Work::Fuzz => repo::cargo(),
+        Work::Tidy
+        | Work::Deny
+        | Work::Book
+        | Work::Fuzz
+        | Work::Features
+        | Work::OldestCompiler
+        | Work::Interface => repo::cargo(),
     };
     command.envs(environment.iter().map(|(name, value)| (*name, value.as_str())));
     command.envs(step.variables.iter().copied());
@@ -587,6 +613,9 @@ fn shown(step: &Step, environment: &[(&'static str, String)]) -> String {
         Work::Deny => "cargo-deny check, of the workspace and of fuzz/".to_owned(),
         Work::Book => "mdbook build, of docs/ and the help of dio".to_owned(),
         Work::Fuzz => format!("every target of fuzz/ for {FUZZ_SECONDS} s"),
+        Work::Features => "each combination of the features of diopter".to_owned(),
+        Work::OldestCompiler => "the published crates with the oldest compiler".to_owned(),
+        Work::Interface => "the public interface against its snapshot".to_owned(),
         Work::Cargo(_) | Work::Nightly(_) => run::shown(&command(step, environment)),
     }
 }

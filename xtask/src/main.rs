@@ -7,6 +7,7 @@ mod repo;
 mod run;
 mod deny;
 mod book;
+mod interface;
 mod capability;
 mod debian;
 mod fuzz;
@@ -25,6 +26,7 @@ cargo xtask COMMAND
   ci [LANE...]                       run the lanes in order; without LANE, all of them
   lanes                              list the lanes and what each one needs
   tidy                               check the rules of docs/style.md that a machine can check
+  api                                rewrite the snapshot of the public interface
   bless                              rewrite the golden files from what the code prints now
   soak [--seconds S] [--seed N] [--only CAMPAIGN]
                                      everything seeded or random, for S seconds; adds to what
@@ -61,6 +63,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
         "ci" => lanes::run(rest),
         "lanes" => Ok(lanes::list()),
         "tidy" => tidy::run(),
+        "api" => interface::record(),
         "bless" => soak::bless(),
         "soak" => soak::run(rest),
         "fuzz" => fuzz::run(rest),

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use diopter::StripedFile;
+use diopter::layouts::StripedFile;
 use diopter_layouts::layout::{Layout, ObjectKind};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Child;
 
 use cp_support::*;
-use diopter::StripedFile;
+use diopter::layouts::StripedFile;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 

@@ -226,7 +226,7 @@ fn a_copy_that_is_not_what_was_written() {
     wait_for_start(&target, SLOW_BYTES);
     // Another process writes to the temporary all the time, as bad memory or a bad disk would. By
     // direct I/O: where buffered and direct writes meet, Linux fails the next flush with EIO.
-    let vandal = diopter::File::options().read(true).write(true);
+    let vandal = diopter::File::options().read(true).write(true).clone();
     let vandal = vandal.open(temporary_of(&target)).unwrap();
     wait_for("the copy to end", || {
         vandal.write_all_at(&[b'v'; 4096], 4096).unwrap();

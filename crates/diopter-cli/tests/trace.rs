@@ -14,8 +14,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use diopter::layouts::StripedFile;
 use diopter::probe::{Kernel, known};
-use diopter::{EngineOptions, Preset, StripedFile};
+use diopter::{EngineOptions, Preset};
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use mount::Mount;
 use rustix::fs::FallocateFlags;

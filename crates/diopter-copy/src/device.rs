@@ -29,7 +29,7 @@ pub fn open(
         ));
     }
     // O_EXCL: the kernel refuses a device that a file system, a RAID, or device mapper holds.
-    let options = File::options().read(true).write(true).exclusive(true);
+    let options = File::options().read(true).write(true).exclusive(true).clone();
     let file = options.open(device.proc_path()).map_err(|error| match error.errno() {
         Errno::EBUSY => refused(
             "it, or a part of it, is mounted or in use (EBUSY)",

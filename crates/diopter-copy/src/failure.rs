@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use diopter::{Errno, LayoutError};
+use diopter::Errno;
+use diopter::layouts::LayoutError;
 
 use crate::stop::Signal;
 

@@ -72,7 +72,7 @@ impl Preferred {
 
 #[cfg(test)]
 mod tests {
-    use diopter::StripedFile;
+    use diopter::layouts::StripedFile;
     use diopter_layouts::foreign::of_attributes;
     use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 

@@ -5,11 +5,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use diopter::engine::{BackendChoice, DepthReport};
 use diopter::{
-    BackendChoice, BackendError, DepthReport, Engine, EngineOptions, Errno, Error, File,
-    FileOffset, FinishedRequest, IoBuf, IoError, Progress, Request, RequestId, RequestOp, RwFlags,
-    SetupError,
+    BackendError, Engine, EngineOptions, Errno, Error, File, FileOffset, FinishedRequest, IoBuf,
+    IoError, Request, RequestId, RequestOp, RwFlags, SetupError,
 };
+use diopter_core::engine::depth::Progress;
 
 use crate::content::next_data;
 use crate::flow::{Flow, Flushing, Moved, Reading, Transfer, Writing, Zeros, length_of};
@@ -145,7 +146,7 @@ impl Pipeline {
     /// Pins buffers and files if the kernel allows it; otherwise each request does.
     fn register(&mut self, files: &[Option<&File>]) {
         for file in files.iter().flatten() {
-            self.engine.register_file(*file).unwrap_or(());
+            self.engine.register_file(file).unwrap_or(());
         }
         if self.has_registered {
             return;
@@ -183,7 +184,7 @@ impl Pipeline {
             match finished.op {
                 RequestOp::Read => self.take_read(flow, finished)?,
                 RequestOp::Write => self.take_write(flow, finished)?,
-                RequestOp::SyncData | RequestOp::SyncAll => {
+                _ => {
                     take_flush(flow, finished)?;
                     watch(Milestone::Flushed(flow.flushed));
                 }

@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
-use diopter::{Errno, StripedFile};
+use diopter::Errno;
+use diopter::layouts::StripedFile;
 
 use crate::dir::{Dir, Entry, Inode};
 use crate::failure::Failure;

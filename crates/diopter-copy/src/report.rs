@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use diopter::DepthReport;
+use diopter::engine::DepthReport;
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use diopter::{Errno, File, ObjectOffset};
+use diopter::{Errno, File};
 use diopter_core::extent::ObjectIndex;
 use diopter_core::stripe::Striping;
+use diopter_core::units::ObjectOffset;
 use diopter_os::space::{seek_data, seek_hole};
 
 use crate::image_path::DataRanges;
@@ -122,7 +123,7 @@ fn next_hole(fd: BorrowedFd<'_>, from: u64) -> Result<Option<u64>, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use diopter::StripedFile;
+    use diopter::layouts::StripedFile;
     use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 
     use super::*;

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use diopter::{File, StripedFile};
+use diopter::File;
+use diopter::layouts::StripedFile;
 use diopter_layouts::layout::Layout;
 use diopter_os::file::FileKind;
 
@@ -71,7 +72,7 @@ impl Found<'_> {
             let failure = inode.named(path, Failure::of_engine("opening", path, &error));
             unless_proc_is_missing(failure)
         };
-        let options = File::options().read(true);
+        let options = File::options().read(true).clone();
         if !self.is_striped(open_as).map_err(failed)? {
             return options.open(inode.proc_path()).map_err(failed);
         }
@@ -100,7 +101,7 @@ impl Found<'_> {
     /// Returns its size as a striped file, if it is opened as one.
     pub fn size_of_striped(self, open_as: OpenAs) -> Option<u64> {
         let layout = self.is_striped(open_as).ok()?.then(|| self.layout("opening"))?;
-        let file = StripedFile::of_layout(layout.ok()?, &File::options().read(true));
+        let file = StripedFile::of_layout(layout.ok()?, File::options().read(true));
         file.and_then(|file| file.size()).ok()
     }
 }

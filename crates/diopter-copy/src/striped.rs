@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use diopter::{Errno, File, LayoutError, StripedFile};
+use diopter::layouts::{LayoutError, StripedFile};
+use diopter::{Errno, File};
 use diopter_layouts::layout::{Layout, ObjectKind};
 
 use crate::dir::{Entry, Inode};
@@ -85,7 +86,7 @@ fn write_in_place(
         let remedy = "check that it is the right one, then add --overwrite";
         return Err(refused("all data on them would be lost", remedy).into());
     }
-    let options = File::options().read(true).write(true).exclusive(true);
+    let options = File::options().read(true).write(true).exclusive(true).clone();
     let file = StripedFile::of_layout(layout, &options);
     let file = file.map_err(|error| Failure::of_engine("opening", target, &error))?;
     let room = file.size();

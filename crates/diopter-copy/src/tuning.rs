@@ -1,7 +1,8 @@
 //! The number and size of requests in flight that the options leave open: those that move most
 //! bytes, with as few requests as possible. The transfers are measured elsewhere.
 
-use diopter::{DepthController, DepthReport, Progress};
+use diopter::engine::DepthReport;
+use diopter_core::engine::depth::{DepthController, Progress};
 
 use crate::shape::Shape;
 

@@ -17,18 +17,18 @@ pub use image::{ImageError, ImageErrorKind};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SetupError {
-    /// What was tried, for example `open for writing`.
+    /// The operation that failed, for example `open for writing`.
     pub what: &'static str,
-    /// On what.
+    /// The path of the file, if it has one.
     pub path: Option<PathBuf>,
-    /// The system's answer.
+    /// The errno of the system call.
     pub errno: Errno,
-    /// What to do about it.
+    /// The advice at the end of the message; may be empty.
     pub remedy: &'static str,
 }
 
 impl SetupError {
-    /// An error of `what`, on `path` if there is one.
+    /// Makes an error of the operation `what` on `path`.
     #[must_use]
     pub fn new(
         what: &'static str,
@@ -51,13 +51,10 @@ impl fmt::Display for SetupError {
     }
 }
 
-impl std::error::Error for SetupError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.errno)
-    }
-}
+// No `source`: the message has the errno.
+impl std::error::Error for SetupError {}
 
-/// Why a request was refused before anything of it was queued.
+/// The reason why a request was refused before anything of it was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AdmitErrorKind {
@@ -75,7 +72,7 @@ pub enum AdmitErrorKind {
     WrongMemory,
     /// Neither a thread nor a descriptor can be had for the engine that was to serve it.
     NoEngine,
-    /// The engine has lost its backend and takes no request any more; open a new one.
+    /// The engine has lost its backend and takes no more requests; open a new engine.
     BackendLost,
 }
 
@@ -83,22 +80,22 @@ pub enum AdmitErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdmitError {
-    /// Why.
+    /// The reason.
     pub kind: AdmitErrorKind,
-    /// The range asked for.
+    /// The requested range.
     pub range: FileRange,
-    /// In words, with what to do.
+    /// The reason and the advice, in words.
     pub why: &'static str,
 }
 
 impl AdmitError {
-    /// A refusal of a request for `range`.
+    /// Makes the error of a refused request for `range`.
     #[must_use]
     pub fn new(kind: AdmitErrorKind, range: FileRange, why: &'static str) -> AdmitError {
         AdmitError { kind, range, why }
     }
 
-    /// The errno that a system call would have failed with.
+    /// Returns the errno that a system call would have failed with.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self.kind {
@@ -120,7 +117,7 @@ impl fmt::Display for AdmitError {
 
 impl std::error::Error for AdmitError {}
 
-/// What an I/O error is about.
+/// The kind of an I/O error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IoErrorKind {
@@ -142,7 +139,7 @@ pub enum IoErrorKind {
     LockedHere,
     /// The bytes of a write with `shared_writers` could not be locked.
     NoLock,
-    /// The device kept answering without moving anything.
+    /// The device repeatedly completed the request without moving a byte.
     NoProgress,
     /// A write into a hole of a file inside an image.
     IntoHole,
@@ -150,33 +147,34 @@ pub enum IoErrorKind {
     IntoUnwritten,
     /// A write into blocks that a file inside an image shares with another one.
     IntoShared,
-    /// Metadata inside an image that cannot be.
+    /// Invalid metadata inside an image.
     Corrupt,
     /// The file ended before the memory of a `read_exact_at` was full.
     UnexpectedEnd,
     /// The backend broke while the request was in flight.
     BackendLost,
-    /// Anything else; `errno` tells.
+    /// Any other error; see `errno`.
     Other,
 }
 
-/// A request that was admitted failed. The ranges that are done nevertheless are in its `Outcome`.
+/// A request failed after it was admitted. The ranges that are done nevertheless are in its
+/// `Outcome`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IoError {
-    /// What it is about.
+    /// The kind.
     pub kind: IoErrorKind,
-    /// The first error, as the kernel gave it.
+    /// The errno of the first error.
     pub errno: Errno,
     /// The range of the bio that failed first.
     pub range: FileRange,
-    /// What was being done, for example `write`.
+    /// The operation, for example `write`.
     pub what: &'static str,
     /// One pointer: each result of an engine has room for an error.
     context: Option<Box<IoContext>>,
 }
 
-/// What an error of a file that is not a plain one has to say in addition.
+/// Details of an error of a striped file, or of a file in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum IoContext {
     Object(FailedObject),
@@ -188,9 +186,9 @@ enum IoContext {
 pub struct FailedObject {
     /// Its number, from 0.
     pub index: usize,
-    /// Where it is, as far as the kernel reports that.
+    /// Its path, as far as the kernel reports that.
     pub path: Option<PathBuf>,
-    /// Where in it the range that failed begins, in bytes.
+    /// The offset in it at which the failed range begins, in bytes.
     pub offset: u64,
 }
 
@@ -205,7 +203,7 @@ impl fmt::Display for FailedObject {
 }
 
 impl IoError {
-    /// From an errno: the only place where one becomes an error.
+    /// Makes an error from an errno: the only place where one becomes an error.
     #[must_use]
     pub fn new(errno: Errno, range: FileRange, what: &'static str) -> IoError {
         let kind = match errno {
@@ -223,8 +221,8 @@ impl IoError {
         IoError { kind, errno, range, what, context: None }
     }
 
-    /// Of a striped file: the object that failed, and where on it the range begins. Calls of
-    /// [`File`](crate::File) and [`File::name_object`](crate::File::name_object) set it.
+    /// Returns the object of a striped file that failed, and where on it the range begins. Calls
+    /// of `File`, and `File::name_object`, set it.
     #[must_use]
     pub fn object(&self) -> Option<&FailedObject> {
         match self.context.as_deref() {
@@ -233,8 +231,8 @@ impl IoError {
         }
     }
 
-    /// Of a file in an image: what is wrong with the metadata of the image, if that ended the
-    /// request (the inode, the block, and what to do).
+    /// Returns the error in the metadata of an image (the inode, the block, and what to do) that
+    /// ended a request on a file in it.
     #[must_use]
     pub fn finding(&self) -> Option<&ImageError> {
         match self.context.as_deref() {
@@ -243,21 +241,21 @@ impl IoError {
         }
     }
 
-    /// With what is wrong with the image.
+    /// Adds the error in the metadata of an image.
     #[must_use]
     pub fn with_finding(mut self, finding: Option<ImageError>) -> IoError {
         self.context = finding.map(|finding| Box::new(IoContext::Image(finding)));
         self
     }
 
-    /// With the object that failed.
+    /// Adds the object that failed.
     #[must_use]
     pub fn with_object(mut self, object: FailedObject) -> IoError {
         self.context = Some(Box::new(IoContext::Object(object)));
         self
     }
 
-    /// The same error as another kind, where the errno alone does not tell.
+    /// Changes the kind, where it does not follow from the errno.
     #[must_use]
     pub fn of_kind(mut self, kind: IoErrorKind) -> IoError {
         self.kind = kind;
@@ -269,7 +267,7 @@ impl IoError {
             IoErrorKind::NoSpace => "free space on the file system, or raise the quota",
             IoErrorKind::OutOfMemory => "raise the memory limit or lower the depth",
             IoErrorKind::Busy => {
-                "other writes to these blocks are not over: take their results, check the device"
+                "other writes to these blocks are in flight: take their results, check the device"
             }
             IoErrorKind::LockedHere => {
                 "a POSIX lock of this process covers these bytes: unlock it, or use F_OFD_SETLK"
@@ -302,26 +300,23 @@ impl fmt::Display for IoError {
         match self.finding() {
             Some(finding) => {
                 write!(f, ": {finding}")?;
-                let is_told = !finding.remedy.is_empty();
-                with_remedy(f, if is_told { "" } else { self.remedy() })
+                let has_remedy = !finding.remedy.is_empty();
+                with_remedy(f, if has_remedy { "" } else { self.remedy() })
             }
             None => with_remedy(f, self.remedy()),
         }
     }
 }
 
-impl std::error::Error for IoError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.errno)
-    }
-}
+// No `source`: the message has the errno, and what is wrong with an image.
+impl std::error::Error for IoError {}
 
 /// A request was refused, or failed after it was admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestError {
-    /// Before anything was queued.
+    /// The request was refused before anything was queued.
     Admit(AdmitError),
-    /// After admission.
+    /// The request failed after admission.
     Io(IoError),
 }
 
@@ -341,9 +336,9 @@ impl From<IoError> for RequestError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackendError {
-    /// Which backend.
+    /// The name of the backend.
     pub backend: &'static str,
-    /// The system's answer.
+    /// The errno of the system call.
     pub errno: Errno,
 }
 

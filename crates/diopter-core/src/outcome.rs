@@ -1,13 +1,14 @@
-//! What became of a request: `Outcome` (which ranges), `Route` (which way), `Timing` (when). Inline
-//! values for the common case, a list only where there is something to tell.
+//! Results of a request: `Outcome` (which ranges), `Route` (which path), `Timing` (when). Inline
+//! values for the common case, a list only where there is something to report.
 
 use diopter_os::Errno;
 
 use crate::clock::Nanos;
 use crate::units::FileRange;
 
-/// What became of one range of a request.
+/// The result of one range of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RangeState {
     /// Read, or written.
     Done,
@@ -15,20 +16,20 @@ pub enum RangeState {
     Failed(Errno),
     /// Never handed to the device.
     NotTried,
-    /// Handed to the device and cancelled, or lost with its backend: done or not, nobody knows.
+    /// Handed to the device and cancelled, or lost with its backend: done or not is unknown.
     Unknown,
 }
 
-/// A range and what became of it.
+/// A range and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeOutcome {
-    /// Which bytes of the file.
+    /// The bytes of the file.
     pub range: FileRange,
-    /// What became of them.
+    /// Their result.
     pub state: RangeState,
 }
 
-/// What became of every byte of a request, in file order and without gaps.
+/// The result of every byte of a request, in file order and without gaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The whole range in one state.
@@ -48,13 +49,13 @@ impl Outcome {
         }
     }
 
-    /// Whether every byte is done.
+    /// Returns true if every byte is done.
     #[must_use]
     pub fn is_all_done(&self) -> bool {
         self.ranges().iter().all(|part| part.state == RangeState::Done)
     }
 
-    /// Of one range.
+    /// Makes the outcome of one range.
     pub fn whole(range: FileRange, state: RangeState) -> Outcome {
         Outcome::Whole(RangeOutcome { range, state })
     }
@@ -203,7 +204,7 @@ impl DetourReasons {
         self.0 |= reason.bit();
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
@@ -235,14 +236,15 @@ impl Route {
         Route { direct: bytes, bounced: 0, buffered: 0, why: DetourReasons(0) }
     }
 
-    /// Whether no byte touched the page cache.
+    /// Returns true if no byte touched the page cache.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.buffered == 0
     }
 }
 
-/// When a request passed its stages. Zero stamps for a request that was not timed.
+/// The times at which a request passed its stages, by the clock of its engine. A stage that it
+/// never reached has 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
     /// Admitted.

@@ -1,8 +1,11 @@
 //! Policies: plain values, decided by the caller, each read in exactly one place. No state, no I/O.
 
+use std::fmt;
+
 /// Where a bio ends when the mapper must read metadata to go on. The names are the kernels whose
 /// rule it is. Read by `bio/pieces.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum BoundaryPolicy {
     /// Linux 3.8: every section of a flagged mapping ends the bio before it.
     V3_8,
@@ -19,6 +22,7 @@ pub enum BoundaryPolicy {
 
 /// Are the pieces of one request waited for one by one? Read by `engine/submit.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum SubmitPolicy {
     /// One bio, one wait: Lustre before 2.14.
     EachThenWait,
@@ -30,6 +34,7 @@ pub enum SubmitPolicy {
 /// Do pieces of a striped file that follow each other on one object become one bio? Read by
 /// `bio/lanes.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum MergePolicy {
     /// One bio a stripe, in file order: Lustre's chunks.
     PerStripe,
@@ -40,6 +45,7 @@ pub enum MergePolicy {
 
 /// Where a finished request's completion runs. Read by `engine/complete.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CompletionPolicy {
     /// fs/direct-io.c of Linux 4.15.
     Linux4_15,
@@ -58,17 +64,19 @@ pub enum CompletionPolicy {
 
 /// How many bios are in flight: `docs/depth.md`. Read by `engine/submit.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum DepthPolicy {
     /// At most this many.
     Fixed(u32),
-    /// Of large bios as many as help, which is found out while they run; of small ones, below
-    /// 64 KiB, as many as there are.
+    /// As many large bios as improve throughput, found out while they run; as many small ones,
+    /// below 64 KiB, as there are.
     #[default]
     Auto,
 }
 
 /// How a waiter waits. Read by `engine/wait.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum WaitPolicy {
     /// Not at all: what is there is taken.
     Poll,
@@ -79,8 +87,9 @@ pub enum WaitPolicy {
     Block,
 }
 
-/// What a short transfer becomes. Read by `engine/complete.rs`.
+/// The handling of a short transfer. Read by `engine/complete.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ShortPolicy {
     /// It is the result.
     Return,
@@ -91,6 +100,7 @@ pub enum ShortPolicy {
 
 /// Which requests bypass the page cache. Read by `engine/route.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RoutePolicy {
     /// Every request that the file system lets.
     #[default]
@@ -137,7 +147,7 @@ pub struct Policies {
     pub depth: DepthPolicy,
     /// How a waiter waits.
     pub wait: WaitPolicy,
-    /// What short means.
+    /// The handling of short transfers.
     pub short: ShortPolicy,
     /// Direct or buffered.
     pub route: RoutePolicy,
@@ -145,6 +155,7 @@ pub struct Policies {
 
 /// A system of the past, or the default, as a set of policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Preset {
     /// Linux 3.8.
     Linux3_8,
@@ -181,7 +192,7 @@ impl Preset {
         Preset::Diopter,
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -197,7 +208,7 @@ impl Preset {
         }
     }
 
-    /// What it sets.
+    /// Returns the policies that it sets.
     #[must_use]
     pub fn policies(self) -> Policies {
         let base = Policies::default();
@@ -234,7 +245,7 @@ impl Preset {
 }
 
 impl BoundaryPolicy {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -248,7 +259,7 @@ impl BoundaryPolicy {
 }
 
 impl SubmitPolicy {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -259,7 +270,7 @@ impl SubmitPolicy {
 }
 
 impl MergePolicy {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -269,8 +280,53 @@ impl MergePolicy {
     }
 }
 
+impl WaitPolicy {
+    /// Returns its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            WaitPolicy::Poll => "poll",
+            WaitPolicy::Spin => "spin",
+            WaitPolicy::Block => "block",
+        }
+    }
+}
+
+impl ShortPolicy {
+    /// Returns its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ShortPolicy::Return => "return",
+            ShortPolicy::Resubmit => "resubmit",
+        }
+    }
+}
+
+impl RoutePolicy {
+    /// Returns its name in reports; without the thresholds of `Hybrid`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            RoutePolicy::Direct => "direct",
+            RoutePolicy::Buffered => "buffered",
+            RoutePolicy::Hybrid { .. } => "hybrid",
+        }
+    }
+}
+
+impl fmt::Display for DepthPolicy {
+    /// Writes `auto`, or the depth.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DepthPolicy::Auto => f.write_str("auto"),
+            DepthPolicy::Fixed(depth) => depth.fmt(f),
+        }
+    }
+}
+
 impl CompletionPolicy {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

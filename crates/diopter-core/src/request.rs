@@ -1,5 +1,6 @@
-//! What a caller asks (`Request`) and gets back (`FinishedRequest`). No kernel types but the
-//! memory.
+//! Requests (`Request`) and their results (`FinishedRequest`). No kernel types but the memory.
+
+use std::fmt;
 
 use diopter_os::{IoBuf, RwFlags};
 
@@ -7,21 +8,22 @@ use crate::error::{AdmitError, IoError};
 use crate::outcome::{Outcome, Route, Timing};
 use crate::units::{Bytes, FileOffset, FileRange};
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RequestOp {
-    /// Device to memory.
+    /// Reads: device to memory.
     Read,
-    /// Memory to device.
+    /// Writes: memory to device.
     Write,
-    /// Make every earlier write of the file durable: its data, and the metadata needed to read it.
+    /// Makes every earlier write of the file durable: its data, and the metadata needed to read it.
     SyncData,
-    /// The same with all metadata.
+    /// `SyncData` with all metadata.
     SyncAll,
 }
 
 impl RequestOp {
-    /// As error messages say it.
+    /// Returns its name in error messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -33,13 +35,12 @@ impl RequestOp {
     }
 }
 
-/// What a caller asks of an engine, with owned memory. The range is `[offset, offset +
-/// memory.len())`.
+/// A request to an engine, with owned memory. The range is `[offset, offset + memory.len())`.
 #[derive(Debug)]
 pub struct Request {
-    /// What to do.
+    /// The operation.
     pub op: RequestOp,
-    /// Where.
+    /// The first byte.
     pub offset: FileOffset,
     /// The memory; `None` for a sync.
     pub memory: Option<IoBuf>,
@@ -94,30 +95,39 @@ impl RequestId {
 /// A refused request: the reason, and the request back.
 #[derive(Debug)]
 pub struct Refused {
-    /// Why.
+    /// The reason.
     pub error: AdmitError,
-    /// What was refused, memory included.
+    /// The refused request, memory included.
     pub request: Request,
 }
 
-/// Everything there is to know of a finished request.
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+// No `source`: the message is that of `error`.
+impl std::error::Error for Refused {}
+
+/// A finished request: result, memory, outcome, route and timing.
 #[derive(Debug)]
 pub struct FinishedRequest {
-    /// Which request.
+    /// The id that starting it returned.
     pub id: RequestId,
-    /// What it did.
+    /// The operation.
     pub op: RequestOp,
-    /// The range asked for.
+    /// The requested range.
     pub range: FileRange,
     /// The memory back; `None` for a sync, for lent memory, and for memory that was lost with its
     /// backend.
     pub memory: Option<IoBuf>,
     /// Bytes moved, or the first error.
     pub result: Result<Bytes, IoError>,
-    /// What became of each range.
+    /// The result of each range.
     pub outcome: Outcome,
-    /// Which way the bytes went.
+    /// The path that the bytes took.
     pub route: Route,
-    /// When.
-    pub timing: Timing,
+    /// When it passed its stages; `None` if no clock was read for it.
+    pub timing: Option<Timing>,
 }

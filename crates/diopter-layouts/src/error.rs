@@ -323,14 +323,8 @@ impl fmt::Display for LayoutError {
     }
 }
 
-impl std::error::Error for LayoutError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.kind {
-            LayoutErrorKind::System(errno) => Some(errno),
-            _ => None,
-        }
-    }
-}
+// No `source`: the message has the errno.
+impl std::error::Error for LayoutError {}
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ pub use crate::shape::{ForeignError, ForeignErrorKind, RequestShape};
 
 /// The layout of a file of a distributed file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ForeignLayout {
     Lustre(LustreLayout),
     Ceph(CephLayout),

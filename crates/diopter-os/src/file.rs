@@ -84,6 +84,7 @@ pub enum FileKind {
 
 /// The reason that a file has no direct I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BufferedReason {
     /// tmpfs, ramfs or hugetlbfs: the files exist in the page cache only.
     MemoryFileSystem,
@@ -105,6 +106,7 @@ impl fmt::Display for BufferedReason {
 
 /// The transfers for which O_DIRECT means direct I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DirectSupport {
     /// Reads and writes.
     Full,
@@ -287,6 +289,70 @@ pub fn without_access_time<R>(fd: BorrowedFd<'_>, f: impl FnOnce() -> R) -> R {
 /// Fails with EMFILE or ENFILE for too many descriptors, and with ENOMEM.
 pub fn in_memory() -> Result<OwnedFd, Errno> {
     Ok(rustix::fs::memfd_create("diopter", rustix::fs::MemfdFlags::CLOEXEC)?)
+}
+
+/// The flags of an open file description that matter to I/O, as fcntl(2) reports them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescriptorFlags {
+    /// Open for reading.
+    pub read: bool,
+    /// Open for writing.
+    pub write: bool,
+    /// O_APPEND: every write goes to the end, whatever its offset.
+    pub append: bool,
+    /// O_DIRECT.
+    pub direct: bool,
+    /// O_NONBLOCK, which makes io_uring return EAGAIN where it would block.
+    pub nonblocking: bool,
+    /// O_DSYNC.
+    pub dsync: bool,
+    /// O_SYNC.
+    pub sync: bool,
+}
+
+/// Returns the flags of an open descriptor.
+///
+/// # Errors
+///
+/// EBADF: a path-only descriptor.
+pub fn flags_of_descriptor(fd: BorrowedFd<'_>) -> Result<DescriptorFlags, Errno> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    if flags.contains(OFlags::PATH) {
+        return Err(Errno::EBADF);
+    }
+    let access = flags & OFlags::RWMODE;
+    Ok(DescriptorFlags {
+        read: access == OFlags::RDONLY || access == OFlags::RDWR,
+        write: access == OFlags::WRONLY || access == OFlags::RDWR,
+        append: flags.contains(OFlags::APPEND),
+        direct: flags.contains(OFlags::DIRECT),
+        nonblocking: flags.contains(OFlags::NONBLOCK),
+        dsync: flags.contains(OFlags::DSYNC),
+        sync: flags.contains(OFlags::SYNC),
+    })
+}
+
+/// Opens the regular file or block device of a descriptor again, through /proc, with O_DIRECT or
+/// without. The given open file description stays as it is.
+///
+/// # Errors
+///
+/// EISDIR and EINVAL: neither file nor block device. EINVAL: the file system refuses O_DIRECT.
+/// ENOENT: no /proc. Else those of open(2).
+pub fn reopen(
+    fd: BorrowedFd<'_>,
+    read: bool,
+    write: bool,
+    direct: bool,
+) -> Result<OwnedFd, OpenFailure> {
+    // A FIFO would block the open.
+    kind_of(&rustix::fs::fstat(fd).map_err(|errno| failure("fstat", errno))?)?;
+    let access = access(read, write).ok_or(failure("open", Errno::EINVAL))?;
+    let mut flags = access | OFlags::CLOEXEC;
+    flags.set(OFlags::DIRECT, direct);
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let opened = retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()));
+    opened.map_err(|errno| failure("open again", errno))
 }
 
 /// Opens the same file again without O_DIRECT, through /proc, whatever its name is now.

@@ -63,6 +63,10 @@ capabilities! {
     Deny = "cargo-deny",
     /// mdBook.
     Book = "mdbook",
+    /// The oldest compiler that the crates promise to build with.
+    Msrv = "msrv",
+    /// cargo-public-api.
+    PublicApi = "cargo-public-api",
     /// A C++ compiler.
     Cxx = "c++",
     /// Access lists on the file system of the tests.

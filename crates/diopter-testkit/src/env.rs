@@ -71,6 +71,7 @@ pub fn has(backend: diopter::BackendKind) -> bool {
         diopter::BackendKind::Auto | diopter::BackendKind::Threads => true,
         diopter::BackendKind::Uring => has_uring(),
         diopter::BackendKind::Aio => has_aio(),
+        other => panic!("no check for the backend {other:?}"),
     }
 }
 

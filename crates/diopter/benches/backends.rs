@@ -7,11 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use diopter::{
-    BackendKind, Engine, EngineOptions, File, IoBuf, Policies, Request, SetupError, UringOptions,
-    WaitPolicy,
-};
+use diopter::engine::{UringOptions, WaitPolicy};
+use diopter::{BackendKind, EngineOptions, File, IoBuf, Policies, Request, SetupError};
 use diopter_core::backend::aio::Aio;
+use diopter_core::engine::Engine;
 use diopter_core::prng::Prng;
 use diopter_os::AioWanted;
 use diopter_testkit::figures::median;

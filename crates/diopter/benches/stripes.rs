@@ -7,10 +7,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use diopter::{
-    Engine, EngineOptions, IoBuf, MergePolicy, Policies, Request, RequestOp, StripedFile,
-    SubmitPolicy,
-};
+use diopter::engine::{MergePolicy, SubmitPolicy};
+use diopter::layouts::StripedFile;
+use diopter::{Engine, EngineOptions, IoBuf, Policies, Request, RequestOp};
 use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
 use diopter_os::buf::Pages;
 use diopter_os::space::advise_dont_need;
@@ -197,7 +196,7 @@ impl Bench {
                     RequestOp::Write => Request::write(next, memory),
                     _ => Request::read(next, memory),
                 };
-                engine.start(&*self.file, request).expect("there is room");
+                engine.start(&self.file, request).expect("there is room");
                 next += length;
             }
             let Some(done) = engine.wait(LONG).expect("the backend works") else { break };

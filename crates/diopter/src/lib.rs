@@ -1,7 +1,7 @@
 //! A direct-I/O engine for Linux in user space: any file, any offset, any length, any address.
 //!
 //! O_DIRECT is the fast way to big or hot files and miserable to use. [`File`] takes what `pread`
-//! and `pwrite` take, moves as much as it can without the page cache, and tells what it did with
+//! and `pwrite` take, moves as much as it can without the page cache, and reports what it did with
 //! the rest.
 //!
 //! ```
@@ -18,56 +18,65 @@
 //! # }
 //! ```
 //!
-//! Two front doors, one path: the blocking calls of [`File`], and [`Engine`] for many requests in
-//! flight. `ARCHITECTURE.md` walks one request through the modules, which stand here in the order
-//! of the path.
+//! # Where to start
+//!
+//! | to | take |
+//! |---|---|
+//! | read and write at offsets, blocking | [`File`] |
+//! | read a file from front to back | [`SequentialReader`] |
+//! | pass a file to code that wants `Read`, `Write` and `Seek` | [`FileCursor`] |
+//! | keep many requests in flight from one thread | [`Engine`] |
+//! | read and write from async code, under any executor | [`File::read_at_async`] and its like |
+//! | learn what a file, a device and the kernel allow | [`probe`] |
+//! | choose how requests are served, and see how they were | [`engine`] |
+//!
+//! # Features
+//!
+//! None is enabled by default.
+//!
+//! | feature | enables |
+//! |---|---|
+//! | `tokio` | service of futures on the thread of a current-thread tokio runtime |
+//! | `images` | the module `images`: files inside unmounted file systems |
+//! | `layouts` | the module `layouts`: striped files |
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod error;
 
 mod file;
+mod handle;
+
+pub mod engine;
+#[cfg(feature = "images")]
+pub mod images;
+#[cfg(feature = "layouts")]
+pub mod layouts;
 pub mod probe;
 
-pub use diopter_core::backend;
-pub use diopter_core::backend::{BackendKind, UringOptions};
-pub use diopter_core::completion::{
-    Completion, CompletionCounters, CompletionFacts, CompletionPlace, CompletionReason,
-};
+pub use diopter_core::backend::BackendKind;
+pub use diopter_core::completion::Completion;
 pub use diopter_core::engine::abandoned::AbandonedWrites;
-pub use diopter_core::engine::depth::{DepthController, DepthReason, DepthReport, Progress};
-pub use diopter_core::engine::hybrid::HybridCounters;
-pub use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
-pub use diopter_core::engine::{BackendChoice, Engine, EngineOptions, use_for_this_thread};
+pub use diopter_core::engine::{EngineOptions, use_for_this_thread};
 pub use diopter_core::error::{
-    AdmitError, AdmitErrorKind, BackendError, FailedObject, ImageError, ImageErrorKind, IoError,
-    IoErrorKind, SetupError,
+    AdmitError, AdmitErrorKind, BackendError, IoError, IoErrorKind, SetupError,
 };
 pub use diopter_core::outcome::{
     DetourReason, DetourReasons, Outcome, RangeOutcome, RangeState, Route, Timing,
 };
-pub use diopter_core::plan::{Plan, PlanQuery, PlannedBio};
-pub use diopter_core::policy::{
-    BoundaryPolicy, CompletionPolicy, DepthPolicy, MergePolicy, Policies, Preset, RoutePolicy,
-    ShortPolicy, SubmitPolicy, WaitPolicy,
-};
+pub use diopter_core::policy::{Policies, Preset};
 pub use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
-pub use diopter_core::units::{Bytes, FileOffset, FileRange, ObjectOffset};
-pub use diopter_core::{bio, clock, completion, extent, limits, map, prng, stripe};
-pub use diopter_layouts as layouts;
-pub use diopter_layouts::error::{LayoutError, LayoutErrorKind};
-pub use diopter_layouts::layout;
-pub use diopter_os as sys;
+pub use diopter_core::units::{Bytes, FileOffset, FileRange};
 pub use diopter_os::{Errno, IoBuf, RwFlags};
 pub use error::{Error, Result};
-#[cfg(feature = "tokio")]
-pub use file::register_buffers_for_futures;
 pub use file::{
-    AsyncDriver, File, Image, InFlight, Metadata, OpenOptions, ReaderOptions, RequestFuture,
-    SequentialReader, StripedFile, SyncFuture, TransferFuture, use_for_futures,
+    AsyncDriver, File, FileCursor, InFlight, OpenOptions, ReaderOptions, RequestFuture,
+    SequentialReader, SyncFuture, TransferFuture,
 };
+pub use handle::Engine;
 
 /// The Rust code of the repository's README.md and of this crate's, as documentation tests.
 #[cfg(doctest)]

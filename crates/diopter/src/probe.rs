@@ -5,6 +5,7 @@
 mod abilities;
 mod extents;
 mod findings;
+#[cfg(feature = "images")]
 mod holders;
 mod machine;
 mod mounts;
@@ -16,20 +17,26 @@ use std::path::{Path, PathBuf};
 
 use diopter_os::Errno;
 use diopter_os::fiemap::fiemap;
-use diopter_os::file::{self, Alignment, AtomicWrite, DirectSupport, OpenedFile};
-use diopter_os::queue::BlockQueue;
-use diopter_os::residency::{Residency, residency};
+use diopter_os::file::{self, OpenedFile};
+use diopter_os::residency::residency;
 
 use diopter_core::backend::BackendKind;
 use diopter_core::backend::trial::probe_uring;
 use diopter_core::engine::{BackendChoice, Engine, EngineOptions};
 use diopter_core::error::SetupError;
-use diopter_layouts::foreign;
-use diopter_layouts::foreign::{ForeignError, ForeignLayout};
+#[cfg(feature = "layouts")]
+use diopter_layouts::foreign::{self, ForeignError, ForeignLayout};
 
 pub use abilities::Ability;
+pub use diopter_os::fiemap::FiemapExtent;
+pub use diopter_os::file::{
+    Alignment, AlignmentSource, AtomicWrite, BufferedReason, DirectSupport, FileKind,
+};
+pub use diopter_os::queue::BlockQueue;
+pub use diopter_os::residency::{Residency, ResidencySource};
 pub use extents::{ExtentShare, ExtentSummary};
 pub use findings::{Finding, Severity, findings, known, size_text};
+#[cfg(feature = "images")]
 pub(crate) use holders::{loops_over, mounts_of};
 pub use machine::{Kernel, MemoryLock};
 pub use mounts::Mount;
@@ -119,6 +126,7 @@ pub struct Facts {
     pub memory_lock: MemoryLock,
     /// The layout of the file on a distributed file system; `None` if it is on none. The default
     /// layout of a directory is not read: it is incomplete, and applies to new files only.
+    #[cfg(feature = "layouts")]
     pub layout: Option<Result<ForeignLayout, ForeignError>>,
 }
 
@@ -160,6 +168,7 @@ fn gather(path: &Path, backend: BackendKind) -> Result<Facts, SetupError> {
         extents: None,
         cache: None,
         memory_lock: MemoryLock::of_this_process(),
+        #[cfg(feature = "layouts")]
         layout: None,
     };
     let mounts = mounts::all();
@@ -198,13 +207,17 @@ fn add_open_facts(facts: &mut Facts, opened: &OpenedFile) {
     if facts.kind == NameKind::File {
         facts.extents = extents_of(fd, size);
         facts.cache = residency(fd, 0, 0, size).ok();
-        facts.layout = layout_of(fd);
+        #[cfg(feature = "layouts")]
+        {
+            facts.layout = layout_of(fd);
+        }
     }
     // Last: it may read.
     let polls = facts.queue.as_ref().and_then(|queue| queue.io_poll);
     facts.uring_options = abilities::uring_options(Some(fd), polls);
 }
 
+#[cfg(feature = "layouts")]
 fn layout_of(fd: BorrowedFd<'_>) -> Option<Result<ForeignLayout, ForeignError>> {
     foreign::of_descriptor(fd).transpose()
 }

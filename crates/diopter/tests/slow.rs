@@ -4,10 +4,9 @@
 use diopter_testkit::env::Capability;
 use std::time::{Duration, Instant};
 
-use diopter::{
-    BackendKind, Engine, EngineOptions, IoBuf, MergePolicy, Policies, Request, RequestOp,
-    StripedFile, SubmitPolicy,
-};
+use diopter::engine::{MergePolicy, SubmitPolicy};
+use diopter::layouts::StripedFile;
+use diopter::{BackendKind, Engine, EngineOptions, IoBuf, Policies, Request, RequestOp};
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_testkit::figures::median;
 use diopter_testkit::{env, machine, slow_fuse};
@@ -50,7 +49,7 @@ impl Bench {
             _ => Request::read(0, memory),
         };
         let started = Instant::now();
-        engine.start(&*self.file, request).unwrap();
+        engine.start(&self.file, request).unwrap();
         let finished = engine.wait(LONG).unwrap().expect("it ends");
         let took = started.elapsed();
         assert_eq!(finished.result.map(|moved| moved.get()), Ok(BYTES));

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Policies, Preset, SubmitPolicy};
+use diopter::engine::{BoundaryPolicy, CompletionPolicy, MergePolicy, SubmitPolicy};
+use diopter::{Policies, Preset};
 
 use super::bench::{BenchArgs, BenchRoundArgs};
 use super::compare::CompareArgs;

@@ -8,7 +8,8 @@ use diopter_copy::{Attribute, Reflink, Sparse};
 use diopter_bench::document::ReadWrite;
 use diopter_bench::fio::units;
 
-use diopter::{BoundaryPolicy, CompletionPolicy, MergePolicy, Preset, SubmitPolicy};
+use diopter::Preset;
+use diopter::engine::{BoundaryPolicy, CompletionPolicy, MergePolicy, SubmitPolicy};
 
 use crate::size;
 

@@ -2,7 +2,7 @@
 //! makes, changes and removes no manifest and no object anywhere else. GNU cp has no such files, so
 //! there is nothing to compare with.
 
-use diopter::StripedFile;
+use diopter::layouts::StripedFile;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 
 use super::*;

@@ -5,7 +5,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use diopter::{Engine, EngineOptions, File, IoBuf, Request, UringOptions};
+use diopter::engine::UringOptions;
+use diopter::{Engine, EngineOptions, File, IoBuf, Request};
 
 use crate::cp_support::tell;
 use crate::devices::NVME;

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use diopter::{File, StripedFile};
+use diopter::File;
+use diopter::layouts::StripedFile;
 
 use crate::guest_support;
 use crate::steps::{DURABLE, OBJECTS, STRIPED, Step, WIDE, name_of, name_of_clone, steps};
@@ -62,7 +63,7 @@ pub fn run(asked: &str) {
                 succeed(&["cp", SOURCE, &format!("{MOUNT}/{STRIPED}")]);
             }
             Step::StripedWrite { offset, is_sealed, .. } => {
-                let options = File::options().read(true).write(true).dsync(true);
+                let options = File::options().read(true).write(true).dsync(true).clone();
                 let wide = StripedFile::open_with(format!("{MOUNT}/{WIDE}"), &options).unwrap();
                 wide.write_all_at(&step.bytes(), offset).unwrap();
                 if is_sealed {

@@ -4,7 +4,8 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use diopter::{Error, File, ImageError};
+use diopter::images::ImageError;
+use diopter::{Error, File};
 
 use crate::failure::{Failure, Step, Stop};
 use crate::image_path::{self, DataRanges, Inside, MappedBytes};

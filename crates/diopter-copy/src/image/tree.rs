@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use diopter::{Error, ImageErrorKind};
+use diopter::Error;
+use diopter::images::ImageErrorKind;
 use diopter_images::image::{Entry, ImageError, Node, NodeKind};
 use rustix::fs::Mode;
 

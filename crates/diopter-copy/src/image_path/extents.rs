@@ -1,6 +1,7 @@
 //! The extents of a file inside an image: counted, searched for data, checked before a write.
 
-use diopter::{Errno, FileRange, Image, ImageError, ImageErrorKind};
+use diopter::images::{Image, ImageError, ImageErrorKind};
+use diopter::{Errno, FileRange};
 use diopter_core::extent::{Extent, ExtentState};
 use diopter_images::image::walk::ExtentWalk;
 use diopter_images::image::{Node, Volume};

@@ -6,8 +6,9 @@ mod name;
 
 use std::path::{Path, PathBuf};
 
+use diopter::images::{Image, ImageError, ImageErrorKind};
 use diopter::probe::probe;
-use diopter::{BackendKind, Error, File, FileRange, Image, ImageError, ImageErrorKind, SetupError};
+use diopter::{BackendKind, Error, File, FileRange, SetupError};
 use diopter_images::image::walk::ExtentWalk;
 use diopter_images::image::{Node, NodeKind, Use};
 
@@ -32,7 +33,7 @@ pub struct Inside {
 /// The library's, each with a remedy.
 pub fn open(name: &InsideName, purpose: Use) -> diopter::Result<Inside> {
     let is_write = purpose == Use::Overwrite;
-    let options = File::options().read(true).write(is_write);
+    let options = File::options().read(true).write(is_write).clone();
     find(name, Image::open_with(&name.image, &options))
 }
 

@@ -7,7 +7,8 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use diopter::{DepthPolicy, EngineOptions, Policies};
+use diopter::engine::DepthPolicy;
+use diopter::{EngineOptions, Policies};
 
 use crate::dir::Dir;
 use crate::failure::{Failure, Step, Stop};

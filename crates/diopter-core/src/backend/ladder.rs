@@ -12,6 +12,7 @@ use crate::error::{BackendError, SetupError};
 
 /// A choice of backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum BackendKind {
     /// The first candidate that works.
     #[default]

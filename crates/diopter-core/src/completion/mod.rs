@@ -13,6 +13,7 @@ pub use rule::{CompletionFacts, Durability, completion_context, needs_facts};
 
 /// The place where a completion runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CompletionPlace {
     /// Where the last bio was reaped.
     Inline,

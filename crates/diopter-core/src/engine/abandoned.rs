@@ -129,7 +129,7 @@ mod tests {
             result: Ok(Bytes::new(1)),
             outcome: Outcome::whole(range, RangeState::Done),
             route: Route::default(),
-            timing: Timing::default(),
+            timing: Some(Timing::default()),
         }
     }
 

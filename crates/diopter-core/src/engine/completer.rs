@@ -365,7 +365,9 @@ impl Completer {
         to.pool.keep(bounce);
         match what {
             What::Result(mut finished, target) => {
-                finished.timing.finished = to.backend.now();
+                if let Some(timing) = &mut finished.timing {
+                    timing.finished = to.backend.now();
+                }
                 if !to.table.entries[place].is_discarded() {
                     let target = target.as_ref().map(Arc::downgrade);
                     return self.returned.push_back((place, *finished, target));

@@ -43,7 +43,7 @@ use crate::units::{FileRange, to_u64};
 /// A request owns its buffer while it is in flight, so no two can have the same one:
 ///
 /// ```compile_fail,E0382
-/// # fn start(engine: &diopter::Engine, file: &diopter::File) {
+/// # fn start(engine: &diopter_core::engine::Engine, file: &diopter::File) {
 /// let memory = diopter::IoBuf::new(4096).unwrap();
 /// engine.start(file, diopter::Request::write(0, memory)).unwrap();
 /// engine.start(file, diopter::Request::write(4096, memory)).unwrap(); // moved into the first one
@@ -61,7 +61,7 @@ use crate::units::{FileRange, to_u64};
 /// # let path = directory.path().join("data");
 /// use std::time::Duration;
 /// let file = diopter::File::create(&path)?;
-/// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
+/// let engine = diopter_core::engine::Engine::new(diopter::EngineOptions::default())?;
 /// let mut memory = diopter::IoBuf::new(5000)?;
 /// memory.fill(7);
 /// engine.start(&file, diopter::Request::write(3, memory)).map_err(|refused| refused.error)?;
@@ -164,7 +164,7 @@ impl Engine {
     /// # let directory = tempfile::tempdir()?;
     /// # let file = diopter::File::create(directory.path().join("data"))?;
     /// use std::time::Duration;
-    /// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
+    /// let engine = diopter_core::engine::Engine::new(diopter::EngineOptions::default())?;
     /// let (tell, told) = std::sync::mpsc::channel();
     /// let completion = diopter::Completion::quick(move |done| {
     ///     tell.send(done.result).expect("somebody listens");
@@ -255,7 +255,7 @@ impl Engine {
     /// # let path = directory.path().join("data");
     /// # use std::time::Duration;
     /// let file = diopter::File::create(&path)?;
-    /// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
+    /// let engine = diopter_core::engine::Engine::new(diopter::EngineOptions::default())?;
     /// for at in [0, 4096, 8192] {
     ///     let write = diopter::Request::write(at, diopter::IoBuf::new(4096)?);
     ///     engine.start(&file, write).map_err(|refused| refused.error)?;

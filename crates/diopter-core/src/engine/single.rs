@@ -188,7 +188,7 @@ impl Core {
             result: Ok(Bytes::new(range.length())),
             outcome: Outcome::whole(range, RangeState::Done),
             route: Route::all_direct(range.length()),
-            timing: pending.timing,
+            timing: Some(pending.timing),
         }
     }
 }

@@ -1,24 +1,24 @@
-//! What can be wrong with an unmounted file system, or with what was asked of it.
+//! Errors of unmounted file systems, and of requests to them.
 
 use std::fmt;
 
 use diopter_os::Errno;
 
-/// What is wrong with an image, or with what was asked of it.
+/// The kind of an error of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ImageErrorKind {
-    /// No file system that is understood.
+    /// No supported file system.
     NotAnImage,
     /// The image ends before its file system does.
     Truncated,
     /// A feature or state that must not be read past, or written under.
     Refused,
-    /// Metadata that cannot be: a wrong checksum, a loop, a block outside the device.
+    /// Invalid metadata: a wrong checksum, a loop, a block outside the device.
     Corrupt,
     /// The path is not there.
     NotFound,
-    /// Part of the path is no directory.
+    /// Part of the path is not a directory.
     NotADirectory,
     /// The path names something that has no bytes: a directory, a device node.
     NotAFile,
@@ -26,29 +26,29 @@ pub enum ImageErrorKind {
     Io(Errno),
 }
 
-/// An image, or what was asked of it, is no good: what, where, and what to do.
+/// An image, or a request to it, is invalid: the reason, the place, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageError {
-    /// To match on.
+    /// The kind.
     pub kind: ImageErrorKind,
-    /// What is wrong, in words.
+    /// The error, in words.
     pub what: String,
-    /// The inode that was looked at.
+    /// The inode that was read.
     pub inode: Option<u64>,
-    /// The block of the file system that was looked at.
+    /// The block of the file system that was read.
     pub block: Option<u64>,
-    /// What to do; empty where nothing helps.
+    /// The advice; empty if there is none.
     pub remedy: &'static str,
 }
 
 impl ImageError {
-    /// What is wrong, in words; nowhere yet.
+    /// Makes an error without a place.
     #[must_use]
     pub fn new(kind: ImageErrorKind, what: impl Into<String>) -> ImageError {
         ImageError { kind, what: what.into(), inode: None, block: None, remedy: "" }
     }
 
-    /// The errno that a system call would have given.
+    /// Returns the errno that a system call would have failed with.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self.kind {
@@ -62,21 +62,21 @@ impl ImageError {
         }
     }
 
-    /// About this inode, unless it is about another one.
+    /// Sets the inode, unless one is set.
     #[must_use]
     pub fn on_inode(mut self, inode: u64) -> ImageError {
         self.inode.get_or_insert(inode);
         self
     }
 
-    /// About this block, unless it is about another one.
+    /// Sets the block, unless one is set.
     #[must_use]
     pub fn on_block(mut self, block: u64) -> ImageError {
         self.block.get_or_insert(block);
         self
     }
 
-    /// With what to do about it.
+    /// Sets the advice.
     #[must_use]
     pub fn with_remedy(mut self, remedy: &'static str) -> ImageError {
         self.remedy = remedy;

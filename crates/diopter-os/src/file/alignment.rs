@@ -24,6 +24,7 @@ const _: () = assert!(XFS_IOC_DIOINFO == 0x800C_581E);
 
 /// The source of an alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AlignmentSource {
     /// statx(2), STATX_DIOALIGN.
     Statx,

@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use diopter::{
-    BoundaryPolicy, EngineOptions, File, Image, IoBuf, OpenOptions, PlanQuery, Policies,
-};
+use diopter::engine::{BoundaryPolicy, PlanQuery};
+use diopter::images::Image;
+use diopter::{EngineOptions, File, IoBuf, OpenOptions, Policies};
 
 use crate::machine::{Dir, run as command};
 use crate::meter::{Usage, measure};
@@ -55,7 +55,7 @@ enum Content {
 pub fn run(scale: Scale) -> Result<(), String> {
     let zram = Zram::set_up("64M")?;
     make_file(zram.device())?;
-    let options = OpenOptions::new().read(true).write(true);
+    let options = OpenOptions::new().read(true).write(true).clone();
     let said = |error: diopter::Error| error.to_string();
     let image = Image::open_with(zram.device(), &options).map_err(said)?;
     let file = image.file(b"/data").map_err(said)?;

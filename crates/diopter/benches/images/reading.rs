@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use diopter::{Engine, EngineOptions, File, Image, IoBuf, Request};
+use diopter::images::Image;
+use diopter::{Engine, EngineOptions, File, IoBuf, Request};
 use diopter_os::buf::Pages;
 use rustix::fs::{Advice, fadvise};
 

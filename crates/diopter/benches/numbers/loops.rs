@@ -7,9 +7,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use diopter::engine::{CompletionPolicy, DepthPolicy};
 use diopter::{
-    BackendKind, CompletionPolicy, DepthPolicy, Engine, EngineOptions, File, FinishedRequest,
-    IoBuf, Policies, Request,
+    BackendKind, Engine, EngineOptions, File, FinishedRequest, IoBuf, Policies, Request,
 };
 use diopter_os::file::O_DIRECT;
 use diopter_os::testing::bare::{BareLoop, BareOptions, CHECKED_ONE_IN};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use diopter::{
-    Access, Blocks, CompletionPolicy, Engine, FinishedRequest, IoBuf, Policies, Request, Target,
-    TargetRef,
-};
+use diopter::engine::CompletionPolicy;
+use diopter::{FinishedRequest, IoBuf, Policies, Request};
 use diopter_core::backend::sim::{Disk, Null, World};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
 
 /// Requests in flight.

@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use diopter::{CompletionPolicy, EngineOptions, File, IoBuf};
+use diopter::engine::CompletionPolicy;
+use diopter::{EngineOptions, File, IoBuf};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 

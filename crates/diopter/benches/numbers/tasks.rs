@@ -34,7 +34,7 @@ pub fn tasks(job: &Job) -> Result<Value, String> {
     if job.is("registered") {
         let refused = |errno| format!("the kernel refuses to register: {errno}");
         let mut all: Vec<&mut IoBuf> = tasks.idle.iter_mut().collect();
-        diopter::register_buffers_for_futures(&mut all).map_err(refused)?;
+        diopter::engine::register_buffers_for_futures(&mut all).map_err(refused)?;
         tasks.file.register_for_futures().map_err(refused)?;
     }
     tasks.run(runtime.as_ref(), WARM_UP)?;

@@ -43,7 +43,7 @@ const FINDINGS_MAX: usize = 16;
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let image = diopter::Image::open("disk.img")?;
+/// let image = diopter::images::Image::open("disk.img")?;
 /// let file = image.file(b"/var/log/messages")?;
 /// let mut head = [0; 100];
 /// file.read_at(&mut head, 0)?;
@@ -72,7 +72,7 @@ struct Opened {
     cache_unit: u32,
     key: (u64, u64),
     access: Access,
-    /// Of the device that the image is.
+    /// The limits of the device, if the image is one.
     device_limits: DeviceLimits,
 }
 
@@ -82,11 +82,11 @@ impl Image {
     /// # Errors
     /// As [`Image::open_with`].
     pub fn open(path: impl AsRef<Path>) -> Result<Image> {
-        Image::open_with(path, &OpenOptions::new().read(true))
+        Image::open_with(path, OpenOptions::new().read(true))
     }
 
-    /// Opens an image or device. For writing nobody else may use it: a mounted device is refused,
-    /// and so is an image that a loop device is over.
+    /// Opens an image or device. For writing, no other user of it is allowed: a mounted device is
+    /// refused, and so is an image that a loop device uses.
     ///
     /// # Errors
     /// `SetupError`: it can't be opened, or is in use. `ImageError`: it holds no file system that
@@ -102,7 +102,7 @@ impl Image {
     /// # Errors
     /// As [`Image::open_with`] for reading and writing.
     pub fn open_to_plan(path: impl AsRef<Path>) -> Result<Image> {
-        let options = OpenOptions::new().read(true).write(true);
+        let options = OpenOptions::new().read(true).write(true).clone();
         Image::open_as(path.as_ref(), &options, Purpose::Plan)
     }
 
@@ -119,8 +119,8 @@ impl Image {
         }
         // An exclusive open fails while the device is mounted or held.
         let writes = access.write && purpose == Purpose::Use;
-        let exclusive = options.clone().exclusive(access.write).striped(false);
-        let options = exclusive.write(writes);
+        let mut options = options.clone();
+        options.exclusive(access.write).write(writes);
         let opened = options.open_sys(path)?;
         if access.write && !writes {
             let writable = check_writable(path, opened.kind, opened.device);
@@ -160,7 +160,8 @@ impl Image {
         &*self.inner.volume
     }
 
-    /// What a path inside it names; symbolic links are followed, absolute ones from its own root.
+    /// Returns the node that a path inside it names. Symbolic links are followed, absolute ones
+    /// from the root of the image.
     ///
     /// # Errors
     /// `ImageError`: `NotFound`, `NotADirectory`, `Corrupt`, `Io`.
@@ -177,7 +178,7 @@ impl Image {
     pub fn file(&self, path: &[u8]) -> Result<File> {
         let node = self.find(path)?;
         if node.kind != NodeKind::File {
-            let what = format!("{} is no regular file", String::from_utf8_lossy(path));
+            let what = format!("{} is not a regular file", String::from_utf8_lossy(path));
             return Err(ImageError::new(ImageErrorKind::NotAFile, what)
                 .on_inode(node.inode)
                 .into());
@@ -229,7 +230,14 @@ impl Image {
             .with_device_limits(self.inner.device_limits);
         let facts = Facts { direct, ..*facts };
         let objects = Box::new([Arc::clone(&self.inner.object)]);
-        let inner = Inner { target: Arc::new(target), objects, layout: None, facts };
+        let inner = Inner {
+            target: Arc::new(target),
+            objects,
+            #[cfg(feature = "layouts")]
+            layout: None,
+            facts,
+            _given: None,
+        };
         Ok(File { inner: Arc::new(inner) })
     }
 }
@@ -241,7 +249,7 @@ impl std::fmt::Debug for Image {
     }
 }
 
-/// Refuses to write under somebody else's feet. A mounted device was refused by the open; this is
+/// Refuses to write to what another user has. A mounted device was refused by the open; this is
 /// for its partitions, its whole disk, and loop devices.
 fn check_unused(
     opened: &OpenedFile,
@@ -256,7 +264,7 @@ fn check_unused(
     let fd = opened.fd.try_clone().map_err(|_| fail("look at", Errno::EMFILE, "close files"))?;
     let metadata = std::fs::File::from(fd).metadata();
     if metadata.is_ok_and(|metadata| !loops_over(&metadata).is_empty()) {
-        let remedy = "detach the loop device that is over it (losetup -j FILE; losetup -d LOOP)";
+        let remedy = "detach the loop device that uses it (losetup -j FILE; losetup -d LOOP)";
         return Err(fail("write to", Errno::EBUSY, remedy).into());
     }
     Ok(())
@@ -270,7 +278,7 @@ fn open_volume(source: Arc<dyn Source>) -> std::result::Result<Arc<dyn Volume>, 
     }
     match Ext::open(source) {
         Err(error) if error.kind == ImageErrorKind::NotAnImage => {
-            let what = "no file system that is understood: neither ext2, ext3, ext4 nor XFS";
+            let what = "no supported file system: neither ext2, ext3, ext4 nor XFS";
             Err(ImageError { what: what.to_owned(), ..error })
         }
         found => Ok(Arc::new(found?)),
@@ -377,7 +385,7 @@ struct Mapped {
     object: Arc<LocalObject>,
     kind: FileKind,
     inode: u64,
-    /// What was wrong at which byte, the last few: a request learns an errno when it asks, and the
+    /// The last few errors, with the byte of each: a request gets an errno when it asks, and the
     /// rest when it ends.
     findings: StaticMutex<VecDeque<(u64, Box<ImageError>)>>,
 }
@@ -398,7 +406,8 @@ impl Mapped {
         errno
     }
 
-    /// Whether the image was cut since it was opened, so that byte `at` of the file is not there.
+    /// Returns an error if the image was truncated since it was opened, so that byte `at` of the
+    /// file is not there.
     fn missing(&self, at: u64) -> Option<ImageError> {
         let extent = self.volume.extent(self.inode, FileRange::new(at, at.checked_add(1)?)).ok()?;
         let place = extent.object_offset.get();

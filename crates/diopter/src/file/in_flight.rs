@@ -45,13 +45,13 @@ impl InFlight {
         self.finish().expect("the engine that took the request in is still there")
     }
 
-    /// [`InFlight::wait`]; `None` when the engine that took the request in is not there any more.
+    /// [`InFlight::wait`]; `None` if the engine that took the request is gone.
     pub(super) fn finish(mut self) -> Option<FinishedRequest> {
         self.is_taken = true;
         with_thread_engine(|core| core.wait_for_one(self.id))
     }
 
-    /// Gives the request up, best effort; [`InFlight::wait`] tells what became of it.
+    /// Cancels the request, best effort; [`InFlight::wait`] returns its result.
     pub fn cancel(&self) {
         with_thread_engine(|core| core.cancel(self.id));
     }

@@ -2,15 +2,20 @@
 //! second I/O path.
 
 mod asynchronous;
+mod cursor;
+mod descriptor;
+#[cfg(feature = "images")]
 mod image;
 mod in_flight;
 
 mod options;
 mod reader;
+#[cfg(feature = "layouts")]
 mod striped;
 
+use std::fs::Metadata;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -28,6 +33,7 @@ use diopter_core::limits::{GATE_WAIT_MAX, WAIT_SLICE};
 use diopter_core::plan::{Plan, PlanQuery};
 use diopter_core::policy::MergePolicy;
 use diopter_core::request::{Refused, Request, RequestOp};
+#[cfg(feature = "layouts")]
 use diopter_core::stripe::Striping;
 use diopter_core::sync::Arc;
 use diopter_core::units::{FileOffset, FileRange, to_u64, to_usize};
@@ -39,19 +45,22 @@ use crate::error::{Error, Result};
 #[cfg(feature = "tokio")]
 pub use asynchronous::register_buffers_for_futures;
 pub use asynchronous::{AsyncDriver, RequestFuture, SyncFuture, TransferFuture, use_for_futures};
+pub use cursor::FileCursor;
+#[cfg(feature = "images")]
 pub use image::Image;
 pub use in_flight::InFlight;
 pub use options::OpenOptions;
 pub use reader::{ReaderOptions, SequentialReader};
-pub use std::fs::Metadata;
+#[cfg(feature = "layouts")]
 pub use striped::StripedFile;
 
+#[cfg(feature = "layouts")]
 use striped::SharedLayout;
 
 /// A file or block device, open for direct I/O at any offset, with any length, from any address.
 ///
 /// Clones share the open file. All methods take `&self` and may be called from any thread; each
-/// thread's calls run on an engine of its own. Within one process no write loses another's bytes,
+/// thread's calls run on a separate engine. Within one process no write loses another's bytes,
 /// aligned or not. What is promised beyond that, and what is not, is in `docs/semantics.md`.
 #[derive(Clone)]
 pub struct File {
@@ -62,12 +71,16 @@ struct Inner {
     target: Arc<Target>,
     /// Where its bytes are: the file itself, or the objects of a striped one.
     objects: Box<[Arc<LocalObject>]>,
-    /// What makes it a striped file.
+    /// The layout of a striped file.
+    #[cfg(feature = "layouts")]
     layout: Option<SharedLayout>,
     facts: Facts,
+    /// The descriptor that the caller gave, where another one of the same file is used. Closing it
+    /// would release the process's POSIX locks on the file.
+    _given: Option<OwnedFd>,
 }
 
-/// What opening found out.
+/// The facts that opening found out.
 #[derive(Clone, Copy)]
 struct Facts {
     alignment: Alignment,
@@ -137,8 +150,8 @@ impl File {
     /// Writes `buf` at byte `offset`, all of it; on a file opened with `append`, at its end
     /// instead. Returns `buf.len()`.
     ///
-    /// The file never becomes longer than what was written: an end that is no multiple of the block
-    /// and lies past the end of the file goes through the page cache.
+    /// The file never becomes longer than what was written: an end that is not a multiple of the
+    /// block and lies past the end of the file goes through the page cache.
     ///
     /// A striped file that runs out of space returns fewer bytes: those before the first stripe
     /// without space, and nothing behind them was written.
@@ -231,7 +244,7 @@ impl File {
     /// striped; for errors of queued requests. Errors of other calls have it already.
     #[must_use]
     pub fn name_object(&self, error: IoError) -> IoError {
-        if let Some(striping) = self.striping()
+        if let Some(striping) = self.inner.target.striping()
             && !error.range.is_empty()
         {
             let (object, at) = striping.locate(FileOffset::new(error.range.start()));
@@ -354,12 +367,13 @@ impl File {
     /// A regular file or a block device.
     #[must_use]
     pub fn kind(&self) -> FileKind {
-        // The object of a file with a size of its own is what the file lies in.
-        let is_file = self.inner.layout.is_some() || self.inner.target.size_fixed().is_some();
+        // The object of a file with a fixed size is the image or the devices that hold it.
+        let is_file = self.inner.is_striped() || self.inner.target.size_fixed().is_some();
         if is_file { FileKind::Regular } else { self.inner.objects[0].kind() }
     }
 
-    /// How a striped file is dealt out to its objects; `None` for any other file.
+    /// Returns how a striped file is dealt out to its objects; `None` for any other file.
+    #[cfg(feature = "layouts")]
     #[must_use]
     pub fn striping(&self) -> Option<Striping> {
         self.inner.target.striping()
@@ -371,7 +385,7 @@ impl File {
         self.inner.objects.iter().map(|object| object.file().as_fd())
     }
 
-    /// What the kernel wants direct I/O to be a multiple of, and who said so.
+    /// Returns the alignment that the kernel requires of direct I/O, and its source.
     #[must_use]
     pub fn alignment(&self) -> Alignment {
         self.inner.facts.alignment
@@ -390,14 +404,14 @@ impl File {
         self.inner.target.hybrid_counters()
     }
 
-    /// Whether the file has direct I/O at all.
+    /// Returns how much of the file's I/O can be direct.
     #[must_use]
     pub fn direct_support(&self) -> DirectSupport {
         self.inner.facts.direct
     }
 
-    /// What a request would become, without making it. Looks at the file's extents, which a request
-    /// never does.
+    /// Returns the bios that a request would become, without making it. Reads the file's extents,
+    /// which a request never does.
     ///
     /// # Errors
     /// `Admit` as the request itself would be refused.
@@ -426,11 +440,22 @@ impl File {
             .map(|id| InFlight::new(id, Arc::clone(target)))
     }
 
-    /// Waits for this thread's requests on the file, makes everything durable and closes it (other
-    /// clones stay open).
+    /// Returns another handle of the same open file, as std's method of this name does. `clone`
+    /// does the same and cannot fail.
     ///
     /// # Errors
-    /// As [`File::sync_all`]. Dropping a file closes it without a flush, as std does.
+    /// None today: no descriptor is duplicated.
+    pub fn try_clone(&self) -> Result<File> {
+        Ok(self.clone())
+    }
+
+    /// Flushes the file as [`File::sync_all`] does, with the requests of this thread that are in
+    /// flight, then drops this handle. The descriptor is closed with the last clone.
+    ///
+    /// A drop closes without a flush, as std's does, and cannot report an error.
+    ///
+    /// # Errors
+    /// As [`File::sync_all`].
     pub fn close(self) -> Result<()> {
         self.sync_all()
     }
@@ -447,14 +472,30 @@ fn once<'a>(lent: &'a mut Lent<'_, '_>, range: FileRange) -> Option<LentOnce<'a>
 }
 
 fn full(range: FileRange) -> AdmitError {
-    let why = "this thread's engine is full of requests whose results nobody took";
+    let why = "this thread's engine is full; take the results of finished requests";
     AdmitError::new(AdmitErrorKind::Full, range, why)
 }
 
 impl Inner {
-    /// What the path named: the file, or the manifest.
+    /// The file that the path named: the file itself, or the manifest of a striped one.
     fn named(&self) -> &std::fs::File {
-        self.layout.as_ref().map_or_else(|| self.objects[0].file(), SharedLayout::file)
+        #[cfg(feature = "layouts")]
+        if let Some(layout) = &self.layout {
+            return layout.file();
+        }
+        self.objects[0].file()
+    }
+
+    /// Returns true if the file was opened by a manifest.
+    #[cfg(feature = "layouts")]
+    fn is_striped(&self) -> bool {
+        self.layout.is_some()
+    }
+
+    #[cfg(not(feature = "layouts"))]
+    #[expect(clippy::unused_self, reason = "the same signature with and without the feature")]
+    fn is_striped(&self) -> bool {
+        false
     }
 
     fn drain(&self) {
@@ -468,19 +509,21 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// What this thread has in flight on the file ends first.
+    /// Finishes the requests on the file that this thread has in flight.
     fn drop(&mut self) {
         self.drain();
     }
 }
 
 impl AsFd for File {
-    /// What the path named: of a striped file the manifest, open for reading.
+    /// Returns the descriptor that diopter uses; of a striped file the manifest, open for reading.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.named().as_fd()
     }
 }
 
+/// For the engine of `diopter-core`, which the tests and tools of this workspace use directly.
+#[doc(hidden)]
 impl AsRef<Arc<Target>> for File {
     fn as_ref(&self) -> &Arc<Target> {
         &self.inner.target
@@ -501,7 +544,7 @@ impl std::fmt::Debug for File {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("File")
             .field("fd", &self.inner.named())
-            .field("striping", &self.striping())
+            .field("striping", &self.inner.target.striping())
             .field("alignment", &self.inner.facts.alignment)
             .finish_non_exhaustive()
     }

@@ -11,18 +11,34 @@ use diopter_core::inodes::{InodeKey, gate_of};
 use diopter_core::map::Identity;
 use diopter_core::policy::RoutePolicy;
 use diopter_core::sync::Arc;
+#[cfg(feature = "layouts")]
 use diopter_layouts::layout::Layout;
 use diopter_os::file::{self, BufferedReason, DirectSupport, FileKind, OpenedFile};
 use diopter_os::{Errno, RwFlags};
 
 use crate::error::Result;
-use crate::file::{Facts, File, Inner, striped};
+#[cfg(feature = "layouts")]
+use crate::file::striped;
+use crate::file::{Facts, File, Inner};
 
 /// Options for opening a [`File`]; every one is off at first.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("data");
+/// let mut options = diopter::OpenOptions::new();
+/// options.read(true).write(true).create(true);
+/// let file = options.open(&path)?;
+/// # assert_eq!(file.size()?, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub(super) sys: file::OpenOptions,
     pub(super) access: Access,
+    #[cfg(feature = "layouts")]
     striped: bool,
 }
 
@@ -33,100 +49,93 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing set.
+    /// Returns options with nothing set.
     #[must_use]
     pub fn new() -> OpenOptions {
         let sys = file::OpenOptions { read: false, mode: 0o666, ..file::OpenOptions::default() };
-        OpenOptions { sys, access: Access::default(), striped: false }
+        OpenOptions {
+            sys,
+            access: Access::default(),
+            #[cfg(feature = "layouts")]
+            striped: false,
+        }
     }
 
-    /// For reading.
-    #[must_use]
-    pub fn read(mut self, read: bool) -> OpenOptions {
+    /// Enables read access.
+    pub fn read(&mut self, read: bool) -> &mut OpenOptions {
         self.access.read = read;
         self
     }
 
-    /// For writing.
-    #[must_use]
-    pub fn write(mut self, write: bool) -> OpenOptions {
+    /// Enables write access.
+    pub fn write(&mut self, write: bool) -> &mut OpenOptions {
         self.access.write = write;
         self
     }
 
-    /// For writing at the end of the file, whatever the offset says; atomic between processes.
-    #[must_use]
-    pub fn append(mut self, append: bool) -> OpenOptions {
+    /// Enables write access at the end of the file, whatever the offset; atomic between processes.
+    pub fn append(&mut self, append: bool) -> &mut OpenOptions {
         self.access.append = append;
         self
     }
 
     /// Creates the file if it is not there.
-    #[must_use]
-    pub fn create(mut self, create: bool) -> OpenOptions {
+    pub fn create(&mut self, create: bool) -> &mut OpenOptions {
         self.sys.create = create;
         self
     }
 
     /// Creates the file, and refuses one that is there.
-    #[must_use]
-    pub fn create_new(mut self, create_new: bool) -> OpenOptions {
+    pub fn create_new(&mut self, create_new: bool) -> &mut OpenOptions {
         self.sys.create_new = create_new;
         self
     }
 
-    /// Cuts the file to 0 bytes.
-    #[must_use]
-    pub fn truncate(mut self, truncate: bool) -> OpenOptions {
+    /// Truncates the file to 0 bytes.
+    pub fn truncate(&mut self, truncate: bool) -> &mut OpenOptions {
         self.sys.truncate = truncate;
         self
     }
 
-    /// Permission bits of a file that is created, before the umask; 0o666 at first.
-    #[must_use]
-    pub fn mode(mut self, mode: u32) -> OpenOptions {
+    /// Sets the permission bits of a file that is created, before the umask; the default is 0o666.
+    pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
         self.sys.mode = mode;
         self
     }
 
     /// Refuses, before any byte moves, every request that would go through the page cache even in
     /// part, and refuses to open a file that has no direct I/O.
-    #[must_use]
-    pub fn strict(mut self, strict: bool) -> OpenOptions {
+    pub fn strict(&mut self, strict: bool) -> &mut OpenOptions {
         self.access.strict = strict;
         self
     }
 
     /// Other processes write the same blocks, and open with this option too: writes lock their
     /// blocks, by locks of open file descriptions (`F_OFD_SETLK` of fcntl(2)). A child of fork
-    /// locks through a descriptor of its own, which needs `/proc`. A POSIX lock (`F_SETLK`) on the
+    /// locks through a separate descriptor, which needs `/proc`. A POSIX lock (`F_SETLK`) on the
     /// same bytes keeps a write waiting, also one of this process: the write then fails with
     /// `LockedHere` after a second.
-    #[must_use]
-    pub fn shared_writers(mut self, shared: bool) -> OpenOptions {
+    pub fn shared_writers(&mut self, shared: bool) -> &mut OpenOptions {
         self.access.shared_writers = shared;
         self
     }
 
-    /// Which of the file's requests bypass the page cache, whatever the policy of the engine that
-    /// serves them says.
-    #[must_use]
-    pub fn route(mut self, route: RoutePolicy) -> OpenOptions {
+    /// Sets which of the file's requests bypass the page cache, in place of the policy of the
+    /// engine that serves them.
+    pub fn route(&mut self, route: RoutePolicy) -> &mut OpenOptions {
         self.access.route = Some(route);
         self
     }
 
-    /// Every write is durable when its result is returned, with the metadata needed to read it
+    /// Makes every write durable when its result is returned, with the metadata needed to read it
     /// (`RWF_DSYNC`).
-    #[must_use]
-    pub fn dsync(mut self, dsync: bool) -> OpenOptions {
+    pub fn dsync(&mut self, dsync: bool) -> &mut OpenOptions {
         self.set_durability(RwFlags::DSYNC, dsync);
         self
     }
 
-    /// Every write is durable with all metadata when its result is returned (`RWF_SYNC`).
-    #[must_use]
-    pub fn sync(mut self, sync: bool) -> OpenOptions {
+    /// Makes every write durable with all metadata when its result is returned (`RWF_SYNC`).
+    pub fn sync(&mut self, sync: bool) -> &mut OpenOptions {
         self.set_durability(RwFlags::SYNC, sync);
         self
     }
@@ -138,25 +147,24 @@ impl OpenOptions {
     }
 
     /// Refuses a block device that is mounted or otherwise held (`O_EXCL`).
-    #[must_use]
-    pub fn exclusive(mut self, exclusive: bool) -> OpenOptions {
+    pub fn exclusive(&mut self, exclusive: bool) -> &mut OpenOptions {
         self.sys.exclusive = exclusive;
         self
     }
 
     /// Refuses a symbolic link as the last part of the path.
-    #[must_use]
-    pub fn no_follow(mut self, no_follow: bool) -> OpenOptions {
+    pub fn no_follow(&mut self, no_follow: bool) -> &mut OpenOptions {
         self.sys.no_follow = no_follow;
         self
     }
 
     /// Opens a striped file by the name of its manifest. Every other file is opened as without this
     /// option; to recognize a manifest, a regular file of at most 16 MiB is read up to its 22nd
-    /// byte. A manifest needs its mark (`layout::MANIFEST_ATTRIBUTE`): a file that only has the
-    /// content of one is refused. For writing only, nothing is read and the mark alone decides.
-    #[must_use]
-    pub fn striped(mut self, striped: bool) -> OpenOptions {
+    /// byte. A manifest needs its mark (the extended attribute `user.diopter.manifest`): a file
+    /// that only has the content of one is refused. For writing only, nothing is read and the mark
+    /// alone decides.
+    #[cfg(feature = "layouts")]
+    pub fn striped(&mut self, striped: bool) -> &mut OpenOptions {
         self.striped = striped;
         self
     }
@@ -168,27 +176,32 @@ impl OpenOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
         let opened = self.open_sys(path)?;
-        let may_be_striped = self.striped && !self.sys.create_new;
-        if may_be_striped && striped::is_manifest_in(&opened, self.access.read) {
+        #[cfg(feature = "layouts")]
+        if self.striped
+            && !self.sys.create_new
+            && striped::is_manifest_in(&opened, self.access.read)
+        {
             return striped::open(self, Layout::open_marked(path)?);
         }
         self.check_strict(opened.direct, Some(path))?;
-        let file = self.assemble(opened, self.writes());
+        let file = self.assemble(opened, None);
         if self.sys.truncate && file.kind() == FileKind::Regular && file.size()? > 0 {
             file.set_len(0)?;
         }
         Ok(file)
     }
 
-    /// A descriptor as a file; what it was opened for is the caller's word.
+    /// Makes a file of a descriptor, which the caller opened as the options say.
+    #[cfg(feature = "images")]
     pub(super) fn take_descriptor(&self, fd: OwnedFd) -> Result<File> {
         let opened = file::inspect(fd)
             .map_err(|failure| SetupError::new(failure.what, None, failure.errno, ""))?;
         self.check_strict(opened.direct, None)?;
-        Ok(self.assemble(opened, self.writes()))
+        Ok(self.assemble(opened, None))
     }
 
-    /// Whether opening may make or cut the file.
+    /// Returns true if opening may make or truncate the file.
+    #[cfg(feature = "images")]
     pub(super) fn changes_file(&self) -> bool {
         self.sys.create || self.sys.create_new || self.sys.truncate
     }
@@ -224,13 +237,14 @@ impl OpenOptions {
         let what = match reason {
             BufferedReason::MemoryFileSystem => "a memory file system has no direct I/O: open",
             BufferedReason::RefusedByOpen => "this file system refuses O_DIRECT: open",
-            BufferedReason::StatxSaysNo => "this file has no direct I/O: open",
+            _ => "this file has no direct I/O: open",
         };
         let (path, remedy) = (path.map(Path::to_owned), "open it without strict");
         Err(SetupError::new(what, path, Errno::EOPNOTSUPP, remedy).into())
     }
 
-    fn assemble(&self, opened: OpenedFile, writes: bool) -> File {
+    /// Makes a file of what was opened; `given` is the caller's descriptor where that is another.
+    pub(super) fn assemble(&self, opened: OpenedFile, given: Option<OwnedFd>) -> File {
         let facts = Facts {
             alignment: opened.alignment,
             atomic_write: opened.atomic_write,
@@ -246,7 +260,7 @@ impl OpenOptions {
         let inode = (opened.kind == FileKind::Regular).then_some(opened.inode);
         let key = InodeKey::OfFile { device: opened.device, inode };
         let read = self.access.read;
-        let object = Arc::new(LocalObject::new(opened.fd, opened.kind, read, writes));
+        let object = Arc::new(LocalObject::new(opened.fd, opened.kind, read, self.writes()));
         let port: Arc<dyn Port> = Arc::clone(&object) as Arc<dyn Port>;
         let mapper = Box::new(Identity);
         let gate = Box::new(move || gate_of(key));
@@ -255,7 +269,15 @@ impl OpenOptions {
         // The gate is found now, so that opening, not the first write, pays for it.
         target.gate();
         let objects = Box::new([object]);
-        File { inner: Arc::new(Inner { target, objects, layout: None, facts }) }
+        let inner = Inner {
+            target,
+            objects,
+            #[cfg(feature = "layouts")]
+            layout: None,
+            facts,
+            _given: given,
+        };
+        File { inner: Arc::new(inner) }
     }
 }
 
@@ -263,7 +285,7 @@ pub(super) fn directness_of(direct: DirectSupport) -> Directness {
     match direct {
         DirectSupport::Full => Directness::Full,
         DirectSupport::ReadsOnly => Directness::ReadsOnly,
-        DirectSupport::None(_) => Directness::None,
+        _ => Directness::None,
     }
 }
 
@@ -287,13 +309,13 @@ mod tests {
 
     #[test]
     fn dsync_and_sync_are_set_and_cleared_each_by_itself() {
-        let check = |options: OpenOptions, dsync: bool, sync: bool| {
+        let check = |options: &mut OpenOptions, dsync: bool, sync: bool| {
             let durability = options.access.durability;
             assert_eq!(durability.has(RwFlags::DSYNC), dsync, "{durability:?}");
             assert_eq!(durability.has(RwFlags::SYNC), sync, "{durability:?}");
         };
         let new = OpenOptions::new;
-        check(new(), false, false);
+        check(&mut new(), false, false);
         check(new().dsync(true).sync(false), true, false);
         check(new().sync(true).dsync(false), false, true);
         check(new().sync(true).dsync(true), true, true);

@@ -1,5 +1,5 @@
 //! `SequentialReader`: a file read from front to back in pieces of any size, with requests of the
-//! reader's own ahead of it. The only place that reads what nobody asked for yet.
+//! reader's own ahead of it. The only place that reads before it is asked to.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
@@ -14,7 +14,7 @@ use diopter_os::IoBuf;
 use diopter_os::buf::Pages;
 
 use crate::error::{Error, Result};
-use crate::file::{File, InFlight};
+use crate::file::{File, InFlight, cursor};
 
 /// Bytes of one request once the reading is known to be sequential: a huge page, which is one
 /// segment for the device.
@@ -23,8 +23,8 @@ const BUFFER_BYTES: u64 = 2 << 20;
 /// Requests ahead of the reader.
 const REQUESTS: u32 = 4;
 
-/// Bytes of the first request after a start or a seek: little more than a seek costs, should nobody
-/// read on.
+/// Bytes of the first request after a start or a seek: little more than a seek costs, should
+/// no read follow.
 const FIRST_BYTES: u64 = 64 << 10;
 
 /// Offsets and lengths of requests are multiples of this, and of the block where that is larger.
@@ -78,10 +78,10 @@ impl ReaderOptions {
 /// reads ahead, with direct requests on this thread's engine. Made by [`File::reader`].
 ///
 /// It starts with one small request. As long as the reading goes on where it was, the window ahead
-/// of it doubles, up to all requests; a seek starts anew, and forgets what was read ahead. A read
+/// of it doubles, up to all requests; a seek starts again, and forgets what was read ahead. A read
 /// gives fewer bytes than asked only at the end of the file, and 0 there until the file grows.
 ///
-/// **What it returns may be older than the call**: bytes that were written after they were read
+/// **The bytes may be older than the call**: bytes that were written after they were read
 /// ahead are not seen. A seek, also to where the reader is, forgets them. [`File::read_at`] never
 /// returns anything that was read before it was called.
 ///
@@ -113,7 +113,7 @@ pub struct SequentialReader {
     /// The next byte for the caller.
     at: u64,
     current: Option<Piece>,
-    /// What comes behind `current`, without a gap.
+    /// The pieces behind `current`, without a gap.
     ahead: VecDeque<Ahead>,
     /// Buffers of `buffer_bytes` that no request has.
     idle: Vec<IoBuf>,
@@ -139,7 +139,7 @@ struct Ahead {
     request: InFlight,
 }
 
-/// What a request came back with: bytes moved, and its memory.
+/// The result of a request: bytes moved, and its memory.
 type Fetched = std::result::Result<(u64, IoBuf), Error>;
 
 impl File {
@@ -153,7 +153,8 @@ impl File {
     #[must_use]
     pub fn reader_with(&self, offset: u64, options: ReaderOptions) -> SequentialReader {
         let unit = self.inner.target.blocks.read.max(UNIT_BYTES);
-        let stripe = self.striping().map_or(0, |it| it.stripe_size() * to_u64(it.object_count()));
+        let striping = self.inner.target.striping();
+        let stripe = striping.map_or(0, |it| it.stripe_size() * to_u64(it.object_count()));
         let (requests, buffer_bytes) = options.resolve(unit, stripe);
         SequentialReader {
             file: self.clone(),
@@ -179,7 +180,7 @@ impl SequentialReader {
         to_u64(self.rest().len()) + ahead
     }
 
-    /// What of the current piece was not taken yet.
+    /// The part of the current piece that was not taken yet.
     fn rest(&self) -> &[u8] {
         match &self.current {
             Some(piece) if piece.range.start() <= self.at && self.at < piece.range.end() => {
@@ -315,7 +316,7 @@ impl SequentialReader {
         IoBuf::with_pages(to_usize(length), pages)
     }
 
-    /// Keeps the memory of a piece that is used up; answers whether it met the end of the file.
+    /// Keeps the memory of a piece that is used up; returns true if it met the end of the file.
     fn retire(&mut self, piece: Piece) -> bool {
         self.keep(piece.memory);
         piece.is_short
@@ -327,7 +328,7 @@ impl SequentialReader {
         }
     }
 
-    /// Gives up what is on its way, and the window.
+    /// Cancels the requests in flight, and resets the window.
     fn forget_ahead(&mut self) {
         for ahead in &self.ahead {
             ahead.request.cancel();
@@ -409,14 +410,7 @@ impl Read for SequentialReader {
 impl Seek for SequentialReader {
     /// Forgets what was read ahead, also when it goes nowhere.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let (base, by) = match to {
-            SeekFrom::Start(offset) => (offset, 0),
-            SeekFrom::End(by) => (self.file.size()?, by),
-            SeekFrom::Current(by) => (self.at, by),
-        };
-        let to = base.checked_add_signed(by).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "a seek to before byte 0, or past 2^64")
-        })?;
+        let to = cursor::resolve(&self.file, self.at, to)?;
         self.forget();
         self.at = to;
         Ok(to)

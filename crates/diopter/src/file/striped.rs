@@ -32,14 +32,14 @@ use crate::file::{Facts, File, Inner, OpenOptions};
 /// or whole devices. It is a [`File`]; what is only a striped file's is here.
 ///
 /// ```
-/// use diopter::layout::{CreateOptions, ObjectPlace};
+/// use diopter::layouts::{CreateOptions, ObjectPlace, StripedFile};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let directory = tempfile::tempdir()?;
-/// let places = [(); 4].map(|()| ObjectPlace::Directory(directory.path().into()));
+/// let places = [(); 4].map(|()| ObjectPlace::Dir(directory.path().into()));
 /// let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
-/// let wide = diopter::StripedFile::create(directory.path().join("dataset.dio"), &options)?;
+/// let wide = StripedFile::create(directory.path().join("dataset.dio"), &options)?;
 /// wide.write_all_at(&vec![7; 10 << 20], 1)?;
-/// let same = diopter::StripedFile::open(directory.path().join("dataset.dio"))?;
+/// let same = StripedFile::open(directory.path().join("dataset.dio"))?;
 /// assert_eq!(same.size()?, 1 + (10 << 20));
 /// # Ok(())
 /// # }
@@ -68,7 +68,7 @@ impl StripedFile {
     /// `LayoutError` with what is in the way, and where; nothing is left behind then.
     pub fn create(path: impl AsRef<Path>, options: &CreateOptions) -> Result<StripedFile> {
         Layout::create(path.as_ref(), options)?;
-        StripedFile::open_with(path, &OpenOptions::new().read(true).write(true))
+        StripedFile::open_with(path, OpenOptions::new().read(true).write(true))
     }
 
     /// Opens a striped file for reading.
@@ -76,7 +76,7 @@ impl StripedFile {
     /// # Errors
     /// As [`StripedFile::open_with`].
     pub fn open(path: impl AsRef<Path>) -> Result<StripedFile> {
-        StripedFile::open_with(path, &OpenOptions::new().read(true))
+        StripedFile::open_with(path, OpenOptions::new().read(true))
     }
 
     /// Opens a striped file. A manifest without mark is opened too, but its objects have to be in
@@ -170,7 +170,8 @@ impl Deref for StripedFile {
     }
 }
 
-/// For `Engine::start`, as a [`File`].
+/// As of a [`File`].
+#[doc(hidden)]
 impl AsRef<Arc<Target>> for StripedFile {
     fn as_ref(&self) -> &Arc<Target> {
         self.0.as_ref()
@@ -184,22 +185,22 @@ impl File {
     /// path leads to it. Metadata and descriptor are those of the first object.
     ///
     /// ```
-    /// use diopter::layout::{CreateOptions, Layout, ObjectPlace};
+    /// use diopter::layouts::{CreateOptions, Layout, ObjectPlace, StripedFile};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("dataset.dio");
-    /// # let places = [(); 2].map(|()| ObjectPlace::Directory(directory.path().into()));
+    /// # let places = [(); 2].map(|()| ObjectPlace::Dir(directory.path().into()));
     /// # let options = CreateOptions { objects: places.into(), ..CreateOptions::default() };
-    /// # diopter::StripedFile::create(&path, &options)?.write_all_at(b"old", 0)?;
+    /// # StripedFile::create(&path, &options)?.write_all_at(b"old", 0)?;
     /// let mut layout = Layout::open(&path)?;
     /// let mut replacement = layout.replace()?;
     /// let objects = replacement.take_objects();
     /// let new = diopter::File::of_new_objects(replacement.manifest(), objects);
     /// new.write_all_at(b"other", 0)?;
-    /// assert_eq!(diopter::StripedFile::open(&path)?.size()?, 3);
+    /// assert_eq!(StripedFile::open(&path)?.size()?, 3);
     /// drop(new);
     /// assert!(replacement.commit()?.is_empty(), "all old objects could be removed");
-    /// assert_eq!(diopter::StripedFile::open(&path)?.size()?, 5);
+    /// assert_eq!(StripedFile::open(&path)?.size()?, 5);
     /// # Ok(())
     /// # }
     /// ```
@@ -216,12 +217,13 @@ impl File {
         let (target, objects, facts) = put_together(manifest, objects, access);
         let target = Arc::new(target);
         target.gate();
-        File { inner: Arc::new(Inner { target, objects, layout: None, facts }) }
+        File { inner: Arc::new(Inner { target, objects, layout: None, facts, _given: None }) }
     }
 }
 
-/// Whether an open file begins as a manifest does, or, if it is not open for reading, has the mark
-/// of one. What can't be looked at does not: if it is to be read, reading it reports why.
+/// Returns true if an open file begins as a manifest does, or, if it is not open for reading, has
+/// the mark of one. A file that can't be read does not: if it is to be read, reading it reports
+/// why.
 pub(super) fn is_manifest_in(opened: &OpenedFile, is_readable: bool) -> bool {
     let sizes = to_u64(MANIFEST_BYTES_MIN)..=MANIFEST_BYTES_MAX;
     let may_be = opened.kind == FileKind::Regular
@@ -230,7 +232,7 @@ pub(super) fn is_manifest_in(opened: &OpenedFile, is_readable: bool) -> bool {
         return may_be && head_of(opened.fd.as_fd(), opened).is_ok_and(|head| is_manifest(&head));
     }
     // To read it takes a second descriptor, and closing that would release the process's record
-    // locks (fcntl(2)) on the file. The mark tells without one.
+    // locks (fcntl(2)) on the file. The mark needs none.
     xattr::get(opened.fd.as_fd(), MANIFEST_ATTRIBUTE).is_ok_and(|mark| mark.is_some())
 }
 
@@ -294,10 +296,10 @@ fn assemble(
     let target = Arc::new(target);
     target.gate();
     let layout = Some(SharedLayout { manifest, layout, file });
-    File { inner: Arc::new(Inner { target, objects, layout, facts }) }
+    File { inner: Arc::new(Inner { target, objects, layout, facts, _given: None }) }
 }
 
-/// What requests go to, the objects behind it, and what direct I/O on all of them needs.
+/// The target of requests, its objects, and what direct I/O on all of them needs.
 fn put_together(
     manifest: &Manifest,
     opened: Vec<OpenedObject>,
@@ -339,8 +341,8 @@ fn full_to(striping: Striping, sizes: &[u64]) -> u64 {
     firsts.min().unwrap_or(0)
 }
 
-/// Takes the sizes out of the manifest. When it is another one by now, somebody did so already, or
-/// these objects are no longer its: either way there is nothing to take back.
+/// Takes the sizes out of the manifest. When it is another one by now, another handle did so
+/// already, or these objects are no longer its: either way there is nothing to take back.
 fn unseal(layout: &ForkMutex<Layout>) -> std::result::Result<(), Errno> {
     // A child of fork whose parent is about to change the manifest: a later write finds it changed.
     let Some(mut layout) = layout.lock() else { return Err(Errno::EBUSY) };
@@ -361,7 +363,7 @@ fn least_direct(opened: &[OpenedObject]) -> DirectSupport {
     all.min_by_key(|direct| rank(*direct)).unwrap_or(DirectSupport::Full)
 }
 
-/// What every object's direct I/O is content with.
+/// The alignment that suffices for direct I/O on every object.
 fn strictest(opened: &[OpenedObject]) -> Alignment {
     let all = opened.iter().map(|object| object.opened.alignment);
     all.reduce(|one, other| Alignment {

@@ -50,7 +50,7 @@ pub struct Finding {
 /// Returns the findings from the facts, the worst first.
 #[must_use]
 pub fn findings(facts: &Facts) -> Vec<Finding> {
-    let rules: [fn(&Facts) -> Option<Finding>; 19] = [
+    let rules: &[fn(&Facts) -> Option<Finding>] = &[
         file::no_direct_io,
         file::kernel_buffers_writes,
         system::mounted_device,
@@ -67,11 +67,12 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
         system::memlock_low,
         system::rotational,
         file::delayed_extents,
+        #[cfg(feature = "layouts")]
         file::striped_file,
         system::striped_device,
         system::physical_blocks,
     ];
-    let mut found: Vec<Finding> = rules.into_iter().filter_map(|rule| rule(facts)).collect();
+    let mut found: Vec<Finding> = rules.iter().filter_map(|rule| rule(facts)).collect();
     // Stable: within a severity they stay in the order of the rules.
     found.sort_by_key(|finding| finding.severity);
     found

@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use diopter::{
-    Access, Blocks, Engine, Errno, FileRange, FinishedRequest, IoBuf, Policies, RangeState,
-    Request, Target, TargetRef,
-};
+use diopter::{Errno, FileRange, FinishedRequest, IoBuf, Policies, RangeState, Request};
 use diopter_core::backend::Checked;
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
 
 const MIB: u64 = 1 << 20;
@@ -211,6 +210,6 @@ fn a_request_that_fits_a_buffer_is_one_bio() {
     let bench = bench(8 * MIB, Faults::NONE, 1);
     let memory = IoBuf::new(1 << 20).expect("memory");
     let finished = bench.run(Request::read(START, memory));
-    let timing = finished.timing;
+    let timing = finished.timing.unwrap();
     assert_eq!(timing.reaped.since(timing.submitted), MIB, "the time of one bio");
 }

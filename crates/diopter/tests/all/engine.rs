@@ -9,16 +9,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use altered::Altered;
+use diopter::engine::{BoundaryPolicy, DepthPolicy, ShortPolicy, SubmitPolicy};
 use diopter::{
-    Access, AdmitErrorKind, BackendError, Blocks, BoundaryPolicy, DepthPolicy, Engine, Errno,
-    FileRange, FinishedRequest, IoErrorKind, ObjectOffset, Policies, RangeOutcome, RangeState,
-    Request, ShortPolicy, SubmitPolicy, Target, TargetRef,
+    AdmitErrorKind, BackendError, Errno, FileRange, FinishedRequest, IoErrorKind, Policies,
+    RangeOutcome, RangeState, Request,
 };
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::backend::{Backend, Capabilities, Checked, Completions, LentBio, Wait};
 use diopter_core::clock::Nanos;
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
 use diopter_core::map::{Identity, Mapper, Table};
+use diopter_core::units::ObjectOffset;
 use diopter_os::{BioId, BioResult};
 use diopter_testkit::altered;
 use diopter_testkit::memory::filled as memory;
@@ -179,7 +182,7 @@ fn the_first_error_in_time_is_the_result_and_an_error_is_not_tried_again() {
     assert_eq!(parts[0], (0, 1, RangeState::Failed(Errno::EIO)));
     assert_eq!(parts[2], (2, 3, RangeState::Failed(Errno::ENOSPC)));
     // One round of bios: three in parallel take as long as one.
-    let timing = finished.timing;
+    let timing = finished.timing.unwrap();
     assert_eq!(timing.reaped.since(timing.submitted), MIB);
 }
 
@@ -188,7 +191,7 @@ fn all_pieces_in_parallel_take_as_long_as_one_and_one_by_one_as_long_as_all() {
     for (submit, pieces) in [(SubmitPolicy::AllThenWait, 1), (SubmitPolicy::EachThenWait, 16)] {
         let policies = Policies { submit, ..Policies::default() };
         let bench = Plan { mapper: by_mebibyte(16), policies, ..Plan::default() }.set_up();
-        let timing = bench.run(Request::write(0, memory(16 * MIB, 1))).timing;
+        let timing = bench.run(Request::write(0, memory(16 * MIB, 1))).timing.unwrap();
         assert_eq!(timing.reaped.since(timing.submitted), pieces * MIB, "{submit:?}");
     }
 }
@@ -197,7 +200,7 @@ fn all_pieces_in_parallel_take_as_long_as_one_and_one_by_one_as_long_as_all() {
 fn a_fixed_depth_holds_no_more_bios_than_it_says() {
     let policies = Policies { depth: DepthPolicy::Fixed(4), ..Policies::default() };
     let bench = Plan { mapper: by_mebibyte(16), policies, ..Plan::default() }.set_up();
-    let timing = bench.run(Request::write(0, memory(16 * MIB, 1))).timing;
+    let timing = bench.run(Request::write(0, memory(16 * MIB, 1))).timing.unwrap();
     assert_eq!(timing.reaped.since(timing.submitted), 4 * MIB);
 }
 
@@ -347,7 +350,7 @@ fn a_hole_of_the_mapper_reads_as_zeros_without_a_bio() {
     let finished = bench.run(Request::read(0, memory(8192, 5)));
     assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(8192));
     assert!(finished.memory.expect("comes back").iter().all(|byte| *byte == 0));
-    assert_eq!(finished.timing.submitted.0, 0, "nothing was submitted");
+    assert_eq!(finished.timing.unwrap().submitted.0, 0, "nothing was submitted");
 }
 
 /// 12 blocks, then another group behind a block of metadata, as on ext3.
@@ -370,7 +373,7 @@ fn count_bios(boundary: BoundaryPolicy, length: u64) -> (u64, Bench) {
     let bench = Plan { mapper: story(), policies, ..Plan::default() }.set_up();
     let finished = bench.run(Request::write(0, memory(length, 7)));
     assert_eq!(finished.result.map(|moved| moved.get()), Ok(length));
-    let timing = finished.timing;
+    let timing = finished.timing.unwrap();
     (timing.reaped.since(timing.submitted) / MIB, bench)
 }
 
@@ -483,7 +486,11 @@ fn what_is_queued_goes_out_before_metadata_is_read_and_is_not_waited_for() {
     // Whether the request is a single bio is asked first.
     let expected = ["map 0", "map 0", "queue 1", "submit", "map 48", "queue 1", "submit and wait"];
     assert_eq!(*log.lock().expect("no panic"), expected);
-    assert_eq!(finished.timing.reaped.since(finished.timing.submitted), MIB, "side by side");
+    assert_eq!(
+        finished.timing.unwrap().reaped.since(finished.timing.unwrap().submitted),
+        MIB,
+        "side by side"
+    );
 }
 
 #[test]

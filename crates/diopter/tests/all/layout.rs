@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use diopter::{LayoutError, LayoutErrorKind};
+use diopter::layouts::{LayoutError, LayoutErrorKind};
 use diopter_layouts::layout::{CreateOptions, Layout, OBJECT_ATTRIBUTE, ObjectAccess, ObjectPlace};
 use diopter_os::file::DirectSupport;
 use diopter_os::{Errno, xattr};

@@ -12,7 +12,8 @@ mod scripted;
 
 use std::path::Path;
 
-use diopter::{File, StripedFile};
+use diopter::File;
+use diopter::layouts::StripedFile;
 use diopter_core::prng::Prng;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_testkit::files::{dir as dir_on_disk, with_attributes};

@@ -9,17 +9,20 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use diopter::engine::{DepthPolicy, MergePolicy, SubmitPolicy};
 use diopter::{
-    Access, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest, IoBuf, MergePolicy,
-    ObjectOffset, Policies, RangeOutcome, RangeState, Request, RequestId, RequestOp, RwFlags,
-    SubmitPolicy, Target, TargetRef,
+    Errno, FileRange, FinishedRequest, IoBuf, Policies, RangeOutcome, RangeState, Request,
+    RequestId, RequestOp, RwFlags,
 };
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::backend::{Checked, Port};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
 use diopter_core::map::Table;
 use diopter_core::prng::Prng;
 use diopter_core::stripe::Striping;
+use diopter_core::units::ObjectOffset;
 use file_model::{FILLER, FileModel};
 
 /// Bytes of the largest file.

@@ -6,13 +6,15 @@ mod older;
 
 use std::path::Path;
 
-use diopter::{File, FileRange, ObjectOffset, PlanQuery, PlannedBio, Policies};
+use diopter::engine::{PlanQuery, PlannedBio};
+use diopter::{File, FileRange, Policies};
 use diopter_core::bio::builder::{BioLimits, Builder, Fit, Piece};
 use diopter_core::bio::plan::to_text;
 use diopter_core::bio::{Draft, EndedBy};
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
 use diopter_core::map::{Identity, Mapper, Table};
 use diopter_core::stripe::Runs;
+use diopter_core::units::ObjectOffset;
 use proptest::prelude::*;
 
 const BLOCK: u64 = 512;

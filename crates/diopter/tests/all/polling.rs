@@ -4,9 +4,9 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use diopter::engine::{RoutePolicy, UringOptions};
 use diopter::{
-    BackendKind, Engine, EngineOptions, Errno, File, IoBuf, Request, RequestOp, RoutePolicy,
-    UringOptions, use_for_this_thread,
+    BackendKind, Engine, EngineOptions, Errno, File, IoBuf, Request, RequestOp, use_for_this_thread,
 };
 use diopter_testkit::{env, files};
 

@@ -5,9 +5,9 @@ use diopter_testkit::env::Capability;
 use std::io::{BufRead, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use diopter::layouts::StripedFile;
 use diopter::{
-    BackendKind, EngineOptions, File, IoBuf, ReaderOptions, Request, StripedFile,
-    use_for_this_thread,
+    BackendKind, EngineOptions, File, IoBuf, ReaderOptions, Request, use_for_this_thread,
 };
 use diopter_core::limits::{READER_BYTES_MAX, REQUESTS_MAX};
 use diopter_core::prng::Prng;

@@ -6,12 +6,13 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-use diopter::{
-    Access, Blocks, Engine, EngineOptions, File, HybridCounters, IoBuf, OpenOptions, PlanQuery,
-    Policies, Request, RoutePolicy, StripedFile, Target, TargetRef, use_for_this_thread,
-};
+use diopter::engine::{HybridCounters, PlanQuery, RoutePolicy};
+use diopter::layouts::StripedFile;
+use diopter::{EngineOptions, File, IoBuf, OpenOptions, Policies, Request, use_for_this_thread};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::backend::{Checked, Port};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
 use diopter_core::stripe::Striping;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
@@ -179,7 +180,7 @@ fn counters_have_lustre_s_names() {
 }
 
 fn both_ways() -> OpenOptions {
-    File::options().read(true).write(true).create(true)
+    File::options().read(true).write(true).create(true).clone()
 }
 
 /// A plain file and a striped one, where that is possible, in a directory with direct I/O.
@@ -223,7 +224,7 @@ fn uncache(file: &File) {
 
 #[test]
 fn an_open_file_s_route_is_that_of_its_calls_and_plans_on_any_thread() {
-    each_kind(&both_ways().route(RoutePolicy::HYBRID), |file| {
+    each_kind(both_ways().route(RoutePolicy::HYBRID), |file| {
         let small = vec![1; size(64 * KIB)];
         let large = vec![2; size(WRITE_MIN)];
         let write = || {
@@ -277,7 +278,7 @@ fn has_dontcache(file: &File) -> bool {
 
 #[test]
 fn a_hybrid_stream_leaves_almost_nothing_in_the_page_cache() {
-    each_kind(&both_ways().route(RoutePolicy::HYBRID), |file| {
+    each_kind(both_ways().route(RoutePolicy::HYBRID), |file| {
         let (block, count) = (MIB, 96);
         let mut buf = vec![3; size(block)];
         for at in 0..count {
@@ -300,7 +301,7 @@ fn a_hybrid_stream_leaves_almost_nothing_in_the_page_cache() {
 
 #[test]
 fn a_written_hybrid_stream_leaves_the_page_cache_once_it_is_written_back() {
-    each_kind(&both_ways().route(RoutePolicy::HYBRID), |file| {
+    each_kind(both_ways().route(RoutePolicy::HYBRID), |file| {
         let (block, count) = (MIB, 32);
         let buf = vec![3; size(block)];
         for at in 0..count {
@@ -316,7 +317,7 @@ fn a_written_hybrid_stream_leaves_the_page_cache_once_it_is_written_back() {
 
 #[test]
 fn small_and_scattered_hybrid_reads_stay_in_the_page_cache() {
-    each_kind(&both_ways().route(RoutePolicy::HYBRID), |file| {
+    each_kind(both_ways().route(RoutePolicy::HYBRID), |file| {
         let (block, count) = (MIB, 8);
         let mut buf = vec![3; size(2 * count * block)];
         file.write_all_at(&buf, 0).unwrap();

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use altered::Altered;
+use diopter::engine::{DepthPolicy, MergePolicy, SubmitPolicy};
 use diopter::{
-    Access, AdmitErrorKind, Blocks, DepthPolicy, Engine, Errno, FileRange, FinishedRequest,
-    MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy, Target, TargetRef,
+    AdmitErrorKind, Errno, FileRange, FinishedRequest, Policies, Preset, RangeState, Request,
 };
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, SimPort, World};
 use diopter_core::backend::{Checked, Port};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::stripe::Striping;
 use diopter_os::{BioResult, Op, OpenObject};
 use diopter_testkit::altered;
@@ -111,7 +113,7 @@ impl Bench {
     /// How long the device took for one write of 64 MiB over space that is there, in nanoseconds.
     fn nanoseconds_of_64_mib(&self) -> u64 {
         self.fill(64 * MIB);
-        let timing = self.run(Request::write(0, memory(64 * MIB, 2))).timing;
+        let timing = self.run(Request::write(0, memory(64 * MIB, 2))).timing.unwrap();
         timing.reaped.since(timing.submitted)
     }
 }
@@ -226,7 +228,10 @@ fn an_overwrite_on_full_objects_asks_for_no_space_and_goes_side_by_side() {
     bench.fill(4 * MIB);
     let finished = bench.run(Request::write(0, memory(4 * MIB, 9)));
     assert_eq!(finished.result.map(|moved| moved.get()), Ok(4 * MIB));
-    assert_eq!(finished.timing.reaped.since(finished.timing.submitted), 1_000_000);
+    assert_eq!(
+        finished.timing.unwrap().reaped.since(finished.timing.unwrap().submitted),
+        1_000_000
+    );
 }
 
 /// sanity 119b: only the second stripe was written.
@@ -313,7 +318,7 @@ fn a_request_larger_than_one_round_of_bios_reaches_every_object_first() {
     let bench = Plan { stripe_size: 4096, ..Plan::default() }.set_up();
     bench.fill(4 * MIB);
     let finished = bench.run(Request::read(0, memory(4 * MIB, 0)));
-    let timing = finished.timing;
+    let timing = finished.timing.unwrap();
     // 16 bios of 256 KiB, four on each object, all side by side: as long as one.
     assert_eq!(timing.reaped.since(timing.submitted), 250_000);
 }
@@ -379,7 +384,10 @@ fn where_nothing_can_be_asked_a_first_write_goes_one_by_one_and_the_next_side_by
         engine.start(&target, Request::write(0, memory(8 * MIB, 1))).expect("admitted");
         let finished = engine.wait(LONG).expect("the backend is there").expect("it finishes");
         assert_eq!(finished.result.map(|moved| moved.get()), Ok(8 * MIB));
-        assert_eq!(finished.timing.reaped.since(finished.timing.submitted), expected);
+        assert_eq!(
+            finished.timing.unwrap().reaped.since(finished.timing.unwrap().submitted),
+            expected
+        );
     }
 }
 

@@ -93,7 +93,7 @@ fn a_request_tells_all_that_is_known_of_it() {
             let done = file.request_async(Request::read(8192, memory(4096))).await.unwrap();
             assert_eq!(done.result.unwrap().get(), 1808);
             assert_eq!(done.route.direct + done.route.bounced + done.route.buffered, 1808);
-            assert!(done.timing.finished >= done.timing.submitted);
+            assert!(done.timing.unwrap().finished >= done.timing.unwrap().submitted);
             assert!(done.memory.unwrap()[..1808] == bytes[8192..]);
         }));
     });

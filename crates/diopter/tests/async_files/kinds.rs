@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use diopter::{File, Image, StripedFile};
+use diopter::File;
+use diopter::images::Image;
+use diopter::layouts::StripedFile;
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use futures::future::join_all;
 
@@ -60,7 +62,7 @@ fn a_file_inside_an_image_is_a_file() {
     }
     for (name, run) in EXECUTORS {
         eprintln!("under {name}");
-        let volume = Image::open_with(&image, &File::options().read(true).write(true)).unwrap();
+        let volume = Image::open_with(&image, File::options().read(true).write(true)).unwrap();
         run(Box::pin(overwrite(volume.file(b"/data").unwrap())));
     }
 }

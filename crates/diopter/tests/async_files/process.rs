@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use diopter::{BackendKind, EngineOptions, IoErrorKind, use_for_futures};
+use diopter::engine::use_for_futures;
+use diopter::{BackendKind, EngineOptions, IoErrorKind};
 use diopter_os::testing::{check_in_own_process, fork};
 
 use crate::bytes::{LONG, content, drive, file_of, memory, memory_of};

@@ -50,7 +50,7 @@ fn registered_files_and_buffers_change_nothing() {
     let (file, bytes) = file_of(MIB, env::seed());
     let mut buffers = [memory(4096), memory(9000)];
     let [one, other] = &mut buffers;
-    diopter::register_buffers_for_futures(&mut [one, other]).expect("locked memory");
+    diopter::engine::register_buffers_for_futures(&mut [one, other]).expect("locked memory");
     file.register_for_futures().unwrap();
     current_thread().block_on(async {
         for buffer in buffers {

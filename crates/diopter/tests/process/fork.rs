@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use diopter::engine::CompletionPolicy;
 use diopter::{
-    BackendKind, Completion, CompletionPolicy, Engine, EngineOptions, File, InFlight, IoBuf,
-    Policies, Request, use_for_this_thread,
+    BackendKind, Completion, Engine, EngineOptions, File, InFlight, IoBuf, Policies, Request,
+    use_for_this_thread,
 };
 use diopter_os::testing::{fork, mapped_bytes};
 
@@ -223,7 +224,7 @@ fn a_child_uses_the_same_striped_file() {
         let home = dir.file().with_file_name("");
         let objects = vec![ObjectPlace::Dir(home); 3];
         let options = CreateOptions { objects, stripe_size: 16 << 10, ..CreateOptions::default() };
-        let Ok(striped) = diopter::StripedFile::create(dir.file(), &options) else {
+        let Ok(striped) = diopter::layouts::StripedFile::create(dir.file(), &options) else {
             return skip(Capability::Xattr, "no user attributes in the target directory");
         };
         striped.write_all_at(&bytes(0, 8 * MIB), 0).expect("space");
@@ -299,7 +300,7 @@ fn children_of_fork_that_share_writers_lose_nothing() {
     own_process(module_path!(), name, || {
         let dir = dir();
         drop(file_of(&dir, RECORD * RECORDS));
-        let options = File::options().read(true).write(true).shared_writers(true);
+        let options = File::options().read(true).write(true).shared_writers(true).clone();
         let file = options.open(dir.file()).expect("it is there");
         // Used before as well: its locks are the parent's.
         file.write_all_at(&[0; 7], 3).expect("a write");
@@ -338,7 +339,7 @@ fn a_posix_lock_of_the_same_process_is_named_soon() {
     own_process(module_path!(), name, || {
         let dir = dir();
         drop(file_of(&dir, 8192));
-        let options = File::options().read(true).write(true).shared_writers(true);
+        let options = File::options().read(true).write(true).shared_writers(true).clone();
         let file = options.open(dir.file()).expect("it is there");
         let plain = std::fs::File::options().read(true).write(true).open(dir.file());
         let plain = plain.expect("it is there");

@@ -135,7 +135,7 @@ fn direction(tally: &DirectionTally, elapsed_ns: u64) -> Option<DirectionSample>
 /// Returns the pages of the file that are in the page cache; 0 if it is not known.
 pub fn pages_cached(place: &Place) -> u64 {
     let Place::File(path) = place else { return 0 };
-    let options = diopter::File::options().read(true).striped(true);
+    let options = diopter::File::options().read(true).striped(true).clone();
     let Ok(file) = options.open(path) else { return 0 };
     let pages = file.object_descriptors().filter_map(|object| {
         let size = rustix::fs::fstat(object).ok().and_then(|stat| u64::try_from(stat.st_size).ok());

@@ -5,12 +5,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter::{
-    DepthPolicy, Engine, File, FinishedRequest, Image, IoBuf, OpenOptions, Policies, Request,
-    UringOptions,
-};
+use diopter::engine::{DepthPolicy, UringOptions};
+use diopter::images::Image;
+use diopter::{File, FinishedRequest, IoBuf, OpenOptions, Policies, Request};
 use diopter_core::backend::{Backend, BackendKind, Ladder};
 use diopter_core::completion::CompletionPlace;
+use diopter_core::engine::Engine;
 use diopter_core::prng::Prng;
 use diopter_core::{clock, limits};
 
@@ -167,10 +167,8 @@ impl Worker {
         if let Err(error) = &done.result {
             return Err(error.to_string());
         }
-        let at = match done.timing.finished.0 {
-            0 => clock::now().0,
-            at => at,
-        };
+        let finished = done.timing.map(|timing| timing.finished.0).filter(|at| *at != 0);
+        let at = finished.unwrap_or_else(|| clock::now().0);
         count(&done, at);
         let memory = done.memory.ok_or("a request completed without its memory")?;
         Ok((memory, at))
@@ -194,14 +192,11 @@ fn is_over(span: Span, elapsed_ns: u64, moved: u64) -> bool {
 
 fn open(place: &Place, order: &RoundOrder) -> Result<File, String> {
     let job = &order.job;
-    let mut options = OpenOptions::new().read(true).write(job.rw.has_writes()).striped(true);
-    options = match job.durability.as_str() {
-        "dsync" => options.dsync(true),
-        "sync" => options.sync(true),
-        _ => options,
-    };
+    let mut options =
+        OpenOptions::new().read(true).write(job.rw.has_writes()).striped(true).clone();
+    options.dsync(job.durability == "dsync").sync(job.durability == "sync");
     if !job.is_direct {
-        options = options.route(diopter::RoutePolicy::Buffered);
+        options.route(diopter::engine::RoutePolicy::Buffered);
     }
     let opened = match place {
         Place::File(path) => options.open(path),
@@ -231,10 +226,11 @@ impl Tally {
         tally.ios += 1;
         tally.bytes += moved;
         tally.short_ios += u64::from(moved < asked);
-        let timing = &done.timing;
-        tally.times.slat.record(timing.submitted.since(timing.started));
-        tally.times.clat.record(timing.reaped.since(timing.submitted));
-        tally.times.lat.record(at.saturating_sub(timing.started.0));
+        if let Some(timing) = &done.timing {
+            tally.times.slat.record(timing.submitted.since(timing.started));
+            tally.times.clat.record(timing.reaped.since(timing.submitted));
+            tally.times.lat.record(at.saturating_sub(timing.started.0));
+        }
         self.route.direct += done.route.direct;
         self.route.bounced += done.route.bounced;
         self.route.buffered += done.route.buffered;

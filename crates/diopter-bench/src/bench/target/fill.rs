@@ -20,7 +20,7 @@ pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Creates a file of `bytes`: allocates it as a whole, then writes it.
 pub fn create(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
-    let options = OpenOptions::new().read(true).write(true).create_new(true);
+    let options = OpenOptions::new().read(true).write(true).create_new(true).clone();
     let file = options.open(path).map_err(|error| failure((path, bytes), &error))?;
     match file.allocate(0, bytes) {
         Err(error) if is_full(&error) => Err(failure((path, bytes), &error)),
@@ -31,7 +31,7 @@ pub fn create(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
 
 /// Writes the first `bytes` of a file or device.
 pub fn overwrite(path: &Path, bytes: u64, stop: &Stop) -> Result<(), Trouble> {
-    let options = OpenOptions::new().read(true).write(true).striped(true);
+    let options = OpenOptions::new().read(true).write(true).striped(true).clone();
     let file = options.open(path).map_err(|error| failure((path, bytes), &error))?;
     fill((path, &file), bytes, stop)
 }

@@ -66,7 +66,7 @@ pub fn drop_cache(place: &Place) {
         Place::File(path) => path,
         Place::Inside { image, .. } => image,
     };
-    let options = diopter::File::options().read(true).striped(true);
+    let options = diopter::File::options().read(true).striped(true).clone();
     let Ok(file) = options.open(path) else { return };
     for object in file.object_descriptors() {
         // The advice may have no effect; remaining pages are seen after the round and become a

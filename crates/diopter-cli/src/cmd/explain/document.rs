@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
-use diopter::{DepthPolicy, Policies, RoutePolicy, ShortPolicy, WaitPolicy};
+use diopter::Policies;
 use diopter_layouts::foreign;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -244,24 +244,10 @@ fn names_of(policies: &Policies) -> PolicyNames {
         boundary: policies.boundary.name(),
         submit: policies.submit.name(),
         completion: policies.completion.name(),
-        depth: match policies.depth {
-            DepthPolicy::Auto => "auto".to_owned(),
-            DepthPolicy::Fixed(depth) => depth.to_string(),
-        },
-        wait: match policies.wait {
-            WaitPolicy::Poll => "poll",
-            WaitPolicy::Spin => "spin",
-            WaitPolicy::Block => "block",
-        },
-        short: match policies.short {
-            ShortPolicy::Return => "return",
-            ShortPolicy::Resubmit => "resubmit",
-        },
-        route: match policies.route {
-            RoutePolicy::Direct => "direct",
-            RoutePolicy::Buffered => "buffered",
-            RoutePolicy::Hybrid { .. } => "hybrid",
-        },
+        depth: policies.depth.to_string(),
+        wait: policies.wait.name(),
+        short: policies.short.name(),
+        route: policies.route.name(),
         merge: policies.merge.name(),
     }
 }
@@ -277,7 +263,7 @@ fn extent_of(extent: &diopter_core::extent::Extent) -> Extent {
     }
 }
 
-fn bio_of(bio: &diopter::PlannedBio) -> Bio {
+fn bio_of(bio: &diopter::engine::PlannedBio) -> Bio {
     Bio {
         object: bio.draft.object.0,
         object_offset: bio.draft.object_offset.get(),

@@ -1,9 +1,7 @@
 //! The plan of a request: opens the file and asks the library.
 
-use diopter::{
-    AdmitErrorKind, BackendChoice, BackendKind, Engine, EngineOptions, Errno, Error, File, Plan,
-    PlanQuery, Policies,
-};
+use diopter::engine::{BackendChoice, Plan, PlanQuery};
+use diopter::{AdmitErrorKind, BackendKind, Engine, EngineOptions, Errno, Error, File, Policies};
 
 use super::image;
 use crate::args::{ExplainArgs, Operation};
@@ -65,7 +63,7 @@ pub fn explain<'a>(
 /// only, and returns the refusal too, which is the error if the plan needs more.
 fn open(args: &ExplainArgs, filter: &Filter) -> diopter::Result<(File, Option<Error>)> {
     let is_write = args.operation == Operation::Write;
-    let read = File::options().read(true).striped(true);
+    let read = File::options().read(true).striped(true).clone();
     let opened = read.clone().write(is_write).open(&args.name);
     match opened {
         Err(error) if is_write && is_write_refusal(error.errno()) => {

@@ -463,9 +463,9 @@ fn device_of(queue: &BlockQueue) -> Device {
 
 pub fn direct_of(direct: DirectFacts) -> Direct {
     let why = match direct.support {
-        DirectSupport::Full => None,
         DirectSupport::ReadsOnly => Some("the file system buffers direct writes".to_owned()),
         DirectSupport::None(reason) => Some(reason.to_string()),
+        _ => None,
     };
     Direct {
         reads: !matches!(direct.support, DirectSupport::None(_)),

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use diopter::images::{Image, ImageErrorKind};
 use diopter::probe::probe;
-use diopter::{BackendKind, Error, FileRange, Image, ImageErrorKind};
+use diopter::{BackendKind, Error, FileRange};
 use diopter_core::limits::DIRECTORY_NAMES_MAX;
 use diopter_images::image::{Entry, Node, NodeKind, Use, Volume, too_many_names};
 

@@ -10,8 +10,9 @@ mod text;
 
 use std::path::Path;
 
+use diopter::BackendKind;
+use diopter::layouts::StripedFile;
 use diopter::probe::probe;
-use diopter::{BackendKind, StripedFile};
 
 use crate::args::ProbeArgs;
 use crate::cmd::message::message_about;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use diopter::layouts::LayoutError;
 use diopter::probe::{DirectFacts, Probe, probe};
-use diopter::{BackendKind, File, LayoutError};
+use diopter::{BackendKind, File};
 use diopter_layouts::layout::{Layout, Object, ObjectKind};
 
 use super::document::{self, Name, PageCache, ProbedObject};
@@ -21,7 +22,7 @@ pub fn name_of(path: &Path, backend: BackendKind) -> diopter::Result<Name> {
         .iter()
         .map(|seen| seen.as_ref().ok().and_then(|seen| probe(&seen.path, backend).ok()))
         .collect();
-    let options = File::options().read(true).striped(true);
+    let options = File::options().read(true).striped(true).clone();
     let direct = options.open(path).ok().map(|file| DirectFacts {
         support: file.direct_support(),
         alignment: file.alignment(),

@@ -300,7 +300,7 @@ mod tests {
             device_mounts: Vec::new(),
             queue: Some(disk()),
             direct: Some(direct()),
-            backend: diopter::BackendChoice {
+            backend: diopter::engine::BackendChoice {
                 name: "uring",
                 why: "a ring was tried".to_owned(),
                 features: vec![("single-issuer", true), ("registered-buffers", false)],

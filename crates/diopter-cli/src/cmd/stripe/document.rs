@@ -4,7 +4,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use diopter::LayoutError;
+use diopter::layouts::LayoutError;
 use diopter_layouts::layout::{Layout, Object, ObjectKind};
 use schemars::JsonSchema;
 use serde::Serialize;

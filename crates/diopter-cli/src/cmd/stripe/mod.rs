@@ -8,7 +8,7 @@ mod text;
 
 use std::path::Path;
 
-use diopter::LayoutError;
+use diopter::layouts::LayoutError;
 use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
 
 use crate::args::{CreateArgs, StripeCommand};

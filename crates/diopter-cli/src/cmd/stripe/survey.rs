@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use diopter::{LayoutError, LayoutErrorKind};
+use diopter::layouts::{LayoutError, LayoutErrorKind};
 use diopter_layouts::layout::{
     Layout, OBJECT_ATTRIBUTE, Object, ObjectAccess, ObjectKind, OpenedObject,
 };

@@ -81,6 +81,7 @@ pub struct Progress {
 
 /// Why a depth is what it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DepthReason {
     /// Nothing was compared yet: there was too little to do, or it ended too soon.
     #[default]

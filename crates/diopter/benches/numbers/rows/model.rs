@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::{
-    Access, Blocks, Engine, FileRange, IoBuf, MergePolicy, ObjectOffset, Policies, Request,
-    SubmitPolicy, Target,
-};
+use diopter::engine::{MergePolicy, SubmitPolicy};
+use diopter::{FileRange, IoBuf, Policies, Request};
 use diopter_core::backend::Port;
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::bio::builder::{BioLimits, Builder, Fit, Piece};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target};
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
 use diopter_core::map::Table;
 use diopter_core::prng::Prng;
 use diopter_core::stripe::{Runs, Striping};
+use diopter_core::units::ObjectOffset;
 
 use crate::result::{Finding, Measured};
 use crate::rows::Bench;
@@ -66,7 +67,7 @@ fn nanos_of_64_mib(submit: SubmitPolicy) -> Result<u64, String> {
             Ok(moved) if moved.get() == BYTES => {}
             other => return Err(format!("{other:?}")),
         }
-        nanos = done.timing.reaped.since(done.timing.submitted);
+        nanos = done.timing.unwrap().reaped.since(done.timing.unwrap().submitted);
     }
     Ok(nanos)
 }

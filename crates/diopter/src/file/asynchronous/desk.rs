@@ -1,5 +1,5 @@
 //! `Desk`: an engine and the futures that it serves, on one thread. It runs no code of a user:
-//! wakers are collected, and woken by whoever owns the desk.
+//! wakers are collected, and woken by the owner of the desk.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -24,14 +24,14 @@ use diopter_core::limits::{FUTURE_SLICE, REQUESTS_MAX};
 use diopter_core::policy::CompletionPolicy;
 use diopter_core::sync::Arc;
 
-/// What a desk waits for after a round.
+/// The event that a desk waits for after a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Nothing: another round has something to do.
     Again,
-    /// For completions, of which the eventfd tells.
+    /// Completions, which the eventfd reports.
     Completions,
-    /// For somebody who tells nobody: it is to be looked at again soon.
+    /// An event that is not reported: the desk is to be polled again soon.
     Soon,
     /// For requests.
     Requests,
@@ -42,7 +42,7 @@ pub(super) struct Desk {
     engine: Engine,
     options: EngineOptions,
     event: Arc<EventFd>,
-    /// The backend tells the eventfd of completions.
+    /// The backend reports completions on the eventfd.
     is_told: bool,
     /// By place in the engine's table.
     served: Box<[Option<Arc<Slot>>]>,
@@ -54,7 +54,8 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    /// With an engine of its own; `event` becomes readable when a round would finish something.
+    /// Makes a desk with a private engine; `event` becomes readable when a round would finish
+    /// something.
     pub fn new(options: EngineOptions, event: Arc<EventFd>) -> Desk {
         let engine = engine(options);
         let is_told = tell(&engine, &event);
@@ -87,12 +88,12 @@ impl Desk {
         self.engine.core().backend.register(Register::Buffers(buffers))
     }
 
-    /// Whether completions are told of.
+    /// Returns true if completions are reported on the eventfd.
     pub fn is_told(&self) -> bool {
         self.is_told
     }
 
-    /// Whether it is the parent's, and this is a fork's child.
+    /// Returns true in a child of fork, where it is the parent's.
     pub fn is_inherited(&self) -> bool {
         self.generation != fork::generation()
     }
@@ -183,7 +184,7 @@ impl Desk {
         }
     }
 
-    /// Whether it has nothing to do.
+    /// Returns true if it has nothing to do.
     #[cfg(feature = "tokio")]
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.engine.core().table.unreturned() == 0
@@ -202,7 +203,7 @@ impl Desk {
 }
 
 impl Drop for Desk {
-    /// What is left is reported as lost: its results can't be handed over any more. The engine
+    /// Reports the remaining requests as lost: their results can't be handed over. The engine
     /// finishes the writes that it can.
     fn drop(&mut self) {
         if self.is_inherited() {

@@ -1,5 +1,5 @@
 //! `Mailbox`: requests of one tokio runtime's futures on their way to the task that serves them.
-//! Any thread of the runtime posts; a runtime that nobody drives loses its mail to a reaper.
+//! Any thread of the runtime posts; a runtime that no thread drives loses its mail to a reaper.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -33,7 +33,7 @@ struct State {
     /// The task has been woken, or was never polled, since `since`.
     is_scheduled: bool,
     since: Nanos,
-    /// A reaper looks after it.
+    /// A reaper polls it.
     is_watched: bool,
     /// The task does not serve any more.
     is_closed: bool,
@@ -62,7 +62,7 @@ impl Mailbox {
         (mailbox, true)
     }
 
-    /// Posts a request; false when nobody serves it here.
+    /// Posts a request; returns false if no thread serves it here.
     pub fn submit(&self, slot: &Arc<Slot>) -> bool {
         let mut state = lock_static(&self.state);
         if state.is_closed {
@@ -124,7 +124,7 @@ impl Mailbox {
         all.for_each(|slot| first_reaper().submit(slot));
     }
 
-    /// Moves what nobody fetches to `arrived`; whether the mailbox is in use.
+    /// Moves what no thread fetches to `arrived`; returns true if the mailbox is in use.
     fn rescue(&self, now: Nanos, arrived: &mut VecDeque<Arc<Slot>>) -> bool {
         let mut state = lock_static(&self.state);
         let age = u128::from(now.since(state.since));
@@ -137,7 +137,8 @@ impl Mailbox {
     }
 }
 
-/// Moves what waits for runtimes that nobody drives to `arrived`; whether one is in use.
+/// Moves what waits for runtimes that no thread drives to `arrived`; returns true if one is in
+/// use.
 pub(super) fn rescue(now: Nanos, arrived: &mut VecDeque<Arc<Slot>>) -> bool {
     let all: Vec<Arc<Mailbox>> =
         lock_static(MAILBOXES.get()).iter().filter_map(|(_, mailbox)| mailbox.upgrade()).collect();

@@ -33,14 +33,15 @@ pub use reaper::use_for_futures;
 #[cfg(feature = "tokio")]
 pub use registered::register_buffers_for_futures;
 
-/// Who serves a future's request.
+/// The choice of the thread that serves a future's request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum AsyncDriver {
     /// Inside a tokio runtime of the current-thread flavour (and with the feature `tokio`) an
-    /// engine of that thread, and everywhere else a thread of diopter's own.
+    /// engine of that thread, and everywhere else a thread that diopter starts.
     #[default]
     Auto,
-    /// A thread of diopter's own, wherever the future is polled.
+    /// A thread that diopter starts, wherever the future is polled.
     Reaper,
 }
 
@@ -48,9 +49,9 @@ pub enum AsyncDriver {
 /// the memory.
 ///
 /// It may be dropped at any time: memory that the kernel has is freed when the kernel is done with
-/// it. A request that nothing was begun of is then given up, and so is a read; a write that was
-/// begun goes on, and its result is kept for [`File::take_abandoned`]. `docs/async.md` has the
-/// whole.
+/// it. A request of which no bio was submitted is then cancelled, and so is a read. A write that
+/// has begun continues, and its result is kept for [`File::take_abandoned`]. `docs/async.md` has
+/// the details.
 #[must_use = "a future does nothing unless it is polled"]
 #[derive(Debug)]
 pub struct RequestFuture {
@@ -77,7 +78,7 @@ enum Stage {
     Over,
 }
 
-/// Who has a future's request.
+/// The server that has a future's request.
 enum Server {
     Reaper(&'static Reaper),
     #[cfg(feature = "tokio")]
@@ -85,7 +86,7 @@ enum Server {
 }
 
 impl RequestFuture {
-    /// Chooses who serves it. It counts before the first poll only.
+    /// Chooses the server. It has an effect before the first poll only.
     pub fn on(mut self, wanted: AsyncDriver) -> RequestFuture {
         if let Stage::Unpolled { driver, .. } = &mut self.stage {
             *driver = wanted;
@@ -93,8 +94,8 @@ impl RequestFuture {
         self
     }
 
-    /// Who was given the request: `reaper`, a thread of diopter's own, or `tokio`, the runtime's
-    /// thread; `None` before the first poll and after the end.
+    /// Returns the server of the request: `reaper`, a thread that diopter started, or `tokio`, the
+    /// runtime's thread; `None` before the first poll and after the end.
     #[must_use]
     pub fn served_by(&self) -> Option<&'static str> {
         match &self.stage {
@@ -105,7 +106,7 @@ impl RequestFuture {
         }
     }
 
-    /// Hands the request to whoever serves it, who knows the waker from then on.
+    /// Hands the request to its server, which knows the waker from then on.
     fn begin(
         &mut self,
         (target, request, driver): (Arc<Target>, Request, AsyncDriver),
@@ -124,7 +125,7 @@ impl RequestFuture {
     }
 }
 
-/// Hands a request to whoever serves it.
+/// Hands a request to its server.
 fn serve(slot: &Arc<Slot>, reaper: &'static Reaper, driver: AsyncDriver) -> Server {
     if driver == AsyncDriver::Auto
         && let Some(server) = serve_here(slot)
@@ -324,7 +325,8 @@ impl File {
         SyncFuture { request: self.request_async(Request::sync_all()) }
     }
 
-    /// The results of writes whose futures were dropped before they gave a result, each told once.
+    /// Returns the results of writes whose futures were dropped before they gave a result, each one
+    /// once.
     pub fn take_abandoned(&self) -> AbandonedWrites {
         self.inner.target.abandoned.take()
     }

@@ -4,7 +4,7 @@ use diopter_os::fork;
 
 use diopter_core::sync::OnceLock;
 
-/// Generations of fork that get a value of their own; a process forked more often than that shares
+/// Generations of fork that get a separate value; a process forked more often than that shares
 /// one again.
 const GENERATIONS: usize = 8;
 

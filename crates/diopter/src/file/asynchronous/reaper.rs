@@ -39,7 +39,7 @@ pub(super) struct Reaper {
 #[derive(Default)]
 struct State {
     mail: Mail,
-    /// Somebody wants it to look around.
+    /// Another thread has called it to poll.
     is_called: bool,
     is_running: bool,
     /// It sleeps, or is about to, and is woken by its eventfd.
@@ -62,7 +62,7 @@ pub(super) fn reaper_of(target: &Arc<Target>) -> &'static Reaper {
     &REAPERS.get()[number % count]
 }
 
-/// The one that looks after what no file's thread does.
+/// The one that polls what no file's thread polls.
 #[cfg(feature = "tokio")]
 pub(super) fn first_reaper() -> &'static Reaper {
     &REAPERS.get()[0]
@@ -144,7 +144,7 @@ impl Reaper {
         state.is_called = false;
     }
 
-    /// Whether the thread may sleep: nothing has arrived.
+    /// Returns true if the thread may sleep: nothing has arrived.
     fn fall_asleep(&self) -> bool {
         let mut state = lock_static(&self.state);
         state.is_asleep = !state.has_news();
@@ -155,7 +155,7 @@ impl Reaper {
         lock_static(&self.state).is_asleep = false;
     }
 
-    /// Whether the thread may leave: nothing has arrived.
+    /// Returns true if the thread may exit: nothing has arrived.
     fn leave(&self) -> bool {
         let mut state = lock_static(&self.state);
         state.is_running = state.has_news();
@@ -208,7 +208,7 @@ impl Run {
                 desk.take_over(&mut mail);
                 desk.round(&mut wakers)
             });
-            // Without a desk there was nothing to give up.
+            // Without a desk there was nothing to cancel.
             mail.forget_departed();
             wake_all(&mut wakers);
             if next == Next::Again {
@@ -234,7 +234,7 @@ impl Run {
         }
     }
 
-    /// Takes over what runtimes that nobody drives have left lying. Answers how soon to look again.
+    /// Takes over what runtimes that no thread drives have left. Returns how soon to poll again.
     #[cfg(feature = "tokio")]
     fn rescue(&mut self, arrived: &mut VecDeque<Arc<Slot>>) -> Option<Duration> {
         if !std::ptr::eq(self.reaper, first_reaper()) {

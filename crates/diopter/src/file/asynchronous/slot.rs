@@ -10,15 +10,15 @@ use diopter_os::Errno;
 use diopter_core::engine::target::Target;
 use diopter_core::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind};
 use diopter_core::limits::{DEPARTED_SHARE, SPARE_SLOTS_MAX};
-use diopter_core::outcome::{Outcome, RangeState, Route, Timing};
+use diopter_core::outcome::{Outcome, RangeState, Route};
 use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use diopter_core::sync::{Arc, StaticMutex, lock_static};
 use diopter_core::units::{FileRange, to_u64};
 
-/// What a future gives.
+/// The output of a future.
 pub(super) type Answer = Result<FinishedRequest, Box<Refused>>;
 
-/// Where a future's request stands.
+/// The state of a future's request.
 #[derive(Default)]
 enum Stage {
     /// No request.
@@ -28,7 +28,7 @@ enum Stage {
     Queued { request: Request, target: Arc<Target>, waker: Waker },
     /// An engine has it.
     Served { what: Served, waker: Waker },
-    /// An engine has it, and nobody waits for its result.
+    /// An engine has it, and no future waits for its result.
     Abandoned(Served),
     /// The result is there.
     Done { answer: Answer, target: Arc<Target> },
@@ -49,7 +49,7 @@ pub(super) struct Slot {
     stage: StaticMutex<Stage>,
 }
 
-/// What an engine did with a request that it was offered.
+/// The reaction of an engine to a request that it was offered.
 pub(super) enum Offer {
     /// It took it in.
     Taken,
@@ -61,10 +61,10 @@ pub(super) enum Offer {
     Withdrawn,
 }
 
-/// What the end of a future changed.
+/// The effect of the end of a future.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Departure {
-    /// The request waits in a queue, empty; whoever has the queue may take it out.
+    /// The request waits in a queue, empty; the owner of the queue may take it out.
     Withdrawn,
     /// An engine has the request and may give it up.
     Abandoned,
@@ -124,7 +124,7 @@ pub(super) fn drop_departed(queue: &mut VecDeque<Arc<Slot>>, withdrawn: usize) -
 }
 
 thread_local! {
-    /// Slots of this thread's futures that are over, oldest first: most futures need no memory.
+    /// Slots of this thread's completed futures, oldest first: most futures need no memory.
     static SPARE: RefCell<VecDeque<Arc<Slot>>> = const { RefCell::new(VecDeque::new()) };
 }
 
@@ -142,7 +142,7 @@ impl Slot {
         Arc::new(Slot { stage: StaticMutex::new(stage) })
     }
 
-    /// Keeps a slot whose future is over for the next one.
+    /// Keeps a slot whose future has completed for the next one.
     pub fn recycle(slot: Arc<Slot>) {
         SPARE
             .try_with(|spare| {
@@ -177,7 +177,7 @@ impl Slot {
         }
     }
 
-    /// Offers a queued request to an engine, which answers with an id or refuses.
+    /// Offers a queued request to an engine, which returns an id or refuses.
     pub fn offer(
         &self,
         start: impl FnOnce(&Arc<Target>, Request) -> Result<RequestId, Box<Refused>>,
@@ -213,7 +213,7 @@ impl Slot {
         }
     }
 
-    /// The engine has finished the request. Answers who is to hear of it.
+    /// Stores the result of a finished request. Returns the wakers to wake.
     pub fn finish(&self, finished: FinishedRequest) -> Hearers {
         let mut stage = lock_static(&self.stage);
         match std::mem::take(&mut *stage) {
@@ -232,7 +232,7 @@ impl Slot {
         }
     }
 
-    /// The engine that had the request is gone: nobody knows what became of it.
+    /// Reports a request whose engine is gone: its result is unknown.
     pub fn lose(&self) -> Hearers {
         let what = match &*lock_static(&self.stage) {
             Stage::Served { what, .. } | Stage::Abandoned(what) => what.clone(),
@@ -291,13 +291,13 @@ impl Slot {
         }
     }
 
-    /// Whether there is no request any more.
+    /// Returns true if there is no longer a request.
     pub fn is_empty(&self) -> bool {
         matches!(*lock_static(&self.stage), Stage::Empty)
     }
 }
 
-/// Who is to hear of something: mostly one, without a list.
+/// The wakers to wake: mostly one, without a list.
 pub(super) enum Hearers {
     One(Waker),
     Many(Vec<Waker>),
@@ -312,7 +312,7 @@ impl Hearers {
     }
 }
 
-/// Keeps the result of a write that nobody takes, and makes the next flush tell of its failure.
+/// Keeps the result of a write that no caller takes, and makes the next flush report its failure.
 fn note_abandoned(target: &Target, finished: FinishedRequest, is_expected: bool) -> Vec<Waker> {
     if finished.op != RequestOp::Write {
         return Vec::new();
@@ -331,7 +331,7 @@ pub(super) fn range_of(request: &Request) -> FileRange {
     FileRange::new(start, start.saturating_add(length))
 }
 
-/// A write that was given up before an engine had it.
+/// The result of a write that was cancelled before an engine had it.
 fn withdrawn(request: &Request) -> FinishedRequest {
     let range = range_of(request);
     let error = IoError::new(Errno::ECANCELED, range, request.op.name());
@@ -353,7 +353,7 @@ fn ended(op: RequestOp, range: FileRange, error: IoError, state: RangeState) -> 
         result: Err(error),
         outcome: Outcome::whole(range, state),
         route: Route::default(),
-        timing: Timing::default(),
+        timing: None,
     }
 }
 

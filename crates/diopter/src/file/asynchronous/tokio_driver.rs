@@ -68,7 +68,7 @@ struct Driver {
     /// Empty but in a poll; kept for its capacity.
     wakers: Vec<Waker>,
     home: Option<Home>,
-    /// Ends when it is time to look again at what waits for somebody who tells nobody.
+    /// Completes when it is time to poll again what waits for an event that is not reported.
     pause: Option<JoinHandle<()>>,
 }
 
@@ -234,7 +234,7 @@ fn new_desk() -> Option<Desk> {
     Some(Desk::new(options_of_this_thread(), Arc::new(event)))
 }
 
-/// Goes on with what an engine of this thread has, when the runtime that it served is on another
+/// Continues what an engine of this thread has, when the runtime that it served is on another
 /// thread by now.
 pub(super) fn tend() {
     let Some(mut desk) = take_desk() else { return };

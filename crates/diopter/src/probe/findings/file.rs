@@ -188,6 +188,7 @@ pub(super) fn alignment_guessed(facts: &Facts) -> Option<Finding> {
     })
 }
 
+#[cfg(feature = "layouts")]
 pub(super) fn striped_file(facts: &Facts) -> Option<Finding> {
     let Some(Ok(layout)) = &facts.layout else { return None };
     let shape = layout.request_shape(facts.size.unwrap_or(u64::MAX))?;

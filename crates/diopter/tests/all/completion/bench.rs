@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::{
-    Access, Blocks, Completion, CompletionPolicy, CompletionReason, Engine, FileRange,
-    FinishedRequest, ObjectOffset, Policies, Request, RwFlags, Target, TargetRef,
-};
+use diopter::engine::{CompletionPolicy, CompletionReason};
+use diopter::{Completion, FileRange, FinishedRequest, Policies, Request, RwFlags};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::backend::{Checked, Port};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
 use diopter_core::map::Table;
 use diopter_core::stripe::Striping;
+use diopter_core::units::ObjectOffset;
 use diopter_os::BioResult;
 pub use diopter_testkit::memory::filled as memory;
 

@@ -7,10 +7,10 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use diopter::{
-    AdmitErrorKind, Completion, CompletionPlace, CompletionPolicy, CompletionReason, Engine,
-    FinishedRequest, Request, TargetRef,
-};
+use diopter::engine::{CompletionPlace, CompletionPolicy, CompletionReason};
+use diopter::{AdmitErrorKind, Completion, FinishedRequest, Request};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::TargetRef;
 use diopter_core::limits::{COMPLETION_BUDGET, REQUESTS_MAX};
 
 use super::bench::{Bench, LONG, MIB, memory};
@@ -209,7 +209,7 @@ fn deferred_results_come_out_of_wait_as_they_went_in() {
         for left in (0..REQUESTS_MAX).rev() {
             let done = bench.engine.wait(LONG).expect("there").expect("one more");
             assert!(done.memory.expect("comes back").iter().all(|byte| *byte == round));
-            assert!(done.timing.finished >= done.timing.reaped);
+            assert!(done.timing.unwrap().finished >= done.timing.unwrap().reaped);
             assert_eq!(bench.engine.in_flight(), usize::try_from(left).expect("small"));
         }
         assert!(bench.engine.wait(LONG).expect("there").is_none());

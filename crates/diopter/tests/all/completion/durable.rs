@@ -1,6 +1,7 @@
 //! Flushes of a durable write, and what is reported when a flush fails.
 
-use diopter::{CompletionPolicy, Errno, RangeState, Request, RwFlags};
+use diopter::engine::CompletionPolicy;
+use diopter::{Errno, RangeState, Request, RwFlags};
 use diopter_core::prng::Prng;
 
 use super::bench::{Bench, MIB, Shape, memory};

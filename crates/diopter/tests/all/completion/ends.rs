@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
 use std::time::Duration;
 
+use diopter::engine::CompletionPolicy;
 use diopter::{
-    Completion, CompletionPolicy, Engine, EngineOptions, File, FinishedRequest, IoBuf, Policies,
-    Request, use_for_this_thread,
+    Completion, EngineOptions, File, FinishedRequest, IoBuf, Policies, Request, use_for_this_thread,
 };
+
+use diopter_core::engine::Engine;
 
 use super::bench::{Bench, finish, memory};
 

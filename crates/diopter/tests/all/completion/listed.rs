@@ -4,11 +4,14 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::thread;
 
+use diopter::engine::{CompletionPlace, CompletionPolicy, CompletionReason};
 use diopter::{
-    Completion, CompletionPlace, CompletionPolicy, CompletionReason, Engine, EngineOptions, Errno,
-    File, FinishedRequest, IoBuf, Policies, RangeState, Request, RwFlags,
+    Completion, EngineOptions, Errno, File, FinishedRequest, IoBuf, Policies, RangeState, Request,
+    RwFlags,
 };
 use diopter_testkit::env::{Capability, skip};
+
+use diopter_core::engine::Engine;
 
 use super::bench::{Bench, LONG, MIB, Shape, finish, memory};
 

@@ -1,6 +1,7 @@
 //! Results of a write that runs out of space after an earlier attempt.
 
-use diopter::{CompletionPolicy, Errno, RangeState, Request, RwFlags};
+use diopter::engine::CompletionPolicy;
+use diopter::{Errno, RangeState, Request, RwFlags};
 
 use super::bench::{Bench, MIB, Shape, memory};
 

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::{
-    Access, Blocks, DepthPolicy, DepthReason, DepthReport, Engine, IoBuf, Policies, RangeState,
-    Request, RequestId, Target, TargetRef,
-};
+use diopter::engine::{DepthPolicy, DepthReason, DepthReport};
+use diopter::{IoBuf, Policies, RangeState, Request, RequestId};
 use diopter_core::backend::sim::performance::{Cliff, Performance};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::backend::{Checked, Port};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
 use diopter_core::stripe::Striping;
 
@@ -78,7 +78,7 @@ impl Bench {
         while self.now < end {
             let done = self.engine.wait(LONG).unwrap().expect("some are in flight");
             assert_eq!(done.result.map(|moved| moved.get()), Ok(self.bytes));
-            self.now = done.timing.reaped.0;
+            self.now = done.timing.unwrap().reaped.0;
             finished += 1;
             self.start(done.memory.unwrap());
         }
@@ -158,7 +158,7 @@ fn small_beside_large(depth: DepthPolicy) -> u64 {
         let done = bench.engine.wait(LONG).unwrap().expect("it comes back");
         if done.id == small {
             bench.finish();
-            return done.timing.reaped.since(done.timing.started);
+            return done.timing.unwrap().reaped.since(done.timing.unwrap().started);
         }
         bench.start(done.memory.unwrap());
     }

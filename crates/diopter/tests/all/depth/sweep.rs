@@ -5,10 +5,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::time::Duration;
 
-use diopter::{DepthController, DepthReason, DepthReport, Progress};
+use diopter::engine::{DepthReason, DepthReport};
 use diopter_core::backend::sim::Service;
 use diopter_core::backend::sim::performance::{Cliff, Drift, Neighbour, Performance};
 use diopter_core::clock::Nanos;
+use diopter_core::engine::depth::{DepthController, Progress};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;

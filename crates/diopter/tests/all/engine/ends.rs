@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use diopter::{
-    Access, Blocks, Completion, CompletionPolicy, Engine, Errno, IoErrorKind, Policies, Request,
-    Target,
-};
+use diopter::engine::CompletionPolicy;
+use diopter::{Completion, Errno, IoErrorKind, Policies, Request};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target};
 use diopter_core::map::Identity;
 use diopter_os::BioResult;
 

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use diopter::{Access, Blocks, Engine, Policies, Request, Target, TargetRef};
+use diopter::{Policies, Request};
 use diopter_core::backend::Checked;
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
 use diopter_testkit::memory::filled as memory;
 

@@ -195,7 +195,7 @@ fn what_is_done_in_an_open_directory_is_done_there_whatever_has_its_name() {
     assert_eq!(names(&real).len(), 3);
     assert!(found.is_file());
     let again = Layout::open_marked_at(dir.as_fd(), &given).unwrap();
-    let file = diopter::StripedFile::of_layout(again, &diopter::File::options().read(true));
+    let file = diopter::layouts::StripedFile::of_layout(again, diopter::File::options().read(true));
     assert_eq!(file.unwrap().size().unwrap(), 0);
     assert_eq!(layout.remove().unwrap(), vec![]);
     assert_eq!((names(&real), names(&other)), (vec![], vec![]));

@@ -3,7 +3,8 @@
 use diopter_testkit::env::Capability;
 use std::os::unix::fs::{MetadataExt, chown};
 
-use diopter::{Error, File, StripedFile};
+use diopter::layouts::StripedFile;
+use diopter::{Error, File};
 use diopter_layouts::layout::MANIFEST_ATTRIBUTE;
 
 use super::*;

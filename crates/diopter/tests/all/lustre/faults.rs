@@ -1,8 +1,7 @@
 //! Faults on one object, and what they do to a request and to the next; on the simulator.
 
-use diopter::{
-    Errno, FinishedRequest, MergePolicy, Policies, Preset, RangeState, Request, SubmitPolicy,
-};
+use diopter::engine::{MergePolicy, SubmitPolicy};
+use diopter::{Errno, FinishedRequest, Policies, Preset, RangeState, Request};
 use diopter_os::Op;
 
 use super::MIB;
@@ -72,7 +71,8 @@ fn sanity_398g_eight_requests_of_a_stripe_each_are_in_flight_at_once() {
             let finished = bench.run(request);
             assert_eq!(done(&finished), Some(8 * MIB));
             assert_eq!(bench.held_max(), expected, "at once on each object");
-            let seconds = finished.timing.reaped.since(finished.timing.submitted) / 1_000_000_000;
+            let seconds = finished.timing.unwrap().reaped.since(finished.timing.unwrap().submitted)
+                / 1_000_000_000;
             assert_eq!(seconds, if expected == [4, 4] { 1 } else { 8 });
         }
     }

@@ -2,9 +2,8 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use diopter::{
-    Engine, EngineOptions, File, IoBuf, Policies, Preset, Request, StripedFile, use_for_this_thread,
-};
+use diopter::layouts::StripedFile;
+use diopter::{Engine, EngineOptions, File, IoBuf, Policies, Preset, Request, use_for_this_thread};
 
 use super::{MIB, PAGE, SIZES, copy, dir, must_be, random, striped};
 

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use diopter::engine::RoutePolicy;
 use diopter::{
-    Engine, EngineOptions, File, IoBuf, Policies, Request, RequestOp, RoutePolicy,
-    use_for_this_thread,
+    Engine, EngineOptions, File, IoBuf, Policies, Request, RequestOp, use_for_this_thread,
 };
 
 use super::{MIB, PAGE, copy, dir, env, must_be, random, striped};

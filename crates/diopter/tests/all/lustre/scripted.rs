@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use diopter::{
-    Access, BackendError, Blocks, Engine, Errno, FinishedRequest, Policies, Request, Target,
-    TargetRef,
-};
+use diopter::{BackendError, Errno, FinishedRequest, Policies, Request};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::backend::{Backend, Capabilities, Checked, Completions, LentBio, Port, Wait};
 use diopter_core::clock::Nanos;
+use diopter_core::engine::Engine;
+use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::stripe::Striping;
 use diopter_os::{BioId, BioResult, Op, Slab};
 

@@ -121,7 +121,7 @@ impl FileModel {
             match part.state {
                 RangeState::Done => self.settle(&write, part.range, true),
                 RangeState::NotTried => self.settle(&write, part.range, false),
-                RangeState::Failed(_) | RangeState::Unknown => {}
+                _ => {}
             }
             if part.state == RangeState::Done && !part.range.is_empty() {
                 self.size_min = self.size_min.max(part.range.end());

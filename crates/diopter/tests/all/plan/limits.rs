@@ -186,7 +186,7 @@ proptest! {
         let mut extents = blocks(&diopter_core::map::Identity, FileRange::new(0, bytes));
         for extent in &mut extents {
             let at = extent.object_offset.get() + start * BLOCK;
-            extent.object_offset = diopter::ObjectOffset::new(at);
+            extent.object_offset = diopter_core::units::ObjectOffset::new(at);
         }
         let limits = BioLimits { device, ..BioLimits::new(1 << 30, BLOCK) };
         let memory = [(address * BLOCK, bytes)];

@@ -1,12 +1,14 @@
 //! Which older rule makes the bios of a range, at holes and at what a write may not change.
 
-use diopter::{BoundaryPolicy, FileRange, ObjectOffset};
+use diopter::FileRange;
+use diopter::engine::BoundaryPolicy;
 use diopter_core::bio::builder::{BioLimits, Builder, Fit, Piece};
 use diopter_core::bio::device::DeviceLimits;
 use diopter_core::bio::pieces::Pieces;
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
 use diopter_core::map::{Mapper, Table};
 use diopter_core::stripe::Runs;
+use diopter_core::units::ObjectOffset;
 use diopter_os::{Errno, SegmentLimits};
 
 const PAGE: u64 = 4096;

@@ -3,9 +3,11 @@
 
 use std::path::Path;
 
+use diopter::engine::BoundaryPolicy;
+use diopter::images::Image;
 use diopter::{
-    BackendKind, BoundaryPolicy, Engine, EngineOptions, Errno, File, Image, IoBuf, OpenOptions,
-    Policies, Request, use_for_this_thread,
+    BackendKind, Engine, EngineOptions, Errno, File, IoBuf, OpenOptions, Policies, Request,
+    use_for_this_thread,
 };
 use diopter_core::prng::Prng;
 
@@ -116,7 +118,7 @@ impl Run<'_> {
         use_for_this_thread(self.options);
         let engine = Engine::new(self.options).unwrap();
         let reads = Image::open(path).unwrap();
-        let writes = OpenOptions::new().read(true).write(true);
+        let writes = OpenOptions::new().read(true).write(true).clone();
         let writes = Image::open_with(path, &writes).unwrap();
         for known in files {
             let name = known.name.as_bytes();

@@ -6,9 +6,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use diopter::engine::PlanQuery;
+use diopter::images::{Image, ImageErrorKind};
 use diopter::{
-    BackendKind, Engine, EngineOptions, Errno, Error, File, FinishedRequest, Image, ImageErrorKind,
-    IoBuf, IoError, IoErrorKind, OpenOptions, PlanQuery, Policies, RangeState, Request,
+    BackendKind, Engine, EngineOptions, Errno, Error, File, FinishedRequest, IoBuf, IoError,
+    IoErrorKind, OpenOptions, Policies, RangeState, Request,
 };
 
 use super::agreement::BOUNDARIES;
@@ -49,7 +51,7 @@ fn damage_in_the_middle_of_a_tree_ends_a_request_there_and_the_outcome_says_so()
 
 fn check(story: &Story, options: EngineOptions, words: &str) {
     let engine = Engine::new(options).unwrap();
-    let image = OpenOptions::new().read(true).write(true);
+    let image = OpenOptions::new().read(true).write(true).clone();
     let image = Image::open_with(&story.image, &image).unwrap();
     let file = image.file(b"file").unwrap();
     let run = |request| {
@@ -194,7 +196,7 @@ fn small(format: Format) -> Volume {
 #[track_caller]
 fn must_refuse(image: &Path, inode: u64, words: &str) {
     let before = fs::read(image).unwrap();
-    let opened = OpenOptions::new().read(true).write(true);
+    let opened = OpenOptions::new().read(true).write(true).clone();
     let opened = Image::open_with(image, &opened).unwrap();
     let file = opened.file(b"plain").unwrap();
     for (at, length) in [(0, 4096), (0, 8192), (3, 100)] {

@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use diopter::{FileRange, Image};
+use diopter::FileRange;
+use diopter::images::Image;
 use diopter_core::extent::ExtentState;
 use diopter_core::prng::Prng;
 use diopter_images::image;

@@ -1,7 +1,9 @@
 //! As few bios as there can be: what a plan makes of random ranges of real files, against the least
 //! that any cutting of their blocks could make.
 
-use diopter::{FileRange, Image, PlanQuery, Policies};
+use diopter::engine::PlanQuery;
+use diopter::images::Image;
+use diopter::{FileRange, Policies};
 use diopter_core::extent::ExtentState;
 use diopter_core::prng::Prng;
 use diopter_images::image;

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use diopter::{BoundaryPolicy, File, Image, IoBuf, OpenOptions, Plan, PlanQuery, Policies};
+use diopter::engine::{BoundaryPolicy, Plan, PlanQuery};
+use diopter::images::Image;
+use diopter::{File, IoBuf, OpenOptions, Policies};
 use diopter_core::bio::EndedBy;
 
 use super::env;
@@ -47,7 +49,7 @@ impl Device {
 
     /// The one file in it.
     fn file(&self) -> File {
-        let options = OpenOptions::new().read(true).write(true);
+        let options = OpenOptions::new().read(true).write(true).clone();
         Image::open_with(self.attached.device(), &options).unwrap().file(b"file").unwrap()
     }
 
@@ -243,7 +245,7 @@ fn the_requests_of_a_plain_file_are_those_that_its_device_counts() {
         return env::skip(Capability::Loop, why);
     }
     let mount = Mount::new(kind, 64 * MIB, "defaults").unwrap();
-    let options = OpenOptions::new().read(true).write(true).create(true);
+    let options = OpenOptions::new().read(true).write(true).create(true).clone();
     {
         let file = options.open(mount.path().join("file")).unwrap();
         assert!(file.write_all_at(&memory(5 * MIB), 0).is_ok());
@@ -275,7 +277,7 @@ fn the_completion_of_a_write_is_told_by_the_files_own_blocks() {
     let length = u64::try_from(story.content.len()).unwrap();
     // The image is sparse, and its cache is not the file's.
     let kernels =
-        Policies { completion: diopter::CompletionPolicy::Linux7_0, ..Policies::default() };
+        Policies { completion: diopter::engine::CompletionPolicy::Linux7_0, ..Policies::default() };
     let last = length - 4096;
     let told = |offset| plan(&file, true, (offset, 4096), kernels).completion;
     let image = fs::File::open(&story.image).unwrap();

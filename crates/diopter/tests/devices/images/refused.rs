@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use diopter::{
-    Errno, Error, File, Image, ImageErrorKind, IoErrorKind, OpenOptions, Result, RoutePolicy,
-};
+use diopter::engine::RoutePolicy;
+use diopter::images::{Image, ImageErrorKind};
+use diopter::{Errno, Error, File, IoErrorKind, OpenOptions, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::agreement::BOUNDARIES;
@@ -19,7 +19,7 @@ const BLOCK: u64 = 4096;
 const SMALL: Format = Format { bytes: 32 * MIB, ..EXT4 };
 
 fn writable() -> OpenOptions {
-    OpenOptions::new().read(true).write(true)
+    OpenOptions::new().read(true).write(true).clone()
 }
 
 /// A volume with a file of each kind.
@@ -113,17 +113,20 @@ fn a_file_in_an_image_keeps_its_size() {
     assert_eq!(file.read_at(&mut [0; 10], 20_000).unwrap(), 0);
     assert_eq!(file.kind(), diopter_os::file::FileKind::Regular);
     assert!(fs::read(volume.image()).unwrap() == before, "refused, and the image is another");
-    let options =
-        [writable().append(true), OpenOptions::new().write(true), OpenOptions::new().append(true)];
+    let options = [
+        writable().append(true).clone(),
+        OpenOptions::new().write(true).clone(),
+        OpenOptions::new().append(true).clone(),
+    ];
     for options in options {
         let words = "open an image for reading, or for reading and writing";
         must_say(Image::open_with(volume.image(), &options), Errno::EINVAL, words);
     }
     let options = [
-        writable().create(true),
-        writable().create_new(true),
-        writable().truncate(true),
-        OpenOptions::new().read(true).create(true),
+        writable().create(true).clone(),
+        writable().create_new(true).clone(),
+        writable().truncate(true).clone(),
+        OpenOptions::new().read(true).create(true).clone(),
     ];
     drop((file, image));
     for options in options {
@@ -142,7 +145,7 @@ fn the_unaligned_end_of_a_file_is_written_direct_and_nothing_behind_it() {
     }
     let volume = filled(SMALL);
     let before = fs::read(volume.image()).unwrap();
-    let image = Image::open_with(volume.image(), &writable().strict(true)).unwrap();
+    let image = Image::open_with(volume.image(), writable().strict(true)).unwrap();
     let file = image.file(b"plain").unwrap();
     file.write_at(&[8; 100], 19_900).unwrap();
     file.write_at(&[9; 1000], 18_999).unwrap();
@@ -244,7 +247,7 @@ fn what_is_no_image_and_what_is_no_file_says_so() {
     let other = dir.path().join("other");
     let bytes = fs::read(volume.image()).unwrap();
     let (none, cut) = (ImageErrorKind::NotAnImage, ImageErrorKind::Truncated);
-    let no_image = "no file system that is understood: neither ext2, ext3, ext4 nor XFS";
+    let no_image = "no supported file system: neither ext2, ext3, ext4 nor XFS";
     let missing = "the volume has 8192 blocks of 4096 bytes, and the image ";
     for (content, kind, words) in [
         (&[][..], none, no_image),
@@ -280,10 +283,10 @@ fn a_strict_image_has_direct_files_only() {
     }
     let volume = filled(small_blocks);
     let device = volume.device(4096);
-    let image = Image::open_with(device.device(), &writable().strict(true)).unwrap();
+    let image = Image::open_with(device.device(), writable().strict(true)).unwrap();
     must_say(image.file(b"plain"), Errno::EOPNOTSUPP, "blocks are smaller than the device's");
     drop((image, device));
-    let image = Image::open_with(volume.image(), &writable().strict(true)).unwrap();
+    let image = Image::open_with(volume.image(), writable().strict(true)).unwrap();
     let file: File = image.file(b"plain").unwrap();
     file.write_at(&[1; 999], 77).unwrap();
     let buffered = diopter::EngineOptions {

@@ -6,7 +6,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use diopter::{BoundaryPolicy, File, Image, PlanQuery, Policies};
+use diopter::engine::{BoundaryPolicy, PlanQuery};
+use diopter::images::Image;
+use diopter::{File, Policies};
 
 use super::agreement::BOUNDARIES;
 use super::env;
@@ -161,7 +163,8 @@ fn every_policy_plans_ranges_and_addresses_of_any_alignment() {
     let Some(story) = Story::new() else { return };
     let file = story.file();
     for boundary in BOUNDARIES {
-        for route in [diopter::RoutePolicy::Direct, diopter::RoutePolicy::Buffered] {
+        for route in [diopter::engine::RoutePolicy::Direct, diopter::engine::RoutePolicy::Buffered]
+        {
             for (offset, length, address) in [(7, 100, 0), (40_961, 70_000, 13), (1, 9000, 512)] {
                 let query = PlanQuery {
                     is_write: false,

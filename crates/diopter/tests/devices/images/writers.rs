@@ -4,7 +4,8 @@ use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use diopter::{BackendKind, EngineOptions, Image, OpenOptions, use_for_this_thread};
+use diopter::images::Image;
+use diopter::{BackendKind, EngineOptions, OpenOptions, use_for_this_thread};
 use diopter_core::prng::Prng;
 
 use super::env;
@@ -45,7 +46,7 @@ fn misaligned_writers_of_one_image_lose_nothing() {
         let rounds = turn * ROUNDS..(turn + 1) * ROUNDS;
         let device = sector.map(|sector| volume.device(sector));
         let path = device.as_ref().map_or(volume.image(), |device| device.device());
-        let options = OpenOptions::new().read(true).write(true);
+        let options = OpenOptions::new().read(true).write(true).clone();
         let first = Image::open_with(path, &options).unwrap();
         // An image can be open twice; a device is held by one.
         let second = if device.is_none() {

@@ -182,14 +182,14 @@ fn registered_ones_change_nothing(row: &Row) {
     assert_eq!(difference(&fs::read(&path).unwrap(), &expected), None);
 }
 
-fn strict(options: OpenOptions) -> OpenOptions {
+fn strict(options: &mut OpenOptions) -> &mut OpenOptions {
     options.strict(true)
 }
 
 fn a_strict_file_refuses_what_would_be_buffered(row: &Row) {
     let content = bytes(10_000, 0);
     let path = file_with(row, &content);
-    let file = strict(both_ways()).open(&path).unwrap();
+    let file = strict(&mut both_ways()).open(&path).unwrap();
     // Past the end, and within the last block, which can't be written whole.
     for (offset, length) in [(9_000, 2_000), (0, 10_001), (9_990, 5), (50_000, 1), (0, 10_000)] {
         let written = file.write_at(&vec![0xee; length], offset);
@@ -229,7 +229,7 @@ fn a_strict_file_leaves_the_page_cache_alone(row: &Row) {
     // The end is one of any block: extending it, a file system makes the rest of the block zeros
     // in the page cache.
     let path = file_with(row, &bytes(102_400, 0));
-    let file = strict(both_ways()).open(&path).unwrap();
+    let file = strict(&mut both_ways()).open(&path).unwrap();
     let mut memory = Skewed::new(30_000, 1);
     for offset in [0, 1, 4096, 30_001, 69_000] {
         file.read_at(memory.as_mut(), offset).unwrap();
@@ -245,7 +245,7 @@ fn a_strict_file_leaves_the_page_cache_alone(row: &Row) {
 /// A file system in memory has nothing to be strict about.
 pub fn a_strict_open_of_a_file_without_direct_io_is_refused(row: &Row) {
     let path = file_with(row, b"here");
-    let Err(Error::Setup(error)) = strict(both_ways()).open(&path) else {
+    let Err(Error::Setup(error)) = strict(&mut both_ways()).open(&path) else {
         panic!("a strict file in memory")
     };
     assert_eq!(error.errno, diopter::Errno::EOPNOTSUPP);

@@ -90,6 +90,6 @@ pub fn role() -> Option<(String, PathBuf)> {
 
 /// The file of a child, open for everything, with the blocks locked if other processes write too.
 pub fn open(path: &Path, shared_writers: bool) -> File {
-    let options = super::row::both_ways();
+    let mut options = super::row::both_ways();
     options.shared_writers(shared_writers).open(path).unwrap()
 }

@@ -81,7 +81,7 @@ fn an_unreadable_sector_is_eio_and_the_outcome_names_its_range() {
                     failed = part.range;
                 }
                 RangeState::NotTried => assert!(part.range.start() >= failed.end()),
-                RangeState::Unknown => panic!("nothing is unknown here"),
+                other => panic!("{other:?} cannot be here"),
             }
         }
         assert_eq!(at, offset + length);

@@ -9,10 +9,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-use diopter::{
-    BackendKind, DepthPolicy, Engine, EngineOptions, File, MergePolicy, Policies, Route,
-    RoutePolicy, StripedFile, SubmitPolicy, WaitPolicy, use_for_this_thread,
-};
+use diopter::engine::{DepthPolicy, MergePolicy, RoutePolicy, SubmitPolicy, WaitPolicy};
+use diopter::layouts::StripedFile;
+use diopter::{BackendKind, Engine, EngineOptions, File, Policies, Route, use_for_this_thread};
 use diopter_core::prng::Prng;
 use diopter_os::space::{advise_dont_need, sync_file_range_wait};
 
@@ -143,7 +142,7 @@ impl Oracle<'_> {
     }
 
     fn open(&self, access: Access) -> File {
-        let options = as_it_is();
+        let mut options = as_it_is();
         let options = match access {
             Access::Both => options.read(true).write(true),
             Access::ReadOnly => options.read(true),

@@ -174,12 +174,12 @@ pub fn has(file_system: Option<FileSystem>) -> bool {
 
 /// Options for whatever a subject is: a striped file is opened as such.
 pub fn as_it_is() -> OpenOptions {
-    File::options().striped(true)
+    File::options().striped(true).clone()
 }
 
 /// The row's way to open a file for everything: created when it is a regular one.
 pub fn both_ways() -> OpenOptions {
-    as_it_is().read(true).write(true).create(true)
+    as_it_is().read(true).write(true).create(true).clone()
 }
 
 /// A new file of the row with `content`, written past diopter and not in the page cache.

@@ -6,7 +6,8 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use diopter::{AdmitErrorKind, Errno, Error, File, IoBuf, LayoutErrorKind, Request, StripedFile};
+use diopter::layouts::{LayoutErrorKind, StripedFile};
+use diopter::{AdmitErrorKind, Errno, Error, File, IoBuf, Request};
 use diopter_layouts::layout::{Layout, OBJECT_ATTRIBUTE};
 use diopter_os::space::sync_file_range_wait;
 
@@ -44,7 +45,7 @@ fn is_sealed(path: &Path) -> bool {
     Layout::open(path).unwrap().manifest().is_sealed()
 }
 
-fn refusal(path: &Path) -> diopter::LayoutError {
+fn refusal(path: &Path) -> diopter::layouts::LayoutError {
     match as_it_is().read(true).open(path) {
         Err(Error::Layout(error)) => error,
         other => panic!("{other:?}"),
@@ -119,15 +120,15 @@ fn the_first_growing_write_unseals(row: &Row) {
         let memory = IoBuf::new(4096).unwrap();
         file.request(Request::write(8 * STRIPE_SIZE, memory)).unwrap().wait().result.unwrap();
     }));
-    let append = as_it_is().append(true);
+    let append = as_it_is().append(true).clone();
     assert!(!stays_sealed(&subject, &append, write(0, 10)), "an append");
-    assert!(stays_sealed(&subject, &as_it_is().read(true), |file| {
+    assert!(stays_sealed(&subject, as_it_is().read(true), |file| {
         file.read_at(&mut [0; 10], 0).unwrap();
     }));
     for size in [8 * STRIPE_SIZE + 4106, 1000, 20 * STRIPE_SIZE] {
         assert!(!stays_sealed(&subject, &both, |file| file.set_len(size).unwrap()), "{size}");
     }
-    let truncate = both_ways().truncate(true);
+    let truncate = both_ways().truncate(true).clone();
     assert!(!stays_sealed(&subject, &truncate, |file| assert_eq!(file.size().unwrap(), 0)));
 
     // Holes: the first object ends within a block, and so does nothing of the file.

@@ -6,7 +6,8 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use diopter::{BackendKind, Errno, File, RangeState, Request, StripedFile};
+use diopter::layouts::StripedFile;
+use diopter::{BackendKind, Errno, File, RangeState, Request};
 use diopter_layouts::layout::{CreateOptions, ObjectPlace};
 use diopter_os::space::{fallocate_keep_size, free_bytes};
 

@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use diopter::{BackendKind, EngineOptions, FileOffset, FileRange, StripedFile};
+use diopter::layouts::StripedFile;
+use diopter::{BackendKind, EngineOptions, FileOffset, FileRange};
 use diopter_core::stripe::Striping;
 use diopter_layouts::layout::{CreateOptions, Layout, ObjectPlace};
 

@@ -221,7 +221,7 @@ fn appends_are_whole_and_all_there(row: &Row) {
 /// Four threads append records to a file.
 pub fn append_together(subject: &Subject) {
     let path = &subject.path;
-    let options = as_it_is().append(true).create(true);
+    let options = as_it_is().append(true).create(true).clone();
     let shared = options.open(path).unwrap();
     let (start, engine) = (Barrier::new(THREADS), subject.options());
     std::thread::scope(|scope| {
