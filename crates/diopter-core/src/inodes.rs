@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use diopter_os::fork;
 
-use crate::gate::Gate;
+use crate::inode_lock::InodeLock;
 use crate::sync::{Arc, StaticMutex, Weak, lock_static};
 
 /// Tables by generation of fork: a child must not meet a mutex that another thread of its parent
 /// held.
 const TABLES: usize = 8;
 
-type Table = BTreeMap<InodeKey, Weak<Gate>>;
+type Table = BTreeMap<InodeKey, Weak<InodeLock>>;
 
 /// The identity of an inode lock: an inode in this system or in an image, or a striped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,19 +28,19 @@ pub enum InodeKey {
 }
 
 /// Returns the lock of an inode.
-pub fn gate_of(key: InodeKey) -> Arc<Gate> {
+pub fn inode_lock_of(key: InodeKey) -> Arc<InodeLock> {
     static TABLE: [StaticMutex<Table>; TABLES] =
         [const { StaticMutex::new(BTreeMap::new()) }; TABLES];
     let generation = usize::try_from(fork::generation()).unwrap_or(0);
     let mut table = lock_static(&TABLE[generation % TABLES]);
-    if let Some(gate) = table.get(&key).and_then(Weak::upgrade) {
-        return gate;
+    if let Some(inode_lock) = table.get(&key).and_then(Weak::upgrade) {
+        return inode_lock;
     }
     // Bounded by the files that are open.
-    table.retain(|_, gate| gate.strong_count() > 0);
-    let gate = Arc::new(Gate::new());
-    table.insert(key, Arc::downgrade(&gate));
-    gate
+    table.retain(|_, inode_lock| inode_lock.strong_count() > 0);
+    let inode_lock = Arc::new(InodeLock::new());
+    table.insert(key, Arc::downgrade(&inode_lock));
+    inode_lock
 }
 
 #[cfg(all(test, not(diopter_loom)))]
@@ -50,8 +50,8 @@ mod tests {
     #[test]
     fn open_files_of_one_inode_share_a_gate_and_others_do_not() {
         let key = InodeKey::OfFile { device: u64::MAX, inode: Some(1) };
-        let (one, same) = (gate_of(key), gate_of(key));
-        let other = gate_of(InodeKey::OfFile { device: u64::MAX, inode: Some(2) });
+        let (one, same) = (inode_lock_of(key), inode_lock_of(key));
+        let other = inode_lock_of(InodeKey::OfFile { device: u64::MAX, inode: Some(2) });
         assert!(Arc::ptr_eq(&one, &same));
         assert!(!Arc::ptr_eq(&one, &other));
     }

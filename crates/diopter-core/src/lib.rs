@@ -13,7 +13,7 @@ pub mod sync;
 pub mod clock;
 pub mod prng;
 
-pub mod gate;
+pub mod inode_lock;
 pub mod handoff;
 pub mod outcome;
 pub mod policy;

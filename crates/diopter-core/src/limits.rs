@@ -72,7 +72,7 @@ pub const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Time that a write, a `set_len` or a close waits for writes to the same blocks that another
 /// thread has in flight and does not reap.
-pub const GATE_WAIT_MAX: Duration = Duration::from_secs(30);
+pub const INODE_LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Time that a write waits for an earlier one that could proceed but whose thread does not ask
 /// again. Far above the delay of a thread on a busy machine.
@@ -166,7 +166,7 @@ const _: () = assert!(
     "each buffer of a reader holds a block of any alignment"
 );
 const _: () = assert!(
-    YIELD_MAX.as_nanos() * 10 <= GATE_WAIT_MAX.as_nanos(),
+    YIELD_MAX.as_nanos() * 10 <= INODE_LOCK_WAIT_MAX.as_nanos(),
     "a write that goes before one that does not ask has most of its time left"
 );
 const _: () = assert!(MEMORIES_MAX >= 2 * REQUESTS_MAX, "a request and its bounce buffer");

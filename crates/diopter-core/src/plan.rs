@@ -7,11 +7,11 @@ use diopter_os::Errno;
 use diopter_os::fiemap::fiemap;
 use diopter_os::residency::residency;
 
-use crate::backend::Port;
+use crate::backend::BackingObject;
 use crate::backend::local::LocalObject;
 use crate::bio::Draft;
 use crate::bio::builder::{BioLimits, Builder, Fit, Piece};
-use crate::bio::lanes::Lanes;
+use crate::bio::object_queues::ObjectQueues;
 use crate::bio::pieces::Pieces;
 use crate::completion::{CompletionFacts, CompletionReason, completion_context};
 use crate::engine::route::{Course, Way, Window};
@@ -23,7 +23,7 @@ use crate::limits::{BOUNCE_BYTES, SEGMENTS_MAX};
 use crate::outcome::Route;
 use crate::policy::{CompletionPolicy, MergePolicy, Policies, SubmitPolicy};
 use crate::request::RequestOp;
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::sync::Arc;
 use crate::units::{FileRange, align_down, is_aligned, to_usize};
 
@@ -183,20 +183,20 @@ fn add_window(
         if query.is_write && way == "bounced" { edges(window.range, span, block) } else { vec![] };
     let before = plan.bios.len();
     for edge in edges.into_iter().filter(|edge| edge.start() < size) {
-        let mut lane = Lanes::default();
-        lane.fill(mapper, edge, query.policies.merge);
+        let mut strided = ObjectQueues::default();
+        strided.fill(mapper, edge, query.policies.merge);
         let memory = Memory { start: edge.start(), address: 0, vecs_max: query.bio_vecs_max };
         let made = (way, true, memory);
-        add_bios(&mut plan.bios, (&reader, &mut Pieces::default()), &mut lane, made)?;
+        add_bios(&mut plan.bios, (&reader, &mut Pieces::default()), &mut strided, made)?;
     }
     plan.waits += u32::from(plan.bios.len() > before);
     let before = plan.bios.len();
-    let mut lanes = Lanes::default();
-    lanes.fill(mapper, span, query.policies.merge);
+    let mut queues = ObjectQueues::default();
+    queues.fill(mapper, span, query.policies.merge);
     let memory = Memory::of(query, window, span);
     let mut pieces = Pieces::default();
     pieces.start(&builder, query.policies.boundary, span, memory.address);
-    add_bios(&mut plan.bios, (&builder, &mut pieces), &mut lanes, (way, false, memory))?;
+    add_bios(&mut plan.bios, (&builder, &mut pieces), &mut queues, (way, false, memory))?;
     let made = plan.bios.len() - before;
     plan.waits += match query.policies.submit {
         SubmitPolicy::AllThenWait => u32::from(made > 0),
@@ -240,7 +240,7 @@ impl Memory {
     }
 
     /// Returns how much of the runs one bio may have.
-    fn fit(&self, runs: &Runs, limits: &BioLimits) -> Fit {
+    fn fit(&self, runs: &StridedRange, limits: &BioLimits) -> Fit {
         let ranges = runs.ranges().take(SEGMENTS_MAX as usize);
         let memory =
             ranges.map(|it| (to_usize(self.address_of(it.start())), to_usize(it.length())));
@@ -266,15 +266,15 @@ fn edges(range: FileRange, span: FileRange, block: u64) -> Vec<FileRange> {
 fn add_bios(
     bios: &mut Vec<PlannedBio>,
     (builder, pieces): (&Builder<'_>, &mut Pieces),
-    lanes: &mut Lanes,
+    queues: &mut ObjectQueues,
     (way, is_edge_read, memory): (&'static str, bool, Memory),
 ) -> Result<(), Errno> {
     let limits = &builder.limits;
-    while let Some(lane) = lanes.front()
+    while let Some(strided) = queues.front()
         && bios.len() < BIOS_MAX
     {
-        match pieces.next(builder, lane, |runs| memory.fit(runs, limits))? {
-            Piece::Zeros(hole) => lanes.advance(hole.length()),
+        match pieces.next(builder, strided, |runs| memory.fit(runs, limits))? {
+            Piece::Zeros(hole) => queues.advance(hole.length()),
             Piece::Refused(..) => return Err(Errno::EOPNOTSUPP),
             Piece::Bio(draft) => {
                 let segments = u32::try_from(draft.runs.count()).unwrap_or(u32::MAX);
@@ -290,7 +290,7 @@ fn add_bios(
                     device_requests_min: device.requests_min(at, bytes),
                     draft,
                 });
-                lanes.advance(draft.runs.length());
+                queues.advance(draft.runs.length());
             }
         }
     }
@@ -337,12 +337,12 @@ impl Facts {
             facts.extends = target.size().is_ok_and(|size| range.end() > size);
             return facts;
         }
-        let mut lanes = Lanes::default();
-        lanes.fill(&*target.mapper, range, MergePolicy::PerObject);
-        for lane in lanes.iter() {
+        let mut queues = ObjectQueues::default();
+        queues.fill(&*target.mapper, range, MergePolicy::PerObject);
+        for strided in queues.iter() {
             // An unknown state is not a fact.
-            let Ok((object, start)) = target.locate(lane.start()) else { continue };
-            let on_object = FileRange::new(start, start + lane.length());
+            let Ok((object, start)) = target.locate(strided.start()) else { continue };
+            let on_object = FileRange::new(start, start + strided.length());
             facts.add(&objects[usize::from(object.0)], on_object);
         }
         facts

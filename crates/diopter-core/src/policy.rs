@@ -32,7 +32,7 @@ pub enum SubmitPolicy {
 }
 
 /// Do pieces of a striped file that follow each other on one object become one bio? Read by
-/// `bio/lanes.rs`.
+/// `bio/queues.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MergePolicy {

@@ -15,7 +15,7 @@ pub struct Striping {
 /// File ranges that follow each other in one object: equal ranges at equal distances, of which the
 /// first may start late and the last may end early. A contiguous range is one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Runs {
+pub struct StridedRange {
     start: u64,
     length: u64,
     /// Bytes of the first range; the whole length if there is only one.
@@ -111,31 +111,31 @@ impl Striping {
     /// Returns the part of a file range on an object, in the object's order; empty if there is
     /// none.
     #[must_use]
-    pub fn runs(self, object: ObjectIndex, range: FileRange) -> Runs {
+    pub fn runs(self, object: ObjectIndex, range: FileRange) -> StridedRange {
         let from = self.object_size(object, range.start());
         let length = self.object_size(object, range.end()) - from;
         if self.object_count == 1 || length == 0 {
-            return Runs::one(FileRange::new(range.start(), range.start() + length));
+            return StridedRange::one(FileRange::new(range.start(), range.start() + length));
         }
         let start = self.file_offset(object, ObjectOffset::new(from)).get();
         let head = self.stripe_size - from % self.stripe_size;
-        Runs { start, length, head, run: self.stripe_size, period: self.width() }.normal()
+        StridedRange { start, length, head, run: self.stripe_size, period: self.width() }.normal()
     }
 }
 
-impl Runs {
+impl StridedRange {
     #[must_use]
-    pub const fn one(range: FileRange) -> Runs {
+    pub const fn one(range: FileRange) -> StridedRange {
         let length = range.length();
-        Runs { start: range.start(), length, head: length, run: length, period: length }
+        StridedRange { start: range.start(), length, head: length, run: length, period: length }
     }
 
     /// Gives one range a single form, so that equal values compare equal.
-    fn normal(self) -> Runs {
+    fn normal(self) -> StridedRange {
         if self.head < self.length {
             return self;
         }
-        Runs::one(FileRange::new(self.start, self.start + self.length))
+        StridedRange::one(FileRange::new(self.start, self.start + self.length))
     }
 
     /// Returns the bytes in all.
@@ -198,22 +198,22 @@ impl Runs {
 
     /// Returns the first `n` bytes.
     #[must_use]
-    pub fn take(&self, n: u64) -> Runs {
+    pub fn take(&self, n: u64) -> StridedRange {
         let length = n.min(self.length);
-        Runs { length, head: self.head.min(length), ..*self }.normal()
+        StridedRange { length, head: self.head.min(length), ..*self }.normal()
     }
 
     /// Returns all but the first `n` bytes.
     #[must_use]
-    pub fn skip(&self, n: u64) -> Runs {
+    pub fn skip(&self, n: u64) -> StridedRange {
         if n >= self.length {
-            return Runs::one(FileRange::new(self.end(), self.end()));
+            return StridedRange::one(FileRange::new(self.end(), self.end()));
         }
         let start = self.at(n);
         let head =
             if n < self.head { self.head - n } else { self.run - (n - self.head) % self.run };
         let length = self.length - n;
-        Runs { start, length, head: head.min(length), ..*self }.normal()
+        StridedRange { start, length, head: head.min(length), ..*self }.normal()
     }
 
     /// Returns each range, in order.
@@ -233,7 +233,7 @@ impl Runs {
     /// one's, and the distance from the start of one whole range to the next; `None` for a single
     /// range.
     #[must_use]
-    pub fn comb(&self) -> Option<(u64, u64, u64)> {
+    pub fn stride(&self) -> Option<(u64, u64, u64)> {
         (self.head < self.length).then_some((self.head, self.run, self.period))
     }
 }
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    fn check_runs(runs: Runs, expected: &[u64]) {
+    fn check_runs(runs: StridedRange, expected: &[u64]) {
         let listed: Vec<u64> = runs.ranges().flat_map(|it| it.start()..it.end()).collect();
         assert_eq!(listed, expected, "{runs:?}");
         let single: Vec<u64> = (0..runs.length()).map(|n| runs.at(n)).collect();
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(runs.end(), expected.last().map_or(runs.start(), |last| last + 1));
         for cut in 0..=runs.length() {
             let (left, right) = expected.split_at(usize::try_from(cut).unwrap());
-            let bytes = |runs: Runs| (0..runs.length()).map(move |n| runs.at(n));
+            let bytes = |runs: StridedRange| (0..runs.length()).map(move |n| runs.at(n));
             assert!(bytes(runs.take(cut)).eq(left.iter().copied()), "{runs:?} {cut}");
             assert!(bytes(runs.skip(cut)).eq(right.iter().copied()), "{runs:?} {cut}");
         }
@@ -376,10 +376,10 @@ mod tests {
     #[test]
     fn one_object_is_one_run_and_a_single_run_has_one_form() {
         let range = FileRange::new(5, 1000);
-        assert_eq!(striping(7, 1).runs(ObjectIndex(0), range), Runs::one(range));
+        assert_eq!(striping(7, 1).runs(ObjectIndex(0), range), StridedRange::one(range));
         let inside = FileRange::new(1, 3);
-        assert_eq!(striping(4, 3).runs(ObjectIndex(0), inside), Runs::one(inside));
-        assert_eq!(striping(4, 3).runs(ObjectIndex(0), inside).comb(), None);
+        assert_eq!(striping(4, 3).runs(ObjectIndex(0), inside), StridedRange::one(inside));
+        assert_eq!(striping(4, 3).runs(ObjectIndex(0), inside).stride(), None);
     }
 
     #[test]

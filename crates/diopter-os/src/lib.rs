@@ -90,7 +90,7 @@ pub use errno::Errno;
 pub use event::EventFd;
 pub use memory::{Lent, MemoryId};
 pub use object::{ObjectHandle, OpenObject};
-pub use op::{BioDraft, BioId, BioResult, BioSpec, Comb, Op, RwFlags, Span};
+pub use op::{BioDraft, BioId, BioResult, BioSpec, Op, RwFlags, Span, Stride};
 pub use rw::{FinishedBio, HeldBio, LentOnce};
 pub use segments::{SegmentEnd, SegmentLimits};
 pub use slab::{AlignmentBits, LocalBio, LocalBios, Slab, SlabShape};

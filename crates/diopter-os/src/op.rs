@@ -75,7 +75,7 @@ impl RwFlags {
 }
 
 /// The memory of a bio, in the order of its bytes: `length` bytes of one memory from byte `start`
-/// on, in one range or, with a comb, in several with gaps between them.
+/// on, in one range or, with a stride, in several with gaps between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The memory.
@@ -85,12 +85,12 @@ pub struct Span {
     /// Bytes; below 2 GiB, the most that one system call moves.
     pub length: u32,
     /// The ranges, if there are several.
-    pub comb: Option<Comb>,
+    pub stride: Option<Stride>,
 }
 
 /// Equal ranges at equal distances, of which the first may start late and the last end early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Comb {
+pub struct Stride {
     /// Bytes of the first range, at most `run`; more than 0, as are all three.
     pub head: usize,
     /// Bytes of each further range, except perhaps the last.
@@ -103,14 +103,14 @@ impl Span {
     /// One contiguous range.
     #[must_use]
     pub const fn new(memory: MemoryId, start: usize, length: u32) -> Span {
-        Span { memory, start, length, comb: None }
+        Span { memory, start, length, stride: None }
     }
 
     /// Returns each range: its first byte in the memory, and its bytes. Stops at an end past
     /// `usize::MAX`.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let Comb { head, run, period } =
-            self.comb.unwrap_or(Comb { head: self.length as usize, run: 0, period: 0 });
+        let Stride { head, run, period } =
+            self.stride.unwrap_or(Stride { head: self.length as usize, run: 0, period: 0 });
         let mut at = Some(self.start);
         let mut next = head;
         let mut rest = self.length as usize;

@@ -303,7 +303,7 @@ impl Slab {
         let length = span.length as usize;
         assert!(lies_in(&span, memory), "a bio's span lies in its memory");
         assert!(memory.writable || spec.op == Op::Write, "a read fills memory that may be written");
-        if memory.rest.is_empty() && span.comb.is_none() && length > 0 {
+        if memory.rest.is_empty() && span.stride.is_none() && length > 0 {
             // The common case, without the walk.
             let from = memory.first.base.wrapping_add(span.start);
             write_segment(&slot.only, Piece { base: from, length });

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::*;
 use crate::errno::Errno;
-use crate::op::{BioDraft, Comb, RwFlags, Span};
+use crate::op::{BioDraft, RwFlags, Span, Stride};
 use crate::rw::{self, HeldBio};
 use crate::segments::{SegmentEnd, SegmentLimits};
 use crate::testing;
@@ -426,20 +426,20 @@ fn a_local_bio_moves_bytes_within_its_range_only() {
 fn a_bio_on_a_comb_has_a_segment_for_each_run_in_the_order_of_its_bytes() {
     let (slab, file) = (slab(9, 3, 1), file_of(b"abcdefgh"));
     let memory = adopted(&slab, &[b'.'; 12]);
-    let comb = |length| {
-        let comb = Some(Comb { head: 1, run: 2, period: 5 });
-        Span { memory, start: 1, length, comb }
+    let stride = |length| {
+        let stride = Some(Stride { head: 1, run: 2, period: 5 });
+        Span { memory, start: 1, length, stride }
     };
     // Runs: [1, 2), [5, 7), [10, 12).
-    assert_eq!(slab.prefix_in_segments(&comb(4)), 4);
-    assert_eq!(comb(5).runs().collect::<Vec<_>>(), [(1, 1), (5, 2), (10, 2)]);
+    assert_eq!(slab.prefix_in_segments(&stride(4)), 4);
+    assert_eq!(stride(5).runs().collect::<Vec<_>>(), [(1, 1), (5, 2), (10, 2)]);
     let request = |span| BioSpec { span: Some(span), ..spec(Op::Read, &file, memory, (0, 0)) };
-    check_panics("a bio's span lies in its memory", || slab.build(request(comb(6))));
-    let id = slab.build(request(comb(4))).expect("a slot");
+    check_panics("a bio's span lies in its memory", || slab.build(request(stride(6))));
+    let id = slab.build(request(stride(4))).expect("a slot");
     assert_eq!(slab.segments(id), 3);
     assert_eq!(rw::run_now(&slab, id), Ok(4));
     slab.retire(id);
-    let id = slab.build(request(comb(5))).expect("a slot");
+    let id = slab.build(request(stride(5))).expect("a slot");
     let bio = slab.hold_local(id);
     bio.fill(2, b"XYZ");
     assert_eq!(bio.finish(Ok(5)).1, Ok(5));
@@ -450,10 +450,10 @@ fn a_bio_on_a_comb_has_a_segment_for_each_run_in_the_order_of_its_bytes() {
 fn a_comb_of_more_runs_than_segments_fits_in_part() {
     let slab = slab(1, 2, 1);
     let memory = adopted(&slab, &[0; 100]);
-    let comb = Some(Comb { head: 3, run: 4, period: 10 });
-    assert_eq!(slab.prefix_in_segments(&Span { memory, start: 0, length: 12, comb }), 7);
-    let beyond = Comb { head: 4, run: 4, period: usize::MAX - 1 };
-    let span = Span { memory, start: 0, length: 8, comb: Some(beyond) };
+    let stride = Some(Stride { head: 3, run: 4, period: 10 });
+    assert_eq!(slab.prefix_in_segments(&Span { memory, start: 0, length: 12, stride }), 7);
+    let beyond = Stride { head: 4, run: 4, period: usize::MAX - 1 };
+    let span = Span { memory, start: 0, length: 8, stride: Some(beyond) };
     assert_eq!(slab.prefix_in_segments(&span), 4, "a run past the memory has no pieces");
 }
 

@@ -45,7 +45,7 @@ pub fn is_root() -> bool {
 
 /// Returns true if io_uring works here; skips otherwise.
 pub fn has_uring() -> bool {
-    match diopter_core::backend::trial::probe_uring() {
+    match diopter_core::backend::probe::probe_uring() {
         Ok(()) => true,
         Err(choice) => {
             skip(Capability::Uring, format!("{} fails with {}", choice.step, choice.errno));
@@ -56,7 +56,7 @@ pub fn has_uring() -> bool {
 
 /// Returns true if Linux AIO works here; skips otherwise.
 pub fn has_aio() -> bool {
-    match diopter_core::backend::trial::probe_aio() {
+    match diopter_core::backend::probe::probe_aio() {
         Ok(()) => true,
         Err(choice) => {
             skip(Capability::Aio, format!("{} fails with {}", choice.step, choice.errno));

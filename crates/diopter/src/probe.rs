@@ -21,7 +21,7 @@ use diopter_os::file::{self, OpenedFile};
 use diopter_os::residency::residency;
 
 use diopter_core::backend::BackendKind;
-use diopter_core::backend::trial::probe_uring;
+use diopter_core::backend::probe::probe_uring;
 use diopter_core::engine::{BackendChoice, Engine, EngineOptions};
 use diopter_core::error::SetupError;
 #[cfg(feature = "layouts")]

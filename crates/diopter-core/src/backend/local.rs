@@ -7,7 +7,7 @@ use diopter_os::file::{FileKind, reopen_buffered, stat_size};
 use diopter_os::residency::residency;
 use diopter_os::{Errno, OpenObject, fork, space};
 
-use crate::backend::{BlockFacts, Port};
+use crate::backend::{BackingObject, BlockFacts};
 use crate::sync::{Mutex, OnceLock, PerProcess, lock};
 
 /// Limit of the extents of one query about space.
@@ -87,7 +87,7 @@ impl LocalObject {
     }
 }
 
-impl Port for LocalObject {
+impl BackingObject for LocalObject {
     fn direct(&self) -> &OpenObject {
         &self.direct
     }

@@ -21,11 +21,11 @@
 
 pub mod aio;
 pub mod checked;
-pub mod ladder;
+pub mod selection;
 pub mod local;
 pub mod sim;
 pub mod threads;
-pub mod trial;
+pub mod probe;
 pub mod uring;
 
 use std::os::fd::BorrowedFd;
@@ -37,8 +37,8 @@ use crate::clock::Nanos;
 use crate::error::BackendError;
 
 pub use checked::Checked;
-pub use ladder::{BackendKind, Ladder};
-pub use trial::Choice;
+pub use probe::Choice;
+pub use selection::{BackendKind, SelectedBackend};
 pub use uring::UringOptions;
 
 /// Properties of a backend; fixed for its life.
@@ -154,7 +154,7 @@ pub struct BlockFacts {
 }
 
 /// An object as the engine sees it, for every kind of storage.
-pub trait Port: Send + Sync {
+pub trait BackingObject: Send + Sync {
     /// Returns the object for direct I/O.
     fn direct(&self) -> &OpenObject;
 
@@ -211,7 +211,7 @@ pub trait Port: Send + Sync {
     }
 
     /// Returns true if a POSIX lock of this process covers part of `[start, end)`, so that
-    /// [`Port::try_lock`] cannot succeed.
+    /// [`BackingObject::try_lock`] cannot succeed.
     fn is_locked_by_this_process(&self, _start: u64, _end: u64) -> bool {
         false
     }
@@ -222,6 +222,6 @@ pub trait Port: Send + Sync {
     /// Fails with the errno of `fcntl`.
     fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno>;
 
-    /// Unlocks a range that [`Port::try_lock`] locked.
+    /// Unlocks a range that [`BackingObject::try_lock`] locked.
     fn unlock(&self, start: u64, end: u64);
 }

@@ -8,7 +8,7 @@ use crate::bio::device::DeviceLimits;
 use crate::bio::{Draft, EndedBy};
 use crate::extent::{Extent, ExtentState};
 use crate::map::Mapper;
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::units::{FileRange, ObjectOffset, align_down, to_u64};
 
 /// Limits of one bio.
@@ -101,9 +101,13 @@ impl Builder<'_> {
     ///
     /// # Panics
     /// Panics for an empty range.
-    pub fn next(&self, lane: Runs, fits: impl Fn(&Runs) -> Fit) -> Result<Piece, Errno> {
-        let first = self.mapper.map(lane.first())?;
-        debug_assert!(!first.range.is_empty() && first.range.start() == lane.start());
+    pub fn next(
+        &self,
+        strided: StridedRange,
+        fits: impl Fn(&StridedRange) -> Fit,
+    ) -> Result<Piece, Errno> {
+        let first = self.mapper.map(strided.first())?;
+        debug_assert!(!first.range.is_empty() && first.range.start() == strided.start());
         if !self.moves(first.state) {
             return Ok(if self.writes {
                 Piece::Refused(first.range, first.state)
@@ -113,8 +117,8 @@ impl Builder<'_> {
         }
         let Extent { object, object_offset, .. } = first;
         let bytes_max = self.limits.bytes_at(object_offset);
-        let (length, ended_by) = self.grow(&first, lane, bytes_max);
-        let (runs, ended_by) = self.cut((lane.take(length), bytes_max), ended_by, fits);
+        let (length, ended_by) = self.grow(&first, strided, bytes_max);
+        let (runs, ended_by) = self.cut((strided.take(length), bytes_max), ended_by, fits);
         Ok(Piece::Bio(Draft { runs, object, object_offset, ended_by }))
     }
 
@@ -124,11 +128,11 @@ impl Builder<'_> {
 
     /// Returns how many bytes from the start follow each other on one object, up to the end of the
     /// range or past `bytes_max`.
-    fn grow(&self, first: &Extent, lane: Runs, bytes_max: u64) -> (u64, EndedBy) {
+    fn grow(&self, first: &Extent, strided: StridedRange, bytes_max: u64) -> (u64, EndedBy) {
         let mut extent = *first;
         let mut length = extent.range.length();
         loop {
-            if length == lane.length() {
+            if length == strided.length() {
                 return (length, EndedBy::EndOfRequest);
             }
             if extent.boundary {
@@ -138,7 +142,7 @@ impl Builder<'_> {
                 return (length, EndedBy::SizeLimit);
             }
             // An error of the mapper is met again, at the start of a piece.
-            let next = match self.mapper.map(lane.skip(length).first()) {
+            let next = match self.mapper.map(strided.skip(length).first()) {
                 Ok(next) if self.moves(next.state) => next,
                 Ok(_) | Err(_) => return (length, EndedBy::Discontiguous),
             };
@@ -155,10 +159,10 @@ impl Builder<'_> {
 
     fn cut(
         &self,
-        (runs, bytes_max): (Runs, u64),
+        (runs, bytes_max): (StridedRange, u64),
         ended_by: EndedBy,
-        fits: impl Fn(&Runs) -> Fit,
-    ) -> (Runs, EndedBy) {
+        fits: impl Fn(&StridedRange) -> Fit,
+    ) -> (StridedRange, EndedBy) {
         let (runs, ended_by) = if runs.length() > bytes_max {
             (runs.take(bytes_max), EndedBy::SizeLimit)
         } else {
@@ -197,7 +201,7 @@ mod tests {
         }
     }
 
-    fn whole(runs: &Runs) -> Fit {
+    fn whole(runs: &StridedRange) -> Fit {
         Fit::in_segments(runs.length())
     }
 
@@ -207,7 +211,7 @@ mod tests {
         let mut at = range.0;
         let mut bios = Vec::new();
         while at < range.1 {
-            let piece = builder.next(Runs::one(FileRange::new(at, range.1)), whole);
+            let piece = builder.next(StridedRange::one(FileRange::new(at, range.1)), whole);
             at = match piece.expect("nothing is read") {
                 Piece::Bio(draft) => {
                     bios.push((draft.runs.length(), draft.ended_by));
@@ -251,7 +255,7 @@ mod tests {
             let mapper = Table::new(extents).expect("no overlap");
             let limits = BioLimits::new(1 << 20, 512);
             let builder = Builder { mapper: &mapper, limits, writes: true };
-            let next = |start| builder.next(Runs::one(FileRange::new(start, 2048)), whole);
+            let next = |start| builder.next(StridedRange::one(FileRange::new(start, 2048)), whole);
             let Ok(Piece::Bio(draft)) = next(0) else { panic!("mapped") };
             assert_eq!((draft.runs.length(), draft.ended_by), (1024, EndedBy::Discontiguous));
             let refused = Piece::Refused(FileRange::new(1024, 2048), state);
@@ -269,8 +273,8 @@ mod tests {
     fn a_bio_that_runs_out_of_segments_is_cut_on_a_block() {
         let limits = BioLimits::new(1 << 20, 512);
         let builder = Builder { mapper: &Identity, limits, writes: false };
-        let lane = Runs::one(FileRange::new(0, 4096));
-        let piece = builder.next(lane, |runs| Fit::in_segments(runs.length().min(1500)));
+        let strided = StridedRange::one(FileRange::new(0, 4096));
+        let piece = builder.next(strided, |runs| Fit::in_segments(runs.length().min(1500)));
         let Ok(Piece::Bio(draft)) = piece else { panic!("identity has no holes: {piece:?}") };
         assert_eq!((draft.runs.length(), draft.ended_by), (1024, EndedBy::SegmentLimit));
     }

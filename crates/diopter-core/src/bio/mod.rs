@@ -3,13 +3,13 @@
 
 pub mod builder;
 pub mod device;
-pub mod lanes;
+pub mod object_queues;
 pub mod pieces;
 pub mod plan;
 pub mod section;
 
 use crate::extent::ObjectIndex;
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::units::ObjectOffset;
 
 /// The limit that ended a bio.
@@ -55,7 +55,7 @@ impl EndedBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draft {
     /// Bytes of the file that it moves.
-    pub runs: Runs,
+    pub runs: StridedRange,
     pub object: ObjectIndex,
     /// Its start in the object.
     pub object_offset: ObjectOffset,

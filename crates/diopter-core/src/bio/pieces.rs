@@ -11,7 +11,7 @@ use crate::bio::section::{AtHole, Event, Limits, Machine, Transfer};
 use crate::extent::{Extent, ExtentState};
 use crate::map::Mapper;
 use crate::policy::BoundaryPolicy;
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::units::{FileRange, align_down};
 
 /// Vecs of one bio in the kernels that the machine replays: `BIO_MAX_PAGES`, later `BIO_MAX_VECS`.
@@ -81,13 +81,13 @@ impl Pieces {
     pub fn next(
         &mut self,
         builder: &Builder<'_>,
-        lane: Runs,
-        fits: impl Fn(&Runs) -> Fit,
+        strided: StridedRange,
+        fits: impl Fn(&StridedRange) -> Fit,
     ) -> Result<Piece, Errno> {
-        let Some(machine) = &mut self.machine else { return builder.next(lane, fits) };
+        let Some(machine) = &mut self.machine else { return builder.next(strided, fits) };
         let mapper = Own { mapper: builder.mapper, writes: builder.writes };
         loop {
-            if self.zeros.front().is_some_and(|hole| hole.start() == lane.start())
+            if self.zeros.front().is_some_and(|hole| hole.start() == strided.start())
                 && let Some(hole) = self.zeros.pop_front()
             {
                 return Ok(Piece::Zeros(hole));
@@ -101,9 +101,13 @@ impl Pieces {
                     _ => self.zeros.push_back(hole),
                 },
                 Some(Event::Submit(bio)) => {
-                    debug_assert_eq!(bio.range.start(), lane.start(), "in the order of the lane");
+                    debug_assert_eq!(
+                        bio.range.start(),
+                        strided.start(),
+                        "in the order of the strided"
+                    );
                     return Ok(Piece::Bio(Draft {
-                        runs: Runs::one(bio.range),
+                        runs: StridedRange::one(bio.range),
                         object: bio.object,
                         object_offset: bio.object_offset,
                         ended_by: bio.ended_by,
@@ -111,7 +115,7 @@ impl Pieces {
                 }
                 Some(Event::Failed(_, errno)) => return Err(errno),
                 // A write met a range that it may not change: the builder returns the reason.
-                None => return builder.next(lane, fits),
+                None => return builder.next(strided, fits),
             }
         }
     }

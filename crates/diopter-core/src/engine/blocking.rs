@@ -12,11 +12,11 @@ use crate::engine::pending::{Order, Taker};
 use crate::engine::step::Step;
 use crate::engine::target::Target;
 use crate::engine::this_thread::{others_have_writes_at, reap_this_thread};
-use crate::engine::wait::{Deadline, GATE_SLICE};
+use crate::engine::wait::{Deadline, INODE_LOCK_SLICE};
 use crate::engine::{overlap, report, wait};
 use crate::error::IoError;
-use crate::gate::Place;
-use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, WAIT_SLICE, YIELD_MAX};
+use crate::inode_lock::Ticket;
+use crate::limits::{FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, WAIT_SLICE, YIELD_MAX};
 use crate::request::RequestOp;
 use crate::sync::Arc;
 use crate::units::{Bytes, FileRange};
@@ -63,13 +63,13 @@ impl Core {
     /// this thread started before, on this engine or another.
     ///
     /// # Errors
-    /// `EBUSY` when writes of this process are not over within [`GATE_WAIT_MAX`].
+    /// `EBUSY` when writes of this process are not over within [`INODE_LOCK_WAIT_MAX`].
     pub fn exclusively<R>(&mut self, target: &Target, f: impl FnOnce() -> R) -> Result<R, Errno> {
-        let deadline = Deadline::after(GATE_WAIT_MAX);
+        let deadline = Deadline::after(INODE_LOCK_WAIT_MAX);
         loop {
-            if self.table.has_writes_at(target.gate()) {
+            if self.table.has_writes_at(target.inode_lock()) {
                 self.tick_or_pause(wait::turn_wait(self.policies.wait, WAIT_SLICE));
-            } else if others_have_writes_at(target.gate()) {
+            } else if others_have_writes_at(target.inode_lock()) {
                 reap_this_thread();
             } else {
                 break;
@@ -78,29 +78,29 @@ impl Core {
                 return Err(Errno::EBUSY);
             }
         }
-        let (gate, all) = (target.gate(), FileRange::new(0, FILE_SIZE_MAX));
-        let mut place = Place::default();
+        let (inode_lock, all) = (target.inode_lock(), FileRange::new(0, FILE_SIZE_MAX));
+        let mut ticket = Ticket::default();
         let mut yields = Deadline::after(YIELD_MAX);
         loop {
-            match gate.enter_exclusive(all, &mut place) {
-                Ok(pass) => {
+            match inode_lock.lock_exclusive(all, &mut ticket) {
+                Ok(hold) => {
                     let result = f();
                     // It may have been cut.
-                    gate.note_end(0);
-                    gate.leave(pass);
+                    inode_lock.note_end(0);
+                    inode_lock.unlock(hold);
                     return Ok(result);
                 }
                 Err(_) if deadline.left().is_zero() => {
-                    gate.retract(&mut place);
+                    inode_lock.cancel(&mut ticket);
                     return Err(Errno::EBUSY);
                 }
                 Err(seen) => {
                     if !seen.is_yielding {
                         yields = Deadline::after(YIELD_MAX);
                     } else if yields.left().is_zero() {
-                        gate.overtake(all, true, &place);
+                        inode_lock.overtake(all, true, &ticket);
                     }
-                    self.wait_for(target, Some(&Obstacle::Gate(seen)));
+                    self.wait_for(target, Some(&Obstacle::InodeLock(seen)));
                 }
             }
         }
@@ -148,17 +148,17 @@ impl Core {
                 self.turn(wait::turn_wait(self.policies.wait, WAIT_SLICE));
             }
             // An earlier request of this engine is itself in somebody's way.
-            None => target.gate().pause(GATE_SLICE),
+            None => target.inode_lock().pause(INODE_LOCK_SLICE),
             // What is in the way may be in this very engine, or in another one of this thread.
             Some(_) if is_busy => {
-                self.turn(wait::turn_wait(self.policies.wait, GATE_SLICE));
+                self.turn(wait::turn_wait(self.policies.wait, INODE_LOCK_SLICE));
             }
-            Some(Obstacle::Gate(seen)) => {
+            Some(Obstacle::InodeLock(seen)) => {
                 if !reap_this_thread() {
-                    target.gate().wait(seen, GATE_SLICE);
+                    target.inode_lock().wait(seen, INODE_LOCK_SLICE);
                 }
             }
-            Some(Obstacle::Lock(_)) => target.gate().pause(LOCK_SLICE),
+            Some(Obstacle::Lock(_)) => target.inode_lock().pause(LOCK_SLICE),
         }
     }
 }

@@ -453,9 +453,9 @@ impl Drop for Completer {
 fn facts_before(target: &Target, range: FileRange) -> CompletionFacts {
     let mut facts = CompletionFacts { has_cached_pages: Some(false), ..CompletionFacts::default() };
     for (object, start, end) in target.pieces(range) {
-        let port = target.port(object);
-        facts.extends |= port.size().is_ok_and(|size| end > size);
-        match port.blocks(start, end) {
+        let backing = target.backing(object);
+        facts.extends |= backing.size().is_ok_and(|size| end > size);
+        match backing.blocks(start, end) {
             Some(blocks) => {
                 facts.is_unwritten |= blocks.has_unwritten;
                 facts.is_new |= blocks.has_holes;

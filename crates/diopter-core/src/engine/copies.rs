@@ -7,12 +7,12 @@
 //! dropped otherwise; what was not copied out yet is, before its half is needed or the request
 //! ends.
 
-use diopter_os::{Comb, MemoryId, Slab, Span};
+use diopter_os::{MemoryId, Slab, Span, Stride};
 
 use crate::engine::bounce::Copied;
 use crate::engine::pending::Pending;
 use crate::engine::route::Way;
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::units::{FileRange, align_down, align_up, to_u32, to_u64, to_usize};
 
 /// Where the bytes that a window's bios move are in memory.
@@ -41,15 +41,15 @@ impl BufferMapping {
     }
 
     /// Returns the memory of runs of the file.
-    pub fn span_of(&self, runs: &Runs) -> Span {
+    pub fn span_of(&self, runs: &StridedRange) -> Span {
         let (memory, length) = (self.memory, to_u32(runs.length()));
         let start = self.place_of(runs.start());
-        let comb = runs.comb().map(|(head, run, period)| Comb {
+        let stride = runs.stride().map(|(head, run, period)| Stride {
             head: to_usize(head),
             run: to_usize(run),
             period: to_usize(period),
         });
-        Span { memory, start, length, comb }
+        Span { memory, start, length, stride }
     }
 
     /// Returns where a byte of the file is.

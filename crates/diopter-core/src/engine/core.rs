@@ -16,15 +16,15 @@ use crate::engine::stranded::Stranded;
 use crate::engine::table::Table;
 use crate::engine::target::Target;
 use crate::engine::this_thread::{ThreadEngine, reap_this_thread, shard};
-use crate::engine::wait::GATE_SLICE;
+use crate::engine::wait::INODE_LOCK_SLICE;
 use crate::error::BackendError;
-use crate::gate::Gate;
+use crate::inode_lock::InodeLock;
 use crate::limits::{
     BOUNCE_BUFFERS_MAX, COMPLETION_SLICE, DEPTH_MAX, MEMORIES_MAX, SEGMENTS_MAX, WAIT_SLICE,
 };
 use crate::policy::{DepthPolicy, Policies};
 use crate::request::{FinishedRequest, RequestId};
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::sync::{Arc, Ordering, StaticCounter};
 
 /// The bounds of a thread's slab.
@@ -89,7 +89,7 @@ impl Core {
                 slab,
                 is_polled: backend.is_polled(),
                 notes: vec![BioNote::default(); bios],
-                runs: vec![Runs::default(); bios],
+                runs: vec![StridedRange::default(); bios],
                 backlog: VecDeque::with_capacity(bios),
                 shares: Vec::with_capacity(bios),
                 bulk: Bulk::new(policies.depth == DepthPolicy::Auto, bios_max),
@@ -150,7 +150,7 @@ impl Core {
             && !self.flight.has_backlog();
         let is_idle = is_idle && self.completer.out() == 0;
         if is_idle && !reap_this_thread() {
-            self.table.pause(GATE_SLICE);
+            self.table.pause(INODE_LOCK_SLICE);
         }
     }
 
@@ -231,8 +231,8 @@ impl Core {
 }
 
 impl ThreadEngine for Core {
-    fn has_writes_at(&self, gate: &Arc<Gate>) -> bool {
-        !self.is_inherited() && self.table.has_writes_at(gate)
+    fn has_writes_at(&self, inode_lock: &Arc<InodeLock>) -> bool {
+        !self.is_inherited() && self.table.has_writes_at(inode_lock)
     }
 
     fn reap(&mut self) -> bool {

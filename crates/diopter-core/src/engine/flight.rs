@@ -11,7 +11,7 @@ use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::limits::BULK_BYTES_MIN;
 use crate::policy::{DepthPolicy, Policies};
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::units::{to_u32, to_u64};
 
 /// What the engine remembers of a bio while the slab has it.
@@ -33,7 +33,7 @@ pub struct Flight {
     /// By slot of the slab.
     pub notes: Vec<BioNote>,
     /// Which bytes of the file each moves, by slot; not of a request's only bio.
-    pub runs: Vec<Runs>,
+    pub runs: Vec<StridedRange>,
     /// Built and not accepted by the backend yet.
     pub backlog: VecDeque<BioId>,
     /// Bios of each object of a striped file: a slow one must not take every place.
@@ -61,7 +61,13 @@ pub fn share_of(target: &Target, policies: &Policies, flight: &Flight, length: u
 
 impl Flight {
     /// Builds one bio and puts it into the backlog.
-    pub fn add(&mut self, place: usize, pending: &mut Pending, spec: BioDraft<'_>, runs: Runs) {
+    pub fn add(
+        &mut self,
+        place: usize,
+        pending: &mut Pending,
+        spec: BioDraft<'_>,
+        runs: StridedRange,
+    ) {
         self.add_to(place, pending, spec, (runs, false));
     }
 
@@ -86,7 +92,7 @@ impl Flight {
     }
 
     /// Notes which bytes the bios of the request at `place` move.
-    pub fn note_runs(&mut self, place: usize, its: Runs) {
+    pub fn note_runs(&mut self, place: usize, its: StridedRange) {
         // Also in the slots that it has no more: their next bio writes it anew.
         for (note, runs) in self.notes.iter().zip(&mut self.runs) {
             if note.request == place {
@@ -108,7 +114,7 @@ impl Flight {
         place: usize,
         pending: &mut Pending,
         spec: BioDraft<'_>,
-        (runs, has_share): (Runs, bool),
+        (runs, has_share): (StridedRange, bool),
     ) {
         let id = self.add_single(place, pending, spec, has_share);
         self.runs[id.index()] = runs;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use diopter_os::{Errno, IoBuf, Slab};
 
-use crate::backend::{Backend, Checked, Ladder, Register};
+use crate::backend::{Backend, Checked, Register, SelectedBackend};
 use crate::clock;
 use crate::completion::{Completion, CompletionCounters};
 use crate::engine::admit;
@@ -86,7 +86,7 @@ impl Engine {
     /// without such options always finds one.
     pub fn new(options: EngineOptions) -> Result<Engine, SetupError> {
         let slab = Slab::new(SLAB_SHAPE);
-        let ladder = Ladder::set_up(&slab, DEPTH_MAX, options.backend, options.uring)?;
+        let ladder = SelectedBackend::set_up(&slab, DEPTH_MAX, options.backend, options.uring)?;
         let name = ladder.capabilities().name;
         let choice = BackendChoice { name, why: ladder.why(), features: ladder.features() };
         let backend: Box<dyn Backend> = if options.checked {

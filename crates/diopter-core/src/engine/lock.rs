@@ -11,8 +11,8 @@ use crate::engine::next::{Next, Obstacle};
 use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::error::IoErrorKind;
-use crate::gate::{NotNow, Pass};
-use crate::limits::{FILE_SIZE_MAX, GATE_WAIT_MAX, OWN_LOCK_WAIT_MAX, YIELD_MAX};
+use crate::inode_lock::{Contended, Hold};
+use crate::limits::{FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, OWN_LOCK_WAIT_MAX, YIELD_MAX};
 use crate::policy::{Policies, RoutePolicy};
 use crate::units::{FileRange, is_aligned};
 
@@ -51,7 +51,7 @@ pub fn acquire(
     pending: &mut Pending,
     target: &Target,
     policies: &Policies,
-    seat: usize,
+    shard_index: usize,
     now: impl Fn() -> Nanos,
 ) -> Next {
     if pending.range.is_empty() {
@@ -68,16 +68,16 @@ pub fn acquire(
         };
         let entered = match needs(target, pending, policies.route) {
             Needs::Nothing => Ok(()),
-            Needs::Shared => enter_shared(pending, target, range, seat),
+            Needs::Shared => enter_shared(pending, target, range, shard_index),
             Needs::Exclusive => enter_exclusive(pending, target, range),
         };
-        if pending.pass.is_none() && pending.lock.leaves_hole && entered.is_ok() {
+        if pending.hold.is_none() && pending.lock.leaves_hole && entered.is_ok() {
             // Whole blocks, but not alone: it asks again as what it is.
             continue;
         }
         let obstacle = match entered {
             Ok(()) => lock_against_others(pending, target, range),
-            Err(not_now) => Some(Obstacle::Gate(not_now)),
+            Err(contended) => Some(Obstacle::InodeLock(contended)),
         };
         if obstacle.is_none() && target.access.append && !target.kernel_appends() {
             append_at(pending, pending.lock.size);
@@ -98,7 +98,7 @@ pub fn acquire(
         pending.lock.waits_since = now;
     }
     let waited = Duration::from_nanos(now.since(pending.lock.waits_since));
-    if waited > GATE_WAIT_MAX {
+    if waited > INODE_LOCK_WAIT_MAX {
         return pending.fail(Errno::EBUSY, pending.rest());
     }
     if let Some(Obstacle::Lock(range)) = obstacle
@@ -136,7 +136,7 @@ fn make_way(pending: &mut Pending, target: &Target) {
         pending.fail(Errno::ENOSPC, rest);
     } else if let Err(errno) = target.before_write_to(rest.end()) {
         pending.fail(errno, rest);
-    } else if matches!(pending.pass, Some(Pass::Exclusive(_))) && !target.access.append {
+    } else if matches!(pending.hold, Some(Hold::Exclusive(_))) && !target.access.append {
         match target.clear_last_page(rest.start(), pending.lock.size) {
             Ok(size) => pending.lock.size = size,
             Err(errno) => {
@@ -149,7 +149,7 @@ fn make_way(pending: &mut Pending, target: &Target) {
 /// Whether a write that has its pass touches more than `range`: what the kernel fills with zeros
 /// in front of it. A direct write to that page at the same time would be lost, or its flush fail.
 fn touches_more(pending: &mut Pending, target: &Target, range: FileRange) -> bool {
-    let has_size = matches!(pending.pass, Some(Pass::Exclusive(_)));
+    let has_size = matches!(pending.hold, Some(Hold::Exclusive(_)));
     if !has_size || pending.has_failed() {
         return false;
     }
@@ -171,18 +171,18 @@ fn enter_shared(
     pending: &mut Pending,
     target: &Target,
     range: FileRange,
-    seat: usize,
-) -> Result<(), NotNow> {
-    let gate = target.gate();
-    let entered = gate.enter_in_line(range, seat, &mut pending.lock.place);
+    shard_index: usize,
+) -> Result<(), Contended> {
+    let inode_lock = target.inode_lock();
+    let entered = inode_lock.lock_shared(range, shard_index, &mut pending.lock.ticket);
     let pass =
-        entered.inspect_err(|not_now| yield_for(pending, target, (range, false), not_now))?;
+        entered.inspect_err(|contended| yield_for(pending, target, (range, false), contended))?;
     let start = pending.rest().start();
-    if start > gate.end_seen() && target.leaves_hole_in_page(start) {
-        gate.leave(pass);
+    if start > inode_lock.end_seen() && target.leaves_hole_in_page(start) {
+        inode_lock.unlock(pass);
         pending.lock.leaves_hole = true;
     } else {
-        pending.pass = Some(pass);
+        pending.hold = Some(pass);
     }
     Ok(())
 }
@@ -192,9 +192,9 @@ fn yield_for(
     pending: &mut Pending,
     target: &Target,
     (range, exclusive): (FileRange, bool),
-    not_now: &NotNow,
+    contended: &Contended,
 ) {
-    if !not_now.is_yielding {
+    if !contended.is_yielding {
         pending.lock.yields_since = Nanos::default();
         return;
     }
@@ -203,17 +203,21 @@ fn yield_for(
     if pending.lock.yields_since == Nanos::default() {
         pending.lock.yields_since = now;
     } else if Duration::from_nanos(now.since(pending.lock.yields_since)) > YIELD_MAX {
-        target.gate().overtake(range, exclusive, &pending.lock.place);
+        target.inode_lock().overtake(range, exclusive, &pending.lock.ticket);
         pending.lock.yields_since = Nanos::default();
     }
 }
 
-fn enter_exclusive(pending: &mut Pending, target: &Target, range: FileRange) -> Result<(), NotNow> {
-    if pending.pass.is_none() {
-        let entered = target.gate().enter_exclusive(range, &mut pending.lock.place);
+fn enter_exclusive(
+    pending: &mut Pending,
+    target: &Target,
+    range: FileRange,
+) -> Result<(), Contended> {
+    if pending.hold.is_none() {
+        let entered = target.inode_lock().lock_exclusive(range, &mut pending.lock.ticket);
         let entered =
-            entered.inspect_err(|not_now| yield_for(pending, target, (range, true), not_now));
-        pending.pass = Some(entered?);
+            entered.inspect_err(|contended| yield_for(pending, target, (range, true), contended));
+        pending.hold = Some(entered?);
     }
     match target.size_in_blocks() {
         Ok(size) => pending.lock.size = size,
@@ -260,11 +264,11 @@ pub fn release(pending: &mut Pending, target: &Target) {
     if let Some(range) = pending.lock.locked.take() {
         target.unlock(range.start(), range.end());
     }
-    if let Some(pass) = pending.pass.take() {
-        target.gate().leave(pass);
+    if let Some(pass) = pending.hold.take() {
+        target.inode_lock().unlock(pass);
     }
-    if !pending.lock.place.is_none() {
-        target.gate().retract(&mut pending.lock.place);
+    if !pending.lock.ticket.is_none() {
+        target.inode_lock().cancel(&mut pending.lock.ticket);
     }
     pending.lock.waits_since = Nanos::default();
     pending.lock.yields_since = Nanos::default();

@@ -67,7 +67,7 @@ impl Core {
 
     /// In a child of fork: lets go of everything of the parent's without touching it, and is
     /// broken from then on. Its rings and buffers are not mapped here, its workers do not run
-    /// here, and only the parent leaves its passes and locks.
+    /// here, and only the parent leaves its locks.
     #[cold]
     pub fn disown(&mut self) {
         let backend = self.backend.capabilities().name;
@@ -216,17 +216,17 @@ impl Core {
             lock::release(&mut self.table.entries[place], &target);
         }
         let is_over = self.flight.slab.held() == 0;
-        for Stranded { target, pass, locked } in std::mem::take(&mut self.stranded) {
+        for Stranded { target, hold, locked } in std::mem::take(&mut self.stranded) {
             if !is_over {
-                // The gate stays, with the pass, for other open files of the inode.
-                std::mem::forget(Arc::clone(target.gate()));
+                // The inode lock stays, with the lock, for other open files of the inode.
+                std::mem::forget(Arc::clone(target.inode_lock()));
                 continue;
             }
             if let Some(range) = locked {
                 target.unlock(range.start(), range.end());
             }
-            if let Some(pass) = pass {
-                target.gate().leave(pass);
+            if let Some(hold) = hold {
+                target.inode_lock().unlock(hold);
             }
         }
     }
@@ -241,15 +241,15 @@ fn strand_if_held(core: &mut Core, place: usize) {
     if !core.flight.slab.held_bios().iter().any(is_held) {
         return;
     }
-    let (pass, locked) = (pending.pass.take(), pending.lock.locked.take());
-    if pass.is_some() || locked.is_some() {
+    let (hold, locked) = (pending.hold.take(), pending.lock.locked.take());
+    if hold.is_some() || locked.is_some() {
         let target = Arc::clone(core.table.targets.get(id));
-        core.stranded.push(Stranded { target, pass, locked });
+        core.stranded.push(Stranded { target, hold, locked });
     }
 }
 
 impl Drop for Core {
-    /// Waits for the device before the passes go: until then no other write may touch those blocks.
+    /// Waits for the device before the locks go: until then no other write may touch those blocks.
     fn drop(&mut self) {
         if self.is_inherited() {
             self.disown();

@@ -1,6 +1,6 @@
 //! The phases of a request, where it goes next, and how far the bios of a phase are built.
 
-use crate::gate::NotNow;
+use crate::inode_lock::Contended;
 use crate::units::FileRange;
 
 /// A part of a request whose bios are built together and waited for together; each is a file of
@@ -38,7 +38,7 @@ pub enum Next {
 #[derive(Debug)]
 pub enum Obstacle {
     /// Another writer of this process.
-    Gate(NotNow),
+    InodeLock(Contended),
     /// Another process, or a lock that this process holds by other means; on these bytes.
     Lock(FileRange),
 }

@@ -134,7 +134,7 @@ mod tests {
         let sim = Box::new(Checked::new(Box::new(Sim::new(&slab, &world, config)), &slab));
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, write: true, ..Access::default() };
-        let target = Target::alone(world.port(0), Identity, blocks, access);
+        let target = Target::alone(world.object(0), Identity, blocks, access);
         let Ok(memory) = slab.adopt(IoBuf::new(5 << 20).expect("memory")) else { panic!("full") };
         let mut core = Core::new(slab, sim, Policies::default());
         let range = FileRange::new(7, 7 + 5 * MIB);

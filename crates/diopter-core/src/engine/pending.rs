@@ -2,7 +2,7 @@
 
 use diopter_os::{Errno, MemoryId, RwFlags};
 
-use crate::bio::lanes::Lanes;
+use crate::bio::object_queues::ObjectQueues;
 use crate::bio::pieces::Pieces;
 use crate::clock::Nanos;
 use crate::engine::bounce::Bounce;
@@ -11,11 +11,11 @@ use crate::engine::route::Way;
 use crate::engine::target::Target;
 use crate::engine::targets::TargetId;
 use crate::error::{ImageError, IoErrorKind};
-use crate::gate::{Pass, Place};
+use crate::inode_lock::{Hold, Ticket};
 use crate::limits::{ATTEMPTS_MAX, ATTEMPTS_TIME_MAX};
 use crate::outcome::{DetourReason, RangeOutcome, Route, Timing};
 use crate::request::RequestOp;
-use crate::stripe::{Runs, Striping};
+use crate::stripe::{StridedRange, Striping};
 use crate::sync::Weak;
 use crate::units::{FileRange, is_aligned};
 
@@ -52,7 +52,7 @@ pub enum Taker {
 /// A bio of the window that came back, and how it ended.
 #[derive(Clone, Copy, Debug)]
 pub struct BioEnd {
-    pub runs: Runs,
+    pub runs: StridedRange,
     pub result: Result<u32, Errno>,
 }
 
@@ -68,7 +68,7 @@ impl BioEnd {
     }
 
     /// Returns the range that it did not move.
-    pub fn missing(&self) -> Runs {
+    pub fn missing(&self) -> StridedRange {
         self.runs.skip(self.moved())
     }
 }
@@ -94,7 +94,7 @@ pub struct WindowState {
     /// What the window's bios cover: `range`, or the whole blocks around it.
     pub span: FileRange,
     /// The part of it that has no bio yet.
-    pub lanes: Lanes,
+    pub queues: ObjectQueues,
     /// The rule by which it becomes bios.
     pub pieces: Pieces,
     /// Every bio of the phase exists.
@@ -115,9 +115,9 @@ pub struct WindowState {
 
 impl WindowState {
     /// Returns the first byte of the window that was not moved, by a bio that came back or for lack
-    /// of one: after an error there are lanes that were never built.
+    /// of one: after an error there are queues that were never built.
     pub fn first_missing(&self) -> Option<u64> {
-        let missing = self.ends.iter().map(BioEnd::missing).chain(self.lanes.iter());
+        let missing = self.ends.iter().map(BioEnd::missing).chain(self.queues.iter());
         missing.filter(|runs| !runs.is_empty()).map(|runs| runs.start()).min()
     }
 
@@ -133,7 +133,7 @@ impl WindowState {
 #[derive(Debug)]
 pub struct LockState {
     /// Its place among the writers that wait for the lock.
-    pub place: Place,
+    pub ticket: Ticket,
     /// When it began to wait for the lock.
     pub waits_since: Nanos,
     /// Since when it lets a writer go first that could continue and does not.
@@ -206,7 +206,7 @@ pub struct Pending {
     pub is_waiting: bool,
     /// Bios that did not come back yet.
     pub outstanding: u32,
-    pub pass: Option<Pass>,
+    pub hold: Option<Hold>,
     pub timing: Timing,
     // A request that is a single bio uses none of what follows.
     /// Everything before this byte of the file is done.
@@ -235,14 +235,14 @@ impl Pending {
             is_cancelled: false,
             is_waiting: false,
             outstanding: 0,
-            pass: None,
+            hold: None,
             timing: Timing::default(),
             at: 0,
             window: WindowState {
                 range: nothing,
                 way: Way::Direct,
                 span: nothing,
-                lanes: Lanes::default(),
+                queues: ObjectQueues::default(),
                 pieces: Pieces::default(),
                 is_built: true,
                 syncs_built: 0,
@@ -253,7 +253,7 @@ impl Pending {
                 stops_at_ends: false,
             },
             lock: LockState {
-                place: Place::default(),
+                ticket: Ticket::default(),
                 waits_since: Nanos::default(),
                 yields_since: Nanos::default(),
                 locked: None,
@@ -278,7 +278,7 @@ impl Pending {
     /// Fills a free place. Next the request becomes a single bio, or [`Pending::go_long`].
     #[inline]
     pub fn occupy(&mut self, id: u64, target: TargetId, order: &Order) {
-        debug_assert!(self.target.is_none() && self.outstanding == 0 && self.pass.is_none());
+        debug_assert!(self.target.is_none() && self.outstanding == 0 && self.hold.is_none());
         self.id = id;
         self.target = Some(target);
         self.op = order.op;
@@ -326,9 +326,9 @@ impl Pending {
     /// window is direct and all built.
     pub fn take_the_long_way(&mut self, target: &Target) {
         self.go_long(target);
-        let WindowState { range, way, span, lanes, is_built, .. } = &mut self.window;
+        let WindowState { range, way, span, queues, is_built, .. } = &mut self.window;
         (*range, *way, *span, *is_built) = (self.range, Way::Direct, self.range, true);
-        lanes.clear();
+        queues.clear();
         self.state = State::In(Phase::Transfer);
     }
 

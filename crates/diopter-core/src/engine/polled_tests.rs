@@ -73,7 +73,7 @@ fn largest(is_polled: bool, (offset, length): (u64, u64)) -> u64 {
     let world = World::new(vec![Disk::new(64 << 20, 512, 512)]);
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };
-    let target = Target::alone(world.port(0), Identity, blocks, access);
+    let target = Target::alone(world.object(0), Identity, blocks, access);
     target.as_ref().polled_bytes.set(512 * KIB).expect("it was not asked for yet");
     let (slab, lengths) = (Engine::slab(), Rc::default());
     let config = SimConfig {

@@ -8,14 +8,14 @@ use crate::engine::pending::{BioEnd, Failure, Pending, State};
 use crate::engine::route::Way;
 use crate::error::IoError;
 use crate::outcome::{Outcome, RangeOutcome, RangeState, paint};
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::units::{Bytes, FileRange};
 
 /// The read of a block that a write changes in part, in an error.
 const EDGE_READ: &str = "read of an edge block for a write";
 
 /// Notes a bio's end. First error wins.
-pub fn note_bio(pending: &mut Pending, runs: Runs, result: BioResult) {
+pub fn note_bio(pending: &mut Pending, runs: StridedRange, result: BioResult) {
     pending.outstanding -= 1;
     let result = match result {
         // Nobody here gave it up: io_uring does so with what waits for a worker thread when signals

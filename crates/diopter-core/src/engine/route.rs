@@ -39,8 +39,8 @@ pub struct Course<F: Fn(u64) -> bool> {
     pub block: u64,
     /// Bytes that a bounce buffer holds; at least two blocks, or one for a window within one block.
     pub bounce: u64,
-    /// For a write: the file's size. Exact only under an exclusive pass, which a misaligned write
-    /// has.
+    /// For a write: the file's size. Exact only under an exclusive inode lock, which a misaligned
+    /// write has.
     pub size: u64,
     /// Whether edge blocks can be read.
     pub readable: bool,

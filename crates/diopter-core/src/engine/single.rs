@@ -113,14 +113,14 @@ impl Core {
         let Spot { object, offset } = spot;
         let bio = LentBio { object, offset, flags, memory };
         let result = if op == RequestOp::Write {
-            let gate = target.gate();
-            let pass = gate.enter_shared(target.touched(range), self.shard)?;
-            if range.start() > gate.end_seen() && target.leaves_hole_in_page(range.start()) {
-                gate.leave(pass);
+            let inode_lock = target.inode_lock();
+            let pass = inode_lock.try_lock_shared(target.touched(range), self.shard)?;
+            if range.start() > inode_lock.end_seen() && target.leaves_hole_in_page(range.start()) {
+                inode_lock.unlock(pass);
                 return None;
             }
             let result = self.backend.run_lent(bio);
-            gate.leave(pass);
+            inode_lock.unlock(pass);
             result
         } else {
             self.backend.run_lent(bio)
@@ -165,8 +165,8 @@ impl Core {
         }
         self.completer.plain += 1;
         let id = pending.target.take().expect("an occupied place");
-        if let Some(pass) = pending.pass.take() {
-            self.table.targets.get(id).gate().leave(pass);
+        if let Some(pass) = pending.hold.take() {
+            self.table.targets.get(id).inode_lock().unlock(pass);
         }
         drop(self.table.targets.leave(id));
         pending.timing.finished = self.now;
@@ -207,15 +207,15 @@ fn begin(core: &mut Core, place: usize, target: &Target, order: &Order, spot: Sp
     }
     let pending = &mut core.table.entries[place];
     if order.op == RequestOp::Write {
-        let (gate, start) = (target.gate(), order.range.start());
-        let Some(pass) = gate.enter_shared(target.touched(order.range), core.shard) else {
+        let (inode_lock, start) = (target.inode_lock(), order.range.start());
+        let Some(pass) = inode_lock.try_lock_shared(target.touched(order.range), core.shard) else {
             return false;
         };
-        if start > gate.end_seen() && target.leaves_hole_in_page(start) {
-            gate.leave(pass);
+        if start > inode_lock.end_seen() && target.leaves_hole_in_page(start) {
+            inode_lock.unlock(pass);
             return false;
         }
-        pending.pass = Some(pass);
+        pending.hold = Some(pass);
     }
     pending.state = State::Single;
     let spec = single_spec(target, order, spot);

@@ -9,10 +9,10 @@ use crate::engine::flight::Flight;
 use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::engine::targets::Targets;
-use crate::gate::Gate;
+use crate::inode_lock::InodeLock;
 use crate::limits::REQUESTS_MAX;
 use crate::request::{RequestId, RequestOp};
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::sync::Arc;
 
 /// The requests of an engine, by place.
@@ -77,11 +77,12 @@ impl Table {
         self.entries.iter().position(|pending| pending.id == id.0)
     }
 
-    /// Returns true if a write to the inode of `gate` is in the table.
-    pub fn has_writes_at(&self, gate: &Arc<Gate>) -> bool {
+    /// Returns true if a write to the inode of `inode_lock` is in the table.
+    pub fn has_writes_at(&self, inode_lock: &Arc<InodeLock>) -> bool {
         self.entries.iter().any(|pending| {
             let target = pending.target.map(|id| self.targets.get(id));
-            pending.is_write() && target.is_some_and(|target| Arc::ptr_eq(target.gate(), gate))
+            pending.is_write()
+                && target.is_some_and(|target| Arc::ptr_eq(target.inode_lock(), inode_lock))
         })
     }
 
@@ -95,7 +96,7 @@ impl Table {
     pub fn pause(&self, timeout: Duration) {
         let waiting = self.waiting.front().and_then(|place| self.entries[*place].target);
         if let Some(id) = waiting {
-            self.targets.get(id).gate().pause(timeout);
+            self.targets.get(id).inode_lock().pause(timeout);
         }
     }
 
@@ -115,7 +116,7 @@ impl Table {
         self.entries.iter().any(|other| {
             let its = other.target.map(|id| &**self.targets.get(id));
             // Through whichever open file of the inode.
-            let is_same = its.is_some_and(|its| Arc::ptr_eq(its.gate(), target.gate()));
+            let is_same = its.is_some_and(|its| Arc::ptr_eq(its.inode_lock(), target.inode_lock()));
             is_same && other.is_write() && other.id < id
         })
     }
@@ -144,6 +145,6 @@ impl Table {
         let pending = &mut self.entries[place];
         let target = self.targets.get(pending.target.expect("an occupied place"));
         pending.take_the_long_way(target);
-        flight.note_runs(place, Runs::one(pending.range));
+        flight.note_runs(place, StridedRange::one(pending.range));
     }
 }

@@ -1,31 +1,31 @@
 //! `Target`: all that the engine needs to know of an open file. Shared by threads, changed by none
-//! but for its gate and its latched flush error.
+//! but for its inode lock and its latched flush error.
 
 use diopter_os::residency::page_size;
 use diopter_os::{Errno, OpenObject, fork};
 
-use crate::backend::Port;
+use crate::backend::BackingObject;
 use crate::bio::builder::BioLimits;
 use crate::bio::device::DeviceLimits;
-use crate::bio::lanes::Lanes;
+use crate::bio::object_queues::ObjectQueues;
 use crate::engine::abandoned::Abandoned;
 pub use crate::engine::access::{Access, Blocks, Directness};
 use crate::engine::hybrid::{Hybrid, HybridCounters};
 use crate::engine::space::{SPACE_LOOK, Space};
 use crate::extent::ObjectIndex;
-use crate::gate::Gate;
+use crate::inode_lock::InodeLock;
 use crate::limits::{BIO_BYTES_MAX, FILE_SIZE_MAX};
 use crate::map::{Mapper, Striped};
 use crate::outcome::DetourReason;
 use crate::policy::{MergePolicy, RoutePolicy};
 use crate::request::{FinishedRequest, RequestOp};
-use crate::stripe::{Runs, Striping};
+use crate::stripe::{StridedRange, Striping};
 use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, PerProcess, lock};
 use crate::units::{FileOffset, FileRange, ObjectOffset, align_down, align_up, is_aligned};
 
-/// Generations of fork that get a gate of their own; a process forked more often than that shares
-/// one again.
-const GATES: usize = 8;
+/// Generations of fork that get a inode lock of their own; a process forked more often than that
+/// shares one again.
+const INODE_LOCKS: usize = 8;
 
 /// A file as the engine sees it: one object, or several that it is dealt out to. In this order in
 /// memory: what every request asks comes first, on one cache line.
@@ -36,10 +36,10 @@ pub struct Target {
     pub blocks: Blocks,
     /// The first object, for direct I/O.
     first: OpenObject,
-    // A second line: of plain requests, writes alone ask for it, and for their gate.
+    // A second line: of plain requests, writes alone ask for it, and for their inode lock.
     pub access: Access,
     pub directness: Directness,
-    gates: [OnceLock<Arc<Gate>>; GATES],
+    inode_locks: [OnceLock<Arc<InodeLock>>; INODE_LOCKS],
     /// How it is dealt out, where there is more than one way: asked of the mapper once.
     striping: Option<Striping>,
     /// Bytes that it never outgrows: those of its devices.
@@ -48,7 +48,7 @@ pub struct Target {
     pub mapper: Box<dyn Mapper>,
     /// What is to be done before it grows for the first time.
     seal: Option<Seal>,
-    gate_source: GateSource,
+    gate_source: InodeLockSource,
     /// The errno of the first flush that failed; 0 for none.
     flush_error: AtomicI32,
     pub hybrid: Hybrid,
@@ -64,8 +64,8 @@ pub struct Target {
 
 /// One object of a target.
 struct Object {
-    port: Arc<dyn Port>,
-    /// The port's direct object, which stays the same: asked for once, not for each bio.
+    backing: Arc<dyn BackingObject>,
+    /// The backing object's direct object, which stays the same: asked for once, not for each bio.
     direct: OpenObject,
     /// Ranges that are known to have space; a child of fork knows none.
     space: PerProcess<Mutex<Space>>,
@@ -74,7 +74,7 @@ struct Object {
 impl Object {
     /// For direct I/O, and through the page cache if it was ever opened so.
     fn opened(&self) -> impl Iterator<Item = &OpenObject> {
-        std::iter::once(&self.direct).chain(self.port.buffered_if_open())
+        std::iter::once(&self.direct).chain(self.backing.buffered_if_open())
     }
 }
 
@@ -97,20 +97,20 @@ impl AsRef<Arc<Target>> for TargetRef {
     }
 }
 
-/// Where a target finds the gate that it shares with other targets of its inode.
-type GateSource = Box<dyn Fn() -> Arc<Gate> + Send + Sync>;
+/// Where a target finds the inode lock that it shares with other targets of its inode.
+type InodeLockSource = Box<dyn Fn() -> Arc<InodeLock> + Send + Sync>;
 
 impl Target {
     /// A target that is the only one of its inode, such as a simulated file.
     #[must_use]
     pub fn alone(
-        port: impl Port + 'static,
+        backing: impl BackingObject + 'static,
         mapper: impl Mapper + 'static,
         blocks: Blocks,
         access: Access,
     ) -> TargetRef {
-        let source = Box::new(|| Arc::new(Gate::new()));
-        let target = Target::new(vec![Arc::new(port)], Box::new(mapper), blocks, access, source);
+        let source = Box::new(|| Arc::new(InodeLock::new()));
+        let target = Target::new(vec![Arc::new(backing)], Box::new(mapper), blocks, access, source);
         TargetRef(Arc::new(target))
     }
 
@@ -120,32 +120,32 @@ impl Target {
     /// When there are not as many objects as the striping says.
     #[must_use]
     pub fn striped(
-        ports: Vec<Arc<dyn Port>>,
+        backings: Vec<Arc<dyn BackingObject>>,
         striping: Striping,
         blocks: Blocks,
         access: Access,
     ) -> TargetRef {
-        let source = Box::new(|| Arc::new(Gate::new()));
+        let source = Box::new(|| Arc::new(InodeLock::new()));
         let mapper = Box::new(Striped(striping));
-        TargetRef(Arc::new(Target::new(ports, mapper, blocks, access, source)))
+        TargetRef(Arc::new(Target::new(backings, mapper, blocks, access, source)))
     }
 
     pub fn new(
-        ports: Vec<Arc<dyn Port>>,
+        backings: Vec<Arc<dyn BackingObject>>,
         mapper: Box<dyn Mapper>,
         blocks: Blocks,
         access: Access,
-        gate_source: GateSource,
+        gate_source: InodeLockSource,
     ) -> Target {
         let striping = mapper.striping();
         let count = striping.map_or(1, Striping::object_count);
-        assert_eq!(ports.len(), count, "as many objects as the mapper says");
-        let object = |port: Arc<dyn Port>| {
-            let direct = port.direct().clone();
+        assert_eq!(backings.len(), count, "as many objects as the mapper says");
+        let object = |backing: Arc<dyn BackingObject>| {
+            let direct = backing.direct().clone();
             let space = PerProcess::new(|| Mutex::new(Space::default()));
-            Object { port, direct, space }
+            Object { backing, direct, space }
         };
-        let objects: Box<[Object]> = ports.into_iter().map(object).collect();
+        let objects: Box<[Object]> = backings.into_iter().map(object).collect();
         let target = Target {
             first: objects[0].direct.clone(),
             objects,
@@ -157,7 +157,7 @@ impl Target {
             directness: Directness::Full,
             access,
             seal: None,
-            gates: std::array::from_fn(|_| OnceLock::new()),
+            inode_locks: std::array::from_fn(|_| OnceLock::new()),
             gate_source,
             flush_error: AtomicI32::new(0),
             hybrid: Hybrid::new(),
@@ -265,7 +265,7 @@ impl Target {
     }
 
     /// Returns how many bytes of runs on one object it has, from their start.
-    pub fn bytes_there(&self, runs: Runs) -> Result<u64, Errno> {
+    pub fn bytes_there(&self, runs: StridedRange) -> Result<u64, Errno> {
         let (object, start) = self.locate(runs.start())?;
         Ok(self.object_size(object)?.saturating_sub(start).min(runs.length()))
     }
@@ -315,30 +315,30 @@ impl Target {
 
     /// An object, for I/O through the page cache.
     pub fn buffered(&self, object: ObjectIndex) -> Result<&OpenObject, Errno> {
-        self.port(object).buffered()
+        self.backing(object).buffered()
     }
 
-    pub fn port(&self, object: ObjectIndex) -> &dyn Port {
-        &*self.objects[usize::from(object.0)].port
+    pub fn backing(&self, object: ObjectIndex) -> &dyn BackingObject {
+        &*self.objects[usize::from(object.0)].backing
     }
 
     /// The objects that a range touches, each with the part of it from the first byte touched to
     /// the last.
     pub fn pieces(&self, range: FileRange) -> impl Iterator<Item = (ObjectIndex, u64, u64)> + '_ {
-        let mut lanes = Lanes::default();
-        lanes.fill(&*self.mapper, range, MergePolicy::PerObject);
+        let mut queues = ObjectQueues::default();
+        queues.fill(&*self.mapper, range, MergePolicy::PerObject);
         std::iter::from_fn(move || {
-            let lane = lanes.front()?;
-            lanes.advance(lane.length());
+            let strided = queues.front()?;
+            queues.advance(strided.length());
             // What can't be told is no object.
-            let (object, start) = self.locate(lane.start()).ok()?;
-            Some((object, start, start + lane.length()))
+            let (object, start) = self.locate(strided.start()).ok()?;
+            Some((object, start, start + strided.length()))
         })
     }
 
     /// Whether an object that the range touches has cached pages, anywhere.
     pub fn has_cached_pages(&self, range: FileRange) -> Option<bool> {
-        let each = self.pieces(range).map(|(object, ..)| self.port(object).has_cached_pages());
+        let each = self.pieces(range).map(|(object, ..)| self.backing(object).has_cached_pages());
         let mut has_some = false;
         for answer in each {
             has_some |= answer?;
@@ -377,9 +377,9 @@ impl Target {
         if let Some(size) = self.size_fixed {
             return Ok(size);
         }
-        let Some(striping) = self.striping else { return self.port(ObjectIndex(0)).size() };
+        let Some(striping) = self.striping else { return self.backing(ObjectIndex(0)).size() };
         striping.objects().try_fold(0, |size, object| {
-            Ok(striping.file_size(object, self.port(object).size()?).max(size))
+            Ok(striping.file_size(object, self.backing(object).size()?).max(size))
         })
     }
 
@@ -394,13 +394,15 @@ impl Target {
 
     /// Bytes in an object now.
     pub fn object_size(&self, object: ObjectIndex) -> Result<u64, Errno> {
-        self.port(object).size()
+        self.backing(object).size()
     }
 
     /// Makes the file this long: each object exactly as long as the file's size says, the last byte
     /// first when it grows, so that a failure leaves the size or sets it.
     pub fn set_size(&self, size: u64) -> Result<(), Errno> {
-        let Some(striping) = self.striping else { return self.port(ObjectIndex(0)).set_size(size) };
+        let Some(striping) = self.striping else {
+            return self.backing(ObjectIndex(0)).set_size(size);
+        };
         let can_be = (self.access.write || self.access.append) && size <= FILE_SIZE_MAX;
         if !can_be || self.size_fixed.is_some_and(|fixed| fixed != size) {
             // As ftruncate has it: nothing is touched, nor any record.
@@ -416,9 +418,9 @@ impl Target {
         let last = size.checked_sub(1).map(|last| striping.locate(FileOffset::new(last)).0);
         let others = striping.objects().filter(|object| Some(*object) != last);
         // Also to the size that it has: space that was reserved behind it goes.
-        last.into_iter()
-            .chain(others)
-            .try_for_each(|object| self.port(object).set_size(striping.object_size(object, size)))
+        last.into_iter().chain(others).try_for_each(|object| {
+            self.backing(object).set_size(striping.object_size(object, size))
+        })
     }
 
     /// Makes way for a write up to byte `end`: a record of sizes that it changes goes first.
@@ -454,7 +456,7 @@ impl Target {
         if !space.covers(start, end) {
             // Looked at in one piece with what is around, so that small writes do not each look.
             let (from, to) = (align_down(start, SPACE_LOOK), align_up(end, SPACE_LOOK));
-            for (start, end) in place.port.allocated(from, to) {
+            for (start, end) in place.backing.allocated(from, to) {
                 space.add(start, end);
             }
         }
@@ -468,31 +470,31 @@ impl Target {
 
     /// Bytes that could still be given to an object.
     pub fn free_bytes(&self, object: ObjectIndex) -> Option<u64> {
-        self.port(object).free_bytes()
+        self.backing(object).free_bytes()
     }
 
     /// Locks a byte range against other processes; `false` when it is taken. A striped file's locks
     /// are its first object's.
     pub fn try_lock(&self, start: u64, end: u64) -> Result<bool, Errno> {
-        self.port(ObjectIndex(0)).try_lock(start, end)
+        self.backing(ObjectIndex(0)).try_lock(start, end)
     }
 
     /// Whether a lock of this process that is not diopter's is in the way.
     pub fn is_locked_by_this_process(&self, range: FileRange) -> bool {
-        self.port(ObjectIndex(0)).is_locked_by_this_process(range.start(), range.end())
+        self.backing(ObjectIndex(0)).is_locked_by_this_process(range.start(), range.end())
     }
 
     /// Unlocks what [`Target::try_lock`] locked.
     pub fn unlock(&self, start: u64, end: u64) {
-        self.port(ObjectIndex(0)).unlock(start, end);
+        self.backing(ObjectIndex(0)).unlock(start, end);
     }
 
-    /// The gate in this process: a child of fork must not wait for passes that only its parent can
-    /// leave.
+    /// The inode lock in this process: a child of fork must not wait for locks that only its parent
+    /// can leave.
     #[inline]
-    pub fn gate(&self) -> &Arc<Gate> {
+    pub fn inode_lock(&self) -> &Arc<InodeLock> {
         let generation = usize::try_from(fork::generation()).unwrap_or(0);
-        self.gates[generation % GATES].get_or_init(|| (self.gate_source)())
+        self.inode_locks[generation % INODE_LOCKS].get_or_init(|| (self.gate_source)())
     }
 
     /// What a write of `range` may touch beyond its bytes: whole blocks, and whole pages of the
@@ -530,17 +532,17 @@ impl Target {
     }
 
     /// Whether a write from byte `start` on leaves a hole behind the end of the file, with the end
-    /// within a page. For one that holds a pass. What it finds is noted at the gate, so that writes
-    /// that start before the end need not look.
+    /// within a page. For one that holds the inode lock. What it finds is noted at the inode lock,
+    /// so that writes that start before the end need not look.
     #[cold]
     pub fn leaves_hole_in_page(&self, start: u64) -> bool {
         if self.striping.is_some() || self.size_fixed.is_some() {
-            self.gate().note_end(u64::MAX);
+            self.inode_lock().note_end(u64::MAX);
             return false;
         }
         // An error is met again, and reported, by a write that is alone.
         let Ok(size) = self.size() else { return true };
-        self.gate().note_end(size);
+        self.inode_lock().note_end(size);
         start > size && !is_aligned(size, self.blocks.page)
     }
 
@@ -554,7 +556,7 @@ impl Target {
             return Ok(size);
         }
         let end = align_up(size, self.blocks.page).min(start);
-        self.port(ObjectIndex(0)).write_zeros(size, end)?;
+        self.backing(ObjectIndex(0)).write_zeros(size, end)?;
         Ok(end)
     }
 

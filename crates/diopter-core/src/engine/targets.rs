@@ -102,7 +102,7 @@ mod tests {
         let world = World::new(vec![Disk::new(1 << 20, 512, 512)]);
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, ..Access::default() };
-        Arc::clone(Target::alone(world.port(0), Identity, blocks, access).as_ref())
+        Arc::clone(Target::alone(world.object(0), Identity, blocks, access).as_ref())
     }
 
     #[test]

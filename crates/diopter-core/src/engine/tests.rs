@@ -90,7 +90,7 @@ impl Bench {
         let device = Device { sim, turns: Rc::clone(&turns), breaks_at };
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, write: true, ..Access::default() };
-        let target = Target::alone(world.port(0), Identity, blocks, access);
+        let target = Target::alone(world.object(0), Identity, blocks, access);
         Bench { core: Core::new(slab, Box::new(device), Policies::default()), target, turns }
     }
 

@@ -4,13 +4,13 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Weak;
 
-use crate::gate::Gate;
+use crate::inode_lock::InodeLock;
 use crate::sync::{Arc, Ordering, StaticCounter};
 
 /// An engine that another one of its thread waits for.
 pub trait ThreadEngine {
-    /// Returns true if it has writes to the inode of `gate` that have not ended.
-    fn has_writes_at(&self, gate: &Arc<Gate>) -> bool;
+    /// Returns true if it has writes to the inode of `inode_lock` that have not ended.
+    fn has_writes_at(&self, inode_lock: &Arc<InodeLock>) -> bool;
 
     /// Runs one round without waiting. Returns false if nothing is in flight.
     fn reap(&mut self) -> bool;
@@ -58,13 +58,15 @@ pub fn enlist(engine: Weak<RefCell<dyn ThreadEngine>>) {
 }
 
 /// Returns true if an engine of this thread that is not in use by the caller has writes to the
-/// inode of `gate` that have not ended.
-pub fn others_have_writes_at(gate: &Arc<Gate>) -> bool {
+/// inode of `inode_lock` that have not ended.
+pub fn others_have_writes_at(inode_lock: &Arc<InodeLock>) -> bool {
     OTHERS
         .try_with(|others| {
             let others = others.borrow();
             let mut live = others.iter().filter_map(Weak::upgrade);
-            live.any(|other| other.try_borrow().is_ok_and(|engine| engine.has_writes_at(gate)))
+            live.any(|other| {
+                other.try_borrow().is_ok_and(|engine| engine.has_writes_at(inode_lock))
+            })
         })
         .unwrap_or(false)
 }

@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 
 use diopter_os::{Slab, fork};
 
-use crate::backend::{Checked, Ladder};
+use crate::backend::{Checked, SelectedBackend};
 use crate::engine::core::{Core, SLAB_SHAPE};
 use crate::engine::options::EngineOptions;
 use crate::engine::this_thread::{self, ThreadEngine};
@@ -101,7 +101,7 @@ fn make(generation: u64) -> Own {
     this_thread::set_own(lend_thread_engine);
     let options = OPTIONS.try_with(Cell::get).unwrap_or(EngineOptions::DEFAULT);
     let slab = Slab::new(SLAB_SHAPE);
-    let ladder = Box::new(Ladder::lazy(&slab, DEPTH_MAX, options.backend, options.uring));
+    let ladder = Box::new(SelectedBackend::lazy(&slab, DEPTH_MAX, options.backend, options.uring));
     let backend: Box<dyn crate::backend::Backend> =
         if options.checked { Box::new(Checked::new(ladder, &slab)) } else { ladder };
     Own { core: Box::new(Core::new(slab, backend, options.policies)), generation }

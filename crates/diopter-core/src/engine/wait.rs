@@ -9,7 +9,7 @@ use crate::limits::WAIT_SLICE;
 use crate::policy::WaitPolicy;
 
 /// How long a blocked writer sleeps before it checks the other engines of its thread again.
-pub const GATE_SLICE: Duration = Duration::from_millis(5);
+pub const INODE_LOCK_SLICE: Duration = Duration::from_millis(5);
 
 /// One turn's wait, when up to `left` may pass.
 pub fn turn_wait(policy: WaitPolicy, left: Duration) -> Wait {

@@ -10,7 +10,7 @@ use crate::engine::next::{Next, Phase};
 use crate::engine::pending::Pending;
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
-use crate::gate::Pass;
+use crate::inode_lock::Hold;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES};
 use crate::outcome::DetourReason;
 use crate::policy::{Policies, RoutePolicy, SubmitPolicy};
@@ -87,7 +87,7 @@ fn needs_exclusive(pending: &Pending, target: &Target, window: &Window) -> bool 
 }
 
 fn has_exclusive(pending: &Pending) -> bool {
-    matches!(pending.pass, Some(Pass::Exclusive(_)))
+    matches!(pending.hold, Some(Hold::Exclusive(_)))
 }
 
 /// Returns the window that comes where only `rest` of the request is left.

@@ -38,7 +38,7 @@ impl Slab {
     pub fn prefix_in_segments(&self, span: &Span) -> usize {
         let most = self.0.shape.segments_per_bio as usize;
         self.with_memory(span.memory, |memory| {
-            if memory.rest.is_empty() && span.comb.is_none() {
+            if memory.rest.is_empty() && span.stride.is_none() {
                 return (span.length as usize).min(memory.length.saturating_sub(span.start));
             }
             pieces_of(memory, span).take(most).map(|piece| piece.length).sum()

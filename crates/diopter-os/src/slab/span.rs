@@ -1,7 +1,7 @@
 //! The memory of a bio: its pieces, and the check that it is in bounds.
 
 use crate::memory::{Memory, Piece};
-use crate::op::{Comb, Span};
+use crate::op::{Span, Stride};
 
 /// Returns the non-empty pieces of a span, in order.
 pub(super) fn pieces_of<'a>(
@@ -15,15 +15,18 @@ pub(super) fn pieces_of<'a>(
 /// short.
 #[inline]
 pub(super) fn lies_in(span: &Span, memory: &Memory) -> bool {
-    match span.comb {
+    match span.stride {
         None => fits(span.start, span.length as usize, memory.length),
-        Some(comb) => comb_lies_in(span, comb, memory),
+        Some(stride) => strided_lies_in(span, stride, memory),
     }
 }
 
 #[cold]
-fn comb_lies_in(span: &Span, comb: Comb, memory: &Memory) -> bool {
-    assert!(comb.head > 0 && comb.run >= comb.head && comb.period >= comb.run, "runs in order");
+fn strided_lies_in(span: &Span, stride: Stride, memory: &Memory) -> bool {
+    assert!(
+        stride.head > 0 && stride.run >= stride.head && stride.period >= stride.run,
+        "runs in order"
+    );
     let mut bytes = 0;
     let all_fit = span.runs().all(|(start, length)| {
         bytes += length;

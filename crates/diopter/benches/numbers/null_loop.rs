@@ -43,7 +43,7 @@ impl NullLoop {
         let world = World::new(vec![Disk::new(1 << 30, 512, 512)]);
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, write: true, ..Access::default() };
-        let target = Target::alone(world.port(0), Identity, blocks, access);
+        let target = Target::alone(world.object(0), Identity, blocks, access);
         let idle = (0..DEPTH).map(|_| IoBuf::new(BLOCK).expect("memory")).collect();
         NullLoop { engine, target, idle, done: Vec::with_capacity(DEPTH), patience }
     }

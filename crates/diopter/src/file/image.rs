@@ -6,13 +6,13 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use diopter_core::backend::Port;
+use diopter_core::backend::BackingObject;
 use diopter_core::backend::local::LocalObject;
 use diopter_core::bio::device::DeviceLimits;
 use diopter_core::engine::target::{Access, Blocks, Target};
 use diopter_core::error::{ImageError, ImageErrorKind, SetupError};
 use diopter_core::extent::Extent;
-use diopter_core::inodes::{InodeKey, gate_of};
+use diopter_core::inodes::{InodeKey, inode_lock_of};
 use diopter_core::map::Mapper;
 use diopter_core::sync::{Arc, ForkMutex, StaticMutex, lock_static};
 use diopter_core::units::{FileRange, align_down, align_up, to_u64, to_usize};
@@ -218,13 +218,13 @@ impl Image {
             let (path, remedy) = (Some(self.inner.path.clone()), "open it without strict");
             return Err(SetupError::new(what, path, Errno::EOPNOTSUPP, remedy).into());
         }
-        let port = Arc::new(Inside { object: Arc::clone(object), size: node.size });
+        let backing = Arc::new(Inside { object: Arc::clone(object), size: node.size });
         let (volume, findings) = (Arc::clone(volume), StaticMutex::default());
         let (object, inode) = (Arc::clone(object), node.inode);
         let mapper = Mapped { volume, object, kind: *kind, inode, findings };
         let key = InodeKey::InImage { device: key.0, image: key.1, inode: node.inode };
-        let gate = Box::new(move || gate_of(key));
-        let target = Target::new(vec![port], Box::new(mapper), blocks, *access, gate)
+        let inode_lock = Box::new(move || inode_lock_of(key));
+        let target = Target::new(vec![backing], Box::new(mapper), blocks, *access, inode_lock)
             .with_directness(directness_of(direct))
             .with_size_fixed(Some(node.size))
             .with_device_limits(self.inner.device_limits);
@@ -451,7 +451,7 @@ struct Inside {
     size: u64,
 }
 
-impl Port for Inside {
+impl BackingObject for Inside {
     fn direct(&self) -> &OpenObject {
         self.object.direct()
     }

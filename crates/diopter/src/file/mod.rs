@@ -21,7 +21,7 @@ use std::path::Path;
 
 use diopter_core::backend::Wait;
 use diopter_core::backend::local::LocalObject;
-use diopter_core::bio::lanes::Lanes;
+use diopter_core::bio::object_queues::ObjectQueues;
 use diopter_core::engine::hybrid::HybridCounters;
 use diopter_core::engine::target::Target;
 use diopter_core::engine::wait::Deadline;
@@ -29,7 +29,7 @@ use diopter_core::engine::{
     Core, admit, blocking_order, if_thread_engine, start_on, with_thread_engine,
 };
 use diopter_core::error::{AdmitError, AdmitErrorKind, FailedObject, IoError, IoErrorKind};
-use diopter_core::limits::{GATE_WAIT_MAX, WAIT_SLICE};
+use diopter_core::limits::{INODE_LOCK_WAIT_MAX, WAIT_SLICE};
 use diopter_core::plan::{Plan, PlanQuery};
 use diopter_core::policy::MergePolicy;
 use diopter_core::request::{Refused, Request, RequestOp};
@@ -330,13 +330,13 @@ impl File {
         if self.inner.target.size_fixed().is_some() {
             return Err(IoError::new(Errno::EOPNOTSUPP, range, "allocate").into());
         }
-        let mut lanes = Lanes::default();
-        lanes.fill(&*self.inner.target.mapper, range, MergePolicy::PerObject);
-        for lane in lanes.iter() {
-            let place = self.inner.target.locate(lane.start());
+        let mut queues = ObjectQueues::default();
+        queues.fill(&*self.inner.target.mapper, range, MergePolicy::PerObject);
+        for strided in queues.iter() {
+            let place = self.inner.target.locate(strided.start());
             let (object, start) = place.map_err(|errno| IoError::new(errno, range, "allocate"))?;
             let (object, length) =
-                (self.inner.objects[usize::from(object.0)].file(), lane.length());
+                (self.inner.objects[usize::from(object.0)].file(), strided.length());
             let allocated = space::fallocate_keep_size(object.as_fd(), start, length);
             allocated.map_err(|errno| IoError::new(errno, range, "allocate"))?;
         }
@@ -500,7 +500,7 @@ impl Inner {
 
     fn drain(&self) {
         if_thread_engine(|core| {
-            let deadline = Deadline::after(GATE_WAIT_MAX);
+            let deadline = Deadline::after(INODE_LOCK_WAIT_MAX);
             while core.table.serves(&self.target) && !deadline.left().is_zero() {
                 core.tick_or_pause(Wait::Block(WAIT_SLICE));
             }

@@ -3,11 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use diopter_core::backend::Port;
+use diopter_core::backend::BackingObject;
 use diopter_core::backend::local::LocalObject;
 use diopter_core::engine::target::{Access, Blocks, Directness, Target};
 use diopter_core::error::SetupError;
-use diopter_core::inodes::{InodeKey, gate_of};
+use diopter_core::inodes::{InodeKey, inode_lock_of};
 use diopter_core::map::Identity;
 use diopter_core::policy::RoutePolicy;
 use diopter_core::sync::Arc;
@@ -261,13 +261,13 @@ impl OpenOptions {
         let key = InodeKey::OfFile { device: opened.device, inode };
         let read = self.access.read;
         let object = Arc::new(LocalObject::new(opened.fd, opened.kind, read, self.writes()));
-        let port: Arc<dyn Port> = Arc::clone(&object) as Arc<dyn Port>;
+        let backing: Arc<dyn BackingObject> = Arc::clone(&object) as Arc<dyn BackingObject>;
         let mapper = Box::new(Identity);
-        let gate = Box::new(move || gate_of(key));
-        let target = Target::new(vec![port], mapper, blocks, self.access, gate);
+        let inode_lock = Box::new(move || inode_lock_of(key));
+        let target = Target::new(vec![backing], mapper, blocks, self.access, inode_lock);
         let target = Arc::new(target.with_directness(directness));
-        // The gate is found now, so that opening, not the first write, pays for it.
-        target.gate();
+        // The inode lock is found now, so that opening, not the first write, pays for it.
+        target.inode_lock();
         let objects = Box::new([object]);
         let inner = Inner {
             target,

@@ -5,11 +5,11 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use diopter_core::backend::Port;
+use diopter_core::backend::BackingObject;
 use diopter_core::backend::local::LocalObject;
 use diopter_core::engine::target::{Access, Blocks, Directness, Target};
 use diopter_core::error::SetupError;
-use diopter_core::inodes::{InodeKey, gate_of};
+use diopter_core::inodes::{InodeKey, inode_lock_of};
 use diopter_core::map::Striped;
 use diopter_core::stripe::Striping;
 use diopter_core::sync::{Arc, ForkMutex};
@@ -216,7 +216,7 @@ impl File {
         let access = Access { read: true, write: true, ..Access::default() };
         let (target, objects, facts) = put_together(manifest, objects, access);
         let target = Arc::new(target);
-        target.gate();
+        target.inode_lock();
         File { inner: Arc::new(Inner { target, objects, layout: None, facts, _given: None }) }
     }
 }
@@ -294,7 +294,7 @@ fn assemble(
         }
     };
     let target = Arc::new(target);
-    target.gate();
+    target.inode_lock();
     let layout = Some(SharedLayout { manifest, layout, file });
     File { inner: Arc::new(Inner { target, objects, layout, facts, _given: None }) }
 }
@@ -322,10 +322,11 @@ fn put_together(
             Arc::new(LocalObject::new(opened.fd, opened.kind, access.read, writes))
         })
         .collect();
-    let ports = objects.iter().map(|object| Arc::clone(object) as Arc<dyn Port>).collect();
+    let backings =
+        objects.iter().map(|object| Arc::clone(object) as Arc<dyn BackingObject>).collect();
     let key = InodeKey::OfLayout(manifest.uuid().as_u128());
-    let gate = Box::new(move || gate_of(key));
-    let target = Target::new(ports, Box::new(Striped(striping)), blocks, access, gate)
+    let inode_lock = Box::new(move || inode_lock_of(key));
+    let target = Target::new(backings, Box::new(Striped(striping)), blocks, access, inode_lock)
         .with_directness(directness_of(direct))
         .with_size_fixed(manifest.size());
     (target, objects, Facts { alignment, atomic_write: None, direct })

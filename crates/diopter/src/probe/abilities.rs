@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 
 use diopter_os::Errno;
 
-use diopter_core::backend::trial;
-use diopter_core::backend::trial::Choice;
+use diopter_core::backend::probe;
+use diopter_core::backend::probe::Choice;
 
 /// A backend or an option, and the result of its test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,8 @@ impl Ability {
 /// Tests the backends, in the order of `auto`.
 pub(super) fn backends() -> Vec<Ability> {
     vec![
-        Ability::of("uring", trial::probe_uring()),
-        Ability::of("aio", trial::probe_aio()),
+        Ability::of("uring", probe::probe_uring()),
+        Ability::of("aio", probe::probe_aio()),
         Ability::of("threads", Ok(())),
     ]
 }
@@ -36,11 +36,11 @@ pub(super) fn backends() -> Vec<Ability> {
 /// interrupt, and it writes back the cached pages of the file's first bytes, which a probe must not
 /// do without need.
 pub(super) fn uring_options(file: Option<BorrowedFd<'_>>, polls: Option<bool>) -> Vec<Ability> {
-    let sqpoll = Ability::of("sqpoll", trial::probe_sqpoll());
+    let sqpoll = Ability::of("sqpoll", probe::probe_sqpoll());
     let iopoll = file.map(|file| {
         let tried = match polls {
             Some(false) => Err(Choice { step: "the device's queue", errno: Errno::EOPNOTSUPP }),
-            Some(true) | None => trial::probe_iopoll(file),
+            Some(true) | None => probe::probe_iopoll(file),
         };
         Ability::of("iopoll", tried)
     });

@@ -40,7 +40,7 @@ fn bench(size: u64, faults: Faults, seed: u64) -> Bench {
     let engine = Engine::on_backend(slab, backend, Policies::default());
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };
-    let target = Target::alone(world.port(0), Identity, blocks, access);
+    let target = Target::alone(world.object(0), Identity, blocks, access);
     Bench { world, engine, target }
 }
 

@@ -91,7 +91,7 @@ impl Plan {
         let backend = Box::new(Checked::new(sim, &slab));
         let engine = Engine::on_backend(slab, backend, self.policies);
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
-        let target = Target::alone(world.port(0), Boxed(self.mapper), blocks, self.access);
+        let target = Target::alone(world.object(0), Boxed(self.mapper), blocks, self.access);
         Bench { world, engine, target }
     }
 }
@@ -479,7 +479,7 @@ fn what_is_queued_goes_out_before_metadata_is_read_and_is_not_waited_for() {
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };
     let mapper = Noted(story(), Arc::clone(&log));
-    let target = Target::alone(world.port(0), mapper, blocks, access);
+    let target = Target::alone(world.object(0), mapper, blocks, access);
     engine.start(&target, Request::write(0, memory(52 << 10, 7))).expect("admitted");
     let finished = engine.wait(LONG).expect("the backend is there").expect("it finishes");
     assert_eq!(finished.result.map(|moved| moved.get()), Ok(52 << 10));
@@ -509,7 +509,7 @@ fn what_the_kernel_gave_up_unasked_is_tried_again() {
     let engine = Engine::on_backend(slab, Box::new(device), Policies::default());
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };
-    let target = Target::alone(world.port(0), Identity, blocks, access);
+    let target = Target::alone(world.object(0), Identity, blocks, access);
     let write = Request::write(0, memory(4096, 7));
     for request in [write, Request::sync_data(), Request::read(0, memory(4096, 0))] {
         let op = request.op;

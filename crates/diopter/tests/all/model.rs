@@ -15,7 +15,7 @@ use diopter::{
     RequestId, RequestOp, RwFlags,
 };
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter_core::backend::{Checked, Port};
+use diopter_core::backend::{BackingObject, Checked};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
@@ -162,15 +162,15 @@ impl Run {
         let striping = shape.striping(&mut prng, bytes);
         let world = World::new(disks(striping, block, &content));
         let target = match striping {
-            None => Target::alone(world.port(0), mapper, blocks, access),
+            None => Target::alone(world.object(0), mapper, blocks, access),
             Some(striping) => {
                 let count = u32::try_from(striping.object_count()).expect("small");
                 config.faulty = Some(u32::try_from(prng.below(u64::from(count))).expect("small"));
                 if prng.one_in(3) {
                     policies.merge = MergePolicy::PerStripe;
                 }
-                let port = |number| Arc::new(world.port(number)) as Arc<dyn Port>;
-                Target::striped((0..count).map(port).collect(), striping, blocks, access)
+                let backing = |number| Arc::new(world.object(number)) as Arc<dyn BackingObject>;
+                Target::striped((0..count).map(backing).collect(), striping, blocks, access)
             }
         };
         let slab = Engine::slab();

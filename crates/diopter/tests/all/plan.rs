@@ -13,7 +13,7 @@ use diopter_core::bio::plan::to_text;
 use diopter_core::bio::{Draft, EndedBy};
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
 use diopter_core::map::{Identity, Mapper, Table};
-use diopter_core::stripe::Runs;
+use diopter_core::stripe::StridedRange;
 use diopter_core::units::ObjectOffset;
 use proptest::prelude::*;
 
@@ -52,12 +52,12 @@ fn drafts(mapper: &dyn Mapper, range: FileRange, bytes_max: u64, fits: u64) -> V
 fn drafts_within(
     builder: &Builder<'_>,
     range: FileRange,
-    fits: impl Fn(&Runs) -> Fit,
+    fits: impl Fn(&StridedRange) -> Fit,
 ) -> Vec<Draft> {
     let (mut at, mut drafts) = (range.start(), Vec::new());
     while at < range.end() {
-        let lane = Runs::one(FileRange::new(at, range.end()));
-        let piece = builder.next(lane, &fits);
+        let strided = StridedRange::one(FileRange::new(at, range.end()));
+        let piece = builder.next(strided, &fits);
         at = match piece.expect("nothing is read") {
             Piece::Zeros(hole) | Piece::Refused(hole, _) => hole.end(),
             Piece::Bio(draft) => {

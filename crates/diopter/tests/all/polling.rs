@@ -69,8 +69,8 @@ fn with_iopoll_direct_parts_are_polled_for_or_refused_and_the_others_are_served(
     let direct = there_and_back(&engine, &file, 0, 65536);
     let path = dir.path().join("data");
     let opened = diopter_os::file::open(&path, &diopter_os::file::OpenOptions::default());
-    let probed = diopter_core::backend::trial::probe_iopoll(opened.unwrap().fd.as_fd());
-    assert_eq!(direct, probed.map_err(|refused| refused.errno), "as the trial says");
+    let probed = diopter_core::backend::probe::probe_iopoll(opened.unwrap().fd.as_fd());
+    assert_eq!(direct, probed.map_err(|refused| refused.errno), "as the probe says");
     // A write past the end goes through the page cache.
     engine.start(&file, Request::write(100_000, IoBuf::new(5).unwrap())).unwrap();
     let done = engine.wait(LONG).unwrap().expect("one is in flight");

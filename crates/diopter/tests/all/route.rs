@@ -10,7 +10,7 @@ use diopter::engine::{HybridCounters, PlanQuery, RoutePolicy};
 use diopter::layouts::StripedFile;
 use diopter::{EngineOptions, File, IoBuf, OpenOptions, Policies, Request, use_for_this_thread};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter_core::backend::{Checked, Port};
+use diopter_core::backend::{BackingObject, Checked};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
@@ -56,14 +56,15 @@ fn bench(policy: RoutePolicy, own: Option<RoutePolicy>, objects: u32) -> Bench {
     let engine = Engine::on_backend(slab, backend, policies);
     let access = Access { read: true, write: true, route: own, ..Access::default() };
     let target = if objects == 1 {
-        Target::alone(world.port(0), Identity, BLOCKS, access)
+        Target::alone(world.object(0), Identity, BLOCKS, access)
     } else {
         let striping = Striping::new(MIB, size(u64::from(objects))).unwrap();
-        let ports = (0..objects).map(|number| {
-            let port: std::sync::Arc<dyn Port> = std::sync::Arc::new(world.port(number));
-            port
+        let backings = (0..objects).map(|number| {
+            let backing: std::sync::Arc<dyn BackingObject> =
+                std::sync::Arc::new(world.object(number));
+            backing
         });
-        Target::striped(ports.collect(), striping, BLOCKS, access)
+        Target::striped(backings.collect(), striping, BLOCKS, access)
     };
     Bench { engine, target }
 }

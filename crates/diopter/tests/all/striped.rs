@@ -9,8 +9,8 @@ use diopter::engine::{DepthPolicy, MergePolicy, SubmitPolicy};
 use diopter::{
     AdmitErrorKind, Errno, FileRange, FinishedRequest, Policies, Preset, RangeState, Request,
 };
-use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, SimPort, World};
-use diopter_core::backend::{Checked, Port};
+use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, SimObject, World};
+use diopter_core::backend::{BackingObject, Checked};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::stripe::Striping;
@@ -75,9 +75,9 @@ impl Plan {
         let count = self.capacities.len();
         let striping = Striping::new(self.stripe_size, count).expect("a striping");
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
-        let ports = (0..u32::try_from(count).expect("few"))
-            .map(|number| Arc::new(world.port(number)) as Arc<dyn Port>);
-        let target = Target::striped(ports.collect(), striping, blocks, self.access);
+        let backings = (0..u32::try_from(count).expect("few"))
+            .map(|number| Arc::new(world.object(number)) as Arc<dyn BackingObject>);
+        let target = Target::striped(backings.collect(), striping, blocks, self.access);
         Bench { world, striping, engine, target }
     }
 }
@@ -332,9 +332,9 @@ fn strict_refuses_an_unaligned_tail_of_a_striped_file_too() {
 }
 
 /// An object whose file system reports nothing of its space.
-struct Mute(SimPort);
+struct Mute(SimObject);
 
-impl Port for Mute {
+impl BackingObject for Mute {
     fn direct(&self) -> &OpenObject {
         self.0.direct()
     }
@@ -375,11 +375,12 @@ fn where_nothing_can_be_asked_a_first_write_goes_one_by_one_and_the_next_side_by
         }
     });
     let engine = Engine::on_backend(slab, Box::new(backend), Policies::default());
-    let ports = (0..4).map(|number| Arc::new(Mute(world.port(number))) as Arc<dyn Port>);
+    let backings =
+        (0..4).map(|number| Arc::new(Mute(world.object(number))) as Arc<dyn BackingObject>);
     let striping = Striping::new(MIB, 4).expect("a striping");
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };
-    let target = Target::striped(ports.collect(), striping, blocks, access);
+    let target = Target::striped(backings.collect(), striping, blocks, access);
     for expected in [8_000_000, 2_000_000, 2_000_000] {
         engine.start(&target, Request::write(0, memory(8 * MIB, 1))).expect("admitted");
         let finished = engine.wait(LONG).expect("the backend is there").expect("it finishes");

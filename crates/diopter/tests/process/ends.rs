@@ -51,7 +51,7 @@ fn an_engine_dropped_with_writes_in_flight_leaves_none_behind() {
         // The write that follows is the last: no write of the engine's comes after it.
         let last = memory(round + 1000, MIB);
         for offset in OFFSETS {
-            file.write_all_at(&last, offset).expect("the gate is free");
+            file.write_all_at(&last, offset).expect("the inode lock is free");
         }
         file.sync_data().expect("a flush");
         let now = content(&dir);

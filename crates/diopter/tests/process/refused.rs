@@ -125,7 +125,7 @@ impl Drop for Disabled {
 #[test]
 fn with_the_sysctl_at_2_aio_serves_and_it_is_told_why() {
     // It changes the whole machine: of this binary nothing else runs meanwhile, and under xtask,
-    // which runs one lane at a time, nothing else of the others.
+    // which runs one queue at a time, nothing else of the others.
     if !is_root() || std::env::var_os("DIOPTER_HAVE").is_none() {
         return skip(Capability::Sysctl, "only as root, and only under `cargo xtask ci process`");
     }
@@ -180,7 +180,7 @@ fn a_ring_that_is_forbidden_while_in_use_is_lost_and_the_next_calls_do_without()
 #[test]
 fn where_io_uring_has_no_time_limit_another_serves_and_the_remedy_is_a_newer_kernel() {
     let name = "where_io_uring_has_no_time_limit_another_serves_and_the_remedy_is_a_newer_kernel";
-    // In its own process the first trial is the one under test.
+    // In its own process the first probe is the one under test.
     if !is_own_process() && !env::has_uring() {
         return;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use diopter::engine::{DepthPolicy, UringOptions};
 use diopter::images::Image;
 use diopter::{File, FinishedRequest, IoBuf, OpenOptions, Policies, Request};
-use diopter_core::backend::{Backend, BackendKind, Ladder};
+use diopter_core::backend::{Backend, BackendKind, SelectedBackend};
 use diopter_core::completion::CompletionPlace;
 use diopter_core::engine::Engine;
 use diopter_core::prng::Prng;
@@ -77,13 +77,14 @@ impl Worker {
         let job = &order.job;
         let bios = Rc::new(Cell::new(0));
         let slab = Engine::slab();
-        let ladder = Ladder::set_up(&slab, limits::DEPTH_MAX, backend, UringOptions::DEFAULT)
-            .map_err(|error| error.to_string())?;
-        let name = ladder.capabilities().name.to_owned();
-        let features = ladder.features().into_iter();
+        let selected =
+            SelectedBackend::set_up(&slab, limits::DEPTH_MAX, backend, UringOptions::DEFAULT)
+                .map_err(|error| error.to_string())?;
+        let name = selected.capabilities().name.to_owned();
+        let features = selected.features().into_iter();
         let flags = features.filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned());
         let choice = (name, flags.collect());
-        let counted = Counted::new(Box::new(ladder), Rc::clone(&bios));
+        let counted = Counted::new(Box::new(selected), Rc::clone(&bios));
         // The job sets the number of requests in flight; the engine needs no reserve.
         let policies = Policies { depth: DepthPolicy::Fixed(limits::DEPTH_MAX), ..policies };
         let engine = Engine::on_backend(slab, Box::new(counted), policies);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use diopter_os::{Errno, ObjectHandle, OpenObject};
 
-use crate::backend::{BlockFacts, Port};
+use crate::backend::{BackingObject, BlockFacts};
 use crate::prng::Prng;
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::units::{align_down, align_up, to_u64, to_usize};
@@ -192,9 +192,9 @@ impl World {
 
     /// Returns the backing object of one disk.
     #[must_use]
-    pub fn port(&self, number: u32) -> SimPort {
+    pub fn object(&self, number: u32) -> SimObject {
         let [direct, buffered] = [2 * number, 2 * number + 1].map(OpenObject::simulated);
-        SimPort { world: self.clone(), number, direct, buffered }
+        SimObject { world: self.clone(), number, direct, buffered }
     }
 
     pub(super) fn disks(&self) -> MutexGuard<'_, Vec<Disk>> {
@@ -204,7 +204,7 @@ impl World {
 
 /// A simulated file as the engine sees it: handle `2 n` is direct, `2 n + 1` goes through a page
 /// cache.
-pub struct SimPort {
+pub struct SimObject {
     world: World,
     number: u32,
     direct: OpenObject,
@@ -217,7 +217,7 @@ pub(super) fn resolve(handle: ObjectHandle) -> Option<(usize, bool)> {
     Some(((raw / 2) as usize, raw % 2 == 1))
 }
 
-impl Port for SimPort {
+impl BackingObject for SimObject {
     fn direct(&self) -> &OpenObject {
         &self.direct
     }

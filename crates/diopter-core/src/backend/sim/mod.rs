@@ -19,7 +19,7 @@ use crate::error::BackendError;
 use crate::prng::Prng;
 use crate::units::{align_down, is_aligned, to_u64, to_usize};
 
-pub use disk::{Disk, SimPort, World};
+pub use disk::{Disk, SimObject, World};
 pub use fault::Faults;
 use fault::{Answer, Fate};
 pub use null::Null;

@@ -9,7 +9,7 @@ use crate::engine::next::{Next, Phase};
 use crate::engine::pending::{BioEnd, Pending};
 use crate::engine::report::report_parts;
 use crate::engine::target::Target;
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::units::{FileRange, to_usize};
 
 /// Returns the partial blocks at the window's edges.
@@ -35,7 +35,7 @@ pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut 
     for edge in [first, second].into_iter().flatten() {
         if edge.start() >= pending.lock.size {
             // Nothing there yet.
-            pending.window.ends.push(BioEnd { runs: Runs::one(edge), result: Ok(0) });
+            pending.window.ends.push(BioEnd { runs: StridedRange::one(edge), result: Ok(0) });
             continue;
         }
         let extent = match target.mapper.map(edge) {
@@ -55,10 +55,10 @@ pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut 
             op: Op::Read,
             object: target.direct(object),
             offset,
-            span: Some(mapping.span_of(&Runs::one(edge))),
+            span: Some(mapping.span_of(&StridedRange::one(edge))),
             flags: RwFlags::NONE,
         };
-        flight.add(place, pending, spec, Runs::one(edge));
+        flight.add(place, pending, spec, StridedRange::one(edge));
     }
     true
 }

@@ -34,7 +34,7 @@ pub fn open(pending: &mut Pending, target: &Target) -> Option<Next> {
         pending.window.range = FileRange::new(pending.range.start(), end);
     }
     let range = pending.window.range;
-    pending.window.lanes.fill(&*target.mapper, range, MergePolicy::PerObject);
+    pending.window.queues.fill(&*target.mapper, range, MergePolicy::PerObject);
     None
 }
 
@@ -42,18 +42,18 @@ pub fn open(pending: &mut Pending, target: &Target) -> Option<Next> {
 pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
     let is_all = pending.write_flags(target).has(RwFlags::SYNC);
     let op = if is_all { Op::SyncAll } else { Op::SyncData };
-    while let Some(lane) = pending.window.lanes.front() {
+    while let Some(strided) = pending.window.queues.front() {
         if flight.slab.vacancies() == 0 {
             return false;
         }
-        pending.window.lanes.advance(lane.length());
-        match target.locate(lane.start()) {
+        pending.window.queues.advance(strided.length());
+        match target.locate(strided.start()) {
             Ok((object, _)) => {
                 let object = target.direct(object);
                 let spec = BioSpec { op, object, offset: 0, span: None, flags: RwFlags::NONE };
-                flight.add(place, pending, spec, lane);
+                flight.add(place, pending, spec, strided);
             }
-            Err(errno) => pending.window.ends.push(BioEnd { runs: lane, result: Err(errno) }),
+            Err(errno) => pending.window.ends.push(BioEnd { runs: strided, result: Err(errno) }),
         }
     }
     true

@@ -9,42 +9,44 @@ use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::engine::window;
 use crate::policy::MergePolicy;
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 
 /// Opens the phase, unless the window cannot run out of space halfway: its bios go to one object,
 /// or there is space for all of it.
 pub fn open(pending: &mut Pending, target: &Target) -> Option<Next> {
     let span = pending.window.span;
-    let lanes = &mut pending.window.lanes;
-    lanes.fill(&*target.mapper, span, MergePolicy::PerObject);
-    let has_space = |lane: Runs| {
-        let place = target.locate(lane.start());
-        place.is_ok_and(|(object, start)| target.has_space(object, (start, start + lane.length())))
+    let queues = &mut pending.window.queues;
+    queues.fill(&*target.mapper, span, MergePolicy::PerObject);
+    let has_space = |strided: StridedRange| {
+        let place = target.locate(strided.start());
+        place.is_ok_and(|(object, start)| {
+            target.has_space(object, (start, start + strided.length()))
+        })
     };
-    let needs_none = lanes.len() <= 1 || lanes.iter().all(has_space);
+    let needs_none = queues.len() <= 1 || queues.iter().all(has_space);
     needs_none.then(|| window::transfer(pending, target))
 }
 
 /// Builds one allocation for each object; false when there is no room for all.
 pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
-    let mut lanes = std::mem::take(&mut pending.window.lanes);
-    while let Some(lane) = lanes.front() {
+    let mut queues = std::mem::take(&mut pending.window.queues);
+    while let Some(strided) = queues.front() {
         if flight.slab.vacancies() == 0 {
             break;
         }
-        let Ok((object, offset)) = target.locate(lane.start()) else { break };
+        let Ok((object, offset)) = target.locate(strided.start()) else { break };
         let spec = BioSpec {
-            op: Op::Allocate(lane.length()),
+            op: Op::Allocate(strided.length()),
             object: target.direct(object),
             offset,
             span: None,
             flags: RwFlags::NONE,
         };
-        flight.add(place, pending, spec, lane);
-        lanes.advance(lane.length());
+        flight.add(place, pending, spec, strided);
+        queues.advance(strided.length());
     }
-    pending.window.lanes = lanes;
-    pending.window.lanes.is_empty()
+    pending.window.queues = queues;
+    pending.window.queues.is_empty()
 }
 
 /// The objects were asked for space. A file system that cannot allocate says at least how much is

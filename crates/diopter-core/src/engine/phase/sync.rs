@@ -8,7 +8,7 @@ use crate::engine::next::{Next, Phase};
 use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::request::RequestOp;
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::units::FileRange;
 
 /// Opens the phase, unless the sync was cancelled or an earlier flush of the file has failed.
@@ -26,7 +26,7 @@ pub fn open(pending: &mut Pending, target: &Target) -> Option<Next> {
 /// Builds one flush for each descriptor behind the file; false when there is no room for all.
 pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut Flight) -> bool {
     let op = if pending.op == RequestOp::SyncAll { Op::SyncAll } else { Op::SyncData };
-    let whole = Runs::one(FileRange::new(0, 0));
+    let whole = StridedRange::one(FileRange::new(0, 0));
     for object in target.flush_handles().skip(pending.window.syncs_built) {
         if flight.slab.vacancies() == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! The bytes of a window: its bios are built lane by lane, and closing it finds out how far they
+//! The bytes of a window: its bios are built queue by queue, and closing it finds out how far they
 //! came. The only reader of `BoundaryPolicy`, `MergePolicy` and `ShortPolicy` in the engine.
 
 use diopter_os::{BioDraft, BioSpec, Errno, Op, OpenObject, RwFlags, Slab, Span};
@@ -17,7 +17,7 @@ use crate::extent::ObjectIndex;
 use crate::limits::{BIO_BYTES_MAX, COPY_BYTES_INLINE_MAX};
 use crate::outcome::{RangeOutcome, RangeState};
 use crate::policy::{BoundaryPolicy, CompletionPolicy, MergePolicy, Policies, ShortPolicy};
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::units::{FileRange, align_up, is_aligned, to_u32, to_u64, to_usize};
 
 /// Flags that make a write durable.
@@ -31,7 +31,7 @@ pub fn open(
     policies: &Policies,
 ) -> Option<Next> {
     let merge = if pending.window.is_serial { MergePolicy::PerStripe } else { policies.merge };
-    pending.window.lanes.fill(&*target.mapper, pending.window.span, merge);
+    pending.window.queues.fill(&*target.mapper, pending.window.span, merge);
     let mapping = BufferMapping::of(pending);
     let start = mapping.place_of(pending.window.span.start());
     let bits = flight.slab.alignment(mapping.memory, start, to_usize(pending.window.span.length()));
@@ -58,7 +58,7 @@ pub fn build(
     let is_each = window::waits_for_each(policies) || pending.window.is_serial;
     let share = share_of(target, policies, flight, pending.window.span.length());
     let mut full = 0;
-    while let Some(lane) = pending.window.lanes.front() {
+    while let Some(strided) = pending.window.queues.front() {
         if pending.is_write()
             && pending.window.is_serial
             && !pending.window.ends.iter().all(BioEnd::is_whole)
@@ -69,20 +69,21 @@ pub fn build(
         if (is_each && pending.outstanding > 0) || flight.slab.vacancies() == 0 {
             return Built::InPart;
         }
-        if share.is_some_and(|share| is_at_its_share(pending, target, flight, (lane, share))) {
+        if share.is_some_and(|share| is_at_its_share(pending, target, flight, (strided, share))) {
             full += 1;
-            if full >= pending.window.lanes.len() {
+            if full >= pending.window.queues.len() {
                 flight.bulk.note_share();
                 return Built::InPart;
             }
-            pending.window.lanes.pass();
+            pending.window.queues.pass();
             continue;
         }
         full = 0;
         let segments = &builder.limits.device.segments;
-        let fits =
-            |runs: &Runs| Fit::of(flight.slab.prefix_within(&mapping.span_of(runs), segments));
-        let draft = match pending.window.pieces.next(&builder, lane, fits) {
+        let fits = |runs: &StridedRange| {
+            Fit::of(flight.slab.prefix_within(&mapping.span_of(runs), segments))
+        };
+        let draft = match pending.window.pieces.next(&builder, strided, fits) {
             Ok(Piece::Bio(draft)) => draft,
             Ok(Piece::Zeros(hole)) => {
                 read_zeros(pending, flight, &mapping, hole);
@@ -92,13 +93,13 @@ pub fn build(
                 pending.fail_as(state.refusal(), Errno::EOPNOTSUPP, range);
                 return Built::All;
             }
-            Err(errno) => return fail(pending, errno, lane.first()),
+            Err(errno) => return fail(pending, errno, strided.first()),
         };
         let object = match object_of(pending, target, draft.object) {
             Ok(object) => object,
             Err(errno) => return fail(pending, errno, pending.window.range),
         };
-        pending.window.lanes.advance(draft.runs.length());
+        pending.window.queues.advance(draft.runs.length());
         let (runs, past) = stop_at_end(pending, target, draft.runs);
         pending.window.ends.extend(past.map(|runs| BioEnd { runs, result: Ok(0) }));
         if !runs.is_empty() {
@@ -107,7 +108,7 @@ pub fn build(
             flight.add_to(place, pending, BioSpec { object, ..spec }, (runs, share.is_some()));
         }
         let is_boundary = draft.ended_by == EndedBy::Boundary || pending.window.pieces.is_replay();
-        if is_boundary && !pending.window.lanes.is_empty() {
+        if is_boundary && !pending.window.queues.is_empty() {
             return Built::ToBoundary;
         }
     }
@@ -125,16 +126,16 @@ pub fn builder_of<'t>(pending: &Pending, target: &'t Target, flight: &Flight) ->
     Builder { mapper: &*target.mapper, limits, writes: pending.is_write() }
 }
 
-/// Whether the object at the front of a lane has all the bios that it may have.
+/// Whether the object at the front of a queue has all the bios that it may have.
 fn is_at_its_share(
     pending: &Pending,
     target: &Target,
     flight: &Flight,
-    (lane, share): (Runs, u32),
+    (strided, share): (StridedRange, u32),
 ) -> bool {
     // What can't be told is met again when the bio is built.
     target
-        .locate(lane.start())
+        .locate(strided.start())
         .and_then(|(object, _)| object_of(pending, target, object))
         .is_ok_and(|object| flight.share_of(object.handle()) >= share)
 }
@@ -148,7 +149,7 @@ fn fail(pending: &mut Pending, errno: Errno, range: FileRange) -> Built {
 /// Notes a bio that is about to be built: if it is not all that is left of a durable write, a flush
 /// is owed from here on.
 #[inline]
-fn owe_flush_if_partial(pending: &mut Pending, target: &Target, runs: &Runs) {
+fn owe_flush_if_partial(pending: &mut Pending, target: &Target, runs: &StridedRange) {
     let flags = pending.write_flags(target);
     let is_owed = pending.durability == Durability::OwesFlush;
     if !pending.is_write() || flags == RwFlags::NONE || is_owed {
@@ -162,7 +163,11 @@ fn owe_flush_if_partial(pending: &mut Pending, target: &Target, runs: &Runs) {
 }
 
 /// A read that stops at the ends of objects: what of the runs is read, and what is past the end.
-fn stop_at_end(pending: &Pending, target: &Target, runs: Runs) -> (Runs, Option<Runs>) {
+fn stop_at_end(
+    pending: &Pending,
+    target: &Target,
+    runs: StridedRange,
+) -> (StridedRange, Option<StridedRange>) {
     if !pending.window.stops_at_ends {
         return (runs, None);
     }
@@ -211,10 +216,10 @@ fn read_zeros(pending: &mut Pending, flight: &Flight, mapping: &BufferMapping, h
         let to = hole.end().min(from + u64::from(BIO_BYTES_MAX));
         let range = FileRange::new(from, to);
         let result = Ok(to_u32(range.length()));
-        pending.window.ends.push(BioEnd { runs: Runs::one(range), result });
+        pending.window.ends.push(BioEnd { runs: StridedRange::one(range), result });
         from = to;
     }
-    pending.window.lanes.advance(hole.length());
+    pending.window.queues.advance(hole.length());
 }
 
 /// Closes the phase once all its bios are back: the request goes to its next window, or ends.
@@ -385,7 +390,7 @@ fn end_of_moved(pending: &Pending, target: &Target, slab: &Slab) -> Result<Moved
 }
 
 /// Zeros over what of the runs lies before the end of the file.
-fn fill_hole(pending: &Pending, slab: &Slab, runs: Runs, size: u64) {
+fn fill_hole(pending: &Pending, slab: &Slab, runs: StridedRange, size: u64) {
     let mapping = BufferMapping::of(pending);
     for run in runs.ranges() {
         let length = run.end().min(size).saturating_sub(run.start());
@@ -395,13 +400,13 @@ fn fill_hole(pending: &Pending, slab: &Slab, runs: Runs, size: u64) {
 
 /// Nobody could tell whether there was space. There was: the same bytes need none the next time.
 pub fn note_written(pending: &mut Pending, target: &Target) {
-    pending.window.lanes.fill(&*target.mapper, pending.window.span, MergePolicy::PerObject);
-    for lane in pending.window.lanes.iter() {
-        if let Ok((object, start)) = target.locate(lane.start()) {
-            target.note_space(object, (start, start + lane.length()));
+    pending.window.queues.fill(&*target.mapper, pending.window.span, MergePolicy::PerObject);
+    for strided in pending.window.queues.iter() {
+        if let Ok((object, start)) = target.locate(strided.start()) {
+            target.note_space(object, (start, start + strided.length()));
         }
     }
-    pending.window.lanes.clear();
+    pending.window.queues.clear();
 }
 
 /// A write to several objects that ran out of space is short, when what was written has no gap:

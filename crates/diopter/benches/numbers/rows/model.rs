@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use diopter::engine::{MergePolicy, SubmitPolicy};
 use diopter::{FileRange, IoBuf, Policies, Request};
-use diopter_core::backend::Port;
+use diopter_core::backend::BackingObject;
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use diopter_core::bio::builder::{BioLimits, Builder, Fit, Piece};
 use diopter_core::engine::Engine;
@@ -13,7 +13,7 @@ use diopter_core::engine::target::{Access, Blocks, Target};
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
 use diopter_core::map::Table;
 use diopter_core::prng::Prng;
-use diopter_core::stripe::{Runs, Striping};
+use diopter_core::stripe::{StridedRange, Striping};
 use diopter_core::units::ObjectOffset;
 
 use crate::result::{Finding, Measured};
@@ -52,9 +52,10 @@ fn nanos_of_64_mib(submit: SubmitPolicy) -> Result<u64, String> {
     let engine = Engine::on_backend(slab, sim, policies);
     let striping = Striping::new(MIB, OBJECTS).ok_or("no striping")?;
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
-    let ports = [0, 1, 2, 3].map(|number| Arc::new(world.port(number)) as Arc<dyn Port>);
+    let backings =
+        [0, 1, 2, 3].map(|number| Arc::new(world.object(number)) as Arc<dyn BackingObject>);
     let access = Access { read: true, write: true, ..Access::default() };
-    let target = Target::striped(ports.into(), striping, blocks, access);
+    let target = Target::striped(backings.into(), striping, blocks, access);
     let mut nanos = 0;
     // The first write makes the space.
     for _ in 0..2 {
@@ -119,8 +120,8 @@ fn made_of(table: &Table, range: FileRange, blocks_max: u64) -> Result<u64, Stri
     let builder = Builder { mapper: table, limits, writes: false };
     let (mut at, mut bios) = (range.start(), 0);
     while at < range.end() {
-        let lane = Runs::one(FileRange::new(at, range.end()));
-        let piece = builder.next(lane, |runs| Fit::in_segments(runs.length()));
+        let strided = StridedRange::one(FileRange::new(at, range.end()));
+        let piece = builder.next(strided, |runs| Fit::in_segments(runs.length()));
         at = match piece.map_err(|error| format!("{error:?}"))? {
             Piece::Zeros(hole) | Piece::Refused(hole, _) => hole.end(),
             Piece::Bio(draft) => {

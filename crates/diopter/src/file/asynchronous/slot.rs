@@ -370,7 +370,7 @@ mod tests {
         let world = World::new(vec![Disk::new(4096, 512, 512)]);
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, ..Access::default() };
-        let target = Target::alone(world.port(0), Identity, blocks, access);
+        let target = Target::alone(world.object(0), Identity, blocks, access);
         let request = Request::read(0, IoBuf::empty());
         Slot::queued(request, Arc::clone(target.as_ref()), Waker::noop().clone())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use diopter::engine::{CompletionPolicy, CompletionReason};
 use diopter::{Completion, FileRange, FinishedRequest, Policies, Request, RwFlags};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter_core::backend::{Checked, Port};
+use diopter_core::backend::{BackingObject, Checked};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
@@ -84,12 +84,12 @@ impl Bench {
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, write: true, durability, ..Access::default() };
         let target = match shape {
-            Shape::ByMebibyte => Target::alone(world.port(0), by_mebibyte(64), blocks, access),
+            Shape::ByMebibyte => Target::alone(world.object(0), by_mebibyte(64), blocks, access),
             Shape::Striped(_) => {
                 let count = usize::try_from(objects).expect("few");
                 let striping = Striping::new(MIB, count).expect("a striping");
-                let port = |number| Arc::new(world.port(number)) as Arc<dyn Port>;
-                Target::striped((0..objects).map(port).collect(), striping, blocks, access)
+                let backing = |number| Arc::new(world.object(number)) as Arc<dyn BackingObject>;
+                Target::striped((0..objects).map(backing).collect(), striping, blocks, access)
             }
         };
         Bench { world, engine, target }

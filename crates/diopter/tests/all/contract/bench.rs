@@ -7,7 +7,7 @@ use diopter_core::backend::sim::{Disk, Faults, Null, Sim, SimConfig, World};
 use diopter_core::backend::threads::Threads;
 use diopter_core::backend::uring::Uring;
 use diopter_core::backend::{
-    Backend, BackendKind, Checked, Completions, Ladder, UringOptions, Wait,
+    Backend, BackendKind, Checked, Completions, SelectedBackend, UringOptions, Wait,
 };
 use diopter_core::prng::Prng;
 use diopter_os::{
@@ -252,7 +252,8 @@ impl Bench {
 }
 
 fn backend(kind: Kind, slab: &Slab, object: &Object) -> Box<dyn Backend> {
-    let ladder = |kind| Box::new(Ladder::set_up(slab, DEPTH, kind, UringOptions::DEFAULT).unwrap());
+    let ladder =
+        |kind| Box::new(SelectedBackend::set_up(slab, DEPTH, kind, UringOptions::DEFAULT).unwrap());
     let sim = |seed, faults| {
         let Object::Disk(world, _) = object else { panic!("the simulator has a disk") };
         let (latency_min_ns, latency_spread_ns) = (1_000, 100_000);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use diopter_core::backend::{Completions, LentBio, Wait};
 use diopter_core::prng::Prng;
-use diopter_os::{BioSpec, Comb, Errno, IoBuf, Lent, LentOnce, Op, OpenObject, RwFlags, Span};
+use diopter_os::{BioSpec, Errno, IoBuf, Lent, LentOnce, Op, OpenObject, RwFlags, Span, Stride};
 
 use super::bench::{BLOCK, BLOCK_BYTES, BLOCKS, Bench, DEPTH, Kind, initial, on_every_backend};
 use super::env;
@@ -54,8 +54,8 @@ fn a_bio_on_a_comb_moves_its_runs_in_order() {
     on_every_backend(|bench| {
         let run = BLOCK_BYTES;
         let memory = bench.slab.adopt(IoBuf::new(8 * run).unwrap()).unwrap();
-        let comb = Some(Comb { head: run, run: 2 * run, period: 3 * run });
-        let span = Span { memory, start: run, length: 5 * BLOCK, comb };
+        let stride = Some(Stride { head: run, run: 2 * run, period: 3 * run });
+        let span = Span { memory, start: run, length: 5 * BLOCK, stride };
         let spec = |op, offset| BioSpec {
             op,
             object: bench.object(),

@@ -8,7 +8,7 @@ use diopter::engine::{DepthPolicy, DepthReason, DepthReport};
 use diopter::{IoBuf, Policies, RangeState, Request, RequestId};
 use diopter_core::backend::sim::performance::{Cliff, Performance};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter_core::backend::{Checked, Port};
+use diopter_core::backend::{BackingObject, Checked};
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
 use diopter_core::map::Identity;
@@ -50,12 +50,13 @@ impl Bench {
         let engine = Engine::on_backend(slab, backend, policies);
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, ..Access::default() };
-        let ports = (0..objects).map(|number| Arc::new(world.port(number)) as Arc<dyn Port>);
+        let backings =
+            (0..objects).map(|number| Arc::new(world.object(number)) as Arc<dyn BackingObject>);
         let target = match usize::try_from(objects).unwrap() {
-            1 => Target::alone(world.port(0), Identity, blocks, access),
+            1 => Target::alone(world.object(0), Identity, blocks, access),
             count => {
                 let striping = Striping::new(STRIPE, count).unwrap();
-                Target::striped(ports.collect(), striping, blocks, access)
+                Target::striped(backings.collect(), striping, blocks, access)
             }
         };
         let bytes = STRIPE * u64::from(objects);

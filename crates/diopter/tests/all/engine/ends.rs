@@ -134,7 +134,7 @@ fn attempts_that_take_long_end_in_no_progress_long_before_their_count_is_reached
     let engine = Engine::on_backend(slab, Box::new(device), Policies::default());
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };
-    let target = Target::alone(world.port(0), Identity, blocks, access);
+    let target = Target::alone(world.object(0), Identity, blocks, access);
     let writes = [0, 7].map(|offset| Request::write(offset, memory(4096, 7)));
     for request in writes.into_iter().chain([Request::sync_data()]) {
         let op = request.op;

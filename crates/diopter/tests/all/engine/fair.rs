@@ -39,7 +39,7 @@ fn engine(world: &World) -> Engine {
 fn target(world: &World) -> TargetRef {
     let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
     let access = Access { read: true, write: true, ..Access::default() };
-    Target::alone(world.port(0), Identity, blocks, access)
+    Target::alone(world.object(0), Identity, blocks, access)
 }
 
 /// An engine that always has [`DEPTH`] writes of whole blocks on its way.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use diopter::{BackendError, Errno, FinishedRequest, Policies, Request};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
-use diopter_core::backend::{Backend, Capabilities, Checked, Completions, LentBio, Port, Wait};
+use diopter_core::backend::{
+    Backend, BackingObject, Capabilities, Checked, Completions, LentBio, Wait,
+};
 use diopter_core::clock::Nanos;
 use diopter_core::engine::Engine;
 use diopter_core::engine::target::{Access, Blocks, Target, TargetRef};
@@ -137,9 +139,9 @@ impl Bench {
         let striping = Striping::new(MIB, capacities.len()).expect("a striping");
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, write: true, ..Access::default() };
-        let ports = (0..u32::try_from(capacities.len()).unwrap())
-            .map(|number| Arc::new(world.port(number)) as Arc<dyn Port>);
-        let target = Target::striped(ports.collect(), striping, blocks, access);
+        let backings = (0..u32::try_from(capacities.len()).unwrap())
+            .map(|number| Arc::new(world.object(number)) as Arc<dyn BackingObject>);
+        let target = Target::striped(backings.collect(), striping, blocks, access);
         Bench { world, engine, target, script }
     }
 

@@ -7,7 +7,7 @@ use diopter_core::bio::device::DeviceLimits;
 use diopter_core::bio::{Draft, EndedBy};
 use diopter_core::extent::Extent;
 use diopter_core::map::Mapper;
-use diopter_core::stripe::Runs;
+use diopter_core::stripe::StridedRange;
 use diopter_os::SegmentLimits;
 use proptest::prelude::*;
 
@@ -42,7 +42,7 @@ fn place(ranges: &[(u64, u64)], bytes: u64) -> Memory {
 }
 
 /// The part of the memory that holds some bytes of the file, which starts with it.
-fn part(memory: &[(u64, u64)], runs: &Runs) -> Memory {
+fn part(memory: &[(u64, u64)], runs: &StridedRange) -> Memory {
     let (mut at, mut found) = (0, Memory::new());
     for (address, length) in memory {
         let from = runs.start().clamp(at, at + length);
@@ -67,7 +67,7 @@ fn device() -> impl Strategy<Value = DeviceLimits> {
     })
 }
 
-fn fit(memory: &[(u64, u64)], runs: &Runs, limits: &SegmentLimits) -> Fit {
+fn fit(memory: &[(u64, u64)], runs: &StridedRange, limits: &SegmentLimits) -> Fit {
     let part = part(memory, runs);
     let ranges = part.iter().map(|(at, bytes)| (small(*at), small(*bytes)));
     Fit::of(limits.prefix(ranges))
@@ -90,7 +90,7 @@ fn broken(
     }
     let range = FileRange::new(extents[start].range.start(), extents[end - 1].range.end());
     let (mut segments, mut filled, mut last): (u32, u64, Option<u64>) = (0, 0, None);
-    for (address, length) in part(memory, &Runs::one(range)) {
+    for (address, length) in part(memory, &StridedRange::one(range)) {
         for sector in (address..address + length).step_by(512) {
             let goes_on = last == Some(sector);
             let is_gap = (last.unwrap_or(0) | sector) & device.segments.virt_boundary_mask != 0;

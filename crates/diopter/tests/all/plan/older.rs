@@ -7,7 +7,7 @@ use diopter_core::bio::device::DeviceLimits;
 use diopter_core::bio::pieces::Pieces;
 use diopter_core::extent::{Extent, ExtentState, ObjectIndex};
 use diopter_core::map::{Mapper, Table};
-use diopter_core::stripe::Runs;
+use diopter_core::stripe::StridedRange;
 use diopter_core::units::ObjectOffset;
 use diopter_os::{Errno, SegmentLimits};
 
@@ -55,9 +55,9 @@ fn pieces(builder: &Builder<'_>, boundary: BoundaryPolicy) -> Vec<Piece> {
     pieces.start(builder, boundary, FileRange::new(0, end), 0);
     let (mut at, mut found) = (0, Vec::new());
     while at < end {
-        let lane = Runs::one(FileRange::new(at, end));
-        let fits = |runs: &Runs| Fit::in_segments(runs.length());
-        let piece = pieces.next(builder, lane, fits).expect("nothing is read");
+        let strided = StridedRange::one(FileRange::new(at, end));
+        let fits = |runs: &StridedRange| Fit::in_segments(runs.length());
+        let piece = pieces.next(builder, strided, fits).expect("nothing is read");
         found.push(piece);
         at = match piece {
             Piece::Bio(draft) => draft.runs.end(),
@@ -144,10 +144,10 @@ fn count_pages(mapper: &Indirect, page_bytes: u64) {
         let device = DeviceLimits { segments, ..DeviceLimits::NONE };
         let limits = BioLimits { vecs_max, device, page_bytes, ..BioLimits::new(1 << 30, 4096) };
         let builder = Builder { mapper, limits, writes: false };
-        let (lane, mut pieces) = (FileRange::new(0, 1024 * page_bytes), Pieces::default());
-        pieces.start(&builder, boundary, lane, 0);
-        let whole = |runs: &Runs| Fit::in_segments(runs.length());
-        let piece = pieces.next(&builder, Runs::one(lane), whole);
+        let (strided, mut pieces) = (FileRange::new(0, 1024 * page_bytes), Pieces::default());
+        pieces.start(&builder, boundary, strided, 0);
+        let whole = |runs: &StridedRange| Fit::in_segments(runs.length());
+        let piece = pieces.next(&builder, StridedRange::one(strided), whole);
         let Ok(Piece::Bio(draft)) = piece else { panic!("mapped: {piece:?}") };
         (draft.runs.length() / page_bytes, draft.ended_by.name())
     };

@@ -92,7 +92,7 @@ fn cancelled_at_once_is_not_tried(row: &Row) {
     let file = both_ways().open(&path).unwrap();
     let engine = row.engine();
     for op in [RequestOp::Read, RequestOp::Write] {
-        // A ragged one waits at least for its turn at the gate, so nothing of it has begun.
+        // A ragged one waits at least for its turn at the inode lock, so nothing of it has begun.
         let memory = IoBuf::new(1000).unwrap();
         let mut request = Request::write(7, memory);
         request.op = op;

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 
 use crate::map::Mapper;
 use crate::policy::MergePolicy;
-use crate::stripe::Runs;
+use crate::stripe::StridedRange;
 use crate::units::{FileOffset, FileRange};
 
 /// Strided ranges that are not finished, the next one in front.
 #[derive(Debug, Default)]
-pub struct Lanes(VecDeque<Runs>);
+pub struct ObjectQueues(VecDeque<StridedRange>);
 
-impl Lanes {
+impl ObjectQueues {
     /// Starts again with a range. A striped file has a queue for each object that the range
     /// touches, in the order in which it touches them, or one queue in file order if each stripe is
     /// to be a separate bio. Any other file has one queue.
@@ -22,7 +22,9 @@ impl Lanes {
             return;
         }
         match (mapper.striping(), merge) {
-            (None, _) | (Some(_), MergePolicy::PerStripe) => self.0.push_back(Runs::one(range)),
+            (None, _) | (Some(_), MergePolicy::PerStripe) => {
+                self.0.push_back(StridedRange::one(range))
+            }
             (Some(striping), MergePolicy::PerObject) => {
                 let (first, _) = striping.locate(FileOffset::new(range.start()));
                 let objects = striping.objects();
@@ -55,13 +57,13 @@ impl Lanes {
     }
 
     /// Returns the rest of each queue.
-    pub fn iter(&self) -> impl Iterator<Item = Runs> {
+    pub fn iter(&self) -> impl Iterator<Item = StridedRange> {
         self.0.iter().copied()
     }
 
     /// Returns the rest of the queue whose turn it is.
     #[must_use]
-    pub fn front(&self) -> Option<Runs> {
+    pub fn front(&self) -> Option<StridedRange> {
         self.0.front().copied()
     }
 
@@ -86,9 +88,9 @@ mod tests {
     use crate::stripe::Striping;
 
     fn starts(mapper: &dyn Mapper, range: (u64, u64), merge: MergePolicy) -> Vec<(u64, u64)> {
-        let mut lanes = Lanes::default();
-        lanes.fill(mapper, FileRange::new(range.0, range.1), merge);
-        lanes.0.iter().map(|runs| (runs.start(), runs.length())).collect()
+        let mut queues = ObjectQueues::default();
+        queues.fill(mapper, FileRange::new(range.0, range.1), merge);
+        queues.0.iter().map(|runs| (runs.start(), runs.length())).collect()
     }
 
     #[test]
@@ -110,12 +112,12 @@ mod tests {
     #[test]
     fn lanes_take_turns_until_each_is_empty() {
         let mapper = Striped(Striping::new(10, 2).expect("a striping"));
-        let mut lanes = Lanes::default();
-        lanes.fill(&mapper, FileRange::new(0, 30), MergePolicy::PerObject);
+        let mut queues = ObjectQueues::default();
+        queues.fill(&mapper, FileRange::new(0, 30), MergePolicy::PerObject);
         let mut order = Vec::new();
-        while let Some(front) = lanes.front() {
+        while let Some(front) = queues.front() {
             order.push((front.start(), front.first().length()));
-            lanes.advance(front.first().length());
+            queues.advance(front.first().length());
         }
         assert_eq!(order, [(0, 10), (10, 10), (20, 10)]);
     }

@@ -15,7 +15,7 @@
 //! they are. A waiter holds nothing, so waiters cannot deadlock. But it gets the lock only when its
 //! own thread tries again, and that thread may be doing something else: a writer that is blocked by
 //! such a one alone, for [`YIELD_MAX`](crate::limits::YIELD_MAX), goes before it
-//! ([`Gate::overtake`]).
+//! ([`InodeLock::overtake`]).
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ const ALL_SHARDS: u32 = (1 << SHARDS) - 1;
 #[repr(align(128))]
 struct Shard(AtomicU32);
 
-struct Holder {
+struct HeldRange {
     range: FileRange,
     exclusive: bool,
 }
@@ -51,7 +51,7 @@ struct Waiter {
 }
 
 struct State {
-    holders: Vec<Holder>,
+    holds: Vec<HeldRange>,
     /// In the order of their first attempt.
     waiters: Vec<Waiter>,
     next_number: u64,
@@ -69,17 +69,17 @@ struct Front {
 }
 
 /// The lock of one inode.
-pub struct Gate {
+pub struct InodeLock {
     shards: [Shard; SHARDS],
     front: Front,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// A held lock, a plain value; [`Gate::leave`] releases it.
+/// A held lock, a plain value; [`InodeLock::unlock`] releases it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Pass {
+pub enum Hold {
     /// A whole-block write, counted in a shard.
     Fast(usize),
     /// A whole-block write while another writer is exclusive elsewhere.
@@ -88,34 +88,35 @@ pub enum Pass {
     Exclusive(FileRange),
 }
 
-/// A place in the queue of waiting writers; [`Gate::retract`] or a successful attempt removes it.
+/// A ticket in the queue of waiting writers; [`InodeLock::cancel`] or a successful attempt removes
+/// it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Ticket {
     /// Its number in the queue; 0 for none.
     number: u64,
     /// True once an exclusive writer is counted in `exclusive`.
-    is_announced: bool,
+    is_counted: bool,
 }
 
-impl Place {
+impl Ticket {
     /// Returns true if it is not in the queue.
     pub fn is_none(&self) -> bool {
-        *self == Place::default()
+        *self == Ticket::default()
     }
 }
 
-/// A failed attempt. [`Gate::wait`] waits for a change since then.
+/// A failed attempt. [`InodeLock::wait`] waits for a change since then.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NotNow {
+pub struct Contended {
     changes: u64,
     /// True if only writers are in the way that could proceed and whose threads do not try again.
     pub is_yielding: bool,
 }
 
-impl Gate {
-    pub fn new() -> Gate {
-        let state = State { holders: Vec::new(), waiters: Vec::new(), next_number: 1, changes: 0 };
-        Gate {
+impl InodeLock {
+    pub fn new() -> InodeLock {
+        let state = State { holds: Vec::new(), waiters: Vec::new(), next_number: 1, changes: 0 };
+        InodeLock {
             shards: std::array::from_fn(|_| Shard(AtomicU32::new(0))),
             front: Front { exclusive: AtomicU32::new(0), end_seen: AtomicU64::new(0) },
             state: Mutex::new(state),
@@ -124,66 +125,67 @@ impl Gate {
     }
 
     /// Locks for a write of whole blocks in `range`. Returns `None` if the write must wait: then
-    /// the caller tries again with [`Gate::enter_in_line`]. `seat` spreads threads over the shards.
+    /// the caller tries again with [`InodeLock::lock_shared`]. `shard` spreads threads over the
+    /// shards.
     #[inline]
-    pub fn enter_shared(&self, range: FileRange, seat: usize) -> Option<Pass> {
-        let seat = seat % SHARDS;
-        self.shards[seat].0.fetch_add(1, Ordering::SeqCst);
+    pub fn try_lock_shared(&self, range: FileRange, shard: usize) -> Option<Hold> {
+        let shard = shard % SHARDS;
+        self.shards[shard].0.fetch_add(1, Ordering::SeqCst);
         keep_total_order();
         if self.front.exclusive.load(Ordering::SeqCst) == 0 {
-            return Some(Pass::Fast(seat));
+            return Some(Hold::Fast(shard));
         }
-        self.enter_beside(range, seat)
+        self.lock_while_contended(range, shard)
     }
 
     /// Locks by range, while another writer is exclusive.
     #[cold]
-    fn enter_beside(&self, range: FileRange, seat: usize) -> Option<Pass> {
-        self.leave_shard(seat);
+    fn lock_while_contended(&self, range: FileRange, shard: usize) -> Option<Hold> {
+        self.unlock_shard(shard);
         let mut state = lock(&self.state);
         if state.is_held(range, false) || state.before(range, false, u64::MAX).next().is_some() {
             return None;
         }
-        state.holders.push(Holder { range, exclusive: false });
-        Some(Pass::Shared(range))
+        state.holds.push(HeldRange { range, exclusive: false });
+        Some(Hold::Shared(range))
     }
 
-    /// Locks like [`Gate::enter_shared`], for a writer that waits its turn. It compares ranges at
-    /// once if a writer is exclusive, so that repeated attempts do not look like writes in
-    /// progress.
-    pub fn enter_in_line(
+    /// Locks like [`InodeLock::try_lock_shared`], for a writer that waits its turn. It compares
+    /// ranges at once if a writer is exclusive, so that repeated attempts do not look like writes
+    /// in progress.
+    pub fn lock_shared(
         &self,
         range: FileRange,
-        seat: usize,
-        place: &mut Place,
-    ) -> Result<Pass, NotNow> {
-        let is_alone = place.number == 0 && self.front.exclusive.load(Ordering::SeqCst) == 0;
-        if is_alone && let Some(pass) = self.enter_shared(range, seat) {
-            return Ok(pass);
+        shard: usize,
+        ticket: &mut Ticket,
+    ) -> Result<Hold, Contended> {
+        let is_alone = ticket.number == 0 && self.front.exclusive.load(Ordering::SeqCst) == 0;
+        if is_alone && let Some(hold) = self.try_lock_shared(range, shard) {
+            return Ok(hold);
         }
-        self.enter_by_range(range, false, place)
+        self.lock_by_range(range, false, ticket)
     }
 
     /// Locks as the only writer of `range`. The first attempt counts it in `exclusive`: from there
-    /// on whole-block writers compare ranges. [`Gate::retract`] ends the wait if no attempt
+    /// on whole-block writers compare ranges. [`InodeLock::cancel`] ends the wait if no attempt
     /// succeeds.
-    pub fn enter_exclusive(&self, range: FileRange, place: &mut Place) -> Result<Pass, NotNow> {
-        if !place.is_announced {
+    pub fn lock_exclusive(&self, range: FileRange, ticket: &mut Ticket) -> Result<Hold, Contended> {
+        if !ticket.is_counted {
             self.front.exclusive.fetch_add(1, Ordering::SeqCst);
             keep_total_order();
-            place.is_announced = true;
+            ticket.is_counted = true;
         }
-        self.enter_by_range(range, true, place)
+        self.lock_by_range(range, true, ticket)
     }
 
-    fn enter_by_range(
+    fn lock_by_range(
         &self,
         range: FileRange,
         exclusive: bool,
-        place: &mut Place,
-    ) -> Result<Pass, NotNow> {
+        ticket: &mut Ticket,
+    ) -> Result<Hold, Contended> {
         let mut state = lock(&self.state);
-        let number = if place.number == 0 { u64::MAX } else { place.number };
+        let number = if ticket.number == 0 { u64::MAX } else { ticket.number };
         let zero = self.zero_shards();
         for waiter in &mut state.waiters {
             waiter.drained |= zero;
@@ -194,14 +196,14 @@ impl Gate {
         let is_free = is_alone && !state.is_held(range, exclusive);
         if is_free && state.before(range, exclusive, number).next().is_none() {
             state.waiters.retain(|waiter| waiter.number != number);
-            state.holders.push(Holder { range, exclusive });
+            state.holds.push(HeldRange { range, exclusive });
             // From here on the count in `exclusive` belongs to the held lock.
-            *place = Place::default();
-            return Ok(if exclusive { Pass::Exclusive(range) } else { Pass::Shared(range) });
+            *ticket = Ticket::default();
+            return Ok(if exclusive { Hold::Exclusive(range) } else { Hold::Shared(range) });
         }
-        let is_yielding = is_free && state.can_all_enter(range, exclusive, number);
-        place.number = state.wait_in_line((range, exclusive), drained, place.number);
-        Err(NotNow { changes: state.changes, is_yielding })
+        let is_yielding = is_free && state.can_all_lock(range, exclusive, number);
+        ticket.number = state.enqueue((range, exclusive), drained, ticket.number);
+        Err(Contended { changes: state.changes, is_yielding })
     }
 
     /// Returns the shards without a whole-block write in progress, as bits.
@@ -212,10 +214,10 @@ impl Gate {
     }
 
     /// Goes before the writers that block this one, until they try again.
-    pub fn overtake(&self, range: FileRange, exclusive: bool, place: &Place) {
+    pub fn overtake(&self, range: FileRange, exclusive: bool, ticket: &Ticket) {
         let mut state = lock(&self.state);
         for waiter in &mut state.waiters {
-            let is_before = waiter.number < place.number;
+            let is_before = waiter.number < ticket.number;
             waiter.is_overtaken |= is_before && waiter.conflicts(range, exclusive);
         }
         state.changes += 1;
@@ -224,8 +226,8 @@ impl Gate {
     }
 
     /// Removes a waiter that did not get the lock from the queue.
-    pub fn retract(&self, place: &mut Place) {
-        let Place { number, is_announced } = std::mem::take(place);
+    pub fn cancel(&self, ticket: &mut Ticket) {
+        let Ticket { number, is_counted } = std::mem::take(ticket);
         if number != 0 {
             let mut state = lock(&self.state);
             state.waiters.retain(|waiter| waiter.number != number);
@@ -234,7 +236,7 @@ impl Gate {
             drop(state);
             self.changed.notify_all();
         }
-        if is_announced {
+        if is_counted {
             self.front.exclusive.fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -256,23 +258,23 @@ impl Gate {
     /// # Panics
     /// Panics if another inode lock was held.
     #[inline]
-    pub fn leave(&self, pass: Pass) {
-        match pass {
-            Pass::Fast(seat) => self.leave_shard(seat),
-            Pass::Shared(range) => self.leave_range(range, false),
-            Pass::Exclusive(range) => self.leave_range(range, true),
+    pub fn unlock(&self, hold: Hold) {
+        match hold {
+            Hold::Fast(shard) => self.unlock_shard(shard),
+            Hold::Shared(range) => self.unlock_range(range, false),
+            Hold::Exclusive(range) => self.unlock_range(range, true),
         }
     }
 
     #[cold]
-    fn leave_range(&self, range: FileRange, exclusive: bool) {
+    fn unlock_range(&self, range: FileRange, exclusive: bool) {
         let mut state = lock(&self.state);
         let index = state
-            .holders
+            .holds
             .iter()
-            .position(|holder| holder.range == range && holder.exclusive == exclusive)
+            .position(|held| held.range == range && held.exclusive == exclusive)
             .expect("a held lock is released once");
-        state.holders.swap_remove(index);
+        state.holds.swap_remove(index);
         state.changes += 1;
         drop(state);
         self.changed.notify_all();
@@ -282,8 +284,8 @@ impl Gate {
     }
 
     #[inline]
-    fn leave_shard(&self, seat: usize) {
-        self.shards[seat].0.fetch_sub(1, Ordering::SeqCst);
+    fn unlock_shard(&self, shard: usize) {
+        self.shards[shard].0.fetch_sub(1, Ordering::SeqCst);
         keep_total_order();
         if self.front.exclusive.load(Ordering::SeqCst) != 0 {
             self.signal_change();
@@ -299,7 +301,7 @@ impl Gate {
     }
 
     /// Sleeps until something changed since `seen`, or `timeout` passed.
-    pub fn wait(&self, seen: &NotNow, timeout: Duration) {
+    pub fn wait(&self, seen: &Contended, timeout: Duration) {
         let state = lock(&self.state);
         if state.changes == seen.changes {
             drop(wait_timeout(&self.changed, state, timeout));
@@ -322,7 +324,7 @@ impl Waiter {
 impl State {
     /// Returns true if a write is in progress in `range`.
     fn is_held(&self, range: FileRange, exclusive: bool) -> bool {
-        let mut others = self.holders.iter();
+        let mut others = self.holds.iter();
         others.any(|other| (exclusive || other.exclusive) && overlap(other.range, range))
     }
 
@@ -338,7 +340,7 @@ impl State {
     }
 
     /// Returns true if no write is in progress in the ranges of the waiters with precedence.
-    fn can_all_enter(&self, range: FileRange, exclusive: bool, number: u64) -> bool {
+    fn can_all_lock(&self, range: FileRange, exclusive: bool, number: u64) -> bool {
         self.before(range, exclusive, number).all(|waiter| {
             let is_drained = !waiter.exclusive || waiter.drained == ALL_SHARDS;
             is_drained && !self.is_held(waiter.range, waiter.exclusive)
@@ -346,12 +348,7 @@ impl State {
     }
 
     /// Adds a waiter to the queue, or records that it tried again; returns its number.
-    fn wait_in_line(
-        &mut self,
-        (range, exclusive): (FileRange, bool),
-        drained: u32,
-        number: u64,
-    ) -> u64 {
+    fn enqueue(&mut self, (range, exclusive): (FileRange, bool), drained: u32, number: u64) -> u64 {
         if let Some(waiter) = self.waiters.iter_mut().find(|waiter| waiter.number == number) {
             // Its range may have grown since; its place in the queue stays.
             (waiter.range, waiter.exclusive) = (range, exclusive);
@@ -380,98 +377,98 @@ mod tests {
 
     #[test]
     fn an_exclusive_writer_waits_for_whole_block_writers_that_came_before() {
-        let gate = Gate::new();
-        let early = gate.enter_shared(range(0, 10), 0).expect("no writer is exclusive");
-        let mut place = Place::default();
-        let refused = gate.enter_exclusive(range(90, 100), &mut place);
+        let inode_lock = InodeLock::new();
+        let early = inode_lock.try_lock_shared(range(0, 10), 0).expect("no writer is exclusive");
+        let mut ticket = Ticket::default();
+        let refused = inode_lock.lock_exclusive(range(90, 100), &mut ticket);
         assert!(refused.is_err(), "ranges of fast locks are unknown");
-        gate.leave(early);
-        let alone = gate.enter_exclusive(range(90, 100), &mut place).expect("none is left");
-        assert!(place.is_none());
-        gate.leave(alone);
-        assert!(matches!(gate.enter_shared(range(0, 1), 0), Some(Pass::Fast(_))));
+        inode_lock.unlock(early);
+        let alone = inode_lock.lock_exclusive(range(90, 100), &mut ticket).expect("none is left");
+        assert!(ticket.is_none());
+        inode_lock.unlock(alone);
+        assert!(matches!(inode_lock.try_lock_shared(range(0, 1), 0), Some(Hold::Fast(_))));
     }
 
     #[test]
     fn while_a_writer_is_exclusive_only_overlapping_ranges_wait() {
-        let gate = Gate::new();
-        let edge = gate.enter_exclusive(range(0, 10), &mut Place::default()).expect("alone");
-        assert!(gate.enter_shared(range(9, 12), 1).is_none());
-        let other = gate.enter_shared(range(10, 12), 1).expect("disjoint");
-        let mut place = Place::default();
-        let refused = gate.enter_exclusive(range(11, 20), &mut place);
+        let inode_lock = InodeLock::new();
+        let edge = inode_lock.lock_exclusive(range(0, 10), &mut Ticket::default()).expect("alone");
+        assert!(inode_lock.try_lock_shared(range(9, 12), 1).is_none());
+        let other = inode_lock.try_lock_shared(range(10, 12), 1).expect("disjoint");
+        let mut ticket = Ticket::default();
+        let refused = inode_lock.lock_exclusive(range(11, 20), &mut ticket);
         assert!(refused.is_err(), "a shared lock is held there");
-        gate.retract(&mut place);
-        gate.leave(other);
-        gate.leave(edge);
-        assert!(matches!(gate.enter_shared(range(0, 1), 0), Some(Pass::Fast(_))));
+        inode_lock.cancel(&mut ticket);
+        inode_lock.unlock(other);
+        inode_lock.unlock(edge);
+        assert!(matches!(inode_lock.try_lock_shared(range(0, 1), 0), Some(Hold::Fast(_))));
     }
 
     #[test]
     fn later_writers_of_its_range_wait_behind_one_that_waits_and_others_do_not() {
-        let gate = Gate::new();
-        let early = gate.enter_shared(range(0, 10), 0).expect("no writer is exclusive");
-        let mut first = Place::default();
-        assert!(gate.enter_exclusive(range(0, 10), &mut first).is_err());
-        let mut later = Place::default();
-        assert!(gate.enter_in_line(range(5, 15), 1, &mut later).is_err(), "it came later");
-        assert!(gate.enter_shared(range(9, 20), 1).is_none(), "so did this one");
-        let apart = gate.enter_shared(range(10, 20), 1).expect("disjoint");
-        gate.leave(apart);
-        gate.leave(early);
-        let refused = gate.enter_in_line(range(5, 15), 1, &mut later).expect_err("still later");
+        let inode_lock = InodeLock::new();
+        let early = inode_lock.try_lock_shared(range(0, 10), 0).expect("no writer is exclusive");
+        let mut first = Ticket::default();
+        assert!(inode_lock.lock_exclusive(range(0, 10), &mut first).is_err());
+        let mut later = Ticket::default();
+        assert!(inode_lock.lock_shared(range(5, 15), 1, &mut later).is_err(), "it came later");
+        assert!(inode_lock.try_lock_shared(range(9, 20), 1).is_none(), "so did this one");
+        let apart = inode_lock.try_lock_shared(range(10, 20), 1).expect("disjoint");
+        inode_lock.unlock(apart);
+        inode_lock.unlock(early);
+        let refused = inode_lock.lock_shared(range(5, 15), 1, &mut later).expect_err("still later");
         assert!(refused.is_yielding, "the first one could go on by now");
-        let alone = gate.enter_exclusive(range(0, 10), &mut first).expect("its turn");
-        gate.leave(alone);
-        let shared = gate.enter_in_line(range(5, 15), 1, &mut later).expect("its turn");
-        gate.leave(shared);
+        let alone = inode_lock.lock_exclusive(range(0, 10), &mut first).expect("its turn");
+        inode_lock.unlock(alone);
+        let shared = inode_lock.lock_shared(range(5, 15), 1, &mut later).expect("its turn");
+        inode_lock.unlock(shared);
     }
 
     #[test]
     fn writers_of_whole_blocks_have_their_turn_among_exclusive_ones() {
-        let gate = Gate::new();
-        let (mut second, mut third) = (Place::default(), Place::default());
-        let first = gate.enter_exclusive(range(0, 10), &mut Place::default()).expect("alone");
-        assert!(gate.enter_in_line(range(0, 10), 0, &mut second).is_err());
-        assert!(gate.enter_exclusive(range(0, 10), &mut third).is_err());
-        gate.leave(first);
-        assert!(gate.enter_exclusive(range(0, 10), &mut third).is_err(), "it came later");
-        let shared = gate.enter_in_line(range(0, 10), 0, &mut second).expect("its turn");
-        gate.leave(shared);
-        let last = gate.enter_exclusive(range(0, 10), &mut third).expect("its turn");
-        gate.leave(last);
+        let inode_lock = InodeLock::new();
+        let (mut second, mut third) = (Ticket::default(), Ticket::default());
+        let first = inode_lock.lock_exclusive(range(0, 10), &mut Ticket::default()).expect("alone");
+        assert!(inode_lock.lock_shared(range(0, 10), 0, &mut second).is_err());
+        assert!(inode_lock.lock_exclusive(range(0, 10), &mut third).is_err());
+        inode_lock.unlock(first);
+        assert!(inode_lock.lock_exclusive(range(0, 10), &mut third).is_err(), "it came later");
+        let shared = inode_lock.lock_shared(range(0, 10), 0, &mut second).expect("its turn");
+        inode_lock.unlock(shared);
+        let last = inode_lock.lock_exclusive(range(0, 10), &mut third).expect("its turn");
+        inode_lock.unlock(last);
     }
 
     #[test]
     fn a_writer_that_does_not_take_its_turn_is_overtaken_until_it_asks_again() {
-        let gate = Gate::new();
-        let early = gate.enter_shared(range(0, 10), 0).expect("no writer is exclusive");
-        let (mut absent, mut place) = (Place::default(), Place::default());
-        assert!(gate.enter_exclusive(range(0, 10), &mut absent).is_err());
-        let refused = gate.enter_in_line(range(0, 10), 1, &mut place).expect_err("behind it");
+        let inode_lock = InodeLock::new();
+        let early = inode_lock.try_lock_shared(range(0, 10), 0).expect("no writer is exclusive");
+        let (mut absent, mut ticket) = (Ticket::default(), Ticket::default());
+        assert!(inode_lock.lock_exclusive(range(0, 10), &mut absent).is_err());
+        let refused = inode_lock.lock_shared(range(0, 10), 1, &mut ticket).expect_err("behind it");
         assert!(!refused.is_yielding, "an earlier write is under way there");
-        gate.leave(early);
-        let refused = gate.enter_in_line(range(0, 10), 1, &mut place).expect_err("behind it");
+        inode_lock.unlock(early);
+        let refused = inode_lock.lock_shared(range(0, 10), 1, &mut ticket).expect_err("behind it");
         assert!(refused.is_yielding);
-        gate.overtake(range(0, 10), false, &place);
-        let before = gate.enter_in_line(range(0, 10), 1, &mut place).expect("it went before");
-        assert!(gate.enter_exclusive(range(0, 10), &mut absent).is_err(), "it asks again");
-        assert!(gate.enter_shared(range(0, 10), 1).is_none(), "and is waited for again");
-        gate.leave(before);
-        let alone = gate.enter_exclusive(range(0, 10), &mut absent).expect("its turn");
-        gate.leave(alone);
+        inode_lock.overtake(range(0, 10), false, &ticket);
+        let before = inode_lock.lock_shared(range(0, 10), 1, &mut ticket).expect("it went before");
+        assert!(inode_lock.lock_exclusive(range(0, 10), &mut absent).is_err(), "it asks again");
+        assert!(inode_lock.try_lock_shared(range(0, 10), 1).is_none(), "and is waited for again");
+        inode_lock.unlock(before);
+        let alone = inode_lock.lock_exclusive(range(0, 10), &mut absent).expect("its turn");
+        inode_lock.unlock(alone);
     }
 
     #[test]
     fn one_that_gives_its_place_up_keeps_no_other_waiting() {
-        let gate = Gate::new();
-        let early = gate.enter_shared(range(0, 10), 0).expect("no writer is exclusive");
-        let mut place = Place::default();
-        assert!(gate.enter_exclusive(range(0, 10), &mut place).is_err());
-        gate.retract(&mut place);
-        assert!(matches!(gate.enter_shared(range(0, 10), 1), Some(Pass::Fast(1))));
-        gate.leave(Pass::Fast(1));
-        gate.leave(early);
+        let inode_lock = InodeLock::new();
+        let early = inode_lock.try_lock_shared(range(0, 10), 0).expect("no writer is exclusive");
+        let mut ticket = Ticket::default();
+        assert!(inode_lock.lock_exclusive(range(0, 10), &mut ticket).is_err());
+        inode_lock.cancel(&mut ticket);
+        assert!(matches!(inode_lock.try_lock_shared(range(0, 10), 1), Some(Hold::Fast(1))));
+        inode_lock.unlock(Hold::Fast(1));
+        inode_lock.unlock(early);
     }
 }
 
@@ -486,34 +483,34 @@ mod loom_tests {
         block.with_mut(|cell| std::hint::black_box(cell));
     }
 
-    type Shared = Arc<(Gate, UnsafeCell<u32>)>;
+    type Shared = Arc<(InodeLock, UnsafeCell<u32>)>;
 
     fn shared() -> Shared {
-        Arc::new((Gate::new(), UnsafeCell::new(0u32)))
+        Arc::new((InodeLock::new(), UnsafeCell::new(0u32)))
     }
 
-    fn write_whole((gate, block): &(Gate, UnsafeCell<u32>), seat: usize) {
-        let mut place = Place::default();
+    fn write_whole((inode_lock, block): &(InodeLock, UnsafeCell<u32>), shard: usize) {
+        let mut ticket = Ticket::default();
         loop {
-            match gate.enter_in_line(FileRange::new(0, 1), seat, &mut place) {
-                Ok(pass) => {
+            match inode_lock.lock_shared(FileRange::new(0, 1), shard, &mut ticket) {
+                Ok(hold) => {
                     change(block);
-                    return gate.leave(pass);
+                    return inode_lock.unlock(hold);
                 }
-                Err(seen) => gate.wait(&seen, Duration::from_secs(1)),
+                Err(seen) => inode_lock.wait(&seen, Duration::from_secs(1)),
             }
         }
     }
 
-    fn write_edge((gate, block): &(Gate, UnsafeCell<u32>)) {
-        let mut place = Place::default();
+    fn write_edge((inode_lock, block): &(InodeLock, UnsafeCell<u32>)) {
+        let mut ticket = Ticket::default();
         loop {
-            match gate.enter_exclusive(FileRange::new(0, 1), &mut place) {
-                Ok(pass) => {
+            match inode_lock.lock_exclusive(FileRange::new(0, 1), &mut ticket) {
+                Ok(hold) => {
                     change(block);
-                    return gate.leave(pass);
+                    return inode_lock.unlock(hold);
                 }
-                Err(seen) => gate.wait(&seen, Duration::from_secs(1)),
+                Err(seen) => inode_lock.wait(&seen, Duration::from_secs(1)),
             }
         }
     }
@@ -539,11 +536,11 @@ mod loom_tests {
             let whole = {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
-                    let (gate, block) = &*shared;
+                    let (inode_lock, block) = &*shared;
                     for _ in 0..2 {
-                        if let Some(pass) = gate.enter_shared(FileRange::new(0, 1), 1) {
+                        if let Some(hold) = inode_lock.try_lock_shared(FileRange::new(0, 1), 1) {
                             change(block);
-                            gate.leave(pass);
+                            inode_lock.unlock(hold);
                         }
                     }
                 })

@@ -4,10 +4,10 @@
 use diopter_os::{AioWanted, BioId, BioResult, Errno, Slab, rw};
 
 use crate::backend::aio::Aio;
+use crate::backend::probe::Choice;
 use crate::backend::threads::Threads;
-use crate::backend::trial::Choice;
 use crate::backend::uring::{Uring, UringOptions};
-use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait, trial};
+use crate::backend::{Backend, Capabilities, Completions, LentBio, Register, Wait, probe};
 use crate::error::{BackendError, SetupError};
 
 /// A choice of backend.
@@ -57,7 +57,7 @@ impl std::str::FromStr for BackendKind {
 
 /// A candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rung {
+enum Candidate {
     Uring(UringOptions),
     Aio,
     Threads,
@@ -71,19 +71,23 @@ struct Refusal {
     why: String,
 }
 
-impl Rung {
+impl Candidate {
     /// Returns the candidates, from the requested one down to the one that always works.
-    fn from(kind: BackendKind, uring: UringOptions) -> Vec<Rung> {
-        let mut rungs = match kind {
+    fn from(kind: BackendKind, uring: UringOptions) -> Vec<Candidate> {
+        let mut candidates = match kind {
             BackendKind::Auto | BackendKind::Uring => {
-                vec![Rung::Uring(uring), Rung::Uring(UringOptions::DEFAULT), Rung::Aio]
+                vec![
+                    Candidate::Uring(uring),
+                    Candidate::Uring(UringOptions::DEFAULT),
+                    Candidate::Aio,
+                ]
             }
-            BackendKind::Aio => vec![Rung::Aio],
+            BackendKind::Aio => vec![Candidate::Aio],
             BackendKind::Threads => Vec::new(),
         };
-        rungs.dedup();
-        rungs.push(Rung::Threads);
-        rungs
+        candidates.dedup();
+        candidates.push(Candidate::Threads);
+        candidates
     }
 
     fn set_up(self, slab: &Slab, depth_max: u32) -> Result<Box<dyn Backend>, Refusal> {
@@ -97,61 +101,61 @@ impl Rung {
             move |errno| Refusal { what, errno, why: format!("{lack} for this thread: {errno}") }
         };
         match self {
-            Rung::Uring(options) => {
-                trial::probe_uring().map_err(tried("io_uring", "io_uring probe"))?;
+            Candidate::Uring(options) => {
+                probe::probe_uring().map_err(tried("io_uring", "io_uring probe"))?;
                 let (lack, what) = options.refusal();
                 let uring = Uring::new(slab, depth_max, options.wanted());
                 Ok(Box::new(uring.map_err(made(lack, what))?))
             }
-            Rung::Aio => {
-                trial::probe_aio().map_err(tried("aio", "aio probe"))?;
+            Candidate::Aio => {
+                probe::probe_aio().map_err(tried("aio", "aio probe"))?;
                 let aio = Aio::new(slab, depth_max, AioWanted::ALL);
                 Ok(Box::new(aio.map_err(made("no aio context", "aio set-up"))?))
             }
-            Rung::Threads => Ok(Box::new(Threads::new(slab, depth_max))),
+            Candidate::Threads => Ok(Box::new(Threads::new(slab, depth_max))),
         }
     }
 
-    fn praise(self) -> Option<&'static str> {
+    fn reason(self) -> Option<&'static str> {
         match self {
-            Rung::Uring(_) => {
+            Candidate::Uring(_) => {
                 Some("io_uring works here: a ring, a NOP and a direct read were tried")
             }
-            Rung::Aio => Some("aio works here: a context and a direct read were tried"),
-            Rung::Threads => None,
+            Candidate::Aio => Some("aio works here: a context and a direct read were tried"),
+            Candidate::Threads => None,
         }
     }
 
     fn remedy(self, errno: Errno) -> &'static str {
         match self {
-            Rung::Uring(_) if errno == Errno::EOPNOTSUPP => {
+            Candidate::Uring(_) if errno == Errno::EOPNOTSUPP => {
                 "use --backend auto, aio or threads, or Linux 5.11 (5.10 with the backport of \
                  IORING_FEAT_EXT_ARG)"
             }
-            Rung::Uring(options) if options != UringOptions::DEFAULT => {
+            Candidate::Uring(options) if options != UringOptions::DEFAULT => {
                 "go without sqpoll and iopoll, or let the container and \
                  kernel.io_uring_disabled allow io_uring"
             }
-            Rung::Uring(_) => {
+            Candidate::Uring(_) => {
                 "use --backend auto, aio or threads, or let the container and \
                  kernel.io_uring_disabled allow io_uring"
             }
-            Rung::Aio if errno == Errno::EAGAIN => {
+            Candidate::Aio if errno == Errno::EAGAIN => {
                 "use --backend auto or threads, or raise fs.aio-max-nr (sysctl), which all \
                  processes share"
             }
-            Rung::Aio => {
+            Candidate::Aio => {
                 "use --backend auto or threads, or let the container allow io_setup, io_submit \
                  and io_getevents"
             }
-            Rung::Threads => "",
+            Candidate::Threads => "",
         }
     }
 }
 
 /// The selected backend, set up when the first bio is queued: a thread that only makes single
 /// blocking calls needs neither a ring nor its descriptor.
-pub struct Ladder {
+pub struct SelectedBackend {
     slab: Slab,
     depth_max: u32,
     kind: BackendKind,
@@ -160,13 +164,18 @@ pub struct Ladder {
     why: String,
 }
 
-impl Ladder {
+impl SelectedBackend {
     /// Sets the backend up on first use; if that fails, the next candidate is used, and
-    /// [`Ladder::why`] reports it.
+    /// [`SelectedBackend::why`] reports it.
     #[must_use]
-    pub fn lazy(slab: &Slab, depth_max: u32, kind: BackendKind, uring: UringOptions) -> Ladder {
+    pub fn lazy(
+        slab: &Slab,
+        depth_max: u32,
+        kind: BackendKind,
+        uring: UringOptions,
+    ) -> SelectedBackend {
         let why = "not needed yet".to_owned();
-        Ladder { slab: slab.clone(), depth_max, kind, uring, inner: None, why }
+        SelectedBackend { slab: slab.clone(), depth_max, kind, uring, inner: None, why }
     }
 
     /// Sets the backend up now.
@@ -179,10 +188,10 @@ impl Ladder {
         depth_max: u32,
         kind: BackendKind,
         uring: UringOptions,
-    ) -> Result<Ladder, SetupError> {
-        let mut ladder = Ladder::lazy(slab, depth_max, kind, uring);
+    ) -> Result<SelectedBackend, SetupError> {
+        let mut selected = SelectedBackend::lazy(slab, depth_max, kind, uring);
         let has_options = uring != UringOptions::DEFAULT;
-        let rung = match kind {
+        let candidate = match kind {
             BackendKind::Aio | BackendKind::Threads if has_options => {
                 return Err(SetupError {
                     what: "sqpoll and iopoll without io_uring",
@@ -192,20 +201,20 @@ impl Ladder {
                 });
             }
             BackendKind::Auto if !has_options => {
-                ladder.climb();
-                return Ok(ladder);
+                selected.select();
+                return Ok(selected);
             }
-            BackendKind::Auto | BackendKind::Uring => Rung::Uring(uring),
-            BackendKind::Aio => Rung::Aio,
-            BackendKind::Threads => Rung::Threads,
+            BackendKind::Auto | BackendKind::Uring => Candidate::Uring(uring),
+            BackendKind::Aio => Candidate::Aio,
+            BackendKind::Threads => Candidate::Threads,
         };
-        let inner = rung.set_up(slab, depth_max).map_err(|refusal| {
+        let inner = candidate.set_up(slab, depth_max).map_err(|refusal| {
             let Refusal { what, errno, why: _ } = refusal;
-            SetupError { what, path: None, errno, remedy: rung.remedy(errno) }
+            SetupError { what, path: None, errno, remedy: candidate.remedy(errno) }
         })?;
-        ladder.inner = Some(inner);
-        ladder.why = "asked for".to_owned();
-        Ok(ladder)
+        selected.inner = Some(inner);
+        selected.why = "asked for".to_owned();
+        Ok(selected)
     }
 
     /// Returns the reason for the backend in use.
@@ -214,7 +223,7 @@ impl Ladder {
         self.why.clone()
     }
 
-    fn climb(&mut self) -> &mut dyn Backend {
+    fn select(&mut self) -> &mut dyn Backend {
         if self.inner.is_none() {
             let (inner, why) = self.choose();
             self.inner = Some(inner);
@@ -224,31 +233,31 @@ impl Ladder {
     }
 
     fn choose(&self) -> (Box<dyn Backend>, String) {
-        let mut told = Vec::new();
-        for rung in Rung::from(self.kind, self.uring) {
-            match rung.set_up(&self.slab, self.depth_max) {
+        let mut reasons = Vec::new();
+        for candidate in Candidate::from(self.kind, self.uring) {
+            match candidate.set_up(&self.slab, self.depth_max) {
                 Ok(backend) => {
-                    told.extend(rung.praise().map(str::to_owned));
+                    reasons.extend(candidate.reason().map(str::to_owned));
                     if self.kind == BackendKind::Threads {
-                        told.push("asked for".to_owned());
+                        reasons.push("asked for".to_owned());
                     }
-                    return (backend, told.join("; "));
+                    return (backend, reasons.join("; "));
                 }
-                Err(refusal) => told.push(refusal.why),
+                Err(refusal) => reasons.push(refusal.why),
             }
         }
         unreachable!("threads always work")
     }
 }
 
-impl Backend for Ladder {
+impl Backend for SelectedBackend {
     fn capabilities(&self) -> Capabilities {
         let lazy = Capabilities { name: self.kind.name(), depth_max: self.depth_max };
         self.inner.as_ref().map_or(lazy, |inner| inner.capabilities())
     }
 
     fn queue(&mut self, ids: &[BioId]) -> u32 {
-        if ids.is_empty() { 0 } else { self.climb().queue(ids) }
+        if ids.is_empty() { 0 } else { self.select().queue(ids) }
     }
 
     fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError> {
@@ -277,7 +286,7 @@ impl Backend for Ladder {
     }
 
     fn register(&mut self, what: Register<'_, '_>) -> Result<(), Errno> {
-        self.climb().register(what)
+        self.select().register(what)
     }
 
     fn is_polled(&self) -> bool {

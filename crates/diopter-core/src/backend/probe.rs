@@ -27,7 +27,7 @@ pub struct Choice {
 }
 
 /// Time limit of the NOP and of the read.
-const TRIAL_WAIT: Duration = Duration::from_secs(5);
+const PROBE_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes of the read, unless direct I/O needs more.
 const READ_BYTES: u32 = 4096;
@@ -41,15 +41,15 @@ const TIME_LIMIT: &str = "a wait with a time limit (IORING_FEAT_EXT_ARG)";
 const SHAPE: SlabShape = SlabShape { bios: 1, segments_per_bio: 1, memories: 1 };
 
 /// The result of a test, cached once it holds for the process.
-struct Trial {
+struct CachedProbe {
     found: OnceLock<Result<(), Choice>>,
     /// One thread at a time: a thousand rings of a thousand tests would take every descriptor.
     trying: ForkMutex<()>,
 }
 
-impl Trial {
-    const fn new() -> Trial {
-        Trial { found: OnceLock::new(), trying: ForkMutex::new(()) }
+impl CachedProbe {
+    const fn new() -> CachedProbe {
+        CachedProbe { found: OnceLock::new(), trying: ForkMutex::new(()) }
     }
 
     fn run(&self, attempt: impl FnOnce() -> Result<(), Choice>) -> Result<(), Choice> {
@@ -85,8 +85,8 @@ fn is_of_the_process(choice: Choice) -> bool {
 /// # Errors
 /// Fails with the step that failed, and its errno.
 pub fn probe_uring() -> Result<(), Choice> {
-    static TRIAL: Trial = Trial::new();
-    TRIAL.run(|| try_uring(UringOptions::DEFAULT))
+    static PROBE: CachedProbe = CachedProbe::new();
+    PROBE.run(|| try_uring(UringOptions::DEFAULT))
 }
 
 /// Tests Linux AIO in this process; cached as [`probe_uring`] is.
@@ -95,8 +95,8 @@ pub fn probe_uring() -> Result<(), Choice> {
 /// Fails with the step that failed, and its errno: `EAGAIN` at the set-up if `fs.aio-max-nr` is
 /// exhausted.
 pub fn probe_aio() -> Result<(), Choice> {
-    static TRIAL: Trial = Trial::new();
-    TRIAL.run(try_aio)
+    static PROBE: CachedProbe = CachedProbe::new();
+    PROBE.run(try_aio)
 }
 
 /// Tests a ring with `sqpoll` in this process. Not cached, because it is rarely used.
@@ -138,7 +138,7 @@ fn try_uring(options: UringOptions) -> Result<(), Choice> {
         at(if lacks_it { TIME_LIMIT } else { SET_UP })(errno)
     };
     let mut uring = Uring::new(&slab, 4, options.wanted()).map_err(failed)?;
-    uring.nop(TRIAL_WAIT).map_err(at("NOP"))?;
+    uring.nop(PROBE_WAIT).map_err(at("NOP"))?;
     read_own_program(&mut uring, &slab)
 }
 
@@ -198,10 +198,10 @@ fn read_first(
         return Err(failed(Errno::EBUSY));
     }
     let mut done = Vec::new();
-    let (started, most) = (clock::now(), TRIAL_WAIT.as_nanos());
+    let (started, most) = (clock::now(), PROBE_WAIT.as_nanos());
     // A signal ends a turn early.
     while done.is_empty() && u128::from(clock::now().since(started)) < most {
-        let turned = backend.turn(Wait::Block(TRIAL_WAIT), &mut done);
+        let turned = backend.turn(Wait::Block(PROBE_WAIT), &mut done);
         turned.map_err(|error| failed(error.errno))?;
     }
     let Some(&(_, result)) = done.first() else { return Err(failed(Errno::ETIMEDOUT)) };
@@ -219,9 +219,9 @@ mod tests {
 
     /// Runs a test with this result, and returns how many of two runs tried.
     fn tries(result: Result<(), Choice>) -> u32 {
-        let (trial, mut count) = (Trial::new(), 0);
+        let (probe, mut count) = (CachedProbe::new(), 0);
         for _ in 0..2 {
-            let tried = trial.run(|| {
+            let tried = probe.run(|| {
                 count += 1;
                 result
             });
@@ -245,18 +245,18 @@ mod tests {
     }
 
     #[test]
-    fn a_child_does_not_wait_for_the_trial_that_a_thread_of_its_parent_is_in() {
-        let name = "a_child_does_not_wait_for_the_trial_that_a_thread_of_its_parent_is_in";
-        static TRIAL: Trial = Trial::new();
+    fn a_child_does_not_wait_for_the_probe_that_a_thread_of_its_parent_is_in() {
+        let name = "a_child_does_not_wait_for_the_probe_that_a_thread_of_its_parent_is_in";
+        static PROBE: CachedProbe = CachedProbe::new();
         let held = |hold: &dyn Fn()| {
-            let tried = TRIAL.run(|| {
+            let tried = PROBE.run(|| {
                 hold();
                 Ok(())
             });
             assert_eq!(tried, Ok(()));
         };
         check_while_held((module_path!(), name), held, || {
-            assert_eq!(TRIAL.run(|| Err(UNSUPPORTED)), Err(UNSUPPORTED), "its own attempt");
+            assert_eq!(PROBE.run(|| Err(UNSUPPORTED)), Err(UNSUPPORTED), "its own attempt");
         });
     }
 
