@@ -113,6 +113,12 @@ pub struct Contended {
     pub is_yielding: bool,
 }
 
+impl Default for InodeLock {
+    fn default() -> InodeLock {
+        InodeLock::new()
+    }
+}
+
 impl InodeLock {
     pub fn new() -> InodeLock {
         let state = State { holds: Vec::new(), waiters: Vec::new(), next_number: 1, changes: 0 };

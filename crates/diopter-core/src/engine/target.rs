@@ -48,7 +48,7 @@ pub struct Target {
     pub mapper: Box<dyn Mapper>,
     /// What is to be done before it grows for the first time.
     seal: Option<Seal>,
-    gate_source: InodeLockSource,
+    inode_lock_source: InodeLockSource,
     /// The errno of the first flush that failed; 0 for none.
     flush_error: AtomicI32,
     pub hybrid: Hybrid,
@@ -135,7 +135,7 @@ impl Target {
         mapper: Box<dyn Mapper>,
         blocks: Blocks,
         access: Access,
-        gate_source: InodeLockSource,
+        inode_lock_source: InodeLockSource,
     ) -> Target {
         let striping = mapper.striping();
         let count = striping.map_or(1, Striping::object_count);
@@ -158,7 +158,7 @@ impl Target {
             access,
             seal: None,
             inode_locks: std::array::from_fn(|_| OnceLock::new()),
-            gate_source,
+            inode_lock_source,
             flush_error: AtomicI32::new(0),
             hybrid: Hybrid::new(),
             device_limits: DeviceLimits::NONE,
@@ -490,11 +490,11 @@ impl Target {
     }
 
     /// The inode lock in this process: a child of fork must not wait for locks that only its parent
-    /// can leave.
+    /// can release.
     #[inline]
     pub fn inode_lock(&self) -> &Arc<InodeLock> {
         let generation = usize::try_from(fork::generation()).unwrap_or(0);
-        self.inode_locks[generation % INODE_LOCKS].get_or_init(|| (self.gate_source)())
+        self.inode_locks[generation % INODE_LOCKS].get_or_init(|| (self.inode_lock_source)())
     }
 
     /// What a write of `range` may touch beyond its bytes: whole blocks, and whole pages of the
