@@ -267,7 +267,7 @@ fn what_is_no_image_and_what_is_no_file_says_so() {
     let image = Image::open(volume.image()).unwrap();
     must_say(image.file(b"directory"), Errno::EISDIR, "regular file");
     must_say(image.file(b"nowhere"), Errno::ENOENT, "nowhere");
-    must_say(image.file(b"plain/below"), Errno::ENOTDIR, "no directory");
+    must_say(image.file(b"plain/below"), Errno::ENOTDIR, "not a directory");
 }
 
 #[test]
