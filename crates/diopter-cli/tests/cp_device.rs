@@ -107,7 +107,7 @@ fn blocks_are_shared_where_the_file_system_can() {
     make_file(&source, 1, 20 * MIB + 3);
     let (from, to) = (File::open(&source).unwrap(), File::create(&target).unwrap());
     if let Err(errno) = diopter_os::space::reflink(from.as_fd(), to.as_fd()) {
-        return skip(Capability::Reflink, &errno.to_string());
+        return skip(Capability::Reflink, errno.to_string());
     }
     let told = cp_told(&["--verify"], &source, &target);
     assert_same(&source, &target);

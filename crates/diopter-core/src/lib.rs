@@ -2,6 +2,7 @@
 //! paths, and knows no file system. Each module imports only from those above it.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::new_without_default, reason = "`new` is how the engine's own types are made")]
 
 pub mod units;
 
