@@ -127,6 +127,6 @@ mod tests {
         let layout = layout("lustre.lov", b"nonsense");
         assert_eq!((layout.kind, layout.request_bytes), (None, None));
         let told = layout.text(10, &LOOK);
-        assert!(told.starts_with("layout    layout lustre.lov: it begins"), "{told}");
+        assert!(told.starts_with("layout    layout lustre.lov: its magic number"), "{told}");
     }
 }

@@ -111,7 +111,7 @@ impl Core {
         }
     }
 
-    /// [`Core::has_room`], once requests whose results nobody takes are out of the way. Each of
+    /// `Table::has_room`, once requests whose results nobody takes are out of the way. Each of
     /// them ends within the bounds of its own waits.
     #[cold]
     pub fn make_room(&mut self) -> bool {

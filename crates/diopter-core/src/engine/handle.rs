@@ -38,39 +38,14 @@ use crate::units::{FileRange, to_u64};
 /// that have not begun are dropped without being run; one that runs in a worker thread is waited
 /// for, up to [`TEARDOWN_WAIT_MAX`].
 /// An engine that is never dropped, because the process exits, finishes
-/// nothing: see [`InFlight`](crate::InFlight).
+/// nothing.
 ///
-/// A request owns its buffer while it is in flight, so no two can have the same one:
-///
-/// ```compile_fail,E0382
-/// # fn start(engine: &diopter_core::engine::Engine, file: &diopter::File) {
-/// let memory = diopter::IoBuf::new(4096).unwrap();
-/// engine.start(file, diopter::Request::write(0, memory)).unwrap();
-/// engine.start(file, diopter::Request::write(4096, memory)).unwrap(); // moved into the first one
-/// # }
-/// ```
+/// A request owns its buffer while it is in flight, so no two can have the same one.
 ///
 /// [`TEARDOWN_WAIT_MAX`]: crate::limits::TEARDOWN_WAIT_MAX
 ///
 /// A child of fork may not use its parent's engines: there they answer with errors. It makes its
 /// own.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let directory = tempfile::tempdir()?;
-/// # let path = directory.path().join("data");
-/// use std::time::Duration;
-/// let file = diopter::File::create(&path)?;
-/// let engine = diopter_core::engine::Engine::new(diopter::EngineOptions::default())?;
-/// let mut memory = diopter::IoBuf::new(5000)?;
-/// memory.fill(7);
-/// engine.start(&file, diopter::Request::write(3, memory)).map_err(|refused| refused.error)?;
-/// let done = engine.wait(Duration::from_secs(10))?.expect("one is in flight");
-/// assert_eq!(done.result?.get(), 5000);
-/// assert!(done.outcome.is_all_done());
-/// # Ok(())
-/// # }
-/// ```
 pub struct Engine {
     core: Rc<RefCell<Core>>,
     choice: BackendChoice,
@@ -159,26 +134,6 @@ impl Engine {
     /// included; callbacks never run inside each other. A worker thread has an engine of its own
     /// for blocking calls.
     ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let directory = tempfile::tempdir()?;
-    /// # let file = diopter::File::create(directory.path().join("data"))?;
-    /// use std::time::Duration;
-    /// let engine = diopter_core::engine::Engine::new(diopter::EngineOptions::default())?;
-    /// let (tell, told) = std::sync::mpsc::channel();
-    /// let completion = diopter::Completion::quick(move |done| {
-    ///     tell.send(done.result).expect("somebody listens");
-    /// });
-    /// let write = diopter::Request::write(0, diopter::IoBuf::new(4096)?);
-    /// engine.start_with(&file, write, completion).map_err(|(refused, _)| refused.error)?;
-    /// while engine.in_flight() > 0 {
-    ///     engine.wait(Duration::from_secs(10))?;
-    /// }
-    /// assert_eq!(told.recv()??.get(), 4096);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     /// As [`Engine::start`]; the callback comes back as well.
     pub fn start_with(
@@ -248,27 +203,6 @@ impl Engine {
     /// [`Engine::wait`] for a first one, and then all that have finished by now: they are added to
     /// `done`, whose capacity is used again. Answers how many. For loops that keep many requests in
     /// flight: a round is looked after once, not once for each of its results.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let directory = tempfile::tempdir()?;
-    /// # let path = directory.path().join("data");
-    /// # use std::time::Duration;
-    /// let file = diopter::File::create(&path)?;
-    /// let engine = diopter_core::engine::Engine::new(diopter::EngineOptions::default())?;
-    /// for at in [0, 4096, 8192] {
-    ///     let write = diopter::Request::write(at, diopter::IoBuf::new(4096)?);
-    ///     engine.start(&file, write).map_err(|refused| refused.error)?;
-    /// }
-    /// let mut done = Vec::new();
-    /// while engine.wait_many(Duration::from_secs(10), &mut done)? > 0 {
-    ///     for finished in done.drain(..) {
-    ///         assert_eq!(finished.result?.get(), 4096);
-    ///     }
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// As [`Engine::wait`].

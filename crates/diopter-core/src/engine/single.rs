@@ -128,7 +128,7 @@ impl Core {
         result_of(target, op, range, result)
     }
 
-    /// Takes an admitted request in; the caller has seen [`Core::has_room`]. A queued one with a
+    /// Takes an admitted request in; the caller has seen `Table::has_room`. A queued one with a
     /// spot is built right away. Answers its place in the table.
     #[inline(always)]
     pub fn take_in(
