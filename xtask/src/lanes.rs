@@ -706,9 +706,7 @@ mod tests {
             }
         }
         assert_eq!(rows.next(), None);
-        for capability in Capability::ALL {
-            assert!(page.contains(capability.name()), "{}", capability.name());
-        }
+        assert!(page.contains("crates/diopter-skip"), "where the capabilities are listed");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
-use crate::image_path;
+use diopter_copy::image_path;
 
 /// Facts about files, devices and this process, in directories and one file of the kernel.
 const KERNEL: [&str; 4] = ["/proc/self", "/proc/sys", "/sys", "/proc/self/exe"];

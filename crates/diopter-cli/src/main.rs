@@ -23,7 +23,6 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use args::{Command, Settings};
-use diopter_copy::image_path;
 use output::Look;
 
 fn main() -> ExitCode {

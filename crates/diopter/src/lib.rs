@@ -47,6 +47,8 @@
 
 mod error;
 
+pub mod probe;
+
 mod file;
 mod handle;
 
@@ -55,7 +57,6 @@ pub mod engine;
 pub mod images;
 #[cfg(feature = "layouts")]
 pub mod layouts;
-pub mod probe;
 
 pub use diopter_core::backend::BackendKind;
 pub use diopter_core::completion::Completion;

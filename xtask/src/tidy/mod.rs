@@ -109,7 +109,9 @@ impl Source {
 
     /// Returns true for a separate file of tests below `src/`.
     fn is_test(&self) -> bool {
-        self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
+        self.path.ends_with("/tests.rs")
+            || self.path.ends_with("_tests.rs")
+            || self.path.contains("/tests/")
     }
 
     fn code(&self) -> &str {

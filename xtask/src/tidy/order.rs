@@ -5,39 +5,21 @@
 use super::{Finding, Source, mask};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Crates whose root does not state the order yet, with the order that holds until then; without
-/// one, nothing is checked. A new crate is not added here.
-const UNSTATED: [(&str, &[&str]); 5] = [
-    ("crates/diopter/", &[]),
-    ("crates/diopter-os/", &[]),
-    ("crates/diopter-cli/", &[]),
-    ("crates/diopter-images/", &[]),
-    ("crates/diopter-layouts/", &[]),
-];
-
 /// A crate of the workspace, as its root declares it.
 struct Crate<'a> {
     /// The path of its sources, with a slash.
     src: &'a str,
     root: &'a Source,
     order: Vec<&'a str>,
-    is_stated: bool,
 }
 
 impl<'a> Crate<'a> {
-    /// `None` if `root` is not the root of a crate, or of one without an order.
+    /// `None` if `root` is not the root of a crate.
     fn of(root: &'a Source) -> Option<Crate<'a>> {
         let src = root.path.strip_suffix("lib.rs").or(root.path.strip_suffix("main.rs"))?;
         let dir = src.strip_suffix("src/")?;
         let is_crate = dir == "xtask/" || dir.strip_prefix("crates/")?.matches('/').count() == 1;
-        let unstated = UNSTATED.iter().find(|(unstated, _)| *unstated == dir);
-        let order = unstated.map_or_else(|| declared(root.code()), |(_, order)| order.to_vec());
-        (is_crate && (unstated.is_none() || !order.is_empty())).then_some(Crate {
-            src,
-            root,
-            order,
-            is_stated: unstated.is_none(),
-        })
+        is_crate.then_some(Crate { src, root, order: declared(root.code()) })
     }
 
     /// The path of a file's module; `None` if the file is of another crate, or of tests.
@@ -63,9 +45,7 @@ pub fn check(sources: &[Source], findings: &mut Vec<Finding>) {
         for (source, module) in &modules {
             check_order(&one, source, module, findings);
         }
-        if one.is_stated {
-            check_circles(&modules, findings);
-        }
+        check_circles(&modules, findings);
     }
 }
 
@@ -239,15 +219,6 @@ mod tests {
     fn a_module_that_the_root_does_not_declare_is_a_finding() {
         check(&[ROOT, ("crates/some/src/utils.rs", "")], &["module `utils`"]);
         check(&[ROOT, ("crates/some/src/fake.rs", "")], &[]);
-    }
-
-    #[test]
-    fn an_order_that_is_not_stated_yet_is_the_one_in_the_list() {
-        let root = ("crates/diopter/src/lib.rs", "mod engine; mod units;");
-        let units = "crates/diopter/src/units.rs";
-        check(&[root, (units, "use crate::engine::Engine;")], &["`engine`"]);
-        let other = ("crates/diopter-cli/src/main.rs", "mod a; mod b;");
-        check(&[other, ("crates/diopter-cli/src/a.rs", "use crate::b::B;")], &[]);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use diopter::{Errno, Error, SetupError};
 
-use crate::image_path;
 use crate::output;
+use diopter_copy::image_path;
 
 /// Returns the message of a library error about a name, also of one inside an image.
 pub fn message_about(name: &Path, error: &Error) -> String {

@@ -1,46 +1,45 @@
 //! The engine of one thread. `blocking.rs` and `handle.rs` are its doors; a request that is one bio
 //! takes `single.rs`, any other goes through the phases, which `step.rs` calls.
 
+mod space;
+pub mod hybrid;
 pub mod abandoned;
 pub mod access;
-pub mod hybrid;
-mod space;
 pub mod target;
 pub mod targets;
 
+pub mod route;
 pub mod admit;
 pub mod depth;
-pub mod route;
 pub mod wait;
+mod this_thread;
 
 pub mod bounce;
 mod bulk;
-mod this_thread;
-
-mod copies;
-mod flight;
-mod lock;
 mod next;
 mod pending;
-mod phase;
+mod copies;
+mod flight;
 mod report;
 mod window;
+mod lock;
+mod phase;
 
-mod blocking;
-mod completer;
-mod core;
+mod table;
 mod job;
-mod loss;
+mod completer;
+mod stranded;
+mod core;
 mod overlap;
-mod round;
 mod single;
 mod step;
-mod stranded;
-mod table;
+mod round;
+mod loss;
 
-mod handle;
+mod blocking;
 pub mod options;
 mod thread;
+mod handle;
 
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 mod tests;

@@ -109,8 +109,8 @@ fn make(generation: u64) -> Own {
 
 /// Decides how this thread's blocking calls are served from now on: backend, policies, checks.
 ///
-/// The engine that served them so far is dropped, as [`Engine`](crate::engine::Engine) says for itself:
-/// requests that were dropped before are finished first.
+/// The engine that served them so far is dropped, as [`Engine`](crate::engine::Engine) says for
+/// itself: requests that were dropped before are finished first.
 pub fn use_for_this_thread(options: EngineOptions) {
     OPTIONS.set(options);
     drop(OWN.take());

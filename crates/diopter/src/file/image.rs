@@ -25,8 +25,8 @@ use diopter_os::queue::BlockQueue;
 use diopter_os::{Errno, IoBuf, LentOnce, OpenObject, RwFlags, rw};
 
 use crate::error::Result;
-use crate::file::options::{directness_of, remedy_of};
-use crate::file::{Facts, File, Inner, OpenOptions};
+use crate::file::options::remedy_of;
+use crate::file::{Facts, File, Inner, OpenOptions, directness_of};
 use crate::probe::{loops_over, mounts_of};
 
 /// Bytes of metadata that are read at once, at most: the largest directory block of XFS.

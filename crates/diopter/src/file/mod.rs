@@ -23,7 +23,7 @@ use diopter_core::backend::Wait;
 use diopter_core::backend::local::LocalObject;
 use diopter_core::bio::object_queues::ObjectQueues;
 use diopter_core::engine::hybrid::HybridCounters;
-use diopter_core::engine::target::Target;
+use diopter_core::engine::target::{Directness, Target};
 use diopter_core::engine::wait::Deadline;
 use diopter_core::engine::{
     Core, admit, blocking_order, if_thread_engine, start_on, with_thread_engine,
@@ -469,6 +469,14 @@ fn once<'a>(lent: &'a mut Lent<'_, '_>, range: FileRange) -> Option<LentOnce<'a>
         Lent::FillVectored(_) | Lent::TakeVectored(_) => return None,
     };
     (to_u64(once.length()) == range.length()).then_some(once)
+}
+
+fn directness_of(direct: DirectSupport) -> Directness {
+    match direct {
+        DirectSupport::Full => Directness::Full,
+        DirectSupport::ReadsOnly => Directness::ReadsOnly,
+        _ => Directness::None,
+    }
 }
 
 fn full(range: FileRange) -> AdmitError {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use diopter_core::backend::BackingObject;
 use diopter_core::backend::local::LocalObject;
-use diopter_core::engine::target::{Access, Blocks, Directness, Target};
+use diopter_core::engine::target::{Access, Blocks, Target};
 use diopter_core::error::SetupError;
 use diopter_core::inodes::{InodeKey, inode_lock_of};
 use diopter_core::map::Identity;
@@ -19,7 +19,7 @@ use diopter_os::{Errno, RwFlags};
 use crate::error::Result;
 #[cfg(feature = "layouts")]
 use crate::file::striped;
-use crate::file::{Facts, File, Inner};
+use crate::file::{Facts, File, Inner, directness_of};
 
 /// Options for opening a [`File`]; every one is off at first.
 ///
@@ -278,14 +278,6 @@ impl OpenOptions {
             _given: given,
         };
         File { inner: Arc::new(inner) }
-    }
-}
-
-pub(super) fn directness_of(direct: DirectSupport) -> Directness {
-    match direct {
-        DirectSupport::Full => Directness::Full,
-        DirectSupport::ReadsOnly => Directness::ReadsOnly,
-        _ => Directness::None,
     }
 }
 

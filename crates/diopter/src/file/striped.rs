@@ -25,7 +25,7 @@ use diopter_os::file::{
 use diopter_os::{Errno, IoBuf, rw, xattr};
 
 use crate::error::Result;
-use crate::file::options::directness_of;
+use crate::file::directness_of;
 use crate::file::{Facts, File, Inner, OpenOptions};
 
 /// A file whose bytes are dealt out to several objects, RAID-0: files on one or more file systems,

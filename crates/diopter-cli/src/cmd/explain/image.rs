@@ -9,9 +9,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::{ExplainArgs, Operation};
-use crate::image_path::{self, Inside, InsideName};
 use crate::output::Look;
 use crate::size::size_text;
+use diopter_copy::image_path::{self, Inside, InsideName};
 
 /// The image that holds the file. `object_offset` is the offset in the image.
 #[derive(Serialize, JsonSchema)]

@@ -5,8 +5,8 @@ use diopter::{AdmitErrorKind, BackendKind, Engine, EngineOptions, Errno, Error, 
 
 use super::image;
 use crate::args::{ExplainArgs, Operation};
-use crate::image_path::{self, Inside};
 use crate::log::{Filter, Level};
+use diopter_copy::image_path::{self, Inside};
 
 /// A planned request.
 pub struct Explained<'a> {

@@ -12,8 +12,8 @@ use diopter_images::image::{Entry, Node, NodeKind, Use, Volume, too_many_names};
 
 use super::document::{self, Extents, ListedEntry, Listing, Name, ProbedImage, ProbedNode, Share};
 use crate::cmd::finding::FindingText;
-use crate::image_path::{self, ExtentCounts, Inside, InsideName};
 use crate::output::name_bytes;
+use diopter_copy::image_path::{self, ExtentCounts, Inside, InsideName};
 
 /// Limit of the names of a directory that are listed.
 pub const ENTRIES_MAX: usize = 10_000;

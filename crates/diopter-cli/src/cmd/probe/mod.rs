@@ -17,9 +17,9 @@ use diopter::probe::probe;
 use crate::args::ProbeArgs;
 use crate::cmd::message::message_about;
 use crate::confine::{self, Allowed};
-use crate::image_path;
 use crate::log::{self, Filter, Level};
 use crate::output::{self, DONE, Look, TROUBLE};
+use diopter_copy::image_path;
 use document::{Document, Name};
 
 /// Probes each name, and returns the exit status. A name that can't be probed is reported on

@@ -12,7 +12,7 @@ use diopter_core::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE};
 use diopter_core::sync::{Arc, StaticMutex, Weak, lock_static};
 
 use crate::file::asynchronous::per_process::PerProcess;
-use crate::file::asynchronous::reaper::first_reaper;
+use crate::file::asynchronous::reaper::{first_reaper, watch_mailboxes};
 use crate::file::asynchronous::slot::{Departure, Mail, Slot};
 
 /// Mailboxes by runtime.
@@ -95,7 +95,7 @@ impl Mailbox {
             driver.wake();
         }
         if is_new {
-            first_reaper().call();
+            watch_mailboxes(rescue);
         }
     }
 
@@ -139,7 +139,7 @@ impl Mailbox {
 
 /// Moves what waits for runtimes that no thread drives to `arrived`; returns true if one is in
 /// use.
-pub(super) fn rescue(now: Nanos, arrived: &mut VecDeque<Arc<Slot>>) -> bool {
+fn rescue(now: Nanos, arrived: &mut VecDeque<Arc<Slot>>) -> bool {
     let all: Vec<Arc<Mailbox>> =
         lock_static(MAILBOXES.get()).iter().filter_map(|(_, mailbox)| mailbox.upgrade()).collect();
     // Each is looked at, whatever the others say.

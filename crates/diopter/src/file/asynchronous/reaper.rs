@@ -13,8 +13,6 @@ use diopter_core::engine::EngineOptions;
 use diopter_core::engine::target::Target;
 
 use crate::file::asynchronous::desk::{Desk, Next, patience, wake_all};
-#[cfg(feature = "tokio")]
-use crate::file::asynchronous::mailbox;
 use crate::file::asynchronous::per_process::PerProcess;
 use crate::file::asynchronous::slot::{Departure, Mail, Slot};
 #[cfg(feature = "tokio")]
@@ -26,6 +24,21 @@ use diopter_core::sync::{
 
 /// How new engines of these threads are made.
 static OPTIONS: StaticMutex<EngineOptions> = StaticMutex::new(EngineOptions::DEFAULT);
+
+/// Moves what no runtime fetches to the queue; returns true if it must be called again.
+#[cfg(feature = "tokio")]
+type Rescue = fn(Nanos, &mut VecDeque<Arc<Slot>>) -> bool;
+
+/// How the mailboxes of runtimes are watched, once there is one.
+#[cfg(feature = "tokio")]
+static RESCUE: OnceLock<Rescue> = OnceLock::new();
+
+/// Makes the first thread watch the mailboxes of runtimes.
+#[cfg(feature = "tokio")]
+pub(super) fn watch_mailboxes(rescue: Rescue) {
+    RESCUE.get_or_init(|| rescue);
+    first_reaper().call();
+}
 
 static REAPERS: PerProcess<[Reaper; REAPERS_MAX]> = PerProcess::new();
 
@@ -244,7 +257,7 @@ impl Run {
         let is_due = u128::from(now.since(self.looked)) >= UNDRIVEN_WAIT_MAX.as_nanos();
         if is_due || !self.watches {
             self.looked = now;
-            self.watches = mailbox::rescue(now, arrived);
+            self.watches = RESCUE.get().is_some_and(|rescue| rescue(now, arrived));
         }
         self.watches.then_some(UNDRIVEN_WAIT_MAX)
     }
