@@ -1,4 +1,4 @@
-//! `Engine`: the queued front door. A handle on a `Core`; stays on its thread.
+//! `Engine`: the queued entry point. A handle on a `Core`; stays on its thread.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::panic::resume_unwind;
@@ -52,8 +52,8 @@ use crate::units::{FileRange, to_u64};
 ///
 /// [`TEARDOWN_WAIT_MAX`]: crate::limits::TEARDOWN_WAIT_MAX
 ///
-/// A child of fork may not use its parent's engines: there they answer with errors. It makes its
-/// own.
+/// A child of fork may not use its parent's engines: in the child they return errors. It creates
+/// its own.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -154,10 +154,10 @@ impl Engine {
     /// `CompletionPolicy` says; an engine that is dropped first drops it, memory included, without
     /// running it.
     ///
-    /// The request is over when its callback begins: the file may be written, cut or closed there.
-    /// A callback that runs in the engine's thread may use every engine of that thread, this one
-    /// included; callbacks never run inside each other. A worker thread has an engine of its own
-    /// for blocking calls.
+    /// The request has completed when its callback begins: the file may be written, truncated or
+    /// closed there. A callback that runs in the engine's thread may use every engine of that
+    /// thread, this one included; callbacks never run inside each other. A worker thread has a
+    /// separate engine for blocking calls.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -165,16 +165,16 @@ impl Engine {
     /// # let file = diopter::File::create(directory.path().join("data"))?;
     /// use std::time::Duration;
     /// let engine = diopter_core::engine::Engine::new(diopter::EngineOptions::default())?;
-    /// let (tell, told) = std::sync::mpsc::channel();
+    /// let (sender, results) = std::sync::mpsc::channel();
     /// let completion = diopter::Completion::quick(move |done| {
-    ///     tell.send(done.result).expect("somebody listens");
+    ///     sender.send(done.result).expect("the receiver is alive");
     /// });
     /// let write = diopter::Request::write(0, diopter::IoBuf::new(4096)?);
     /// engine.start_with(&file, write, completion).map_err(|(refused, _)| refused.error)?;
     /// while engine.in_flight() > 0 {
     ///     engine.wait(Duration::from_secs(10))?;
     /// }
-    /// assert_eq!(told.recv()??.get(), 4096);
+    /// assert_eq!(results.recv()??.get(), 4096);
     /// # Ok(())
     /// # }
     /// ```
@@ -245,9 +245,9 @@ impl Engine {
         }
     }
 
-    /// [`Engine::wait`] for a first one, and then all that have finished by now: they are added to
-    /// `done`, whose capacity is used again. Answers how many. For loops that keep many requests in
-    /// flight: a round is looked after once, not once for each of its results.
+    /// Waits as [`Engine::wait`] for a first result, then adds all that have finished by now to
+    /// `done`, whose capacity is used again. Returns how many. For loops that keep many requests in
+    /// flight: the cost of a round is paid once, not once for each of its results.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -347,8 +347,8 @@ impl Engine {
         (core.flight.slab.held(), core.flight.slab.memories())
     }
 
-    /// What was found about how many large bios had better be in flight. Where the policy is
-    /// [`DepthPolicy::Fixed`](crate::policy::DepthPolicy::Fixed), nothing is looked for.
+    /// Returns the depth that was found for large bios. If the policy is
+    /// [`DepthPolicy::Fixed`](crate::policy::DepthPolicy::Fixed), none is searched for.
     #[must_use]
     pub fn depth(&self) -> DepthReport {
         self.core().flight.bulk.report()
@@ -398,7 +398,7 @@ pub fn start_on(
     start_at(core, target, request).map(|place| core.table.id_at(place))
 }
 
-/// [`start_on`], which answers the request's place in the engine's table.
+/// [`start_on`], which returns the request's place in the engine's table.
 pub fn start_at(
     core: &mut Core,
     target: &Arc<Target>,
