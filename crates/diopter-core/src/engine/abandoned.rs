@@ -1,5 +1,4 @@
-//! What became of a file's writes whose futures were dropped: the results that nobody took, kept
-//! in a bounded list. It runs nothing.
+//! Results of a file's writes whose futures were dropped, kept in a bounded list. It runs nothing.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -10,14 +9,14 @@ use crate::limits::ABANDONED_MAX;
 use crate::request::{FinishedRequest, RequestOp};
 use crate::sync::{PerProcess, StaticGuard, StaticMutex, lock_static};
 
-/// Results of the writes of one open file whose futures were dropped before they gave a result.
+/// Results of the writes of one open file whose futures were dropped before they returned a result.
 #[derive(Debug, Default)]
 pub struct AbandonedWrites {
     /// The results, oldest first, without their memory, which is freed.
     pub finished: Vec<FinishedRequest>,
-    /// How many older ones were dropped for want of room, [`ABANDONED_MAX`].
+    /// Number of older results that were dropped because the list was full ([`ABANDONED_MAX`]).
     pub lost: u64,
-    /// How many are still on their way.
+    /// Number of writes that are still in flight.
     pub in_flight: usize,
 }
 
@@ -30,7 +29,7 @@ struct List {
     finished: VecDeque<FinishedRequest>,
     lost: u64,
     in_flight: usize,
-    /// In which process those are in flight.
+    /// The generation of the process in which those are in flight.
     generation: u64,
     /// Syncs that wait for those in flight.
     waiting: Vec<Waker>,
@@ -51,7 +50,7 @@ impl Abandoned {
     fn lock(&self) -> StaticGuard<'_, List> {
         let mut list = lock_static(self.lists.get());
         if list.generation != fork::generation() {
-            // A list of an earlier process: what that has in flight never ends here.
+            // The list belongs to the parent process: its writes in flight never complete here.
             list.generation = fork::generation();
             list.in_flight = 0;
             list.waiting.clear();
@@ -59,12 +58,13 @@ impl Abandoned {
         list
     }
 
-    /// The future of a write went while an engine had the write.
+    /// Counts a write whose future was dropped while an engine had the write.
     pub fn expect_one(&self) {
         self.lock().in_flight += 1;
     }
 
-    /// One that was expected has ended. Answers who waits for that.
+    /// Takes the result of a write that [`Abandoned::expect_one`] counted. Returns the wakers of
+    /// the syncs that wait if it was the last one.
     pub fn arrive(&self, finished: FinishedRequest) -> Vec<Waker> {
         let mut list = self.lock();
         list.in_flight = list.in_flight.saturating_sub(1);
@@ -72,12 +72,13 @@ impl Abandoned {
         if list.in_flight == 0 { std::mem::take(&mut list.waiting) } else { Vec::new() }
     }
 
-    /// The future of a write went after the write had ended, or before an engine had it.
+    /// Adds a write whose future was dropped after the write had completed, or before an engine had
+    /// it.
     pub fn add(&self, finished: FinishedRequest) {
         self.lock().keep(finished);
     }
 
-    /// Everything that was kept.
+    /// Takes all results from the list.
     pub fn take(&self) -> AbandonedWrites {
         let mut list = self.lock();
         AbandonedWrites {
@@ -87,7 +88,8 @@ impl Abandoned {
         }
     }
 
-    /// Whether none is on its way; otherwise `waker` hears of the end of the last one.
+    /// Returns true if no write is in flight; otherwise the completion of the last one wakes
+    /// `waker`.
     pub fn have_all_ended(&self, waker: &Waker) -> bool {
         let mut list = self.lock();
         if list.in_flight == 0 {

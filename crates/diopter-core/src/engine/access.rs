@@ -1,4 +1,4 @@
-//! What of a file's I/O can be direct, in which units, and what the file was opened for.
+//! How a file was opened, how much of its I/O can be direct, and in which units.
 
 use diopter_os::RwFlags;
 
@@ -15,7 +15,7 @@ pub enum Directness {
     None,
 }
 
-/// What direct I/O must be a multiple of, in bytes; powers of two.
+/// The units of direct I/O, in bytes; powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
     /// Offsets and lengths of reads.
@@ -24,8 +24,8 @@ pub struct Blocks {
     pub write: u64,
     /// Memory addresses.
     pub memory: u64,
-    /// What the page cache fills, writes back and drops as a whole, and so what a buffered write
-    /// may carry along: a page, or the file system's block where that is larger.
+    /// The unit in which the page cache fills, writes back and drops data, and so the unit that a
+    /// buffered write may touch: a page, or the file system's block if that is larger.
     pub page: u64,
 }
 
@@ -44,6 +44,6 @@ pub struct Access {
     pub shared_writers: bool,
     /// Flags for every write: [`RwFlags::DSYNC`] or [`RwFlags::SYNC`].
     pub durability: RwFlags,
-    /// Which requests bypass the page cache, whatever the engine's policy says.
+    /// The route policy of this file, which overrides the engine's.
     pub route: Option<RoutePolicy>,
 }

@@ -17,8 +17,8 @@ use crate::units::{FileRange, align_up, is_aligned};
 pub struct Admitted {
     /// Its bytes that a file can have.
     pub range: FileRange,
-    /// It has bytes, whole blocks of them, and nothing but its memory's alignment stands between
-    /// it and the file.
+    /// It has bytes, in whole blocks, and needs nothing but aligned memory to go to the file
+    /// directly.
     pub is_plain: bool,
 }
 
@@ -44,7 +44,7 @@ pub fn check(
     check_at_length(target, op, asked, range, route)
 }
 
-/// [`check`] of what is not plain.
+/// [`check`] for a request that is not plain.
 #[cold]
 fn check_at_length(
     target: &Target,
@@ -69,7 +69,7 @@ fn check_at_length(
     check_range(target, op, range, route).map(|range| Admitted { range, is_plain: false })
 }
 
-/// [`check`] without the question what the file was opened for: enough for a plan.
+/// [`check`] without the check of the file's access mode: enough for a plan.
 pub fn check_range(
     target: &Target,
     op: RequestOp,
@@ -166,8 +166,8 @@ fn note_hybrid(target: &Target, op: RequestOp, range: FileRange, route: RoutePol
     })
 }
 
-/// Whether an atomic write is possible: one bio, a power of two within the file's units, naturally
-/// aligned.
+/// Returns an error if an atomic write is not possible. It must be one bio, naturally aligned, of a
+/// power of two of bytes within the file's units.
 ///
 /// # Errors
 /// `NotAtomic` with the rule that is broken.

@@ -1,5 +1,5 @@
-//! The blocking front door of an engine: one request run to its end on the caller's thread, and
-//! what waits for everybody else.
+//! The blocking entry point of an engine: it runs one request to completion on the caller's thread,
+//! and waits for requests of other callers.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ pub fn blocking_order(
 }
 
 impl Core {
-    /// Runs one request to its end on this thread, for a caller that lent the memory. Its outcome
-    /// is told only by an error.
+    /// Runs one request to completion on this thread, for a caller that lent the memory. Only an
+    /// error has its outcome.
     pub fn run_blocking(&mut self, target: &Arc<Target>, order: &Order) -> Result<Bytes, IoError> {
         let place = self.take_in(target, order, None);
         loop {
@@ -85,7 +85,7 @@ impl Core {
             match inode_lock.lock_exclusive(all, &mut ticket) {
                 Ok(hold) => {
                     let result = f();
-                    // It may have been cut.
+                    // It may have been truncated.
                     inode_lock.note_end(0);
                     inode_lock.unlock(hold);
                     return Ok(result);
@@ -112,7 +112,7 @@ impl Core {
         let pending = &self.table.entries[place];
         let is_one = pending.outstanding == 1 && pending.window.ends.is_empty();
         let copies = overlap::has_copies(pending, target, &self.flight.slab, &self.policies);
-        // Worth queueing a read for. A queued write the kernel may hand to a thread of its own,
+        // Queueing pays off for a read. The kernel may hand a queued write to a worker thread,
         // which can cost more than the copy saves.
         if pending.is_blocking() && is_built && is_one && (!copies || pending.is_write()) {
             let last = self.flight.backlog.back().copied();
@@ -147,9 +147,9 @@ impl Core {
             None if is_busy => {
                 self.turn(wait::turn_wait(self.policies.wait, WAIT_SLICE));
             }
-            // An earlier request of this engine is itself in somebody's way.
+            // An earlier request of this engine itself waits for another writer.
             None => target.inode_lock().pause(INODE_LOCK_SLICE),
-            // What is in the way may be in this very engine, or in another one of this thread.
+            // The conflicting request may be in this very engine, or in another one of this thread.
             Some(_) if is_busy => {
                 self.turn(wait::turn_wait(self.policies.wait, INODE_LOCK_SLICE));
             }

@@ -6,7 +6,7 @@ use diopter_os::{Errno, IoBuf, MemoryId, Slab};
 use crate::limits::{BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER};
 use crate::units::{FileRange, to_u64, to_usize};
 
-/// A bounce buffer on loan to a request, and what is in it beside what the window's bios move.
+/// A bounce buffer on loan to a request, and what it holds in addition to the window's bytes.
 #[derive(Debug)]
 pub struct Bounce {
     pub memory: MemoryId,
@@ -134,7 +134,8 @@ impl BouncePool {
     }
 }
 
-/// Whether each half of a buffer holds two blocks. The full size holds one of any alignment.
+/// Returns true if each half of a buffer holds two blocks. The full size holds one of any
+/// alignment.
 fn holds_blocks(bytes: u64, block: u64) -> bool {
     bytes == BOUNCE_BYTES || bytes >= 4 * block
 }

@@ -1,5 +1,5 @@
-//! Large bios of one engine: with `DepthPolicy::Auto` no more of them are in the device than help,
-//! so that small ones beside them find a short queue. Small bios are never kept back.
+//! Large bios of one engine: with `DepthPolicy::Auto` no more of them are in the device than help
+//! throughput, so that small bios find a short queue. Small bios are never kept back.
 
 use std::collections::VecDeque;
 
@@ -16,22 +16,23 @@ pub struct Bulk {
     controller: DepthController,
     /// Built, and kept back by the depth; oldest first.
     pub(super) kept_back: VecDeque<BioId>,
-    /// Whether the engine's backlog may hold large bios.
+    /// True if the engine's backlog may hold large bios.
     is_in_backlog: bool,
     /// In the device.
     pub(super) held: u32,
-    /// As many as were in the device when it was last given some, and whether there were more.
+    /// The number in the device after the last hand-over, and whether there were more.
     in_flight: u32,
     has_more: bool,
-    /// Whether an object had its share, so that something was not even built.
+    /// True if an object had its full share, so that a bio was not even built.
     has_share_full: bool,
-    /// What came back since.
+    /// Bios and bytes that completed since.
     count: u32,
     bytes: u64,
 }
 
 impl Bulk {
-    /// For an engine that holds so many bios; `is_on`: whether anything is kept back.
+    /// Creates the state for an engine that holds `bios` bios. Large ones are kept back only if
+    /// `is_on`.
     pub fn new(is_on: bool, bios: u32) -> Bulk {
         Bulk {
             bytes_min: if is_on { BULK_BYTES_MIN } else { u32::MAX },
@@ -47,7 +48,7 @@ impl Bulk {
         }
     }
 
-    /// Whether a bio of `length` bytes, which goes into the backlog, is a large one.
+    /// Returns true if a bio of `length` bytes, which goes into the backlog, is a large one.
     #[inline]
     pub fn takes(&mut self, length: u32) -> bool {
         let is_bulk = length >= self.bytes_min;
@@ -57,7 +58,7 @@ impl Bulk {
         is_bulk
     }
 
-    /// Whether the backlog is to be looked at bio by bio.
+    /// Returns true if each bio of the backlog must be checked.
     #[inline]
     pub fn is_waiting(&self) -> bool {
         self.is_in_backlog || self.has_share_full || !self.kept_back.is_empty()
@@ -78,17 +79,17 @@ impl Bulk {
         &mut self.kept_back
     }
 
-    /// Whether any bio is kept back.
+    /// Returns true if a bio is kept back.
     pub fn has_kept_back(&self) -> bool {
         !self.kept_back.is_empty()
     }
 
-    /// Whether one more may go to the device.
+    /// Returns true if one more bio may go to the device.
     pub fn has_room(&self) -> bool {
         self.held < self.controller.depth()
     }
 
-    /// All that may go has gone; `is_empty`: and nothing is left in the backlog.
+    /// Ends a hand-over: all bios that may go have gone; `is_empty` if the backlog is empty, too.
     pub fn end_hand_over(&mut self, is_empty: bool) {
         self.is_in_backlog = !is_empty;
         self.in_flight = self.held;
@@ -125,7 +126,7 @@ impl Bulk {
         self.held = 0;
     }
 
-    /// What was found.
+    /// Returns the depth in force and the reason for it.
     pub fn report(&self) -> DepthReport {
         self.controller.report()
     }

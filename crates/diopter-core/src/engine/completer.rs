@@ -1,5 +1,5 @@
-//! Where completions of queued requests run: the policy is asked here, callbacks for this thread
-//! wait here until the engine is not in use, and the others go through a crew of workers and come
+//! Where completions of queued requests run: this file applies the policy, queues callbacks for
+//! this thread until the engine is not in use, and sends the others through a crew of workers and
 //! back.
 
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ pub struct Delivery<'e> {
     pub backend: &'e dyn Backend,
 }
 
-/// What becomes of the result of a request.
+/// The delivery of a request's result.
 pub enum Decision {
     /// It is taken from its place.
     Plain,
@@ -57,11 +57,11 @@ pub struct Completer {
     /// that a request without a callback reads under `Auto` and `Inline`.
     pub is_watching: bool,
     policy: CompletionPolicy,
-    /// True if the policy goes by what blocks were before a write.
+    /// True if the policy depends on the state of the blocks before a write.
     needs_facts: bool,
     /// By place in the table; empty until first needed.
     attached: Vec<Attached>,
-    /// Requests in the table with a callback of their own, and copies that are left to do.
+    /// Requests in the table with their own callback, and copies that are left to do.
     attached_count: usize,
     /// Callbacks for this thread.
     ready: VecDeque<Job>,
@@ -167,7 +167,7 @@ impl Completer {
         self.returned.len()
     }
 
-    /// Whether the engine is being dropped.
+    /// Returns true if the engine is being dropped.
     pub fn is_closed(&self) -> bool {
         self.is_closed
     }
@@ -182,7 +182,7 @@ impl Completer {
         self.is_watching = is_decisive(self.policy) || !has_none;
     }
 
-    /// Whether a thread is there for one more job.
+    /// Returns true if a thread is available for one more job.
     fn is_staffed(&mut self) -> bool {
         if self.is_closed {
             return false;
@@ -231,13 +231,13 @@ impl Completer {
         counters
     }
 
-    /// Gives a request that was just taken in a callback of its own.
+    /// Attaches a callback to a request that was just taken in.
     pub fn attach(&mut self, place: usize, completion: Completion) {
         self.attached(place).completion = Some(completion);
         self.attached_count += 1;
     }
 
-    /// Notes what the policy must know of a request before it changes it.
+    /// Notes the facts that the policy needs about a request before the request changes them.
     #[inline]
     pub fn note_started(&mut self, place: usize, table: &Table) {
         if self.needs_facts {
@@ -359,7 +359,7 @@ impl Completer {
         None
     }
 
-    /// A job is over: its result waits to be taken, or its place is free again.
+    /// Files a completed job: its result waits to be taken, or its place is free again.
     pub fn file_ended(&mut self, ended: Ended, to: &mut Delivery<'_>) {
         let Ended { place, bounce, what } = ended;
         to.pool.keep(bounce);
@@ -430,7 +430,8 @@ fn is_decisive(policy: CompletionPolicy) -> bool {
 }
 
 impl Drop for Completer {
-    /// What no thread has begun is dropped without being run; what a worker is in is waited for.
+    /// Drops the jobs that no thread has begun without running them, and waits for those that a
+    /// worker runs.
     fn drop(&mut self) {
         let Some(crew) = self.crew.take() else { return };
         while let Some(job) = crew.withdraw() {
@@ -449,7 +450,7 @@ impl Drop for Completer {
     }
 }
 
-/// What the blocks of a write are before it changes them.
+/// Returns the state of a write's blocks before the write changes them.
 fn facts_before(target: &Target, range: FileRange) -> CompletionFacts {
     let mut facts = CompletionFacts { has_cached_pages: Some(false), ..CompletionFacts::default() };
     for (object, start, end) in target.pieces(range) {

@@ -59,7 +59,7 @@ impl BufferMapping {
 }
 
 /// Finds a place in the request's buffer for the window that has just been chosen: where its bytes
-/// are already, or beside those that the caller lacks yet.
+/// are already, or in the half without the bytes that are still to be copied to the caller.
 pub fn place_window(pending: &mut Pending, slab: &Slab) {
     let is_bounced = matches!(pending.window.way, Way::Bounced(_));
     let (range, length) = (pending.window.range, pending.window.span.length());

@@ -31,15 +31,15 @@ use crate::sync::{Arc, Ordering, StaticCounter};
 pub const SLAB_SHAPE: SlabShape =
     SlabShape { bios: DEPTH_MAX, segments_per_bio: SEGMENTS_MAX, memories: MEMORIES_MAX };
 
-/// Blocks of request ids that were given out in this process. No two engines share one, so that an
-/// engine that took another's place on its thread does not mistake a request of the old one for its
+/// Blocks of request ids that this process has allocated. No two engines share one, so that an
+/// engine that replaced another on its thread does not mistake a request of the old one for its
 /// own.
 static ID_BLOCKS: StaticCounter = StaticCounter::new(0);
 
 /// Ids in a block.
 pub(super) const ID_BLOCK: u64 = 1 << 32;
 
-/// 0 stands for no request.
+/// 0 is not an id: it marks a free entry.
 const FIRST_ID: u64 = 1;
 
 /// The first id of a block that no engine has had.
@@ -54,8 +54,8 @@ pub(super) fn id_after(id: u64) -> u64 {
     if (id + 1).is_multiple_of(ID_BLOCK) { first_id() } else { id + 1 }
 }
 
-/// An engine without its handle. In this order in memory: what a blocking call asks comes first,
-/// and shares few cache lines.
+/// An engine without its handle. The order in memory matters: the fields that a blocking call reads
+/// come first, and share few cache lines.
 #[repr(C, align(64))]
 pub struct Core {
     pub backend: Box<dyn Backend>,
@@ -76,7 +76,7 @@ pub struct Core {
     pub(super) pool: BouncePool,
     /// Places of bounced requests with something to copy while their bios are in the device.
     pub(super) beside: VecDeque<usize>,
-    /// What writes held whose bios a lost backend may still have.
+    /// Locks of writes whose bios a lost backend may still have.
     pub(super) stranded: Vec<Stranded>,
 }
 
@@ -111,8 +111,8 @@ impl Core {
         }
     }
 
-    /// `Table::has_room`, once requests whose results nobody takes are out of the way. Each of
-    /// them ends within the bounds of its own waits.
+    /// Returns `Table::has_room` once requests whose results no caller takes have completed. Each
+    /// of them completes within its time limits.
     #[cold]
     pub fn make_room(&mut self) -> bool {
         let mut has_some = true;
@@ -136,13 +136,14 @@ impl Core {
         }
     }
 
-    /// One round, or a short sleep when everything waits for somebody else.
+    /// Runs one round, or sleeps briefly if all requests wait for other engines, threads or
+    /// processes.
     pub fn tick_or_pause(&mut self, wait: Wait) {
         let came_back = self.tick(wait);
         self.pause_unless(came_back);
     }
 
-    /// After a round in which nothing came back and nothing is on its way: a short sleep.
+    /// Sleeps briefly after a round in which nothing came back if nothing is in flight.
     pub fn pause_unless(&mut self, came_back: bool) {
         let is_idle = !came_back
             && !self.is_in_haste
@@ -193,12 +194,12 @@ impl Core {
         Some(self.take_out(place))
     }
 
-    /// Gives a request up, as far as that is possible.
+    /// Cancels a request, as far as that is possible.
     pub fn cancel(&mut self, id: RequestId) {
         let Some(place) = self.table.place_of(id) else { return };
         let pending = &mut self.table.entries[place];
         if pending.target.is_none() {
-            // Over already, and not taken.
+            // Completed already, and not taken.
             return;
         }
         if pending.state == State::Single {
@@ -206,11 +207,12 @@ impl Core {
         }
         let pending = &mut self.table.entries[place];
         pending.is_cancelled = true;
-        // Never tried: nobody has seen them.
+        // Never submitted: the backend has not seen them.
         let untried = self.flight.take_from_backlog(place);
         pending.outstanding -= untried;
         if matches!(pending.state, State::In(_)) && (untried > 0 || !pending.window.is_built) {
-            // What of the window is not in the device will not be; what is there may yet be done.
+            // The part of the window that is not in the device will not be submitted; the rest may
+            // still complete.
             let (errno, range) = (Errno::ECANCELED, pending.window.range);
             let failure = Failure { errno, range, kind: None, is_edge_read: false };
             pending.report.failure.get_or_insert(failure);

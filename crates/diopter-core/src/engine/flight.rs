@@ -14,14 +14,14 @@ use crate::policy::{DepthPolicy, Policies};
 use crate::stripe::StridedRange;
 use crate::units::{to_u32, to_u64};
 
-/// What the engine remembers of a bio while the slab has it.
+/// The engine's note of a bio while the slab has it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BioNote {
     /// Place of its request in the table.
     pub request: usize,
-    /// Whether it counts against its object's share of the engine.
+    /// True if it counts against its object's share of the engine.
     pub has_share: bool,
-    /// Whether it is one of the large ones.
+    /// True if it is one of the large ones.
     pub is_bulk: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct Flight {
     pub is_polled: bool,
     /// By slot of the slab.
     pub notes: Vec<BioNote>,
-    /// Which bytes of the file each moves, by slot; not of a request's only bio.
+    /// The bytes of the file that each moves, by slot; not of a request's only bio.
     pub runs: Vec<StridedRange>,
     /// Built and not accepted by the backend yet.
     pub backlog: VecDeque<BioId>,
@@ -42,8 +42,8 @@ pub struct Flight {
     pub bulk: Bulk,
 }
 
-/// How many bios of the engine one object of a striped file may have: its part of the depth, which
-/// is that of large bios where `length` bytes over all objects make such.
+/// Returns how many bios of the engine one object of a striped file may have: its part of the
+/// depth, which is the depth of large bios if `length` bytes over all objects make such.
 #[inline]
 pub fn share_of(target: &Target, policies: &Policies, flight: &Flight, length: u64) -> Option<u32> {
     if !target.is_striped() {
@@ -93,7 +93,7 @@ impl Flight {
 
     /// Notes which bytes the bios of the request at `place` move.
     pub fn note_runs(&mut self, place: usize, its: StridedRange) {
-        // Also in the slots that it has no more: their next bio writes it anew.
+        // Also in the slots that it no longer has: their next bio overwrites it.
         for (note, runs) in self.notes.iter().zip(&mut self.runs) {
             if note.request == place {
                 *runs = its;
@@ -126,7 +126,7 @@ impl Flight {
         found.map_or(0, |(_, bios)| *bios)
     }
 
-    /// Frees the place of a bio that came back or was never tried; answers what it was.
+    /// Frees the place of a bio that came back or was never tried; returns its note.
     #[inline(always)]
     pub fn retire(&mut self, id: BioId) -> BioNote {
         let note = self.notes[id.index()];
@@ -155,7 +155,7 @@ impl Flight {
         }
     }
 
-    /// Takes the bios of the request at `place` back out of the backlog; answers how many.
+    /// Takes the bios of the request at `place` back out of the backlog; returns how many.
     pub fn take_from_backlog(&mut self, place: usize) -> u32 {
         let notes = &self.notes;
         let mut untried = Vec::new();
@@ -202,8 +202,8 @@ impl Flight {
         }
     }
 
-    /// As [`Flight::hand_over`], where large bios wait: they go up to a depth of their own, and
-    /// small ones pass them.
+    /// As [`Flight::hand_over`], where large bios wait: they are submitted up to their own depth,
+    /// and small ones pass them.
     pub fn hand_over_in_part(
         &mut self,
         backend: &mut dyn Backend,

@@ -1,4 +1,4 @@
-//! `Engine`: the queued front door. A handle on a `Core`; stays on its thread.
+//! `Engine`: the queued entry point. A handle on a `Core`; stays on its thread.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::panic::resume_unwind;
@@ -44,8 +44,8 @@ use crate::units::{FileRange, to_u64};
 ///
 /// [`TEARDOWN_WAIT_MAX`]: crate::limits::TEARDOWN_WAIT_MAX
 ///
-/// A child of fork may not use its parent's engines: there they answer with errors. It makes its
-/// own.
+/// A child of fork may not use its parent's engines: in the child they return errors. It creates
+/// its own.
 pub struct Engine {
     core: Rc<RefCell<Core>>,
     choice: BackendChoice,
@@ -129,10 +129,10 @@ impl Engine {
     /// `CompletionPolicy` says; an engine that is dropped first drops it, memory included, without
     /// running it.
     ///
-    /// The request is over when its callback begins: the file may be written, cut or closed there.
-    /// A callback that runs in the engine's thread may use every engine of that thread, this one
-    /// included; callbacks never run inside each other. A worker thread has an engine of its own
-    /// for blocking calls.
+    /// The request has completed when its callback begins: the file may be written, truncated or
+    /// closed there. A callback that runs in the engine's thread may use every engine of that
+    /// thread, this one included; callbacks never run inside each other. A worker thread has a
+    /// separate engine for blocking calls.
     ///
     /// # Errors
     /// As [`Engine::start`]; the callback comes back as well.
@@ -200,9 +200,9 @@ impl Engine {
         }
     }
 
-    /// [`Engine::wait`] for a first one, and then all that have finished by now: they are added to
-    /// `done`, whose capacity is used again. Answers how many. For loops that keep many requests in
-    /// flight: a round is looked after once, not once for each of its results.
+    /// Waits as [`Engine::wait`] for a first result, then adds all that have finished by now to
+    /// `done`, whose capacity is used again. Returns how many. For loops that keep many requests in
+    /// flight: the cost of a round is paid once, not once for each of its results.
     ///
     /// # Errors
     /// As [`Engine::wait`].
@@ -281,8 +281,8 @@ impl Engine {
         (core.flight.slab.held(), core.flight.slab.memories())
     }
 
-    /// What was found about how many large bios had better be in flight. Where the policy is
-    /// [`DepthPolicy::Fixed`](crate::policy::DepthPolicy::Fixed), nothing is looked for.
+    /// Returns the depth that was found for large bios. If the policy is
+    /// [`DepthPolicy::Fixed`](crate::policy::DepthPolicy::Fixed), none is searched for.
     #[must_use]
     pub fn depth(&self) -> DepthReport {
         self.core().flight.bulk.report()
@@ -332,7 +332,7 @@ pub fn start_on(
     start_at(core, target, request).map(|place| core.table.id_at(place))
 }
 
-/// [`start_on`], which answers the request's place in the engine's table.
+/// [`start_on`], which returns the request's place in the engine's table.
 pub fn start_at(
     core: &mut Core,
     target: &Arc<Target>,

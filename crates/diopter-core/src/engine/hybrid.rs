@@ -1,6 +1,6 @@
-//! What an open file remembers of its hybrid route: how often each way was chosen, and whether its
-//! buffered requests are a stream. Touched only by requests under `RoutePolicy::Hybrid`; which way
-//! a request goes is `route`'s.
+//! The state of an open file's hybrid route: how often each path was chosen, and whether its
+//! buffered requests are a stream. Only requests under `RoutePolicy::Hybrid` touch it; `route.rs`
+//! chooses the path of a request.
 
 use diopter_os::RwFlags;
 
@@ -19,7 +19,7 @@ const STREAM_READ_BYTES_MIN: u64 = 1 << 20;
 /// itself.
 const STREAM_WRITE_BYTES_MIN: u64 = 64 << 10;
 
-/// How often the hybrid route chose which way, over all threads that use one open file.
+/// How often the hybrid route chose each path, over all threads that use one open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HybridCounters {
     /// Requests below their threshold, or on a file without direct I/O: through the page cache.
@@ -28,9 +28,9 @@ pub struct HybridCounters {
     pub writesize_switch: u64,
     /// Reads of at least the threshold: direct.
     pub readsize_switch: u64,
-    /// Bytes that the direct reads asked for.
+    /// Bytes requested by the direct reads.
     pub read_bytes: u64,
-    /// Bytes that the direct writes asked for.
+    /// Bytes requested by the direct writes.
     pub write_bytes: u64,
 }
 
@@ -90,8 +90,8 @@ impl Hybrid {
         }
     }
 
-    /// Counts a request, and answers what is to be added to its flags: the buffered part of a
-    /// stream does not stay in the page cache.
+    /// Counts a request, and returns the flags to add to it: the buffered part of a stream does not
+    /// stay in the page cache.
     pub fn note(&self, chosen: Chosen) -> RwFlags {
         let kind = usize::from(chosen.is_write);
         let length = chosen.range.length();
@@ -107,7 +107,8 @@ impl Hybrid {
         if is_stream && is_large && !stays_cached { RwFlags::DONTCACHE } else { RwFlags::NONE }
     }
 
-    /// The kernel, or the file system, does not have `RWF_DONTCACHE`: it is not asked again.
+    /// Notes that the kernel, or the file system, does not have `RWF_DONTCACHE`: no later request
+    /// uses it.
     pub fn note_refusal(&self) {
         self.stays_cached.store(1, Ordering::Relaxed);
     }
@@ -123,8 +124,8 @@ impl Hybrid {
 }
 
 impl Stream {
-    /// Whether a request belongs to the stream. Two threads that read in turns may break it, which
-    /// costs only the hint.
+    /// Returns true if a request belongs to the stream. Two threads that read in turns may break
+    /// it, which costs only the hint.
     fn note(&self, chosen: Chosen) -> bool {
         let last = self.end.swap(chosen.range.end(), Ordering::Relaxed);
         if chosen.appends || last == chosen.range.start() {

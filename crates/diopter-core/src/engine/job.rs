@@ -12,11 +12,11 @@ use crate::sync::Arc;
 /// The payload of a panic.
 pub type Panic = Box<dyn Any + Send>;
 
-/// What a completion needs of a request in addition to its entry in the table.
+/// The data of a completion that a request has in addition to its entry in the table.
 #[derive(Default)]
 pub struct Attached {
     pub completion: Option<Completion>,
-    /// What its blocks were when it started, where the rule goes by that.
+    /// The state of its blocks when it started, where the policy depends on that.
     pub facts: CompletionFacts,
     pub copy: Option<LateCopy>,
 }

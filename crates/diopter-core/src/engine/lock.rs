@@ -16,20 +16,20 @@ use crate::limits::{FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, OWN_LOCK_WAIT_MAX, YIELD
 use crate::policy::{Policies, RoutePolicy};
 use crate::units::{FileRange, is_aligned};
 
-/// What a write must have before it may go on.
+/// The lock that a write must have before it may continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Needs {
-    /// Nothing: the kernel orders buffered writes, and nothing else writes this file.
+    /// None: the kernel orders buffered writes, and nothing else writes this file.
     Nothing,
-    /// Its place among whole-block writes.
+    /// A shared lock, among whole-block writes.
     Shared,
-    /// Its blocks for itself.
+    /// An exclusive lock on its blocks.
     Exclusive,
 }
 
 fn needs(target: &Target, pending: &Pending, route: RoutePolicy) -> Needs {
     if target.access.append && !target.kernel_appends() {
-        // Where the file ends is looked at, and must stay there.
+        // The write reads the size of the file, which must not change until it has written.
         return Needs::Exclusive;
     }
     if target.never_direct(true).is_some() {
@@ -72,7 +72,7 @@ pub fn acquire(
             Needs::Exclusive => enter_exclusive(pending, target, range),
         };
         if pending.hold.is_none() && pending.lock.leaves_hole && entered.is_ok() {
-            // Whole blocks, but not alone: it asks again as what it is.
+            // Whole blocks, but a hole before them: it needs an exclusive lock.
             continue;
         }
         let obstacle = match entered {
@@ -125,8 +125,8 @@ fn append_at(pending: &mut Pending, end: u64) {
     }
 }
 
-/// What the file keeps on record of its size goes before the write outgrows it; devices are never
-/// outgrown.
+/// Removes the file's record of its size before the write grows past it. A write past the end of a
+/// device fails.
 fn make_way(pending: &mut Pending, target: &Target) {
     let rest = pending.rest();
     if rest.is_empty() {
@@ -146,8 +146,9 @@ fn make_way(pending: &mut Pending, target: &Target) {
     }
 }
 
-/// Whether a write that has its pass touches more than `range`: what the kernel fills with zeros
-/// in front of it. A direct write to that page at the same time would be lost, or its flush fail.
+/// Returns true if a write that has its lock touches more than `range`: the bytes in front of it
+/// that the kernel fills with zeros. A direct write to that page at the same time would be lost, or
+/// its flush fail.
 fn touches_more(pending: &mut Pending, target: &Target, range: FileRange) -> bool {
     let has_size = matches!(pending.hold, Some(Hold::Exclusive(_)));
     if !has_size || pending.has_failed() {
@@ -187,7 +188,7 @@ fn enter_shared(
     Ok(())
 }
 
-/// Lets those that were there before go first, but not for ever where none of them goes on.
+/// Lets writers that were there before go first, but not for ever if none of them continues.
 fn yield_for(
     pending: &mut Pending,
     target: &Target,
@@ -198,7 +199,7 @@ fn yield_for(
         pending.lock.yields_since = Nanos::default();
         return;
     }
-    // Their threads live in real time, also beside a simulator.
+    // Their threads run in real time, also under a simulated clock.
     let now = clock::now();
     if pending.lock.yields_since == Nanos::default() {
         pending.lock.yields_since = now;

@@ -59,15 +59,16 @@ impl Backend for Gone {
 }
 
 impl Core {
-    /// Whether this is a fork's child, and the backend and all that is in it are the parent's.
+    /// Returns true if this is a fork's child, and the backend and everything in it are the
+    /// parent's.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         self.generation != fork::generation()
     }
 
-    /// In a child of fork: lets go of everything of the parent's without touching it, and is
-    /// broken from then on. Its rings and buffers are not mapped here, its workers do not run
-    /// here, and only the parent leaves its locks.
+    /// In a child of fork: abandons everything of the parent's without touching it; the engine is
+    /// broken from then on. The parent's rings and buffers are not mapped here, its workers do not
+    /// run here, and only the parent releases its locks.
     #[cold]
     pub fn disown(&mut self) {
         let backend = self.backend.capabilities().name;
@@ -149,7 +150,7 @@ impl Core {
     pub fn run_to_end(&mut self) {
         let deadline = Deadline::after(TEARDOWN_WAIT_MAX);
         let started = self.backend.now();
-        // One that a caller waits for on the spot is over, or a panic broke it off.
+        // A request that a caller waits for in the call has completed, or a panic ended it.
         let is_left =
             |its: &Pending| its.target.is_some() && its.op != RequestOp::Read && !its.is_blocking();
         while self.table.entries.iter().any(is_left) && !deadline.left().is_zero() {
@@ -203,8 +204,8 @@ impl Core {
         self.run_to_end();
     }
 
-    /// What is still in the table after its backend is gone: the next flush of each file fails, and
-    /// blocks that a device may still write stay locked.
+    /// Releases the requests that are still in the table after the backend is gone: the next flush
+    /// of each file that they write fails, and blocks that a device may still write stay locked.
     fn leave_unfinished(&mut self) {
         for place in 0..self.table.entries.len() {
             let Some(id) = self.table.entries[place].target else { continue };
@@ -232,8 +233,8 @@ impl Core {
     }
 }
 
-/// Puts aside what a write holds of its file if the device may still have a bio of it: until
-/// that is over no other write may touch those blocks.
+/// Puts aside the locks of a write if the device may still have one of its bios: until the bio has
+/// completed no other write may touch those blocks.
 fn strand_if_held(core: &mut Core, place: usize) {
     let is_held = |bio: &BioId| core.flight.notes[bio.index()].request == place;
     let pending = &mut core.table.entries[place];

@@ -1,5 +1,5 @@
-//! The engine of one thread. `blocking.rs` and `handle.rs` are its doors; a request that is one bio
-//! takes `single.rs`, any other goes through the phases, which `step.rs` calls.
+//! The engine of one thread. `blocking.rs` and `handle.rs` are its entry points; a request that is
+//! one bio takes `single.rs`, any other goes through the phases, which `step.rs` calls.
 
 mod space;
 pub mod hybrid;

@@ -15,11 +15,11 @@ use crate::limits::BOUNCE_OVERLAP_BYTES_MIN;
 use crate::policy::Policies;
 use crate::units::{FileRange, align_down};
 
-/// What a request can copy while its bios are in the device.
+/// A copy that a request can make while its bios are in the device.
 enum Beside {
     /// All but the edge blocks of a window of a write.
     In(Copied),
-    /// What of a read is behind.
+    /// The part of a read that is not in the caller's memory yet.
     Out,
 }
 
@@ -55,7 +55,7 @@ fn is_worth_it(range: FileRange) -> bool {
     range.length() >= BOUNCE_OVERLAP_BYTES_MIN
 }
 
-/// Whether there is something to copy while the request's bios are in the device.
+/// Returns true if there is something to copy while the request's bios are in the device.
 pub fn has_copies(pending: &Pending, target: &Target, slab: &Slab, policies: &Policies) -> bool {
     beside(pending, target, slab, policies).is_some()
 }
@@ -178,7 +178,7 @@ mod tests {
         core.tick(SLICE);
         let behind = Copied { range: FileRange::new(7, MIB), start: 7 };
         assert_eq!(bounce(&core).behind, Some(behind));
-        assert_eq!(bounce(&core).start, MIB, "the next one is read beside it");
+        assert_eq!(bounce(&core).start, MIB, "the next one is read into the other half");
         core.tick(Wait::Poll);
         assert_eq!((core.backend.held(), bounce(&core).behind), (1, None));
     }

@@ -38,7 +38,7 @@ pub enum State {
     Ended,
 }
 
-/// Who takes the result of a request.
+/// The receiver of a request's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taker {
     /// A caller that waits inside the call that started it, and lent the memory.
@@ -78,7 +78,7 @@ impl BioEnd {
 pub struct Failure {
     pub errno: Errno,
     pub range: FileRange,
-    /// What it is about, where the errno alone does not tell.
+    /// The kind of error, where the errno alone does not determine it.
     pub kind: Option<IoErrorKind>,
     /// It is of a read that a write of parts of blocks needs first.
     pub is_edge_read: bool,
@@ -91,7 +91,7 @@ pub struct WindowState {
     pub range: FileRange,
     /// The path that they take.
     pub way: Way,
-    /// What the window's bios cover: `range`, or the whole blocks around it.
+    /// The bytes that the window's bios cover: `range`, or the whole blocks around it.
     pub span: FileRange,
     /// The part of it that has no bio yet.
     pub queues: ObjectQueues,
@@ -129,7 +129,7 @@ impl WindowState {
     }
 }
 
-/// What a write holds of its file, or waits for.
+/// The locks of a write on its file, and its waits for them.
 #[derive(Debug)]
 pub struct LockState {
     /// Its place among the writers that wait for the lock.
@@ -171,7 +171,7 @@ pub struct Attempts {
     since: Nanos,
 }
 
-/// What the result of a request is made from.
+/// The data from which a request's result is made.
 #[derive(Debug)]
 pub struct Report {
     /// Bytes by path.
@@ -193,7 +193,7 @@ pub struct Report {
 #[repr(C, align(64))]
 pub struct Pending {
     pub id: u64,
-    /// The file; `None` for a free entry, and once the request has ended.
+    /// The file; `None` for a free entry, and once the request has completed.
     pub target: Option<TargetId>,
     pub range: FileRange,
     pub memory: Option<MemoryId>,
@@ -356,7 +356,7 @@ impl Pending {
         self.op == RequestOp::Write
     }
 
-    /// From where the request stands to its end.
+    /// Returns the range from the request's position to its end.
     pub fn rest(&self) -> FileRange {
         FileRange::new(self.at, self.range.end())
     }
@@ -400,7 +400,7 @@ impl Pending {
         self.flags.with(target.access.durability)
     }
 
-    /// Counts `bytes` of the current window as moved its way.
+    /// Counts `bytes` of the current window as moved by its path.
     pub fn count(&mut self, bytes: u64) {
         let reason = match self.window.way {
             Way::Direct => {

@@ -18,15 +18,15 @@ const EDGE_READ: &str = "read of an edge block for a write";
 pub fn note_bio(pending: &mut Pending, runs: StridedRange, result: BioResult) {
     pending.outstanding -= 1;
     let result = match result {
-        // Nobody here gave it up: io_uring does so with what waits for a worker thread when signals
-        // keep it from making one (io_uring/io-wq.c). It was never begun.
+        // This process did not cancel it: io_uring cancels a request that waits for a worker thread
+        // when signals keep it from creating one (io_uring/io-wq.c). It was never started.
         Err(Errno::ECANCELED) if !pending.is_cancelled && !pending.appends => Err(Errno::EAGAIN),
         result => result,
     };
     pending.window.ends.push(BioEnd { runs, result });
     if let Err(errno) = result
         && !is_again(errno)
-        // Without space it goes another way, not wrong.
+        // Without space the request takes another path; it does not fail.
         && pending.state != State::In(Phase::Reserve)
     {
         let is_edge_read = pending.state == State::In(Phase::Edges);
@@ -59,8 +59,8 @@ pub fn report_parts(pending: &mut Pending, slab: &Slab) -> Next {
     Next::Ended
 }
 
-/// Notes what became of the window's bios from `from` on; answers how many of the caller's bytes
-/// are done. What a bio left over was not tried, which needs no note.
+/// Notes the results of the window's bios from `from` on; returns how many of the caller's bytes
+/// are done. The rest of a short bio was not tried, which needs no note.
 pub fn note_parts(pending: &mut Pending, from: u64) -> u64 {
     let window = pending.window.range;
     let clip = |start: u64, end: u64| {
@@ -133,8 +133,8 @@ pub fn conclude(pending: &mut Pending) -> (Result<Bytes, IoError>, Outcome) {
     paint(&mut pending.report.parts, RangeOutcome { range: done, state: RangeState::Done });
     let outcome = Outcome::of_parts(pending.range, &pending.report.parts, stripe_size);
     if pending.is_write() && outcome.is_all_done() {
-        // What failed, or was given up, is a repetition of what an earlier attempt had done
-        // already.
+        // The part that failed, or was cancelled, is a repetition of what an earlier attempt had
+        // done already.
         return (Ok(Bytes::new(pending.range.length())), outcome);
     }
     (Err(error), outcome)

@@ -1,5 +1,5 @@
-//! A round of the engine: what is built goes to the backend, what came back is noted, and requests
-//! that have ended are filed for those who take their results.
+//! A round of the engine: bios that are built go to the backend, completions are noted, and
+//! completed requests are filed for the callers that take their results.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::request::{FinishedRequest, RequestId};
 use crate::sync::Arc;
 
 impl Core {
-    /// One round: steps what can go on, submits, reaps, steps what came back. Answers whether
-    /// anything did: what waits may then go on.
+    /// Runs one round: steps the requests that can continue, submits, reaps, steps the requests
+    /// that came back. Returns true if anything came back: requests that wait may then continue.
     pub fn tick(&mut self, wait: Wait) -> bool {
         self.now = self.backend.now();
-        // A caller that goes on with results untaken waits for another one.
+        // A caller that leaves results untaken and waits is waiting for another one.
         let untaken = |core: &Core| core.table.finished.len() + core.completer.returned();
         let before = untaken(self);
         self.step_waiting();
@@ -31,7 +31,7 @@ impl Core {
         if self.completer.is_watching { self.turn_watching(wait) } else { self.turn(wait) }
     }
 
-    /// One round while completions are on their way.
+    /// Runs one round while completions are pending.
     #[cold]
     fn turn_watching(&mut self, wait: Wait) -> bool {
         let completer = &self.completer;
@@ -83,7 +83,8 @@ impl Core {
         }
     }
 
-    /// Files an ended request for whoever takes its result. What it held goes now, its place stays.
+    /// Files a completed request for the caller that takes its result. Its locks and buffers are
+    /// released now, its place stays.
     pub(super) fn file_finished(&mut self, place: usize) {
         let target = self.table.target_at(place);
         self.release(place, &target);
@@ -109,7 +110,7 @@ impl Core {
         target.note_unseen(&finished);
     }
 
-    /// Submits what is built, waits for completions, and files each. Answers whether any came back.
+    /// Submits what is built, waits for completions, and files each. Returns true if any came back.
     pub(super) fn turn(&mut self, wait: Wait) -> bool {
         if self.broken.is_some() {
             self.fail_all();

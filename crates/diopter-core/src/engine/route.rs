@@ -1,8 +1,8 @@
-//! Which way each part of a request goes: a pure function from where the request stands to its next
+//! The path of each part of a request: a pure function from the request's position to its next
 //! window. The only reader of [`RoutePolicy`].
 //!
-//! A request is served window by window, in file order. Within a window all bios go one way and are
-//! waited for once. An aligned request is one window; a misaligned one has edges.
+//! A request is served window by window, in file order. All bios of a window take the same path and
+//! are waited for once. An aligned request is one window; a misaligned one has edges.
 
 use crate::limits::{BOUNCE_BYTES, FILE_SIZE_MAX};
 use crate::outcome::DetourReason;
@@ -13,7 +13,7 @@ use crate::units::{FileRange, align_down, align_up, is_aligned};
 /// three bios.
 const BOUNCE_WHOLE_BYTES: u64 = 64 << 10;
 
-/// Which way.
+/// The path of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Between the caller's memory and the device.
@@ -31,10 +31,10 @@ pub struct Window {
     pub way: Way,
 }
 
-/// What a request looks like to the router.
+/// The properties of a request that determine its route.
 pub struct Course<F: Fn(u64) -> bool> {
     pub is_write: bool,
-    /// From where the request stands to its end; not empty.
+    /// From the request's position to its end; not empty.
     pub rest: FileRange,
     pub block: u64,
     /// Bytes that a bounce buffer holds; at least two blocks, or one for a window within one block.
@@ -42,15 +42,15 @@ pub struct Course<F: Fn(u64) -> bool> {
     /// For a write: the file's size. Exact only under an exclusive inode lock, which a misaligned
     /// write has.
     pub size: u64,
-    /// Whether edge blocks can be read.
+    /// True if edge blocks can be read.
     pub readable: bool,
     /// Nothing of the request can or may be direct.
     pub buffered: Option<DetourReason>,
-    /// Whether the memory of `[offset, rest.end)` is aligned for direct I/O.
+    /// Returns true if the memory of `[offset, rest.end)` is aligned for direct I/O.
     pub memory_is_aligned_from: F,
 }
 
-/// Whether the policy wants a request buffered.
+/// Returns true if the policy wants a request buffered.
 pub fn is_buffered_by_policy(policy: RoutePolicy, is_write: bool, length: u64) -> bool {
     match policy {
         RoutePolicy::Direct => false,

@@ -27,8 +27,8 @@ pub struct Spot<'t> {
     pub offset: u64,
 }
 
-/// The bio of an aligned request that is just one, as the long way would make it. Of the memory,
-/// which is one range, only its address is asked.
+/// The bio of an aligned request that is a single one, as the phases would build it. The memory is
+/// one range, so only its address is needed.
 #[inline(always)]
 pub fn single_spot<'t>(
     target: &'t Target,
@@ -92,9 +92,9 @@ pub fn single_spec<'t>(target: &Target, order: &Order, spot: Spot<'t>) -> BioDra
 }
 
 impl Core {
-    /// Runs one admitted request that is a single direct bio as one system call, past table and
-    /// slab. `None` when it is not of that kind, or when there is more to do than one call did;
-    /// nothing is lost then by running it the long way.
+    /// Runs one admitted request that is a single direct bio as one system call, without table and
+    /// slab. Returns `None` if it is not of that kind, or if one call did not complete it; running
+    /// it through the phases then loses nothing.
     #[inline]
     pub fn run_single(
         &mut self,
@@ -128,8 +128,8 @@ impl Core {
         result_of(target, op, range, result)
     }
 
-    /// Takes an admitted request in; the caller has seen `Table::has_room`. A queued one with a
-    /// spot is built right away. Answers its place in the table.
+    /// Takes an admitted request in; the caller has checked `Table::has_room`. A queued request
+    /// with a spot is built right away. Returns its place in the table.
     #[inline(always)]
     pub fn take_in(
         &mut self,
@@ -223,7 +223,7 @@ fn begin(core: &mut Core, place: usize, target: &Target, order: &Order, spot: Sp
     true
 }
 
-/// What a request of a single bio ended with; `None` when there is more to do.
+/// Returns the result of a request of a single bio; `None` if there is more to do.
 #[inline]
 fn result_of(
     target: &Target,
@@ -255,14 +255,13 @@ fn result_at_length(
             is_end.then_some(Ok(Bytes::new(moved)))
         }
         Err(errno) if is_again(errno) => None,
-        // Perhaps only past the end of the file; the long way looks.
+        // Perhaps only past the end of the file; the phases check.
         Err(Errno::EIO) if op == RequestOp::Read => None,
         Err(errno) => Some(Err(IoError::new(errno, range, op.name()))),
     }
 }
 
-/// Closes a queued request of a single bio that moved all its bytes; anything else goes the long
-/// way.
+/// Closes a queued request of a single bio that moved all its bytes. Any other takes the phases.
 #[inline]
 fn close(pending: &mut Pending, result: BioResult) -> bool {
     // A single bio has at least one byte.

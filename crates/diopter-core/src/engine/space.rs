@@ -1,7 +1,7 @@
-//! What is known of the space that an object has: a bounded list of ranges that a write can't run
-//! out of space in. Not knowing is always right, and costs a question.
+//! The allocated space of an object, as far as it is known: a bounded list of ranges in which a
+//! write can't run out of space. An unknown range is always safe, and costs a query.
 
-/// How much of an object is looked at in one question.
+/// Bytes of an object that one query covers.
 pub const SPACE_LOOK: u64 = 64 << 20;
 
 /// Ranges that are kept; beyond, the shortest is forgotten.
@@ -12,7 +12,7 @@ const RANGES_MAX: usize = 64;
 pub struct Space(Vec<(u64, u64)>);
 
 impl Space {
-    /// Whether all of `[start, end)` has space.
+    /// Returns true if all of `[start, end)` has space.
     pub fn covers(&self, start: u64, end: u64) -> bool {
         let next = self.0.partition_point(|range| range.1 <= start);
         start >= end || self.0.get(next).is_some_and(|range| range.0 <= start && end <= range.1)

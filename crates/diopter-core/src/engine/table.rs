@@ -20,7 +20,7 @@ pub struct Table {
     pub free: Vec<usize>,
     pub entries: Vec<Pending>,
     pub targets: Targets,
-    /// Places of requests that have ended and whose result was not taken yet.
+    /// Places of requests that have completed and whose result was not taken yet.
     pub finished: VecDeque<usize>,
     /// Requests that could not continue; each is stepped once per round.
     pub waiting: VecDeque<usize>,
@@ -64,7 +64,7 @@ impl Table {
         !self.waiting.is_empty()
     }
 
-    /// The target of a request that is not over.
+    /// Returns the target of a request that has not completed.
     pub fn target_at(&self, place: usize) -> Arc<Target> {
         Arc::clone(self.targets.get(self.entries[place].target.expect("an occupied place")))
     }
@@ -92,7 +92,7 @@ impl Table {
         targets.any(|id| Arc::ptr_eq(self.targets.get(id), target))
     }
 
-    /// Sleeps a little, less when a writer of the first waiting request's file goes.
+    /// Sleeps briefly, or until a writer of the first waiting request's file releases its lock.
     pub fn pause(&self, timeout: Duration) {
         let waiting = self.waiting.front().and_then(|place| self.entries[*place].target);
         if let Some(id) = waiting {

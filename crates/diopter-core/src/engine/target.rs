@@ -1,5 +1,5 @@
-//! `Target`: all that the engine needs to know of an open file. Shared by threads, changed by none
-//! but for its inode lock and its latched flush error.
+//! `Target`: the engine's data about an open file. Threads share it; only its counters, caches,
+//! inode lock and latched flush error change.
 
 use diopter_os::residency::page_size;
 use diopter_os::{Errno, OpenObject, fork};
@@ -23,12 +23,12 @@ use crate::stripe::{StridedRange, Striping};
 use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, PerProcess, lock};
 use crate::units::{FileOffset, FileRange, ObjectOffset, align_down, align_up, is_aligned};
 
-/// Generations of fork that get a inode lock of their own; a process forked more often than that
+/// Generations of fork that have a separate inode lock; a process forked more often than that
 /// shares one again.
 const INODE_LOCKS: usize = 8;
 
-/// A file as the engine sees it: one object, or several that it is dealt out to. In this order in
-/// memory: what every request asks comes first, on one cache line.
+/// A file as the engine sees it: one object, or several that it is striped over. The order in
+/// memory matters: the fields that every request reads come first, on one cache line.
 #[repr(C, align(64))]
 pub struct Target {
     /// For reads and for writes: the bits of [`Target::plain_bits`].
@@ -36,27 +36,27 @@ pub struct Target {
     pub blocks: Blocks,
     /// The first object, for direct I/O.
     first: OpenObject,
-    // A second line: of plain requests, writes alone ask for it, and for their inode lock.
+    // A second cache line: of plain requests, only writes read it, and their inode lock.
     pub access: Access,
     pub directness: Directness,
     inode_locks: [OnceLock<Arc<InodeLock>>; INODE_LOCKS],
-    /// How it is dealt out, where there is more than one way: asked of the mapper once.
+    /// The striping over several objects, if any; read from the mapper once.
     striping: Option<Striping>,
     /// Bytes that it never outgrows: those of its devices.
     size_fixed: Option<u64>,
     objects: Box<[Object]>,
     pub mapper: Box<dyn Mapper>,
-    /// What is to be done before it grows for the first time.
+    /// The action that is due before it grows for the first time.
     seal: Option<Seal>,
     inode_lock_source: InodeLockSource,
     /// The errno of the first flush that failed; 0 for none.
     flush_error: AtomicI32,
     pub hybrid: Hybrid,
-    /// What the device that it lies on takes as one request.
+    /// The limits of a single request to the device that it lies on.
     device_limits: DeviceLimits,
     /// Bytes of a request that is one bio, wherever it lies, if its memory is one range.
     pub bytes_of_one: u64,
-    /// Bytes of a bio that a polled device takes as one request; asked for on first use.
+    /// Bytes of a bio that a polled device takes as one request; queried on first use.
     polled_bytes: OnceLock<u64>,
     /// Writes whose futures were dropped.
     pub abandoned: Abandoned,
@@ -65,7 +65,7 @@ pub struct Target {
 /// One object of a target.
 struct Object {
     backing: Arc<dyn BackingObject>,
-    /// The backing object's direct object, which stays the same: asked for once, not for each bio.
+    /// The backing object's direct object, which stays the same: queried once, not for each bio.
     direct: OpenObject,
     /// Ranges that are known to have space; a child of fork knows none.
     space: PerProcess<Mutex<Space>>,
@@ -87,7 +87,7 @@ struct Seal {
     unseal: Box<dyn Fn() -> Result<(), Errno> + Send + Sync>,
 }
 
-/// A target to start requests on, for files that are no `File`: simulated ones.
+/// A target to start requests on, for files that are not a `File`: simulated ones.
 #[derive(Clone)]
 pub struct TargetRef(Arc<Target>);
 
@@ -169,7 +169,7 @@ impl Target {
         target.settled()
     }
 
-    /// Works out what is asked of every request.
+    /// Computes the fields that every request reads.
     fn settled(mut self) -> Target {
         let is_plain = self.mapper.is_identity()
             && self.size_fixed.is_none()
@@ -185,9 +185,9 @@ impl Target {
         self
     }
 
-    /// Bits that are 0 in offset and length of a request that is on whole blocks, if nothing but
-    /// its alignment stands between it and the file: that lies on one object as it is, is open for
-    /// this, and nothing is to be known or done first. All bits where something does.
+    /// Returns the bits that are 0 in offset and length of a request on whole blocks, if such a
+    /// request needs nothing but aligned memory: the file lies on one object as it is and is open
+    /// for this, and nothing must be queried or done first. Returns all bits otherwise.
     #[inline]
     pub fn plain_bits(&self, is_write: bool) -> u64 {
         self.plain_bits[usize::from(is_write)]
@@ -204,15 +204,17 @@ impl Target {
         self.settled()
     }
 
-    /// A file that lies on a block device, with nothing but a mapper of ours in between. No plain
-    /// file is one, so requests to those need not be asked how long they are.
+    /// Sets the limits of the block device that the file lies on, with nothing but our mapper in
+    /// between. Requests to such a file are never plain, so plain requests skip the check of their
+    /// length.
     pub fn with_device_limits(mut self, limits: DeviceLimits) -> Target {
         self.device_limits = limits;
         self.bytes_of_one = limits.bytes_anywhere().min(u64::from(BIO_BYTES_MAX));
         self
     }
 
-    /// What one bio may be, in whole blocks. Those through the page cache are the kernel's to make.
+    /// Returns the limits of one bio, in whole blocks. The kernel builds those through the page
+    /// cache.
     pub fn bio_limits(&self, is_buffered: bool, block: u64) -> BioLimits {
         let bytes_max = u64::from(BIO_BYTES_MAX);
         if is_buffered {
@@ -289,7 +291,7 @@ impl Target {
         Ok((extent.object, extent.object_offset.get()))
     }
 
-    /// How often the hybrid route chose which way; all 0 where it was never in force.
+    /// Returns how often the hybrid route chose each path; all 0 if it was never in force.
     #[must_use]
     pub fn hybrid_counters(&self) -> HybridCounters {
         self.hybrid.counters()
@@ -330,13 +332,13 @@ impl Target {
         std::iter::from_fn(move || {
             let strided = queues.front()?;
             queues.advance(strided.length());
-            // What can't be told is no object.
+            // A range that can't be located has no object.
             let (object, start) = self.locate(strided.start()).ok()?;
             Some((object, start, start + strided.length()))
         })
     }
 
-    /// Whether an object that the range touches has cached pages, anywhere.
+    /// Returns true if an object that the range touches has cached pages, anywhere.
     pub fn has_cached_pages(&self, range: FileRange) -> Option<bool> {
         let each = self.pieces(range).map(|(object, ..)| self.backing(object).has_cached_pages());
         let mut has_some = false;
@@ -346,13 +348,13 @@ impl Target {
         Some(has_some)
     }
 
-    /// How the file is dealt out to several objects; `None` for a file that is its own only one.
+    /// Returns the striping over several objects; `None` for a file that is a single object.
     #[inline]
     pub fn striping(&self) -> Option<Striping> {
         self.striping
     }
 
-    /// Whether it is dealt out to several objects.
+    /// Returns true if it is striped over several objects.
     #[inline]
     pub fn is_striped(&self) -> bool {
         self.striping.is_some()
@@ -362,7 +364,7 @@ impl Target {
         self.objects.len()
     }
 
-    /// Whether the kernel can be asked to append: it knows only the ends of objects.
+    /// Returns true if the kernel can append: it knows only the ends of objects.
     pub fn kernel_appends(&self) -> bool {
         self.access.append && self.striping.is_none()
     }
@@ -423,13 +425,13 @@ impl Target {
         })
     }
 
-    /// Makes way for a write up to byte `end`: a record of sizes that it changes goes first.
+    /// Prepares a write up to byte `end`: a record of sizes that it changes is removed first.
     pub fn before_write_to(&self, end: u64) -> Result<(), Errno> {
         if self.outgrows_seal(end) { self.unseal() } else { Ok(()) }
     }
 
-    /// Whether a write up to byte `end` may change a size that is on record. Direct, its last block
-    /// is written whole where the file goes on behind it, on whichever object.
+    /// Returns true if a write up to byte `end` may change a size that is on record. A direct write
+    /// covers its whole last block if the file continues behind it, on whichever object.
     #[inline]
     pub fn outgrows_seal(&self, end: u64) -> bool {
         self.seal.as_ref().is_some_and(|seal| {
@@ -449,7 +451,8 @@ impl Target {
         Ok(())
     }
 
-    /// Whether an object's range has space of its own, as far as that is known or soon found out.
+    /// Returns true if an object's range has allocated space, as far as that is known or one query
+    /// shows.
     pub fn has_space(&self, object: ObjectIndex, (start, end): (u64, u64)) -> bool {
         let place = &self.objects[usize::from(object.0)];
         let mut space = lock(place.space.get());
@@ -479,7 +482,7 @@ impl Target {
         self.backing(ObjectIndex(0)).try_lock(start, end)
     }
 
-    /// Whether a lock of this process that is not diopter's is in the way.
+    /// Returns true if a lock that this process took without diopter conflicts.
     pub fn is_locked_by_this_process(&self, range: FileRange) -> bool {
         self.backing(ObjectIndex(0)).is_locked_by_this_process(range.start(), range.end())
     }
@@ -497,8 +500,8 @@ impl Target {
         self.inode_locks[generation % INODE_LOCKS].get_or_init(|| (self.inode_lock_source)())
     }
 
-    /// What a write of `range` may touch beyond its bytes: whole blocks, and whole pages of the
-    /// page cache.
+    /// Returns the range that a write of `range` may touch beyond its bytes: whole blocks, and
+    /// whole pages of the page cache.
     #[inline]
     pub fn touched(&self, range: FileRange) -> FileRange {
         let unit = self.blocks.write.max(self.blocks.page);
@@ -531,16 +534,16 @@ impl Target {
         Ok(from)
     }
 
-    /// Whether a write from byte `start` on leaves a hole behind the end of the file, with the end
-    /// within a page. For one that holds the inode lock. What it finds is noted at the inode lock,
-    /// so that writes that start before the end need not look.
+    /// Returns true if a write from byte `start` on leaves a hole behind the end of the file, with
+    /// the end within a page. The caller holds the inode lock. The end is recorded at the inode
+    /// lock, so that writes that start before it need not query it.
     #[cold]
     pub fn leaves_hole_in_page(&self, start: u64) -> bool {
         if self.striping.is_some() || self.size_fixed.is_some() {
             self.inode_lock().note_end(u64::MAX);
             return false;
         }
-        // An error is met again, and reported, by a write that is alone.
+        // An error occurs again, and is reported, in a write with an exclusive lock.
         let Ok(size) = self.size() else { return true };
         self.inode_lock().note_end(size);
         start > size && !is_aligned(size, self.blocks.page)
@@ -560,7 +563,7 @@ impl Target {
         Ok(end)
     }
 
-    /// Every object whose write-back errors must be looked at by a flush.
+    /// Returns every object whose write-back errors a flush must check.
     pub fn flush_handles(&self) -> impl Iterator<Item = &OpenObject> {
         self.objects.iter().flat_map(Object::opened)
     }

@@ -70,7 +70,7 @@ impl Targets {
         self.entries[id.index()].target.as_ref().expect("its request is in the table")
     }
 
-    /// Counts one request less; answers the target when that was the last one.
+    /// Drops one request's reference; returns the target if that was the last one.
     #[inline]
     pub fn leave(&mut self, id: TargetId) -> Option<Arc<Target>> {
         let entry = &mut self.entries[id.index()];
@@ -85,7 +85,7 @@ impl Targets {
     }
 }
 
-/// Targets are large: bits of an address from about their size on tell them apart.
+/// Targets are large: bits of an address from about their size on distinguish them.
 #[inline]
 fn recent_of(target: &Arc<Target>) -> usize {
     (std::ptr::from_ref::<Target>(target).addr() >> 9) % RECENT

@@ -148,7 +148,7 @@ fn an_engine_without_its_backend_refuses_requests_as_such_and_not_as_full() {
     assert_eq!(error.errno(), Errno::EIO);
 }
 
-/// Whether a write of part of the first block is kept from it.
+/// Returns true if a write of part of the first block is blocked.
 fn is_kept_away(target: &TargetRef) -> bool {
     let mut other = Bench::new(0, u32::MAX);
     let write = Request::write(7, memory(100));

@@ -20,15 +20,15 @@ struct Own {
 thread_local! {
     /// Empty while a call uses it, before the first one, and after a panic in one.
     static OWN: Cell<Option<Own>> = const { Cell::new(None) };
-    /// Where an engine stays between calls while the thread is being torn down, `OWN` is gone, and
-    /// requests of it are on their way. It has no destructor, so it outlives every other.
+    /// The engine between calls while the thread is being torn down, `OWN` is gone, and requests of
+    /// the engine are in flight. It has no destructor, so it outlives every other.
     static LAST: Cell<Option<ManuallyDrop<Own>>> = const { Cell::new(None) };
     static OPTIONS: Cell<EngineOptions> = const { Cell::new(EngineOptions::DEFAULT) };
 }
 
 /// Runs `f` on this thread's engine, made on first use. A child of fork makes its own and never
 /// touches the inherited one. While the thread is being torn down, an engine lives only as long as
-/// requests of it are on their way. A panic in `f` drops the engine, which waits for what it has in
+/// its requests are in flight. A panic in `f` drops the engine, which waits for what it has in
 /// flight.
 #[inline]
 pub fn with_thread_engine<R>(f: impl FnOnce(&mut Core) -> R) -> R {
@@ -116,7 +116,7 @@ pub fn use_for_this_thread(options: EngineOptions) {
     drop(OWN.take());
 }
 
-/// What [`use_for_this_thread`] said.
+/// Returns the options that [`use_for_this_thread`] set.
 pub fn options_of_this_thread() -> EngineOptions {
     OPTIONS.try_with(Cell::get).unwrap_or(EngineOptions::DEFAULT)
 }

@@ -31,7 +31,7 @@ impl Deadline {
         Deadline { since: clock::now(), limit }
     }
 
-    /// What is left of it; zero when it has passed.
+    /// Returns the time that is left; zero when it has passed.
     pub fn left(&self) -> Duration {
         self.limit.saturating_sub(Duration::from_nanos(clock::now().since(self.since)))
     }

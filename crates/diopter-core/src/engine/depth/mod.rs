@@ -1,10 +1,11 @@
-//! How many bios had better be in flight: the smallest depth whose throughput is nearly the best.
-//! A pure value: it is told what came back and when, and says how many may be in flight now. No
-//! I/O, no clock, no randomness; bounded state, integers. `docs/depth.md` says how it behaves.
+//! A search for the best number of bios in flight: the smallest depth whose throughput is nearly
+//! the best. It is a pure value: the caller reports which bios completed and when, and it returns
+//! how many may be in flight now. No I/O, no clock, no randomness; bounded state, integers.
+//! `docs/depth.md` describes its behaviour.
 //!
-//! What it stands on is compared with one other setting at a time, in rounds of four windows: here,
-//! there, there, here. What changes evenly meanwhile cancels itself. A round that is not clear
-//! beside its own spread is followed by another.
+//! The current setting is compared with one other setting at a time, in rounds of four windows:
+//! here, there, there, here. Effects that change evenly meanwhile cancel out. A round whose
+//! difference is small compared with its own spread is followed by another.
 
 mod window;
 
@@ -58,10 +59,10 @@ const SIZE_STRIDE: u32 = 1;
 const REST_MIN_NS: u64 = 250_000_000;
 const REST_MAX_NS: u64 = 4_000_000_000;
 
-/// Without a completion for so long, what is known is looked at anew.
+/// Without a completion for this long, the known depth is measured again.
 const IDLE_NS: u64 = 1_000_000_000;
 
-/// Windows in a row that differ from what was decided on until it is looked at anew.
+/// Windows in a row that differ from the decided level until the depth is measured again.
 const STRIKES_MAX: u32 = 4;
 
 /// Completions between two looks, and what was in flight before them.
@@ -75,7 +76,7 @@ pub struct Progress {
     pub bytes: u64,
     /// How many were in flight, they included.
     pub in_flight: u32,
-    /// Whether there were more that the depth kept back.
+    /// True if there were more bios that the depth kept back.
     pub has_more: bool,
 }
 
@@ -107,7 +108,7 @@ impl DepthReason {
     }
 }
 
-/// What was decided, and how often.
+/// The result of the search so far, and how often it was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DepthReport {
     /// Bios that may be in flight.
@@ -120,11 +121,11 @@ pub struct DepthReport {
     pub why: DepthReason,
     /// Comparisons that came to an end.
     pub comparisons: u64,
-    /// Of them: those that changed it.
+    /// Comparisons that changed it.
     pub changes: u64,
 }
 
-/// What can be set.
+/// The values that the search sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Setting {
     depth: u32,
@@ -154,12 +155,12 @@ pub struct DepthController {
     standing: u64,
     survey: Option<Survey>,
     trial: Option<Trial>,
-    /// Which direction is next, and how many in a row were in vain.
+    /// The next direction, and the number of directions in a row that gave nothing.
     next: usize,
     in_vain: usize,
     /// How far a step goes: see [`STRIDES`].
     stride: u32,
-    /// Whether every stride was tried since the last change.
+    /// True if every stride was tried since the last change.
     is_settled: bool,
     rest_ns: u64,
     rest_until: u64,
@@ -226,7 +227,7 @@ impl DepthController {
         self.setting().halvings
     }
 
-    /// What was decided; a comparison that is under way does not show.
+    /// Returns the last decision; a comparison that is under way does not show.
     #[must_use]
     pub fn report(&self) -> DepthReport {
         DepthReport {
@@ -248,8 +249,8 @@ impl DepthController {
         }
     }
 
-    /// What follows has nothing to do with what was before: another file, a pause. What was found
-    /// stays, and is looked at anew.
+    /// Separates what follows from what was before: another file, a pause. The result of the search
+    /// stays, and is measured again.
     pub fn interrupt(&mut self) {
         self.window.start = 0;
     }
@@ -322,7 +323,7 @@ impl DepthController {
         if window.is_kept_back() { self.depth() } else { window.in_flight_max }
     }
 
-    /// Takes the rate of a survey's depth in; goes on with half of it, or ends the survey.
+    /// Takes in the rate of a survey's depth; continues with half of it, or ends the survey.
     fn go_down(&mut self, mut survey: Survey, rate: u64) {
         let depth = survey.depth.min(self.reached);
         survey.first = if survey.first == 0 { rate } else { survey.first };
@@ -351,7 +352,7 @@ impl DepthController {
             self.changes += 1;
         }
         self.level = rate;
-        // Halves were looked at.
+        // The survey has measured the halves.
         self.stride = SIZE_STRIDE;
     }
 

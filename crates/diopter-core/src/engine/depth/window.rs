@@ -1,4 +1,4 @@
-//! What a search is made of: windows of completions, the first survey, and the comparison of two
+//! The parts of a search: windows of completions, the first survey, and the comparison of two
 //! settings. Nothing is decided here.
 
 use super::{Direction, Progress, Setting, WHOLE};
@@ -15,7 +15,7 @@ const SLOW_COMPLETIONS_MIN: u32 = 4;
 /// Windows of a round.
 const STEPS: usize = 4;
 
-/// What moves less than this in its first window is left at once.
+/// A setting that moves less than this in its first window is left at once.
 const HOPELESS: u64 = 600;
 
 /// Completions since a point in time.
@@ -24,7 +24,7 @@ pub(super) struct Window {
     pub(super) start: u64,
     pub(super) bytes: u64,
     pub(super) count: u32,
-    /// Of `count`: those that came back while the depth kept others back.
+    /// Part of `count` that came back while the depth kept other bios back.
     pub(super) kept_back: u32,
     pub(super) in_flight_min: u32,
     pub(super) in_flight_max: u32,
@@ -59,7 +59,7 @@ pub(super) struct Trial {
     pub(super) here: Sum,
     pub(super) there: Sum,
     pub(super) spread: u64,
-    /// Of the last round alone.
+    /// Spread of the last round alone.
     pub(super) last_spread: u64,
 }
 
@@ -85,8 +85,8 @@ impl Window {
         is_slow || (ns >= window_ns && is_full)
     }
 
-    /// Whether the device had as much to do all the time as it was given: others were kept back, or
-    /// what came back was replaced at once.
+    /// Returns true if the device had as much to do all the time as the depth allows: other bios
+    /// were kept back, or each completed bio was replaced at once.
     pub(super) fn is_saturated(&self) -> bool {
         let is_steady = self.in_flight_min >= self.in_flight_max - self.in_flight_max / 4;
         is_steady || self.is_kept_back()
@@ -117,15 +117,16 @@ impl Trial {
         Trial { direction, setting, samples, step, rounds, here, there, spread, last_spread: 0 }
     }
 
-    /// Whether the window under way is one of the other setting: the two in the middle, and in
-    /// every second round the two at the ends.
+    /// Returns true if the window under way is one of the other setting: the two in the middle, and
+    /// in every second round the two at the ends.
     #[inline]
     pub(super) fn is_there(&self) -> bool {
         let is_middle = self.step == 1 || self.step == 2;
         is_middle == self.rounds.is_multiple_of(2)
     }
 
-    /// Whether the first window over there was so slow that more of them cost more than they tell.
+    /// Returns true if the first window of the other setting was so slow that more of them are not
+    /// worth their cost.
     pub(super) fn is_hopeless(&self) -> bool {
         let [here, there, ..] = self.samples;
         self.rounds == 0 && self.step == 2 && there.saturating_mul(WHOLE) / HOPELESS < here

@@ -82,7 +82,7 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight) -> Next {
         bio.result.map_or(true, |moved| u64::from(moved) < expected)
     });
     if is_short {
-        // Not this time, or the file shrank: look at its size again.
+        // Not this time, or the file shrank: read its size again.
         match target.size_in_blocks() {
             Ok(size) => pending.lock.size = size,
             Err(errno) => return pending.fail(errno, pending.window.range),

@@ -49,8 +49,8 @@ pub fn build(place: usize, pending: &mut Pending, target: &Target, flight: &mut 
     pending.window.queues.is_empty()
 }
 
-/// The objects were asked for space. A file system that cannot allocate says at least how much is
-/// free.
+/// Closes the phase: notes which objects have space. A file system that cannot allocate reports at
+/// least how much is free.
 pub fn close(pending: &mut Pending, target: &Target) -> Next {
     let mut is_sure = true;
     let mut unasked = 0;
@@ -60,7 +60,7 @@ pub fn close(pending: &mut Pending, target: &Target) -> Next {
                 target.note_space(object, (start, start + bio.runs.length()));
             }
             (Err(Errno::EOPNOTSUPP), Ok((object, _))) => {
-                // Objects may share a file system: all of it is asked of each.
+                // Objects may share a file system: each must have room for all of it.
                 unasked += bio.runs.length();
                 is_sure &= target.free_bytes(object).is_some_and(|free| free > 2 * unasked);
             }

@@ -35,7 +35,7 @@ pub fn open(
     let mapping = BufferMapping::of(pending);
     let start = mapping.place_of(pending.window.span.start());
     let bits = flight.slab.alignment(mapping.memory, start, to_usize(pending.window.span.length()));
-    // Memory in several ranges is no single range of pages: today's rule then.
+    // Memory in several ranges is not a single range of pages: the default policy applies.
     let boundary = if bits.lengths == 0 { policies.boundary } else { BoundaryPolicy::default() };
     let builder = builder_of(pending, target, flight);
     pending.window.pieces.start(&builder, boundary, pending.window.span, to_u64(bits.addresses));
@@ -126,14 +126,14 @@ pub fn builder_of<'t>(pending: &Pending, target: &'t Target, flight: &Flight) ->
     Builder { mapper: &*target.mapper, limits, writes: pending.is_write() }
 }
 
-/// Whether the object at the front of a queue has all the bios that it may have.
+/// Returns true if the object at the front of a queue has all the bios that it may have.
 fn is_at_its_share(
     pending: &Pending,
     target: &Target,
     flight: &Flight,
     (strided, share): (StridedRange, u32),
 ) -> bool {
-    // What can't be told is met again when the bio is built.
+    // An error here occurs again, and is reported, when the bio is built.
     target
         .locate(strided.start())
         .and_then(|(object, _)| object_of(pending, target, object))
@@ -286,7 +286,7 @@ pub fn close(pending: &mut Pending, target: &Target, flight: &Flight, policies: 
     }
 }
 
-/// Whether the last bytes of a bounced read are so many that they are copied by a worker.
+/// Returns true if the last bytes of a bounced read are so many that a worker copies them.
 fn is_for_a_worker(pending: &Pending, part: FileRange, policy: CompletionPolicy) -> bool {
     let has_workers = matches!(
         policy,
@@ -300,11 +300,11 @@ fn is_for_a_worker(pending: &Pending, part: FileRange, policy: CompletionPolicy)
 #[derive(Clone, Copy)]
 struct MovedTo {
     at: u64,
-    /// Whether the file was seen to end there.
+    /// True if the file was seen to end there.
     is_end_of_file: bool,
 }
 
-/// Whether a window that is not whole is the last one all the same.
+/// Returns true if an incomplete window is nevertheless the last one.
 fn is_the_end(pending: &Pending, target: &Target, end: MovedTo, short: ShortPolicy) -> bool {
     let out_of_space = |bio: &BioEnd| bio.result.is_err_and(is_no_space);
     if end.is_end_of_file || pending.window.ends.iter().any(out_of_space) {
@@ -319,9 +319,9 @@ fn is_the_end(pending: &Pending, target: &Target, end: MovedTo, short: ShortPoli
     if target.striping().is_some() {
         return false;
     }
-    // A read that ends within a block has met the end of the file: more can't be asked for at that
-    // offset. One that ends on a block may just be short; asking again tells, and an end of file
-    // then answers 0.
+    // A read that ends within a block has met the end of the file: no more can be requested at that
+    // offset. One that ends on a block may just be short; the next read decides, and at the end of
+    // the file it returns 0.
     let unit = match pending.window.way {
         Way::Direct | Way::Bounced(_) => target.blocks.read,
         Way::Buffered(_) => 1,
@@ -335,7 +335,7 @@ fn is_the_end(pending: &Pending, target: &Target, end: MovedTo, short: ShortPoli
 /// which its object ends.
 fn reaches_past_the_end(pending: &mut Pending, target: &Target, failure: Failure) -> bool {
     let is_direct_read = !pending.is_write() && !matches!(pending.window.way, Way::Buffered(_));
-    // In an image the end of the file is no end of the object.
+    // In an image the end of the file is not the end of the object.
     let is_image = target.mapper.has_boundaries();
     if !is_direct_read || is_image || failure.errno != Errno::EIO || pending.window.stops_at_ends {
         return false;
@@ -355,16 +355,16 @@ fn refuses_dontcache(pending: &Pending, failure: Failure) -> bool {
         && matches!(failure.errno, Errno::EOPNOTSUPP | Errno::EINVAL)
 }
 
-/// Another process appended between the look at the size and the write, so the end is on no block
-/// any more.
+/// Returns true if another process appended between the read of the size and the write, so that the
+/// end is no longer on a block.
 fn is_lost_race_to_append(pending: &Pending, target: &Target, failure: Failure) -> bool {
     let is_direct = pending.window.way == Way::Direct;
     target.kernel_appends() && pending.is_write() && is_direct && failure.errno == Errno::EINVAL
 }
 
-/// Where the bytes moved without a gap end, from the window's span on. A read of a striped file
-/// goes on behind the end of an object as long as another one goes further: what lies between is a
-/// hole, and is filled with zeros here.
+/// Returns where the bytes moved without a gap end, from the window's span on. A read of a striped
+/// file continues behind the end of an object as long as another object is longer: the range
+/// between is a hole, and is filled with zeros here.
 fn end_of_moved(pending: &Pending, target: &Target, slab: &Slab) -> Result<MovedTo, Errno> {
     let Some(at) = pending.window.first_missing() else {
         return Ok(MovedTo { at: pending.window.span.end(), is_end_of_file: false });
@@ -398,7 +398,8 @@ fn fill_hole(pending: &Pending, slab: &Slab, runs: StridedRange, size: u64) {
     }
 }
 
-/// Nobody could tell whether there was space. There was: the same bytes need none the next time.
+/// Notes that a written window has space. It was not known before; writing the same bytes again
+/// needs no new space.
 pub fn note_written(pending: &mut Pending, target: &Target) {
     pending.window.queues.fill(&*target.mapper, pending.window.span, MergePolicy::PerObject);
     for strided in pending.window.queues.iter() {
