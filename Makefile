@@ -6,12 +6,13 @@ ROUNDS ?= 1
 TIME ?= 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench bless fmt
+.PHONY: help demo test test-all soak bench bless fmt
 
 # What there is to make.
 help:
 	@echo "make demo   [SIZE=2G] [ROUNDS=1]   copy a file with dio, cp and dd, side by side"
-	@echo "make test                          all lanes of CI"
+	@echo "make test                          the quick lanes of CI, under 10 minutes"
+	@echo "make test-all                      all lanes of CI, what .ci/run calls"
 	@echo "make soak   [TIME=1800] [SEED=n]   everything seeded or random, TIME seconds in total"
 	@echo "make bench  [ROWS='...'] [QUICK=1] the numbers that the design must reach, as root"
 	@echo "make bless                         rewrite the golden files"
@@ -21,10 +22,15 @@ help:
 demo:
 	@cargo xtask demo --size $(SIZE) --rounds $(ROUNDS)
 
-# The lanes of CI, in order.
+# The quick lanes of CI, in order.
 # A background job of a shell ignores SIGINT, and so would everything that the tests start.
 test:
-	@env --default-signal=INT,QUIT cargo xtask ci
+	@env --default-signal=INT,QUIT cargo xtask ci --quick
+
+# Both parts run, whether or not the first one passes.
+test-all:
+	@status=0; $(MAKE) --no-print-directory test || status=1; \
+	env --default-signal=INT,QUIT cargo xtask ci --rest || status=1; exit $$status
 
 # Without SEED, a fresh one, printed first.
 soak:

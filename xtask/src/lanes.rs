@@ -356,6 +356,13 @@ const LANES: &[Lane] = &[
     Lane { needs: &[Capability::Cxx], ..plain("fuzz", &[Step { work: Work::Fuzz, ..check(&[]) }]) },
 ];
 
+/// The lanes of `make test`: what a change of the library or of a page needs most often. They take
+/// less than ten minutes on two cores where dependencies are built.
+const QUICK: [&str; 15] = [
+    "fmt", "clippy", "tidy", "unit", "doc", "plan", "contract", "async", "polling", "engine",
+    "striped", "lustre", "model", "layout", "process",
+];
+
 /// The crates that a release would upload, in the order of it. They are not built once more.
 const PACKAGE: &[&str] = &["publish", "--workspace", "--dry-run", "--no-verify", "--allow-dirty"];
 
@@ -499,8 +506,13 @@ pub fn list() -> bool {
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Lane>, String> {
-    if names.is_empty() {
-        return Ok(LANES.iter().filter(|lane| !lane.is_extra).collect());
+    let is_quick = |lane: &&Lane| QUICK.contains(&lane.name);
+    let all = LANES.iter().filter(|lane| !lane.is_extra);
+    match names {
+        [] => return Ok(all.collect()),
+        [part] if part == "--quick" => return Ok(all.filter(is_quick).collect()),
+        [part] if part == "--rest" => return Ok(all.filter(|lane| !is_quick(lane)).collect()),
+        _ => {}
     }
     names
         .iter()
@@ -652,134 +664,4 @@ fn summary(rows: &[Row]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn kernel() -> &'static Lane {
-        chosen(&["kernel".to_owned()]).expect("the table has it")[0]
-    }
-
-    fn without(capability: Capability) -> Vec<Probe> {
-        vec![Probe { capability, missing: Some("not here".to_owned()) }]
-    }
-
-    #[test]
-    fn every_lane_has_a_name_of_its_own_and_something_to_do() {
-        for (index, lane) in LANES.iter().enumerate() {
-            assert!(!lane.steps.is_empty(), "{}", lane.name);
-            assert!(LANES[..index].iter().all(|before| before.name != lane.name), "{}", lane.name);
-        }
-    }
-
-    /// Each module of the merged test programs of `diopter` is a filter of some lane.
-    #[test]
-    fn every_module_of_the_engines_tests_is_in_a_lane() {
-        let commands: Vec<String> =
-            LANES.iter().flat_map(|lane| lane.steps).map(|step| shown(step, &[])).collect();
-        let programs = [
-            ("all", include_str!("../../crates/diopter/tests/all/main.rs")),
-            ("devices", include_str!("../../crates/diopter/tests/devices/main.rs")),
-        ];
-        for (program, source) in programs {
-            let modules = source.lines().filter_map(|line| line.strip_prefix("mod "));
-            for module in modules.map(|module| module.trim_end_matches(';')) {
-                let is_run = |command: &String| {
-                    command.contains(&format!("--test {program} "))
-                        && command.split(' ').any(|word| word == format!("{module}::"))
-                };
-                assert!(commands.iter().any(is_run), "no lane runs {program}, {module}::");
-            }
-        }
-    }
-
-    #[test]
-    fn contributing_lists_every_lane_in_order_with_its_needs() {
-        let page = std::fs::read_to_string(repo::root().join("CONTRIBUTING.md")).unwrap();
-        let section = page.split("\n## ").find(|section| section.starts_with("Lanes")).unwrap();
-        let mut rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
-        for lane in LANES {
-            let row = rows.next().unwrap_or_else(|| panic!("no row for {}", lane.name));
-            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-            assert_eq!(cells[0].trim_end_matches('`'), lane.name);
-            for need in lane.needs {
-                assert!(cells[2].contains(need.name()), "{}: {}", lane.name, need.name());
-            }
-        }
-        assert_eq!(rows.next(), None);
-        assert!(page.contains("crates/diopter-skip"), "where the capabilities are listed");
-    }
-
-    #[test]
-    fn a_wrong_lane_is_an_error_that_names_the_lanes() {
-        let answer = chosen(&["kernal".to_owned()]).map(|_| ());
-        assert!(answer.is_err_and(|message| message.contains("kernel")));
-    }
-
-    #[test]
-    fn a_lane_is_skipped_without_what_it_needs() {
-        let verdict = missing(kernel(), &without(Capability::Loop), &[]);
-        assert_eq!(verdict, Some(Verdict::Skipped("loop: not here".to_owned())));
-    }
-
-    #[test]
-    fn a_lane_runs_without_what_only_some_of_its_tests_use() {
-        assert_eq!(missing(kernel(), &without(Capability::Uring), &[]), None);
-    }
-
-    #[test]
-    fn a_lane_fails_without_what_is_required() {
-        for capability in [Capability::Xfs, Capability::Uring] {
-            let verdict = missing(kernel(), &without(capability), &[capability]);
-            assert!(matches!(verdict, Some(Verdict::Failed(_))));
-        }
-    }
-    /// Tests that skip when the variable orders it: in a module, in an integration test, and in a
-    /// process that such a test starts.
-    const DOORS: &[&str] = &[
-        "test",
-        "-p",
-        "diopter-skip",
-        "-p",
-        "diopter-os",
-        "--lib",
-        "--test",
-        "doors",
-        "--",
-        "skips_each_capability",
-    ];
-
-    #[test]
-    fn each_skip_of_each_kind_of_test_reaches_the_summary() {
-        let lane = plain("doors", const { &[test(DOORS)] });
-        let order = [("DIOPTER_SKIP_EACH", "1"), (diopter_skip::REQUIRE, "")];
-        let environment = order.map(|(name, value)| (name, value.to_owned()));
-        let mut context =
-            Context { seed: 1, environment, required: Vec::new(), execute: run::in_silence };
-        let mut skips = BTreeMap::new();
-        let verdict = run_steps(&lane, &context, &mut skips);
-        assert_eq!(verdict, Verdict::Passed);
-        let took = Duration::ZERO;
-        let text = summary(&[Row { name: "doors", verdict, took, skips: skips.clone() }]);
-        for capability in Capability::ALL {
-            let line = format!("3 skips of tests, {capability}: ordered by DIOPTER_SKIP_EACH\n");
-            assert!(text.contains(&line), "{line}{text}");
-        }
-        let count = 3 * Capability::ALL.len();
-        assert!(text.ends_with(&format!("; {count} skips of tests\n")), "{text}");
-        context.required.push(Capability::Zram);
-        let required = run_steps(&lane, &context, &mut skips);
-        let why = "a test skipped what is required, zram".to_owned();
-        assert_eq!(required, Verdict::Failed(why));
-    }
-
-    #[test]
-    fn what_a_lane_needs_or_uses_can_be_tried_without_a_test() {
-        let probes = capability::probe_all();
-        for lane in LANES {
-            for capability in lane.needs.iter().chain(lane.uses) {
-                let is_probed = probes.iter().any(|probe| probe.capability == *capability);
-                assert!(is_probed, "{}: {capability}", lane.name);
-            }
-        }
-    }
-}
+mod tests;

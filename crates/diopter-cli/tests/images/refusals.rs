@@ -14,7 +14,7 @@ fn what_is_no_image_or_a_broken_one_is_told_with_what_to_do() {
         place.refused("cp image::/file out", words);
         assert!(!place.path("out").exists());
     };
-    place.refused("probe tree/file::/", &["no file system", "name an ext2"]);
+    place.refused("probe tree/file::/", &["no supported file system", "name an ext2"]);
     place.refused("cp gone.img::/file out", &["ENOENT"]);
     let image = File::options().write(true).open(place.path("image")).unwrap();
     // A letter of the volume's name: the checksum of the superblock is wrong.
