@@ -1,6 +1,8 @@
 //! `Target`: the engine's data about an open file. Threads share it; only its counters, caches,
 //! inode lock and latched flush error change.
 
+mod size;
+
 use diopter_os::residency::page_size;
 use diopter_os::{Errno, OpenObject, fork};
 
@@ -14,14 +16,14 @@ use crate::engine::hybrid::{Hybrid, HybridCounters};
 use crate::engine::space::{SPACE_LOOK, Space};
 use crate::extent::ObjectIndex;
 use crate::inode_lock::InodeLock;
-use crate::limits::{BIO_BYTES_MAX, FILE_SIZE_MAX};
+use crate::limits::BIO_BYTES_MAX;
 use crate::map::{Mapper, Striped};
 use crate::outcome::DetourReason;
 use crate::policy::{MergePolicy, RoutePolicy};
 use crate::request::{FinishedRequest, RequestOp};
 use crate::stripe::{StridedRange, Striping};
 use crate::sync::{Arc, AtomicI32, AtomicU64, Mutex, OnceLock, Ordering, PerProcess, lock};
-use crate::units::{FileOffset, FileRange, ObjectOffset, align_down, align_up, is_aligned};
+use crate::units::{FileOffset, FileRange, align_down, align_up};
 
 /// Generations of fork that have a separate inode lock; a process forked more often than that
 /// shares one again.
@@ -374,83 +376,6 @@ impl Target {
         self.size_fixed
     }
 
-    /// Bytes in the file now. A striped file's follow from those of its objects.
-    pub fn size(&self) -> Result<u64, Errno> {
-        if let Some(size) = self.size_fixed {
-            return Ok(size);
-        }
-        let Some(striping) = self.striping else { return self.backing(ObjectIndex(0)).size() };
-        striping.objects().try_fold(0, |size, object| {
-            Ok(striping.file_size(object, self.backing(object).size()?).max(size))
-        })
-    }
-
-    /// Up to where a write may fill whole blocks. That is the size, but for a file inside an image:
-    /// its last block is all its own, and no write of it changes the size.
-    pub fn size_in_blocks(&self) -> Result<u64, Errno> {
-        match (self.size_fixed, self.striping) {
-            (Some(size), None) => Ok(align_up(size, self.blocks.write)),
-            _ => self.size(),
-        }
-    }
-
-    /// Bytes in an object now.
-    pub fn object_size(&self, object: ObjectIndex) -> Result<u64, Errno> {
-        self.backing(object).size()
-    }
-
-    /// Makes the file this long: each object exactly as long as the file's size says, the last byte
-    /// first when it grows, so that a failure leaves the size or sets it.
-    pub fn set_size(&self, size: u64) -> Result<(), Errno> {
-        let Some(striping) = self.striping else {
-            return self.backing(ObjectIndex(0)).set_size(size);
-        };
-        let can_be = (self.access.write || self.access.append) && size <= FILE_SIZE_MAX;
-        if !can_be || self.size_fixed.is_some_and(|fixed| fixed != size) {
-            // As ftruncate has it: nothing is touched, nor any record.
-            return Err(Errno::EINVAL);
-        }
-        if self.size_fixed.is_some() {
-            return Ok(());
-        }
-        self.unseal()?;
-        for object in &self.objects {
-            lock(object.space.get()).forget();
-        }
-        let last = size.checked_sub(1).map(|last| striping.locate(FileOffset::new(last)).0);
-        let others = striping.objects().filter(|object| Some(*object) != last);
-        // Also to the size that it has: space that was reserved behind it goes.
-        last.into_iter().chain(others).try_for_each(|object| {
-            self.backing(object).set_size(striping.object_size(object, size))
-        })
-    }
-
-    /// Prepares a write up to byte `end`: a record of sizes that it changes is removed first.
-    pub fn before_write_to(&self, end: u64) -> Result<(), Errno> {
-        if self.outgrows_seal(end) { self.unseal() } else { Ok(()) }
-    }
-
-    /// Returns true if a write up to byte `end` may change a size that is on record. A direct write
-    /// covers its whole last block if the file continues behind it, on whichever object.
-    #[inline]
-    pub fn outgrows_seal(&self, end: u64) -> bool {
-        self.seal.as_ref().is_some_and(|seal| {
-            let block = if self.never_direct(true).is_some() { 1 } else { self.blocks.write };
-            let touched = align_up(end, block).min(seal.size).max(end);
-            touched > seal.full_to.load(Ordering::Acquire)
-        })
-    }
-
-    fn unseal(&self) -> Result<(), Errno> {
-        let Some(seal) = &self.seal else { return Ok(()) };
-        if seal.full_to.load(Ordering::Acquire) != u64::MAX {
-            // Two threads may both come here; taking the record back twice is taking it back.
-            (seal.unseal)()?;
-            seal.full_to.store(u64::MAX, Ordering::Release);
-        }
-        Ok(())
-    }
-
     /// Returns true if an object's range has allocated space, as far as that is known or one query
     /// shows.
     pub fn has_space(&self, object: ObjectIndex, (start, end): (u64, u64)) -> bool {
@@ -498,69 +423,6 @@ impl Target {
     pub fn inode_lock(&self) -> &Arc<InodeLock> {
         let generation = usize::try_from(fork::generation()).unwrap_or(0);
         self.inode_locks[generation % INODE_LOCKS].get_or_init(|| (self.inode_lock_source)())
-    }
-
-    /// Returns the range that a write of `range` may touch beyond its bytes: whole blocks, and
-    /// whole pages of the page cache.
-    #[inline]
-    pub fn touched(&self, range: FileRange) -> FileRange {
-        let unit = self.blocks.write.max(self.blocks.page);
-        match self.striping {
-            None => range.blocks(unit),
-            Some(striping) => striping.object_blocks(range, unit),
-        }
-    }
-
-    /// Where the first page starts that a write of `range` touches in front of it. Behind the end
-    /// of an object, with a hole before it, the kernel fills the block in which the object ended
-    /// with zeros, and that through the page cache (ext4 on Linux 6.18).
-    pub fn filled_before(&self, range: FileRange, size: u64) -> Result<u64, Errno> {
-        let page = self.blocks.page;
-        let Some(striping) = self.striping else {
-            let is_behind = range.end() > size;
-            return Ok(if is_behind { align_down(size, page) } else { range.start() });
-        };
-        let mut from = range.start();
-        for object in striping.objects() {
-            let runs = striping.runs(object, range);
-            let Some(last) = runs.length().checked_sub(1) else { continue };
-            let (_, last) = striping.locate(FileOffset::new(runs.at(last)));
-            let size = self.object_size(object)?;
-            if last.get() >= size && !is_aligned(size, page) {
-                let page = ObjectOffset::new(align_down(size, page));
-                from = from.min(striping.file_offset(object, page).get());
-            }
-        }
-        Ok(from)
-    }
-
-    /// Returns true if a write from byte `start` on leaves a hole behind the end of the file, with
-    /// the end within a page. The caller holds the inode lock. The end is recorded at the inode
-    /// lock, so that writes that start before it need not query it.
-    #[cold]
-    pub fn leaves_hole_in_page(&self, start: u64) -> bool {
-        if self.striping.is_some() || self.size_fixed.is_some() {
-            self.inode_lock().note_end(u64::MAX);
-            return false;
-        }
-        // An error occurs again, and is reported, in a write with an exclusive lock.
-        let Ok(size) = self.size() else { return true };
-        self.inode_lock().note_end(size);
-        start > size && !is_aligned(size, self.blocks.page)
-    }
-
-    /// Writes zeros behind the end of a file of `size` bytes, up to the end of its page, if a write
-    /// from byte `start` on leaves a hole there; returns where the file ends then. A process may
-    /// have stored something there through a mapping, and a direct write makes content of it,
-    /// where a buffered one does not (ext4 on Linux 6.18).
-    pub fn clear_last_page(&self, start: u64, size: u64) -> Result<u64, Errno> {
-        let is_own = self.striping.is_none() && self.size_fixed.is_none();
-        if !is_own || start <= size || is_aligned(size, self.blocks.page) {
-            return Ok(size);
-        }
-        let end = align_up(size, self.blocks.page).min(start);
-        self.backing(ObjectIndex(0)).write_zeros(size, end)?;
-        Ok(end)
     }
 
     /// Returns every object whose write-back errors a flush must check.

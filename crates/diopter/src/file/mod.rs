@@ -12,24 +12,19 @@ mod options;
 mod reader;
 #[cfg(feature = "layouts")]
 mod striped;
+mod traits;
 
 use std::fs::Metadata;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use diopter_core::backend::Wait;
 use diopter_core::backend::local::LocalObject;
 use diopter_core::bio::object_queues::ObjectQueues;
 use diopter_core::engine::hybrid::HybridCounters;
 use diopter_core::engine::target::{Directness, Target};
-use diopter_core::engine::wait::Deadline;
-use diopter_core::engine::{
-    Core, admit, blocking_order, if_thread_engine, start_on, with_thread_engine,
-};
+use diopter_core::engine::{Core, admit, blocking_order, start_on, with_thread_engine};
 use diopter_core::error::{AdmitError, AdmitErrorKind, FailedObject, IoError, IoErrorKind};
-use diopter_core::limits::{INODE_LOCK_WAIT_MAX, WAIT_SLICE};
 use diopter_core::plan::{Plan, PlanQuery};
 use diopter_core::policy::MergePolicy;
 use diopter_core::request::{Refused, Request, RequestOp};
@@ -482,78 +477,4 @@ fn directness_of(direct: DirectSupport) -> Directness {
 fn full(range: FileRange) -> AdmitError {
     let why = "this thread's engine is full; take the results of finished requests";
     AdmitError::new(AdmitErrorKind::Full, range, why)
-}
-
-impl Inner {
-    /// The file that the path named: the file itself, or the manifest of a striped one.
-    fn named(&self) -> &std::fs::File {
-        #[cfg(feature = "layouts")]
-        if let Some(layout) = &self.layout {
-            return layout.file();
-        }
-        self.objects[0].file()
-    }
-
-    /// Returns true if the file was opened by a manifest.
-    #[cfg(feature = "layouts")]
-    fn is_striped(&self) -> bool {
-        self.layout.is_some()
-    }
-
-    #[cfg(not(feature = "layouts"))]
-    #[expect(clippy::unused_self, reason = "the same signature with and without the feature")]
-    fn is_striped(&self) -> bool {
-        false
-    }
-
-    fn drain(&self) {
-        if_thread_engine(|core| {
-            let deadline = Deadline::after(INODE_LOCK_WAIT_MAX);
-            while core.table.serves(&self.target) && !deadline.left().is_zero() {
-                core.tick_or_pause(Wait::Block(WAIT_SLICE));
-            }
-        });
-    }
-}
-
-impl Drop for Inner {
-    /// Finishes the requests on the file that this thread has in flight.
-    fn drop(&mut self) {
-        self.drain();
-    }
-}
-
-impl AsFd for File {
-    /// Returns the descriptor that diopter uses; of a striped file the manifest, open for reading.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.named().as_fd()
-    }
-}
-
-/// For the engine of `diopter-core`, which the tests and tools of this workspace use directly.
-#[doc(hidden)]
-impl AsRef<Arc<Target>> for File {
-    fn as_ref(&self) -> &Arc<Target> {
-        &self.inner.target
-    }
-}
-
-impl FileExt for File {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
-        Ok(File::read_at(self, buf, offset)?)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> std::io::Result<usize> {
-        Ok(File::write_at(self, buf, offset)?)
-    }
-}
-
-impl std::fmt::Debug for File {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("File")
-            .field("fd", &self.inner.named())
-            .field("striping", &self.inner.target.striping())
-            .field("alignment", &self.inner.facts.alignment)
-            .finish_non_exhaustive()
-    }
 }
