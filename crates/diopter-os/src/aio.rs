@@ -62,7 +62,8 @@ pub struct AioContext {
     /// blocks.
     unsent: Vec<BioId>,
     unsent_blocks: Vec<*mut ControlBlock>,
-    /// Bios for which the kernel has no control block; they run on this thread.
+    /// Bios that AIO cannot express (no such operation, or an offset too large); they run on this
+    /// thread.
     own: VecDeque<BioId>,
     /// Bios cancelled before the kernel saw them.
     cancelled: Vec<BioId>,

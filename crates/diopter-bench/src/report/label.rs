@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_on_what_is_no_plain_file_says_so() {
+    fn the_label_of_a_job_on_a_striped_file_says_striped() {
         let mut striped = job(ReadWrite::Write, "ext4", 1);
         striped.job.target = "striped:4x1048576".to_owned();
         assert_eq!(Labels::of(std::slice::from_ref(&striped)).full, ["striped write 4k"]);

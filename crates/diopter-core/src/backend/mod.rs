@@ -72,7 +72,6 @@ pub trait Backend {
     /// available ones.
     ///
     /// Fails with [`BackendError`] if the queue itself is broken.
-    /// [`BackendError`] when the queue itself is broken.
     fn turn(&mut self, wait: Wait, done: &mut Completions) -> Result<(), BackendError>;
 
     /// Runs one freshly built bio now, on this thread.

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_striped_range_has_a_lane_for_each_object_in_the_order_of_its_bytes() {
+    fn a_striped_range_has_a_queue_for_each_object_in_the_order_of_its_bytes() {
         let mapper = Striped(Striping::new(10, 3).expect("a striping"));
         let all = starts(&mapper, (15, 62), MergePolicy::PerObject);
         assert_eq!(all, [(15, 15), (20, 20), (30, 12)]);
@@ -104,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn any_other_file_is_one_lane_and_an_empty_range_none() {
+    fn any_other_file_is_one_queue_and_an_empty_range_none() {
         assert_eq!(starts(&Identity, (5, 9), MergePolicy::PerObject), [(5, 4)]);
         assert_eq!(starts(&Identity, (5, 5), MergePolicy::PerObject), []);
     }
 
     #[test]
-    fn lanes_take_turns_until_each_is_empty() {
+    fn queues_take_turns_until_each_is_empty() {
         let mapper = Striped(Striping::new(10, 2).expect("a striping"));
         let mut queues = ObjectQueues::default();
         queues.fill(&mapper, FileRange::new(0, 30), MergePolicy::PerObject);

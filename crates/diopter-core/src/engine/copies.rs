@@ -105,10 +105,10 @@ pub fn copy_in(pending: &Pending, slab: &Slab, block: u64) {
     let is_there = bounce.ahead.is_some_and(|ahead| ahead.range == window);
     let there =
         if is_there { inner(window, block) } else { FileRange::new(window.end(), window.end()) };
-    let ground = BufferMapping::of(pending);
+    let mapping = BufferMapping::of(pending);
     for (start, end) in [(window.start(), there.start()), (there.end(), window.end())] {
         let range = FileRange::new(start, end);
-        let start = to_u64(ground.place_of(range.start()));
+        let start = to_u64(mapping.place_of(range.start()));
         copy(pending, slab, Copied { range, start }, Direction::In);
     }
 }

@@ -1,5 +1,5 @@
 //! Bios between building and completion: what the engine notes of each, each object's share of the
-//! engine, the backlog, and handing over to the backend. The only reader of `DepthPolicy`.
+//! engine, the backlog, and handing over to the backend. `DepthPolicy` is applied here.
 
 use std::collections::VecDeque;
 

@@ -319,6 +319,7 @@ impl Pending {
         self.at = self.range.end();
         self.report.route = Route::all_direct(self.range.length());
         self.report.failure = None;
+        self.durability = Durability::ByItsBio;
         self.state = State::Ended;
     }
 

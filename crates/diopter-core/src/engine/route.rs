@@ -1,16 +1,17 @@
 //! The path of each part of a request: a pure function from the request's position to its next
-//! window. The only reader of [`RoutePolicy`].
+//! window. Admission reads [`RoutePolicy`] too, to recognise a request that is plainly direct.
 //!
 //! A request is served window by window, in file order. All bios of a window take the same path and
-//! are waited for once. An aligned request is one window; a misaligned one has edges.
+//! are waited for once. A request whose range and memory are aligned is one window. Any other
+//! becomes several: a bounced head, a direct middle, a bounced or buffered tail.
 
 use crate::limits::{BOUNCE_BYTES, FILE_SIZE_MAX};
 use crate::outcome::DetourReason;
 use crate::policy::RoutePolicy;
 use crate::units::{FileRange, align_down, align_up, is_aligned};
 
-/// Requests up to this size with a misaligned end are bounced whole: one bio and a small copy beat
-/// three bios.
+/// A request of up to this size whose start or end is misaligned is bounced as a whole: one bio and
+/// a small copy take less time than three bios.
 const BOUNCE_WHOLE_BYTES: u64 = 64 << 10;
 
 /// The path of a window.
@@ -37,7 +38,7 @@ pub struct Course<F: Fn(u64) -> bool> {
     /// From the request's position to its end; not empty.
     pub rest: FileRange,
     pub block: u64,
-    /// Bytes that a bounce buffer holds; at least two blocks, or one for a window within one block.
+    /// Bytes of one bounced window: two blocks or more, or one if the request is within one block.
     pub bounce: u64,
     /// For a write: the file's size. Exact only under an exclusive inode lock, which a misaligned
     /// write has.
@@ -167,8 +168,8 @@ impl<F: Fn(u64) -> bool> Course<F> {
         self.bounce_to(blocks_end)
     }
 
-    /// Why the last, partial block can't be written whole, if so: the file would become longer than
-    /// what was written, or what is there can't be read.
+    /// Returns the reason why the partial last block must be buffered, if it must: written whole,
+    /// it would make the file longer than what was written, or the rest of it cannot be read.
     fn tail_detour(&self) -> Option<DetourReason> {
         if is_aligned(self.end(), self.block) {
             None

@@ -1,5 +1,5 @@
 //! How a request goes through its phases: a queued one in a round of the engine, a blocking one in
-//! a loop. The only caller of phases, and the only place that matches [`Next`].
+//! a loop. The only place that opens, builds and closes phases and matches [`Next`].
 
 use std::ops::ControlFlow;
 
@@ -13,6 +13,7 @@ use crate::engine::pending::{Durability, Pending, State};
 use crate::engine::phase::{edges, flush, reserve, sync, transfer};
 use crate::engine::target::Target;
 use crate::engine::{lock, window};
+use crate::inode_lock::Hold;
 use crate::policy::Policies;
 
 /// How far one step brought a request.
@@ -148,7 +149,11 @@ fn follow(
             }
             Next::Window => pending.state = State::NextWindow,
             Next::Lock => {
-                lock::release(pending, target);
+                // An append that lost a race to another process keeps its exclusive lock: no other
+                // append of this process may come between its windows.
+                if !matches!(pending.hold, Some(Hold::Exclusive(_))) {
+                    lock::release(pending, target);
+                }
                 pending.state = State::AwaitsLock;
             }
             Next::Wait(obstacle) => return Some(Step::Waits(obstacle)),

@@ -80,11 +80,12 @@ impl Object {
     }
 }
 
-/// A record of the objects' sizes that must go before one of them changes.
+/// The sizes of the objects as the manifest records them. The record is removed before any size
+/// changes.
 struct Seal {
     /// A write up to here changes none; `u64::MAX` once the record is gone.
     full_to: AtomicU64,
-    /// Bytes in the file as long as the record holds.
+    /// The file's size while the record is valid.
     size: u64,
     unseal: Box<dyn Fn() -> Result<(), Errno> + Send + Sync>,
 }
@@ -187,9 +188,9 @@ impl Target {
         self
     }
 
-    /// Returns the bits that are 0 in offset and length of a request on whole blocks, if such a
-    /// request needs nothing but aligned memory: the file lies on one object as it is and is open
-    /// for this, and nothing must be queried or done first. Returns all bits otherwise.
+    /// Returns a mask. If `(offset | length) & mask` is 0, the request is whole blocks and needs
+    /// only aligned memory. All bits are set if no request on this file is plain: it has several
+    /// objects, is not open for this, or something must be queried or done first.
     #[inline]
     pub fn plain_bits(&self, is_write: bool) -> u64 {
         self.plain_bits[usize::from(is_write)]
@@ -274,8 +275,9 @@ impl Target {
         Ok(self.object_size(object)?.saturating_sub(start).min(runs.length()))
     }
 
-    /// True if a read that met the end of its object at byte `at` of the file met it too early: a
-    /// file inside an image has its size from there, and the image was cut.
+    /// Returns true if a read met the end of its object at byte `at` of the file too early. The
+    /// size of a file inside an image comes from its inode; a shorter read means that the image was
+    /// truncated.
     pub fn is_cut_off(&self, at: u64) -> bool {
         self.striping.is_none() && self.size_fixed.is_some_and(|size| at < size)
     }
@@ -382,7 +384,7 @@ impl Target {
         let place = &self.objects[usize::from(object.0)];
         let mut space = lock(place.space.get());
         if !space.covers(start, end) {
-            // Looked at in one piece with what is around, so that small writes do not each look.
+            // A whole aligned region is queried, so that small writes do not query one by one.
             let (from, to) = (align_down(start, SPACE_LOOK), align_up(end, SPACE_LOOK));
             for (start, end) in place.backing.allocated(from, to) {
                 space.add(start, end);

@@ -62,7 +62,7 @@ fn remote(disk: &Disk, inode: &Inode) -> Result<Vec<u8>, ImageError> {
         // A header for each block, and the longest target needs no more.
         let count_max = (2 * LENGTH_MAX / superblock.block_size).max(1);
         if record.count > count_max {
-            return Err(inode.corrupt("a symbolic link with an extent that can't be"));
+            return Err(inode.corrupt("a symbolic link with an impossibly long extent"));
         }
         let (place, bytes) = fork::read(disk, inode, at, record.count)?;
         let header = match superblock.version {
@@ -73,7 +73,9 @@ fn remote(disk: &Disk, inode: &Inode) -> Result<Vec<u8>, ImageError> {
         let says = |at: usize| usize::try_from(be32(&bytes, at)).ok();
         let is_told = says(4) == Some(target.len()) && says(8) == Some(length);
         if header != 0 && !is_told {
-            return Err(place.corrupt("a symbolic link's block of another part of it"));
+            return Err(
+                place.corrupt("a symbolic link block whose header has the wrong offset or length")
+            );
         }
         target.extend_from_slice(&bytes[header..header + length]);
         at = record.end();

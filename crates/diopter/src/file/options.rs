@@ -112,9 +112,9 @@ impl OpenOptions {
 
     /// Other processes write the same blocks, and open with this option too: writes lock their
     /// blocks, by locks of open file descriptions (`F_OFD_SETLK` of fcntl(2)). A child of fork
-    /// locks through a separate descriptor, which needs `/proc`. A POSIX lock (`F_SETLK`) on the
-    /// same bytes keeps a write waiting, also one of this process: the write then fails with
-    /// `LockedHere` after a second.
+    /// locks through a separate descriptor, which needs `/proc`. A POSIX lock (`F_SETLK`) of
+    /// another process on these bytes makes a write wait. One of this process makes it fail with
+    /// `LockedHere` after one second.
     pub fn shared_writers(&mut self, shared: bool) -> &mut OpenOptions {
         self.access.shared_writers = shared;
         self
@@ -140,7 +140,7 @@ impl OpenOptions {
         self
     }
 
-    /// Each of the two is set and cleared by itself; the stronger one counts.
+    /// Sets or clears one of two independent flags, dsync and sync; if both are set, sync applies.
     fn set_durability(&mut self, flag: RwFlags, is_set: bool) {
         let others = self.access.durability.without(flag);
         self.access.durability = if is_set { others.with(flag) } else { others };
@@ -210,7 +210,8 @@ impl OpenOptions {
         self.access.write || self.access.append
     }
 
-    /// The open file and what was found out about it; not cut to 0 bytes, because a manifest stays.
+    /// Opens the file and inspects it. Does not truncate yet: the file may be a manifest, which
+    /// must not be truncated.
     pub(super) fn open_sys(&self, path: &Path) -> Result<OpenedFile> {
         let fail =
             |what, errno, remedy| SetupError::new(what, Some(path.to_owned()), errno, remedy);
@@ -243,7 +244,8 @@ impl OpenOptions {
         Err(SetupError::new(what, path, Errno::EOPNOTSUPP, remedy).into())
     }
 
-    /// Makes a file of what was opened; `given` is the caller's descriptor where that is another.
+    /// Makes a file of what was opened; `given` is the caller's descriptor if
+    /// `opened` has a different one.
     pub(super) fn assemble(&self, opened: OpenedFile, given: Option<OwnedFd>) -> File {
         let facts = Facts {
             alignment: opened.alignment,

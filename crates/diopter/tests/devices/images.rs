@@ -14,7 +14,7 @@ mod writers;
 
 use diopter_testkit::{env, files, machine, memory};
 
-/// Each sentence of docs/semantics.md about images names tests that are here.
+/// Every test that docs/semantics.md names for images exists in these files.
 #[test]
 fn every_promise_about_images_names_a_test() {
     let text = include_str!("../../../../docs/semantics.md");

@@ -127,7 +127,7 @@ impl Drop for Directory {
     fn drop(&mut self) {
         let guard = self.entry.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (record, entry) = (guard.0.clone(), guard.1.take());
-        // The record of leftovers stays, and the next run removes them.
+        // If removal fails, the record stays, and the next run removes the leftovers.
         if self.unmount().is_ok() && clear((&self.parent, &self.own), &record.name).is_ok() {
             entry.iter().for_each(Entry::remove);
         }
@@ -136,7 +136,7 @@ impl Drop for Directory {
 
 /// Removes the leftovers of this user's killed runs.
 pub fn sweep(register: Option<&Register>) {
-    // The next run reads a register that cannot be read now.
+    // If the register cannot be read now, the next run tries again.
     register.map_or(Ok(()), |register| register.sweep(take_down)).unwrap_or(());
 }
 

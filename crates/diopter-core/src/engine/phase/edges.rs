@@ -1,5 +1,6 @@
 //! The partial blocks at the edges of a bounced write: they are read into the bounce buffer, and
-//! what is past the end of the file becomes zeros. [`close`] is where they have been read.
+//! what is past the end of the file becomes zeros. [`build`] makes the reads, and [`close`] checks
+//! them; there is nothing to open. The caller's bytes are copied in when the transfer opens.
 
 use diopter_os::{BioSpec, Errno, Op, RwFlags};
 

@@ -11,7 +11,8 @@ use crate::request::RequestOp;
 use crate::stripe::StridedRange;
 use crate::units::FileRange;
 
-/// Opens the phase, unless the sync was cancelled or an earlier flush of the file has failed.
+/// Opens the phase, also again for a flush that was not made, unless the sync was cancelled or a
+/// flush of the file has failed.
 pub fn open(pending: &mut Pending, target: &Target) -> Option<Next> {
     if pending.is_cancelled {
         return Some(pending.fail(Errno::ECANCELED, pending.range));
@@ -19,6 +20,7 @@ pub fn open(pending: &mut Pending, target: &Target) -> Option<Next> {
     if let Some(errno) = target.flush_error() {
         return Some(pending.fail(errno, pending.range));
     }
+    pending.window.range = pending.range;
     pending.window.syncs_built = 0;
     None
 }

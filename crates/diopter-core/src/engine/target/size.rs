@@ -21,8 +21,8 @@ impl Target {
         })
     }
 
-    /// Up to where a write may fill whole blocks. That is the size, but for a file inside an image:
-    /// its last block is all its own, and no write of it changes the size.
+    /// Returns how far a write may cover whole blocks: to the file's size. A file inside an image
+    /// owns its whole last block, so there the size is rounded up.
     pub fn size_in_blocks(&self) -> Result<u64, Errno> {
         match (self.size_fixed, self.striping) {
             (Some(size), None) => Ok(align_up(size, self.blocks.write)),
@@ -55,7 +55,7 @@ impl Target {
         }
         let last = size.checked_sub(1).map(|last| striping.locate(FileOffset::new(last)).0);
         let others = striping.objects().filter(|object| Some(*object) != last);
-        // Also to the size that it has: space that was reserved behind it goes.
+        // Objects that have their size already are set too, to free space reserved past the end.
         last.into_iter().chain(others).try_for_each(|object| {
             self.backing(object).set_size(striping.object_size(object, size))
         })
@@ -80,7 +80,7 @@ impl Target {
     fn unseal(&self) -> Result<(), Errno> {
         let Some(seal) = &self.seal else { return Ok(()) };
         if seal.full_to.load(Ordering::Acquire) != u64::MAX {
-            // Two threads may both come here; taking the record back twice is taking it back.
+            // Two threads may both get here; removing the record twice is harmless.
             (seal.unseal)()?;
             seal.full_to.store(u64::MAX, Ordering::Release);
         }
@@ -98,9 +98,9 @@ impl Target {
         }
     }
 
-    /// Where the first page starts that a write of `range` touches in front of it. Behind the end
-    /// of an object, with a hole before it, the kernel fills the block in which the object ended
-    /// with zeros, and that through the page cache (ext4 on Linux 6.18).
+    /// Returns the start of the first page that a write of `range` changes. A write past the end of
+    /// an object leaves a hole; the kernel then zeroes the rest of the object's last block through
+    /// the page cache (ext4 on Linux 6.18).
     pub fn filled_before(&self, range: FileRange, size: u64) -> Result<u64, Errno> {
         let page = self.blocks.page;
         let Some(striping) = self.striping else {
@@ -138,8 +138,8 @@ impl Target {
 
     /// Writes zeros behind the end of a file of `size` bytes, up to the end of its page, if a write
     /// from byte `start` on leaves a hole there; returns where the file ends then. A process may
-    /// have stored something there through a mapping, and a direct write makes content of it,
-    /// where a buffered one does not (ext4 on Linux 6.18).
+    /// have stored bytes there through a mapping. A direct write would make them part of the file;
+    /// a buffered write would not (ext4 on Linux 6.18).
     pub fn clear_last_page(&self, start: u64, size: u64) -> Result<u64, Errno> {
         let is_own = self.striping.is_none() && self.size_fixed.is_none();
         if !is_own || start <= size || is_aligned(size, self.blocks.page) {

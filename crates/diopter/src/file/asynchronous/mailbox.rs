@@ -30,7 +30,7 @@ struct State {
     mail: Mail,
     /// The task that serves them, once it was polled.
     driver: Option<Waker>,
-    /// The task has been woken, or was never polled, since `since`.
+    /// The task was woken at `since` and has not run yet; also true before its first poll.
     is_scheduled: bool,
     since: Nanos,
     /// A reaper polls it.
@@ -40,7 +40,7 @@ struct State {
 }
 
 impl Mailbox {
-    /// The runtime's; when there is none, a new one, and true.
+    /// Returns the runtime's mailbox, and whether this call created it.
     pub fn of(handle: &Handle) -> (Arc<Mailbox>, bool) {
         let id = handle.id();
         let mut all = lock_static(MAILBOXES.get());
@@ -82,7 +82,7 @@ impl Mailbox {
         }
     }
 
-    /// Wakes the task, once until it has looked.
+    /// Wakes the task unless a wake-up is already pending.
     fn rouse(&self, mut state: diopter_core::sync::StaticGuard<'_, State>) {
         let is_new = !std::mem::replace(&mut state.is_watched, true);
         let wakes = !std::mem::replace(&mut state.is_scheduled, true);

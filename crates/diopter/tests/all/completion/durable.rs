@@ -1,6 +1,6 @@
 //! Flushes of a durable write, and what is reported when a flush fails.
 
-use diopter::engine::CompletionPolicy;
+use diopter::engine::{CompletionPolicy, CompletionReason};
 use diopter::{Errno, RangeState, Request, RwFlags};
 use diopter_core::prng::Prng;
 
@@ -131,4 +131,19 @@ fn what_was_written_is_not_told_as_untried_when_no_flush_could_be_begun() {
     assert_eq!(done.result.expect_err("not durable").errno, Errno::EAGAIN);
     let states: Vec<_> = done.outcome.ranges().iter().map(|part| part.state).collect();
     assert_eq!(states, [RangeState::Unknown], "the bytes are on the media");
+}
+
+#[test]
+fn a_write_of_one_bio_does_not_inherit_the_flush_of_the_request_before_it() {
+    let policy = CompletionPolicy::Linux7_0;
+    let bench = Bench::of(policy, Shape::ByMebibyte, RwFlags::DSYNC, Box::new(|_, _| {}));
+    bench.load(8 * MIB);
+    let several = bench.run(Request::write(0, memory(2 * MIB, 7)));
+    assert!(several.result.is_ok());
+    let flushed = bench.count(CompletionReason::NeedsFlush);
+    assert_eq!((bench.flushes(0), flushed), (1, 1));
+    // At the same place in the table.
+    let single = bench.run(Request::write(0, memory(4096, 8)));
+    assert!(single.result.is_ok());
+    assert_eq!(bench.count(CompletionReason::NeedsFlush), flushed, "it was written through");
 }

@@ -89,7 +89,7 @@ fn allocate_without_space_is_an_error(row: &Row) {
     file.set_len(0).unwrap();
 }
 
-/// Writes of all kinds past `cut`, on their way.
+/// Aligned and misaligned writes at or past byte 5000, the length that `set_len` sets.
 const LATE: [(u64, usize); 4] = [(8192, 4096), (20_000, 777), (65_536, 1 << 20), (5000, 3000)];
 
 fn set_len_comes_after_the_threads_writes(row: &Row) {
