@@ -247,17 +247,20 @@ impl Pipeline {
         finished: FinishedRequest,
     ) -> Result<(), Interruption> {
         let source = flow.transfer.source;
-        let bytes = finished.result.map_err(|error| Interruption::Read(named(source, error)))?;
-        let bytes = bytes.get();
-        flow.moved.reads.add(&finished.route);
-        let reading = flow.readings.iter_mut().find(|reading| reading.id == finished.id);
+        if finished.result.is_ok() {
+            flow.moved.reads.add(&finished.route);
+        }
+        let id = finished.id;
+        let (result, memory) = finished.into_parts();
+        let bytes = result.map_err(|error| Interruption::Read(named(source, error)))?.get();
+        let reading = flow.readings.iter_mut().find(|reading| reading.id == id);
         let reading = reading.expect("every read in flight is on the list");
         // More bytes are fine: the file has grown, which is noticed in the end, or it is a device.
         if bytes < reading.range.end - reading.range.start {
-            self.free.extend(finished.memory.map(|memory| self.whole(memory)));
+            self.free.extend(memory.map(|memory| self.whole(memory)));
             return Err(Interruption::SourceChanged);
         }
-        reading.memory = finished.memory;
+        reading.memory = memory;
         while let Some((range, mut memory)) = flow.next_in_order() {
             memory.restore(self.shape.block_length());
             flow.hash(&range, &memory);
@@ -311,10 +314,14 @@ impl Pipeline {
         finished: FinishedRequest,
     ) -> Result<(), Interruption> {
         let target = flow.transfer.target.expect("only a transfer with a target writes");
-        finished.result.map_err(|error| Interruption::Write(named(target, error)))?;
-        flow.moved.writes.add(&finished.route);
-        let Writing { range, done_with, .. } = take_writing(flow, finished.id);
-        let memory = finished.memory.expect("memory comes back from a write that went well");
+        if finished.result.is_ok() {
+            flow.moved.writes.add(&finished.route);
+        }
+        let id = finished.id;
+        let (result, memory) = finished.into_parts();
+        result.map_err(|error| Interruption::Write(named(target, error)))?;
+        let Writing { range, done_with, .. } = take_writing(flow, id);
+        let memory = memory.expect("memory comes back from a write that went well");
         let memory = self.whole(memory);
         self.write(flow, target, (range, memory, done_with))
     }
@@ -355,7 +362,7 @@ impl Pipeline {
                     flow.writings.swap_remove(place);
                 }
             }
-            self.free.extend(finished.memory.map(|memory| self.whole(memory)));
+            self.free.extend(finished.into_parts().1.map(|memory| self.whole(memory)));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use diopter_os::{IoBuf, RwFlags};
+use diopter_os::{AnyBuf, OwnedBuf, OwnedBufMut, RwFlags};
 
 use crate::error::{AdmitError, IoError};
 use crate::outcome::{Outcome, Route, Timing};
@@ -43,22 +43,23 @@ pub struct Request {
     /// The first byte.
     pub offset: FileOffset,
     /// The memory; `None` for a sync.
-    pub memory: Option<IoBuf>,
+    pub memory: Option<AnyBuf>,
     /// Extra per-request flags, such as [`RwFlags::DSYNC`].
     pub flags: RwFlags,
 }
 
 impl Request {
-    /// Reads `memory.len()` bytes at `offset`; fewer at the end of the file.
+    /// Reads as many bytes at `offset` as `memory` is long; fewer at the end of the file. What a
+    /// buffer has room for past its length is not used.
     #[must_use]
-    pub fn read(offset: u64, memory: IoBuf) -> Request {
-        Request::with_memory(RequestOp::Read, offset, memory)
+    pub fn read(offset: u64, memory: impl OwnedBufMut) -> Request {
+        Request::with_memory(RequestOp::Read, offset, AnyBuf::new(memory))
     }
 
     /// Writes all of `memory` at `offset`.
     #[must_use]
-    pub fn write(offset: u64, memory: IoBuf) -> Request {
-        Request::with_memory(RequestOp::Write, offset, memory)
+    pub fn write(offset: u64, memory: impl OwnedBuf) -> Request {
+        Request::with_memory(RequestOp::Write, offset, AnyBuf::new(memory))
     }
 
     /// Makes earlier writes durable: those whose result was returned, and this engine's started
@@ -75,7 +76,7 @@ impl Request {
         Request { op: RequestOp::SyncAll, ..Request::sync_data() }
     }
 
-    fn with_memory(op: RequestOp, offset: u64, memory: IoBuf) -> Request {
+    fn with_memory(op: RequestOp, offset: u64, memory: AnyBuf) -> Request {
         Request { op, offset: FileOffset::new(offset), memory: Some(memory), flags: RwFlags::NONE }
     }
 }
@@ -120,8 +121,8 @@ pub struct FinishedRequest {
     /// The requested range.
     pub range: FileRange,
     /// The memory back; `None` for a sync, for lent memory, and for memory that was lost with its
-    /// backend.
-    pub memory: Option<IoBuf>,
+    /// backend. [`FinishedRequest::into_parts`] returns it as the type that it was.
+    pub memory: Option<AnyBuf>,
     /// Bytes moved, or the first error.
     pub result: Result<Bytes, IoError>,
     /// The result of each range.
@@ -130,4 +131,13 @@ pub struct FinishedRequest {
     pub route: Route,
     /// When it passed its stages; `None` if no clock was read for it.
     pub timing: Option<Timing>,
+}
+
+impl FinishedRequest {
+    /// Returns the result, and the memory as the type that the request was made with: `None` if
+    /// there is no memory, or it is of another type.
+    #[must_use]
+    pub fn into_parts<T: OwnedBuf>(self) -> (Result<Bytes, IoError>, Option<T>) {
+        (self.result, self.memory.and_then(|memory| memory.downcast().ok()))
+    }
 }

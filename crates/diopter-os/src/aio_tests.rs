@@ -267,7 +267,8 @@ fn a_context_that_is_dropped_waits_for_what_is_in_flight_and_starts_nothing() {
         start(&mut context, spec(Op::Write, &file, 9 * u64::from(BLOCK), first));
         drop(context);
         assert_eq!(slab.held(), 0);
-        let mut bytes = slab.release(memory).expect("no bio is held");
+        let bytes = slab.release(memory).expect("no bio is held");
+        let mut bytes: IoBuf = bytes.downcast().expect("its type");
         let file = file.file().expect("a file");
         file.read_exact_at(&mut bytes[..BLOCK_BYTES], 9 * u64::from(BLOCK)).expect("its bytes");
         assert_eq!(bytes[0], 9, "the write was never submitted");

@@ -1,11 +1,13 @@
 //! `IoBuf`: the exclusive owner of an aligned allocation that is excluded from fork. No sharing, no
 //! growing.
 
+use std::any::TypeId;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::errno::Errno;
 use crate::fork;
+use crate::owned::{AnyBuf, Header, Kind, OwnedBuf, OwnedBufMut, Registration};
 
 /// Page size behind a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,24 +30,27 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub struct IoBuf(Box<Mapping>);
 
 /// The mapping of a buffer, behind a pointer: a buffer moves many times between its caller and the
-/// kernel, and each move costs one word.
+/// kernel, and each move costs one word. It begins as every [`AnyBuf`], so that it becomes one
+/// without an allocation.
+#[repr(C)]
 struct Mapping {
-    base: NonNull<u8>,
+    /// The first mapped byte, and the bytes that `Deref` returns.
+    header: Header,
     /// Bytes mapped, a multiple of the page size; 0 only for [`IoBuf::empty`].
     mapped: usize,
-    /// Bytes that `Deref` returns.
-    length: usize,
     /// The process that mapped it, by generation of fork.
     generation: u64,
-    /// The ring that has it registered, and its index there.
-    registration: Option<Registration>,
 }
 
-/// A buffer's index in a ring's table of registered buffers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Registration {
-    pub ring: u64,
-    pub index: u16,
+static KIND: Kind = Kind { type_id: TypeId::of::<IoBuf>, drop: drop_mapping };
+
+/// Frees a mapping.
+///
+/// # Safety
+/// [`IoBuf::into_any`] gave the header away, and the caller owns it.
+unsafe fn drop_mapping(header: NonNull<Header>) {
+    // SAFETY: the box of a mapping, whose first field is the header.
+    drop(unsafe { Box::from_raw(header.cast::<Mapping>().as_ptr()) });
 }
 
 // SAFETY: `IoBuf` is the only owner of its mapping and has no interior sharing; a mapping belongs
@@ -68,13 +73,7 @@ impl IoBuf {
     /// Returns a buffer of no bytes, without memory behind it.
     #[must_use]
     pub fn empty() -> IoBuf {
-        IoBuf(Box::new(Mapping {
-            base: NonNull::dangling(),
-            mapped: 0,
-            length: 0,
-            generation: fork::generation(),
-            registration: None,
-        }))
+        IoBuf::mapping(NonNull::dangling(), 0, 0)
     }
 
     /// Allocates a buffer like [`IoBuf::new`], with a choice of pages.
@@ -99,8 +98,7 @@ impl IoBuf {
         }
         .map_err(Errno::from)?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::ENOMEM)?;
-        let generation = fork::generation();
-        let buf = IoBuf(Box::new(Mapping { base, mapped, length, generation, registration: None }));
+        let buf = IoBuf::mapping(base, mapped, length);
         buf.advise(rustix::mm::Advice::LinuxDontFork)?;
         if pages == Pages::Huge {
             // A kernel without transparent huge pages returns EINVAL; base pages serve as well.
@@ -109,28 +107,33 @@ impl IoBuf {
         Ok(buf)
     }
 
+    fn mapping(base: NonNull<u8>, mapped: usize, length: usize) -> IoBuf {
+        let header = Header { base, length, registration: None, is_writable: true, kind: &KIND };
+        IoBuf(Box::new(Mapping { header, mapped, generation: fork::generation() }))
+    }
+
     fn advise(&self, advice: rustix::mm::Advice) -> Result<(), Errno> {
         // SAFETY: the range is exactly the mapping that `self` owns, and neither DONTFORK nor
         // HUGEPAGE changes its content.
-        unsafe { rustix::mm::madvise(self.0.base.as_ptr().cast(), self.0.mapped, advice) }
+        unsafe { rustix::mm::madvise(self.0.header.base.as_ptr().cast(), self.0.mapped, advice) }
             .map_err(Errno::from)
     }
 
     /// Shortens the slice that `Deref` returns to `length` bytes; the mapping stays. A greater
     /// length changes nothing.
     pub fn truncate(&mut self, length: usize) {
-        self.0.length = self.0.length.min(length);
+        self.0.header.length = self.0.header.length.min(length);
     }
 
     /// Sets the slice that `Deref` returns to `length` bytes again after [`IoBuf::truncate`], at
     /// most the mapped ones.
     pub fn restore(&mut self, length: usize) {
-        self.0.length = length.min(self.0.mapped);
+        self.0.header.length = length.min(self.0.mapped);
     }
 
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut u8 {
-        self.0.base.as_ptr()
+        self.0.header.base.as_ptr()
     }
 
     #[inline]
@@ -138,15 +141,54 @@ impl IoBuf {
         self.0.mapped
     }
 
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn registration(&self) -> Option<Registration> {
-        self.0.registration
+        self.0.header.registration
     }
 
     pub(crate) fn set_registration(&mut self, registration: Registration) {
-        self.0.registration = Some(registration);
+        self.0.header.registration = Some(registration);
     }
 }
+
+// SAFETY: the mapping stays where it is wherever the `IoBuf` is moved, zeroed by the kernel, and
+// `IoBuf` is its only owner.
+unsafe impl OwnedBuf for IoBuf {
+    type Parts = IoBuf;
+    const WRITABLE: bool = true;
+
+    fn into_parts(self) -> (NonNull<u8>, usize, IoBuf) {
+        let Header { base, length, .. } = self.0.header;
+        (base, length, self)
+    }
+
+    unsafe fn from_parts(_base: NonNull<u8>, _length: usize, parts: IoBuf) -> IoBuf {
+        parts
+    }
+
+    fn empty() -> IoBuf {
+        IoBuf::empty()
+    }
+
+    #[inline]
+    fn into_any(self) -> AnyBuf {
+        let header = NonNull::from(Box::leak(self.0)).cast::<Header>();
+        // SAFETY: `leak` passed the ownership on, and the pointer was made for all of the mapping.
+        unsafe { AnyBuf::from_header(header) }
+    }
+
+    #[inline]
+    fn from_any(any: AnyBuf) -> Result<IoBuf, AnyBuf> {
+        if !any.is::<IoBuf>() {
+            return Err(any);
+        }
+        let mapping = any.into_header().cast::<Mapping>();
+        // SAFETY: the kind is this type's: `into_any` leaked the box.
+        Ok(IoBuf(unsafe { Box::from_raw(mapping.as_ptr()) }))
+    }
+}
+// SAFETY: `WRITABLE` is true.
+unsafe impl OwnedBufMut for IoBuf {}
 
 impl Deref for IoBuf {
     type Target = [u8];
@@ -155,7 +197,7 @@ impl Deref for IoBuf {
     fn deref(&self) -> &[u8] {
         // SAFETY: `length <= mapped` bytes from `base` are mapped, initialised (zeroed by mmap) and
         // owned by `self`, which is borrowed for as long as the slice.
-        unsafe { std::slice::from_raw_parts(self.0.base.as_ptr(), self.0.length) }
+        unsafe { std::slice::from_raw_parts(self.0.header.base.as_ptr(), self.0.header.length) }
     }
 }
 
@@ -163,7 +205,7 @@ impl DerefMut for IoBuf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` makes this the only reference.
-        unsafe { std::slice::from_raw_parts_mut(self.0.base.as_ptr(), self.0.length) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.header.base.as_ptr(), self.0.header.length) }
     }
 }
 
@@ -179,14 +221,14 @@ impl Drop for Mapping {
         }
         // SAFETY: the mapping was made by `with_pages`, is owned by `self` alone, and no slice
         // outlives `self`.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };
+        let unmapped = unsafe { rustix::mm::munmap(self.header.base.as_ptr().cast(), self.mapped) };
         debug_assert!(unmapped.is_ok(), "munmap of a whole mapping: {unmapped:?}");
     }
 }
 
 impl std::fmt::Debug for IoBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IoBuf").field("length", &self.0.length).finish_non_exhaustive()
+        f.debug_struct("IoBuf").field("length", &self.0.header.length).finish_non_exhaustive()
     }
 }
 

@@ -7,7 +7,7 @@
 //! The kernel writes into memory after the system call that named it has returned. Rust's borrow
 //! checker does not see that, so one type does: the [`Slab`].
 //!
-//! 1. **Memory enters a slab whole.** Either it is *adopted* (an [`IoBuf`] moves in and moves out
+//! 1. **Memory enters a slab whole.** Either it is *adopted* (an [`AnyBuf`] moves in and moves out
 //!    again) or *lent* (a `&mut [u8]`, for the run of a closure, see [`Slab::lend`]). While it is
 //!    inside, no Rust reference to it exists: an adopted buffer is unreachable, a lent one is
 //!    mutably borrowed by the call. The slab and the kernel use raw pointers only.
@@ -25,7 +25,11 @@
 //! 5. **Lent memory can't leak, so it waits.** `lend` returns or unwinds only when no bio of the
 //!    memory is held. If the backend is lost and can't prove that the kernel is done, the process
 //!    aborts: the alternative is the kernel writing into a stack frame that is gone.
-//! 6. **fork.** [`IoBuf`] and ring mappings are excluded from fork, so copy-on-write never moves a
+//!    [`lend`](crate::lend()) does the same for many buffers, each of which is an [`AnyBuf`] that is
+//!    counted until it is dropped.
+//! 6. **Memory of other owners** ([`OwnedBuf`]) is kept as an address and a length while it is
+//!    inside; its owner is made again when it leaves. It is not excluded from fork.
+//! 7. **fork.** [`IoBuf`] and ring mappings are excluded from fork, so copy-on-write never moves a
 //!    page under the device, and a child can't reach what its parent has in flight.
 //!    [`fork::generation`] changes in a child; the engine compares it before it touches a ring. The
 //!    ring of an [`AioContext`] is mapped in a child too; the context itself compares.
@@ -51,7 +55,10 @@ pub mod child;
 pub mod errno;
 pub mod fork;
 
+pub mod owned;
+
 pub mod buf;
+pub mod lending;
 pub mod memory;
 pub mod object;
 pub mod op;
@@ -88,9 +95,11 @@ pub use aio::{AioContext, AioWanted};
 pub use buf::IoBuf;
 pub use errno::Errno;
 pub use event::EventFd;
+pub use lending::{Lender, lend};
 pub use memory::{Lent, MemoryId};
 pub use object::{ObjectHandle, OpenObject};
 pub use op::{BioDraft, BioId, BioResult, BioSpec, Op, RwFlags, Span, Stride};
+pub use owned::{AnyBuf, OwnedBuf, OwnedBufMut, RawBuf};
 pub use rw::{FinishedBio, HeldBio, LentOnce};
 pub use segments::{SegmentEnd, SegmentLimits};
 pub use slab::{AlignmentBits, LocalBio, LocalBios, Slab, SlabShape};

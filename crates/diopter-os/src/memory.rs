@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use crate::buf::{IoBuf, Registration};
+use crate::owned::{AnyBuf, Registration};
 
 /// Pieces for which an entry keeps room from one use to the next: as many as one system call takes
 /// (`IOV_MAX`). While memory is lent there are as many as the caller has slices.
@@ -38,7 +38,7 @@ pub(crate) struct Piece {
 /// One entry of the slab's memory table.
 pub(crate) struct Memory {
     /// The adopted buffer; `None` for lent memory.
-    owner: Option<IoBuf>,
+    owner: Option<AnyBuf>,
     pub length: usize,
     /// True if a device or a copy may write to it.
     pub writable: bool,
@@ -61,8 +61,10 @@ impl Memory {
     }
 
     #[inline]
-    pub fn adopt(&mut self, buf: IoBuf) {
-        self.set_one(Piece { base: buf.as_raw(), length: buf.len() }, true);
+    pub fn adopt(&mut self, buf: AnyBuf) {
+        let header = buf.header();
+        let piece = Piece { base: header.base.as_ptr(), length: header.length };
+        self.set_one(piece, header.is_writable);
         self.owner = Some(buf);
     }
 
@@ -91,7 +93,7 @@ impl Memory {
 
     /// Takes the adopted buffer out.
     #[inline]
-    pub fn take_owner(&mut self) -> Option<IoBuf> {
+    pub fn take_owner(&mut self) -> Option<AnyBuf> {
         self.owner.take()
     }
 
@@ -107,7 +109,7 @@ impl Memory {
     /// Returns the buffer's registration in a ring.
     #[inline]
     pub fn registration(&self) -> Option<Registration> {
-        self.owner.as_ref().and_then(IoBuf::registration)
+        self.owner.as_ref().and_then(|owner| owner.header().registration)
     }
 
     #[inline]

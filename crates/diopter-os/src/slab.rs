@@ -6,10 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::buf::{IoBuf, Registration};
+use crate::lending::abort_with_lent_memory;
 use crate::memory::{Lent, Memory, MemoryId, Piece};
 use crate::object::OpenObject;
 use crate::op::{BioDraft, BioId, BioSpec, Op, RwFlags, Span};
+use crate::owned::{AnyBuf, OwnedBuf, Registration};
 
 mod bytes;
 mod local;
@@ -178,11 +179,11 @@ impl Slab {
     /// # Errors
     /// Fails with the buffer if the table is full.
     #[inline(always)]
-    pub fn adopt(&self, buf: IoBuf) -> Result<MemoryId, IoBuf> {
+    pub fn adopt(&self, buf: impl OwnedBuf) -> Result<MemoryId, AnyBuf> {
         let Some(index) = self.0.memories_free.pop() else {
-            return Err(buf);
+            return Err(buf.into_any());
         };
-        self.0.memories.borrow_mut()[index as usize].adopt(buf);
+        self.0.memories.borrow_mut()[index as usize].adopt(buf.into_any());
         Ok(self.memory_id(index))
     }
 
@@ -194,7 +195,7 @@ impl Slab {
     /// Returns an adopted buffer; `None` while a bio of it is held, and for a stale or lent id.
     #[must_use]
     #[inline(always)]
-    pub fn release(&self, id: MemoryId) -> Option<IoBuf> {
+    pub fn release(&self, id: MemoryId) -> Option<AnyBuf> {
         let its = self.use_of(id)?;
         if its.held.get() > 0 {
             return None;
@@ -462,16 +463,6 @@ fn write_segment(to: &UnsafeCell<libc::iovec>, piece: Piece) {
 fn misused(slot: &Slot, id: BioId, rule: &str) -> ! {
     assert_eq!(slot.stamp.get().generation(), id.generation, "a bio id that is in use");
     panic!("{rule}");
-}
-
-#[cold]
-fn abort_with_lent_memory() -> ! {
-    // Written without allocation or locks: the process is in an unknown state.
-    let message =
-        b"diopter: the kernel may still write to lent memory and can't be stopped; aborting\n";
-    // SAFETY: the pointer and length are those of a static slice; a failed write changes nothing.
-    let _written = unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
-    std::process::abort()
 }
 
 /// Every entry for memory is in use.

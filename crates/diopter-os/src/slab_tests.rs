@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 
 use super::*;
+use crate::buf::IoBuf;
 use crate::errno::Errno;
 use crate::op::{BioDraft, RwFlags, Span, Stride};
 use crate::rw::{self, HeldBio};

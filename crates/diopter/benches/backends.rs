@@ -131,8 +131,9 @@ impl Served {
                 begun += 1;
             }
             let done = self.engine.wait(LONG).expect("it works").expect("one is in flight");
-            assert_eq!(done.result.map(|moved| moved.get()), Ok(4096));
-            self.idle.extend(done.memory);
+            let (result, memory) = done.into_parts::<IoBuf>();
+            assert_eq!(result.map(|moved| moved.get()), Ok(4096));
+            self.idle.extend(memory);
             ended += 1;
         }
         started.elapsed()

@@ -200,10 +200,10 @@ impl Bench {
                 next += length;
             }
             let Some(done) = engine.wait(LONG).expect("the backend works") else { break };
-            let memory = done.memory.expect("it comes back");
-            let moved = done.result.expect("it works").get();
-            assert_eq!(usize::try_from(moved), Ok(memory.len()));
             assert_eq!(done.route.buffered, 0);
+            let (result, memory) = done.into_parts::<IoBuf>();
+            let (moved, memory) = (result.expect("it works").get(), memory.expect("it comes back"));
+            assert_eq!(usize::try_from(moved), Ok(memory.len()));
             idle.push(memory);
         }
         if op == RequestOp::Write {

@@ -37,8 +37,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     while engine.wait_many(Duration::from_secs(60), &mut done)? > 0 {
         for finished in done.drain(..) {
             finished_blocks += 1;
-            let length = usize::try_from(finished.result?.get())?;
-            let memory = finished.memory.expect("a read gives its memory back");
+            let (result, memory) = finished.into_parts::<IoBuf>();
+            let length = usize::try_from(result?.get())?;
+            let memory = memory.expect("a read gives its memory back");
             zeros += memory[..length].iter().filter(|byte| **byte == 0).count();
             if next < blocks {
                 // The memory of a finished request serves the next one.

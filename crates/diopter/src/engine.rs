@@ -3,6 +3,18 @@
 //! Nothing here is needed to read and write files. The defaults are in
 //! [`EngineOptions`](crate::EngineOptions).
 //!
+//! # Memory
+//!
+//! A request owns its memory while it is in flight. Any [`OwnedBuf`] will do: an
+//! [`IoBuf`](crate::IoBuf), a `Vec<u8>`, a `Box<[u8]>`, with the feature `bytes` a `BytesMut`; for
+//! writes also `Arc<[u8]>`, `&'static [u8]` and `Bytes`. An address that the file's device cannot
+//! use costs a copy. [`Engine::scope`](crate::Engine::scope) takes borrowed memory. Callers from
+//! other languages have [`RawBuf`].
+//!
+//! Memory other than an `IoBuf` is not excluded from fork. On kernels before 6.3 a fork during a
+//! read can lose the read's bytes for the process that writes to one of its pages first
+//! (open(2), NOTES).
+//!
 //! # Defaults of a thread
 //!
 //! An [`Engine`](crate::Engine) is configured by its options. Blocking calls and futures have no
@@ -17,15 +29,17 @@
 #[cfg(feature = "tokio")]
 pub use crate::file::register_buffers_for_futures;
 pub use crate::file::use_for_futures;
+pub use crate::handle::Scope;
 pub use diopter_core::backend::UringOptions;
 pub use diopter_core::bio::Draft;
 pub use diopter_core::completion::{CompletionCounters, CompletionPlace, CompletionReason};
-pub use diopter_core::engine::BackendChoice;
 pub use diopter_core::engine::depth::{DepthReason, DepthReport};
 pub use diopter_core::engine::hybrid::HybridCounters;
+pub use diopter_core::engine::{BackendChoice, ScopedRequest};
 pub use diopter_core::extent::{Extent, ExtentState};
 pub use diopter_core::plan::{Plan, PlanQuery, PlannedBio};
 pub use diopter_core::policy::{
     BoundaryPolicy, CompletionPolicy, DepthPolicy, MergePolicy, RoutePolicy, ShortPolicy,
     SubmitPolicy, WaitPolicy,
 };
+pub use diopter_os::{AnyBuf, OwnedBuf, OwnedBufMut, RawBuf};

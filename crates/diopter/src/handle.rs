@@ -5,8 +5,8 @@ use std::time::Duration;
 use diopter_core::completion::{Completion, CompletionCounters};
 use diopter_core::engine as core;
 use diopter_core::engine::depth::DepthReport;
-use diopter_core::engine::{BackendChoice, EngineOptions};
-use diopter_core::error::{BackendError, SetupError};
+use diopter_core::engine::{BackendChoice, EngineOptions, ScopedRequest};
+use diopter_core::error::{AdmitError, BackendError, SetupError};
 use diopter_core::request::{FinishedRequest, Refused, Request, RequestId};
 use diopter_os::{Errno, IoBuf};
 
@@ -220,6 +220,58 @@ impl Engine {
         self.core.depth()
     }
 
+    /// Runs `scope`, which may start requests on memory that the caller only lends. Returns when
+    /// all of them have finished, also if `scope` panics.
+    ///
+    /// If the engine loses its backend while the kernel may still write to the memory, the process
+    /// aborts.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let file = diopter::File::create(directory.path().join("data"))?;
+    /// # file.write_all_at(b"borrowed memory", 0)?;
+    /// let engine = diopter::Engine::new(diopter::EngineOptions::default())?;
+    /// let (mut left, mut right) = ([0; 8], [0; 7]);
+    /// engine.scope(|scope| {
+    ///     let first = scope.read(&file, &mut left, 0)?;
+    ///     let second = scope.read(&file, &mut right, 8)?; // both are in flight
+    ///     first.wait().result?;
+    ///     second.wait().result?;
+    ///     Ok::<(), diopter::Error>(())
+    /// })?;
+    /// assert_eq!([&left[..], &right[..]].concat(), b"borrowed memory");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The memory must outlive the call:
+    ///
+    /// ```compile_fail,E0597
+    /// # fn start(engine: &diopter::Engine, file: &diopter::File) {
+    /// engine.scope(|scope| {
+    ///     let mut memory = [0; 4096];
+    ///     let read = scope.read(file, &mut memory, 0);
+    /// });
+    /// # }
+    /// ```
+    ///
+    /// and is unreachable until then:
+    ///
+    /// ```compile_fail,E0502
+    /// # fn start(engine: &diopter::Engine, file: &diopter::File) {
+    /// let mut memory = [0; 4096];
+    /// engine.scope(|scope| {
+    ///     let read = scope.read(file, &mut memory, 0);
+    ///     assert_eq!(memory[0], 0);
+    ///     drop(read);
+    /// });
+    /// # }
+    /// ```
+    pub fn scope<'env, R>(&self, scope: impl FnOnce(&Scope<'_, 'env>) -> R) -> R {
+        self.core.scope(|inner| scope(&Scope(inner)))
+    }
+
     /// Registers each object of a file with the kernel, which makes its bios a little cheaper. The
     /// engine keeps them open until [`Engine::forget_file`] or its drop.
     ///
@@ -252,5 +304,36 @@ impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let backend = self.core.backend().name;
         f.debug_struct("Engine").field("backend", &backend).finish_non_exhaustive()
+    }
+}
+
+/// Starts requests on borrowed memory. [`Engine::scope`] makes one.
+pub struct Scope<'s, 'env>(&'s core::Scope<'s, 'env>);
+
+impl<'s, 'env> Scope<'s, 'env> {
+    /// Starts a read that fills `memory` from byte `offset` of the file on.
+    ///
+    /// # Errors
+    /// The reasons of [`Engine::start`].
+    pub fn read(
+        &self,
+        file: &File,
+        memory: &'env mut [u8],
+        offset: u64,
+    ) -> Result<ScopedRequest<'s>, AdmitError> {
+        self.0.read(file, memory, offset)
+    }
+
+    /// Starts a write of `memory` at byte `offset` of the file.
+    ///
+    /// # Errors
+    /// As [`Scope::read`].
+    pub fn write(
+        &self,
+        file: &File,
+        memory: &'env [u8],
+        offset: u64,
+    ) -> Result<ScopedRequest<'s>, AdmitError> {
+        self.0.write(file, memory, offset)
     }
 }

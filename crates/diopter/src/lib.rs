@@ -37,6 +37,7 @@
 //! | feature | enables |
 //! |---|---|
 //! | `tokio` | service of futures on the thread of a current-thread tokio runtime |
+//! | `bytes` | `Bytes` and `BytesMut` as the memory of requests |
 //! | `images` | the module `images`: files inside unmounted file systems |
 //! | `layouts` | the module `layouts`: striped files |
 

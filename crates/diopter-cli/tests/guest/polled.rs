@@ -60,7 +60,7 @@ pub fn poll() {
             let done = engine.wait(PATIENCE).unwrap();
             let done = done.unwrap_or_else(|| panic!("{length} bytes did not come back"));
             assert_eq!(done.result.unwrap().get(), u64::try_from(length).unwrap());
-            memory = done.memory.unwrap();
+            memory = done.memory.unwrap().downcast().unwrap();
             assert!(memory.iter().all(|byte| *byte == 7), "{length} bytes");
         }
     }

@@ -1,7 +1,7 @@
 //! Bounce buffers, and the pool that lends them to requests.
 
 use diopter_os::buf::Pages;
-use diopter_os::{Errno, IoBuf, MemoryId, Slab};
+use diopter_os::{AnyBuf, Errno, IoBuf, MemoryId, Slab};
 
 use crate::limits::{BOUNCE_BUFFERS_MAX, BOUNCE_BYTES, BOUNCE_BYTES_SMALLER};
 use crate::units::{FileRange, to_u64, to_usize};
@@ -50,7 +50,7 @@ pub fn window_bytes(bytes: u64, span: FileRange) -> u64 {
 
 /// A bounce buffer that no slab has.
 pub struct Idle {
-    pub buf: IoBuf,
+    pub buf: AnyBuf,
     pages: Pages,
 }
 
@@ -110,6 +110,7 @@ impl BouncePool {
         for (bytes, pages) in sizes.filter(|(bytes, _)| holds_blocks(*bytes, block)) {
             match IoBuf::with_pages(to_usize(bytes), pages) {
                 Ok(buf) => {
+                    let buf = AnyBuf::new(buf);
                     self.made += 1;
                     return Ok(Idle { buf, pages });
                 }

@@ -343,9 +343,13 @@ pub fn start_at(
     let range = FileRange::new(offset, offset.saturating_add(length));
     let refused = |kind, why| AdmitError { kind, range, why };
     let is_sync = matches!(request.op, RequestOp::SyncData | RequestOp::SyncAll);
+    let is_filled = request.op == RequestOp::Read;
     let route = core.policies.route;
     let admitted = if is_sync != request.memory.is_none() {
         let why = "a read or write carries memory, a sync carries none";
+        Err(refused(AdmitErrorKind::WrongMemory, why))
+    } else if is_filled && request.memory.as_ref().is_some_and(|memory| !memory.is_writable()) {
+        let why = "a read fills its memory, and this buffer can only be written from";
         Err(refused(AdmitErrorKind::WrongMemory, why))
     } else if core.broken.is_some() {
         let why = "the engine has lost its backend; take its results and open a new one";

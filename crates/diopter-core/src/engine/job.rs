@@ -81,7 +81,7 @@ impl LateCopy {
     fn carry_out(self, finished: &mut FinishedRequest) -> Idle {
         if let Some(memory) = &mut finished.memory {
             let from = &self.bounce.buf[self.from..self.from + self.length];
-            memory[self.to..self.to + self.length].copy_from_slice(from);
+            memory.fill(self.to, from);
         }
         self.bounce
     }

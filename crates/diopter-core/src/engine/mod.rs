@@ -40,6 +40,7 @@ mod blocking;
 pub mod options;
 mod thread;
 mod handle;
+mod scope;
 
 #[cfg(all(test, not(any(diopter_loom, shuttle))))]
 mod tests;
@@ -48,6 +49,7 @@ pub use blocking::blocking_order;
 pub use core::{Core, SLAB_SHAPE};
 pub use handle::{Engine, start_at, start_on};
 pub use options::{BackendChoice, EngineOptions};
+pub use scope::{Scope, ScopedRequest};
 pub use this_thread::{others_have_writes_at, reap_this_thread, shard};
 pub use thread::{
     if_thread_engine, options_of_this_thread, use_for_this_thread, with_thread_engine,

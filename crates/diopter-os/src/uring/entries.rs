@@ -2,9 +2,9 @@
 
 use io_uring::{opcode, squeue, types};
 
-use crate::buf::Registration;
 use crate::object::ObjectHandle;
 use crate::op::{BioId, BioSpec, Op};
+use crate::owned::Registration;
 use crate::slab::Slab;
 
 enum Target {

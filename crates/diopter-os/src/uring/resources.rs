@@ -1,8 +1,9 @@
 //! Files and buffers that are registered with a ring.
 
-use crate::buf::{IoBuf, Registration};
+use crate::buf::IoBuf;
 use crate::errno::Errno;
 use crate::object::{ObjectHandle, OpenObject};
+use crate::owned::Registration;
 use crate::uring::{Ring, errno_of};
 
 impl Ring {

@@ -112,9 +112,10 @@ fn read_through(image: &Path) -> Result<u64, String> {
     while engine.in_flight() > 0 {
         let done = engine.wait(Duration::MAX).map_err(|error| error.to_string())?;
         let done = done.expect("one is in flight");
-        moved += done.result.map_err(|error| error.to_string())?.get();
+        let (result, memory) = done.into_parts();
+        moved += result.map_err(|error| error.to_string())?.get();
         if next < size {
-            start(&engine, &file, (next, done.memory.expect("memory comes back")))?;
+            start(&engine, &file, (next, memory.expect("memory comes back")))?;
             next += block;
         }
     }

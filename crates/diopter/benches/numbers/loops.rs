@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use diopter::engine::{CompletionPolicy, DepthPolicy};
+use diopter::engine::{AnyBuf, CompletionPolicy, DepthPolicy};
 use diopter::{
     BackendKind, Engine, EngineOptions, File, FinishedRequest, IoBuf, Policies, Request,
 };
@@ -94,13 +94,14 @@ struct EngineLoop {
     places: Places,
     is_write: bool,
     bytes: u64,
-    idle: Vec<IoBuf>,
+    idle: Vec<AnyBuf>,
     done: Vec<FinishedRequest>,
     depth: usize,
 }
 
 /// `backend`, `depth`, `op`, `bytes`, `slots`, `stride`, `shift`; where wanted `registered`,
-/// `inline`, `deferred`, `limit` (of bios in flight) and `warm_up` (milliseconds).
+/// `inline`, `deferred`, `limit` (of bios in flight), `warm_up` (milliseconds) and `memory`: `vec`
+/// for a `Vec<u8>` at an aligned address, `misaligned` for one at another.
 pub fn engine(job: &Job) -> Result<Value, String> {
     let (path, time) = (job.file()?, job.time()?);
     let mut one = EngineLoop::set_up(job, &path)?;
@@ -111,6 +112,22 @@ pub fn engine(job: &Job) -> Result<Value, String> {
         return Err("CompletionPolicy::Deferred has no worker here".to_owned());
     }
     Ok(answer)
+}
+
+/// Returns `count` vectors with `content`, all at addresses that are multiples of 4096, or none.
+fn vectors(content: &[u8], count: usize, is_aligned: bool) -> Vec<AnyBuf> {
+    let mut others = Vec::new();
+    let mut found = Vec::new();
+    while found.len() < count {
+        // An allocator that is asked again and again returns addresses of every kind.
+        let (vector, step) = (content.to_vec(), vec![0_u8; 16]);
+        if vector.as_ptr().addr().is_multiple_of(4096) == is_aligned {
+            found.push(AnyBuf::new(vector));
+        } else {
+            others.push((vector, step));
+        }
+    }
+    found
 }
 
 /// Returns true if this process has more than one thread; those of io_uring do not count.
@@ -142,24 +159,29 @@ impl EngineLoop {
         let file = File::options().read(true).write(true).open(path);
         let file = file.map_err(|error| error.to_string())?;
         let content = written(usize::try_from(bytes).map_err(|error| error.to_string())?);
-        let mut idle = Vec::new();
+        let mut pages = Vec::new();
         for _ in 0..depth {
             let mut memory = IoBuf::new(content.len()).map_err(|errno| errno.to_string())?;
             memory.copy_from_slice(&content);
-            idle.push(memory);
+            pages.push(memory);
         }
         if job.is("registered") {
             let refused = |errno| format!("the kernel refuses to register: {errno}");
             engine.register_file(&file).map_err(refused)?;
-            let mut all: Vec<&mut IoBuf> = idle.iter_mut().collect();
+            let mut all: Vec<&mut IoBuf> = pages.iter_mut().collect();
             engine.register_buffers(&mut all).map_err(refused)?;
         }
+        let idle: Vec<AnyBuf> = match job.text("memory") {
+            Ok("vec") => vectors(&content, pages.len(), true),
+            Ok("misaligned") => vectors(&content, pages.len(), false),
+            _ => pages.into_iter().map(AnyBuf::new).collect(),
+        };
         let depth = idle.len();
         let (places, done) = (Places::of(job)?, Vec::with_capacity(depth));
         Ok(EngineLoop { engine, file, places, is_write, bytes, idle, done, depth })
     }
 
-    fn start(&mut self, memory: IoBuf) -> Result<(), String> {
+    fn start(&mut self, memory: AnyBuf) -> Result<(), String> {
         let offset = self.places.next();
         let request = if self.is_write {
             Request::write(offset, memory)
@@ -174,7 +196,7 @@ impl EngineLoop {
     /// the memory of each, and where it was.
     fn wait(
         &mut self,
-        mut each: impl FnMut(&mut EngineLoop, IoBuf, u64) -> Result<(), String>,
+        mut each: impl FnMut(&mut EngineLoop, AnyBuf, u64) -> Result<(), String>,
     ) -> Result<u64, String> {
         let mut done = std::mem::take(&mut self.done);
         let waited = self.engine.wait_many(LONG, &mut done);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use diopter::engine::CompletionPolicy;
+use diopter::engine::{AnyBuf, CompletionPolicy};
 use diopter::{FinishedRequest, IoBuf, Policies, Request};
 use diopter_core::backend::sim::{Disk, Null, World};
 use diopter_core::engine::Engine;
@@ -21,7 +21,7 @@ const WORKER_WAIT_MAX: Duration = Duration::from_secs(60);
 pub struct NullLoop {
     engine: Engine,
     target: TargetRef,
-    idle: Vec<IoBuf>,
+    idle: Vec<AnyBuf>,
     done: Vec<FinishedRequest>,
     patience: Duration,
 }
@@ -44,7 +44,7 @@ impl NullLoop {
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, write: true, ..Access::default() };
         let target = Target::alone(world.object(0), Identity, blocks, access);
-        let idle = (0..DEPTH).map(|_| IoBuf::new(BLOCK).expect("memory")).collect();
+        let idle = (0..DEPTH).map(|_| AnyBuf::new(IoBuf::new(BLOCK).expect("memory"))).collect();
         NullLoop { engine, target, idle, done: Vec::with_capacity(DEPTH), patience }
     }
 

@@ -8,7 +8,7 @@ use diopter_core::backend::Wait;
 use diopter_core::engine::with_thread_engine;
 use diopter_core::error::{AdmitErrorKind, IoError};
 use diopter_core::limits::{FILE_SIZE_MAX, READER_BYTES_MAX, READER_REQUESTS_MAX};
-use diopter_core::request::Request;
+use diopter_core::request::{FinishedRequest, Request};
 use diopter_core::units::{FileRange, align_down, align_up, to_u64, to_usize};
 use diopter_os::IoBuf;
 use diopter_os::buf::Pages;
@@ -243,8 +243,7 @@ impl SequentialReader {
         if let Some(Ahead { range, request }) = self.ahead.pop_front() {
             self.read_ahead(range.end());
             if let Some(finished) = request.finish() {
-                let memory = finished.memory;
-                return (range, came_back(finished.result, memory, range));
+                return (range, came_back(finished, range));
             }
             // The thread has another engine by now, and with the old one went all of them.
             self.forget_ahead();
@@ -286,10 +285,7 @@ impl SequentialReader {
         let fail = |errno| Error::from(IoError::new(errno, range, "memory of a read"));
         let memory = self.buffer(length).map_err(fail)?;
         match self.file.request(Request::read(start, memory)) {
-            Ok(request) => {
-                let finished = request.wait();
-                came_back(finished.result, finished.memory, range)
-            }
+            Ok(request) => came_back(request.wait(), range),
             // The engine is full of untaken results, or has lost its backend: a blocking read may
             // need no place in it.
             Err(refused)
@@ -298,7 +294,8 @@ impl SequentialReader {
                     AdmitErrorKind::Full | AdmitErrorKind::BackendLost
                 ) =>
             {
-                let mut memory = refused.request.memory.ok_or(refused.error)?;
+                let memory = refused.request.memory.and_then(|memory| memory.downcast().ok());
+                let mut memory: IoBuf = memory.ok_or(refused.error)?;
                 let moved = self.file.read_at(&mut memory, start)?;
                 Ok((to_u64(moved), memory))
             }
@@ -335,7 +332,7 @@ impl SequentialReader {
         }
         while let Some(ahead) = self.ahead.pop_front() {
             let finished = ahead.request.finish();
-            if let Some(memory) = finished.and_then(|finished| finished.memory) {
+            if let Some(memory) = finished.and_then(|finished| finished.into_parts().1) {
                 self.keep(memory);
             }
         }
@@ -352,14 +349,10 @@ impl SequentialReader {
     }
 }
 
-fn came_back(
-    result: std::result::Result<diopter_core::units::Bytes, IoError>,
-    memory: Option<IoBuf>,
-    range: FileRange,
-) -> Fetched {
-    let moved = result?.get();
+fn came_back(finished: FinishedRequest, range: FileRange) -> Fetched {
+    let (result, memory) = finished.into_parts();
     let lost = || Error::from(IoError::new(diopter_os::Errno::EIO, range, "read"));
-    Ok((moved, memory.ok_or_else(lost)?))
+    Ok((result?.get(), memory.ok_or_else(lost)?))
 }
 
 impl BufRead for SequentialReader {

@@ -171,7 +171,7 @@ impl Worker {
         let finished = done.timing.map(|timing| timing.finished.0).filter(|at| *at != 0);
         let at = finished.unwrap_or_else(|| clock::now().0);
         count(&done, at);
-        let memory = done.memory.ok_or("a request completed without its memory")?;
+        let memory = done.into_parts().1.ok_or("a request completed without its memory")?;
         Ok((memory, at))
     }
 

@@ -13,6 +13,7 @@ mod slot;
 mod tokio_driver;
 
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -22,7 +23,7 @@ use diopter_core::error::IoError;
 use diopter_core::request::{Refused, Request, RequestOp};
 use diopter_core::sync::Arc;
 use diopter_core::units::{Bytes, FileRange, to_usize};
-use diopter_os::{IoBuf, fork};
+use diopter_os::{AnyBuf, IoBuf, OwnedBuf, OwnedBufMut, fork};
 
 use crate::error::Result;
 use crate::file::File;
@@ -209,19 +210,24 @@ impl Drop for RequestFuture {
 /// A buffer that was lost with its engine comes back empty.
 #[must_use = "a future does nothing unless it is polled"]
 #[derive(Debug)]
-pub struct TransferFuture {
+pub struct TransferFuture<T = IoBuf> {
     request: RequestFuture,
+    buffer: PhantomData<fn() -> T>,
 }
 
-impl TransferFuture {
+impl<T: OwnedBuf> TransferFuture<T> {
+    fn new(request: RequestFuture) -> TransferFuture<T> {
+        TransferFuture { request, buffer: PhantomData }
+    }
+
     /// As [`RequestFuture::on`].
-    pub fn on(self, driver: AsyncDriver) -> TransferFuture {
-        TransferFuture { request: self.request.on(driver) }
+    pub fn on(self, driver: AsyncDriver) -> TransferFuture<T> {
+        TransferFuture::new(self.request.on(driver))
     }
 }
 
-impl Future for TransferFuture {
-    type Output = (Result<usize>, IoBuf);
+impl<T: OwnedBuf> Future for TransferFuture<T> {
+    type Output = (Result<usize>, T);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = ready!(Pin::new(&mut self.request).poll(cx));
@@ -229,7 +235,8 @@ impl Future for TransferFuture {
             Ok(finished) => (as_length(finished.result), finished.memory),
             Err(refused) => (Err(refused.error.into()), refused.request.memory),
         };
-        Poll::Ready((result, memory.unwrap_or_else(IoBuf::empty)))
+        let buffer = memory.map(AnyBuf::downcast).and_then(std::result::Result::ok);
+        Poll::Ready((result, buffer.unwrap_or_else(T::empty)))
     }
 }
 
@@ -290,14 +297,15 @@ impl File {
 
     /// [`File::read_at`] as a future: fills `buffer` from byte `offset` on, and gives it back.
     ///
+    /// The buffer may be of any type that is [`OwnedBufMut`](crate::engine::OwnedBufMut), such as
+    /// `Vec<u8>`. The read fills its length, not what it has room for past that.
+    ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let directory = tempfile::tempdir()?;
     /// # let file = diopter::File::create(directory.path().join("data"))?;
     /// # futures::executor::block_on(async {
-    /// let mut buffer = diopter::IoBuf::new(9)?;
-    /// buffer.copy_from_slice(b"any bytes");
-    /// let (written, buffer) = file.write_at_async(buffer, 7).await;
+    /// let (written, buffer) = file.write_at_async(b"any bytes".to_vec(), 7).await;
     /// assert_eq!(written?, 9);
     /// let (read, buffer) = file.read_at_async(buffer, 11).await;
     /// assert_eq!(&buffer[..read?], b"bytes");
@@ -305,13 +313,16 @@ impl File {
     /// # })
     /// # }
     /// ```
-    pub fn read_at_async(&self, buffer: IoBuf, offset: u64) -> TransferFuture {
-        TransferFuture { request: self.request_async(Request::read(offset, buffer)) }
+    pub fn read_at_async<T: OwnedBufMut>(&self, buffer: T, offset: u64) -> TransferFuture<T> {
+        TransferFuture::new(self.request_async(Request::read(offset, buffer)))
     }
 
     /// [`File::write_at`] as a future: writes `buffer` at byte `offset`, and gives it back.
-    pub fn write_at_async(&self, buffer: IoBuf, offset: u64) -> TransferFuture {
-        TransferFuture { request: self.request_async(Request::write(offset, buffer)) }
+    ///
+    /// The buffer may be of any type that is [`OwnedBuf`](crate::engine::OwnedBuf), such as
+    /// `Vec<u8>`, `Arc<[u8]>` or `&'static [u8]`.
+    pub fn write_at_async<T: OwnedBuf>(&self, buffer: T, offset: u64) -> TransferFuture<T> {
+        TransferFuture::new(self.request_async(Request::write(offset, buffer)))
     }
 
     /// [`File::sync_data`] as a future. It begins once no abandoned write of this open file is on
@@ -347,6 +358,6 @@ impl std::fmt::Debug for Stage {
 const _: () = {
     const fn moves_between_threads<T: Send + Unpin + 'static>() {}
     moves_between_threads::<RequestFuture>();
-    moves_between_threads::<TransferFuture>();
+    moves_between_threads::<TransferFuture<Vec<u8>>>();
     moves_between_threads::<SyncFuture>();
 };

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diopter::engine::{DepthPolicy, DepthReason, DepthReport};
+use diopter::engine::{DepthPolicy, DepthReason, DepthReport, OwnedBufMut};
 use diopter::{IoBuf, Policies, RangeState, Request, RequestId};
 use diopter_core::backend::sim::performance::{Cliff, Performance};
 use diopter_core::backend::sim::{Disk, Faults, Sim, SimConfig, World};
@@ -67,7 +67,7 @@ impl Bench {
         IoBuf::new(usize::try_from(self.bytes).unwrap()).unwrap()
     }
 
-    fn start(&mut self, memory: IoBuf) -> RequestId {
+    fn start(&mut self, memory: impl OwnedBufMut) -> RequestId {
         let offset = self.next % 64 * self.bytes;
         self.next += 1;
         self.engine.start(&self.target, Request::read(offset, memory)).expect("admitted")

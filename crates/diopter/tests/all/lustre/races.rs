@@ -49,11 +49,13 @@ fn copy_queued(source: &File, to: &File, size: u64) {
     (0..slots).for_each(|_| read_next(None));
     while engine.in_flight() > 0 {
         let finished = engine.wait(WAIT_MAX).unwrap().expect("in time");
-        let moved = finished.result.expect("no block fails").get();
-        assert_eq!(moved, finished.range.length(), "no block is short");
-        let memory = finished.memory.expect("it comes back");
-        if finished.op == RequestOp::Read {
-            engine.start(to, Request::write(finished.range.start(), memory)).unwrap();
+        let (op, range) = (finished.op, finished.range);
+        let (result, memory) = finished.into_parts::<IoBuf>();
+        let moved = result.expect("no block fails").get();
+        assert_eq!(moved, range.length(), "no block is short");
+        let memory = memory.expect("it comes back");
+        if op == RequestOp::Read {
+            engine.start(to, Request::write(range.start(), memory)).unwrap();
         } else {
             read_next(Some(memory));
         }

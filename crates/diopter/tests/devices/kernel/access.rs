@@ -165,8 +165,9 @@ fn registered_ones_change_nothing(row: &Row) {
     let run = |request| {
         engine.start(&file, request).unwrap();
         let finished = engine.wait(Duration::from_secs(60)).unwrap().unwrap();
-        assert_eq!(finished.result.map(|bytes| bytes.get()), Ok(65_536));
-        finished.memory.expect("the memory comes back")
+        let (result, memory) = finished.into_parts();
+        assert_eq!(result.map(|bytes| bytes.get()), Ok(65_536));
+        memory.expect("the memory comes back")
     };
     for (n, offset) in (1_u8..).zip([0, 4096, 77, 200_001]) {
         one.fill(n);
