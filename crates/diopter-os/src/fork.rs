@@ -10,8 +10,8 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 /// unmapped. Null before, and on kernels without such pages.
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// True if the kernel refused such a page.
-static HAS_NONE: AtomicBool = AtomicBool::new(false);
+/// True if the kernel refused such a page. Miri has none.
+static HAS_NONE: AtomicBool = AtomicBool::new(cfg!(miri));
 
 /// Returns the page, mapped by the first caller; `None` if the kernel has none. There is no lock,
 /// so that a fork in the middle of it leaves the child nothing to wait for.

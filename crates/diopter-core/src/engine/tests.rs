@@ -2,10 +2,11 @@
 //! that a wait takes, and what is left of it when its backend breaks.
 
 use std::cell::Cell;
+use std::os::unix::process::ExitStatusExt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use diopter_os::{BioId, BioResult, Errno, IoBuf, LentOnce};
+use diopter_os::{BioId, BioResult, Errno, IoBuf, LentOnce, Slab, testing};
 
 use crate::backend::sim::{Disk, Faults, Sim, SimConfig, World};
 use crate::backend::{Backend, Capabilities, Completions, LentBio, Wait};
@@ -72,25 +73,37 @@ struct Bench {
     turns: Rc<Cell<u32>>,
 }
 
+/// An engine on a device, with a file on it.
+fn queued(breaks_at: u32) -> (Engine, TargetRef, World) {
+    let (slab, device, target, world) = device(0, breaks_at);
+    (Engine::on_backend(slab, Box::new(device), Policies::default()), target, world)
+}
+
+fn device(mebibyte_ns: u64, breaks_at: u32) -> (Slab, Device, TargetRef, World) {
+    let world = World::new(vec![Disk::new(64 << 20, 512, 512)]);
+    let slab = Engine::slab();
+    let config = SimConfig {
+        seed: 1,
+        depth_max: 64,
+        latency_min_ns: 1000,
+        latency_spread_ns: 0,
+        faults: Faults::NONE,
+        faulty: None,
+        mebibyte_ns,
+    };
+    let sim = Sim::new(&slab, &world, config);
+    let device = Device { sim, turns: Rc::new(Cell::new(0)), breaks_at };
+    let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
+    let access = Access { read: true, write: true, ..Access::default() };
+    world.with_disk(0, |disk| disk.load(&(0..2 * MIB).map(byte_at).collect::<Vec<u8>>()));
+    let target = Target::alone(world.object(0), Identity, blocks, access);
+    (slab, device, target, world)
+}
+
 impl Bench {
     fn new(mebibyte_ns: u64, breaks_at: u32) -> Bench {
-        let world = World::new(vec![Disk::new(64 << 20, 512, 512)]);
-        let slab = Engine::slab();
-        let config = SimConfig {
-            seed: 1,
-            depth_max: 64,
-            latency_min_ns: 1000,
-            latency_spread_ns: 0,
-            faults: Faults::NONE,
-            faulty: None,
-            mebibyte_ns,
-        };
-        let turns = Rc::new(Cell::new(0));
-        let sim = Sim::new(&slab, &world, config);
-        let device = Device { sim, turns: Rc::clone(&turns), breaks_at };
-        let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
-        let access = Access { read: true, write: true, ..Access::default() };
-        let target = Target::alone(world.object(0), Identity, blocks, access);
+        let (slab, device, target, _) = device(mebibyte_ns, breaks_at);
+        let turns = Rc::clone(&device.turns);
         Bench { core: Core::new(slab, Box::new(device), Policies::default()), target, turns }
     }
 
@@ -189,4 +202,111 @@ fn a_backend_that_is_gone_moves_nothing_and_says_so() {
     let bio = LentBio { object, offset: 0, flags, memory: LentOnce::Take(&[7; 512]) };
     assert_eq!(bench.core.backend.run_lent(bio), Err(Errno::EPERM));
     assert!(bench.core.wait_for_one(id).is_some());
+}
+
+#[test]
+fn a_scope_returns_the_results_of_borrowed_memory_and_leaves_other_results() {
+    let (engine, target, world) = queued(u32::MAX);
+    let other = engine.start(&target, Request::read(0, vec![0; 512])).expect("admitted");
+    let (mut left, mut right, source) = ([0; 100], vec![0; 5000], *b"written");
+    engine.scope(|scope| {
+        let first = scope.read(&target, &mut left, 7).expect("admitted");
+        let second = scope.read(&target, &mut right, 1000).expect("admitted");
+        let third = scope.write(&target, &source, 8000).expect("admitted");
+        assert_eq!(engine.in_flight(), 4);
+        assert_eq!(second.wait().result.map(|moved| moved.get()), Ok(5000));
+        assert_eq!(third.wait().result.map(|moved| moved.get()), Ok(7));
+        let first = first.wait();
+        assert!(first.memory.is_none() && first.outcome.is_all_done());
+    });
+    let expected = |from: usize, length| (from..from + length).map(byte_at).collect::<Vec<u8>>();
+    assert!(left[..] == expected(7, 100) && right == expected(1000, 5000));
+    assert_eq!(world.with_disk(0, |disk| disk.live()[8000..8007].to_vec()), source);
+    let finished = engine.wait(LONG).expect("works").expect("it was started first");
+    assert_eq!((finished.id, engine.in_flight(), engine.held()), (other, 0, (0, 0)));
+}
+
+fn byte_at(offset: usize) -> u8 {
+    u8::try_from(offset * 7 % 251).expect("below 251")
+}
+
+#[test]
+fn a_scope_waits_for_what_is_dropped_or_forgotten_and_for_a_panic() {
+    let (engine, target, _world) = queued(u32::MAX);
+    let mut memories = [[255_u8; 4096]; 4];
+    let [dropped, forgotten, in_panic, cancelled] = &mut memories;
+    engine.scope(|scope| {
+        drop(scope.read(&target, dropped, 0).expect("admitted"));
+        std::mem::forget(scope.read(&target, forgotten, 4096).expect("admitted"));
+        scope.read(&target, cancelled, 0).expect("admitted").cancel();
+    });
+    assert_eq!((engine.in_flight(), engine.held()), (0, (0, 0)));
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        engine.scope(|scope| {
+            let _request = scope.read(&target, in_panic, 0).expect("admitted");
+            assert_eq!(engine.in_flight(), 0, "the panic of this test");
+        });
+    }));
+    assert!(panic.is_err());
+    assert_eq!((engine.in_flight(), engine.held()), (0, (0, 0)));
+    let is_filled = |memory: &[u8; 4096]| memory.iter().all(|byte| *byte != 255);
+    assert!(memories[..3].iter().all(is_filled), "each read has completed");
+}
+
+#[test]
+fn a_write_that_fails_in_a_scope_unseen_makes_the_next_flush_fail() {
+    let (engine, target, world) = queued(u32::MAX);
+    world.with_disk(0, |disk| disk.turn_bad(0));
+    let source = [7; 4096];
+    engine.scope(|scope| std::mem::forget(scope.write(&target, &source, 0).expect("admitted")));
+    engine.start(&target, Request::sync_data()).expect("admitted");
+    let flushed = engine.wait(LONG).expect("works").expect("one is in flight");
+    assert_eq!(flushed.result.map_err(|error| error.errno), Err(Errno::EIO));
+}
+
+#[test]
+fn a_scope_whose_requests_a_lost_backend_keeps_aborts_the_process() {
+    let name = "a_scope_whose_requests_a_lost_backend_keeps_aborts_the_process";
+    let Some(output) = testing::in_own_process(module_path!(), name, || {
+        let (engine, target, _world) = queued(2);
+        // Aligned: a read into other memory has a bounce buffer, and returns.
+        let mut memory = memory(4096);
+        engine.scope(|scope| {
+            let read = scope.read(&target, &mut memory, 0).expect("admitted");
+            engine.tick();
+            assert!(read.wait().result.is_err(), "the backend is lost");
+        });
+        unreachable!("the device may still write to the memory");
+    }) else {
+        return;
+    };
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(6), "{stderr}");
+    assert!(stderr.contains("may still write to lent memory"), "{stderr}");
+}
+
+#[test]
+fn a_child_of_fork_leaves_its_parents_scope() {
+    let (engine, target, _world) = queued(u32::MAX);
+    let mut memory = [255; 4096];
+    engine.scope(|scope| {
+        let read = scope.read(&target, &mut memory, 0).expect("admitted");
+        let child = testing::fork(|| drop(engine.scope(|_| engine.in_flight())));
+        assert!(child.and_then(testing::Forked::wait).expect("a child").success());
+        assert!(read.wait().result.is_ok());
+    });
+    assert!(memory.iter().all(|byte| *byte != 255));
+}
+
+#[test]
+fn a_read_into_memory_that_may_only_be_written_from_is_refused() {
+    let (engine, target, _world) = queued(u32::MAX);
+    let shared = diopter_os::AnyBuf::new(std::sync::Arc::<[u8]>::from([0; 512]));
+    let refused = engine.start(&target, Request::read(0, shared)).expect_err("not writable");
+    assert_eq!(refused.error.kind, AdmitErrorKind::WrongMemory);
+    let again = refused.request.memory.expect("it comes back");
+    engine.start(&target, Request::write(0, again)).expect("admitted");
+    let finished = engine.wait(LONG).expect("works").expect("one is in flight");
+    let (result, memory) = finished.into_parts::<std::sync::Arc<[u8]>>();
+    assert!(result.is_ok() && memory.is_some());
 }
