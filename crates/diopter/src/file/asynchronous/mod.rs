@@ -1,16 +1,16 @@
 //! Files for any executor: futures of requests, made from owned memory and served by an engine that
 //! is not the future's. What serves them is in the files below; no second I/O path.
 
-mod desk;
+mod driver;
 #[cfg(feature = "tokio")]
-mod mailbox;
+mod submission_queue;
 mod per_process;
-mod reaper;
+mod io_thread;
 #[cfg(feature = "tokio")]
 mod registered;
-mod slot;
+mod operation;
 #[cfg(feature = "tokio")]
-mod tokio_driver;
+mod driver_task;
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -27,10 +27,10 @@ use diopter_os::{AnyBuf, IoBuf, OwnedBuf, OwnedBufMut, fork};
 
 use crate::error::Result;
 use crate::file::File;
-use crate::file::asynchronous::reaper::{Reaper, reaper_of};
-use crate::file::asynchronous::slot::{Answer, Departure, Slot, lost, range_of};
+use crate::file::asynchronous::io_thread::{Reaper, reaper_of};
+use crate::file::asynchronous::operation::{Answer, Departure, Slot, lost, range_of};
 
-pub use reaper::use_for_futures;
+pub use io_thread::use_for_futures;
 #[cfg(feature = "tokio")]
 pub use registered::register_buffers_for_futures;
 
@@ -83,7 +83,7 @@ enum Stage {
 enum Server {
     Reaper(&'static Reaper),
     #[cfg(feature = "tokio")]
-    Mailbox(Arc<mailbox::Mailbox>),
+    Mailbox(Arc<submission_queue::Mailbox>),
 }
 
 impl RequestFuture {
@@ -140,11 +140,11 @@ fn serve(slot: &Arc<Slot>, reaper: &'static Reaper, driver: AsyncDriver) -> Serv
 /// Hands a request to the runtime that this thread is in, if that takes any.
 #[cfg(feature = "tokio")]
 fn serve_here(slot: &Arc<Slot>) -> Option<Server> {
-    let mailbox = tokio_driver::mailbox_here()?;
+    let mailbox = driver_task::mailbox_here()?;
     if mailbox.submit(slot) {
         return Some(Server::Mailbox(mailbox));
     }
-    tokio_driver::tend();
+    driver_task::tend();
     None
 }
 

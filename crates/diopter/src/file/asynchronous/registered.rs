@@ -4,7 +4,7 @@
 use diopter_os::{Errno, IoBuf};
 
 use crate::file::File;
-use crate::file::asynchronous::tokio_driver::with_desk;
+use crate::file::asynchronous::driver_task::with_desk;
 
 /// Registers buffers with the engine that serves futures on this thread, which drives a
 /// current-thread tokio runtime, once per thread: the kernel pins them now instead of for each

@@ -16,9 +16,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::file::asynchronous::desk::{Desk, Next, wake_all};
-use crate::file::asynchronous::mailbox::Mailbox;
-use crate::file::asynchronous::slot::Mail;
+use crate::file::asynchronous::driver::{Desk, Next, wake_all};
+use crate::file::asynchronous::operation::Mail;
+use crate::file::asynchronous::submission_queue::Mailbox;
 
 /// Rounds of one poll, so that other tasks have their turn.
 const ROUNDS_MAX: u32 = 16;

@@ -13,7 +13,7 @@ use diopter_os::{EventFd, fork};
 
 #[cfg(feature = "tokio")]
 use crate::file::File;
-use crate::file::asynchronous::slot::{Mail, Offer, Slot, drop_departed};
+use crate::file::asynchronous::operation::{Mail, Offer, Slot, drop_departed};
 use diopter_core::backend::{Register, Wait};
 #[cfg(feature = "tokio")]
 use diopter_core::engine::wait::Deadline;

@@ -11,9 +11,9 @@ use diopter_core::clock::Nanos;
 use diopter_core::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE};
 use diopter_core::sync::{Arc, StaticMutex, Weak, lock_static};
 
+use crate::file::asynchronous::io_thread::{first_reaper, watch_mailboxes};
+use crate::file::asynchronous::operation::{Departure, Mail, Slot};
 use crate::file::asynchronous::per_process::PerProcess;
-use crate::file::asynchronous::reaper::{first_reaper, watch_mailboxes};
-use crate::file::asynchronous::slot::{Departure, Mail, Slot};
 
 /// Mailboxes by runtime.
 type Mailboxes = Vec<(Id, Weak<Mailbox>)>;

@@ -12,9 +12,9 @@ use diopter_core::clock::{self, Nanos};
 use diopter_core::engine::EngineOptions;
 use diopter_core::engine::target::Target;
 
-use crate::file::asynchronous::desk::{Desk, Next, patience, wake_all};
+use crate::file::asynchronous::driver::{Desk, Next, patience, wake_all};
+use crate::file::asynchronous::operation::{Departure, Mail, Slot};
 use crate::file::asynchronous::per_process::PerProcess;
-use crate::file::asynchronous::slot::{Departure, Mail, Slot};
 #[cfg(feature = "tokio")]
 use diopter_core::limits::UNDRIVEN_WAIT_MAX;
 use diopter_core::limits::{REAPERS_MAX, WAIT_SLICE, WORKER_IDLE};
