@@ -128,7 +128,7 @@ pub const WORKER_IDLE: Duration = Duration::from_secs(2);
 
 /// Threads that serve futures; a file's requests stay on one of them. One thread saturates a fast
 /// device, and a few of them a machine that has several.
-pub const REAPERS_MAX: usize = 4;
+pub const IO_THREADS_MAX: usize = 4;
 
 /// Results of abandoned writes that one open file keeps until they are queried.
 pub const ABANDONED_MAX: usize = 128;
@@ -145,8 +145,8 @@ pub const UNDRIVEN_WAIT_MAX: Duration = Duration::from_millis(50);
 /// signals nothing.
 pub const FUTURE_SLICE: Duration = Duration::from_millis(1);
 
-/// Empty request slots that a thread keeps for its next futures.
-pub const SPARE_SLOTS_MAX: usize = 256;
+/// Empty operations that a thread keeps for its next futures.
+pub const SPARE_OPERATIONS_MAX: usize = 256;
 
 /// Time that a dropped engine continues its writes and flushes before it reports them as lost, and
 /// time that teardown then waits for bios in a worker thread before it leaks their memory.

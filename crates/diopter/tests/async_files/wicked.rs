@@ -113,5 +113,5 @@ fn many_threads_share_a_few_that_serve_them() {
         let name = std::fs::read_to_string(task.ok()?.path().join("comm")).ok()?;
         name.starts_with("diopter-futures").then_some(())
     });
-    assert!(threads.count() <= diopter_core::limits::REAPERS_MAX);
+    assert!(threads.count() <= diopter_core::limits::IO_THREADS_MAX);
 }

@@ -1,5 +1,5 @@
-//! `Desk`: an engine and the futures that it serves, on one thread. It runs no code of a user:
-//! wakers are collected, and woken by the owner of the desk.
+//! `Driver`: an engine and the futures that it serves, on one thread. It runs no code of a user:
+//! wakers are collected, and woken by the owner of the driver.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use diopter_os::{EventFd, fork};
 
 #[cfg(feature = "tokio")]
 use crate::file::File;
-use crate::file::asynchronous::operation::{Mail, Offer, Slot, drop_departed};
+use crate::file::asynchronous::operation::{Offer, Operation, Submissions, drop_departed};
 use diopter_core::backend::{Register, Wait};
 #[cfg(feature = "tokio")]
 use diopter_core::engine::wait::Deadline;
@@ -24,46 +24,46 @@ use diopter_core::limits::{FUTURE_SLICE, REQUESTS_MAX};
 use diopter_core::policy::CompletionPolicy;
 use diopter_core::sync::Arc;
 
-/// The event that a desk waits for after a round.
+/// The event that a driver waits for after a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Nothing: another round has something to do.
     Again,
     /// Completions, which the eventfd reports.
     Completions,
-    /// An event that is not reported: the desk is to be polled again soon.
+    /// An event that is not reported: the driver is to be polled again soon.
     Soon,
     /// For requests.
     Requests,
 }
 
 /// An engine and its futures.
-pub(super) struct Desk {
+pub(super) struct Driver {
     engine: Engine,
     options: EngineOptions,
     event: Arc<EventFd>,
     /// The backend reports completions on the eventfd.
-    is_told: bool,
+    is_notified: bool,
     /// By place in the engine's table.
-    served: Box<[Option<Arc<Slot>>]>,
+    served: Box<[Option<Arc<Operation>>]>,
     /// Those that wait for a place, in order.
-    queue: VecDeque<Arc<Slot>>,
+    queue: VecDeque<Arc<Operation>>,
     /// Those in the queue whose futures are gone.
     withdrawn: usize,
     generation: u64,
 }
 
-impl Desk {
-    /// Makes a desk with a private engine; `event` becomes readable when a round would finish
+impl Driver {
+    /// Makes a driver with a private engine; `event` becomes readable when a round would finish
     /// something.
-    pub fn new(options: EngineOptions, event: Arc<EventFd>) -> Desk {
+    pub fn new(options: EngineOptions, event: Arc<EventFd>) -> Driver {
         let engine = engine(options);
-        let is_told = tell(&engine, &event);
-        Desk {
+        let is_notified = notify(&engine, &event);
+        Driver {
             engine,
             options,
             event,
-            is_told,
+            is_notified,
             served: (0..REQUESTS_MAX).map(|_| None).collect(),
             queue: VecDeque::new(),
             withdrawn: 0,
@@ -77,7 +77,7 @@ impl Desk {
         self.engine.register_file(file)
     }
 
-    /// Undoes [`Desk::register_file`].
+    /// Undoes [`Driver::register_file`].
     #[cfg(feature = "tokio")]
     pub fn forget_file(&mut self, file: &File) {
         self.engine.forget_file(file).unwrap_or(());
@@ -89,8 +89,8 @@ impl Desk {
     }
 
     /// Returns true if completions are reported on the eventfd.
-    pub fn is_told(&self) -> bool {
-        self.is_told
+    pub fn is_notified(&self) -> bool {
+        self.is_notified
     }
 
     /// Returns true in a child of fork, where it is the parent's.
@@ -104,16 +104,16 @@ impl Desk {
     }
 
     /// Takes requests over, in order, and cancels those whose futures are gone.
-    pub fn take_over(&mut self, mail: &mut Mail) {
-        self.queue.extend(mail.arrived.drain(..));
-        for id in mail.abandoned.iter().filter_map(|slot| slot.abandoned_id()) {
+    pub fn take_over(&mut self, submissions: &mut Submissions) {
+        self.queue.extend(submissions.arrived.drain(..));
+        for id in submissions.abandoned.iter().filter_map(|operation| operation.abandoned_id()) {
             let mut core = self.engine.core();
             if core.table.may_be_cancelled(id) {
                 core.cancel(id);
             }
         }
-        self.withdrawn += mail.withdrawn;
-        mail.forget_departed();
+        self.withdrawn += submissions.withdrawn;
+        submissions.forget_departed();
         if drop_departed(&mut self.queue, self.withdrawn) {
             self.withdrawn = 0;
         }
@@ -124,7 +124,7 @@ impl Desk {
         self.round_waiting(Wait::Poll, wakers)
     }
 
-    /// [`Desk::round`] that waits for a completion for a short while.
+    /// [`Driver::round`] that waits for a completion for a short while.
     pub fn round_blocking(&mut self, wakers: &mut Vec<Waker>) -> Next {
         self.round_waiting(Wait::Block(FUTURE_SLICE), wakers)
     }
@@ -139,8 +139,8 @@ impl Desk {
         while let Some(place) = core.table.finished.pop_front() {
             let finished = core.take_out(place);
             has_finished = true;
-            if let Some(slot) = self.served[place].take() {
-                slot.finish(finished).move_to(wakers);
+            if let Some(operation) = self.served[place].take() {
+                operation.finish(finished).move_to(wakers);
             }
         }
         let is_broken = core.broken.is_some() && core.table.unreturned() == 0;
@@ -158,28 +158,28 @@ impl Desk {
             return next;
         }
         self.engine = engine(self.options);
-        self.is_told = tell(&self.engine, &self.event);
+        self.is_notified = notify(&self.engine, &self.event);
         if self.queue.is_empty() { Next::Requests } else { Next::Again }
     }
 
     fn start(&mut self, wakers: &mut Vec<Waker>) {
         let mut core = self.engine.core();
         while core.table.has_room() && core.broken.is_none() {
-            let Some(slot) = self.queue.pop_front() else { return };
+            let Some(operation) = self.queue.pop_front() else { return };
             let mut at = None;
-            let offer = slot.offer(|target, request| {
+            let offer = operation.offer(|target, request| {
                 let place = start_at(&mut core, target, request)?;
                 at = Some(place);
                 Ok(core.table.id_at(place))
             });
             match offer {
                 Offer::Taken => {}
-                Offer::NoRoom => return self.queue.push_front(slot),
+                Offer::NoRoom => return self.queue.push_front(operation),
                 Offer::Refused(waker) => wakers.push(waker),
                 Offer::Withdrawn => self.withdrawn = self.withdrawn.saturating_sub(1),
             }
             if let Some(place) = at {
-                self.served[place] = Some(slot);
+                self.served[place] = Some(operation);
             }
         }
     }
@@ -202,7 +202,7 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for Driver {
     /// Reports the remaining requests as lost: their results can't be handed over. The engine
     /// finishes the writes that it can.
     fn drop(&mut self) {
@@ -210,11 +210,11 @@ impl Drop for Desk {
             return;
         }
         let mut wakers = Vec::new();
-        for slot in self.served.iter_mut().filter_map(Option::take) {
-            slot.lose().move_to(&mut wakers);
+        for operation in self.served.iter_mut().filter_map(Option::take) {
+            operation.lose().move_to(&mut wakers);
         }
-        for slot in self.queue.drain(..) {
-            wakers.extend(slot.refuse("the thread that was to serve it ended"));
+        for operation in self.queue.drain(..) {
+            wakers.extend(operation.refuse("the thread that was to serve it ended"));
         }
         wake_all(&mut wakers);
     }
@@ -231,7 +231,7 @@ fn engine(options: EngineOptions) -> Engine {
     })
 }
 
-fn tell(engine: &Engine, event: &EventFd) -> bool {
+fn notify(engine: &Engine, event: &EventFd) -> bool {
     engine.core().backend.register(Register::Notify(event.as_fd())).is_ok()
 }
 
@@ -242,7 +242,7 @@ pub(super) fn wake_all(wakers: &mut Vec<Waker>) {
     }
 }
 
-/// How long to wait for what a desk waits for, at most.
+/// How long to wait for what a driver waits for, at most.
 pub(super) fn patience(next: Next, idle: Duration, busy: Duration) -> Duration {
     match next {
         Next::Again => Duration::ZERO,

@@ -1,4 +1,4 @@
-//! The task that serves futures on a current-thread tokio runtime: the engine stays on the thread
+//! The task that polls the driver on a current-thread tokio runtime: the engine stays on the thread
 //! that drives the runtime, and the runtime waits for its ring.
 
 use std::cell::{Cell, RefCell};
@@ -16,137 +16,137 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::file::asynchronous::driver::{Desk, Next, wake_all};
-use crate::file::asynchronous::operation::Mail;
-use crate::file::asynchronous::submission_queue::Mailbox;
+use crate::file::asynchronous::driver::{Driver, Next, wake_all};
+use crate::file::asynchronous::operation::Submissions;
+use crate::file::asynchronous::submission_queue::SubmissionQueue;
 
 /// Rounds of one poll, so that other tasks have their turn.
 const ROUNDS_MAX: u32 = 16;
 
 thread_local! {
-    /// The mailbox that this thread's futures used last.
-    static LATEST: RefCell<Option<(Id, Arc<Mailbox>)>> = const { RefCell::new(None) };
+    /// The queue that this thread's futures used last.
+    static LATEST: RefCell<Option<(Id, Arc<SubmissionQueue>)>> = const { RefCell::new(None) };
     /// This thread's engine for futures; empty while it is in use.
-    static DESK: Cell<Option<OwnDesk>> = const { Cell::new(None) };
+    static DRIVER: Cell<Option<ThreadDriver>> = const { Cell::new(None) };
 }
 
-/// The mailbox of the runtime that this thread is in, if requests stay on such a runtime's thread.
+/// The queue of the runtime that this thread is in, if requests stay on such a runtime's thread.
 /// The task that serves them is spawned with the first request.
-pub(super) fn mailbox_here() -> Option<Arc<Mailbox>> {
+pub(super) fn queue_here() -> Option<Arc<SubmissionQueue>> {
     let handle = Handle::try_current().ok()?;
     if handle.runtime_flavor() != RuntimeFlavor::CurrentThread {
         return None;
     }
     let id = handle.id();
-    let latest = |latest: &RefCell<Option<(Id, Arc<Mailbox>)>>| {
+    let latest = |latest: &RefCell<Option<(Id, Arc<SubmissionQueue>)>>| {
         let latest = latest.borrow();
-        latest.as_ref().filter(|(its, _)| *its == id).map(|(_, mailbox)| Arc::clone(mailbox))
+        latest.as_ref().filter(|(its, _)| *its == id).map(|(_, queue)| Arc::clone(queue))
     };
-    if let Some(mailbox) = LATEST.try_with(latest).ok()? {
-        return Some(mailbox);
+    if let Some(queue) = LATEST.try_with(latest).ok()? {
+        return Some(queue);
     }
-    let (mailbox, is_new) = Mailbox::of(&handle);
+    let (queue, is_new) = SubmissionQueue::of(&handle);
     if is_new {
-        handle.spawn(Driver {
-            mailbox: Arc::clone(&mailbox),
-            mail: Mail::default(),
+        handle.spawn(DriverTask {
+            queue: Arc::clone(&queue),
+            submissions: Submissions::default(),
             wakers: Vec::new(),
-            home: None,
+            registration: None,
             pause: None,
         });
     }
-    let kept = Some((id, Arc::clone(&mailbox)));
+    let kept = Some((id, Arc::clone(&queue)));
     let old = LATEST.try_with(|latest| latest.replace(kept)).ok()?;
     drop(old);
-    Some(mailbox)
+    Some(queue)
 }
 
 /// Serves a runtime's futures on the thread that drives it.
-struct Driver {
-    mailbox: Arc<Mailbox>,
-    mail: Mail,
+struct DriverTask {
+    queue: Arc<SubmissionQueue>,
+    submissions: Submissions,
     /// Empty but in a poll; kept for its capacity.
     wakers: Vec<Waker>,
-    home: Option<Home>,
+    registration: Option<Registration>,
     /// Completes when it is time to poll again what waits for an event that is not reported.
     pause: Option<JoinHandle<()>>,
 }
 
-/// The thread on which the engine is.
-struct Home {
+/// The eventfd as the runtime knows it, and the thread on which the engine is.
+struct Registration {
     shard: usize,
     event: AsyncFd<Arc<EventFd>>,
 }
 
-impl Future for Driver {
+impl Future for DriverTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        this.mailbox.take(cx.waker(), &mut this.mail);
-        if this.home.as_ref().is_some_and(|home| home.shard != shard()) {
+        this.queue.take(cx.waker(), &mut this.submissions);
+        if this.registration.as_ref().is_some_and(|its| its.shard != shard()) {
             // The runtime goes from thread to thread; its futures had better not.
-            this.mailbox.close(&mut this.mail);
+            this.queue.close(&mut this.submissions);
             return Poll::Pending;
         }
-        let Some(mut desk) = take_desk().or_else(new_desk) else {
-            this.mailbox.close(&mut this.mail);
+        let Some(mut driver) = take_driver().or_else(new_driver) else {
+            this.queue.close(&mut this.submissions);
             return Poll::Ready(());
         };
-        if !this.settle(&desk) {
-            if !desk.is_idle() {
+        if !this.register(&driver) {
+            if !driver.is_idle() {
                 // It has requests of another runtime of this thread.
-                put_desk(desk);
+                put_driver(driver);
             }
-            this.mailbox.close(&mut this.mail);
+            this.queue.close(&mut this.submissions);
             return Poll::Ready(());
         }
-        desk.take_over(&mut this.mail);
+        driver.take_over(&mut this.submissions);
         let mut wakers = std::mem::take(&mut this.wakers);
-        let goes_on = this.rounds(&mut desk, &mut wakers, cx);
-        put_desk(desk);
+        let polled = this.rounds(&mut driver, &mut wakers, cx);
+        put_driver(driver);
         wake_all(&mut wakers);
         this.wakers = wakers;
-        goes_on
+        polled
     }
 }
 
-impl Driver {
-    /// Makes this thread the driver's home, on its first poll; false when the runtime can't wait
-    /// for the desk's eventfd.
-    fn settle(&mut self, desk: &Desk) -> bool {
-        if self.home.is_none() && desk.is_told() {
-            let event = Arc::clone(desk.event());
-            self.home = watch(event).map(|event| Home { shard: shard(), event });
+impl DriverTask {
+    /// Registers the eventfd with the runtime on the first poll, which binds the task to this
+    /// thread; returns false when the runtime can't wait for an eventfd.
+    fn register(&mut self, driver: &Driver) -> bool {
+        if self.registration.is_none() && driver.is_notified() {
+            let event = Arc::clone(driver.event());
+            self.registration = watch(event).map(|event| Registration { shard: shard(), event });
         }
-        self.home.is_some() && desk.is_told()
+        self.registration.is_some() && driver.is_notified()
     }
 
     /// Serves until nothing can be done now, and sees to being woken.
     fn rounds(
         &mut self,
-        desk: &mut Desk,
+        driver: &mut Driver,
         wakers: &mut Vec<Waker>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         for _ in 0..ROUNDS_MAX {
-            let next = desk.round(wakers);
+            let next = driver.round(wakers);
             if next == Next::Again {
                 continue;
             }
             if next == Next::Requests {
                 return Poll::Pending;
             }
-            let home = self.home.as_ref().expect("settled");
-            match home.event.poll_read_ready(cx) {
+            let registration = self.registration.as_ref().expect("registered");
+            match registration.event.poll_read_ready(cx) {
                 Poll::Ready(Ok(mut ready)) => {
                     ready.clear_ready();
                     continue;
                 }
                 Poll::Ready(Err(_)) => {
                     // The runtime is shutting down.
-                    desk.finish_all(wakers);
-                    self.mailbox.close(&mut self.mail);
+                    driver.finish_all(wakers);
+                    self.queue.close(&mut self.submissions);
                     return Poll::Ready(());
                 }
                 Poll::Pending => {}
@@ -165,16 +165,16 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
+impl Drop for DriverTask {
     /// The runtime ends: its futures are going, and what the kernel has of them is waited for here.
     fn drop(&mut self) {
-        self.mailbox.close(&mut self.mail);
-        if self.home.as_ref().is_some_and(|home| home.shard == shard())
-            && let Some(mut desk) = take_desk()
+        self.queue.close(&mut self.submissions);
+        if self.registration.as_ref().is_some_and(|its| its.shard == shard())
+            && let Some(mut driver) = take_driver()
         {
             let mut wakers = Vec::new();
-            desk.finish_all(&mut wakers);
-            put_desk(desk);
+            driver.finish_all(&mut wakers);
+            put_driver(driver);
             wake_all(&mut wakers);
         }
     }
@@ -189,57 +189,57 @@ fn watch(event: Arc<EventFd>) -> Option<AsyncFd<Arc<EventFd>>> {
     catch_unwind(AssertUnwindSafe(|| AsyncFd::with_interest(event, Interest::READABLE))).ok()?.ok()
 }
 
-/// This thread's desk, which ends what it has begun before the thread ends.
-struct OwnDesk(Option<Desk>);
+/// This thread's driver, which finishes its requests before the thread ends.
+struct ThreadDriver(Option<Driver>);
 
-impl Drop for OwnDesk {
+impl Drop for ThreadDriver {
     fn drop(&mut self) {
-        let Some(mut desk) = self.0.take() else { return };
-        if desk.is_inherited() {
+        let Some(mut driver) = self.0.take() else { return };
+        if driver.is_inherited() {
             // Its ring is the parent's: not even its drop may run here.
-            return std::mem::forget(desk);
+            return std::mem::forget(driver);
         }
         let mut wakers = Vec::new();
-        desk.finish_all(&mut wakers);
-        drop(desk);
+        driver.finish_all(&mut wakers);
+        drop(driver);
         wake_all(&mut wakers);
     }
 }
 
-fn take_desk() -> Option<Desk> {
-    let mut own = DESK.try_with(Cell::take).ok()??;
-    let desk = own.0.take()?;
-    if desk.is_inherited() {
-        std::mem::forget(desk);
+fn take_driver() -> Option<Driver> {
+    let mut own = DRIVER.try_with(Cell::take).ok()??;
+    let driver = own.0.take()?;
+    if driver.is_inherited() {
+        std::mem::forget(driver);
         return None;
     }
-    Some(desk)
+    Some(driver)
 }
 
-fn put_desk(desk: Desk) {
-    let own = OwnDesk(Some(desk));
-    DESK.try_with(|cell| drop(cell.replace(Some(own)))).unwrap_or(());
+fn put_driver(driver: Driver) {
+    let own = ThreadDriver(Some(driver));
+    DRIVER.try_with(|cell| drop(cell.replace(Some(own)))).unwrap_or(());
 }
 
-/// Runs `f` on this thread's desk, made on first use; `None` without a descriptor for one.
-pub(super) fn with_desk<R>(f: impl FnOnce(&mut Desk) -> R) -> Option<R> {
-    let mut desk = take_desk().or_else(new_desk)?;
-    let result = f(&mut desk);
-    put_desk(desk);
+/// Runs `f` on this thread's driver, made on first use; `None` without a descriptor for one.
+pub(super) fn with_driver<R>(f: impl FnOnce(&mut Driver) -> R) -> Option<R> {
+    let mut driver = take_driver().or_else(new_driver)?;
+    let result = f(&mut driver);
+    put_driver(driver);
     Some(result)
 }
 
-fn new_desk() -> Option<Desk> {
+fn new_driver() -> Option<Driver> {
     let event = EventFd::new().ok()?;
-    Some(Desk::new(options_of_this_thread(), Arc::new(event)))
+    Some(Driver::new(options_of_this_thread(), Arc::new(event)))
 }
 
 /// Continues what an engine of this thread has, when the runtime that it served is on another
 /// thread by now.
-pub(super) fn tend() {
-    let Some(mut desk) = take_desk() else { return };
+pub(super) fn poll_driver() {
+    let Some(mut driver) = take_driver() else { return };
     let mut wakers = Vec::new();
-    desk.round(&mut wakers);
-    put_desk(desk);
+    driver.round(&mut wakers);
+    put_driver(driver);
     wake_all(&mut wakers);
 }

@@ -12,12 +12,12 @@ use diopter_core::clock::{self, Nanos};
 use diopter_core::engine::EngineOptions;
 use diopter_core::engine::target::Target;
 
-use crate::file::asynchronous::driver::{Desk, Next, patience, wake_all};
-use crate::file::asynchronous::operation::{Departure, Mail, Slot};
+use crate::file::asynchronous::driver::{Driver, Next, patience, wake_all};
+use crate::file::asynchronous::operation::{Departure, Operation, Submissions};
 use crate::file::asynchronous::per_process::PerProcess;
 #[cfg(feature = "tokio")]
 use diopter_core::limits::UNDRIVEN_WAIT_MAX;
-use diopter_core::limits::{REAPERS_MAX, WAIT_SLICE, WORKER_IDLE};
+use diopter_core::limits::{IO_THREADS_MAX, WAIT_SLICE, WORKER_IDLE};
 use diopter_core::sync::{
     Arc, OnceLock, StaticMutex, is_panicking, lock_static, processors, thread,
 };
@@ -27,31 +27,31 @@ static OPTIONS: StaticMutex<EngineOptions> = StaticMutex::new(EngineOptions::DEF
 
 /// Moves what no runtime fetches to the queue; returns true if it must be called again.
 #[cfg(feature = "tokio")]
-type Rescue = fn(Nanos, &mut VecDeque<Arc<Slot>>) -> bool;
+type TakeUndriven = fn(Nanos, &mut VecDeque<Arc<Operation>>) -> bool;
 
-/// How the mailboxes of runtimes are watched, once there is one.
+/// How the submission queues of runtimes are watched, once there is one.
 #[cfg(feature = "tokio")]
-static RESCUE: OnceLock<Rescue> = OnceLock::new();
+static TAKE_UNDRIVEN: OnceLock<TakeUndriven> = OnceLock::new();
 
-/// Makes the first thread watch the mailboxes of runtimes.
+/// Makes the first thread watch the submission queues of runtimes.
 #[cfg(feature = "tokio")]
-pub(super) fn watch_mailboxes(rescue: Rescue) {
-    RESCUE.get_or_init(|| rescue);
-    first_reaper().call();
+pub(super) fn watch_submission_queues(take_undriven: TakeUndriven) {
+    TAKE_UNDRIVEN.get_or_init(|| take_undriven);
+    first_io_thread().call();
 }
 
-static REAPERS: PerProcess<[Reaper; REAPERS_MAX]> = PerProcess::new();
+static IO_THREADS: PerProcess<[IoThread; IO_THREADS_MAX]> = PerProcess::new();
 
 /// One thread, or the place where it will be.
 #[derive(Default)]
-pub(super) struct Reaper {
+pub(super) struct IoThread {
     state: StaticMutex<State>,
     event: OnceLock<Arc<EventFd>>,
 }
 
 #[derive(Default)]
 struct State {
-    mail: Mail,
+    submissions: Submissions,
     /// Another thread has called it to poll.
     is_called: bool,
     is_running: bool,
@@ -68,32 +68,32 @@ pub fn use_for_futures(options: EngineOptions) {
 
 /// The thread that serves a file: all requests of a file go to the same one, so a sync comes after
 /// the writes before it.
-pub(super) fn reaper_of(target: &Arc<Target>) -> &'static Reaper {
-    let count = processors().div_ceil(2).clamp(1, REAPERS_MAX);
+pub(super) fn io_thread_of(target: &Arc<Target>) -> &'static IoThread {
+    let count = processors().div_ceil(2).clamp(1, IO_THREADS_MAX);
     // Neighbours on the heap are some hundred bytes apart.
     let number = Arc::as_ptr(target).addr() >> 10;
-    &REAPERS.get()[number % count]
+    &IO_THREADS.get()[number % count]
 }
 
 /// The one that polls what no file's thread polls.
 #[cfg(feature = "tokio")]
-pub(super) fn first_reaper() -> &'static Reaper {
-    &REAPERS.get()[0]
+pub(super) fn first_io_thread() -> &'static IoThread {
+    &IO_THREADS.get()[0]
 }
 
-impl Reaper {
+impl IoThread {
     /// Has a request served. One that can't be served at all is refused, which its future sees.
-    pub fn submit(&'static self, slot: Arc<Slot>) {
+    pub fn submit(&'static self, operation: Arc<Operation>) {
         let mut state = lock_static(&self.state);
-        state.mail.arrived.push_back(slot);
-        self.rouse(state);
+        state.submissions.arrived.push_back(operation);
+        self.wake(state);
     }
 
-    /// The future of a slot of this reaper is gone.
-    pub fn give_up(&'static self, slot: Arc<Slot>, departure: Departure) {
+    /// The future of an operation of this I/O thread is gone.
+    pub fn abandon(&'static self, operation: Arc<Operation>, departure: Departure) {
         let mut state = lock_static(&self.state);
-        state.mail.give_up(slot, departure);
-        self.rouse(state);
+        state.submissions.abandon(operation, departure);
+        self.wake(state);
     }
 
     /// Has the thread look around, which may not even run.
@@ -101,10 +101,10 @@ impl Reaper {
     pub fn call(&'static self) {
         let mut state = lock_static(&self.state);
         state.is_called = true;
-        self.rouse(state);
+        self.wake(state);
     }
 
-    fn rouse(&'static self, mut state: diopter_core::sync::StaticGuard<'_, State>) {
+    fn wake(&'static self, mut state: diopter_core::sync::StaticGuard<'_, State>) {
         let is_asleep = std::mem::take(&mut state.is_asleep);
         let is_new = !std::mem::replace(&mut state.is_running, true);
         drop(state);
@@ -143,24 +143,25 @@ impl Reaper {
         let mut state = lock_static(&self.state);
         state.is_running = false;
         state.is_asleep = false;
-        state.mail.forget_departed();
-        let arrived = std::mem::take(&mut state.mail.arrived);
+        state.submissions.forget_departed();
+        let arrived = std::mem::take(&mut state.submissions.arrived);
         drop(state);
-        let mut wakers: Vec<Waker> = arrived.iter().filter_map(|slot| slot.refuse(why)).collect();
+        let mut wakers: Vec<Waker> =
+            arrived.iter().filter_map(|operation| operation.refuse(why)).collect();
         wake_all(&mut wakers);
     }
 
     /// Moves what has arrived to where the thread has it for itself.
-    fn take_news(&self, mail: &mut Mail) {
+    fn take_submissions(&self, submissions: &mut Submissions) {
         let mut state = lock_static(&self.state);
-        std::mem::swap(&mut state.mail, mail);
+        std::mem::swap(&mut state.submissions, submissions);
         state.is_called = false;
     }
 
     /// Returns true if the thread may sleep: nothing has arrived.
     fn fall_asleep(&self) -> bool {
         let mut state = lock_static(&self.state);
-        state.is_asleep = !state.has_news();
+        state.is_asleep = !state.has_work();
         state.is_asleep
     }
 
@@ -171,20 +172,20 @@ impl Reaper {
     /// Returns true if the thread may exit: nothing has arrived.
     fn leave(&self) -> bool {
         let mut state = lock_static(&self.state);
-        state.is_running = state.has_news();
+        state.is_running = state.has_work();
         !state.is_running
     }
 }
 
 impl State {
-    fn has_news(&self) -> bool {
-        self.is_called || !self.mail.is_empty()
+    fn has_work(&self) -> bool {
+        self.is_called || !self.submissions.is_empty()
     }
 }
 
-/// The life of a reaper's thread.
+/// The run of one I/O thread.
 struct Run {
-    reaper: &'static Reaper,
+    io_thread: &'static IoThread,
     /// When the runtimes were last looked at.
     #[cfg(feature = "tokio")]
     looked: Nanos,
@@ -194,9 +195,9 @@ struct Run {
 }
 
 impl Run {
-    fn new(reaper: &'static Reaper) -> Run {
+    fn new(io_thread: &'static IoThread) -> Run {
         Run {
-            reaper,
+            io_thread,
             #[cfg(feature = "tokio")]
             looked: Nanos::default(),
             #[cfg(feature = "tokio")]
@@ -205,43 +206,43 @@ impl Run {
     }
 
     fn run(mut self, event: &Arc<EventFd>) {
-        let reaper = self.reaper;
-        let mut mail = Mail::default();
+        let io_thread = self.io_thread;
+        let mut submissions = Submissions::default();
         let mut wakers = Vec::new();
         // An engine, and its ring, only once there is something for it.
-        let mut desk: Option<Desk> = None;
+        let mut driver: Option<Driver> = None;
         loop {
-            reaper.take_news(&mut mail);
-            let idle = self.rescue(&mut mail.arrived);
-            if !mail.arrived.is_empty() && desk.is_none() {
+            io_thread.take_submissions(&mut submissions);
+            let idle = self.take_undriven(&mut submissions.arrived);
+            if !submissions.arrived.is_empty() && driver.is_none() {
                 let options = *lock_static(&OPTIONS);
-                desk = Some(Desk::new(options, Arc::clone(event)));
+                driver = Some(Driver::new(options, Arc::clone(event)));
             }
-            let next = desk.as_mut().map_or(Next::Requests, |desk| {
-                desk.take_over(&mut mail);
-                desk.round(&mut wakers)
+            let next = driver.as_mut().map_or(Next::Requests, |driver| {
+                driver.take_over(&mut submissions);
+                driver.round(&mut wakers)
             });
-            // Without a desk there was nothing to cancel.
-            mail.forget_departed();
+            // Without a driver there was nothing to cancel.
+            submissions.forget_departed();
             wake_all(&mut wakers);
             if next == Next::Again {
                 continue;
             }
-            if let Some(desk) = &mut desk
+            if let Some(driver) = &mut driver
                 && next == Next::Completions
-                && !desk.is_told()
+                && !driver.is_notified()
             {
-                desk.round_blocking(&mut wakers);
+                driver.round_blocking(&mut wakers);
                 wake_all(&mut wakers);
                 continue;
             }
-            if !reaper.fall_asleep() {
+            if !io_thread.fall_asleep() {
                 continue;
             }
             let is_woken = event.wait(patience(next, idle.unwrap_or(WORKER_IDLE), WAIT_SLICE));
-            reaper.wake_up();
+            io_thread.wake_up();
             let may_leave = !is_woken && next == Next::Requests && idle.is_none();
-            if may_leave && reaper.leave() {
+            if may_leave && io_thread.leave() {
                 return;
             }
         }
@@ -249,21 +250,22 @@ impl Run {
 
     /// Takes over what runtimes that no thread drives have left. Returns how soon to poll again.
     #[cfg(feature = "tokio")]
-    fn rescue(&mut self, arrived: &mut VecDeque<Arc<Slot>>) -> Option<Duration> {
-        if !std::ptr::eq(self.reaper, first_reaper()) {
+    fn take_undriven(&mut self, arrived: &mut VecDeque<Arc<Operation>>) -> Option<Duration> {
+        if !std::ptr::eq(self.io_thread, first_io_thread()) {
             return None;
         }
         let now = clock::now();
         let is_due = u128::from(now.since(self.looked)) >= UNDRIVEN_WAIT_MAX.as_nanos();
         if is_due || !self.watches {
             self.looked = now;
-            self.watches = RESCUE.get().is_some_and(|rescue| rescue(now, arrived));
+            self.watches =
+                TAKE_UNDRIVEN.get().is_some_and(|take_undriven| take_undriven(now, arrived));
         }
         self.watches.then_some(UNDRIVEN_WAIT_MAX)
     }
 
     #[cfg(not(feature = "tokio"))]
-    fn rescue(&mut self, _arrived: &mut VecDeque<Arc<Slot>>) -> Option<Duration> {
+    fn take_undriven(&mut self, _arrived: &mut VecDeque<Arc<Operation>>) -> Option<Duration> {
         None
     }
 }
@@ -271,7 +273,7 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if is_panicking() {
-            self.reaper.end("the thread that served it panicked");
+            self.io_thread.end("the thread that served it panicked");
         }
     }
 }

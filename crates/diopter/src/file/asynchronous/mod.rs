@@ -27,8 +27,10 @@ use diopter_os::{AnyBuf, IoBuf, OwnedBuf, OwnedBufMut, fork};
 
 use crate::error::Result;
 use crate::file::File;
-use crate::file::asynchronous::io_thread::{Reaper, reaper_of};
-use crate::file::asynchronous::operation::{Answer, Departure, Slot, lost, range_of};
+use crate::file::asynchronous::io_thread::{IoThread, io_thread_of};
+use crate::file::asynchronous::operation::{Departure, Operation, RequestResult, lost, range_of};
+#[cfg(feature = "tokio")]
+use crate::file::asynchronous::submission_queue::SubmissionQueue;
 
 pub use io_thread::use_for_futures;
 #[cfg(feature = "tokio")]
@@ -68,7 +70,7 @@ enum Stage {
         driver: AsyncDriver,
     },
     Underway {
-        slot: Arc<Slot>,
+        operation: Arc<Operation>,
         server: Server,
         /// The process in which it was polled first, by generation of fork.
         generation: u64,
@@ -81,9 +83,9 @@ enum Stage {
 
 /// The server that has a future's request.
 enum Server {
-    Reaper(&'static Reaper),
+    IoThread(&'static IoThread),
     #[cfg(feature = "tokio")]
-    Mailbox(Arc<submission_queue::Mailbox>),
+    Runtime(Arc<SubmissionQueue>),
 }
 
 impl RequestFuture {
@@ -100,9 +102,9 @@ impl RequestFuture {
     #[must_use]
     pub fn served_by(&self) -> Option<&'static str> {
         match &self.stage {
-            Stage::Underway { server: Server::Reaper(_), .. } => Some("reaper"),
+            Stage::Underway { server: Server::IoThread(_), .. } => Some("reaper"),
             #[cfg(feature = "tokio")]
-            Stage::Underway { server: Server::Mailbox(_), .. } => Some("tokio"),
+            Stage::Underway { server: Server::Runtime(_), .. } => Some("tokio"),
             Stage::Unpolled { .. } | Stage::Over => None,
         }
     }
@@ -119,66 +121,67 @@ impl RequestFuture {
             return;
         }
         let (op, range) = (request.op, range_of(&request));
-        let reaper = reaper_of(&target);
-        let slot = Slot::queued(request, target, waker.clone());
-        let server = serve(&slot, reaper, driver);
-        self.stage = Stage::Underway { slot, server, generation: fork::generation(), op, range };
+        let io_thread = io_thread_of(&target);
+        let operation = Operation::queued(request, target, waker.clone());
+        let server = serve(&operation, io_thread, driver);
+        self.stage =
+            Stage::Underway { operation, server, generation: fork::generation(), op, range };
     }
 }
 
 /// Hands a request to its server.
-fn serve(slot: &Arc<Slot>, reaper: &'static Reaper, driver: AsyncDriver) -> Server {
+fn serve(operation: &Arc<Operation>, io_thread: &'static IoThread, driver: AsyncDriver) -> Server {
     if driver == AsyncDriver::Auto
-        && let Some(server) = serve_here(slot)
+        && let Some(server) = serve_here(operation)
     {
         return server;
     }
-    reaper.submit(Arc::clone(slot));
-    Server::Reaper(reaper)
+    io_thread.submit(Arc::clone(operation));
+    Server::IoThread(io_thread)
 }
 
 /// Hands a request to the runtime that this thread is in, if that takes any.
 #[cfg(feature = "tokio")]
-fn serve_here(slot: &Arc<Slot>) -> Option<Server> {
-    let mailbox = driver_task::mailbox_here()?;
-    if mailbox.submit(slot) {
-        return Some(Server::Mailbox(mailbox));
+fn serve_here(operation: &Arc<Operation>) -> Option<Server> {
+    let queue = driver_task::queue_here()?;
+    if queue.submit(operation) {
+        return Some(Server::Runtime(queue));
     }
-    driver_task::tend();
+    driver_task::poll_driver();
     None
 }
 
 #[cfg(not(feature = "tokio"))]
-fn serve_here(_slot: &Arc<Slot>) -> Option<Server> {
+fn serve_here(_operation: &Arc<Operation>) -> Option<Server> {
     None
 }
 
 impl Future for RequestFuture {
-    type Output = Answer;
+    type Output = RequestResult;
 
     /// # Panics
     /// When it is polled again after it gave its result.
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RequestResult> {
         let this = &mut *self;
-        let (slot, server, generation, op, range) = match std::mem::take(&mut this.stage) {
+        let (operation, server, generation, op, range) = match std::mem::take(&mut this.stage) {
             Stage::Unpolled { target, request, driver } => {
                 this.begin((target, request, driver), cx.waker());
                 return Poll::Pending;
             }
-            Stage::Underway { slot, server, generation, op, range } => {
-                (slot, server, generation, op, range)
+            Stage::Underway { operation, server, generation, op, range } => {
+                (operation, server, generation, op, range)
             }
             Stage::Over => panic!("polled again after it gave its result"),
         };
         if generation != fork::generation() {
-            // Its engine is the parent's, and so is the lock of its slot.
+            // Its engine is the parent's, and so is the lock of its operation.
             return Poll::Ready(Ok(lost(op, range)));
         }
-        let polled = slot.poll(cx.waker());
+        let polled = operation.poll(cx.waker());
         if polled.is_pending() {
-            this.stage = Stage::Underway { slot, server, generation, op, range };
+            this.stage = Stage::Underway { operation, server, generation, op, range };
         } else {
-            Slot::recycle(slot);
+            Operation::recycle(operation);
         }
         polled
     }
@@ -186,21 +189,21 @@ impl Future for RequestFuture {
 
 impl Drop for RequestFuture {
     fn drop(&mut self) {
-        let Stage::Underway { slot, server, generation, .. } = std::mem::take(&mut self.stage)
+        let Stage::Underway { operation, server, generation, .. } = std::mem::take(&mut self.stage)
         else {
             return;
         };
         if generation != fork::generation() {
             return;
         }
-        let departure = slot.leave();
+        let departure = operation.leave();
         if departure == Departure::Over {
             return;
         }
         match server {
-            Server::Reaper(reaper) => reaper.give_up(slot, departure),
+            Server::IoThread(io_thread) => io_thread.abandon(operation, departure),
             #[cfg(feature = "tokio")]
-            Server::Mailbox(mailbox) => mailbox.give_up(slot, departure),
+            Server::Runtime(queue) => queue.abandon(operation, departure),
         }
     }
 }
@@ -230,8 +233,8 @@ impl<T: OwnedBuf> Future for TransferFuture<T> {
     type Output = (Result<usize>, T);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(Pin::new(&mut self.request).poll(cx));
-        let (result, memory) = match answer {
+        let output = ready!(Pin::new(&mut self.request).poll(cx));
+        let (result, memory) = match output {
             Ok(finished) => (as_length(finished.result), finished.memory),
             Err(refused) => (Err(refused.error.into()), refused.request.memory),
         };
@@ -262,8 +265,8 @@ impl Future for SyncFuture {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let answer = ready!(Pin::new(&mut self.request).poll(cx));
-        Poll::Ready(answer.map_err(|refused: Box<Refused>| refused.error.into()).and_then(
+        let output = ready!(Pin::new(&mut self.request).poll(cx));
+        Poll::Ready(output.map_err(|refused: Box<Refused>| refused.error.into()).and_then(
             |finished| {
                 finished.result?;
                 Ok(())

@@ -1,5 +1,5 @@
-//! Where a future and the engine that serves it meet: one request, its waker, its result. Shared by
-//! two threads at most; no I/O, no engine.
+//! `Operation`: the state that a future and the engine that serves it share: one request, its
+//! waker, its result. Shared by two threads at most; no I/O, no engine.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,14 +9,14 @@ use diopter_os::Errno;
 
 use diopter_core::engine::target::Target;
 use diopter_core::error::{AdmitError, AdmitErrorKind, IoError, IoErrorKind};
-use diopter_core::limits::{DEPARTED_SHARE, SPARE_SLOTS_MAX};
+use diopter_core::limits::{DEPARTED_SHARE, SPARE_OPERATIONS_MAX};
 use diopter_core::outcome::{Outcome, RangeState, Route};
 use diopter_core::request::{FinishedRequest, Refused, Request, RequestId, RequestOp};
 use diopter_core::sync::{Arc, StaticMutex, lock_static};
 use diopter_core::units::{FileRange, to_u64};
 
 /// The output of a future.
-pub(super) type Answer = Result<FinishedRequest, Box<Refused>>;
+pub(super) type RequestResult = Result<FinishedRequest, Box<Refused>>;
 
 /// The state of a future's request.
 #[derive(Default)]
@@ -31,7 +31,7 @@ enum Stage {
     /// An engine has it, and no future waits for its result.
     Abandoned(Served),
     /// The result is there.
-    Done { answer: Answer, target: Arc<Target> },
+    Done { output: RequestResult, target: Arc<Target> },
 }
 
 /// A request in an engine.
@@ -45,7 +45,7 @@ struct Served {
 
 /// One future's request.
 #[derive(Default)]
-pub(super) struct Slot {
+pub(super) struct Operation {
     stage: StaticMutex<Stage>,
 }
 
@@ -55,7 +55,7 @@ pub(super) enum Offer {
     Taken,
     /// It has no room: the request goes on waiting.
     NoRoom,
-    /// It refused it; the waker hears of that.
+    /// It refused it; the waker is to be woken.
     Refused(Waker),
     /// Its future is gone.
     Withdrawn,
@@ -75,21 +75,21 @@ pub(super) enum Departure {
 /// Requests on their way to the engine that is to serve them, and those of them whose futures are
 /// gone. Bounded by the futures that wait ([`DEPARTED_SHARE`]), and by what engines hold.
 #[derive(Default)]
-pub(super) struct Mail {
-    pub arrived: VecDeque<Arc<Slot>>,
+pub(super) struct Submissions {
+    pub arrived: VecDeque<Arc<Operation>>,
     /// Requests in an engine whose futures are gone: it may cancel them.
-    pub abandoned: Vec<Arc<Slot>>,
-    /// Empty slots, here or in the queue of the engine.
+    pub abandoned: Vec<Arc<Operation>>,
+    /// Empty operations, here or in the queue of the engine.
     pub withdrawn: usize,
     /// Those of them since this queue was last searched.
     unsearched: usize,
 }
 
-impl Mail {
-    /// The future of a slot that was posted here is gone.
-    pub fn give_up(&mut self, slot: Arc<Slot>, departure: Departure) {
+impl Submissions {
+    /// The future of an operation that was submitted here is gone.
+    pub fn abandon(&mut self, operation: Arc<Operation>, departure: Departure) {
         match departure {
-            Departure::Abandoned => self.abandoned.push(slot),
+            Departure::Abandoned => self.abandoned.push(operation),
             Departure::Withdrawn => {
                 self.withdrawn += 1;
                 self.unsearched += 1;
@@ -113,49 +113,50 @@ impl Mail {
     }
 }
 
-/// Drops the empty slots of a queue once `withdrawn` of them may be more than their share; whether
-/// it did. Each slot is looked at a few times at most, however many futures come and go.
-pub(super) fn drop_departed(queue: &mut VecDeque<Arc<Slot>>, withdrawn: usize) -> bool {
+/// Drops the empty operations of a queue once `withdrawn` of them may be more than their share;
+/// returns true if it did. Each operation is checked a few times at most, however many futures come
+/// and go.
+pub(super) fn drop_departed(queue: &mut VecDeque<Arc<Operation>>, withdrawn: usize) -> bool {
     let is_due = withdrawn > queue.len() / DEPARTED_SHARE;
     if is_due {
-        queue.retain(|slot| !slot.is_empty());
+        queue.retain(|operation| !operation.is_empty());
     }
     is_due
 }
 
 thread_local! {
-    /// Slots of this thread's completed futures, oldest first: most futures need no memory.
-    static SPARE: RefCell<VecDeque<Arc<Slot>>> = const { RefCell::new(VecDeque::new()) };
+    /// Operations of this thread's completed futures, oldest first: most futures need no memory.
+    static SPARE: RefCell<VecDeque<Arc<Operation>>> = const { RefCell::new(VecDeque::new()) };
 }
 
-impl Slot {
-    /// A slot whose request waits for an engine.
-    pub fn queued(request: Request, target: Arc<Target>, waker: Waker) -> Arc<Slot> {
+impl Operation {
+    /// An operation whose request waits for an engine.
+    pub fn queued(request: Request, target: Arc<Target>, waker: Waker) -> Arc<Operation> {
         let stage = Stage::Queued { request, target, waker };
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop_front()).ok().flatten();
-        if let Some(mut slot) = spare
-            && let Some(its) = Arc::get_mut(&mut slot)
+        if let Some(mut operation) = spare
+            && let Some(its) = Arc::get_mut(&mut operation)
         {
-            *its = Slot { stage: StaticMutex::new(stage) };
-            return slot;
+            *its = Operation { stage: StaticMutex::new(stage) };
+            return operation;
         }
-        Arc::new(Slot { stage: StaticMutex::new(stage) })
+        Arc::new(Operation { stage: StaticMutex::new(stage) })
     }
 
-    /// Keeps a slot whose future has completed for the next one.
-    pub fn recycle(slot: Arc<Slot>) {
+    /// Keeps an operation whose future has completed for the next one.
+    pub fn recycle(operation: Arc<Operation>) {
         SPARE
             .try_with(|spare| {
                 let mut spare = spare.borrow_mut();
-                if spare.len() < SPARE_SLOTS_MAX {
-                    spare.push_back(slot);
+                if spare.len() < SPARE_OPERATIONS_MAX {
+                    spare.push_back(operation);
                 }
             })
             .unwrap_or(());
     }
 
-    /// The result, or `waker` hears of it.
-    pub fn poll(&self, waker: &Waker) -> Poll<Answer> {
+    /// Returns the result, or keeps `waker` to be woken for it.
+    pub fn poll(&self, waker: &Waker) -> Poll<RequestResult> {
         let mut stage = lock_static(&self.stage);
         match &mut *stage {
             Stage::Queued { waker: kept, .. } | Stage::Served { waker: kept, .. } => {
@@ -168,7 +169,7 @@ impl Slot {
                 Poll::Pending
             }
             Stage::Done { .. } => match std::mem::take(&mut *stage) {
-                Stage::Done { answer, .. } => Poll::Ready(answer),
+                Stage::Done { output, .. } => Poll::Ready(output),
                 _ => unreachable!("seen under the same lock"),
             },
             Stage::Abandoned(_) | Stage::Empty => {
@@ -207,36 +208,36 @@ impl Slot {
                 Offer::NoRoom
             }
             Err(refused) => {
-                *stage = Stage::Done { answer: Err(refused), target };
+                *stage = Stage::Done { output: Err(refused), target };
                 Offer::Refused(waker)
             }
         }
     }
 
     /// Stores the result of a finished request. Returns the wakers to wake.
-    pub fn finish(&self, finished: FinishedRequest) -> Hearers {
+    pub fn finish(&self, finished: FinishedRequest) -> Wakers {
         let mut stage = lock_static(&self.stage);
         match std::mem::take(&mut *stage) {
             Stage::Served { what, waker } => {
-                *stage = Stage::Done { answer: Ok(finished), target: what.target };
-                Hearers::One(waker)
+                *stage = Stage::Done { output: Ok(finished), target: what.target };
+                Wakers::One(waker)
             }
             Stage::Abandoned(what) => {
                 drop(stage);
-                Hearers::Many(note_abandoned(&what.target, finished, true))
+                Wakers::Many(note_abandoned(&what.target, finished, true))
             }
             other => {
                 *stage = other;
-                Hearers::Many(Vec::new())
+                Wakers::Many(Vec::new())
             }
         }
     }
 
     /// Reports a request whose engine is gone: its result is unknown.
-    pub fn lose(&self) -> Hearers {
+    pub fn lose(&self) -> Wakers {
         let what = match &*lock_static(&self.stage) {
             Stage::Served { what, .. } | Stage::Abandoned(what) => what.clone(),
-            _ => return Hearers::Many(Vec::new()),
+            _ => return Wakers::Many(Vec::new()),
         };
         self.finish(lost(what.op, what.range))
     }
@@ -269,9 +270,9 @@ impl Slot {
                 *stage = Stage::Abandoned(what);
                 Departure::Abandoned
             }
-            Stage::Done { answer, target } => {
+            Stage::Done { output, target } => {
                 drop(stage);
-                if let Ok(finished) = answer {
+                if let Ok(finished) = output {
                     note_abandoned(&target, finished, false);
                 }
                 Departure::Over
@@ -298,16 +299,16 @@ impl Slot {
 }
 
 /// The wakers to wake: mostly one, without a list.
-pub(super) enum Hearers {
+pub(super) enum Wakers {
     One(Waker),
     Many(Vec<Waker>),
 }
 
-impl Hearers {
+impl Wakers {
     pub fn move_to(self, wakers: &mut Vec<Waker>) {
         match self {
-            Hearers::One(waker) => wakers.push(waker),
-            Hearers::Many(many) => wakers.extend(many),
+            Wakers::One(waker) => wakers.push(waker),
+            Wakers::Many(many) => wakers.extend(many),
         }
     }
 }
@@ -366,32 +367,34 @@ mod tests {
 
     use super::*;
 
-    fn slot() -> Arc<Slot> {
+    fn operation() -> Arc<Operation> {
         let world = World::new(vec![Disk::new(4096, 512, 512)]);
         let blocks = Blocks { read: 512, write: 512, memory: 512, page: 4096 };
         let access = Access { read: true, ..Access::default() };
         let target = Target::alone(world.object(0), Identity, blocks, access);
         let request = Request::read(0, IoBuf::empty());
-        Slot::queued(request, Arc::clone(target.as_ref()), Waker::noop().clone())
+        Operation::queued(request, Arc::clone(target.as_ref()), Waker::noop().clone())
     }
 
     #[test]
     fn a_queue_holds_little_more_than_the_futures_that_wait() {
         for waiting in [0, 1, 10] {
-            let mut mail = Mail::default();
-            let waits: Vec<_> = (0..waiting).map(|_| slot()).collect();
-            mail.arrived.extend(waits.iter().map(Arc::clone));
+            let mut submissions = Submissions::default();
+            let waits: Vec<_> = (0..waiting).map(|_| operation()).collect();
+            submissions.arrived.extend(waits.iter().map(Arc::clone));
             for _ in 0..1000 {
-                let slot = slot();
-                mail.arrived.push_back(Arc::clone(&slot));
-                let departure = slot.leave();
-                mail.give_up(slot, departure);
+                let operation = operation();
+                submissions.arrived.push_back(Arc::clone(&operation));
+                let departure = operation.leave();
+                submissions.abandon(operation, departure);
                 let most = (waiting + 1) * DEPARTED_SHARE;
-                assert!(mail.arrived.len() <= most, "{} of {waiting}", mail.arrived.len());
+                let held = submissions.arrived.len();
+                assert!(held <= most, "{held} of {waiting}");
             }
-            assert!(mail.abandoned.is_empty(), "no engine had one");
-            assert_eq!(mail.arrived.iter().filter(|slot| !slot.is_empty()).count(), waiting);
-            waits.iter().for_each(|slot| assert!(slot.leave() == Departure::Withdrawn));
+            assert!(submissions.abandoned.is_empty(), "no engine had one");
+            let live = submissions.arrived.iter().filter(|operation| !operation.is_empty());
+            assert_eq!(live.count(), waiting);
+            waits.iter().for_each(|operation| assert!(operation.leave() == Departure::Withdrawn));
         }
     }
 }

@@ -4,7 +4,7 @@
 use diopter_os::{Errno, IoBuf};
 
 use crate::file::File;
-use crate::file::asynchronous::driver_task::with_desk;
+use crate::file::asynchronous::driver_task::with_driver;
 
 /// Registers buffers with the engine that serves futures on this thread, which drives a
 /// current-thread tokio runtime, once per thread: the kernel pins them now instead of for each
@@ -14,7 +14,7 @@ use crate::file::asynchronous::driver_task::with_desk;
 /// The errno of the refusal (`ENOMEM` past RLIMIT_MEMLOCK, `EBUSY` the second time); nothing
 /// changes then.
 pub fn register_buffers_for_futures(buffers: &mut [&mut IoBuf]) -> Result<(), Errno> {
-    with_desk(|desk| desk.register_buffers(buffers)).unwrap_or(Err(Errno::EMFILE))
+    with_driver(|driver| driver.register_buffers(buffers)).unwrap_or(Err(Errno::EMFILE))
 }
 
 impl File {
@@ -26,11 +26,11 @@ impl File {
     /// The errno of the refusal (`ENOSPC` when 64 descriptors are registered); nothing changes
     /// then.
     pub fn register_for_futures(&self) -> Result<(), Errno> {
-        with_desk(|desk| desk.register_file(self)).unwrap_or(Err(Errno::EMFILE))
+        with_driver(|driver| driver.register_file(self)).unwrap_or(Err(Errno::EMFILE))
     }
 
     /// Undoes [`File::register_for_futures`] on this thread.
     pub fn forget_for_futures(&self) {
-        with_desk(|desk| desk.forget_file(self)).unwrap_or(());
+        with_driver(|driver| driver.forget_file(self)).unwrap_or(());
     }
 }

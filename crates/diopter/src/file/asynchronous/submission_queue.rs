@@ -1,5 +1,6 @@
-//! `Mailbox`: requests of one tokio runtime's futures on their way to the task that serves them.
-//! Any thread of the runtime posts; a runtime that no thread drives loses its mail to a reaper.
+//! `SubmissionQueue`: requests of one tokio runtime's futures on their way to the task that serves
+//! them. Any thread of the runtime submits. What a runtime that no thread drives does not fetch
+//! goes to an I/O thread.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -11,79 +12,79 @@ use diopter_core::clock::Nanos;
 use diopter_core::limits::{UNDRIVEN_WAIT_MAX, WORKER_IDLE};
 use diopter_core::sync::{Arc, StaticMutex, Weak, lock_static};
 
-use crate::file::asynchronous::io_thread::{first_reaper, watch_mailboxes};
-use crate::file::asynchronous::operation::{Departure, Mail, Slot};
+use crate::file::asynchronous::io_thread::{first_io_thread, watch_submission_queues};
+use crate::file::asynchronous::operation::{Departure, Operation, Submissions};
 use crate::file::asynchronous::per_process::PerProcess;
 
-/// Mailboxes by runtime.
-type Mailboxes = Vec<(Id, Weak<Mailbox>)>;
+/// Queues by runtime.
+type Queues = Vec<(Id, Weak<SubmissionQueue>)>;
 
-/// Every mailbox of this process.
-static MAILBOXES: PerProcess<StaticMutex<Mailboxes>> = PerProcess::new();
+/// Every queue of this process.
+static QUEUES: PerProcess<StaticMutex<Queues>> = PerProcess::new();
 
 /// The requests of one runtime.
-pub(super) struct Mailbox {
+pub(super) struct SubmissionQueue {
     state: StaticMutex<State>,
 }
 
 struct State {
-    mail: Mail,
+    submissions: Submissions,
     /// The task that serves them, once it was polled.
     driver: Option<Waker>,
     /// The task was woken at `since` and has not run yet; also true before its first poll.
     is_scheduled: bool,
     since: Nanos,
-    /// A reaper polls it.
+    /// An I/O thread polls it.
     is_watched: bool,
     /// The task does not serve any more.
     is_closed: bool,
 }
 
-impl Mailbox {
-    /// Returns the runtime's mailbox, and whether this call created it.
-    pub fn of(handle: &Handle) -> (Arc<Mailbox>, bool) {
+impl SubmissionQueue {
+    /// Returns the runtime's queue, and whether this call created it.
+    pub fn of(handle: &Handle) -> (Arc<SubmissionQueue>, bool) {
         let id = handle.id();
-        let mut all = lock_static(MAILBOXES.get());
-        all.retain(|(_, mailbox)| mailbox.strong_count() > 0);
+        let mut all = lock_static(QUEUES.get());
+        all.retain(|(_, queue)| queue.strong_count() > 0);
         let found = all.iter().find(|(its, _)| *its == id).and_then(|(_, found)| found.upgrade());
-        if let Some(mailbox) = found {
-            return (mailbox, false);
+        if let Some(queue) = found {
+            return (queue, false);
         }
         let state = State {
-            mail: Mail::default(),
+            submissions: Submissions::default(),
             driver: None,
             is_scheduled: true,
             since: clock::now(),
             is_watched: false,
             is_closed: false,
         };
-        let mailbox = Arc::new(Mailbox { state: StaticMutex::new(state) });
-        all.push((id, Arc::downgrade(&mailbox)));
-        (mailbox, true)
+        let queue = Arc::new(SubmissionQueue { state: StaticMutex::new(state) });
+        all.push((id, Arc::downgrade(&queue)));
+        (queue, true)
     }
 
-    /// Posts a request; returns false if no thread serves it here.
-    pub fn submit(&self, slot: &Arc<Slot>) -> bool {
+    /// Submits a request; returns false if no thread serves it here.
+    pub fn submit(&self, operation: &Arc<Operation>) -> bool {
         let mut state = lock_static(&self.state);
         if state.is_closed {
             return false;
         }
-        state.mail.arrived.push_back(Arc::clone(slot));
-        self.rouse(state);
+        state.submissions.arrived.push_back(Arc::clone(operation));
+        self.wake(state);
         true
     }
 
-    /// The future of a slot that was posted here is gone.
-    pub fn give_up(&self, slot: Arc<Slot>, departure: Departure) {
+    /// The future of an operation that was submitted here is gone.
+    pub fn abandon(&self, operation: Arc<Operation>, departure: Departure) {
         let mut state = lock_static(&self.state);
         if !state.is_closed {
-            state.mail.give_up(slot, departure);
-            self.rouse(state);
+            state.submissions.abandon(operation, departure);
+            self.wake(state);
         }
     }
 
     /// Wakes the task unless a wake-up is already pending.
-    fn rouse(&self, mut state: diopter_core::sync::StaticGuard<'_, State>) {
+    fn wake(&self, mut state: diopter_core::sync::StaticGuard<'_, State>) {
         let is_new = !std::mem::replace(&mut state.is_watched, true);
         let wakes = !std::mem::replace(&mut state.is_scheduled, true);
         if wakes || is_new {
@@ -95,15 +96,15 @@ impl Mailbox {
             driver.wake();
         }
         if is_new {
-            watch_mailboxes(rescue);
+            watch_submission_queues(take_undriven);
         }
     }
 
-    /// All that was posted, for the task that `waker` wakes.
-    pub fn take(&self, waker: &Waker, mail: &mut Mail) {
+    /// Moves all that was submitted to `submissions`, for the task that `waker` wakes.
+    pub fn take(&self, waker: &Waker, submissions: &mut Submissions) {
         let mut state = lock_static(&self.state);
         state.is_scheduled = false;
-        std::mem::swap(&mut state.mail, mail);
+        std::mem::swap(&mut state.submissions, submissions);
         if !state.driver.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
             let old = state.driver.replace(waker.clone());
             drop(state);
@@ -111,37 +112,37 @@ impl Mailbox {
         }
     }
 
-    /// The task serves no more: what is here, and what `mail` holds, goes to a reaper.
-    pub fn close(&self, mail: &mut Mail) {
+    /// The task serves no more: what is here, and what `submissions` holds, goes to an I/O thread.
+    pub fn close(&self, submissions: &mut Submissions) {
         let mut state = lock_static(&self.state);
         state.is_closed = true;
-        state.mail.forget_departed();
-        let arrived = std::mem::take(&mut state.mail.arrived);
+        state.submissions.forget_departed();
+        let arrived = std::mem::take(&mut state.submissions.arrived);
         let driver = state.driver.take();
         drop(state);
         drop(driver);
-        let all = mail.arrived.drain(..).chain(arrived);
-        all.for_each(|slot| first_reaper().submit(slot));
+        let all = submissions.arrived.drain(..).chain(arrived);
+        all.for_each(|operation| first_io_thread().submit(operation));
     }
 
-    /// Moves what no thread fetches to `arrived`; returns true if the mailbox is in use.
-    fn rescue(&self, now: Nanos, arrived: &mut VecDeque<Arc<Slot>>) -> bool {
+    /// Moves what no thread fetches to `arrived`; returns true if the queue is in use.
+    fn take_undriven(&self, now: Nanos, arrived: &mut VecDeque<Arc<Operation>>) -> bool {
         let mut state = lock_static(&self.state);
         let age = u128::from(now.since(state.since));
         if state.is_scheduled && age >= UNDRIVEN_WAIT_MAX.as_nanos() {
-            arrived.append(&mut state.mail.arrived);
-            state.mail.forget_departed();
+            arrived.append(&mut state.submissions.arrived);
+            state.submissions.forget_departed();
         }
-        state.is_watched &= age < WORKER_IDLE.as_nanos() || !state.mail.arrived.is_empty();
+        state.is_watched &= age < WORKER_IDLE.as_nanos() || !state.submissions.arrived.is_empty();
         state.is_watched
     }
 }
 
 /// Moves what waits for runtimes that no thread drives to `arrived`; returns true if one is in
 /// use.
-fn rescue(now: Nanos, arrived: &mut VecDeque<Arc<Slot>>) -> bool {
-    let all: Vec<Arc<Mailbox>> =
-        lock_static(MAILBOXES.get()).iter().filter_map(|(_, mailbox)| mailbox.upgrade()).collect();
+fn take_undriven(now: Nanos, arrived: &mut VecDeque<Arc<Operation>>) -> bool {
+    let all: Vec<Arc<SubmissionQueue>> =
+        lock_static(QUEUES.get()).iter().filter_map(|(_, queue)| queue.upgrade()).collect();
     // Each is looked at, whatever the others say.
-    all.iter().filter(|mailbox| mailbox.rescue(now, arrived)).count() > 0
+    all.iter().filter(|queue| queue.take_undriven(now, arrived)).count() > 0
 }
