@@ -39,8 +39,8 @@ fn build_numbers() -> Result<PathBuf, String> {
     if !output.status.success() {
         return Err(format!("{}: {}", run::shown(&command), output.status));
     }
-    let answer = String::from_utf8_lossy(&output.stdout);
-    answer.lines().find_map(executable).ok_or_else(|| "cargo names no executable".to_owned())
+    let reply = String::from_utf8_lossy(&output.stdout);
+    reply.lines().find_map(executable).ok_or_else(|| "cargo names no executable".to_owned())
 }
 
 /// The program that a line of cargo's messages says it has built; without a JSON parser, which

@@ -66,9 +66,12 @@ fn instances_can_be_made() -> Result<(), String> {
     if !repo::is_root() {
         return Err("trace events are for root".to_owned());
     }
-    let told = |there: bool, why: &str| if there { Ok(()) } else { Err(why.to_owned()) };
-    told(std::path::Path::new("/sys/kernel/tracing/instances").is_dir(), "no tracefs is mounted")?;
-    told(event.is_dir(), "the kernel has no events of direct I/O")
+    let text_of = |there: bool, why: &str| if there { Ok(()) } else { Err(why.to_owned()) };
+    text_of(
+        std::path::Path::new("/sys/kernel/tracing/instances").is_dir(),
+        "no tracefs is mounted",
+    )?;
+    text_of(event.is_dir(), "the kernel has no events of direct I/O")
 }
 
 fn fio_runs() -> Result<(), String> {

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_packages_of_missing_tools_that_somebody_wants_are_named() {
+    fn only_packages_of_missing_tools_that_a_lane_wants_are_named() {
         let has_blkid = |tool: &str| tool == "blkid";
         let all = [Capability::Loop, Capability::Xfs];
         assert_eq!(missing(&all, has_blkid), ["mount", "xfsprogs"]);

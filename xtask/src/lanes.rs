@@ -534,14 +534,15 @@ fn environment(seed: u64, have: &str) -> [(&'static str, String); 2] {
 fn missing(lane: &Lane, probes: &[Probe], required: &[Capability]) -> Option<Verdict> {
     let why = |probe: &Probe| probe.missing.clone().map(|why| (probe.capability, why));
     let absent: Vec<(Capability, String)> = probes.iter().filter_map(why).collect();
-    let told = |(capability, why): &(Capability, String)| format!("{}: {why}", capability.name());
+    let text_of =
+        |(capability, why): &(Capability, String)| format!("{}: {why}", capability.name());
     let wanted = |capability| lane.needs.contains(capability) || lane.uses.contains(capability);
     let must = absent.iter().find(|(found, _)| required.contains(found) && wanted(found));
     if let Some(absent) = must {
-        return Some(Verdict::Failed(format!("required and missing, {}", told(absent))));
+        return Some(Verdict::Failed(format!("required and missing, {}", text_of(absent))));
     }
     let needed = absent.iter().find(|(found, _)| lane.needs.contains(found));
-    needed.map(|absent| Verdict::Skipped(told(absent)))
+    needed.map(|absent| Verdict::Skipped(text_of(absent)))
 }
 
 fn run_steps(lane: &Lane, context: &Context, skips: &mut BTreeMap<run::Skip, u32>) -> Verdict {

@@ -180,7 +180,7 @@ fn a_run_that_is_killed_while_it_writes_any_byte_goes_on_to_the_same_document() 
 }
 
 #[test]
-fn a_cell_that_cannot_be_measured_is_told_and_the_others_are_measured() {
+fn a_cell_that_cannot_be_measured_is_reported_and_the_others_are_measured() {
     let plan = plan(2, 3);
     let dir = tempfile::tempdir().unwrap();
     let result = result_in(&dir);

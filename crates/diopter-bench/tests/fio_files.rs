@@ -167,7 +167,7 @@ fn what_cannot_be_read_says_why_and_what_to_do() {
 }
 
 #[test]
-fn other_jobs_are_refused_and_other_options_are_told() {
+fn other_jobs_are_refused_and_other_options_are_reported() {
     let read = |text: &str| Named {
         name: "x".to_owned(),
         bench: load::bytes_of(text.as_bytes()).unwrap().bench,
@@ -270,7 +270,7 @@ fn files_with_commas_and_dirs_are_rounds() {
 }
 
 #[test]
-fn reads_and_writes_of_a_mixed_job_are_told_apart() {
+fn reads_and_writes_of_a_mixed_job_are_distinguished() {
     let named = || Named { name: "x".to_owned(), bench: loaded("fio/randrw-3.33.json").bench };
     let comparison = compare::documents(&[named(), named()], &Settings::default()).unwrap();
     let rows = comparison.rows.iter().filter(|row| row.metric == Metric::Iops);

@@ -76,7 +76,7 @@ fn colours_change_nothing_but_colours() {
 }
 
 #[test]
-fn a_name_that_a_terminal_would_act_on_is_told_without_that() {
+fn a_name_that_a_terminal_would_act_on_is_reported_without_that() {
     let mut bench = documents::regression();
     bench.columns[1].label = "\u{1b}[2Jgone".to_owned();
     bench.title = "a\u{7}b".to_owned();

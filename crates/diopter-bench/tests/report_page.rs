@@ -180,7 +180,7 @@ fn a_document_too_large_for_charts_shows_the_farthest_and_says_so() {
 }
 
 #[test]
-fn the_theme_follows_the_system_until_somebody_chooses() {
+fn the_theme_follows_the_system_until_the_reader_chooses() {
     let Some(mut browser) = Browser::start() else { return };
     let page = page(documents::one_cell());
     let paper = "getComputedStyle(document.body).backgroundColor";

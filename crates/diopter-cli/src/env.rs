@@ -85,20 +85,20 @@ mod tests {
 
     #[test]
     fn known_names_are_read_and_an_empty_value_is_none() {
-        let told = of(&[(BACKEND, "threads"), (LOG, ""), ("NO_COLOR", "1"), ("TERM", "dumb")]);
-        assert_eq!((told.backend.as_deref(), told.log), (Some("threads"), None));
-        assert!(told.has_no_color && told.is_dumb);
+        let found = of(&[(BACKEND, "threads"), (LOG, ""), ("NO_COLOR", "1"), ("TERM", "dumb")]);
+        assert_eq!((found.backend.as_deref(), found.log), (Some("threads"), None));
+        assert!(found.has_no_color && found.is_dumb);
         assert!(!of(&[("NO_COLOR", "")]).has_no_color);
     }
 
     #[test]
     fn an_unknown_name_is_warned_about_and_a_test_name_is_not() {
-        let told =
+        let found =
             of(&[("DIOPTER_SEED", "1"), ("DIOPTER_Z", "1"), ("DIOPTER_A", ""), ("HOME", "/")]);
-        assert_eq!(told.unknown, ["DIOPTER_A", "DIOPTER_Z"]);
+        assert_eq!(found.unknown, ["DIOPTER_A", "DIOPTER_Z"]);
         let expected = "DIOPTER_A in the environment is unknown and has no effect; dio reads \
                         DIOPTER_BACKEND and DIOPTER_LOG";
-        assert_eq!(told.warnings().first().map(String::as_str), Some(expected));
+        assert_eq!(found.warnings().first().map(String::as_str), Some(expected));
     }
 
     #[test]

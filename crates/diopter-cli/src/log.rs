@@ -118,10 +118,10 @@ mod tests {
 
     #[test]
     fn a_wrong_word_is_refused_with_the_words_there_are() {
-        let told = |text| Filter::parse(text).unwrap_err();
-        assert_eq!(told("loud"), "invalid level `loud`; use off, error, warn, info or debug");
-        assert_eq!(told("cp=loud"), told("loud"));
-        let unknown = told("disk=debug");
+        let error_of = |text| Filter::parse(text).unwrap_err();
+        assert_eq!(error_of("loud"), "invalid level `loud`; use off, error, warn, info or debug");
+        assert_eq!(error_of("cp=loud"), error_of("loud"));
+        let unknown = error_of("disk=debug");
         assert!(unknown.starts_with("unknown log target `disk`; use args, bench, cp"), "{unknown}");
     }
 }

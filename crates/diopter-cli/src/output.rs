@@ -344,17 +344,17 @@ mod tests {
 
     #[test]
     fn text_is_wrapped_next_to_its_label() {
-        let told = PLAIN.entry(6, "why", "one two three x averyveryverylongword end");
+        let text = PLAIN.entry(6, "why", "one two three x averyveryverylongword end");
         let expected = "why   one two three\n      x\n      averyveryverylongword\n      end\n";
-        assert_eq!(told, expected);
+        assert_eq!(text, expected);
     }
 
     #[test]
     fn a_size_is_not_torn_apart() {
-        let told = PLAIN.entry(0, "", "10 to 4 KiB (4096 B), then more");
-        assert_eq!(told, "10 to\n4 KiB (4096 B), then\nmore\n");
-        let told = PLAIN.entry(0, "", "twenty columns in 5 B; more");
-        assert_eq!(told, "twenty columns in\n5 B; more\n");
+        let text = PLAIN.entry(0, "", "10 to 4 KiB (4096 B), then more");
+        assert_eq!(text, "10 to\n4 KiB (4096 B), then\nmore\n");
+        let text = PLAIN.entry(0, "", "twenty columns in 5 B; more");
+        assert_eq!(text, "twenty columns in\n5 B; more\n");
     }
 
     #[test]

@@ -98,15 +98,15 @@ fn unclear(text: &str, number: u128, readings: &[(u128, String); 2]) -> String {
              `{number}B` or `{bytes}B`"
         );
     }
-    let told = |scale: &u128, unit: &str| match unit {
+    let text_of = |scale: &u128, unit: &str| match unit {
         "B" => format!("{number} B"),
         "k" => format!("{number} KiB ({} B)", number.saturating_mul(*scale)),
         _ => format!("{number} {unit} ({} B)", number.saturating_mul(*scale)),
     };
     format!(
         "`{text}` could mean {} or {}; write `{number}{one_unit}` or `{number}{other_unit}`",
-        told(one, one_unit),
-        told(other, other_unit)
+        text_of(one, one_unit),
+        text_of(other, other_unit)
     )
 }
 
@@ -240,10 +240,10 @@ mod tests {
             "999999999999999999999999999999999999999999",
             "340282366920938463463374607431768211455T",
         ] {
-            let told = format!(
+            let reported = format!(
                 "`{text}` is too large; the maximum is 18446744073709551615 B (16 EiB - 1)"
             );
-            check_error(text, &told);
+            check_error(text, &reported);
         }
     }
 

@@ -38,8 +38,8 @@ fn run(dir: &Path, arguments: &[&str]) -> Output {
 /// The document of a run that must succeed.
 fn measured(dir: &Path, arguments: &[&str]) -> Value {
     let output = run(dir, &[arguments, &["--json"]].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {message}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -47,10 +47,10 @@ fn measured(dir: &Path, arguments: &[&str]) -> Value {
 fn refusal(dir: &Path, arguments: &[&str]) -> String {
     let before = names(dir);
     let output = run(dir, arguments);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
     assert_eq!(names(dir), before, "{arguments:?} leaves nothing");
-    said
+    message
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -75,14 +75,14 @@ fn rounds_of(document: &Value) -> usize {
 fn a_run_leaves_its_result_and_report_and_nothing_else() {
     let dir = dir();
     let lists = ["--rw=randread,randwrite", "--bs=4k,16k", "--preset=diopter,linux-5.5"];
-    let told = measured(dir.path(), &[&SHORT[..], &lists].concat());
+    let report = measured(dir.path(), &[&SHORT[..], &lists].concat());
     assert_eq!(names(dir.path()), ["dio-bench.html", "dio-bench.json"]);
-    assert_eq!(document(dir.path()), told);
-    assert_eq!(told["schema"], "diopter.bench/1");
-    assert_eq!(told["is_interrupted"], false);
-    assert_eq!(rounds_of(&told), 4 * 2 * 2);
-    assert!(!told["environments"][0]["kernel_release"].as_str().unwrap().is_empty());
-    let sample = &told["rows"][0]["cells"][0]["samples"][0];
+    assert_eq!(document(dir.path()), report);
+    assert_eq!(report["schema"], "diopter.bench/1");
+    assert_eq!(report["is_interrupted"], false);
+    assert_eq!(rounds_of(&report), 4 * 2 * 2);
+    assert!(!report["environments"][0]["kernel_release"].as_str().unwrap().is_empty());
+    let sample = &report["rows"][0]["cells"][0]["samples"][0];
     assert!(sample["read"]["ios"].as_u64().unwrap() > 0);
     assert!(sample["bios"].as_u64().unwrap() > 0 && sample["memory_peak_bytes"].is_u64());
     assert!(sample["read"]["latencies"]["clat"]["hdr"].is_string());
@@ -118,11 +118,11 @@ fn real_fio_runs_beside_the_engine_on_the_same_file() {
     }
     let dir = dir();
     let with = ["--with=fio:libaio,fio:psync", "--rw=randrw", "--rwmixread=70", "--numjobs=2"];
-    let told = measured(dir.path(), &[&SHORT[..], &with].concat());
-    let labels = told["columns"].as_array().unwrap().iter().map(|column| &column["label"]);
+    let report = measured(dir.path(), &[&SHORT[..], &with].concat());
+    let labels = report["columns"].as_array().unwrap().iter().map(|column| &column["label"]);
     assert_eq!(labels.collect::<Vec<_>>(), ["diopter", "fio:libaio", "fio:psync"]);
-    assert!(told["columns"][1]["program_version"].as_str().unwrap().starts_with('3'));
-    for cell in told["rows"][0]["cells"].as_array().unwrap() {
+    assert!(report["columns"][1]["program_version"].as_str().unwrap().starts_with('3'));
+    for cell in report["rows"][0]["cells"].as_array().unwrap() {
         assert_eq!(cell["failure"], Value::Null);
         let sample = &cell["samples"][1];
         assert!(sample["read"]["ios"].as_u64().unwrap() > 0, "{sample}");
@@ -170,7 +170,7 @@ fn what_cannot_be_measured_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_file_that_is_there_is_written_only_when_that_was_said() {
+fn a_file_that_is_there_is_written_only_with_the_option() {
     let dir = dir();
     let path = dir.path().join("mine");
     let content = vec![7; 4 << 20];
@@ -188,8 +188,8 @@ fn jobs_of_a_job_file_are_rows() {
     let text = "[global]\nsize=4m\ndirect=1\ntime_based\nruntime=50ms\niodepth=4\n\
                 [r]\nrw=randread\nbs=4k\n[w]\nstonewall\nrw=write\nbs=16k\n";
     std::fs::write(dir.path().join("night.fio"), text).unwrap();
-    let told = measured(dir.path(), &["--job=night.fio", "--rounds=2", "--quiet"]);
-    let names = told["rows"].as_array().unwrap().iter().map(|row| &row["job"]["name"]);
+    let report = measured(dir.path(), &["--job=night.fio", "--rounds=2", "--quiet"]);
+    let names = report["rows"].as_array().unwrap().iter().map(|row| &row["job"]["name"]);
     assert_eq!(names.collect::<Vec<_>>(), ["r: randread 4k depth 4", "w: write 16k depth 4"]);
 }
 
@@ -198,8 +198,8 @@ fn a_job_file_that_is_too_large_is_refused_and_not_cut() {
     let dir = dir();
     let text = format!("{}[r]\nsize=4m\nrw=read\n", "# night\n".repeat(1 << 17));
     std::fs::write(dir.path().join("night.fio"), text).unwrap();
-    let said = refusal(dir.path(), &["--job=night.fio"]);
-    assert!(said.contains("larger than 1 MiB"), "{said}");
+    let message = refusal(dir.path(), &["--job=night.fio"]);
+    assert!(message.contains("larger than 1 MiB"), "{message}");
 }
 
 fn start_long(dir: &Path, more: &[&str]) -> Child {
@@ -238,9 +238,9 @@ fn a_signal_at_any_moment_leaves_a_readable_result_and_no_scratch_and_the_run_go
         wait_for("the journal grows", || journal_lines(dir.path()) >= lines);
         send(&child, Signal::INT);
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(130), "{said}");
-        assert!(said.contains("--resume continues"), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{message}");
+        assert!(message.contains("--resume continues"), "{message}");
         let left = names(dir.path());
         assert_eq!(left, ["dio-bench.html", "dio-bench.json", "dio-bench.json.journal"]);
         let part = document(dir.path());
@@ -267,13 +267,13 @@ fn the_same_way_twice_is_two_columns_that_are_resumed_and_compared_like_any() {
     wait_for("the journal grows", || journal_lines(dir.path()) >= 4);
     send(&child, Signal::INT);
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
-    let told = measured(dir.path(), &[&line[..6], &line[6..7], &["--resume"]].concat());
-    let labels = told["columns"].as_array().unwrap().iter().map(|column| &column["label"]);
+    let report = measured(dir.path(), &[&line[..6], &line[6..7], &["--resume"]].concat());
+    let labels = report["columns"].as_array().unwrap().iter().map(|column| &column["label"]);
     assert_eq!(labels.collect::<Vec<_>>(), ["diopter", "diopter #2"]);
-    assert_eq!(rounds_of(&told), 2 * 3);
+    assert_eq!(rounds_of(&report), 2 * 3);
     let schema = machine::run(env!("CARGO_BIN_EXE_dio"), &["schema", "bench"]).unwrap();
     let schema = serde_json::from_str(&schema).unwrap();
-    assert_eq!(json_schema::mismatch(&schema, &told), None);
+    assert_eq!(json_schema::mismatch(&schema, &report), None);
     let mut dio = Command::new(env!("CARGO_BIN_EXE_dio"));
     dio.args(["compare", "--json", "dio-bench.json", "dio-bench.json"]);
     let compared = dio.current_dir(dir.path()).output().unwrap();
@@ -292,8 +292,8 @@ fn a_run_that_is_killed_leaves_a_readable_result_and_the_next_one_removes_its_sc
     assert_eq!(document(dir.path())["is_interrupted"], true);
     assert!(names(dir.path()).iter().any(|name| name.starts_with(".dio-bench-")));
     let wrong = ["--resume", "--quiet", "--rw=read"];
-    let told = run(dir.path(), &wrong);
-    assert!(String::from_utf8_lossy(&told.stderr).contains("another command line"));
+    let reported = run(dir.path(), &wrong);
+    assert!(String::from_utf8_lossy(&reported.stderr).contains("another command line"));
     let output = start_long(dir.path(), &["--resume", "--json"]).wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(rounds_of(&document(dir.path())), 12);
@@ -301,7 +301,7 @@ fn a_run_that_is_killed_leaves_a_readable_result_and_the_next_one_removes_its_sc
 }
 
 #[test]
-fn a_mounted_device_is_never_written_and_another_one_only_when_that_was_said() {
+fn a_mounted_device_is_never_written_and_another_one_only_with_the_option() {
     let dir = dir();
     let ext4 = FileSystem::Ext4 { block: 4096, extra: &[] };
     let attached = Loop::new_in(dir.path(), "image", 64 << 20);
@@ -310,11 +310,11 @@ fn a_mounted_device_is_never_written_and_another_one_only_when_that_was_said() {
         Err(why) => return skip(Capability::Loop, why.trim()),
     };
     let device = mount.device().device().to_str().unwrap().to_owned();
-    let told = refusal(dir.path(), &[&device, "--overwrite", "--size=4M"]);
-    assert!(told.contains("is mounted on") && told.contains("never written"), "{told}");
+    let message = refusal(dir.path(), &[&device, "--overwrite", "--size=4M"]);
+    assert!(message.contains("is mounted on") && message.contains("never written"), "{message}");
     let _attached = mount.unmounted().unwrap();
-    let told = refusal(dir.path(), &[&device, "--size=4M"]);
-    assert!(told.contains("write --overwrite to allow it"), "{told}");
+    let message = refusal(dir.path(), &[&device, "--size=4M"]);
+    assert!(message.contains("write --overwrite to allow it"), "{message}");
     measured(dir.path(), &[&SHORT[..], &[&device, "--overwrite"]].concat());
 }
 
@@ -325,8 +325,8 @@ fn a_fresh_file_system_is_made_for_each_round_and_taken_down() {
         return skip(Capability::Loop, "file systems are made by root, on loop devices");
     }
     let more = ["--fs=ext4,xfs", "--rw=randwrite", "--preset=diopter"];
-    let told = measured(dir.path(), &[&SHORT[..], &more].concat());
-    let kinds = told["environments"].as_array().unwrap().iter();
+    let report = measured(dir.path(), &[&SHORT[..], &more].concat());
+    let kinds = report["environments"].as_array().unwrap().iter();
     let kinds: Vec<&Value> = kinds.map(|one| &one["file_system"]["kind"]).collect();
     assert_eq!(kinds, ["ext4", "xfs"]);
     assert_eq!(names(dir.path()), ["dio-bench.html", "dio-bench.json"]);

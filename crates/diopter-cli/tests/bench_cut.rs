@@ -115,24 +115,27 @@ fn mounted(kind: FileSystem, bytes: u64) -> Option<Mount> {
 }
 
 fn message(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    said
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    message
 }
 
 #[test]
-fn a_disk_that_is_too_small_is_told_before_anything_is_written() {
+fn a_disk_that_is_too_small_is_reported_before_anything_is_written() {
     let Some(mounted) = mounted(EXT4, 64 << 20) else { return };
     let before = names(mounted.path());
     let output = bench(mounted.path(), &["--size=32M"]).output().unwrap();
-    let said = message(&output);
-    assert!(said.contains("free, and the scratch file needs 96 MiB"), "{said}");
-    assert!(said.contains("smaller --size") && said.contains("another directory"), "{said}");
+    let reported = message(&output);
+    assert!(reported.contains("free, and the scratch file needs 96 MiB"), "{reported}");
+    assert!(
+        reported.contains("smaller --size") && reported.contains("another directory"),
+        "{reported}"
+    );
     assert_eq!(names(mounted.path()), before);
 }
 
 #[test]
-fn a_disk_that_fills_while_the_file_is_laid_out_is_told_with_figures_and_nothing_stays() {
+fn a_disk_that_fills_while_the_file_is_laid_out_is_reported_with_figures_and_nothing_stays() {
     // Without extents nothing can be allocated ahead: the file gets its blocks as it is written.
     let Some(mounted) = mounted(EXT3, 320 << 20) else { return };
     let (point, elsewhere) = (mounted.path(), dir());
@@ -145,12 +148,18 @@ fn a_disk_that_fills_while_the_file_is_laid_out_is_told_with_figures_and_nothing
     assert!(scratch_bytes(point) < 200 << 20, "it was laid out before it could be stopped");
     fill(&point.join("others"));
     send(&child, Signal::CONT);
-    let said = message(&child.wait_with_output().unwrap());
-    assert!(said.contains(point.to_str().unwrap()) && said.contains("ENOSPC"), "{said}");
+    let reported = message(&child.wait_with_output().unwrap());
+    assert!(
+        reported.contains(point.to_str().unwrap()) && reported.contains("ENOSPC"),
+        "{reported}"
+    );
     for words in ["it needs 200 MiB", ", got ", " of it, and ", " are free there"] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(reported.contains(words), "{words}: {reported}");
     }
-    assert!(said.contains("smaller --size") && said.contains("another directory"), "{said}");
+    assert!(
+        reported.contains("smaller --size") && reported.contains("another directory"),
+        "{reported}"
+    );
     assert_eq!(names(point), ["lost+found", "others"]);
     assert_eq!(names(elsewhere.path()), <[String; 0]>::default(), "no half a result");
 }

@@ -12,7 +12,7 @@ use diopter_bench::document::{Bench, Warning, WarningKind};
 use diopter_testkit::env::{Capability, skip};
 use serde_json::Value;
 
-struct Told {
+struct Output {
     status: i32,
     stdout: String,
     stderr: String,
@@ -39,11 +39,11 @@ impl Place {
         std::fs::write(self.path(name), serde_json::to_string(bench).unwrap()).unwrap();
     }
 
-    fn run(&self, line: &str) -> Told {
+    fn run(&self, line: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
         command.args(line.split(' ')).current_dir(self.0.path()).stdin(Stdio::null());
         let output = command.env_clear().output().unwrap();
-        Told {
+        Output {
             status: output.status.code().unwrap(),
             stdout: String::from_utf8(output.stdout).unwrap(),
             stderr: String::from_utf8(output.stderr).unwrap(),
@@ -52,9 +52,9 @@ impl Place {
 
     /// The message of a run that must be refused.
     fn refusal(&self, line: &str) -> String {
-        let told = self.run(line);
-        assert_eq!((told.status, told.stdout.as_str()), (2, ""), "{line}: {}", told.stderr);
-        told.stderr
+        let output = self.run(line);
+        assert_eq!((output.status, output.stdout.as_str()), (2, ""), "{line}: {}", output.stderr);
+        output.stderr
     }
 }
 
@@ -80,13 +80,13 @@ fn the_exit_status_is_the_verdict() {
         ("worse.json", 0.8, 1, "worse (1 worse; floor 1 %)"),
     ] {
         place.record(name, Noise::QUIET, 2, speed);
-        let told = place.run(&format!("compare base.json {name}"));
-        assert_eq!((told.status, told.stderr.as_str()), (status, ""), "{name}");
-        assert_eq!(told.stdout.lines().last(), Some(word), "{name}");
+        let report = place.run(&format!("compare base.json {name}"));
+        assert_eq!((report.status, report.stderr.as_str()), (status, ""), "{name}");
+        assert_eq!(report.stdout.lines().last(), Some(word), "{name}");
     }
     place.record("noisy.json", Noise { white: 0.3, ..Noise::QUIET }, 3, 1.0);
-    let told = place.run("compare base.json noisy.json");
-    assert_eq!((told.status, told.stderr.as_str()), (3, ""), "{}", told.stdout);
+    let report = place.run("compare base.json noisy.json");
+    assert_eq!((report.status, report.stderr.as_str()), (3, ""), "{}", report.stdout);
 }
 
 #[test]
@@ -95,17 +95,17 @@ fn the_text_is_as_it_was() {
     place.record("base.json", Noise::QUIET, 1, 1.0);
     place.record("same.json", Noise::QUIET, 2, 1.0);
     place.record("worse.json", Noise::QUIET, 3, 0.9);
-    let told = place.run("compare base.json same.json worse.json");
-    assert_eq!(told.status, 1);
-    golden_file::check(&golden_file::golden("compare.txt"), &told.stdout);
-    let told = place.run(&format!(
+    let reported = place.run("compare base.json same.json worse.json");
+    assert_eq!(reported.status, 1);
+    golden_file::check(&golden_file::golden("compare.txt"), &reported.stdout);
+    let reported = place.run(&format!(
         "compare {} {}",
         report("iomap-original-dio.json"),
         report("iomap-5.5.0-old-iomap-ext4.json")
     ));
-    assert_eq!(told.status, 3);
+    assert_eq!(reported.status, 3);
     let dir = format!("{}/", Path::new(&report("x")).parent().unwrap().display());
-    let shown = told.stdout.replace(&dir, "");
+    let shown = reported.stdout.replace(&dir, "");
     // Where lines of notes break depends on the length of the directory's name.
     let shown: Vec<&str> = shown.lines().filter(|line| line.contains("write-4k")).collect();
     golden_file::check(&golden_file::golden("compare-report.txt"), &shown.join("\n"));
@@ -116,8 +116,8 @@ fn the_document_is_as_its_schema_says() {
     let place = Place::new();
     place.record("base.json", Noise::QUIET, 1, 1.0);
     place.record("new.json", Noise::USUAL, 2, 0.97);
-    let told = place.run("compare --json base.json new.json");
-    let document: Value = serde_json::from_str(&told.stdout).unwrap();
+    let report = place.run("compare --json base.json new.json");
+    let document: Value = serde_json::from_str(&report.stdout).unwrap();
     let schema: Value = serde_json::from_str(&place.run("schema compare").stdout).unwrap();
     assert_eq!(document["schema"], "diopter.compare/1");
     assert_eq!(json_schema::mismatch(&schema, &document), None);
@@ -126,7 +126,7 @@ fn the_document_is_as_its_schema_says() {
 }
 
 #[test]
-fn a_doubt_about_several_columns_or_about_one_file_twice_is_told_once() {
+fn a_doubt_about_several_columns_or_about_one_file_twice_is_reported_once() {
     let place = Place::new();
     let mut bench = noisy::bench(Noise::QUIET, 1, &[1.0, 1.0], 20);
     let kind = WarningKind::Governor;
@@ -137,9 +137,9 @@ fn a_doubt_about_several_columns_or_about_one_file_twice_is_told_once() {
     place.write("base.json", &bench);
     place.write("new.json", &bench);
     for (line, times) in [("base.json new.json", 2), ("base.json base.json base.json", 1)] {
-        let told = place.run(&format!("compare {line}")).stdout;
-        assert_eq!(told.matches("governor: ").count(), times, "{told}");
-        assert_eq!(told.matches("at different times").count(), 1, "{told}");
+        let output = place.run(&format!("compare {line}")).stdout;
+        assert_eq!(output.matches("governor: ").count(), times, "{output}");
+        assert_eq!(output.matches("at different times").count(), 1, "{output}");
     }
 }
 
@@ -150,15 +150,19 @@ fn floors_and_metrics_can_be_chosen() {
     place.record("new.json", Noise::QUIET, 2, 0.95);
     assert_eq!(place.run("compare base.json new.json").status, 1);
     assert_eq!(place.run("compare --floor 10% base.json new.json").status, 0);
-    let told = place.run("compare --metric total-io,latency-p99 base.json new.json");
-    assert_eq!(told.status, 1);
-    assert!(told.stdout.contains("worse (1 worse, 1 inconclusive; floor 1 %)"), "{}", told.stdout);
+    let report = place.run("compare --metric total-io,latency-p99 base.json new.json");
+    assert_eq!(report.status, 1);
+    assert!(
+        report.stdout.contains("worse (1 worse, 1 inconclusive; floor 1 %)"),
+        "{}",
+        report.stdout
+    );
     assert!(place.refusal("compare --floor 5 base.json new.json").contains("5% or 500%"));
     assert!(place.refusal("compare --metric speed base.json new.json").contains("iops"));
 }
 
 #[test]
-fn what_cannot_be_compared_is_told_with_its_name() {
+fn what_cannot_be_compared_is_reported_with_its_name() {
     let place = Place::new();
     place.record("base.json", Noise::QUIET, 1, 1.0);
     let mut other = run(Noise::QUIET, 2, 1.0);
@@ -193,7 +197,7 @@ fn the_same_thing_twice_on_this_device_is_seldom_called_better_or_worse() {
     }
     const RUNS: usize = 20;
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for run in 0..RUNS {
         let line = format!(
             "bench . --rw randread --bs 4k --iodepth 16 --size 64M --runtime 200ms --warmup 50ms \
@@ -216,9 +220,10 @@ fn the_same_thing_twice_on_this_device_is_seldom_called_better_or_worse() {
             judged.interval,
             comparison.verdict.name()
         );
-        told.push(comparison.verdict);
+        reported.push(comparison.verdict);
     }
-    let wrong = told.iter().filter(|one| matches!(one, Verdict::Better | Verdict::Worse)).count();
+    let wrong =
+        reported.iter().filter(|one| matches!(one, Verdict::Better | Verdict::Worse)).count();
     println!("A/A on this device: {wrong} of {RUNS} better or worse");
     assert!(wrong * 100 <= RUNS * 5, "{wrong} of {RUNS}");
 }

@@ -38,10 +38,10 @@ fn files_of_every_size_are_the_same_afterwards_by_every_backend() {
     for size in SIZES {
         make_file(&source, size + 1, size);
         for backend in ["threads", "auto"] {
-            let told = cp_told(&["--backend", backend], &source, &target);
+            let report = cp_report(&["--backend", backend], &source, &target);
             assert_same(&source, &target);
-            assert_eq!(told["schema"], "diopter.cp/1");
-            assert_eq!((&told["files"], &told["bytes"]), (&1.into(), &size.into()));
+            assert_eq!(report["schema"], "diopter.cp/1");
+            assert_eq!((&report["files"], &report["bytes"]), (&1.into(), &size.into()));
         }
     }
     assert_eq!(names(dir.path()), ["source", "target"]);
@@ -69,12 +69,12 @@ fn a_file_is_verified_against_its_hash_in_file_order() {
     let dir = dir();
     let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_file(&source, 8, 20 * MIB + 5);
-    let told = cp_told(&["--verify"], &source, &target);
+    let report = cp_report(&["--verify"], &source, &target);
     let hash = blake3::hash(&std::fs::read(&source).unwrap()).to_string();
-    assert_eq!(told["verified"][0]["source_blake3"], hash);
-    assert_eq!(told["verified"][0]["target_blake3"], hash);
-    assert_eq!(told["verified"][0]["is_same"], true);
-    assert_eq!(told["exit_status"], 0);
+    assert_eq!(report["verified"][0]["source_blake3"], hash);
+    assert_eq!(report["verified"][0]["target_blake3"], hash);
+    assert_eq!(report["verified"][0]["is_same"], true);
+    assert_eq!(report["exit_status"], 0);
 }
 
 /// A file with data only in some ranges.
@@ -99,16 +99,16 @@ fn holes_are_where_they_were() {
         [(31 * MIB + 3, &RANGES[..]), (100 * MIB + 5, &RANGES[..]), (64 * MIB, &[])]
     {
         make_sparse(&source, size, ranges);
-        let told = cp_told(&["--verify", "--reflink=never"], &source, &target);
+        let report = cp_report(&["--verify", "--reflink=never"], &source, &target);
         assert_same(&source, &target);
         assert_eq!(data_of(&target), data_of(&source));
         let (ours, theirs) = (source.metadata().unwrap(), target.metadata().unwrap());
         assert!(theirs.blocks() <= ours.blocks(), "{} {}", theirs.blocks(), ours.blocks());
         let data: u64 =
             data_of(&source).iter().map(|range| range.end.min(size) - range.start).sum();
-        assert_eq!(told["hole_bytes"], size - data);
+        assert_eq!(report["hole_bytes"], size - data);
         let hash = blake3::hash(&std::fs::read(&source).unwrap()).to_string();
-        assert_eq!(told["verified"][0]["source_blake3"], hash);
+        assert_eq!(report["verified"][0]["source_blake3"], hash);
     }
 }
 
@@ -265,13 +265,13 @@ fn next_to_nothing_of_source_and_target_stays_in_the_page_cache() {
     {
         return skip(Capability::Direct, "the directory of the tests has no direct I/O");
     }
-    let told = cp_told(&["--verify", "--reflink=never"], &source, &target);
+    let report = cp_report(&["--verify", "--reflink=never"], &source, &target);
     let cached = cached_bytes(&source) + cached_bytes(&target);
     assert!(cached <= 2 * size / 100, "{cached} bytes are cached");
     assert_eq!(cached_bytes(&target), 0, "the last page leaves once it is on the device");
-    assert_eq!(told["route"]["write"]["why"], serde_json::json!(["unaligned-end-of-file"]));
-    assert_eq!(told["route"]["read"]["buffered"], 0);
-    assert_eq!(told["verified"][0]["is_direct"], true);
+    assert_eq!(report["route"]["write"]["why"], serde_json::json!(["unaligned-end-of-file"]));
+    assert_eq!(report["route"]["read"]["buffered"], 0);
+    assert_eq!(report["verified"][0]["is_direct"], true);
 }
 
 #[test]
@@ -283,8 +283,8 @@ fn verify_says_when_it_could_only_read_the_page_cache() {
     std::fs::write(&source, content(11, 70_000)).unwrap();
     let output = cp_well(&["--verify", "--json"], &source, &memory.path().join("target"));
     assert!(message(&output).contains("through the page cache"), "{}", message(&output));
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["verified"][0]["is_direct"], false);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["verified"][0]["is_direct"], false);
     assert_same(&source, &memory.path().join("target"));
 }
 

@@ -176,7 +176,7 @@ fn compare(
     let mut theirs = Command::new("cp");
     theirs.arg("-a").args([source, target]);
     let theirs = attack(&mut theirs, swap, prepare, harm);
-    tell(&format!("{what}: dio cp -a {ours:?}; cp -a {theirs:?}"));
+    print_line(&format!("{what}: dio cp -a {ours:?}; cp -a {theirs:?}"));
     assert_eq!(ours.lost, 0, "{what}");
     assert!(outcome == Outcome::Either || ours.refused < ours.runs, "{what}: {ours:?}");
 }

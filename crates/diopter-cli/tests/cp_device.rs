@@ -49,7 +49,7 @@ fn source_of(size: u64) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn a_full_disk_is_told_before_anything_is_written_and_nothing_is_left() {
+fn a_full_disk_is_reported_before_anything_is_written_and_nothing_is_left() {
     let Some(disk) = device_of(64 * MIB) else { return };
     let Some(disk) = mounted(disk, FileSystem::Ext4 { block: 4096, extra: &["-m0"] }) else {
         return;
@@ -109,18 +109,18 @@ fn blocks_are_shared_where_the_file_system_can() {
     if let Err(errno) = diopter_os::space::reflink(from.as_fd(), to.as_fd()) {
         return skip(Capability::Reflink, errno.to_string());
     }
-    let told = cp_told(&["--verify"], &source, &target);
+    let report = cp_report(&["--verify"], &source, &target);
     assert_same(&source, &target);
-    assert_eq!(told["reflinked"], 1);
-    assert_eq!(told["route"]["write"]["direct"], 0);
-    assert_eq!(told["verified"][0]["is_same"], true);
-    let told = cp_told(&["--reflink=never"], &source, &target);
-    assert_eq!(told["reflinked"], 0);
+    assert_eq!(report["reflinked"], 1);
+    assert_eq!(report["route"]["write"]["direct"], 0);
+    assert_eq!(report["verified"][0]["is_same"], true);
+    let report = cp_report(&["--reflink=never"], &source, &target);
+    assert_eq!(report["reflinked"], 0);
     assert_same(&source, &target);
 }
 
 #[test]
-fn a_device_is_written_in_place_only_when_told_to() {
+fn a_device_is_written_in_place_only_with_the_option() {
     let Some(device) = device_of(16 * MIB) else { return };
     let (dir, source) = source_of(5 * MIB + 777);
     let refused = cp(&[], &source, device.device());
@@ -179,7 +179,7 @@ fn a_device_that_is_swap_is_refused() {
 }
 
 #[test]
-fn an_unreadable_sector_is_told_and_nothing_is_left() {
+fn an_unreadable_sector_is_reported_and_nothing_is_left() {
     let Some(device) = device_of(16 * MIB) else { return };
     std::fs::write(device.device(), content(1, 16 << 20)).unwrap();
     leave_cache(&File::open(device.device()).unwrap());
@@ -220,7 +220,7 @@ fn a_device_that_changes_behind_the_copy_is_noticed() {
 }
 
 #[test]
-fn a_striped_file_on_devices_is_written_in_place_and_only_when_that_is_said() {
+fn a_striped_file_on_devices_is_written_in_place_and_only_with_the_option() {
     let (Some(one), Some(other)) = (device_of(8 * MIB), device_of(8 * MIB)) else { return };
     let dir = dir();
     let [source, target] = ["source", "target"].map(|name| dir.path().join(name));
@@ -231,9 +231,9 @@ fn a_striped_file_on_devices_is_written_in_place_and_only_when_that_is_said() {
     drop(StripedFile::create(&target, &options).unwrap());
     let words = ["all data on them would be lost", "add --overwrite"];
     assert_refused(&cp(&[], &source, &target), &words);
-    let told = cp_told(&["--overwrite", "--verify"], &source, &target);
+    let report = cp_report(&["--overwrite", "--verify"], &source, &target);
     assert_eq!(
-        (&told["striped"], &told["route"]["write"]["direct"]),
+        (&report["striped"], &report["route"]["write"]["direct"]),
         (&1.into(), &(5 * MIB + 4096).into())
     );
     let back = dir.path().join("back");

@@ -57,10 +57,10 @@ fn a_signal_with_resume_leaves_what_the_next_run_goes_on_from() {
     assert_ended_by(copy, Signal::INT, 130);
     assert_eq!(std::fs::read(&target).unwrap(), OLD);
     assert_eq!(names(dir.path()), [".target.dio-part", "source", "target"]);
-    let told = cp_told(&["--resume"], &source, &target);
-    let resumed = told["resumed_bytes"].as_u64().unwrap();
+    let report = cp_report(&["--resume"], &source, &target);
+    let resumed = report["resumed_bytes"].as_u64().unwrap();
     assert!(resumed > 0 && resumed < SLOW_BYTES, "{resumed}");
-    let written = told["route"]["write"]["direct"].as_u64().unwrap();
+    let written = report["route"]["write"]["direct"].as_u64().unwrap();
     assert_eq!(written, SLOW_BYTES - resumed, "what was there is not written again");
     assert_same(&source, &target);
     assert_eq!(names(dir.path()), ["source", "target"]);
@@ -82,10 +82,10 @@ fn a_resumed_copy_is_verified_whole() {
     assert_eq!(output.status.code(), Some(1), "{}", message(&output));
     assert_eq!(std::fs::read(&target).unwrap(), OLD);
     // The bad part is gone, so the next run starts from the beginning and is right.
-    let told = cp_told(&["--resume", "--verify"], &source, &target);
-    assert_eq!(told["resumed_bytes"], 0);
+    let report = cp_report(&["--resume", "--verify"], &source, &target);
+    assert_eq!(report["resumed_bytes"], 0);
     let hash = blake3::hash(&std::fs::read(&source).unwrap()).to_string();
-    assert_eq!(told["verified"][0]["source_blake3"], hash);
+    assert_eq!(report["verified"][0]["source_blake3"], hash);
     assert_same(&source, &target);
 }
 
@@ -95,10 +95,10 @@ fn a_resumed_copy_that_is_verified_has_the_hash_of_the_whole_source() {
     let copy = start_slowly(&["--resume"], &source, &target);
     wait_for_record(&target);
     assert_ended_by(copy, Signal::INT, 130);
-    let told = cp_told(&["--resume", "--verify"], &source, &target);
-    assert!(told["resumed_bytes"].as_u64().unwrap() > 0);
+    let report = cp_report(&["--resume", "--verify"], &source, &target);
+    assert!(report["resumed_bytes"].as_u64().unwrap() > 0);
     let hash = blake3::hash(&std::fs::read(&source).unwrap()).to_string();
-    assert_eq!(told["verified"][0]["source_blake3"], hash);
+    assert_eq!(report["verified"][0]["source_blake3"], hash);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn holes_are_kept_across_a_resume() {
     let copy = start_slowly(&["--resume"], &source, &target);
     wait_for_record(&target);
     assert_ended_by(copy, Signal::TERM, 143);
-    cp_told(&["--resume"], &source, &target);
+    cp_report(&["--resume"], &source, &target);
     assert_same(&source, &target);
     assert_eq!(data_of(&target), data_of(&source));
 }
@@ -123,8 +123,8 @@ fn a_source_that_was_changed_between_two_runs_is_copied_from_the_start() {
     wait_for_record(&target);
     assert_ended_by(copy, Signal::INT, 130);
     make_file(&source, 8, SLOW_BYTES);
-    let told = cp_told(&["--resume"], &source, &target);
-    assert_eq!(told["resumed_bytes"], 0);
+    let report = cp_report(&["--resume"], &source, &target);
+    assert_eq!(report["resumed_bytes"], 0);
     assert_same(&source, &target);
 }
 
@@ -136,8 +136,8 @@ fn a_plain_copy_starts_over_and_leaves_nothing_of_an_interrupted_one() {
     assert_ended_by(copy, Signal::INT, 130);
     let other = dir.path().join("other");
     make_file(&other, 10, 5000);
-    let told = cp_told(&[], &other, &target);
-    assert_eq!(told["resumed_bytes"], 0);
+    let report = cp_report(&[], &other, &target);
+    assert_eq!(report["resumed_bytes"], 0);
     assert_same(&other, &target);
     assert_eq!(names(dir.path()), ["other", "source", "target"]);
 }
@@ -241,8 +241,8 @@ fn kill_9_at_the_end_of_a_copy_that_changes_the_owner_leaves_what_resume_goes_on
         assert_eq!(killed.status.signal(), Some(9), "{}", message(&killed));
         assert_eq!(std::fs::read(&target).unwrap(), OLD);
         assert_eq!(names(dir.path()), [".target.dio-part", "source", "target"]);
-        let told = cp_told(&["-a", "--resume"], &source, &target);
-        assert!(told["resumed_bytes"].as_u64().unwrap() > 0, "{told}");
+        let report = cp_report(&["-a", "--resume"], &source, &target);
+        assert!(report["resumed_bytes"].as_u64().unwrap() > 0, "{report}");
         assert_same(&source, &target);
         assert_eq!(target.metadata().unwrap().uid(), 65_534);
         assert_eq!(names(dir.path()), ["source", "target"]);
@@ -278,11 +278,11 @@ fn kill_9_at_any_moment_leaves_the_old_or_the_new_target_and_resume_completes_it
         assert_old_or_new(&source, &target);
         let is_new = target.metadata().unwrap().size() == size;
         completed += u64::from(is_new);
-        let told = cp_told(&options, &source, &target);
-        resumed += u64::from(told["resumed_bytes"].as_u64().unwrap() > 0);
+        let report = cp_report(&options, &source, &target);
+        resumed += u64::from(report["resumed_bytes"].as_u64().unwrap() > 0);
         assert_same(&source, &target);
         assert_eq!(names(dir.path()), ["source", "target"]);
     }
-    tell(&format!("killed: {completed} had completed, {resumed} were resumed"));
-    tell(&format!("TRIED cp-kills: {moments} kills"));
+    print_line(&format!("killed: {completed} had completed, {resumed} were resumed"));
+    print_line(&format!("TRIED cp-kills: {moments} kills"));
 }

@@ -38,7 +38,7 @@ fn watch(options: &[&str], source: &Path, target: &Path) -> u64 {
         copy.try_wait().unwrap().is_some()
     });
     assert!(copy.wait().unwrap().success());
-    tell(&format!("{options:?}: at most {} KiB resident", peak / 1024));
+    print_line(&format!("{options:?}: at most {} KiB resident", peak / 1024));
     assert!(peak > 1 << 20, "it was looked at while it ran");
     assert!(peak < RESIDENT_BYTES_MAX, "{options:?}: {peak} bytes resident");
     peak

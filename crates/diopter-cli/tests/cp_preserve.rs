@@ -81,7 +81,7 @@ fn run_with_umask(umask: &str, program: &str, arguments: &[&str]) {
 /// Returns true if `cp` is GNU's, which the copies are compared with.
 fn has_gnu_cp() -> bool {
     let version = Command::new("cp").arg("--version").output();
-    let is_gnu = version.is_ok_and(|told| told.stdout.windows(3).any(|it| it == b"GNU"));
+    let is_gnu = version.is_ok_and(|reported| reported.stdout.windows(3).any(|it| it == b"GNU"));
     if !is_gnu {
         skip(Capability::GnuCp, "cp is another one");
     }

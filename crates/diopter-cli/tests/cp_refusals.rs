@@ -33,7 +33,7 @@ fn a_dir_without_r() {
 }
 
 #[test]
-fn a_fifo_or_a_terminal_as_the_source_and_nobody_waits() {
+fn a_fifo_or_a_terminal_as_the_source_blocks_no_process() {
     let dir = dir();
     let fifo = dir.path().join("fifo");
     rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from_bits_truncate(0o600), 0).unwrap();
@@ -45,7 +45,7 @@ fn a_fifo_or_a_terminal_as_the_source_and_nobody_waits() {
 }
 
 #[test]
-fn a_file_that_does_not_tell_its_size() {
+fn a_file_that_does_not_report_its_size() {
     let dir = dir();
     let output = cp(&[], Path::new("/proc/self/status"), &dir.path().join("target"));
     assert_refused(&output, &["reports a size of zero"]);
@@ -237,8 +237,11 @@ fn a_copy_that_is_not_what_was_written() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     let hash = blake3::hash(&std::fs::read(&source).unwrap()).to_string();
     assert!(text.contains(&hash) && text.contains("verify failed on"), "{text}");
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&told["exit_status"], &told["verified"][0]["is_same"]), (&1.into(), &false.into()));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&report["exit_status"], &report["verified"][0]["is_same"]),
+        (&1.into(), &false.into())
+    );
     assert_eq!(std::fs::read(&target).unwrap(), b"old");
     assert_eq!(names(dir.path()), ["source", "target"]);
 }

@@ -48,9 +48,9 @@ fn a_copy_onto_a_striped_file_replaces_its_objects_and_seals_it() {
     let (dir, source, target) = with_source(1, 9 * MIB + 4321);
     striped(&target, 3, 65536);
     let before = StripedFile::open(&target).unwrap().manifest().clone();
-    let told = cp_told(&["--verify"], &source, &target);
-    assert_eq!((&told["striped"], &told["files"]), (&1.into(), &1.into()));
-    assert_eq!(told["route"]["write"]["bounced"], 0);
+    let report = cp_report(&["--verify"], &source, &target);
+    assert_eq!((&report["striped"], &report["files"]), (&1.into(), &1.into()));
+    assert_eq!(report["route"]["write"]["bounced"], 0);
     assert_content(&target, &source);
     let after = StripedFile::open(&target).unwrap().manifest().clone();
     assert_eq!(after.striping(), before.striping());
@@ -73,8 +73,8 @@ fn a_striped_file_is_copied_by_its_content_to_a_plain_one_and_to_another_striped
     assert_content(&other, &source);
     cp_well(&["--verify"], &other, &plain);
     assert_same(&plain, &source);
-    let told = cp_told(&["--backend=threads"], &plain, &one);
-    assert_eq!((&told["striped"], &told["backend"]["name"]), (&1.into(), &"threads".into()));
+    let report = cp_report(&["--backend=threads"], &plain, &one);
+    assert_eq!((&report["striped"], &report["backend"]["name"]), (&1.into(), &"threads".into()));
     assert_content(&one, &source);
 }
 
@@ -99,8 +99,8 @@ fn holes_stay_holes_onto_and_from_a_striped_file() {
     file.write_all_at(&content(5, 1 << 20), 17 * MIB + 4096).unwrap();
     leave_cache(&file);
     striped(&target, 4, 65536);
-    let told = cp_told(&["--verify"], &source, &target);
-    assert!(told["hole_bytes"].as_u64().unwrap() >= 62 * MIB, "{told}");
+    let report = cp_report(&["--verify"], &source, &target);
+    assert!(report["hole_bytes"].as_u64().unwrap() >= 62 * MIB, "{report}");
     assert_content(&target, &source);
     let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks() * 512;
     let manifest = StripedFile::open(&target).unwrap().manifest().clone();
@@ -118,11 +118,11 @@ fn zeros_become_holes_of_a_striped_file_when_that_is_asked_for() {
     let (dir, source, target) = with_source(6, 0);
     std::fs::write(&source, vec![0; 8 << 20]).unwrap();
     striped(&target, 2, 1 << 20);
-    let told = cp_told(&["--sparse=always", "--verify"], &source, &target);
-    assert_eq!(told["hole_bytes"], 8 * MIB);
+    let report = cp_report(&["--sparse=always", "--verify"], &source, &target);
+    assert_eq!(report["hole_bytes"], 8 * MIB);
     assert_content(&target, &source);
-    let told = cp_told(&["--sparse=never"], &source, &target);
-    assert_eq!(told["hole_bytes"], 0);
+    let report = cp_report(&["--sparse=never"], &source, &target);
+    assert_eq!(report["hole_bytes"], 0);
     drop(dir);
 }
 
@@ -133,8 +133,8 @@ fn a_tree_is_copied_with_its_manifests_as_files_that_go_on_working() {
     std::fs::create_dir(&source).unwrap();
     striped(&source.join("data"), 2, 4096);
     for _ in 0..2 {
-        let told = cp_told(&["-a"], &source.join("."), &target_dir(&target));
-        assert_eq!((&told["files"], &told["striped"]), (&3.into(), &0.into()));
+        let report = cp_report(&["-a"], &source.join("."), &target_dir(&target));
+        assert_eq!((&report["files"], &report["striped"]), (&3.into(), &0.into()));
     }
     assert_eq!(names(&target), ["data", "data.0", "data.1"]);
     assert_eq!(
@@ -161,8 +161,8 @@ fn a_tree_is_copied_with_striped_files_as_striped_files_when_that_is_asked_for()
     let file = StripedFile::create(source.join("data"), &options).unwrap();
     file.write_all_at(&content(7, 100_000), 0).unwrap();
     std::fs::write(source.join("note"), "text").unwrap();
-    let told = cp_told(&["-r", "--striped", "--verify"], &source, &target);
-    assert_eq!((&told["files"], &told["striped"]), (&2.into(), &1.into()));
+    let report = cp_report(&["-r", "--striped", "--verify"], &source, &target);
+    assert_eq!((&report["files"], &report["striped"]), (&2.into(), &1.into()));
     assert_eq!(names(&target), ["data", "data.0", "data.1", "elsewhere", "note"]);
     assert_eq!(
         names(&target.join("elsewhere")).len(),
@@ -175,8 +175,8 @@ fn a_tree_is_copied_with_striped_files_as_striped_files_when_that_is_asked_for()
     assert_eq!(bytes_of(&target.join("data")), content(7, 100_000));
     drop((copy, file));
     // Once more: the striped file that is there by now gets new objects.
-    let told = cp_told(&["-r", "--striped"], &source.join("."), &target);
-    assert_eq!(told["striped"], 1);
+    let report = cp_report(&["-r", "--striped"], &source.join("."), &target);
+    assert_eq!(report["striped"], 1);
     assert_eq!(names(&target).len(), 5);
     assert_eq!(bytes_of(&target.join("data")), content(7, 100_000));
 }
@@ -262,7 +262,7 @@ fn a_signal_leaves_the_old_content_and_no_new_object() {
 }
 
 #[test]
-fn a_kill_leaves_the_old_content_and_objects_that_info_tells() {
+fn a_kill_leaves_the_old_content_and_objects_that_info_reports() {
     let (dir, source, target) = with_source(12, SLOW_BYTES);
     striped(&target, 2, 65536);
     let mut copy = started(&source, &target);
@@ -270,9 +270,9 @@ fn a_kill_leaves_the_old_content_and_objects_that_info_tells() {
     copy.wait().unwrap();
     assert_eq!(bytes_of(&target), OLD);
     let mut info = std::process::Command::new(env!("CARGO_BIN_EXE_dio"));
-    let told = info.args(["stripe", "info"]).arg(&target).output().unwrap();
-    let text = String::from_utf8(told.stdout).unwrap();
-    assert_eq!(told.status.code(), Some(0), "{text}");
+    let reported = info.args(["stripe", "info"]).arg(&target).output().unwrap();
+    let text = String::from_utf8(reported.stdout).unwrap();
+    assert_eq!(reported.status.code(), Some(0), "{text}");
     assert!(text.contains("leftover-objects (notice)"), "{text}");
     cp_well(&["--verify"], &source, &target);
     assert_content(&target, &source);
@@ -325,8 +325,8 @@ impl LoopDevice {
         file.set_len(bytes).unwrap();
         let mut losetup = std::process::Command::new("losetup");
         match losetup.args(["--find", "--show"]).arg(image).output() {
-            Ok(told) if told.status.success() => {
-                let device = String::from_utf8(told.stdout).unwrap();
+            Ok(reported) if reported.status.success() => {
+                let device = String::from_utf8(reported.stdout).unwrap();
                 Some(LoopDevice(device.trim().to_owned()))
             }
             other => {
@@ -357,8 +357,8 @@ fn a_read_that_fails_names_the_object_and_where_in_it() {
     let output = cp(&["--json"], &target, &dir.path().join("copy"));
     let text = message(&output);
     assert!(text.contains(&format!("byte 0 of its object {}", second.0)), "{text}");
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let failure = &told["failures"][0];
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failure = &report["failures"][0];
     assert_eq!((&failure["offset"], &failure["length"]), (&65536.into(), &65536.into()));
     assert_eq!(failure["object"], second.0.as_str());
     assert_eq!(failure["object_offset"], 0);

@@ -97,8 +97,8 @@ fn a_record_is_not_believed_where_its_file_has_less_or_was_changed() {
     let check = |change: &dyn Fn(), is_used: bool| {
         interrupt(&source, &target);
         change();
-        let told = cp_told(&["--resume"], &source, &target);
-        assert_eq!(told["resumed_bytes"].as_u64().unwrap() > 0, is_used, "{told}");
+        let report = cp_report(&["--resume"], &source, &target);
+        assert_eq!(report["resumed_bytes"].as_u64().unwrap() > 0, is_used, "{report}");
         assert_same(&source, &target);
         assert_eq!(names(dir.path()), ["source", "target"]);
         std::fs::remove_file(&target).unwrap();

@@ -67,10 +67,10 @@ fn a_tree_is_the_same_afterwards() {
     let dir = dir();
     let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_tree(&source);
-    let told = cp_told(&["-a"], &source, &target);
+    let report = cp_report(&["-a"], &source, &target);
     assert_eq!(picture(&target), picture(&source));
-    assert_eq!((&told["files"], &told["folders"]), (&6.into(), &6.into()));
-    assert_eq!(told["others"], 4);
+    assert_eq!((&report["files"], &report["folders"]), (&6.into(), &6.into()));
+    assert_eq!(report["others"], 4);
     open_up(&source);
     open_up(&target);
 }
@@ -105,7 +105,7 @@ fn a_dir_named_with_a_dot_puts_its_content_into_the_target() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_told_and_the_rest_is_copied() {
+fn what_cannot_be_copied_is_reported_and_the_rest_is_copied() {
     let dir = dir();
     let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     std::fs::create_dir(&source).unwrap();
@@ -135,7 +135,7 @@ fn a_dir_is_never_copied_into_itself() {
 }
 
 #[test]
-fn something_else_in_the_way_is_told_and_stays() {
+fn something_else_in_the_way_is_reported_and_stays() {
     let dir = dir();
     let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     std::fs::create_dir_all(source.join("folder")).unwrap();
@@ -177,8 +177,8 @@ fn every_file_of_a_tree_is_verified() {
     let dir = dir();
     let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     make_tree(&source);
-    let told = cp_told(&["-a", "--verify"], &source, &target);
-    assert_eq!(told["verified"].as_array().unwrap().len(), 6);
+    let report = cp_report(&["-a", "--verify"], &source, &target);
+    assert_eq!(report["verified"].as_array().unwrap().len(), 6);
     assert_eq!(picture(&target), picture(&source));
     open_up(&source);
     open_up(&target);

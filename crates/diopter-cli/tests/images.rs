@@ -29,7 +29,7 @@ const MIB: u64 = 1 << 20;
 const BIG: u64 = 9 * MIB;
 
 /// The output of a command.
-struct Told {
+struct Output {
     status: i32,
     stdout: String,
     stderr: String,
@@ -94,11 +94,11 @@ impl Place {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    fn run(&self, line: &str) -> Told {
+    fn run(&self, line: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
         command.args(line.split(' ')).current_dir(self.0.path()).stdin(Stdio::null());
         let output = command.env_clear().output().unwrap();
-        Told {
+        Output {
             status: output.status.code().unwrap(),
             stdout: String::from_utf8(output.stdout).unwrap(),
             stderr: String::from_utf8(output.stderr).unwrap(),
@@ -107,9 +107,9 @@ impl Place {
 
     /// Returns the output of a run that must succeed without a message.
     fn stdout(&self, line: &str) -> String {
-        let told = self.run(line);
-        assert_eq!((told.status, told.stderr.as_str()), (0, ""), "{line}");
-        told.stdout
+        let output = self.run(line);
+        assert_eq!((output.status, output.stderr.as_str()), (0, ""), "{line}");
+        output.stdout
     }
 
     fn json(&self, line: &str) -> Value {
@@ -118,12 +118,12 @@ impl Place {
 
     /// A run that must be refused: one message with all these words, and exit status 2.
     fn refused(&self, line: &str, words: &[&str]) {
-        let told = self.run(line);
-        assert_eq!(told.status, 2, "{line}: {}", told.stderr);
-        assert_eq!(told.stderr.lines().count(), 1, "{line}: {}", told.stderr);
-        assert!(told.stderr.contains("; "), "no remedy: {}", told.stderr);
+        let output = self.run(line);
+        assert_eq!(output.status, 2, "{line}: {}", output.stderr);
+        assert_eq!(output.stderr.lines().count(), 1, "{line}: {}", output.stderr);
+        assert!(output.stderr.contains("; "), "no remedy: {}", output.stderr);
         for word in words {
-            assert!(told.stderr.contains(word), "{line}: {word:?} is not in {}", told.stderr);
+            assert!(output.stderr.contains(word), "{line}: {word:?} is not in {}", output.stderr);
         }
     }
 

@@ -17,28 +17,31 @@ fn refusal_of(arguments: &[&str]) -> String {
 
 #[test]
 fn without_an_emulator_it_says_what_to_install() {
-    let told = refusal_of(&["bisect", "--good", "7.2", "--bad", "6.18"]);
+    let message = refusal_of(&["bisect", "--good", "7.2", "--bad", "6.18"]);
     let expected = "dio lab bisect: qemu-system-x86_64 is not installed; install it (Debian: \
                     qemu-system-x86";
-    assert!(told.starts_with(expected), "{told}");
+    assert!(message.starts_with(expected), "{message}");
 }
 
 #[test]
 fn without_apt_it_says_what_is_left() {
-    let told = refusal_of(&["kernels"]);
-    assert!(told.contains("start apt-get") && told.contains("name a kernel's files"), "{told}");
+    let message = refusal_of(&["kernels"]);
+    assert!(
+        message.contains("start apt-get") && message.contains("name a kernel's files"),
+        "{message}"
+    );
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_is_told() {
-    let told = refusal_of(&["kernels", "--cache", "/proc/nothing"]);
-    assert!(told.starts_with("dio lab kernels: create /proc/nothing: "), "{told}");
+fn a_cache_that_cannot_be_written_is_reported() {
+    let message = refusal_of(&["kernels", "--cache", "/proc/nothing"]);
+    assert!(message.starts_with("dio lab kernels: create /proc/nothing: "), "{message}");
 }
 
 #[test]
 fn words_that_mean_nothing_are_refused_with_those_that_do() {
-    let told = refusal_of(&["bisect", "--good", "7.2", "--bad", "6.1", "--metric", "speed"]);
-    assert!(told.contains("contexts, iops, instructions"), "{told}");
-    let told = refusal_of(&["kernels", "--sources", "/nonexistent"]);
-    assert!(told.contains("read /nonexistent") && told.contains("deb lines"), "{told}");
+    let message = refusal_of(&["bisect", "--good", "7.2", "--bad", "6.1", "--metric", "speed"]);
+    assert!(message.contains("contexts, iops, instructions"), "{message}");
+    let message = refusal_of(&["kernels", "--sources", "/nonexistent"]);
+    assert!(message.contains("read /nonexistent") && message.contains("deb lines"), "{message}");
 }

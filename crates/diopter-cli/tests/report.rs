@@ -69,10 +69,10 @@ fn a_page_and_the_files_of_fio_are_written_whole() {
 #[test]
 fn a_report_of_nothing_or_to_nowhere_is_refused() {
     let run = recorded("iomap-original-dio.json");
-    let told = refusal_of(&[&run, "--html", "/nowhere/report.html"]);
-    assert!(told.contains("write /nowhere/report.html: No such file"), "{told}");
-    let told = refusal_of(&["/nowhere/run.json"]);
-    assert!(told.contains("read /nowhere/run.json: No such file"), "{told}");
-    let told = refusal_of(&[&run, "--csv", "--json"]);
-    assert!(told.contains("cannot be used with"), "{told}");
+    let message = refusal_of(&[&run, "--html", "/nowhere/report.html"]);
+    assert!(message.contains("write /nowhere/report.html: No such file"), "{message}");
+    let message = refusal_of(&["/nowhere/run.json"]);
+    assert!(message.contains("read /nowhere/run.json: No such file"), "{message}");
+    let message = refusal_of(&[&run, "--csv", "--json"]);
+    assert!(message.contains("cannot be used with"), "{message}");
 }

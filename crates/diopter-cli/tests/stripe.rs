@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-struct Told {
+struct Output {
     status: i32,
     stdout: String,
     stderr: String,
@@ -28,11 +28,11 @@ impl Place {
         self.0.path().join(name)
     }
 
-    fn run(&self, line: &str) -> Told {
+    fn run(&self, line: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
         command.args(line.split(' ')).current_dir(self.0.path()).stdin(Stdio::null());
         let output = command.env_clear().output().unwrap();
-        Told {
+        Output {
             status: output.status.code().unwrap(),
             stdout: String::from_utf8(output.stdout).unwrap(),
             stderr: String::from_utf8(output.stderr).unwrap(),
@@ -41,9 +41,9 @@ impl Place {
 
     /// Returns the output of a run that must succeed without a message.
     fn stdout(&self, line: &str) -> String {
-        let told = self.run(line);
-        assert_eq!((told.status, told.stderr.as_str()), (0, ""), "{line}");
-        told.stdout
+        let output = self.run(line);
+        assert_eq!((output.status, output.stderr.as_str()), (0, ""), "{line}");
+        output.stdout
     }
 
     fn json(&self, line: &str) -> Value {
@@ -52,16 +52,16 @@ impl Place {
 
     /// The document of a run that finds something wrong.
     fn json_of_trouble(&self, line: &str) -> Value {
-        let told = self.run(line);
-        assert_eq!((told.status, told.stderr.as_str()), (2, ""), "{line}");
-        serde_json::from_str(&told.stdout).unwrap()
+        let output = self.run(line);
+        assert_eq!((output.status, output.stderr.as_str()), (2, ""), "{line}");
+        serde_json::from_str(&output.stdout).unwrap()
     }
 
     /// The message of a run that must be refused.
     fn refusal(&self, line: &str) -> String {
-        let told = self.run(line);
-        assert_eq!((told.status, told.stdout.as_str()), (2, ""), "{line}");
-        told.stderr
+        let output = self.run(line);
+        assert_eq!((output.status, output.stdout.as_str()), (2, ""), "{line}");
+        output.stderr
     }
 
     /// `data`, striped over 4 objects in its directory.
@@ -105,26 +105,32 @@ fn replace_in(path: &Path, from: &str, to: &str) {
 }
 
 #[test]
-fn a_striped_file_is_made_told_sealed_and_removed() {
+fn a_striped_file_is_made_listed_sealed_and_removed() {
     let place = Place::new().with_data();
     assert_eq!(place.names(), ["data", "data.0", "data.1", "data.2", "data.3"]);
     place.write("data", &[7; 5 << 20], 1);
-    let told = place.json("stripe info data --json");
-    assert_eq!(told["schema"], "diopter.stripe/1");
-    assert_eq!((told["stripe_size"].as_u64(), told["width"].as_u64()), (Some(MIB), Some(4 * MIB)));
+    let report = place.json("stripe info data --json");
+    assert_eq!(report["schema"], "diopter.stripe/1");
     assert_eq!(
-        (told["stripe_count"].as_u64(), told["size"].as_u64()),
+        (report["stripe_size"].as_u64(), report["width"].as_u64()),
+        (Some(MIB), Some(4 * MIB))
+    );
+    assert_eq!(
+        (report["stripe_count"].as_u64(), report["size"].as_u64()),
         (Some(4), Some(5 * MIB + 1))
     );
-    assert_eq!((&told["is_well"], &told["is_sealed"]), (&Value::Bool(true), &Value::Bool(false)));
+    assert_eq!(
+        (&report["is_well"], &report["is_sealed"]),
+        (&Value::Bool(true), &Value::Bool(false))
+    );
     let sizes: Vec<_> =
-        told["objects"].as_array().unwrap().iter().map(|it| it["size"].as_u64()).collect();
+        report["objects"].as_array().unwrap().iter().map(|it| it["size"].as_u64()).collect();
     assert_eq!(sizes, [2 * MIB, MIB + 1, MIB, MIB].map(Some));
-    assert_eq!(ids(&told), ["not-sealed"]);
+    assert_eq!(ids(&report), ["not-sealed"]);
     assert_eq!(place.stdout("stripe seal data"), "");
-    let told = place.json("stripe info data --json");
-    assert_eq!((&told["is_sealed"], ids(&told).len()), (&Value::Bool(true), 0));
-    assert_eq!(told["objects"][1]["sealed_size"], MIB + 1);
+    let report = place.json("stripe info data --json");
+    assert_eq!((&report["is_sealed"], ids(&report).len()), (&Value::Bool(true), 0));
+    assert_eq!(report["objects"][1]["sealed_size"], MIB + 1);
     let text = place.stdout("stripe info data");
     assert!(text.starts_with("data: striped file, 5 MiB (5242881 B)\n"), "{text}");
     assert!(text.contains("1 MiB (1048576 B) over 4 objects, 4 MiB (4194304 B) a round"), "{text}");
@@ -134,7 +140,7 @@ fn a_striped_file_is_made_told_sealed_and_removed() {
 }
 
 #[test]
-fn an_object_in_trouble_is_told_with_what_is_wrong_and_exit_status_two() {
+fn an_object_in_trouble_is_reported_with_what_is_wrong_and_exit_status_two() {
     let sealed = || {
         let place = Place::new().with_data();
         place.write("data", &[7; 8 << 20], 0);
@@ -142,18 +148,18 @@ fn an_object_in_trouble_is_told_with_what_is_wrong_and_exit_status_two() {
         place
     };
     let check = |place: &Place, id: &str, words: &str| {
-        let told = place.json_of_trouble("stripe info data --json");
-        assert_eq!(ids(&told), [id]);
-        assert_eq!(told["size"], 8 * MIB, "the seal knows");
-        let evidence = told["findings"][0]["evidence"].as_str().unwrap();
+        let report = place.json_of_trouble("stripe info data --json");
+        assert_eq!(ids(&report), [id]);
+        assert_eq!(report["size"], 8 * MIB, "the seal knows");
+        let evidence = report["findings"][0]["evidence"].as_str().unwrap();
         assert!(evidence.starts_with("object 2, ") && evidence.contains(words), "{evidence}");
-        let object = &told["objects"][2];
+        let object = &report["objects"][2];
         assert_eq!(
-            (&told["is_well"], &object["is_well"]),
+            (&report["is_well"], &object["is_well"]),
             (&Value::Bool(false), &object["is_well"])
         );
         assert!(object["trouble"].as_str().unwrap().contains(words), "{object}");
-        assert_eq!(told["objects"][3]["is_well"], true, "the others are looked at all the same");
+        assert_eq!(report["objects"][3]["is_well"], true, "the others are looked at all the same");
         let text = place.run("stripe info data");
         assert_eq!(text.status, 2);
         assert!(text.stdout.contains("FAULTY  data.2"), "{}", text.stdout);
@@ -183,13 +189,13 @@ fn an_object_in_trouble_is_told_with_what_is_wrong_and_exit_status_two() {
 }
 
 #[test]
-fn a_short_object_without_a_seal_is_told_as_the_hole_that_it_reads_as() {
+fn a_short_object_without_a_seal_is_reported_as_the_hole_that_it_reads_as() {
     let place = Place::new().with_data();
     place.write("data", &[7; 100], 3 * MIB);
-    let told = place.json("stripe info data --json");
-    assert_eq!(told["size"], 3 * MIB + 100);
-    assert_eq!(ids(&told), ["short-object", "not-sealed"]);
-    let evidence = told["findings"][0]["evidence"].as_str().unwrap();
+    let report = place.json("stripe info data --json");
+    assert_eq!(report["size"], 3 * MIB + 100);
+    assert_eq!(ids(&report), ["short-object", "not-sealed"]);
+    let evidence = report["findings"][0]["evidence"].as_str().unwrap();
     assert!(evidence.contains("object 2 has 0 B and lacks 1 MiB (1048576 B)"), "{evidence}");
     place.stdout("stripe seal data");
     assert_eq!(ids(&place.json("stripe info data --json")).len(), 0, "a seal knows its holes");
@@ -201,23 +207,23 @@ fn what_was_sealed_and_has_another_size_is_taken_as_it_is_after_unseal() {
     place.write("data", &[7; 4 << 20], 0);
     place.stdout("stripe seal data");
     File::options().write(true).open(place.path("data.3")).unwrap().set_len(0).unwrap();
-    let told = place.refusal("stripe seal data");
-    assert!(told.contains("data.3: sealed with 1048576 bytes and has 0; restore"), "{told}");
+    let message = place.refusal("stripe seal data");
+    assert!(message.contains("data.3: sealed with 1048576 bytes and has 0; restore"), "{message}");
     place.stdout("stripe unseal data");
     assert_eq!(place.json("stripe info data --json")["size"], 3 * MIB);
 }
 
 #[test]
-fn what_is_left_of_a_killed_copy_is_told() {
+fn what_is_left_of_a_killed_copy_is_reported() {
     let place = Place::new().with_data();
     for name in ["data.0.0123abcd", "data.1.0123abcd", "data.2.0123abcd", "data.10"] {
         std::fs::write(place.path(name), "").unwrap();
     }
     place.mark("data.0.0123abcd", "00000000-0000-0000-0000-000000000000 0");
     place.mark("data.1.0123abcd", "00000000-0000-0000-0000-000000000000 1");
-    let told = place.json("stripe info data --json");
-    assert_eq!(ids(&told), ["leftover-objects"]);
-    let evidence = told["findings"][0]["evidence"].as_str().unwrap();
+    let report = place.json("stripe info data --json");
+    assert_eq!(ids(&report), ["leftover-objects"]);
+    let evidence = report["findings"][0]["evidence"].as_str().unwrap();
     assert_eq!(evidence, "2 objects without a layout: data.0.0123abcd; data.1.0123abcd");
 }
 
@@ -267,8 +273,8 @@ fn what_cannot_be_made_is_refused_with_what_to_do_and_leaves_nothing() {
         assert_eq!(place.names(), before, "{line}");
     }
     let many = format!("stripe create data --objects{}", " .".repeat(2001));
-    let told = place.refusal(&many);
-    assert!(told.contains("striped over 2001 objects; name 1 to 2000"), "{told}");
+    let reported = place.refusal(&many);
+    assert!(reported.contains("striped over 2001 objects; name 1 to 2000"), "{reported}");
     assert_eq!(place.names(), before);
 }
 
@@ -276,14 +282,17 @@ fn what_cannot_be_made_is_refused_with_what_to_do_and_leaves_nothing() {
 fn what_rm_could_not_remove_is_named() {
     let place = Place::new().with_data();
     place.mark("data.1", "00000000-0000-0000-0000-000000000000 1");
-    let told = place.refusal("stripe rm data");
-    assert!(told.starts_with("dio stripe rm: left behind: "), "{told}");
-    assert!(told.contains("data.1: another layout's") && told.lines().count() == 1, "{told}");
+    let message = place.refusal("stripe rm data");
+    assert!(message.starts_with("dio stripe rm: left behind: "), "{message}");
+    assert!(
+        message.contains("data.1: another layout's") && message.lines().count() == 1,
+        "{message}"
+    );
     assert_eq!(place.names(), ["data.1"]);
 }
 
 #[test]
-fn presets_tell_how_many_bios_and_waits_a_striped_write_is() {
+fn presets_report_how_many_bios_and_waits_a_striped_write_is() {
     let place = Place::new().with_data();
     let line = "explain write data --offset 0 --length 64M --json";
     for (flags, bios, waits) in [
@@ -293,16 +302,16 @@ fn presets_tell_how_many_bios_and_waits_a_striped_write_is() {
         (" --merge per-stripe", 64, 1),
         (" --preset lustre-2.13 --merge per-object", 4, 4),
     ] {
-        let told = place.json(&format!("{line}{flags}"));
-        assert_eq!(told["bios"].as_array().unwrap().len(), bios, "{flags}");
-        assert_eq!(told["waits"], waits, "{flags}");
-        assert_eq!(told["extents"].as_array().unwrap().len(), 64);
-        assert_eq!(told["layout"]["kind"], "diopter");
+        let report = place.json(&format!("{line}{flags}"));
+        assert_eq!(report["bios"].as_array().unwrap().len(), bios, "{flags}");
+        assert_eq!(report["waits"], waits, "{flags}");
+        assert_eq!(report["extents"].as_array().unwrap().len(), 64);
+        assert_eq!(report["layout"]["kind"], "diopter");
     }
-    let told = place.json(line);
-    assert_eq!(told["policies"]["merge"], "per-object");
+    let report = place.json(line);
+    assert_eq!(report["policies"]["merge"], "per-object");
     assert_eq!(
-        (&told["extents"][5]["object"], &told["extents"][5]["object_offset"]),
+        (&report["extents"][5]["object"], &report["extents"][5]["object_offset"]),
         (&1.into(), &MIB.into())
     );
     let stripes = place.json(&format!("{line} --merge per-stripe"));
@@ -314,14 +323,14 @@ fn presets_tell_how_many_bios_and_waits_a_striped_write_is() {
 }
 
 #[test]
-fn a_striped_request_of_many_stripes_is_told_in_few_lines() {
+fn a_striped_request_of_many_stripes_is_reported_in_few_lines() {
     let place = Place::new().with_data();
     let line = "explain write data --offset 0 --length 1G --preset lustre-2.13";
-    let told = place.stdout(line);
-    assert!(told.contains("objects      4 objects, 256 MiB (268435456 B) in 256 bios on each"));
-    assert!(told.contains("waits        1024: one after each bio, before the next"), "{told}");
-    assert!(told.contains("  and 1016 more; --json lists all"), "{told}");
-    assert!(told.lines().count() < 80, "{told}");
+    let text = place.stdout(line);
+    assert!(text.contains("objects      4 objects, 256 MiB (268435456 B) in 256 bios on each"));
+    assert!(text.contains("waits        1024: one after each bio, before the next"), "{text}");
+    assert!(text.contains("  and 1016 more; --json lists all"), "{text}");
+    assert!(text.lines().count() < 80, "{text}");
 }
 
 #[test]
@@ -332,8 +341,8 @@ fn the_devices_extents_of_a_striped_request_are_those_of_its_objects() {
     for number in 0..4 {
         File::open(place.path(&format!("data.{number}"))).unwrap().sync_all().unwrap();
     }
-    let told = place.json("explain read data --offset 1M --length 8M --json");
-    let extents = told["device_extents"].as_array().unwrap();
+    let report = place.json("explain read data --offset 1M --length 8M --json");
+    let extents = report["device_extents"].as_array().unwrap();
     let states: Vec<(u64, &str)> = extents
         .iter()
         .map(|it| (it["file_offset"].as_u64().unwrap() / MIB, it["state"].as_str().unwrap()))
@@ -369,20 +378,20 @@ fn a_manifest_that_was_changed_is_refused_by_every_command_that_takes_its_name()
             "cp data copy",
             "cp other data",
         ] {
-            let told = place.run(line);
-            assert_eq!(told.status, 2, "{line}");
-            assert!(told.stderr.contains(words), "{line}: {}", told.stderr);
+            let output = place.run(line);
+            assert_eq!(output.status, 2, "{line}");
+            assert!(output.stderr.contains(words), "{line}: {}", output.stderr);
             assert_eq!(place.names(), before, "{line}");
         }
     }
 }
 
 #[test]
-fn probe_tells_the_layout_its_objects_and_what_follows() {
+fn probe_reports_the_layout_its_objects_and_what_follows() {
     let place = Place::new().with_data();
     place.write("data", &[7; 3 << 20], 0);
-    let told = place.json("probe data data.0 --json");
-    let (striped, object) = (&told["names"][0], &told["names"][1]);
+    let report = place.json("probe data data.0 --json");
+    let (striped, object) = (&report["names"][0], &report["names"][1]);
     assert_eq!((&striped["kind"], &striped["size"]), (&"striped-file".into(), &(3 * MIB).into()));
     assert_eq!(object["kind"], "file");
     assert_eq!(striped["layout"]["stripe_count"], 4);
@@ -400,13 +409,13 @@ fn probe_tells_the_layout_its_objects_and_what_follows() {
 }
 
 #[test]
-fn probe_tells_an_object_in_trouble_with_exit_status_two() {
+fn probe_reports_an_object_in_trouble_with_exit_status_two() {
     let place = Place::new().with_data();
     std::fs::remove_file(place.path("data.1")).unwrap();
-    let told = place.json_of_trouble("probe data --json");
-    assert_eq!(told["names"][0]["findings"][0]["id"], "object-missing");
-    assert_eq!(told["names"][0]["objects"][1]["is_well"], false);
-    assert_eq!(told["names"][0]["size"], Value::Null);
+    let report = place.json_of_trouble("probe data --json");
+    assert_eq!(report["names"][0]["findings"][0]["id"], "object-missing");
+    assert_eq!(report["names"][0]["objects"][1]["is_well"], false);
+    assert_eq!(report["names"][0]["size"], Value::Null);
 }
 
 #[test]
@@ -425,6 +434,6 @@ fn bytes_go_through_the_command_as_through_the_library() {
 }
 
 fn object_name(place: &Place, number: usize) -> String {
-    let told = place.json("stripe info data --json");
-    told["objects"][number]["recorded_path"].as_str().unwrap().to_owned()
+    let report = place.json("stripe info data --json");
+    report["objects"][number]["recorded_path"].as_str().unwrap().to_owned()
 }

@@ -36,9 +36,9 @@ fn dio_trace(options: &[&str], command: &[&str]) -> Output {
 /// The document of a traced command that must succeed.
 fn traced(dir: &Path, command: &[&str]) -> Value {
     let document = dir.join("document.json");
-    let told = dio_trace(&["--json", "-o", document.to_str().unwrap()], command);
-    let said = String::from_utf8_lossy(&told.stderr);
-    assert!(told.status.success(), "{command:?}: {} {said}", told.status);
+    let report = dio_trace(&["--json", "-o", document.to_str().unwrap()], command);
+    let message = String::from_utf8_lossy(&report.stderr);
+    assert!(report.status.success(), "{command:?}: {} {message}", report.status);
     serde_json::from_str(&std::fs::read_to_string(document).unwrap()).unwrap()
 }
 
@@ -209,8 +209,8 @@ fn lustres_stripes_are_serial_until_2_14() {
 /// Not a separate test: the command that the test above traces.
 #[test]
 fn reads_a_striped_file() {
-    let Ok(said) = std::env::var(CHILD) else { return };
-    let (preset, path) = said.split_once(' ').unwrap();
+    let Ok(reported) = std::env::var(CHILD) else { return };
+    let (preset, path) = reported.split_once(' ').unwrap();
     let preset = Preset::ALL.into_iter().find(|known| known.name() == preset).unwrap();
     diopter::use_for_this_thread(EngineOptions {
         policies: preset.policies(),
@@ -228,27 +228,27 @@ fn the_commands_exit_status_is_passed_on_and_own_failures_are_env1s() {
         return;
     }
     let status = |options: &[&str], command: &[&str]| {
-        let told = dio_trace(options, command);
-        (told.status.code().unwrap(), String::from_utf8(told.stderr).unwrap())
+        let output = dio_trace(options, command);
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     };
     assert_eq!(status(&[], &["sh", "-c", "exit 7"]).0, 7);
     assert_eq!(status(&[], &["sh", "-c", "kill -KILL $$"]).0, 128 + 9);
-    let (code, said) = status(&[], &["/no/such/command"]);
-    assert_eq!(code, 127, "{said}");
-    assert!(said.contains("/no/such/command"), "{said}");
+    let (code, reported) = status(&[], &["/no/such/command"]);
+    assert_eq!(code, 127, "{reported}");
+    assert!(reported.contains("/no/such/command"), "{reported}");
     assert_eq!(status(&[], &["/etc/hostname"]).0, 126);
-    let (code, said) = status(&["-o", "/no/such/directory/file"], &["true"]);
+    let (code, reported) = status(&["-o", "/no/such/directory/file"], &["true"]);
     assert_eq!(code, 125);
-    assert!(said.contains("create /no/such/directory/file"), "{said}");
+    assert!(reported.contains("create /no/such/directory/file"), "{reported}");
 }
 
 #[test]
 fn a_wrong_command_line_is_a_failure_of_its_own() {
     for words in [&["--no-such-option"][..], &["--buffer", "1mi", "--", "true"], &[]] {
         let mut dio = Command::new(env!("CARGO_BIN_EXE_dio"));
-        let told = dio.arg("trace").args(words).output().unwrap();
-        assert_eq!(told.status.code(), Some(125), "{words:?}");
-        assert!(!told.stderr.is_empty());
+        let reported = dio.arg("trace").args(words).output().unwrap();
+        assert_eq!(reported.status.code(), Some(125), "{words:?}");
+        assert!(!reported.stderr.is_empty());
     }
 }
 
@@ -260,15 +260,15 @@ fn with_an_output_file_standard_output_is_the_commands_alone() {
     let dir = cp_support::dir();
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (report, page) = (place("report"), place("page.html"));
-    let told = dio_trace(&["-o", &report, "--html", &page], &["echo", "hello"]);
-    assert_eq!(String::from_utf8(told.stdout).unwrap(), "hello\n");
+    let output = dio_trace(&["-o", &report, "--html", &page], &["echo", "hello"]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "hello\n");
     let report = std::fs::read_to_string(report).unwrap();
     assert!(report.starts_with("echo hello\n") && report.contains("no direct I/O was seen"));
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("echo hello"));
-    let told = dio_trace(&["--json"], &["echo", "hello"]);
-    let told = String::from_utf8(told.stdout).unwrap();
-    let document: Value = serde_json::from_str(told.strip_prefix("hello\n").unwrap()).unwrap();
+    let output = dio_trace(&["--json"], &["echo", "hello"]);
+    let output = String::from_utf8(output.stdout).unwrap();
+    let document: Value = serde_json::from_str(output.strip_prefix("hello\n").unwrap()).unwrap();
     assert_eq!(json_schema::mismatch(&schema(), &document), None);
 }
 
@@ -278,9 +278,9 @@ fn schema() -> Value {
 }
 
 fn can_trace() -> bool {
-    let told = dio_trace(&["-o", "/dev/null"], &["true"]);
-    if !told.status.success() {
-        skip(Capability::Tracefs, String::from_utf8_lossy(&told.stderr).trim_end());
+    let output = dio_trace(&["-o", "/dev/null"], &["true"]);
+    if !output.status.success() {
+        skip(Capability::Tracefs, String::from_utf8_lossy(&output.stderr).trim_end());
     }
-    told.status.success()
+    output.status.success()
 }

@@ -35,8 +35,8 @@ fn child_of(process: u32, program: &str) -> Pid {
     let children = format!("/proc/{process}/task/{process}/children");
     let mut found = None;
     wait_for(program, || {
-        let told = fs::read_to_string(&children).unwrap_or_default();
-        found = told.split_whitespace().next().and_then(|child| child.parse().ok());
+        let text = fs::read_to_string(&children).unwrap_or_default();
+        found = text.split_whitespace().next().and_then(|child| child.parse().ok());
         let name = found.map(|child: i32| fs::read_to_string(format!("/proc/{child}/comm")));
         name.is_some_and(|name| name.is_ok_and(|name| name.trim_end() == program))
     });
@@ -108,27 +108,27 @@ fn the_instance_of_a_trace_that_was_killed_is_removed_by_the_next_one() {
 
 /// A command that must be refused: the words of the message, and the status of env(1) for it.
 fn assert_refused(output: &Output, words: &[&str]) {
-    let said = message(output);
-    assert_eq!(output.status.code(), Some(125), "{said}");
-    assert!(output.stdout.is_empty() && said.starts_with("dio trace: "), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let reported = message(output);
+    assert_eq!(output.status.code(), Some(125), "{reported}");
+    assert!(output.stdout.is_empty() && reported.starts_with("dio trace: "), "{reported}");
+    assert_eq!(reported.lines().count(), 1, "{reported}");
     for word in words {
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(reported.contains(word), "{word}: {reported}");
     }
 }
 
 #[test]
-fn who_is_not_root_is_told_to_be() {
+fn without_root_the_message_asks_for_root() {
     let words = ["trace events are for root only", "run it again with sudo"];
     if !is_root() {
         let output = Command::new(DIO).args(["trace", "--", "true"]).output().unwrap();
         return assert_refused(&output, &words);
     }
-    let mut somebody = Command::new("setpriv");
-    somebody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    let mut unprivileged = Command::new("setpriv");
+    unprivileged.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     // The directory that dio lies in may not be open to every user; an open file is.
-    somebody.args(["/proc/self/fd/0", "trace", "--", "true"]).stdin(File::open(DIO).unwrap());
-    match somebody.output() {
+    unprivileged.args(["/proc/self/fd/0", "trace", "--", "true"]).stdin(File::open(DIO).unwrap());
+    match unprivileged.output() {
         Ok(output) => assert_refused(&output, &words),
         Err(error) => skip(Capability::Loop, format!("setpriv: {error}")),
     }
@@ -146,7 +146,7 @@ fn trace_behind(commands: &str) -> Option<Output> {
 }
 
 #[test]
-fn a_machine_without_tracefs_is_told_how_to_mount_it() {
+fn without_tracefs_the_message_says_how_to_mount_it() {
     let without = "for at in /sys/kernel/debug/tracing /sys/kernel/tracing; do \
                    umount -l $at 2>/dev/null; done";
     let Some(output) = trace_behind(without) else { return };
@@ -154,7 +154,7 @@ fn a_machine_without_tracefs_is_told_how_to_mount_it() {
 }
 
 #[test]
-fn a_kernel_without_the_events_is_told_by_its_release() {
+fn a_kernel_without_the_events_is_reported_by_its_release() {
     let bare = "mount -t tmpfs none /sys/kernel/tracing && mkdir /sys/kernel/tracing/instances";
     if !Path::new(INSTANCES).is_dir() {
         return skip(Capability::Tracefs, "no tracefs at /sys/kernel/tracing");
@@ -166,7 +166,7 @@ fn a_kernel_without_the_events_is_told_by_its_release() {
 }
 
 #[test]
-fn a_buffer_that_is_too_small_is_told_with_what_it_lost_and_what_to_do() {
+fn a_buffer_that_is_too_small_is_reported_with_what_it_lost_and_what_to_do() {
     let Some(mount) = Mount::new() else { return };
     let dir = dir();
     let file = format!("--filename={}", mount.file("data"));
@@ -178,19 +178,22 @@ fn a_buffer_that_is_too_small_is_told_with_what_it_lost_and_what_to_do() {
         let output = dio.args(job.split_whitespace()).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout.clone()).unwrap(), message(&output))
     };
-    let (status, told, said) = trace(&[]);
+    let (status, text, reported) = trace(&[]);
     if status == Some(125) {
         // Nothing was left to join.
-        assert!(said.contains("lost") && said.contains("raise it with --buffer"), "{said}");
+        assert!(
+            reported.contains("lost") && reported.contains("raise it with --buffer"),
+            "{reported}"
+        );
         return;
     }
-    assert_eq!(status, Some(0), "{said}");
-    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(told.contains("events were lost, so every figure here is too small"), "{told}");
-    assert!(told.contains("again with a larger --buffer"), "{told}");
+    assert_eq!(status, Some(0), "{reported}");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("events were lost, so every figure here is too small"), "{text}");
+    assert!(text.contains("again with a larger --buffer"), "{text}");
     let place = dir.path().join("document.json");
-    let (status, _, said) = trace(&["--json", "-o", place.to_str().unwrap()]);
-    assert_eq!(status, Some(0), "{said}");
+    let (status, _, reported) = trace(&["--json", "-o", place.to_str().unwrap()]);
+    assert_eq!(status, Some(0), "{reported}");
     let document: Value = serde_json::from_slice(&fs::read(place).unwrap()).unwrap();
     assert!(document["lost_events"].as_u64().unwrap() > 0);
 }

@@ -354,8 +354,8 @@ impl Facts {
         self.allocates = extents.iter().any(|extent| extent.state != ExtentState::Mapped);
         let mut placed = extents.iter().filter(|extent| extent.state.has_bytes());
         self.has_cached_pages = placed.any(|extent| {
-            let told = residency(fd, extent.object_offset.get(), extent.range.length(), size);
-            told.is_ok_and(|cache| cache.pages_cached > 0)
+            let reported = residency(fd, extent.object_offset.get(), extent.range.length(), size);
+            reported.is_ok_and(|cache| cache.pages_cached > 0)
         });
     }
 

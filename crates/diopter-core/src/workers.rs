@@ -13,7 +13,7 @@ struct Shared<W, D> {
     count: AtomicU32,
     run: fn(W) -> D,
     /// Called after each finished piece.
-    told: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    on_finished: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// Threads that turn each `W` into a `D`. One owner makes all calls.
@@ -33,7 +33,7 @@ impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
             done: Handoff::new(capacity),
             count: AtomicU32::new(0),
             run,
-            told: OnceLock::new(),
+            on_finished: OnceLock::new(),
         };
         Workers { shared: Arc::new(shared), name, count_max }
     }
@@ -61,10 +61,10 @@ impl<W: Send + 'static, D: Send + 'static> Workers<W, D> {
         }
     }
 
-    /// Calls `told` from now on, in their threads, after each finished piece. Once; returns false
-    /// if there is one already.
-    pub fn tell(&self, told: impl Fn() + Send + Sync + 'static) -> bool {
-        self.shared.told.set(Box::new(told)).is_ok()
+    /// Calls `on_finished` from now on, in their threads, after each finished piece. Returns false,
+    /// and changes nothing, if there is one already.
+    pub fn on_finished(&self, on_finished: impl Fn() + Send + Sync + 'static) -> bool {
+        self.shared.on_finished.set(Box::new(on_finished)).is_ok()
     }
 
     /// Hands a piece of work over, after [`Workers::staff`] has returned true.
@@ -123,8 +123,8 @@ fn work<W, D>(shared: &Shared<W, D>) {
                 // There is always room, since the owner observes the capacity. A closed queue means
                 // that the owner is gone and the result has no receiver.
                 drop(shared.done.push(done));
-                if let Some(told) = shared.told.get() {
-                    told();
+                if let Some(on_finished) = shared.on_finished.get() {
+                    on_finished();
                 }
             }
             Popped::Closed => return,

@@ -102,15 +102,15 @@ impl Apt {
     /// # Errors
     /// [`LabError::Tool`] when apt can't be run at all.
     pub fn update(&self, watch: &Watch) -> Result<String, LabError> {
-        watch.tell(Progress::Updating(0.0));
+        watch.report(Progress::Updating(0.0));
         let mut command = self.command("apt-get");
         command.args(["update", "-q", "-o", "APT::Status-Fd=1", "-o", "Acquire::Retries=2"]);
-        let told = run(&mut command, "update the lists of packages", watch, |percent| {
-            watch.tell(Progress::Updating(percent));
+        let output = run(&mut command, "update the lists of packages", watch, |percent| {
+            watch.report(Progress::Updating(percent));
         })?;
         let mark = self.mark();
-        fs::write(&mark, &told.complaints).map_err(LabError::file("write", &mark))?;
-        Ok(told.complaints)
+        fs::write(&mark, &output.complaints).map_err(LabError::file("write", &mark))?;
+        Ok(output.complaints)
     }
 
     /// All packages that may be parts of kernels.
@@ -122,8 +122,8 @@ impl Apt {
         for prefix in catalog::PREFIXES {
             let mut command = self.command("apt-cache");
             command.args(["pkgnames", prefix]);
-            let told = run(&mut command, "list the packages", watch, |_| ())?;
-            names.extend(told.output.lines().map(str::to_owned));
+            let reported = run(&mut command, "list the packages", watch, |_| ())?;
+            names.extend(reported.output.lines().map(str::to_owned));
         }
         names.retain(|name| name.ends_with("-amd64"));
         self.packages(&names, watch)
@@ -139,8 +139,8 @@ impl Apt {
         }
         let mut command = self.command("apt-cache");
         command.arg("madison").args(names);
-        let told = run(&mut command, "look for packages", watch, |_| ())?;
-        Ok(told.output.lines().filter_map(package_of).collect())
+        let reported = run(&mut command, "look for packages", watch, |_| ())?;
+        Ok(reported.output.lines().filter_map(package_of).collect())
     }
 
     /// Fetches packages into a directory; gives their files, in the order asked.
@@ -154,14 +154,14 @@ impl Apt {
         watch: &Watch,
     ) -> Result<Vec<PathBuf>, LabError> {
         let what = packages.first().map_or("", |(name, _)| name.as_str()).to_owned();
-        watch.tell(Progress::Downloading(what.clone(), 0.0));
+        watch.report(Progress::Downloading(what.clone(), 0.0));
         let mut files = Vec::with_capacity(packages.len());
         let mut command = self.command("apt-get");
         command.args(["download", "-q", "-o", "APT::Status-Fd=1", "-o", "Acquire::Retries=2"]);
         command.args(packages.iter().map(|(name, version)| format!("{name}={version}")));
         command.current_dir(dir);
-        let told = run(&mut command, &format!("download {what}"), watch, |percent| {
-            watch.tell(Progress::Downloading(what.clone(), percent));
+        let output = run(&mut command, &format!("download {what}"), watch, |percent| {
+            watch.report(Progress::Downloading(what.clone(), percent));
         })?;
         let entries = fs::read_dir(dir).map_err(LabError::file("open", dir))?;
         let found: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -171,11 +171,11 @@ impl Apt {
                 file.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('_'))
             };
             let Some(path) = found.iter().find(is_it) else {
-                let said = format!("{name} did not come; {}", told.complaints);
+                let cause = format!("{name} did not come; {}", output.complaints);
                 return Err(LabError::Tool {
                     doing: format!("download {what}"),
-                    remedy: remedy_of(&said),
-                    said,
+                    remedy: remedy_of(&cause),
+                    cause,
                 });
             };
             files.push(path.clone());
@@ -198,7 +198,7 @@ impl Apt {
     }
 }
 
-struct Told {
+struct Printed {
     output: String,
     complaints: String,
 }
@@ -209,20 +209,20 @@ fn run(
     doing: &str,
     watch: &Watch,
     mut progress: impl FnMut(f64),
-) -> Result<Told, LabError> {
+) -> Result<Printed, LabError> {
     watch.check()?;
-    let failed = |said: String| {
-        let remedy = remedy_of(&said);
-        LabError::Tool { doing: doing.to_owned(), said, remedy }
+    let failed = |cause: String| {
+        let remedy = remedy_of(&cause);
+        LabError::Tool { doing: doing.to_owned(), cause, remedy }
     };
     let mut errors = tempfile::tempfile().map_err(|error| failed(error.to_string()))?;
     let copy = errors.try_clone().map_err(|error| failed(error.to_string()))?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(copy);
     let mut child = diopter_os::child::bind_to_parent(command, None).spawn().map_err(|error| {
-        let said = format!("start {}: {error}", command.get_program().display());
+        let cause = format!("start {}: {error}", command.get_program().display());
         LabError::Tool {
             doing: doing.to_owned(),
-            said,
+            cause,
             remedy: "apt is needed for packages; without it name a kernel's files",
         }
     })?;
@@ -244,7 +244,7 @@ fn run(
     if !status.success() && complaints.is_empty() {
         return Err(failed(status.to_string()));
     }
-    Ok(Told { output, complaints })
+    Ok(Printed { output, complaints })
 }
 
 /// Returns the errors of apt in one line.
@@ -258,12 +258,12 @@ fn complaints_of(errors: &mut File) -> String {
         is_failure.then(|| line[3.min(line.len())..].trim().to_owned())
     });
     let lines: Vec<String> = lines.collect();
-    let mut told = lines.iter().take(COMPLAINTS_MAX).cloned().collect::<Vec<_>>().join("; ");
+    let mut reported = lines.iter().take(COMPLAINTS_MAX).cloned().collect::<Vec<_>>().join("; ");
     if lines.len() > COMPLAINTS_MAX {
-        write!(told, "; and {} more", lines.len() - COMPLAINTS_MAX)
+        write!(reported, "; and {} more", lines.len() - COMPLAINTS_MAX)
             .expect("a string takes every text");
     }
-    told
+    reported
 }
 
 /// `dlstatus:1:12.5:Retrieving file 1 of 3`.
@@ -308,14 +308,14 @@ fn config_of(root: &Path) -> String {
 
 /// Debian's suites, from the mirror that this system uses where it is a Debian.
 fn debian_sources() -> String {
-    let told = Command::new("apt-get")
+    let reported = Command::new("apt-get")
         .args(["indextargets", "--format", "$(REPO_URI)"])
         .env_remove("APT_CONFIG")
         .output();
-    let told = told.map(|output| output.stdout).unwrap_or_default();
-    let told = String::from_utf8_lossy(&told).into_owned();
+    let reported = reported.map(|output| output.stdout).unwrap_or_default();
+    let reported = String::from_utf8_lossy(&reported).into_owned();
     let mirror = |ending: &str, default: &str| {
-        let uris = told.lines().map(|uri| uri.trim_end_matches('/'));
+        let uris = reported.lines().map(|uri| uri.trim_end_matches('/'));
         uris.into_iter().find(|uri| uri.ends_with(ending)).unwrap_or(default).to_owned()
     };
     let main = mirror("/debian", MIRROR);

@@ -388,8 +388,8 @@ mod tests {
         assert_eq!(place_of(&all, "7.2").unwrap(), 1);
         assert_eq!(place_of(&all, "7.2.13").unwrap(), 2);
         assert_eq!(place_of(&all, "7.3").unwrap(), 3);
-        let told = place_of(&all, "6.12").unwrap_err().to_string();
-        assert!(told.contains("there are 6.18, 7.2"), "{told}");
+        let message = place_of(&all, "6.12").unwrap_err().to_string();
+        assert!(message.contains("there are 6.18, 7.2"), "{message}");
     }
 
     #[test]

@@ -220,11 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn ends_that_do_not_differ_or_cannot_be_measured_are_told() {
+    fn ends_that_do_not_differ_or_cannot_be_measured_are_reported() {
         let same = search((0, 4), |_| Ok::<_, String>(Measured::Figure(100.0)));
         assert_eq!(same, Err(SearchError::NoDifference(100.0, 100.0)));
-        let told = same.unwrap_err().to_string();
-        assert!(told.contains("do not differ"), "{told}");
+        let message = same.unwrap_err().to_string();
+        assert!(message.contains("do not differ"), "{message}");
         let skipped = search((0, 4), |_| Ok::<_, String>(skip(true)));
         assert!(matches!(skipped, Err(SearchError::End(0, _))));
         let broken = search((0, 4), |_| Err::<Measured, _>("no QEMU".to_owned()));

@@ -77,8 +77,8 @@ mod tests {
     #[test]
     fn what_is_neither_is_refused_with_examples() {
         for text in ["", "newest", "6", "bzImage", ":x", "./a::b"] {
-            let told = text.parse::<Choice>().unwrap_err().to_string();
-            assert!(told.contains(&format!("`{text}`")) && told.contains("6.1"), "{told}");
+            let message = text.parse::<Choice>().unwrap_err().to_string();
+            assert!(message.contains(&format!("`{text}`")) && message.contains("6.1"), "{message}");
         }
     }
 }

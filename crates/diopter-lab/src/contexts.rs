@@ -8,11 +8,11 @@ use diopter_bench::document::Contexts;
 #[must_use]
 pub fn contexts(trace: &TraceRecord, engine: Engine) -> Contexts {
     let is_seen = |name: &&&str| trace.ran.iter().any(|(function, _, _)| function == **name);
-    let Some(told_by) = engine.completions().iter().find(is_seen) else {
+    let Some(reporter) = engine.completions().iter().find(is_seen) else {
         return Contexts::default();
     };
     let mut contexts = Contexts::default();
-    for (_, place, count) in trace.ran.iter().filter(|(function, _, _)| function == told_by) {
+    for (_, place, count) in trace.ran.iter().filter(|(function, _, _)| function == reporter) {
         match place.as_str() {
             "hardirq" => contexts.hardirq += count,
             "softirq" | "ksoftirqd/0" => contexts.softirq += count,
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_function_that_tells_the_engine_counts() {
+    fn only_the_function_that_notifies_the_engine_counts() {
         let ran = counted(&[
             ("iomap_dio_complete", "kworker", 1999),
             ("aio_complete_rw", "kworker", 1990),

@@ -26,9 +26,9 @@ pub struct Entry {
 /// # Errors
 /// [`LabError::Tool`] for what dpkg-deb can't read.
 pub fn read(package: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Entry>, LabError> {
-    let broken = |said: String| LabError::Tool {
+    let broken = |cause: String| LabError::Tool {
         doing: format!("read {}", package.display()),
-        said,
+        cause,
         remedy: "fetch it again if it is truncated, or install dpkg-deb (package dpkg)",
     };
     let mut command = Command::new("dpkg-deb");
@@ -62,8 +62,8 @@ fn read_tar(input: impl Read, is_wanted: impl Fn(&str) -> bool) -> io::Result<Ve
         let link = entry.link_name()?.map(|target| target.to_string_lossy().into_owned());
         let mut content = Vec::new();
         if entry.size() > FILE_MAX {
-            let said = format!("{path} has more than {FILE_MAX} bytes");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, said));
+            let cause = format!("{path} has more than {FILE_MAX} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, cause));
         }
         entry.take(FILE_MAX).read_to_end(&mut content)?;
         entries.push(Entry { path, link, content });

@@ -25,7 +25,7 @@ pub enum LabError {
         /// The operation: `update the lists of packages`.
         doing: String,
         /// Its last words.
-        said: String,
+        cause: String,
         remedy: &'static str,
     },
     /// No suite, no cache and no file has a kernel of this name.
@@ -69,7 +69,7 @@ impl fmt::Display for LabError {
                 write!(f, "{doing} {}: {error}", path.display())?;
                 write!(f, "; {}", remedy_of_file(error))
             }
-            LabError::Tool { doing, said, remedy } => write!(f, "{doing}: {said}; {remedy}"),
+            LabError::Tool { doing, cause, remedy } => write!(f, "{doing}: {cause}; {remedy}"),
             LabError::NoKernel { asked, nearest, because } => {
                 write!(f, "no kernel {asked} can be had")?;
                 if !because.is_empty() {
@@ -97,10 +97,10 @@ impl fmt::Display for LabError {
 impl std::error::Error for LabError {}
 
 /// Returns the remedy for an error of apt.
-pub(super) fn remedy_of(said: &str) -> &'static str {
-    if said.contains("No space left") || said.contains("enough free space") {
+pub(super) fn remedy_of(cause: &str) -> &'static str {
+    if cause.contains("No space left") || cause.contains("enough free space") {
         FULL
-    } else if said.contains("keyring") || said.contains("NO_PUBKEY") {
+    } else if cause.contains("keyring") || cause.contains("NO_PUBKEY") {
         "install the archive's keys (package debian-archive-keyring)"
     } else {
         "look at the network and the proxy (http_proxy, or Acquire:: in /etc/apt)"
@@ -182,10 +182,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_with_what_to_do() {
+    fn a_full_disk_is_reported_with_what_to_do() {
         let full = io::Error::from(io::ErrorKind::StorageFull);
-        let told = LabError::file("write", Path::new("/c/x"))(full).to_string();
-        assert!(told.starts_with("write /c/x: ") && told.contains("--cache-limit"), "{told}");
+        let text = LabError::file("write", Path::new("/c/x"))(full).to_string();
+        assert!(text.starts_with("write /c/x: ") && text.contains("--cache-limit"), "{text}");
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_nobody_has_is_told_with_the_nearest() {
+    fn a_kernel_that_no_suite_has_is_reported_with_the_nearest() {
         let nearest = vec!["6.1".to_owned(), "6.12".to_owned()];
         let mut error =
             LabError::NoKernel { asked: "6.6".to_owned(), nearest, because: String::new() };
@@ -205,7 +205,10 @@ mod tests {
             nearest.clear();
             "no network".clone_into(because);
         }
-        let told = error.to_string();
-        assert!(told.contains("(no network)") && told.contains("none is cached"), "{told}");
+        let message = error.to_string();
+        assert!(
+            message.contains("(no network)") && message.contains("none is cached"),
+            "{message}"
+        );
     }
 }

@@ -194,8 +194,8 @@ mod tests {
     fn a_missing_need_is_named_with_what_needs_it() {
         let set = set(&[("xfs", &["libcrc32c"])], &["ext4"]);
         let missing = set.load_order(&["ext4", "xfs"]).unwrap_err();
-        let told = "no module libcrc32c, which xfs needs in this kernel's packages";
-        assert_eq!(missing.to_string(), told);
+        let expected = "no module libcrc32c, which xfs needs in this kernel's packages";
+        assert_eq!(missing.to_string(), expected);
         assert_eq!(set.presence("vfat"), Presence::Absent);
     }
 

@@ -122,16 +122,16 @@ impl Machine {
     /// What went wrong asking for its version.
     pub fn at(qemu: &Path) -> Result<Machine, BootError> {
         let ask = |words: &[&str]| {
-            let told =
+            let reported =
                 Command::new(qemu).args(words).arg("--version").stdin(Stdio::null()).output();
-            told.map_err(|error| failed("start", qemu, &error.to_string()))
+            reported.map_err(|error| failed("start", qemu, &error.to_string()))
         };
         // One that was built without the sandbox refuses the option.
         let sandboxed = ask(&SANDBOX)?;
         let has_sandbox = sandboxed.status.success();
-        let told = if has_sandbox { sandboxed } else { ask(&[])? };
-        let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        let version = told.lines().next().unwrap_or_default();
+        let reported = if has_sandbox { sandboxed } else { ask(&[])? };
+        let reported = String::from_utf8_lossy(&reported.stdout).into_owned();
+        let version = reported.lines().next().unwrap_or_default();
         let version = version.trim_start_matches("QEMU emulator version ").to_owned();
         Ok(Machine { qemu: qemu.to_owned(), version, has_sandbox })
     }

@@ -339,11 +339,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_is_told_with_those_that_are() {
-        let told = "zfs".parse::<FileSystem>().unwrap_err().to_string();
+    fn a_name_that_is_none_is_reported_with_those_that_are() {
+        let message = "zfs".parse::<FileSystem>().unwrap_err().to_string();
         let expected =
             "no file system is called \"zfs\"; there are ext2, ext3, ext4, xfs, vfat, raw";
-        assert_eq!(told, expected);
+        assert_eq!(message, expected);
     }
 
     #[test]

@@ -122,18 +122,19 @@ fn direction(base: &FioDirection, run: &FioDirection, elapsed_ns: u64) -> Option
     })
 }
 
-fn latency(told: &FioLatency) -> Option<Latency> {
+fn latency(reported: &FioLatency) -> Option<Latency> {
     let percentile = |(percent, ns): (&String, &u64)| {
         percent.parse().ok().map(|percent| Percentile { percent, ns: *ns })
     };
-    let mut percentiles: Vec<Percentile> = told.percentile.iter().filter_map(percentile).collect();
+    let mut percentiles: Vec<Percentile> =
+        reported.percentile.iter().filter_map(percentile).collect();
     percentiles.sort_by(|one, other| one.percent.total_cmp(&other.percent));
-    (told.count > 0).then_some(Latency {
-        count: told.count,
-        min_ns: told.min,
-        max_ns: told.max,
-        mean_ns: told.mean,
-        stddev_ns: told.stddev,
+    (reported.count > 0).then_some(Latency {
+        count: reported.count,
+        min_ns: reported.min,
+        max_ns: reported.max,
+        mean_ns: reported.mean,
+        stddev_ns: reported.stddev,
         percentiles,
         hdr: None,
     })
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_traced_pass_alone_tells_of_bios_and_claims_no_speed() {
+    fn a_traced_pass_alone_reports_bios_and_claims_no_speed() {
         let trace = TraceRecord { ios: 1, bios: 2, bio_bytes: vec![8, 4], ..Default::default() };
         let cell = CellReport { trace: Some(trace), ..CellReport::default() };
         let sample = sample(&assignment(), &cell, Device::default(), 0).unwrap();

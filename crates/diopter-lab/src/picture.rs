@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_see_the_picture_is_told_what_is_in_it() {
+    fn the_picture_has_a_text_for_those_who_do_not_see_it() {
         let svg = svg(&bench(&["6.1", "7.2"]));
         let label = "ext4 read 0 d0: 6.1 1.00 kworker, 7.2 1.50 hard irq.";
         assert!(svg.contains(label), "{svg}");

@@ -108,13 +108,13 @@ fn labels(kernels: &[Kernel]) -> Vec<String> {
 
 fn program_version(outcome: &Outcome) -> String {
     let mut reports = outcome.units.iter().flat_map(|unit| &unit.boots).map(|boot| &boot.report);
-    let told = reports.find_map(|report| report.kernel.as_ref());
-    told.map(|kernel| kernel.programs.trim_start_matches("fio-").to_owned()).unwrap_or_default()
+    let reported = reports.find_map(|report| report.kernel.as_ref());
+    reported.map(|kernel| kernel.programs.trim_start_matches("fio-").to_owned()).unwrap_or_default()
 }
 
 fn environment(kernel: &Kernel, unit: &Unit, about: &About) -> Environment {
     let reports = || unit.boots.iter().map(|boot| &boot.report);
-    let told = reports().find_map(|report| report.kernel.clone()).unwrap_or_default();
+    let reported = reports().find_map(|report| report.kernel.clone()).unwrap_or_default();
     let device = reports().find_map(|report| report.device.clone()).unwrap_or_default();
     let mut more = about.facts.clone();
     let mut fact = |name: &str, value: &str| {
@@ -124,7 +124,7 @@ fn environment(kernel: &Kernel, unit: &Unit, about: &About) -> Environment {
     };
     fact("kernel_package", &kernel.package);
     fact("kernel_package_version", &kernel.version);
-    let release = if told.release.is_empty() { &kernel.release } else { &told.release };
+    let release = if reported.release.is_empty() { &kernel.release } else { &reported.release };
     let is_raw = unit.file_system == super::matrix::FileSystem::Raw;
     let file_system = FileSystemFacts {
         kind: unit.file_system.name().to_owned(),
@@ -136,10 +136,10 @@ fn environment(kernel: &Kernel, unit: &Unit, about: &About) -> Environment {
     };
     Environment {
         kernel_release: release.clone(),
-        kernel_version: told.version,
-        kernel_command_line: told.command_line,
+        kernel_version: reported.version,
+        kernel_command_line: reported.command_line,
         host: "a virtual machine".to_owned(),
-        cpu: Cpu { model: told.cpu, online: 1, ..Cpu::default() },
+        cpu: Cpu { model: reported.cpu, online: 1, ..Cpu::default() },
         memory_bytes: about.memory_bytes,
         device: DeviceFacts {
             name: device.name,
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_written_whole_and_what_cannot_be_written_is_told() {
+    fn a_file_is_written_whole_and_what_cannot_be_written_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run.json");
         write_whole(&path, "one").unwrap();
@@ -296,9 +296,9 @@ mod tests {
     }
 
     #[test]
-    fn kernels_of_one_series_are_told_apart_by_their_release() {
+    fn kernels_of_one_series_are_distinguished_by_their_release() {
         let other = Kernel { release: "6.1.9".to_owned(), ..kernel("6.1") };
-        let told = labels(&[kernel("6.1"), other, kernel("7.2")]);
-        assert_eq!(told, ["6.1.0-test", "6.1.9", "7.2"]);
+        let reported = labels(&[kernel("6.1"), other, kernel("7.2")]);
+        assert_eq!(reported, ["6.1.0-test", "6.1.9", "7.2"]);
     }
 }

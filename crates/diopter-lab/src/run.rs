@@ -235,8 +235,8 @@ fn boot_once(
     let none = CellReport::default();
     let shift = lab.options.shift;
     let cells = unit.assignments.iter().enumerate().map(|(cell, assignment)| {
-        let told = report.cells.get(&cell).unwrap_or(&none);
-        sample(assignment, told, plan.device, shift)
+        let reported = report.cells.get(&cell).unwrap_or(&none);
+        sample(assignment, reported, plan.device, shift)
     });
     let cells = cells.collect();
     Ok(Booted { report, cells, wall: console.wall })
@@ -289,11 +289,11 @@ mod tests {
         let plan = plan();
         assert_eq!(plan.file_systems(), [FileSystem::Ext4, FileSystem::Raw]);
         let assignments = plan.assignments(FileSystem::Raw);
-        let told: Vec<(u64, &str)> =
+        let reported: Vec<(u64, &str)> =
             assignments.iter().map(|one| (one.job.block_bytes, one.engine.name())).collect();
         let expected =
             [(4096, "libaio"), (4096, "io_uring"), (16384, "libaio"), (16384, "io_uring")];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]

@@ -37,13 +37,13 @@ pub fn text(bench: &Bench) -> String {
     text
 }
 
-fn table(bench: &Bench, rows: &[Vec<Glance>], told: fn(usize, &Glance) -> String) -> String {
+fn table(bench: &Bench, rows: &[Vec<Glance>], reported: fn(usize, &Glance) -> String) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let heads = bench.columns.iter().map(|column| column.label.clone());
     table.set_header([String::from("job")].into_iter().chain(heads));
     for (row, glances) in bench.rows.iter().zip(rows) {
-        let cells = glances.iter().enumerate().map(|(at, glance)| told(at, glance));
+        let cells = glances.iter().enumerate().map(|(at, glance)| reported(at, glance));
         table.add_row([row.job.name.clone()].into_iter().chain(cells));
     }
     for (at, column) in table.column_iter_mut().enumerate() {
@@ -133,14 +133,14 @@ fn deferring(bench: &Bench, rows: &[Vec<Glance>]) -> String {
 /// Returns the failures, each reason once.
 fn doubts(bench: &Bench, rows: &[Vec<Glance>]) -> String {
     let mut text = String::new();
-    let mut told: Vec<(&str, &str)> = Vec::new();
+    let mut reported: Vec<(&str, &str)> = Vec::new();
     for (at, row) in rows.iter().enumerate() {
         let job = &bench.rows[at].job;
         for (column, glance) in bench.columns.iter().zip(row) {
             let system = job.file_system.as_deref().unwrap_or("raw");
             let reason = glance.failure.as_deref().unwrap_or_default();
-            if !reason.is_empty() && !told.contains(&(column.label.as_str(), reason)) {
-                told.push((&column.label, reason));
+            if !reason.is_empty() && !reported.contains(&(column.label.as_str(), reason)) {
+                reported.push((&column.label, reason));
                 let lines: Vec<&str> = reason.lines().take(REASON_LINES_MAX).collect();
                 let lines = lines.join("\n    ");
                 writeln!(text, "\n{} on {system}: {lines}", column.label)
@@ -218,8 +218,8 @@ Put off to a kworker by iomap_dio_bio_end_io: 6.1
 7.2, ext4 randwrite 4k d64: not-repeatable: IOPS of its boots: 1.0, 2.0; pin the emulator to one \
 processor and run again
 ";
-        let told = text(&bench());
-        assert_eq!(told, expected, "{told}");
+        let reported = text(&bench());
+        assert_eq!(reported, expected, "{reported}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub enum Progress {
 /// Hears of progress, and ends the work once its flag is up.
 #[derive(Clone)]
 pub struct Watch {
-    tell: Arc<dyn Fn(Progress) + Send + Sync>,
+    report: Arc<dyn Fn(Progress) + Send + Sync>,
     stop: Arc<AtomicBool>,
 }
 
@@ -43,9 +43,9 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// Reports to `tell`, until `stop` is true.
-    pub fn new(tell: impl Fn(Progress) + Send + Sync + 'static, stop: Arc<AtomicBool>) -> Watch {
-        Watch { tell: Arc::new(tell), stop }
+    /// Reports to `report`, until `stop` is true.
+    pub fn new(report: impl Fn(Progress) + Send + Sync + 'static, stop: Arc<AtomicBool>) -> Watch {
+        Watch { report: Arc::new(report), stop }
     }
 
     /// The flag that ends the work: for [`BootOptions::stop`](super::BootOptions).
@@ -55,8 +55,8 @@ impl Watch {
     }
 
     /// Reports the progress.
-    pub fn tell(&self, progress: Progress) {
-        (self.tell)(progress);
+    pub fn report(&self, progress: Progress) {
+        (self.report)(progress);
     }
 
     /// Returns an error if the caller asked to stop.

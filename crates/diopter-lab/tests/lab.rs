@@ -17,12 +17,12 @@ use diopter_testkit::env::{Capability, skip};
 const SERIES: &str = "6.1";
 
 fn packages() -> Result<(Kernel, Programs, Store), LabError> {
-    let tell = |progress| {
+    let report = |progress| {
         if let Progress::Note(_) | Progress::Unpacking(_) = progress {
             println!("{progress:?}");
         }
     };
-    let mut store = Store::open(StoreOptions::default(), Watch::new(tell, Arc::default()))?;
+    let mut store = Store::open(StoreOptions::default(), Watch::new(report, Arc::default()))?;
     Ok((store.kernel(SERIES)?, store.programs()?, store))
 }
 

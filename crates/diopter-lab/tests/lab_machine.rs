@@ -41,12 +41,13 @@ fn boot_at_once(body: &str) -> Result<Console, BootError> {
 
 #[test]
 fn a_guest_that_comes_to_its_end_gives_its_results_and_status() {
-    let told = boot_at_once("printf 'a\\r\\nb\\n' >$results; echo 'lab: end 3' >$console").unwrap();
-    assert_eq!((told.results.as_str(), told.status), ("a\nb\n", 3));
+    let reported =
+        boot_at_once("printf 'a\\r\\nb\\n' >$results; echo 'lab: end 3' >$console").unwrap();
+    assert_eq!((reported.results.as_str(), reported.status), ("a\nb\n", 3));
 }
 
 #[test]
-fn a_panic_is_told_with_the_last_lines() {
+fn a_panic_is_reported_with_the_last_lines() {
     let body = "echo first >$console; echo 'Kernel panic - not syncing: VFS' >>$console";
     match boot_at_once(body) {
         Err(BootError::Panic(lines)) => assert!(lines.ends_with("panic - not syncing: VFS")),
@@ -60,9 +61,9 @@ fn a_guest_that_says_nothing_of_its_end_gives_no_results() {
 }
 
 #[test]
-fn what_the_emulator_complains_of_is_told() {
-    let told = boot_at_once("echo 'no such machine' >&2; exit 1").unwrap_err().to_string();
-    assert!(told.starts_with("run ") && told.ends_with("no such machine"), "{told}");
+fn what_the_emulator_complains_of_is_reported() {
+    let reported = boot_at_once("echo 'no such machine' >&2; exit 1").unwrap_err().to_string();
+    assert!(reported.starts_with("run ") && reported.ends_with("no such machine"), "{reported}");
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn a_guest_that_prints_again_and_again_is_waited_for() {
 }
 
 #[test]
-fn a_guest_is_ended_when_somebody_asks_to_stop() {
+fn a_guest_is_ended_when_the_caller_asks_to_stop() {
     let dir = tempfile::tempdir().unwrap();
     let started = dir.path().join("started");
     rustix_fifo(&started);
@@ -136,11 +137,11 @@ fn rustix_fifo(path: &Path) {
 }
 
 #[test]
-fn an_emulator_that_is_not_there_is_told() {
-    let told = Machine::at(Path::new("/nonexistent/qemu")).unwrap_err().to_string();
-    assert!(told.starts_with("start /nonexistent/qemu: No such file"), "{told}");
-    let told = BootError::NoQemu.to_string();
-    assert!(told.contains("install it (Debian: qemu-system-x86"), "{told}");
+fn an_emulator_that_is_not_there_is_reported() {
+    let message = Machine::at(Path::new("/nonexistent/qemu")).unwrap_err().to_string();
+    assert!(message.starts_with("start /nonexistent/qemu: No such file"), "{message}");
+    let message = BootError::NoQemu.to_string();
+    assert!(message.contains("install it (Debian: qemu-system-x86"), "{message}");
 }
 
 #[test]
@@ -148,9 +149,9 @@ fn the_emulator_has_no_root_and_finds_kernel_and_initramfs_by_descriptor() {
     let body = "while [ \"$1\" ]; do [ $1 = -kernel ] && cat $2 >$results; shift; done\n\
         id -u >>$results; grep NoNewPrivs /proc/self/status >>$results\n\
         echo 'lab: end 0' >$console";
-    let told = boot_at_once(body).unwrap().results;
+    let reported = boot_at_once(body).unwrap().results;
     let user = rustix_user();
-    assert_eq!(told, format!("an image{user}\nNoNewPrivs:\t1\n"));
+    assert_eq!(reported, format!("an image{user}\nNoNewPrivs:\t1\n"));
 }
 
 fn rustix_user() -> String {
@@ -168,8 +169,8 @@ fn an_image_that_is_not_what_was_fetched_is_not_booted() {
     let kernel = Kernel { image, image_digest: digest, ..Kernel::default() };
     let machine = emulator(dir.path(), "echo 'lab: end 0' >$console");
     let booted = machine.boot(&kernel, &Initramfs::default(), "true", &BootOptions::default());
-    let told = booted.unwrap_err().to_string();
-    assert!(told.contains("not what was fetched"), "{told}");
+    let message = booted.unwrap_err().to_string();
+    assert!(message.contains("not what was fetched"), "{message}");
     fs::write(&kernel.image, b"an image").unwrap();
     machine.boot(&kernel, &Initramfs::default(), "true", &BootOptions::default()).unwrap();
 }

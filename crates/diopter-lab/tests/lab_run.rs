@@ -70,7 +70,7 @@ fn failure(bench: &Bench, column: usize) -> &str {
 }
 
 #[test]
-fn a_kernel_that_fails_is_told_with_its_reason_and_the_others_are_measured() {
+fn a_kernel_that_fails_is_reported_with_its_reason_and_the_others_are_measured() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let mut lacking = kernel(dir, "4.0");
@@ -89,8 +89,8 @@ fn a_kernel_that_fails_is_told_with_its_reason_and_the_others_are_measured() {
     assert!(failure(&bench, 1).ends_with("Kernel panic - not syncing: no root"));
     assert_eq!(failure(&bench, 2), "mount of ext4: no such device");
     assert_eq!(failure(&bench, 3), "no module null_blk in this kernel's packages");
-    let told = table::text(&bench);
-    assert!(told.contains("50000 K") && told.contains("failed"), "{told}");
+    let reported = table::text(&bench);
+    assert!(reported.contains("50000 K") && reported.contains("failed"), "{reported}");
 }
 
 #[test]

@@ -188,23 +188,23 @@ fn without_its_suites_the_cache_still_serves() {
 #[test]
 fn without_suites_and_cache_the_error_says_what_could_not_be_asked() {
     let Some(bench) = bench() else { return };
-    let told = bench.store().kernel("6.1").unwrap_err().to_string();
-    assert!(told.starts_with("no kernel 6.1 can be had ("), "{told}");
-    assert!(told.contains("repository") && told.contains("look at the network"), "{told}");
+    let message = bench.store().kernel("6.1").unwrap_err().to_string();
+    assert!(message.starts_with("no kernel 6.1 can be had ("), "{message}");
+    assert!(message.contains("repository") && message.contains("look at the network"), "{message}");
 }
 
 #[test]
-fn a_series_that_no_suite_has_is_told_with_the_nearest() {
+fn a_series_that_no_suite_has_is_reported_with_the_nearest() {
     let Some(bench) = bench() else { return };
     bench.kernel(RELEASE, "6.1.90-1");
     bench.kernel("6.12.5+deb13-cloud-amd64", "6.12.5-1");
     bench.index();
-    let told = bench.store().kernel("6.6").unwrap_err().to_string();
-    assert_eq!(told, "no kernel 6.6 can be had; there are 6.1, 6.12");
+    let message = bench.store().kernel("6.6").unwrap_err().to_string();
+    assert_eq!(message, "no kernel 6.6 can be had; there are 6.1, 6.12");
 }
 
 #[test]
-fn a_package_whose_layout_changed_is_told_and_leaves_nothing() {
+fn a_package_whose_layout_changed_is_reported_and_leaves_nothing() {
     let Some(bench) = bench() else { return };
     let image = format!("usr/lib/{RELEASE}/kernel.img");
     bench.package(&format!("linux-image-{RELEASE}"), "6.1.90-1", &[(&image, b"an image")]);
@@ -213,8 +213,8 @@ fn a_package_whose_layout_changed_is_told_and_leaves_nothing() {
     bench.package(name, "6.12.5-1", &[(image, b"an image")]);
     bench.index();
     for (series, lacks) in [("6.1", "has no vmlinuz"), ("6.12", "has no modules")] {
-        let told = bench.store().kernel(series).unwrap_err().to_string();
-        assert!(told.contains(lacks) && told.contains("IMAGE:MODULES"), "{told}");
+        let message = bench.store().kernel(series).unwrap_err().to_string();
+        assert!(message.contains(lacks) && message.contains("IMAGE:MODULES"), "{message}");
     }
     assert_eq!(bench.left_behind(), 0);
     assert!(bench.store().cached().unwrap().is_empty());
@@ -327,7 +327,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_told_with_what_to_do() {
+fn a_full_disk_is_reported_with_what_to_do() {
     let Some(bench) = bench() else { return };
     let image = format!("boot/vmlinuz-{RELEASE}");
     // Incompressible, so that neither the package nor the kernel fits.
@@ -340,8 +340,8 @@ fn a_full_disk_is_told_with_what_to_do() {
     };
     let options = StoreOptions { cache: Some(disk.0.clone()), ..bench.options() };
     let error = Store::open(options, Watch::default()).and_then(|mut store| store.kernel("6.1"));
-    let told = error.unwrap_err().to_string();
-    assert!(told.contains("--cache-limit"), "{told}");
+    let message = error.unwrap_err().to_string();
+    assert!(message.contains("--cache-limit"), "{message}");
     assert_eq!(fs::read_dir(disk.0.join("tmp")).unwrap().count(), 0);
 }
 
@@ -359,8 +359,8 @@ fn a_cache_that_others_may_write_or_own_is_refused() {
     };
     drop(bench.store());
     mode(&bench.cache().join("kernels"), 0o777);
-    let told = refusal(&bench);
-    assert!(told.contains("kernels") && told.contains("--cache"), "{told}");
+    let message = refusal(&bench);
+    assert!(message.contains("kernels") && message.contains("--cache"), "{message}");
     mode(&bench.cache().join("kernels"), 0o755);
     mode(&bench.cache(), 0o1777);
     assert!(refusal(&bench).contains("other users may write"), "{}", refusal(&bench));
@@ -412,6 +412,6 @@ fn a_cached_module_that_was_changed_is_not_used() {
     let mut initramfs = diopter_lab::Initramfs::default();
     initramfs.add_modules(&kernel, &["null_blk"]).unwrap();
     fs::write(&module.path, b"another module").unwrap();
-    let told = initramfs.add_modules(&kernel, &["null_blk"]).unwrap_err().to_string();
-    assert!(told.contains("not what was fetched"), "{told}");
+    let message = initramfs.add_modules(&kernel, &["null_blk"]).unwrap_err().to_string();
+    assert!(message.contains("not what was fetched"), "{message}");
 }

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_offset_and_object_are_answered() {
+    fn the_largest_offset_and_object_are_located() {
         let layout = layout(1, u64::from(u32::MAX), u64::from(u32::MAX));
         assert_eq!(layout.locate(u64::MAX).length, 1);
         assert_eq!(layout.file_offset(u64::MAX, 0), None);

@@ -27,7 +27,7 @@ pub fn of_descriptor(fd: BorrowedFd<'_>) -> Result<Option<ForeignLayout>, Foreig
     of_attributes(|name| match xattr::get(fd, name) {
         // The file system keeps no attributes of that kind.
         Err(Errno::EOPNOTSUPP) => Ok(None),
-        answer => answer,
+        other => other,
     })
 }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ceph_layout_tells_its_stripe_width() {
+    fn a_ceph_layout_reports_its_stripe_width() {
         let layout = of("ceph.file.layout", CEPH).unwrap().unwrap();
         assert_eq!((layout.name(), layout.stripe_count()), ("ceph", Some(3)));
         assert_eq!(layout.stripe_size_at(1 << 40), Some(65536));
@@ -141,12 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_told_with_the_attribute_the_place_and_a_remedy() {
+    fn what_is_not_understood_is_reported_with_the_attribute_the_place_and_a_remedy() {
         let error = of("lustre.lov", b"nonsense").unwrap_err();
         assert_eq!(error.kind, ForeignErrorKind::UnknownMagic);
-        let told = error.to_string();
-        assert!(told.contains("lustre.lov") && told.contains("byte 0"), "{told}");
-        assert!(told.contains("by hand"), "{told}");
+        let message = error.to_string();
+        assert!(message.contains("lustre.lov") && message.contains("byte 0"), "{message}");
+        assert!(message.contains("by hand"), "{message}");
     }
 
     #[test]

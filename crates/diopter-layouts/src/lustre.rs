@@ -243,7 +243,7 @@ impl Component {
             return Some("part of it is kept outside of Lustre");
         };
         let has = |bit: u32| stripes.pattern & bit != 0;
-        let told = [
+        let reported = [
             (has(pattern::METADATA), "part of it is on a metadata target"),
             (has(pattern::HOLE), "some of its objects are missing"),
             (
@@ -253,6 +253,6 @@ impl Component {
             (!self.is_instantiated(), "part of it has no objects yet"),
             (self.plain_stripes().is_none(), "its pattern is not known here"),
         ];
-        told.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why)
+        reported.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why)
     }
 }

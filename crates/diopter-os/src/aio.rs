@@ -274,7 +274,7 @@ impl AioContext {
         let timeout = if want == 0 { Some(Duration::ZERO) } else { timeout };
         let count = match io_getevents(self.context, want, &mut self.events, timeout) {
             Err(Errno::EINTR) => 0,
-            told => told?,
+            reported => reported?,
         };
         for index in 0..count {
             let event = self.events[index];

@@ -139,8 +139,8 @@ pub fn attach(program: &Program<'_>) -> Result<Attached, Refused> {
     };
     attributes.0[27] = program.target;
     let loaded = command(COMMAND_PROGRAM_LOAD, &mut attributes);
-    let told = |errno| Refused { errno, log: last_words(&log) };
-    let loaded = descriptor(loaded.map_err(told)?);
+    let failed = |errno| Refused { errno, log: last_words(&log) };
+    let loaded = descriptor(loaded.map_err(failed)?);
     let mut attributes = Attributes([0; 32]);
     attributes.0[2] = loaded.as_raw_fd().cast_unsigned();
     let link = descriptor(command(COMMAND_ATTACH, &mut attributes).map_err(refused)?);
@@ -312,15 +312,15 @@ fn command(command: u32, attributes: &mut Attributes) -> Result<c_long, Errno> {
     let size = size_of::<Attributes>();
     // SAFETY: the attributes live through the call, and every pointer in them points to memory of
     // the caller that lives as long and has the size given in the attribute behind it.
-    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size) };
-    if answer < 0 {
+    let returned = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size) };
+    if returned < 0 {
         return Err(Errno::last());
     }
-    Ok(answer)
+    Ok(returned)
 }
 
-fn descriptor(answer: c_long) -> OwnedFd {
-    let raw = RawFd::try_from(answer).expect("a descriptor");
+fn descriptor(returned: c_long) -> OwnedFd {
+    let raw = RawFd::try_from(returned).expect("a descriptor");
     // SAFETY: the kernel made this descriptor for this call, closed on exec, and it has no other
     // owner.
     unsafe { OwnedFd::from_raw_fd(raw) }

@@ -84,9 +84,9 @@ mod tests {
         let cpu = *allowed_cpus().unwrap().last().unwrap();
         let mut command = Command::new("grep");
         command.args(["Cpus_allowed_list", "/proc/self/status"]);
-        let told = bind_to_parent(&mut command, Some(cpu)).output().unwrap();
-        let told = String::from_utf8(told.stdout).unwrap();
-        assert_eq!(told.trim_end(), format!("Cpus_allowed_list:\t{cpu}"));
+        let reported = bind_to_parent(&mut command, Some(cpu)).output().unwrap();
+        let reported = String::from_utf8(reported.stdout).unwrap();
+        assert_eq!(reported.trim_end(), format!("Cpus_allowed_list:\t{cpu}"));
     }
 
     #[test]
@@ -103,10 +103,10 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", &script]);
         let output = confine(&mut command, None, vec![Arc::new(file.into())]).output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
         let user = rustix::process::geteuid();
         let user = if user.is_root() { UNPRIVILEGED } else { user.as_raw() };
-        assert_eq!(said, format!("content {user}\nNoNewPrivs:\t1\n"));
+        assert_eq!(text, format!("content {user}\nNoNewPrivs:\t1\n"));
     }
 
     #[test]

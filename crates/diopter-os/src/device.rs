@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_ids_are_told_too() {
+    fn the_other_ids_are_reported_too() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("wwid"), "eui.01\n").unwrap();
         fs::write(dir.path().join("serial"), "abc\n").unwrap();

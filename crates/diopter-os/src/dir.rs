@@ -240,7 +240,7 @@ impl Dir {
                 // A rename leaves exactly one of the names.
                 self.remove(from).inspect_err(|_| self.remove(to).unwrap_or(()))
             }
-            answer => Ok(answer?),
+            other => Ok(other?),
         }
     }
 

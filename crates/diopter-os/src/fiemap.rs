@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn only_extents_that_touch_the_range_are_told() {
+    fn only_extents_that_touch_the_range_are_reported() {
         let file = checkered(10);
         let found = fiemap(file.as_fd(), 4 * BLOCK + 1, 2 * BLOCK, true, 100).unwrap();
         let offsets: Vec<u64> = found.iter().map(|extent| extent.logical).collect();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_does_not_move_on_ends_the_loop() {
+    fn a_result_that_does_not_move_on_ends_the_loop() {
         for stuck in [extent(0, 0, 0), extent(0, 512, 0)] {
             let found = collect(512, 4096, 9, |_, _, _| Ok(vec![stuck])).unwrap();
             assert_eq!(found, []);
@@ -285,15 +285,15 @@ mod tests {
     #[test]
     fn every_helper_reads_its_own_bit() {
         let flags = |bits| {
-            let told = extent(0, 1, bits);
+            let reported = extent(0, 1, bits);
             [
-                told.is_last(),
-                told.is_unknown(),
-                told.is_delalloc(),
-                told.is_encoded(),
-                told.is_inline(),
-                told.is_unwritten(),
-                told.is_shared(),
+                reported.is_last(),
+                reported.is_unknown(),
+                reported.is_delalloc(),
+                reported.is_encoded(),
+                reported.is_inline(),
+                reported.is_unwritten(),
+                reported.is_shared(),
             ]
         };
         for (index, bit) in [0x1, 0x2, 0x4, 0x8, 0x200, 0x800, 0x2000].into_iter().enumerate() {

@@ -198,7 +198,7 @@ pub fn open_at(
     let opened = if options.create_new { call(flags) } else { call(flags | OFlags::DIRECT) };
     let fd = match opened {
         Err(rustix::io::Errno::INVAL) => call(flags),
-        answer => answer,
+        other => other,
     }
     .map_err(|errno| failure("open", errno))?;
     let kind = kind_of(&rustix::fs::fstat(&fd).map_err(|errno| failure("fstat", errno))?)?;
@@ -457,7 +457,7 @@ fn settle_flags(fd: &OwnedFd, ask_direct: bool) -> Result<(), rustix::io::Errno>
     if ask_direct {
         match rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT) {
             Err(rustix::io::Errno::INVAL) => {}
-            answer => return answer,
+            other => return other,
         }
     }
     rustix::fs::fcntl_setfl(fd, flags)

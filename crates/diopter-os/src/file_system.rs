@@ -32,7 +32,8 @@ pub fn ids_of(fd: BorrowedFd<'_>) -> Vec<String> {
     let uuid = uuid_of(fd).or_else(|| if is_xfs { xfs_uuid_of(fd) } else { None });
     let uuid = uuid.filter(|uuid| uuid.iter().any(|byte| *byte != 0));
     // The fsid of XFS is the number of its device, which changes.
-    let fsid = if is_xfs { None } else { rustix::fs::fstatvfs(fd).ok().map(|told| told.f_fsid) };
+    let fsid =
+        if is_xfs { None } else { rustix::fs::fstatvfs(fd).ok().map(|reported| reported.f_fsid) };
     let fsid = fsid.filter(|fsid| *fsid != 0).map(|fsid| format!("fsid:{fsid:x}"));
     let ids: Vec<String> = uuid.map(|uuid| text_of(&uuid)).into_iter().chain(fsid).collect();
     if ids.is_empty() { vec![NO_ID.to_owned()] } else { ids }
@@ -51,8 +52,8 @@ fn uuid_of(fd: BorrowedFd<'_>) -> Option<[u8; 16]> {
     // SAFETY: FS_IOC_GETFSUUID writes `struct fsuuid2`, a length and 16 bytes (linux/fs.h).
     let control = unsafe { rustix::ioctl::Getter::<FS_IOC_GETFSUUID, [u8; 17]>::new() };
     // SAFETY: the opcode and the type belong together (line above).
-    let told = unsafe { rustix::ioctl::ioctl(fd, control) }.ok()?;
-    (told[0] == 16).then(|| told[1..].try_into().expect("16 bytes"))
+    let returned = unsafe { rustix::ioctl::ioctl(fd, control) }.ok()?;
+    (returned[0] == 16).then(|| returned[1..].try_into().expect("16 bytes"))
 }
 
 fn xfs_uuid_of(fd: BorrowedFd<'_>) -> Option<[u8; 16]> {
@@ -60,8 +61,8 @@ fn xfs_uuid_of(fd: BorrowedFd<'_>) -> Option<[u8; 16]> {
     // caller has seen that the file is on XFS.
     let control = unsafe { rustix::ioctl::Getter::<XFS_IOC_FSGEOMETRY_V1, [u64; 14]>::new() };
     // SAFETY: the opcode and the type belong together (line above).
-    let told = unsafe { rustix::ioctl::ioctl(fd, control) }.ok()?;
-    let [high, low] = [told[XFS_UUID_WORD], told[XFS_UUID_WORD + 1]].map(u64::to_ne_bytes);
+    let returned = unsafe { rustix::ioctl::ioctl(fd, control) }.ok()?;
+    let [high, low] = [returned[XFS_UUID_WORD], returned[XFS_UUID_WORD + 1]].map(u64::to_ne_bytes);
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&high);
     uuid[8..].copy_from_slice(&low);

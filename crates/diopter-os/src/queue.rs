@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_answers_with_its_own_queue() {
+    fn a_disk_has_its_own_queue() {
         let root = disk_with_partition();
         let queue = BlockQueue::read_at(&root.path().join("sda")).unwrap();
         assert_eq!(queue.name, "sda");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_answers_with_the_queue_of_its_disk() {
+    fn a_partition_has_the_queue_of_its_disk() {
         let root = disk_with_partition();
         let queue = BlockQueue::read_at(&root.path().join("sda/sda1")).unwrap();
         assert_eq!(queue.name, "sda1");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raid_tells_its_chunk_and_its_full_stripe() {
+    fn a_raid_reports_its_chunk_and_its_full_stripe() {
         let root = tempfile::tempdir().unwrap();
         let queue = root.path().join("md0/queue");
         fs::create_dir_all(&queue).unwrap();

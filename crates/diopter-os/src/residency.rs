@@ -58,7 +58,7 @@ pub fn residency(
     match by_cachestat(fd, offset, length, file_size) {
         // hugetlbfs returns EOPNOTSUPP; its files can still be mapped.
         Err(Errno::ENOSYS | Errno::EOPNOTSUPP) => by_mincore(fd, offset, length, file_size),
-        answer => answer,
+        other => other,
     }
 }
 
@@ -93,10 +93,10 @@ pub(crate) fn by_cachestat(
         let flags: libc::c_uint = 0;
         // SAFETY: the kernel reads 16 bytes at `range` and writes 40 at `counts`; both have the
         // layout of linux/mman.h and live in this frame until the call has returned.
-        let answer = unsafe {
+        let returned = unsafe {
             libc::syscall(SYS_CACHESTAT, fd.as_raw_fd(), &raw const range, &raw mut counts, flags)
         };
-        if answer != 0 {
+        if returned != 0 {
             return Err(Errno::last());
         }
     }
@@ -166,9 +166,9 @@ impl Window {
         let mut present = vec![0u8; self.bytes.div_ceil(page)];
         // SAFETY: the range is this mapping, page-aligned, and the vector has a byte for each of
         // its pages, the last and partial one included.
-        let answer =
+        let returned =
             unsafe { libc::mincore(self.address.as_ptr(), self.bytes, present.as_mut_ptr()) };
-        if answer != 0 {
+        if returned != 0 {
             return Err(Errno::last());
         }
         let count = present.iter().filter(|byte| **byte & 1 != 0).count();
@@ -276,7 +276,9 @@ mod tests {
             // This kernel does not count dirty pages.
             return;
         }
-        let waiting = |told: &Residency| told.pages_dirty.unwrap() + told.pages_writeback.unwrap();
+        let waiting = |reported: &Residency| {
+            reported.pages_dirty.unwrap() + reported.pages_writeback.unwrap()
+        };
         // The flusher may take them between the write and the count, but hardly every time.
         let is_seen = (0..100).any(|_| {
             file.write_all_at(&[2], pages(3)).unwrap();

@@ -221,9 +221,9 @@ unsafe fn call(spec: &BioSpec, iovecs: *const libc::iovec, count: u32) -> BioRes
 }
 
 #[inline]
-fn moved_of(answer: isize) -> BioResult {
-    if answer < 0 {
+fn moved_of(returned: isize) -> BioResult {
+    if returned < 0 {
         return Err(Errno::last());
     }
-    u32::try_from(answer).map_err(|_| Errno::EOVERFLOW)
+    u32::try_from(returned).map_err(|_| Errno::EOVERFLOW)
 }

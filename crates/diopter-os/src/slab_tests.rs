@@ -192,7 +192,7 @@ fn a_held_bio_that_is_dropped_unrun_keeps_its_memory_for_ever() {
 }
 
 #[test]
-fn a_full_slab_answers_so_and_gives_the_buffer_back() {
+fn a_full_slab_refuses_and_gives_the_buffer_back() {
     let (slab, file) = (slab(1, 1, 1), file_of(b""));
     let memory = adopted(&slab, b"first");
     let refused = slab.adopt(buffer(b"second")).expect_err("every place is taken");

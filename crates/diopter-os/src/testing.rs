@@ -206,8 +206,8 @@ pub fn refuse_uring(errno: Errno) -> io::Result<()> {
         jump_if_equal(setup, 3, 0),
         jump_if_equal(enter, 2, 0),
         jump_if_equal(register, 1, 0),
-        answer(libc::SECCOMP_RET_ALLOW),
-        answer(refusal(errno)),
+        ret(libc::SECCOMP_RET_ALLOW),
+        ret(refusal(errno)),
     ])
 }
 
@@ -224,8 +224,8 @@ pub fn refuse_aio(errno: Errno) -> io::Result<()> {
         jump_if_equal(setup, 3, 0),
         jump_if_equal(submit, 2, 0),
         jump_if_equal(getevents, 1, 0),
-        answer(libc::SECCOMP_RET_ALLOW),
-        answer(refusal(errno)),
+        ret(libc::SECCOMP_RET_ALLOW),
+        ret(refusal(errno)),
     ])
 }
 
@@ -240,8 +240,8 @@ pub fn refuse_uring_registration(opcode: u32, errno: Errno) -> io::Result<()> {
         jump_if_equal(number(libc::SYS_io_uring_register), 0, 2),
         load(SECCOMP_SECOND_ARGUMENT),
         jump_if_equal(opcode, 1, 0),
-        answer(libc::SECCOMP_RET_ALLOW),
-        answer(refusal(errno)),
+        ret(libc::SECCOMP_RET_ALLOW),
+        ret(refusal(errno)),
     ])
 }
 
@@ -266,7 +266,7 @@ fn jump_if_equal(value: u32, equal: u8, other: u8) -> libc::sock_filter {
     filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, (equal, other))
 }
 
-fn answer(value: u32) -> libc::sock_filter {
+fn ret(value: u32) -> libc::sock_filter {
     filter(libc::BPF_RET | libc::BPF_K, value, (0, 0))
 }
 
@@ -293,8 +293,8 @@ fn install(program: &mut [libc::sock_filter]) -> io::Result<()> {
     if installed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn check(answer: i32) -> io::Result<()> {
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+fn check(returned: i32) -> io::Result<()> {
+    if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 static SIGNALS_SEEN: AtomicU64 = AtomicU64::new(0);

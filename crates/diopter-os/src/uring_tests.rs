@@ -334,7 +334,7 @@ fn a_buffer_registered_with_one_ring_is_plain_memory_to_another() {
 }
 
 #[test]
-fn a_full_submission_queue_answers_no_and_changes_nothing() {
+fn a_full_submission_queue_refuses_and_changes_nothing() {
     let slab = slab();
     let Some(mut ring) = ring_of(&slab, 4, RingWanted::ALL) else { return };
     let file = file_of(b"content");

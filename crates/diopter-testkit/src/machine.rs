@@ -38,13 +38,14 @@ pub fn alone() -> MutexGuard<'static, ()> {
 
 /// Runs a program to its end; its output, or everything there is to say of its failure.
 pub fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
-    let said = Command::new(program).args(arguments).output();
-    let said = said.map_err(|error| format!("{program}: {error}"))?;
-    if said.status.success() {
-        return Ok(String::from_utf8_lossy(&said.stdout).into_owned());
+    let reported = Command::new(program).args(arguments).output();
+    let reported = reported.map_err(|error| format!("{program}: {error}"))?;
+    if reported.status.success() {
+        return Ok(String::from_utf8_lossy(&reported.stdout).into_owned());
     }
-    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
-    Err(format!("{program} {}: {}\n{out}{err}", arguments.join(" "), said.status))
+    let (out, err) =
+        (String::from_utf8_lossy(&reported.stdout), String::from_utf8_lossy(&reported.stderr));
+    Err(format!("{program} {}: {}\n{out}{err}", arguments.join(" "), reported.status))
 }
 
 /// A directory in the temporary directory, removed with its owner.

@@ -76,7 +76,7 @@ impl SlowMount {
         let session = session.spawn().map_err(say("thread"))?;
         let timer = {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || answer_in_time(&receiver, &shared))
+            std::thread::spawn(move || respond_in_time(&receiver, &shared))
         };
         Ok(SlowMount { session: Some(session), timer: Some(timer), shared, at, _dir: dir })
     }
@@ -138,10 +138,10 @@ struct SlowFile {
 /// A reply that is sent later.
 struct Due {
     at: Instant,
-    answer: Answer,
+    response: Response,
 }
 
-enum Answer {
+enum Response {
     Read { reply: ReplyData, file: Arc<SlowFile>, offset: u64, size: u32 },
     Write { reply: ReplyWrite, size: u32 },
 }
@@ -167,14 +167,14 @@ impl Ord for Due {
 }
 
 /// Sends each reply at its time, until no request can follow.
-fn answer_in_time(receiver: &Receiver<Due>, shared: &Shared) {
+fn respond_in_time(receiver: &Receiver<Due>, shared: &Shared) {
     let mut waiting: BinaryHeap<Reverse<Due>> = BinaryHeap::new();
     loop {
         let gathered = shared.gathered.load(atomic::Ordering::SeqCst);
         let are_all_there = gathered > 0 && waiting.len() >= gathered;
         let now = Instant::now();
         while waiting.peek().is_some_and(|Reverse(due)| are_all_there || due.at <= now) {
-            waiting.pop().expect("it was there").0.answer.give(shared);
+            waiting.pop().expect("it was there").0.response.give(shared);
         }
         let wait = match waiting.peek() {
             Some(Reverse(due)) => due.at.saturating_duration_since(Instant::now()),
@@ -188,13 +188,13 @@ fn answer_in_time(receiver: &Receiver<Due>, shared: &Shared) {
     }
 }
 
-impl Answer {
+impl Response {
     fn give(self, shared: &Shared) {
         // First, because the next request may come before the reply's call returns.
         lock(&shared.record).at_once -= 1;
         match self {
-            Answer::Write { reply, size } => reply.written(size),
-            Answer::Read { reply, file, offset, size } => {
+            Response::Write { reply, size } => reply.written(size),
+            Response::Read { reply, file, offset, size } => {
                 let bytes = lock(&file.bytes);
                 let start = to_usize(offset).min(bytes.len());
                 let end = (start + to_usize(size.into())).min(bytes.len());
@@ -224,15 +224,15 @@ impl SlowFiles {
     }
 
     /// Replies after as long as `size` bytes take.
-    fn later(&self, size: u32, answer: Answer) {
+    fn later(&self, size: u32, response: Response) {
         {
             let mut record = lock(&self.shared.record);
             record.at_once += 1;
             let Record { seen, at_once } = &mut *record;
             seen.at_once_max = seen.at_once_max.max(*at_once);
-            let lengths = match answer {
-                Answer::Read { .. } => &mut seen.reads,
-                Answer::Write { .. } => &mut seen.writes,
+            let lengths = match response {
+                Response::Read { .. } => &mut seen.reads,
+                Response::Write { .. } => &mut seen.writes,
             };
             lengths.push(size);
         }
@@ -240,7 +240,7 @@ impl SlowFiles {
         let takes = self.mebibyte.mul_f64(f64::from(size) / f64::from(1 << 20));
         let at = Instant::now() + if is_gathering { GATHER_WAIT_MAX } else { takes };
         // When the timer is gone, dropping the reply fails the request.
-        lock(&self.timer).send(Due { at, answer }).unwrap_or(());
+        lock(&self.timer).send(Due { at, response }).unwrap_or(());
     }
 }
 
@@ -346,7 +346,7 @@ impl Filesystem for SlowFiles {
         reply: ReplyData,
     ) {
         let Some(file) = self.file(number) else { return reply.error(Errno::ENOENT) };
-        self.later(size, Answer::Read { reply, file, offset, size });
+        self.later(size, Response::Read { reply, file, offset, size });
     }
 
     fn write(
@@ -372,7 +372,7 @@ impl Filesystem for SlowFiles {
             }
             bytes[start..end].copy_from_slice(data);
         }
-        self.later(size, Answer::Write { reply, size });
+        self.later(size, Response::Write { reply, size });
     }
 
     fn setxattr(

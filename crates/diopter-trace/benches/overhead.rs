@@ -58,8 +58,8 @@ fn main() -> ExitCode {
 }
 
 fn run(dir: &Path, rounds: u32, is_smoke: bool) -> Result<bool, String> {
-    let told = |error: std::io::Error| format!("{}: {error}", dir.display());
-    let dir = tempfile::Builder::new().prefix("dio-overhead-").tempdir_in(dir).map_err(told)?;
+    let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
+    let dir = tempfile::Builder::new().prefix("dio-overhead-").tempdir_in(dir).map_err(failed)?;
     let job = |name: &str| {
         let file = dir.path().join("file");
         let mut words = vec!["fio".to_owned(), format!("--filename={}", file.display())];
@@ -111,8 +111,8 @@ fn untraced(words: &[String]) -> Result<(), String> {
     let mut command = Command::new(&words[0]);
     let output = command.args(&words[1..]).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("fio: {error}"))?;
-    let told = || format!("fio: {}", String::from_utf8_lossy(&output.stderr));
-    if output.status.success() { Ok(()) } else { Err(told()) }
+    let failed = || format!("fio: {}", String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { Ok(()) } else { Err(failed()) }
 }
 
 /// How many events were lost.
@@ -125,8 +125,8 @@ fn traced(words: &[String]) -> Result<u64, String> {
 fn iops(path: &Path) -> Result<f64, String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let start = text.find('{').ok_or("fio's output has no JSON")?;
-    let answer: Value = serde_json::from_str(&text[start..]).map_err(|error| error.to_string())?;
-    let flows = ["read", "write"].map(|flow| answer["jobs"][0][flow]["iops"].as_f64());
-    let told = || "fio's output has no iops".to_owned();
-    flows.into_iter().flatten().reduce(f64::max).ok_or_else(told)
+    let reply: Value = serde_json::from_str(&text[start..]).map_err(|error| error.to_string())?;
+    let flows = ["read", "write"].map(|flow| reply["jobs"][0][flow]["iops"].as_f64());
+    let failed = || "fio's output has no iops".to_owned();
+    flows.into_iter().flatten().reduce(f64::max).ok_or_else(failed)
 }

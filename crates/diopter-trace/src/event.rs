@@ -189,7 +189,7 @@ pub enum Need {
     /// Without it there is no trace.
     Must,
     /// Without it this cannot be known.
-    Tells(&'static str),
+    Shows(&'static str),
     /// Other events show the same.
     Helps,
 }
@@ -228,8 +228,8 @@ pub const WAKES: &[&str] = &[
 /// Events of work that are of use for two functions only.
 pub const WORK: &[&str] = &["workqueue/workqueue_queue_work", "workqueue/workqueue_execute_start"];
 
-const CONTEXT: Need = Need::Tells("when a worker took up a completion that was put off");
-const DEVICE: Need = Need::Tells("when devices were done");
+const CONTEXT: Need = Need::Shows("when a worker took up a completion that was put off");
+const DEVICE: Need = Need::Shows("when devices were done");
 const SECTORS: &[&str] = &["dev", "sector", "nr_sector", "rwbs", "error"];
 
 /// Every event that is listened to.

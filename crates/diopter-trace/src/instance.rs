@@ -104,14 +104,14 @@ impl Instance {
     /// [`TraceError::Tracefs`] when they cannot be listed.
     pub fn cpus(&self) -> Result<Vec<u32>, TraceError> {
         let path = self.dir.join("per_cpu");
-        let told = |source| TraceError::Tracefs {
+        let failed = |source| TraceError::Tracefs {
             what: "the CPUs of the trace instance cannot be listed",
             path: path.clone(),
             source,
         };
         let mut cpus = Vec::new();
-        for entry in fs::read_dir(&path).map_err(told)? {
-            let name = entry.map_err(told)?.file_name();
+        for entry in fs::read_dir(&path).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
             let number = name.to_str().and_then(|name| name.strip_prefix("cpu"));
             cpus.extend(number.and_then(|number| number.parse::<u32>().ok()));
         }
@@ -248,15 +248,18 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_the_events_or_without_tracefs_is_told_before_anything_is_made() {
+    fn a_kernel_without_the_events_or_without_tracefs_is_reported_before_anything_is_made() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(instances_of(dir.path()), Err(TraceError::NoTracefs)));
         fs::create_dir(dir.path().join("instances")).unwrap();
-        let told = instances_of(dir.path()).unwrap_err();
+        let message = instances_of(dir.path()).unwrap_err();
         let release = release();
-        assert!(told.to_string().starts_with(&format!("kernel {release} has no events")), "{told}");
-        assert!(told.to_string().contains("trace on a newer kernel"), "{told}");
-        assert_eq!(told.exit_status(), 125);
+        assert!(
+            message.to_string().starts_with(&format!("kernel {release} has no events")),
+            "{message}"
+        );
+        assert!(message.to_string().contains("trace on a newer kernel"), "{message}");
+        assert_eq!(message.exit_status(), 125);
         for source in event::SOURCES.iter().filter(|source| source.need == Need::Must) {
             fs::create_dir_all(dir.path().join("events").join(source.name)).unwrap();
         }

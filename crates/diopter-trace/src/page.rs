@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_past_the_page_is_told() {
+    fn a_record_past_the_page_is_reported() {
         let page = page(0, &[head(9, 0), 1]);
         let shape = PageShape::parse(HEADER).unwrap();
         assert!(shape.records(&page).unwrap().next_record().is_err());

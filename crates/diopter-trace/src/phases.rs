@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_nobody_saw_leaves_only_the_phases_beside_it_unknown() {
+    fn a_time_that_was_not_seen_leaves_only_the_phases_next_to_it_unknown() {
         let phases = phases_of(|times| times.completed = None);
         assert_eq!((phases.detour, phases.wake), (None, None));
         assert!(phases.device.is_some() && phases.total.is_some());

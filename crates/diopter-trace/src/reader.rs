@@ -246,8 +246,8 @@ impl Spool {
             return Ok(());
         }
         let what = "the trace cannot be written to its file in TMPDIR";
-        let told = |source| TraceError::Machine { what, source };
-        self.file.write_all_at(page, self.end).map_err(told)?;
+        let failed = |source| TraceError::Machine { what, source };
+        self.file.write_all_at(page, self.end).map_err(failed)?;
         self.pages[cpu].push(Place { start: self.end, length: page.len() });
         self.end += length;
         Ok(())
@@ -323,8 +323,8 @@ impl Events<'_> {
             let place = pages[lane.next_page];
             let mut page = vec![0; place.length];
             let what = "the trace cannot be read back";
-            let told = |source| TraceError::Machine { what, source };
-            self.spool.file.read_exact_at(&mut page, place.start).map_err(told)?;
+            let failed = |source| TraceError::Machine { what, source };
+            self.spool.file.read_exact_at(&mut page, place.start).map_err(failed)?;
             lane.next_page += 1;
             if cpu + 1 == self.spool.pages.len() {
                 lane.events.extend(page.chunks_exact(RECORD_BYTES).filter_map(programs::event));
@@ -347,8 +347,8 @@ fn page_size(instance: &Instance) -> Result<usize, TraceError> {
     match instance.get("buffer_subbuf_size_kb") {
         Ok(text) => {
             let kib = text.trim().parse::<usize>();
-            let told = |_| TraceError::Malformed(format!("a sub-buffer of {text} KiB"));
-            Ok(kib.map_err(told)? * 1024)
+            let failed = |_| TraceError::Malformed(format!("a sub-buffer of {text} KiB"));
+            Ok(kib.map_err(failed)? * 1024)
         }
         // Before 6.8 a sub-buffer is a page of memory.
         Err(_) => Ok(rustix::param::page_size()),

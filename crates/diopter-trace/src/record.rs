@@ -135,8 +135,8 @@ fn suitable_kib(cpus: usize) -> u64 {
 fn devices(paths: &[PathBuf]) -> Result<Vec<Device>, TraceError> {
     let mut devices = Vec::new();
     for path in paths {
-        let told = |source| TraceError::Path { path: path.clone(), source };
-        let device = super::command::device_of(path).map_err(told)?;
+        let failed = |source| TraceError::Path { path: path.clone(), source };
+        let device = super::command::device_of(path).map_err(failed)?;
         devices.extend([device, super::files::whole_disk(device)]);
     }
     devices.sort_unstable();
@@ -166,7 +166,7 @@ fn narrow(instance: &Instance, event: &str, devices: &[Device]) -> Result<(), Tr
 fn unknown(instance: &Instance, spool: &Spool) -> Vec<String> {
     let mut unknown = Vec::new();
     for source in event::SOURCES.iter().filter(|source| !instance.has_event(source.name)) {
-        if let Need::Tells(what) = source.need {
+        if let Need::Shows(what) = source.need {
             unknown.push(format!("{what}: this kernel has no event {}", source.name));
         }
     }

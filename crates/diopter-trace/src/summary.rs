@@ -44,7 +44,7 @@ pub fn summary(trace: &Trace) -> Summary {
         doors: doors(trace),
         in_flight_max: in_flight_max(trace.requests.iter()),
         by_file: by_file(trace),
-        latency_ns: latencies.told(),
+        latency_ns: latencies.latencies(),
         lost_events: trace.lost_events,
         unknown: trace.unknown.clone(),
         findings: findings::findings(trace),
@@ -124,7 +124,7 @@ fn by_file(trace: &Trace) -> Vec<FileSummary> {
         }
     }
     let files = trace.files.iter().zip(requests).filter(|(_, requests)| !requests.is_empty());
-    let mut told: Vec<FileSummary> = files
+    let mut reported: Vec<FileSummary> = files
         .map(|(file, requests)| {
             let mut total = Recorder::new();
             for request in &requests {
@@ -142,13 +142,13 @@ fn by_file(trace: &Trace) -> Vec<FileSummary> {
                 bios: requests.iter().map(|request| count(request.bios.len())).sum(),
                 completions: completions(requests.iter().copied()),
                 unfinished: count(requests.iter().filter(|one| is_unfinished(one)).count()),
-                total_ns: total.told(),
+                total_ns: total.latency(),
             }
         })
         .collect();
     // Stable: files with as many requests stay in the order in which they were touched.
-    told.sort_by_key(|file| std::cmp::Reverse(file.requests));
-    told
+    reported.sort_by_key(|file| std::cmp::Reverse(file.requests));
+    reported
 }
 
 /// The times of many requests in one phase.
@@ -170,7 +170,7 @@ impl Recorder {
         }
     }
 
-    fn told(&self) -> Option<PhaseLatency> {
+    fn latency(&self) -> Option<PhaseLatency> {
         let count = self.histogram.len();
         if count == 0 {
             return None;
@@ -204,8 +204,8 @@ impl Recorders {
         }
     }
 
-    fn told(&self) -> PhaseLatencies {
-        let [submit, queue, device, detour, wake, total] = self.0.each_ref().map(Recorder::told);
+    fn latencies(&self) -> PhaseLatencies {
+        let [submit, queue, device, detour, wake, total] = self.0.each_ref().map(Recorder::latency);
         PhaseLatencies { submit, queue, device, detour, wake, total }
     }
 }

@@ -230,7 +230,7 @@ fn the_commands_exit_status_is_passed_on() {
 }
 
 #[test]
-fn a_command_that_cannot_run_is_told_as_a_shell_would() {
+fn a_command_that_cannot_run_is_reported_as_a_shell_would() {
     let Some(_alone) = alone(&[]) else { return };
     let failed = |command: &[&str]| record(&options(command), &mut |_| ()).unwrap_err();
     let error = failed(&["/no/such/command"]);

@@ -252,7 +252,7 @@ fn compare(bench: &Bench, (name, ways): (&str, &[Way]), op: RequestOp, rounds: u
         let relative = medians[0] / median;
         println!(
             "  {:<50} {median:.3} s ({least:.3} to {most:.3}), {relative:.3} of the first's speed",
-            told(*way)
+            name_of(*way)
         );
     }
     let dd = ways.iter().zip(&medians).filter(|(way, _)| matches!(way, Way::Dd(_)));
@@ -262,7 +262,7 @@ fn compare(bench: &Bench, (name, ways): (&str, &[Way]), op: RequestOp, rounds: u
     println!("  against the best dd: {ratio:.3} of its speed, goal {GOAL}: {verdict}");
 }
 
-fn told(way: Way) -> String {
+fn name_of(way: Way) -> String {
     match way {
         Way::Dd(block) => format!("four dd, bs={block}"),
         Way::Ours { bytes, depth, pages, submit, merge } => {

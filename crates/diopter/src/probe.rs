@@ -268,8 +268,8 @@ fn remedy_of(errno: Errno) -> &'static str {
 
 /// The mount of an open descriptor comes from the kernel: paths can be mounted over.
 fn mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
-    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
-    told.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_told_with_its_mount_its_extents_and_its_cached_pages() {
+    fn a_file_is_reported_with_its_mount_its_extents_and_its_cached_pages() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().write_all_at(&[1; 100_000], 0).unwrap();
         file.as_file().sync_all().unwrap();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_told_by_its_file_system_alone() {
+    fn a_directory_is_reported_by_its_file_system_alone() {
         let directory = tempfile::tempdir().unwrap();
         let facts = probe_default(directory.path()).facts;
         assert_eq!((facts.kind, facts.size), (NameKind::Directory, None));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn every_backend_and_option_is_told_with_what_was_tried() {
+    fn every_backend_and_option_is_reported_with_what_was_tried() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let facts = probe_default(file.path()).facts;
         let names = |abilities: &[Ability]| -> Vec<&str> {
@@ -342,10 +342,10 @@ mod tests {
     }
 
     #[test]
-    fn the_backend_asked_for_is_the_one_that_is_told() {
+    fn the_backend_asked_for_is_the_one_that_is_reported() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let told = probe(file.path(), BackendKind::Threads).unwrap();
-        assert_eq!(told.facts.backend.name, "threads");
-        assert!(told.findings.iter().all(|finding| finding.id != "uring-unavailable"));
+        let reported = probe(file.path(), BackendKind::Threads).unwrap();
+        assert_eq!(reported.facts.backend.name, "threads");
+        assert!(reported.findings.iter().all(|finding| finding.id != "uring-unavailable"));
     }
 }

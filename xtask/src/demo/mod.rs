@@ -86,10 +86,10 @@ pub fn run_inner(arguments: &[String]) -> Outcome {
 
 fn check_room(scratch: &Path, size: u64) -> Result<(), String> {
     let mut df = Command::new("df");
-    let answer = repo::output_of(df.args(["--output=avail", "-B1"]).arg(scratch))?;
+    let reply = repo::output_of(df.args(["--output=avail", "-B1"]).arg(scratch))?;
     let available: u64 =
-        answer.lines().last().and_then(|line| line.trim().parse().ok()).ok_or_else(|| {
-            format!("df: `{answer}` is not a number of bytes; expected one from --output=avail")
+        reply.lines().last().and_then(|line| line.trim().parse().ok()).ok_or_else(|| {
+            format!("df: `{reply}` is not a number of bytes; expected one from --output=avail")
         })?;
     let wanted = size.saturating_mul(2).saturating_add(ROOM_LEFT_BYTES);
     if available >= wanted {

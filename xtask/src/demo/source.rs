@@ -11,17 +11,17 @@ const STATE: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Writes `size` bytes and makes them durable.
 pub fn write(path: &Path, size: u64) -> Result<(), String> {
-    let told = |error| format!("{}: {error}", path.display());
-    let mut file = File::create(path).map_err(told)?;
+    let failed = |error| format!("{}: {error}", path.display());
+    let mut file = File::create(path).map_err(failed)?;
     let mut block = vec![0; BLOCK_BYTES];
     let (mut state, mut left) = (STATE, size);
     while left > 0 {
         state = fill(&mut block, state);
         let length = usize::try_from(left).map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
-        file.write_all(&block[..length]).map_err(told)?;
+        file.write_all(&block[..length]).map_err(failed)?;
         left = left.saturating_sub(BLOCK_BYTES as u64);
     }
-    file.sync_all().map_err(told)
+    file.sync_all().map_err(failed)
 }
 
 /// Marsaglia's xorshift64 (Journal of Statistical Software, 2003, volume 8, issue 14).

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_told_in_bytes_and_as_a_part_of_both_files() {
+    fn the_cache_is_reported_in_bytes_and_as_a_part_of_both_files() {
         assert_eq!(cached(&[Some(0), Some(1 << 20)], 2 << 20), "1.0 MiB, 25.0 %");
         assert_eq!(cached(&[Some(0), None], 1), "n/a (fincore missing)");
     }

@@ -100,9 +100,9 @@ impl Files {
         let cached = |file: &Path| {
             let mut command = Command::new(&fincore);
             command.args(["--bytes", "--noheadings", "--output", "RES"]).arg(file);
-            let answer = repo::output_of(&mut command).ok()?;
+            let reply = repo::output_of(&mut command).ok()?;
             // Some versions print nothing for a file without a cached page.
-            if answer.is_empty() { Some(0) } else { answer.trim().parse::<u64>().ok() }
+            if reply.is_empty() { Some(0) } else { reply.trim().parse::<u64>().ok() }
         };
         Some(cached(&self.source)? + cached(&self.target)?)
     }

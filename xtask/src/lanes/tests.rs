@@ -66,8 +66,8 @@ fn quick_lanes_and_the_rest_are_all_lanes() {
 
 #[test]
 fn a_wrong_lane_is_an_error_that_names_the_lanes() {
-    let answer = chosen(&["kernal".to_owned()]).map(|_| ());
-    assert!(answer.is_err_and(|message| message.contains("kernel")));
+    let reply = chosen(&["kernal".to_owned()]).map(|_| ());
+    assert!(reply.is_err_and(|message| message.contains("kernel")));
 }
 
 #[test]

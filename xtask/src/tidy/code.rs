@@ -102,11 +102,11 @@ fn check_unsafe(source: &Source, findings: &mut Vec<Finding>) {
 
 fn check_doors(source: &Source, findings: &mut Vec<Finding>) {
     let Some(file) = ENGINE.iter().find_map(|dir| source.path.strip_prefix(dir)) else { return };
-    let mut tell = |at, what: &str| findings.push(source.finding_at(at, what.to_owned()));
+    let mut report = |at, what: &str| findings.push(source.finding_at(at, what.to_owned()));
     if file != "clock.rs" {
         for word in ["Instant::now", "SystemTime"] {
             for at in words(source.code(), word) {
-                tell(at, "the clock is read outside clock.rs; ask crate::clock");
+                report(at, "the clock is read outside clock.rs; ask crate::clock");
             }
         }
     }
@@ -115,16 +115,16 @@ fn check_doors(source: &Source, findings: &mut Vec<Finding>) {
         let inline = THREAD_PATHS
             .into_iter()
             .flat_map(|path| words(source.code(), path).map(move |at| (at, path)));
-        let mut lines_told = Vec::new();
+        let mut lines_reported = Vec::new();
         for (at, path) in uses.chain(inline) {
             let is_below = |door: &str| {
                 path.strip_prefix(door)
                     .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
             };
             let line = source.line_of(at);
-            if THREAD_PATHS.into_iter().any(is_below) && !lines_told.contains(&line) {
-                lines_told.push(line);
-                tell(at, "threads and locks outside sync.rs; import them from crate::sync");
+            if THREAD_PATHS.into_iter().any(is_below) && !lines_reported.contains(&line) {
+                lines_reported.push(line);
+                report(at, "threads and locks outside sync.rs; import them from crate::sync");
             }
         }
     }

@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn the_repository_keeps_its_own_rules() {
         let findings = findings().expect("git lists the files");
-        let told: Vec<String> = findings.iter().map(ToString::to_string).collect();
-        assert!(told.is_empty(), "{}", told.join("\n"));
+        let finding: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        assert!(finding.is_empty(), "{}", finding.join("\n"));
     }
 }

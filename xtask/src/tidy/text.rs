@@ -12,18 +12,18 @@ const HOMES: (&str, &str) = ("/ho", "me/");
 /// The rules of this file, over one file.
 pub fn check(source: &Source, findings: &mut Vec<Finding>) {
     for (index, line) in source.text.lines().enumerate() {
-        let mut tell = |what: String| findings.push(source.finding(index + 1, what));
+        let mut report = |what: String| findings.push(source.finding(index + 1, what));
         if source.has_code_form() && line.chars().count() > COLUMNS_MAX {
-            tell(format!("the line is longer than {COLUMNS_MAX} columns; break it"));
+            report(format!("the line is longer than {COLUMNS_MAX} columns; break it"));
         }
         if source.is_prose_or_code()
             && let Some(odd) = line.chars().find(|character| !character.is_ascii())
         {
             let code = u32::from(odd);
-            tell(format!("U+{code:04X} is not ASCII; write it with ASCII characters"));
+            report(format!("U+{code:04X} is not ASCII; write it with ASCII characters"));
         }
         if let Some(path) = machine_path(line) {
-            tell(format!("`{path}` is a path of one machine; write a path any reader has"));
+            report(format!("`{path}` is a path of one machine; write a path any reader has"));
         }
     }
     if source.is_rust() {

@@ -83,16 +83,16 @@ impl<'a> Campaign<'a> {
         Campaign { plan, runner, journal, reached }
     }
 
-    /// Runs what remains, and passes progress to `tell`.
+    /// Runs what remains, and passes progress to `report`.
     ///
     /// # Errors
     /// Returns what ended the run; all completed rounds are in the journal.
-    pub fn run(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<Ending, String> {
+    pub fn run(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<Ending, String> {
         for row in self.reached.rows..self.plan.jobs.len() {
             let reached = std::mem::take(&mut self.reached);
             let job = &self.plan.jobs[row];
-            tell(Event::Prepares { job, row });
-            let done = self.runner.begin(job).and_then(|()| self.row(row, reached, tell));
+            report(Event::Prepares { job, row });
+            let done = self.runner.begin(job).and_then(|()| self.row(row, reached, report));
             self.runner.end(job);
             let draft = match done {
                 Ok(draft) => draft,
@@ -101,7 +101,7 @@ impl<'a> Campaign<'a> {
             };
             self.journal.write(&Record::RowEnd { row })?;
             let result = draft.finish(self.plan, row, Some(&self.runner.environment()));
-            tell(Event::RowEnds { row, result: &result });
+            report(Event::RowEnds { row, result: &result });
         }
         Ok(Ending::Whole)
     }
@@ -110,7 +110,7 @@ impl<'a> Campaign<'a> {
         &mut self,
         row: usize,
         mut reached: Reached,
-        tell: &mut dyn FnMut(Event<'_>),
+        report: &mut dyn FnMut(Event<'_>),
     ) -> Result<Draft, Trouble> {
         let (job, columns) = (&self.plan.jobs[row], &self.plan.columns);
         let begun = Draft::begun(self.journal.path(), self.plan, (row, &reached));
@@ -122,7 +122,7 @@ impl<'a> Campaign<'a> {
                 continue;
             }
             let planned = &columns[column];
-            tell(Event::Turn { row, job, column: planned, round: turn.round });
+            report(Event::Turn { row, job, column: planned, round: turn.round });
             let record = match self.runner.round(job, planned, turn.round) {
                 Ok(mut result) => {
                     result.sample.round = turn.round;
@@ -131,7 +131,7 @@ impl<'a> Campaign<'a> {
                     Record::Round { row, column, result: Box::new(result) }
                 }
                 Err(Trouble::Cell(why)) => {
-                    tell(Event::Fails { job, column: planned, why: &why });
+                    report(Event::Fails { job, column: planned, why: &why });
                     reached.failed.insert(column);
                     Record::Failure { row, column, why }
                 }

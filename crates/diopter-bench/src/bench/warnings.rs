@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_beside_it_is_told() {
+    fn what_ran_beside_it_is_reported() {
         let seen = Seen { others_ns: 1_000_000_000, ..quiet() };
         let expected = "other programs had 25.0 % of the processors";
         check(&calm(), seen, &[(WarningKind::OtherLoad, expected)]);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_through_the_cache_and_a_depth_not_reached_are_told() {
+    fn bytes_through_the_cache_and_a_depth_not_reached_are_reported() {
         let route = RouteSample { direct: 3, bounced: 0, buffered: 1 };
         let samples = each(|sample| sample.route = Some(route));
         check(&samples, quiet(), &[(WarningKind::BufferedFallback, "25.0 % of the bytes")]);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_governor_that_is_free_is_told() {
+    fn a_governor_that_is_free_is_reported() {
         let cpu = Cpu { governor: "powersave".to_owned(), ..Cpu::default() };
         let environment = Environment { cpu, ..Environment::default() };
         let found = of(&job(), &calm(), &[], Some(&environment));

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_told_by_its_path() {
+    fn what_differs_is_reported_by_its_path() {
         let mut base = Environment { kernel_release: "5.4".to_owned(), ..Environment::default() };
         let mut new = Environment { kernel_release: "5.5".to_owned(), ..Environment::default() };
         for (environment, value) in [(&mut base, "none"), (&mut new, "mq-deadline")] {

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_stands_first_and_what_nobody_knows_is_left_out() {
+    fn what_differs_comes_first_and_what_is_unknown_is_left_out() {
         let mut one = Environment { host: "a".to_owned(), ..Environment::default() };
         one.kernel_release = "6.1".to_owned();
         one.device.queue.0.insert("scheduler".to_owned(), "none".to_owned());

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn bios_that_one_round_did_not_count_are_not_told() {
+    fn bios_that_one_round_did_not_count_are_not_reported() {
         let mut samples = vec![round(100, 1.0), round(100, 1.0)];
         samples[0].bios = Some(300);
         assert_eq!(

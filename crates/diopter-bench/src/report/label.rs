@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_names_what_tells_jobs_apart_and_no_more() {
+    fn a_label_names_what_distinguishes_jobs_and_no_more() {
         let rows = [job(ReadWrite::Read, "ext4", 64), job(ReadWrite::Write, "ext4", 64)];
         assert_eq!(Labels::of(&rows).full, ["read 4k", "write 4k"]);
         let rows = [job(ReadWrite::Read, "ext4", 1), job(ReadWrite::Read, "xfs", 64)];

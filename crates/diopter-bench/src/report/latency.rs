@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn without_histograms_the_rounds_own_percentiles_are_told() {
+    fn without_histograms_the_rounds_own_percentiles_are_reported() {
         let round = |ns| Latency {
             count: 1000,
             max_ns: ns * 3,

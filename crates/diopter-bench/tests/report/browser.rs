@@ -10,7 +10,7 @@ use diopter_testkit::env::{Capability, skip};
 use serde_json::{Value, json};
 
 /// Longer than any reply on a busy machine; a browser that hangs fails the test.
-const ANSWER_MAX: Duration = Duration::from_secs(90);
+const REPLY_MAX: Duration = Duration::from_secs(90);
 
 /// Redirections move the pipes to descriptors 3 and 4, where it expects commands.
 const START: &str = "exec chromium --headless --no-sandbox --disable-gpu --disable-quic \
@@ -92,7 +92,7 @@ impl Browser {
         bytes.push(0);
         self.commands.as_mut().unwrap().write_all(&bytes).unwrap();
         loop {
-            let message = self.replies.recv_timeout(ANSWER_MAX).expect("the browser replies");
+            let message = self.replies.recv_timeout(REPLY_MAX).expect("the browser replies");
             if message["id"] == json!(self.next) {
                 assert!(message.get("error").is_none(), "{method}: {message}");
                 return message["result"].clone();
@@ -112,7 +112,7 @@ impl Browser {
         let url = format!("file://{}", page.display());
         self.call("Page.navigate", json!({ "url": url }));
         while !self.events.iter().any(|event| event["method"] == "Page.loadEventFired") {
-            let event = self.replies.recv_timeout(ANSWER_MAX).expect("the page loads");
+            let event = self.replies.recv_timeout(REPLY_MAX).expect("the page loads");
             self.events.push(event);
         }
         self.settle();

@@ -83,8 +83,8 @@ mod tests {
         assert_eq!(floor("2%"), Ok(0.02));
         assert_eq!(floor("0.5 %"), Ok(0.005));
         assert_eq!(floor("0%"), Ok(0.0));
-        let told = floor("5").unwrap_err();
-        assert_eq!(told, "`5` could mean 5% or 500%; write the one with %");
+        let message = floor("5").unwrap_err();
+        assert_eq!(message, "`5` could mean 5% or 500%; write the one with %");
         for text in ["", "%", "a%", "-1%", "100%", "nan%", "much"] {
             assert!(floor(text).is_err(), "{text}");
         }

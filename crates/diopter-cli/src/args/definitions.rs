@@ -433,11 +433,14 @@ mod tests {
 
     #[test]
     fn an_unclear_size_is_refused_with_its_readings() {
-        let told = refusal("dio explain read f --offset 1mi --length 4k");
-        assert!(told.contains("`1mi` could mean 1 MiB (1048576 B) or 1 MB (1000000 B)"), "{told}");
-        let told = refusal("dio cp a b --bs 4x");
-        assert!(told.contains("`4x` could mean 4 B or 4 KiB (4096 B)"), "{told}");
-        let told = refusal("dio explain read f --offset -5 --length 4k");
-        assert!(told.contains("`-5` is negative"), "{told}");
+        let message = refusal("dio explain read f --offset 1mi --length 4k");
+        assert!(
+            message.contains("`1mi` could mean 1 MiB (1048576 B) or 1 MB (1000000 B)"),
+            "{message}"
+        );
+        let message = refusal("dio cp a b --bs 4x");
+        assert!(message.contains("`4x` could mean 4 B or 4 KiB (4096 B)"), "{message}");
+        let message = refusal("dio explain read f --offset -5 --length 4k");
+        assert!(message.contains("`-5` is negative"), "{message}");
     }
 }

@@ -172,8 +172,8 @@ mod tests {
     fn only_a_bench_takes_several_backends() {
         let settings = resolved("dio bench --backend uring,aio", &Environment::default()).unwrap();
         assert_eq!(settings.backends, [BackendKind::Uring, BackendKind::Aio]);
-        let told = backend("dio probe f --backend uring,aio", None).unwrap_err();
-        assert!(told.contains("name one"), "{told}");
+        let message = backend("dio probe f --backend uring,aio", None).unwrap_err();
+        assert!(message.contains("name one"), "{message}");
     }
 
     #[test]
@@ -206,10 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_filter_names_where_it_was_said() {
+    fn a_wrong_filter_names_where_it_was_given() {
         let environment = Environment { log: Some("loud".to_owned()), ..Environment::default() };
-        let told = resolved("dio probe f", &environment).err();
-        assert!(told.is_some_and(|told| told.starts_with("DIOPTER_LOG: invalid level `loud`")));
+        let message = resolved("dio probe f", &environment).err();
+        assert!(
+            message.is_some_and(|message| message.starts_with("DIOPTER_LOG: invalid level `loud`"))
+        );
         assert!(resolved("dio probe f --log debug", &environment).is_ok());
     }
 }

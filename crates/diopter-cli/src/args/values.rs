@@ -295,9 +295,9 @@ mod tests {
         assert_eq!(iodepth("auto"), Ok(IoDepth::Auto));
         assert_eq!(iodepth("64"), Ok(IoDepth::Fixed(64)));
         for text in ["0", "-1", "many", "", "4k"] {
-            let told = iodepth(text).unwrap_err();
+            let message = iodepth(text).unwrap_err();
             assert_eq!(
-                told,
+                message,
                 format!("invalid depth `{text}`; write auto, or a number of at least 1")
             );
         }
@@ -328,7 +328,7 @@ mod tests {
     fn a_limit_is_not_zero() {
         assert_eq!(positive_size("4k"), Ok(4096));
         assert!(positive_size("0").unwrap_err().starts_with("a limit of 0"));
-        let told = positive_size("1mi").unwrap_err();
-        assert!(told.starts_with("`1mi` could mean"), "{told}");
+        let message = positive_size("1mi").unwrap_err();
+        assert!(message.starts_with("`1mi` could mean"), "{message}");
     }
 }

@@ -112,21 +112,30 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_is_told_with_the_request_that_fits_it() {
+    fn a_layout_is_reported_with_the_request_that_fits_it() {
         let text = b"stripe_unit=1048576 stripe_count=8 object_size=4194304 pool=fast";
         let layout = layout("ceph.file.layout", text);
         assert_eq!((layout.kind, layout.stripe_count), (Some("ceph"), Some(8)));
         assert_eq!(layout.request_bytes, Some(8 << 20));
-        let told = layout.text(10, &LOOK);
-        assert!(told.starts_with("layout    ceph: stripes of 1 MiB (1048576 B) over 8"), "{told}");
-        assert!(told.ends_with("          best in requests of 8 MiB (8388608 B)\n"), "{told}");
+        let reported = layout.text(10, &LOOK);
+        assert!(
+            reported.starts_with("layout    ceph: stripes of 1 MiB (1048576 B) over 8"),
+            "{reported}"
+        );
+        assert!(
+            reported.ends_with("          best in requests of 8 MiB (8388608 B)\n"),
+            "{reported}"
+        );
     }
 
     #[test]
-    fn a_layout_that_is_not_understood_is_told_with_its_trouble() {
+    fn a_layout_that_is_not_understood_is_reported_with_its_trouble() {
         let layout = layout("lustre.lov", b"nonsense");
         assert_eq!((layout.kind, layout.request_bytes), (None, None));
-        let told = layout.text(10, &LOOK);
-        assert!(told.starts_with("layout    layout lustre.lov: its magic number"), "{told}");
+        let reported = layout.text(10, &LOOK);
+        assert!(
+            reported.starts_with("layout    layout lustre.lov: its magic number"),
+            "{reported}"
+        );
     }
 }

@@ -11,7 +11,7 @@ use diopter_copy::image_path;
 pub fn message_about(name: &Path, error: &Error) -> String {
     match image_path::split(name) {
         Some(name) if matches!(error, Error::Image(_) | Error::Setup(_)) => {
-            let (cause, remedy) = image_path::told(error);
+            let (cause, remedy) = image_path::cause_and_remedy(error);
             let shown = output::shown(&image_path::shown(&name.image, &name.path));
             format!("{shown}: {cause}; {remedy}")
         }

@@ -50,7 +50,7 @@ fn attack_striped(
     let before = std::cell::RefCell::new(ground.picture());
     let harm = || before.replace(ground.picture()) != ground.picture();
     let tally = attack(&mut command, swap, prepare, &harm);
-    tell(&format!("{what}: dio cp -a --striped {tally:?}"));
+    print_line(&format!("{what}: dio cp -a --striped {tally:?}"));
     assert_eq!(tally.lost, 0, "{what}");
 }
 

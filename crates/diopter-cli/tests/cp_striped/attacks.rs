@@ -116,9 +116,9 @@ fn a_file_with_the_content_of_a_manifest_is_refused_by_every_command_until_it_is
     // As the file that it is, and without a mark afterwards.
     well(0, here, "cp -r upload.bin plain");
     assert_eq!(fs::read(here.join("plain")).unwrap(), bytes);
-    let told = well(0, here, "stripe adopt upload.bin");
-    let told = String::from_utf8(told.stdout).unwrap();
-    assert!(told.contains("target.0") && told.contains("(file)"), "{told}");
+    let output = well(0, here, "stripe adopt upload.bin");
+    let output = String::from_utf8(output.stdout).unwrap();
+    assert!(output.contains("target.0") && output.contains("(file)"), "{output}");
     cp_well(&["--verify"], &source, &path);
     cp_well(&["-r"], &path, &here.join("plain"));
     refused(0, here, "stripe info plain", &["dio stripe adopt"]);
@@ -273,7 +273,9 @@ fn a_manifest_that_is_exchanged_during_the_copy_captures_nothing() {
         is_over.store(true, Ordering::Relaxed);
         attacker.join().unwrap()
     });
-    tell(&format!("{attempts} attempts, {written} written, {exchanges} exchanges, 0 captured"));
+    print_line(&format!(
+        "{attempts} attempts, {written} written, {exchanges} exchanges, 0 captured"
+    ));
     assert!(exchanges > 0);
     drop(dir);
 }

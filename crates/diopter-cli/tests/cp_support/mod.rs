@@ -54,12 +54,12 @@ impl Numbers {
 pub fn seed() -> u64 {
     let given = std::env::var("DIOPTER_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| u64::from(std::process::id()));
-    tell(&format!("DIOPTER_SEED={seed}"));
+    print_line(&format!("DIOPTER_SEED={seed}"));
     seed
 }
 
 /// Prints a line past the capture of the test harness, where xtask looks for it.
-pub fn tell(line: &str) {
+pub fn print_line(line: &str) {
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
@@ -169,7 +169,7 @@ pub fn cp_well(options: &[&str], source: &Path, target: &Path) -> Output {
 }
 
 /// Runs it with `--json`, wants success, and reads the document.
-pub fn cp_told(options: &[&str], source: &Path, target: &Path) -> serde_json::Value {
+pub fn cp_report(options: &[&str], source: &Path, target: &Path) -> serde_json::Value {
     let output = cp_well(&[options, &["--json"]].concat(), source, target);
     serde_json::from_slice(&output.stdout).unwrap()
 }

@@ -19,7 +19,7 @@ mod workload;
 
 use std::time::Duration;
 
-use cp_support::{Capability, dir, skip, tell};
+use cp_support::{Capability, dir, print_line, skip};
 use devices::Disks;
 use diopter_lab::BootOptions;
 use diopter_testkit::machine;
@@ -43,7 +43,7 @@ const NEEDED: [&str; 5] = ["virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", 
 #[test]
 fn dio_serves_the_devices_of_a_common_kernel() {
     if boot(Host::find(SERIES), "all", "") {
-        tell("TRIED guest: 1 kernels");
+        print_line("TRIED guest: 1 kernels");
     }
 }
 
@@ -58,7 +58,7 @@ fn dio_serves_the_devices_of_older_and_newer_kernels() {
     let mut failed = Vec::new();
     for (name, find) in kernels {
         match std::panic::catch_unwind(|| boot(find(name), "all", "")) {
-            Ok(true) => tell("TRIED guest: 1 kernels"),
+            Ok(true) => print_line("TRIED guest: 1 kernels"),
             Ok(false) => {}
             Err(_) => failed.push(name),
         }
@@ -110,9 +110,9 @@ fn boot(host: Result<Host, (Capability, String)>, part: &str, append: &str) -> b
         panic!("Linux {release}: {why}");
     });
     for line in ended.console.lines().filter_map(|line| line.split_once("guest: ")) {
-        tell(&format!("Linux {release}: {}", line.1));
+        print_line(&format!("Linux {release}: {}", line.1));
     }
     assert!(ended.console.contains(&format!("guest: {part} done")), "{}", ended.console);
-    tell(&format!("Linux {release}: booted and checked in {} s", ended.wall.as_secs()));
+    print_line(&format!("Linux {release}: booted and checked in {} s", ended.wall.as_secs()));
     true
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use diopter::engine::UringOptions;
 use diopter::{Engine, EngineOptions, File, IoBuf, Request};
 
-use crate::cp_support::tell;
+use crate::cp_support::print_line;
 use crate::devices::NVME;
 use crate::guest_support;
 use crate::workload::{Outcome, PATIENCE, VARIABLE, processes};
@@ -29,7 +29,7 @@ pub fn check() -> Outcome {
             break status;
         }
         if started.elapsed() > PATIENCE {
-            tell(&processes());
+            print_line(&processes());
             // It may hang in the kernel, so it is not waited for; the machine ends anyway.
             child.kill().unwrap();
             panic!("a polled request did not come back within {PATIENCE:?}");
@@ -66,7 +66,7 @@ pub fn poll() {
     }
     let count = interrupts() - before;
     let requests = REQUESTS_OF_A_LENGTH * u64::try_from(LENGTHS.len()).unwrap();
-    tell(&format!("guest: {count} interrupts of the disk for {requests} polled requests"));
+    print_line(&format!("guest: {count} interrupts of the disk for {requests} polled requests"));
     assert!(count < requests, "{count} interrupts for {requests} requests: nothing was polled");
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::cp_support::{content, tell};
+use crate::cp_support::{content, print_line};
 use crate::devices::{NVME, Scsi};
 use crate::guest_support::dio;
 use crate::workload::{MOUNT, Mounted, Outcome, exists, succeeds};
@@ -66,7 +66,7 @@ pub fn files() -> Outcome {
 pub fn locked_down() {
     let output = dio(&["trace", "--", "true"]).output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
-    tell(&format!("guest: {}", message.trim_end()));
+    print_line(&format!("guest: {}", message.trim_end()));
     assert_eq!(output.status.code(), Some(125), "{message}");
     assert!(message.contains("locked down"), "{message}");
     assert!(message.contains("lockdown=confidentiality"), "{message}");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use crate::cp_support::tell;
+use crate::cp_support::print_line;
 use crate::devices::{NVME, Scsi};
 use crate::guest_support::dio;
 use crate::machine::XFS_SMALL;
@@ -60,7 +60,7 @@ pub fn run(part: &str) {
         "locked-down" => trace::locked_down(),
         other => panic!("no part {other}"),
     }
-    tell(&format!("guest: {part} done"));
+    print_line(&format!("guest: {part} done"));
 }
 
 /// Every check on this kernel. One that fails does not keep the next from being made.
@@ -72,10 +72,10 @@ fn all() {
         let outcome = std::panic::catch_unwind(check);
         let took = started.elapsed().as_millis();
         match outcome {
-            Ok(Ok(())) => tell(&format!("guest: {name}: ok, {took} ms")),
-            Ok(Err(why)) => tell(&format!("guest: {name}: not possible here, {why}")),
+            Ok(Ok(())) => print_line(&format!("guest: {name}: ok, {took} ms")),
+            Ok(Err(why)) => print_line(&format!("guest: {name}: not possible here, {why}")),
             Err(_) => {
-                tell(&format!("guest: {name}: FAILED, {took} ms"));
+                print_line(&format!("guest: {name}: FAILED, {took} ms"));
                 failed.push(name);
             }
         }
@@ -165,7 +165,7 @@ pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
         if started.elapsed() > PATIENCE {
-            tell(&processes());
+            print_line(&processes());
             panic!("waited in vain for {what}");
         }
         std::thread::park_timeout(Duration::from_millis(1));

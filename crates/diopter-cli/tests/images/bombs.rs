@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::cp_support::{send, tell, wait_for};
+use crate::cp_support::{print_line, send, wait_for};
 use crate::{Capability, MIB, Place, skip};
 
 /// A refusal takes less of a CPU, in ticks of 10 ms: what else runs does not count.
@@ -143,7 +143,7 @@ impl Place {
         let ended = self.watch(line);
         let Ended { status, stderr, took, peak, user_ticks } = &ended;
         let shown = &line[..line.len().min(60)];
-        tell(&format!("{shown}: {took:?}, at most {} KiB resident", peak / 1024));
+        print_line(&format!("{shown}: {took:?}, at most {} KiB resident", peak / 1024));
         assert_eq!(*status, 2, "{line}: {stderr}");
         for word in words {
             assert!(stderr.contains(word), "{line}: {word:?} is not in {stderr}");
@@ -364,7 +364,7 @@ fn a_signal_ends_a_copy_out_of_a_damaged_tree_within_a_second() {
     // As on an idle machine: what else runs does not count.
     let took = sent.elapsed().saturating_sub(without_cpu(&child) - before);
     let status = child.wait().unwrap().code();
-    tell(&format!("ended {took:?} after the signal, of {:?}", sent.elapsed()));
+    print_line(&format!("ended {took:?} after the signal, of {:?}", sent.elapsed()));
     assert_eq!(status, Some(128 + 15), "it was at work, and not refused yet");
     assert!(took < Duration::from_secs(1), "{took:?}");
 }
@@ -397,7 +397,7 @@ fn of_names(directories: usize, links: usize) -> Option<Place> {
 fn a_hundred_thousand_names_are_copied_in_bounded_memory() {
     let Some(place) = of_names(100, 1000) else { return };
     let ended = place.watch("cp -r image::/ out");
-    tell(&format!("{:?}, at most {} KiB resident", ended.took, ended.peak / 1024));
+    print_line(&format!("{:?}, at most {} KiB resident", ended.took, ended.peak / 1024));
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));
     assert!(ended.peak < TREE_BYTES_MAX, "{} bytes", ended.peak);
     let copied = std::fs::read_dir(place.path("out/099")).unwrap().count();
@@ -426,7 +426,7 @@ fn the_time_for_the_files_of_a_directory_grows_with_their_number_only() {
     for attempt in 0..ATTEMPTS_MAX {
         least_small = least_small.min(user_time(&small, attempt));
         least_large = least_large.min(user_time(&large, attempt));
-        tell(&format!("2000 files: {least_small} ticks, 8000 files: {least_large} ticks"));
+        print_line(&format!("2000 files: {least_small} ticks, 8000 files: {least_large} ticks"));
         // One tick of 10 ms is what a measurement is off by.
         if 2 * least_large <= 9 * (least_small + 1) {
             return;

@@ -18,7 +18,7 @@ fn mounted(place: &Place, kind: FileSystem) -> Option<Mount> {
 }
 
 #[test]
-fn a_device_is_read_and_written_and_its_limits_are_told() {
+fn a_device_is_read_and_written_and_its_limits_are_reported() {
     let Some(place) = Place::ext3() else { return };
     let Some(looped) = attached(&place) else { return };
     let device = looped.device().to_str().unwrap();
@@ -32,12 +32,12 @@ fn a_device_is_read_and_written_and_its_limits_are_told() {
     looped.set_max_sectors(1280);
     let line = format!("explain write {device}::/big --offset 48k --length 4M");
     let document = place.json(&line);
-    let told = |name: &str| -> Vec<Value> {
+    let text_of = |name: &str| -> Vec<Value> {
         document["bios"].as_array().unwrap().iter().map(|bio| bio[name].clone()).collect()
     };
-    assert_eq!(told("length"), [1280 << 10, 1280 << 10, 1280 << 10, 256 << 10]);
-    assert_eq!(told("ended_by"), ["size-limit", "size-limit", "size-limit", "end-of-request"]);
-    assert_eq!(told("device_requests_max"), [3, 3, 3, 1]);
+    assert_eq!(text_of("length"), [1280 << 10, 1280 << 10, 1280 << 10, 256 << 10]);
+    assert_eq!(text_of("ended_by"), ["size-limit", "size-limit", "size-limit", "end-of-request"]);
+    assert_eq!(text_of("device_requests_max"), [3, 3, 3, 1]);
     let text = place.stdout(&line);
     assert!(text.contains("requests") && text.contains("1 to 3  direct"), "{text}");
     let line = format!("{line} --bio-bytes-max 1M");

@@ -26,7 +26,7 @@ fn bios(place: &Place, request: &str, policy: &str) -> Vec<u64> {
 }
 
 /// `10*4 8 4`: lengths in KiB.
-fn told(lengths: &[u64]) -> String {
+fn text_of(lengths: &[u64]) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for length in lengths {
         match runs.last_mut() {
@@ -47,7 +47,7 @@ fn check(place: &Place, (length, offset): (u64, u64), cap: &str, expected: [&str
     let by_pages = format!("{request} --bio-vecs-max {cap}");
     for (policy, expected) in POLICIES.into_iter().zip(expected) {
         let found = bios(place, &by_pages, policy);
-        assert_eq!(told(&found), expected, "{by_pages}, {policy}");
+        assert_eq!(text_of(&found), expected, "{by_pages}, {policy}");
         let Ok(pages) = cap.parse::<u64>() else { continue };
         let by_bytes = format!("{request} --bio-bytes-max {}k --bio-vecs-max none", 4 * pages);
         assert_eq!(bios(place, &by_bytes, policy), found, "{by_bytes}, {policy}");
@@ -138,7 +138,7 @@ fn a_boundary_between_blocks_that_lie_together_is_kept_as_each_kernel_had_it() {
     let of = |length: u64, offset: u64| {
         POLICIES.map(|policy| {
             let request = format!("--offset {offset}k --length {length}k --boundary {policy}");
-            told(&lengths(&place.json(&format!("explain read image::/file {request}"))))
+            text_of(&lengths(&place.json(&format!("explain read image::/file {request}"))))
         })
     };
     assert_eq!(of(52, 0), ["10*4 12", "40 12", "44 8", "48 4", "48 4"]);
@@ -181,7 +181,7 @@ fn an_older_policy_has_its_own_limit_and_todays_has_none() {
 }
 
 #[test]
-fn extents_and_bios_are_told_where_they_lie_in_the_image() {
+fn extents_and_bios_are_reported_where_they_lie_in_the_image() {
     let Some(place) = Place::ext3() else { return };
     let document = place.json("explain read image::/file --offset 0 --length 52k");
     let image = place.bytes("image");
@@ -198,18 +198,18 @@ fn extents_and_bios_are_told_where_they_lie_in_the_image() {
     assert_eq!(document["bios"][0]["ended_by"], "boundary");
     assert_eq!(document["bios"][1]["ended_by"], "end-of-request");
     assert_eq!(document["waits"], 1);
-    let told = &document["image"];
-    assert_eq!((&told["path"], &told["format"]), (&json!("image"), &json!("ext3")));
-    assert_eq!((&told["block_size"], &told["size"]), (&json!(4096), &json!(53248)));
-    assert_eq!((&told["is_inline"], &told["device"]), (&json!(false), &Value::Null));
+    let report = &document["image"];
+    assert_eq!((&report["path"], &report["format"]), (&json!("image"), &json!("ext3")));
+    assert_eq!((&report["block_size"], &report["size"]), (&json!(4096), &json!(53248)));
+    assert_eq!((&report["is_inline"], &report["device"]), (&json!(false), &Value::Null));
     assert_eq!(document["device_extents"], Value::Null);
     let historical =
         place.json("explain read image::/file --offset 0 --length 52k --preset linux-3.8");
-    assert_eq!(historical["image"], *told);
+    assert_eq!(historical["image"], *report);
 }
 
 #[test]
-fn a_hole_is_told_and_makes_no_bio() {
+fn a_hole_is_reported_and_makes_no_bio() {
     let Some(place) = Place::ext3() else { return };
     let document = place.json("explain read image::/sparse --offset 0 --length 1M");
     assert_eq!(lengths(&document), [8]);

@@ -7,16 +7,16 @@ use crate::{Capability, Place, skip};
 
 fn node(place: &Place, name: &str) -> (Value, Value) {
     let document = place.json(&format!("probe {name}"));
-    let told = document["names"][0].clone();
-    (told["image"]["node"].clone(), told)
+    let report = document["names"][0].clone();
+    (report["image"]["node"].clone(), report)
 }
 
 #[test]
-fn a_file_that_holds_a_file_system_tells_it_and_lists_its_root() {
+fn a_file_that_holds_a_file_system_reports_it_and_lists_its_root() {
     let Some(place) = Place::ext3() else { return };
-    let (root, told) = node(&place, "image");
-    assert_eq!((&told["kind"], &told["size"]), (&json!("file"), &json!(48 << 20)));
-    let image = &told["image"];
+    let (root, reported) = node(&place, "image");
+    assert_eq!((&reported["kind"], &reported["size"]), (&json!("file"), &json!(48 << 20)));
+    let image = &reported["image"];
     assert_eq!((&image["format"], &image["block_size"]), (&json!("ext3"), &json!(4096)));
     assert!(image["features"].as_array().unwrap().contains(&json!("has_journal")));
     assert_eq!(image["warnings"], json!([]));
@@ -29,8 +29,8 @@ fn a_file_that_holds_a_file_system_tells_it_and_lists_its_root() {
 #[test]
 fn a_directory_is_listed_with_kinds_sizes_and_where_links_lead() {
     let Some(place) = Place::ext3() else { return };
-    let (directory, told) = node(&place, "image::/dir");
-    assert_eq!(told["kind"], "directory-in-image");
+    let (directory, reported) = node(&place, "image::/dir");
+    assert_eq!(reported["kind"], "directory-in-image");
     let entries = &directory["listing"]["entries"];
     assert_eq!((&entries[0]["name"], &entries[0]["size"]), (&json!("hello"), &json!(6)));
     assert_eq!(
@@ -46,10 +46,10 @@ fn a_directory_is_listed_with_kinds_sizes_and_where_links_lead() {
 }
 
 #[test]
-fn a_file_tells_its_extents_and_what_may_be_done_with_it() {
+fn a_file_reports_its_extents_and_what_may_be_done_with_it() {
     let Some(place) = Place::ext3() else { return };
-    let (file, told) = node(&place, "image::/dir/link");
-    assert_eq!((&told["kind"], &told["size"]), (&json!("file-in-image"), &json!(53248)));
+    let (file, reported) = node(&place, "image::/dir/link");
+    assert_eq!((&reported["kind"], &reported["size"]), (&json!("file-in-image"), &json!(53248)));
     assert_eq!(file["read_refusal"], Value::Null);
     assert_eq!(file["overwrite_refusal"], Value::Null);
     assert_eq!(file["extents"]["bytes"], 53248);
@@ -61,7 +61,7 @@ fn a_file_tells_its_extents_and_what_may_be_done_with_it() {
 }
 
 #[test]
-fn bytes_in_an_inode_are_told_as_such() {
+fn bytes_in_an_inode_are_reported_as_such() {
     let Some(place) = Place::of("ext4", &["-O", "inline_data"]) else { return };
     let (file, _) = node(&place, "image::/dir/hello");
     assert_eq!((&file["is_inline"], &file["extents"]), (&json!(true), &Value::Null));
@@ -73,12 +73,12 @@ fn bytes_in_an_inode_are_told_as_such() {
 #[test]
 fn a_plain_file_is_no_image_and_an_unreadable_one_is_a_finding() {
     let Some(place) = Place::ext3() else { return };
-    let (_, told) = node(&place, "tree/file");
-    assert_eq!(told["image"], Value::Null);
+    let (_, reported) = node(&place, "tree/file");
+    assert_eq!(reported["image"], Value::Null);
     let image = std::fs::File::options().write(true).open(place.path("image")).unwrap();
     image.set_len(20 << 20).unwrap();
-    let (_, told) = node(&place, "image");
-    let findings = told["findings"].as_array().unwrap();
+    let (_, reported) = node(&place, "image");
+    let findings = reported["findings"].as_array().unwrap();
     assert!(findings.iter().any(|finding| finding["id"] == "image-unreadable"), "{findings:?}");
 }
 
@@ -125,11 +125,11 @@ fn an_image_that_can_not_be_written_says_so() {
 fn a_command_that_only_looks_is_confined_to_its_names() {
     let Some(place) = Place::ext3() else { return };
     for line in ["probe image::/file", "explain read tree/file --offset 0 --length 4k"] {
-        let told = place.run(&format!("--log info {line}"));
-        assert_eq!(told.status, 0, "{}", told.stderr);
-        if told.stderr.contains("has no Landlock") {
+        let output = place.run(&format!("--log info {line}"));
+        assert_eq!(output.status, 0, "{}", output.stderr);
+        if output.stderr.contains("has no Landlock") {
             return skip(Capability::Landlock, "this kernel has none");
         }
-        assert!(told.stderr.contains("confined by Landlock to 1 names"), "{}", told.stderr);
+        assert!(output.stderr.contains("confined by Landlock to 1 names"), "{}", output.stderr);
     }
 }

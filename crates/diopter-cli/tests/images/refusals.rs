@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use crate::{Capability, Place, skip};
 
 #[test]
-fn what_is_no_image_or_a_broken_one_is_told_with_what_to_do() {
+fn what_is_no_image_or_a_broken_one_is_reported_with_what_to_do() {
     let Some(place) = Place::of("ext4", &["-O", "metadata_csum"]) else { return };
     let all = |words: &[&str]| {
         place.refused("probe image::/", words);

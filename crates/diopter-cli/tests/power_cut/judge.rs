@@ -123,10 +123,10 @@ fn go_on(root: &Path, moment: &Moment<'_>) -> Result<(), String> {
         std::fs::write(&source, &bytes).map_err(|error| format!("source: {error}"))?;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_dio"));
-    let said = command.args(["cp", options]).args([&source, &target]).output();
-    let said = said.map_err(|error| error.to_string())?;
-    if !said.status.success() {
-        return Err(format!("cp {options}: {}", String::from_utf8_lossy(&said.stderr)));
+    let reported = command.args(["cp", options]).args([&source, &target]).output();
+    let reported = reported.map_err(|error| error.to_string())?;
+    if !reported.status.success() {
+        return Err(format!("cp {options}: {}", String::from_utf8_lossy(&reported.stderr)));
     }
     let found = match options {
         "--resume" => Some(std::fs::read(&target).map_err(|error| format!("target: {error}"))?),

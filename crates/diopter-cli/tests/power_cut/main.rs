@@ -21,7 +21,7 @@ mod write_log;
 use diopter_testkit::machine;
 
 use boot::{Format, record};
-use cp_support::{Capability, Numbers, dir, seed, skip, tell};
+use cp_support::{Capability, Numbers, dir, print_line, seed, skip};
 use guest_support::Host;
 use judge::{Moment, judge};
 use states::{CUTS, Disk};
@@ -48,7 +48,7 @@ fn a_power_cut_leaves_the_old_or_the_new_file_and_all_that_was_acknowledged() {
     let mut seeds = Numbers::new(seed());
     for format in [Format::Ext4, Format::Xfs] {
         campaign(&host, format, seeds.next() >> 1, states);
-        tell(&format!("TRIED power-cut: {states} states"));
+        print_line(&format!("TRIED power-cut: {states} states"));
     }
 }
 

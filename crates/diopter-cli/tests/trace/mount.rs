@@ -7,7 +7,7 @@ use std::process::Command;
 use diopter_testkit::files;
 use diopter_testkit::machine::{self, FileSystem, Loop};
 
-use super::cp_support::{skip, tell};
+use super::cp_support::{print_line, skip};
 
 /// Size of the file system: room for the jobs' files, made in a moment.
 const BYTES: u64 = 400 << 20;
@@ -43,7 +43,7 @@ impl Mount {
             device.set_max_sectors(512);
             machine::Mount::on(device, ext4, "defaults")
         });
-        made.map(Mount).map_err(|why| tell(&why)).ok()
+        made.map(Mount).map_err(|why| print_line(&why)).ok()
     }
 
     /// Where it is mounted.

@@ -119,6 +119,6 @@ impl Content for Input {
 
 /// Returns the failure of an operation on a name inside an image.
 pub fn cannot(what: &'static str, on: &Path, error: &Error) -> Failure {
-    let (cause, remedy) = image_path::told(error);
+    let (cause, remedy) = image_path::cause_and_remedy(error);
     Failure::of_rule(what, on, &cause, &remedy)
 }

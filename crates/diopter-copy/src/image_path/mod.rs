@@ -46,9 +46,9 @@ pub fn open_to_plan(name: &InsideName) -> diopter::Result<Inside> {
 }
 
 fn find(name: &InsideName, image: diopter::Result<Image>) -> diopter::Result<Inside> {
-    let told = |error| if_mounted(&name.image, with_remedy(error));
-    let image = image.map_err(told)?;
-    let node = image.find(&name.path).map_err(told)?;
+    let failed = |error| if_mounted(&name.image, with_remedy(error));
+    let image = image.map_err(failed)?;
+    let node = image.find(&name.path).map_err(failed)?;
     Ok(Inside { image, image_path: name.image.clone(), path: name.path.clone(), node })
 }
 
@@ -140,7 +140,7 @@ fn if_mounted(image: &Path, error: Error) -> Error {
         }
         _ => None,
     };
-    let points = facts.map(|told| told.facts.device_mounts).unwrap_or_default();
+    let points = facts.map(|reported| reported.facts.device_mounts).unwrap_or_default();
     let Some(point) = points.first() else { return error };
     let what = format!("the device is mounted at {}", point.display());
     let remedy = "use the files there, or unmount it first";
@@ -166,7 +166,7 @@ pub fn remedy_of(kind: ImageErrorKind) -> &'static str {
 }
 
 /// Returns why something inside an image can't be used: the cause, and the remedy.
-pub fn told(error: &Error) -> (String, String) {
+pub fn cause_and_remedy(error: &Error) -> (String, String) {
     let (cause, remedy) = match error {
         Error::Image(error) => {
             let bare = ImageError { remedy: "", ..error.clone() };

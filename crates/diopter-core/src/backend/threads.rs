@@ -106,7 +106,7 @@ impl Backend for Threads {
         match what {
             Register::Notify(event) => {
                 let event = EventFd::of(event)?;
-                let is_first = self.workers.tell(move || event.signal());
+                let is_first = self.workers.on_finished(move || event.signal());
                 if is_first { Ok(()) } else { Err(Errno::EBUSY) }
             }
             Register::File(_) | Register::Buffers(_) => Err(Errno::EOPNOTSUPP),

@@ -172,20 +172,20 @@ impl Flight {
         to_u32(to_u64(untried.len()))
     }
 
-    /// Hands built bios to the backend, oldest first, as many as depth and backend take; `told`
-    /// hears the place of each one's request, and whether it went.
+    /// Hands built bios to the backend, oldest first, as many as depth and backend take. Calls
+    /// `on_handed` with the place of each one's request, and true if the backend took it.
     pub fn hand_over(
         &mut self,
         backend: &mut dyn Backend,
         depth: DepthPolicy,
-        mut told: impl FnMut(usize, bool),
+        mut on_handed: impl FnMut(usize, bool),
     ) {
         let depth = match depth {
             DepthPolicy::Fixed(depth) => depth.max(1).min(backend.capabilities().depth_max),
             DepthPolicy::Auto => backend.capabilities().depth_max,
         };
         if self.bulk.is_waiting() {
-            return self.hand_over_in_part(backend, told);
+            return self.hand_over_in_part(backend, on_handed);
         }
         while !self.backlog.is_empty() {
             let room = depth.saturating_sub(backend.held()) as usize;
@@ -196,7 +196,7 @@ impl Flight {
                 return;
             }
             for id in &offered[..accepted] {
-                told(self.notes[id.index()].request, true);
+                on_handed(self.notes[id.index()].request, true);
             }
             self.backlog.drain(..accepted);
         }
@@ -207,7 +207,7 @@ impl Flight {
     pub fn hand_over_in_part(
         &mut self,
         backend: &mut dyn Backend,
-        mut told: impl FnMut(usize, bool),
+        mut on_handed: impl FnMut(usize, bool),
     ) {
         // What was kept back is older than all that is large in the backlog.
         for _ in 0..self.bulk.kept_back.len() {
@@ -217,21 +217,21 @@ impl Flight {
             }
             self.bulk.kept_back.pop_front();
             self.bulk.held += 1;
-            told(self.notes[id.index()].request, true);
+            on_handed(self.notes[id.index()].request, true);
         }
         for _ in 0..self.backlog.len() {
             let Some(id) = self.backlog.front().copied() else { break };
             let BioNote { request, is_bulk, .. } = self.notes[id.index()];
             if is_bulk && (self.bulk.has_kept_back() || !self.bulk.has_room()) {
                 self.bulk.kept_back.push_back(id);
-                told(request, false);
+                on_handed(request, false);
             } else if backend.queue(&[id]) == 0 {
                 break;
             } else {
                 if is_bulk {
                     self.bulk.held += 1;
                 }
-                told(request, true);
+                on_handed(request, true);
             }
             self.backlog.pop_front();
         }

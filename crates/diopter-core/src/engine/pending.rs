@@ -315,7 +315,7 @@ impl Pending {
 
     /// A single one whose bio did all, as any other request reports it.
     #[cold]
-    pub fn tell_single(&mut self) {
+    pub fn end_single(&mut self) {
         self.at = self.range.end();
         self.report.route = Route::all_direct(self.range.length());
         self.report.failure = None;

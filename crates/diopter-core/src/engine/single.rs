@@ -159,7 +159,7 @@ impl Core {
         }
         let pending = &mut self.table.entries[place];
         if pending.is_discarded() || self.completer.is_watching {
-            pending.tell_single();
+            pending.end_single();
             self.file_finished(place);
             return true;
         }

@@ -346,8 +346,8 @@ impl Target {
     pub fn has_cached_pages(&self, range: FileRange) -> Option<bool> {
         let each = self.pieces(range).map(|(object, ..)| self.backing(object).has_cached_pages());
         let mut has_some = false;
-        for answer in each {
-            has_some |= answer?;
+        for reply in each {
+            has_some |= reply?;
         }
         Some(has_some)
     }

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_targets_as_requests_are_told_apart_whatever_their_addresses() {
+    fn as_many_targets_as_requests_are_distinguished_whatever_their_addresses() {
         let (all, mut targets) = ([(); 64].map(|()| target()), Targets::new(64));
         for _ in 0..3 {
             let ids = all.each_ref().map(|target| targets.enter(target));

@@ -306,25 +306,25 @@ mod tests {
 
     #[test]
     fn each_refusal_has_words_of_its_own() {
-        let mut said: Vec<String> = Vec::new();
+        let mut reported: Vec<String> = Vec::new();
         let incompats = [0x1, 0x4, 0x8, 0x800];
         for incompat in incompats {
-            said.extend(Features { incompat, ..CLEAN }.check_readable().err().map(|e| e.what));
+            reported.extend(Features { incompat, ..CLEAN }.check_readable().err().map(|e| e.what));
         }
         for ro_compat in [0x80, 0x1000, 0x4000, 0x1_0000] {
-            said.extend(Features { ro_compat, ..CLEAN }.check_writable().err().map(|e| e.what));
+            reported.extend(Features { ro_compat, ..CLEAN }.check_writable().err().map(|e| e.what));
         }
         let flags = [flag::IMMUTABLE, flag::APPEND, flag::VERITY, flag::JOURNAL_DATA];
         for flags in flags.into_iter().chain([flag::INLINE_DATA]) {
-            said.extend(check_inode_writable(flags).err().map(|e| e.what));
+            reported.extend(check_inode_writable(flags).err().map(|e| e.what));
         }
         for flags in [flag::ENCRYPT, flag::EA_INODE] {
-            said.extend(check_inode_readable(flags).err().map(|e| e.what));
+            reported.extend(check_inode_readable(flags).err().map(|e| e.what));
         }
-        let count = said.len();
-        said.sort();
-        said.dedup();
-        assert_eq!((said.len(), count), (15, 15));
+        let count = reported.len();
+        reported.sort();
+        reported.dedup();
+        assert_eq!((reported.len(), count), (15, 15));
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Ext {
     fn parts_of(
         &self,
         together: u64,
-        mut tell: impl FnMut(u64, Part, Range<u64>) -> Result<(), ImageError>,
+        mut report: impl FnMut(u64, Part, Range<u64>) -> Result<(), ImageError>,
     ) -> Result<(), ImageError> {
         let superblock = &self.superblock;
         let log = superblock.together_log();
@@ -154,13 +154,13 @@ impl Ext {
         for group in together << log..((together + 1) << log).min(superblock.groups) {
             let head = superblock.head_of(group);
             if !head.is_empty() {
-                tell(group, Part::Superblock, head)?;
+                report(group, Part::Superblock, head)?;
             }
             let (raw, place) = self.descriptor(group)?;
             for (part, at, count) in parts {
                 let high = if is_wide { u32_at(&raw, place + at + 0x20) } else { 0 };
                 let start = joined(high, u32_at(&raw, place + at));
-                tell(group, part, start..start.saturating_add(count))?;
+                report(group, part, start..start.saturating_add(count))?;
             }
         }
         Ok(())

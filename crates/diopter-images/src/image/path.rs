@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_walked_is_told() {
+    fn what_can_not_be_walked_is_reported() {
         check("", Err(ImageErrorKind::NotFound));
         check("gone", Err(ImageErrorKind::NotFound));
         check("nothing", Err(ImageErrorKind::NotFound));

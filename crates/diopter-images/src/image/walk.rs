@@ -185,7 +185,7 @@ mod tests {
         for state in [ExtentState::Mapped, ExtentState::Unwritten, ExtentState::Shared] {
             let (found, failed) = walk(state, false, u64::MAX / 1024);
             assert_eq!(found, 100);
-            assert!(failed.is_some_and(|told| told.contains("102400 bytes of the volume")));
+            assert!(failed.is_some_and(|reported| reported.contains("102400 bytes of the volume")));
         }
     }
 
@@ -193,6 +193,6 @@ mod tests {
     fn holes_without_an_end_end_the_walk_as_well() {
         let (found, failed) = walk(ExtentState::Hole, false, u64::MAX / 1024);
         assert_eq!(found, 264);
-        assert!(failed.is_some_and(|told| told.contains("more than 264 extents")));
+        assert!(failed.is_some_and(|reported| reported.contains("more than 264 extents")));
     }
 }

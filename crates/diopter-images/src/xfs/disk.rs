@@ -71,7 +71,7 @@ impl Disk {
         let read = || {
             let mut bytes = vec![0; buf.len()];
             let filled = self.source.read_exact_at(&mut bytes, offset);
-            filled.map(|()| bytes).map_err(|errno| place.tell(unreadable(errno)))
+            filled.map(|()| bytes).map_err(|errno| place.located(unreadable(errno)))
         };
         buf.copy_from_slice(&self.cache.get((offset, buf.len()), read)?);
         Ok(())
@@ -130,10 +130,10 @@ impl Place {
 
     /// Returns the error for invalid metadata in this place.
     pub fn corrupt(self, what: impl Into<String>) -> ImageError {
-        self.tell(corrupt(what))
+        self.located(corrupt(what))
     }
 
-    fn tell(self, error: ImageError) -> ImageError {
+    fn located(self, error: ImageError) -> ImageError {
         match self.owner {
             Owner::Inode(inode) => error.on_inode(inode).on_block(self.block),
             Owner::Group(_) => error.on_block(self.block),

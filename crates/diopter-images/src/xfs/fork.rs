@@ -59,7 +59,7 @@ pub enum Found {
 
 /// A result, and the start of the next leaf of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Lookup {
     pub found: Found,
     /// The first block of the next leaf, if this leaf has no further record.
     pub next_leaf: Option<u64>,
@@ -88,7 +88,7 @@ impl Record {
 ///
 /// # Errors
 /// Fails with `Corrupt` or `Io`.
-pub fn find(disk: &Disk, inode: &Inode, at: u64) -> Result<Answer, ImageError> {
+pub fn find(disk: &Disk, inode: &Inode, at: u64) -> Result<Lookup, ImageError> {
     match inode.format {
         Format::Extents => {
             let length = usize::try_from(inode.records).ok().and_then(|n| n.checked_mul(RECORD));
@@ -101,12 +101,12 @@ pub fn find(disk: &Disk, inode: &Inode, at: u64) -> Result<Answer, ImageError> {
         }
         Format::Tree => find_in_tree(disk, inode, at),
         Format::Device | Format::Local => {
-            Ok(Answer { found: Found::Hole(BLOCK_END), next_leaf: None })
+            Ok(Lookup { found: Found::Hole(BLOCK_END), next_leaf: None })
         }
     }
 }
 
-fn find_in_tree(disk: &Disk, inode: &Inode, at: u64) -> Result<Answer, ImageError> {
+fn find_in_tree(disk: &Disk, inode: &Inode, at: u64) -> Result<Lookup, ImageError> {
     let fork = &inode.fork;
     if fork.len() < ROOT_HEADER {
         return Err(inode.corrupt("an inode without room for its tree"));
@@ -122,11 +122,11 @@ fn find_in_tree(disk: &Disk, inode: &Inode, at: u64) -> Result<Answer, ImageErro
     let leaf = Walk { disk, shape: &TREE, owner, key: at }.below_branch(&root, inode.place())?;
     let Leaf { place, keys, .. } = &leaf;
     let within = keys.start.min(BLOCK_END)..keys.end.min(BLOCK_END);
-    let mut answer = Search { disk, place: *place, within, at }.run(leaf.records())?;
+    let mut lookup = Search { disk, place: *place, within, at }.run(leaf.records())?;
     if keys.end >= BLOCK_END {
-        answer.next_leaf = None;
+        lookup.next_leaf = None;
     }
-    Ok(answer)
+    Ok(lookup)
 }
 
 /// A search for one block in records that must be in order.
@@ -140,7 +140,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Checks all records, so that the result does not depend on the block that is searched.
-    fn run<'a>(self, records: impl Iterator<Item = &'a [u8]>) -> Result<Answer, ImageError> {
+    fn run<'a>(self, records: impl Iterator<Item = &'a [u8]>) -> Result<Lookup, ImageError> {
         let mut end = self.within.start;
         let mut found = None;
         let mut is_last = true;
@@ -159,7 +159,7 @@ impl Search<'_> {
             }
         }
         let found = found.unwrap_or(Found::Hole(self.within.end));
-        Ok(Answer { found, next_leaf: is_last.then_some(self.within.end) })
+        Ok(Lookup { found, next_leaf: is_last.then_some(self.within.end) })
     }
 
     fn check(&self, record: &Record, from: u64) -> Result<(), ImageError> {

@@ -84,8 +84,8 @@ impl Xfs {
             return Ok(extent);
         }
         let (at, in_block) = (range.start() / block_size, range.start() % block_size);
-        let answer = fork::find(&self.disk, inode, at)?;
-        let (end, is_whole) = match answer.found {
+        let reply = fork::find(&self.disk, inode, at)?;
+        let (end, is_whole) = match reply.found {
             Found::Hole(end) => (end, true),
             Found::Mapped(record) => {
                 let is_free = reserved::check_roots(&self.disk, record.block, record.count);
@@ -100,8 +100,7 @@ impl Xfs {
         };
         let end = end.saturating_mul(block_size);
         let is_in_file = |next: u64| next.saturating_mul(block_size) < file_end;
-        extent.boundary =
-            is_whole && end <= range.end() && answer.next_leaf.is_some_and(is_in_file);
+        extent.boundary = is_whole && end <= range.end() && reply.next_leaf.is_some_and(is_in_file);
         // Space that was reserved past the end of the file is a hole, like unallocated space.
         let end = match extent.state {
             ExtentState::Hole if end >= file_end => range.end(),

@@ -39,7 +39,7 @@ pub fn run(disk: &Disk, block: u64, count: u64) -> Result<(bool, u64), ImageErro
     let walk = Walk { disk, shape: &TREE, owner: group::owner(group), key: start };
     let leaf = walk.below_block(root, level)?;
     let mut end_before = leaf.keys.start;
-    let mut answer = None;
+    let mut reply = None;
     for record in leaf.records() {
         let (first, length, uses) = (be32(record, 0), be32(record, 4), be32(record, 8));
         let is_reserved = first & RESERVED != 0;
@@ -55,12 +55,12 @@ pub fn run(disk: &Disk, block: u64, count: u64) -> Result<(bool, u64), ImageErro
             return Err(leaf.place.corrupt(what));
         }
         end_before = end;
-        if answer.is_none() && start < end {
-            answer = Some(if start < from { (false, from - start) } else { (true, end - start) });
+        if reply.is_none() && start < end {
+            reply = Some(if start < from { (false, from - start) } else { (true, end - start) });
         }
     }
     let rest = leaf.keys.end.saturating_sub(start);
-    let (is_shared, length) = answer.unwrap_or((false, rest));
+    let (is_shared, length) = reply.unwrap_or((false, rest));
     if length == 0 {
         return Err(leaf.place.corrupt("a tree of shared blocks out of order"));
     }

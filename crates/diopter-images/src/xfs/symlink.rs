@@ -71,8 +71,8 @@ fn remote(disk: &Disk, inode: &Inode) -> Result<Vec<u8>, ImageError> {
         };
         let length = left.min(bytes.len() - header);
         let says = |at: usize| usize::try_from(be32(&bytes, at)).ok();
-        let is_told = says(4) == Some(target.len()) && says(8) == Some(length);
-        if header != 0 && !is_told {
+        let is_reported = says(4) == Some(target.len()) && says(8) == Some(length);
+        if header != 0 && !is_reported {
             return Err(
                 place.corrupt("a symbolic link block whose header has the wrong offset or length")
             );

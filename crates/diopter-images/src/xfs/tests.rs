@@ -7,7 +7,7 @@ use diopter_os::Errno;
 
 use super::Xfs;
 use super::disk::Disk;
-use super::fork::{self, Answer, Found, Record};
+use super::fork::{self, Found, Lookup, Record};
 use super::inode::{Format, Inode};
 use diopter_core::extent::ExtentState;
 use diopter_core::extent::ExtentState::{Hole, Mapped, Shared};
@@ -133,7 +133,7 @@ fn tree_blocks() -> Vec<(usize, Vec<u8>)> {
 }
 
 #[test]
-fn a_tree_of_two_levels_answers_from_one_leaf_and_says_where_the_next_begins() {
+fn a_tree_of_two_levels_reads_one_leaf_and_returns_where_the_next_begins() {
     let (disk, inode) = tree();
     let hole = Found::Hole;
     let cases = [
@@ -147,7 +147,7 @@ fn a_tree_of_two_levels_answers_from_one_leaf_and_says_where_the_next_begins() {
         (301, hole(1 << 54), None),
     ];
     for (at, found, next_leaf) in cases {
-        assert_eq!(fork::find(&disk, &inode, at), Ok(Answer { found, next_leaf }), "block {at}");
+        assert_eq!(fork::find(&disk, &inode, at), Ok(Lookup { found, next_leaf }), "block {at}");
     }
 }
 
@@ -156,12 +156,12 @@ fn a_list_has_no_other_leaf() {
     let fork = [record((0, 3, 2)), record((2, 9, 1))].concat();
     let (disk, inode) = (disk(&[]), inode(Format::Extents, 2, fork));
     let found = mapped((2, 9, 1));
-    assert_eq!(fork::find(&disk, &inode, 2).map(|answer| answer.found), Ok(found));
+    assert_eq!(fork::find(&disk, &inode, 2).map(|reply| reply.found), Ok(found));
     let beyond = fork::find(&disk, &inode, 3).unwrap();
     assert_eq!(beyond.found, Found::Hole(1 << 54));
 }
 
-fn corrupt(result: Result<Answer, ImageError>, block: u64, words: &str) {
+fn corrupt(result: Result<Lookup, ImageError>, block: u64, words: &str) {
     let error = result.expect_err(words);
     assert_eq!(error.kind, ImageErrorKind::Corrupt);
     assert_eq!((error.inode, error.block), (Some(INODE), Some(block)), "{error}");
@@ -259,7 +259,7 @@ fn shared_blocks(records: &[[u32; 3]]) -> Vec<(usize, Vec<u8>)> {
 }
 
 #[test]
-fn shared_blocks_are_told_run_by_run() {
+fn shared_blocks_are_reported_run_by_run() {
     let disk = with_shared(&[[10, 5, 2], [15, 1, 3], [40, 10, 2], [(1 << 31) + 60, 2, 1]]);
     let cases = [
         ((0, 100), (false, 10)),
@@ -271,8 +271,8 @@ fn shared_blocks_are_told_run_by_run() {
         ((49, 1), (true, 1)),
         ((50, 50), (false, 50)),
     ];
-    for ((block, count), answer) in cases {
-        assert_eq!(shared::run(&disk, SECOND + block, count), Ok(answer), "block {block}");
+    for ((block, count), reply) in cases {
+        assert_eq!(shared::run(&disk, SECOND + block, count), Ok(reply), "block {block}");
     }
     assert_eq!(shared::run(&with_shared(&[]), SECOND, 7), Ok((false, 7)));
 }
@@ -312,7 +312,7 @@ fn the_root_of_a_tree_of_a_group_is_no_files() {
 }
 
 /// Returns the state, the end in blocks and the boundary of the extent at a block.
-fn said(xfs: &Xfs, inode: &Inode, range: (u64, u64)) -> (ExtentState, u64, bool) {
+fn extent_at(xfs: &Xfs, inode: &Inode, range: (u64, u64)) -> (ExtentState, u64, bool) {
     let range = FileRange::new(range.0 * 1024, range.1 * 1024);
     let extent = xfs.extent_of(inode, range).unwrap();
     assert_eq!(extent.range.start(), range.start());
@@ -333,15 +333,15 @@ fn an_extent_has_its_leafs_boundary_only_at_its_own_end() {
         ((15, 99), (Hole, 99, false)),
     ];
     for (range, expected) in cases {
-        assert_eq!(said(&xfs, &tree, range), expected, "{range:?}");
+        assert_eq!(extent_at(&xfs, &tree, range), expected, "{range:?}");
     }
     // The file ends within its 15th block: that one is whole, and nothing follows it.
     let short = Inode { size: 14 * 1024 + 1, ..tree };
-    assert_eq!(said(&xfs, &short, (10, 99)), (Mapped, 15, false));
-    assert_eq!(said(&xfs, &short, (15, 99)), (Hole, 99, false));
+    assert_eq!(extent_at(&xfs, &short, (10, 99)), (Mapped, 15, false));
+    assert_eq!(extent_at(&xfs, &short, (15, 99)), (Hole, 99, false));
     let shorter = Inode { size: 12 * 1024, ..short };
-    assert_eq!(said(&xfs, &shorter, (10, 99)), (Mapped, 12, false));
-    assert_eq!(said(&xfs, &shorter, (12, 99)), (Hole, 99, false));
+    assert_eq!(extent_at(&xfs, &shorter, (10, 99)), (Mapped, 12, false));
+    assert_eq!(extent_at(&xfs, &shorter, (12, 99)), (Hole, 99, false));
 }
 
 #[test]
@@ -349,21 +349,21 @@ fn a_part_of_a_record_has_no_boundary_but_the_last() {
     let blocks = [tree_blocks(), shared_blocks(&[[0, 40, 2]])].concat();
     let file = Inode { is_reflink: true, ..root(2, &[(5, 10), (200, 11)]) };
     let xfs = Xfs { disk: disk(&blocks) };
-    assert_eq!(said(&xfs, &file, (100, 999)), (Shared, 134, false));
-    assert_eq!(said(&xfs, &file, (134, 999)), (Mapped, 190, true));
+    assert_eq!(extent_at(&xfs, &file, (100, 999)), (Shared, 134, false));
+    assert_eq!(extent_at(&xfs, &file, (134, 999)), (Mapped, 190, true));
 }
 
 #[test]
-fn a_record_that_is_shared_in_part_is_told_in_parts() {
+fn a_record_that_is_shared_in_part_is_reported_in_parts() {
     let xfs = Xfs { disk: with_shared(&[[10, 5, 2], [20, 80, 2]]) };
     let fork = record((0, SECOND + 8, 40));
     let file = Inode { is_reflink: true, ..inode(Format::Extents, 1, fork) };
     let parts = [(0, (Mapped, 2, false)), (2, (Shared, 7, false)), (7, (Mapped, 12, false))];
     for (at, expected) in parts {
-        assert_eq!(said(&xfs, &file, (at, 99)), expected);
+        assert_eq!(extent_at(&xfs, &file, (at, 99)), expected);
     }
-    assert_eq!(said(&xfs, &file, (12, 99)), (Shared, 40, false));
-    let first = fork::find(&xfs.disk, &file, 3).map(|answer| answer.found);
+    assert_eq!(extent_at(&xfs, &file, (12, 99)), (Shared, 40, false));
+    let first = fork::find(&xfs.disk, &file, 3).map(|reply| reply.found);
     assert!(matches!(first, Ok(Found::Mapped(record)) if record.count == 40));
     let refused = xfs.check_unshared(&file).unwrap_err();
     assert!(refused.what.contains("[2048, 7168)"), "{refused}");

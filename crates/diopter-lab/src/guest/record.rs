@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_cut_off_is_told_and_the_others_are_kept() {
+    fn a_line_that_is_cut_off_is_reported_and_the_others_are_kept() {
         let report = Report::read("{\"kind\":\"mount\",\"options\":\"rw\"}\n{\"kind\":\"ru");
         assert_eq!(report.mount_options.as_deref(), Some("rw"));
         assert!(report.unread.unwrap().starts_with("{\"kind\":\"ru ("));

@@ -54,15 +54,15 @@ impl Cache {
         let path = self.root.join("lock");
         let open = File::options().create(true).truncate(false).write(true).open(&path);
         let file = open.map_err(LabError::file("open", &path))?;
-        let mut is_told = false;
+        let mut is_reported = false;
         // Ends when the other run does, or with the wish to stop.
         while let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             if error != rustix::io::Errno::WOULDBLOCK {
                 return Err(LabError::file("lock", &path)(error.into()));
             }
-            if !is_told {
-                watch.tell(Progress::Waiting);
-                is_told = true;
+            if !is_reported {
+                watch.report(Progress::Waiting);
+                is_reported = true;
             }
             watch.pause()?;
         }

@@ -153,16 +153,16 @@ impl Store {
     pub fn kernel(&mut self, asked: &str) -> Result<Kernel, LabError> {
         let build = catalog::choose(self.builds()?, asked).cloned();
         let Some(build) = build else {
-            return self.cached_kernel(asked)?.ok_or_else(|| self.nobody_has(asked));
+            return self.cached_kernel(asked)?.ok_or_else(|| self.no_kernel(asked));
         };
         match self.kernel_of(&build) {
-            Err(LabError::Tool { doing, said, remedy }) => match self.cached_kernel(asked)? {
+            Err(LabError::Tool { doing, cause, remedy }) => match self.cached_kernel(asked)? {
                 Some(kernel) => {
-                    let note = format!("{doing}: {said}; {} of the cache is used", kernel.release);
-                    self.watch.tell(Progress::Note(note));
+                    let note = format!("{doing}: {cause}; {} of the cache is used", kernel.release);
+                    self.watch.report(Progress::Note(note));
                     Ok(kernel)
                 }
-                None => Err(LabError::Tool { doing, said, remedy }),
+                None => Err(LabError::Tool { doing, cause, remedy }),
             },
             other => other,
         }
@@ -181,7 +181,7 @@ impl Store {
             let packages: Vec<(String, String)> = packages.collect();
             let work = self.cache.temporary()?;
             let files = self.apt.download(&packages, work.path(), &self.watch)?;
-            self.watch.tell(Progress::Unpacking(build.release.clone()));
+            self.watch.report(Progress::Unpacking(build.release.clone()));
             let parts = unpack::parts_of(&files)?;
             let ready = self.cache.temporary()?;
             write_kernel(&parts, build, ready.path())?;
@@ -202,9 +202,9 @@ impl Store {
     /// # Errors
     /// [`LabError`]: a file that can't be read, or no image among them.
     pub fn kernel_of_files(&mut self, files: &[PathBuf]) -> Result<Kernel, LabError> {
-        let told =
+        let names =
             files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":");
-        self.watch.tell(Progress::Unpacking(told.clone()));
+        self.watch.report(Progress::Unpacking(names.clone()));
         let is_package = |file: &&PathBuf| file.extension().is_some_and(|ending| ending == "deb");
         let packages: Vec<PathBuf> = files.iter().filter(is_package).cloned().collect();
         let mut parts = unpack::parts_of(&packages)?;
@@ -229,15 +229,15 @@ impl Store {
                 path
             }
             (None, None) => {
-                return Err(LabError::Layout { package: told, lacks: "vmlinuz".to_owned() });
+                return Err(LabError::Layout { package: names, lacks: "vmlinuz".to_owned() });
             }
         };
-        let modules = parts.write_modules(dir.path(), &told)?;
+        let modules = parts.write_modules(dir.path(), &names)?;
         self.own.push(dir);
         let file_name = image.file_name().map(|name| name.display().to_string());
         let release = parts.release.clone().or(file_name).unwrap_or_default();
         let series = version::series(&release).unwrap_or_else(|| release.clone());
-        let package = if packages.is_empty() { String::new() } else { told };
+        let package = if packages.is_empty() { String::new() } else { names };
         let (version, image_digest) = (String::new(), None);
         Ok(Kernel { series, release, package, version, image, image_digest, modules })
     }
@@ -266,7 +266,7 @@ impl Store {
             .collect();
         let Some(chosen) = chosen else {
             let cached = self.cached_programs()?;
-            return cached.ok_or_else(|| self.nobody_has("for the guest's programs"));
+            return cached.ok_or_else(|| self.no_kernel("for the guest's programs"));
         };
         let key = chosen.iter().map(|(name, version)| format!("{name}={version}\n"));
         let key = format!("{PROGRAMS_FORMAT}\n{}", key.collect::<String>());
@@ -278,13 +278,13 @@ impl Store {
         self.cache.hold(&dir)?;
         self.cache.trim()?;
         drop(lock);
-        read_programs(&dir).ok_or_else(|| self.nobody_has("for the guest's programs"))
+        read_programs(&dir).ok_or_else(|| self.no_kernel("for the guest's programs"))
     }
 
     fn make_programs(&self, chosen: &[(String, String)], dir: &Path) -> Result<(), LabError> {
         let work = self.cache.temporary()?;
         let files = self.apt.download(chosen, work.path(), &self.watch)?;
-        self.watch.tell(Progress::Unpacking("the guest's programs".to_owned()));
+        self.watch.report(Progress::Unpacking("the guest's programs".to_owned()));
         let names = chosen.iter().map(|(name, _)| name.clone());
         let archive = programs::archive(&names.zip(files).collect())?;
         let ready = self.cache.temporary()?;
@@ -322,7 +322,7 @@ impl Store {
         self.take_into_use(&dir)
     }
 
-    fn nobody_has(&self, asked: &str) -> LabError {
+    fn no_kernel(&self, asked: &str) -> LabError {
         let builds = self.builds.as_deref().unwrap_or_default();
         let mut series: BTreeSet<String> =
             builds.iter().map(|build| build.series.clone()).collect();

@@ -162,7 +162,7 @@ fn damage_says_where_it_is() {
 }
 
 #[test]
-fn a_wrong_checksum_is_told_with_the_right_one() {
+fn a_wrong_checksum_is_reported_with_the_right_one() {
     let text = String::from_utf8(small().to_bytes().unwrap()).unwrap();
     let text = text.replace("4096", "8192");
     let error = Manifest::from_bytes(text.as_bytes()).unwrap_err();
@@ -243,7 +243,7 @@ fn a_seal_is_all_sizes_of_files_and_goes_away_whole() {
 }
 
 #[test]
-fn two_thousand_long_paths_fit_and_the_least_manifest_is_no_smaller_than_said() {
+fn two_thousand_long_paths_fit_and_the_least_manifest_is_no_smaller_than_documented() {
     let paths = (0..2000).map(|n| format!("/{n:04}/{}", "a".repeat(4089)));
     let objects: Vec<Object> = paths.map(|path| file(&path, None)).collect();
     let bytes = make(4096, objects, None).unwrap().to_bytes().unwrap();

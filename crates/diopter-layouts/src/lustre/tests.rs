@@ -49,7 +49,7 @@ fn place(layout: &LustreLayout, offset: u64) -> LustrePlace {
 }
 
 #[test]
-fn a_plain_layout_tells_its_stripes_and_objects() {
+fn a_plain_layout_reports_its_stripes_and_objects() {
     for (golden, pool, length) in [(V1, None, 80), (V3, Some("flash"), 96)] {
         let value = bytes(golden);
         assert_eq!(value.len(), length);
@@ -120,7 +120,7 @@ fn as_many_stripes_as_there_may_be_are_read() {
 }
 
 #[test]
-fn a_composite_tells_its_components_and_where_there_are_objects() {
+fn a_composite_reports_its_components_and_where_there_are_objects() {
     let value = bytes(COMPOSITE);
     assert_eq!(value.len(), 232);
     let layout = parse(&value).unwrap();
@@ -341,7 +341,7 @@ fn an_object_of_another_sequence_keeps_its_identifier() {
 }
 
 #[test]
-fn an_extension_tells_its_size_in_kib() {
+fn an_extension_reports_its_size_in_kib() {
     let mut value = with(COMPOSITE, 84, &[0x40]);
     value[184 + 24..184 + 28].copy_from_slice(&65536u32.to_le_bytes());
     let layout = parse(&value).unwrap();

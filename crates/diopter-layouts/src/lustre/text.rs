@@ -69,10 +69,10 @@ impl Component {
         };
         let is_stale = self.flags & (flags::STALE | flags::OFFLINE) != 0;
         let has_extension = self.flags & flags::EXTENSION != 0;
-        for (is_so, told) in
+        for (is_so, reported) in
             [(!self.is_instantiated() && !has_extension, ", no objects yet"), (is_stale, ", stale")]
         {
-            words.push_str(if is_so { told } else { "" });
+            words.push_str(if is_so { reported } else { "" });
         }
         words
     }

@@ -56,8 +56,8 @@ pub(super) const COMMAND_PWRITEV: u16 = 8;
 pub(super) fn io_setup(entries: u32) -> Result<libc::c_ulong, Errno> {
     let mut context: libc::c_ulong = 0;
     // SAFETY: the kernel writes one `aio_context_t`, which `context` is, during the call only.
-    let answer = unsafe { libc::syscall(libc::SYS_io_setup, entries, &raw mut context) };
-    if answer < 0 { Err(Errno::last()) } else { Ok(context) }
+    let returned = unsafe { libc::syscall(libc::SYS_io_setup, entries, &raw mut context) };
+    if returned < 0 { Err(Errno::last()) } else { Ok(context) }
 }
 
 /// Returns how many of `blocks`, from the first on, the kernel took.
@@ -68,9 +68,9 @@ pub(super) fn io_submit(
     // SAFETY: every block belongs to a bio that is held, so it is filled in, and the segments and
     // the memory that it names stay in the slab until the bio's event. The kernel reads the list
     // during the call only.
-    let answer =
+    let returned =
         unsafe { libc::syscall(libc::SYS_io_submit, context, blocks.len(), blocks.as_mut_ptr()) };
-    usize::try_from(answer).map_err(|_| Errno::last())
+    usize::try_from(returned).map_err(|_| Errno::last())
 }
 
 /// Returns how many of `events` were filled.
@@ -86,7 +86,7 @@ pub(super) fn io_getevents(
     });
     // SAFETY: the kernel fills at most `events.len()` events and reads one `timespec`; both live
     // until the call returns.
-    let answer = unsafe {
+    let returned = unsafe {
         libc::syscall(
             libc::SYS_io_getevents,
             context,
@@ -96,14 +96,14 @@ pub(super) fn io_getevents(
             limit.as_ref().map_or(std::ptr::null(), |limit| limit),
         )
     };
-    usize::try_from(answer).map_err(|_| Errno::last())
+    usize::try_from(returned).map_err(|_| Errno::last())
 }
 
 pub(super) fn io_cancel(context: libc::c_ulong, block: *mut ControlBlock) {
     let mut event = Event::default();
     // SAFETY: the kernel reads the block's key and may write one event, both during the call only.
     // Its result is not used: the bio's event decides.
-    let _told = unsafe { libc::syscall(libc::SYS_io_cancel, context, block, &raw mut event) };
+    let _returned = unsafe { libc::syscall(libc::SYS_io_cancel, context, block, &raw mut event) };
 }
 
 pub(super) fn io_destroy(context: libc::c_ulong) {

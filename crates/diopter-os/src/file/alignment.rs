@@ -84,7 +84,8 @@ pub(super) fn has(statx: &Statx, bit: StatxFlags) -> bool {
 
 /// Returns true if statx reports an alignment of 0, which means no direct I/O.
 pub(super) fn says_no_direct(statx: &Statx) -> bool {
-    statx_alignment(statx).is_some_and(|told| told.memory == 0 && told.offset_write == 0)
+    statx_alignment(statx)
+        .is_some_and(|reported| reported.memory == 0 && reported.offset_write == 0)
 }
 
 /// Returns the alignment from the first source that has one; `page` is in bytes.
@@ -95,11 +96,11 @@ pub(super) fn discover(
     device: u64,
     page: u32,
 ) -> Alignment {
-    let told = statx.and_then(statx_alignment);
-    let xfs = if is_xfs && !is_usable(told) { xfs_alignment(fd) } else { None };
-    let is_known = is_usable(told) || is_usable(xfs);
+    let reported = statx.and_then(statx_alignment);
+    let xfs = if is_xfs && !is_usable(reported) { xfs_alignment(fd) } else { None };
+    let is_known = is_usable(reported) || is_usable(xfs);
     let queue = if is_known { None } else { queue_alignment(device, page) };
-    let alignment = choose(told, xfs, queue, page);
+    let alignment = choose(reported, xfs, queue, page);
     let is_suspect = alignment.memory < page && alignment.offset_write >= page;
     if is_suspect && block_device_name(device).is_some_and(|name| is_zram(&name)) {
         return Alignment { memory: page, ..alignment };
@@ -117,20 +118,20 @@ fn is_zram(name: &str) -> bool {
 
 /// An alignment as reported, not yet checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Told {
+struct Reported {
     memory: u32,
     offset_read: u32,
     offset_write: u32,
 }
 
-fn statx_alignment(statx: &Statx) -> Option<Told> {
+fn statx_alignment(statx: &Statx) -> Option<Reported> {
     let offset = statx.stx_dio_offset_align;
     let read = match statx.stx_dio_read_offset_align {
         read if has(statx, STATX_DIO_READ_ALIGN) && is_alignment(read) => read,
         _ => offset,
     };
     let memory = statx.stx_dio_mem_align;
-    has(statx, StatxFlags::DIOALIGN).then_some(Told {
+    has(statx, StatxFlags::DIOALIGN).then_some(Reported {
         memory,
         offset_read: read,
         offset_write: offset,
@@ -146,48 +147,55 @@ pub(super) fn atomic_write_of(statx: &Statx) -> Option<AtomicWrite> {
     })
 }
 
-fn xfs_alignment(fd: &OwnedFd) -> Option<Told> {
+fn xfs_alignment(fd: &OwnedFd) -> Option<Reported> {
     // SAFETY: XFS_IOC_DIOINFO writes `struct dioattr`, three u32 (xfs_fs.h).
     let control = unsafe { rustix::ioctl::Getter::<XFS_IOC_DIOINFO, [u32; 3]>::new() };
     // SAFETY: the opcode and the type belong together (line above).
     let [memory, unit, _max] = unsafe { rustix::ioctl::ioctl(fd, control) }.ok()?;
-    Some(Told { memory, offset_read: unit, offset_write: unit })
+    Some(Reported { memory, offset_read: unit, offset_write: unit })
 }
 
-fn queue_alignment(device: u64, page: u32) -> Option<Told> {
-    told_by_queue(&BlockQueue::of_device(device)?, page)
+fn queue_alignment(device: u64, page: u32) -> Option<Reported> {
+    reported_by_queue(&BlockQueue::of_device(device)?, page)
 }
 
-fn told_by_queue(queue: &BlockQueue, page: u32) -> Option<Told> {
+fn reported_by_queue(queue: &BlockQueue, page: u32) -> Option<Reported> {
     let unit = u32::try_from(queue.logical_block_size?).ok()?.max(SECTOR);
     let mask = queue.dma_alignment.and_then(|mask| u32::try_from(mask).ok());
     let memory = mask.and_then(|mask| mask.checked_add(1)).unwrap_or(page);
-    Some(Told { memory, offset_read: unit, offset_write: unit })
+    Some(Reported { memory, offset_read: unit, offset_write: unit })
 }
 
 fn is_alignment(bytes: u32) -> bool {
     bytes.is_power_of_two() && bytes <= ALIGNMENT_MAX
 }
 
-fn is_usable(told: Option<Told>) -> bool {
-    told.is_some_and(|told| {
-        [told.memory, told.offset_read, told.offset_write].into_iter().all(is_alignment)
+fn is_usable(reported: Option<Reported>) -> bool {
+    reported.is_some_and(|reported| {
+        [reported.memory, reported.offset_read, reported.offset_write].into_iter().all(is_alignment)
     })
 }
 
 /// Returns the first usable alignment; the page size if there is none.
-fn choose(statx: Option<Told>, xfs: Option<Told>, queue: Option<Told>, page: u32) -> Alignment {
+fn choose(
+    statx: Option<Reported>,
+    xfs: Option<Reported>,
+    queue: Option<Reported>,
+    page: u32,
+) -> Alignment {
     let ladder = [
         (statx, AlignmentSource::Statx),
         (xfs, AlignmentSource::XfsDioInfo),
         (queue, AlignmentSource::BlockQueue),
     ];
-    let last = Told { memory: page, offset_read: page, offset_write: page };
-    let (told, source) = ladder
+    let last = Reported { memory: page, offset_read: page, offset_write: page };
+    let (reported, source) = ladder
         .into_iter()
-        .find(|(told, _)| is_usable(*told))
-        .map_or((last, AlignmentSource::PageSize), |(told, source)| (told.unwrap_or(last), source));
-    let Told { memory, offset_read, offset_write } = told;
+        .find(|(reported, _)| is_usable(*reported))
+        .map_or((last, AlignmentSource::PageSize), |(reported, source)| {
+            (reported.unwrap_or(last), source)
+        });
+    let Reported { memory, offset_read, offset_write } = reported;
     Alignment { memory, offset_read, offset_write, source }
 }
 
@@ -195,13 +203,14 @@ fn choose(statx: Option<Told>, xfs: Option<Told>, queue: Option<Told>, page: u32
 mod tests {
     use super::*;
 
-    const GOOD: Option<Told> = Some(Told { memory: 4, offset_read: 512, offset_write: 4096 });
+    const GOOD: Option<Reported> =
+        Some(Reported { memory: 4, offset_read: 512, offset_write: 4096 });
 
-    fn same(bytes: u32) -> Option<Told> {
-        Some(Told { memory: bytes, offset_read: bytes, offset_write: bytes })
+    fn same(bytes: u32) -> Option<Reported> {
+        Some(Reported { memory: bytes, offset_read: bytes, offset_write: bytes })
     }
 
-    fn check(steps: [Option<Told>; 3], expected: (u32, u32, u32, &str)) {
+    fn check(steps: [Option<Reported>; 3], expected: (u32, u32, u32, &str)) {
         let [statx, xfs, queue] = steps;
         let got = choose(statx, xfs, queue, 4096);
         let source = got.source.to_string();
@@ -209,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_step_that_answers_is_believed() {
+    fn the_first_step_with_a_result_is_believed() {
         check([GOOD, same(512), same(512)], (4, 512, 4096, "statx"));
         check([None, GOOD, same(512)], (4, 512, 4096, "xfs-dioinfo"));
         check([None, None, GOOD], (4, 512, 4096, "block-queue"));
@@ -222,7 +231,7 @@ mod tests {
             check([same(bytes), GOOD, None], (4, 512, 4096, "xfs-dioinfo"));
             check([same(bytes), same(bytes), same(bytes)], (4096, 4096, 4096, "page-size"));
         }
-        let without_memory = Some(Told { memory: 0, ..GOOD.unwrap() });
+        let without_memory = Some(Reported { memory: 0, ..GOOD.unwrap() });
         check([without_memory, None, GOOD], (4, 512, 4096, "block-queue"));
     }
 
@@ -252,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_alignment_counts_only_if_it_is_told_and_sensible() {
+    fn a_read_alignment_counts_only_if_it_is_reported_and_sensible() {
         let both = StatxFlags::DIOALIGN | STATX_DIO_READ_ALIGN;
         for (mask, read, expected) in [
             (both, 512, 512),
@@ -260,8 +269,8 @@ mod tests {
             (both, 700, 4096),
             (StatxFlags::DIOALIGN, 512, 4096),
         ] {
-            let told = statx_alignment(&statx(mask, 4, 4096, read)).unwrap();
-            assert_eq!((told.offset_read, told.offset_write), (expected, 4096), "{read}");
+            let reported = statx_alignment(&statx(mask, 4, 4096, read)).unwrap();
+            assert_eq!((reported.offset_read, reported.offset_write), (expected, 4096), "{read}");
         }
     }
 
@@ -275,31 +284,31 @@ mod tests {
 
     #[test]
     fn atomic_writes_need_the_bit_and_a_unit() {
-        let mut told = statx(STATX_WRITE_ATOMIC, 0, 0, 0);
-        told.stx_atomic_write_unit_min = 4096;
-        told.stx_atomic_write_unit_max = 16384;
-        told.stx_atomic_write_segments_max = 1;
+        let mut reported = statx(STATX_WRITE_ATOMIC, 0, 0, 0);
+        reported.stx_atomic_write_unit_min = 4096;
+        reported.stx_atomic_write_unit_max = 16384;
+        reported.stx_atomic_write_segments_max = 1;
         let expected = AtomicWrite { unit_min: 4096, unit_max: 16384, segments_max: 1 };
-        assert_eq!(atomic_write_of(&told), Some(expected));
-        told.stx_mask = 0;
-        assert_eq!(atomic_write_of(&told), None);
-        told.stx_mask = STATX_WRITE_ATOMIC.bits();
-        told.stx_atomic_write_unit_max = 0;
-        assert_eq!(atomic_write_of(&told), None);
+        assert_eq!(atomic_write_of(&reported), Some(expected));
+        reported.stx_mask = 0;
+        assert_eq!(atomic_write_of(&reported), None);
+        reported.stx_mask = STATX_WRITE_ATOMIC.bits();
+        reported.stx_atomic_write_unit_max = 0;
+        assert_eq!(atomic_write_of(&reported), None);
     }
 
     #[test]
-    fn a_queue_tells_its_block_size_and_the_page_where_it_has_no_dma_mask() {
+    fn a_queue_reports_its_block_size_and_the_page_where_it_has_no_dma_mask() {
         let mut queue = BlockQueue { logical_block_size: Some(4096), ..BlockQueue::default() };
-        let told = |queue: &BlockQueue| told_by_queue(queue, 16384).unwrap();
-        assert_eq!((told(&queue).memory, told(&queue).offset_write), (16384, 4096));
+        let text_of = |queue: &BlockQueue| reported_by_queue(queue, 16384).unwrap();
+        assert_eq!((text_of(&queue).memory, text_of(&queue).offset_write), (16384, 4096));
         queue.dma_alignment = Some(3);
         queue.logical_block_size = Some(256);
-        assert_eq!((told(&queue).memory, told(&queue).offset_read), (4, 512));
+        assert_eq!((text_of(&queue).memory, text_of(&queue).offset_read), (4, 512));
     }
 
     #[test]
-    fn a_device_without_a_queue_tells_nothing() {
+    fn a_device_without_a_queue_reports_nothing() {
         assert_eq!(queue_alignment(0, 4096), None);
     }
 

@@ -18,7 +18,7 @@ pub(super) fn buffers_writes(fd: &OwnedFd, statx: Option<&Statx>) -> bool {
     if is_old || has_no_cow {
         return false;
     }
-    let Some(mount) = statx.filter(|told| has(told, StatxFlags::MNT_ID)) else {
+    let Some(mount) = statx.filter(|reported| has(reported, StatxFlags::MNT_ID)) else {
         return true;
     };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

@@ -18,7 +18,7 @@ fn flags_in(opened: &OpenedFile) -> OFlags {
 }
 
 #[test]
-fn a_regular_file_opens_and_tells_a_usable_alignment() {
+fn a_regular_file_opens_and_reports_a_usable_alignment() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let opened = open(file.path(), &both_ways()).unwrap();
     let metadata = file.as_file().metadata().unwrap();

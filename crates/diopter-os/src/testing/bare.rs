@@ -196,7 +196,7 @@ fn register_ring(ring: &IoUring) -> io::Result<u32> {
     let mut update = RingUpdate { offset: u32::MAX, reserved: 0, data };
     // SAFETY: the kernel reads and writes one `io_uring_rsrc_update`, which `update` is, during
     // the call only.
-    let answer = unsafe {
+    let returned = unsafe {
         libc::syscall(
             libc::SYS_io_uring_register,
             ring.as_raw_fd(),
@@ -205,5 +205,5 @@ fn register_ring(ring: &IoUring) -> io::Result<u32> {
             1,
         )
     };
-    if answer == 1 { Ok(update.offset) } else { Err(io::Error::last_os_error()) }
+    if returned == 1 { Ok(update.offset) } else { Err(io::Error::last_os_error()) }
 }

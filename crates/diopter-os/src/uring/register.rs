@@ -33,9 +33,9 @@ pub(super) fn unregister_ring(fd: RawFd, index: u32) {
 fn update_ring_fds(fd: RawFd, opcode: u32, update: &mut ResourceUpdate) -> Result<(), Errno> {
     // SAFETY: the kernel reads and writes one `io_uring_rsrc_update`, which `update` is, during the
     // call only.
-    let answer = unsafe {
+    let returned = unsafe {
         libc::syscall(libc::SYS_io_uring_register, fd, opcode, std::ptr::from_mut(update), 1)
     };
     // The result is the number of updated rings.
-    if answer == 1 { Ok(()) } else { Err(Errno::last()) }
+    if returned == 1 { Ok(()) } else { Err(Errno::last()) }
 }

@@ -7,7 +7,7 @@ use crate::model::Door;
 use crate::synthetic::{Job, LIMIT};
 
 /// `deferred-completion:kernel` for a finding with a reason.
-fn told(trace: &Trace) -> BTreeSet<String> {
+fn ids_of(trace: &Trace) -> BTreeSet<String> {
     let of = |finding: Finding| match finding.reason {
         Some(reason) => format!("{}:{reason}", finding.id),
         None => finding.id,
@@ -136,7 +136,7 @@ fn deep_as_asked(job: &mut Job) {
 fn each_job_gives_its_own_findings_and_no_other() {
     for (name, job, expected) in table() {
         let expected: BTreeSet<String> = expected.into_iter().map(str::to_owned).collect();
-        assert_eq!(told(&job.trace()), expected, "{name}");
+        assert_eq!(ids_of(&job.trace()), expected, "{name}");
     }
 }
 
@@ -169,12 +169,12 @@ fn one_odd_request_among_a_thousand_is_no_finding() {
         request.context = Some(Context::Kworker);
         request.is_unwritten = Some(true);
     };
-    assert_eq!(told(&every(1000, deferred)), BTreeSet::new());
-    assert_eq!(told(&every(100, deferred)).len(), 1);
+    assert_eq!(ids_of(&every(1000, deferred)), BTreeSet::new());
+    assert_eq!(ids_of(&every(100, deferred)).len(), 1);
     let otherwise = |request: &mut TracedRequest| request.context = Some(Context::Kworker);
-    assert_eq!(told(&every(11, otherwise)).len(), 0);
-    assert_eq!(told(&every(10, otherwise)).len(), 1);
-    assert_eq!(told(&every(1000, |request| request.waited_for_journal = true)).len(), 0);
+    assert_eq!(ids_of(&every(11, otherwise)).len(), 0);
+    assert_eq!(ids_of(&every(10, otherwise)).len(), 1);
+    assert_eq!(ids_of(&every(1000, |request| request.waited_for_journal = true)).len(), 0);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn one_bad_file_beside_a_busy_one_is_found() {
         request.file = 1;
         request.is_buffered = true;
     }
-    assert_eq!(told(&trace), BTreeSet::from(["buffered-fallback".to_owned()]));
+    assert_eq!(ids_of(&trace), BTreeSet::from(["buffered-fallback".to_owned()]));
     assert_eq!(findings(&trace)[0].evidence.of, 2);
 }
 
@@ -196,15 +196,15 @@ fn a_reason_that_stays_on_a_newer_kernel_comes_first() {
         request.is_unwritten = Some(true);
         request.has_cached_pages = Some(true);
     });
-    assert_eq!(told(&job.trace()).len(), 1);
-    assert!(told(&job.trace()).contains(&format!("{DEFERRED}:unwritten-extents")));
+    assert_eq!(ids_of(&job.trace()).len(), 1);
+    assert!(ids_of(&job.trace()).contains(&format!("{DEFERRED}:unwritten-extents")));
 }
 
 #[test]
 fn a_durable_write_that_needs_no_flush_is_put_off_by_the_kernel() {
     let mut trace = Job::marked(|request| request.is_dsync = true).trace();
     trace.files[0].needs_flush = Some(false);
-    assert!(told(&trace).contains(&format!("{DEFERRED}:kernel")));
+    assert!(ids_of(&trace).contains(&format!("{DEFERRED}:kernel")));
 }
 
 #[test]
@@ -213,23 +213,23 @@ fn a_piece_now_and_then_does_not_make_large_requests_fragmented() {
     for request in trace.requests.iter().step_by(4) {
         trace.bios[request.bios[3]].sector += 1 << 20;
     }
-    assert_eq!(told(&trace), BTreeSet::from(["split-by-size-limit".to_owned()]));
+    assert_eq!(ids_of(&trace), BTreeSet::from(["split-by-size-limit".to_owned()]));
 }
 
 #[test]
-fn what_nobody_saw_is_no_reason() {
+fn what_was_not_seen_is_no_reason() {
     let mut trace = Job::overwrite(|job| job.kernel = "7.1.0").trace();
     for request in &mut trace.requests {
         (request.is_extending, request.is_unwritten, request.has_cached_pages) = (None, None, None);
     }
-    assert_eq!(told(&trace), BTreeSet::from([format!("{DEFERRED}:unknown")]));
+    assert_eq!(ids_of(&trace), BTreeSet::from([format!("{DEFERRED}:unknown")]));
 }
 
 #[test]
 fn a_device_that_is_done_at_once_does_not_make_a_queue_shallow() {
     let mut trace = Job::with(shallow).trace();
     trace.bios.iter_mut().for_each(|bio| bio.context = Some(Context::Task));
-    assert_eq!(told(&trace), BTreeSet::new());
+    assert_eq!(ids_of(&trace), BTreeSet::new());
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn one_request_to_another_file_does_not_hide_the_stripes() {
     let mut trace = Job::with(one_by_one).trace();
     trace.files.push(trace.files[0].clone());
     trace.requests[0].file = 4;
-    assert_eq!(told(&trace), BTreeSet::from(["serial-stripes".to_owned()]));
+    assert_eq!(ids_of(&trace), BTreeSet::from(["serial-stripes".to_owned()]));
 }
 
 #[test]
@@ -248,11 +248,11 @@ fn files_in_no_order_are_no_stripes() {
     for request in &mut trace.requests {
         request.file = usize::try_from(prng.below(4)).unwrap();
     }
-    assert_eq!(told(&trace), BTreeSet::new());
+    assert_eq!(ids_of(&trace), BTreeSet::new());
 }
 
 #[test]
-fn times_are_told_in_the_unit_that_fits() {
+fn times_are_reported_in_the_unit_that_fits() {
     let cases = [
         (0, "0 ns"),
         (999, "999 ns"),
@@ -268,7 +268,7 @@ fn times_are_told_in_the_unit_that_fits() {
 }
 
 #[test]
-fn shares_are_told_with_one_digit() {
+fn shares_are_reported_with_one_digit() {
     assert_eq!(share_text(1, 3), "33.3 %");
     assert_eq!(share_text(200, 200), "100.0 %");
     assert_eq!(share_text(0, 0), "0.0 %");

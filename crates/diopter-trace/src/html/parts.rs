@@ -205,15 +205,15 @@ pub fn bios(summary: &Summary) -> Markup {
 
 /// Few sizes as they are; more than a dozen as powers of two.
 fn ranges(sizes: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let mut told: Vec<(u64, u64)> = Vec::new();
+    let mut reported: Vec<(u64, u64)> = Vec::new();
     for (bytes, count) in sizes {
         let end = if sizes.len() > SIZES_MAX { bytes.next_power_of_two() } else { *bytes };
-        match told.last_mut() {
+        match reported.last_mut() {
             Some((last, sum)) if *last == end => *sum += count,
-            _ => told.push((end, *count)),
+            _ => reported.push((end, *count)),
         }
     }
-    told
+    reported
 }
 
 /// How to read it, and what it was made from.

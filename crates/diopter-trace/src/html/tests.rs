@@ -39,7 +39,7 @@ fn names_cannot_become_markup() {
 }
 
 #[test]
-fn every_finding_is_told_with_its_examples() {
+fn every_finding_is_reported_with_its_examples() {
     let trace = job().trace();
     let (page, summary) = (page_of(&trace), summary(&trace));
     assert!(!summary.findings.is_empty());
@@ -90,14 +90,14 @@ fn seen_by_a_browser(page: &str) -> Option<(String, String)> {
         skip(Capability::Chromium, "chromium is not installed");
         return None;
     };
-    let [dom, said] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
-    Some((dom, said))
+    let [dom, reported] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    Some((dom, reported))
 }
 
 #[test]
 fn a_browser_draws_the_requests_and_finds_no_fault() {
-    let Some((dom, said)) = seen_by_a_browser(&page_of(&job().trace())) else { return };
-    let faults: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
+    let Some((dom, reported)) = seen_by_a_browser(&page_of(&job().trace())) else { return };
+    let faults: Vec<&str> = reported.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert!(faults.is_empty(), "{faults:?}");
     assert_eq!(dom.matches("class=\"mark kworker\"").count(), 200);
     assert!(dom.contains("Request 17: write of 128 KiB"), "the one that the address names");

@@ -78,7 +78,7 @@ impl Join {
         } else if matches!(request.door, Door::Aio | Door::Unknown) {
             self.reapable.entry(process).or_default().push_back(number);
         } else if request.door == Door::Uring && request.is_punted && pending.entry.is_none() {
-            self.unanswered.push_back(number);
+            self.uncompleted.push_back(number);
         }
         for bio in &pending.request.bios {
             self.outstanding.forget(*bio);

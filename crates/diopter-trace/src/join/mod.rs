@@ -49,7 +49,7 @@ pub struct Join {
     /// Entries of rings that went to a worker before anything was tried.
     punted: HashSet<u64>,
     /// Requests of workers of rings whose I/O completed and whose entry did not.
-    unanswered: VecDeque<usize>,
+    uncompleted: VecDeque<usize>,
     /// Processes that are seen to use Linux AIO.
     aio_processes: HashSet<u32>,
     /// Processes that are seen to have a ring.
@@ -124,7 +124,7 @@ impl Join {
             reapable: HashMap::new(),
             raw: HashMap::new(),
             punted: HashSet::new(),
-            unanswered: VecDeque::new(),
+            uncompleted: VecDeque::new(),
             aio_processes: HashSet::new(),
             ring_processes: HashSet::new(),
             syncing: HashSet::new(),
@@ -167,7 +167,7 @@ impl Join {
             }
             What::WorkQueued(_) => {}
             What::UringSubmitted(entry) => self.thread(thread).entry = Some(entry),
-            What::UringCompleted(entry) => self.answered(&event, entry),
+            What::UringCompleted(entry) => self.entry_completed(&event, entry),
             What::UringPunted(entry) => self.punted(thread, entry),
             What::Reaped(count) => self.reaped(&event, count),
             What::QueueMade { is_ring, entries } => {
@@ -216,7 +216,7 @@ impl Join {
         trace.files = self.inodes.iter().map(|inode| self.files.describe(*inode)).collect();
         for pending in &mut self.requests {
             let file = &trace.files[pending.request.file];
-            let is_told = matches!(file.file_system.as_str(), "ext4" | "xfs");
+            let is_reported = matches!(file.file_system.as_str(), "ext4" | "xfs");
             let request = &mut pending.request;
             if request.door == Door::Unknown {
                 let process = self.threads.get(&request.thread).map(|thread| thread.process);
@@ -227,7 +227,7 @@ impl Join {
                     request.times.woken = request.times.completed;
                 }
             }
-            if is_told && request.is_unwritten.is_none() {
+            if is_reported && request.is_unwritten.is_none() {
                 request.is_unwritten = Some(false);
             }
             if request.op == TracedOp::Read {

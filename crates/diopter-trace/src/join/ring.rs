@@ -54,11 +54,11 @@ impl Join {
     }
 
     /// A ring's entry completes.
-    pub(super) fn answered(&mut self, event: &Event, entry: u64) {
+    pub(super) fn entry_completed(&mut self, event: &Event, entry: u64) {
         let request = match self.entries.remove(&entry) {
             Some(request) => Some(request),
             // No event shows which entry a worker works on; they complete in their order.
-            None if self.punted.remove(&entry) => self.unanswered.pop_front(),
+            None if self.punted.remove(&entry) => self.uncompleted.pop_front(),
             None => None,
         };
         if let Some(request) = request {

@@ -19,32 +19,32 @@ fn inode() -> Inode {
 }
 
 /// Events that come in turn, a microsecond apart.
-struct Told {
+struct Script {
     join: Join,
     now: u64,
 }
 
-impl Told {
-    fn new() -> Told {
-        Told { join: Join::new(ROOT, Files::default(), true), now: 0 }
+impl Script {
+    fn new() -> Script {
+        Script { join: Join::new(ROOT, Files::default(), true), now: 0 }
     }
 
-    fn at(&mut self, thread: u32, what: What) -> &mut Told {
+    fn at(&mut self, thread: u32, what: What) -> &mut Script {
         self.now += 1000;
         self.join.take(Event { time: self.now, thread, flags: 0, what });
         self
     }
 
-    fn ring(&mut self) -> &mut Told {
+    fn ring(&mut self) -> &mut Script {
         self.at(ROOT, What::QueueMade { is_ring: true, entries: 32 })
     }
 
-    fn worker(&mut self) -> &mut Told {
+    fn worker(&mut self) -> &mut Script {
         let name = "iou-wrk-10".to_owned();
         self.at(ROOT, What::TaskMade { task: WORKER, name, is_thread: true })
     }
 
-    fn begin(&mut self, thread: u32, flags: u32) -> &mut Told {
+    fn begin(&mut self, thread: u32, flags: u32) -> &mut Script {
         self.at(
             thread,
             What::Begin(Begin {
@@ -60,23 +60,23 @@ impl Told {
         )
     }
 
-    fn bio(&mut self, thread: u32) -> &mut Told {
+    fn bio(&mut self, thread: u32) -> &mut Script {
         self.at(thread, What::BioQueued(sectors(0)))
     }
 
-    fn raw_bio(&mut self, thread: u32, bio: u64) -> &mut Told {
+    fn raw_bio(&mut self, thread: u32, bio: u64) -> &mut Script {
         self.bio(thread)
             .at(thread, What::RawBio { request: bio, is_first: true, is_waited_for: Some(false) })
     }
 
-    fn complete(&mut self, thread: u32) -> &mut Told {
+    fn complete(&mut self, thread: u32) -> &mut Script {
         let result = i64::from(LENGTH);
         self.at(thread, What::Complete { inode: inode(), position: u64::from(LENGTH), result })
     }
 
     fn end(&mut self) -> Trace {
         let mut trace = Trace::default();
-        std::mem::replace(self, Told::new()).join.finish(&mut trace);
+        std::mem::replace(self, Script::new()).join.finish(&mut trace);
         trace
     }
 }
@@ -87,10 +87,10 @@ fn sectors(error: i64) -> Sectors {
 }
 
 #[test]
-fn a_request_of_a_ring_is_told_as_such_also_when_its_entry_is_not_told() {
-    let mut told = Told::new();
-    told.ring().begin(ROOT, 0).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
-    let trace = told.end();
+fn a_request_of_a_ring_is_reported_as_such_also_when_its_entry_is_not_seen() {
+    let mut script = Script::new();
+    script.ring().begin(ROOT, 0).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+    let trace = script.end();
     assert_eq!(trace.requests[0].door, Door::Uring);
     assert_eq!(trace.requests[0].bios.len(), 1);
     assert_eq!(trace.requests[0].times.woken, None);
@@ -98,28 +98,28 @@ fn a_request_of_a_ring_is_told_as_such_also_when_its_entry_is_not_told() {
 
 #[test]
 fn without_a_ring_who_does_not_wait_came_by_linux_aio() {
-    let mut told = Told::new();
-    told.begin(ROOT, 0).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
-    assert_eq!(told.end().requests[0].door, Door::Aio);
+    let mut script = Script::new();
+    script.begin(ROOT, 0).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+    assert_eq!(script.end().requests[0].door, Door::Aio);
     // With both, only an entry shows it.
-    let mut told = Told::new();
-    told.ring().at(ROOT, What::QueueMade { is_ring: false, entries: 32 });
-    told.begin(ROOT, 0).complete(ROOT);
-    assert_eq!(told.end().requests[0].door, Door::Aio);
-    let mut told = Told::new();
-    told.ring().at(ROOT, What::QueueMade { is_ring: false, entries: 32 });
-    told.at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, 0).complete(ROOT);
-    assert_eq!(told.end().requests[0].door, Door::Uring);
+    let mut script = Script::new();
+    script.ring().at(ROOT, What::QueueMade { is_ring: false, entries: 32 });
+    script.begin(ROOT, 0).complete(ROOT);
+    assert_eq!(script.end().requests[0].door, Door::Aio);
+    let mut script = Script::new();
+    script.ring().at(ROOT, What::QueueMade { is_ring: false, entries: 32 });
+    script.at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, 0).complete(ROOT);
+    assert_eq!(script.end().requests[0].door, Door::Uring);
 }
 
 #[test]
 fn an_attempt_that_would_have_waited_and_the_workers_request_are_one() {
-    let mut told = Told::new();
-    told.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, IOCB_NOWAIT);
-    told.at(ROOT, What::UringPunted(ENTRY)).begin(WORKER, 0).bio(WORKER);
-    told.at(WORKER, What::BioDone(sectors(0))).complete(WORKER);
-    told.at(WORKER, What::UringCompleted(ENTRY));
-    let trace = told.end();
+    let mut script = Script::new();
+    script.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, IOCB_NOWAIT);
+    script.at(ROOT, What::UringPunted(ENTRY)).begin(WORKER, 0).bio(WORKER);
+    script.at(WORKER, What::BioDone(sectors(0))).complete(WORKER);
+    script.at(WORKER, What::UringCompleted(ENTRY));
+    let trace = script.end();
     assert_eq!(trace.requests.len(), 1);
     let request = &trace.requests[0];
     assert!(request.is_punted && request.door == Door::Uring);
@@ -130,23 +130,23 @@ fn an_attempt_that_would_have_waited_and_the_workers_request_are_one() {
 
 #[test]
 fn an_entry_whose_place_is_used_again_does_not_change_the_earlier_request() {
-    let mut told = Told::new();
-    told.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, 0).bio(ROOT);
-    told.at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+    let mut script = Script::new();
+    script.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).begin(ROOT, 0).bio(ROOT);
+    script.at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
     // Its completion and the next submission are not recorded.
-    told.at(ROOT, What::UringPunted(ENTRY)).begin(WORKER, 0).bio(WORKER);
-    told.at(WORKER, What::BioDone(sectors(0))).complete(WORKER);
-    let punted: Vec<bool> = told.end().requests.iter().map(|request| request.is_punted).collect();
+    script.at(ROOT, What::UringPunted(ENTRY)).begin(WORKER, 0).bio(WORKER);
+    script.at(WORKER, What::BioDone(sectors(0))).complete(WORKER);
+    let punted: Vec<bool> = script.end().requests.iter().map(|request| request.is_punted).collect();
     assert_eq!(punted, [false, true]);
 }
 
 #[test]
 fn a_raw_devices_bio_that_a_ring_may_not_cut_is_repeated_and_counts_once() {
-    let mut told = Told::new();
-    told.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).raw_bio(ROOT, 1);
-    told.at(ROOT, What::BioDone(sectors(EAGAIN))).at(ROOT, What::UringPunted(ENTRY));
-    told.raw_bio(WORKER, 1).at(WORKER, What::BioDone(sectors(0)));
-    let trace = told.end();
+    let mut script = Script::new();
+    script.ring().worker().at(ROOT, What::UringSubmitted(ENTRY)).raw_bio(ROOT, 1);
+    script.at(ROOT, What::BioDone(sectors(EAGAIN))).at(ROOT, What::UringPunted(ENTRY));
+    script.raw_bio(WORKER, 1).at(WORKER, What::BioDone(sectors(0)));
+    let trace = script.end();
     assert_eq!(trace.requests.len(), 1);
     assert_eq!(trace.bios.len(), 1);
     let request = &trace.requests[0];
@@ -157,10 +157,10 @@ fn a_raw_devices_bio_that_a_ring_may_not_cut_is_repeated_and_counts_once() {
 
 #[test]
 fn what_linux_aio_is_refused_is_a_request_with_that_result() {
-    let mut told = Told::new();
-    told.at(ROOT, What::QueueMade { is_ring: false, entries: 32 }).raw_bio(ROOT, 1);
-    told.at(ROOT, What::BioDone(sectors(EAGAIN)));
-    let trace = told.end();
+    let mut script = Script::new();
+    script.at(ROOT, What::QueueMade { is_ring: false, entries: 32 }).raw_bio(ROOT, 1);
+    script.at(ROOT, What::BioDone(sectors(EAGAIN)));
+    let trace = script.end();
     assert_eq!(trace.requests.len(), 1);
     assert_eq!(trace.requests[0].result, Some(EAGAIN));
 }
@@ -181,10 +181,10 @@ fn read_at(position: u64) -> What {
 
 #[test]
 fn a_read_at_the_end_of_the_file_moves_nothing() {
-    let mut told = Told::new();
-    told.at(ROOT, read_at(0)).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
-    told.at(ROOT, read_at(1 << 20));
-    let trace = told.end();
+    let mut script = Script::new();
+    script.at(ROOT, read_at(0)).bio(ROOT).at(ROOT, What::BioDone(sectors(0))).complete(ROOT);
+    script.at(ROOT, read_at(1 << 20));
+    let trace = script.end();
     let moved: u64 = trace.requests.iter().map(crate::summary::bytes_moved).sum();
     assert_eq!(trace.requests[1].result, Some(0));
     assert_eq!((trace.requests.len(), moved), (2, u64::from(LENGTH)));
@@ -193,22 +193,22 @@ fn a_read_at_the_end_of_the_file_moves_nothing() {
 
 #[test]
 fn a_read_at_the_end_takes_no_completion_from_a_write_at_the_same_place() {
-    let mut told = Told::new();
-    told.at(ROOT, read_at(1 << 20));
+    let mut script = Script::new();
+    script.at(ROOT, read_at(1 << 20));
     let mut write = read_at(1 << 20);
     let What::Begin(begin) = &mut write else { unreachable!("a begin") };
     (begin.is_async, begin.is_write) = (true, true);
-    told.at(ROOT, write);
+    script.at(ROOT, write);
     let result = i64::from(LENGTH);
     let position = (1 << 20) + u64::from(LENGTH);
-    told.at(WORKER, What::Complete { inode: inode(), position, result });
-    let results: Vec<_> = told.end().requests.iter().map(|request| request.result).collect();
+    script.at(WORKER, What::Complete { inode: inode(), position, result });
+    let results: Vec<_> = script.end().requests.iter().map(|request| request.result).collect();
     assert_eq!(results, [Some(0), Some(result)]);
 }
 
 #[test]
-fn threads_that_the_command_did_not_start_are_not_told() {
-    let mut told = Told::new();
-    told.begin(99, 0).bio(99).complete(99);
-    assert!(told.end().requests.is_empty());
+fn threads_that_the_command_did_not_start_are_not_reported() {
+    let mut script = Script::new();
+    script.begin(99, 0).bio(99).complete(99);
+    assert!(script.end().requests.is_empty());
 }

@@ -43,7 +43,7 @@ fn slices_of_a_track_nest_and_all_end() {
 }
 
 #[test]
-fn every_event_is_on_a_track_that_was_told_before() {
+fn every_event_is_on_a_track_that_was_declared_before() {
     let packets = packets(&job());
     let mut known = BTreeSet::new();
     assert_eq!(packets[0].sequence_flags, Some(IS_FIRST));
@@ -85,7 +85,7 @@ fn arrows_lead_from_a_request_to_its_bios_and_to_its_completion() {
 }
 
 #[test]
-fn requests_whose_end_nobody_saw_are_there_all_the_same() {
+fn requests_whose_end_was_not_seen_are_there_all_the_same() {
     let mut trace = job().trace();
     for request in &mut trace.requests {
         request.times.completed = None;

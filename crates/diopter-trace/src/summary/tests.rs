@@ -9,27 +9,27 @@ fn summary_of(job: &Job) -> Summary {
 
 #[test]
 fn counts_and_bytes_are_those_of_the_requests() {
-    let told = summary_of(&Job::with(|job| {
+    let report = summary_of(&Job::with(|job| {
         job.files = 2;
         job.bios = 4;
         job.length = 64 << 10;
     }));
-    assert_eq!((told.requests, told.bytes), (200, 200 * (64 << 10)));
-    assert_eq!((told.bios, told.bios_bytes), (800, told.bytes));
-    assert_eq!(told.bios_per_request, Spread { min: 4, mean: 4.0, max: 4 });
-    assert_eq!(told.bio_bytes.histogram, [(16 << 10, 800)]);
+    assert_eq!((report.requests, report.bytes), (200, 200 * (64 << 10)));
+    assert_eq!((report.bios, report.bios_bytes), (800, report.bytes));
+    assert_eq!(report.bios_per_request, Spread { min: 4, mean: 4.0, max: 4 });
+    assert_eq!(report.bio_bytes.histogram, [(16 << 10, 800)]);
     let files: Vec<(&str, u64)> =
-        told.by_file.iter().map(|file| (file.path.as_str(), file.requests)).collect();
+        report.by_file.iter().map(|file| (file.path.as_str(), file.requests)).collect();
     assert_eq!(files, [("/mnt/f0", 100), ("/mnt/f1", 100)]);
 }
 
 #[test]
-fn completions_sum_to_requests_even_where_nobody_saw_them() {
+fn completions_sum_to_requests_even_where_none_was_seen() {
     let mut trace = Job::default().trace();
     trace.requests[3].context = None;
     trace.requests[4].context = Some(Context::Kworker);
-    let told = summary(&trace).completions;
-    let Completions { hardirq, softirq, kworker, task, poller, unknown } = told;
+    let report = summary(&trace).completions;
+    let Completions { hardirq, softirq, kworker, task, poller, unknown } = report;
     assert_eq!((softirq, kworker, unknown), (198, 1, 1));
     assert_eq!(hardirq + softirq + kworker + task + poller + unknown, 200);
 }
@@ -49,32 +49,32 @@ fn percentiles_are_those_of_a_sorted_list() {
         request.times.woken = Some(request.times.begin + at * 1_000);
         (request.times.completed, request.times.device_done) = (None, None);
     }
-    let told = summary(&trace).latency_ns.total.unwrap();
-    for (got, expected) in [(told.p50, 500_000), (told.p99, 990_000), (told.max, 1_000_000)] {
+    let report = summary(&trace).latency_ns.total.unwrap();
+    for (got, expected) in [(report.p50, 500_000), (report.p99, 990_000), (report.max, 1_000_000)] {
         assert!(got.abs_diff(expected) <= expected / 1000, "{got} for {expected}");
     }
-    assert_eq!((told.count, told.sum), (1000, 500_500_000));
-    assert_eq!(told.mean, 500_500.0);
+    assert_eq!((report.count, report.sum), (1000, 500_500_000));
+    assert_eq!(report.mean, 500_500.0);
 }
 
 #[test]
-fn the_phases_of_a_phase_that_nobody_saw_are_null() {
+fn the_phases_that_were_not_seen_are_null() {
     let mut trace = Job::default().trace();
     trace.bios.iter_mut().for_each(|bio| bio.issued = None);
-    let told = summary(&trace).latency_ns;
-    assert_eq!(told.queue, None);
-    assert_eq!(told.device.unwrap().count, 200);
+    let report = summary(&trace).latency_ns;
+    assert_eq!(report.queue, None);
+    assert_eq!(report.device.unwrap().count, 200);
 }
 
 #[test]
-fn many_sizes_are_told_as_powers_of_two() {
+fn many_sizes_are_reported_as_powers_of_two() {
     let mut trace = Job::with(|job| job.requests = 65).trace();
     for (at, bio) in (1_u64..).zip(&mut trace.bios) {
         bio.bytes = at * 512;
     }
-    let told = summary(&trace).bio_bytes.histogram;
-    assert_eq!(told[..3], [(512, 1), (1024, 1), (2048, 2)]);
-    assert_eq!(told.iter().map(|(_, times)| times).sum::<u64>(), 65);
+    let report = summary(&trace).bio_bytes.histogram;
+    assert_eq!(report[..3], [(512, 1), (1024, 1), (2048, 2)]);
+    assert_eq!(report.iter().map(|(_, times)| times).sum::<u64>(), 65);
 }
 
 #[test]
@@ -85,17 +85,17 @@ fn requests_in_flight_are_counted_at_their_peak() {
 
 #[test]
 fn nothing_traced_is_a_document_of_zeros() {
-    let told = summary(&Trace::default());
-    assert_eq!((told.requests, told.bios, told.bytes), (0, 0, 0));
-    assert_eq!(told.bios_per_request, Spread::default());
-    assert_eq!(told.latency_ns.total, None);
-    assert!(told.findings.is_empty());
+    let report = summary(&Trace::default());
+    assert_eq!((report.requests, report.bios, report.bytes), (0, 0, 0));
+    assert_eq!(report.bios_per_request, Spread::default());
+    assert_eq!(report.latency_ns.total, None);
+    assert!(report.findings.is_empty());
 }
 
 #[test]
 fn the_document_has_the_names_that_scripts_rely_on() {
-    let told = serde_json::to_value(summary_of(&Job::overwrite(|_| {}))).unwrap();
-    assert_eq!(told["schema"], "diopter.trace/1");
+    let report = serde_json::to_value(summary_of(&Job::overwrite(|_| {}))).unwrap();
+    assert_eq!(report["schema"], "diopter.trace/1");
     for path in [
         "/command/0",
         "/requests",
@@ -117,7 +117,7 @@ fn the_document_has_the_names_that_scripts_rely_on() {
         "/findings/0/cause",
         "/findings/0/remedy",
     ] {
-        assert!(told.pointer(path).is_some(), "{path}");
+        assert!(report.pointer(path).is_some(), "{path}");
     }
 }
 
@@ -142,14 +142,14 @@ fn golden_job() -> Trace {
 #[test]
 fn the_document_is_as_it_was() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/trace.json");
-    let mut told = serde_json::to_string_pretty(&summary(&golden_job())).unwrap();
-    told.push('\n');
+    let mut report = serde_json::to_string_pretty(&summary(&golden_job())).unwrap();
+    report.push('\n');
     if std::env::var("DIOPTER_BLESS").is_ok_and(|value| value == "1") {
-        std::fs::write(path, told).unwrap();
+        std::fs::write(path, report).unwrap();
         return;
     }
     let kept = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(kept == told, "{path} differs; if that is meant: cargo xtask bless");
+    assert!(kept == report, "{path} differs; if that is meant: cargo xtask bless");
     let read: Summary = serde_json::from_str(&kept).unwrap();
     assert_eq!(read, summary(&golden_job()));
 }

@@ -56,9 +56,9 @@ pub fn run(scale: Scale) -> Result<(), String> {
     let zram = Zram::set_up("64M")?;
     make_file(zram.device())?;
     let options = OpenOptions::new().read(true).write(true).clone();
-    let said = |error: diopter::Error| error.to_string();
-    let image = Image::open_with(zram.device(), &options).map_err(said)?;
-    let file = image.file(b"/data").map_err(said)?;
+    let failed = |error: diopter::Error| error.to_string();
+    let image = Image::open_with(zram.device(), &options).map_err(failed)?;
+    let file = image.file(b"/data").map_err(failed)?;
     for content in [Content::Uniform, Content::Compressible] {
         rows(scale, (&zram, &file), content);
     }

@@ -97,12 +97,12 @@ fn timed(program: &str, arguments: &[&str]) -> Result<Usage, String> {
 
 /// From opening the image to the last byte.
 fn read_through(image: &Path) -> Result<u64, String> {
-    let said = |error: diopter::Error| error.to_string();
-    let image = Image::open(image).map_err(said)?;
-    let file = image.file(NAME.as_bytes()).map_err(said)?;
+    let failed = |error: diopter::Error| error.to_string();
+    let image = Image::open(image).map_err(failed)?;
+    let file = image.file(NAME.as_bytes()).map_err(failed)?;
     let engine = Engine::new(EngineOptions::default()).map_err(|error| error.to_string())?;
     let block = u64::try_from(BLOCK).expect("64 bits at most");
-    let size = file.size().map_err(said)?;
+    let size = file.size().map_err(failed)?;
     let (mut next, mut moved) = (0, 0);
     while next < size.min(DEPTH * block) {
         let memory = IoBuf::with_pages(BLOCK, Pages::Huge).expect("memory");
@@ -143,10 +143,10 @@ fn make_image(image: &Path, mebibytes: u64) -> Result<(), String> {
 
 /// Readers that go past the page cache must not find pages there that others left.
 fn drop_cache(image: &Path) -> Result<(), String> {
-    let said = |error: std::io::Error| format!("{}: {error}", image.display());
-    let file = fs::File::open(image).map_err(said)?;
-    file.sync_all().map_err(said)?;
-    fadvise(&file, 0, None, Advice::DontNeed).map_err(|error| said(error.into()))
+    let failed = |error: std::io::Error| format!("{}: {error}", image.display());
+    let file = fs::File::open(image).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    fadvise(&file, 0, None, Advice::DontNeed).map_err(|error| failed(error.into()))
 }
 
 /// The image, mounted through a loop device with direct I/O; nothing of it is in memory before.

@@ -24,8 +24,9 @@ pub struct Job<'a> {
 
 /// Its version, as it says it.
 pub fn version() -> Result<String, String> {
-    let said = machine::run("fio", &["--version"]).map_err(|why| format!("no fio here ({why})"))?;
-    let version = said.trim().to_owned();
+    let output =
+        machine::run("fio", &["--version"]).map_err(|why| format!("no fio here ({why})"))?;
+    let version = output.trim().to_owned();
     let mut numbers = version.trim_start_matches("fio-").split('.').map_while(|it| {
         let digits = it.split(|letter: char| !letter.is_ascii_digit()).next()?;
         digits.parse::<u32>().ok()

@@ -37,13 +37,13 @@ pub struct Fast {
 
 impl Fast {
     pub fn set_up(blocks: u64) -> Result<Fast, String> {
-        let said = |error: std::io::Error| error.to_string();
+        let failed = |error: std::io::Error| error.to_string();
         let dir = Dir::new("numbers")?;
         let zram = Zram::set_up(ZRAM_BYTES)?;
         let number = zram.device().to_string_lossy().replace("/dev/zram", "");
-        fs::write(dir.path().join(NUMBER_FILE), number).map_err(said)?;
+        fs::write(dir.path().join(NUMBER_FILE), number).map_err(failed)?;
         let at = dir.path().join("mnt");
-        fs::create_dir(&at).map_err(said)?;
+        fs::create_dir(&at).map_err(failed)?;
         let device = zram.device().to_string_lossy().into_owned();
         let options = "lazy_itable_init=0,lazy_journal_init=0";
         machine::run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", options, &device])?;
@@ -53,7 +53,7 @@ impl Fast {
         fill(&fast.to_write(), blocks, |_, block| block.copy_from_slice(&pattern_block()))?;
         check_not_cached(&fast.to_read())?;
         check_not_cached(&fast.to_write())?;
-        fs::write(fast.pattern(), &pattern_block()[..PATTERN_BYTES]).map_err(said)?;
+        fs::write(fast.pattern(), &pattern_block()[..PATTERN_BYTES]).map_err(failed)?;
         Ok(fast)
     }
 
@@ -105,8 +105,8 @@ pub fn numbered(number: u64, block: &mut [u8]) {
 /// Writes a file or device of blocks past the page cache.
 pub fn fill(path: &Path, blocks: u64, content: fn(u64, &mut [u8])) -> Result<(), String> {
     const BLOCKS_AT_ONCE: u64 = 256;
-    let said = |error: diopter::Error| format!("{}: {error}", path.display());
-    let file = File::create(path).map_err(said)?;
+    let failed = |error: diopter::Error| format!("{}: {error}", path.display());
+    let file = File::create(path).map_err(failed)?;
     let mut memory = diopter::IoBuf::new(BLOCK * 256).map_err(|errno| errno.to_string())?;
     for first in (0..blocks).step_by(256) {
         crate::stop::check()?;
@@ -114,9 +114,9 @@ pub fn fill(path: &Path, blocks: u64, content: fn(u64, &mut [u8])) -> Result<(),
             content(number, block);
         }
         let length = BLOCK * usize::try_from((blocks - first).min(BLOCKS_AT_ONCE)).unwrap_or(256);
-        file.write_all_at(&memory[..length], first * 4096).map_err(said)?;
+        file.write_all_at(&memory[..length], first * 4096).map_err(failed)?;
     }
-    file.sync_all().map_err(said)
+    file.sync_all().map_err(failed)
 }
 
 fn check_not_cached(path: &Path) -> Result<(), String> {
@@ -158,7 +158,7 @@ pub fn is_gone(process: &str) -> bool {
 /// The directory's file system and what it lies on, for the table.
 pub fn disk_name(dir: &Path) -> String {
     let path = dir.to_string_lossy();
-    let said = machine::run("df", &["--output=fstype,source", &path]).unwrap_or_default();
-    let words: Vec<&str> = said.lines().last().unwrap_or("?").split_whitespace().collect();
+    let output = machine::run("df", &["--output=fstype,source", &path]).unwrap_or_default();
+    let words: Vec<&str> = output.lines().last().unwrap_or("?").split_whitespace().collect();
     words.join(" on ")
 }

@@ -78,9 +78,9 @@ pub fn check_read(memory: &[u8], offset: u64) -> Result<(), String> {
 }
 
 fn check_written(path: &Path, memory: &[u8], offset: u64) -> Result<(), String> {
-    let said = |error: std::io::Error| format!("{}: {error}", path.display());
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut there = vec![0; memory.len()];
-    std::fs::File::open(path).map_err(said)?.read_exact_at(&mut there, offset).map_err(said)?;
+    std::fs::File::open(path).map_err(failed)?.read_exact_at(&mut there, offset).map_err(failed)?;
     if there == memory {
         return Ok(());
     }
@@ -106,12 +106,12 @@ pub fn engine(job: &Job) -> Result<Value, String> {
     let (path, time) = (job.file()?, job.time()?);
     let mut one = EngineLoop::set_up(job, &path)?;
     one.run(job.number("warm_up").map_or(WARM_UP, Duration::from_millis))?;
-    let answer = measure(|| one.run(time))?;
+    let reply = measure(|| one.run(time))?;
     one.finish(&path)?;
     if job.is("deferred") && !has_workers()? {
         return Err("CompletionPolicy::Deferred has no worker here".to_owned());
     }
-    Ok(answer)
+    Ok(reply)
 }
 
 /// Returns `count` vectors with `content`, all at addresses that are multiples of 4096, or none.
@@ -267,14 +267,14 @@ pub fn bare(job: &Job) -> Result<Value, String> {
     let open = OpenOptions::new().read(true).write(true).custom_flags(O_DIRECT).open(&path);
     let file = open.map_err(|error| error.to_string())?;
     let options = BareOptions { depth, batch, is_write, blocks };
-    let said = |error: std::io::Error| format!("the bare loop: {error}");
-    let mut one = BareLoop::new(&file, &written(BLOCK), options).map_err(said)?;
-    one.run(WARM_UP).map_err(said)?;
-    let answer = measure(|| one.run(time).map_err(said))?;
+    let failed = |error: std::io::Error| format!("the bare loop: {error}");
+    let mut one = BareLoop::new(&file, &written(BLOCK), options).map_err(failed)?;
+    one.run(WARM_UP).map_err(failed)?;
+    let reply = measure(|| one.run(time).map_err(failed))?;
     if is_write {
         one.last().try_for_each(|(offset, memory)| check_written(&path, memory, offset))?;
     }
-    Ok(answer)
+    Ok(reply)
 }
 
 /// The blocking door, one call at a time: `backend`, `op`, `slots`, `stride`, `shift`.
@@ -310,9 +310,9 @@ pub fn calls(job: &Job) -> Result<Value, String> {
         Ok(done)
     };
     run(WARM_UP)?;
-    let answer = measure(|| run(time))?;
+    let reply = measure(|| run(time))?;
     if is_write {
         check_written(&path, &memory, last)?;
     }
-    Ok(answer)
+    Ok(reply)
 }

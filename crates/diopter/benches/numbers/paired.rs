@@ -45,8 +45,8 @@ pub fn blocking(job: &Job) -> Result<Value, String> {
     let path = job.file()?;
     let (turns, slots): (u32, u64) = (job.number("turns")?, job.number("slots")?);
     let is_write = job.text("op")? == "write";
-    let said = |error: diopter::Error| error.to_string();
-    let file = File::options().read(true).write(true).open(&path).map_err(said)?;
+    let failed = |error: diopter::Error| error.to_string();
+    let file = File::options().read(true).write(true).open(&path).map_err(failed)?;
     diopter::use_for_this_thread(EngineOptions::default());
     let bare = file.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let bare = std::fs::File::from(bare);

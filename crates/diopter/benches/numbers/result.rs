@@ -64,7 +64,7 @@ pub enum Verdict {
     Reached,
     NotReached,
     NotMeasured,
-    Told,
+    NoGoal,
 }
 
 impl Measured {
@@ -102,7 +102,7 @@ impl Judged {
         let is_reached = match self.row.goal {
             Goal::AtLeast(least) => ratio >= least,
             Goal::AtMost(most) => ratio <= most,
-            Goal::None => return Verdict::Told,
+            Goal::None => return Verdict::NoGoal,
         };
         if is_reached { Verdict::Reached } else { Verdict::NotReached }
     }
@@ -114,7 +114,7 @@ impl Verdict {
             Verdict::Reached => "reached",
             Verdict::NotReached => "NOT REACHED",
             Verdict::NotMeasured => "not measured",
-            Verdict::Told => "no goal",
+            Verdict::NoGoal => "no goal",
         }
     }
 }

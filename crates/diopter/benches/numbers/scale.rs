@@ -73,9 +73,9 @@ pub fn processes(job: &Job) -> Result<Value, String> {
     let mut rate = 0.0;
     for child in children {
         let output = child.wait_with_output().map_err(|error| error.to_string())?;
-        let answer: Value =
+        let reply: Value =
             serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
-        rate += answer["ios"].as_f64().ok_or("a process gave no figure")?;
+        rate += reply["ios"].as_f64().ok_or("a process gave no figure")?;
     }
     Ok(json!({ "ios": rate, "seconds": 1.0, "cpu": 0.0 }))
 }

@@ -150,13 +150,13 @@ pub fn output_of(command: &mut Command) -> Result<String, String> {
     let mut child = spawned.map_err(|error| format!("{command:?}: {error}"))?;
     let stdout = child.stdout.take().expect("it is piped above");
     let stderr = child.stderr.take().expect("it is piped above");
-    let (send, answers) = mpsc::channel();
+    let (send, receiver) = mpsc::channel();
     let errors = std::thread::spawn(move || text_of(stderr));
     // The receiver is gone when the child was killed, and then nothing needs the text.
     std::thread::spawn(move || send.send(text_of(stdout)).unwrap_or(()));
     let started = Instant::now();
     let output = loop {
-        match answers.recv_timeout(LOOK) {
+        match receiver.recv_timeout(LOOK) {
             Ok(output) => break output,
             Err(RecvTimeoutError::Disconnected) => return Err("its output was lost".to_owned()),
             Err(RecvTimeoutError::Timeout) => {}

@@ -34,7 +34,7 @@ pub fn print(rows: &[Judged], machine: &Machine) {
         count(Verdict::Reached),
         count(Verdict::NotReached),
         count(Verdict::NotMeasured),
-        count(Verdict::Told)
+        count(Verdict::NoGoal)
     );
 }
 

@@ -342,7 +342,7 @@ impl Drop for Ramfs {
 }
 
 #[test]
-fn a_file_system_without_user_attributes_is_told() {
+fn a_file_system_without_user_attributes_is_reported() {
     let _alone = machine::alone();
     let Some(dir) = dir() else { return };
     let without = match Ramfs::new() {

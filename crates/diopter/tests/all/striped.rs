@@ -393,7 +393,7 @@ fn where_nothing_can_be_asked_a_first_write_goes_one_by_one_and_the_next_side_by
 }
 
 #[test]
-fn what_was_never_built_when_space_ran_out_is_not_said_to_be_done() {
+fn what_was_never_built_when_space_ran_out_is_not_reported_as_done() {
     let faults = Faults { no_space: 1, ..Faults::NONE };
     // Each object may have one bio at a time, and object 1 has no space.
     let policies = Policies { depth: DepthPolicy::Fixed(2), ..Policies::default() };

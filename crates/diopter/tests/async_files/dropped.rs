@@ -36,7 +36,7 @@ fn before_the_first_poll_nothing_has_happened() {
 }
 
 #[test]
-fn a_write_that_waits_is_given_up_and_told_as_not_tried() {
+fn a_write_that_waits_is_given_up_and_reported_as_not_tried() {
     let (file, bytes) = file_of(8192, env::seed());
     let blocker = Blocker::of(&file);
     let mut write = file.write_at_async(memory_of(&[1; 100]), 7);
@@ -56,7 +56,7 @@ fn a_write_that_waits_is_given_up_and_told_as_not_tried() {
 }
 
 #[test]
-fn a_write_that_is_dropped_at_any_moment_is_told_and_true() {
+fn a_write_that_is_dropped_at_any_moment_is_reported_and_true() {
     for n in 0..300u64 {
         let (file, bytes) = file_of(20_000, env::seed());
         let mut write = file.write_at_async(memory_of(&[9; 10_000]), 5);

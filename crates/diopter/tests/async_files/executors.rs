@@ -86,7 +86,7 @@ fn a_thousand_futures_wait_their_turn() {
 }
 
 #[test]
-fn a_request_tells_all_that_is_known_of_it() {
+fn a_request_reports_all_that_is_known_of_it() {
     on_each(|(_, run)| {
         let (file, bytes) = file_of(10_000, env::seed());
         run(Box::pin(async move {

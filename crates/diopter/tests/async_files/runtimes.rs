@@ -21,12 +21,12 @@ const MIB: usize = 1 << 20;
 async fn server_of(file: &File, driver: AsyncDriver) -> &'static str {
     let mut read = file.request_async(Request::read(0, memory(4096))).on(driver);
     let mut server = None;
-    let answer = std::future::poll_fn(|cx| {
+    let reply = std::future::poll_fn(|cx| {
         let polled = std::pin::Pin::new(&mut read).poll(cx);
         server = server.or(read.served_by());
         polled
     });
-    assert_eq!(answer.await.unwrap().result.unwrap().get(), 4096);
+    assert_eq!(reply.await.unwrap().result.unwrap().get(), 4096);
     server.expect("it was pending once")
 }
 
@@ -176,7 +176,7 @@ fn a_runtime_that_ends_in_the_middle_frees_nothing_too_early_and_its_writes_are_
 }
 
 #[test]
-fn a_runtime_that_nobody_drives_leaves_its_requests_to_the_reaper() {
+fn a_runtime_that_no_thread_drives_leaves_its_requests_to_the_reaper() {
     let (file, bytes) = file_of(8192, env::seed());
     let runtime = current_thread();
     runtime.block_on(server_of(&file, AsyncDriver::Auto));

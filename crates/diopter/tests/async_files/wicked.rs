@@ -43,7 +43,7 @@ impl Wake for Panics {
 }
 
 #[test]
-fn a_waker_that_panics_hurts_nobody_else() {
+fn a_waker_that_panics_hurts_no_other_future() {
     let (file, bytes) = file_of(1 << 20, env::seed());
     let (sender, rings) = channel();
     let waker = Waker::from(Arc::new(Panics(sender)));

@@ -21,7 +21,7 @@ fn use_here(backend: BackendKind) {
 }
 
 #[test]
-fn an_engine_dropped_with_reads_in_flight_waits_and_then_nobody_writes_their_memory() {
+fn an_engine_dropped_with_reads_in_flight_waits_and_then_nothing_writes_their_memory() {
     let dir = dir();
     let file = file_of(&dir, 8 * MIB);
     for backend in backends() {

@@ -193,8 +193,8 @@ fn a_childs_writer_that_waits_for_another_does_not_reap_the_inherited_engines() 
 }
 
 #[test]
-fn an_inherited_engine_answers_a_child_with_an_error() {
-    let name = "an_inherited_engine_answers_a_child_with_an_error";
+fn an_inherited_engine_returns_an_error_in_a_child() {
+    let name = "an_inherited_engine_returns_an_error_in_a_child";
     own_process(module_path!(), name, || {
         let dir = dir();
         let file = file_of(&dir, 8 * MIB);

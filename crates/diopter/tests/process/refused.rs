@@ -25,9 +25,9 @@ fn check_refused(errno: Errno, instead: &str) {
     let queued = engine(BackendKind::Auto);
     let backend = queued.backend();
     assert_eq!(backend.name, instead, "{}", backend.why);
-    let told = format!("io_uring does not work here: set-up failed: {errno}; ");
-    let (first, then) = backend.why.split_at(told.len());
-    assert_eq!(first, told);
+    let text = format!("io_uring does not work here: set-up failed: {errno}; ");
+    let (first, then) = backend.why.split_at(text.len());
+    assert_eq!(first, text);
     assert!(then.contains(if instead == "aio" { "aio works here" } else { name }), "{then}");
     check_engine(&queued, &file, 0, 1);
     check_blocking_calls(&file, 65536, 2);
@@ -46,16 +46,16 @@ fn check_refused(errno: Errno, instead: &str) {
 }
 
 #[test]
-fn under_a_seccomp_filter_aio_serves_and_it_is_told_why() {
-    own_process(module_path!(), "under_a_seccomp_filter_aio_serves_and_it_is_told_why", || {
+fn under_a_seccomp_filter_aio_serves_and_reports_why() {
+    own_process(module_path!(), "under_a_seccomp_filter_aio_serves_and_reports_why", || {
         refuse_uring(Errno::EPERM).expect("seccomp");
         check_refused(Errno::EPERM, instead());
     });
 }
 
 #[test]
-fn with_aio_refused_as_well_threads_serve_and_both_reasons_are_told() {
-    let name = "with_aio_refused_as_well_threads_serve_and_both_reasons_are_told";
+fn with_aio_refused_as_well_threads_serve_and_both_reasons_are_reported() {
+    let name = "with_aio_refused_as_well_threads_serve_and_both_reasons_are_reported";
     own_process(module_path!(), name, || {
         refuse_uring(Errno::EPERM).expect("seccomp");
         refuse_aio(Errno::EPERM).expect("seccomp");
@@ -68,9 +68,8 @@ fn with_aio_refused_as_well_threads_serve_and_both_reasons_are_told() {
 }
 
 #[test]
-fn with_every_aio_entry_of_the_machine_taken_threads_serve_and_it_is_told_what_to_raise() {
-    let name =
-        "with_every_aio_entry_of_the_machine_taken_threads_serve_and_it_is_told_what_to_raise";
+fn with_every_aio_entry_taken_threads_serve_and_the_reason_names_what_to_raise() {
+    let name = "with_every_aio_entry_taken_threads_serve_and_the_reason_names_what_to_raise";
     own_process(module_path!(), name, || {
         refuse_uring(Errno::EPERM).expect("seccomp");
         // The error of io_setup then.
@@ -80,8 +79,8 @@ fn with_every_aio_entry_of_the_machine_taken_threads_serve_and_it_is_told_what_t
         let without = engine(BackendKind::Auto);
         let backend = without.backend();
         assert_eq!(backend.name, "threads", "{}", backend.why);
-        let told = format!("aio does not work here: set-up failed: {}", Errno::EAGAIN);
-        assert!(backend.why.ends_with(&told), "{}", backend.why);
+        let text = format!("aio does not work here: set-up failed: {}", Errno::EAGAIN);
+        assert!(backend.why.ends_with(&text), "{}", backend.why);
         check_engine(&without, &file, 0, 1);
         let options = EngineOptions { backend: BackendKind::Aio, ..EngineOptions::DEFAULT };
         let refused = Engine::new(options).map(|_| ()).expect_err("asked for by name");
@@ -95,8 +94,8 @@ fn instead() -> &'static str {
 }
 
 #[test]
-fn on_a_kernel_without_io_uring_aio_serves_and_it_is_told_why() {
-    let name = "on_a_kernel_without_io_uring_aio_serves_and_it_is_told_why";
+fn on_a_kernel_without_io_uring_aio_serves_and_reports_why() {
+    let name = "on_a_kernel_without_io_uring_aio_serves_and_reports_why";
     own_process(module_path!(), name, || {
         refuse_uring(Errno::ENOSYS).expect("seccomp");
         check_refused(Errno::ENOSYS, instead());
@@ -123,7 +122,7 @@ impl Drop for Disabled {
 }
 
 #[test]
-fn with_the_sysctl_at_2_aio_serves_and_it_is_told_why() {
+fn with_the_sysctl_at_2_aio_serves_and_reports_why() {
     // It changes the whole machine: of this binary nothing else runs meanwhile, and under xtask,
     // which runs one queue at a time, nothing else of the others.
     if !is_root() || std::env::var_os("DIOPTER_HAVE").is_none() {
@@ -134,13 +133,9 @@ fn with_the_sysctl_at_2_aio_serves_and_it_is_told_why() {
     if let Some(Err(error)) = disabled {
         return skip(Capability::Sysctl, format!("{SYSCTL}: {error}"));
     }
-    check_in_own_process(
-        module_path!(),
-        "with_the_sysctl_at_2_aio_serves_and_it_is_told_why",
-        || {
-            check_refused(Errno::EPERM, instead());
-        },
-    );
+    check_in_own_process(module_path!(), "with_the_sysctl_at_2_aio_serves_and_reports_why", || {
+        check_refused(Errno::EPERM, instead());
+    });
 }
 
 #[test]

@@ -21,7 +21,7 @@ thread_local! {
 }
 
 /// How many of them did all that they do.
-static SAID: AtomicU32 = AtomicU32::new(0);
+static FINISHED: AtomicU32 = AtomicU32::new(0);
 
 /// Makes a panic of any thread the end of the process, so that no thread waits for that one.
 fn end_with_any_thread() {
@@ -53,7 +53,7 @@ impl Drop for LastWords {
         }
         self.file.set_len(4 * (1 << 20)).expect("space");
         self.file.sync_all().expect("a flush");
-        SAID.fetch_add(1, Ordering::Relaxed);
+        FINISHED.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -83,7 +83,7 @@ fn an_engine_serves_while_its_thread_is_torn_down() {
                 scope.spawn(run).join().expect("no panic");
             });
         }
-        assert_eq!(SAID.load(Ordering::Relaxed), 2);
+        assert_eq!(FINISHED.load(Ordering::Relaxed), 2);
         let now = content(&dir);
         for start in [0, 1 << 20] {
             assert_eq!(now[start..start + 65536], bytes(3, 65536));

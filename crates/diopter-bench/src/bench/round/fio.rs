@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_read_from_fios_answer() {
+    fn a_sample_is_read_from_fios_output() {
         let text = r#"note: both iodepth
 {"fio version": "fio-3.33", "jobs": [{"error": 0, "usr_cpu": 10.0,
           "sys_cpu": 20.0, "ctx": 5, "job_runtime": 2000,

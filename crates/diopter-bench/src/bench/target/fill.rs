@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn filling_ends_when_somebody_asks_for_it() {
+    fn filling_ends_when_the_caller_asks_for_it() {
         let dir = tempfile::tempdir().unwrap();
         let stopped: Stop = Arc::new(|| true);
         let done = create(&dir.path().join("data"), 1 << 30, &stopped);

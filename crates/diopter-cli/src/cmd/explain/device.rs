@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_that_overlap_are_told_once() {
+    fn extents_that_overlap_are_reported_once() {
         let found = [extent(0, 1000, 100, 0), extent(50, 2000, 100, 0)];
         let expected =
             [device(0, 100, Some(1000), "mapped"), device(100, 50, Some(2050), "mapped")];
@@ -252,12 +252,12 @@ mod tests {
     }
 
     #[test]
-    fn an_objects_extents_are_told_stripe_by_stripe_where_they_lie_in_the_file() {
+    fn an_objects_extents_are_reported_stripe_by_stripe_where_they_lie_in_the_file() {
         let striping = Striping::new(100, 3).unwrap();
         // Bytes 50 to 230 of object 1: the end of its first stripe, its second, and some of its
         // third.
         let found = [device(50, 100, Some(5050), "mapped"), device(150, 80, None, "hole")];
-        let told = in_file(striping, ObjectIndex(1), &found);
+        let reported = in_file(striping, ObjectIndex(1), &found);
         let of = |file_offset, length, at, state| DeviceExtent {
             object: 1,
             ..device(file_offset, length, at, state)
@@ -268,11 +268,11 @@ mod tests {
             of(450, 50, None, "hole"),
             of(700, 30, None, "hole"),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]
-    fn no_more_extents_of_an_object_are_told_than_the_document_takes() {
+    fn no_more_extents_of_an_object_are_reported_than_the_document_takes() {
         let striping = Striping::new(1, 2).unwrap();
         let all = in_file(striping, ObjectIndex(0), &[device(0, 1 << 20, Some(0), "mapped")]);
         assert_eq!(all.len(), DEVICE_EXTENTS_MAX);

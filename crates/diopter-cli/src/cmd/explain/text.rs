@@ -413,25 +413,25 @@ mod tests {
     }
 
     #[test]
-    fn a_request_across_a_boundary_is_told_as_it_was() {
-        let told = of(&across_a_boundary(), &LOOK);
-        golden_file::check(&golden_file::golden("explain-boundary.txt"), &told);
+    fn a_request_across_a_boundary_is_reported_as_it_was() {
+        let text = of(&across_a_boundary(), &LOOK);
+        golden_file::check(&golden_file::golden("explain-boundary.txt"), &text);
     }
 
     #[test]
-    fn a_request_in_many_pieces_is_told_as_it_was_and_cut() {
-        let told = of(&in_many_pieces(), &LOOK);
-        golden_file::check(&golden_file::golden("explain-pieces.txt"), &told);
+    fn a_request_in_many_pieces_is_reported_as_it_was_and_cut() {
+        let text = of(&in_many_pieces(), &LOOK);
+        golden_file::check(&golden_file::golden("explain-pieces.txt"), &text);
     }
 
     #[test]
-    fn a_foreign_layout_is_told_after_the_page_cache() {
+    fn a_foreign_layout_is_reported_after_the_page_cache() {
         let text = b"stripe_unit=65536 stripe_count=3 object_size=262144 pool=data".to_vec();
         let read = of_attributes(|name| Ok((name == "ceph.file.layout").then(|| text.clone())));
         let layout = read.transpose().map(|read| crate::cmd::layout::of(&read, None));
-        let told = of(&Explain { layout, ..across_a_boundary() }, &LOOK);
-        assert!(told.contains("\nlayout       ceph: stripes of 64 KiB"), "{told}");
-        assert!(told.contains("best in requests of 192 KiB"), "{told}");
+        let reported = of(&Explain { layout, ..across_a_boundary() }, &LOOK);
+        assert!(reported.contains("\nlayout       ceph: stripes of 64 KiB"), "{reported}");
+        assert!(reported.contains("best in requests of 192 KiB"), "{reported}");
     }
 
     #[test]
@@ -439,8 +439,8 @@ mod tests {
         let route = RouteBytes { direct: 0, bounced: 0, buffered: 0, why: Vec::new() };
         let nothing =
             Explain { length: 0, route, bios: Vec::new(), waits: 0, ..across_a_boundary() };
-        let told = of(&nothing, &LOOK);
-        assert!(told.contains("no bytes to transfer") && told.contains("0: nothing to wait"));
+        let text = of(&nothing, &LOOK);
+        assert!(text.contains("no bytes to transfer") && text.contains("0: nothing to wait"));
     }
 
     #[test]
@@ -448,7 +448,7 @@ mod tests {
         let mut document = across_a_boundary();
         document.policies.submit = "each-then-wait";
         document.waits = 2;
-        let told = of(&document, &LOOK);
-        assert!(told.contains("2: one after each bio"), "{told}");
+        let report = of(&document, &LOOK);
+        assert!(report.contains("2: one after each bio"), "{report}");
     }
 }

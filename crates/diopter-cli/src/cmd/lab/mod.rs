@@ -86,7 +86,7 @@ fn bisect(args: &BisectArgs, stop: &Stop) -> Result<Bisection, LabError> {
         Lab { machine: &machine, fleet: &fleet, programs: &programs.archive, options: &options };
     let watch = store.watch().clone();
     between::search(lab, &mut store, &candidates, &question, &move |kernel| {
-        watch.tell(Progress::Booting(kernel.to_owned()));
+        watch.report(Progress::Booting(kernel.to_owned()));
     })
 }
 

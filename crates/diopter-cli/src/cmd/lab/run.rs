@@ -38,7 +38,7 @@ pub fn run(args: &RunArgs, stop: &Stop) -> Result<u8, LabError> {
         BootProgress::Begun(boot) => {
             let at = ended.load(Ordering::Relaxed);
             let (series, system) = (&boot.kernel.series, boot.file_system.name());
-            watch.tell(Progress::Booting(format!(
+            watch.report(Progress::Booting(format!(
                 "{at} of {boots} boots done; {series} on {system}"
             )));
         }

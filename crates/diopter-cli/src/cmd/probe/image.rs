@@ -52,7 +52,7 @@ pub fn add_root(probed: &mut Name, path: &Path) {
     match read {
         Ok(image) => probed.image = Some(image),
         Err(Error::Image(error)) if error.kind != ImageErrorKind::NotAnImage => {
-            let (evidence, remedy) = image_path::told(&error.into());
+            let (evidence, remedy) = image_path::cause_and_remedy(&error.into());
             probed.findings.push(FindingText {
                 id: "image-unreadable",
                 severity: "notice",
@@ -93,7 +93,7 @@ fn node_of(inside: &Inside) -> diopter::Result<ProbedNode> {
         other => other.and_then(Result::ok),
     };
     let message = |error: &Error| {
-        let (cause, remedy) = image_path::told(error);
+        let (cause, remedy) = image_path::cause_and_remedy(error);
         format!("{cause}; {remedy}")
     };
     let listing = match kind {

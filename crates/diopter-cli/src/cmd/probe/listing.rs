@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_are_told_as_ls_tells_them() {
+    fn modes_are_printed_as_ls_prints_them() {
         assert_eq!(mode_text(Some("directory"), 0o755), "drwxr-xr-x");
         assert_eq!(mode_text(Some("file"), 0o4640), "-rwSr-----");
         assert_eq!(mode_text(Some("directory"), 0o1777), "drwxrwxrwt");
@@ -152,15 +152,15 @@ mod tests {
     #[test]
     fn a_long_listing_is_cut_and_says_how_many_are_left_out() {
         let look = Look { is_coloured: false, width: 80, table_width: None };
-        let told = |entries, left_out| {
+        let text_of = |entries, left_out| {
             let mut text = String::new();
             let entries = (0..entries).map(entry).collect();
             add_listing(&mut text, &Listing { entries, left_out }, &look);
             text
         };
-        assert!(told(200, 0).ends_with("file199\n"));
-        assert!(told(203, 0).ends_with("  and 3 more; --json lists all\n"));
-        assert!(told(203, 4).ends_with("  and 7 more; --json lists 10000\n"));
-        assert_eq!(told(0, 0), "  the directory is empty\n");
+        assert!(text_of(200, 0).ends_with("file199\n"));
+        assert!(text_of(203, 0).ends_with("  and 3 more; --json lists all\n"));
+        assert!(text_of(203, 4).ends_with("  and 7 more; --json lists 10000\n"));
+        assert_eq!(text_of(0, 0), "  the directory is empty\n");
     }
 }

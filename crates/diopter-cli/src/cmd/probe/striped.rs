@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_told_as_a_range_where_they_are_one() {
+    fn objects_are_reported_as_a_range_where_they_are_one() {
         assert_eq!(which(&[3]), "object 3");
         assert_eq!(which(&[1, 2, 3]), "objects 1 to 3");
         assert_eq!(which(&[0, 2]), "objects 0, 2");

@@ -377,17 +377,17 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_as_they_were() {
+    fn names_are_reported_as_they_were() {
         let judged = |facts: Facts| document::name_of(&Probe { findings: findings(&facts), facts });
-        let told = of(&Document::of([file(), device()].map(judged).into()), &LOOK);
-        golden_file::check(&golden_file::golden("probe.txt"), &told);
+        let text = of(&Document::of([file(), device()].map(judged).into()), &LOOK);
+        golden_file::check(&golden_file::golden("probe.txt"), &text);
     }
 
     #[test]
-    fn a_foreign_layout_is_told_with_its_finding() {
+    fn a_foreign_layout_is_reported_with_its_finding() {
         let facts = Facts { queue: None, size: Some(1 << 30), ..striped() };
         let name = document::name_of(&Probe { findings: findings(&facts), facts });
-        let told = of(&Document::of(vec![name]), &LOOK);
-        golden_file::check(&golden_file::golden("probe-striped.txt"), &told);
+        let text = of(&Document::of(vec![name]), &LOOK);
+        golden_file::check(&golden_file::golden("probe-striped.txt"), &text);
     }
 }

@@ -261,24 +261,24 @@ mod tests {
 
     #[test]
     fn the_report_fits_one_screen() {
-        let told = of(&document(), &LOOK);
-        assert!(told.lines().count() <= 48, "{}", told.lines().count());
-        assert!(told.lines().skip(2).all(|line| line.chars().count() <= 80), "{told}");
+        let report = of(&document(), &LOOK);
+        assert!(report.lines().count() <= 48, "{}", report.lines().count());
+        assert!(report.lines().skip(2).all(|line| line.chars().count() <= 80), "{report}");
     }
 
     #[test]
     fn lost_events_come_before_every_figure() {
-        let told = of(&Summary { lost_events: 7, ..document() }, &LOOK);
-        let lost = told.find("7 events were lost").unwrap();
-        assert!(lost < told.find("where completions ran").unwrap());
-        assert!(lost < told.find("deferred-completion").unwrap());
+        let report = of(&Summary { lost_events: 7, ..document() }, &LOOK);
+        let lost = report.find("7 events were lost").unwrap();
+        assert!(lost < report.find("where completions ran").unwrap());
+        assert!(lost < report.find("deferred-completion").unwrap());
     }
 
     #[test]
-    fn a_command_without_direct_io_is_told_so() {
-        let told = of(&Summary { requests: 0, ..document() }, &LOOK);
-        assert!(told.contains("no direct I/O was seen"), "{told}");
-        assert!(!told.contains("where completions ran"), "{told}");
+    fn a_command_without_direct_io_is_reported() {
+        let report = of(&Summary { requests: 0, ..document() }, &LOOK);
+        assert!(report.contains("no direct I/O was seen"), "{report}");
+        assert!(!report.contains("where completions ran"), "{report}");
     }
 
     #[test]
@@ -293,8 +293,8 @@ mod tests {
 
     #[test]
     fn without_findings_it_says_so() {
-        let told = of(&Summary { findings: Vec::new(), ..document() }, &LOOK);
-        assert!(told.contains("findings    none"), "{told}");
+        let report = of(&Summary { findings: Vec::new(), ..document() }, &LOOK);
+        assert!(report.contains("findings    none"), "{report}");
     }
 
     #[test]

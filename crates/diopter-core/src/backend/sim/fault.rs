@@ -56,28 +56,28 @@ impl Faults {
         let again = hit(prng, self.again);
         let short = hit(prng, self.short);
         let slow = hit(prng, self.slow);
-        let answer = if never {
-            Answer::Never
+        let effect = if never {
+            Effect::Never
         } else if eio_sticky {
-            Answer::TurnsBad
+            Effect::TurnsBad
         } else if eio_once {
-            Answer::FailsMidway(Errno::EIO)
+            Effect::FailsMidway(Errno::EIO)
         } else if no_space {
-            Answer::NoSpace
+            Effect::NoSpace
         } else if again {
             let interrupted = prng.one_in(2);
-            Answer::MovesNothing(if interrupted { Errno::EINTR } else { Errno::EAGAIN })
+            Effect::MovesNothing(if interrupted { Errno::EINTR } else { Errno::EAGAIN })
         } else if short {
-            Answer::Short
+            Effect::Short
         } else {
-            Answer::Well
+            Effect::Well
         };
-        Fate { answer, slow }
+        Fate { effect, slow }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Effect {
     Well,
     Short,
     MovesNothing(Errno),
@@ -89,6 +89,6 @@ pub enum Answer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fate {
-    pub answer: Answer,
+    pub effect: Effect,
     pub slow: bool,
 }

@@ -21,7 +21,7 @@ use crate::units::{align_down, is_aligned, to_u64, to_usize};
 
 pub use disk::{Disk, SimObject, World};
 pub use fault::Faults;
-use fault::{Answer, Fate};
+use fault::{Effect, Fate};
 pub use null::Null;
 pub use performance::{Performance, Service};
 
@@ -50,7 +50,7 @@ const NEVER: u64 = u64::MAX;
 
 struct Event {
     bio: LocalBio,
-    answer: Answer,
+    effect: Effect,
     /// A buffered write's pages as they were when it started.
     pages: Option<(u64, Vec<u8>)>,
 }
@@ -94,13 +94,13 @@ impl Sim {
     }
 
     /// Returns the time that a bio takes, and its end.
-    fn fate(&mut self, spec: &BioSpec) -> (u64, Answer) {
+    fn fate(&mut self, spec: &BioSpec) -> (u64, Effect) {
         let Some((number, _)) = disk::resolve(spec.object) else {
-            return (self.config.latency_min_ns, Answer::Well);
+            return (self.config.latency_min_ns, Effect::Well);
         };
-        let Fate { mut answer, mut slow } = self.config.faults.draw(&mut self.fates);
+        let Fate { mut effect, mut slow } = self.config.faults.draw(&mut self.fates);
         if self.config.faulty.is_some_and(|faulty| faulty as usize != number) {
-            (answer, slow) = (Answer::Well, false);
+            (effect, slow) = (Effect::Well, false);
         }
         let spread = self.latency.below(self.config.latency_spread_ns.saturating_add(1));
         let moves = self.config.mebibyte_ns.saturating_mul(u64::from(spec.length())) >> 20;
@@ -110,15 +110,15 @@ impl Sim {
             let due = service.due(number, self.now, (u64::from(spec.length()), in_flight));
             takes += due - self.now;
         }
-        (if slow { takes.saturating_mul(1000) } else { takes }, answer)
+        (if slow { takes.saturating_mul(1000) } else { takes }, effect)
     }
 
     fn start(&mut self, id: BioId) {
-        let (takes, answer) = self.fate(&self.slab.spec(id));
-        let due = if answer == Answer::Never { NEVER } else { self.now.saturating_add(takes) };
+        let (takes, effect) = self.fate(&self.slab.spec(id));
+        let due = if effect == Effect::Never { NEVER } else { self.now.saturating_add(takes) };
         let bio = self.slab.hold_local(id);
         let pages = self.pages_before(&bio.spec());
-        self.events.insert((due, self.arrivals), Event { bio, answer, pages });
+        self.events.insert((due, self.arrivals), Event { bio, effect, pages });
         self.arrivals += 1;
     }
 
@@ -132,15 +132,15 @@ impl Sim {
     }
 
     fn end(&mut self, event: Event) -> (BioId, BioResult) {
-        let Event { bio, answer, pages } = event;
-        let result = self.perform(&bio, answer, pages);
+        let Event { bio, effect, pages } = event;
+        let result = self.perform(&bio, effect, pages);
         bio.finish(result)
     }
 
     fn perform(
         &mut self,
         bio: &LocalBio,
-        answer: Answer,
+        effect: Effect,
         pages: Option<(u64, Vec<u8>)>,
     ) -> BioResult {
         let spec = bio.spec();
@@ -149,27 +149,27 @@ impl Sim {
         let disk = &mut disks[number];
         let length = u64::from(spec.length());
         if !spec.op.is_transfer() {
-            return match answer {
-                Answer::FailsMidway(errno) | Answer::MovesNothing(errno) => Err(errno),
-                Answer::NoSpace if !spec.op.is_sync() => Err(Errno::ENOSPC),
+            return match effect {
+                Effect::FailsMidway(errno) | Effect::MovesNothing(errno) => Err(errno),
+                Effect::NoSpace if !spec.op.is_sync() => Err(Errno::ENOSPC),
                 _ => no_transfer(disk, &spec),
             };
         }
         if !is_buffered && !is_aligned_for(disk, bio) {
             return Err(Errno::EINVAL);
         }
-        if answer == Answer::TurnsBad {
+        if effect == Effect::TurnsBad {
             disk.turn_bad(spec.offset);
         }
         if disk.is_bad(spec.offset, length) {
             return Err(Errno::EIO);
         }
-        if spec.op == Op::Write && (answer == Answer::NoSpace || !disk.fits(spec.offset, length)) {
+        if spec.op == Op::Write && (effect == Effect::NoSpace || !disk.fits(spec.offset, length)) {
             return Err(Errno::ENOSPC);
         }
-        let moves = match answer {
-            Answer::MovesNothing(errno) => return Err(errno),
-            Answer::Short | Answer::FailsMidway(_) => {
+        let moves = match effect {
+            Effect::MovesNothing(errno) => return Err(errno),
+            Effect::Short | Effect::FailsMidway(_) => {
                 let unit = if is_buffered { 1 } else { u64::from(disk.block) };
                 let moves = align_down(self.fates.below(length), unit);
                 // A read of 0 bytes means the end of the file, which no device reports.
@@ -178,8 +178,8 @@ impl Sim {
             _ => length,
         };
         let moved = transfer(disk, bio, moves, pages);
-        match answer {
-            Answer::FailsMidway(errno) => Err(errno),
+        match effect {
+            Effect::FailsMidway(errno) => Err(errno),
             _ => Ok(moved),
         }
     }
@@ -283,12 +283,12 @@ impl Backend for Sim {
 
     /// A synchronous call always returns, so `never` is not drawn here.
     fn run_now(&mut self, id: BioId) -> BioResult {
-        let (takes, answer) = self.fate(&self.slab.spec(id));
-        let answer = if answer == Answer::Never { Answer::Well } else { answer };
+        let (takes, effect) = self.fate(&self.slab.spec(id));
+        let effect = if effect == Effect::Never { Effect::Well } else { effect };
         let bio = self.slab.hold_local(id);
         let pages = self.pages_before(&bio.spec());
         self.now = self.now.saturating_add(takes);
-        self.end(Event { bio, answer, pages }).1
+        self.end(Event { bio, effect, pages }).1
     }
 
     /// Goes through the slab like any other bio, so that it meets the same faults.
@@ -322,10 +322,10 @@ impl Backend for Sim {
         let Some(key) = found.map(|(key, _)| *key) else { return };
         let mut event = self.events.remove(&key).expect("found above");
         let reached = self.fates.one_in(2);
-        event.answer = if reached {
-            Answer::FailsMidway(Errno::ECANCELED)
+        event.effect = if reached {
+            Effect::FailsMidway(Errno::ECANCELED)
         } else {
-            Answer::MovesNothing(Errno::ECANCELED)
+            Effect::MovesNothing(Errno::ECANCELED)
         };
         self.events.insert((self.now, key.1), event);
     }

@@ -62,7 +62,7 @@ fn bios(table: &dyn Mapper, transfer: Transfer) -> Vec<SectionBio> {
 }
 
 /// Returns mapping calls and bios as text: `[map@0 n12 b1] 2x4K 40K`, in blocks.
-fn told(events: &[Event]) -> String {
+fn text_of(events: &[Event]) -> String {
     let mut words: Vec<(String, u64)> = Vec::new();
     for event in events {
         let word = match event {
@@ -90,10 +90,10 @@ fn check(table: &Table, length: u64, start: u64, vecs_max: u32, expected: [&str;
     for (policy, expected) in POLICIES.into_iter().zip(expected) {
         let by_vecs = transfer(start * KIB, length * KIB, policy, vecs_max);
         let what = format!("{length}K@{start}K, {vecs_max} vecs, {}", policy.name());
-        assert_eq!(told(&events(table, by_vecs)), expected, "{what}");
+        assert_eq!(text_of(&events(table, by_vecs)), expected, "{what}");
         let bytes_max = u64::from(vecs_max) * PAGE_BYTES;
         let by_bytes = Transfer { limits: Limits { bytes_max, vecs_max: UNLIMITED }, ..by_vecs };
-        assert_eq!(told(&events(table, by_bytes)), expected, "{what}, as bytes");
+        assert_eq!(text_of(&events(table, by_bytes)), expected, "{what}, as bytes");
     }
 }
 
@@ -323,15 +323,15 @@ fn vecs_are_pages_of_4_16_and_64_kib() {
         for policy in POLICIES {
             let whole = transfer(0, 5 * page_bytes, policy, 2);
             let aligned = Transfer { page_bytes, block: 512, limits, ..whole };
-            let told = |transfer| -> Vec<(u64, u32)> {
+            let text_of = |transfer| -> Vec<(u64, u32)> {
                 let bios = bios(&Identity, transfer).into_iter();
                 bios.map(|bio| (bio.range.length() / KIB, bio.vecs)).collect()
             };
-            assert_eq!(told(aligned), [(2 * page, 2), (2 * page, 2), (page, 1)], "{policy:?}");
+            assert_eq!(text_of(aligned), [(2 * page, 2), (2 * page, 2), (page, 1)], "{policy:?}");
             let off = Transfer { page_offset: page_bytes - 2 * KIB, ..aligned };
             let first = (page + 2, 2);
             let rest = [(2 * page, 2), (2 * page - 2, 2)];
-            assert_eq!(told(off), [&[first], &rest[..]].concat(), "{policy:?}");
+            assert_eq!(text_of(off), [&[first], &rest[..]].concat(), "{policy:?}");
         }
     }
 }

@@ -243,15 +243,16 @@ fn ask(bytes: Vec<u8>) -> String {
         Ok(xfs) => xfs,
         Err(error) => return format!("{error:?}"),
     };
-    let mut said = String::new();
+    let mut reported = String::new();
     for inode in 15..24 {
-        writeln!(said, "{inode}: {:?} {:?}", xfs.node(inode), xfs.list(inode)).unwrap();
-        writeln!(said, "{:?} {:?}", xfs.link_target(inode), xfs.lookup(inode, b"tree")).unwrap();
-        writeln!(said, "{:?}", xfs.check_use(inode, Use::Overwrite)).unwrap();
+        writeln!(reported, "{inode}: {:?} {:?}", xfs.node(inode), xfs.list(inode)).unwrap();
+        writeln!(reported, "{:?} {:?}", xfs.link_target(inode), xfs.lookup(inode, b"tree"))
+            .unwrap();
+        writeln!(reported, "{:?}", xfs.check_use(inode, Use::Overwrite)).unwrap();
         let mut at = 0;
         for _ in 0..EXTENTS_MAX {
             let extent = xfs.extent(inode, FileRange::new(at, 1 << 40));
-            writeln!(said, "{extent:?}").unwrap();
+            writeln!(reported, "{extent:?}").unwrap();
             let Ok(extent) = extent else { break };
             assert!(extent.range.start() == at && !extent.range.is_empty());
             if extent.state.has_bytes() {
@@ -263,7 +264,7 @@ fn ask(bytes: Vec<u8>) -> String {
             }
         }
     }
-    said
+    reported
 }
 
 /// Sets all checksums: those of sectors and inodes, which are as long, and those of blocks.
@@ -292,16 +293,16 @@ fn a_volume_made_by_hand_is_read() {
             let kind = xfs.node(inode).map_err(|error| error.kind);
             assert_eq!(kind, Err(ImageErrorKind::NotFound), "inode {inode}");
         }
-        let said = ask(made(is_v5));
-        assert_eq!(said.matches("state: Shared").count(), usize::from(is_v5));
-        assert_eq!(said.matches("boundary: true").count(), 2, "the last record and the hole");
-        assert_eq!(said.matches("Unwritten").count(), 1);
-        assert!(!said.contains("Corrupt"), "{said}");
+        let reported = ask(made(is_v5));
+        assert_eq!(reported.matches("state: Shared").count(), usize::from(is_v5));
+        assert_eq!(reported.matches("boundary: true").count(), 2, "the last record and the hole");
+        assert_eq!(reported.matches("Unwritten").count(), 1);
+        assert!(!reported.contains("Corrupt"), "{reported}");
     }
 }
 
 #[test]
-fn a_damaged_volume_ends_every_question_with_an_answer_or_an_error() {
+fn a_damaged_volume_ends_every_query_with_a_result_or_an_error() {
     for is_v5 in [false, true] {
         let (good, mut prng) = (made(is_v5), Prng::new(u64::from(is_v5)));
         let used = (CHUNKS + 1) * if is_v5 { 1024 } else { 512 };
@@ -319,10 +320,10 @@ fn a_damaged_volume_ends_every_question_with_an_answer_or_an_error() {
                 bad[pick(&mut prng)] ^= 1 << prng.below(8);
                 seal_all(&mut bad);
             }
-            let said = ask(bad);
+            let reported = ask(bad);
             let kinds = ["Corrupt", "Refused", "NotAnImage", "Truncated"];
-            let is_noticed = kinds.iter().any(|kind| said.contains(kind));
-            assert!(said == expected || is_noticed || is_sealed || !is_v5, "byte {at}");
+            let is_noticed = kinds.iter().any(|kind| reported.contains(kind));
+            assert!(reported == expected || is_noticed || is_sealed || !is_v5, "byte {at}");
         }
     }
 }

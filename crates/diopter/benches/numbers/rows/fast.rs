@@ -46,11 +46,11 @@ fn measure(bench: &Bench, is_write: bool) -> Result<Vec<Finding>, String> {
         Some(format!("{name} {cost:.0} ns"))
     };
     let costs: Vec<String> = sides.iter().zip(&all).filter_map(cost_of).collect();
-    let told = notes.join("; ");
+    let text = notes.join("; ");
     Ok(vec![
         side::pair(ours, fio, rate).map(|found| {
             found
-                .note(told)
+                .note(text)
                 .note(format!("each transfer: {}", counts.join("; ")))
                 .note(format!("processor time of each: {}", costs.join("; ")))
         }),

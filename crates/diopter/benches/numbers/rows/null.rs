@@ -19,18 +19,18 @@ pub fn work(bench: &Bench, _rows: usize) -> Result<Vec<Finding>, String> {
     let turns = if bench.options.is_quick { TURNS_QUICK } else { TURNS };
     let turns = turns * bench.options.rounds;
     let settings = [("turns", turns.to_string()), ("bios", BIOS.to_string())];
-    let answer = blocking::child(bench, "null", &settings)?;
+    let reply = blocking::child(bench, "null", &settings)?;
     let nanos = |name: &str| {
-        let nanos = serde_json::from_value::<Vec<f64>>(answer[name].clone());
+        let nanos = serde_json::from_value::<Vec<f64>>(reply[name].clone());
         nanos.map_err(|error| error.to_string())
     };
     let (nanos, processor) = (nanos("nanos")?, median(nanos("processor")?));
-    let allocations = answer["allocations"].as_f64().ok_or("no count of allocations")?;
+    let allocations = reply["allocations"].as_f64().ok_or("no count of allocations")?;
     let work = Measured::new(nanos.into_iter().map(|each| (each, GOAL_NS)).collect())
         .note("starting, waiting and the loop included; a warm engine")
         .note(format!("by the thread's processor time: {processor:.1} ns"));
     let counted = format!("within {BIOS} bios");
-    let deferred = serde_json::from_value(answer["deferred"].clone());
+    let deferred = serde_json::from_value(reply["deferred"].clone());
     let deferred = deferred.map(Measured::new).map_err(|error| error.to_string());
     Ok(vec![Ok(work), Ok(Measured::new(vec![(allocations, 1.0)]).note(counted)), deferred])
 }

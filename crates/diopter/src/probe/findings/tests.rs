@@ -168,9 +168,9 @@ fn completions_are_deferred_by_iomap_up_to_linux_6_18() {
         let expected: &[&str] = if is_deferred { &["deferred-completion"] } else { &[] };
         check(|facts| on(facts, file_system, release), expected);
     }
-    let told = only(|facts| on(facts, "ext4", "6.18.44"));
-    assert_eq!(told.evidence, "ext4 on Linux 6.18.44");
-    assert!(told.cause.starts_with("async writes complete in a worker on this kernel: "));
+    let finding = only(|facts| on(facts, "ext4", "6.18.44"));
+    assert_eq!(finding.evidence, "ext4 on Linux 6.18.44");
+    assert!(finding.cause.starts_with("async writes complete in a worker on this kernel: "));
 }
 
 #[test]
@@ -192,13 +192,13 @@ fn a_file_without_direct_io_says_why() {
         (BufferedReason::RefusedByOpen, "open with O_DIRECT was refused by tmpfs"),
         (BufferedReason::StatxSaysNo, "statx reports an alignment of 0 on tmpfs"),
     ] {
-        let told = only(|facts| {
+        let finding = only(|facts| {
             on(facts, "tmpfs", "6.19.0");
             support(facts, DirectSupport::None(reason));
             facts.cache = Some(residency(5, 5));
         });
-        assert_eq!((told.id, told.severity), ("no-direct-io", Severity::Severe));
-        assert_eq!(told.evidence, words);
+        assert_eq!((finding.id, finding.severity), ("no-direct-io", Severity::Severe));
+        assert_eq!(finding.evidence, words);
     }
 }
 
@@ -214,16 +214,16 @@ fn a_directory_in_memory_has_no_direct_io() {
 }
 
 #[test]
-fn btrfs_that_buffers_writes_is_told_so() {
-    let told = only(|facts| {
+fn btrfs_that_buffers_writes_is_reported() {
+    let finding = only(|facts| {
         on(facts, "btrfs", "6.18.0");
         support(facts, DirectSupport::ReadsOnly);
     });
-    assert_eq!((told.id, told.severity), ("kernel-buffers-writes", Severity::Severe));
+    assert_eq!((finding.id, finding.severity), ("kernel-buffers-writes", Severity::Severe));
 }
 
 #[test]
-fn cached_pages_are_told_in_pages_and_bytes_and_matter_more_when_dirty() {
+fn cached_pages_are_reported_in_pages_and_bytes_and_matter_more_when_dirty() {
     let clean = only(|facts| facts.cache = Some(residency(3, 0)));
     assert_eq!((clean.id, clean.severity), ("cached-pages", Severity::Notice));
     assert_eq!(clean.evidence, "3 of 262144 pages are cached: 12 KiB (12288 B)");
@@ -240,8 +240,8 @@ fn each_kind_of_extent_is_a_finding_of_its_own() {
     check(|facts| extents(facts).shared = some, &["shared-extents"]);
     check(|facts| extents(facts).encoded = some, &["encoded-extents"]);
     check(|facts| extents(facts).delayed = some, &["delayed-extents"]);
-    let told = only(|facts| extents(facts).shared = some);
-    assert!(told.evidence.starts_with("2 of 8 extents, 8 KiB (8192 B), are shared"));
+    let finding = only(|facts| extents(facts).shared = some);
+    assert!(finding.evidence.starts_with("2 of 8 extents, 8 KiB (8192 B), are shared"));
 }
 
 #[test]
@@ -261,16 +261,16 @@ fn a_file_is_fragmented_by_the_number_and_the_size_of_its_pieces() {
             expected,
         );
     }
-    let told = only(|facts| {
+    let finding = only(|facts| {
         let all = ExtentShare { count: 100_000, bytes: 100_000 << 12 };
         *extents(facts) =
             ExtentSummary { all, pieces: 100_000, is_cut: true, ..Default::default() };
     });
-    assert_eq!(told.evidence, "at least 100000 pieces on the device, 4 KiB (4096 B) on average");
+    assert_eq!(finding.evidence, "at least 100000 pieces on the device, 4 KiB (4096 B) on average");
 }
 
 #[test]
-fn a_guessed_alignment_is_told_where_it_matters() {
+fn a_guessed_alignment_is_reported_where_it_matters() {
     let guess = |facts: &mut Facts| {
         facts.direct.as_mut().unwrap().alignment.source = AlignmentSource::PageSize;
     };
@@ -289,16 +289,16 @@ fn an_unavailable_ring_names_the_step_the_errno_and_the_remedy() {
     let refused = |errno, sysctl| {
         only(|facts| facts.uring_refusal = Some(UringRefusal { step: "set-up", errno, sysctl }))
     };
-    let told = refused(Errno::EPERM, Some(2));
-    assert_eq!(told.id, "uring-unavailable");
+    let reported = refused(Errno::EPERM, Some(2));
+    assert_eq!(reported.id, "uring-unavailable");
     assert_eq!(
-        told.evidence,
+        reported.evidence,
         "io_uring: set-up failed: Operation not permitted (EPERM); kernel.io_uring_disabled is 2"
     );
-    assert_eq!(told.remedy, "sysctl kernel.io_uring_disabled=0");
+    assert_eq!(reported.remedy, "sysctl kernel.io_uring_disabled=0");
     assert!(refused(Errno::EPERM, Some(0)).remedy.contains("seccomp"));
     assert!(refused(Errno::ENOSYS, None).remedy.contains("CONFIG_IO_URING"));
-    assert!(told.cause.contains("worker thread"), "{}", told.cause);
+    assert!(reported.cause.contains("worker thread"), "{}", reported.cause);
     let with_aio = only(|facts| {
         facts.backends = vec![Ability { name: "aio", refusal: None }];
         facts.uring_refusal =
@@ -321,11 +321,11 @@ fn a_transfer_limit_is_small_only_when_the_device_takes_more() {
             expected,
         );
     }
-    let told = only(|facts| {
+    let finding = only(|facts| {
         queue(facts).max_sectors_kb = Some(128);
         queue(facts).max_hw_sectors_kb = Some(512);
     });
-    assert!(told.remedy.starts_with("echo 512 > "), "{}", told.remedy);
+    assert!(finding.remedy.starts_with("echo 512 > "), "{}", finding.remedy);
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn a_volatile_cache_needs_to_be_volatile_and_without_fua() {
 }
 
 #[test]
-fn a_spindle_is_told() {
+fn a_spindle_is_reported() {
     check(|facts| queue(facts).rotational = Some(true), &["rotational"]);
     check(|facts| queue(facts).rotational = None, &[]);
 }
@@ -365,13 +365,13 @@ fn locked_memory_is_low_only_where_it_binds_and_buffers_are_registered() {
 
 #[test]
 fn a_mounted_device_is_severe_and_names_its_mounts() {
-    let told = only(|facts| {
+    let finding = only(|facts| {
         facts.kind = NameKind::BlockDevice;
         facts.mount = None;
         facts.device_mounts = vec![PathBuf::from("/"), PathBuf::from("/home")];
     });
-    assert_eq!((told.id, told.severity), ("mounted-device", Severity::Severe));
-    assert!(told.evidence.ends_with("mounted at /, /home"), "{}", told.evidence);
+    assert_eq!((finding.id, finding.severity), ("mounted-device", Severity::Severe));
+    assert!(finding.evidence.ends_with("mounted at /, /home"), "{}", finding.evidence);
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn the_worst_finding_comes_first() {
 }
 
 #[test]
-fn a_size_is_told_in_its_unit_and_in_bytes() {
+fn a_size_is_reported_in_its_unit_and_in_bytes() {
     for (bytes, expected) in [
         (0, "0 B"),
         (1023, "1023 B"),
@@ -423,7 +423,7 @@ fn on_ceph(facts: &mut Facts, count: u64) {
 }
 
 #[test]
-fn a_striped_file_tells_the_request_that_fills_all_objects() {
+fn a_striped_file_reports_the_request_that_fills_all_objects() {
     let finding = only(|facts| on_ceph(facts, 8));
     assert_eq!((finding.id, finding.severity), ("striped-file", Severity::Notice));
     assert!(finding.evidence.contains("striped 1 MiB (1048576 B) over 8 objects"), "{finding:?}");
@@ -444,7 +444,7 @@ fn a_layout_that_is_not_understood_is_no_finding() {
 }
 
 #[test]
-fn a_raid_tells_its_full_stripe_and_a_lone_disk_has_none() {
+fn a_raid_reports_its_full_stripe_and_a_lone_disk_has_none() {
     let sizes = |chunk, full| {
         move |facts: &mut Facts| {
             queue(facts).minimum_io_size = Some(chunk);

@@ -16,7 +16,7 @@ use diopter_core::limits::{COMPLETION_BUDGET, REQUESTS_MAX};
 use super::bench::{Bench, LONG, MIB, memory};
 
 #[test]
-fn a_callback_gets_its_result_once_and_nobody_else_does() {
+fn a_callback_gets_its_result_once_and_no_other_caller_does() {
     for (policy, inline) in [
         // Those that had no time left are in a worker.
         (CompletionPolicy::Auto, 1..=100),
@@ -25,19 +25,20 @@ fn a_callback_gets_its_result_once_and_nobody_else_does() {
         (CompletionPolicy::Linux5_5, 0..=0),
     ] {
         let bench = Bench::new(policy);
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         for at in 0..100 {
-            let tell = tell.clone();
+            let sender = sender.clone();
             let completion = Completion::quick(move |done: FinishedRequest| {
                 let memory = done.memory.expect("it comes with the result");
-                tell.send((done.id, done.result, memory[0], thread::current().id()))
+                sender
+                    .send((done.id, done.result, memory[0], thread::current().id()))
                     .expect("the test listens");
             });
             bench.start_with(Request::write(at * 4096, memory(4096, 7)), completion);
         }
         assert_eq!(bench.finish(), 0, "`wait` returns none of them");
-        drop(tell);
-        let mut got: Vec<_> = told.into_iter().collect();
+        drop(sender);
+        let mut got: Vec<_> = receiver.into_iter().collect();
         got.sort_by_key(|(id, ..)| *id);
         got.dedup_by_key(|(id, ..)| *id);
         assert_eq!(got.len(), 100, "each once under {policy:?}");
@@ -54,7 +55,7 @@ fn a_callback_gets_its_result_once_and_nobody_else_does() {
 }
 
 #[test]
-fn one_that_is_declared_as_blocking_runs_in_a_worker_and_keeps_nobody_from_his_results() {
+fn one_that_is_declared_as_blocking_runs_in_a_worker_and_keeps_no_caller_from_its_results() {
     let bench = Bench::new(CompletionPolicy::Auto);
     let (go, wait) = sync_channel::<()>(0);
     let here = thread::current().id();
@@ -145,7 +146,7 @@ fn a_callback_may_use_its_own_engine_and_none_runs_inside_it() {
 }
 
 #[test]
-fn a_panic_is_told_by_wait_once_and_the_engine_goes_on() {
+fn wait_reports_a_panic_once_and_the_engine_continues() {
     for policy in [CompletionPolicy::Auto, CompletionPolicy::Deferred] {
         let bench = Bench::new(policy);
         let fails = || {
@@ -177,24 +178,24 @@ fn a_panic_is_told_by_wait_once_and_the_engine_goes_on() {
 #[test]
 fn a_full_engine_gives_request_and_callback_back() {
     let bench = Bench::new(CompletionPolicy::Auto);
-    let (tell, told) = channel();
-    let completion = |tell: &std::sync::mpsc::Sender<u64>| {
-        let tell = tell.clone();
-        Completion::quick(move |done| tell.send(done.id.number()).expect("the test listens"))
+    let (sender, receiver) = channel();
+    let completion = |sender: &std::sync::mpsc::Sender<u64>| {
+        let sender = sender.clone();
+        Completion::quick(move |done| sender.send(done.id.number()).expect("the test listens"))
     };
     for at in 0..u64::from(REQUESTS_MAX) {
-        bench.start_with(Request::write(at * 4096, memory(4096, 1)), completion(&tell));
+        bench.start_with(Request::write(at * 4096, memory(4096, 1)), completion(&sender));
     }
     let write = Request::write(3, memory(4096, 5));
-    let refused = bench.engine.start_with(&bench.target, write, completion(&tell));
+    let refused = bench.engine.start_with(&bench.target, write, completion(&sender));
     let (refused, completion) = refused.expect_err("no room");
     assert_eq!(refused.error.kind, AdmitErrorKind::Full);
-    assert_eq!(told.try_iter().count(), 0, "nothing ran yet");
+    assert_eq!(receiver.try_iter().count(), 0, "nothing ran yet");
     bench.finish();
-    assert_eq!(told.try_iter().count(), usize::try_from(REQUESTS_MAX).expect("small"));
+    assert_eq!(receiver.try_iter().count(), usize::try_from(REQUESTS_MAX).expect("small"));
     bench.start_with(refused.request, completion);
     bench.finish();
-    assert_eq!(told.try_iter().count(), 1);
+    assert_eq!(receiver.try_iter().count(), 1);
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn on_a_striped_file_the_outcome_says_which_object_was_not_flushed() {
 }
 
 #[test]
-fn what_a_failed_write_tells_as_done_is_durable() {
+fn what_a_failed_write_reports_as_done_is_durable() {
     let bench = failing(Shape::ByMebibyte, &[1]);
     bench.load(3 * MIB);
     let done = bench.run(Request::write(0, memory(3 * MIB, 7)));
@@ -119,7 +119,7 @@ fn a_flush_that_was_interrupted_is_made_again() {
 }
 
 #[test]
-fn what_was_written_is_not_told_as_untried_when_no_flush_could_be_begun() {
+fn what_was_written_is_not_reported_as_untried_when_no_flush_could_be_begun() {
     let change = Box::new(|number: u32, result: &mut _| {
         if number >= 2 {
             *result = Err(Errno::EAGAIN);

@@ -116,17 +116,17 @@ fn a_callback_may_drain_the_file_that_it_was_written_to() {
     for blocking in [false, true] {
         let file = File::create(&path).expect("a file");
         let engine = Engine::new(options(CompletionPolicy::Auto)).expect("an engine");
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let its = file.clone();
         let drain = move |done: FinishedRequest| {
             let cut = done.result.and(its.set_len(4096).map_err(|_| unreachable!("it is free")));
-            tell.send(cut.is_ok()).expect("the test listens");
+            sender.send(cut.is_ok()).expect("the test listens");
         };
         let drain = if blocking { Completion::blocking(drain) } else { Completion::quick(drain) };
         let write = Request::write(0, IoBuf::new(1 << 20).expect("memory"));
         engine.start_with(&file, write, drain).expect("admitted");
         finish(&engine);
-        assert_eq!(told.recv(), Ok(true));
+        assert_eq!(receiver.recv(), Ok(true));
         assert_eq!(file.size().expect("a size"), 4096);
     }
 }
@@ -137,18 +137,18 @@ fn a_file_that_is_dropped_with_callbacks_on_their_way_stays_open_for_its_writes(
     let path = dir.path().join("closed");
     let engine = Engine::new(options(CompletionPolicy::Deferred)).expect("an engine");
     let file = File::create(&path).expect("a file");
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     for at in 0..16 {
-        let tell = tell.clone();
+        let sender = sender.clone();
         let completion = Completion::quick(move |done: FinishedRequest| {
-            tell.send(done.result.is_ok()).expect("the test listens");
+            sender.send(done.result.is_ok()).expect("the test listens");
         });
         let write = Request::write(at << 16, IoBuf::new(1 << 16).expect("memory"));
         engine.start_with(&file, write, completion).expect("admitted");
     }
     drop(file);
     finish(&engine);
-    assert_eq!(told.try_iter().filter(|is_ok| *is_ok).count(), 16);
+    assert_eq!(receiver.try_iter().filter(|is_ok| *is_ok).count(), 16);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_blocking_read_waits_for_a_bounce_buffer_that_a_worker_has() {
 }
 
 #[test]
-fn requests_of_a_thread_whose_results_nobody_takes_make_room_when_they_go_through_workers() {
+fn requests_of_a_thread_whose_results_no_caller_takes_make_room_when_they_go_through_workers() {
     let dir = tempfile::tempdir().expect("a directory");
     use_for_this_thread(options(CompletionPolicy::Deferred));
     let file = File::create(dir.path().join("many")).expect("a file");

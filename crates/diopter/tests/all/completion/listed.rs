@@ -19,15 +19,15 @@ use super::bench::{Bench, LONG, MIB, Shape, finish, memory};
 fn overwrite(engine: &Engine, file: &File) -> (CompletionPlace, CompletionReason) {
     let before = engine.completions();
     let here = thread::current().id();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let completion = Completion::quick(move |done: FinishedRequest| {
         assert_eq!(done.result.map(|moved| moved.get()), Ok(4096));
-        tell.send(thread::current().id() == here).expect("the test listens");
+        sender.send(thread::current().id() == here).expect("the test listens");
     });
     let write = Request::write(0, IoBuf::new(4096).expect("memory"));
     engine.start_with(file, write, completion).expect("admitted");
     finish(engine);
-    let is_here = told.recv().expect("it has run");
+    let is_here = receiver.recv().expect("it has run");
     let after = engine.completions();
     let changed = after.iter().find(|(why, count)| before.of(*why) != *count);
     let (why, _) = changed.expect("it was counted");
@@ -81,13 +81,13 @@ fn t2_02_a_page_cached_anywhere_in_the_file_sends_it_to_a_worker() {
     reader.seek(SeekFrom::Start(900_000)).expect("inside");
     reader.read_exact(&mut [0; 100]).expect("bytes");
     for policy in [CompletionPolicy::Linux4_15, CompletionPolicy::Linux7_0] {
-        let answer = overwrite(&engine(policy), &file);
-        assert_eq!(answer, (CompletionPlace::Worker, CompletionReason::CachedPages), "{policy:?}");
+        let reply = overwrite(&engine(policy), &file);
+        assert_eq!(reply, (CompletionPlace::Worker, CompletionReason::CachedPages), "{policy:?}");
     }
 }
 
 #[test]
-fn t2_02_on_the_simulator_what_can_t_be_told_counts_as_cached() {
+fn t2_02_on_the_simulator_what_can_t_be_known_counts_as_cached() {
     for (has_pages, why) in [
         (Some(false), CompletionReason::Overwrite),
         (Some(true), CompletionReason::CachedPages),
@@ -217,7 +217,7 @@ fn t2_09_what_can_t_go_direct_goes_through_the_page_cache_whole() {
 }
 
 #[test]
-fn t2_10_again_is_tried_again_and_never_told() {
+fn t2_10_again_is_tried_again_and_never_reported() {
     // No request can ask not to wait, so "not now" is not a valid result.
     let change = Box::new(|number: u32, result: &mut _| {
         if number < 3 {

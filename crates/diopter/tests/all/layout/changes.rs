@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_sealed_object_of_another_size_is_refused_and_told() {
+fn a_sealed_object_of_another_size_is_refused_and_reported() {
     let Some(directory) = dir() else { return };
     let mut layout = three(directory.path());
     let one = object(directory.path(), "data.1");
@@ -45,7 +45,7 @@ fn of_two_changes_at_a_time_one_is_refused() {
 }
 
 #[test]
-fn a_dir_that_another_process_has_locked_is_waited_for_and_then_told() {
+fn a_dir_that_another_process_has_locked_is_waited_for_and_then_reported() {
     let Some(directory) = dir() else { return };
     let mut layout = three(directory.path());
     let other = diopter_os::dir::Dir::open(directory.path()).unwrap();

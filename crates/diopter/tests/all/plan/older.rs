@@ -69,7 +69,7 @@ fn pieces(builder: &Builder<'_>, boundary: BoundaryPolicy) -> Vec<Piece> {
 }
 
 /// `2 zeros 1`: pages of each bio, and of what reads as zeros.
-fn told(pieces: &[Piece]) -> String {
+fn text_of(pieces: &[Piece]) -> String {
     let words = pieces.iter().map(|piece| match piece {
         Piece::Bio(draft) => (draft.runs.length() / PAGE).to_string(),
         Piece::Zeros(hole) => format!("zeros {}", hole.length() / PAGE),
@@ -88,7 +88,7 @@ fn builder(mapper: &Indirect, writes: bool) -> Builder<'_> {
 fn a_read_goes_on_behind_a_hole_by_the_rule_that_it_began_with() {
     for state in [ExtentState::Hole, ExtentState::Unwritten] {
         let mapper = mapper(state);
-        let of = |boundary| told(&pieces(&builder(&mapper, false), boundary));
+        let of = |boundary| text_of(&pieces(&builder(&mapper, false), boundary));
         let expected = ["1, 1, zeros 3, 1, 1, 2", "2, zeros 3, 2, 2", "2, zeros 3, 3, 1"];
         for (boundary, expected) in OLDER.into_iter().zip(expected) {
             assert_eq!(of(boundary), expected, "{state:?} {}", boundary.name());
@@ -104,7 +104,7 @@ fn a_write_stops_at_what_is_not_its_own_whatever_the_rule() {
         let mapper = mapper(state);
         for boundary in OLDER.into_iter().chain([BoundaryPolicy::V5_12]) {
             let expected = format!("2, {} at 2", state.name());
-            let found = told(&pieces(&builder(&mapper, true), boundary));
+            let found = text_of(&pieces(&builder(&mapper, true), boundary));
             assert_eq!(found, expected, "{state:?} {}", boundary.name());
         }
     }

@@ -76,12 +76,12 @@ fn check(format: Format, count: usize) {
                 continue;
             }
             for boundary in BOUNDARIES {
-                let told = format!("{} on {sector:?}, {backend:?}, {boundary:?}", format.name);
+                let label = format!("{} on {sector:?}, {backend:?}, {boundary:?}", format.name);
                 let is_buffered = sector.is_some_and(|sector| format.block < sector.into());
                 let policies = Policies { boundary, ..Policies::default() };
                 let options =
                     EngineOptions { backend, policies, checked: true, ..EngineOptions::DEFAULT };
-                let mut run = Run { told, options, is_buffered, prng: &mut prng, bytes: [0; 2] };
+                let mut run = Run { label, options, is_buffered, prng: &mut prng, bytes: [0; 2] };
                 let turns = if is_large { TURNS_IN_SOAK } else { TURNS };
                 run.all(path, files.iter_mut().skip(turn % turns).step_by(turns));
                 bytes = [bytes[0] + run.bytes[0], bytes[1] + run.bytes[1]];
@@ -104,7 +104,7 @@ fn compare_extents(volume: &Volume, files: &[Known]) {
 
 /// Requests on one medium, under one backend and policy.
 struct Run<'p> {
-    told: String,
+    label: String,
     options: EngineOptions,
     /// Nothing can be direct.
     is_buffered: bool,
@@ -123,7 +123,7 @@ impl Run<'_> {
         for known in files {
             let name = known.name.as_bytes();
             let reader = reads.file(name).unwrap();
-            assert_eq!(reader.size().unwrap(), known.size, "{}: {}", self.told, known.name);
+            assert_eq!(reader.size().unwrap(), known.size, "{}: {}", self.label, known.name);
             let writer = match writes.file(name) {
                 Ok(writer) => Some(writer),
                 Err(error) => {
@@ -133,7 +133,7 @@ impl Run<'_> {
             };
             // Bytes in an inode are not blocks to write to.
             let is_right = writer.is_none() == known.is_shared() || known.own.is_empty();
-            assert!(is_right, "{}: {} is shared: {}", self.told, known.name, known.is_shared());
+            assert!(is_right, "{}: {} is shared: {}", self.label, known.name, known.is_shared());
             for _ in 0..REQUESTS {
                 self.read(&reader, known);
                 self.read_queued(&engine, &reader, known);
@@ -165,7 +165,7 @@ impl Run<'_> {
     fn must_be(&mut self, read: &[u8], known: &Known, offset: u64, length: usize) {
         self.bytes[0] += read.len();
         if let Some(wrong) = difference(read, &known.expected(offset, length)) {
-            panic!("{}: {} read {length} at {offset}: {wrong}", self.told, known.name);
+            panic!("{}: {} read {length} at {offset}: {wrong}", self.label, known.name);
         }
     }
 
@@ -174,7 +174,7 @@ impl Run<'_> {
         let skew = if self.prng.one_in(2) { 0 } else { self.prng.below(4096) };
         let mut memory = Skewed::new(length, to_usize(skew));
         let read = file.read_at(memory.as_mut(), offset);
-        let read = read.unwrap_or_else(|error| panic!("{}: {}: {error}", self.told, known.name));
+        let read = read.unwrap_or_else(|error| panic!("{}: {}: {error}", self.label, known.name));
         self.must_be(&memory[..read], known, offset, length);
     }
 
@@ -185,14 +185,14 @@ impl Run<'_> {
         engine.start(file, Request::read(offset, memory)).unwrap();
         let finished = engine.wait(std::time::Duration::from_secs(60)).unwrap().unwrap();
         let moved = finished.result.map(|bytes| to_usize(bytes.get()));
-        let moved = moved.unwrap_or_else(|error| panic!("{}: {}: {error}", self.told, known.name));
+        let moved = moved.unwrap_or_else(|error| panic!("{}: {}: {error}", self.label, known.name));
         let is_copy = known.own.is_empty();
         let route = finished.route;
         if !is_copy && self.is_buffered {
-            assert_eq!(route.buffered, moved as u64, "{}: {route:?}", self.told);
-            assert_eq!(moved > 0, !route.why.is_empty(), "{}: {route:?}", self.told);
+            assert_eq!(route.buffered, moved as u64, "{}: {route:?}", self.label);
+            assert_eq!(moved > 0, !route.why.is_empty(), "{}: {route:?}", self.label);
         } else if !is_copy {
-            assert_eq!(route.buffered, 0, "{}: {route:?}", self.told);
+            assert_eq!(route.buffered, 0, "{}: {route:?}", self.label);
         }
         let memory = finished.memory.expect("it comes back");
         self.must_be(&memory[..moved], known, offset, asked);
@@ -227,10 +227,10 @@ impl Run<'_> {
             let finished = engine.wait(std::time::Duration::from_secs(60)).unwrap().unwrap();
             let route = finished.route;
             let buffered = if self.is_buffered { length as u64 } else { 0 };
-            assert_eq!(route.buffered, buffered, "{}: {route:?}", self.told);
+            assert_eq!(route.buffered, buffered, "{}: {route:?}", self.label);
             finished.result.map(|n| to_usize(n.get())).map_err(|error| error.to_string())
         };
-        assert_eq!(result, Ok(length), "{}: {} write {length} at {at}", self.told, known.name);
+        assert_eq!(result, Ok(length), "{}: {} write {length} at {at}", self.label, known.name);
         self.bytes[1] += length;
     }
 }

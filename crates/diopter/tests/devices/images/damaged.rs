@@ -105,11 +105,11 @@ fn io<T>(result: diopter::Result<T>) -> IoError {
 }
 
 #[track_caller]
-fn must_tell(error: &IoError, kind: ImageErrorKind, words: &[&str]) {
+fn must_name(error: &IoError, kind: ImageErrorKind, words: &[&str]) {
     let finding = error.finding().unwrap_or_else(|| panic!("{error}: no finding"));
     assert_eq!((finding.kind, finding.errno()), (kind, error.errno), "{error}");
-    let said = error.to_string();
-    assert!(words.iter().all(|words| said.contains(words)), "{said}, not: {words:?}");
+    let message = error.to_string();
+    assert!(words.iter().all(|words| message.contains(words)), "{message}, not: {words:?}");
 }
 
 #[track_caller]
@@ -123,7 +123,7 @@ fn must_not_plan(file: &File, at: u64, kind: ImageErrorKind, words: &[&str]) {
         bio_bytes_max: None,
         bio_vecs_max: None,
     };
-    must_tell(&io(file.plan(&query)), kind, words);
+    must_name(&io(file.plan(&query)), kind, words);
 }
 
 /// Asserts what blocking calls and a queued request say of the same bytes.
@@ -137,11 +137,11 @@ fn must_find(file: &File, at: u64, kind: ImageErrorKind, words: &[&str]) {
         io(file.read_at(&mut [0; 100], at + 7)),
         queued.result.unwrap_err(),
     ];
-    errors.iter().for_each(|error| must_tell(error, kind, words));
+    errors.iter().for_each(|error| must_name(error, kind, words));
 }
 
 #[test]
-fn an_image_that_was_cut_after_it_was_opened_is_told_with_the_block_that_is_missing() {
+fn an_image_that_was_cut_after_it_was_opened_is_reported_with_the_block_that_is_missing() {
     let _machine = machine::alone();
     let Some(story) = Story::new() else { return };
     let (place, inode) = (story.second_group(), format!("inode {}", story.inode()));
@@ -166,7 +166,7 @@ fn an_image_that_was_cut_after_it_was_opened_is_told_with_the_block_that_is_miss
 
 /// A loop device has no bytes behind the end of its file, and says so as a broken disk does.
 #[test]
-fn a_device_that_fails_under_metadata_is_told_with_the_block_that_was_read() {
+fn a_device_that_fails_under_metadata_is_reported_with_the_block_that_was_read() {
     let _machine = machine::alone();
     if let Some(why) = machine::loop_missing() {
         return env::skip(Capability::Loop, why);
@@ -204,9 +204,9 @@ fn must_refuse(image: &Path, inode: u64, words: &str) {
             [file.write_at(&vec![9; length], at), file.read_at(&mut vec![0; length], at)].map(io);
         for error in errors {
             assert_eq!((error.errno, error.kind), (Errno::EUCLEAN, IoErrorKind::Corrupt));
-            let said = error.to_string();
+            let message = error.to_string();
             let inode = format!("inode {inode}, block ");
-            assert!(said.contains(words) && said.contains(&inode), "{said}, not: {words}");
+            assert!(message.contains(words) && message.contains(&inode), "{message}, not: {words}");
         }
     }
     assert!(fs::read(image).unwrap() == before, "refused, and the image is another: {words}");
@@ -249,8 +249,8 @@ fn an_extent_over_the_metadata_of_xfs_is_neither_read_nor_written() {
     let image = volume.image().to_str().unwrap();
     let inode = Image::open(image).unwrap().find(b"plain").unwrap().inode;
     let look = |structure: &str, field: &str| {
-        let said = machine::run("xfs_db", &["-r", "-c", structure, "-c", field, image]).unwrap();
-        said.trim().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+        let output = machine::run("xfs_db", &["-r", "-c", structure, "-c", field, image]).unwrap();
+        output.trim().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
     };
     let own = |field: &str| look("agf 0", field);
     for (block, words) in [

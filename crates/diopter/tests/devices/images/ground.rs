@@ -121,9 +121,9 @@ impl Volume {
         // So that blocks are given out in the order of the writes.
         let options = if is_ext(format.kind) { "nodelalloc" } else { "defaults" };
         let mount = Mount::on(device, format.kind, options).unwrap();
-        let told = fill(&mount);
+        let reported = fill(&mount);
         drop(mount.unmounted().unwrap());
-        (Volume { format, image, _dir: dir }, told)
+        (Volume { format, image, _dir: dir }, reported)
     }
 
     pub fn image(&self) -> &Path {
@@ -144,9 +144,9 @@ impl Volume {
         };
         checked.unwrap_or_else(|why| panic!("{}: {why}", self.format.name));
         let mount = Mount::again(self.device(512), self.format.kind, "ro").unwrap();
-        let told = look(mount.path());
+        let reported = look(mount.path());
         mount.finish().unwrap();
-        told
+        reported
     }
 }
 

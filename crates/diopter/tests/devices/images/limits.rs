@@ -270,7 +270,7 @@ fn an_image_in_a_file_is_cut_by_no_device() {
 /// Writeback that a completion in the kernel would wait for is looked up by the file's blocks, not
 /// by the bytes of the image that have the same numbers.
 #[test]
-fn the_completion_of_a_write_is_told_by_the_files_own_blocks() {
+fn the_completion_of_a_write_is_reported_by_the_files_own_blocks() {
     let _machine = machine::alone();
     let Some(story) = Story::new() else { return };
     let file = story.file();
@@ -279,19 +279,19 @@ fn the_completion_of_a_write_is_told_by_the_files_own_blocks() {
     let kernels =
         Policies { completion: diopter::engine::CompletionPolicy::Linux7_0, ..Policies::default() };
     let last = length - 4096;
-    let told = |offset| plan(&file, true, (offset, 4096), kernels).completion;
+    let text_of = |offset| plan(&file, true, (offset, 4096), kernels).completion;
     let image = fs::File::open(&story.image).unwrap();
     image.sync_all().unwrap();
     let drop_cached = |file: &fs::File| {
         rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     };
     drop_cached(&image);
-    assert_eq!(told(last), ("inline", "overwrite of mapped blocks"));
-    assert_eq!(told(0), ("inline", "overwrite of mapped blocks"));
+    assert_eq!(text_of(last), ("inline", "overwrite of mapped blocks"));
+    assert_eq!(text_of(0), ("inline", "overwrite of mapped blocks"));
     let at = plan(&file, true, (last, 4096), kernels).extents[0].object_offset.get();
     let mut block = [0; 4096];
     std::os::unix::fs::FileExt::read_exact_at(&image, &mut block, last).unwrap();
-    assert_eq!(told(0), ("inline", "overwrite of mapped blocks"), "another place is cached");
+    assert_eq!(text_of(0), ("inline", "overwrite of mapped blocks"), "another place is cached");
     std::os::unix::fs::FileExt::read_exact_at(&image, &mut block, at).unwrap();
-    assert_eq!(told(last), ("worker", "the file has cached pages"));
+    assert_eq!(text_of(last), ("worker", "the file has cached pages"));
 }

@@ -204,7 +204,7 @@ fn what_two_files_share_is_read_and_not_written() {
 }
 
 #[test]
-fn what_somebody_else_uses_is_not_opened_for_writing() {
+fn what_another_process_uses_is_not_opened_for_writing() {
     let _machine = machine::alone();
     for format in [SMALL, XFS] {
         if !ground::is_possible(format.kind) {
@@ -259,8 +259,8 @@ fn what_is_no_image_and_what_is_no_file_says_so() {
         fs::write(&other, content).unwrap();
         let error = Image::open(&other).err().unwrap();
         let is_it = matches!(&error, Error::Image(error) if error.kind == kind);
-        let said = error.to_string();
-        assert!(is_it && said.contains(words), "{} bytes: {said}", content.len());
+        let message = error.to_string();
+        assert!(is_it && message.contains(words), "{} bytes: {message}", content.len());
     }
     must_say(Image::open("/nowhere/image"), Errno::ENOENT, "/nowhere/image");
     must_say(Image::open(dir.path()), Errno::EISDIR, "wrong");

@@ -149,7 +149,7 @@ fn a_filled_image_has_the_files_that_it_was_filled_with() {
 }
 
 #[test]
-fn what_is_asked_of_the_wrong_inode_is_told() {
+fn what_is_asked_of_the_wrong_inode_is_reported() {
     if !is_possible() {
         return;
     }
@@ -173,7 +173,7 @@ fn what_is_asked_of_the_wrong_inode_is_told() {
 }
 
 #[test]
-fn an_image_that_is_cut_off_is_told() {
+fn an_image_that_is_cut_off_is_reported() {
     if !is_possible() {
         return;
     }

@@ -102,7 +102,7 @@ fn is_possible() -> bool {
 }
 
 #[test]
-fn the_reader_says_what_the_kernel_said() {
+fn the_reader_agrees_with_the_kernel() {
     let alone = machine::alone();
     if !is_possible() {
         return;
@@ -163,8 +163,8 @@ fn compare(format: &Format, device: &Loop, found: &Found) {
     for (name, target) in &found.links {
         let inode = volume.lookup(volume.root(), name.as_bytes()).unwrap();
         assert_eq!(volume.node(inode).unwrap().kind, NodeKind::Symlink);
-        let said = volume.link_target(inode).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(said == target.as_bytes(), "{}: {name}", format.name);
+        let reported = volume.link_target(inode).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(reported == target.as_bytes(), "{}: {name}", format.name);
     }
 }
 
@@ -220,9 +220,9 @@ fn compare_leaves(volume: &Ext, device: &Loop, fact: &Fact) {
 fn leaves(device: &Loop, inode: u64) -> u64 {
     let request = format!("dump_extents -n <{inode}>");
     let device = device.device().to_str().unwrap();
-    let said = machine::run("debugfs", &["-R", &request, device]).unwrap();
+    let reported = machine::run("debugfs", &["-R", &request, device]).unwrap();
     // Level, of how many; those of the last but one point to leaves.
-    let levels = said.lines().filter_map(|line| line.split_once('/'));
+    let levels = reported.lines().filter_map(|line| line.split_once('/'));
     let is_leaf = |(level, rest): &(&str, &str)| {
         let of = rest.trim().split(' ').next().unwrap().parse::<u64>();
         level.trim().parse::<u64>().is_ok_and(|level| Ok(level + 1) == of)

@@ -108,7 +108,7 @@ fn numbers(text: &str, word: &str) -> Vec<usize> {
 }
 
 /// The blocks of the groups and of the journal, as the tools say.
-fn told(image: &[u8]) -> [BTreeSet<usize>; 2] {
+fn listed_by_tools(image: &[u8]) -> [BTreeSet<usize>; 2] {
     let dir = Dir::new("told").unwrap();
     let path = dir.path().join("image");
     fs::write(&path, image).unwrap();
@@ -127,7 +127,7 @@ fn no_file_has_a_block_of_the_volumes_own_and_every_other_one_may_be_a_files() {
     }
     for kind in KINDS {
         let image = filled(&format!("{kind} -O ^metadata_csum,^uninit_bg"));
-        let [groups, journal] = told(&image);
+        let [groups, journal] = listed_by_tools(&image);
         let volume = Ext::open(Memory::new(image.clone())).unwrap();
         let block = usize::try_from(volume.block_size()).unwrap();
         let inode = resolve(&volume, b"dir/long").unwrap().inode;

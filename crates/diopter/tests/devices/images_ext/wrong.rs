@@ -29,10 +29,10 @@ const METADATA_CSUM: u32 = 0x400;
 
 /// Queries everything of an image; returns the results, and the first error.
 fn ask(image: &std::sync::Arc<Memory>) -> (Vec<String>, Option<ImageError>) {
-    let mut answers = Vec::new();
+    let mut results = Vec::new();
     let volume = match Ext::open(image.clone()) {
         Ok(volume) => volume,
-        Err(error) => return (answers, Some(error)),
+        Err(error) => return (results, Some(error)),
     };
     let mut first = None;
     let mut keep = |error: ImageError| {
@@ -44,36 +44,36 @@ fn ask(image: &std::sync::Arc<Memory>) -> (Vec<String>, Option<ImageError>) {
         match listed {
             Ok(entries) => {
                 inodes.extend(entries.iter().map(|entry| entry.inode));
-                answers.push(format!("{entries:?}"));
+                results.push(format!("{entries:?}"));
             }
             Err(error) => keep(error),
         }
     }
     for path in ["dir/page", "link", "long-link", "dir/many/name-7"] {
         match resolve(&volume, path.as_bytes()) {
-            Ok(node) => answers.push(format!("{node:?}")),
+            Ok(node) => results.push(format!("{node:?}")),
             Err(error) => keep(error),
         }
     }
     for inode in inodes {
-        ask_inode(&volume, inode, &mut answers).unwrap_or_else(&mut keep);
+        ask_inode(&volume, inode, &mut results).unwrap_or_else(&mut keep);
     }
-    (answers, first)
+    (results, first)
 }
 
-fn ask_inode(volume: &Ext, inode: u64, answers: &mut Vec<String>) -> Result<(), ImageError> {
+fn ask_inode(volume: &Ext, inode: u64, results: &mut Vec<String>) -> Result<(), ImageError> {
     let node = volume.node(inode)?;
-    answers.push(format!("{node:?}"));
+    results.push(format!("{node:?}"));
     if node.kind == NodeKind::Symlink {
         let target = volume.link_target(inode)?;
         // A long one is data, which has no checksum.
-        answers.extend((target.len() < 60).then(|| format!("{target:?}")));
+        results.extend((target.len() < 60).then(|| format!("{target:?}")));
         return Ok(());
     }
     let checked = (volume.check_use(inode, Use::Read), volume.check_use(inode, Use::Overwrite));
-    answers.push(format!("{checked:?}"));
+    results.push(format!("{checked:?}"));
     if let Some(bytes) = volume.inline_data(inode)? {
-        answers.push(format!("{bytes:?}"));
+        results.push(format!("{bytes:?}"));
         return Ok(());
     }
     let mut at = 0;
@@ -86,7 +86,7 @@ fn ask_inode(volume: &Ext, inode: u64, answers: &mut Vec<String>) -> Result<(), 
             let end = extent.object_offset.get() + extent.range.length();
             assert!(end <= IMAGE_BYTES, "{extent:?} is past the image");
         }
-        answers.push(format!("{extent:?}"));
+        results.push(format!("{extent:?}"));
         if at == u64::MAX {
             break;
         }
@@ -115,7 +115,7 @@ fn mutate(image: &mut [u8], block: u64, prng: &mut Prng) {
 }
 
 #[test]
-fn a_mutated_image_is_answered_from_or_refused_in_bounded_steps() {
+fn a_mutated_image_is_read_or_refused_in_bounded_steps() {
     if !is_possible() {
         return;
     }
@@ -123,7 +123,7 @@ fn a_mutated_image_is_answered_from_or_refused_in_bounded_steps() {
     for kind in KINDS {
         let image = filled(kind);
         let whole = Memory::new(image.clone());
-        let (answers, error) = ask(&whole);
+        let (results, error) = ask(&whole);
         assert_eq!(error, None, "{kind}");
         // Parts of 1 KiB, whatever the blocks' size.
         let parts: Vec<u64> = whole.parts();
@@ -142,34 +142,37 @@ fn a_mutated_image_is_answered_from_or_refused_in_bounded_steps() {
             let part = parts[usize::try_from(prng.below(parts.len() as u64)).unwrap()];
             mutate(&mut mutant, part, &mut prng);
             let mutant = Memory::new(mutant);
-            let (said, error) = ask(&mutant);
+            let (mutated, error) = ask(&mutant);
             assert!(mutant.reads() < READS_MAX, "{kind}, mutant {number}: {}", mutant.reads());
             let is_silent = is_checked && error.is_none();
-            assert!(!is_silent || said == answers, "{kind}, mutant {number} at {part} is believed");
+            assert!(
+                !is_silent || mutated == results,
+                "{kind}, mutant {number} at {part} is believed"
+            );
         }
         env::tried("damaged-images", 2 * count, "images");
     }
 }
 
 #[test]
-fn a_wrong_checksum_is_told_with_its_block() {
+fn a_wrong_checksum_is_reported_with_its_block() {
     if !is_possible() {
         return;
     }
     for kind in ["-t ext4 -b 1024", "-t ext4 -b 1024 -O ^metadata_csum,uninit_bg"] {
         let image = filled(kind);
         let whole = Memory::new(image.clone());
-        let (answers, _) = ask(&whole);
+        let (results, _) = ask(&whole);
         let mut found = 0;
         for part in whole.parts() {
             let start = usize::try_from(part).unwrap();
             let mut mutant = image.clone();
             let used = mutant[start..start + 1024].iter().position(|byte| *byte != 0).unwrap();
             mutant[start + used] ^= 1;
-            let (said, error) = ask(&Memory::new(mutant));
+            let (mutated, error) = ask(&Memory::new(mutant));
             let Some(error) = error else {
                 // An inode that no query reads, or a block that has no checksum.
-                assert!(said == answers || kind.contains("uninit"), "{kind}: part {part}");
+                assert!(mutated == results || kind.contains("uninit"), "{kind}: part {part}");
                 continue;
             };
             if error.what.contains("a wrong checksum") {
@@ -245,7 +248,7 @@ fn check_map(image: &Image, path: &str, block: Option<u64>, words: &str) {
 }
 
 #[test]
-fn an_extent_tree_that_can_not_be_is_told_with_its_inode_and_block() {
+fn an_extent_tree_that_can_not_be_is_reported_with_its_inode_and_block() {
     if !is_possible() {
         return;
     }
@@ -286,7 +289,7 @@ fn an_extent_tree_that_can_not_be_is_told_with_its_inode_and_block() {
 }
 
 #[test]
-fn pointers_that_can_not_be_are_told_with_their_inode_and_block() {
+fn pointers_that_can_not_be_are_reported_with_their_inode_and_block() {
     if !is_possible() {
         return;
     }
@@ -308,7 +311,7 @@ fn pointers_that_can_not_be_are_told_with_their_inode_and_block() {
 }
 
 #[test]
-fn a_directory_entry_that_can_not_be_is_told_with_its_inode_and_block() {
+fn a_directory_entry_that_can_not_be_is_reported_with_its_inode_and_block() {
     if !is_possible() {
         return;
     }
@@ -394,7 +397,7 @@ fn names_that_are_encrypted_or_ignore_case_are_not_guessed() {
 }
 
 #[test]
-fn a_volume_that_somebody_may_have_in_use_is_refused() {
+fn a_volume_that_may_be_in_use_is_refused() {
     if !is_possible() {
         return;
     }

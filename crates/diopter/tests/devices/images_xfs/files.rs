@@ -38,7 +38,7 @@ struct Run {
 }
 
 /// Reports of the mounted volume about a file.
-struct Said {
+struct Expected {
     path: PathBuf,
     inode: u64,
     size: u64,
@@ -62,7 +62,7 @@ fn push(runs: &mut Vec<Run>, run: Run) {
     runs.push(run);
 }
 
-fn said_of(path: &Path) -> Said {
+fn expected_of(path: &Path) -> Expected {
     let file = fs::File::open(path).unwrap();
     let meta = file.metadata().unwrap();
     let mut runs = Vec::new();
@@ -82,17 +82,17 @@ fn said_of(path: &Path) -> Said {
         file.read_exact_at(&mut bytes, run.start).unwrap();
         crc = crc32c::crc32c_append(crc, &bytes);
     }
-    Said { path: path.to_owned(), inode: meta.ino(), size: meta.len(), runs, crc }
+    Expected { path: path.to_owned(), inode: meta.ino(), size: meta.len(), runs, crc }
 }
 
-fn compare(xfs: &Xfs, image: &dyn Source, said: &Said) {
-    let name = said.path.display();
-    assert_eq!(xfs.node(said.inode).unwrap().size, said.size, "{name}");
-    xfs.check_use(said.inode, Use::Read).unwrap();
+fn compare(xfs: &Xfs, image: &dyn Source, expected: &Expected) {
+    let name = expected.path.display();
+    assert_eq!(xfs.node(expected.inode).unwrap().size, expected.size, "{name}");
+    xfs.check_use(expected.inode, Use::Read).unwrap();
     let mut runs = Vec::new();
     let mut at = 0;
-    while at < said.size {
-        let extent = xfs.extent(said.inode, FileRange::new(at, said.size)).unwrap();
+    while at < expected.size {
+        let extent = xfs.extent(expected.inode, FileRange::new(at, expected.size)).unwrap();
         assert_eq!(extent.range.start(), at, "{name}");
         assert!(!extent.range.is_empty(), "{name}");
         at = extent.range.end();
@@ -102,8 +102,8 @@ fn compare(xfs: &Xfs, image: &dyn Source, said: &Said) {
             push(&mut runs, Run { start, end, at, state: extent.state });
         }
     }
-    assert_eq!(at, said.size, "{name}");
-    assert_eq!(runs, said.runs, "{name}");
+    assert_eq!(at, expected.size, "{name}");
+    assert_eq!(runs, expected.runs, "{name}");
     let mut crc = 0;
     for run in &runs {
         let mut bytes = vec![0; usize::try_from(run.end - run.start).unwrap()];
@@ -112,19 +112,19 @@ fn compare(xfs: &Xfs, image: &dyn Source, said: &Said) {
         }
         crc = crc32c::crc32c_append(crc, &bytes);
     }
-    assert_eq!(crc, said.crc, "{name}: other bytes");
+    assert_eq!(crc, expected.crc, "{name}: other bytes");
     let has_shared = runs.iter().any(|run| run.state == ExtentState::Shared);
-    assert_eq!(xfs.check_use(said.inode, Use::Overwrite).is_err(), has_shared, "{name}");
+    assert_eq!(xfs.check_use(expected.inode, Use::Overwrite).is_err(), has_shared, "{name}");
 }
 
 /// Freezes and unmounts the volume, and compares every file.
 fn check(live: Live, paths: &[PathBuf]) -> Image {
     live.freeze();
-    let said: Vec<Said> = paths.iter().map(|path| said_of(path)).collect();
+    let expected: Vec<Expected> = paths.iter().map(|path| expected_of(path)).collect();
     let image = live.finish();
     let (xfs, source) = (image.open(), FileSource::new(image.path()));
-    for said in &said {
-        compare(&xfs, &source, said);
+    for expected in &expected {
+        compare(&xfs, &source, expected);
     }
     image
 }

@@ -60,34 +60,34 @@ fn image(kind: Kind) -> Memory {
 /// Everything that can be asked, as text, up to the first error of each question.
 fn walk(source: Arc<dyn Source>, size: u64) -> Result<Vec<String>, ImageError> {
     let xfs = Xfs::open(source)?;
-    let mut said = vec![format!("{:?} {:?}", xfs.warnings(), xfs.block_size())];
+    let mut text = vec![format!("{:?} {:?}", xfs.warnings(), xfs.block_size())];
     let root = xfs.root();
-    said.push(format!("{:?}", xfs.list(root)));
+    text.push(format!("{:?}", xfs.list(root)));
     for entry in xfs.list(root).unwrap_or_default().into_iter().take(NAMES_MAX) {
-        said.push(format!("{:?}", xfs.lookup(root, &entry.name)));
-        ask(&xfs, entry.inode, size, &mut said);
+        text.push(format!("{:?}", xfs.lookup(root, &entry.name)));
+        ask(&xfs, entry.inode, size, &mut text);
         for entry in xfs.list(entry.inode).unwrap_or_default().into_iter().take(3) {
-            ask(&xfs, entry.inode, size, &mut said);
+            ask(&xfs, entry.inode, size, &mut text);
         }
     }
-    Ok(said)
+    Ok(text)
 }
 
-fn ask(xfs: &Xfs, inode: u64, size: u64, said: &mut Vec<String>) {
+fn ask(xfs: &Xfs, inode: u64, size: u64, reported: &mut Vec<String>) {
     let node = xfs.node(inode);
-    said.push(format!("{node:?}"));
-    said.push(format!("{:?}", xfs.link_target(inode)));
-    said.push(format!("{:?}", xfs.check_use(inode, Use::Overwrite)));
-    said.push(format!("{:?}", xfs.inline_data(inode)));
+    reported.push(format!("{node:?}"));
+    reported.push(format!("{:?}", xfs.link_target(inode)));
+    reported.push(format!("{:?}", xfs.check_use(inode, Use::Overwrite)));
+    reported.push(format!("{:?}", xfs.inline_data(inode)));
     let Ok(node) = node else { return };
     if node.kind == NodeKind::Directory {
-        said.push(format!("{:?}", xfs.list(inode)));
+        reported.push(format!("{:?}", xfs.list(inode)));
         return;
     }
     let mut at = 0;
     for _ in 0..EXTENTS_MAX {
         let extent = xfs.extent(inode, FileRange::new(at, u64::MAX));
-        said.push(format!("{extent:?}"));
+        reported.push(format!("{extent:?}"));
         let Ok(extent) = extent else { return };
         assert!(extent.range.start() == at && !extent.range.is_empty());
         let end = extent.object_offset.get() + extent.range.length() % (1 << 62);
@@ -146,9 +146,9 @@ pub fn check_damaged(pristine: &Memory, name: &str, has_checksums: bool) {
         let what = damage(&mut damaged, &places, &mut prng);
         let _shown = Shown(format!("{name}, case {case}, seed {}: {what}", env::seed()));
         let size = damaged.size();
-        let said = walk(damaged.watched(reads_max), size);
-        let is_believed = said.as_ref().is_ok_and(|said| {
-            said != &expected && !said.iter().any(|text| text.contains("Corrupt"))
+        let reported = walk(damaged.watched(reads_max), size);
+        let is_believed = reported.as_ref().is_ok_and(|reported| {
+            reported != &expected && !reported.iter().any(|text| text.contains("Corrupt"))
         });
         let is_sealed = what.ends_with("true");
         assert!(!(has_checksums && is_believed && !is_sealed), "believed: {what}");
@@ -185,9 +185,9 @@ fn check_identities(pristine: &Memory) {
                 damaged.seal(*place, *length);
             }
             let size = damaged.size();
-            let said = walk(damaged.watched(u64::MAX), size).unwrap();
+            let reported = walk(damaged.watched(u64::MAX), size).unwrap();
             let words = format!("with a wrong {words}");
-            assert!(said.iter().any(|text| text.contains(&words)), "{magic:?}: {words}");
+            assert!(reported.iter().any(|text| text.contains(&words)), "{magic:?}: {words}");
         }
     }
 }
@@ -212,7 +212,7 @@ impl Drop for Shown {
 }
 
 #[test]
-fn damaged_metadata_ends_every_question_with_an_answer_or_an_error() {
+fn damaged_metadata_ends_every_query_with_a_result_or_an_error() {
     let _machine = machine::alone();
     if !volume::is_possible() {
         return;

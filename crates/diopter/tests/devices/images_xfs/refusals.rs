@@ -196,10 +196,12 @@ fn a_file_is_refused_by_its_own_flags() {
     let words = [None, Some("immutable"), Some("append-only"), None];
     for (inode, words) in inodes.iter().zip(words) {
         assert_eq!(xfs.check_use(*inode, Use::Read), Ok(()));
-        let said = xfs.check_use(*inode, Use::Overwrite).map_err(|error| error.to_string());
+        let message = xfs.check_use(*inode, Use::Overwrite).map_err(|error| error.to_string());
         match words {
-            None => assert_eq!(said, Ok(())),
-            Some(words) => assert!(said.is_err_and(|said| said.contains(words)), "{words}"),
+            None => assert_eq!(message, Ok(())),
+            Some(words) => {
+                assert!(message.is_err_and(|message| message.contains(words)), "{words}")
+            }
         }
     }
     // All inodes of so few files are in one chunk, in the first group.
@@ -220,9 +222,9 @@ fn a_file_is_refused_by_its_own_flags() {
         in_first_group(FLAGS2, &flags2.to_be_bytes()),
         in_first_group(LINKS, &[0; 4]),
     ];
-    for ((kind, said), words) in cases.iter().zip(["realtime", "own metadata", "no name"]) {
+    for ((kind, message), words) in cases.iter().zip(["realtime", "own metadata", "no name"]) {
         assert_eq!(*kind, ImageErrorKind::Refused);
-        assert!(said.contains(words) && said.contains(&inodes[3].to_string()), "{said}");
+        assert!(message.contains(words) && message.contains(&inodes[3].to_string()), "{message}");
     }
 }
 

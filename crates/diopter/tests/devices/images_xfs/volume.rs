@@ -157,8 +157,8 @@ pub fn xfs_io(path: &Path, commands: &[String]) {
     let text = commands.join("\n") + "\n";
     // It writes while it reads, so its output must be taken meanwhile.
     let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
-    let said = child.wait_with_output().unwrap();
+    let reported = child.wait_with_output().unwrap();
     writer.join().unwrap().unwrap();
-    let errors = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.status.success() && errors.is_empty(), "{commands:?}: {errors}");
+    let errors = String::from_utf8_lossy(&reported.stderr).into_owned();
+    assert!(reported.status.success() && errors.is_empty(), "{commands:?}: {errors}");
 }

@@ -20,7 +20,7 @@ const MARK: &str = "child:";
 /// A running child. Killed with its owner.
 pub struct Running {
     child: Child,
-    said: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
 }
 
 /// Starts this program as a child with a role.
@@ -34,8 +34,8 @@ pub fn start(row: &Row, role: &str, path: &Path) -> Running {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let said = BufReader::new(child.stdout.take().expect("it is piped"));
-    Running { child, said }
+    let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+    Running { child, stdout }
 }
 
 impl Running {
@@ -43,14 +43,14 @@ impl Running {
     pub fn next(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
-            if self.said.read_line(&mut line).unwrap() == 0 {
+            if self.stdout.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
             // The harness prints the name of a test without a line's end.
-            if let Some((_, said)) = line.split_once(MARK)
-                && said.ends_with('\n')
+            if let Some((_, text)) = line.split_once(MARK)
+                && text.ends_with('\n')
             {
-                return Some(said.trim().to_owned());
+                return Some(text.trim().to_owned());
             }
         }
     }

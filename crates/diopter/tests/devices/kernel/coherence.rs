@@ -49,7 +49,7 @@ const RECORDS: u32 = 150;
 struct Mapped {
     child: Child,
     commands: ChildStdin,
-    said: Receiver<String>,
+    printed: Receiver<String>,
 }
 
 impl Mapped {
@@ -66,12 +66,12 @@ impl Mapped {
             .ok()?;
         let commands = child.stdin.take().expect("it is piped");
         let out = BufReader::new(child.stdout.take().expect("it is piped"));
-        let (sender, said) = channel();
+        let (sender, printed) = channel();
         // Ends with the child.
         std::thread::spawn(move || {
             out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        let mut mapped = Mapped { child, commands, said };
+        let mut mapped = Mapped { child, commands, printed };
         writeln!(mapped.commands, "mmap -rw 0 {SIZE}").unwrap();
         Some(mapped)
     }
@@ -86,7 +86,7 @@ impl Mapped {
     fn load(&mut self, offset: usize) -> u8 {
         // A line of 16; of a single byte it says nothing.
         writeln!(self.commands, "mread -v {} 16", offset / 16 * 16).unwrap();
-        let line = self.said.recv_timeout(WAIT_MAX).expect("xfs_io prints a result");
+        let line = self.printed.recv_timeout(WAIT_MAX).expect("xfs_io prints a result");
         let byte = line.split_whitespace().nth(1 + offset % 16).unwrap_or_default();
         u8::from_str_radix(byte, 16).unwrap_or_else(|_| panic!("xfs_io said {line:?}"))
     }

@@ -145,7 +145,7 @@ fn a_write_back_that_fails_makes_every_later_flush_fail() {
 }
 
 #[test]
-fn a_flush_tells_what_another_descriptor_s_write_back_met() {
+fn a_flush_reports_what_another_descriptor_s_write_back_met() {
     let _alone = machine::alone();
     if !has_ext4() {
         return;
