@@ -11,7 +11,7 @@ use crate::engine::next::{Next, Obstacle};
 use crate::engine::pending::Pending;
 use crate::engine::target::Target;
 use crate::error::IoErrorKind;
-use crate::inode_lock::{Contended, Hold};
+use crate::inode_lock::Contended;
 use crate::limits::{FILE_SIZE_MAX, INODE_LOCK_WAIT_MAX, OWN_LOCK_WAIT_MAX, YIELD_MAX};
 use crate::policy::{Policies, RoutePolicy};
 use crate::units::{FileRange, is_aligned};
@@ -136,7 +136,7 @@ fn make_way(pending: &mut Pending, target: &Target) {
         pending.fail(Errno::ENOSPC, rest);
     } else if let Err(errno) = target.before_write_to(rest.end()) {
         pending.fail(errno, rest);
-    } else if matches!(pending.hold, Some(Hold::Exclusive(_))) && !target.access.append {
+    } else if pending.has_exclusive_lock() && !target.access.append {
         match target.clear_last_page(rest.start(), pending.lock.size) {
             Ok(size) => pending.lock.size = size,
             Err(errno) => {
@@ -150,8 +150,7 @@ fn make_way(pending: &mut Pending, target: &Target) {
 /// that the kernel fills with zeros. A direct write to that page at the same time would be lost, or
 /// its flush fail.
 fn touches_more(pending: &mut Pending, target: &Target, range: FileRange) -> bool {
-    let has_size = matches!(pending.hold, Some(Hold::Exclusive(_)));
-    if !has_size || pending.has_failed() {
+    if !pending.has_exclusive_lock() || pending.has_failed() {
         return false;
     }
     match target.filled_before(pending.rest(), pending.lock.size) {

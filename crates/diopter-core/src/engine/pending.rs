@@ -381,6 +381,12 @@ impl Pending {
         self.report.failure.is_some()
     }
 
+    /// Returns true if it has its range, and the file's size, for itself: a lock held shared gives
+    /// neither.
+    pub fn has_exclusive_lock(&self) -> bool {
+        matches!(self.hold, Some(Hold::Exclusive(_)))
+    }
+
     /// True for a caller that waits inside its call.
     pub fn is_blocking(&self) -> bool {
         self.taker == Taker::BlockedCaller

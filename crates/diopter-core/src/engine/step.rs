@@ -13,7 +13,6 @@ use crate::engine::pending::{Durability, Pending, State};
 use crate::engine::phase::{edges, flush, reserve, sync, transfer};
 use crate::engine::target::Target;
 use crate::engine::{lock, window};
-use crate::inode_lock::Hold;
 use crate::policy::Policies;
 
 /// How far one step brought a request.
@@ -151,7 +150,7 @@ fn follow(
             Next::Lock => {
                 // An append that lost a race to another process keeps its exclusive lock: no other
                 // append of this process may come between its windows.
-                if !matches!(pending.hold, Some(Hold::Exclusive(_))) {
+                if !pending.has_exclusive_lock() {
                     lock::release(pending, target);
                 }
                 pending.state = State::AwaitsLock;

@@ -10,7 +10,6 @@ use crate::engine::next::{Next, Phase};
 use crate::engine::pending::Pending;
 use crate::engine::route::{Course, Way, Window};
 use crate::engine::target::Target;
-use crate::inode_lock::Hold;
 use crate::limits::{BIO_BYTES_MAX, BOUNCE_BYTES};
 use crate::outcome::DetourReason;
 use crate::policy::{Policies, RoutePolicy, SubmitPolicy};
@@ -32,7 +31,10 @@ pub fn open(
     }
     let route = policies.route;
     let mut window = next(pending, pending.rest(), target, slab, route);
-    if pending.is_write() && needs_exclusive(pending, target, &window) && !has_exclusive(pending) {
+    if pending.is_write()
+        && needs_exclusive(pending, target, &window)
+        && !pending.has_exclusive_lock()
+    {
         // A short write left it within a block: its lock for whole blocks does not do any more.
         return Next::Lock;
     }
@@ -84,10 +86,6 @@ fn needs_exclusive(pending: &Pending, target: &Target, window: &Window) -> bool 
         Way::Buffered(_) => target.never_direct(pending.is_write()).is_some(),
     };
     !is_plain
-}
-
-fn has_exclusive(pending: &Pending) -> bool {
-    matches!(pending.hold, Some(Hold::Exclusive(_)))
 }
 
 /// Returns the window that comes where only `rest` of the request is left.
