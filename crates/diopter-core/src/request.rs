@@ -136,7 +136,6 @@ pub struct FinishedRequest {
 impl FinishedRequest {
     /// Returns the result, and the memory as the type that the request was made with: `None` if
     /// there is no memory, or it is of another type.
-    #[must_use]
     pub fn into_parts<T: OwnedBuf>(self) -> (Result<Bytes, IoError>, Option<T>) {
         (self.result, self.memory.and_then(|memory| memory.downcast().ok()))
     }

@@ -25,8 +25,8 @@
 //! 5. **Lent memory can't leak, so it waits.** `lend` returns or unwinds only when no bio of the
 //!    memory is held. If the backend is lost and can't prove that the kernel is done, the process
 //!    aborts: the alternative is the kernel writing into a stack frame that is gone.
-//!    [`lend`](crate::lend()) does the same for many buffers: each of them is an [`AnyBuf`], which is
-//!    counted until it is dropped.
+//!    [`lend`](crate::lend()) does the same for many buffers: each is an [`AnyBuf`], counted until
+//!    it is dropped.
 //! 6. **Memory of other owners** ([`OwnedBuf`]) is kept as an address and a length while it is
 //!    inside; its owner is made again when it leaves. It is not excluded from fork.
 //! 7. **fork.** [`IoBuf`] and ring mappings are excluded from fork, so copy-on-write never moves a

@@ -11,6 +11,7 @@ mod checks;
 mod cp_support;
 mod devices;
 mod faults;
+mod forked;
 #[path = "../guest_support/mod.rs"]
 mod guest_support;
 mod polled;

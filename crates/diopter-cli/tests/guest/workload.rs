@@ -8,7 +8,7 @@ use crate::cp_support::print_line;
 use crate::devices::{NVME, Scsi};
 use crate::guest_support::dio;
 use crate::machine::XFS_SMALL;
-use crate::{checks, faults, polled, trace};
+use crate::{checks, faults, forked, polled, trace};
 
 /// Says which part of the guest to do.
 pub const VARIABLE: &str = "DIOPTER_GUEST";
@@ -25,7 +25,7 @@ pub type Outcome = Result<(), String>;
 type Check = (&'static str, fn() -> Outcome);
 
 /// In this order: what ends a disk or may end the guest comes last.
-const CHECKS: [Check; 24] = [
+const CHECKS: [Check; 25] = [
     ("probe", checks::probes),
     ("cp of sizes to ext4 on nvme", || copies(NVME, "ext4")),
     ("cp of sizes to xfs on 512e", || copies(&Scsi::Emulated.device(), "xfs")),
@@ -38,6 +38,7 @@ const CHECKS: [Check; 24] = [
     ("refusals", checks::refusals),
     ("explain counts as the device", checks::explained),
     ("no io_uring", checks::without_uring),
+    ("fork during reads", forked::check),
     ("trace of raw devices", trace::raw),
     ("trace of files", trace::files),
     ("unreadable sector", faults::unreadable),

@@ -18,6 +18,7 @@ use crate::error::{AdmitErrorKind, BackendError, IoErrorKind};
 use crate::map::Identity;
 use crate::policy::Policies;
 use crate::request::{Request, RequestId};
+use crate::sync::Arc;
 
 const LONG: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
@@ -291,7 +292,7 @@ fn a_child_of_fork_leaves_its_parents_scope() {
     let mut memory = [255; 4096];
     engine.scope(|scope| {
         let read = scope.read(&target, &mut memory, 0).expect("admitted");
-        let child = testing::fork(|| drop(engine.scope(|_| engine.in_flight())));
+        let child = testing::fork(|| engine.scope(|_| assert_eq!(engine.in_flight(), 0)));
         assert!(child.and_then(testing::Forked::wait).expect("a child").success());
         assert!(read.wait().result.is_ok());
     });
@@ -301,12 +302,12 @@ fn a_child_of_fork_leaves_its_parents_scope() {
 #[test]
 fn a_read_into_memory_that_may_only_be_written_from_is_refused() {
     let (engine, target, _world) = queued(u32::MAX);
-    let shared = diopter_os::AnyBuf::new(std::sync::Arc::<[u8]>::from([0; 512]));
+    let shared = diopter_os::AnyBuf::new(Arc::<[u8]>::from([0; 512]));
     let refused = engine.start(&target, Request::read(0, shared)).expect_err("not writable");
     assert_eq!(refused.error.kind, AdmitErrorKind::WrongMemory);
     let again = refused.request.memory.expect("it comes back");
     engine.start(&target, Request::write(0, again)).expect("admitted");
     let finished = engine.wait(LONG).expect("works").expect("one is in flight");
-    let (result, memory) = finished.into_parts::<std::sync::Arc<[u8]>>();
+    let (result, memory) = finished.into_parts::<Arc<[u8]>>();
     assert!(result.is_ok() && memory.is_some());
 }

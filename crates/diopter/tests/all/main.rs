@@ -8,6 +8,7 @@ mod depth;
 mod engine;
 mod layout;
 mod lustre;
+mod memory;
 mod model;
 mod plan;
 mod polling;

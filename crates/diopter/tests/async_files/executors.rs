@@ -1,5 +1,7 @@
 //! Results of futures under each executor.
 
+use std::sync::Arc;
+
 use diopter::{Error, File, Request};
 use diopter_core::prng::Prng;
 use futures::future::join_all;
@@ -152,6 +154,26 @@ fn a_file_may_be_dropped_before_its_futures() {
                 assert!(buffer[..] == bytes[n * 4096..][..4096]);
             }
             assert_eq!(write.await.0.unwrap(), 5000);
+        }));
+    });
+}
+
+/// Each buffer comes back as what it was, also with an error.
+#[test]
+fn buffers_of_every_owner_come_back() {
+    on_each(|(_, run)| {
+        let (file, bytes) = file_of(10_000, env::seed());
+        run(Box::pin(async move {
+            let (read, vector) = file.read_at_async(vec![0; 3000], 7).await;
+            assert!(read.unwrap() == 3000 && vector == bytes[7..3007]);
+            let (read, boxed) = file.read_at_async(vec![0; 5].into_boxed_slice(), 9998).await;
+            assert!(read.unwrap() == 2 && boxed[..2] == bytes[9998..] && boxed[2..] == [0; 3]);
+            let (written, shared) = file.write_at_async(Arc::<[u8]>::from(*b"shared"), 4096).await;
+            assert!(written.unwrap() == 6 && *shared == *b"shared");
+            assert_eq!(file.write_at_async(&b"static"[..], 4102).await.0.unwrap(), 6);
+            assert_eq!(content(&file, 4096, 12), b"sharedstatic");
+            let (refused, vector) = file.write_at_async(vec![7; 10], u64::MAX).await;
+            assert!(refused.is_err() && vector == [7; 10]);
         }));
     });
 }
