@@ -1,5 +1,6 @@
 //! Tests of the table of lanes.
 
+use super::table::{plain, test};
 use super::*;
 
 fn kernel() -> &'static Lane {
