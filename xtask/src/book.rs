@@ -1,44 +1,19 @@
-//! The documentation site: how mdBook is installed, and how the lane `book` builds the site from
-//! `docs/` and from the help of each command. The result is `target/book`.
+//! The documentation site: how the lane `book` builds it with mdBook from `docs/` and from the help
+//! of each command. The result is `target/book`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::repo::Outcome;
-use crate::{repo, run};
-
-/// The version that is installed where there is none.
-const VERSION: &str = "0.5.4";
+use crate::{repo, run, tools};
 
 /// The line of `docs/SUMMARY.md` that the pages of the commands follow.
 const REFERENCE: &str = "# Reference\n\n";
 
-/// Returns the mdbook below the target directory, else the one in PATH.
-pub fn program() -> Option<PathBuf> {
-    let own = tools().join("bin/mdbook");
-    if own.is_file() { Some(own) } else { repo::tool("mdbook") }
-}
-
-/// Installs mdBook where it is missing. A failure is a message here, and a missing capability
-/// later. Without its server and its search, and unoptimised, it builds in half a minute.
-pub fn provide() {
-    if program().is_some() {
-        return;
-    }
-    let mut command = repo::cargo();
-    command.args(["install", "--locked", "--debug", "--no-default-features", "mdbook"]);
-    command.args(["--version", VERSION, "--root"]).arg(tools());
-    command.env("CARGO_PROFILE_DEV_DEBUG", "0");
-    println!("installing: {}", run::shown(&command));
-    if let Err(error) = repo::output_of(&mut command) {
-        println!("mdbook is not installed: {error}");
-    }
-}
-
 /// Builds the site. Broken links are findings of tidy; this fails if mdBook does.
 pub fn build() -> Outcome {
-    let program = program().ok_or("mdbook is not installed")?;
+    let mut command = tools::BOOK.command()?;
     let mut build = repo::cargo();
     build.args(["build", "-p", "diopter-cli"]);
     if !run::to_the_end(&mut build)?.0 {
@@ -55,7 +30,6 @@ pub fn build() -> Outcome {
     let text = fs::read_to_string(&summary).map_err(message)?;
     let whole = with_chapters(&text, &chapters).ok_or("docs/SUMMARY.md has no `# Reference`")?;
     fs::write(&summary, whole).map_err(message)?;
-    let mut command = Command::new(program);
     command.arg("build").arg(&source).arg("--dest-dir").arg(repo::target_dir().join("book"));
     run::to_the_end(&mut command).map(|(passed, _)| passed)
 }
@@ -104,11 +78,6 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// A directory for each version, so that a new version is installed.
-fn tools() -> PathBuf {
-    repo::target_dir().join(format!("tools/mdbook-{VERSION}"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The capabilities of this machine, found by trying them, and those that must not be missing
 //! (`DIOPTER_REQUIRE`). It knows no lanes. The list of capabilities is that of diopter-skip.
 
-use crate::{book, deny, interface, repo};
+use crate::{interface, repo, tools};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -33,7 +33,6 @@ pub fn have(probes: &[Probe]) -> String {
 
 /// `None` for a capability that only a test can try.
 fn probe(capability: Capability) -> Option<Result<(), String>> {
-    let deny = || deny::program().map(drop).ok_or_else(|| "cargo-deny is not installed".to_owned());
     Some(match capability {
         Capability::Loop => attach_and_detach(),
         Capability::Ext4 => file_system("ext4"),
@@ -47,16 +46,9 @@ fn probe(capability: Capability) -> Option<Result<(), String>> {
         Capability::Nightly => nightly_runs(),
         Capability::Tracefs => instances_can_be_made(),
         Capability::Fio => fio_runs(),
-        Capability::Deny => deny(),
-        Capability::Book => {
-            book::program().map(drop).ok_or_else(|| "mdbook is not installed".to_owned())
-        }
         Capability::Cxx => installed("c++"),
         Capability::Msrv => interface::oldest_compiler_runs(),
-        Capability::PublicApi => interface::program()
-            .map(drop)
-            .ok_or_else(|| "cargo-public-api is not installed".to_owned()),
-        _ => return None,
+        _ => return tools::probe(capability),
     })
 }
 

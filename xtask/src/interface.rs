@@ -1,14 +1,18 @@
 //! The public interface of the crate `diopter`: its snapshot, the combinations of its features, and
 //! the oldest compiler.
 
-use std::path::PathBuf;
 use std::process::Command;
 
+use diopter_skip::Capability;
+
 use crate::repo::Outcome;
-use crate::{repo, run};
+use crate::{repo, run, tools};
 
 /// The snapshot, below the root.
 const SNAPSHOT: &str = "crates/diopter/api.txt";
+
+/// Arguments of clippy.
+const WITHOUT_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
 /// Crates whose types `diopter` re-exports, and how their paths begin.
 const REEXPORTED: [(&str, &str); 4] = [
@@ -18,21 +22,15 @@ const REEXPORTED: [(&str, &str); 4] = [
     ("diopter-os", "diopter_os::"),
 ];
 
-/// Features that are enabled together, at most; all of them together are checked as well.
-const DEPTH_MAX: usize = 2;
-
-/// Checks that `diopter` builds without warnings with each combination of its features.
+/// Checks that `diopter` builds without warnings with no feature, each alone, each pair, and all.
 pub fn features() -> Outcome {
-    let manifest = read("crates/diopter/Cargo.toml")?;
-    for names in combinations(&features_in(&manifest)) {
-        let mut command = repo::cargo();
-        command.args(["clippy", "-p", "diopter", "--lib", "--no-deps", "--no-default-features"]);
-        command.args(["--features", &names.join(","), "--", "-Dwarnings"]);
-        if !passes(&mut command)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let lints = ["-p", "diopter", "--lib", "--no-deps"];
+    let mut some = tools::HACK.command()?;
+    some.args(["hack", "clippy", "--feature-powerset", "--depth", "2"]).args(lints);
+    // cargo-hack adds all of them only where an optional dependency is a feature by itself.
+    let mut all = repo::cargo();
+    all.args(["clippy", "--all-features"]).args(lints);
+    Ok(passes(some.args(WITHOUT_WARNINGS))? && passes(all.args(WITHOUT_WARNINGS))?)
 }
 
 /// Checks that the published crates build with the oldest compiler that `Cargo.toml` promises.
@@ -70,15 +68,10 @@ pub fn compare() -> Outcome {
 
 /// Rewrites the snapshot.
 pub fn record() -> Outcome {
+    tools::provide(&[Capability::PublicApi]);
     let path = repo::root().join(SNAPSHOT);
     std::fs::write(&path, listed()?).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(true)
-}
-
-/// Returns cargo-public-api, below the target directory or in PATH.
-pub fn program() -> Option<PathBuf> {
-    let own = repo::target_dir().join("tools/bin/cargo-public-api");
-    if own.is_file() { Some(own) } else { repo::tool("cargo-public-api") }
 }
 
 /// The public interface, a line each item: that of `diopter`, then the members of the types of
@@ -96,9 +89,8 @@ fn listed() -> Result<String, String> {
 
 /// The public interface of one crate, without what every type has.
 fn listed_of(package: &str) -> Result<String, String> {
-    let program = program().ok_or("cargo-public-api is not installed")?;
     let mut command = Command::new("rustup");
-    command.args(["run", "nightly"]).arg(program).current_dir(repo::root());
+    command.args(["run", "nightly"]).arg(tools::PUBLIC_API.program()?).current_dir(repo::root());
     command.args(["public-api", "-p", package, "--all-features", "-sss", "--color", "never"]);
     command.env("CARGO_TARGET_DIR", repo::target_dir().join("api"));
     repo::output_of(&mut command).map(|text| text + "\n")
@@ -147,14 +139,6 @@ fn read(path: &str) -> Result<String, String> {
     std::fs::read_to_string(repo::root().join(path)).map_err(|error| format!("{path}: {error}"))
 }
 
-/// The names in the section `[features]`, but for `default`.
-fn features_in(manifest: &str) -> Vec<&str> {
-    let section = manifest.lines().skip_while(|line| *line != "[features]").skip(1);
-    let lines = section.take_while(|line| !line.starts_with('['));
-    let names = lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name);
-    names.filter(|name| *name != "default" && !name.starts_with('#')).collect()
-}
-
 /// The value of `rust-version`, as the name of a toolchain.
 fn rust_version_in(manifest: &str) -> Result<String, String> {
     let line = manifest.lines().find_map(|line| line.strip_prefix("rust-version = "));
@@ -162,31 +146,9 @@ fn rust_version_in(manifest: &str) -> Result<String, String> {
     version.ok_or_else(|| "Cargo.toml has no rust-version".to_owned())
 }
 
-/// No feature, each alone, each pair, and all.
-fn combinations<'a>(names: &[&'a str]) -> Vec<Vec<&'a str>> {
-    let subsets = (0..1_usize << names.len()).map(|bits| {
-        let chosen = names.iter().enumerate().filter(|(index, _)| bits >> index & 1 == 1);
-        chosen.map(|(_, name)| *name).collect::<Vec<_>>()
-    });
-    subsets.filter(|chosen| chosen.len() <= DEPTH_MAX || chosen.len() == names.len()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_feature_is_checked_alone_and_in_pairs() {
-        let manifest = read("crates/diopter/Cargo.toml").unwrap();
-        let names = features_in(&manifest);
-        assert!(
-            ["tokio", "images", "layouts"].iter().all(|name| names.contains(name)),
-            "{names:?}"
-        );
-        let four = combinations(&["a", "b", "c", "d"]);
-        assert_eq!(four.len(), 1 + 4 + 6 + 1);
-        assert!(four.contains(&vec!["b", "d"]) && four.contains(&vec!["a", "b", "c", "d"]));
-    }
 
     #[test]
     fn members_of_reexported_types_are_part_of_the_interface() {

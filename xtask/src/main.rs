@@ -5,6 +5,7 @@
 
 mod repo;
 mod run;
+mod tools;
 mod deny;
 mod book;
 mod interface;

@@ -61,6 +61,8 @@ capabilities! {
     Fio = "fio",
     /// cargo-deny.
     Deny = "cargo-deny",
+    /// cargo-hack.
+    Hack = "cargo-hack",
     /// mdBook.
     Book = "mdbook",
     /// The oldest compiler that the crates promise to build with.

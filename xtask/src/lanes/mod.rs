@@ -5,7 +5,7 @@ mod table;
 
 use crate::capability::{self, Capability, Probe};
 use crate::repo::Outcome;
-use crate::{book, debian, deny, fuzz, interface, repo, run, tidy};
+use crate::{book, debian, deny, fuzz, interface, repo, run, tidy, tools};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::Command;
@@ -47,12 +47,7 @@ pub fn run(names: &[String]) -> Outcome {
     let wanted: Vec<Capability> =
         lanes.iter().flat_map(|lane| lane.needs.iter().chain(lane.uses)).copied().collect();
     debian::provide(&wanted);
-    if wanted.contains(&Capability::Deny) {
-        deny::provide();
-    }
-    if wanted.contains(&Capability::Book) {
-        book::provide();
-    }
+    tools::provide(&wanted);
     let probes = capability::probe_all();
     let have = capability::have(&probes);
     println!("this machine has: {have}");

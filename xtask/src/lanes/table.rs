@@ -140,7 +140,10 @@ pub const LANES: &[Lane] = &[
         needs: &[Capability::Deny],
         ..plain("deny", &[Step { work: Work::Deny, ..check(&[]) }])
     },
-    plain("features", &[Step { work: Work::Features, ..check(&[]) }]),
+    Lane {
+        needs: &[Capability::Hack],
+        ..plain("features", &[Step { work: Work::Features, ..check(&[]) }])
+    },
     Lane {
         needs: &[Capability::Msrv],
         ..plain("msrv", &[Step { work: Work::OldestCompiler, ..check(&[]) }])

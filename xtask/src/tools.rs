@@ -1,0 +1,113 @@
+//! The tools of cargo that lanes need, each at one version, and how they are installed below the
+//! target directory. It knows no lanes.
+
+use crate::{repo, run};
+use diopter_skip::Capability;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A program from crates.io.
+pub struct Tool {
+    /// The name of the package, of the program, and of the capability.
+    name: &'static str,
+    version: &'static str,
+    capability: Capability,
+    /// More options of `cargo install`.
+    options: &'static [&'static str],
+}
+
+pub const DENY: Tool = Tool::new("cargo-deny", "0.20.2", Capability::Deny);
+pub const HACK: Tool = Tool::new("cargo-hack", "0.6.46", Capability::Hack);
+pub const PUBLIC_API: Tool = Tool::new("cargo-public-api", "0.52.0", Capability::PublicApi);
+
+/// mdBook, without its server and its search.
+pub const BOOK: Tool =
+    Tool { options: &["--no-default-features"], ..Tool::new("mdbook", "0.5.4", Capability::Book) };
+
+const TOOLS: [Tool; 4] = [DENY, HACK, PUBLIC_API, BOOK];
+
+/// Installs the tools of these capabilities where they are missing. A failure is a message here,
+/// and a missing capability later.
+pub fn provide(wanted: &[Capability]) {
+    let is_absent = |tool: &&Tool| wanted.contains(&tool.capability) && !tool.own().is_file();
+    for tool in TOOLS.iter().filter(is_absent) {
+        let mut command = tool.install();
+        println!("installing: {}", run::shown(&command));
+        if let Err(error) = repo::output_of(&mut command) {
+            println!("{} does not install: {error}", tool.name);
+        }
+    }
+}
+
+/// Returns why the tool of a capability is missing, if so; `None` for other capabilities.
+pub fn probe(capability: Capability) -> Option<Result<(), String>> {
+    let tool = TOOLS.iter().find(|tool| tool.capability == capability)?;
+    Some(tool.program().map(drop))
+}
+
+impl Tool {
+    const fn new(name: &'static str, version: &'static str, capability: Capability) -> Tool {
+        Tool { name, version, capability, options: &[] }
+    }
+
+    /// Returns the program of the pinned version, else the one in PATH.
+    pub fn program(&self) -> Result<PathBuf, String> {
+        let own = self.own();
+        if own.is_file() {
+            return Ok(own);
+        }
+        repo::tool(self.name).ok_or_else(|| {
+            let Tool { name, version, .. } = self;
+            format!(
+                "{name} is not installed; `cargo install --locked {name}@{version}` installs it"
+            )
+        })
+    }
+
+    /// A command of the program in the repository's root.
+    pub fn command(&self) -> Result<Command, String> {
+        let mut command = Command::new(self.program()?);
+        command.current_dir(repo::root());
+        Ok(command)
+    }
+
+    /// A directory for each version, so that a new version is installed, and each only once.
+    fn dir(&self) -> PathBuf {
+        repo::target_dir().join(format!("tools/{}-{}", self.name, self.version))
+    }
+
+    fn own(&self) -> PathBuf {
+        self.dir().join("bin").join(self.name)
+    }
+
+    /// Unoptimised, a tool builds in a third of the time, and it runs for seconds.
+    fn install(&self) -> Command {
+        let mut command = repo::cargo();
+        command.args(["install", "--locked", "--debug", "--version", self.version]);
+        command.args(self.options).arg("--root").arg(self.dir()).arg(self.name);
+        command.env("CARGO_PROFILE_DEV_DEBUG", "0");
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_tool_is_a_reason_with_the_command_that_installs_it() {
+        let absent = Tool::new("cargo-does-not-exist", "1.2.3", Capability::Hack);
+        let why = absent.program().unwrap_err();
+        let command = "`cargo install --locked cargo-does-not-exist@1.2.3`";
+        assert_eq!(why, format!("cargo-does-not-exist is not installed; {command} installs it"));
+    }
+
+    #[test]
+    fn a_tool_has_the_name_of_its_capability() {
+        for tool in TOOLS {
+            assert_eq!(tool.name, tool.capability.name());
+            assert!(probe(tool.capability).is_some());
+        }
+        assert_eq!(probe(Capability::Loop), None);
+    }
+}
